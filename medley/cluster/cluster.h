@@ -1,0 +1,73 @@
+#pragma once
+
+// What somebody has: nodes, devices, networks. Read from cluster.yaml (docs/formats/cluster.md) and the device catalogue. Knows nothing of models.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "medley/graph/dtype.h"
+
+namespace medley {
+
+// A kind of device. Rates in flop/s by dtype; `peak` is the vendor's figure, `sustained` what large matrix products reach.
+struct DeviceKind {
+  std::string name;
+  std::map<DType, double> peak, sustained;
+  double memory_bytes = 0;
+  double memory_bandwidth = 0;   // bytes/s
+  double launch_latency = 0;     // seconds per kernel
+  bool operator==(const DeviceKind&) const = default;
+};
+
+struct NodePool {  // one entry of `nodes`
+  std::string name;
+  int count = 1;
+  int devices_per_node = 1;
+  DeviceKind kind;
+  bool preemptible = false;
+  double price_per_hour = 0;
+  bool operator==(const NodePool&) const = default;
+};
+
+struct Network {
+  std::string name;
+  bool inside_node = false;              // the fabric of a node ...
+  std::vector<std::string> connects;     // ... or a switch: every node of these pools has one full-duplex port
+  double bandwidth = 0;                  // bytes/s per port
+  double latency = 0;                    // seconds
+  std::optional<double> trunk;           // bytes/s shared by the flows between pools
+  bool operator==(const Network&) const = default;
+};
+
+struct Device {
+  std::string name;  // "<pool>/<node>/<device>": "fast/0/1"
+  int pool = 0;      // index into Cluster::pools
+  int node = 0;      // within the pool
+  int index = 0;     // within the node
+  bool operator==(const Device&) const = default;
+};
+
+struct Cluster {
+  std::vector<NodePool> pools;
+  std::vector<Network> networks;
+  std::vector<Device> devices;  // in order of pool, node, index
+  bool operator==(const Cluster&) const = default;
+  const DeviceKind& kind(int device) const { return pools[static_cast<size_t>(devices[static_cast<size_t>(device)].pool)].kind; }
+};
+
+using Catalogue = std::map<std::string, DeviceKind>;
+// Reads every *.json of a directory. Throws Error(kCaller) naming file and place.
+Catalogue read_catalogue(const std::filesystem::path& directory);
+DeviceKind parse_device_kind(std::string_view json, std::string_view file);
+
+// Strict: an unknown key is an error with its line. Throws Error(kCaller) "<file>:<line>: nodes[1].count: must be positive: -3".
+Cluster parse_cluster(std::string_view yaml, std::string_view file, const Catalogue& catalogue);
+std::string hash(const Cluster& cluster);  // SHA-256 of its canonical form
+std::optional<int> find_device(const Cluster& cluster, std::string_view name);
+
+}  // namespace medley

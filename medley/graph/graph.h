@@ -1,0 +1,138 @@
+#pragma once
+
+// A training graph: forward, loss, backward and (after planning) update, as functional ops in topological order. Used for
+// the whole model, whose only symbol is the batch, and for the local graph of a device, whose symbols are lengths of shards.
+// Plain values: knows nothing of rules, devices, plans or PyTorch.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "medley/graph/dtype.h"
+#include "medley/graph/size.h"
+
+namespace medley {
+
+using ValueId = int32_t;  // index into Graph::values
+using OpId = int32_t;     // index into Graph::ops
+inline constexpr int32_t kNone = -1;
+
+struct TensorType {
+  DType dtype = DType::kF32;
+  std::vector<Size> shape;
+  bool operator==(const TensorType&) const = default;
+};
+
+// prologue: depends on the batch only and gives the loss weights. update: the optimizer, appended by planning.
+enum class Phase : uint8_t { kPrologue, kForward, kBackward, kUpdate };
+
+enum class InputKind : uint8_t {
+  kParameter,  // trained
+  kBuffer,     // persistent, not trained; may be updated by an output
+  kBatch,      // a tensor of the batch; its leading size is the batch symbol unless it has none
+  kScalar,     // global, equal on all devices: "rng" (i64[2]: seed, step), learning rate, loss weights
+  kState,      // of the optimizer: "exp_avg:wte.weight"
+};
+
+struct Value {
+  TensorType type;
+  OpId producer = kNone;  // kNone for inputs
+  int32_t result = 0;     // which result of the producer
+  bool operator==(const Value&) const = default;
+};
+
+struct Input {
+  InputKind kind;
+  std::string name;  // unique within its kind: parameter path, batch key, ...
+  ValueId value;
+  bool operator==(const Input&) const = default;
+};
+
+struct NoneArgument {
+  bool operator==(const NoneArgument&) const = default;
+};
+// A tensor operand, or one that is absent (kNone) inside a list of optional tensors.
+struct ValueArgument {
+  ValueId value = kNone;
+  bool operator==(const ValueArgument&) const = default;
+};
+// One argument of an op. An integer is a Size, so that sizes which depend on the batch need no special case.
+using Argument = std::variant<NoneArgument,
+                              ValueArgument,
+                              std::vector<ValueArgument>,
+                              bool,
+                              Size,
+                              double,
+                              std::vector<Size>,
+                              std::vector<bool>,
+                              std::vector<double>,
+                              DType,
+                              std::string>;
+
+struct Op {
+  std::string name;                 // "aten.mm.default" (namespace.op.overload), "medley.attention.default"
+  std::vector<Argument> arguments;  // all of the schema's, in its order, defaults written out
+  std::vector<ValueId> results;     // kNone for a result that is None
+  Phase phase = Phase::kForward;
+  std::string module;  // path of the innermost nn.Module, "" for the root: "transformer.h.0.attn"
+  std::string source;  // "file.py:12" for error messages; no part of the hash
+  bool operator==(const Op&) const = default;
+};
+
+enum class OutputKind : uint8_t { kLoss, kGradient, kBuffer, kParameter, kState };
+
+struct Output {
+  OutputKind kind;
+  std::string name;  // of the input that it is the gradient or the new value of; "" for the loss
+  ValueId value;
+  bool operator==(const Output&) const = default;
+};
+
+struct Graph {
+  std::string name;
+  std::vector<std::string> symbols;  // of the sizes; symbol 0 of a captured graph is "b", the batch
+  std::vector<Value> values;
+  std::vector<Input> inputs;
+  std::vector<Op> ops;  // topological order: forward in program order, then backward
+  std::vector<Output> outputs;
+  bool operator==(const Graph&) const = default;
+};
+
+// Appends an input / an op with fresh results of the given types; returns its id(s). An op that comes with results keeps those
+// that are kNone and gets a fresh id for each of the others.
+ValueId add_input(Graph& graph, InputKind kind, std::string name, TensorType type);
+std::vector<ValueId> add_op(Graph& graph, Op op, const std::vector<TensorType>& types);
+
+// Returns every tensor operand of an op in the order of its arguments, lists flattened, absent ones as kNone.
+std::vector<ValueId> operands(const Op& op);
+// Calls `change(ValueId&)` for every tensor operand that is present.
+template <typename Change>
+void for_each_operand(Op& op, Change change);
+
+// Returns the name that plans use: "<module>/<op name without namespace and overload>#<k>", k counting the ops of equal
+// name within the module and phase, in order; a backward op's op name has a "~" before it: "h.0.mlp/~mm#1".
+std::vector<std::string> stable_names(const Graph& graph);
+
+// Returns the op's name without namespace and overload: "mm" of "aten.mm.default".
+std::string_view short_name(const Op& op);
+std::string to_string(Phase phase);          // "forward"
+std::string to_string(InputKind kind);       // "parameter"
+std::string to_string(OutputKind kind);      // "gradient"
+int64_t num_bytes(const TensorType& type, const std::vector<int64_t>& symbol_values);
+
+template <typename Change>
+void for_each_operand(Op& op, Change change) {
+  for (Argument& argument : op.arguments) {
+    if (auto* one = std::get_if<ValueArgument>(&argument)) {
+      if (one->value != kNone) change(one->value);
+    } else if (auto* list = std::get_if<std::vector<ValueArgument>>(&argument)) {
+      for (ValueArgument& each : *list)
+        if (each.value != kNone) change(each.value);
+    }
+  }
+}
+
+}  // namespace medley

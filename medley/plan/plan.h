@@ -1,0 +1,89 @@
+#pragma once
+
+// The decisions of a planner or of a person: who computes what, and how much of it. Stored as JSON (docs/formats/plan.md).
+// Knows nothing of how it was found, nor of how it is run.
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "medley/cluster/cluster.h"
+#include "medley/graph/graph.h"
+
+namespace medley {
+
+// A named way to divide an extent over the devices of an axis. Exact lengths fit only extents of their sum; shares fit any extent
+// (apportioned so that the largest length per share is smallest). Either may hold zeros.
+struct Part {
+  std::string name;
+  std::vector<int64_t> lengths;  // one of the two is empty
+  std::vector<double> shares;
+  bool operator==(const Part&) const = default;
+};
+
+// One micro-batch of a pipeline: its rows, and how many of them each device of the first stage's axis takes. `lengths` is empty where the batch is
+// replicated. Zeros are allowed: a device with fewer micro-batches has zeros in the others.
+struct Microbatch {
+  int64_t rows = 0;
+  std::vector<int64_t> lengths;
+  bool operator==(const Microbatch&) const = default;
+};
+
+// A mesh: named axes, sizes, and device names in row-major order.
+struct Mesh {
+  std::vector<std::string> axes;
+  std::vector<int64_t> shape;
+  std::vector<std::string> devices;
+  bool operator==(const Mesh&) const = default;
+};
+
+// Keys are stable names (see stable_names) or input names, with "*" for any run of characters; the last key that matches wins.
+// State texts, one per axis joined by " x ": "R", "P", "S(<dim>, <part>)" or "S(<dim>.<factor>, <part>)".
+// Choice texts: "replicate", "linear {<group>}", "<label> <part>", "<label>.<factor> <part>", "composite <label> <part>".
+struct Stage {
+  Mesh mesh;
+  std::string first;                           // stable name of the first forward op of the stage; "" for the first stage
+  std::map<std::string, std::string> states;   // of parameters and buffers: where they are stored
+  std::map<std::string, std::string> batch;    // of batch inputs; absent: "S(0, rows)" if the micro-batches have lengths, else "R"
+  std::map<std::string, std::string> ops;      // choices
+  std::map<std::string, std::string> updates;  // of the optimizer's state and update, by parameter; absent: as the parameter
+  std::string recompute = "none";
+  bool operator==(const Stage&) const = default;
+};
+
+struct Pipeline {
+  std::vector<Microbatch> microbatches;
+  std::string schedule = "1f1b";
+  std::vector<Stage> stages;
+  bool operator==(const Pipeline&) const = default;
+};
+
+struct Plan {
+  std::string strategy;  // that made it; "" if written by hand
+  std::string graph_hash;    // "" in a plan written by hand: not checked
+  std::string cluster_hash;
+  int64_t global_batch = 0;
+  bool per_microbatch_semantics = false;
+  std::vector<Part> parts;  // "rows" is reserved for the batch: its lengths are those of the micro-batches
+  std::vector<Pipeline> pipelines;
+  bool operator==(const Plan&) const = default;
+};
+
+// No plan fits: the sentence that says what does not fit and by how much.
+struct Infeasible {
+  std::string reason;
+};
+
+std::string print(const Plan& plan);
+// Throws Error(kCaller) "<file>: <place>: found ..., expected ..." for anything that is no plan of this version.
+Plan parse_plan(std::string_view json, std::string_view file);
+// Throws Error(kCaller) with the first reason why the plan cannot be run: another graph or cluster, unknown devices, rows that do not add up, names that
+// match nothing, several micro-batches of a graph whose rows are coupled, or something that this version can say but not run.
+void verify(const Plan& plan, const Graph& graph, const Cluster& cluster);
+
+// Divides `total` into integers in proportion to `shares` so that max(length / share) is smallest; ties to the lower index. A share of zero gets zero.
+std::vector<int64_t> apportion(int64_t total, const std::vector<double>& shares);
+
+}  // namespace medley

@@ -1,0 +1,107 @@
+#pragma once
+
+// A lowered plan: what every device executes. Executed alike by the runtime and the simulator. Local graphs have symbols for the lengths of shards;
+// a device is a table of their values, another micro-batch another table. Knows nothing of strategies: data, tensor and expert parallelism
+// look the same here.
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "medley/graph/graph.h"
+#include "medley/sharding/state.h"
+
+namespace medley {
+
+enum class CommunicationKind : uint8_t {
+  kAllReduce,      // inputs[i] -> outputs[i], same shape, element-wise reduced over the group; several tensors are one bucket
+  kAllGather,      // flat chunk of receive[me] elements -> flat concatenation of receive[j] over all j
+  kReduceScatter,  // flat concatenation of send[j] over all j -> element-wise sum of the chunks for me, send[me] elements
+  kAllToAll,       // flat concatenation of send[j] (for device j) -> flat concatenation of receive[j] (from device j)
+};
+enum class Reduce : uint8_t { kSum, kMax };
+
+struct Communication {
+  CommunicationKind kind = CommunicationKind::kAllReduce;
+  Reduce reduce = Reduce::kSum;
+  int axis = 0;  // the group is the devices of the mesh that differ in this axis only
+  std::vector<ValueId> inputs, outputs;
+  std::vector<Size> send, receive;  // elements per device of the group; empty for all-reduce
+  std::string name;                 // for traces and errors: "all_gather transformer.wte.weight"
+};
+
+// Where a value lives. kRun: parameters, buffers, optimizer state, scalars. kStep: accumulated gradients, loss. kMicrobatch: everything else.
+enum class Lifetime : uint8_t { kRun, kStep, kMicrobatch };
+
+// Ops between communications, with the values that die after each.
+struct Segment {
+  std::vector<OpId> ops;                     // into Stage::graph.ops
+  std::vector<std::vector<ValueId>> dies;    // [op]: values whose last use in this call order is that op
+};
+struct Post {
+  int communication;             // into LoweredStage::communications
+  std::vector<ValueId> dies;     // once it has completed
+};
+struct Wait {
+  int communication;
+};
+using Step = std::variant<Segment, Post, Wait>;
+
+// A value that takes the place of a kRun value when the call ends: an updated parameter, buffer or moment.
+struct Assign {
+  ValueId from, to;
+};
+
+enum class FunctionKind : uint8_t { kPrologue, kForward, kBackward, kBackwardLast, kUpdate };
+struct Function {
+  FunctionKind kind;
+  std::vector<Step> steps;
+  std::vector<Assign> assigns;
+};
+
+struct Call {
+  FunctionKind function;
+  int microbatch;  // 0 for the update
+  bool operator==(const Call&) const = default;
+};
+
+// What a value of the local graph is, for loading and reading back whole tensors.
+struct Placement {
+  Input input;                                   // kind, name, local value
+  State state;
+  std::vector<Size> full_factors;                // sizes of all factors, whole
+  std::vector<std::vector<Size>> full_shape_dims;  // unused factors merged: [dim] -> sizes of its factors
+};
+
+// The op "medley.accumulate"(%g) -> %sum adds into the slot of its result: the first call of a step moves, later ones add.
+struct LoweredStage {
+  std::vector<int> devices;            // of the cluster, row-major over the mesh
+  std::vector<int64_t> mesh;           // sizes of the axes
+  Graph graph;                         // local: all functions' ops; its inputs are the kRun and batch values
+  std::vector<Lifetime> lifetimes;     // [value]
+  std::vector<Communication> communications;
+  std::vector<Function> functions;     // at most one of each kind
+  std::vector<Call> calls;             // the order of one step
+  std::vector<Placement> inputs;       // parallel to graph.inputs
+  std::vector<std::pair<std::string, ValueId>> gradients;  // kStep values with the synchronised gradient, by parameter (for reading back)
+  std::vector<State> gradient_states;                      // parallel to gradients; placements as the parameter's factors
+  ValueId loss = kNone;                // kStep, replicated, complete after the update
+  ValueId gradient_norm = kNone;       // kStep, replicated; kNone without clipping or reporting
+  // tables[microbatch][device of the mesh] -> value of every symbol of `graph`. The update uses table 0.
+  std::vector<std::vector<std::vector<int64_t>>> tables;
+};
+
+struct Program {
+  std::string graph_hash, plan_hash;
+  int64_t global_batch = 0;
+  std::vector<LoweredStage> stages;
+  // Rows of the global batch: start of each micro-batch, and of each device's share in it.
+  std::vector<int64_t> microbatch_starts;
+};
+
+void verify(const Program& program);
+std::string print(const Program& program);
+std::string hash(const Program& program);
+
+}  // namespace medley

@@ -1,0 +1,54 @@
+#pragma once
+
+// The seam to whatever runs ops. Real: the ATen dispatcher (medley/torch). Fake: null (shapes only). Emulation decorates either.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "medley/program/program.h"
+
+namespace medley {
+
+// A tensor that the core cannot look into; shares ownership.
+using Buffer = std::shared_ptr<void>;
+
+// The values of a device: one slot per value of the local graph. kRun and kStep values live in one frame, kMicrobatch values in one frame per
+// micro-batch in flight. Made and understood by an executor only.
+class Frame {
+ public:
+  virtual ~Frame() = default;
+};
+struct Frames {
+  Frame* run;         // kRun and kStep
+  Frame* microbatch;  // kMicrobatch
+};
+
+class PreparedSegment {
+ public:
+  virtual ~PreparedSegment() = default;
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual std::unique_ptr<Frame> make_frame(const LoweredStage& stage) = 0;
+  // Resolves handles, fills in constants and sizes. `symbols`: the table of this device and micro-batch. Both outlive the result.
+  virtual std::unique_ptr<PreparedSegment> prepare(const LoweredStage& stage, const Segment& segment, const std::vector<int64_t>& symbols) = 0;
+  // Runs it. Frees what dies. Throws Error naming the op.
+  virtual void run(PreparedSegment& segment, Frames frames) = 0;
+  virtual Buffer read(const LoweredStage& stage, Frames frames, ValueId value) = 0;          // null if empty
+  virtual void write(const LoweredStage& stage, Frames frames, ValueId value, Buffer buffer) = 0;  // null empties the slot
+  // What a communication computes, for the in-process transport: inputs[device][tensor] -> outputs[device][tensor].
+  // `elements[device]` are its send/receive lengths.
+  struct Lengths {
+    std::vector<int64_t> send, receive;
+  };
+  virtual std::vector<std::vector<Buffer>> combine(CommunicationKind kind,
+                                                   Reduce reduce,
+                                                   const std::vector<std::vector<Buffer>>& inputs,
+                                                   const std::vector<Lengths>& lengths) = 0;
+};
+
+}  // namespace medley

@@ -1,0 +1,20 @@
+#pragma once
+
+// The seam to a key-value store shared by all devices: the hash handshake, failures, heartbeats. Real: c10d's TCP store. Fake: in memory.
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+namespace medley {
+
+class Store {
+ public:
+  virtual ~Store() = default;
+  virtual void set(const std::string& key, const std::string& value) = 0;
+  virtual std::optional<std::string> get(const std::string& key) = 0;  // does not wait
+  // Throws Error(kEnvironment) naming the key after the time-out.
+  virtual std::string wait(const std::string& key, std::chrono::milliseconds timeout) = 0;
+};
+
+}  // namespace medley
