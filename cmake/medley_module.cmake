@@ -1,0 +1,54 @@
+# medley_module(<name> [DEPS <module>...] [LIBS <target>...] [PROGRAM <program>])
+#
+# One folder = one static library.  Every *.cpp beside the CMakeLists.txt is in
+# it, except *_test.cpp, which make the test program <name>_test, and main.cpp,
+# which makes the executable that PROGRAM names.
+# scripts/check_layers.py reads DEPS: it is the only statement of who may
+# include whom.  Headers of LIBS are seen by this module and its test only.
+function(medley_module name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PROGRAM" "DEPS;LIBS")
+  file(GLOB sources CONFIGURE_DEPENDS *.cpp)
+  file(GLOB tests CONFIGURE_DEPENDS *_test.cpp)
+  list(REMOVE_ITEM sources ${tests} ${CMAKE_CURRENT_SOURCE_DIR}/main.cpp)
+  list(TRANSFORM arg_DEPS PREPEND medley_)
+
+  add_library(medley_${name} STATIC ${sources})
+  set_target_properties(medley_${name} PROPERTIES LINKER_LANGUAGE CXX)
+  target_include_directories(medley_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_link_libraries(medley_${name} PUBLIC ${arg_DEPS} fmt::fmt PRIVATE ${arg_LIBS})
+  medley_options(medley_${name})
+  if(NOT name STREQUAL torch)
+    target_compile_options(medley_${name} PRIVATE -Wconversion)
+  endif()
+
+  if(arg_PROGRAM)
+    add_executable(${arg_PROGRAM} main.cpp)
+    target_link_libraries(${arg_PROGRAM} PRIVATE medley_${name})
+    medley_options(${arg_PROGRAM})
+  endif()
+
+  if(MEDLEY_TESTS AND tests)
+    add_executable(${name}_test ${tests})
+    target_link_libraries(${name}_test PRIVATE medley_${name} ${arg_LIBS} GTest::gmock_main)
+    medley_sanitize(${name}_test)
+    add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${name} PROPERTIES LABELS unit)
+  endif()
+endfunction()
+
+function(medley_options target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Werror)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 14)
+    # False alarms on std::string and std::optional: gcc bugs 105651 and 80635.
+    target_compile_options(${target} PRIVATE -Wno-restrict -Wno-maybe-uninitialized)
+  endif()
+  medley_sanitize(${target})
+endfunction()
+
+function(medley_sanitize target)
+  if(MEDLEY_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${MEDLEY_SANITIZE} -fno-sanitize-recover=all
+                           -fno-omit-frame-pointer)
+    target_link_options(${target} PRIVATE -fsanitize=${MEDLEY_SANITIZE})
+  endif()
+endfunction()

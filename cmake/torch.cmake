@@ -1,0 +1,28 @@
+# medley::torch: libtorch as it lies in the wheel of MEDLEY_PYTHON.
+# medley::torch_python: the same, and the conversions between torch::Tensor and Python.
+#
+# TorchConfig.cmake is not used: for a CUDA wheel it demands a CUDA toolkit, which Medley does not need.
+execute_process(
+  COMMAND ${MEDLEY_PYTHON} -c "import torch, pathlib; print(pathlib.Path(torch.__file__).parent)"
+  OUTPUT_VARIABLE torch_folder OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE status)
+if(NOT status EQUAL 0)
+  message(FATAL_ERROR "MEDLEY_TORCH needs PyTorch in ${MEDLEY_PYTHON}; `make setup` installs it")
+endif()
+
+add_library(medley_libtorch INTERFACE)
+add_library(medley::torch ALIAS medley_libtorch)
+target_include_directories(medley_libtorch SYSTEM INTERFACE
+  ${torch_folder}/include ${torch_folder}/include/torch/csrc/api/include)
+target_link_libraries(medley_libtorch INTERFACE
+  ${torch_folder}/lib/libtorch.so ${torch_folder}/lib/libtorch_cpu.so ${torch_folder}/lib/libc10.so
+  Threads::Threads)
+target_compile_definitions(medley_libtorch INTERFACE USE_DISTRIBUTED)
+target_compile_options(medley_libtorch INTERFACE -Wno-conversion)
+# The wheel finds its own neighbours (CUDA libraries included) when it is loaded.
+target_link_options(medley_libtorch INTERFACE -Wl,--allow-shlib-undefined
+                    -Wl,-rpath-link,${torch_folder}/lib)
+
+add_library(medley_libtorch_python INTERFACE)
+add_library(medley::torch_python ALIAS medley_libtorch_python)
+target_link_libraries(medley_libtorch_python INTERFACE
+  medley_libtorch ${torch_folder}/lib/libtorch_python.so)

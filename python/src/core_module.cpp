@@ -1,0 +1,12 @@
+// medley._core: everything that needs no PyTorch. One init function per file core_<area>.cpp.
+
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+void init_errors(nb::module_& m);
+
+NB_MODULE(_core, m) {
+  m.doc() = "The core of Medley: graphs, plans, planner, simulator. Needs no PyTorch.";
+  init_errors(m);
+}
