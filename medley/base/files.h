@@ -1,0 +1,64 @@
+#pragma once
+
+// The seam for durable storage. It knows paths and bytes, no formats.
+// Every failure is Error(Blame::kEnvironment) that names the path; asking for a file that is not
+// there is one too, so ask `exists` first where its absence is an answer.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace medley {
+
+class Files {
+ public:
+  virtual ~Files() = default;
+
+  virtual bool exists(const std::string& path) = 0;
+  virtual int64_t size(const std::string& path) = 0;
+  virtual std::string read(const std::string& path) = 0;
+  // Returns exactly `count` bytes; a file that ends before is an error.
+  virtual std::string read_range(const std::string& path, int64_t offset, int64_t count) = 0;
+  // Returns the names of the entries of a directory, sorted.
+  virtual std::vector<std::string> list(const std::string& directory) = 0;
+
+  // Creates or replaces the file. What was written may be lost until it is synced.
+  virtual void write(const std::string& path, std::string_view bytes) = 0;
+  virtual void append(const std::string& path, std::string_view bytes) = 0;
+  // Makes the contents of a file durable, or the names in a directory.
+  virtual void sync(const std::string& path) = 0;
+  // Replaces `to` atomically. Durable once the directory of `to` is synced.
+  virtual void rename(const std::string& from, const std::string& to) = 0;
+  virtual void remove(const std::string& path) = 0;
+  // Creates the directory and its parents; it is no error when they are there.
+  virtual void make_directories(const std::string& path) = 0;
+};
+
+// Leaves either the old file or the new one under `path`, whatever happens and whenever: writes a
+// temporary neighbour, syncs it, renames it, syncs the directory.
+// Requires: one writer per path at a time.
+void write_atomically(Files& files, const std::string& path, std::string_view bytes);
+
+// Joins with one slash. An empty directory gives the bare name.
+std::string join_path(const std::string& directory, const std::string& name);
+// Returns what stands before the last slash, "." where there is none.
+std::string parent_path(const std::string& path);
+
+// The disks of this machine.
+class LocalFiles : public Files {
+ public:
+  bool exists(const std::string& path) override;
+  int64_t size(const std::string& path) override;
+  std::string read(const std::string& path) override;
+  std::string read_range(const std::string& path, int64_t offset, int64_t count) override;
+  std::vector<std::string> list(const std::string& directory) override;
+  void write(const std::string& path, std::string_view bytes) override;
+  void append(const std::string& path, std::string_view bytes) override;
+  void sync(const std::string& path) override;
+  void rename(const std::string& from, const std::string& to) override;
+  void remove(const std::string& path) override;
+  void make_directories(const std::string& path) override;
+};
+
+}  // namespace medley

@@ -1,0 +1,129 @@
+#include "medley/base/memory_files.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+std::string normal(const std::string& path) {
+  std::string text = std::filesystem::path(path).lexically_normal().string();
+  if (text.size() > 1 && text.ends_with('/')) text.pop_back();
+  return text;
+}
+
+[[noreturn]] void fail(const std::string& path, const char* action, const char* reason) {
+  throw Error(Blame::kEnvironment, fmt::format("{}: cannot {}: {}", path, action, reason));
+}
+
+}  // namespace
+
+void MemoryFiles::crash() {
+  names_ = durable_names_;
+  for (auto& [name, file] : names_) file->now = file->durable;
+}
+
+bool MemoryFiles::exists(const std::string& path) {
+  return names_.contains(normal(path)) || directories_.contains(normal(path));
+}
+
+int64_t MemoryFiles::size(const std::string& path) {
+  return static_cast<int64_t>(find(path, "read").now.size());
+}
+
+std::string MemoryFiles::read(const std::string& path) { return find(path, "read").now; }
+
+std::string MemoryFiles::read_range(const std::string& path, int64_t offset, int64_t count) {
+  const std::string& bytes = find(path, "read").now;
+  if (offset + count > static_cast<int64_t>(bytes.size())) {
+    throw Error(
+        Blame::kEnvironment,
+        fmt::format("{}: ends after {} bytes, expected {}", path, bytes.size(), offset + count));
+  }
+  return bytes.substr(static_cast<size_t>(offset), static_cast<size_t>(count));
+}
+
+std::vector<std::string> MemoryFiles::list(const std::string& directory) {
+  if (!directories_.contains(normal(directory))) fail(directory, "list", "no such directory");
+  std::set<std::string> found;
+  auto add = [&](const std::string& path) {
+    if (path != normal(directory) && normal(parent_path(path)) == normal(directory)) {
+      found.insert(std::filesystem::path(path).filename().string());
+    }
+  };
+  for (const auto& [path, file] : names_) add(path);
+  for (const std::string& path : directories_) add(path);
+  return {found.begin(), found.end()};
+}
+
+void MemoryFiles::write(const std::string& path, std::string_view bytes) {
+  require_parent(path, "write");
+  bool fails = this_call_fails();
+  auto& file = names_[normal(path)];
+  if (!file) file = std::make_shared<File>();
+  file->now = bytes.substr(0, fails ? bytes.size() / 2 : bytes.size());
+  if (fails) fail(path, "write", "injected failure");
+}
+
+void MemoryFiles::append(const std::string& path, std::string_view bytes) {
+  require_parent(path, "write");
+  bool fails = this_call_fails();
+  auto& file = names_[normal(path)];
+  if (!file) file = std::make_shared<File>();
+  file->now += bytes.substr(0, fails ? bytes.size() / 2 : bytes.size());
+  if (fails) fail(path, "write", "injected failure");
+}
+
+void MemoryFiles::sync(const std::string& path) {
+  count_call(path);
+  if (!directories_.contains(normal(path))) {
+    File& file = find(path, "sync");
+    file.durable = file.now;
+    return;
+  }
+  auto inside = [&](const auto& entry) { return normal(parent_path(entry.first)) == normal(path); };
+  std::erase_if(durable_names_, inside);
+  for (const auto& entry : names_) {
+    if (inside(entry)) durable_names_.insert(entry);
+  }
+}
+
+void MemoryFiles::rename(const std::string& from, const std::string& to) {
+  count_call(from);
+  require_parent(to, "rename");
+  find(from, "rename");
+  auto moved = names_.extract(normal(from));
+  names_.insert_or_assign(normal(to), moved.mapped());
+}
+
+void MemoryFiles::remove(const std::string& path) {
+  count_call(path);
+  find(path, "remove");
+  names_.erase(normal(path));
+}
+
+void MemoryFiles::make_directories(const std::string& path) {
+  count_call(path);
+  for (std::string at = normal(path); directories_.insert(at).second;) at = parent_path(at);
+}
+
+MemoryFiles::File& MemoryFiles::find(const std::string& path, const char* action) {
+  auto entry = names_.find(normal(path));
+  if (entry == names_.end()) fail(path, action, "no such file");
+  return *entry->second;
+}
+
+void MemoryFiles::require_parent(const std::string& path, const char* action) {
+  if (!directories_.contains(normal(parent_path(path)))) fail(path, action, "no such directory");
+}
+
+bool MemoryFiles::this_call_fails() { return fail_at_ == calls_++; }
+
+void MemoryFiles::count_call(const std::string& path) {
+  if (this_call_fails()) fail(path, "reach the disk", "injected failure");
+}
+
+}  // namespace medley
