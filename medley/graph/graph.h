@@ -1,8 +1,9 @@
 #pragma once
 
-// A training graph: forward, loss, backward and (after planning) update, as functional ops in topological order. Used for
-// the whole model, whose only symbol is the batch, and for the local graph of a device, whose symbols are lengths of shards.
-// Plain values: knows nothing of rules, devices, plans or PyTorch.
+// A training graph: forward, loss, backward and (after planning) update, as functional ops in
+// topological order. Used for the whole model, whose only symbol is the batch, and for the local
+// graph of a device, whose symbols are lengths of shards. Plain values: knows nothing of rules,
+// devices, plans or PyTorch.
 
 #include <cstdint>
 #include <optional>
@@ -26,15 +27,16 @@ struct TensorType {
   bool operator==(const TensorType&) const = default;
 };
 
-// prologue: depends on the batch only and gives the loss weights. update: the optimizer, appended by planning.
+// prologue: depends on the batch only and gives the loss weights. update: the optimizer, appended
+// by planning.
 enum class Phase : uint8_t { kPrologue, kForward, kBackward, kUpdate };
 
 enum class InputKind : uint8_t {
   kParameter,  // trained
   kBuffer,     // persistent, not trained; may be updated by an output
   kBatch,      // a tensor of the batch; its leading size is the batch symbol unless it has none
-  kScalar,     // global, equal on all devices: "rng" (i64[2]: seed, step), learning rate, loss weights
-  kState,      // of the optimizer: "exp_avg:wte.weight"
+  kScalar,  // global, equal on all devices: "rng" (i64[2]: seed, step), learning rate, loss weights
+  kState,   // of the optimizer: "exp_avg:wte.weight"
 };
 
 struct Value {
@@ -59,7 +61,8 @@ struct ValueArgument {
   ValueId value = kNone;
   bool operator==(const ValueArgument&) const = default;
 };
-// One argument of an op. An integer is a Size, so that sizes which depend on the batch need no special case.
+// One argument of an op. An integer is a Size, so that sizes which depend on the batch need no
+// special case.
 using Argument = std::variant<NoneArgument,
                               ValueArgument,
                               std::vector<ValueArgument>,
@@ -73,7 +76,7 @@ using Argument = std::variant<NoneArgument,
                               std::string>;
 
 struct Op {
-  std::string name;                 // "aten.mm.default" (namespace.op.overload), "medley.attention.default"
+  std::string name;  // "aten.mm.default" (namespace.op.overload), "medley.attention.default"
   std::vector<Argument> arguments;  // all of the schema's, in its order, defaults written out
   std::vector<ValueId> results;     // kNone for a result that is None
   Phase phase = Phase::kForward;
@@ -101,26 +104,28 @@ struct Graph {
   bool operator==(const Graph&) const = default;
 };
 
-// Appends an input / an op with fresh results of the given types; returns its id(s). An op that comes with results keeps those
-// that are kNone and gets a fresh id for each of the others.
+// Appends an input / an op with fresh results of the given types; returns its id(s). An op that
+// comes with results keeps those that are kNone and gets a fresh id for each of the others.
 ValueId add_input(Graph& graph, InputKind kind, std::string name, TensorType type);
 std::vector<ValueId> add_op(Graph& graph, Op op, const std::vector<TensorType>& types);
 
-// Returns every tensor operand of an op in the order of its arguments, lists flattened, absent ones as kNone.
+// Returns every tensor operand of an op in the order of its arguments, lists flattened, absent ones
+// as kNone.
 std::vector<ValueId> operands(const Op& op);
 // Calls `change(ValueId&)` for every tensor operand that is present.
 template <typename Change>
 void for_each_operand(Op& op, Change change);
 
-// Returns the name that plans use: "<module>/<op name without namespace and overload>#<k>", k counting the ops of equal
-// name within the module and phase, in order; a backward op's op name has a "~" before it: "h.0.mlp/~mm#1".
+// Returns the name that plans use: "<module>/<op name without namespace and overload>#<k>", k
+// counting the ops of equal name within the module and phase, in order; a backward op's op name has
+// a "~" before it: "h.0.mlp/~mm#1".
 std::vector<std::string> stable_names(const Graph& graph);
 
 // Returns the op's name without namespace and overload: "mm" of "aten.mm.default".
 std::string_view short_name(const Op& op);
-std::string to_string(Phase phase);          // "forward"
-std::string to_string(InputKind kind);       // "parameter"
-std::string to_string(OutputKind kind);      // "gradient"
+std::string to_string(Phase phase);      // "forward"
+std::string to_string(InputKind kind);   // "parameter"
+std::string to_string(OutputKind kind);  // "gradient"
 int64_t num_bytes(const TensorType& type, const std::vector<int64_t>& symbol_values);
 
 template <typename Change>

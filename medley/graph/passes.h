@@ -1,8 +1,9 @@
 #pragma once
 
-// Rewrites of the whole graph, before planning. Each returns a new graph that computes the same outputs; run_passes() verifies after
-// each one. None knows of devices.
+// Rewrites of the whole graph, before planning. Each returns a new graph that computes the same
+// outputs; run_passes() verifies after each one. None knows of devices.
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,11 +11,20 @@
 
 namespace medley {
 
-Graph remove_dead_ops(const Graph& graph);   // ops whose results reach no output
-Graph fold_identities(const Graph& graph);   // detach, alias, lift_fresh_copy, views/expands/slices/permutes that change nothing, double transposes, x * 1 tangents
-Graph fold_constants(const Graph& graph);    // scalar constants (ones, full, scalar_tensor of shape [] ...) multiplied or divided into nothing
-Graph split_addmm(const Graph& graph);       // addmm(bias, a, b) with alpha = beta = 1 -> add(mm(a, b), bias)
-Graph merge_views_into_mm(const Graph& graph);  // view - mm - view -> medley.contract(x [.., k], w [k, n]) -> [.., n]
+// Drops ops whose results reach no output.
+Graph remove_dead_ops(const Graph& graph);
+// Replaces the result by the operand: detach, alias, clone, lift_fresh_copy, _to_copy to the same
+// dtype; views, expands, slices and permutes that change nothing; views and permutes that undo each
+// other; x * 1 and x / 1, the tangent of the loss among them.
+Graph fold_identities(const Graph& graph);
+// Computes products and quotients of constants (ones, full, scalar_tensor, ... of shape []), and
+// multiplies or divides by the number where the factor is a constant of shape [].
+Graph fold_constants(const Graph& graph);
+// addmm(bias, a, b) with alpha = beta = 1 -> add(mm(a, b), bias)
+Graph split_addmm(const Graph& graph);
+// view - mm - view -> medley.contract(x [.., k], w [k, n]) -> [.., n], where the views merge and
+// restore the leading dims; also through mm - mm and mm - add(bias [n]).
+Graph merge_views_into_mm(const Graph& graph);
 
 struct Pass {
   std::string name;

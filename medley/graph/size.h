@@ -11,14 +11,17 @@ namespace medley {
 // An index into the `symbols` of the graph that uses it.
 using Symbol = int32_t;
 
-// A size: a coefficient times a product of symbols, such as 128*b. Has no sums: they do not occur in the shapes of
-// a training graph whose batch is symbolic. Knows nothing of the names of its symbols.
+// A size: a coefficient times a product of symbols, such as 128*b. Has no sums: they do not occur
+// in the shapes of a training graph whose batch is symbolic. Knows nothing of the names of its
+// symbols.
 struct Size {
   int64_t coefficient = 0;
-  std::vector<Symbol> symbols;  // sorted; a symbol may stand twice (the rows of an in-batch contrastive loss)
+  // Sorted; a symbol may stand twice (the rows of an in-batch contrastive loss).
+  std::vector<Symbol> symbols;
 
   Size() = default;
-  Size(int64_t value) : coefficient(value) {}  // NOLINT(google-explicit-constructor): sizes are mostly numbers
+  // Sizes are mostly numbers.  NOLINTNEXTLINE(google-explicit-constructor)
+  Size(int64_t value) : coefficient(value) {}
   static Size of(Symbol symbol) {
     Size size(1);
     size.symbols.push_back(symbol);
@@ -34,7 +37,8 @@ Size operator*(const Size& a, const Size& b);
 std::optional<Size> divide(const Size& a, const Size& b);
 // Returns the number that the size is when symbol i is values[i].
 int64_t evaluate(const Size& size, const std::vector<int64_t>& values);
-// Returns the text form: "b*128", "128", "b*b*2" (symbols by name first, the coefficient last unless it is 1).
+// Returns the text form: "b*128", "128", "b*b*2" (symbols by name first, the coefficient last
+// unless it is 1).
 std::string to_string(const Size& size, const std::vector<std::string>& names);
 
 }  // namespace medley

@@ -1,0 +1,129 @@
+#include "medley/graph/graph.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+ValueId add_value(Graph& graph, Value value) {
+  graph.values.push_back(std::move(value));
+  return static_cast<ValueId>(graph.values.size() - 1);
+}
+
+}  // namespace
+
+ValueId add_input(Graph& graph, InputKind kind, std::string name, TensorType type) {
+  const ValueId id = add_value(graph, {std::move(type), kNone, 0});
+  graph.inputs.push_back({kind, std::move(name), id});
+  return id;
+}
+
+std::vector<ValueId> add_op(Graph& graph, Op op, const std::vector<TensorType>& types) {
+  if (op.results.empty()) op.results.assign(types.size(), 0);
+  const auto absent = std::count(op.results.begin(), op.results.end(), kNone);
+  MEDLEY_CHECK_EQ(op.results.size() - static_cast<size_t>(absent), types.size());
+  const auto producer = static_cast<OpId>(graph.ops.size());
+  std::vector<ValueId> fresh;
+  for (size_t i = 0; i < op.results.size(); ++i) {
+    if (op.results[i] == kNone) continue;
+    op.results[i] = add_value(graph, {types[fresh.size()], producer, static_cast<int32_t>(i)});
+    fresh.push_back(op.results[i]);
+  }
+  graph.ops.push_back(std::move(op));
+  return fresh;
+}
+
+std::vector<ValueId> operands(const Op& op) {
+  std::vector<ValueId> all;
+  for (const Argument& argument : op.arguments) {
+    if (const auto* one = std::get_if<ValueArgument>(&argument)) {
+      all.push_back(one->value);
+    } else if (const auto* list = std::get_if<std::vector<ValueArgument>>(&argument)) {
+      for (const ValueArgument& each : *list) all.push_back(each.value);
+    }
+  }
+  return all;
+}
+
+std::string_view short_name(const Op& op) {
+  const std::string_view name = op.name;
+  const size_t first = name.find('.');
+  const size_t last = name.rfind('.');
+  if (first == last) return name;
+  return name.substr(first + 1, last - first - 1);
+}
+
+std::vector<std::string> stable_names(const Graph& graph) {
+  std::unordered_map<std::string, int64_t> count;
+  std::vector<std::string> names;
+  names.reserve(graph.ops.size());
+  for (const Op& op : graph.ops) {
+    const char* mark = op.phase == Phase::kBackward ? "~" : "";
+    std::string name = fmt::format("{}/{}{}", op.module, mark, short_name(op));
+    const int64_t k = count[name]++;
+    names.push_back(fmt::format("{}#{}", name, k));
+  }
+  return names;
+}
+
+std::string to_string(Phase phase) {
+  switch (phase) {
+    case Phase::kPrologue:
+      return "prologue";
+    case Phase::kForward:
+      return "forward";
+    case Phase::kBackward:
+      return "backward";
+    case Phase::kUpdate:
+      return "update";
+  }
+  MEDLEY_CHECK(!"a phase");
+  return "";
+}
+
+std::string to_string(InputKind kind) {
+  switch (kind) {
+    case InputKind::kParameter:
+      return "parameter";
+    case InputKind::kBuffer:
+      return "buffer";
+    case InputKind::kBatch:
+      return "batch";
+    case InputKind::kScalar:
+      return "scalar";
+    case InputKind::kState:
+      return "state";
+  }
+  MEDLEY_CHECK(!"an input kind");
+  return "";
+}
+
+std::string to_string(OutputKind kind) {
+  switch (kind) {
+    case OutputKind::kLoss:
+      return "loss";
+    case OutputKind::kGradient:
+      return "gradient";
+    case OutputKind::kBuffer:
+      return "buffer";
+    case OutputKind::kParameter:
+      return "parameter";
+    case OutputKind::kState:
+      return "state";
+  }
+  MEDLEY_CHECK(!"an output kind");
+  return "";
+}
+
+int64_t num_bytes(const TensorType& type, const std::vector<int64_t>& symbol_values) {
+  Size count(bytes_per_element(type.dtype));
+  for (const Size& size : type.shape) count = count * Size(evaluate(size, symbol_values));
+  return count.coefficient;
+}
+
+}  // namespace medley
