@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Installs what the build needs and this machine lacks: Debian packages (as root; otherwise it prints the
+# command and exits 3), and the wheels of requirements.txt plus PyTorch in .venv.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+TORCH=2.13.0
+PYTHON=${PYTHON:-python3}
+
+fail() {
+  printf 'setup: %s\n' "$*" >&2
+  exit 3
+}
+
+missing_packages() {
+  local tool_and_package tool package
+  for tool_and_package in g++:g++ cmake:cmake ninja:ninja-build make:make git:git "$PYTHON:python3"; do
+    tool=${tool_and_package%%:*} package=${tool_and_package##*:}
+    command -v "$tool" >/dev/null || echo "$package"
+  done
+  for package in libgtest-dev libgmock-dev libfmt-dev nlohmann-json3-dev libyaml-cpp-dev libssl-dev \
+      libcli11-dev libbenchmark-dev ccache; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"
+  done
+  # The interpreter may be Debian's or somebody's own: ask it, not dpkg.
+  "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
+  "$PYTHON" -c 'import os, sysconfig
+os.stat(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2>/dev/null || echo python3-dev
+}
+
+install_packages() {
+  local packages command
+  packages=$(missing_packages | sort -u | tr '\n' ' ')
+  [ -n "$packages" ] || return 0
+  command="apt-get update && apt-get install -y --no-install-recommends $packages"
+  command -v apt-get >/dev/null || fail "these packages (Debian's names) are missing: $packages"
+  [ "$(id -u)" = 0 ] || fail "as root, run: $command"
+  DEBIAN_FRONTEND=noninteractive bash -c "$command" || fail "this failed: $command"
+}
+
+install_torch() {
+  local pip=(.venv/bin/pip install --quiet --disable-pip-version-check)
+  .venv/bin/python -c "import torch; assert torch.__version__.split('+')[0] == '$TORCH'" 2>/dev/null && return
+  if nvidia-smi >/dev/null 2>&1; then
+    "${pip[@]}" "torch==$TORCH"
+    return
+  fi
+  # Without a GPU the CPU wheel is enough and a tenth of the size. Where the machine's own index has it,
+  # PyTorch's index need not be reachable.
+  "${pip[@]}" "torch==$TORCH+cpu" 2>/dev/null ||
+    "${pip[@]}" --retries 1 --timeout 20 \
+      --extra-index-url https://download.pytorch.org/whl/cpu "torch==$TORCH+cpu" 2>/dev/null ||
+    "${pip[@]}" "torch==$TORCH"
+}
+
+install_packages
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "Python 3.11 or newer is needed"
+[ -x .venv/bin/python ] || "$PYTHON" -m venv .venv
+install_torch || fail "pip could not install torch==$TORCH"
+.venv/bin/pip install --quiet --disable-pip-version-check -r requirements.txt ||
+  fail "pip could not install requirements.txt"
