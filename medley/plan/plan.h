@@ -1,12 +1,12 @@
 #pragma once
 
-// The decisions of a planner or of a person: who computes what, and how much of it. Stored as JSON (docs/formats/plan.md).
-// Knows nothing of how it was found, nor of how it is run.
+// The decisions of a planner or of a person: who computes what, and how much of it. Stored as JSON
+// (docs/formats/plan.md). Knows nothing of how it was found, nor of how it is run.
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "medley/cluster/cluster.h"
@@ -14,8 +14,10 @@
 
 namespace medley {
 
-// A named way to divide an extent over the devices of an axis. Exact lengths fit only extents of their sum; shares fit any extent
-// (apportioned so that the largest length per share is smallest). Either may hold zeros.
+// A named way to divide an extent over the devices of an axis. Exact lengths fit only extents of
+// their sum; shares fit any extent (apportioned so that the largest length per share is smallest).
+// Either may hold zeros. The name "rows" is reserved for the batch: its lengths are those of the
+// micro-batches.
 struct Part {
   std::string name;
   std::vector<int64_t> lengths;  // one of the two is empty
@@ -23,8 +25,9 @@ struct Part {
   bool operator==(const Part&) const = default;
 };
 
-// One micro-batch of a pipeline: its rows, and how many of them each device of the first stage's axis takes. `lengths` is empty where the batch is
-// replicated. Zeros are allowed: a device with fewer micro-batches has zeros in the others.
+// One micro-batch of a pipeline: its rows, and how many of them each device of the first stage's
+// first axis takes. `lengths` is empty where the batch is replicated. Zeros are allowed: a device
+// with fewer micro-batches has zeros in the others.
 struct Microbatch {
   int64_t rows = 0;
   std::vector<int64_t> lengths;
@@ -39,16 +42,22 @@ struct Mesh {
   bool operator==(const Mesh&) const = default;
 };
 
-// Keys are stable names (see stable_names) or input names, with "*" for any run of characters; the last key that matches wins.
-// State texts, one per axis joined by " x ": "R", "P", "S(<dim>, <part>)" or "S(<dim>.<factor>, <part>)".
-// Choice texts: "replicate", "linear {<group>}", "<label> <part>", "<label>.<factor> <part>", "composite <label> <part>".
+// By name, a text that says what to do with it. Keys are stable names (see stable_names) or names
+// of inputs, with "*" for any run of characters; find_choice() (plan/match.h) says which key wins.
+using Choices = std::map<std::string, std::string>;
+
+// Texts (plan/texts.h), one per axis of the mesh joined by " x ".
+// States: "R", "P", "S(<dim>, <part>)" or "S(<dim>.<factor>, <part>)".
+// Choices: "replicate", "linear {<group>}", "<label> <part>", "<label>.<factor> <part>",
+// "composite <label> <part>".
 struct Stage {
   Mesh mesh;
-  std::string first;                           // stable name of the first forward op of the stage; "" for the first stage
-  std::map<std::string, std::string> states;   // of parameters and buffers: where they are stored
-  std::map<std::string, std::string> batch;    // of batch inputs; absent: "S(0, rows)" if the micro-batches have lengths, else "R"
-  std::map<std::string, std::string> ops;      // choices
-  std::map<std::string, std::string> updates;  // of the optimizer's state and update, by parameter; absent: as the parameter
+  std::string first;  // stable name of the first forward op of the stage; "" for the first stage
+  Choices states;     // of parameters and buffers: where they are stored
+  Choices batch;      // of batch inputs; absent: "S(0, rows)" if the micro-batches have lengths,
+                      // else "R"
+  Choices ops;        // choices of ops
+  Choices updates;    // of the optimizer's state and update, by parameter; absent: as the parameter
   std::string recompute = "none";
   bool operator==(const Stage&) const = default;
 };
@@ -61,12 +70,13 @@ struct Pipeline {
 };
 
 struct Plan {
-  std::string strategy;  // that made it; "" if written by hand
-  std::string graph_hash;    // "" in a plan written by hand: not checked
+  std::string strategy;    // that made it; "" if written by hand
+  std::string graph_hash;  // "" in a plan written by hand: not checked
   std::string cluster_hash;
   int64_t global_batch = 0;
+  // Rows that meet (batch norm) meet within a micro-batch only, and the user knows it.
   bool per_microbatch_semantics = false;
-  std::vector<Part> parts;  // "rows" is reserved for the batch: its lengths are those of the micro-batches
+  std::vector<Part> parts;
   std::vector<Pipeline> pipelines;
   bool operator==(const Plan&) const = default;
 };
@@ -76,14 +86,26 @@ struct Infeasible {
   std::string reason;
 };
 
-std::string print(const Plan& plan);
-// Throws Error(kCaller) "<file>: <place>: found ..., expected ..." for anything that is no plan of this version.
-Plan parse_plan(std::string_view json, std::string_view file);
-// Throws Error(kCaller) with the first reason why the plan cannot be run: another graph or cluster, unknown devices, rows that do not add up, names that
-// match nothing, several micro-batches of a graph whose rows are coupled, or something that this version can say but not run.
-void verify(const Plan& plan, const Graph& graph, const Cluster& cluster);
+inline constexpr std::string_view kRows = "rows";  // the reserved part
+// No number of rows, and no length, is larger.
+inline constexpr int64_t kMaxLength = int64_t{1} << 40;
 
-// Divides `total` into integers in proportion to `shares` so that max(length / share) is smallest; ties to the lower index. A share of zero gets zero.
-std::vector<int64_t> apportion(int64_t total, const std::vector<double>& shares);
+// What is printed parses back equal. Members that have their default are left out.
+std::string print(const Plan& plan);
+// Throws Error(kCaller) "<file>: <place>: found ..., expected ..." for anything that is no plan of
+// this version.
+Plan parse_plan(std::string_view json, std::string_view file);
+// Returns the SHA-256 of the printed plan as 64 hex digits.
+std::string hash(const Plan& plan);
+
+// Throws Error(kCaller) "<place>: found ..., expected ..." with the first reason why the plan
+// cannot be run: another graph or cluster, unknown devices, rows that do not add up, names that
+// match nothing, several micro-batches of a graph whose rows are coupled, or something that this
+// version can say but not run. `rows_coupled` is the answer of the analysis of that name in
+// sharding/.
+void verify(const Plan& plan,
+            const Graph& graph,
+            const Cluster& cluster,
+            bool rows_coupled = false);
 
 }  // namespace medley

@@ -1,0 +1,48 @@
+#pragma once
+
+// A value of a JSON file that knows where it stands, for readers that accept exactly what they
+// expect. Knows nothing of plans.
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace medley {
+
+struct JsonPlace {
+  const nlohmann::json* json;
+  std::string file;
+  std::string place;  // "pipelines[0].stages[0].mesh"; "" for the whole file
+
+  // Throws Error(kCaller) "<file>: <place>: found <this>, expected <expected>".
+  [[noreturn]] void refuse(std::string_view expected) const;
+  JsonPlace element(size_t index) const;
+  JsonPlace member(const std::string& key) const;
+};
+
+// Throws Error(kCaller) for text that is no JSON, nests deeper than a reader needs, or has a key
+// twice in an object.
+nlohmann::json parse_json(std::string_view text, std::string_view file);
+
+std::string read_text(const JsonPlace& at);
+bool read_bool(const JsonPlace& at);
+int64_t read_integer(const JsonPlace& at, int64_t smallest, int64_t largest);
+double read_number(const JsonPlace& at);  // finite and not negative
+std::vector<JsonPlace> read_list(const JsonPlace& at);
+std::vector<std::string> read_texts(const JsonPlace& at);
+std::vector<int64_t> read_integers(const JsonPlace& at, int64_t smallest, int64_t largest);
+
+// What may stand in an object.
+struct JsonField {
+  std::string name;
+  bool required;
+  std::function<void(const JsonPlace&)> read;
+};
+// Reads the fields in their order. A key that is none of them, or a required one that is missing,
+// is an error.
+void read_object(const JsonPlace& at, const std::vector<JsonField>& fields);
+
+}  // namespace medley

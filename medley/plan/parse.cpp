@@ -1,0 +1,213 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "medley/base/error.h"
+#include "medley/plan/json_place.h"
+#include "medley/plan/plan.h"
+#include "medley/plan/texts.h"
+
+namespace medley {
+namespace {
+
+constexpr size_t kMaxAxes = 2;
+
+std::string read_word(const JsonPlace& at, const std::vector<std::string>& words) {
+  if (!at.json->is_string() ||
+      std::find(words.begin(), words.end(), at.json->get<std::string>()) == words.end())
+    at.refuse(fmt::format("\"{}\"", fmt::join(words, "\" or \"")));
+  return at.json->get<std::string>();
+}
+
+std::string read_name(const JsonPlace& at) {
+  if (!at.json->is_string() || !is_part_name(at.json->get<std::string>()))
+    at.refuse("a name of letters, digits, \"_\" and \"-\" other than \"x\"");
+  return at.json->get<std::string>();
+}
+
+std::string read_hash(const JsonPlace& at) {
+  const bool is_hash =
+      at.json->is_string() && at.json->get<std::string>().size() == 64 &&
+      at.json->get<std::string>().find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!is_hash) at.refuse("64 hex digits");
+  return at.json->get<std::string>();
+}
+
+template <typename Parse>
+Choices read_choices(const JsonPlace& at, Parse parse, std::string_view forms) {
+  if (!at.json->is_object()) at.refuse("an object of texts by name");
+  Choices choices;
+  for (const auto& [key, value] : at.json->items()) {
+    const JsonPlace member = at.member(key);
+    if (!value.is_string() || !parse(value.template get<std::string>())) member.refuse(forms);
+    choices[key] = value.template get<std::string>();
+  }
+  return choices;
+}
+
+Choices read_states(const JsonPlace& at) { return read_choices(at, parse_state_text, kStateForms); }
+
+Part read_part(const JsonPlace& at) {
+  Part part;
+  read_object(at,
+              {{"name", true, [&](const JsonPlace& p) { part.name = read_name(p); }},
+               {"lengths",
+                false,
+                [&](const JsonPlace& p) {
+                  part.lengths = read_integers(p, 0, kMaxLength);
+                  if (part.lengths.empty()) p.refuse("a length for each device of an axis");
+                }},
+               {"shares", false, [&](const JsonPlace& p) {
+                  for (const JsonPlace& each : read_list(p))
+                    part.shares.push_back(read_number(each));
+                  if (std::none_of(part.shares.begin(), part.shares.end(), [](double share) {
+                        return share > 0;
+                      }))
+                    p.refuse("a share for each device of an axis, one of them positive");
+                }}});
+  if (part.name == kRows)
+    at.member("name").refuse("another name: \"rows\" are the lengths of the micro-batches");
+  if (part.lengths.empty() == part.shares.empty()) at.refuse("one of \"lengths\" and \"shares\"");
+  return part;
+}
+
+Microbatch read_microbatch(const JsonPlace& at) {
+  Microbatch microbatch;
+  read_object(at,
+              {{"rows",
+                true,
+                [&](const JsonPlace& p) { microbatch.rows = read_integer(p, 1, kMaxLength); }},
+               {"lengths", false, [&](const JsonPlace& p) {
+                  microbatch.lengths = read_integers(p, 0, kMaxLength);
+                  if (microbatch.lengths.empty()) p.refuse("a length for each device of the axis");
+                }}});
+  return microbatch;
+}
+
+// Without a shape all devices form one axis.
+Mesh read_mesh(const JsonPlace& at) {
+  Mesh mesh;
+  read_object(at,
+              {{"devices", true, [&](const JsonPlace& p) { mesh.devices = read_texts(p); }},
+               {"shape",
+                false,
+                [&](const JsonPlace& p) {
+                  mesh.shape = read_integers(p, 1, kMaxLength);
+                  if (mesh.shape.empty() || mesh.shape.size() > kMaxAxes)
+                    p.refuse("one or two sizes");
+                }},
+               {"axes", false, [&](const JsonPlace& p) {
+                  for (const JsonPlace& each : read_list(p)) {
+                    std::string name = read_text(each);
+                    if (name.empty() ||
+                        std::find(mesh.axes.begin(), mesh.axes.end(), name) != mesh.axes.end())
+                      each.refuse("a name that no other axis has");
+                    mesh.axes.push_back(std::move(name));
+                  }
+                }}});
+  if (mesh.devices.empty()) at.member("devices").refuse("names of devices");
+  if (mesh.shape.empty()) mesh.shape = {static_cast<int64_t>(mesh.devices.size())};
+  if (!at.json->contains("axes"))
+    mesh.axes = mesh.shape.size() == 1 ? std::vector<std::string>{"data"}
+                                       : std::vector<std::string>{"data", "model"};
+  if (mesh.axes.size() != mesh.shape.size())
+    at.member("axes").refuse(
+        fmt::format("{} names, one for each size of the shape", mesh.shape.size()));
+  return mesh;
+}
+
+Stage read_stage(const JsonPlace& at) {
+  Stage stage;
+  read_object(
+      at,
+      {{"first", false, [&](const JsonPlace& p) { stage.first = read_text(p); }},
+       {"mesh", true, [&](const JsonPlace& p) { stage.mesh = read_mesh(p); }},
+       {"states", false, [&](const JsonPlace& p) { stage.states = read_states(p); }},
+       {"batch", false, [&](const JsonPlace& p) { stage.batch = read_states(p); }},
+       {"ops",
+        false,
+        [&](const JsonPlace& p) { stage.ops = read_choices(p, parse_choice_text, kChoiceForms); }},
+       {"updates", false, [&](const JsonPlace& p) { stage.updates = read_states(p); }},
+       {"recompute", false, [&](const JsonPlace& p) {
+          stage.recompute = read_word(p, {"none", "full"});
+        }}});
+  return stage;
+}
+
+template <typename T>
+std::vector<T> read_all(const JsonPlace& at, T (*read)(const JsonPlace&)) {
+  std::vector<T> all;
+  for (const JsonPlace& each : read_list(at)) all.push_back(read(each));
+  return all;
+}
+
+template <typename T>
+std::vector<T> read_some(const JsonPlace& at, T (*read)(const JsonPlace&)) {
+  auto some = read_all(at, read);
+  if (some.empty()) at.refuse("a list of at least one");
+  return some;
+}
+
+Pipeline read_pipeline(const JsonPlace& at) {
+  Pipeline pipeline;
+  read_object(
+      at,
+      {{"microbatches",
+        true,
+        [&](const JsonPlace& p) { pipeline.microbatches = read_some(p, read_microbatch); }},
+       {"schedule",
+        false,
+        [&](const JsonPlace& p) {
+          pipeline.schedule = read_word(p, {"1f1b", "gpipe", "eager-1f1b", "h-1f1b"});
+        }},
+       {"stages", true, [&](const JsonPlace& p) { pipeline.stages = read_some(p, read_stage); }}});
+  return pipeline;
+}
+
+// The version comes first: another one may have other keys.
+void check_version(const JsonPlace& at) {
+  if (!at.json->is_object()) at.refuse("a plan");
+  if (!at.json->contains("format")) at.refuse("\"format\": \"medley-plan\"");
+  read_word(at.member("format"), {"medley-plan"});
+  if (!at.json->contains("version")) at.refuse("\"version\": 1");
+  const JsonPlace version = at.member("version");
+  if (!version.json->is_number_integer() || *version.json != 1)
+    version.refuse("1, the only version that this Medley reads");
+}
+
+}  // namespace
+
+Plan parse_plan(std::string_view json, std::string_view file) {
+  const nlohmann::json parsed = parse_json(json, file);
+  const JsonPlace at{&parsed, std::string(file), ""};
+  check_version(at);
+
+  Plan plan;
+  read_object(
+      at,
+      {{"format", true, [](const JsonPlace&) {}},
+       {"version", true, [](const JsonPlace&) {}},
+       {"strategy", false, [&](const JsonPlace& p) { plan.strategy = read_text(p); }},
+       {"graph_hash", false, [&](const JsonPlace& p) { plan.graph_hash = read_hash(p); }},
+       {"cluster_hash", false, [&](const JsonPlace& p) { plan.cluster_hash = read_hash(p); }},
+       {"global_batch",
+        true,
+        [&](const JsonPlace& p) { plan.global_batch = read_integer(p, 1, kMaxLength); }},
+       {"per_microbatch_semantics",
+        false,
+        [&](const JsonPlace& p) { plan.per_microbatch_semantics = read_bool(p); }},
+       {"parts", false, [&](const JsonPlace& p) { plan.parts = read_all(p, read_part); }},
+       {"pipelines", true, [&](const JsonPlace& p) {
+          plan.pipelines = read_some(p, read_pipeline);
+        }}});
+
+  std::set<std::string> names;
+  for (size_t i = 0; i < plan.parts.size(); ++i)
+    if (!names.insert(plan.parts[i].name).second)
+      at.member("parts").element(i).member("name").refuse("a name that no other part has");
+  return plan;
+}
+
+}  // namespace medley
