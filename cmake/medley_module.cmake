@@ -22,6 +22,7 @@ function(medley_module name)
   medley_options(medley_${name})
   if(NOT name STREQUAL torch)
     target_compile_options(medley_${name} PRIVATE -Wconversion)
+    set_property(GLOBAL APPEND PROPERTY MEDLEY_CORE_MODULES medley_${name})
   endif()
 
   if(arg_PROGRAM)
