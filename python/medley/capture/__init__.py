@@ -1,0 +1,93 @@
+"""Capture: from any `nn.Module` whose call returns a loss to Medley's training graph."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from typing import Any
+
+from torch import Tensor, nn
+
+from medley.capture.batch import read_batch
+from medley.capture.convert import Converted, convert
+from medley.capture.errors import CaptureError
+from medley.capture.interception import substitute
+from medley.capture.trace import choose_primes, trace
+
+__all__ = ["Capture", "CaptureError", "capture", "capture_full", "capture_text", "substitute"]
+
+_CHECK_BELOW_OPS = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Capture:
+    """A captured graph as text, and the values of its inputs `buffer "constant:<n>"`."""
+
+    text: str
+    constants: dict[str, Tensor]
+
+
+def capture_full(
+    model: nn.Module, example_batch: Any, name: str | None = None, check: bool | None = None
+) -> Capture:
+    """Captures forward, loss and backward of `model` as graph text with the batch size as the symbol b.
+
+    The model is called as model(**batch) for a dict, model(*batch) for a tuple or list, else
+    model(batch), and returns a scalar loss, an object or dict with a loss, or (loss sum, weight). Its
+    parameters may be real, on the meta device or fake; the model is left as it was.
+
+    `check` captures a second time at another batch size and compares, which finds a batch size that the
+    first capture cannot see (B - 1, sqrt(B)); None does so for graphs of less than 2,000 ops.
+
+    Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured.
+    """
+    batch = read_batch(example_batch)
+    first, second = choose_primes(model, batch, 2)
+    name = name or type(model).__name__
+    converted = convert(trace(model, batch, first), name)
+    if check or (check is None and converted.num_ops < _CHECK_BELOW_OPS):
+        _compare(converted, convert(trace(model, batch, second), name))
+    return Capture(converted.text, converted.constants)
+
+
+def capture_text(
+    model: nn.Module, example_batch: Any, name: str | None = None, check: bool | None = None
+) -> str:
+    """Returns the text of `capture_full`."""
+    return capture_full(model, example_batch, name, check).text
+
+
+def capture(
+    model: nn.Module, example_batch: Any, name: str | None = None, check: bool | None = None
+) -> Any:
+    """Returns the training graph of `model` (medley._core.Graph), cleaned by the graph passes.
+
+    See `capture_full` for the arguments and errors. The values of constants, if the model has any, are
+    in the graph's attribute `constants`.
+    """
+    captured = capture_full(model, example_batch, name, check)
+    core = importlib.import_module("medley._core")
+    graph = core.Graph.parse(captured.text).run_passes()
+    if captured.constants:
+        graph.constants = captured.constants
+    return graph
+
+
+def _compare(first: Converted, second: Converted) -> None:
+    """Raises CaptureError at the first line in which captures at two batch sizes differ."""
+    if first.text == second.text:
+        return
+    ones, others = first.text.splitlines(), second.text.splitlines()
+    for one, other in zip(ones, others, strict=False):
+        if one != other:
+            raise CaptureError(
+                "the graph depends on the batch size in a way that no multiple of it expresses (B - 1, "
+                f"sqrt(B), a loop over the rows): {_described(one)}; at another size {_described(other)}"
+            )
+    raise CaptureError("the number of ops depends on the batch size: no loop over the rows, please")
+
+
+def _described(line: str) -> str:
+    text = line.partition(" = ")[2]
+    text, _, place = text.partition(" @")
+    return f"{text} @{place}"

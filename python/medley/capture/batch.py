@@ -1,0 +1,117 @@
+"""What a batch is: which tensors it has, what they are called, and how the model is called with them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medley.capture.errors import CaptureError
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """The tensors of an example batch by name, and how to rebuild the call from them.
+
+    `rows` is the leading size of the first tensor that has one: the batch size of the example.
+    """
+
+    example: Any
+    names: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+    rows: int
+
+    def call(self, model: nn.Module, tensors: Sequence[Tensor]) -> Any:
+        """Calls the model as the user would, with `tensors` in place of the example's."""
+        values = iter(tensors)
+
+        def swap(old: Any) -> Any:
+            return next(values) if isinstance(old, Tensor) else old
+
+        if isinstance(self.example, Tensor):
+            return model(swap(self.example))
+        if isinstance(self.example, Mapping):
+            return model(**{key: swap(old) for key, old in self.example.items()})
+        return model(*[swap(old) for old in self.example])
+
+    def shapes(self, rows: int) -> list[list[int]]:
+        """Returns the shapes of the tensors for a batch of `rows`: every leading size that equals
+        the example's batch size is replaced."""
+        return [
+            [rows, *tensor.shape[1:]]
+            if tensor.dim() > 0 and tensor.shape[0] == self.rows
+            else list(tensor.shape)
+            for tensor in self.tensors
+        ]
+
+
+def read_batch(example: Any) -> Batch:
+    """Returns the tensors of an example batch: a tensor, a tuple or list, or a dict by argument name.
+
+    Values that are no tensors are passed to the model as they are. Raises CaptureError for anything else.
+    """
+    if isinstance(example, Tensor):
+        items: list[tuple[str, Any]] = [("0", example)]
+    elif isinstance(example, Mapping):
+        if not all(isinstance(key, str) for key in example):
+            raise CaptureError("example batch: the keys of a dict must be names of arguments of the model")
+        items = list(example.items())
+    elif isinstance(example, (tuple, list)):
+        items = [(str(position), value) for position, value in enumerate(example)]
+    else:
+        raise CaptureError(
+            "example batch: expected a tensor, a tuple or list of tensors, or a dict of tensors by "
+            f"argument name; found {type(example).__name__}"
+        )
+    for name, value in items:
+        if isinstance(value, (Mapping, tuple, list)) and any(
+            isinstance(leaf, Tensor) for leaf in torch.utils._pytree.tree_leaves(value)
+        ):
+            raise CaptureError(
+                f"example batch: {name!r} holds tensors inside a {type(value).__name__}; "
+                "pass each tensor as an argument of its own"
+            )
+    found = [(name, value) for name, value in items if isinstance(value, Tensor)]
+    rows = next((int(value.shape[0]) for _, value in found if value.dim() > 0), 0)
+    if rows == 0:
+        raise CaptureError("example batch: expected at least one tensor with a leading batch size > 0")
+    return Batch(example, tuple(n for n, _ in found), tuple(v for _, v in found), rows)
+
+
+def loss_of(result: Any) -> Tensor | tuple[Tensor, Tensor]:
+    """Returns the loss, or (loss sum, weight), in what a model returned.
+
+    Accepted: a scalar tensor, an object with `.loss`, a dict with "loss", or a tuple of two scalars.
+    """
+    if isinstance(result, Mapping) and "loss" in result:
+        result = result["loss"]
+    elif not isinstance(result, (Tensor, tuple)) and hasattr(result, "loss"):
+        result = result.loss
+    if isinstance(result, tuple) and hasattr(result, "loss"):
+        result = result.loss
+    expected = "expected a scalar tensor, an object with .loss, a dict with 'loss', or (loss sum, weight)"
+    if isinstance(result, tuple) and len(result) == 2:
+        total, weight = result
+        if not isinstance(total, Tensor) or not isinstance(weight, Tensor):
+            raise CaptureError(f"the model returned no loss: {expected}; found a tuple of other things")
+        if total.numel() != 1 or weight.numel() != 1 or not total.is_floating_point():
+            raise CaptureError(
+                "the model returned no loss: (loss sum, weight) must be two scalars; "
+                f"found shapes {list(total.shape)} and {list(weight.shape)}"
+            )
+        return _scalar(total), _scalar(weight)
+    if not isinstance(result, Tensor):
+        raise CaptureError(f"the model returned no loss: {expected}; found {type(result).__name__}")
+    if result.numel() != 1 or not result.is_floating_point():
+        raise CaptureError(
+            f"the model returned no loss: {expected}; "
+            f"found a {result.dtype} tensor of shape {list(result.shape)}"
+        )
+    return _scalar(result)
+
+
+def _scalar(x: Tensor) -> Tensor:
+    return x if x.dim() == 0 else x.reshape(())

@@ -1,0 +1,420 @@
+"""From a traced graph to the text form of Medley's graph (medley/graph/text.h)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch._aot_autograd import descriptors as desc
+from torch.fx import GraphModule, Node
+
+from medley.capture.errors import CaptureError
+from medley.capture.trace import Traced, is_user_file
+
+DTYPES: dict[torch.dtype, str] = {
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.bool: "bool",
+}
+
+# Arguments that say where and how a tensor is stored: the executor decides.
+_PLACEMENT = ("layout", "device", "pin_memory", "memory_format", "generator", "non_blocking")
+_RESHAPES = ("view", "_unsafe_view", "reshape", "expand")
+_DROPPED = ("aten._assert_async", "aten._assert_scalar", "aten._assert_tensor_metadata")
+_SEEDED = torch.Tag.nondeterministic_seeded
+
+
+@dataclasses.dataclass(frozen=True)
+class Converted:
+    """The text and what it only names: values of the inputs `buffer "constant:<n>"`."""
+
+    text: str
+    constants: dict[str, Tensor]
+    num_ops: int
+
+
+def convert(traced: Traced, name: str) -> Converted:
+    """Returns the text of a traced graph. Raises CaptureError if the batch is baked in anywhere."""
+    return _Writer(traced, name).write()
+
+
+class _Writer:
+    def __init__(self, traced: Traced, name: str) -> None:
+        self._traced = traced
+        self._prime = traced.prime
+        self._lines: list[str] = ["medley-graph 1", f"graph {_quote(name)}", "symbols b"]
+        self._ids: dict[Node, str | list[str]] = {}
+        self._next = 0
+        self._constants: dict[str, Tensor] = {}
+        self._num_ops = 0
+        self._phases: dict[Node, str] = {}
+        self._modules: dict[Node, str] = {}
+
+    def write(self) -> Converted:
+        graph = self._traced.module.graph
+        nodes = list(graph.nodes)
+        self._inherit(nodes)
+        tangents: list[Node] = []
+        self._inputs([n for n in nodes if n.op == "placeholder"], tangents)
+        lifted = [n for n in nodes if n.op == "get_attr"]
+        for node in lifted:
+            self._constant_input(node)
+        calls = [n for n in nodes if n.op == "call_function" and not self._is_getitem(n)]
+        calls = [n for n in calls if not str(n.target).startswith(_DROPPED)]
+        for node in lifted:
+            self._constant_op(node)
+        for node in calls:
+            if self._phases[node] == "forward":
+                self._op(node)
+        for node in tangents:
+            dtype = DTYPES[node.meta["val"].dtype]
+            arguments = f"[{', '.join(['1'] * 0)}]" if node.meta["val"].dim() else "sizes[]"
+            self._emit(
+                node,
+                f"aten.full.default({arguments}, 1.0, {dtype}, none, none, none)",
+                node.meta["val"],
+                "backward",
+                "",
+                "",
+            )
+        for node in calls:
+            if self._phases[node] == "backward":
+                self._op(node)
+        self._outputs(next(n for n in nodes if n.op == "output"))
+        return Converted("\n".join(self._lines) + "\n", self._constants, self._num_ops)
+
+    # --- inputs and outputs ---
+
+    def _inputs(self, nodes: Sequence[Node], tangents: list[Node]) -> None:
+        by_name: dict[str, Node] = {}
+        for node in nodes:
+            what = node.meta["desc"]
+            if isinstance(what, desc.TangentAOTInput):
+                tangents.append(node)
+            elif isinstance(what, (desc.ParamAOTInput, desc.BufferAOTInput)):
+                name = self._state_name(what.target)
+                if name in by_name:  # tied
+                    self._ids[node] = self._ids[by_name[name]]
+                    continue
+                by_name[name] = node
+                self._input(node, "parameter" if name in self._traced.trained else "buffer", name)
+            elif isinstance(what, desc.PlainAOTInput):
+                if what.idx > 0:
+                    self._input(node, "batch", self._traced.batch[what.idx - 1])
+                elif node.users:
+                    self._input(node, "scalar", "rng")
+            else:
+                raise CaptureError(f"an input of a kind that is not supported: {what.expr()}")
+
+    def _state_name(self, target: str) -> str:
+        name = target.removeprefix("model.")
+        return self._traced.first_names.get(name, name)
+
+    def _input(self, node: Node, kind: str, name: str) -> None:
+        value = self._new_value()
+        self._ids[node] = value
+        self._lines.append(f"{value} = {kind} {_quote(name)} : {self._type(node.meta['val'], node)}")
+
+    def _outputs(self, node: Node) -> None:
+        values = node.args[0]
+        assert isinstance(values, (tuple, list))
+        gradients: dict[str, list[Node]] = {}
+        buffers: list[tuple[str, Node]] = []
+        loss: Node | None = None
+        for value, what in zip(values, node.meta["desc"], strict=True):
+            if not isinstance(value, Node):
+                continue
+            if isinstance(what, desc.GradAOTOutput):
+                if isinstance(what.grad_of, desc.ParamAOTInput):
+                    gradients.setdefault(self._state_name(what.grad_of.target), []).append(value)
+            elif isinstance(what, desc.InputMutationAOTOutput):
+                source = what.mutated_input
+                if not isinstance(source, (desc.BufferAOTInput, desc.ParamAOTInput)):
+                    raise CaptureError("the model changes a tensor of the batch in place: clone it first")
+                buffers.append((self._state_name(source.target), value))
+            elif isinstance(what, desc.PlainAOTOutput):
+                loss = value
+        if loss is None:
+            raise CaptureError("the model returned no loss that depends on its parameters")
+        sums = {name: self._sum(name, found) for name, found in gradients.items()}
+        self._lines.append(f"output loss {self._id(loss)}")
+        self._lines += [f"output gradient {_quote(n)} {value}" for n, value in sums.items()]
+        self._lines += [f"output buffer {_quote(n)} {self._id(value)}" for n, value in buffers]
+
+    def _sum(self, name: str, nodes: list[Node]) -> str:
+        """Returns the sum of the gradients of a tied parameter."""
+        total = self._id(nodes[0])
+        for node in nodes[1:]:
+            text = f"aten.add.Tensor({total}, {self._id(node)}, 1)"
+            module = name.rpartition(".")[0]
+            total = self._emit(None, text, node.meta["val"], "backward", module, "")[0]
+        return total
+
+    # --- constants ---
+
+    def _constant(self, node: Node) -> Tensor:
+        value: Any = self._traced.module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, Tensor):
+            raise CaptureError(f"{node.target}: a constant that is no tensor")
+        if any(size and size % self._prime == 0 for size in value.shape):
+            raise CaptureError(
+                f"{node.target}: a constant of shape {list(value.shape)} made outside of the model for "
+                "one batch size: make it a batch input or compute it from x.shape[0]"
+            )
+        return value
+
+    def _constant_text(self, node: Node) -> str | None:
+        """Returns the op that makes a constant, if it is a uniform one or a range."""
+        value = self._constant(node)
+        if isinstance(value, torch._subclasses.FakeTensor):
+            return None
+        dtype, flat = DTYPES[value.dtype], value.detach().reshape(-1)
+        if flat.numel() and bool((flat == flat[0]).all()):
+            number = _number(flat[0].item(), value.dtype)
+            shape = _list([str(size) for size in value.shape], "sizes")
+            return f"aten.full.default({shape}, {number}, {dtype}, none, none, none)"
+        if value.dim() == 1 and value.dtype == torch.int64:
+            step = int(flat[1] - flat[0])
+            start, end = int(flat[0]), int(flat[0]) + step * flat.numel()
+            if bool((flat == torch.arange(start, end, step)).all()) if step else False:
+                return f"aten.arange.start_step({start}, {end}, {step}, {dtype}, none, none, none)"
+        return None
+
+    def _constant_input(self, node: Node) -> None:
+        if self._constant_text(node) is not None:
+            return
+        name = f"constant:{len(self._constants)}"
+        value = self._constant(node)
+        self._constants[name] = value.detach()
+        self._ids[node] = self._new_value()
+        self._lines.append(f"{self._ids[node]} = buffer {_quote(name)} : {self._type(value, node)}")
+
+    def _constant_op(self, node: Node) -> None:
+        text = self._constant_text(node)
+        if text is not None:
+            self._emit(node, text, self._constant(node), "forward", "", "")
+
+    # --- ops ---
+
+    def _op(self, node: Node) -> None:
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload):
+            raise CaptureError(f"{target}: an operation that is no PyTorch operator")
+        if _SEEDED in target.tags and not str(target).startswith("aten._scaled_dot"):
+            raise self._error(
+                node,
+                "its random numbers depend on how the work is split: use torch.nn.functional.dropout, "
+                "or draw them outside and pass them in the batch",
+            )
+        arguments = ", ".join(self._arguments(node, target))
+        self._emit(
+            node,
+            f"{target}({arguments})",
+            node.meta["val"],
+            self._phases[node],
+            self._modules[node],
+            _source(node),
+        )
+
+    def _emit(
+        self, node: Node | None, text: str, value: Any, phase: str, module: str, source: str
+    ) -> list[str]:
+        results = list(value) if isinstance(value, (tuple, list)) else [value]
+        names = [self._new_value() if isinstance(r, Tensor) else "_" for r in results]
+        types = ", ".join(self._type(r, node) for r in results)
+        left = f"{', '.join(names)} = " if names else ""
+        where = f" at {_quote(source)}" if source else ""
+        self._lines.append(f"{left}{text} : {types} @{phase} {_quote(module)}{where}")
+        self._num_ops += 1
+        if node is not None:
+            self._ids[node] = names if isinstance(value, (tuple, list)) else names[0]
+        return names
+
+    def _arguments(self, node: Node, target: torch._ops.OpOverload) -> list[str]:
+        texts = []
+        for position, argument in enumerate(target._schema.arguments):
+            if argument.name in node.kwargs:
+                value = node.kwargs[argument.name]
+            elif position < len(node.args) and not argument.kwarg_only:
+                value = node.args[position]
+            else:
+                value = argument.default_value
+            kind = str(argument.real_type)
+            if argument.name in _PLACEMENT:
+                texts.append("false" if argument.name == "non_blocking" else "none")
+                continue
+            if argument.name == "size" and target._opname in _RESHAPES:
+                value = list(node.meta["val"].shape)
+            is_range = target._opname == "arange" and argument.name in ("start", "end")
+            texts.append(self._argument(node, value, kind, is_range))
+        return texts
+
+    def _argument(self, node: Node, value: Any, kind: str, is_size: bool) -> str:
+        kind = kind.removeprefix("Optional[").removesuffix("]") if kind.startswith("Optional[") else kind
+        if value is None:
+            return "none"
+        if isinstance(value, Node):
+            return self._id(value)
+        if isinstance(value, torch.dtype):
+            return DTYPES[value]
+        if isinstance(value, str):
+            return _quote(value)
+        if kind.startswith("List["):
+            inner = kind.removeprefix("List[").removesuffix("]")
+            items = value if isinstance(value, (list, tuple)) else [value]
+            texts = [self._argument(node, item, inner, is_size) for item in items]
+            return _list(texts, _EMPTY.get(inner.removeprefix("Optional[").removesuffix("]"), "values"))
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, int) and kind != "float":
+            if kind == "int" or is_size:
+                return self._size(value)
+            self._check_literal(node, float(value))
+            return str(value)
+        if isinstance(value, (int, float)):
+            self._check_literal(node, float(value))
+            return _float(float(value))
+        raise self._error(node, f"an argument of a type that is not supported: {type(value).__name__}")
+
+    def _check_literal(self, node: Node, value: float) -> None:
+        if holds_batch(value, self._prime):
+            raise self._error(
+                node,
+                f"the number {value!r} holds the size of the batch ({self._prime} while capturing): use "
+                "mean() or a loss with reduction='mean', or divide by a tensor that counts the rows, such "
+                "as torch.ones_like(x).sum()",
+            )
+
+    # --- types and sizes ---
+
+    def _size(self, value: int) -> str:
+        symbols = 0
+        while value and value % self._prime == 0:
+            value //= self._prime
+            symbols += 1
+        if not symbols:
+            return str(value)
+        return "*".join(["b"] * symbols + ([str(value)] if value != 1 else []))
+
+    def _type(self, value: Any, node: Node | None) -> str:
+        if not isinstance(value, Tensor):
+            if value is None:
+                return "none"
+            raise CaptureError(f"{node}: a result that is no tensor: {type(value).__name__}")
+        if value.dtype not in DTYPES:
+            raise CaptureError(f"{node}: a tensor of type {value.dtype} is not supported")
+        return f"{DTYPES[value.dtype]}[{', '.join(self._size(int(s)) for s in value.shape)}]"
+
+    def _new_value(self) -> str:
+        self._next += 1
+        return f"%{self._next - 1}"
+
+    def _is_getitem(self, node: Node) -> bool:
+        return getattr(node.target, "__name__", "") == "getitem"
+
+    def _id(self, node: Node) -> str:
+        if self._is_getitem(node):
+            source, position = node.args
+            assert isinstance(source, Node) and isinstance(position, int)
+            return self._ids[source][position]
+        found = self._ids[node]
+        assert isinstance(found, str), f"{node} has several results"
+        return found
+
+    # --- phases and modules ---
+
+    def _inherit(self, nodes: Sequence[Node]) -> None:
+        """Finds the phase and module of every node; a node without takes its producers', or else its
+        consumers' (gradient accumulation has none)."""
+        for node in nodes:
+            tag = str(node.meta.get("partitioner_tag", ""))
+            if "backward" in tag:
+                self._phases[node] = "backward"
+            elif "forward" in tag:
+                self._phases[node] = "forward"
+            else:
+                backward = any(self._phases.get(p) == "backward" for p in node.all_input_nodes)
+                self._phases[node] = "backward" if backward else "forward"
+            module = (node.meta.get("custom") or {}).get("module")
+            if module is None and node.op == "call_function":
+                known = [self._modules[p] for p in node.all_input_nodes if p in self._modules]
+                module = known[-1] if known else None
+            if module is not None:
+                self._modules[node] = module
+        for node in reversed(nodes):
+            if node not in self._modules:
+                known = [self._modules[u] for u in node.users if u in self._modules]
+                self._modules[node] = known[0] if known else ""
+
+    def _error(self, node: Node, message: str) -> CaptureError:
+        module = self._modules.get(node, "")
+        source = _source(node)
+        where = f"{node.target}, module {module!r}" + (f", {source}" if source else "")
+        return CaptureError(f"{where}: {message}")
+
+
+_EMPTY = {"int": "sizes", "float": "floats", "bool": "bools", "Tensor": "values", "number": "floats"}
+
+
+def holds_batch(value: float, prime: int) -> bool:
+    """Returns whether a literal looks like a multiple of the batch size, or a ratio over one."""
+    if value == 0 or not math.isfinite(value):
+        return False
+    if value == int(value) if abs(value) < 2.0**62 else False:
+        return int(value) % prime == 0
+    ratio = Fraction(value).limit_denominator(10**7)
+    close = ratio != 0 and abs(float(ratio) / value - 1.0) < 4e-16
+    inverse = Fraction(1.0 / value).limit_denominator(100) if abs(value) > 1e-300 else Fraction(0)
+    if inverse != 0 and abs(float(inverse) * value - 1.0) < 4e-16:
+        return inverse.numerator % prime == 0
+    return close and ratio.denominator % prime == 0
+
+
+def _source(node: Node) -> str:
+    """Returns "file.py:12", the innermost line of the model that made the node, or ""."""
+    trace = node.meta.get("stack_trace") or ""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', trace)
+    for path, line in reversed(frames):
+        if is_user_file(path):
+            return f"{path.replace(chr(92), '/').rpartition('/')[2]}:{line}"
+    return ""
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text)
+
+
+def _list(texts: Sequence[str], empty: str) -> str:
+    return f"[{', '.join(texts)}]" if texts else f"{empty}[]"
+
+
+def _float(value: float) -> str:
+    text = repr(value)
+    return text if any(c in text for c in ".en") else text + ".0"
+
+
+def _number(value: Any, dtype: torch.dtype) -> str:
+    if dtype == torch.bool:
+        return "true" if value else "false"
+    return _float(value) if dtype.is_floating_point else str(value)
+
+
+def module_of(graph: GraphModule) -> int:
+    """Returns the number of nodes of a traced graph."""
+    return len(graph.graph.nodes)

@@ -1,0 +1,367 @@
+"""What replaces PyTorch's functions while a model is captured, or run eagerly for comparison.
+
+- mean losses become a sum, a weight made by ops, and `medley::mean_loss`, so that the denominator can be
+  summed over all devices and micro-batches;
+- `scaled_dot_product_attention` becomes `medley::attention`, dropout becomes `medley::dropout`.
+
+A torch function mode does not see calls made inside other intercepted functions, and patched attributes
+do not see names imported before; both are in force, each covers the other's blind spot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from medley import custom_ops
+from medley.capture.errors import CaptureError
+from medley.capture.modules import ModuleStack
+
+
+def _legacy_reduction(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
+    if size_average is None and reduce is None:
+        return reduction
+    if reduce is False:
+        return "none"
+    return "sum" if size_average is False else "mean"
+
+
+def _count(x: Tensor) -> Tensor:
+    """Returns the number of elements of x as ops, so that it follows the batch: int64 []."""
+    return torch.ones_like(x, dtype=torch.int64).sum()
+
+
+def mean_loss(total: Tensor, weight: Tensor) -> Tensor:
+    """Returns total / weight, both []; the weight is summed over the whole global batch first."""
+    return torch.ops.medley.mean_loss(total, weight.detach())  # type: ignore[no-any-return]
+
+
+class Interceptor:
+    """The replacements. `prime` is the captured batch size, None in eager runs."""
+
+    def __init__(self, modules: ModuleStack, prime: int | None = None) -> None:
+        self._modules = modules
+        self._prime = prime
+        self._original: dict[str, Callable[..., Any]] = {}
+        self.functional: dict[str, Callable[..., Any]] = {
+            "scaled_dot_product_attention": self.attention,
+            "dropout": self.dropout,
+            "dropout1d": self.channel_dropout(1),
+            "dropout2d": self.channel_dropout(2),
+            "dropout3d": self.channel_dropout(3),
+            "cross_entropy": self.cross_entropy,
+            "nll_loss": self.nll_loss,
+            "adaptive_avg_pool1d": self.adaptive_pool(1),
+            "adaptive_avg_pool2d": self.adaptive_pool(2),
+            "adaptive_avg_pool3d": self.adaptive_pool(3),
+        }
+        for name in (
+            "mse_loss",
+            "l1_loss",
+            "smooth_l1_loss",
+            "huber_loss",
+            "binary_cross_entropy",
+            "binary_cross_entropy_with_logits",
+            "kl_div",
+        ):
+            self.functional[name] = self._elementwise_loss(name)
+        self._original = {name: getattr(F, name) for name in self.functional}
+        self._by_function: dict[Any, Callable[..., Any]] = {
+            self._original[name]: replacement for name, replacement in self.functional.items()
+        }
+        self._by_function[torch.dropout] = self.dropout
+        for mean in (torch.mean, Tensor.mean):
+            self._by_function[mean] = self.mean
+
+    def replacement(self, function: Any) -> Callable[..., Any] | None:
+        """Returns what replaces `function`, if anything does."""
+        try:
+            return self._by_function.get(function)
+        except TypeError:  # not hashable
+            return None
+
+    # --- losses ---
+
+    def cross_entropy(
+        self,
+        input: Tensor,
+        target: Tensor,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        ignore_index: int = -100,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> Tensor:
+        """`F.cross_entropy`; a mean's weight counts the targets that are not ignored."""
+        reduction = _legacy_reduction(size_average, reduce, reduction)
+        result: Tensor = self._original["cross_entropy"](
+            input,
+            target,
+            weight,
+            ignore_index=ignore_index,
+            reduction="none" if reduction == "none" else "sum",
+            label_smoothing=label_smoothing,
+        )
+        if reduction != "mean":
+            return result
+        if target.is_floating_point():  # class probabilities: one row per class distribution
+            classes = 0 if input.dim() == 1 else 1
+            return mean_loss(result, _count(target.select(classes, 0)))
+        return mean_loss(result, self._target_weight(target, weight, ignore_index))
+
+    def nll_loss(
+        self,
+        input: Tensor,
+        target: Tensor,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        ignore_index: int = -100,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+    ) -> Tensor:
+        """`F.nll_loss`; a mean's weight counts the targets that are not ignored."""
+        reduction = _legacy_reduction(size_average, reduce, reduction)
+        result: Tensor = self._original["nll_loss"](
+            input,
+            target,
+            weight,
+            ignore_index=ignore_index,
+            reduction="none" if reduction == "none" else "sum",
+        )
+        if reduction != "mean":
+            return result
+        return mean_loss(result, self._target_weight(target, weight, ignore_index))
+
+    def _target_weight(self, target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
+        valid = target != ignore_index
+        if weight is None:
+            return valid.sum()
+        weights = F.embedding(target.masked_fill(~valid, 0), weight.unsqueeze(-1)).squeeze(-1)
+        return weights.masked_fill(~valid, 0.0).sum()
+
+    def _elementwise_loss(self, name: str) -> Callable[..., Tensor]:
+        def loss(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            original = self._original[name]
+            # Positional arguments differ between these losses: bind them to find the reduction.
+            names = _PARAMETERS[name]
+            given = dict(zip(names, args, strict=False)) | kwargs
+            reduction = _legacy_reduction(
+                given.pop("size_average", None),
+                given.pop("reduce", None),
+                given.get("reduction", "mean"),
+            )
+            if reduction not in ("mean", "batchmean"):
+                return original(input, target, **{**given, "reduction": reduction})  # type: ignore[no-any-return]
+            total: Tensor = original(input, target, **{**given, "reduction": "sum"})
+            if reduction == "batchmean":
+                return mean_loss(total, _count(target[(slice(None), *[0] * (target.dim() - 1))]))
+            counted = target
+            if input.shape != target.shape:
+                counted = target.expand(torch.broadcast_shapes(input.shape, target.shape))
+            return mean_loss(total, _count(counted))
+
+        return loss
+
+    def mean(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """`mean()` over everything is a mean loss; a mean over the batch divides by a count."""
+        dims = kwargs.get("dim", kwargs.get("axis", args[0] if args else None))
+        kwargs_left = {k: v for k, v in kwargs.items() if v is not None}
+        if dims is None and not args and not kwargs_left.keys() - {"dtype"}:
+            x = input if kwargs.get("dtype") is None else input.to(kwargs["dtype"])
+            return mean_loss(x.sum(), _count(x)) if x.numel() != 1 or x.dim() else x.clone()
+        if self._prime is not None and dims is not None:
+            listed = [dims] if isinstance(dims, int) else list(dims)
+            listed = listed or list(range(input.dim()))
+            if math.prod(input.shape[dim] for dim in listed) % self._prime == 0:
+                keepdim = bool(kwargs.get("keepdim", args[1] if len(args) > 1 else False))
+                total = input.sum(listed, keepdim, dtype=kwargs.get("dtype"))
+                ones = torch.ones_like(input, dtype=torch.int64)
+                return total / ones.sum(listed, keepdim)
+        return torch.Tensor.mean(input, *args, **kwargs)
+
+    # --- attention and dropout ---
+
+    def dropout(
+        self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, **kwargs: Any
+    ) -> Tensor:
+        """`F.dropout` with random numbers that depend on the seed, the step and the place only."""
+        if "train" in kwargs:  # torch.dropout's name of it
+            training = bool(kwargs["train"])
+        if not 0.0 <= p <= 1.0:
+            raise CaptureError(f"dropout: the probability must be between 0 and 1: {p}")
+        if not training or p == 0.0:
+            return input
+        rng = custom_ops.current_rng()
+        if rng is None:
+            raise CaptureError("dropout: call medley.custom_ops.set_rng(seed, step) before the model")
+        site = self._modules.site()
+        return torch.ops.medley.dropout(input, rng, float(p), site, [], [], [])  # type: ignore[no-any-return]
+
+    def channel_dropout(self, spatial: int) -> Callable[..., Tensor]:
+        """Returns the replacement of `F.dropout<spatial>d`, which drops whole channels."""
+
+        def dropout(
+            input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+        ) -> Tensor:
+            if not training or p == 0.0:
+                return input
+            ones = torch.ones_like(input[(..., *[slice(0, 1)] * spatial)])
+            return input * self.dropout(ones, p, training)
+
+        return dropout
+
+    def attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """`F.scaled_dot_product_attention` as one op; with dropout or a trained bias as explicit ops."""
+        scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+        if query.dim() == 3:
+            query, key, value = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
+            if attn_mask is not None and attn_mask.dim() == 3:
+                attn_mask = attn_mask.unsqueeze(1)
+            mixed = self.attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+            return mixed.squeeze(1)
+        if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
+            raise CaptureError(
+                "scaled_dot_product_attention: expected query, key and value of shape "
+                f"[batch, heads, positions, width]; found {list(query.shape)}, {list(key.shape)}, "
+                f"{list(value.shape)}"
+            )
+        bias = self._bias(query, key, attn_mask)
+        if dropout_p > 0.0 or (bias is not None and bias.requires_grad):
+            return self._explicit_attention(query, key, value, bias, dropout_p, is_causal, scale)
+        out, _ = torch.ops.medley.attention(query, key, value, bias, is_causal, scale)
+        return out  # type: ignore[no-any-return]
+
+    def _bias(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor | None:
+        """Returns the mask as an additive bias [b|1, h|1, s, t] of the query's dtype."""
+        if mask is None:
+            return None
+        if mask.dtype == torch.bool:
+            zeros = torch.zeros_like(mask, dtype=query.dtype)
+            mask = zeros.masked_fill(mask.logical_not(), -math.inf)
+        elif mask.dtype != query.dtype:
+            mask = mask.to(query.dtype)
+        while mask.dim() < 4:
+            mask = mask.unsqueeze(0)
+        shape = [mask.shape[0], mask.shape[1], query.shape[2], key.shape[2]]
+        return mask if list(mask.shape) == shape else mask.expand(shape)
+
+    def _explicit_attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        dropout_p: float,
+        is_causal: bool,
+        scale: float,
+    ) -> Tensor:
+        repeats = query.shape[1] // key.shape[1]
+        if repeats > 1:
+            key = _repeat_heads(key, repeats)
+            value = _repeat_heads(value, repeats)
+        scores = query @ key.transpose(-1, -2) * scale
+        if bias is not None:
+            scores = scores + bias
+        if is_causal:
+            seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+            scores = scores.masked_fill(seen.logical_not(), -math.inf)
+        weights = self.dropout(F.softmax(scores, -1), dropout_p)
+        return weights @ value
+
+    # --- pooling ---
+
+    def adaptive_pool(self, spatial: int) -> Callable[..., Tensor]:
+        """Returns the replacement of `F.adaptive_avg_pool<spatial>d`: a mean where the output is 1."""
+        name = f"adaptive_avg_pool{spatial}d"
+
+        def pool(input: Tensor, output_size: Any) -> Tensor:
+            sizes = [output_size] * spatial if isinstance(output_size, int) else list(output_size)
+            if all(size == 1 for size in sizes):
+                return torch.Tensor.mean(input, list(range(-spatial, 0)), True)
+            return self._original[name](input, output_size)  # type: ignore[no-any-return]
+
+        return pool
+
+
+_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "mse_loss": ("size_average", "reduce", "reduction", "weight"),
+    "l1_loss": ("size_average", "reduce", "reduction", "weight"),
+    "smooth_l1_loss": ("size_average", "reduce", "reduction", "beta"),
+    "huber_loss": ("reduction", "delta", "weight"),
+    "binary_cross_entropy": ("weight", "size_average", "reduce", "reduction"),
+    "binary_cross_entropy_with_logits": ("weight", "size_average", "reduce", "reduction", "pos_weight"),
+    "kl_div": ("size_average", "reduce", "reduction", "log_target"),
+}
+
+
+def _repeat_heads(x: Tensor, repeats: int) -> Tensor:
+    b, g, t, d = x.shape
+    return x.unsqueeze(2).expand(b, g, repeats, t, d).reshape(b, g * repeats, t, d)
+
+
+class _Mode(TorchFunctionMode):
+    def __init__(self, interceptor: Interceptor) -> None:
+        super().__init__()
+        self._interceptor = interceptor
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        replacement = self._interceptor.replacement(func)
+        return (replacement or func)(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def intercept(interceptor: Interceptor) -> Iterator[None]:
+    """Puts the replacements in force inside the block."""
+    patched: list[tuple[Any, str, Any]] = []
+
+    def patch(owner: Any, name: str, value: Any) -> None:
+        patched.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    try:
+        for name, replacement in interceptor.functional.items():
+            patch(F, name, replacement)
+        masking = sys.modules.get("transformers.masking_utils")
+        if masking is not None:
+            # Both look into values of masks; under fake tensors there are none (facts: GPT-2, BERT).
+            if hasattr(masking, "is_tracing"):
+                patch(masking, "is_tracing", lambda *_: True)
+            if hasattr(masking, "find_packed_sequence_indices"):
+                patch(masking, "find_packed_sequence_indices", lambda *_, **__: None)
+        with _Mode(interceptor):
+            yield
+    finally:
+        for owner, name, value in reversed(patched):
+            setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def substitute(model: nn.Module) -> Iterator[None]:
+    """Runs `model` eagerly with the same replacements as a captured graph: the reference for tests.
+
+    Dropout reads the state of `custom_ops.set_rng(seed, step)`; equal states give equal masks.
+    """
+    modules = ModuleStack()
+    with modules.watch(model), intercept(Interceptor(modules)):
+        yield

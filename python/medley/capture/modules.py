@@ -1,0 +1,82 @@
+"""Which module is running: the path for every captured op, and stable names for dropout sites."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import nn
+
+
+class ModuleStack:
+    """The paths of the modules whose forward is running, innermost last.
+
+    `enter(path)`, if given, is entered and left together with each module.
+    """
+
+    def __init__(self, enter: Callable[[str], AbstractContextManager[None]] | None = None) -> None:
+        self._enter = enter
+        self._paths: list[str] = []
+        self._open: list[AbstractContextManager[None]] = []
+        self._calls: dict[str, int] = {}
+        self.last = ""
+
+    @property
+    def path(self) -> str:
+        """The path of the innermost running module, "" for the root or outside of any."""
+        return self._paths[-1] if self._paths else ""
+
+    def site(self) -> int:
+        """Returns a stable 31-bit number for the next random op of the running module."""
+        count = self._calls.get(self.path, 0)
+        self._calls[self.path] = count + 1
+        digest = hashlib.sha256(f"{self.path}#{count}".encode()).digest()
+        return int.from_bytes(digest[:4], "little") & 0x7FFFFFFF
+
+    def push(self, path: str) -> None:
+        """Starts the forward of a module."""
+        if not self._paths:
+            self._calls.clear()
+        self._paths.append(path)
+        self.last = path
+        if self._enter is not None:
+            scope = self._enter(path)
+            scope.__enter__()
+            self._open.append(scope)
+
+    def pop(self) -> None:
+        """Ends the forward of the innermost module."""
+        self._paths.pop()
+        if self._open:
+            self._open.pop().__exit__(None, None, None)
+
+    def clear(self) -> None:
+        """Ends whatever an exception left running."""
+        while self._paths:
+            self.pop()
+
+    @contextlib.contextmanager
+    def watch(self, model: nn.Module) -> Iterator[None]:
+        """Follows the forward of every submodule of `model` inside the block, by hooks."""
+        handles: list[Any] = []
+        try:
+            for path, module in model.named_modules():
+                handles.append(module.register_forward_pre_hook(self._before(path), prepend=True))
+                handles.append(module.register_forward_hook(self._after))
+            yield
+        finally:
+            self.clear()
+            for handle in handles:
+                handle.remove()
+
+    def _before(self, path: str) -> Callable[[nn.Module, Any], None]:
+        def hook(module: nn.Module, arguments: Any) -> None:
+            self.push(path)
+
+        return hook
+
+    def _after(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        self.pop()

@@ -1,0 +1,226 @@
+"""Tracing: from a model and an example batch to one functional graph of forward and backward.
+
+Everything runs on fake tensors on the cpu: no weights, no accelerator, any size. The parameters and
+buffers of the model, real, on the meta device or fake, are replaced by fake ones while tracing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import re
+import traceback
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+from torch import Tensor, nn
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from medley import custom_ops
+from medley.capture.batch import Batch, loss_of
+from medley.capture.errors import CaptureError
+from medley.capture.interception import Interceptor, intercept, mean_loss
+from medley.capture.modules import ModuleStack
+
+_PRIMES = (10007, 10009, 10037, 10039, 10061, 10067, 10069, 10079, 10091, 10093, 10099, 10103)
+
+_HINTS = {
+    "aten.nonzero": "torch.where(mask, x, y) or multiplying by the mask keeps the shape",
+    "aten.index": "torch.where(mask, x, y) or multiplying by the mask keeps the shape",
+    "aten.masked_select": "torch.where(mask, x, y) or multiplying by the mask keeps the shape",
+    "aten._local_scalar_dense": "keep the value a tensor: no .item(), float(), int(), bool() or `if` of it",
+    "aten.item": "keep the value a tensor: no .item(), float(), int(), bool() or `if` of it",
+    "aten.is_nonzero": "use torch.where instead of an `if` of a tensor",
+    "aten.equal": "use (a == b).all() as a tensor and torch.where",
+    "aten.repeat_interleave": "pass output_size=, or repeat by a number",
+    "aten._unique2": "count with torch.bincount-like one-hot sums of a fixed number of classes",
+    "aten.bincount": "sum a one-hot of a fixed number of classes",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A traced graph and what its placeholders mean. `batch` holds one name per batch input, by index."""
+
+    module: torch.fx.GraphModule
+    prime: int
+    batch: tuple[str, ...]
+    first_names: dict[str, str]  # of a parameter or buffer by each of its names (tied weights)
+    trained: frozenset[str]
+
+
+class _Root(nn.Module):
+    """The model behind a call by position: the random state first, then the tensors of the batch."""
+
+    def __init__(self, model: nn.Module, batch: Batch, interceptor: Interceptor) -> None:
+        super().__init__()
+        self.model = model
+        self._batch = batch
+        self._interceptor = interceptor
+
+    def forward(self, rng: Tensor, *tensors: Tensor) -> Tensor:
+        with custom_ops.use_rng(rng), intercept(self._interceptor):
+            loss = loss_of(self._batch.call(self.model, tensors))
+        if isinstance(loss, tuple):
+            return mean_loss(*loss)
+        return loss
+
+
+def choose_primes(model: nn.Module, batch: Batch, count: int) -> list[int]:
+    """Returns primes that divide no size of the model or of the batch, to stand for the batch size."""
+    sizes = {size for tensor in batch.tensors for size in tensor.shape}
+    for tensor in (*model.parameters(), *model.buffers()):
+        sizes.update(tensor.shape)
+    found = [p for p in _PRIMES if all(size == 0 or size % p for size in sizes)]
+    if len(found) < count:
+        raise CaptureError("the model's sizes are divisible by every prime that could stand for the batch")
+    return found[:count]
+
+
+def trace(model: nn.Module, batch: Batch, prime: int) -> Traced:
+    """Traces forward, loss and backward at a batch of `prime` rows.
+
+    Raises CaptureError for whatever the model does that cannot be traced.
+    """
+    modules = ModuleStack(lambda path: fx_traceback.annotate({"module": path}))
+    interceptor = Interceptor(modules, prime)
+    root = _Root(model, batch, interceptor)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    first_names, trained = _names(model)
+    try:
+        with (
+            contextlib.ExitStack() as stack,
+            _fake_state(model, mode),
+            modules.watch(model),
+            fx_traceback.preserve_node_meta(),
+            _quiet(),
+            mode,
+        ):
+            rng = torch.empty(2, dtype=torch.int64)
+            tensors = [
+                torch.empty(shape, dtype=tensor.dtype)
+                for tensor, shape in zip(batch.tensors, batch.shapes(prime), strict=True)
+            ]
+            joint = aot_export_joint_with_descriptors(
+                stack, root, (rng, *tensors), decompositions={}
+            )
+    except CaptureError as error:
+        raise CaptureError(_placed(str(error), error, modules)) from None
+    except Exception as error:
+        raise CaptureError(_explain(error, modules, prime)) from None
+    return Traced(joint.graph_module, prime, batch.names, first_names, trained)
+
+
+def _names(model: nn.Module) -> tuple[dict[str, str], frozenset[str]]:
+    """Returns the first name of every parameter and buffer, and which first names are trained."""
+    first: dict[int, str] = {}
+    names: dict[str, str] = {}
+    trained: set[str] = set()
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names[name] = first.setdefault(id(parameter), name)
+        if parameter.requires_grad:
+            trained.add(names[name])
+    for name, buffer in model.named_buffers(remove_duplicate=False):
+        names[name] = first.setdefault(id(buffer), name)
+    return names, frozenset(trained)
+
+
+@contextlib.contextmanager
+def _fake_state(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
+    """Replaces parameters and buffers by fake cpu tensors inside the block; ties stay ties."""
+    fakes: dict[int, Tensor] = {}
+    replaced: list[tuple[dict[str, Any], str, Any]] = []
+
+    def fake(tensor: Tensor) -> Tensor:
+        with mode, torch.no_grad():
+            empty = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"
+            )
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(empty, requires_grad=tensor.requires_grad)
+        return empty
+
+    try:
+        for module in model.modules():
+            for store in (module._parameters, module._buffers):
+                for name, tensor in list(store.items()):
+                    if tensor is None:
+                        continue
+                    if id(tensor) not in fakes:
+                        fakes[id(tensor)] = fake(tensor)
+                    replaced.append((store, name, tensor))  # type: ignore[arg-type]
+                    store[name] = fakes[id(tensor)]  # type: ignore[assignment]
+        yield
+    finally:
+        for store, name, tensor in replaced:
+            store[name] = tensor
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps PyTorch's own messages about tracing away from the user."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+_OURS = re.compile(r"[/\\]medley[/\\](capture[/\\]\w+|custom_ops)\.py$")
+_LIBRARY = re.compile(r"[/\\]torch[/\\]|[/\\]contextlib\.py$|^<")
+
+
+def is_user_file(path: str) -> bool:
+    """Returns whether a frame of this file belongs to the model: neither PyTorch's nor ours."""
+    return not (_OURS.search(path) or _LIBRARY.search(path))
+
+
+def _source(error: BaseException) -> str:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_user_file(f.filename)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _placed(message: str, error: BaseException, modules: ModuleStack) -> str:
+    where = [f"module {modules.last!r}"] if modules.last else []
+    source = _source(error)
+    if source:
+        where.append(source)
+    return f"{', '.join(where)}: {message}" if where else message
+
+
+def _explain(error: Exception, modules: ModuleStack, prime: int) -> str:
+    function = getattr(error, "func", None)
+    if type(error).__name__ in (
+        "DataDependentOutputException",
+        "DynamicOutputShapeException",
+        "UnsupportedOperatorException",
+        "GuardOnDataDependentSymNode",
+    ):
+        name = str(function)
+        hint = next(
+            (hint for op, hint in _HINTS.items() if name == op or name.startswith(op + ".")),
+            "make the shapes depend on the sizes of the batch only",
+        )
+        return _placed(
+            f"{name}: its result depends on the values in the batch, so that it has no fixed shape: {hint}",
+            error,
+            modules,
+        )
+    message = " ".join(str(error).split())[:600]
+    return _placed(
+        f"the model fails at a batch of {prime} rows: {type(error).__name__}: {message} "
+        "(a number that holds the size of the example batch should be taken from x.shape[0])",
+        error,
+        modules,
+    )
