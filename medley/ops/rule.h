@@ -3,6 +3,7 @@
 // How an op may be sharded. One line per op says it; everything else is derived. Names ops, never modules or models.
 // Knows nothing of plans, devices or states.
 
+#include <compare>
 #include <functional>
 #include <optional>
 #include <string>
@@ -42,6 +43,7 @@ struct Instance {
 struct Cut {
   int label = kNone;
   int factor = 0;
+  auto operator<=>(const Cut&) const = default;
 };
 
 // What the local form of an op may use. Sizes are in the symbols of the local graph.

@@ -53,7 +53,8 @@ struct Assign {
   ValueId from, to;
 };
 
-enum class FunctionKind : uint8_t { kPrologue, kForward, kBackward, kBackwardLast, kUpdate };
+// The last micro-batch's prologue and backward also send: the loss weights, and the gradients as they are ready.
+enum class FunctionKind : uint8_t { kPrologue, kPrologueLast, kForward, kBackward, kBackwardLast, kUpdate };
 struct Function {
   FunctionKind kind;
   std::vector<Step> steps;
@@ -68,10 +69,11 @@ struct Call {
 
 // What a value of the local graph is, for loading and reading back whole tensors.
 struct Placement {
-  Input input;                                   // kind, name, local value
+  Input input;  // kind, name, local value
   State state;
-  std::vector<Size> full_factors;                // sizes of all factors, whole
-  std::vector<std::vector<Size>> full_shape_dims;  // unused factors merged: [dim] -> sizes of its factors
+  std::vector<std::vector<Size>> factors;  // whole sizes, [dim][factor]
+  // Of the factor that axis 0 cuts, if any: its start and length on this device.
+  Size offset, length;
 };
 
 // The op "medley.accumulate"(%g) -> %sum adds into the slot of its result: the first call of a step moves, later ones add.
@@ -84,8 +86,7 @@ struct LoweredStage {
   std::vector<Function> functions;     // at most one of each kind
   std::vector<Call> calls;             // the order of one step
   std::vector<Placement> inputs;       // parallel to graph.inputs
-  std::vector<std::pair<std::string, ValueId>> gradients;  // kStep values with the synchronised gradient, by parameter (for reading back)
-  std::vector<State> gradient_states;                      // parallel to gradients; placements as the parameter's factors
+  std::vector<Placement> gradients;    // kStep values with the synchronised gradient; `input` names the parameter
   ValueId loss = kNone;                // kStep, replicated, complete after the update
   ValueId gradient_norm = kNone;       // kStep, replicated; kNone without clipping or reporting
   // tables[microbatch][device of the mesh] -> value of every symbol of `graph`. The update uses table 0.

@@ -1,0 +1,97 @@
+#pragma once
+
+// Writes the local graph of a stage: ops, and the conversions of values between states. Knows which local value holds a value of the whole
+// graph in which state, and from which phase it may be read.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "medley/program/lower.h"
+#include "medley/program/symbols.h"
+
+namespace medley {
+
+// One entry of the order of a function, before lifetimes are known.
+struct Item {
+  enum class Kind : uint8_t { kOp, kPost, kWait };
+  Kind kind;
+  int index;       // of the op or the communication
+  bool last_only;  // only in the last micro-batch's variant of the function
+};
+
+class Emitter {
+ public:
+  Emitter(const Completed& completed, int devices, const LowerOptions& options);
+
+  // Where ops go from now on.
+  void enter(Phase phase, bool last_only);
+
+  // Makes a value of the whole graph known, as it is after its op (or as an input).
+  void define(ValueId value, const AxisState& state, ValueId local, Phase phase);
+  // Returns the local value that holds `value` in `state`, converting if it has to.
+  ValueId in_state(ValueId value, const AxisState& state);
+
+  ValueId add_local_input(const Input& input, const AxisState& state);
+  std::vector<ValueId> add_local_op(Op op, const std::vector<TensorType>& types);
+
+  // Starts the conversion of a gradient; in_state() then finishes it. All-reduces are gathered into buckets until flush_bucket().
+  void start(ValueId value, const AxisState& state);
+  void flush_bucket();
+
+  // Sizes of the factors of a value in a state, and its type.
+  std::vector<Size> local_factors(ValueId value, const AxisState& state);
+  TensorType local_type(ValueId value, const AxisState& state);
+  const Size& full_size(ValueId value, int position) const;
+
+  LoweredStage stage;
+  SymbolTable symbols;
+  std::map<Phase, std::vector<Item>> items;
+
+ private:
+  struct Held {
+    ValueId local;
+    Phase phase;
+    bool input;  // or a value whose op is an input: read from any phase
+  };
+  struct Started {
+    int communication;
+    ValueId received;  // what the communication gives
+    AxisState from;
+  };
+
+  std::optional<ValueId> find(ValueId value, const AxisState& state) const;
+  bool is_run_input(ValueId value) const;
+  AxisState own_state(ValueId value) const { return completed_.assignment.states[static_cast<size_t>(value)][0]; }
+  std::optional<ValueId> view_of_converted(ValueId value, const AxisState& state);
+  ValueId convert(ValueId value, const AxisState& from, const AxisState& to);
+  ValueId convert_locally(ValueId value, ValueId local, const AxisState& from, const AxisState& to);
+  Started begin(ValueId value, ValueId local, const AxisState& from, const AxisState& to);
+  ValueId finish(ValueId value, const Started& started, const AxisState& to);
+  Started all_reduce(ValueId value, ValueId local, Reduce reduce);
+  Started gather(ValueId value, ValueId local, const AxisState& from);
+  Started reduce_scatter(ValueId value, ValueId local, const AxisState& to);
+  Started all_to_all(ValueId value, ValueId local, const AxisState& from, const AxisState& to);
+  ValueId pack(ValueId local, const Size& before, const std::vector<Size>& lengths, const Size& after, const TensorType& flat);
+  ValueId unpack(ValueId flat, const Size& before, const std::vector<Size>& lengths, const Size& after, const TensorType& type);
+  Started exchange(Communication communication, ValueId input, const TensorType& received, const AxisState& from);
+  void post(int communication);
+  std::vector<Size> lengths_of(int part, const Size& full);
+  std::string label(ValueId value) const;
+  Op local_op(std::string name, std::vector<Argument> arguments) const;
+  Size product(const std::vector<Size>& sizes, size_t first, size_t last) const;
+
+  const Completed& completed_;
+  const Graph& graph_;
+  int devices_;
+  LowerOptions options_;
+  Phase phase_ = Phase::kForward;
+  bool last_only_ = false;
+  std::map<std::pair<ValueId, AxisState>, std::vector<Held>> held_;
+  std::map<std::pair<ValueId, AxisState>, Started> started_;
+  std::optional<int> bucket_;  // communication that is being filled
+  double bucket_bytes_ = 0;
+};
+
+}  // namespace medley

@@ -1,0 +1,110 @@
+#include "medley/program/lifetimes.h"
+
+#include <algorithm>
+#include <set>
+
+namespace medley {
+namespace {
+
+std::vector<ValueId> uses(const LoweredStage& stage, const Item& item) {
+  if (item.kind == Item::Kind::kOp) return operands(stage.graph.ops[static_cast<size_t>(item.index)]);
+  if (item.kind == Item::Kind::kPost) return stage.communications[static_cast<size_t>(item.index)].inputs;
+  return {};
+}
+
+const std::vector<ValueId>& definitions(const LoweredStage& stage, const Item& item) {
+  static const std::vector<ValueId> kNothing;
+  if (item.kind == Item::Kind::kOp) return stage.graph.ops[static_cast<size_t>(item.index)].results;
+  if (item.kind == Item::Kind::kWait) return stage.communications[static_cast<size_t>(item.index)].outputs;
+  return kNothing;
+}
+
+class FunctionMaker {
+ public:
+  FunctionMaker(const LoweredStage& stage, const std::map<Phase, std::vector<Item>>& items, const std::vector<ValueId>& keep)
+      : stage_(stage), items_(items), keep_(keep.begin(), keep.end()) {
+    for (const auto& [phase, order] : items)
+      for (const Item& item : order)
+        for (ValueId value : uses(stage, item))
+          if (value != kNone) used_in_[phase].insert(value);
+  }
+
+  std::vector<Function> run() const {
+    std::vector<Function> functions;
+    const auto add = [&](FunctionKind kind, Phase phase, bool last) {
+      const auto found = items_.find(phase);
+      if (found != items_.end() && !found->second.empty()) functions.push_back(make(kind, phase, found->second, last));
+    };
+    add(FunctionKind::kPrologue, Phase::kPrologue, false);
+    add(FunctionKind::kPrologueLast, Phase::kPrologue, true);
+    add(FunctionKind::kForward, Phase::kForward, false);
+    add(FunctionKind::kBackward, Phase::kBackward, false);
+    add(FunctionKind::kBackwardLast, Phase::kBackward, true);
+    add(FunctionKind::kUpdate, Phase::kUpdate, false);
+    return functions;
+  }
+
+ private:
+  bool used_in(Phase phase, ValueId value) const {
+    const auto found = used_in_.find(phase);
+    return found != used_in_.end() && found->second.contains(value);
+  }
+
+  // Whether a value is not needed any more once this function has used it for the last time.
+  bool may_die(Phase phase, bool last, ValueId value) const {
+    switch (stage_.lifetimes[static_cast<size_t>(value)]) {
+      case Lifetime::kRun: return false;
+      case Lifetime::kMicrobatch:
+        return !(phase < Phase::kForward && used_in(Phase::kForward, value)) && !(phase < Phase::kBackward && used_in(Phase::kBackward, value));
+      case Lifetime::kStep:
+        if (keep_.contains(value)) return false;
+        if (phase == Phase::kUpdate) return true;
+        return last && phase == Phase::kBackward && !used_in(Phase::kUpdate, value);
+    }
+    return false;
+  }
+
+  Function make(FunctionKind kind, Phase phase, const std::vector<Item>& order, bool last) const {
+    std::vector<Item> chosen;
+    for (const Item& item : order)
+      if (last || !item.last_only || phase == Phase::kUpdate) chosen.push_back(item);
+    std::vector<std::vector<ValueId>> dies(chosen.size());
+    std::set<ValueId> seen;
+    for (size_t i = chosen.size(); i-- > 0;) {
+      std::vector<ValueId> values = uses(stage_, chosen[i]);
+      // A result that nobody reads dies at once.
+      for (ValueId value : definitions(stage_, chosen[i]))
+        if (chosen[i].kind == Item::Kind::kOp) values.push_back(value);
+      for (ValueId value : values)
+        if (value != kNone && seen.insert(value).second && may_die(phase, last, value)) dies[i].push_back(value);
+    }
+    Function function{kind, {}, {}};
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      switch (chosen[i].kind) {
+        case Item::Kind::kOp: {
+          if (function.steps.empty() || !std::holds_alternative<Segment>(function.steps.back())) function.steps.emplace_back(Segment{});
+          auto& segment = std::get<Segment>(function.steps.back());
+          segment.ops.push_back(chosen[i].index);
+          segment.dies.push_back(dies[i]);
+          break;
+        }
+        case Item::Kind::kPost: function.steps.emplace_back(Post{chosen[i].index, dies[i]}); break;
+        case Item::Kind::kWait: function.steps.emplace_back(Wait{chosen[i].index}); break;
+      }
+    }
+    return function;
+  }
+
+  const LoweredStage& stage_;
+  const std::map<Phase, std::vector<Item>>& items_;
+  std::set<ValueId> keep_;
+  std::map<Phase, std::set<ValueId>> used_in_;
+};
+
+}  // namespace
+
+std::vector<Function> make_functions(const LoweredStage& stage, const std::map<Phase, std::vector<Item>>& items, const std::vector<ValueId>& keep) {
+  return FunctionMaker(stage, items, keep).run();
+}
+
+}  // namespace medley

@@ -1,0 +1,321 @@
+#include "medley/program/lower.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "medley/base/error.h"
+#include "medley/base/sha256.h"
+#include "medley/graph/text.h"
+#include "medley/ops/rule.h"
+#include "medley/program/emitter.h"
+#include "medley/program/lifetimes.h"
+#include "medley/sharding/coupling.h"
+
+namespace medley {
+namespace {
+
+// Replaces ops by their expansions; ids of values stay, names carry over.
+Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
+  Prepared result = prepared;
+  const std::set<OpId> chosen(ids.begin(), ids.end());
+  result.graph.ops.clear();
+  result.names.clear();
+  std::vector<ValueId> replaced(prepared.graph.values.size(), kNone);
+  for (size_t i = 0; i < prepared.graph.ops.size(); ++i) {
+    Op op = prepared.graph.ops[i];
+    for_each_operand(op, [&](ValueId& value) {
+      if (replaced[static_cast<size_t>(value)] != kNone) value = replaced[static_cast<size_t>(value)];
+    });
+    if (!chosen.contains(static_cast<OpId>(i))) {
+      result.graph.ops.push_back(std::move(op));
+    } else {
+      const size_t first = result.graph.ops.size();
+      const std::vector<ValueId> fresh = expand(result.graph, op);
+      replaced.resize(result.graph.values.size(), kNone);
+      for (size_t r = 0; r < fresh.size(); ++r)
+        if (op.results[r] != kNone) replaced[static_cast<size_t>(op.results[r])] = fresh[r];
+      for (size_t k = first; k < result.graph.ops.size(); ++k) {
+        result.graph.ops[k].phase = op.phase;
+        result.graph.ops[k].module = op.module;
+        result.graph.ops[k].source = op.source;
+      }
+    }
+    result.names.resize(result.graph.ops.size(), prepared.names[i]);
+  }
+  for (Output& output : result.graph.outputs)
+    if (replaced[static_cast<size_t>(output.value)] != kNone) output.value = replaced[static_cast<size_t>(output.value)];
+  for (size_t i = 0; i < result.graph.ops.size(); ++i)
+    for (size_t r = 0; r < result.graph.ops[i].results.size(); ++r)
+      if (const ValueId value = result.graph.ops[i].results[r]; value != kNone) {
+        result.graph.values[static_cast<size_t>(value)].producer = static_cast<OpId>(i);
+        result.graph.values[static_cast<size_t>(value)].result = static_cast<int32_t>(r);
+      }
+  return result;
+}
+
+class Lowering {
+ public:
+  Lowering(const Completed& completed, const Plan& plan, const Pipeline& pipeline, const Stage& stage, const Cluster& cluster, const LowerOptions& options)
+      : completed_(completed),
+        graph_(completed.prepared.graph),
+        plan_(plan),
+        pipeline_(pipeline),
+        options_(options),
+        emitter_(completed, static_cast<int>(stage.mesh.devices.size()), options) {
+    for (const std::string& name : stage.mesh.devices) {
+      const std::optional<int> device = find_device(cluster, name);
+      if (!device) throw Error(Blame::kCaller, fmt::format("plan: mesh.devices: the cluster has no device \"{}\"", name));
+      emitter_.stage.devices.push_back(*device);
+    }
+    emitter_.stage.mesh = {static_cast<int64_t>(stage.mesh.devices.size())};
+  }
+
+  LoweredStage run() {
+    for (const Input& input : graph_.inputs) add_input_of(input);
+    for (size_t i = 0; i < graph_.ops.size(); ++i) {
+      const Phase phase = graph_.ops[i].phase;
+      if (i > 0 && graph_.ops[i - 1].phase == Phase::kBackward && phase != Phase::kBackward) end_backward();
+      emitter_.enter(phase, false);
+      emit(static_cast<OpId>(i));
+    }
+    if (!graph_.ops.empty() && graph_.ops.back().phase == Phase::kBackward) end_backward();
+    store_outputs();
+    finish();
+    return std::move(emitter_.stage);
+  }
+
+ private:
+  const AxisState& state(ValueId value) const { return completed_.assignment.states[static_cast<size_t>(value)][0]; }
+
+  Placement placement(const Input& input, ValueId whole, const AxisState& at) {
+    Placement placed{input, {at}, {}, Size(0), Size(0)};
+    for (const auto& dim : completed_.factors.values[static_cast<size_t>(whole)]) {
+      std::vector<Size>& sizes = placed.factors.emplace_back();
+      for (ExtentId extent : dim) sizes.push_back(completed_.factors.extent_sizes[static_cast<size_t>(extent)]);
+    }
+    if (at.holding == Holding::kSharded) {
+      const Size& full = emitter_.full_size(whole, at.position);
+      placed.offset = emitter_.symbols.offset(at.part, full);
+      placed.length = emitter_.symbols.length(at.part, full);
+    }
+    return placed;
+  }
+
+  void add_input_of(const Input& input) {
+    Input local = input;
+    local.value = emitter_.add_local_input(input, state(input.value));
+    emitter_.stage.inputs.push_back(placement(local, input.value, state(input.value)));
+  }
+
+  void emit(OpId id) {
+    const Op& op = graph_.ops[static_cast<size_t>(id)];
+    const Choice& choice = completed_.assignment.choices[static_cast<size_t>(id)][0];
+    const std::vector<ValueId> values = operands(op);
+    const std::vector<AxisState> wanted = operand_states(graph_, completed_.factors, id, choice);
+    Op local = op;
+    LocalForm form;
+    std::vector<ValueId> locals;
+    for (size_t i = 0; i < values.size(); ++i) {
+      locals.push_back(values[i] == kNone ? kNone : emitter_.in_state(values[i], wanted[i]));
+      form.operands.push_back(values[i] == kNone ? TensorType{} : emitter_.stage.graph.values[static_cast<size_t>(locals[i])].type);
+    }
+    size_t next = 0;
+    for_each_operand(local, [&](ValueId& value) {
+      while (values[next] == kNone) ++next;
+      value = locals[next++];
+    });
+    const std::vector<AxisState> states = result_states(graph_, completed_.factors, id, choice);
+    std::vector<TensorType> types;
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      form.results.push_back(op.results[r] == kNone ? TensorType{} : emitter_.local_type(op.results[r], states[r]));
+      if (op.results[r] != kNone) types.push_back(form.results[r]);
+    }
+    localize(id, local, form, choice, states);
+    local.results.clear();
+    const std::vector<ValueId> fresh = emitter_.add_local_op(std::move(local), types);
+    std::vector<ValueId>& results = emitter_.stage.graph.ops.back().results;
+    results.clear();
+    size_t used = 0;
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      results.push_back(op.results[r] == kNone ? kNone : fresh[used++]);
+      if (results[r] == kNone) continue;
+      emitter_.stage.graph.values[static_cast<size_t>(results[r])].result = static_cast<int32_t>(r);
+      emitter_.define(op.results[r], states[r], results[r], op.phase);
+    }
+    if (op.name == "medley.accumulate.default") synchronise(op);
+  }
+
+  void localize(OpId id, Op& local, LocalForm& form, const Choice& choice, const std::vector<AxisState>& states) {
+    const Op& op = graph_.ops[static_cast<size_t>(id)];
+    const Rule* rule = find_rule(op.name);
+    const std::optional<Instance>& instance = completed_.factors.instances[static_cast<size_t>(id)];
+    if (!rule || !rule->localize || !instance) return;
+    form.global = &graph_;
+    form.op = &op;
+    form.instance = &*instance;
+    if (choice.kind == ChoiceKind::kCut) {
+      form.cut = choice.cut;
+      const auto& extents = completed_.factors.labels[static_cast<size_t>(id)][static_cast<size_t>(choice.cut.label)];
+      const Size& full = completed_.factors.extent_sizes[static_cast<size_t>(extents[static_cast<size_t>(choice.cut.factor)])];
+      Size inner(1);
+      for (size_t k = static_cast<size_t>(choice.cut.factor) + 1; k < extents.size(); ++k)
+        inner = inner * completed_.factors.extent_sizes[static_cast<size_t>(extents[k])];
+      form.length = emitter_.symbols.length(choice.part, full) * inner;
+      form.offset = emitter_.symbols.offset(choice.part, full) * inner;
+      form.full = full * inner;
+    }
+    if (!op.results.empty() && op.results[0] != kNone) describe_factors(op.results[0], states[0], form);
+    rule->localize(local, form);
+  }
+
+  void describe_factors(ValueId value, const AxisState& at, LocalForm& form) {
+    form.factor_sizes = emitter_.local_factors(value, at);
+    const std::vector<Size> whole = emitter_.local_factors(value, replicated());
+    for (size_t p = 0; p < whole.size(); ++p) {
+      const bool cut = at.holding == Holding::kSharded && at.position == static_cast<int>(p);
+      const bool batch = whole[p] == SymbolTable::rows();
+      form.factor_fulls.push_back(batch ? SymbolTable::batch() : whole[p]);
+      if (batch)
+        form.factor_offsets.push_back(cut ? emitter_.symbols.row(at.part, whole[p]) : SymbolTable::first_row());
+      else
+        form.factor_offsets.push_back(cut ? emitter_.symbols.offset(at.part, whole[p]) : Size(0));
+    }
+  }
+
+  // After the last micro-batch, weights become the whole step's at once, and gradients set out for where the update needs them.
+  void synchronise(const Op& op) {
+    emitter_.enter(op.phase, true);
+    if (op.phase == Phase::kPrologue) emitter_.in_state(op.results[0], replicated());
+    if (op.phase == Phase::kBackward) {
+      for (size_t i = 0; i < graph_.outputs.size(); ++i)
+        if (graph_.outputs[i].kind == OutputKind::kGradient && graph_.outputs[i].value == op.results[0])
+          emitter_.start(op.results[0], completed_.assignment.stored[i][0]);
+    }
+    emitter_.enter(op.phase, false);
+  }
+
+  void end_backward() {
+    emitter_.enter(Phase::kBackward, true);
+    emitter_.flush_bucket();
+  }
+
+  // Brings every output to where it is kept, and notes what replaces what.
+  void store_outputs() {
+    std::map<std::pair<InputKind, std::string>, ValueId> inputs;
+    for (const Placement& placed : emitter_.stage.inputs) inputs[{placed.input.kind, placed.input.name}] = placed.input.value;
+    for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+      const Output& output = graph_.outputs[i];
+      const AxisState& kept = completed_.assignment.stored[i][0];
+      const bool forward = output.kind == OutputKind::kBuffer;
+      emitter_.enter(forward ? Phase::kForward : Phase::kUpdate, false);
+      const ValueId local = emitter_.in_state(output.value, kept);
+      switch (output.kind) {
+        case OutputKind::kLoss: emitter_.stage.loss = local; break;
+        case OutputKind::kGradient:
+          emitter_.stage.gradients.push_back(placement({InputKind::kParameter, output.name, local}, output.value, kept));
+          break;
+        case OutputKind::kBuffer: assigns_[Phase::kForward].push_back({local, inputs.at({InputKind::kBuffer, output.name})}); break;
+        case OutputKind::kParameter: assigns_[Phase::kUpdate].push_back({local, inputs.at({InputKind::kParameter, output.name})}); break;
+        case OutputKind::kState: assigns_[Phase::kUpdate].push_back({local, inputs.at({InputKind::kState, output.name})}); break;
+      }
+    }
+    emitter_.enter(Phase::kUpdate, false);
+    if (completed_.prepared.gradient_norm != kNone)
+      emitter_.stage.gradient_norm = emitter_.in_state(completed_.prepared.gradient_norm, replicated());
+  }
+
+  void finish() {
+    LoweredStage& stage = emitter_.stage;
+    stage.graph.symbols = emitter_.symbols.names();
+    std::vector<ValueId> keep{stage.loss, stage.gradient_norm};
+    for (const auto& [phase, assigns] : assigns_)
+      for (const Assign& assign : assigns) keep.push_back(assign.from);
+    if (options_.keep_gradients)
+      for (const Placement& gradient : stage.gradients) keep.push_back(gradient.input.value);
+    stage.functions = make_functions(stage, emitter_.items, keep);
+    for (Function& function : stage.functions) {
+      if (function.kind == FunctionKind::kForward) function.assigns = assigns_[Phase::kForward];
+      if (function.kind == FunctionKind::kUpdate) function.assigns = assigns_[Phase::kUpdate];
+    }
+    order_calls();
+    fill_tables();
+  }
+
+  void order_calls() {
+    LoweredStage& stage = emitter_.stage;
+    const auto has = [&](FunctionKind kind) {
+      return std::any_of(stage.functions.begin(), stage.functions.end(), [&](const Function& function) { return function.kind == kind; });
+    };
+    const auto add = [&](FunctionKind kind, int microbatch) {
+      if (has(kind)) stage.calls.push_back({kind, microbatch});
+    };
+    const int count = static_cast<int>(pipeline_.microbatches.size());
+    for (int m = 0; m < count; ++m) add(m + 1 == count ? FunctionKind::kPrologueLast : FunctionKind::kPrologue, m);
+    for (int m = 0; m < count; ++m) {
+      add(FunctionKind::kForward, m);
+      add(m + 1 == count ? FunctionKind::kBackwardLast : FunctionKind::kBackward, m);
+    }
+    add(FunctionKind::kUpdate, 0);
+  }
+
+  void fill_tables() {
+    int64_t row = 0;
+    for (const Microbatch& microbatch : pipeline_.microbatches) {
+      auto& tables = emitter_.stage.tables.emplace_back();
+      for (int device = 0; device < static_cast<int>(emitter_.stage.devices.size()); ++device)
+        tables.push_back(emitter_.symbols.table(microbatch, row, plan_.global_batch, device));
+      row += microbatch.rows;
+    }
+  }
+
+  const Completed& completed_;
+  const Graph& graph_;
+  const Plan& plan_;
+  const Pipeline& pipeline_;
+  LowerOptions options_;
+  Emitter emitter_;
+  std::map<Phase, std::vector<Assign>> assigns_;
+};
+
+}  // namespace
+
+Completed complete(const Graph& graph, const Plan& plan, const Optimizer& optimizer, int pipeline, int stage) {
+  const Pipeline& chosen = plan.pipelines[static_cast<size_t>(pipeline)];
+  Completed completed{prepare(graph, optimizer), {}, {}};
+  for (;;) {
+    completed.factors = factorize(completed.prepared.graph);
+    completed.assignment = complete(completed.prepared, completed.factors, plan, chosen, chosen.stages[static_cast<size_t>(stage)]);
+    if (completed.assignment.to_expand.empty()) return completed;
+    completed.prepared = expand_ops(completed.prepared, completed.assignment.to_expand);
+  }
+}
+
+Program lower(const Graph& graph, const Plan& plan, const Cluster& cluster, const Optimizer& optimizer, const LowerOptions& options) {
+  MEDLEY_CHECK_EQ(plan.pipelines.size(), size_t{1});
+  MEDLEY_CHECK_EQ(plan.pipelines[0].stages.size(), size_t{1});
+  const Pipeline& pipeline = plan.pipelines[0];
+  const Completed completed = complete(graph, plan, optimizer);
+  const std::string coupled = pipeline.microbatches.size() > 1 && !plan.per_microbatch_semantics
+                                  ? row_coupling(graph, factorize(graph))
+                                  : "";
+  if (!coupled.empty() || (pipeline.microbatches.size() > 1 && !completed.prepared.weights_in_prologue && !plan.per_microbatch_semantics))
+    throw Error(Blame::kCaller,
+                fmt::format("plan: pipelines[0].microbatches: found {}, expected 1: rows of the batch meet at {}; or set per_microbatch_semantics",
+                            pipeline.microbatches.size(), coupled.empty() ? "a loss weight" : coupled));
+  Program program;
+  program.graph_hash = hash(graph);
+  program.plan_hash = sha256_hex(print(plan));
+  program.global_batch = plan.global_batch;
+  program.stages.push_back(Lowering(completed, plan, pipeline, pipeline.stages[0], cluster, options).run());
+  int64_t row = 0;
+  for (const Microbatch& microbatch : pipeline.microbatches) {
+    program.microbatch_starts.push_back(row);
+    row += microbatch.rows;
+  }
+  verify(program);
+  return program;
+}
+
+}  // namespace medley

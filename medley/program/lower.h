@@ -1,0 +1,30 @@
+#pragma once
+
+// From a plan to what every device executes. One lowering for every kind of parallelism: each op becomes its local form, and where a
+// value is not in the state that its reader needs, a conversion is put in between. Knows no strategy.
+
+#include "medley/cluster/cluster.h"
+#include "medley/plan/plan.h"
+#include "medley/program/complete.h"
+#include "medley/program/prepare.h"
+#include "medley/program/program.h"
+
+namespace medley {
+
+struct LowerOptions {
+  int64_t bucket_bytes = 25 << 20;  // gradients are all-reduced in buckets of about this size
+  bool keep_gradients = false;      // until the next step, for reading back
+};
+
+// The decisions of a stage with the graph that they are about (composites expanded), for lowering and for explain.
+struct Completed {
+  Prepared prepared;
+  Factors factors;
+  Assignment assignment;
+};
+Completed complete(const Graph& graph, const Plan& plan, const Optimizer& optimizer, int pipeline = 0, int stage = 0);
+
+// Requires: verify(plan, graph, cluster) has passed. Throws Error(kCaller) where an entry of the plan does not fit the graph.
+Program lower(const Graph& graph, const Plan& plan, const Cluster& cluster, const Optimizer& optimizer, const LowerOptions& options = {});
+
+}  // namespace medley

@@ -1,0 +1,298 @@
+#include "medley/program/prepare.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <optional>
+#include <set>
+
+#include "medley/base/error.h"
+#include "medley/ops/rule.h"
+
+namespace medley {
+namespace {
+
+// Rebuilds a graph op by op; values keep their ids, new ones are appended.
+class Preparer {
+ public:
+  Preparer(const Graph& graph, const Optimizer& optimizer) : optimizer_(optimizer), source_(graph), names_(stable_names(graph)) {
+    prepared_.graph = graph;
+    prepared_.graph.ops.clear();
+    prepared_.graph.outputs.clear();
+  }
+
+  Prepared run() {
+    move_weights_to_prologue();
+    for (size_t i = 0; i < source_.ops.size(); ++i) {
+      Op op = source_.ops[i];
+      for_each_operand(op, [&](ValueId& value) { value = replacement(op, value); });
+      append(std::move(op), names_[i]);
+    }
+    accumulate_outputs();
+    if (optimizer_.kind != "none") append_update();
+    relink();
+    remove_unused();
+    return std::move(prepared_);
+  }
+
+ private:
+  Graph& graph() { return prepared_.graph; }
+  const Value& value_of(ValueId id) const { return prepared_.graph.values[static_cast<size_t>(id)]; }
+
+  void append(Op op, std::string name) {
+    graph().ops.push_back(std::move(op));
+    prepared_.names.push_back(std::move(name));
+  }
+
+  std::vector<ValueId> append(Op op, const std::vector<TensorType>& types, std::string name) {
+    prepared_.names.push_back(std::move(name));
+    return add_op(graph(), std::move(op), types);
+  }
+
+  // Returns the ops that a value is computed from, in order, or nothing if it depends on more than the batch.
+  std::optional<std::set<OpId>> batch_only_ancestors(ValueId value) const {
+    std::map<ValueId, InputKind> inputs;
+    for (const Input& input : source_.inputs) inputs[input.value] = input.kind;
+    std::set<OpId> ops;
+    std::vector<ValueId> stack{value};
+    while (!stack.empty()) {
+      const ValueId top = stack.back();
+      stack.pop_back();
+      const OpId producer = source_.values[static_cast<size_t>(top)].producer;
+      if (producer == kNone) {
+        if (inputs.at(top) != InputKind::kBatch) return std::nullopt;
+      } else if (ops.insert(producer).second) {
+        for (ValueId operand : operands(source_.ops[static_cast<size_t>(producer)]))
+          if (operand != kNone) stack.push_back(operand);
+      }
+    }
+    return ops;
+  }
+
+  void move_weights_to_prologue() {
+    std::set<OpId> needed;
+    std::set<ValueId> weights;
+    for (const Op& op : source_.ops) {
+      if (op.name != "medley.mean_loss.default") continue;
+      const ValueId weight = operands(op)[1];
+      if (std::optional<std::set<OpId>> ops = batch_only_ancestors(weight)) {
+        needed.insert(ops->begin(), ops->end());
+        weights.insert(weight);
+      } else {
+        prepared_.weights_in_prologue = false;
+      }
+    }
+    std::map<ValueId, ValueId> clones;
+    for (OpId id : needed) {
+      Op op = source_.ops[static_cast<size_t>(id)];
+      std::vector<TensorType> types;
+      for (ValueId result : op.results) types.push_back(result == kNone ? TensorType{} : source_.values[static_cast<size_t>(result)].type);
+      const std::vector<ValueId> results = op.results;
+      op.results.clear();
+      op.phase = Phase::kPrologue;
+      for_each_operand(op, [&](ValueId& value) {
+        if (auto found = clones.find(value); found != clones.end()) value = found->second;
+      });
+      const std::vector<ValueId> fresh = append(std::move(op), types, names_[static_cast<size_t>(id)]);
+      for (size_t r = 0; r < results.size(); ++r) clones[results[r]] = fresh[r];
+    }
+    int count = 0;
+    for (ValueId weight : weights) {
+      const ValueId clone = clones.contains(weight) ? clones.at(weight) : weight;
+      weights_[weight] = accumulate(clone, Phase::kPrologue, fmt::format("weight.{}", count++));
+    }
+  }
+
+  // The weight of a mean loss is that of the whole step; a chain of views of a parameter is done again in the backward phase, so
+  // that a parameter gathered for the forward phase need not be kept.
+  ValueId replacement(const Op& user, ValueId value) {
+    if (user.name.starts_with("medley.mean_loss"))
+      if (auto found = weights_.find(value); found != weights_.end() && value == operands(user)[1]) return found->second;
+    return user.phase == Phase::kBackward ? view_in_backward(value) : value;
+  }
+
+  ValueId view_in_backward(ValueId value) {
+    if (auto found = views_.find(value); found != views_.end()) return found->second;
+    const OpId producer = value < static_cast<ValueId>(source_.values.size()) ? source_.values[static_cast<size_t>(value)].producer : kNone;
+    if (producer == kNone || !is_parameter_view(producer)) return value;
+    Op op = source_.ops[static_cast<size_t>(producer)];
+    const TensorType type = value_of(value).type;
+    op.results.clear();
+    op.phase = Phase::kBackward;
+    for_each_operand(op, [&](ValueId& operand) { operand = view_in_backward(operand); });
+    return views_[value] = append(std::move(op), {type}, names_[static_cast<size_t>(producer)])[0];
+  }
+
+  bool is_parameter_view(OpId id) const {
+    const Op& op = source_.ops[static_cast<size_t>(id)];
+    if (op.phase != Phase::kForward || op.results.size() != 1 || work_class(op.name) != WorkClass::kView) return false;
+    const std::vector<ValueId> values = operands(op);
+    if (values.size() != 1 || values[0] == kNone) return false;
+    const OpId producer = source_.values[static_cast<size_t>(values[0])].producer;
+    if (producer != kNone) return is_parameter_view(producer);
+    for (const Input& input : source_.inputs)
+      if (input.value == values[0]) return input.kind == InputKind::kParameter;
+    return false;
+  }
+
+  ValueId accumulate(ValueId value, Phase phase, const std::string& what) {
+    Op op{"medley.accumulate.default", {ValueArgument{value}}, {}, phase, "", ""};
+    return append(std::move(op), {value_of(value).type}, "accumulate/" + what)[0];
+  }
+
+  void accumulate_outputs() {
+    for (const Output& output : source_.outputs) {
+      Output copy = output;
+      if (output.kind == OutputKind::kLoss) copy.value = accumulate(output.value, Phase::kForward, "loss");
+      if (output.kind == OutputKind::kGradient) copy.value = accumulate(output.value, Phase::kBackward, output.name);
+      graph().outputs.push_back(copy);
+    }
+    // Forward accumulation goes before the first backward op: phases are contiguous.
+    std::vector<size_t> order;
+    for (Phase phase : {Phase::kPrologue, Phase::kForward, Phase::kBackward})
+      for (size_t i = 0; i < graph().ops.size(); ++i)
+        if (graph().ops[i].phase == phase) order.push_back(i);
+    reorder(order);
+  }
+
+  void reorder(const std::vector<size_t>& order) {
+    std::vector<Op> ops;
+    std::vector<std::string> names;
+    for (size_t i : order) {
+      ops.push_back(std::move(graph().ops[i]));
+      names.push_back(std::move(prepared_.names[i]));
+    }
+    graph().ops = std::move(ops);
+    prepared_.names = std::move(names);
+  }
+
+  void append_update() {
+    ValueId scalars = add_input(graph(), InputKind::kScalar, "scalars", {DType::kF64, {3}});
+    const std::vector<Output> outputs = graph().outputs;
+    const auto op = [](std::string name, std::vector<Argument> arguments) {
+      return Op{std::move(name), std::move(arguments), {}, Phase::kUpdate, "", ""};
+    };
+    const TensorType scalar{DType::kF64, {}};
+    if (optimizer_.max_norm > 0 || optimizer_.gradient_norm) {
+      std::vector<ValueArgument> squares;
+      for (const Output& output : outputs)
+        if (output.kind == OutputKind::kGradient)
+          squares.push_back({append(op("medley.sum_squares.default", {ValueArgument{output.value}}), {scalar}, "norm/" + output.name)[0]});
+      const ValueId total = append(op("medley.add_n.default", {squares}), {scalar}, "norm/sum")[0];
+      const std::vector<ValueId> clip =
+          append(op("medley.clip_scale.default", {ValueArgument{total}, optimizer_.max_norm}), {scalar, scalar}, "norm/scale");
+      prepared_.gradient_norm = clip[0];
+      if (optimizer_.max_norm > 0)
+        scalars = append(op("medley.scale_scalars.default", {ValueArgument{scalars}, ValueArgument{clip[1]}}), {{DType::kF64, {3}}}, "norm/scalars")[0];
+    }
+    std::map<std::string, ValueId> parameters;
+    for (const Input& input : graph().inputs)
+      if (input.kind == InputKind::kParameter) parameters[input.name] = input.value;
+    for (const Output& output : outputs)
+      if (output.kind == OutputKind::kGradient) append_update(output.name, parameters.at(output.name), output.value, scalars);
+  }
+
+  void append_update(const std::string& name, ValueId parameter, ValueId gradient, ValueId scalars) {
+    const TensorType type = value_of(parameter).type;
+    const bool low = type.dtype == DType::kBF16 || type.dtype == DType::kF16;
+    const TensorType state_type{low ? DType::kF32 : type.dtype, type.shape};
+    std::vector<TensorType> types{type};
+    std::vector<std::string> states{""};
+    std::vector<Argument> arguments{ValueArgument{parameter}, ValueArgument{gradient}};
+    std::vector<bool> present_results{true};
+    const auto add_state = [&](const char* kind, bool present) {
+      present_results.push_back(present);
+      if (!present) {
+        arguments.emplace_back(NoneArgument{});
+        return;
+      }
+      states.push_back(fmt::format("{}:{}", kind, name));
+      types.push_back(state_type);
+      arguments.emplace_back(ValueArgument{add_input(graph(), InputKind::kState, states.back(), state_type)});
+    };
+    Op op{"", {}, {}, Phase::kUpdate, "", ""};
+    if (optimizer_.kind == "adamw") {
+      op.name = "medley.adamw.default";
+      add_state("exp_avg", true);
+      add_state("exp_avg_sq", true);
+      add_state("master", low);
+      arguments.insert(arguments.end(),
+                       {ValueArgument{scalars}, optimizer_.beta1, optimizer_.beta2, optimizer_.epsilon, optimizer_.weight_decay});
+    } else if (optimizer_.kind == "sgd") {
+      op.name = "medley.sgd.default";
+      add_state("momentum", optimizer_.momentum != 0);
+      add_state("master", low);
+      arguments.insert(arguments.end(), {ValueArgument{scalars}, optimizer_.momentum, optimizer_.weight_decay, optimizer_.nesterov});
+    } else {
+      throw Error(Blame::kCaller, fmt::format("optimizer: found \"{}\", expected adamw, sgd or none", optimizer_.kind));
+    }
+    op.arguments = std::move(arguments);
+    const std::vector<ValueId> results = append(std::move(op), types, "update/" + name);
+    graph().ops.back().results.clear();
+    for (size_t i = 0, next = 0; i < present_results.size(); ++i)
+      graph().ops.back().results.push_back(present_results[i] ? results[next++] : kNone);
+    for (size_t i = 0; i < results.size(); ++i)
+      graph().outputs.push_back({i == 0 ? OutputKind::kParameter : OutputKind::kState, i == 0 ? name : states[i], results[i]});
+  }
+
+  void relink() {
+    for (size_t i = 0; i < graph().ops.size(); ++i)
+      for (size_t r = 0; r < graph().ops[i].results.size(); ++r)
+        if (const ValueId result = graph().ops[i].results[r]; result != kNone) {
+          graph().values[static_cast<size_t>(result)].producer = static_cast<OpId>(i);
+          graph().values[static_cast<size_t>(result)].result = static_cast<int32_t>(r);
+        }
+  }
+
+  // Weights computed again in the prologue, and views of parameters, leave ops behind that nobody reads.
+  void remove_unused() {
+    std::vector<bool> used(graph().values.size(), false);
+    for (const Output& output : graph().outputs) used[static_cast<size_t>(output.value)] = true;
+    if (prepared_.gradient_norm != kNone) used[static_cast<size_t>(prepared_.gradient_norm)] = true;
+    std::vector<size_t> order;
+    for (size_t i = graph().ops.size(); i-- > 0;) {
+      bool any = false;
+      for (ValueId result : graph().ops[i].results) any = any || (result != kNone && used[static_cast<size_t>(result)]);
+      if (!any) continue;
+      for (ValueId operand : operands(graph().ops[i]))
+        if (operand != kNone) used[static_cast<size_t>(operand)] = true;
+      order.push_back(i);
+    }
+    reorder({order.rbegin(), order.rend()});
+    renumber();
+    relink();
+  }
+
+  // Drops the values that nobody defines any more.
+  void renumber() {
+    std::vector<ValueId> ids(graph().values.size(), kNone);
+    std::vector<Value> values;
+    const auto define = [&](ValueId& id) {
+      if (id == kNone) return;
+      ids[static_cast<size_t>(id)] = static_cast<ValueId>(values.size());
+      values.push_back(graph().values[static_cast<size_t>(id)]);
+      id = ids[static_cast<size_t>(id)];
+    };
+    for (Input& input : graph().inputs) define(input.value);
+    for (Op& op : graph().ops) {
+      for_each_operand(op, [&](ValueId& value) { value = ids[static_cast<size_t>(value)]; });
+      for (ValueId& result : op.results) define(result);
+    }
+    for (Output& output : graph().outputs) output.value = ids[static_cast<size_t>(output.value)];
+    if (prepared_.gradient_norm != kNone) prepared_.gradient_norm = ids[static_cast<size_t>(prepared_.gradient_norm)];
+    graph().values = std::move(values);
+  }
+
+  const Optimizer& optimizer_;
+  const Graph& source_;
+  const std::vector<std::string> names_;  // of the source's ops
+  Prepared prepared_;
+  std::map<ValueId, ValueId> weights_;  // weight -> its sum over the step
+  std::map<ValueId, ValueId> views_;    // view of a parameter -> the same in the backward phase
+};
+
+}  // namespace
+
+Prepared prepare(const Graph& graph, const Optimizer& optimizer) { return Preparer(graph, optimizer).run(); }
+
+}  // namespace medley

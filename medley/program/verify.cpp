@@ -1,0 +1,108 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "medley/base/error.h"
+#include "medley/program/program.h"
+
+namespace medley {
+namespace {
+
+// Follows the calls of one step and checks that every value is there when it is read.
+class StageVerifier {
+ public:
+  explicit StageVerifier(const LoweredStage& stage) : stage_(stage) {}
+
+  void run() {
+    const size_t values = stage_.graph.values.size();
+    MEDLEY_CHECK_EQ(stage_.lifetimes.size(), values);
+    MEDLEY_CHECK_EQ(stage_.inputs.size(), stage_.graph.inputs.size());
+    int64_t devices = 1;
+    for (int64_t size : stage_.mesh) devices *= size;
+    MEDLEY_CHECK_EQ(static_cast<int64_t>(stage_.devices.size()), devices);
+    for (const auto& tables : stage_.tables) {
+      MEDLEY_CHECK_EQ(static_cast<int64_t>(tables.size()), devices);
+      for (const auto& table : tables) {
+        MEDLEY_CHECK_EQ(table.size(), stage_.graph.symbols.size());
+        MEDLEY_CHECK(std::all_of(table.begin(), table.end(), [](int64_t value) { return value >= 0; }));
+      }
+    }
+    for (const Function& function : stage_.functions) MEDLEY_CHECK(functions_.emplace(function.kind, &function).second);
+    for (const Input& input : stage_.graph.inputs)
+      if (lifetime(input.value) == Lifetime::kRun) live_run_.insert(input.value);
+    for (const Call& call : stage_.calls) follow(call);
+    MEDLEY_CHECK(posted_.empty());
+    MEDLEY_CHECK(stage_.loss == kNone || live_run_.contains(stage_.loss));
+  }
+
+ private:
+  Lifetime lifetime(ValueId value) const { return stage_.lifetimes.at(static_cast<size_t>(value)); }
+
+  std::set<ValueId>& frame(ValueId value, const Call& call) {
+    if (lifetime(value) != Lifetime::kMicrobatch) return live_run_;
+    auto [found, added] = live_microbatch_.try_emplace(call.microbatch);
+    if (added)
+      for (const Input& input : stage_.graph.inputs)
+        if (input.kind == InputKind::kBatch) found->second.insert(input.value);
+    return found->second;
+  }
+
+  void read(ValueId value, const Call& call, const std::string& who) {
+    if (!frame(value, call).contains(value)) throw Error(Blame::kUs, fmt::format("program: {} reads value {}, which is not there", who, value));
+  }
+
+  void follow(const Call& call) {
+    const auto found = functions_.find(call.function);
+    MEDLEY_CHECK(found != functions_.end());
+    MEDLEY_CHECK(call.microbatch >= 0 && static_cast<size_t>(call.microbatch) < stage_.tables.size());
+    for (const Step& step : found->second->steps) {
+      if (const auto* segment = std::get_if<Segment>(&step)) follow(*segment, call);
+      if (const auto* post = std::get_if<Post>(&step)) {
+        const Communication& communication = stage_.communications.at(static_cast<size_t>(post->communication));
+        for (ValueId value : communication.inputs) read(value, call, communication.name);
+        for (ValueId value : post->dies) frame(value, call).erase(value);
+        MEDLEY_CHECK(posted_.insert(post->communication).second);
+      }
+      if (const auto* wait = std::get_if<Wait>(&step)) {
+        MEDLEY_CHECK_EQ(posted_.erase(wait->communication), size_t{1});
+        for (ValueId value : stage_.communications.at(static_cast<size_t>(wait->communication)).outputs) frame(value, call).insert(value);
+      }
+    }
+    for (const Assign& assign : found->second->assigns) {
+      read(assign.from, call, "an assignment");
+      MEDLEY_CHECK(lifetime(assign.to) == Lifetime::kRun);
+    }
+  }
+
+  void follow(const Segment& segment, const Call& call) {
+    MEDLEY_CHECK_EQ(segment.ops.size(), segment.dies.size());
+    for (size_t i = 0; i < segment.ops.size(); ++i) {
+      const Op& op = stage_.graph.ops.at(static_cast<size_t>(segment.ops[i]));
+      for (ValueId value : operands(op))
+        if (value != kNone) read(value, call, op.name);
+      for (ValueId value : op.results)
+        if (value != kNone) frame(value, call).insert(value);
+      for (ValueId value : segment.dies[i]) {
+        read(value, call, "the end of " + op.name);
+        frame(value, call).erase(value);
+      }
+    }
+  }
+
+  const LoweredStage& stage_;
+  std::map<FunctionKind, const Function*> functions_;
+  std::set<ValueId> live_run_;
+  std::map<int, std::set<ValueId>> live_microbatch_;
+  std::set<int> posted_;
+};
+
+}  // namespace
+
+void verify(const Program& program) {
+  MEDLEY_CHECK(!program.stages.empty());
+  for (const LoweredStage& stage : program.stages) StageVerifier(stage).run();
+}
+
+}  // namespace medley
