@@ -127,7 +127,13 @@ def keep_mask(
 
 
 def _dropout(
-    x: Tensor, rng: Tensor, p: float, site: int, sizes: list[int], origin: list[int], full: list[int]
+    x: Tensor,
+    rng: Tensor,
+    p: float,
+    site: int,
+    sizes: list[int],
+    origin: list[int],
+    full: list[int],
 ) -> Tensor:
     if p >= 1.0:
         return torch.zeros_like(x)

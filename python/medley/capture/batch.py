@@ -57,7 +57,9 @@ def read_batch(example: Any) -> Batch:
         items: list[tuple[str, Any]] = [("0", example)]
     elif isinstance(example, Mapping):
         if not all(isinstance(key, str) for key in example):
-            raise CaptureError("example batch: the keys of a dict must be names of arguments of the model")
+            raise CaptureError(
+                "example batch: the keys of a dict must be names of arguments of the model"
+            )
         items = list(example.items())
     elif isinstance(example, (tuple, list)):
         items = [(str(position), value) for position, value in enumerate(example)]
@@ -77,7 +79,9 @@ def read_batch(example: Any) -> Batch:
     found = [(name, value) for name, value in items if isinstance(value, Tensor)]
     rows = next((int(value.shape[0]) for _, value in found if value.dim() > 0), 0)
     if rows == 0:
-        raise CaptureError("example batch: expected at least one tensor with a leading batch size > 0")
+        raise CaptureError(
+            "example batch: expected at least one tensor with a leading batch size > 0"
+        )
     return Batch(example, tuple(n for n, _ in found), tuple(v for _, v in found), rows)
 
 
@@ -92,11 +96,15 @@ def loss_of(result: Any) -> Tensor | tuple[Tensor, Tensor]:
         result = result.loss
     if isinstance(result, tuple) and hasattr(result, "loss"):
         result = result.loss
-    expected = "expected a scalar tensor, an object with .loss, a dict with 'loss', or (loss sum, weight)"
+    expected = (
+        "expected a scalar tensor, an object with .loss, a dict with 'loss', or (loss sum, weight)"
+    )
     if isinstance(result, tuple) and len(result) == 2:
         total, weight = result
         if not isinstance(total, Tensor) or not isinstance(weight, Tensor):
-            raise CaptureError(f"the model returned no loss: {expected}; found a tuple of other things")
+            raise CaptureError(
+                f"the model returned no loss: {expected}; found a tuple of other things"
+            )
         if total.numel() != 1 or weight.numel() != 1 or not total.is_floating_point():
             raise CaptureError(
                 "the model returned no loss: (loss sum, weight) must be two scalars; "

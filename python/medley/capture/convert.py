@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -13,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._functorch._aot_autograd import descriptors as desc
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from medley.capture.errors import CaptureError
-from medley.capture.trace import Traced, is_user_file
+from medley.capture.trace import Traced
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "f64",
@@ -82,10 +81,9 @@ class _Writer:
                 self._op(node)
         for node in tangents:
             dtype = DTYPES[node.meta["val"].dtype]
-            arguments = f"[{', '.join(['1'] * 0)}]" if node.meta["val"].dim() else "sizes[]"
             self._emit(
                 node,
-                f"aten.full.default({arguments}, 1.0, {dtype}, none, none, none)",
+                f"aten.full.default(sizes[], 1.0, {dtype}, none, none, none)",
                 node.meta["val"],
                 "backward",
                 "",
@@ -127,7 +125,9 @@ class _Writer:
     def _input(self, node: Node, kind: str, name: str) -> None:
         value = self._new_value()
         self._ids[node] = value
-        self._lines.append(f"{value} = {kind} {_quote(name)} : {self._type(node.meta['val'], node)}")
+        self._lines.append(
+            f"{value} = {kind} {_quote(name)} : {self._type(node.meta['val'], node)}"
+        )
 
     def _outputs(self, node: Node) -> None:
         values = node.args[0]
@@ -144,7 +144,9 @@ class _Writer:
             elif isinstance(what, desc.InputMutationAOTOutput):
                 source = what.mutated_input
                 if not isinstance(source, (desc.BufferAOTInput, desc.ParamAOTInput)):
-                    raise CaptureError("the model changes a tensor of the batch in place: clone it first")
+                    raise CaptureError(
+                        "the model changes a tensor of the batch in place: clone it first"
+                    )
                 buffers.append((self._state_name(source.target), value))
             elif isinstance(what, desc.PlainAOTOutput):
                 loss = value
@@ -266,7 +268,11 @@ class _Writer:
         return texts
 
     def _argument(self, node: Node, value: Any, kind: str, is_size: bool) -> str:
-        kind = kind.removeprefix("Optional[").removesuffix("]") if kind.startswith("Optional[") else kind
+        kind = (
+            kind.removeprefix("Optional[").removesuffix("]")
+            if kind.startswith("Optional[")
+            else kind
+        )
         if value is None:
             return "none"
         if isinstance(value, Node):
@@ -279,7 +285,9 @@ class _Writer:
             inner = kind.removeprefix("List[").removesuffix("]")
             items = value if isinstance(value, (list, tuple)) else [value]
             texts = [self._argument(node, item, inner, is_size) for item in items]
-            return _list(texts, _EMPTY.get(inner.removeprefix("Optional[").removesuffix("]"), "values"))
+            return _list(
+                texts, _EMPTY.get(inner.removeprefix("Optional[").removesuffix("]"), "values")
+            )
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, int) and kind != "float":
@@ -290,7 +298,9 @@ class _Writer:
         if isinstance(value, (int, float)):
             self._check_literal(node, float(value))
             return _float(float(value))
-        raise self._error(node, f"an argument of a type that is not supported: {type(value).__name__}")
+        raise self._error(
+            node, f"an argument of a type that is not supported: {type(value).__name__}"
+        )
 
     def _check_literal(self, node: Node, value: float) -> None:
         if holds_batch(value, self._prime):
@@ -369,7 +379,13 @@ class _Writer:
         return CaptureError(f"{where}: {message}")
 
 
-_EMPTY = {"int": "sizes", "float": "floats", "bool": "bools", "Tensor": "values", "number": "floats"}
+_EMPTY = {
+    "int": "sizes",
+    "float": "floats",
+    "bool": "bools",
+    "Tensor": "values",
+    "number": "floats",
+}
 
 
 def holds_batch(value: float, prime: int) -> bool:
@@ -388,12 +404,7 @@ def holds_batch(value: float, prime: int) -> bool:
 
 def _source(node: Node) -> str:
     """Returns "file.py:12", the innermost line of the model that made the node, or ""."""
-    trace = node.meta.get("stack_trace") or ""
-    frames = re.findall(r'File "([^"]+)", line (\d+)', trace)
-    for path, line in reversed(frames):
-        if is_user_file(path):
-            return f"{path.replace(chr(92), '/').rpartition('/')[2]}:{line}"
-    return ""
+    return str((node.meta.get("custom") or {}).get("source", ""))
 
 
 def _quote(text: str) -> str:
@@ -413,8 +424,3 @@ def _number(value: Any, dtype: torch.dtype) -> str:
     if dtype == torch.bool:
         return "true" if value else "false"
     return _float(value) if dtype.is_floating_point else str(value)
-
-
-def module_of(graph: GraphModule) -> int:
-    """Returns the number of nodes of a traced graph."""
-    return len(graph.graph.nodes)

@@ -14,6 +14,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -45,9 +46,16 @@ def mean_loss(total: Tensor, weight: Tensor) -> Tensor:
 
 
 class Interceptor:
-    """The replacements. `prime` is the captured batch size, None in eager runs."""
+    """The replacements. `prime` is the captured batch size, None in eager runs; `scope`, if given, is
+    entered around every call of a PyTorch function."""
 
-    def __init__(self, modules: ModuleStack, prime: int | None = None) -> None:
+    def __init__(
+        self,
+        modules: ModuleStack,
+        prime: int | None = None,
+        scope: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
+        self.scope = scope
         self._modules = modules
         self._prime = prime
         self._original: dict[str, Callable[..., Any]] = {}
@@ -191,7 +199,12 @@ class Interceptor:
     # --- attention and dropout ---
 
     def dropout(
-        self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, **kwargs: Any
+        self,
+        input: Tensor,
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+        **kwargs: Any,
     ) -> Tensor:
         """`F.dropout` with random numbers that depend on the seed, the step and the place only."""
         if "train" in kwargs:  # torch.dropout's name of it
@@ -202,7 +215,9 @@ class Interceptor:
             return input
         rng = custom_ops.current_rng()
         if rng is None:
-            raise CaptureError("dropout: call medley.custom_ops.set_rng(seed, step) before the model")
+            raise CaptureError(
+                "dropout: call medley.custom_ops.set_rng(seed, step) before the model"
+            )
         site = self._modules.site()
         return torch.ops.medley.dropout(input, rng, float(p), site, [], [], [])  # type: ignore[no-any-return]
 
@@ -308,7 +323,13 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
     "smooth_l1_loss": ("size_average", "reduce", "reduction", "beta"),
     "huber_loss": ("reduction", "delta", "weight"),
     "binary_cross_entropy": ("weight", "size_average", "reduce", "reduction"),
-    "binary_cross_entropy_with_logits": ("weight", "size_average", "reduce", "reduction", "pos_weight"),
+    "binary_cross_entropy_with_logits": (
+        "weight",
+        "size_average",
+        "reduce",
+        "reduction",
+        "pos_weight",
+    ),
     "kl_div": ("size_average", "reduce", "reduction", "log_target"),
 }
 
@@ -324,10 +345,15 @@ class _Mode(TorchFunctionMode):
         self._interceptor = interceptor
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         replacement = self._interceptor.replacement(func)
-        return (replacement or func)(*args, **(kwargs or {}))
+        with self._interceptor.scope():
+            return (replacement or func)(*args, **(kwargs or {}))
 
 
 @contextlib.contextmanager

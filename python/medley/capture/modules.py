@@ -4,11 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import nn
+
+_LIBRARY = os.path.dirname(torch.__file__) + os.sep
+_OURS = os.path.dirname(__file__) + os.sep
+_OPS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "custom_ops.py")
+
+
+def is_user_file(path: str) -> bool:
+    """Returns whether a frame of this file belongs to the model: neither PyTorch's nor ours."""
+    return not (
+        path.startswith((_LIBRARY, _OURS, "<")) or path == _OPS or path.endswith("contextlib.py")
+    )
+
+
+def calling_line() -> str:
+    """Returns "file.py:12", the innermost running line of the model, or ""."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if is_user_file(path):
+            return f"{os.path.basename(path)}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
 
 
 class ModuleStack:

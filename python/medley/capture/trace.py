@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import re
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from medley import custom_ops
 from medley.capture.batch import Batch, loss_of
 from medley.capture.errors import CaptureError
 from medley.capture.interception import Interceptor, intercept, mean_loss
-from medley.capture.modules import ModuleStack
+from medley.capture.modules import ModuleStack, calling_line, is_user_file
 
 _PRIMES = (10007, 10009, 10037, 10039, 10061, 10067, 10069, 10079, 10091, 10093, 10099, 10103)
 
@@ -78,7 +77,9 @@ def choose_primes(model: nn.Module, batch: Batch, count: int) -> list[int]:
         sizes.update(tensor.shape)
     found = [p for p in _PRIMES if all(size == 0 or size % p for size in sizes)]
     if len(found) < count:
-        raise CaptureError("the model's sizes are divisible by every prime that could stand for the batch")
+        raise CaptureError(
+            "the model's sizes are divisible by every prime that could stand for the batch"
+        )
     return found[:count]
 
 
@@ -88,7 +89,9 @@ def trace(model: nn.Module, batch: Batch, prime: int) -> Traced:
     Raises CaptureError for whatever the model does that cannot be traced.
     """
     modules = ModuleStack(lambda path: fx_traceback.annotate({"module": path}))
-    interceptor = Interceptor(modules, prime)
+    interceptor = Interceptor(
+        modules, prime, lambda: fx_traceback.annotate({"source": calling_line()})
+    )
     root = _Root(model, batch, interceptor)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     first_names, trained = _names(model)
@@ -176,14 +179,6 @@ def _quiet() -> Iterator[None]:
 
 
 # --- errors ---------------------------------------------------------------------------------------
-
-_OURS = re.compile(r"[/\\]medley[/\\](capture[/\\]\w+|custom_ops)\.py$")
-_LIBRARY = re.compile(r"[/\\]torch[/\\]|[/\\]contextlib\.py$|^<")
-
-
-def is_user_file(path: str) -> bool:
-    """Returns whether a frame of this file belongs to the model: neither PyTorch's nor ours."""
-    return not (_OURS.search(path) or _LIBRARY.search(path))
 
 
 def _source(error: BaseException) -> str:

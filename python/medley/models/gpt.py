@@ -54,7 +54,8 @@ class Attention(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         dropout = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
-        return self.out(mixed.transpose(1, 2).reshape(b, s, width))
+        result: Tensor = self.out(mixed.transpose(1, 2).reshape(b, s, width))
+        return result
 
 
 class MLP(nn.Module):

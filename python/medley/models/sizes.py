@@ -13,7 +13,9 @@ def make_config(
 ) -> Config:
     """Returns kind(**sizes[size], **overrides). Raises ValueError for unknown sizes and fields."""
     if size not in sizes:
-        raise ValueError(f"{kind.__name__}: unknown size {size!r}; expected one of {', '.join(sizes)}")
+        raise ValueError(
+            f"{kind.__name__}: unknown size {size!r}; expected one of {', '.join(sizes)}"
+        )
     known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(set(overrides) - known)
     if unknown:

@@ -1,0 +1,143 @@
+"""Models of the transformers package with random weights: GPT-2, Llama, BERT, ViT, or any config."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_TINY: dict[str, dict[str, Any]] = {
+    "gpt2": {"vocab_size": 256, "n_positions": 32, "n_embd": 64, "n_layer": 2, "n_head": 4},
+    "llama": {
+        "vocab_size": 256,
+        "max_position_embeddings": 32,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
+    "bert": {
+        "vocab_size": 256,
+        "max_position_embeddings": 32,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    },
+    "vit": {
+        "image_size": 16,
+        "patch_size": 4,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_labels": 10,
+    },
+}
+_DROPOUTS = (
+    "attn_pdrop",
+    "embd_pdrop",
+    "resid_pdrop",
+    "attention_dropout",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+)
+
+
+def _family(config: Any) -> str:
+    """Returns which of transformers' auto classes builds the model for training."""
+    names = " ".join(getattr(config, "architectures", None) or [])
+    if "ForImageClassification" in names or hasattr(config, "image_size"):
+        return "AutoModelForImageClassification"
+    if "ForMaskedLM" in names or config.model_type in ("bert", "roberta", "distilbert"):
+        return "AutoModelForMaskedLM"
+    return "AutoModelForCausalLM"
+
+
+def build(
+    config: Any, batch: int = 4, tokens: int | None = None, dropout: float | None = 0.0
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns the model of a transformers config, in training mode, and an example batch.
+
+    `tokens` defaults to the longest the model takes; `dropout` None keeps the config's own.
+    """
+    import transformers
+
+    config.use_cache = False
+    if dropout is not None:
+        for name in _DROPOUTS:
+            if hasattr(config, name):
+                setattr(config, name, dropout)
+    family = _family(config)
+    model: nn.Module = getattr(transformers, family).from_config(config, attn_implementation="sdpa")
+    model.train()
+    if family == "AutoModelForImageClassification":
+        shape = (batch, config.num_channels, config.image_size, config.image_size)
+        images = torch.randn(shape, device="cpu")
+        labels = torch.randint(0, config.num_labels, (batch,), device="cpu")
+        return model, {"pixel_values": images, "labels": labels}
+    tokens = tokens or config.max_position_embeddings
+    ids = torch.randint(0, config.vocab_size, (batch, tokens), device="cpu")
+    if family == "AutoModelForCausalLM":
+        return model, {"input_ids": ids, "labels": ids.clone()}
+    lengths = torch.randint(tokens // 2, tokens + 1, (batch, 1), device="cpu")
+    masked = torch.rand((batch, tokens), device="cpu") < 0.15
+    masked[:, 0] = True
+    return model, {
+        "input_ids": ids,
+        "attention_mask": (torch.arange(tokens, device="cpu")[None, :] < lengths).long(),
+        "labels": torch.where(masked, ids, -100),
+    }
+
+
+def _make(kind: str, size: str, overrides: dict[str, Any]) -> tuple[nn.Module, dict[str, Tensor]]:
+    import transformers
+
+    if size not in ("tiny", "default"):
+        raise ValueError(f"hf.{kind}: unknown size {size!r}; expected tiny or default")
+    own = {key: overrides.pop(key) for key in ("batch", "tokens", "dropout") if key in overrides}
+    config = transformers.AutoConfig.for_model(
+        kind, **({**_TINY[kind], **overrides} if size == "tiny" else overrides)
+    )
+    return build(config, **own)
+
+
+def gpt2(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns GPT-2 (causal language model). Overrides: fields of GPT2Config, batch, dropout."""
+    return _make("gpt2", size, overrides)
+
+
+def llama(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns Llama with grouped queries. Overrides: fields of LlamaConfig, batch, tokens."""
+    return _make("llama", size, overrides)
+
+
+def bert(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns BERT (masked language model, padded batch). Overrides: fields of BertConfig, batch."""
+    return _make("bert", size, overrides)
+
+
+def vit(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns ViT (image classifier). Overrides: fields of ViTConfig, batch, dropout."""
+    return _make("vit", size, overrides)
+
+
+def from_file(path: str, **options: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns the model of a config.json, for names such as `hf:config.json`.
+
+    Raises ValueError if the file is no config of a model that transformers knows.
+    """
+    import transformers
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            fields = json.load(file)
+        kind = fields.pop("model_type")
+    except (json.JSONDecodeError, KeyError) as error:
+        raise ValueError(f"{path}: expected the config.json of a model: {error}") from None
+    if kind not in transformers.CONFIG_MAPPING:
+        raise ValueError(f"{path}: model_type: not known to transformers: {kind!r}")
+    return build(transformers.AutoConfig.for_model(kind, **fields), **options)
