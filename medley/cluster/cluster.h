@@ -1,6 +1,7 @@
 #pragma once
 
-// What somebody has: nodes, devices, networks. Read from cluster.yaml (docs/formats/cluster.md) and the device catalogue. Knows nothing of models.
+// What somebody has: nodes, devices, networks. Read from cluster.yaml (docs/formats/cluster.md) and
+// the device catalogue. Knows nothing of models.
 
 #include <cstdint>
 #include <filesystem>
@@ -14,15 +15,18 @@
 
 namespace medley {
 
-// A kind of device. Rates in flop/s by dtype; `peak` is the vendor's figure, `sustained` what large matrix products reach.
+// A kind of device. Rates in flop/s by dtype; `peak` is the vendor's figure, `sustained` what large
+// matrix products reach.
 struct DeviceKind {
   std::string name;
   std::map<DType, double> peak, sustained;
   double memory_bytes = 0;
-  double memory_bandwidth = 0;   // bytes/s
-  double launch_latency = 0;     // seconds per kernel
+  double memory_bandwidth = 0;  // bytes/s
+  double launch_latency = 0;    // seconds per kernel
   bool operator==(const DeviceKind&) const = default;
 };
+// Returns a kind on which everything takes 1 / speed times as long. Requires: speed > 0.
+DeviceKind scaled(DeviceKind kind, double speed);
 
 struct NodePool {  // one entry of `nodes`
   std::string name;
@@ -36,11 +40,12 @@ struct NodePool {  // one entry of `nodes`
 
 struct Network {
   std::string name;
-  bool inside_node = false;              // the fabric of a node ...
-  std::vector<std::string> connects;     // ... or a switch: every node of these pools has one full-duplex port
-  double bandwidth = 0;                  // bytes/s per port
-  double latency = 0;                    // seconds
-  std::optional<double> trunk;           // bytes/s shared by the flows between pools
+  // The fabric of a node, with one full-duplex port per device; or a switch, with one per node.
+  bool inside_node = false;
+  std::vector<std::string> connects;  // the pools; empty: inside the nodes of all pools
+  double bandwidth = 0;               // bytes/s per port and direction
+  double latency = 0;                 // seconds
+  std::optional<double> trunk;        // bytes/s per direction, shared by the flows between pools
   bool operator==(const Network&) const = default;
 };
 
@@ -57,7 +62,9 @@ struct Cluster {
   std::vector<Network> networks;
   std::vector<Device> devices;  // in order of pool, node, index
   bool operator==(const Cluster&) const = default;
-  const DeviceKind& kind(int device) const { return pools[static_cast<size_t>(devices[static_cast<size_t>(device)].pool)].kind; }
+  const DeviceKind& kind(int device) const {
+    return pools[static_cast<size_t>(devices[static_cast<size_t>(device)].pool)].kind;
+  }
 };
 
 using Catalogue = std::map<std::string, DeviceKind>;
@@ -65,7 +72,8 @@ using Catalogue = std::map<std::string, DeviceKind>;
 Catalogue read_catalogue(const std::filesystem::path& directory);
 DeviceKind parse_device_kind(std::string_view json, std::string_view file);
 
-// Strict: an unknown key is an error with its line. Throws Error(kCaller) "<file>:<line>: nodes[1].count: must be positive: -3".
+// Strict: an unknown key is an error with its line. Throws Error(kCaller) "<file>:<line>:
+// nodes[1].count: must be positive: -3".
 Cluster parse_cluster(std::string_view yaml, std::string_view file, const Catalogue& catalogue);
 std::string hash(const Cluster& cluster);  // SHA-256 of its canonical form
 std::optional<int> find_device(const Cluster& cluster, std::string_view name);

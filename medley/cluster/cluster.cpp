@@ -1,0 +1,51 @@
+#include "medley/cluster/cluster.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "medley/base/sha256.h"
+
+namespace medley {
+namespace {
+
+// Numbers print with the fewest digits that read back equal. Names hold no blanks.
+std::string canonical(const DeviceKind& kind) {
+  std::string text = fmt::format(
+      "kind {} {} {} {}", kind.name, kind.memory_bytes, kind.memory_bandwidth, kind.launch_latency);
+  for (const auto* rates : {&kind.peak, &kind.sustained}) {
+    text += " |";
+    for (const auto& [dtype, rate] : *rates) text += fmt::format(" {} {}", to_string(dtype), rate);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string hash(const Cluster& cluster) {
+  std::string text = "medley-cluster 1\n";
+  for (const NodePool& pool : cluster.pools)
+    text += fmt::format("pool {} {} {} {} {} {}\n",
+                        pool.name,
+                        pool.count,
+                        pool.devices_per_node,
+                        pool.preemptible,
+                        pool.price_per_hour,
+                        canonical(pool.kind));
+  for (const Network& network : cluster.networks)
+    text += fmt::format("network {} {} [{}] {} {} {}\n",
+                        network.name,
+                        network.inside_node,
+                        fmt::join(network.connects, " "),
+                        network.bandwidth,
+                        network.latency,
+                        network.trunk ? fmt::to_string(*network.trunk) : "none");
+  return sha256_hex(text);
+}
+
+std::optional<int> find_device(const Cluster& cluster, std::string_view name) {
+  for (size_t i = 0; i < cluster.devices.size(); ++i)
+    if (cluster.devices[i].name == name) return static_cast<int>(i);
+  return std::nullopt;
+}
+
+}  // namespace medley

@@ -1,0 +1,252 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "medley/base/error.h"
+#include "medley/cluster/cluster.h"
+#include "medley/cluster/yaml_reader.h"
+
+namespace medley {
+namespace {
+
+constexpr int64_t kMostDevices = 65536;
+
+std::map<DType, double> parse_rates(const YamlValue& value) {
+  std::map<DType, double> rates;
+  const YamlFields fields = value.fields();
+  for (const auto& [key, rate] : fields.all()) {
+    const auto dtype = parse_dtype(key);
+    if (!dtype) rate.fail("unknown dtype, expected f64, f32, f16, bf16, ...");
+    rates[*dtype] = rate.positive_quantity(Dimension::kFlopRate);
+  }
+  return rates;
+}
+
+// The section `devices`: kinds of one's own, each resolved when somebody asks for it, because one
+// may be based on another.
+class OwnKinds {
+ public:
+  OwnKinds(const YamlValue* section, const Catalogue& catalogue) : catalogue_(catalogue) {
+    if (section) values_ = section->fields().all();
+  }
+
+  // `place` is where the name stands.
+  DeviceKind find(const std::string& name, const YamlValue& place) {
+    if (const auto done = kinds_.find(name); done != kinds_.end()) return done->second;
+    if (const auto own = values_.find(name); own != values_.end()) {
+      if (!under_way_.insert(name).second)
+        place.fail(fmt::format("device kind is based on itself: {}", name));
+      DeviceKind kind = parse(name, own->second);
+      under_way_.erase(name);
+      return kinds_[name] = kind;
+    }
+    return from_catalogue(name, place);
+  }
+
+  // Also those that no node uses are checked.
+  void check_all() {
+    for (const auto& [name, value] : values_) find(name, value);
+  }
+
+ private:
+  DeviceKind from_catalogue(const std::string& name, const YamlValue& place) const {
+    if (const auto kind = catalogue_.find(name); kind != catalogue_.end()) return kind->second;
+    std::vector<std::string_view> known;
+    for (const auto& [each, kind] : catalogue_) known.push_back(each);
+    for (const auto& [each, value] : values_) known.push_back(each);
+    place.fail(fmt::format("unknown device kind: {} (known: {})",
+                           name,
+                           known.empty() ? "none" : fmt::to_string(fmt::join(known, ", "))));
+  }
+
+  DeviceKind base_of(const std::string& name, const YamlFields& fields) {
+    if (const YamlValue* based_on = fields.find("based_on")) {
+      const std::string base = based_on->text();
+      return base == name ? from_catalogue(base, *based_on) : find(base, *based_on);
+    }
+    if (catalogue_.contains(name)) return catalogue_.at(name);
+    for (const char* key : {"sustained", "memory", "memory_bandwidth", "launch_latency"})
+      if (!fields.find(key))
+        fields.mapping().fail(fmt::format("a kind that is based on none needs: {}", key));
+    return {};
+  }
+
+  DeviceKind parse(const std::string& name, const YamlValue& value) {
+    const YamlFields fields = value.fields();
+    fields.only(
+        {"based_on", "speed", "memory", "memory_bandwidth", "launch_latency", "peak", "sustained"});
+    DeviceKind kind = base_of(name, fields);
+    kind.name = name;
+    if (const YamlValue* speed = fields.find("speed"))
+      kind = scaled(kind, speed->positive_number());
+    if (const YamlValue* memory = fields.find("memory"))
+      kind.memory_bytes = memory->positive_quantity(Dimension::kMemory);
+    if (const YamlValue* bandwidth = fields.find("memory_bandwidth"))
+      kind.memory_bandwidth = bandwidth->positive_quantity(Dimension::kBandwidth);
+    if (const YamlValue* latency = fields.find("launch_latency"))
+      kind.launch_latency = latency->quantity_from_zero(Dimension::kDuration);
+    if (const YamlValue* sustained = fields.find("sustained"))
+      for (const auto& [dtype, rate] : parse_rates(*sustained)) kind.sustained[dtype] = rate;
+    if (const YamlValue* peak = fields.find("peak"))
+      for (const auto& [dtype, rate] : parse_rates(*peak)) kind.peak[dtype] = rate;
+    for (const auto& [dtype, rate] : kind.sustained)
+      if (double& peak = kind.peak[dtype]; peak < rate) peak = rate;
+    return kind;
+  }
+
+  const Catalogue& catalogue_;
+  std::map<std::string, YamlValue> values_;
+  std::map<std::string, DeviceKind> kinds_;
+  std::set<std::string> under_way_;
+};
+
+// Names become parts of device names, whose separator is "/".
+std::string parse_name(const YamlValue& value) {
+  const std::string name = value.text();
+  const bool plain = name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
+                       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                              (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+                     });
+  if (!plain) value.fail("expected a name of letters, digits, '-', '_' and '.', at most 64");
+  return name;
+}
+
+template <typename Named>
+void check_new_name(const std::vector<Named>& named,
+                    const std::string& name,
+                    const YamlValue& place) {
+  for (const Named& each : named)
+    if (each.name == name) place.fail(fmt::format("name stands twice: {}", name));
+}
+
+NodePool parse_pool(const YamlFields& fields, OwnKinds& kinds) {
+  fields.only({"name", "count", "device", "devices_per_node", "preemptible", "price_per_hour"});
+  NodePool pool;
+  pool.name = parse_name(fields.require("name"));
+  pool.count = static_cast<int>(fields.require("count").positive_integer(kMostDevices));
+  const YamlValue& device = fields.require("device");
+  pool.kind = kinds.find(device.text(), device);
+  pool.devices_per_node =
+      static_cast<int>(fields.require("devices_per_node").positive_integer(kMostDevices));
+  if (const YamlValue* preemptible = fields.find("preemptible"))
+    pool.preemptible = preemptible->boolean();
+  if (const YamlValue* price = fields.find("price_per_hour"))
+    pool.price_per_hour = price->number_from_zero();
+  return pool;
+}
+
+std::vector<std::string> parse_pools_list(const YamlValue& value,
+                                          const std::vector<NodePool>& pools) {
+  std::vector<std::string> names;
+  for (const YamlValue& item : value.items()) {
+    const std::string name = item.text();
+    if (std::none_of(
+            pools.begin(), pools.end(), [&](const NodePool& pool) { return pool.name == name; })) {
+      std::vector<std::string_view> known;
+      for (const NodePool& pool : pools) known.push_back(pool.name);
+      item.fail(fmt::format("unknown node pool: {} (known: {})", name, fmt::join(known, ", ")));
+    }
+    if (std::find(names.begin(), names.end(), name) != names.end())
+      item.fail(fmt::format("node pool stands twice: {}", name));
+    names.push_back(name);
+  }
+  if (names.empty()) value.fail("expected at least one node pool: an empty list");
+  return names;
+}
+
+Network parse_network(const YamlFields& fields, const std::vector<NodePool>& pools) {
+  fields.only({"name", "inside", "pools", "connects", "bandwidth", "latency", "trunk"});
+  Network network;
+  network.name = parse_name(fields.require("name"));
+  const YamlValue* inside = fields.find("inside");
+  const YamlValue* connects = fields.find("connects");
+  if ((inside != nullptr) == (connects != nullptr))
+    fields.mapping().fail("expected one of: inside, connects");
+  if (inside && inside->text() != "node")
+    inside->fail(fmt::format("expected node: {}", inside->text()));
+  network.inside_node = inside != nullptr;
+  if (connects) network.connects = parse_pools_list(*connects, pools);
+  if (const YamlValue* of = fields.find("pools")) {
+    if (connects) of->fail("goes with inside only");
+    network.connects = parse_pools_list(*of, pools);
+  }
+  network.bandwidth = fields.require("bandwidth").positive_quantity(Dimension::kBandwidth);
+  network.latency = fields.require("latency").quantity_from_zero(Dimension::kDuration);
+  if (const YamlValue* trunk = fields.find("trunk")) {
+    if (inside || network.connects.size() < 2)
+      trunk->fail("needs connects with two node pools or more");
+    network.trunk = trunk->positive_quantity(Dimension::kBandwidth);
+  }
+  return network;
+}
+
+std::vector<Device> list_devices(const std::vector<NodePool>& pools, const YamlValue& place) {
+  int64_t total = 0;
+  for (const NodePool& pool : pools) {
+    total += int64_t{pool.count} * pool.devices_per_node;
+    if (total > kMostDevices) place.fail(fmt::format("must be at most {} devices", kMostDevices));
+  }
+  std::vector<Device> devices;
+  for (size_t p = 0; p < pools.size(); ++p)
+    for (int node = 0; node < pools[p].count; ++node)
+      for (int index = 0; index < pools[p].devices_per_node; ++index)
+        devices.push_back({fmt::format("{}/{}/{}", pools[p].name, node, index),
+                           static_cast<int>(p),
+                           node,
+                           index});
+  return devices;
+}
+
+Cluster parse(const YamlValue& document, const Catalogue& catalogue) {
+  const YamlFields fields = document.fields();
+  fields.only({"format", "version", "nodes", "networks", "devices"});
+  const YamlValue& format = fields.require("format");
+  if (format.text() != "medley-cluster")
+    format.fail(fmt::format("expected medley-cluster: {}", format.text()));
+  const YamlValue& version = fields.require("version");
+  if (version.text() != "1") version.fail(fmt::format("expected 1: {}", version.text()));
+
+  OwnKinds kinds(fields.find("devices"), catalogue);
+  kinds.check_all();
+  Cluster cluster;
+  const YamlValue& nodes = fields.require("nodes");
+  for (const YamlValue& item : nodes.items()) {
+    NodePool pool = parse_pool(item.fields(), kinds);
+    check_new_name(cluster.pools, pool.name, item.fields().require("name"));
+    cluster.pools.push_back(std::move(pool));
+  }
+  if (cluster.pools.empty()) nodes.fail("expected at least one entry: an empty list");
+  cluster.devices = list_devices(cluster.pools, nodes);
+  if (const YamlValue* networks = fields.find("networks"))
+    for (const YamlValue& item : networks->items()) {
+      Network network = parse_network(item.fields(), cluster.pools);
+      check_new_name(cluster.networks, network.name, item.fields().require("name"));
+      cluster.networks.push_back(std::move(network));
+    }
+  return cluster;
+}
+
+}  // namespace
+
+DeviceKind scaled(DeviceKind kind, double speed) {
+  for (auto* rates : {&kind.peak, &kind.sustained})
+    for (auto& [dtype, rate] : *rates) rate *= speed;
+  kind.memory_bandwidth *= speed;
+  kind.launch_latency /= speed;
+  return kind;
+}
+
+Cluster parse_cluster(std::string_view yaml, std::string_view file, const Catalogue& catalogue) {
+  const YamlValue document = read_yaml(yaml, file);
+  try {
+    return parse(document, catalogue);
+  } catch (const YAML::Exception& error) {  // of the library's lazy nodes
+    throw Error(
+        Blame::kCaller,
+        fmt::format("{}:{}: not YAML: {}", file, std::max(error.mark.line, 0) + 1, error.msg));
+  }
+}
+
+}  // namespace medley

@@ -1,0 +1,224 @@
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "medley/base/error.h"
+#include "medley/cluster/cluster.h"
+
+namespace medley {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string read(const std::string& path) {
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+const Catalogue& catalogue() {
+  static const Catalogue kCatalogue = read_catalogue("data/devices");
+  return kCatalogue;
+}
+
+std::string example() { return read("tests/data/clusters/two_kinds.yaml"); }
+
+TEST(ParseCluster, ReadsTheExample) {
+  const Cluster cluster = parse_cluster(example(), "two_kinds.yaml", catalogue());
+  std::vector<std::string> names;
+  for (const Device& device : cluster.devices) names.push_back(device.name);
+  EXPECT_THAT(names, ElementsAre("fast/0/0", "fast/0/1", "slow/0/0", "slow/0/1"));
+  EXPECT_EQ(cluster.kind(0), catalogue().at("A100-40GB"));
+  EXPECT_DOUBLE_EQ(cluster.kind(2).memory_bytes, 16.0 * (1 << 30));
+  EXPECT_TRUE(cluster.pools[1].preemptible);
+  EXPECT_DOUBLE_EQ(cluster.pools[1].price_per_hour, 2.10);
+  EXPECT_TRUE(cluster.networks[0].inside_node);
+  EXPECT_DOUBLE_EQ(cluster.networks[1].bandwidth, 1.25e9);
+  EXPECT_THAT(cluster.networks[1].connects, ElementsAre("fast", "slow"));
+  EXPECT_EQ(find_device(cluster, "slow/0/1"), 3);
+  EXPECT_EQ(find_device(cluster, "slow/1/1"), std::nullopt);
+}
+
+// `speed: 0.5` means that everything takes twice as long, launches included; memory does not shrink
+// with it.
+TEST(ParseCluster, SpeedScalesAllTimes) {
+  const Cluster cluster = parse_cluster(example(), "two_kinds.yaml", catalogue());
+  const DeviceKind &fast = cluster.kind(0), &half = cluster.kind(2);
+  EXPECT_EQ(half.name, "half");
+  EXPECT_DOUBLE_EQ(half.sustained.at(DType::kBF16), fast.sustained.at(DType::kBF16) / 2);
+  EXPECT_DOUBLE_EQ(half.memory_bandwidth, fast.memory_bandwidth / 2);
+  EXPECT_DOUBLE_EQ(half.launch_latency, fast.launch_latency * 2);
+}
+
+TEST(ParseCluster, TheDemoClusterIsTwoToOne) {
+  const Cluster cluster =
+      parse_cluster(read("tests/data/clusters/demo.yaml"), "demo.yaml", catalogue());
+  ASSERT_EQ(cluster.devices.size(), 4);
+  EXPECT_EQ(scaled(cluster.kind(0), 0.5).sustained, cluster.kind(3).sustained);
+}
+
+TEST(ParseCluster, HashChangesWithContentOnly) {
+  const Cluster cluster = parse_cluster(example(), "a.yaml", catalogue());
+  const std::string comment = "# a comment\n" + example();
+  EXPECT_EQ(hash(cluster), hash(parse_cluster(comment, "b.yaml", catalogue())));
+  Cluster other = cluster;
+  other.networks[1].latency *= 2;
+  EXPECT_NE(hash(cluster), hash(other));
+  other = cluster;
+  other.pools[1].kind.memory_bytes += 1;
+  EXPECT_NE(hash(cluster), hash(other));
+}
+
+// The message for the example with `from` replaced by `to`.
+std::string message(const std::string& from, const std::string& to) {
+  std::string text = example();
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  text.replace(at, from.size(), to);
+  try {
+    parse_cluster(text, "c.yaml", catalogue());
+  } catch (const Error& error) {
+    EXPECT_EQ(error.blame(), Blame::kCaller);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(ParseCluster, NamesFileLineAndPlaceOfAMistake) {
+  EXPECT_EQ(message("slow, count: 1", "slow, count: -3"),
+            "c.yaml:5: nodes[1].count: must be positive: -3");
+  EXPECT_EQ(message("slow, count: 1", "slow, count: 1.5"),
+            "c.yaml:5: nodes[1].count: expected a whole number: 1.5");
+  EXPECT_EQ(message("slow, count: 1", "slow, count: 99999"),
+            "c.yaml:5: nodes[1].count: must be at most 65536: 99999");
+  EXPECT_EQ(message("slow, count: 1", "slow, count:"), "c.yaml:5: nodes[1].count: has no value");
+  EXPECT_THAT(message("slow, count: 1", "slow, cuont: 1"),
+              StartsWith("c.yaml:5: nodes[1].cuont: unknown key"));
+  EXPECT_EQ(message("slow, count: 1, ", "slow, "), "c.yaml:5: nodes[1]: key is missing: count");
+  EXPECT_EQ(message("slow, count: 1", "slow, count: 1, count: 2"),
+            "c.yaml:5: nodes[1]: key stands twice: count");
+  EXPECT_EQ(message("name: slow", "name: fast"),
+            "c.yaml:5: nodes[1].name: name stands twice: fast");
+  EXPECT_THAT(message("name: slow", "name: s/w"),
+              StartsWith("c.yaml:5: nodes[1].name: expected a name"));
+  EXPECT_EQ(message("preemptible: true", "preemptible: yes"),
+            "c.yaml:5: nodes[1].preemptible: expected true or false: yes");
+  EXPECT_EQ(message("2.10", "-2.10"),
+            "c.yaml:5: nodes[1].price_per_hour: must not be negative: -2.10");
+  EXPECT_EQ(message("version: 1", "version: 2"), "c.yaml:2: version: expected 1: 2");
+  EXPECT_EQ(message("medley-cluster", "medley-plan"),
+            "c.yaml:1: format: expected medley-cluster: medley-plan");
+}
+
+TEST(ParseCluster, ChecksNetworks) {
+  EXPECT_EQ(message("10 Gbit/s", "-3"), "c.yaml:8: networks[1].bandwidth: must be positive: -3");
+  EXPECT_EQ(message("10 Gbit/s", "10 Gb/s"),
+            "c.yaml:8: networks[1].bandwidth: expected a bandwidth such as \"300 GB/s\" or \"10 "
+            "Gbit/s\": 10 Gb/s");
+  EXPECT_EQ(message("50 us", "-1 us"),
+            "c.yaml:8: networks[1].latency: must not be negative: -1 us");
+  EXPECT_EQ(message("50 us", "0 us"), "accepted");
+  EXPECT_EQ(message("[fast, slow]", "[fast, solw]"),
+            "c.yaml:8: networks[1].connects[1]: unknown node pool: solw (known: fast, slow)");
+  EXPECT_EQ(message("[fast, slow]", "[fast, fast]"),
+            "c.yaml:8: networks[1].connects[1]: node pool stands twice: fast");
+  EXPECT_EQ(message("[fast, slow]", "[]"),
+            "c.yaml:8: networks[1].connects: expected at least one node pool: an empty list");
+  EXPECT_EQ(message("connects: [fast, slow], ", ""),
+            "c.yaml:8: networks[1]: expected one of: inside, connects");
+  EXPECT_EQ(message("inside: node", "inside: rack"),
+            "c.yaml:7: networks[0].inside: expected node: rack");
+  EXPECT_EQ(message("inside: node", "inside: node, pools: [fast]"), "accepted");
+  EXPECT_EQ(message("inside: node", "inside: node, trunk: 1 GB/s"),
+            "c.yaml:7: networks[0].trunk: needs connects with two node pools or more");
+  EXPECT_EQ(message("50 us", "50 us, trunk: 1 GB/s"), "accepted");
+}
+
+TEST(ParseCluster, ChecksDeviceKinds) {
+  EXPECT_THAT(
+      message("device: half", "device: hlaf"),
+      HasSubstr("c.yaml:5: nodes[1].device: unknown device kind: hlaf (known: A100-40GB, "));
+  EXPECT_THAT(message("based_on: A100-40GB", "based_on: A1"),
+              StartsWith("c.yaml:10: devices.half.based_on: unknown device kind: A1"));
+  EXPECT_THAT(message("based_on: A100-40GB", "based_on: half"),
+              StartsWith("c.yaml:10: devices.half.based_on: unknown device kind: half"));
+  EXPECT_EQ(message("half: {", "a: {based_on: b}\n  b: {based_on: a}\n  half: {"),
+            "c.yaml:11: devices.b.based_on: device kind is based on itself: a");
+  EXPECT_EQ(message("based_on: A100-40GB, ", ""),
+            "c.yaml:10: devices.half: a kind that is based on none needs: sustained");
+  EXPECT_EQ(message("speed: 0.5", "speed: 0"),
+            "c.yaml:10: devices.half.speed: must be positive: 0");
+  EXPECT_EQ(
+      message("speed: 0.5", "sustained: {f33: 1 Tflop/s}"),
+      "c.yaml:10: devices.half.sustained.f33: unknown dtype, expected f64, f32, f16, bf16, ...");
+  EXPECT_EQ(message("half: {", "A100-40GB: {memory: 38 GiB}\n  half: {"), "accepted");
+}
+
+TEST(ParseCluster, AnOverrideKeepsTheRestOfTheKind) {
+  const std::string text = example() + "  A100-40GB: {memory: 38 GiB}\n";
+  const Cluster cluster = parse_cluster(text, "c.yaml", catalogue());
+  EXPECT_DOUBLE_EQ(cluster.kind(0).memory_bytes, 38.0 * (1 << 30));
+  EXPECT_EQ(cluster.kind(0).sustained, catalogue().at("A100-40GB").sustained);
+}
+
+TEST(ParseCluster, RefusesWhatIsNotOneDocument) {
+  for (const char* text : {"",
+                           "# nothing\n",
+                           "a: 1\n---\nb: 2\n",
+                           "[1, 2",
+                           "\t- x",
+                           "nodes: [{]",
+                           "a: &x [*x]",
+                           "- 1",
+                           "3",
+                           "? [a]\n: b",
+                           "\xff\xfe"})
+    EXPECT_THROW(parse_cluster(text, "c.yaml", catalogue()), Error) << text;
+  EXPECT_THROW(parse_cluster(std::string(100000, '['), "c.yaml", catalogue()), Error);
+  EXPECT_THROW(parse_cluster(std::string(2 << 20, ' '), "c.yaml", catalogue()), Error);
+}
+
+// Whatever is done to a file, reading it gives a cluster or Error(kCaller).
+TEST(ParseCluster, SurvivesMutations) {
+  std::mt19937 random(1);
+  const std::vector<std::string> seeds{example(), read("tests/data/clusters/demo.yaml")};
+  const std::string alphabet = "{}[]:,-&*#?!|>%@`'\"~ \n\t0a.";
+  int accepted = 0;
+  for (int run = 0; run < 3000; ++run) {
+    std::string text = seeds[run % 2];
+    for (int edits = 1 + static_cast<int>(random() % 4); edits > 0; --edits) {
+      const size_t at = random() % text.size();
+      const size_t length = std::min<size_t>(random() % 8, text.size() - at);
+      switch (random() % 4) {
+        case 0:
+          text[at] = alphabet[random() % alphabet.size()];
+          break;
+        case 1:
+          text.erase(at, std::min(length, text.size() - 1));
+          break;
+        case 2:
+          text.insert(random() % text.size(), text.substr(at, length));
+          break;
+        case 3:
+          text[at] = static_cast<char>(random() % 256);
+          break;
+      }
+    }
+    try {
+      hash(parse_cluster(text, "c.yaml", catalogue()));
+      ++accepted;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.blame(), Blame::kCaller) << error.what() << "\n" << text;
+      EXPECT_THAT(error.what(), StartsWith("c.yaml:")) << text;
+    }
+  }
+  EXPECT_GT(accepted, 100);  // edits of comments and names
+}
+
+}  // namespace
+}  // namespace medley

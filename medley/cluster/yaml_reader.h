@@ -1,0 +1,70 @@
+#pragma once
+
+// A strict reader of one YAML document: every value knows its place, every key has to be asked for.
+// Knows nothing of clusters.
+
+#include <yaml-cpp/yaml.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "medley/cluster/quantity.h"
+
+namespace medley {
+
+class YamlFields;
+
+// A value and where it stands: `file`, its line, and its path ("nodes[1].count").
+class YamlValue {
+ public:
+  YamlValue(YAML::Node node, std::string path, std::string_view file)
+      : node_(std::move(node)), path_(std::move(path)), file_(file) {}
+
+  // Throws Error(kCaller) "<file>:<line>: <path>: <what>".
+  [[noreturn]] void fail(std::string_view what) const;
+  // Each of these fails unless the value is what its name says.
+  YamlFields fields() const;
+  std::vector<YamlValue> items() const;
+  std::string text() const;  // any scalar that is not empty
+  bool boolean() const;      // true, false
+  int64_t positive_integer(int64_t most) const;
+  double positive_number() const;
+  double number_from_zero() const;
+  double positive_quantity(Dimension dimension) const;
+  double quantity_from_zero(Dimension dimension) const;
+
+ private:
+  double number() const;
+  double quantity(Dimension dimension) const;
+
+  YAML::Node node_;
+  std::string path_;
+  std::string_view file_;
+};
+
+// The fields of a mapping.
+class YamlFields {
+ public:
+  YamlFields(YamlValue mapping, std::map<std::string, YamlValue> values)
+      : mapping_(std::move(mapping)), values_(std::move(values)) {}
+
+  // Fails at a key that is not one of `keys`.
+  void only(const std::vector<std::string_view>& keys) const;
+  const YamlValue* find(const std::string& key) const;     // null if absent
+  const YamlValue& require(const std::string& key) const;  // fails if absent
+  const std::map<std::string, YamlValue>& all() const& { return values_; }
+  std::map<std::string, YamlValue> all() && { return std::move(values_); }
+  const YamlValue& mapping() const { return mapping_; }
+
+ private:
+  YamlValue mapping_;
+  std::map<std::string, YamlValue> values_;
+};
+
+// Throws Error(kCaller) if `text` is not exactly one YAML document. `file` outlives the result.
+YamlValue read_yaml(std::string_view text, std::string_view file);
+
+}  // namespace medley

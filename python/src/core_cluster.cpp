@@ -1,0 +1,107 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "medley/base/error.h"
+#include "medley/cluster/cluster.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+medley::Cluster parse_file(const std::filesystem::path& path,
+                           const std::filesystem::path& catalogue) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in || std::filesystem::is_directory(path))
+    throw medley::Error(medley::Blame::kCaller, "cannot read the cluster: " + path.string());
+  return medley::parse_cluster(text.str(), path.string(), medley::read_catalogue(catalogue));
+}
+
+std::vector<std::string> device_names(const medley::Cluster& cluster) {
+  std::vector<std::string> names;
+  for (const medley::Device& device : cluster.devices) names.push_back(device.name);
+  return names;
+}
+
+int checked(const medley::Cluster& cluster, int device) {
+  if (device < 0 || device >= static_cast<int>(cluster.devices.size()))
+    throw medley::Error(medley::Blame::kCaller, "no such device: " + std::to_string(device));
+  return device;
+}
+
+}  // namespace
+
+void init_cluster(nb::module_& m) {
+  using medley::Cluster;
+  using medley::DeviceKind;
+
+  nb::class_<DeviceKind>(
+      m,
+      "DeviceKind",
+      "A kind of device: rates in flop/s by dtype, memory in bytes, times in seconds.")
+      .def_ro("name", &DeviceKind::name)
+      .def_ro("memory_bytes", &DeviceKind::memory_bytes)
+      .def_ro("memory_bandwidth", &DeviceKind::memory_bandwidth)
+      .def_ro("launch_latency", &DeviceKind::launch_latency)
+      .def(
+          "peak",
+          [](const DeviceKind& kind, const std::string& dtype) -> std::optional<double> {
+            const auto parsed = medley::parse_dtype(dtype);
+            const auto rate = parsed ? kind.peak.find(*parsed) : kind.peak.end();
+            return rate == kind.peak.end() ? std::nullopt : std::optional(rate->second);
+          },
+          nb::arg("dtype"))
+      .def(
+          "sustained",
+          [](const DeviceKind& kind, const std::string& dtype) -> std::optional<double> {
+            const auto parsed = medley::parse_dtype(dtype);
+            const auto rate = parsed ? kind.sustained.find(*parsed) : kind.sustained.end();
+            return rate == kind.sustained.end() ? std::nullopt : std::optional(rate->second);
+          },
+          nb::arg("dtype"));
+
+  nb::class_<Cluster>(m, "Cluster", "What cluster.yaml says.")
+      .def_static("parse",
+                  &parse_file,
+                  nb::arg("path"),
+                  nb::arg("catalogue"),
+                  "Reads a file; `catalogue` is the folder of the device kinds.")
+      .def_static(
+          "parse_text",
+          [](const std::string& text,
+             const std::string& file,
+             const std::filesystem::path& catalogue) {
+            return medley::parse_cluster(text, file, medley::read_catalogue(catalogue));
+          },
+          nb::arg("text"),
+          nb::arg("file"),
+          nb::arg("catalogue"))
+      .def_prop_ro("devices", &device_names, "Names, in the order of device numbers.")
+      .def(
+          "kind",
+          [](const Cluster& cluster, int device) { return cluster.kind(checked(cluster, device)); },
+          nb::arg("device"))
+      .def(
+          "node",
+          [](const Cluster& cluster, int device) {
+            const medley::Device& found =
+                cluster.devices[static_cast<size_t>(checked(cluster, device))];
+            return found.name.substr(0, found.name.rfind('/'));
+          },
+          nb::arg("device"),
+          "The name of a device's node: \"fast/0\".")
+      .def(
+          "find",
+          [](const Cluster& cluster, const std::string& name) {
+            return find_device(cluster, name);
+          },
+          nb::arg("name"))
+      .def_prop_ro("hash", [](const Cluster& cluster) { return hash(cluster); });
+}
