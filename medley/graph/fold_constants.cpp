@@ -1,0 +1,80 @@
+#include <optional>
+
+#include "medley/graph/passes.h"
+#include "medley/graph/rewrite.h"
+#include "medley/graph/uniform.h"
+
+namespace medley {
+namespace {
+
+enum class Arithmetic { kNone, kProduct, kQuotient };
+
+Arithmetic arithmetic(const Op& op) {
+  if (op.arguments.size() != 2 || op.results.size() != 1 || op.results[0] == kNone)
+    return Arithmetic::kNone;
+  if (op.name == "aten.mul.Tensor" || op.name == "aten.mul.Scalar") return Arithmetic::kProduct;
+  if (op.name == "aten.div.Tensor" || op.name == "aten.div.Scalar") return Arithmetic::kQuotient;
+  return Arithmetic::kNone;
+}
+
+// Arithmetic on doubles, rounded once, is that of these two dtypes.
+bool is_exact(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF64; }
+
+// A constant of the dtype and of shape [], or a number written in the op.
+std::optional<double> constant(
+    const Graph& graph, const Op& op, size_t i, DType dtype, const UniformValues& uniform) {
+  const ValueId value = tensor_argument(op, i);
+  if (value == kNone) return number_argument(op, i);
+  const TensorType& type = type_of(graph, value);
+  if (type.dtype != dtype || !type.shape.empty()) return std::nullopt;
+  return uniform.of(value);
+}
+
+// Replaces the op if it is a product or quotient with a constant; returns whether it is.
+bool fold(Rewrite& rewrite, const Op& op, const TensorType& result, const UniformValues& uniform) {
+  const Arithmetic kind = arithmetic(op);
+  if (kind == Arithmetic::kNone || !is_exact(result.dtype)) return false;
+  const auto a = constant(rewrite.to(), op, 0, result.dtype, uniform);
+  const auto b = constant(rewrite.to(), op, 1, result.dtype, uniform);
+  if (a && b && result.shape.empty()) {
+    const bool product = kind == Arithmetic::kProduct;
+    const auto number = stored_as(result.dtype, product ? *a * *b : *a / *b);
+    rewrite.replace(op.results[0],
+                    rewrite.emit(op,
+                                 "aten.full.default",
+                                 {std::vector<Size>{},
+                                  *number,
+                                  result.dtype,
+                                  NoneArgument{},
+                                  NoneArgument{},
+                                  NoneArgument{}},
+                                 result));
+    return true;
+  }
+  if (kind == Arithmetic::kQuotient && !b) return false;
+  const ValueId factor = tensor_argument(op, b ? 0 : 1);
+  const ValueId number = tensor_argument(op, b ? 1 : 0);
+  const auto value = b ? b : a;
+  if (!value || factor == kNone || number == kNone || type_of(rewrite.to(), factor) != result)
+    return false;
+  const char* name = kind == Arithmetic::kProduct ? "aten.mul.Scalar" : "aten.div.Scalar";
+  rewrite.replace(op.results[0], rewrite.emit(op, name, {ValueArgument{factor}, *value}, result));
+  return true;
+}
+
+}  // namespace
+
+Graph fold_constants(const Graph& graph) {
+  Rewrite rewrite(graph);
+  UniformValues uniform;
+  for (const Op& op : graph.ops) {
+    Op translated = rewrite.translate(op);
+    uniform.update(rewrite.to());
+    const bool one_result = op.results.size() == 1 && op.results[0] != kNone;
+    if (!one_result || !fold(rewrite, translated, type_of(graph, op.results[0]), uniform))
+      rewrite.keep(std::move(translated));
+  }
+  return rewrite.finish();
+}
+
+}  // namespace medley

@@ -1,0 +1,140 @@
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "medley/graph/passes.h"
+#include "medley/graph/rewrite.h"
+#include "medley/graph/uniform.h"
+
+namespace medley {
+namespace {
+
+// Ops that give the values of their first operand whenever the type stays the same.
+constexpr std::array<std::string_view, 17> kCopies{"_reshape_alias",
+                                                   "_to_copy",
+                                                   "_unsafe_view",
+                                                   "alias",
+                                                   "clone",
+                                                   "contiguous",
+                                                   "detach",
+                                                   "expand",
+                                                   "lift_fresh",
+                                                   "lift_fresh_copy",
+                                                   "repeat",
+                                                   "reshape",
+                                                   "slice",
+                                                   "slice_backward",
+                                                   "squeeze",
+                                                   "to",
+                                                   "view"};
+
+using Permutation = std::vector<size_t>;  // dim i of the result is dim p[i] of the operand
+
+std::optional<size_t> dim_argument(const Op& op, size_t i, size_t rank) {
+  const std::optional<double> number = number_argument(op, i);
+  const auto signed_rank = static_cast<double>(rank);
+  if (!number || *number < -signed_rank || *number >= signed_rank) return std::nullopt;
+  return static_cast<size_t>(*number < 0 ? *number + signed_rank : *number);
+}
+
+std::optional<Permutation> permutation(const Op& op, size_t rank) {
+  Permutation dims(rank);
+  for (size_t i = 0; i < rank; ++i) dims[i] = i;
+  if (op.name == "aten.t.default" && rank <= 2) {
+    std::reverse(dims.begin(), dims.end());
+    return dims;
+  }
+  if (op.name == "aten.transpose.int") {
+    const auto a = dim_argument(op, 1, rank), b = dim_argument(op, 2, rank);
+    if (!a || !b) return std::nullopt;
+    std::swap(dims[*a], dims[*b]);
+    return dims;
+  }
+  if (op.name != "aten.permute.default" || op.arguments.size() != 2) return std::nullopt;
+  const auto* order = std::get_if<std::vector<Size>>(&op.arguments[1]);
+  if (!order || order->size() != rank) return std::nullopt;
+  for (size_t i = 0; i < rank; ++i) {
+    const auto limit = static_cast<int64_t>(rank);
+    const int64_t dim = (*order)[i].coefficient;
+    if (!(*order)[i].is_constant() || dim < -limit || dim >= limit) return std::nullopt;
+    dims[i] = static_cast<size_t>(dim < 0 ? dim + limit : dim);
+  }
+  return dims;
+}
+
+bool is_identity(const Permutation& dims) {
+  for (size_t i = 0; i < dims.size(); ++i)
+    if (dims[i] != i) return false;
+  return true;
+}
+
+ValueId undone_permutation(const Graph& graph, const Op& op, ValueId operand) {
+  const size_t rank = type_of(graph, operand).shape.size();
+  const auto second = permutation(op, rank);
+  if (!second) return kNone;
+  if (is_identity(*second)) return operand;
+  const Op* before = producer_of(graph, operand);
+  const ValueId root = before ? tensor_argument(*before, 0) : kNone;
+  if (root == kNone || type_of(graph, root).shape.size() != rank) return kNone;
+  const auto first = permutation(*before, rank);
+  if (!first) return kNone;
+  Permutation both(rank);
+  for (size_t i = 0; i < rank; ++i) both[i] = (*first)[(*second)[i]];
+  return is_identity(both) ? root : kNone;
+}
+
+ValueId undone_view(const Graph& graph, const Op& op, ValueId operand) {
+  if (!is_view(op)) return kNone;
+  const Op* before = producer_of(graph, operand);
+  return before && is_view(*before) ? tensor_argument(*before, 0) : kNone;
+}
+
+// Returns the factor beside a one in x * 1, 1 * x or x / 1.
+ValueId beside_one(const Op& op, const UniformValues& uniform) {
+  const std::string_view name = short_name(op);
+  if ((name != "mul" && name != "div") || op.arguments.size() != 2) return kNone;
+  if (uniform.of_argument(op, 1) == 1.0) return tensor_argument(op, 0);
+  if (name == "mul" && uniform.of_argument(op, 0) == 1.0) return tensor_argument(op, 1);
+  return kNone;
+}
+
+// Returns the value of the new graph that a translated op would only repeat, or kNone.
+ValueId repeated(const Graph& graph,
+                 const Op& op,
+                 const TensorType& result,
+                 const UniformValues& uniform) {
+  const ValueId operand = tensor_argument(op, 0);
+  if (!op.name.starts_with("aten.") || op.results.size() != 1) return kNone;
+  const auto same_type = [&](ValueId value) {
+    return value != kNone && type_of(graph, value) == result;
+  };
+  if (const ValueId factor = beside_one(op, uniform); same_type(factor)) return factor;
+  if (operand == kNone) return kNone;
+  if (std::binary_search(kCopies.begin(), kCopies.end(), short_name(op)) && same_type(operand))
+    return operand;
+  if (const ValueId root = undone_permutation(graph, op, operand); same_type(root)) return root;
+  if (const ValueId root = undone_view(graph, op, operand); same_type(root)) return root;
+  return kNone;
+}
+
+}  // namespace
+
+Graph fold_identities(const Graph& graph) {
+  Rewrite rewrite(graph);
+  UniformValues uniform;
+  for (const Op& op : graph.ops) {
+    Op translated = rewrite.translate(op);
+    uniform.update(rewrite.to());
+    const bool one_result = op.results.size() == 1 && op.results[0] != kNone;
+    const ValueId same =
+        one_result ? repeated(rewrite.to(), translated, type_of(graph, op.results[0]), uniform)
+                   : kNone;
+    if (same == kNone)
+      rewrite.keep(std::move(translated));
+    else
+      rewrite.replace(op.results[0], same);
+  }
+  return rewrite.finish();
+}
+
+}  // namespace medley

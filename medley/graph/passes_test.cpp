@@ -1,0 +1,291 @@
+#include "medley/graph/passes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "medley/graph/text.h"
+#include "medley/graph/verify.h"
+
+namespace medley {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Inputs that the tests share; %0 to %6.
+constexpr char kHead[] = R"(medley-graph 1
+graph "g"
+symbols b
+%0 = parameter "w" : f32[8, 16]
+%1 = parameter "bias" : f32[16]
+%2 = batch "x" : f32[b, 4, 8]
+%3 = batch "y" : f32[b, 8]
+%4 = batch "z" : f32[b, 4, 16]
+%5 = batch "l" : f32[]
+%6 = parameter "v" : f32[16, 8]
+)";
+
+// Returns the ops and outputs of the graph after a pass and dead code removal, without phases.
+std::string after(Graph (*pass)(const Graph&), const std::string& body) {
+  const Graph before = parse_graph(kHead + body, "g");
+  verify(before);
+  const Graph once = pass(before);
+  verify(once);
+  const Graph result = remove_dead_ops(once);
+  verify(result);
+  std::string text = print(result).substr(sizeof kHead - 1);
+  const std::string place = " @forward \"\"";
+  for (size_t at = text.find(place); at != std::string::npos; at = text.find(place))
+    text.erase(at, place.size());
+  return text;
+}
+
+std::string op(const std::string& id, const std::string& call, const std::string& type) {
+  return id + " = " + call + " : " + type + " @forward \"\"\n";
+}
+
+// Runs fold_identities on the ops and says what %9 has become; a value that an op still computes
+// comes behind the seven inputs.
+std::string identity(const std::string& ops) {
+  const std::string text = after(
+      fold_identities, ops + op("%10", "test.use.default(%9)", "f32[]") + "output loss %10\n");
+  const size_t start = text.find("use.default(") + 12;
+  return text.substr(start, text.find(')', start) - start);
+}
+
+// Ops %7 and %8, which the body does not need.
+std::string filled(const std::string& ops) {
+  return op("%7", "aten.t.default(%3)", "f32[8, b]") + op("%8", "aten.t.default(%3)", "f32[8, b]") +
+         ops;
+}
+
+TEST(RemoveDeadOps, KeepsWhatOutputsNeed) {
+  EXPECT_EQ(after(remove_dead_ops,
+                  op("%7", "aten.a.x(%3)", "f32[]") + op("%8, %9", "aten.b.x(%3)", "f32[], f32[]") +
+                      op("%10", "aten.c.x(%7)", "f32[]") + "output loss %9\n"),
+            "%7, %8 = aten.b.x(%3) : f32[], f32[]\noutput loss %8\n");
+}
+
+TEST(FoldIdentities, CopiesOfTheSameType) {
+  for (const std::string call : {"detach.default(%3)",
+                                 "alias.default(%3)",
+                                 "lift_fresh_copy.default(%3)",
+                                 "clone.default(%3, none)",
+                                 "_to_copy.default(%3, f32, none, none, none, false, none)",
+                                 "view.default(%3, [b, 8])",
+                                 "_unsafe_view.default(%3, [b, 8])",
+                                 "reshape.default(%3, [b, 8])",
+                                 "expand.default(%3, [b, 8], false)",
+                                 "slice.Tensor(%3, 0, 0, 9223372036854775807, 1)",
+                                 "permute.default(%3, [0, -1])",
+                                 "transpose.int(%3, 1, -1)",
+                                 "mul.Scalar(%3, 1)",
+                                 "mul.Tensor(%3, 1.0)",
+                                 "div.Tensor(%3, 1)"})
+    EXPECT_EQ(identity(filled(op("%9", "aten." + call, "f32[b, 8]"))), "%3") << call;
+}
+
+TEST(FoldIdentities, LeavesWhatChangesSomething) {
+  EXPECT_EQ(identity(filled(op("%9", "aten._to_copy.default(%3, f64)", "f64[b, 8]"))), "%7");
+  EXPECT_EQ(identity(filled(op("%9", "aten.slice.Tensor(%3, 1, 0, 4, 1)", "f32[b, 4]"))), "%7");
+  EXPECT_EQ(identity(filled(op("%9", "aten.mul.Scalar(%3, 2)", "f32[b, 8]"))), "%7");
+  EXPECT_EQ(identity(filled(op("%9", "aten.constant_pad_nd.default(%3, [-1, 1], 0)", "f32[b, 8]"))),
+            "%7");
+  // A transpose of a square keeps the type and is none.
+  EXPECT_EQ(identity(op("%7", "aten.x.x()", "f32[4, 4]") + op("%8", "aten.x.x()", "f32[]") +
+                     op("%9", "aten.t.default(%7)", "f32[4, 4]")),
+            "%8");
+  // 1 / x is no identity.
+  EXPECT_EQ(
+      identity(op("%7", "aten.ones_like.default(%3)", "f32[b, 8]") +
+               op("%8", "aten.x.x()", "f32[]") + op("%9", "aten.div.Tensor(%7, %3)", "f32[b, 8]")),
+      "%8");
+}
+
+TEST(FoldIdentities, PermutesThatUndoEachOther) {
+  EXPECT_EQ(identity(filled(op("%9", "aten.t.default(%7)", "f32[b, 8]"))), "%3");
+  EXPECT_EQ(identity(filled(op("%9", "aten.transpose.int(%7, 0, -1)", "f32[b, 8]"))), "%3");
+  const std::string rolled = op("%7", "aten.permute.default(%2, [1, 2, 0])", "f32[4, 8, b]") +
+                             op("%8", "aten.detach.default(%7)", "f32[4, 8, b]");
+  EXPECT_EQ(identity(rolled + op("%9", "aten.permute.default(%8, [2, 0, 1])", "f32[b, 4, 8]")),
+            "%2");
+  EXPECT_EQ(identity(rolled + op("%9", "aten.permute.default(%8, [1, 2, 0])", "f32[8, b, 4]")),
+            "%8");
+}
+
+TEST(FoldIdentities, ViewsThatUndoEachOther) {
+  const std::string flat =
+      op("%7", "aten.view.default(%2, [b*4, 8])", "f32[b*4, 8]") + op("%8", "aten.x.x()", "f32[]");
+  EXPECT_EQ(identity(flat + op("%9", "aten._unsafe_view.default(%7, [b, 4, 8])", "f32[b, 4, 8]")),
+            "%2");
+  EXPECT_EQ(identity(flat + op("%9", "aten.view.default(%7, [b*8, 4])", "f32[b*8, 4]")), "%8");
+}
+
+TEST(FoldIdentities, FactorsThatAreOne) {
+  const std::string ones = op("%7", "aten.full.default(sizes[], 1, f32)", "f32[]") +
+                           op("%8", "aten.expand.default(%7, [b, 8], false)", "f32[b, 8]");
+  EXPECT_EQ(identity(ones + op("%9", "aten.mul.Tensor(%3, %8)", "f32[b, 8]")), "%3");
+  EXPECT_EQ(identity(ones + op("%9", "aten.mul.Tensor(%7, %3)", "f32[b, 8]")), "%3");
+  EXPECT_EQ(identity(ones + op("%9", "aten.div.Tensor(%3, %8)", "f32[b, 8]")), "%3");
+  // The one widens the result: the product is an expand.
+  EXPECT_EQ(identity(ones + op("%9", "aten.mul.Tensor(%5, %8)", "f32[b, 8]")), "%9");
+}
+
+TEST(FoldIdentities, OutputsMayBecomeInputs) {
+  EXPECT_EQ(after(fold_identities,
+                  op("%7", "aten.detach.default(%5)", "f32[]") +
+                      op("%8", "aten.alias.default(%0)", "f32[8, 16]") +
+                      "output loss %7\noutput gradient \"w\" %8\n"),
+            "output loss %5\noutput gradient \"w\" %0\n");
+}
+
+TEST(FoldConstants, ProductsAndQuotients) {
+  const std::string constants = op("%7", "aten.full.default(sizes[], 1.5, f32)", "f32[]") +
+                                op("%8", "aten.scalar_tensor.default(4, f32)", "f32[]");
+  EXPECT_EQ(
+      after(fold_constants,
+            constants + op("%9", "aten.mul.Tensor(%7, %8)", "f32[]") +
+                op("%10", "aten.div.Scalar(%9, 3)", "f32[]") + "output loss %10\n"),
+      "%7 = aten.full.default(sizes[], 2.0, f32, none, none, none) : f32[]\noutput loss %7\n");
+}
+
+TEST(FoldConstants, FactorsBecomeNumbers) {
+  const std::string constants = op("%7", "aten.full.default(sizes[], 0.5, f32)", "f32[]") +
+                                op("%8", "aten.full.default(sizes[], 0.5, f64)", "f64[]");
+  EXPECT_EQ(after(fold_constants,
+                  constants + op("%9", "aten.mul.Tensor(%7, %5)", "f32[]") +
+                      op("%10", "aten.div.Tensor(%9, %7)", "f32[]") + "output loss %10\n"),
+            "%7 = aten.mul.Scalar(%5, 0.5) : f32[]\n%8 = aten.div.Scalar(%7, 0.5) : f32[]\n"
+            "output loss %8\n");
+  EXPECT_THAT(after(fold_constants,
+                    constants + op("%9", "aten.div.Tensor(%7, %5)", "f32[]") + "output loss %9\n"),
+              HasSubstr("aten.div.Tensor(%7, %5)"));
+}
+
+// 0.1 is not the same number in f32, and a constant is rounded before it multiplies.
+TEST(FoldConstants, RoundsToTheDtype) {
+  EXPECT_THAT(after(fold_constants,
+                    op("%7", "aten.full.default(sizes[], 0.1, f32)", "f32[]") +
+                        op("%8", "aten.mul.Tensor(%5, %7)", "f32[]") + "output loss %8\n"),
+              HasSubstr("aten.mul.Scalar(%5, 0.10000000149011612)"));
+}
+
+TEST(SplitAddmm, OnlyPlainOnes) {
+  const std::string input = op("%7", "aten.view.default(%2, [b*4, 8])", "f32[b*4, 8]");
+  const std::string use = op("%9", "aten.sum.default(%8, none)", "f32[]") + "output loss %9\n";
+  EXPECT_THAT(
+      after(split_addmm,
+            input + op("%8", "aten.addmm.default(%1, %7, %0, 1, 1.0)", "f32[b*4, 16]") + use),
+      HasSubstr("%8 = aten.mm.default(%7, %0) : f32[b*4, 16]\n"
+                "%9 = aten.add.Tensor(%8, %1, 1) : f32[b*4, 16]\n"));
+  EXPECT_THAT(after(split_addmm,
+                    input + op("%8", "aten.addmm.default(%1, %7, %0, 1, 2)", "f32[b*4, 16]") + use),
+              HasSubstr("aten.addmm.default(%1, %7, %0, 1, 2)"));
+}
+
+const std::string kFlat = op("%7", "aten.view.default(%2, [b*4, 8])", "f32[b*4, 8]");
+const std::string kMm = op("%8", "aten.mm.default(%7, %0)", "f32[b*4, 16]");
+const std::string kRestored =
+    op("%9", "aten._unsafe_view.default(%8, [b, 4, 16])", "f32[b, 4, 16]");
+
+std::string merged(const std::string& ops, const std::string& last) {
+  const std::string sum = "%" + std::to_string(std::stoi(last.substr(1)) + 1);
+  return after(
+      merge_views_into_mm,
+      ops + op(sum, "aten.sum.default(" + last + ", none)", "f32[]") + "output loss " + sum + "\n");
+}
+
+TEST(MergeViews, ViewMmViewIsAContraction) {
+  EXPECT_EQ(merged(kFlat + kMm + kRestored, "%9"),
+            "%7 = medley.contract.default(%2, %0) : f32[b, 4, 16]\n"
+            "%8 = aten.sum.default(%7, none) : f32[]\noutput loss %8\n");
+}
+
+TEST(MergeViews, TheBiasBetweenComesAlong) {
+  EXPECT_EQ(merged(kFlat + kMm + op("%9", "aten.add.Tensor(%8, %1, 1)", "f32[b*4, 16]") +
+                       op("%10", "aten.view.default(%9, [b, 4, 16])", "f32[b, 4, 16]"),
+                   "%10"),
+            "%7 = medley.contract.default(%2, %0) : f32[b, 4, 16]\n"
+            "%8 = aten.add.Tensor(%7, %1, 1) : f32[b, 4, 16]\n"
+            "%9 = aten.sum.default(%8, none) : f32[]\noutput loss %9\n");
+}
+
+// fold_identities leaves mm directly behind mm where a view restored and merged between them.
+TEST(MergeViews, ChainsOfMm) {
+  EXPECT_EQ(merged(kFlat + kMm + op("%9", "aten.mm.default(%8, %6)", "f32[b*4, 8]") +
+                       op("%10", "aten.view.default(%9, [b, 4, 8])", "f32[b, 4, 8]"),
+                   "%10"),
+            "%7 = medley.contract.default(%2, %0) : f32[b, 4, 16]\n"
+            "%8 = medley.contract.default(%7, %6) : f32[b, 4, 8]\n"
+            "%9 = aten.sum.default(%8, none) : f32[]\noutput loss %9\n");
+}
+
+// The matrix is also used as such: it becomes a view, and nothing is computed twice.
+TEST(MergeViews, OtherUsersGetAView) {
+  EXPECT_EQ(merged(kFlat + kMm + kRestored + op("%10", "test.both.x(%8, %9)", "f32[4]"), "%10"),
+            "%7 = medley.contract.default(%2, %0) : f32[b, 4, 16]\n"
+            "%8 = aten.view.default(%7, [b*4, 16]) : f32[b*4, 16]\n"
+            "%9 = test.both.x(%8, %7) : f32[4]\n"
+            "%10 = aten.sum.default(%9, none) : f32[]\noutput loss %10\n");
+}
+
+TEST(MergeViews, OnlyLeadingDimsThatComeBack) {
+  // Nobody restores the rows.
+  EXPECT_THAT(merged(kFlat + kMm, "%8"), Not(HasSubstr("contract")));
+  // Restored to other dims.
+  EXPECT_THAT(
+      merged(kFlat + kMm + op("%9", "aten.view.default(%8, [4, b, 16])", "f32[4, b, 16]"), "%9"),
+      Not(HasSubstr("contract")));
+  // The last dim is merged too.
+  EXPECT_THAT(merged(op("%7", "aten.view.default(%4, [b*8, 8])", "f32[b*8, 8]") +
+                         op("%8", "aten.mm.default(%7, %0)", "f32[b*8, 16]") +
+                         op("%9", "aten.view.default(%8, [b, 8, 16])", "f32[b, 8, 16]"),
+                     "%9"),
+              Not(HasSubstr("contract")));
+}
+
+TEST(RunPasses, Mlp) {
+  std::ifstream file(MEDLEY_TEST_DATA "/mlp.graph");
+  std::stringstream text;
+  text << file.rdbuf();
+  std::vector<PassTime> times;
+  const Graph result = run_passes(parse_graph(text.str(), "mlp.graph"), &times);
+  // 29 ops: less five detaches and double transposes of values, plus an add for each addmm.
+  EXPECT_EQ(result.ops.size(), 24u);
+  EXPECT_THAT(stable_names(result),
+              ElementsAre("/ones_like#0",
+                          "/sum#0",
+                          "fc1/t#0",
+                          "fc1/mm#0",
+                          "fc1/add#0",
+                          "act/relu#0",
+                          "fc2/t#0",
+                          "fc2/mm#0",
+                          "fc2/add#0",
+                          "/mse_loss#0",
+                          "/mean_loss#0",
+                          "/~full#0",
+                          "/~mean_loss_backward#0",
+                          "/~mse_loss_backward#0",
+                          "fc2/~mm#0",
+                          "fc2/~t#0",
+                          "fc2/~mm#1",
+                          "fc2/~sum#0",
+                          "fc2/~view#0",
+                          "act/~threshold_backward#0",
+                          "fc1/~t#0",
+                          "fc1/~mm#0",
+                          "fc1/~sum#0",
+                          "fc1/~view#0"));
+  EXPECT_EQ(times.size(), passes().size());
+  EXPECT_EQ(times.front().ops_before, 29);
+  EXPECT_EQ(times.back().ops_after, 24);
+  EXPECT_EQ(hash(run_passes(result)), hash(result));  // a second run finds nothing
+}
+
+}  // namespace
+}  // namespace medley
