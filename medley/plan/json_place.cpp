@@ -125,13 +125,6 @@ int64_t read_integer(const JsonPlace& at, int64_t smallest, int64_t largest) {
   return json.get<int64_t>();
 }
 
-double read_number(const JsonPlace& at) {
-  // JSON has neither infinities nor NaN, and the parser refuses what overflows.
-  if (!at.json->is_number() || at.json->get<double>() < 0)
-    at.refuse("a number that is not negative");
-  return at.json->get<double>();
-}
-
 std::vector<JsonPlace> read_list(const JsonPlace& at) {
   if (!at.json->is_array()) at.refuse("a list");
   std::vector<JsonPlace> elements;

@@ -25,20 +25,37 @@ bool matches(std::string_view pattern, std::string_view name) {
   return p == pattern.size();
 }
 
-const std::string* find_choice(const std::map<std::string, std::string>& choices,
-                               std::string_view name) {
-  if (auto exact = choices.find(std::string(name)); exact != choices.end()) return &exact->second;
-  const std::string* best = nullptr;
+namespace {
+
+const std::pair<const std::string, std::string>* find_best(
+    const std::map<std::string, std::string>& choices, std::string_view name) {
+  if (auto exact = choices.find(std::string(name)); exact != choices.end()) return &*exact;
+  const std::pair<const std::string, std::string>* best = nullptr;
   std::ptrdiff_t best_length = -1;
-  for (const auto& [pattern, text] : choices) {
+  for (const auto& choice : choices) {
+    const std::string& pattern = choice.first;
     const auto length =
         std::count_if(pattern.begin(), pattern.end(), [](char c) { return c != '*'; });
     if (length >= best_length && matches(pattern, name)) {
-      best = &text;
+      best = &choice;
       best_length = length;
     }
   }
   return best;
+}
+
+}  // namespace
+
+const std::string* find_choice(const std::map<std::string, std::string>& choices,
+                               std::string_view name) {
+  const auto* best = find_best(choices, name);
+  return best ? &best->second : nullptr;
+}
+
+const std::string* find_key(const std::map<std::string, std::string>& choices,
+                            std::string_view name) {
+  const auto* best = find_best(choices, name);
+  return best ? &best->first : nullptr;
 }
 
 }  // namespace medley

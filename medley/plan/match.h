@@ -16,4 +16,8 @@ bool matches(std::string_view pattern, std::string_view name);
 const std::string* find_choice(const std::map<std::string, std::string>& choices,
                                std::string_view name);
 
+// The same, but returns the key.
+const std::string* find_key(const std::map<std::string, std::string>& choices,
+                            std::string_view name);
+
 }  // namespace medley

@@ -60,15 +60,18 @@ Part read_part(const JsonPlace& at) {
                   if (part.lengths.empty()) p.refuse("a length for each device of an axis");
                 }},
                {"shares", false, [&](const JsonPlace& p) {
-                  for (const JsonPlace& each : read_list(p))
-                    part.shares.push_back(read_number(each));
+                  for (const JsonPlace& each : read_list(p)) {
+                    if (!each.json->is_number() || !is_share(each.json->get<double>()))
+                      each.refuse("0, or a number from 1e-9 to 1e9");
+                    part.shares.push_back(each.json->get<double>());
+                  }
                   if (std::none_of(part.shares.begin(), part.shares.end(), [](double share) {
                         return share > 0;
                       }))
                     p.refuse("a share for each device of an axis, one of them positive");
                 }}});
-  if (part.name == kRows)
-    at.member("name").refuse("another name: \"rows\" are the lengths of the micro-batches");
+  if (is_reserved_part(part.name))
+    at.member("name").refuse("another name: \"rows\" and \"even\" are always there");
   if (part.lengths.empty() == part.shares.empty()) at.refuse("one of \"lengths\" and \"shares\"");
   return part;
 }

@@ -107,8 +107,8 @@ TEST(ParsePlan, RefusalsNamePlaceFoundAndExpected) {
        R"(p.json: parts[0]: found {"name":"a"}, expected one of "lengths" and "shares")"},
       {"\"pipelines\"",
        R"("parts": [{"name": "rows", "lengths": [1]}], "pipelines")",
-       R"(p.json: parts[0].name: found "rows", expected another name: "rows" are the lengths of )"
-       "the micro-batches"},
+       R"(p.json: parts[0].name: found "rows", expected another name: "rows" and "even" are always )"
+       "there"},
       {"\"pipelines\"",
        R"("global_batch": 9, "pipelines")",
        R"(p.json: found key "global_batch" twice in one object, expected it once)"},

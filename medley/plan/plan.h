@@ -16,8 +16,8 @@ namespace medley {
 
 // A named way to divide an extent over the devices of an axis. Exact lengths fit only extents of
 // their sum; shares fit any extent (apportioned so that the largest length per share is smallest).
-// Either may hold zeros. The name "rows" is reserved for the batch: its lengths are those of the
-// micro-batches.
+// Either may hold zeros. Two names are reserved: "rows", for the batch, whose lengths are those of
+// the micro-batches, and "even".
 struct Part {
   std::string name;
   std::vector<int64_t> lengths;  // one of the two is empty
@@ -86,9 +86,17 @@ struct Infeasible {
   std::string reason;
 };
 
-inline constexpr std::string_view kRows = "rows";  // the reserved part
+// The reserved parts: the lengths of the micro-batches, and equal shares.
+inline constexpr std::string_view kRows = "rows";
+inline constexpr std::string_view kEven = "even";
+inline bool is_reserved_part(std::string_view name) { return name == kRows || name == kEven; }
 // No number of rows, and no length, is larger.
 inline constexpr int64_t kMaxLength = int64_t{1} << 40;
+// A share is 0 or lies between these, so that proportions are exact enough to divide any extent.
+inline constexpr double kMinShare = 1e-9, kMaxShare = 1e9;
+inline bool is_share(double share) {
+  return share == 0 || (share >= kMinShare && share <= kMaxShare);
+}
 
 // What is printed parses back equal. Members that have their default are left out.
 std::string print(const Plan& plan);
@@ -100,12 +108,12 @@ std::string hash(const Plan& plan);
 
 // Throws Error(kCaller) "<place>: found ..., expected ..." with the first reason why the plan
 // cannot be run: another graph or cluster, unknown devices, rows that do not add up, names that
-// match nothing, several micro-batches of a graph whose rows are coupled, or something that this
-// version can say but not run. `rows_coupled` is the answer of the analysis of that name in
-// sharding/.
+// match nothing, several micro-batches of a graph whose rows meet, or something that this version
+// can say but not run. `rows_meet_at` is the answer of row_coupling() (sharding/coupling.h).
+// The keys of `ops` and what their texts ask of a rule are checked by complete() (program/).
 void verify(const Plan& plan,
             const Graph& graph,
             const Cluster& cluster,
-            bool rows_coupled = false);
+            const std::string& rows_meet_at = "");
 
 }  // namespace medley

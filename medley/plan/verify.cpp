@@ -1,0 +1,354 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <set>
+
+#include "medley/base/error.h"
+#include "medley/graph/text.h"
+#include "medley/plan/match.h"
+#include "medley/plan/nearest.h"
+#include "medley/plan/plan.h"
+#include "medley/plan/texts.h"
+
+namespace medley {
+namespace {
+
+template <typename Found>
+[[noreturn]] void refuse(const std::string& place,
+                         const Found& found,
+                         const std::string& expected) {
+  throw Error(Blame::kCaller, fmt::format("{}: found {}, expected {}", place, found, expected));
+}
+
+std::string quoted(const std::string& text) { return '"' + text + '"'; }
+
+std::string list_text(const std::vector<int64_t>& values) {
+  return fmt::format("[{}]", fmt::join(values, ", "));
+}
+
+std::string stage_place(size_t pipeline, size_t stage) {
+  return fmt::format("pipelines[{}].stages[{}]", pipeline, stage);
+}
+
+int64_t sum_of(const std::vector<int64_t>& values) {
+  return std::accumulate(values.begin(), values.end(), int64_t{0});
+}
+
+void check_hashes(const Plan& plan, const Graph& graph, const Cluster& cluster) {
+  if (!plan.graph_hash.empty() && plan.graph_hash != hash(graph))
+    refuse(
+        "graph_hash",
+        plan.graph_hash.substr(0, 12) + "..., of another graph",
+        fmt::format("{}..., of graph \"{}\": plan again", hash(graph).substr(0, 12), graph.name));
+  if (!plan.cluster_hash.empty() && plan.cluster_hash != hash(cluster))
+    refuse("cluster_hash",
+           plan.cluster_hash.substr(0, 12) + "..., of another cluster",
+           fmt::format("{}..., of this cluster: plan again", hash(cluster).substr(0, 12)));
+}
+
+void check_mesh(const Mesh& mesh, const std::string& place) {
+  if (mesh.shape.empty() || mesh.axes.size() != mesh.shape.size())
+    refuse(place + ".axes",
+           fmt::format("{} names", mesh.axes.size()),
+           fmt::format("one for each of the {} sizes of the shape", mesh.shape.size()));
+  int64_t product = 1;
+  for (int64_t size : mesh.shape) {
+    if (size < 1 || size > kMaxLength / product)
+      refuse(place + ".shape", list_text(mesh.shape), "positive sizes");
+    product *= size;
+  }
+  if (product != static_cast<int64_t>(mesh.devices.size()))
+    refuse(place + ".shape",
+           list_text(mesh.shape),
+           fmt::format("sizes whose product is the number of devices, {}", mesh.devices.size()));
+}
+
+void check_devices(const Plan& plan, const Cluster& cluster) {
+  std::map<std::string, std::string> used;  // device -> place
+  for (size_t p = 0; p < plan.pipelines.size(); ++p)
+    for (size_t s = 0; s < plan.pipelines[p].stages.size(); ++s) {
+      const Mesh& mesh = plan.pipelines[p].stages[s].mesh;
+      const std::string place = stage_place(p, s) + ".mesh";
+      check_mesh(mesh, place);
+      for (size_t d = 0; d < mesh.devices.size(); ++d) {
+        const std::string here = fmt::format("{}.devices[{}]", place, d);
+        if (!find_device(cluster, mesh.devices[d])) {
+          std::vector<std::string> names;
+          for (const Device& device : cluster.devices) names.push_back(device.name);
+          refuse(here,
+                 quoted(mesh.devices[d]),
+                 "a device of the cluster" + suggestion(mesh.devices[d], names));
+        }
+        const auto [first, is_new] = used.emplace(mesh.devices[d], here);
+        if (!is_new)
+          refuse(here, quoted(mesh.devices[d]), "a device that is not used in " + first->second);
+      }
+    }
+}
+
+// What a plan can say and this version cannot run.
+void check_runs_today(const Plan& plan) {
+  const auto not_yet = [](const std::string& place,
+                          const std::string& found,
+                          const std::string& expected,
+                          const char* what) {
+    refuse(place, found, fmt::format("{}: this version does not run {} yet", expected, what));
+  };
+  if (plan.pipelines.size() != 1)
+    not_yet("pipelines", std::to_string(plan.pipelines.size()), "1", "several pipelines");
+  const Pipeline& pipeline = plan.pipelines[0];
+  if (pipeline.stages.size() != 1)
+    not_yet("pipelines[0].stages", std::to_string(pipeline.stages.size()), "1", "several stages");
+  if (pipeline.schedule != Pipeline().schedule)
+    not_yet("pipelines[0].schedule", quoted(pipeline.schedule), "\"1f1b\"", "any other schedule");
+  const Stage& stage = pipeline.stages[0];
+  if (!stage.first.empty())
+    refuse(stage_place(0, 0) + ".first", quoted(stage.first), "none: the first stage has all ops");
+  if (stage.mesh.shape.size() != 1)
+    not_yet(stage_place(0, 0) + ".mesh.shape",
+            list_text(stage.mesh.shape),
+            "one size",
+            "meshes of two axes");
+  if (stage.recompute != Stage().recompute)
+    not_yet(stage_place(0, 0) + ".recompute", quoted(stage.recompute), "\"none\"", "recomputation");
+}
+
+void check_microbatch(const Microbatch& microbatch,
+                      const Microbatch& first,
+                      int64_t devices,
+                      const std::string& place) {
+  const auto& [rows, lengths] = microbatch;
+  if (rows < 1 || rows > kMaxLength) refuse(place + ".rows", rows, "a positive number");
+  if (lengths.empty() != first.lengths.empty())
+    refuse(place + ".lengths", list_text(lengths), "lengths in all micro-batches or in none");
+  if (lengths.empty()) return;
+  if (static_cast<int64_t>(lengths.size()) != devices)
+    refuse(place + ".lengths",
+           fmt::format("{} lengths", lengths.size()),
+           fmt::format("{}, one for each device", devices));
+  for (size_t i = 0; i < lengths.size(); ++i)
+    if (lengths[i] < 0 || lengths[i] > kMaxLength)
+      refuse(fmt::format("{}.lengths[{}]", place, i), lengths[i], "a number that is not negative");
+  if (sum_of(lengths) != rows)
+    refuse(place + ".lengths",
+           fmt::format("{}, which add up to {}", list_text(lengths), sum_of(lengths)),
+           fmt::format("a sum of {} rows", rows));
+}
+
+void check_rows(const Plan& plan, const Graph& graph, const std::string& rows_meet_at) {
+  if (plan.global_batch < 1 || plan.global_batch > kMaxLength)
+    refuse("global_batch", plan.global_batch, "a positive number");
+  int64_t rows = 0;
+  size_t count = 0;
+  for (size_t p = 0; p < plan.pipelines.size(); ++p) {
+    const auto& microbatches = plan.pipelines[p].microbatches;
+    const int64_t devices = plan.pipelines[p].stages[0].mesh.shape[0];
+    if (microbatches.empty())
+      refuse(fmt::format("pipelines[{}].microbatches", p), "none", "at least one");
+    for (size_t m = 0; m < microbatches.size(); ++m) {
+      const std::string place = fmt::format("pipelines[{}].microbatches[{}]", p, m);
+      check_microbatch(microbatches[m], microbatches[0], devices, place);
+      rows += microbatches[m].rows;
+    }
+    count += microbatches.size();
+  }
+  if (rows != plan.global_batch)
+    refuse(plan.pipelines.size() == 1 ? "pipelines[0].microbatches" : "pipelines",
+           fmt::format("{} rows in all micro-batches together", rows),
+           fmt::format("the global batch of {}", plan.global_batch));
+  if (!rows_meet_at.empty() && count > 1 && !plan.per_microbatch_semantics)
+    refuse(
+        "pipelines",
+        fmt::format("{} micro-batches", count),
+        fmt::format("one, because rows of graph \"{}\" meet in {}; \"per_microbatch_semantics\": "
+                    "true accepts that they meet within a micro-batch only",
+                    graph.name,
+                    rows_meet_at));
+}
+
+void check_parts(const Plan& plan) {
+  std::set<std::string> names;
+  for (size_t i = 0; i < plan.parts.size(); ++i) {
+    const Part& part = plan.parts[i];
+    const std::string place = fmt::format("parts[{}]", i);
+    if (!is_part_name(part.name) || is_reserved_part(part.name))
+      refuse(place + ".name",
+             quoted(part.name),
+             "a name of letters, digits, \"_\" and \"-\" other than \"x\", \"rows\" and \"even\"");
+    if (!names.insert(part.name).second)
+      refuse(place + ".name", quoted(part.name), "a name that no other part has");
+    if (part.lengths.empty() == part.shares.empty())
+      refuse(place, part.lengths.empty() ? "neither" : "both", "one of \"lengths\" and \"shares\"");
+    for (int64_t length : part.lengths)
+      if (length < 0 || length > kMaxLength)
+        refuse(place + ".lengths", length, "a number that is not negative");
+    for (double share : part.shares)
+      if (!is_share(share)) refuse(place + ".shares", share, "0, or a number from 1e-9 to 1e9");
+    if (!part.shares.empty() &&
+        std::none_of(part.shares.begin(), part.shares.end(), [](double s) { return s > 0; }))
+      refuse(place + ".shares", "zeros only", "one that is positive");
+  }
+}
+
+// Checks the texts of one stage against the values that they are about.
+class TextCheck {
+ public:
+  TextCheck(const Plan& plan, const Graph& graph) : plan_(plan), graph_(graph) {
+    for (const Part& part : plan.parts) parts_[part.name] = &part;
+    pipeline_ = &plan.pipelines[0];
+    stage_ = &pipeline_->stages[0];
+  }
+
+  void run() const {
+    check_states("states", stage_->states, {InputKind::kParameter, InputKind::kBuffer});
+    check_states("updates", stage_->updates, {InputKind::kParameter});
+    check_states("batch", stage_->batch, {InputKind::kBatch});
+    for (const auto& [key, text] : stage_->ops) check_op(key, text);
+  }
+
+ private:
+  static std::string place_of(const char* field, const std::string& key) {
+    return fmt::format("{}.{}[\"{}\"]", stage_place(0, 0), field, key);
+  }
+
+  // Which ops there are, and which labels they have, is only known once the graph is prepared and
+  // composites are expanded: complete() checks that.
+  void check_op(const std::string& key, const std::string& text) const {
+    const std::string place = place_of("ops", key);
+    const auto axes = parse_choice_text(text);
+    if (!axes) refuse(place, quoted(text), std::string(kChoiceForms));
+    check_axes(axes->size(), place, text);
+    for (size_t axis = 0; axis < axes->size(); ++axis)
+      if ((*axes)[axis].kind == ChoiceText::Kind::kLabel ||
+          (*axes)[axis].kind == ChoiceText::Kind::kComposite)
+        check_part((*axes)[axis].part, axis, place, text);
+  }
+
+  void check_axes(size_t found, const std::string& place, const std::string& text) const {
+    if (found != stage_->mesh.shape.size())
+      refuse(place,
+             fmt::format("{}, which is for {} axes", quoted(text), found),
+             fmt::format("{}, as the mesh has", stage_->mesh.shape.size()));
+  }
+
+  void check_part(const std::string& name,
+                  size_t axis,
+                  const std::string& place,
+                  const std::string& text) const {
+    const auto devices = static_cast<size_t>(stage_->mesh.shape[axis]);
+    if (name == kEven) return;
+    if (name == kRows) {
+      if (pipeline_->microbatches[0].lengths.empty())
+        refuse(place, quoted(text), "another part, or \"lengths\" in the micro-batches");
+      return;
+    }
+    const auto part = parts_.find(name);
+    if (part == parts_.end()) {
+      std::vector<std::string> names{std::string(kRows), std::string(kEven)};
+      for (const Part& each : plan_.parts) names.push_back(each.name);
+      refuse(place, quoted(text), fmt::format("a part of the plan{}", suggestion(name, names)));
+    }
+    const size_t count = std::max(part->second->lengths.size(), part->second->shares.size());
+    if (count != devices)
+      refuse(
+          place,
+          fmt::format("{}, whose part is for {} devices", quoted(text), count),
+          fmt::format("a part for {}, the size of axis \"{}\"", devices, stage_->mesh.axes[axis]));
+  }
+
+  void check_states(const char* field,
+                    const Choices& choices,
+                    const std::vector<InputKind>& kinds) const {
+    std::set<std::string> unmatched;
+    for (const auto& [key, text] : choices) unmatched.insert(key);
+    std::vector<std::string> names;
+    for (const Input& input : graph_.inputs) {
+      if (std::find(kinds.begin(), kinds.end(), input.kind) == kinds.end()) continue;
+      names.push_back(input.name);
+      std::erase_if(unmatched, [&](const std::string& key) { return matches(key, input.name); });
+      if (const std::string* key = find_key(choices, input.name))
+        check_state(place_of(field, *key), choices.at(*key), input);
+    }
+    if (unmatched.empty()) return;
+    const std::string& key = *unmatched.begin();
+    const std::string what = kinds.size() == 2               ? "parameter or buffer"
+                             : kinds[0] == InputKind::kBatch ? "batch input"
+                                                             : "parameter";
+    refuse(place_of(field, key),
+           key.find('*') == std::string::npos ? "a name that the graph does not have"
+                                              : "a pattern that matches nothing",
+           fmt::format("the name of a {} of graph \"{}\"{}; tied weights have one name",
+                       what,
+                       graph_.name,
+                       suggestion(key, names)));
+  }
+
+  void check_state(const std::string& place, const std::string& text, const Input& input) const {
+    const auto axes = parse_state_text(text);
+    if (!axes) refuse(place, quoted(text), std::string(kStateForms));
+    check_axes(axes->size(), place, text);
+    const auto& shape = graph_.values[static_cast<size_t>(input.value)].type.shape;
+    for (size_t axis = 0; axis < axes->size(); ++axis) {
+      const StateText& state = (*axes)[axis];
+      if (state.kind == StateText::Kind::kReplicated) continue;
+      if (state.kind == StateText::Kind::kPartialSum)
+        refuse(place, quoted(text), "\"R\" or \"S(...)\": nothing is stored as a partial sum");
+      check_part(state.part, axis, place, text);
+      const auto dim = static_cast<size_t>(state.dim);
+      if (dim >= shape.size())
+        refuse(place,
+               quoted(text),
+               fmt::format("a dim below {}, the rank of \"{}\"", shape.size(), input.name));
+      check_dim(place, text, input, shape[dim], state);
+    }
+  }
+
+  void check_dim(const std::string& place,
+                 const std::string& text,
+                 const Input& input,
+                 const Size& size,
+                 const StateText& state) const {
+    if (state.part == kRows && size.is_constant())
+      refuse(place,
+             quoted(text),
+             fmt::format(
+                 "another part: dim {} of \"{}\" has no rows of the batch", state.dim, input.name));
+    const auto part = parts_.find(state.part);
+    if (part == parts_.end() || part->second->lengths.empty() || !size.is_constant()) return;
+    const int64_t sum = sum_of(part->second->lengths);
+    if (sum == 0 || size.coefficient % sum != 0)
+      refuse(
+          place,
+          fmt::format("{}, whose lengths add up to {}", quoted(text), sum),
+          fmt::format(
+              "a sum that divides dim {} of \"{}\", {}", state.dim, input.name, size.coefficient));
+  }
+
+  const Plan& plan_;
+  const Graph& graph_;
+  std::map<std::string, const Part*> parts_;
+  const Pipeline* pipeline_;
+  const Stage* stage_;
+};
+
+}  // namespace
+
+void verify(const Plan& plan,
+            const Graph& graph,
+            const Cluster& cluster,
+            const std::string& rows_meet_at) {
+  if (plan.pipelines.empty()) refuse("pipelines", "none", "at least one");
+  for (size_t p = 0; p < plan.pipelines.size(); ++p)
+    if (plan.pipelines[p].stages.empty())
+      refuse(fmt::format("pipelines[{}].stages", p), "none", "at least one");
+  check_hashes(plan, graph, cluster);
+  check_devices(plan, cluster);
+  check_runs_today(plan);
+  check_rows(plan, graph, rows_meet_at);
+  check_parts(plan);
+  TextCheck(plan, graph).run();
+}
+
+}  // namespace medley

@@ -1,0 +1,220 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "medley/base/error.h"
+#include "medley/graph/text.h"
+#include "medley/plan/plan.h"
+
+namespace medley {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class VerifyPlan : public ::testing::Test {
+ protected:
+  VerifyPlan() {
+    std::ifstream in("tests/data/mlp.graph");
+    std::ostringstream text;
+    text << in.rdbuf();
+    graph = parse_graph(text.str(), "mlp.graph");
+
+    NodePool pool;
+    pool.name = "fast";
+    pool.devices_per_node = 3;
+    cluster.pools = {pool};
+    for (int i = 0; i < 3; ++i) cluster.devices.push_back({"fast/0/" + std::to_string(i), 0, 0, i});
+
+    plan.global_batch = 8;
+    plan.parts = {{"hidden", {24, 8}, {}}, {"speed", {}, {2, 1}}};
+    Pipeline pipeline;
+    pipeline.microbatches = {{6, {6, 0}}, {2, {1, 1}}};
+    pipeline.stages = {{.mesh = {{"data"}, {2}, {"fast/0/0", "fast/0/2"}},
+                        .first = "",
+                        .states = {{"fc1.*", "S(0, hidden)"}, {"fc2.weight", "R"}},
+                        .batch = {{"x", "S(0, rows)"}},
+                        .ops = {{"fc2/addmm#0", "k hidden"}},
+                        .updates = {{"*", "S(0, speed)"}}}};
+    plan.pipelines = {pipeline};
+  }
+
+  std::string refusal(const std::function<void(Plan&)>& change, const std::string& meet = "") {
+    Plan changed = plan;
+    change(changed);
+    try {
+      verify(changed, graph, cluster, meet);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.blame(), Blame::kCaller) << error.what();
+      return error.what();
+    }
+    return "accepted";
+  }
+
+  std::string refusal_of_stage(const std::function<void(Stage&)>& change) {
+    return refusal([&](Plan& p) { change(p.pipelines[0].stages[0]); });
+  }
+
+  Graph graph;
+  Cluster cluster;
+  Plan plan;
+};
+
+TEST_F(VerifyPlan, AcceptsUnequalSharesAndZeros) {
+  EXPECT_EQ(refusal([](Plan&) {}), "accepted");
+  EXPECT_EQ(refusal([&](Plan& p) {
+              p.graph_hash = hash(graph);
+              p.cluster_hash = hash(cluster);
+            }),
+            "accepted");
+}
+
+TEST_F(VerifyPlan, AnotherGraphOrCluster) {
+  EXPECT_THAT(refusal([](Plan& p) { p.graph_hash = std::string(64, 'a'); }),
+              ::testing::AllOf(StartsWith("graph_hash: found aaaaaaaaaaaa..., of another graph"),
+                               HasSubstr("of graph \"mlp\": plan again")));
+  EXPECT_THAT(refusal([](Plan& p) { p.cluster_hash = std::string(64, 'b'); }),
+              StartsWith("cluster_hash: found bbbbbbbbbbbb..., of another cluster, expected "));
+}
+
+TEST_F(VerifyPlan, Devices) {
+  EXPECT_EQ(refusal_of_stage([](Stage& s) { s.mesh.devices[1] = "fast/0/7"; }),
+            "pipelines[0].stages[0].mesh.devices[1]: found \"fast/0/7\", expected a device of the "
+            "cluster, such as \"fast/0/0\"");
+  EXPECT_EQ(refusal_of_stage([](Stage& s) { s.mesh.devices[1] = "fast/0/0"; }),
+            "pipelines[0].stages[0].mesh.devices[1]: found \"fast/0/0\", expected a device that is "
+            "not used in pipelines[0].stages[0].mesh.devices[0]");
+  EXPECT_EQ(refusal_of_stage([](Stage& s) { s.mesh.shape = {3}; }),
+            "pipelines[0].stages[0].mesh.shape: found [3], expected sizes whose product is the "
+            "number of devices, 2");
+}
+
+TEST_F(VerifyPlan, Rows) {
+  const auto change_first = [](Microbatch first) {
+    return [first](Plan& p) { p.pipelines[0].microbatches[0] = first; };
+  };
+  EXPECT_EQ(refusal(change_first({6, {6, 1}})),
+            "pipelines[0].microbatches[0].lengths: found [6, 1], which add up to 7, expected a sum "
+            "of 6 rows");
+  EXPECT_EQ(refusal(change_first({5, {5, 0}})),
+            "pipelines[0].microbatches: found 7 rows in all micro-batches together, expected the "
+            "global batch of 8");
+  EXPECT_EQ(refusal(change_first({6, {7, -1}})),
+            "pipelines[0].microbatches[0].lengths[1]: found -1, expected a number that is not "
+            "negative");
+  EXPECT_EQ(refusal(change_first({6, {6}})),
+            "pipelines[0].microbatches[0].lengths: found 1 lengths, expected 2, one for each "
+            "device");
+  EXPECT_EQ(refusal([](Plan& p) { p.pipelines[0].microbatches[1].lengths.clear(); }),
+            "pipelines[0].microbatches[1].lengths: found [], expected lengths in all micro-batches "
+            "or in none");
+}
+
+TEST_F(VerifyPlan, RowsThatMeetNeedOneMicrobatch) {
+  EXPECT_EQ(refusal([](Plan&) {}, "bn/batch_norm#0"),
+            "pipelines: found 2 micro-batches, expected one, because rows of graph \"mlp\" meet in "
+            "bn/batch_norm#0; \"per_microbatch_semantics\": true accepts that they meet within a "
+            "micro-batch only");
+  EXPECT_EQ(refusal([](Plan& p) { p.per_microbatch_semantics = true; }, "bn/batch_norm#0"),
+            "accepted");
+  EXPECT_EQ(refusal(
+                [](Plan& p) {
+                  p.pipelines[0].microbatches = {{8, {6, 2}}};
+                },
+                "bn/x#0"),
+            "accepted");
+}
+
+TEST_F(VerifyPlan, WhatCannotRunYetIsRefusedInWords) {
+  EXPECT_EQ(refusal([](Plan& p) {
+              p.pipelines.push_back(p.pipelines[0]);
+              p.pipelines[1].stages[0].mesh = {{"data"}, {1}, {"fast/0/1"}};
+            }),
+            "pipelines: found 2, expected 1: this version does not run several pipelines yet");
+  EXPECT_EQ(refusal([](Plan& p) {
+              p.pipelines[0].stages.push_back({.mesh = {{"data"}, {1}, {"fast/0/1"}}});
+            }),
+            "pipelines[0].stages: found 2, expected 1: this version does not run several stages "
+            "yet");
+  EXPECT_EQ(refusal_of_stage([](Stage& s) {
+              s.mesh.shape = {2, 1};
+              s.mesh.axes = {"data", "model"};
+            }),
+            "pipelines[0].stages[0].mesh.shape: found [2, 1], expected one size: this version does "
+            "not run meshes of two axes yet");
+  EXPECT_EQ(
+      refusal_of_stage([](Stage& s) { s.recompute = "full"; }),
+      "pipelines[0].stages[0].recompute: found \"full\", expected \"none\": this version does "
+      "not run recomputation yet");
+  EXPECT_THAT(refusal([](Plan& p) { p.pipelines[0].schedule = "gpipe"; }),
+              HasSubstr("does not run any other schedule yet"));
+}
+
+TEST_F(VerifyPlan, Parts) {
+  EXPECT_EQ(refusal([](Plan& p) {
+              p.parts[1].lengths = {1, 2};
+            }),
+            "parts[1]: found both, expected one of \"lengths\" and \"shares\"");
+  EXPECT_THAT(refusal([](Plan& p) { p.parts[0].name = "rows"; }),
+              StartsWith("parts[0].name: found \"rows\", expected a name"));
+  EXPECT_THAT(refusal([](Plan& p) { p.parts[0].name = "speed"; }),
+              StartsWith("parts[1].name: found \"speed\", expected a name that no other"));
+  EXPECT_THAT(refusal([](Plan& p) {
+                p.parts[1].shares = {1, 1e-300};
+              }),
+              StartsWith("parts[1].shares: found 1e-300"));
+  EXPECT_EQ(refusal([](Plan& p) {
+              p.parts[0].lengths = {8, 8, 16};
+            }),
+            "pipelines[0].stages[0].states[\"fc1.*\"]: found \"S(0, hidden)\", whose part is for 3 "
+            "devices, expected a part for 2, the size of axis \"data\"");
+  EXPECT_EQ(
+      refusal([](Plan& p) {
+        p.parts[0].lengths = {24, 9};
+      }),
+      "pipelines[0].stages[0].states[\"fc1.*\"]: found \"S(0, hidden)\", whose lengths add up "
+      "to 33, expected a sum that divides dim 0 of \"fc1.weight\", 32");
+}
+
+TEST_F(VerifyPlan, NamesThatMatchNothing) {
+  EXPECT_EQ(refusal_of_stage([](Stage& s) { s.states["fc2.wieght"] = "R"; }),
+            "pipelines[0].stages[0].states[\"fc2.wieght\"]: found a name that the graph does not "
+            "have, expected the name of a parameter or buffer of graph \"mlp\", such as "
+            "\"fc2.weight\"; tied weights have one name");
+  EXPECT_THAT(refusal_of_stage([](Stage& s) { s.updates["fc3.*"] = "R"; }),
+              HasSubstr("found a pattern that matches nothing, expected the name of a parameter"));
+  EXPECT_THAT(refusal_of_stage([](Stage& s) { s.batch["z"] = "R"; }),
+              HasSubstr("expected the name of a batch input of graph \"mlp\", such as \"x\""));
+}
+
+TEST_F(VerifyPlan, Texts) {
+  const auto states = [&](const char* text) {
+    return refusal_of_stage([&](Stage& s) { s.states["fc1.weight"] = text; });
+  };
+  const std::string place = "pipelines[0].stages[0].states[\"fc1.weight\"]: found ";
+  EXPECT_THAT(states("S[0]"), StartsWith(place + "\"S[0]\", expected \"R\", \"P\""));
+  EXPECT_EQ(states("R x R"), place + "\"R x R\", which is for 2 axes, expected 1, as the mesh has");
+  EXPECT_EQ(states("P"),
+            place + "\"P\", expected \"R\" or \"S(...)\": nothing is stored as a partial sum");
+  EXPECT_EQ(states("S(2, hidden)"),
+            place + "\"S(2, hidden)\", expected a dim below 2, the rank of \"fc1.weight\"");
+  EXPECT_EQ(states("S(0, hiden)"),
+            place + "\"S(0, hiden)\", expected a part of the plan, such as \"hidden\"");
+  EXPECT_EQ(states("S(0, rows)"),
+            place +
+                "\"S(0, rows)\", expected another part: dim 0 of \"fc1.weight\" has no rows of "
+                "the batch");
+  EXPECT_THAT(refusal_of_stage([](Stage& s) { s.ops["fc1/addmm#0"] = "n nowhere"; }),
+              HasSubstr("ops[\"fc1/addmm#0\"]: found \"n nowhere\", expected a part of the plan"));
+  EXPECT_THAT(refusal([](Plan& p) {
+                for (Microbatch& m : p.pipelines[0].microbatches) m.lengths.clear();
+              }),
+              HasSubstr("batch[\"x\"]: found \"S(0, rows)\", expected another part, or \"lengths\" "
+                        "in the micro-batches"));
+}
+
+}  // namespace
+}  // namespace medley
