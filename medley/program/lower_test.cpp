@@ -1,0 +1,95 @@
+#include "medley/program/lower.h"
+
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "medley/base/error.h"
+#include "medley/graph/passes.h"
+#include "medley/graph/text.h"
+
+namespace medley {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+Graph mlp() {
+  std::ifstream file("tests/data/mlp.graph");
+  std::stringstream text;
+  text << file.rdbuf();
+  return run_passes(parse_graph(text.str(), "mlp.graph"));
+}
+
+Cluster two_devices() {
+  Cluster cluster;
+  cluster.pools = {{"a", 2, 1, {}, false, 0}};
+  cluster.devices = {{"a/0/0", 0, 0, 0}, {"a/1/0", 0, 1, 0}};
+  return cluster;
+}
+
+// The plan of both data-parallel strategies: rows, and nothing else.
+Plan rows_plan(std::vector<Microbatch> microbatches) {
+  Plan plan;
+  for (const Microbatch& microbatch : microbatches) plan.global_batch += microbatch.rows;
+  Stage stage;
+  stage.mesh = {{"x"}, {2}, {"a/0/0", "a/1/0"}};
+  plan.pipelines = {{std::move(microbatches), "1f1b", {stage}}};
+  return plan;
+}
+
+std::vector<std::string> names(const LoweredStage& stage) {
+  std::vector<std::string> all;
+  for (const Communication& communication : stage.communications) all.push_back(communication.name.substr(0, communication.name.find(' ')));
+  return all;
+}
+
+// Rows over devices need three exchanges and no more: the loss weight, one bucket of gradients, the loss.
+TEST(Lower, DataParallelIsRowsAndReductions) {
+  const Graph graph = mlp();
+  Optimizer optimizer;
+  optimizer.gradient_norm = false;
+  const Program program = lower(graph, rows_plan({{8, {7, 1}}}), two_devices(), optimizer);
+  EXPECT_THAT(names(program.stages[0]), ElementsAre("all_reduce", "all_reduce", "all_reduce")) << print(program);
+}
+
+// A second micro-batch is another table of lengths and two more calls.
+TEST(Lower, MicrobatchIsATable) {
+  const Program program = lower(mlp(), rows_plan({{8, {7, 1}}, {3, {3, 0}}}), two_devices(), {});
+  ASSERT_EQ(program.stages[0].tables.size(), 2u);
+  EXPECT_THAT(program.stages[0].calls,
+              ElementsAre(Call{FunctionKind::kPrologue, 0},
+                          Call{FunctionKind::kPrologueLast, 1},
+                          Call{FunctionKind::kForward, 0},
+                          Call{FunctionKind::kBackward, 0},
+                          Call{FunctionKind::kForward, 1},
+                          Call{FunctionKind::kBackwardLast, 1},
+                          Call{FunctionKind::kUpdate, 0}));
+}
+
+// One device is the same path without exchanges.
+TEST(Lower, OneDeviceExchangesNothing) {
+  Plan plan = rows_plan({{8, {8}}});
+  plan.pipelines[0].stages[0].mesh = {{"x"}, {1}, {"a/0/0"}};
+  EXPECT_TRUE(lower(mlp(), plan, two_devices(), {}).stages[0].communications.empty());
+}
+
+// The optimizer's state cut evenly: gradients are reduce-scattered, parameters gathered after the update.
+TEST(Lower, ZeroOneScattersGradients) {
+  Plan plan = rows_plan({{8, {7, 1}}});
+  plan.pipelines[0].stages[0].updates = {{"*", "S(0, even)"}};
+  const Program program = lower(mlp(), plan, two_devices(), {});
+  EXPECT_THAT(print(program), HasSubstr("reduce_scatter accumulate/"));
+  EXPECT_THAT(print(program), Not(HasSubstr("all_reduce gradients")));
+}
+
+TEST(Lower, NamesWhatMatchesNoOp) {
+  Plan plan = rows_plan({{8, {7, 1}}});
+  plan.pipelines[0].stages[0].ops = {{"nothing/*", "replicate"}};
+  EXPECT_THROW(lower(mlp(), plan, two_devices(), {}), Error);
+}
+
+}  // namespace
+}  // namespace medley
