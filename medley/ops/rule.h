@@ -26,7 +26,7 @@ struct Label {
   Size size;
   bool locked = false;     // may not be split
   bool select = false;     // holds indices into a range: the local op takes the range's offset; splits only at the leading factor
-  bool composite = false;  // locked unless the op is replaced by expand(): softmax over a split vocabulary
+  bool composite = false;  // `locked` is set too: free only once the op is replaced by expand(): softmax over a split vocabulary
 };
 
 // A rule applied to one op with its shapes. Labels of a dim are an ordered product; a dim of size 1 has none.
@@ -53,7 +53,7 @@ struct LocalForm {
   const Instance* instance = nullptr;
   std::optional<Cut> cut;           // the label that is split, if any
   Size length, offset, full;        // of the cut factor: on this device, where it starts, over all devices
-  std::vector<TensorType> operands, results;  // local types
+  std::vector<TensorType> operands, results;  // local types, parallel to operands(op) and op.results; of absent ones: anything
   // Local sizes, offsets and full sizes of every factor of the first result, in order (for dropout and arange). The offset of
   // a factor that is not cut is 0; the batch factor's full size is the global batch and its offset the global row.
   std::vector<Size> factor_sizes, factor_offsets, factor_fulls;

@@ -1,0 +1,58 @@
+#pragma once
+
+// How the tables of rules make instances: from a pattern, or dim by dim where labels depend on
+// arguments.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "medley/graph/graph.h"
+#include "medley/ops/rule.h"
+
+namespace medley {
+
+// Returns the instance of a line of pattern.h; nothing if the op's operands do not fit it.
+std::optional<Instance> instantiate(std::string_view pattern,
+                                    std::string_view linear,
+                                    const Graph& graph,
+                                    const Op& op);
+
+// Makes an instance dim by dim. Dims that nobody labelled are locked, each by itself.
+class InstanceBuilder {
+ public:
+  InstanceBuilder(const Graph& graph, const Op& op);
+
+  size_t num_operands() const { return operand_shapes_.size(); }
+  const std::vector<Size>& operand(size_t i) const { return operand_shapes_.at(i); }
+  const std::vector<Size>& result(size_t i = 0) const { return result_shapes_.at(i); }
+
+  // Returns a new label; kNone, which carries nothing, if the size is 1.
+  int label(const Size& size, bool locked = false);
+  // Appends a label to the ordered product of a dim.
+  void label_operand(size_t i, size_t dim, int label);
+  void label_result(size_t i, size_t dim, int label);
+  // One new label for a dim of operand i and a dim of result j. Requires: the sizes are equal.
+  void map(size_t i, size_t dim, size_t j, size_t result_dim);
+
+  Instance& instance() { return instance_; }
+  Instance finish(std::vector<std::vector<int>> linear);
+
+ private:
+  std::vector<std::vector<Size>> operand_shapes_, result_shapes_;
+  Instance instance_;
+};
+
+// Arguments of an op by position. `dim` counts from the front whatever the sign; nothing for none
+// or of another kind.
+bool is_none(const Op& op, size_t argument);
+std::optional<int64_t> integer(const Op& op, size_t argument);
+std::optional<double> number(const Op& op, size_t argument);  // an integer, a float or a bool
+bool flag(const Op& op, size_t argument);                     // false for none
+std::optional<size_t> dim(const Op& op, size_t argument, size_t rank);
+std::optional<std::vector<size_t>> dims(const Op& op,
+                                        size_t argument,
+                                        size_t rank);  // sorted; none or []: all
+
+}  // namespace medley

@@ -1,0 +1,33 @@
+#pragma once
+
+// What the tables of rules use to turn an op into its local form: sizes follow from the local types
+// of operands and results.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "medley/graph/graph.h"
+#include "medley/ops/rule.h"
+
+namespace medley {
+
+// Argument k becomes the shape of the first result.
+template <size_t k>
+void result_shape(Op& local, const LocalForm& form) {
+  local.arguments.at(k) = form.results.at(0).shape;
+}
+
+// Returns whether the label of this name is the one that is cut.
+bool cuts(const LocalForm& form, std::string_view label);
+// Returns where the local range of a select label starts, in rows of the whole dim.
+Size select_offset(const LocalForm& form);
+// Returns the product of local sizes of these dims, the cut factor counted whole: the N of a mean.
+Size whole_count(const LocalForm& form, size_t operand, const std::vector<size_t>& dims);
+
+const TensorType& type_of(const Graph& graph, ValueId value);
+// Types of the op's operands before sharding.
+const TensorType& whole_operand(const LocalForm& form, size_t i);
+const TensorType& whole_result(const LocalForm& form, size_t i);
+
+}  // namespace medley

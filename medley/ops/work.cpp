@@ -1,0 +1,110 @@
+#include "medley/base/error.h"
+#include "medley/ops/instance.h"
+#include "medley/ops/rule.h"
+
+namespace medley {
+namespace {
+
+using Types = std::vector<TensorType>;
+
+double elements(const TensorType& type, const std::vector<int64_t>& symbols) {
+  double product = 1;
+  for (const Size& size : type.shape) product *= static_cast<double>(evaluate(size, symbols));
+  return product;
+}
+
+double extent(const TensorType& type, size_t dim, const std::vector<int64_t>& symbols) {
+  return static_cast<double>(evaluate(type.shape.at(dim), symbols));
+}
+
+// 2 m n k: the contracted dim is the last one of the left factor.
+double matmul_flops(const Op& op,
+                    const Types& operands,
+                    const Types& results,
+                    const std::vector<int64_t>& symbols) {
+  const std::string_view name = short_name(op);
+  if (name.starts_with("experts")) {
+    // Rows times chosen experts, each through both weights; backward also recomputes the first.
+    const bool backward = name == "experts_backward";
+    const size_t first = backward ? 1 : 0;
+    const double rows = elements(operands.at(first + 1), symbols);
+    const double experts = extent(operands.at(first + 3), 0, symbols);
+    if (experts == 0) return 0;
+    const double up = elements(operands.at(first + 3), symbols) / experts;
+    const double down = elements(operands.at(first + 4), symbols) / experts;
+    return backward ? 2 * rows * (3 * up + 2 * down) : 2 * rows * (up + down);
+  }
+  const TensorType& left = operands.at(name == "addmm" || name == "baddbmm" ? 1 : 0);
+  return 2 * elements(results.at(0), symbols) * extent(left, left.shape.size() - 1, symbols);
+}
+
+// 2 b h s t (d + e), half of it under a causal mask; backward: five products in the place of two.
+double attention_flops(const Op& op, const Types& operands, const std::vector<int64_t>& symbols) {
+  const bool backward = short_name(op) == "attention_backward";
+  const size_t q = backward ? 1 : 0;
+  const double scores = elements(operands.at(q), symbols) * extent(operands.at(q + 1), 2, symbols);
+  const double width = extent(operands.at(q), 3, symbols);
+  const double per_score =
+      width == 0 ? 0 : 2 * (1 + extent(operands.at(q + 2), 3, symbols) / width);
+  return scores * per_score * (flag(op, backward ? 7 : 4) ? 0.5 : 1) * (backward ? 2.5 : 1);
+}
+
+double convolution_flops(const Op& op,
+                         const Types& operands,
+                         const Types& results,
+                         const std::vector<int64_t>& symbols) {
+  const bool backward = short_name(op) == "convolution_backward";
+  const bool transposed = flag(op, backward ? 7 : 6);
+  const TensorType& x = operands.at(backward ? 1 : 0);
+  const TensorType& w = operands.at(backward ? 2 : 1);
+  const TensorType& y = backward ? operands.at(0) : results.at(0);
+  const double rows = extent(w, 0, symbols);
+  if (rows == 0) return 0;
+  const double once = 2 * elements(transposed ? x : y, symbols) * elements(w, symbols) / rows;
+  if (!backward) return once;
+  return once * ((op.results.at(0) != kNone ? 1 : 0) + (op.results.at(1) != kNone ? 1 : 0));
+}
+
+// Look-ups touch the rows that they return, not the whole table.
+bool reads_rows(std::string_view name) {
+  return name == "aten.embedding.default" || name == "aten.index.Tensor" ||
+         name == "aten.gather.default" || name == "aten.index_select.default" ||
+         name == "medley.embedding_select.default";
+}
+
+}  // namespace
+
+Work work(const Op& op,
+          const Types& operands,
+          const Types& results,
+          const std::vector<int64_t>& symbols) {
+  const WorkClass kind = work_class(op.name);
+  Work total;
+  if (kind == WorkClass::kView) return total;
+  const auto bytes = [&](const TensorType& type) {
+    return static_cast<double>(num_bytes(type, symbols));
+  };
+  for (size_t i = 0; i < results.size(); ++i)
+    if (i >= op.results.size() || op.results[i] != kNone)
+      total.bytes += bytes(results[i]) * (reads_rows(op.name) ? 2 : 1);
+  const std::vector<ValueId> present = medley::operands(op);
+  for (size_t i = reads_rows(op.name) ? 1 : 0; i < operands.size(); ++i)
+    if (i >= present.size() || present[i] != kNone) total.bytes += bytes(operands[i]);
+  switch (kind) {
+    case WorkClass::kMatmul:
+      total.flops = matmul_flops(op, operands, results, symbols);
+      break;
+    case WorkClass::kAttention:
+      total.flops = attention_flops(op, operands, symbols);
+      break;
+    case WorkClass::kConvolution:
+      total.flops = convolution_flops(op, operands, results, symbols);
+      break;
+    case WorkClass::kMemory:
+    case WorkClass::kView:
+      break;
+  }
+  return total;
+}
+
+}  // namespace medley
