@@ -57,10 +57,6 @@ Graph Rewrite::finish() {
   return std::move(to_);
 }
 
-const TensorType& type_of(const Graph& graph, ValueId value) {
-  return graph.values[static_cast<size_t>(value)].type;
-}
-
 const Op* producer_of(const Graph& graph, ValueId value) {
   const OpId producer = graph.values[static_cast<size_t>(value)].producer;
   return producer == kNone ? nullptr : &graph.ops[static_cast<size_t>(producer)];

@@ -37,7 +37,6 @@ class Rewrite {
   std::vector<ValueId> now_;
 };
 
-const TensorType& type_of(const Graph& graph, ValueId value);
 // Returns the op that produces the value, or null for an input.
 const Op* producer_of(const Graph& graph, ValueId value);
 // Returns the tensor or the number that argument `i` is, if it is one.

@@ -31,11 +31,6 @@ Size whole_count(const LocalForm& form, size_t operand, const std::vector<size_t
   return count;
 }
 
-const TensorType& type_of(const Graph& graph, ValueId value) {
-  MEDLEY_CHECK(value != kNone);
-  return graph.values.at(static_cast<size_t>(value)).type;
-}
-
 const TensorType& whole_operand(const LocalForm& form, size_t i) {
   return type_of(*form.global, operands(*form.op).at(i));
 }

@@ -25,7 +25,6 @@ Size select_offset(const LocalForm& form);
 // Returns the product of local sizes of these dims, the cut factor counted whole: the N of a mean.
 Size whole_count(const LocalForm& form, size_t operand, const std::vector<size_t>& dims);
 
-const TensorType& type_of(const Graph& graph, ValueId value);
 // Types of the op's operands before sharding.
 const TensorType& whole_operand(const LocalForm& form, size_t i);
 const TensorType& whole_result(const LocalForm& form, size_t i);
