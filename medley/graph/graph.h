@@ -126,6 +126,11 @@ std::string_view short_name(const Op& op);
 std::string to_string(Phase phase);      // "forward"
 std::string to_string(InputKind kind);   // "parameter"
 std::string to_string(OutputKind kind);  // "gradient"
+// Requires: the value is present.
+inline const TensorType& type_of(const Graph& graph, ValueId value) {
+  return graph.values.at(static_cast<size_t>(value)).type;
+}
+
 int64_t num_bytes(const TensorType& type, const std::vector<int64_t>& symbol_values);
 
 template <typename Change>
