@@ -1,0 +1,90 @@
+#pragma once
+
+// Collective communications as rounds of messages: pure functions of kind, lengths and devices. The
+// cost model, the emulator, the simulator and the transport for unequal shards all use these. A
+// device enters a round when it has received and sent everything of the round before.
+//
+// The whole of a collective is a range of bytes; a message carries [begin, begin + length) of it:
+//
+//   all-reduce      whole = the buffer                    everybody starts with its own whole, ends
+//   with the sum all-gather      whole = chunk 0, chunk 1, ...         device i starts with chunk
+//   i, ends with the whole reduce-scatter  whole = chunk 0, chunk 1, ...         everybody starts
+//   with its own whole, device i ends with the sum of chunk i all-to-all      whole = block 0->0,
+//   0->1, ..., 1->0,  device i starts with the blocks i->j, ends with the blocks j->i
+//
+// All-gather is the only one that has algorithms of its own for sums: played backwards, with every
+// arrow turned round, it is a reduce-scatter (each device receives a byte once before it passes it
+// on; backwards it sums before it passes on), and all-reduce is the two in a row.
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "medley/base/units.h"
+#include "medley/network/topology.h"
+
+namespace medley {
+
+enum class CollectiveKind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
+
+struct Collective {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  std::vector<int> devices;      // of the cluster; messages name them by their index in here
+  std::vector<int64_t> lengths;  // bytes. all-reduce: {whole}; all-gather, reduce-scatter:
+                                 // [device]; all-to-all: [from * devices + to]
+  int64_t granule = 1;  // no message ends inside an element of so many bytes; divides all lengths
+  bool operator==(const Collective&) const = default;
+};
+
+struct Message {
+  int round = 0;
+  int from = 0, to = 0;  // indices into Collective::devices, never equal
+  int64_t begin = 0;     // of the range of the whole that it carries
+  int64_t length = 0;
+  int64_t bytes = 0;    // on the wire: the length, or more if padded
+  bool reduce = false;  // the receiver adds the range to what it has, else replaces
+  bool operator==(const Message&) const = default;
+};
+
+// Which device is in which node, by index into Collective::devices. All that an algorithm may know
+// of the cluster.
+struct Grouping {
+  std::vector<int> node;  // [device] numbers from 0 in order of first appearance
+};
+Grouping group_by_node(const Collective& collective, const Topology& topology);
+
+struct Algorithm {
+  std::string_view name;
+  std::string_view help;
+  bool for_all_to_all;  // else for the three others
+  bool hierarchical;    // differs from the others only if some but not all devices share a node
+  std::vector<Message> (*messages)(const std::vector<int64_t>& lengths,
+                                   int num_devices,
+                                   int64_t granule,
+                                   const Grouping& grouping);
+};
+const std::vector<Algorithm>& algorithms();
+
+// Returns the messages in order of rounds; none is empty. Requires: algorithm.for_all_to_all fits
+// the kind.
+std::vector<Message> messages(const Algorithm& algorithm,
+                              const Collective& collective,
+                              const Grouping& grouping);
+
+// Returns the time if nothing else uses the network: each round takes, on its slowest message, the
+// latency plus the time of the most loaded link on the way. An upper bound: devices enter rounds
+// one by one in the real run.
+Nanoseconds estimate(std::span<const Message> messages,
+                     const Collective& collective,
+                     const Topology& topology);
+
+struct Choice {
+  const Algorithm* algorithm = nullptr;
+  Nanoseconds time;
+  std::vector<Message> messages;
+};
+// Returns the algorithm with the lowest estimate, the first among equals.
+Choice cheapest(const Collective& collective, const Topology& topology);
+
+}  // namespace medley

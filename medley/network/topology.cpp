@@ -1,0 +1,117 @@
+#include "medley/network/topology.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+bool names(const Network& network, const std::string& pool) {
+  return std::find(network.connects.begin(), network.connects.end(), pool) !=
+         network.connects.end();
+}
+
+bool serves(const Network& network, const std::string& pool) {
+  return (network.inside_node && network.connects.empty()) || names(network, pool);
+}
+
+double narrowest(const Network& network, bool between_pools) {
+  return network.trunk && between_pools ? std::min(*network.trunk, network.bandwidth)
+                                        : network.bandwidth;
+}
+
+}  // namespace
+
+Topology::Topology(const Cluster& cluster) : cluster_(cluster) {
+  const auto& devices = cluster_.devices;
+  int node = -1;
+  for (const Device& device : devices) {
+    node += device.index == 0;
+    nodes_.push_back(node);
+  }
+  for (const Network& network : cluster_.networks) {
+    std::vector<Port> ports(devices.size());
+    for (size_t d = 0; d < devices.size(); ++d) {
+      if (!serves(network, cluster_.pools[static_cast<size_t>(devices[d].pool)].name)) continue;
+      if (!network.inside_node && devices[d].index > 0) {
+        ports[d] = ports[d - 1];
+        continue;
+      }
+      const std::string& name = devices[d].name;
+      const std::string owner = network.inside_node ? name : name.substr(0, name.rfind('/'));
+      ports[d].out = add_link(fmt::format("{}:{}:out", network.name, owner), network.bandwidth);
+      ports[d].in = add_link(fmt::format("{}:{}:in", network.name, owner), network.bandwidth);
+    }
+    ports_.push_back(std::move(ports));
+    Port trunk;
+    if (network.trunk) {
+      trunk.out = add_link(network.name + ":trunk:up", *network.trunk);
+      trunk.in = add_link(network.name + ":trunk:down", *network.trunk);
+    }
+    trunks_.push_back(trunk);
+  }
+}
+
+int Topology::add_link(std::string name, double bandwidth) {
+  links_.push_back({std::move(name), {bandwidth}});
+  return static_cast<int>(links_.size()) - 1;
+}
+
+int Topology::choose_network(int from, int to) const {
+  const bool same_node = node(from) == node(to);
+  const bool between_pools = cluster_.devices[static_cast<size_t>(from)].pool !=
+                             cluster_.devices[static_cast<size_t>(to)].pool;
+  for (const bool inside : {true, false}) {
+    if (inside && !same_node) continue;
+    int best = -1;
+    for (size_t n = 0; n < cluster_.networks.size(); ++n) {
+      const Network& network = cluster_.networks[n];
+      const auto& ports = ports_[n];
+      if (network.inside_node != inside || ports[static_cast<size_t>(from)].out < 0 ||
+          ports[static_cast<size_t>(to)].in < 0)
+        continue;
+      if (best >= 0) {
+        const Network& other = cluster_.networks[static_cast<size_t>(best)];
+        const double mine = narrowest(network, between_pools),
+                     theirs = narrowest(other, between_pools);
+        if (mine < theirs || (mine == theirs && network.latency >= other.latency)) continue;
+      }
+      best = static_cast<int>(n);
+    }
+    if (best >= 0) return best;
+  }
+  return -1;
+}
+
+Path Topology::path(int from, int to) const {
+  MEDLEY_CHECK(from >= 0 && from < num_devices() && to >= 0 && to < num_devices());
+  if (from == to) return {};
+  const int chosen = choose_network(from, to);
+  const Device& a = cluster_.devices[static_cast<size_t>(from)];
+  const Device& b = cluster_.devices[static_cast<size_t>(to)];
+  if (chosen < 0) {
+    const std::string &first = cluster_.pools[static_cast<size_t>(a.pool)].name,
+                      &second = cluster_.pools[static_cast<size_t>(b.pool)].name;
+    const std::string what = node(from) == node(to)
+                                 ? fmt::format("the devices inside a node of pool {}", first)
+                             : first == second ? fmt::format("the nodes of pool {}", first)
+                                               : fmt::format("the pools {} and {}", first, second);
+    throw Error(Blame::kCaller, fmt::format("cluster: no network connects {}", what));
+  }
+  const size_t n = static_cast<size_t>(chosen);
+  const Network& network = cluster_.networks[n];
+  Path path;
+  path.network = chosen;
+  path.latency = to_nanoseconds({network.latency});
+  path.bandwidth = {narrowest(network, a.pool != b.pool)};
+  path.links.push_back(ports_[n][static_cast<size_t>(from)].out);
+  if (network.trunk && a.pool != b.pool)
+    path.links.push_back(a.pool < b.pool ? trunks_[n].out : trunks_[n].in);
+  path.links.push_back(ports_[n][static_cast<size_t>(to)].in);
+  return path;
+}
+
+}  // namespace medley

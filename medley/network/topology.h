@@ -1,0 +1,62 @@
+#pragma once
+
+// The links of a cluster and the path between any two of its devices. Every link has one direction.
+//
+//   same node:        device a --out--> [fabric] --in--> device b           (an `inside: node`
+//   network) other node:       node a --out--> [switch, trunk] --in--> node b        (a `connects`
+//   network; all devices of a node share its port)
+//
+// Knows nothing of time.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "medley/base/units.h"
+#include "medley/cluster/cluster.h"
+
+namespace medley {
+
+struct Link {
+  std::string name;  // "lan:fast/0:out", "lan:trunk:up", "nvlink:fast/0/1:in"
+  BytesPerSecond bandwidth;
+  bool operator==(const Link&) const = default;
+};
+
+struct Path {
+  std::vector<int> links;  // indices into Topology::links(), empty within a device
+  Nanoseconds latency;
+  BytesPerSecond bandwidth;  // of the narrowest link
+  int network = -1;          // index into Cluster::networks
+  bool operator==(const Path&) const = default;
+};
+
+class Topology {
+ public:
+  explicit Topology(const Cluster& cluster);
+
+  const std::vector<Link>& links() const { return links_; }
+  int num_devices() const { return static_cast<int>(cluster_.devices.size()); }
+  const Cluster& cluster() const { return cluster_; }
+  // Returns the path over the fastest network that both devices are on: inside their node if they
+  // share one and it has a fabric. Throws Error(kCaller) naming the pools if there is none.
+  Path path(int from, int to) const;
+  // Returns a number that is equal for the devices of one node.
+  int node(int device) const { return nodes_[static_cast<size_t>(device)]; }
+
+ private:
+  struct Port {
+    int out = -1, in = -1;  // indices into links_
+  };
+  int add_link(std::string name, double bandwidth);
+  int choose_network(int from, int to) const;  // -1: none
+
+  Cluster cluster_;
+  std::vector<Link> links_;
+  std::vector<int> nodes_;                // [device]
+  std::vector<std::vector<Port>> ports_;  // [network][device]
+  std::vector<Port>
+      trunks_;  // [network]: out = towards the later pool, in = towards the earlier one
+};
+
+}  // namespace medley

@@ -1,0 +1,105 @@
+#include "medley/network/topology.h"
+
+#include <gmock/gmock.h>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+using ::testing::ElementsAre;
+
+Cluster two_pools(std::vector<Network> networks) {
+  Cluster cluster;
+  for (const char* name : {"a", "b"}) {
+    NodePool pool;
+    pool.name = name;
+    pool.count = pool.devices_per_node = 2;
+    const int number = static_cast<int>(cluster.pools.size());
+    cluster.pools.push_back(pool);
+    for (int node = 0; node < 2; ++node)
+      for (int index = 0; index < 2; ++index)
+        cluster.devices.push_back(
+            {std::string(name) + "/" + std::to_string(node) + "/" + std::to_string(index),
+             number,
+             node,
+             index});
+  }
+  cluster.networks = std::move(networks);
+  return cluster;
+}
+
+const Network kFabric{"fabric", true, {}, 100e9, 1e-6, std::nullopt};
+const Network kLan{"lan", false, {"a", "b"}, 1e9, 5e-6, std::nullopt};
+
+std::vector<std::string> link_names(const Topology& topology, int from, int to) {
+  std::vector<std::string> names;
+  for (int link : topology.path(from, to).links)
+    names.push_back(topology.links()[static_cast<size_t>(link)].name);
+  return names;
+}
+
+TEST(Topology, FabricInsideANodeSwitchBetweenNodes) {
+  const Topology topology(two_pools({kLan, kFabric}));
+  EXPECT_THAT(link_names(topology, 0, 1), ElementsAre("fabric:a/0/0:out", "fabric:a/0/1:in"));
+  EXPECT_THAT(link_names(topology, 0, 3), ElementsAre("lan:a/0:out", "lan:a/1:in"));
+  EXPECT_THAT(link_names(topology, 1, 6), ElementsAre("lan:a/0:out", "lan:b/1:in"));
+  EXPECT_THAT(link_names(topology, 1, 1), ElementsAre());
+  EXPECT_EQ(topology.path(0, 3).latency, Nanoseconds{5000});
+  EXPECT_EQ(topology.path(0, 1).bandwidth, BytesPerSecond{100e9});
+}
+
+TEST(Topology, TheTrunkIsPassedBetweenPoolsOnlyAndHasTwoDirections) {
+  Network lan = kLan;
+  lan.trunk = 0.5e9;
+  const Topology topology(two_pools({lan}));
+  EXPECT_THAT(link_names(topology, 0, 4), ElementsAre("lan:a/0:out", "lan:trunk:up", "lan:b/0:in"));
+  EXPECT_THAT(link_names(topology, 4, 0),
+              ElementsAre("lan:b/0:out", "lan:trunk:down", "lan:a/0:in"));
+  EXPECT_THAT(link_names(topology, 0, 2), ElementsAre("lan:a/0:out", "lan:a/1:in"));
+  EXPECT_EQ(topology.path(0, 4).bandwidth, BytesPerSecond{0.5e9});
+}
+
+TEST(Topology, TheFastestNetworkOfAPairIsUsed) {
+  Network slow = kLan, fast = kLan, equal = kLan;
+  slow.name = "slow";
+  slow.bandwidth = 0.1e9;
+  fast.name = "fast";
+  fast.connects = {"a"};
+  fast.bandwidth = 9e9;
+  equal.name = "equal";
+  equal.latency = 1e-6;
+  const Topology topology(two_pools({slow, kLan, fast, equal}));
+  EXPECT_THAT(link_names(topology, 0, 2), ElementsAre("fast:a/0:out", "fast:a/1:in"));
+  EXPECT_THAT(link_names(topology, 0, 4), ElementsAre("equal:a/0:out", "equal:b/0:in"));
+}
+
+// A fabric for one pool only; the devices of the other pool's nodes talk through the switch.
+TEST(Topology, AFabricMayBelongToSomePools) {
+  Network fabric = kFabric;
+  fabric.connects = {"b"};
+  const Topology topology(two_pools({fabric, kLan}));
+  EXPECT_THAT(link_names(topology, 0, 1), ElementsAre("lan:a/0:out", "lan:a/0:in"));
+  EXPECT_THAT(link_names(topology, 4, 5), ElementsAre("fabric:b/0/0:out", "fabric:b/0/1:in"));
+}
+
+std::string message(const Topology& topology, int from, int to) {
+  try {
+    topology.path(from, to);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.blame(), Blame::kCaller);
+    return error.what();
+  }
+  return "found";
+}
+
+TEST(Topology, AMissingLinkNamesThePools) {
+  const Topology fabric_only(two_pools({kFabric}));
+  EXPECT_EQ(message(fabric_only, 0, 4), "cluster: no network connects the pools a and b");
+  EXPECT_EQ(message(fabric_only, 0, 2), "cluster: no network connects the nodes of pool a");
+  EXPECT_EQ(message(Topology(two_pools({})), 0, 1),
+            "cluster: no network connects the devices inside a node of pool a");
+}
+
+}  // namespace
+}  // namespace medley
