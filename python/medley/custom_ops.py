@@ -1,14 +1,14 @@
-"""Medley's own operators, as PyTorch sees them: schemas, reference kernels, fake kernels, gradients.
+"""Medley's own operators, as PyTorch sees them: schemas, reference and fake kernels, gradients.
 
 The schemas and the fast kernels live in the C++ extension. Where it is not loaded, the same schemas
-are defined here with kernels in plain PyTorch, so that a graph can be captured and checked without it.
-Fake kernels and gradient formulas always come from here.
+are defined here with kernels in plain PyTorch, so that a graph can be captured and checked without
+it. Fake kernels and gradient formulas always come from here.
 
     attention   q [b, h, s, d], k [b, g, t, d], v [b, g, t, e], bias [b|1, h|1, s, t] or None
-                -> out [b, h, s, e], lse [b, h, s]. h is a multiple of g; query head i reads key head
-                i // (h / g). `causal` masks key j for query i when j > i (aligned at the top left).
-                A row without any key gives zeros and lse = -inf. lse is fp32 (fp64 for fp64 inputs).
-    dropout     element i is kept iff philox(seed, step, site, global index of i) >= p; see `keep_mask`.
+                -> out [b, h, s, e], lse [b, h, s]. h is a multiple of g; query head i reads key
+                head i // (h / g). `causal`: query i sees keys j <= i + t - s. A row without any key
+                gives zeros and lse = -inf. lse is fp32 (fp64 for fp64 inputs).
+    dropout     keeps element i iff philox(seed, step, site, global index of i) >= p: `keep_mask`.
     mean_loss   sum / weight; only the sum has a gradient.
 """
 
@@ -27,8 +27,8 @@ from torch import Tensor
 SCHEMAS: dict[str, str] = {
     "attention": "(Tensor q, Tensor k, Tensor v, Tensor? bias, bool causal, float scale)"
     " -> (Tensor out, Tensor lse)",
-    "attention_backward": "(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor out,"
-    " Tensor lse, bool causal, float scale) -> (Tensor dq, Tensor dk, Tensor dv)",
+    "attention_backward": "(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor? bias,"
+    " Tensor out, Tensor lse, bool causal, float scale) -> (Tensor dq, Tensor dk, Tensor dv)",
     "dropout": "(Tensor x, Tensor rng, float p, int site, int[] sizes, int[] origin, int[] full)"
     " -> Tensor",
     "dropout_backward": "(Tensor grad, Tensor rng, float p, int site, int[] sizes, int[] origin,"
@@ -81,8 +81,8 @@ def philox(rng: Tensor, site: int, block: Tensor) -> tuple[Tensor, Tensor, Tenso
     """Philox4x32-10 (Salmon et al., SC'11) with key (low(seed) ^ site, high(seed)), counter
     (low(block), high(block), low(step), high(step)).
 
-    `rng` is int64 [2], `block` int64 of any shape. Returns four tensors of that shape whose values are
-    unsigned 32-bit numbers held in int64.
+    `rng` is int64 [2], `block` int64 of any shape. Returns four tensors of that shape whose values
+    are unsigned 32-bit numbers held in int64.
     """
     seed, step = rng[0], rng[1]
     key0, key1 = _low32(seed) ^ (site & _MASK32), _high32(seed)
@@ -156,7 +156,7 @@ def _scores(q: Tensor, k: Tensor, bias: Tensor | None, causal: bool, scale: floa
         full = bias.to(wide).expand(b, h, s, t)
         scores = scores + full.reshape(b, g, h // g, s, t)
     if causal:
-        seen = torch.ones(s, t, dtype=torch.bool, device=q.device).tril()
+        seen = torch.ones(s, t, dtype=torch.bool, device=q.device).tril(t - s)
         scores = scores.masked_fill(~seen, -math.inf)
     return scores
 
@@ -308,11 +308,13 @@ def _register() -> torch.library.Library:
     """Defines what the C++ extension has not defined; must follow its import."""
     with contextlib.suppress(ImportError):
         importlib.import_module("medley._runtime")
-    library = torch.library.Library("medley", "FRAGMENT")
+    library = torch.library.Library("medley", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name, schema in SCHEMAS.items():
         if not _is_defined(name):
-            library.define(name + schema)
-            library.impl(name, _KERNELS[name], "CompositeExplicitAutograd")
+            library.define(name + schema)  # type: ignore[no-untyped-call]
+            library.impl(  # type: ignore[no-untyped-call]
+                name, _KERNELS[name], "CompositeExplicitAutograd"
+            )
         torch.library.register_fake(f"medley::{name}", _FAKES[name], lib=library)
     for name, (save, gradient) in _GRADIENTS.items():
         torch.library.register_autograd(

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+import os
 import pathlib
+import re
+import resource
+import time
 from typing import Any
 
 import graph_interpreter
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from zoo import ZOO
 
-from medley import custom_ops
+from medley import custom_ops, models
 from medley.capture import capture_text, substitute
 from medley.capture.batch import read_batch
 from medley.capture.convert import convert
@@ -38,9 +43,7 @@ def make(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
     """Returns a model of the zoo and its batch, in float64."""
     torch.manual_seed(0)
     model, batch = ZOO[name]()
-    return model.double(), {
-        k: t.double() if t.is_floating_point() else t for k, t in batch.items()
-    }
+    return model.double(), {k: t.double() if t.is_floating_point() else t for k, t in batch.items()}
 
 
 def state_of(model: nn.Module) -> dict[str, Tensor]:
@@ -83,3 +86,112 @@ def test_graph_runs_like_eager_at_another_batch_size(name: str) -> None:
     text = capture_text(model, batch, name)
     # The example has four rows; nothing in the graph may know.
     assert_runs_like_eager(model, {k: t[:3] for k, t in batch.items()}, text)
+
+
+def test_a_wrong_graph_is_told_from_a_right_one() -> None:
+    model, batch = make("mlp")
+    text = capture_text(model, batch)
+    wrong = text.replace(", 0) : f64[b, 16] @backward", ", 1) : f64[b, 16] @backward")
+    assert wrong != text
+    with pytest.raises(AssertionError, match="layers"):
+        assert_runs_like_eager(model, batch, wrong)
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt"])
+def test_text_is_the_golden_one(name: str) -> None:
+    model, batch = ZOO[name]()
+    path = GOLDEN / f"{name}.graph"
+    text = capture_text(model, batch, name)
+    if os.environ.get("MEDLEY_GOLDEN") == "write":
+        path.write_text(text)
+    assert text == path.read_text(), "MEDLEY_GOLDEN=write accepts the new text"
+
+
+@pytest.mark.parametrize("name", ["gpt-dropout", "vgg-bn", "moe", "hf-bert"])
+def test_text_does_not_depend_on_the_batch_that_stands_for_it(name: str) -> None:
+    model, example = ZOO[name]()
+    batch = read_batch(example)
+    texts = [convert(trace(model, batch, prime), name).text for prime in (10007, 10061, 9973)]
+    assert texts[0] == texts[1] == texts[2]
+    assert "10007" not in texts[0]
+
+
+@pytest.mark.parametrize("name", ["gpt", "vgg-bn", "hf-llama"])
+def test_real_meta_and_fake_parameters_give_the_same_text(name: str) -> None:
+    model, batch = ZOO[name]()
+    text = capture_text(model, batch)
+    with torch.device("meta"):
+        meta, _ = ZOO[name]()
+    assert all(p.is_meta for p in meta.parameters())
+    assert capture_text(meta, batch) == text
+    with FakeTensorMode():
+        fake, _ = ZOO[name]()
+    assert capture_text(fake, batch) == text
+
+
+def test_model_and_batch_are_left_as_they_were() -> None:
+    model, batch = ZOO["vgg-bn"]()
+    parameters, state = list(model.parameters()), state_of(model)
+    text = capture_text(model, batch)
+    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+    assert all(torch.equal(state[k], t) for k, t in state_of(model).items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert F.cross_entropy.__module__ == "torch.nn.functional"
+    assert model.training
+    assert capture_text(model, batch) == text
+
+
+def test_tied_weights_are_one_parameter_with_the_sum_of_their_gradients() -> None:
+    model, batch = ZOO["gpt"]()
+    lines = capture_text(model, batch).splitlines()
+    assert not [line for line in lines if '"head.weight"' in line]
+    (total,) = (line.split()[-1] for line in lines if 'gradient "tokens.weight"' in line)
+    (made,) = (line for line in lines if line.startswith(f"{total} = "))
+    assert "aten.add.Tensor" in made
+
+
+def test_frozen_parameters_are_buffers_without_gradient() -> None:
+    model, batch = ZOO["mlp"]()
+    model.get_parameter("layers.0.weight").requires_grad_(False)
+    lines = capture_text(model, batch).splitlines()
+    (line,) = (line for line in lines if '"layers.0.weight"' in line)
+    assert " = buffer " in line
+
+
+def test_phases_and_modules_are_on_every_op() -> None:
+    model, batch = ZOO["gpt"]()
+    ops = [line for line in capture_text(model, batch).splitlines() if " @" in line]
+    phases = ["@forward" in op for op in ops]
+    assert phases == sorted(phases, reverse=True)
+    backward = [op for op in ops if "@backward" in op and '@backward ""' not in op]
+    assert len(backward) > 0.9 * (len(phases) - sum(phases))
+    attention = [op for op in ops if "medley.attention" in op]
+    assert [op.split(" @")[1].split(" at ")[0] for op in attention] == [
+        'forward "blocks.0.attention"',
+        'forward "blocks.1.attention"',
+        'backward "blocks.1.attention"',
+        'backward "blocks.0.attention"',
+    ]
+
+
+def test_dropout_sites_are_unequal_and_stable() -> None:
+    model, batch = ZOO["gpt-dropout"]()
+    text = capture_text(model, batch)
+    sites = re.findall(r"medley.dropout.default\(%\d+, %\d+, 0.1, (\d+),", text)
+    assert len(sites) == len(set(sites)) == 7
+    deeper, _ = ZOO["gpt-dropout"](layers=3)
+    longer = capture_text(deeper, batch)
+    assert all(site in longer for site in sites)
+
+
+@pytest.mark.slow
+def test_llama_70b_is_captured_on_meta_in_150_s_and_2_gb() -> None:
+    with torch.device("meta"):
+        model, batch = models.llama("70b", batch=1)
+    model.to(torch.bfloat16)
+    batch = {k: torch.empty(t.shape, dtype=t.dtype, device="meta") for k, t in batch.items()}
+    start = time.monotonic()
+    text = capture_text(model, batch, "llama-70b")
+    assert time.monotonic() - start < 150
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * 1024**2  # KiB
+    assert text.count("medley.attention.default") == 80

@@ -30,14 +30,14 @@ class Capture:
 def capture_full(
     model: nn.Module, example_batch: Any, name: str | None = None, check: bool | None = None
 ) -> Capture:
-    """Captures forward, loss and backward of `model` as graph text with the batch size as the symbol b.
+    """Captures forward, loss and backward of `model` as graph text; the batch size is the symbol b.
 
     The model is called as model(**batch) for a dict, model(*batch) for a tuple or list, else
-    model(batch), and returns a scalar loss, an object or dict with a loss, or (loss sum, weight). Its
-    parameters may be real, on the meta device or fake; the model is left as it was.
+    model(batch), and returns a scalar loss, an object or dict with a loss, or (loss sum, weight).
+    Its parameters may be real, on the meta device or fake; the model is left as it was.
 
-    `check` captures a second time at another batch size and compares, which finds a batch size that the
-    first capture cannot see (B - 1, sqrt(B)); None does so for graphs of less than 2,000 ops.
+    `check` captures a second time at another batch size and compares, which finds a batch size that
+    the first capture cannot see (B - 1, sqrt(B)); None does so for graphs of less than 2,000 ops.
 
     Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured.
     """
@@ -62,14 +62,21 @@ def capture(
 ) -> Any:
     """Returns the training graph of `model` (medley._core.Graph), cleaned by the graph passes.
 
-    See `capture_full` for the arguments and errors. The values of constants, if the model has any, are
-    in the graph's attribute `constants`.
+    See `capture_full` for the arguments and errors. The values of constants, if the model has any,
+    are in the graph's attribute `constants`.
     """
     captured = capture_full(model, example_batch, name, check)
     core = importlib.import_module("medley._core")
-    graph = core.Graph.parse(captured.text).run_passes()
+    graph, _ = core.Graph.parse(captured.text, "<capture>").run_passes()
     if captured.constants:
-        graph.constants = captured.constants
+        try:
+            graph.constants = captured.constants
+        except AttributeError:
+            shapes = [list(value.shape) for value in captured.constants.values()]
+            raise CaptureError(
+                f"the model uses tensors of shapes {shapes} that are no parameters or buffers: "
+                "call register_buffer(name, tensor) for each"
+            ) from None
     return graph
 
 
@@ -81,8 +88,9 @@ def _compare(first: Converted, second: Converted) -> None:
     for one, other in zip(ones, others, strict=False):
         if one != other:
             raise CaptureError(
-                "the graph depends on the batch size in a way that no multiple of it expresses (B - 1, "
-                f"sqrt(B), a loop over the rows): {_described(one)}; at another size {_described(other)}"
+                "the graph depends on the batch size in a way that no multiple of it expresses "
+                f"(B - 1, sqrt(B), a loop over the rows): {_described(one)}; at another size "
+                f"{_described(other)}"
             )
     raise CaptureError("the number of ops depends on the batch size: no loop over the rows, please")
 

@@ -1,4 +1,4 @@
-"""What a batch is: which tensors it has, what they are called, and how the model is called with them."""
+"""What a batch is: its tensors, what they are called, and how the model is called with them."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ class Batch:
 
 
 def read_batch(example: Any) -> Batch:
-    """Returns the tensors of an example batch: a tensor, a tuple or list, or a dict by argument name.
+    """Returns the tensors of a batch: a tensor, a tuple or list, or a dict by argument name.
 
-    Values that are no tensors are passed to the model as they are. Raises CaptureError for anything else.
+    Values that are no tensors are passed to the model as they are. Raises CaptureError for
+    anything else.
     """
     if isinstance(example, Tensor):
         items: list[tuple[str, Any]] = [("0", example)]
@@ -88,7 +89,7 @@ def read_batch(example: Any) -> Batch:
 def loss_of(result: Any) -> Tensor | tuple[Tensor, Tensor]:
     """Returns the loss, or (loss sum, weight), in what a model returned.
 
-    Accepted: a scalar tensor, an object with `.loss`, a dict with "loss", or a tuple of two scalars.
+    Accepted: a scalar tensor, an object with `.loss`, a dict with "loss", or two scalars.
     """
     if isinstance(result, Mapping) and "loss" in result:
         result = result["loss"]

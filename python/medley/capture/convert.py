@@ -150,7 +150,7 @@ class _Writer:
                 buffers.append((self._state_name(source.target), value))
             elif isinstance(what, desc.PlainAOTOutput):
                 loss = value
-        if loss is None:
+        if loss is None or not gradients:
             raise CaptureError("the model returned no loss that depends on its parameters")
         sums = {name: self._sum(name, found) for name, found in gradients.items()}
         self._lines.append(f"output loss {self._id(loss)}")
@@ -176,8 +176,8 @@ class _Writer:
             raise CaptureError(f"{node.target}: a constant that is no tensor")
         if any(size and size % self._prime == 0 for size in value.shape):
             raise CaptureError(
-                f"{node.target}: a constant of shape {list(value.shape)} made outside of the model for "
-                "one batch size: make it a batch input or compute it from x.shape[0]"
+                f"{node.target}: a constant of shape {list(value.shape)} made outside of the model "
+                "for one batch size: make it a batch input or compute it from x.shape[0]"
             )
         return value
 
@@ -221,8 +221,8 @@ class _Writer:
         if _SEEDED in target.tags and not str(target).startswith("aten._scaled_dot"):
             raise self._error(
                 node,
-                "its random numbers depend on how the work is split: use torch.nn.functional.dropout, "
-                "or draw them outside and pass them in the batch",
+                "its random numbers depend on how the work is split: use "
+                "torch.nn.functional.dropout, or draw them outside and pass them in the batch",
             )
         arguments = ", ".join(self._arguments(node, target))
         self._emit(
@@ -306,9 +306,9 @@ class _Writer:
         if holds_batch(value, self._prime):
             raise self._error(
                 node,
-                f"the number {value!r} holds the size of the batch ({self._prime} while capturing): use "
-                "mean() or a loss with reduction='mean', or divide by a tensor that counts the rows, such "
-                "as torch.ones_like(x).sum()",
+                f"the number {value!r} holds the size of the batch ({self._prime} while "
+                "capturing): use mean() or a loss with reduction='mean', or divide by a tensor "
+                "that counts the rows, such as torch.ones_like(x).sum()",
             )
 
     # --- types and sizes ---
@@ -350,8 +350,8 @@ class _Writer:
     # --- phases and modules ---
 
     def _inherit(self, nodes: Sequence[Node]) -> None:
-        """Finds the phase and module of every node; a node without takes its producers', or else its
-        consumers' (gradient accumulation has none)."""
+        """Finds the phase and module of every node; a node without takes its producers', or else
+        its consumers' (gradient accumulation has none)."""
         for node in nodes:
             tag = str(node.meta.get("partitioner_tag", ""))
             if "backward" in tag:

@@ -1,11 +1,11 @@
 """What replaces PyTorch's functions while a model is captured, or run eagerly for comparison.
 
-- mean losses become a sum, a weight made by ops, and `medley::mean_loss`, so that the denominator can be
-  summed over all devices and micro-batches;
+- mean losses become a sum, a weight made by ops, and `medley::mean_loss`, so that the denominator
+  can be summed over all devices and micro-batches;
 - `scaled_dot_product_attention` becomes `medley::attention`, dropout becomes `medley::dropout`.
 
-A torch function mode does not see calls made inside other intercepted functions, and patched attributes
-do not see names imported before; both are in force, each covers the other's blind spot.
+A torch function mode does not see calls made inside other intercepted functions, and patched
+attributes do not see names imported before; both are in force, each covers the other's blind spot.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ def _count(x: Tensor) -> Tensor:
 
 def mean_loss(total: Tensor, weight: Tensor) -> Tensor:
     """Returns total / weight, both []; the weight is summed over the whole global batch first."""
-    return torch.ops.medley.mean_loss(total, weight.detach())  # type: ignore[no-any-return]
+    if weight.requires_grad:
+        weight = weight.detach()
+    return torch.ops.medley.mean_loss(total, weight)  # type: ignore[no-any-return]
 
 
 class Interceptor:
-    """The replacements. `prime` is the captured batch size, None in eager runs; `scope`, if given, is
-    entered around every call of a PyTorch function."""
+    """The replacements. `prime` is the captured batch size, None in eager runs; `scope` is entered
+    around every call of a PyTorch function."""
 
     def __init__(
         self,
@@ -171,10 +173,13 @@ class Interceptor:
                 return original(input, target, **{**given, "reduction": reduction})  # type: ignore[no-any-return]
             total: Tensor = original(input, target, **{**given, "reduction": "sum"})
             if reduction == "batchmean":
-                return mean_loss(total, _count(target[(slice(None), *[0] * (target.dim() - 1))]))
+                rows = target
+                while rows.dim() > 1:
+                    rows = rows.select(-1, 0)
+                return mean_loss(total, _count(rows))
             counted = target
             if input.shape != target.shape:
-                counted = target.expand(torch.broadcast_shapes(input.shape, target.shape))
+                counted = target + torch.zeros_like(input.detach())
             return mean_loss(total, _count(counted))
 
         return loss
@@ -229,8 +234,10 @@ class Interceptor:
         ) -> Tensor:
             if not training or p == 0.0:
                 return input
-            ones = torch.ones_like(input[(..., *[slice(0, 1)] * spatial)])
-            return input * self.dropout(ones, p, training)
+            ones = input.detach()
+            for dim in range(-spatial, 0):
+                ones = ones.narrow(dim, 0, 1)
+            return input * self.dropout(torch.ones_like(ones), p, training)
 
         return dropout
 
@@ -245,7 +252,7 @@ class Interceptor:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """`F.scaled_dot_product_attention` as one op; with dropout or a trained bias as explicit ops."""
+        """`F.scaled_dot_product_attention`: one op; with dropout or a trained bias several."""
         scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
         if query.dim() == 3:
             query, key, value = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
@@ -260,6 +267,11 @@ class Interceptor:
                 f"{list(value.shape)}"
             )
         bias = self._bias(query, key, attn_mask)
+        if is_causal and query.shape[2] != key.shape[2]:
+            # PyTorch aligns the mask at the top left, our op at the bottom right.
+            seen = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+            band = self._bias(query, key, seen)
+            bias, is_causal = band if bias is None or band is None else bias + band, False
         if dropout_p > 0.0 or (bias is not None and bias.requires_grad):
             return self._explicit_attention(query, key, value, bias, dropout_p, is_causal, scale)
         out, _ = torch.ops.medley.attention(query, key, value, bias, is_causal, scale)
@@ -305,7 +317,7 @@ class Interceptor:
     # --- pooling ---
 
     def adaptive_pool(self, spatial: int) -> Callable[..., Tensor]:
-        """Returns the replacement of `F.adaptive_avg_pool<spatial>d`: a mean where the output is 1."""
+        """Returns the replacement of `F.adaptive_avg_pool<spatial>d`: a mean if the output is 1."""
         name = f"adaptive_avg_pool{spatial}d"
 
         def pool(input: Tensor, output_size: Any) -> Tensor:
@@ -370,7 +382,7 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
             patch(F, name, replacement)
         masking = sys.modules.get("transformers.masking_utils")
         if masking is not None:
-            # Both look into values of masks; under fake tensors there are none (facts: GPT-2, BERT).
+            # Both look into the values of masks; fake tensors have none.
             if hasattr(masking, "is_tracing"):
                 patch(masking, "is_tracing", lambda *_: True)
             if hasattr(masking, "find_packed_sequence_indices"):

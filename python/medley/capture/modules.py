@@ -47,7 +47,7 @@ class ModuleStack:
         self._paths: list[str] = []
         self._open: list[AbstractContextManager[None]] = []
         self._calls: dict[str, int] = {}
-        self.last = ""
+        self.failed = ""
 
     @property
     def path(self) -> str:
@@ -66,7 +66,6 @@ class ModuleStack:
         if not self._paths:
             self._calls.clear()
         self._paths.append(path)
-        self.last = path
         if self._enter is not None:
             scope = self._enter(path)
             scope.__enter__()
@@ -79,7 +78,8 @@ class ModuleStack:
             self._open.pop().__exit__(None, None, None)
 
     def clear(self) -> None:
-        """Ends whatever an exception left running."""
+        """Ends whatever an exception left running; `failed` is then the innermost of it."""
+        self.failed = self.path
         while self._paths:
             self.pop()
 

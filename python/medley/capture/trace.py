@@ -32,8 +32,8 @@ _HINTS = {
     "aten.nonzero": "torch.where(mask, x, y) or multiplying by the mask keeps the shape",
     "aten.index": "torch.where(mask, x, y) or multiplying by the mask keeps the shape",
     "aten.masked_select": "torch.where(mask, x, y) or multiplying by the mask keeps the shape",
-    "aten._local_scalar_dense": "keep the value a tensor: no .item(), float(), int(), bool() or `if` of it",
-    "aten.item": "keep the value a tensor: no .item(), float(), int(), bool() or `if` of it",
+    "aten._local_scalar_dense": "keep it a tensor: no .item(), float(), int(), bool(), `if` of it",
+    "aten.item": "keep it a tensor: no .item(), float(), int(), bool(), `if` of it",
     "aten.is_nonzero": "use torch.where instead of an `if` of a tensor",
     "aten.equal": "use (a == b).all() as a tensor and torch.where",
     "aten.repeat_interleave": "pass output_size=, or repeat by a number",
@@ -44,7 +44,7 @@ _HINTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """A traced graph and what its placeholders mean. `batch` holds one name per batch input, by index."""
+    """A traced graph and what its placeholders mean. `batch`: names of the batch inputs."""
 
     module: torch.fx.GraphModule
     prime: int
@@ -54,7 +54,7 @@ class Traced:
 
 
 class _Root(nn.Module):
-    """The model behind a call by position: the random state first, then the tensors of the batch."""
+    """The model behind a call by position: first the random state, then the batch's tensors."""
 
     def __init__(self, model: nn.Module, batch: Batch, interceptor: Interceptor) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class _Root(nn.Module):
 
 
 def choose_primes(model: nn.Module, batch: Batch, count: int) -> list[int]:
-    """Returns primes that divide no size of the model or of the batch, to stand for the batch size."""
+    """Returns primes that divide no size of the model or the batch, to stand for the batch size."""
     sizes = {size for tensor in batch.tensors for size in tensor.shape}
     for tensor in (*model.parameters(), *model.buffers()):
         sizes.update(tensor.shape)
@@ -138,6 +138,9 @@ def _fake_state(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
     """Replaces parameters and buffers by fake cpu tensors inside the block; ties stay ties."""
     fakes: dict[int, Tensor] = {}
     replaced: list[tuple[dict[str, Any], str, Any]] = []
+    stores: list[dict[str, Any]] = []
+    for module in model.modules():
+        stores += [module._parameters, module._buffers]
 
     def fake(tensor: Tensor) -> Tensor:
         with mode, torch.no_grad():
@@ -149,15 +152,14 @@ def _fake_state(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
         return empty
 
     try:
-        for module in model.modules():
-            for store in (module._parameters, module._buffers):
-                for name, tensor in list(store.items()):
-                    if tensor is None:
-                        continue
-                    if id(tensor) not in fakes:
-                        fakes[id(tensor)] = fake(tensor)
-                    replaced.append((store, name, tensor))  # type: ignore[arg-type]
-                    store[name] = fakes[id(tensor)]  # type: ignore[assignment]
+        for store in stores:
+            for name, tensor in list(store.items()):
+                if tensor is None:
+                    continue
+                if id(tensor) not in fakes:
+                    fakes[id(tensor)] = fake(tensor)
+                replaced.append((store, name, tensor))
+                store[name] = fakes[id(tensor)]
         yield
     finally:
         for store, name, tensor in replaced:
@@ -187,7 +189,7 @@ def _source(error: BaseException) -> str:
 
 
 def _placed(message: str, error: BaseException, modules: ModuleStack) -> str:
-    where = [f"module {modules.last!r}"] if modules.last else []
+    where = [f"module {modules.failed!r}"] if modules.failed else []
     source = _source(error)
     if source:
         where.append(source)
@@ -208,7 +210,7 @@ def _explain(error: Exception, modules: ModuleStack, prime: int) -> str:
             "make the shapes depend on the sizes of the batch only",
         )
         return _placed(
-            f"{name}: its result depends on the values in the batch, so that it has no fixed shape: {hint}",
+            f"{name}: a shape or a number depends on the values in the batch: {hint}",
             error,
             modules,
         )

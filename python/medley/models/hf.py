@@ -1,4 +1,4 @@
-"""Models of the transformers package with random weights: GPT-2, Llama, BERT, ViT, or any config."""
+"""Models of the transformers package, random weights: GPT-2, Llama, BERT, ViT, or any config."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def llama(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Te
 
 
 def bert(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Returns BERT (masked language model, padded batch). Overrides: fields of BertConfig, batch."""
+    """Returns BERT (masked language model, padded). Overrides: fields of BertConfig, batch."""
     return _make("bert", size, overrides)
 
 

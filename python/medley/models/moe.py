@@ -1,8 +1,8 @@
 """A masked language model with mixtures of experts after GShard (https://arxiv.org/abs/2006.16668).
 
-Every second layer's feed-forward is a set of experts. Each token goes to its two best experts, as far as
-those have room: an expert takes a fixed number of tokens of every row, so that all shapes are static and
-rows stay independent. This is the model that HAP evaluates.
+Every second layer's feed-forward is a set of experts. Each token goes to its two best experts, as
+far as those have room: an expert takes a fixed number of tokens of every row, so that all shapes
+are static and rows stay independent. This is the model that HAP evaluates.
 """
 
 from __future__ import annotations
@@ -121,14 +121,16 @@ class MoE(nn.Module):
         """input_ids, labels i64 [b, s]; labels of -100 do not count."""
         places = torch.arange(input_ids.shape[1], device=input_ids.device)
         x = self.tokens(input_ids) + self.positions(places)
-        loads = []
+        loads: list[Tensor] = []
         for layer in self.layers:
             x, load = layer(x)
             if load is not None:
                 loads.append(load)
         logits = self.head(self.norm(x))
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-        return loss + self.balance * sum(load.mean() for load in loads)
+        for load in loads:
+            loss = loss + self.balance * load.mean()
+        return loss
 
 
 def moe(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:

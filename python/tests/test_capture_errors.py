@@ -1,0 +1,212 @@
+"""What cannot be captured is refused in one sentence: op, module, line and a rewrite."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from medley.capture import CaptureError, capture_text
+
+
+class Body(nn.Module):
+    """A linear layer in a submodule, and what a test wants done with its output."""
+
+    def __init__(self, body: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.inner = Inner(body)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.inner(x)
+
+
+class Inner(nn.Module):
+    def __init__(self, body: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.body = body
+
+    def forward(self, x: Tensor) -> Any:
+        return self.body(self.linear(x))
+
+
+X = torch.randn(4, 8)
+
+
+def refuse(body: Callable[[Tensor], Any], *expected: str, batch: Any = X) -> str:
+    """Returns the message of the refusal, which holds all of `expected`."""
+    with pytest.raises(CaptureError) as caught:
+        capture_text(Body(body), batch)
+    message = str(caught.value)
+    for part in expected:
+        assert part in message, message
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+    assert isinstance(caught.value, ValueError)
+    return message
+
+
+def line_of(function: Callable[..., Any], text: str) -> str:
+    lines, first = inspect.getsourcelines(function)
+    return f"{__file__}:{first + next(i for i, line in enumerate(lines) if text in line)}"
+
+
+# --- shapes and numbers that depend on values -----------------------------------------------------
+
+
+def branch(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        return x.sum()
+    return -x.sum()
+
+
+def select(x: Tensor) -> Tensor:
+    return x[x > 0].sum()
+
+
+def nonzero(x: Tensor) -> Tensor:
+    return x.sum() * len(torch.nonzero(x))
+
+
+def item(x: Tensor) -> Tensor:
+    return x.sum() * x.max().item()
+
+
+@pytest.mark.parametrize(
+    ("body", "op", "text"),
+    [
+        (branch, "aten._local_scalar_dense", "if x.sum()"),
+        (select, "aten.", "x[x > 0]"),
+        (nonzero, "aten.nonzero", "torch.nonzero(x)"),
+        (item, "aten._local_scalar_dense", "x.max()"),
+    ],
+)
+def test_data_dependence_names_op_module_line_and_rewrite(
+    body: Callable[[Tensor], Tensor], op: str, text: str
+) -> None:
+    message = refuse(body, op, "module 'inner'", line_of(body, text))
+    assert (
+        "keep it a tensor" in message or "torch.where(mask" in message or "torch.where" in message
+    )
+
+
+# --- batch sizes that are baked in ---------------------------------------------------------------
+
+
+def divide(x: Tensor) -> Tensor:
+    return x.sum() / x.shape[0]
+
+
+def divide_by_elements(x: Tensor) -> Tensor:
+    return x.sum() / (x.numel() * 3)
+
+
+def scale(x: Tensor) -> Tensor:
+    return (x * (1.0 / x.shape[0])).sum()
+
+
+def add_rows(x: Tensor) -> Tensor:
+    return (x + x.shape[0]).sum()
+
+
+def minus_one(x: Tensor) -> Tensor:
+    return x.sum() / (x.shape[0] - 1)
+
+
+def root(x: Tensor) -> Tensor:
+    return x.sum() / x.shape[0] ** 0.5
+
+
+@pytest.mark.parametrize("body", [divide, divide_by_elements, scale, add_rows])
+def test_a_literal_that_holds_the_batch_names_op_module_line_and_rewrite(
+    body: Callable[[Tensor], Tensor],
+) -> None:
+    where = line_of(body, "return").rpartition("/")[2]
+    refuse(body, "aten.", "module 'inner'", where, "size of the batch", "ones_like")
+
+
+@pytest.mark.parametrize("body", [minus_one, root])
+def test_a_second_capture_finds_other_functions_of_the_batch(
+    body: Callable[[Tensor], Tensor],
+) -> None:
+    where = line_of(body, "return").rpartition("/")[2]
+    refuse(body, "aten.div.Tensor", '"inner"', where, "B - 1")
+
+
+def test_a_loop_over_the_rows_is_refused() -> None:
+    refuse(lambda x: sum(x[i].sum() for i in range(x.shape[0] // 5004)), "a loop over the rows")
+
+
+def test_a_constant_made_for_one_batch_size_is_refused() -> None:
+    constant = torch.arange(4.0).unsqueeze(1)
+    refuse(lambda x: (x * constant).sum(), "module 'inner'", "x.shape[0]")
+
+
+def test_a_fixed_batch_in_a_view_is_refused() -> None:
+    refuse(lambda x: x.view(4, 2, 4).sum(), "module 'inner'", "x.shape[0]")
+
+
+def test_random_numbers_that_depend_on_the_split_are_refused() -> None:
+    refuse(lambda x: (x + torch.randn_like(x)).sum(), "randn_like", "module 'inner'", "dropout")
+
+
+# --- losses and batches ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x: x,
+        lambda x: None,
+        lambda x: {"logits": x},
+        lambda x: (x, x),
+        lambda x: x.sum().long(),
+        lambda x: x.sum().item,
+    ],
+)
+def test_a_model_without_a_loss_is_refused(body: Callable[[Tensor], Any]) -> None:
+    refuse(body, "the model returned no loss")
+
+
+def test_a_loss_that_needs_no_parameter_is_refused() -> None:
+    refuse(lambda x: x.detach().sum(), "depends on its parameters")
+
+
+@pytest.mark.parametrize("batch", [None, 3, "text", {}, (), {1: X}, [[X]], torch.tensor(1.0)])
+def test_a_batch_of_another_type_is_refused(batch: Any) -> None:
+    refuse(lambda x: x.sum(), "example batch: ", batch=batch)
+
+
+def test_an_error_of_the_model_names_module_and_line() -> None:
+    def wrong(x: Tensor) -> Tensor:
+        return (x @ torch.ones(3, 3)).sum()
+
+    refuse(wrong, "module 'inner'", line_of(wrong, "return"), "RuntimeError")
+
+
+def test_changing_the_batch_in_place_is_refused() -> None:
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x.add_(1)
+            return self.linear(x).sum()  # type: ignore[no-any-return]
+
+    with pytest.raises(CaptureError, match="in place"):
+        capture_text(InPlace(), X)
+
+
+def test_a_model_is_left_as_it_was_after_an_error() -> None:
+    model = Body(select)
+    parameters = list(model.parameters())
+    with pytest.raises(CaptureError):
+        capture_text(model, X)
+    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+    assert not model._forward_hooks
+    assert F.mse_loss.__module__ == "torch.nn.functional"
