@@ -106,6 +106,125 @@ std::vector<ValueId> expand_log_softmax_backward(Graph& graph, const Op& op) {
   return softmax_backward(graph, op, true);
 }
 
+// Batch norm over [n, c, ...], n split: means over n and the dims behind c. Statistics keep their
+// dims: [1, c, 1, 1].
+class BatchNorm {
+ public:
+  BatchNorm(Graph& graph, const Op& op, ValueId x)
+      : out(graph, op),
+        inside(compute_dtype(type_of(graph, x).dtype)),
+        x_type(type_of(graph, x)),
+        channels(x_type.shape.at(1)) {
+    per_channel.assign(x_type.shape.size(), Size(1));
+    per_channel[1] = channels;
+    for (size_t d = 0; d < x_type.shape.size(); ++d)
+      if (d != 1) reduced.emplace_back(static_cast<int64_t>(d));
+  }
+
+  ValueId mean(ValueId x) { return reduce("aten.mean.dim", x, true); }
+  ValueId sum(ValueId x) { return reduce("aten.sum.dim_IntList", x, false); }
+  ValueId scale(ValueId x, double factor) {
+    return out.add("aten.mul.Scalar", {ValueArgument{x}, factor}, out.type(x));
+  }
+  ValueId plus(ValueId x, Argument y) {
+    return out.add("aten.add.Tensor", {ValueArgument{x}, std::move(y), Size(1)}, out.type(x));
+  }
+  ValueId plus(ValueId x, ValueId y) { return plus(x, ValueArgument{y}); }
+  // [c] -> [1, c, 1, 1] and back, in the dtype of the computation or another.
+  ValueId wide(ValueId x) { return view(out.cast(x, inside), per_channel); }
+  ValueId flat(ValueId x, DType dtype) { return out.cast(view(x, {channels}), dtype); }
+  // N / (N - 1), N the elements of a channel over all devices.
+  ValueId unbiased_factor() {
+    Size behind(1);
+    for (size_t d = 2; d < x_type.shape.size(); ++d) behind = behind * x_type.shape[d];
+    const NoneArgument none;
+    const std::vector<Size> rows = {x_type.shape[0]};
+    const auto each = static_cast<double>(behind.coefficient);
+    const ValueId ones =
+        out.add("aten.full.default", {rows, each, inside, none, none, none}, {inside, rows});
+    const ValueId count = out.add("aten.sum.default", {ValueArgument{ones}, none}, {inside, {}});
+    return out.divide(count, plus(count, Argument(-1.0)));
+  }
+
+  Expansion out;
+  DType inside;
+  TensorType x_type;
+  Size channels;
+
+ private:
+  ValueId reduce(std::string name, ValueId x, bool keeps) {
+    return out.add(std::move(name),
+                   {ValueArgument{x}, reduced, keeps, NoneArgument{}},
+                   {inside, keeps ? per_channel : std::vector<Size>{channels}});
+  }
+  ValueId view(ValueId x, const std::vector<Size>& shape) {
+    return out.add("aten.view.default", {ValueArgument{x}, shape}, {out.type(x).dtype, shape});
+  }
+
+  std::vector<Size> per_channel, reduced;
+};
+
+ValueId operand_at(const Op& op, size_t argument) {
+  const auto* value = std::get_if<ValueArgument>(&op.arguments.at(argument));
+  return value ? value->value : kNone;
+}
+
+// (x, weight?, bias?, mean, var, training, momentum, eps) -> y, mean, rstd, running mean, running
+// var
+std::vector<ValueId> expand_batch_norm(Graph& graph, const Op& op) {
+  const ValueId x_in = operand_at(op, 0);
+  BatchNorm norm(graph, op, x_in);
+  Expansion& out = norm.out;
+  const ValueId x = out.cast(x_in, norm.inside);
+  const ValueId mean = norm.mean(x);
+  const ValueId centred = out.subtract(x, mean);
+  const ValueId variance = norm.mean(out.multiply(centred, centred));
+  const ValueId rstd =
+      out.unary("aten.rsqrt.default", norm.plus(variance, Argument(number(op, 7).value())));
+  ValueId y = out.multiply(centred, rstd);
+  if (const ValueId weight = operand_at(op, 1); weight != kNone)
+    y = out.multiply(y, norm.wide(weight));
+  if (const ValueId bias = operand_at(op, 2); bias != kNone) y = norm.plus(y, norm.wide(bias));
+
+  const double momentum = number(op, 6).value();
+  const auto running = [&](ValueId before, ValueId now) {
+    const ValueId kept = norm.scale(before, 1 - momentum);
+    return norm.plus(kept, norm.scale(norm.flat(now, out.type(before).dtype), momentum));
+  };
+  const auto type = [&](size_t j) { return type_of(graph, op.results.at(j)).dtype; };
+  const ValueId y_out = out.cast(y, type(0));
+  const ValueId saved_mean = norm.flat(mean, type(1)), saved_rstd = norm.flat(rstd, type(2));
+  const ValueId running_mean = running(operand_at(op, 3), mean);
+  const ValueId unbiased = out.multiply(variance, norm.unbiased_factor());
+  return {y_out, saved_mean, saved_rstd, running_mean, running(operand_at(op, 4), unbiased)};
+}
+
+// With z = (x - mean) rstd: dx = (g - mean(g) - z mean(g z)) rstd weight, dweight = sum(g z), dbias
+// = sum(g)
+std::vector<ValueId> expand_batch_norm_backward(Graph& graph, const Op& op) {
+  const ValueId x_in = operand_at(op, 1);
+  BatchNorm norm(graph, op, x_in);
+  Expansion& out = norm.out;
+  const ValueId g = out.cast(operand_at(op, 0), norm.inside);
+  const ValueId rstd = norm.wide(operand_at(op, 6));
+  const ValueId centred = out.subtract(out.cast(x_in, norm.inside), norm.wide(operand_at(op, 5)));
+  const ValueId z = out.multiply(centred, rstd);
+  const ValueId gz = out.multiply(g, z);
+  std::vector<ValueId> results(3, kNone);
+  if (op.results.at(0) != kNone) {
+    ValueId dx = out.subtract(out.subtract(g, norm.mean(g)), out.multiply(z, norm.mean(gz)));
+    dx = out.multiply(dx, rstd);
+    if (const ValueId weight = operand_at(op, 2); weight != kNone)
+      dx = out.multiply(dx, norm.wide(weight));
+    results[0] = out.cast(dx, type_of(graph, op.results[0]).dtype);
+  }
+  if (op.results.at(1) != kNone)
+    results[1] = out.cast(norm.sum(gz), type_of(graph, op.results[1]).dtype);
+  if (op.results.at(2) != kNone)
+    results[2] = out.cast(norm.sum(g), type_of(graph, op.results[2]).dtype);
+  return results;
+}
+
 struct Row {
   std::string_view op;
   std::vector<ValueId> (*expand)(Graph&, const Op&);
@@ -113,6 +232,8 @@ struct Row {
 constexpr Row kExpansions[] = {
     {"aten._softmax.default", expand_softmax},
     {"aten._log_softmax.default", expand_log_softmax},
+    {"aten._native_batch_norm_legit_functional.default", expand_batch_norm},
+    {"aten.native_batch_norm_backward.default", expand_batch_norm_backward},
     {"aten._softmax_backward_data.default", expand_softmax_backward},
     {"aten._log_softmax_backward_data.default", expand_log_softmax_backward},
 };

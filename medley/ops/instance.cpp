@@ -57,6 +57,70 @@ Instance InstanceBuilder::finish(std::vector<std::vector<int>> linear) {
   return std::move(instance_);
 }
 
+namespace {
+
+class InstancePrinter {
+ public:
+  InstancePrinter(const Instance& instance, const std::vector<std::string>& symbols)
+      : instance_(instance), symbols_(symbols), shown_(instance.labels.size()) {}
+
+  std::string print() {
+    for (size_t i = 0; i < instance_.operands.size(); ++i) {
+      if (i > 0) text_ += ", ";
+      if (instance_.shape_only[i]) text_ += "#";
+      tensor(instance_.operands[i]);
+    }
+    text_ += " ->";
+    for (size_t j = 0; j < instance_.results.size(); ++j) {
+      text_ += j > 0 ? ", " : " ";
+      tensor(instance_.results[j]);
+      for (size_t l = 0; l < instance_.labels.size(); ++l) {
+        if (instance_.absent[j][l] == Absent::kSum) continue;
+        text_ += instance_.absent[j][l] == Absent::kMax ? " ^" : " =";
+        text_ += instance_.labels[l].name;
+      }
+    }
+    for (size_t g = 0; g < instance_.linear.size(); ++g)
+      text_ += fmt::format("{}{{{}}}", g == 0 ? " " : "", fmt::join(instance_.linear[g], "+"));
+    return text_;
+  }
+
+ private:
+  void tensor(const std::vector<std::vector<int>>& dims) {
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (d > 0) text_ += " ";
+      if (dims[d].empty()) text_ += "1";
+      if (dims[d].size() > 1) text_ += "(";
+      for (size_t k = 0; k < dims[d].size(); ++k) {
+        if (k > 0) text_ += " ";
+        label(static_cast<size_t>(dims[d][k]));
+      }
+      if (dims[d].size() > 1) text_ += ")";
+    }
+  }
+
+  void label(size_t id) {
+    const Label& label = instance_.labels.at(id);
+    text_ += label.name;
+    if (shown_[id]) return;
+    shown_[id] = true;
+    text_ += "=" + medley::to_string(label.size, symbols_);
+    text_ += label.composite ? "%" : label.locked ? "!" : "";
+    if (label.select) text_ += "~";
+  }
+
+  const Instance& instance_;
+  const std::vector<std::string>& symbols_;
+  std::vector<bool> shown_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string to_string(const Instance& instance, const std::vector<std::string>& symbols) {
+  return InstancePrinter(instance, symbols).print();
+}
+
 bool is_none(const Op& op, size_t argument) {
   return argument >= op.arguments.size() ||
          std::holds_alternative<NoneArgument>(op.arguments[argument]);

@@ -44,6 +44,10 @@ class InstanceBuilder {
   Instance instance_;
 };
 
+// Returns the instance as a line of pattern.h with sizes: "d0=b d1=3! d2=4, ... -> ...  {0}". A
+// label shows its size and marks where it stands first.
+std::string to_string(const Instance& instance, const std::vector<std::string>& symbols);
+
 // Arguments of an op by position. `dim` counts from the front whatever the sign; nothing for none
 // or of another kind.
 bool is_none(const Op& op, size_t argument);

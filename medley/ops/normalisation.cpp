@@ -88,6 +88,26 @@ std::optional<Instance> rms_norm_backward(const Graph& graph, const Op& op) {
                      op);
 }
 
+// _native_batch_norm_legit_functional(x, weight?, bias?, mean, var, training, momentum, eps):
+// statistics of the batch, or those given, which leave the rows alone.
+std::optional<Instance> batch_norm(const Graph& graph, const Op& op) {
+  return instantiate(flag(op, 5) ? "n% c x..!, c?, c?, c, c -> n c x.., c, c, c, c"
+                                 : "n c x.., c?, c?, c, c -> n c x.., _, _, c, c",
+                     "",
+                     graph,
+                     op);
+}
+
+// native_batch_norm_backward(grad, x, weight?, mean?, var?, saved mean?, saved rstd?, train, eps,
+// mask)
+std::optional<Instance> batch_norm_backward(const Graph& graph, const Op& op) {
+  return instantiate(flag(op, 7) ? "n% c x..!, n c x.., c?, c?, c?, c?, c? -> n c x.., c, c"
+                                 : "n c x.., n c x.., c?, c?, c?, _?, _? -> n c x.., c, c",
+                     "{0}",
+                     graph,
+                     op);
+}
+
 // native_group_norm(x, weight, bias, N, C, HxW, group, eps) and its backward: counts of the shard.
 template <size_t k_count>
 void group_norm_local(Op& local, const LocalForm& form) {
@@ -111,6 +131,8 @@ std::vector<Rule> normalisation_rules() {
       {"aten.native_layer_norm_backward.default", "", "", nullptr, layer_norm_backward},
       {"aten._fused_rms_norm.default", "", "", nullptr, rms_norm},
       {"aten._fused_rms_norm_backward.default", "", "", nullptr, rms_norm_backward},
+      {"aten._native_batch_norm_legit_functional.default", "", "", nullptr, batch_norm},
+      {"aten.native_batch_norm_backward.default", "", "", nullptr, batch_norm_backward},
       {"aten.native_group_norm.default",
        "n (g h!) x..!, (g h)?, (g h)? -> n (g h) x.., n g, n g",
        "",

@@ -86,7 +86,7 @@ const Rule* find_rule(std::string_view op);
 std::optional<Instance> instantiate(const Graph& graph, const Op& op);
 
 // Replaces an op with a composite label by ops of its own meaning whose label is not locked (max, sum and their partial results are all-reduced
-// by whoever shards them). Appends to `graph`, returns the results. Requires: the op's instance has a composite label.
+// by whoever shards them). Appends to `graph`, returns the results (kNone for one that is None). Requires: the op's instance has a composite label.
 bool has_expansion(std::string_view op);
 std::vector<ValueId> expand(Graph& graph, const Op& op);
 
