@@ -20,7 +20,11 @@ constexpr int kAxis = 0;  // plans with a second axis are refused by verify(plan
 
 class Completer {
  public:
-  Completer(const Prepared& prepared, const Factors& factors, const Plan& plan, const Pipeline& pipeline, const Stage& stage)
+  Completer(const Prepared& prepared,
+            const Factors& factors,
+            const Plan& plan,
+            const Pipeline& pipeline,
+            const Stage& stage)
       : graph_(prepared.graph), names_(prepared.names), factors_(factors), stage_(stage) {
     result_.parts = parts_of(plan, pipeline);
     for (const Part& part : result_.parts) result_.part_names.push_back(part.name);
@@ -42,8 +46,12 @@ class Completer {
   }
 
  private:
-  const AxisState& state(ValueId value) const { return result_.states[static_cast<size_t>(value)][kAxis]; }
-  const TensorType& type(ValueId value) const { return graph_.values[static_cast<size_t>(value)].type; }
+  const AxisState& state(ValueId value) const {
+    return result_.states[static_cast<size_t>(value)][kAxis];
+  }
+  const TensorType& type(ValueId value) const {
+    return graph_.values[static_cast<size_t>(value)].type;
+  }
 
   void set_state(ValueId value, const AxisState& state) {
     result_.states[static_cast<size_t>(value)] = {state};
@@ -60,32 +68,52 @@ class Completer {
   // An entry that matches no op would be dropped in silence.
   void check_names() const {
     for (const auto& [pattern, text] : stage_.ops)
-      if (std::none_of(names_.begin(), names_.end(), [&, p = &pattern](const std::string& name) { return matches(*p, name); }))
-        throw Error(Blame::kCaller, fmt::format("plan: ops[\"{}\"]: matches no op of the graph", pattern));
+      if (std::none_of(names_.begin(), names_.end(), [&, p = &pattern](const std::string& name) {
+            return matches(*p, name);
+          }))
+        throw Error(Blame::kCaller,
+                    fmt::format("plan: ops[\"{}\"]: matches no op of the graph", pattern));
   }
 
   AxisState parse_state(ValueId value, const std::string& text, const std::string& place) const {
     const auto parsed = parse_state_text(text);
-    if (!parsed) throw Error(Blame::kCaller, fmt::format("plan: {}: found \"{}\", expected {}", place, text, kStateForms));
+    if (!parsed)
+      throw Error(Blame::kCaller,
+                  fmt::format("plan: {}: found \"{}\", expected {}", place, text, kStateForms));
     const StateText& wanted = (*parsed)[kAxis];
     if (wanted.kind == StateText::Kind::kPartialSum)
-      throw Error(Blame::kCaller, fmt::format("plan: {}: found \"P\": nothing is stored as a partial sum", place));
+      throw Error(Blame::kCaller,
+                  fmt::format("plan: {}: found \"P\": nothing is stored as a partial sum", place));
     if (wanted.kind == StateText::Kind::kReplicated) return replicated();
     const auto& dims = factors_.values[static_cast<size_t>(value)];
     if (wanted.dim < 0 || wanted.dim >= static_cast<int>(dims.size()))
-      throw Error(Blame::kCaller, fmt::format("plan: {}: found dim {}, expected less than {}", place, wanted.dim, dims.size()));
+      throw Error(
+          Blame::kCaller,
+          fmt::format(
+              "plan: {}: found dim {}, expected less than {}", place, wanted.dim, dims.size()));
     const auto& factors = dims[static_cast<size_t>(wanted.dim)];
     if (wanted.factor < 0 || wanted.factor >= static_cast<int>(factors.size()))
-      throw Error(Blame::kCaller, fmt::format("plan: {}: found factor {} of dim {}, which has {}", place, wanted.factor, wanted.dim, factors.size()));
+      throw Error(Blame::kCaller,
+                  fmt::format("plan: {}: found factor {} of dim {}, which has {}",
+                              place,
+                              wanted.factor,
+                              wanted.dim,
+                              factors.size()));
     const int part = part_index(wanted.part, place);
-    const Size& size = factors_.extent_sizes[static_cast<size_t>(factors[static_cast<size_t>(wanted.factor)])];
+    const Size& size =
+        factors_.extent_sizes[static_cast<size_t>(factors[static_cast<size_t>(wanted.factor)])];
     if ((part == rows_) != (size == Size::of(0)))
-      throw Error(Blame::kCaller, fmt::format("plan: {}: the part \"rows\" and the batch go together, and only they do", place));
+      throw Error(
+          Blame::kCaller,
+          fmt::format("plan: {}: the part \"rows\" and the batch go together, and only they do",
+                      place));
     return sharded(position_of(factors_, value, wanted.dim, wanted.factor), part);
   }
 
   AxisState input_state(const Input& input) {
-    const auto named = [&](const std::map<std::string, std::string>& texts, const char* field, const std::string& name) -> std::optional<AxisState> {
+    const auto named = [&](const std::map<std::string, std::string>& texts,
+                           const char* field,
+                           const std::string& name) -> std::optional<AxisState> {
       const std::string* text = find_choice(texts, name);
       if (!text) return std::nullopt;
       return parse_state(input.value, *text, fmt::format("{}[\"{}\"]", field, name));
@@ -98,10 +126,15 @@ class Completer {
         updates_[input.name] = update.value_or(stored);
         return stored;
       }
-      case InputKind::kBuffer: return stored_[{InputKind::kBuffer, input.name}] = named(stage_.states, "states", input.name).value_or(replicated());
-      case InputKind::kState: return updates_.at(input.name.substr(input.name.find(':') + 1));
-      case InputKind::kScalar: return replicated();
-      case InputKind::kBatch: return named(stage_.batch, "batch", input.name).value_or(batch_state(input.value));
+      case InputKind::kBuffer:
+        return stored_[{InputKind::kBuffer, input.name}] =
+                   named(stage_.states, "states", input.name).value_or(replicated());
+      case InputKind::kState:
+        return updates_.at(input.name.substr(input.name.find(':') + 1));
+      case InputKind::kScalar:
+        return replicated();
+      case InputKind::kBatch:
+        return named(stage_.batch, "batch", input.name).value_or(batch_state(input.value));
     }
     return replicated();
   }
@@ -111,17 +144,23 @@ class Completer {
     if (rows_ < 0) return replicated();
     const std::vector<ExtentId> flat = flat_factors(factors_, value);
     for (size_t p = 0; p < flat.size(); ++p)
-      if (factors_.extent_sizes[static_cast<size_t>(flat[p])] == Size::of(0)) return sharded(static_cast<int>(p), rows_);
+      if (factors_.extent_sizes[static_cast<size_t>(flat[p])] == Size::of(0))
+        return sharded(static_cast<int>(p), rows_);
     return replicated();
   }
 
   AxisState output_state(const Output& output) const {
     switch (output.kind) {
-      case OutputKind::kLoss: return replicated();
-      case OutputKind::kGradient: return updates_.at(output.name);
-      case OutputKind::kBuffer: return stored_.at({InputKind::kBuffer, output.name});
-      case OutputKind::kParameter: return stored_.at({InputKind::kParameter, output.name});
-      case OutputKind::kState: return updates_.at(output.name.substr(output.name.find(':') + 1));
+      case OutputKind::kLoss:
+        return replicated();
+      case OutputKind::kGradient:
+        return updates_.at(output.name);
+      case OutputKind::kBuffer:
+        return stored_.at({InputKind::kBuffer, output.name});
+      case OutputKind::kParameter:
+        return stored_.at({InputKind::kParameter, output.name});
+      case OutputKind::kState:
+        return updates_.at(output.name.substr(output.name.find(':') + 1));
     }
     return replicated();
   }
@@ -146,19 +185,25 @@ class Completer {
     if (op.name == "medley.accumulate.default") announce_gradient(id);
   }
 
-  // The gradient will be needed in the state of its update: whoever else reads it, such as the norm, finds it there.
+  // The gradient will be needed in the state of its update: whoever else reads it, such as the
+  // norm, finds it there.
   void announce_gradient(OpId id) {
     const ValueId value = graph_.ops[static_cast<size_t>(id)].results[0];
     for (const Output& output : graph_.outputs)
-      if (output.kind == OutputKind::kGradient && output.value == value) available_[static_cast<size_t>(value)].insert(updates_.at(output.name));
+      if (output.kind == OutputKind::kGradient && output.value == value)
+        available_[static_cast<size_t>(value)].insert(updates_.at(output.name));
   }
 
-  // An op whose composite label is to be cut is replaced by its expansion before anything else is decided.
+  // An op whose composite label is to be cut is replaced by its expansion before anything else is
+  // decided.
   bool expand_first(OpId id) const {
     const std::optional<Instance>& instance = factors_.instances[static_cast<size_t>(id)];
     const Op& op = graph_.ops[static_cast<size_t>(id)];
     if (!instance || !has_expansion(op.name)) return false;
-    if (std::none_of(instance->labels.begin(), instance->labels.end(), [](const Label& label) { return label.composite; })) return false;
+    if (std::none_of(instance->labels.begin(), instance->labels.end(), [](const Label& label) {
+          return label.composite;
+        }))
+      return false;
     if (const std::string* text = find_choice(stage_.ops, names_[static_cast<size_t>(id)])) {
       const auto parsed = parse_choice_text(*text);
       return parsed && (*parsed)[kAxis].kind == ChoiceText::Kind::kComposite;
@@ -169,9 +214,12 @@ class Completer {
       int position = 0;
       for (const std::vector<int>& dim : instance->operands[i])
         for (int label : dim) {
-          const int count = static_cast<int>(factors_.labels[static_cast<size_t>(id)][static_cast<size_t>(label)].size());
+          const int count = static_cast<int>(
+              factors_.labels[static_cast<size_t>(id)][static_cast<size_t>(label)].size());
           const int at = state(values[i]).position;
-          if (at >= position && at < position + count && instance->labels[static_cast<size_t>(label)].composite) return true;
+          if (at >= position && at < position + count &&
+              instance->labels[static_cast<size_t>(label)].composite)
+            return true;
           position += count;
         }
     }
@@ -182,17 +230,27 @@ class Completer {
     const std::string& name = names_[static_cast<size_t>(id)];
     if (const std::string* text = find_choice(stage_.ops, name)) {
       const auto parsed = parse_choice_text(*text);
-      if (!parsed) throw Error(Blame::kCaller, fmt::format("plan: ops[\"{}\"]: found \"{}\", expected {}", name, *text, kChoiceForms));
+      if (!parsed)
+        throw Error(
+            Blame::kCaller,
+            fmt::format("plan: ops[\"{}\"]: found \"{}\", expected {}", name, *text, kChoiceForms));
       const std::optional<Choice> choice = resolve(id, (*parsed)[kAxis], name);
       if (choice && !is_legal(factors_, id, *choice))
-        throw Error(Blame::kCaller, fmt::format("plan: ops[\"{}\"]: the rule of {} does not permit \"{}\"", name, graph_.ops[static_cast<size_t>(id)].name, *text));
+        throw Error(Blame::kCaller,
+                    fmt::format("plan: ops[\"{}\"]: the rule of {} does not permit \"{}\"",
+                                name,
+                                graph_.ops[static_cast<size_t>(id)].name,
+                                *text));
       return choice;
     }
     if (name.starts_with("update/")) {
       const AxisState& update = updates_.at(name.substr(7));
       if (update.holding != Holding::kSharded) return Choice{};
       std::optional<Choice> cut = cut_for_operand(graph_, factors_, id, 0, update);
-      if (!cut) throw Error(Blame::kCaller, fmt::format("plan: updates[\"{}\"]: this parameter cannot be cut there", name.substr(7)));
+      if (!cut)
+        throw Error(Blame::kCaller,
+                    fmt::format("plan: updates[\"{}\"]: this parameter cannot be cut there",
+                                name.substr(7)));
       return cut;
     }
     return std::nullopt;
@@ -203,15 +261,22 @@ class Completer {
     if (text.kind == ChoiceText::Kind::kComposite) return std::nullopt;  // already expanded
     const std::optional<Instance>& instance = factors_.instances[static_cast<size_t>(id)];
     if (!instance)
-      throw Error(Blame::kCaller, fmt::format("plan: ops[\"{}\"]: {} has no rule: expected \"replicate\"", name, graph_.ops[static_cast<size_t>(id)].name));
+      throw Error(Blame::kCaller,
+                  fmt::format("plan: ops[\"{}\"]: {} has no rule: expected \"replicate\"",
+                              name,
+                              graph_.ops[static_cast<size_t>(id)].name));
     if (text.kind == ChoiceText::Kind::kLinear) {
       for (size_t g = 0; g < instance->linear.size(); ++g)
-        if (instance->linear[g] == text.group) return Choice{ChoiceKind::kLinear, {}, -1, static_cast<int>(g)};
+        if (instance->linear[g] == text.group)
+          return Choice{ChoiceKind::kLinear, {}, -1, static_cast<int>(g)};
       return Choice{ChoiceKind::kLinear, {}, -1, -1};
     }
     for (size_t l = 0; l < instance->labels.size(); ++l)
       if (instance->labels[l].name == text.label)
-        return Choice{ChoiceKind::kCut, {static_cast<int>(l), text.factor}, part_index(text.part, fmt::format("ops[\"{}\"]", name)), -1};
+        return Choice{ChoiceKind::kCut,
+                      {static_cast<int>(l), text.factor},
+                      part_index(text.part, fmt::format("ops[\"{}\"]", name)),
+                      -1};
     return Choice{ChoiceKind::kCut, {}, -1, -1};
   }
 
@@ -223,16 +288,21 @@ class Completer {
       if (choice && std::find(all.begin(), all.end(), *choice) == all.end()) all.push_back(*choice);
     };
     for (size_t r = 0; r < op.results.size(); ++r)
-      if (op.results[r] != kNone) add(cut_for_result(graph_, factors_, id, static_cast<int>(r), batch_state(op.results[r])));
+      if (op.results[r] != kNone)
+        add(cut_for_result(graph_, factors_, id, static_cast<int>(r), batch_state(op.results[r])));
     for (size_t i = 0; i < values.size(); ++i)
       if (values[i] != kNone)
-        for (const AxisState& available : available_[static_cast<size_t>(values[i])]) add(cut_for_operand(graph_, factors_, id, static_cast<int>(i), available));
+        for (const AxisState& available : available_[static_cast<size_t>(values[i])])
+          add(cut_for_operand(graph_, factors_, id, static_cast<int>(i), available));
     const std::optional<Instance>& instance = factors_.instances[static_cast<size_t>(id)];
     const WorkClass work = work_class(op.name);
     // Partial sums through a product would have every device compute all of it.
-    for (size_t g = 0; instance && (work == WorkClass::kMemory || work == WorkClass::kView) && g < instance->linear.size(); ++g)
+    for (size_t g = 0; instance && (work == WorkClass::kMemory || work == WorkClass::kView) &&
+                       g < instance->linear.size();
+         ++g)
       for (int operand : instance->linear[g])
-        if (const ValueId value = values[static_cast<size_t>(operand)]; value != kNone && state(value).holding == Holding::kPartialSum)
+        if (const ValueId value = values[static_cast<size_t>(operand)];
+            value != kNone && state(value).holding == Holding::kPartialSum)
           add(Choice{ChoiceKind::kLinear, {}, -1, static_cast<int>(g)});
     all.push_back(Choice{});
     return all;
@@ -249,8 +319,12 @@ class Completer {
       double bytes = 0;
       int conversions = 0;
       for (size_t i = 0; i < values.size(); ++i) {
-        if (values[i] == kNone || available_[static_cast<size_t>(values[i])].contains(wanted[i])) continue;
-        bytes += conversion_bytes(static_cast<double>(num_bytes(type(values[i]), symbols_)), state(values[i]), wanted[i], devices_);
+        if (values[i] == kNone || available_[static_cast<size_t>(values[i])].contains(wanted[i]))
+          continue;
+        bytes += conversion_bytes(static_cast<double>(num_bytes(type(values[i]), symbols_)),
+                                  state(values[i]),
+                                  wanted[i],
+                                  devices_);
         ++conversions;
       }
       const Cost cost{bytes, conversions, c};
@@ -269,7 +343,8 @@ class Completer {
   int rows_ = -1;  // index of the part "rows"
   int devices_ = 1;
   std::vector<int64_t> symbols_;
-  std::vector<std::set<AxisState>> available_;  // [value] states that it has or is brought to anyway
+  std::vector<std::set<AxisState>>
+      available_;  // [value] states that it has or is brought to anyway
   std::map<std::pair<InputKind, std::string>, AxisState> stored_;
   std::map<std::string, AxisState> updates_;  // by parameter
   Assignment result_;
@@ -279,32 +354,52 @@ class Completer {
 
 std::vector<Part> parts_of(const Plan& plan, const Pipeline& pipeline) {
   std::vector<Part> parts;
-  if (!pipeline.microbatches.empty() && !pipeline.microbatches[0].lengths.empty()) parts.push_back({"rows", {}, {}});
+  if (!pipeline.microbatches.empty() && !pipeline.microbatches[0].lengths.empty())
+    parts.push_back({"rows", {}, {}});
   parts.push_back({"even", {}, {}});
   for (const Part& part : plan.parts)
     if (part.name != "rows" && part.name != "even") parts.push_back(part);
   return parts;
 }
 
-std::vector<int64_t> part_lengths(const Part& part, int64_t size, int devices, const Microbatch& microbatch) {
+std::vector<int64_t> part_lengths(const Part& part,
+                                  int64_t size,
+                                  int devices,
+                                  const Microbatch& microbatch) {
   if (part.name == "rows") return microbatch.lengths;
   if (!part.shares.empty()) return apportion(size, part.shares);
-  if (part.lengths.empty()) return apportion(size, std::vector<double>(static_cast<size_t>(devices), 1.0));
+  if (part.lengths.empty())
+    return apportion(size, std::vector<double>(static_cast<size_t>(devices), 1.0));
   const int64_t sum = std::accumulate(part.lengths.begin(), part.lengths.end(), int64_t{0});
   if (sum != size)
-    throw Error(Blame::kCaller, fmt::format("plan: parts[\"{}\"]: lengths add up to {}, but it divides a factor of {}", part.name, sum, size));
+    throw Error(
+        Blame::kCaller,
+        fmt::format("plan: parts[\"{}\"]: lengths add up to {}, but it divides a factor of {}",
+                    part.name,
+                    sum,
+                    size));
   return part.lengths;
 }
 
-double conversion_bytes(double value_bytes, const AxisState& from, const AxisState& to, int devices) {
+double conversion_bytes(double value_bytes,
+                        const AxisState& from,
+                        const AxisState& to,
+                        int devices) {
   if (from == to || devices == 1) return 0;
   const double share = (devices - 1.0) / devices;
   if (from.holding == Holding::kReplicated || to.holding == Holding::kPartialSum) return 0;
-  if (from.holding == Holding::kSharded) return to.holding == Holding::kSharded ? value_bytes * share / devices : value_bytes * share;
-  return to.holding == Holding::kSharded && from.holding == Holding::kPartialSum ? value_bytes * share : 2 * value_bytes * share;
+  if (from.holding == Holding::kSharded)
+    return to.holding == Holding::kSharded ? value_bytes * share / devices : value_bytes * share;
+  return to.holding == Holding::kSharded && from.holding == Holding::kPartialSum
+             ? value_bytes * share
+             : 2 * value_bytes * share;
 }
 
-Assignment complete(const Prepared& prepared, const Factors& factors, const Plan& plan, const Pipeline& pipeline, const Stage& stage) {
+Assignment complete(const Prepared& prepared,
+                    const Factors& factors,
+                    const Plan& plan,
+                    const Pipeline& pipeline,
+                    const Stage& stage) {
   return Completer(prepared, factors, plan, pipeline, stage).run();
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
-// Fills in what a plan leaves open: a choice for every op and with it a state for every value. Deterministic: topological order, fewest
-// bytes moved, fewest local conversions, rule order on ties. Knows no strategy.
+// Fills in what a plan leaves open: a choice for every op and with it a state for every value.
+// Deterministic: topological order, fewest bytes moved, fewest local conversions, rule order on
+// ties. Knows no strategy.
 
 #include <string>
 #include <vector>
@@ -13,25 +14,39 @@
 
 namespace medley {
 
-// The parts of a stage by index: the plan's, after "rows" (if its micro-batches have lengths) and "even".
+// The parts of a stage by index: the plan's, after "rows" (if its micro-batches have lengths) and
+// "even".
 std::vector<Part> parts_of(const Plan& plan, const Pipeline& pipeline);
-// Returns the lengths of a part over `devices` devices for a factor of `size` elements. For "rows" give the micro-batch.
-// Throws Error(kCaller) if exact lengths do not add up to the size.
-std::vector<int64_t> part_lengths(const Part& part, int64_t size, int devices, const Microbatch& microbatch);
+// Returns the lengths of a part over `devices` devices for a factor of `size` elements. For "rows"
+// give the micro-batch. Throws Error(kCaller) if exact lengths do not add up to the size.
+std::vector<int64_t> part_lengths(const Part& part,
+                                  int64_t size,
+                                  int devices,
+                                  const Microbatch& microbatch);
 
 struct Assignment {
   std::vector<std::string> part_names;
   std::vector<Part> parts;
   std::vector<std::vector<Choice>> choices;  // [op][axis]
-  std::vector<State> states;                 // [value] as the producer leaves it; of inputs, as they are stored
-  std::vector<State> stored;                 // parallel to graph.outputs: state in which an output is kept
-  std::vector<OpId> to_expand;               // ops with a composite label that is to be cut; if not empty, the rest is not filled in
+  std::vector<State> states;    // [value] as the producer leaves it; of inputs, as they are stored
+  std::vector<State> stored;    // parallel to graph.outputs: state in which an output is kept
+  std::vector<OpId> to_expand;  // ops with a composite label that is to be cut; if not empty, the
+                                // rest is not filled in
 };
 
-// Throws Error(kCaller) naming the entry of the plan that names no op or a choice that the op's rule does not permit.
-Assignment complete(const Prepared& prepared, const Factors& factors, const Plan& plan, const Pipeline& pipeline, const Stage& stage);
+// Throws Error(kCaller) naming the entry of the plan that names no op or a choice that the op's
+// rule does not permit.
+Assignment complete(const Prepared& prepared,
+                    const Factors& factors,
+                    const Plan& plan,
+                    const Pipeline& pipeline,
+                    const Stage& stage);
 
-// Returns the bytes that a device sends to bring `type` from one state of an axis to another, for concrete symbol values.
-double conversion_bytes(double value_bytes, const AxisState& from, const AxisState& to, int devices);
+// Returns the bytes that a device sends to bring `type` from one state of an axis to another, for
+// concrete symbol values.
+double conversion_bytes(double value_bytes,
+                        const AxisState& from,
+                        const AxisState& to,
+                        int devices);
 
 }  // namespace medley

@@ -40,7 +40,8 @@ const Size& Emitter::full_size(ValueId value, int position) const {
 
 std::vector<Size> Emitter::local_factors(ValueId value, const AxisState& state) {
   std::vector<Size> sizes;
-  for (ExtentId extent : flat_factors(completed_.factors, value)) sizes.push_back(completed_.factors.extent_sizes[static_cast<size_t>(extent)]);
+  for (ExtentId extent : flat_factors(completed_.factors, value))
+    sizes.push_back(completed_.factors.extent_sizes[static_cast<size_t>(extent)]);
   if (state.holding == Holding::kSharded) {
     Size& cut = sizes[static_cast<size_t>(state.position)];
     cut = symbols.length(state.part, cut);
@@ -64,15 +65,18 @@ bool Emitter::is_run_input(ValueId value) const {
 }
 
 ValueId Emitter::add_local_input(const Input& input, const AxisState& state) {
-  const ValueId local = add_input(stage.graph, input.kind, input.name, local_type(input.value, state));
-  stage.lifetimes.push_back(input.kind == InputKind::kBatch ? Lifetime::kMicrobatch : Lifetime::kRun);
+  const ValueId local =
+      add_input(stage.graph, input.kind, input.name, local_type(input.value, state));
+  stage.lifetimes.push_back(input.kind == InputKind::kBatch ? Lifetime::kMicrobatch
+                                                            : Lifetime::kRun);
   held_[{input.value, state}].push_back({local, Phase::kPrologue, true});
   return local;
 }
 
 std::vector<ValueId> Emitter::add_local_op(Op op, const std::vector<TensorType>& types) {
   op.phase = phase_;
-  const bool step = phase_ == Phase::kUpdate || last_only_ || op.name == "medley.accumulate.default";
+  const bool step =
+      phase_ == Phase::kUpdate || last_only_ || op.name == "medley.accumulate.default";
   items[phase_].push_back({Item::Kind::kOp, static_cast<int>(stage.graph.ops.size()), last_only_});
   std::vector<ValueId> results = add_op(stage.graph, std::move(op), types);
   stage.lifetimes.resize(stage.graph.values.size(), step ? Lifetime::kStep : Lifetime::kMicrobatch);
@@ -91,7 +95,8 @@ std::optional<ValueId> Emitter::find(ValueId value, const AxisState& state) cons
     // What was made of a parameter is made again in each phase: a gathered parameter is not kept.
     if (is_run_input(value)) continue;
     const Lifetime lifetime = stage.lifetimes[static_cast<size_t>(held.local)];
-    if (held.phase < phase_ && (lifetime == Lifetime::kStep || phase_ == Phase::kBackward)) return held.local;
+    if (held.phase < phase_ && (lifetime == Lifetime::kStep || phase_ == Phase::kBackward))
+      return held.local;
   }
   return std::nullopt;
 }
@@ -115,13 +120,18 @@ ValueId Emitter::in_state(ValueId value, const AxisState& wanted) {
   return local;
 }
 
-// A partial sum that only passed through views is reduced where it was made, once for all of its views.
+// A partial sum that only passed through views is reduced where it was made, once for all of its
+// views.
 std::optional<ValueId> Emitter::view_of_converted(ValueId value, const AxisState& state) {
   const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
-  if (own_state(value).holding != Holding::kPartialSum || state.holding != Holding::kReplicated || producer == kNone) return std::nullopt;
+  if (own_state(value).holding != Holding::kPartialSum || state.holding != Holding::kReplicated ||
+      producer == kNone)
+    return std::nullopt;
   const Op& op = graph_.ops[static_cast<size_t>(producer)];
   const std::vector<ValueId> values = operands(op);
-  if (work_class(op.name) != WorkClass::kView || values.size() != 1 || op.results.size() != 1 || op.phase != phase_) return std::nullopt;
+  if (work_class(op.name) != WorkClass::kView || values.size() != 1 || op.results.size() != 1 ||
+      op.phase != phase_)
+    return std::nullopt;
   if (own_state(values[0]).holding != Holding::kPartialSum) return std::nullopt;
   Op view = op;
   const ValueId operand = in_state(values[0], state);
@@ -134,7 +144,8 @@ ValueId Emitter::convert(ValueId value, const AxisState& from, const AxisState& 
   MEDLEY_CHECK(find(value, from).has_value());
   const ValueId local = *find(value, from);
   const bool reduces = from.holding == Holding::kPartialSum || from.holding == Holding::kPartialMax;
-  if (from.holding == Holding::kReplicated || (to.holding == Holding::kPartialSum && from.holding == Holding::kSharded))
+  if (from.holding == Holding::kReplicated ||
+      (to.holding == Holding::kPartialSum && from.holding == Holding::kSharded))
     return convert_locally(value, local, from, to);
   if (from.holding == Holding::kPartialMax && to.holding == Holding::kSharded) {
     in_state(value, replicated());
@@ -144,11 +155,16 @@ ValueId Emitter::convert(ValueId value, const AxisState& from, const AxisState& 
   return finish(value, begin(value, local, from, to), to);
 }
 
-ValueId Emitter::convert_locally(ValueId value, ValueId local, const AxisState& from, const AxisState& to) {
+ValueId Emitter::convert_locally(ValueId value,
+                                 ValueId local,
+                                 const AxisState& from,
+                                 const AxisState& to) {
   const TensorType type = local_type(value, to);
   if (from.holding == Holding::kReplicated && to.holding == Holding::kPartialMax) return local;
   if (from.holding == Holding::kReplicated && to.holding == Holding::kPartialSum)
-    return add_local_op(local_op("medley.keep_first.default", {ValueArgument{local}, SymbolTable::me()}), {type})[0];
+    return add_local_op(
+        local_op("medley.keep_first.default", {ValueArgument{local}, SymbolTable::me()}),
+        {type})[0];
   const AxisState& cut = from.holding == Holding::kSharded ? from : to;
   MEDLEY_CHECK(cut.holding == Holding::kSharded);
   const std::vector<Size> sizes = local_factors(value, replicated());
@@ -170,16 +186,28 @@ ValueId Emitter::convert_locally(ValueId value, ValueId local, const AxisState& 
 
 std::vector<Size> Emitter::lengths_of(int part, const Size& full) {
   std::vector<Size> lengths;
-  for (int device = 0; device < devices_; ++device) lengths.push_back(symbols.length_of(part, full, device));
+  for (int device = 0; device < devices_; ++device)
+    lengths.push_back(symbols.length_of(part, full, device));
   return lengths;
 }
 
-ValueId Emitter::pack(ValueId local, const Size& before, const std::vector<Size>& lengths, const Size& after, const TensorType& flat) {
-  return add_local_op(local_op("medley.pack.default", {ValueArgument{local}, before, lengths, after}), {flat})[0];
+ValueId Emitter::pack(ValueId local,
+                      const Size& before,
+                      const std::vector<Size>& lengths,
+                      const Size& after,
+                      const TensorType& flat) {
+  return add_local_op(
+      local_op("medley.pack.default", {ValueArgument{local}, before, lengths, after}), {flat})[0];
 }
 
-ValueId Emitter::unpack(ValueId flat, const Size& before, const std::vector<Size>& lengths, const Size& after, const TensorType& type) {
-  return add_local_op(local_op("medley.unpack.default", {ValueArgument{flat}, before, lengths, after, type.shape}), {type})[0];
+ValueId Emitter::unpack(ValueId flat,
+                        const Size& before,
+                        const std::vector<Size>& lengths,
+                        const Size& after,
+                        const TensorType& type) {
+  return add_local_op(
+      local_op("medley.unpack.default", {ValueArgument{flat}, before, lengths, after, type.shape}),
+      {type})[0];
 }
 
 std::string Emitter::label(ValueId value) const {
@@ -189,29 +217,41 @@ std::string Emitter::label(ValueId value) const {
   return completed_.prepared.names[static_cast<size_t>(producer)];
 }
 
-void Emitter::post(int communication) { items[phase_].push_back({Item::Kind::kPost, communication, last_only_}); }
+void Emitter::post(int communication) {
+  items[phase_].push_back({Item::Kind::kPost, communication, last_only_});
+}
 
-Emitter::Started Emitter::exchange(Communication communication, ValueId input, const TensorType& received, const AxisState& from) {
+Emitter::Started Emitter::exchange(Communication communication,
+                                   ValueId input,
+                                   const TensorType& received,
+                                   const AxisState& from) {
   const int id = static_cast<int>(stage.communications.size());
   communication.inputs = {input};
   stage.graph.values.push_back({received, kNone, 0});
-  stage.lifetimes.push_back(phase_ == Phase::kUpdate || last_only_ ? Lifetime::kStep : Lifetime::kMicrobatch);
+  stage.lifetimes.push_back(phase_ == Phase::kUpdate || last_only_ ? Lifetime::kStep
+                                                                   : Lifetime::kMicrobatch);
   communication.outputs = {static_cast<ValueId>(stage.graph.values.size() - 1)};
   stage.communications.push_back(communication);
   post(id);
   return {id, communication.outputs[0], from};
 }
 
-Emitter::Started Emitter::begin(ValueId value, ValueId local, const AxisState& from, const AxisState& to) {
+Emitter::Started Emitter::begin(ValueId value,
+                                ValueId local,
+                                const AxisState& from,
+                                const AxisState& to) {
   if (to.holding == Holding::kReplicated) {
     if (from.holding == Holding::kSharded) return gather(value, local, from);
-    return all_reduce(value, local, from.holding == Holding::kPartialMax ? Reduce::kMax : Reduce::kSum);
+    return all_reduce(
+        value, local, from.holding == Holding::kPartialMax ? Reduce::kMax : Reduce::kSum);
   }
-  return from.holding == Holding::kPartialSum ? reduce_scatter(value, local, to) : all_to_all(value, local, from, to);
+  return from.holding == Holding::kPartialSum ? reduce_scatter(value, local, to)
+                                              : all_to_all(value, local, from, to);
 }
 
 Emitter::Started Emitter::all_reduce(ValueId value, ValueId local, Reduce reduce) {
-  Communication communication{CommunicationKind::kAllReduce, reduce, 0, {}, {}, {}, {}, "all_reduce " + label(value)};
+  Communication communication{
+      CommunicationKind::kAllReduce, reduce, 0, {}, {}, {}, {}, "all_reduce " + label(value)};
   return exchange(std::move(communication), local, local_type(value, replicated()), partial_sum());
 }
 
@@ -220,25 +260,44 @@ Emitter::Started Emitter::gather(ValueId value, ValueId local, const AxisState& 
   const auto position = static_cast<size_t>(from.position);
   const Size full = sizes[position];
   const Size rest = product(sizes, 0, position) * product(sizes, position + 1, sizes.size());
-  Communication communication{CommunicationKind::kAllGather, Reduce::kSum, 0, {}, {}, {}, {}, "all_gather " + label(value)};
-  for (const Size& length : lengths_of(from.part, full)) communication.receive.push_back(length * rest);
-  return exchange(std::move(communication), local, {graph_.values[static_cast<size_t>(value)].type.dtype, {full * rest}}, from);
+  Communication communication{
+      CommunicationKind::kAllGather, Reduce::kSum, 0, {}, {}, {}, {}, "all_gather " + label(value)};
+  for (const Size& length : lengths_of(from.part, full))
+    communication.receive.push_back(length * rest);
+  return exchange(std::move(communication),
+                  local,
+                  {graph_.values[static_cast<size_t>(value)].type.dtype, {full * rest}},
+                  from);
 }
 
 Emitter::Started Emitter::reduce_scatter(ValueId value, ValueId local, const AxisState& to) {
   const std::vector<Size> sizes = local_factors(value, replicated());
   const auto position = static_cast<size_t>(to.position);
   const Size& full = sizes[position];
-  const Size before = product(sizes, 0, position), after = product(sizes, position + 1, sizes.size());
+  const Size before = product(sizes, 0, position),
+             after = product(sizes, position + 1, sizes.size());
   const DType dtype = graph_.values[static_cast<size_t>(value)].type.dtype;
   const std::vector<Size> lengths = lengths_of(to.part, full);
   const ValueId packed = pack(local, before, lengths, after, {dtype, {before * full * after}});
-  Communication communication{CommunicationKind::kReduceScatter, Reduce::kSum, 0, {}, {}, {}, {}, "reduce_scatter " + label(value)};
+  Communication communication{CommunicationKind::kReduceScatter,
+                              Reduce::kSum,
+                              0,
+                              {},
+                              {},
+                              {},
+                              {},
+                              "reduce_scatter " + label(value)};
   for (const Size& length : lengths) communication.send.push_back(before * length * after);
-  return exchange(std::move(communication), packed, {dtype, {before * symbols.length(to.part, full) * after}}, partial_sum());
+  return exchange(std::move(communication),
+                  packed,
+                  {dtype, {before * symbols.length(to.part, full) * after}},
+                  partial_sum());
 }
 
-Emitter::Started Emitter::all_to_all(ValueId value, ValueId local, const AxisState& from, const AxisState& to) {
+Emitter::Started Emitter::all_to_all(ValueId value,
+                                     ValueId local,
+                                     const AxisState& from,
+                                     const AxisState& to) {
   const std::vector<Size> whole = local_factors(value, replicated());
   const auto cut = static_cast<size_t>(to.position);
   std::vector<Size> have = local_factors(value, from), want = local_factors(value, to);
@@ -248,13 +307,19 @@ Emitter::Started Emitter::all_to_all(ValueId value, ValueId local, const AxisSta
   std::vector<Size> sent, received;
   for (int device = 0; device < devices_; ++device) {
     const bool same = cut == old_cut;
-    sent.push_back(same ? symbols.sent(from.part, to.part, whole[cut], device) : symbols.length_of(to.part, whole[cut], device));
-    received.push_back(same ? symbols.received(from.part, to.part, whole[cut], device) : symbols.length_of(from.part, whole[old_cut], device));
+    sent.push_back(same ? symbols.sent(from.part, to.part, whole[cut], device)
+                        : symbols.length_of(to.part, whole[cut], device));
+    received.push_back(same ? symbols.received(from.part, to.part, whole[cut], device)
+                            : symbols.length_of(from.part, whole[old_cut], device));
   }
   const DType dtype = graph_.values[static_cast<size_t>(value)].type.dtype;
-  const ValueId packed =
-      pack(local, product(have, 0, cut), sent, product(have, cut + 1, have.size()), {dtype, {product(have, 0, have.size())}});
-  Communication communication{CommunicationKind::kAllToAll, Reduce::kSum, 0, {}, {}, {}, {}, "all_to_all " + label(value)};
+  const ValueId packed = pack(local,
+                              product(have, 0, cut),
+                              sent,
+                              product(have, cut + 1, have.size()),
+                              {dtype, {product(have, 0, have.size())}});
+  Communication communication{
+      CommunicationKind::kAllToAll, Reduce::kSum, 0, {}, {}, {}, {}, "all_to_all " + label(value)};
   for (const Size& length : sent) communication.send.push_back(length * have_rest);
   for (const Size& length : received) communication.receive.push_back(length * want_rest);
   return exchange(std::move(communication), packed, {dtype, {product(want, 0, want.size())}}, from);
@@ -267,16 +332,20 @@ ValueId Emitter::finish(ValueId value, const Started& started, const AxisState& 
     return item.kind == Item::Kind::kWait && item.index == started.communication;
   });
   if (!waited) items[phase_].push_back({Item::Kind::kWait, started.communication, last_only_});
-  const Communication& communication = stage.communications[static_cast<size_t>(started.communication)];
+  const Communication& communication =
+      stage.communications[static_cast<size_t>(started.communication)];
   if (communication.kind == CommunicationKind::kAllReduce) return started.received;
   const TensorType type = local_type(value, to);
   if (communication.kind == CommunicationKind::kReduceScatter)
-    return add_local_op(local_op("aten.view.default", {ValueArgument{started.received}, type.shape}), {type})[0];
+    return add_local_op(
+        local_op("aten.view.default", {ValueArgument{started.received}, type.shape}), {type})[0];
   const std::vector<Size> sizes = local_factors(value, to);
   const auto position = static_cast<size_t>(started.from.position);
-  const Size before = product(sizes, 0, position), after = product(sizes, position + 1, sizes.size());
+  const Size before = product(sizes, 0, position),
+             after = product(sizes, position + 1, sizes.size());
   std::vector<Size> lengths;
-  for (const Size& received : communication.receive) lengths.push_back(*divide(received, before * after));
+  for (const Size& received : communication.receive)
+    lengths.push_back(*divide(received, before * after));
   return unpack(started.received, before, lengths, after, type);
 }
 
@@ -285,7 +354,8 @@ void Emitter::start(ValueId value, const AxisState& state) {
   const AxisState from = own_state(value);
   const ValueId local = *find(value, from);
   if (from.holding != Holding::kPartialSum || state.holding != Holding::kReplicated) {
-    if (from.holding != Holding::kReplicated) started_[{value, state}] = begin(value, local, from, state);
+    if (from.holding != Holding::kReplicated)
+      started_[{value, state}] = begin(value, local, from, state);
     return;
   }
   const TensorType& type = graph_.values[static_cast<size_t>(value)].type;
@@ -296,7 +366,14 @@ void Emitter::start(ValueId value, const AxisState& state) {
   if (!bucket_) {
     bucket_ = static_cast<int>(stage.communications.size());
     bucket_bytes_ = 0;
-    stage.communications.push_back({CommunicationKind::kAllReduce, Reduce::kSum, 0, {}, {}, {}, {}, "all_reduce gradients from " + label(value)});
+    stage.communications.push_back({CommunicationKind::kAllReduce,
+                                    Reduce::kSum,
+                                    0,
+                                    {},
+                                    {},
+                                    {},
+                                    {},
+                                    "all_reduce gradients from " + label(value)});
   }
   Communication& bucket = stage.communications[static_cast<size_t>(*bucket_)];
   stage.graph.values.push_back({local_type(value, state), kNone, 0});

@@ -1,7 +1,7 @@
 #pragma once
 
-// Writes the local graph of a stage: ops, and the conversions of values between states. Knows which local value holds a value of the whole
-// graph in which state, and from which phase it may be read.
+// Writes the local graph of a stage: ops, and the conversions of values between states. Knows which
+// local value holds a value of the whole graph in which state, and from which phase it may be read.
 
 #include <map>
 #include <optional>
@@ -36,7 +36,8 @@ class Emitter {
   ValueId add_local_input(const Input& input, const AxisState& state);
   std::vector<ValueId> add_local_op(Op op, const std::vector<TensorType>& types);
 
-  // Starts the conversion of a gradient; in_state() then finishes it. All-reduces are gathered into buckets until flush_bucket().
+  // Starts the conversion of a gradient; in_state() then finishes it. All-reduces are gathered into
+  // buckets until flush_bucket().
   void start(ValueId value, const AxisState& state);
   void flush_bucket();
 
@@ -63,7 +64,9 @@ class Emitter {
 
   std::optional<ValueId> find(ValueId value, const AxisState& state) const;
   bool is_run_input(ValueId value) const;
-  AxisState own_state(ValueId value) const { return completed_.assignment.states[static_cast<size_t>(value)][0]; }
+  AxisState own_state(ValueId value) const {
+    return completed_.assignment.states[static_cast<size_t>(value)][0];
+  }
   std::optional<ValueId> view_of_converted(ValueId value, const AxisState& state);
   ValueId convert(ValueId value, const AxisState& from, const AxisState& to);
   ValueId convert_locally(ValueId value, ValueId local, const AxisState& from, const AxisState& to);
@@ -73,9 +76,20 @@ class Emitter {
   Started gather(ValueId value, ValueId local, const AxisState& from);
   Started reduce_scatter(ValueId value, ValueId local, const AxisState& to);
   Started all_to_all(ValueId value, ValueId local, const AxisState& from, const AxisState& to);
-  ValueId pack(ValueId local, const Size& before, const std::vector<Size>& lengths, const Size& after, const TensorType& flat);
-  ValueId unpack(ValueId flat, const Size& before, const std::vector<Size>& lengths, const Size& after, const TensorType& type);
-  Started exchange(Communication communication, ValueId input, const TensorType& received, const AxisState& from);
+  ValueId pack(ValueId local,
+               const Size& before,
+               const std::vector<Size>& lengths,
+               const Size& after,
+               const TensorType& flat);
+  ValueId unpack(ValueId flat,
+                 const Size& before,
+                 const std::vector<Size>& lengths,
+                 const Size& after,
+                 const TensorType& type);
+  Started exchange(Communication communication,
+                   ValueId input,
+                   const TensorType& received,
+                   const AxisState& from);
   void post(int communication);
   std::vector<Size> lengths_of(int part, const Size& full);
   std::string label(ValueId value) const;

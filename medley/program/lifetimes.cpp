@@ -7,21 +7,26 @@ namespace medley {
 namespace {
 
 std::vector<ValueId> uses(const LoweredStage& stage, const Item& item) {
-  if (item.kind == Item::Kind::kOp) return operands(stage.graph.ops[static_cast<size_t>(item.index)]);
-  if (item.kind == Item::Kind::kPost) return stage.communications[static_cast<size_t>(item.index)].inputs;
+  if (item.kind == Item::Kind::kOp)
+    return operands(stage.graph.ops[static_cast<size_t>(item.index)]);
+  if (item.kind == Item::Kind::kPost)
+    return stage.communications[static_cast<size_t>(item.index)].inputs;
   return {};
 }
 
 const std::vector<ValueId>& definitions(const LoweredStage& stage, const Item& item) {
   static const std::vector<ValueId> kNothing;
   if (item.kind == Item::Kind::kOp) return stage.graph.ops[static_cast<size_t>(item.index)].results;
-  if (item.kind == Item::Kind::kWait) return stage.communications[static_cast<size_t>(item.index)].outputs;
+  if (item.kind == Item::Kind::kWait)
+    return stage.communications[static_cast<size_t>(item.index)].outputs;
   return kNothing;
 }
 
 class FunctionMaker {
  public:
-  FunctionMaker(const LoweredStage& stage, const std::map<Phase, std::vector<Item>>& items, const std::vector<ValueId>& keep)
+  FunctionMaker(const LoweredStage& stage,
+                const std::map<Phase, std::vector<Item>>& items,
+                const std::vector<ValueId>& keep)
       : stage_(stage), items_(items), keep_(keep.begin(), keep.end()) {
     for (const auto& [phase, order] : items)
       for (const Item& item : order)
@@ -33,7 +38,8 @@ class FunctionMaker {
     std::vector<Function> functions;
     const auto add = [&](FunctionKind kind, Phase phase, bool last) {
       const auto found = items_.find(phase);
-      if (found != items_.end() && !found->second.empty()) functions.push_back(make(kind, phase, found->second, last));
+      if (found != items_.end() && !found->second.empty())
+        functions.push_back(make(kind, phase, found->second, last));
     };
     add(FunctionKind::kPrologue, Phase::kPrologue, false);
     add(FunctionKind::kPrologueLast, Phase::kPrologue, true);
@@ -53,9 +59,11 @@ class FunctionMaker {
   // Whether a value is not needed any more once this function has used it for the last time.
   bool may_die(Phase phase, bool last, ValueId value) const {
     switch (stage_.lifetimes[static_cast<size_t>(value)]) {
-      case Lifetime::kRun: return false;
+      case Lifetime::kRun:
+        return false;
       case Lifetime::kMicrobatch:
-        return !(phase < Phase::kForward && used_in(Phase::kForward, value)) && !(phase < Phase::kBackward && used_in(Phase::kBackward, value));
+        return !(phase < Phase::kForward && used_in(Phase::kForward, value)) &&
+               !(phase < Phase::kBackward && used_in(Phase::kBackward, value));
       case Lifetime::kStep:
         if (keep_.contains(value)) return false;
         if (phase == Phase::kUpdate) return true;
@@ -76,20 +84,26 @@ class FunctionMaker {
       for (ValueId value : definitions(stage_, chosen[i]))
         if (chosen[i].kind == Item::Kind::kOp) values.push_back(value);
       for (ValueId value : values)
-        if (value != kNone && seen.insert(value).second && may_die(phase, last, value)) dies[i].push_back(value);
+        if (value != kNone && seen.insert(value).second && may_die(phase, last, value))
+          dies[i].push_back(value);
     }
     Function function{kind, {}, {}};
     for (size_t i = 0; i < chosen.size(); ++i) {
       switch (chosen[i].kind) {
         case Item::Kind::kOp: {
-          if (function.steps.empty() || !std::holds_alternative<Segment>(function.steps.back())) function.steps.emplace_back(Segment{});
+          if (function.steps.empty() || !std::holds_alternative<Segment>(function.steps.back()))
+            function.steps.emplace_back(Segment{});
           auto& segment = std::get<Segment>(function.steps.back());
           segment.ops.push_back(chosen[i].index);
           segment.dies.push_back(dies[i]);
           break;
         }
-        case Item::Kind::kPost: function.steps.emplace_back(Post{chosen[i].index, dies[i]}); break;
-        case Item::Kind::kWait: function.steps.emplace_back(Wait{chosen[i].index}); break;
+        case Item::Kind::kPost:
+          function.steps.emplace_back(Post{chosen[i].index, dies[i]});
+          break;
+        case Item::Kind::kWait:
+          function.steps.emplace_back(Wait{chosen[i].index});
+          break;
       }
     }
     return function;
@@ -103,7 +117,9 @@ class FunctionMaker {
 
 }  // namespace
 
-std::vector<Function> make_functions(const LoweredStage& stage, const std::map<Phase, std::vector<Item>>& items, const std::vector<ValueId>& keep) {
+std::vector<Function> make_functions(const LoweredStage& stage,
+                                     const std::map<Phase, std::vector<Item>>& items,
+                                     const std::vector<ValueId>& keep) {
   return FunctionMaker(stage, items, keep).run();
 }
 

@@ -26,7 +26,8 @@ Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
   for (size_t i = 0; i < prepared.graph.ops.size(); ++i) {
     Op op = prepared.graph.ops[i];
     for_each_operand(op, [&](ValueId& value) {
-      if (replaced[static_cast<size_t>(value)] != kNone) value = replaced[static_cast<size_t>(value)];
+      if (replaced[static_cast<size_t>(value)] != kNone)
+        value = replaced[static_cast<size_t>(value)];
     });
     if (!chosen.contains(static_cast<OpId>(i))) {
       result.graph.ops.push_back(std::move(op));
@@ -45,7 +46,8 @@ Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
     result.names.resize(result.graph.ops.size(), prepared.names[i]);
   }
   for (Output& output : result.graph.outputs)
-    if (replaced[static_cast<size_t>(output.value)] != kNone) output.value = replaced[static_cast<size_t>(output.value)];
+    if (replaced[static_cast<size_t>(output.value)] != kNone)
+      output.value = replaced[static_cast<size_t>(output.value)];
   for (size_t i = 0; i < result.graph.ops.size(); ++i)
     for (size_t r = 0; r < result.graph.ops[i].results.size(); ++r)
       if (const ValueId value = result.graph.ops[i].results[r]; value != kNone) {
@@ -57,7 +59,12 @@ Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
 
 class Lowering {
  public:
-  Lowering(const Completed& completed, const Plan& plan, const Pipeline& pipeline, const Stage& stage, const Cluster& cluster, const LowerOptions& options)
+  Lowering(const Completed& completed,
+           const Plan& plan,
+           const Pipeline& pipeline,
+           const Stage& stage,
+           const Cluster& cluster,
+           const LowerOptions& options)
       : completed_(completed),
         graph_(completed.prepared.graph),
         plan_(plan),
@@ -66,7 +73,9 @@ class Lowering {
         emitter_(completed, static_cast<int>(stage.mesh.devices.size()), options) {
     for (const std::string& name : stage.mesh.devices) {
       const std::optional<int> device = find_device(cluster, name);
-      if (!device) throw Error(Blame::kCaller, fmt::format("plan: mesh.devices: the cluster has no device \"{}\"", name));
+      if (!device)
+        throw Error(Blame::kCaller,
+                    fmt::format("plan: mesh.devices: the cluster has no device \"{}\"", name));
       emitter_.stage.devices.push_back(*device);
     }
     emitter_.stage.mesh = {static_cast<int64_t>(stage.mesh.devices.size())};
@@ -76,7 +85,8 @@ class Lowering {
     for (const Input& input : graph_.inputs) add_input_of(input);
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       const Phase phase = graph_.ops[i].phase;
-      if (i > 0 && graph_.ops[i - 1].phase == Phase::kBackward && phase != Phase::kBackward) end_backward();
+      if (i > 0 && graph_.ops[i - 1].phase == Phase::kBackward && phase != Phase::kBackward)
+        end_backward();
       emitter_.enter(phase, false);
       emit(static_cast<OpId>(i));
     }
@@ -87,13 +97,16 @@ class Lowering {
   }
 
  private:
-  const AxisState& state(ValueId value) const { return completed_.assignment.states[static_cast<size_t>(value)][0]; }
+  const AxisState& state(ValueId value) const {
+    return completed_.assignment.states[static_cast<size_t>(value)][0];
+  }
 
   Placement placement(const Input& input, ValueId whole, const AxisState& at) {
     Placement placed{input, {at}, {}, Size(0), Size(0)};
     for (const auto& dim : completed_.factors.values[static_cast<size_t>(whole)]) {
       std::vector<Size>& sizes = placed.factors.emplace_back();
-      for (ExtentId extent : dim) sizes.push_back(completed_.factors.extent_sizes[static_cast<size_t>(extent)]);
+      for (ExtentId extent : dim)
+        sizes.push_back(completed_.factors.extent_sizes[static_cast<size_t>(extent)]);
     }
     if (at.holding == Holding::kSharded) {
       const Size& full = emitter_.full_size(whole, at.position);
@@ -119,7 +132,9 @@ class Lowering {
     std::vector<ValueId> locals;
     for (size_t i = 0; i < values.size(); ++i) {
       locals.push_back(values[i] == kNone ? kNone : emitter_.in_state(values[i], wanted[i]));
-      form.operands.push_back(values[i] == kNone ? TensorType{} : emitter_.stage.graph.values[static_cast<size_t>(locals[i])].type);
+      form.operands.push_back(
+          values[i] == kNone ? TensorType{}
+                             : emitter_.stage.graph.values[static_cast<size_t>(locals[i])].type);
     }
     size_t next = 0;
     for_each_operand(local, [&](ValueId& value) {
@@ -129,7 +144,8 @@ class Lowering {
     const std::vector<AxisState> states = result_states(graph_, completed_.factors, id, choice);
     std::vector<TensorType> types;
     for (size_t r = 0; r < op.results.size(); ++r) {
-      form.results.push_back(op.results[r] == kNone ? TensorType{} : emitter_.local_type(op.results[r], states[r]));
+      form.results.push_back(
+          op.results[r] == kNone ? TensorType{} : emitter_.local_type(op.results[r], states[r]));
       if (op.results[r] != kNone) types.push_back(form.results[r]);
     }
     localize(id, local, form, choice, states);
@@ -147,7 +163,11 @@ class Lowering {
     if (op.name == "medley.accumulate.default") synchronise(op);
   }
 
-  void localize(OpId id, Op& local, LocalForm& form, const Choice& choice, const std::vector<AxisState>& states) {
+  void localize(OpId id,
+                Op& local,
+                LocalForm& form,
+                const Choice& choice,
+                const std::vector<AxisState>& states) {
     const Op& op = graph_.ops[static_cast<size_t>(id)];
     const Rule* rule = find_rule(op.name);
     const std::optional<Instance>& instance = completed_.factors.instances[static_cast<size_t>(id)];
@@ -157,8 +177,11 @@ class Lowering {
     form.instance = &*instance;
     if (choice.kind == ChoiceKind::kCut) {
       form.cut = choice.cut;
-      const auto& extents = completed_.factors.labels[static_cast<size_t>(id)][static_cast<size_t>(choice.cut.label)];
-      const Size& full = completed_.factors.extent_sizes[static_cast<size_t>(extents[static_cast<size_t>(choice.cut.factor)])];
+      const auto& extents =
+          completed_.factors.labels[static_cast<size_t>(id)][static_cast<size_t>(choice.cut.label)];
+      const Size& full =
+          completed_.factors
+              .extent_sizes[static_cast<size_t>(extents[static_cast<size_t>(choice.cut.factor)])];
       Size inner(1);
       for (size_t k = static_cast<size_t>(choice.cut.factor) + 1; k < extents.size(); ++k)
         inner = inner * completed_.factors.extent_sizes[static_cast<size_t>(extents[k])];
@@ -166,7 +189,8 @@ class Lowering {
       form.offset = emitter_.symbols.offset(choice.part, full) * inner;
       form.full = full * inner;
     }
-    if (!op.results.empty() && op.results[0] != kNone) describe_factors(op.results[0], states[0], form);
+    if (!op.results.empty() && op.results[0] != kNone)
+      describe_factors(op.results[0], states[0], form);
     rule->localize(local, form);
   }
 
@@ -178,19 +202,22 @@ class Lowering {
       const bool batch = whole[p] == SymbolTable::rows();
       form.factor_fulls.push_back(batch ? SymbolTable::batch() : whole[p]);
       if (batch)
-        form.factor_offsets.push_back(cut ? emitter_.symbols.row(at.part, whole[p]) : SymbolTable::first_row());
+        form.factor_offsets.push_back(cut ? emitter_.symbols.row(at.part, whole[p])
+                                          : SymbolTable::first_row());
       else
         form.factor_offsets.push_back(cut ? emitter_.symbols.offset(at.part, whole[p]) : Size(0));
     }
   }
 
-  // After the last micro-batch, weights become the whole step's at once, and gradients set out for where the update needs them.
+  // After the last micro-batch, weights become the whole step's at once, and gradients set out for
+  // where the update needs them.
   void synchronise(const Op& op) {
     emitter_.enter(op.phase, true);
     if (op.phase == Phase::kPrologue) emitter_.in_state(op.results[0], replicated());
     if (op.phase == Phase::kBackward) {
       for (size_t i = 0; i < graph_.outputs.size(); ++i)
-        if (graph_.outputs[i].kind == OutputKind::kGradient && graph_.outputs[i].value == op.results[0])
+        if (graph_.outputs[i].kind == OutputKind::kGradient &&
+            graph_.outputs[i].value == op.results[0])
           emitter_.start(op.results[0], completed_.assignment.stored[i][0]);
     }
     emitter_.enter(op.phase, false);
@@ -204,7 +231,8 @@ class Lowering {
   // Brings every output to where it is kept, and notes what replaces what.
   void store_outputs() {
     std::map<std::pair<InputKind, std::string>, ValueId> inputs;
-    for (const Placement& placed : emitter_.stage.inputs) inputs[{placed.input.kind, placed.input.name}] = placed.input.value;
+    for (const Placement& placed : emitter_.stage.inputs)
+      inputs[{placed.input.kind, placed.input.name}] = placed.input.value;
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
       const Output& output = graph_.outputs[i];
       const AxisState& kept = completed_.assignment.stored[i][0];
@@ -212,18 +240,30 @@ class Lowering {
       emitter_.enter(forward ? Phase::kForward : Phase::kUpdate, false);
       const ValueId local = emitter_.in_state(output.value, kept);
       switch (output.kind) {
-        case OutputKind::kLoss: emitter_.stage.loss = local; break;
-        case OutputKind::kGradient:
-          emitter_.stage.gradients.push_back(placement({InputKind::kParameter, output.name, local}, output.value, kept));
+        case OutputKind::kLoss:
+          emitter_.stage.loss = local;
           break;
-        case OutputKind::kBuffer: assigns_[Phase::kForward].push_back({local, inputs.at({InputKind::kBuffer, output.name})}); break;
-        case OutputKind::kParameter: assigns_[Phase::kUpdate].push_back({local, inputs.at({InputKind::kParameter, output.name})}); break;
-        case OutputKind::kState: assigns_[Phase::kUpdate].push_back({local, inputs.at({InputKind::kState, output.name})}); break;
+        case OutputKind::kGradient:
+          emitter_.stage.gradients.push_back(
+              placement({InputKind::kParameter, output.name, local}, output.value, kept));
+          break;
+        case OutputKind::kBuffer:
+          assigns_[Phase::kForward].push_back(
+              {local, inputs.at({InputKind::kBuffer, output.name})});
+          break;
+        case OutputKind::kParameter:
+          assigns_[Phase::kUpdate].push_back(
+              {local, inputs.at({InputKind::kParameter, output.name})});
+          break;
+        case OutputKind::kState:
+          assigns_[Phase::kUpdate].push_back({local, inputs.at({InputKind::kState, output.name})});
+          break;
       }
     }
     emitter_.enter(Phase::kUpdate, false);
     if (completed_.prepared.gradient_norm != kNone)
-      emitter_.stage.gradient_norm = emitter_.in_state(completed_.prepared.gradient_norm, replicated());
+      emitter_.stage.gradient_norm =
+          emitter_.in_state(completed_.prepared.gradient_norm, replicated());
   }
 
   void finish() {
@@ -246,13 +286,16 @@ class Lowering {
   void order_calls() {
     LoweredStage& stage = emitter_.stage;
     const auto has = [&](FunctionKind kind) {
-      return std::any_of(stage.functions.begin(), stage.functions.end(), [&](const Function& function) { return function.kind == kind; });
+      return std::any_of(stage.functions.begin(),
+                         stage.functions.end(),
+                         [&](const Function& function) { return function.kind == kind; });
     };
     const auto add = [&](FunctionKind kind, int microbatch) {
       if (has(kind)) stage.calls.push_back({kind, microbatch});
     };
     const int count = static_cast<int>(pipeline_.microbatches.size());
-    for (int m = 0; m < count; ++m) add(m + 1 == count ? FunctionKind::kPrologueLast : FunctionKind::kPrologue, m);
+    for (int m = 0; m < count; ++m)
+      add(m + 1 == count ? FunctionKind::kPrologueLast : FunctionKind::kPrologue, m);
     for (int m = 0; m < count; ++m) {
       add(FunctionKind::kForward, m);
       add(m + 1 == count ? FunctionKind::kBackwardLast : FunctionKind::kBackward, m);
@@ -281,18 +324,27 @@ class Lowering {
 
 }  // namespace
 
-Completed complete(const Graph& graph, const Plan& plan, const Optimizer& optimizer, int pipeline, int stage) {
+Completed complete(
+    const Graph& graph, const Plan& plan, const Optimizer& optimizer, int pipeline, int stage) {
   const Pipeline& chosen = plan.pipelines[static_cast<size_t>(pipeline)];
   Completed completed{prepare(graph, optimizer), {}, {}};
   for (;;) {
     completed.factors = factorize(completed.prepared.graph);
-    completed.assignment = complete(completed.prepared, completed.factors, plan, chosen, chosen.stages[static_cast<size_t>(stage)]);
+    completed.assignment = complete(completed.prepared,
+                                    completed.factors,
+                                    plan,
+                                    chosen,
+                                    chosen.stages[static_cast<size_t>(stage)]);
     if (completed.assignment.to_expand.empty()) return completed;
     completed.prepared = expand_ops(completed.prepared, completed.assignment.to_expand);
   }
 }
 
-Program lower(const Graph& graph, const Plan& plan, const Cluster& cluster, const Optimizer& optimizer, const LowerOptions& options) {
+Program lower(const Graph& graph,
+              const Plan& plan,
+              const Cluster& cluster,
+              const Optimizer& optimizer,
+              const LowerOptions& options) {
   MEDLEY_CHECK_EQ(plan.pipelines.size(), size_t{1});
   MEDLEY_CHECK_EQ(plan.pipelines[0].stages.size(), size_t{1});
   const Pipeline& pipeline = plan.pipelines[0];
@@ -300,15 +352,20 @@ Program lower(const Graph& graph, const Plan& plan, const Cluster& cluster, cons
   const std::string coupled = pipeline.microbatches.size() > 1 && !plan.per_microbatch_semantics
                                   ? row_coupling(graph, factorize(graph))
                                   : "";
-  if (!coupled.empty() || (pipeline.microbatches.size() > 1 && !completed.prepared.weights_in_prologue && !plan.per_microbatch_semantics))
+  if (!coupled.empty() ||
+      (pipeline.microbatches.size() > 1 && !completed.prepared.weights_in_prologue &&
+       !plan.per_microbatch_semantics))
     throw Error(Blame::kCaller,
-                fmt::format("plan: pipelines[0].microbatches: found {}, expected 1: rows of the batch meet at {}; or set per_microbatch_semantics",
-                            pipeline.microbatches.size(), coupled.empty() ? "a loss weight" : coupled));
+                fmt::format("plan: pipelines[0].microbatches: found {}, expected 1: rows of the "
+                            "batch meet at {}; or set per_microbatch_semantics",
+                            pipeline.microbatches.size(),
+                            coupled.empty() ? "a loss weight" : coupled));
   Program program;
   program.graph_hash = hash(graph);
   program.plan_hash = sha256_hex(print(plan));
   program.global_batch = plan.global_batch;
-  program.stages.push_back(Lowering(completed, plan, pipeline, pipeline.stages[0], cluster, options).run());
+  program.stages.push_back(
+      Lowering(completed, plan, pipeline, pipeline.stages[0], cluster, options).run());
   int64_t row = 0;
   for (const Microbatch& microbatch : pipeline.microbatches) {
     program.microbatch_starts.push_back(row);

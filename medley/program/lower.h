@@ -1,7 +1,8 @@
 #pragma once
 
-// From a plan to what every device executes. One lowering for every kind of parallelism: each op becomes its local form, and where a
-// value is not in the state that its reader needs, a conversion is put in between. Knows no strategy.
+// From a plan to what every device executes. One lowering for every kind of parallelism: each op
+// becomes its local form, and where a value is not in the state that its reader needs, a conversion
+// is put in between. Knows no strategy.
 
 #include "medley/cluster/cluster.h"
 #include "medley/plan/plan.h"
@@ -16,15 +17,25 @@ struct LowerOptions {
   bool keep_gradients = false;      // until the next step, for reading back
 };
 
-// The decisions of a stage with the graph that they are about (composites expanded), for lowering and for explain.
+// The decisions of a stage with the graph that they are about (composites expanded), for lowering
+// and for explain.
 struct Completed {
   Prepared prepared;
   Factors factors;
   Assignment assignment;
 };
-Completed complete(const Graph& graph, const Plan& plan, const Optimizer& optimizer, int pipeline = 0, int stage = 0);
+Completed complete(const Graph& graph,
+                   const Plan& plan,
+                   const Optimizer& optimizer,
+                   int pipeline = 0,
+                   int stage = 0);
 
-// Requires: verify(plan, graph, cluster) has passed. Throws Error(kCaller) where an entry of the plan does not fit the graph.
-Program lower(const Graph& graph, const Plan& plan, const Cluster& cluster, const Optimizer& optimizer, const LowerOptions& options = {});
+// Requires: verify(plan, graph, cluster) has passed. Throws Error(kCaller) where an entry of the
+// plan does not fit the graph.
+Program lower(const Graph& graph,
+              const Plan& plan,
+              const Cluster& cluster,
+              const Optimizer& optimizer,
+              const LowerOptions& options = {});
 
 }  // namespace medley

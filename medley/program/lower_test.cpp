@@ -42,17 +42,20 @@ Plan rows_plan(std::vector<Microbatch> microbatches) {
 
 std::vector<std::string> names(const LoweredStage& stage) {
   std::vector<std::string> all;
-  for (const Communication& communication : stage.communications) all.push_back(communication.name.substr(0, communication.name.find(' ')));
+  for (const Communication& communication : stage.communications)
+    all.push_back(communication.name.substr(0, communication.name.find(' ')));
   return all;
 }
 
-// Rows over devices need three exchanges and no more: the loss weight, one bucket of gradients, the loss.
+// Rows over devices need three exchanges and no more: the loss weight, one bucket of gradients, the
+// loss.
 TEST(Lower, DataParallelIsRowsAndReductions) {
   const Graph graph = mlp();
   Optimizer optimizer;
   optimizer.gradient_norm = false;
   const Program program = lower(graph, rows_plan({{8, {7, 1}}}), two_devices(), optimizer);
-  EXPECT_THAT(names(program.stages[0]), ElementsAre("all_reduce", "all_reduce", "all_reduce")) << print(program);
+  EXPECT_THAT(names(program.stages[0]), ElementsAre("all_reduce", "all_reduce", "all_reduce"))
+      << print(program);
 }
 
 // A second micro-batch is another table of lengths and two more calls.
@@ -76,7 +79,8 @@ TEST(Lower, OneDeviceExchangesNothing) {
   EXPECT_TRUE(lower(mlp(), plan, two_devices(), {}).stages[0].communications.empty());
 }
 
-// The optimizer's state cut evenly: gradients are reduce-scattered, parameters gathered after the update.
+// The optimizer's state cut evenly: gradients are reduce-scattered, parameters gathered after the
+// update.
 TEST(Lower, ZeroOneScattersGradients) {
   Plan plan = rows_plan({{8, {7, 1}}});
   plan.pipelines[0].stages[0].updates = {{"*", "S(0, even)"}};

@@ -14,11 +14,15 @@ namespace {
 const char* name(FunctionKind kind) {
   switch (kind) {
     case FunctionKind::kPrologue:
-    case FunctionKind::kPrologueLast: return "prologue";
-    case FunctionKind::kForward: return "forward";
+    case FunctionKind::kPrologueLast:
+      return "prologue";
+    case FunctionKind::kForward:
+      return "forward";
     case FunctionKind::kBackward:
-    case FunctionKind::kBackwardLast: return "backward";
-    case FunctionKind::kUpdate: return "update";
+    case FunctionKind::kBackwardLast:
+      return "backward";
+    case FunctionKind::kUpdate:
+      return "update";
   }
   return "";
 }
@@ -54,12 +58,18 @@ class MemoryFollower {
   using Held = std::shared_ptr<Storage>;
 
   Lifetime lifetime(ValueId value) const { return stage_.lifetimes[static_cast<size_t>(value)]; }
-  std::pair<int, ValueId> key(ValueId value, int microbatch) const { return {lifetime(value) == Lifetime::kMicrobatch ? microbatch : -1, value}; }
-  void hold(ValueId value, int microbatch, Held storage) { held_[key(value, microbatch)] = std::move(storage); }
+  std::pair<int, ValueId> key(ValueId value, int microbatch) const {
+    return {lifetime(value) == Lifetime::kMicrobatch ? microbatch : -1, value};
+  }
+  void hold(ValueId value, int microbatch, Held storage) {
+    held_[key(value, microbatch)] = std::move(storage);
+  }
 
   Held fresh(ValueId value, int microbatch) {
-    const auto& table = stage_.tables[static_cast<size_t>(microbatch)][static_cast<size_t>(device_)];
-    return std::make_shared<Storage>(live_, num_bytes(stage_.graph.values[static_cast<size_t>(value)].type, table));
+    const auto& table =
+        stage_.tables[static_cast<size_t>(microbatch)][static_cast<size_t>(device_)];
+    return std::make_shared<Storage>(
+        live_, num_bytes(stage_.graph.values[static_cast<size_t>(value)].type, table));
   }
 
   void note(const Call& call, const std::string& what) {
@@ -72,17 +82,21 @@ class MemoryFollower {
     for (const Step& step : function.steps) {
       if (const auto* segment = std::get_if<Segment>(&step)) follow(*segment, call);
       if (const auto* post = std::get_if<Post>(&step)) {
-        const Communication& communication = stage_.communications[static_cast<size_t>(post->communication)];
+        const Communication& communication =
+            stage_.communications[static_cast<size_t>(post->communication)];
         // An all-reduce of what dies happens in place.
-        const bool in_place = communication.kind == CommunicationKind::kAllReduce && post->dies.size() == communication.inputs.size();
+        const bool in_place = communication.kind == CommunicationKind::kAllReduce &&
+                              post->dies.size() == communication.inputs.size();
         for (size_t i = 0; i < communication.outputs.size(); ++i)
           received_[communication.outputs[i]] =
-              in_place ? held_[key(communication.inputs[i], call.microbatch)] : fresh(communication.outputs[i], call.microbatch);
+              in_place ? held_[key(communication.inputs[i], call.microbatch)]
+                       : fresh(communication.outputs[i], call.microbatch);
         note(call, communication.name);
         for (ValueId value : post->dies) held_.erase(key(value, call.microbatch));
       }
       if (const auto* wait = std::get_if<Wait>(&step))
-        for (ValueId value : stage_.communications[static_cast<size_t>(wait->communication)].outputs) {
+        for (ValueId value :
+             stage_.communications[static_cast<size_t>(wait->communication)].outputs) {
           hold(value, call.microbatch, received_[value]);
           received_.erase(value);
         }
@@ -97,16 +111,22 @@ class MemoryFollower {
     for (size_t i = 0; i < segment.ops.size(); ++i) {
       const Op& op = stage_.graph.ops[static_cast<size_t>(segment.ops[i])];
       const std::vector<ValueId> values = operands(op);
-      const bool update = op.phase == Phase::kUpdate && work_class(op.name) == WorkClass::kMemory && (op.name == "medley.adamw.default" || op.name == "medley.sgd.default");
+      const bool update = op.phase == Phase::kUpdate && work_class(op.name) == WorkClass::kMemory &&
+                          (op.name == "medley.adamw.default" || op.name == "medley.sgd.default");
       const bool adds = op.name == "medley.accumulate.default";
-      // Results of an update replace their operands in order: parameter, then moments (the gradient is operand 1).
+      // Results of an update replace their operands in order: parameter, then moments (the gradient
+      // is operand 1).
       for (size_t r = 0; r < op.results.size(); ++r) {
         const ValueId result = op.results[r];
         if (result == kNone) continue;
         const ValueId alias = update ? values[r == 0 ? 0 : r + 1]
-                              : (work_class(op.name) == WorkClass::kView && !values.empty()) || adds ? values[0] : kNone;
+                              : (work_class(op.name) == WorkClass::kView && !values.empty()) || adds
+                                  ? values[0]
+                                  : kNone;
         if (adds && held_.contains(key(result, call.microbatch))) continue;
-        hold(result, call.microbatch, alias != kNone ? held_[key(alias, call.microbatch)] : fresh(result, call.microbatch));
+        hold(result,
+             call.microbatch,
+             alias != kNone ? held_[key(alias, call.microbatch)] : fresh(result, call.microbatch));
       }
       note(call, fmt::format("{}{}{}", op.module, op.module.empty() ? "" : ": ", op.name));
       for (ValueId value : segment.dies[i]) held_.erase(key(value, call.microbatch));
@@ -123,6 +143,8 @@ class MemoryFollower {
 
 }  // namespace
 
-MemoryUse memory_use(const LoweredStage& stage, int device) { return MemoryFollower(stage, device).run(); }
+MemoryUse memory_use(const LoweredStage& stage, int device) {
+  return MemoryFollower(stage, device).run();
+}
 
 }  // namespace medley

@@ -1,7 +1,8 @@
 #pragma once
 
-// Bytes of tensors alive on a device while a program runs, by following its calls. Views share the storage of what they are views of.
-// Knows nothing of allocators, kernels' workspaces or in-place reuse: real use may be a little more or less.
+// Bytes of tensors alive on a device while a program runs, by following its calls. Views share the
+// storage of what they are views of. Knows nothing of allocators, kernels' workspaces or in-place
+// reuse: real use may be a little more or less.
 
 #include <string>
 

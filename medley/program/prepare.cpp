@@ -15,7 +15,8 @@ namespace {
 // Rebuilds a graph op by op; values keep their ids, new ones are appended.
 class Preparer {
  public:
-  Preparer(const Graph& graph, const Optimizer& optimizer) : optimizer_(optimizer), source_(graph), names_(stable_names(graph)) {
+  Preparer(const Graph& graph, const Optimizer& optimizer)
+      : optimizer_(optimizer), source_(graph), names_(stable_names(graph)) {
     prepared_.graph = graph;
     prepared_.graph.ops.clear();
     prepared_.graph.outputs.clear();
@@ -37,7 +38,9 @@ class Preparer {
 
  private:
   Graph& graph() { return prepared_.graph; }
-  const Value& value_of(ValueId id) const { return prepared_.graph.values[static_cast<size_t>(id)]; }
+  const Value& value_of(ValueId id) const {
+    return prepared_.graph.values[static_cast<size_t>(id)];
+  }
 
   void append(Op op, std::string name) {
     graph().ops.push_back(std::move(op));
@@ -49,7 +52,8 @@ class Preparer {
     return add_op(graph(), std::move(op), types);
   }
 
-  // Returns the ops that a value is computed from, in order, or nothing if it depends on more than the batch.
+  // Returns the ops that a value is computed from, in order, or nothing if it depends on more than
+  // the batch.
   std::optional<std::set<OpId>> batch_only_ancestors(ValueId value) const {
     std::map<ValueId, InputKind> inputs;
     for (const Input& input : source_.inputs) inputs[input.value] = input.kind;
@@ -86,14 +90,17 @@ class Preparer {
     for (OpId id : needed) {
       Op op = source_.ops[static_cast<size_t>(id)];
       std::vector<TensorType> types;
-      for (ValueId result : op.results) types.push_back(result == kNone ? TensorType{} : source_.values[static_cast<size_t>(result)].type);
+      for (ValueId result : op.results)
+        types.push_back(result == kNone ? TensorType{}
+                                        : source_.values[static_cast<size_t>(result)].type);
       const std::vector<ValueId> results = op.results;
       op.results.clear();
       op.phase = Phase::kPrologue;
       for_each_operand(op, [&](ValueId& value) {
         if (auto found = clones.find(value); found != clones.end()) value = found->second;
       });
-      const std::vector<ValueId> fresh = append(std::move(op), types, names_[static_cast<size_t>(id)]);
+      const std::vector<ValueId> fresh =
+          append(std::move(op), types, names_[static_cast<size_t>(id)]);
       for (size_t r = 0; r < results.size(); ++r) clones[results[r]] = fresh[r];
     }
     int count = 0;
@@ -103,17 +110,21 @@ class Preparer {
     }
   }
 
-  // The weight of a mean loss is that of the whole step; a chain of views of a parameter is done again in the backward phase, so
-  // that a parameter gathered for the forward phase need not be kept.
+  // The weight of a mean loss is that of the whole step; a chain of views of a parameter is done
+  // again in the backward phase, so that a parameter gathered for the forward phase need not be
+  // kept.
   ValueId replacement(const Op& user, ValueId value) {
     if (user.name.starts_with("medley.mean_loss"))
-      if (auto found = weights_.find(value); found != weights_.end() && value == operands(user)[1]) return found->second;
+      if (auto found = weights_.find(value); found != weights_.end() && value == operands(user)[1])
+        return found->second;
     return user.phase == Phase::kBackward ? view_in_backward(value) : value;
   }
 
   ValueId view_in_backward(ValueId value) {
     if (auto found = views_.find(value); found != views_.end()) return found->second;
-    const OpId producer = value < static_cast<ValueId>(source_.values.size()) ? source_.values[static_cast<size_t>(value)].producer : kNone;
+    const OpId producer = value < static_cast<ValueId>(source_.values.size())
+                              ? source_.values[static_cast<size_t>(value)].producer
+                              : kNone;
     if (producer == kNone || !is_parameter_view(producer)) return value;
     Op op = source_.ops[static_cast<size_t>(producer)];
     const TensorType type = value_of(value).type;
@@ -125,7 +136,9 @@ class Preparer {
 
   bool is_parameter_view(OpId id) const {
     const Op& op = source_.ops[static_cast<size_t>(id)];
-    if (op.phase != Phase::kForward || op.results.size() != 1 || work_class(op.name) != WorkClass::kView) return false;
+    if (op.phase != Phase::kForward || op.results.size() != 1 ||
+        work_class(op.name) != WorkClass::kView)
+      return false;
     const std::vector<ValueId> values = operands(op);
     if (values.size() != 1 || values[0] == kNone) return false;
     const OpId producer = source_.values[static_cast<size_t>(values[0])].producer;
@@ -143,8 +156,10 @@ class Preparer {
   void accumulate_outputs() {
     for (const Output& output : source_.outputs) {
       Output copy = output;
-      if (output.kind == OutputKind::kLoss) copy.value = accumulate(output.value, Phase::kForward, "loss");
-      if (output.kind == OutputKind::kGradient) copy.value = accumulate(output.value, Phase::kBackward, output.name);
+      if (output.kind == OutputKind::kLoss)
+        copy.value = accumulate(output.value, Phase::kForward, "loss");
+      if (output.kind == OutputKind::kGradient)
+        copy.value = accumulate(output.value, Phase::kBackward, output.name);
       graph().outputs.push_back(copy);
     }
     // Forward accumulation goes before the first backward op: phases are contiguous.
@@ -177,22 +192,33 @@ class Preparer {
       std::vector<ValueArgument> squares;
       for (const Output& output : outputs)
         if (output.kind == OutputKind::kGradient)
-          squares.push_back({append(op("medley.sum_squares.default", {ValueArgument{output.value}}), {scalar}, "norm/" + output.name)[0]});
+          squares.push_back({append(op("medley.sum_squares.default", {ValueArgument{output.value}}),
+                                    {scalar},
+                                    "norm/" + output.name)[0]});
       const ValueId total = append(op("medley.add_n.default", {squares}), {scalar}, "norm/sum")[0];
       const std::vector<ValueId> clip =
-          append(op("medley.clip_scale.default", {ValueArgument{total}, optimizer_.max_norm}), {scalar, scalar}, "norm/scale");
+          append(op("medley.clip_scale.default", {ValueArgument{total}, optimizer_.max_norm}),
+                 {scalar, scalar},
+                 "norm/scale");
       prepared_.gradient_norm = clip[0];
       if (optimizer_.max_norm > 0)
-        scalars = append(op("medley.scale_scalars.default", {ValueArgument{scalars}, ValueArgument{clip[1]}}), {{DType::kF64, {3}}}, "norm/scalars")[0];
+        scalars = append(
+            op("medley.scale_scalars.default", {ValueArgument{scalars}, ValueArgument{clip[1]}}),
+            {{DType::kF64, {3}}},
+            "norm/scalars")[0];
     }
     std::map<std::string, ValueId> parameters;
     for (const Input& input : graph().inputs)
       if (input.kind == InputKind::kParameter) parameters[input.name] = input.value;
     for (const Output& output : outputs)
-      if (output.kind == OutputKind::kGradient) append_update(output.name, parameters.at(output.name), output.value, scalars);
+      if (output.kind == OutputKind::kGradient)
+        append_update(output.name, parameters.at(output.name), output.value, scalars);
   }
 
-  void append_update(const std::string& name, ValueId parameter, ValueId gradient, ValueId scalars) {
+  void append_update(const std::string& name,
+                     ValueId parameter,
+                     ValueId gradient,
+                     ValueId scalars) {
     const TensorType type = value_of(parameter).type;
     const bool low = type.dtype == DType::kBF16 || type.dtype == DType::kF16;
     const TensorType state_type{low ? DType::kF32 : type.dtype, type.shape};
@@ -208,7 +234,8 @@ class Preparer {
       }
       states.push_back(fmt::format("{}:{}", kind, name));
       types.push_back(state_type);
-      arguments.emplace_back(ValueArgument{add_input(graph(), InputKind::kState, states.back(), state_type)});
+      arguments.emplace_back(
+          ValueArgument{add_input(graph(), InputKind::kState, states.back(), state_type)});
     };
     Op op{"", {}, {}, Phase::kUpdate, "", ""};
     if (optimizer_.kind == "adamw") {
@@ -217,14 +244,24 @@ class Preparer {
       add_state("exp_avg_sq", true);
       add_state("master", low);
       arguments.insert(arguments.end(),
-                       {ValueArgument{scalars}, optimizer_.beta1, optimizer_.beta2, optimizer_.epsilon, optimizer_.weight_decay});
+                       {ValueArgument{scalars},
+                        optimizer_.beta1,
+                        optimizer_.beta2,
+                        optimizer_.epsilon,
+                        optimizer_.weight_decay});
     } else if (optimizer_.kind == "sgd") {
       op.name = "medley.sgd.default";
       add_state("momentum", optimizer_.momentum != 0);
       add_state("master", low);
-      arguments.insert(arguments.end(), {ValueArgument{scalars}, optimizer_.momentum, optimizer_.weight_decay, optimizer_.nesterov});
+      arguments.insert(arguments.end(),
+                       {ValueArgument{scalars},
+                        optimizer_.momentum,
+                        optimizer_.weight_decay,
+                        optimizer_.nesterov});
     } else {
-      throw Error(Blame::kCaller, fmt::format("optimizer: found \"{}\", expected adamw, sgd or none", optimizer_.kind));
+      throw Error(
+          Blame::kCaller,
+          fmt::format("optimizer: found \"{}\", expected adamw, sgd or none", optimizer_.kind));
     }
     op.arguments = std::move(arguments);
     const std::vector<ValueId> results = append(std::move(op), types, "update/" + name);
@@ -232,7 +269,9 @@ class Preparer {
     for (size_t i = 0, next = 0; i < present_results.size(); ++i)
       graph().ops.back().results.push_back(present_results[i] ? results[next++] : kNone);
     for (size_t i = 0; i < results.size(); ++i)
-      graph().outputs.push_back({i == 0 ? OutputKind::kParameter : OutputKind::kState, i == 0 ? name : states[i], results[i]});
+      graph().outputs.push_back({i == 0 ? OutputKind::kParameter : OutputKind::kState,
+                                 i == 0 ? name : states[i],
+                                 results[i]});
   }
 
   void relink() {
@@ -244,7 +283,8 @@ class Preparer {
         }
   }
 
-  // Weights computed again in the prologue, and views of parameters, leave ops behind that nobody reads.
+  // Weights computed again in the prologue, and views of parameters, leave ops behind that nobody
+  // reads.
   void remove_unused() {
     std::vector<bool> used(graph().values.size(), false);
     for (const Output& output : graph().outputs) used[static_cast<size_t>(output.value)] = true;
@@ -252,7 +292,8 @@ class Preparer {
     std::vector<size_t> order;
     for (size_t i = graph().ops.size(); i-- > 0;) {
       bool any = false;
-      for (ValueId result : graph().ops[i].results) any = any || (result != kNone && used[static_cast<size_t>(result)]);
+      for (ValueId result : graph().ops[i].results)
+        any = any || (result != kNone && used[static_cast<size_t>(result)]);
       if (!any) continue;
       for (ValueId operand : operands(graph().ops[i]))
         if (operand != kNone) used[static_cast<size_t>(operand)] = true;
@@ -279,7 +320,8 @@ class Preparer {
       for (ValueId& result : op.results) define(result);
     }
     for (Output& output : graph().outputs) output.value = ids[static_cast<size_t>(output.value)];
-    if (prepared_.gradient_norm != kNone) prepared_.gradient_norm = ids[static_cast<size_t>(prepared_.gradient_norm)];
+    if (prepared_.gradient_norm != kNone)
+      prepared_.gradient_norm = ids[static_cast<size_t>(prepared_.gradient_norm)];
     graph().values = std::move(values);
   }
 
@@ -293,6 +335,8 @@ class Preparer {
 
 }  // namespace
 
-Prepared prepare(const Graph& graph, const Optimizer& optimizer) { return Preparer(graph, optimizer).run(); }
+Prepared prepare(const Graph& graph, const Optimizer& optimizer) {
+  return Preparer(graph, optimizer).run();
+}
 
 }  // namespace medley

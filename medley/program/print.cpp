@@ -10,12 +10,18 @@ namespace {
 
 const char* name(FunctionKind kind) {
   switch (kind) {
-    case FunctionKind::kPrologue: return "prologue";
-    case FunctionKind::kPrologueLast: return "prologue_last";
-    case FunctionKind::kForward: return "forward";
-    case FunctionKind::kBackward: return "backward";
-    case FunctionKind::kBackwardLast: return "backward_last";
-    case FunctionKind::kUpdate: return "update";
+    case FunctionKind::kPrologue:
+      return "prologue";
+    case FunctionKind::kPrologueLast:
+      return "prologue_last";
+    case FunctionKind::kForward:
+      return "forward";
+    case FunctionKind::kBackward:
+      return "backward";
+    case FunctionKind::kBackwardLast:
+      return "backward_last";
+    case FunctionKind::kUpdate:
+      return "update";
   }
   return "";
 }
@@ -34,35 +40,51 @@ void print_step(std::string& out, const LoweredStage& stage, const Step& step) {
     }
   }
   if (const auto* post = std::get_if<Post>(&step)) {
-    const Communication& communication = stage.communications[static_cast<size_t>(post->communication)];
-    out += fmt::format("    post {} \"{}\" {} -> {}", post->communication, communication.name, ids(communication.inputs), ids(communication.outputs));
+    const Communication& communication =
+        stage.communications[static_cast<size_t>(post->communication)];
+    out += fmt::format("    post {} \"{}\" {} -> {}",
+                       post->communication,
+                       communication.name,
+                       ids(communication.inputs),
+                       ids(communication.outputs));
     const auto sizes = [&](const std::vector<Size>& all) {
       std::string text;
-      for (const Size& size : all) text += (text.empty() ? "" : ", ") + to_string(size, stage.graph.symbols);
+      for (const Size& size : all)
+        text += (text.empty() ? "" : ", ") + to_string(size, stage.graph.symbols);
       return text;
     };
     if (!communication.send.empty()) out += fmt::format(" send [{}]", sizes(communication.send));
-    if (!communication.receive.empty()) out += fmt::format(" receive [{}]", sizes(communication.receive));
+    if (!communication.receive.empty())
+      out += fmt::format(" receive [{}]", sizes(communication.receive));
     out += post->dies.empty() ? "\n" : fmt::format(" frees {}\n", ids(post->dies));
   }
-  if (const auto* wait = std::get_if<Wait>(&step)) out += fmt::format("    wait {}\n", wait->communication);
+  if (const auto* wait = std::get_if<Wait>(&step))
+    out += fmt::format("    wait {}\n", wait->communication);
 }
 
 }  // namespace
 
 std::string print(const Program& program) {
-  std::string out = fmt::format("medley-program 1\ngraph {}\nplan {}\nglobal_batch {}\n", program.graph_hash, program.plan_hash, program.global_batch);
+  std::string out = fmt::format("medley-program 1\ngraph {}\nplan {}\nglobal_batch {}\n",
+                                program.graph_hash,
+                                program.plan_hash,
+                                program.global_batch);
   for (const LoweredStage& stage : program.stages) {
-    out += fmt::format("stage devices [{}] mesh [{}]\n", fmt::join(stage.devices, ", "), fmt::join(stage.mesh, ", "));
+    out += fmt::format("stage devices [{}] mesh [{}]\n",
+                       fmt::join(stage.devices, ", "),
+                       fmt::join(stage.mesh, ", "));
     out += print(stage.graph);
     for (const Function& function : stage.functions) {
       out += fmt::format("  function {}\n", name(function.kind));
       for (const Step& step : function.steps) print_step(out, stage, step);
-      for (const Assign& assign : function.assigns) out += fmt::format("    assign %{} to %{}\n", assign.from, assign.to);
+      for (const Assign& assign : function.assigns)
+        out += fmt::format("    assign %{} to %{}\n", assign.from, assign.to);
     }
-    for (const Call& call : stage.calls) out += fmt::format("  call {} {}\n", name(call.function), call.microbatch);
+    for (const Call& call : stage.calls)
+      out += fmt::format("  call {} {}\n", name(call.function), call.microbatch);
     for (size_t m = 0; m < stage.tables.size(); ++m)
-      for (size_t d = 0; d < stage.tables[m].size(); ++d) out += fmt::format("  table {} {} [{}]\n", m, d, fmt::join(stage.tables[m][d], ", "));
+      for (size_t d = 0; d < stage.tables[m].size(); ++d)
+        out += fmt::format("  table {} {} [{}]\n", m, d, fmt::join(stage.tables[m][d], ", "));
   }
   return out;
 }

@@ -1,8 +1,9 @@
 #pragma once
 
-// A lowered plan: what every device executes. Executed alike by the runtime and the simulator. Local graphs have symbols for the lengths of shards;
-// a device is a table of their values, another micro-batch another table. Knows nothing of strategies: data, tensor and expert parallelism
-// look the same here.
+// A lowered plan: what every device executes. Executed alike by the runtime and the simulator.
+// Local graphs have symbols for the lengths of shards; a device is a table of their values, another
+// micro-batch another table. Knows nothing of strategies: data, tensor and expert parallelism look
+// the same here.
 
 #include <cstdint>
 #include <string>
@@ -15,10 +16,13 @@
 namespace medley {
 
 enum class CommunicationKind : uint8_t {
-  kAllReduce,      // inputs[i] -> outputs[i], same shape, element-wise reduced over the group; several tensors are one bucket
-  kAllGather,      // flat chunk of receive[me] elements -> flat concatenation of receive[j] over all j
-  kReduceScatter,  // flat concatenation of send[j] over all j -> element-wise sum of the chunks for me, send[me] elements
-  kAllToAll,       // flat concatenation of send[j] (for device j) -> flat concatenation of receive[j] (from device j)
+  kAllReduce,  // inputs[i] -> outputs[i], same shape, element-wise reduced over the group; several
+               // tensors are one bucket
+  kAllGather,  // flat chunk of receive[me] elements -> flat concatenation of receive[j] over all j
+  kReduceScatter,  // flat concatenation of send[j] over all j -> element-wise sum of the chunks for
+                   // me, send[me] elements
+  kAllToAll,  // flat concatenation of send[j] (for device j) -> flat concatenation of receive[j]
+              // (from device j)
 };
 enum class Reduce : uint8_t { kSum, kMax };
 
@@ -31,30 +35,41 @@ struct Communication {
   std::string name;                 // for traces and errors: "all_gather transformer.wte.weight"
 };
 
-// Where a value lives. kRun: parameters, buffers, optimizer state, scalars. kStep: accumulated gradients, loss. kMicrobatch: everything else.
+// Where a value lives. kRun: parameters, buffers, optimizer state, scalars. kStep: accumulated
+// gradients, loss. kMicrobatch: everything else.
 enum class Lifetime : uint8_t { kRun, kStep, kMicrobatch };
 
 // Ops between communications, with the values that die after each.
 struct Segment {
-  std::vector<OpId> ops;                     // into Stage::graph.ops
-  std::vector<std::vector<ValueId>> dies;    // [op]: values whose last use in this call order is that op
+  std::vector<OpId> ops;  // into Stage::graph.ops
+  std::vector<std::vector<ValueId>>
+      dies;  // [op]: values whose last use in this call order is that op
 };
 struct Post {
-  int communication;             // into LoweredStage::communications
-  std::vector<ValueId> dies;     // once it has completed
+  int communication;          // into LoweredStage::communications
+  std::vector<ValueId> dies;  // once it has completed
 };
 struct Wait {
   int communication;
 };
 using Step = std::variant<Segment, Post, Wait>;
 
-// A value that takes the place of a kRun value when the call ends: an updated parameter, buffer or moment.
+// A value that takes the place of a kRun value when the call ends: an updated parameter, buffer or
+// moment.
 struct Assign {
   ValueId from, to;
 };
 
-// The last micro-batch's prologue and backward also send: the loss weights, and the gradients as they are ready.
-enum class FunctionKind : uint8_t { kPrologue, kPrologueLast, kForward, kBackward, kBackwardLast, kUpdate };
+// The last micro-batch's prologue and backward also send: the loss weights, and the gradients as
+// they are ready.
+enum class FunctionKind : uint8_t {
+  kPrologue,
+  kPrologueLast,
+  kForward,
+  kBackward,
+  kBackwardLast,
+  kUpdate
+};
 struct Function {
   FunctionKind kind;
   std::vector<Step> steps;
@@ -76,20 +91,23 @@ struct Placement {
   Size offset, length;
 };
 
-// The op "medley.accumulate"(%g) -> %sum adds into the slot of its result: the first call of a step moves, later ones add.
+// The op "medley.accumulate"(%g) -> %sum adds into the slot of its result: the first call of a step
+// moves, later ones add.
 struct LoweredStage {
-  std::vector<int> devices;            // of the cluster, row-major over the mesh
-  std::vector<int64_t> mesh;           // sizes of the axes
-  Graph graph;                         // local: all functions' ops; its inputs are the kRun and batch values
-  std::vector<Lifetime> lifetimes;     // [value]
+  std::vector<int> devices;   // of the cluster, row-major over the mesh
+  std::vector<int64_t> mesh;  // sizes of the axes
+  Graph graph;                // local: all functions' ops; its inputs are the kRun and batch values
+  std::vector<Lifetime> lifetimes;  // [value]
   std::vector<Communication> communications;
-  std::vector<Function> functions;     // at most one of each kind
-  std::vector<Call> calls;             // the order of one step
-  std::vector<Placement> inputs;       // parallel to graph.inputs
-  std::vector<Placement> gradients;    // kStep values with the synchronised gradient; `input` names the parameter
-  ValueId loss = kNone;                // kStep, replicated, complete after the update
-  ValueId gradient_norm = kNone;       // kStep, replicated; kNone without clipping or reporting
-  // tables[microbatch][device of the mesh] -> value of every symbol of `graph`. The update uses table 0.
+  std::vector<Function> functions;  // at most one of each kind
+  std::vector<Call> calls;          // the order of one step
+  std::vector<Placement> inputs;    // parallel to graph.inputs
+  std::vector<Placement>
+      gradients;         // kStep values with the synchronised gradient; `input` names the parameter
+  ValueId loss = kNone;  // kStep, replicated, complete after the update
+  ValueId gradient_norm = kNone;  // kStep, replicated; kNone without clipping or reporting
+  // tables[microbatch][device of the mesh] -> value of every symbol of `graph`. The update uses
+  // table 0.
   std::vector<std::vector<std::vector<int64_t>>> tables;
 };
 

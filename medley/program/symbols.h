@@ -1,7 +1,8 @@
 #pragma once
 
-// The symbols of a local graph and how a device and a micro-batch give them values. Symbol 0 is "b", the rows of the micro-batch, as in the
-// graph that is lowered; a device is one table of all values.
+// The symbols of a local graph and how a device and a micro-batch give them values. Symbol 0 is
+// "b", the rows of the micro-batch, as in the graph that is lowered; a device is one table of all
+// values.
 
 #include <map>
 #include <string>
@@ -18,21 +19,25 @@ class SymbolTable {
   // Requires: parts as in Assignment, one axis of `devices` devices.
   SymbolTable(std::vector<Part> parts, int devices);
 
-  static Size rows() { return Size::of(0); }          // of the micro-batch
-  static Size batch() { return Size::of(1); }         // rows of the global batch
-  static Size first_row() { return Size::of(2); }     // of the micro-batch in the global batch
-  static Size me() { return Size::of(3); }            // this device's index on the axis
+  static Size rows() { return Size::of(0); }       // of the micro-batch
+  static Size batch() { return Size::of(1); }      // rows of the global batch
+  static Size first_row() { return Size::of(2); }  // of the micro-batch in the global batch
+  static Size me() { return Size::of(3); }         // this device's index on the axis
 
-  Size length(int part, const Size& full);            // of this device's shard
-  Size offset(int part, const Size& full);            // where it starts
-  Size row(int part, const Size& full);               // for the batch: where it starts in the global batch
+  Size length(int part, const Size& full);  // of this device's shard
+  Size offset(int part, const Size& full);  // where it starts
+  Size row(int part, const Size& full);     // for the batch: where it starts in the global batch
   Size length_of(int part, const Size& full, int device);
-  // Elements common to the shard of one device under part `from` and of another under part `to`: what is sent to / received from `device`.
+  // Elements common to the shard of one device under part `from` and of another under part `to`:
+  // what is sent to / received from `device`.
   Size sent(int from, int to, const Size& full, int device);
   Size received(int from, int to, const Size& full, int device);
 
   const std::vector<std::string>& names() const { return names_; }
-  std::vector<int64_t> table(const Microbatch& microbatch, int64_t first_row, int64_t global_batch, int device) const;
+  std::vector<int64_t> table(const Microbatch& microbatch,
+                             int64_t first_row,
+                             int64_t global_batch,
+                             int device) const;
 
  private:
   enum class Kind { kLength, kOffset, kRow, kLengthOf, kSent, kReceived };

@@ -26,10 +26,12 @@ class StageVerifier {
       MEDLEY_CHECK_EQ(static_cast<int64_t>(tables.size()), devices);
       for (const auto& table : tables) {
         MEDLEY_CHECK_EQ(table.size(), stage_.graph.symbols.size());
-        MEDLEY_CHECK(std::all_of(table.begin(), table.end(), [](int64_t value) { return value >= 0; }));
+        MEDLEY_CHECK(
+            std::all_of(table.begin(), table.end(), [](int64_t value) { return value >= 0; }));
       }
     }
-    for (const Function& function : stage_.functions) MEDLEY_CHECK(functions_.emplace(function.kind, &function).second);
+    for (const Function& function : stage_.functions)
+      MEDLEY_CHECK(functions_.emplace(function.kind, &function).second);
     for (const Input& input : stage_.graph.inputs)
       if (lifetime(input.value) == Lifetime::kRun) live_run_.insert(input.value);
     for (const Call& call : stage_.calls) follow(call);
@@ -50,24 +52,30 @@ class StageVerifier {
   }
 
   void read(ValueId value, const Call& call, const std::string& who) {
-    if (!frame(value, call).contains(value)) throw Error(Blame::kUs, fmt::format("program: {} reads value {}, which is not there", who, value));
+    if (!frame(value, call).contains(value))
+      throw Error(Blame::kUs,
+                  fmt::format("program: {} reads value {}, which is not there", who, value));
   }
 
   void follow(const Call& call) {
     const auto found = functions_.find(call.function);
     MEDLEY_CHECK(found != functions_.end());
-    MEDLEY_CHECK(call.microbatch >= 0 && static_cast<size_t>(call.microbatch) < stage_.tables.size());
+    MEDLEY_CHECK(call.microbatch >= 0 &&
+                 static_cast<size_t>(call.microbatch) < stage_.tables.size());
     for (const Step& step : found->second->steps) {
       if (const auto* segment = std::get_if<Segment>(&step)) follow(*segment, call);
       if (const auto* post = std::get_if<Post>(&step)) {
-        const Communication& communication = stage_.communications.at(static_cast<size_t>(post->communication));
+        const Communication& communication =
+            stage_.communications.at(static_cast<size_t>(post->communication));
         for (ValueId value : communication.inputs) read(value, call, communication.name);
         for (ValueId value : post->dies) frame(value, call).erase(value);
         MEDLEY_CHECK(posted_.insert(post->communication).second);
       }
       if (const auto* wait = std::get_if<Wait>(&step)) {
         MEDLEY_CHECK_EQ(posted_.erase(wait->communication), size_t{1});
-        for (ValueId value : stage_.communications.at(static_cast<size_t>(wait->communication)).outputs) frame(value, call).insert(value);
+        for (ValueId value :
+             stage_.communications.at(static_cast<size_t>(wait->communication)).outputs)
+          frame(value, call).insert(value);
       }
     }
     for (const Assign& assign : found->second->assigns) {

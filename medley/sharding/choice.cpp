@@ -17,11 +17,16 @@ const Instance& instance_of(const Factors& factors, OpId op) {
 }
 
 int num_factors(const Factors& factors, OpId op, int label) {
-  return static_cast<int>(factors.labels[static_cast<size_t>(op)][static_cast<size_t>(label)].size());
+  return static_cast<int>(
+      factors.labels[static_cast<size_t>(op)][static_cast<size_t>(label)].size());
 }
 
-// Returns the position of a cut in a tensor whose dims carry these labels, or -1 if the label is absent.
-int find_cut(const Factors& factors, OpId op, const std::vector<std::vector<int>>& dims, const Cut& cut) {
+// Returns the position of a cut in a tensor whose dims carry these labels, or -1 if the label is
+// absent.
+int find_cut(const Factors& factors,
+             OpId op,
+             const std::vector<std::vector<int>>& dims,
+             const Cut& cut) {
   int position = 0;
   for (const std::vector<int>& dim : dims) {
     for (int label : dim) {
@@ -32,7 +37,10 @@ int find_cut(const Factors& factors, OpId op, const std::vector<std::vector<int>
   return -1;
 }
 
-std::optional<Cut> cut_at(const Factors& factors, OpId op, const std::vector<std::vector<int>>& dims, int position) {
+std::optional<Cut> cut_at(const Factors& factors,
+                          OpId op,
+                          const std::vector<std::vector<int>>& dims,
+                          int position) {
   int start = 0;
   for (const std::vector<int>& dim : dims) {
     for (int label : dim) {
@@ -44,7 +52,10 @@ std::optional<Cut> cut_at(const Factors& factors, OpId op, const std::vector<std
   return std::nullopt;
 }
 
-std::optional<Choice> cut_choice(const Factors& factors, OpId op, const std::vector<std::vector<int>>& dims, const AxisState& state) {
+std::optional<Choice> cut_choice(const Factors& factors,
+                                 OpId op,
+                                 const std::vector<std::vector<int>>& dims,
+                                 const AxisState& state) {
   if (state.holding != Holding::kSharded) return std::nullopt;
   const std::optional<Cut> cut = cut_at(factors, op, dims, state.position);
   if (!cut) return std::nullopt;
@@ -55,9 +66,12 @@ std::optional<Choice> cut_choice(const Factors& factors, OpId op, const std::vec
 
 AxisState absent_state(Absent absent) {
   switch (absent) {
-    case Absent::kSum: return partial_sum();
-    case Absent::kMax: return {Holding::kPartialMax, -1, -1};
-    case Absent::kUnaffected: return replicated();
+    case Absent::kSum:
+      return partial_sum();
+    case Absent::kMax:
+      return {Holding::kPartialMax, -1, -1};
+    case Absent::kUnaffected:
+      return replicated();
   }
   return replicated();
 }
@@ -70,19 +84,24 @@ bool is_legal(const Factors& factors, OpId op, const Choice& choice) {
   if (!instance) return false;
   if (choice.kind == ChoiceKind::kLinear)
     return choice.group >= 0 && choice.group < static_cast<int>(instance->linear.size());
-  if (choice.cut.label < 0 || choice.cut.label >= static_cast<int>(instance->labels.size())) return false;
+  if (choice.cut.label < 0 || choice.cut.label >= static_cast<int>(instance->labels.size()))
+    return false;
   const Label& label = instance->labels[static_cast<size_t>(choice.cut.label)];
   if (label.locked || label.composite || (label.select && choice.cut.factor != 0)) return false;
   return choice.cut.factor >= 0 && choice.cut.factor < num_factors(factors, op, choice.cut.label);
 }
 
-std::vector<AxisState> operand_states(const Graph& graph, const Factors& factors, OpId op, const Choice& choice) {
+std::vector<AxisState> operand_states(const Graph& graph,
+                                      const Factors& factors,
+                                      OpId op,
+                                      const Choice& choice) {
   const size_t count = operands(graph.ops[static_cast<size_t>(op)]).size();
   std::vector<AxisState> states(count);
   if (choice.kind == ChoiceKind::kReplicate) return states;
   const Instance& instance = instance_of(factors, op);
   if (choice.kind == ChoiceKind::kLinear) {
-    for (int operand : instance.linear[static_cast<size_t>(choice.group)]) states[static_cast<size_t>(operand)] = partial_sum();
+    for (int operand : instance.linear[static_cast<size_t>(choice.group)])
+      states[static_cast<size_t>(operand)] = partial_sum();
     return states;
   }
   for (size_t i = 0; i < count; ++i) {
@@ -92,7 +111,10 @@ std::vector<AxisState> operand_states(const Graph& graph, const Factors& factors
   return states;
 }
 
-std::vector<AxisState> result_states(const Graph& graph, const Factors& factors, OpId op, const Choice& choice) {
+std::vector<AxisState> result_states(const Graph& graph,
+                                     const Factors& factors,
+                                     OpId op,
+                                     const Choice& choice) {
   const size_t count = graph.ops[static_cast<size_t>(op)].results.size();
   std::vector<AxisState> states(count);
   if (choice.kind == ChoiceKind::kReplicate) return states;
@@ -103,28 +125,38 @@ std::vector<AxisState> result_states(const Graph& graph, const Factors& factors,
       continue;
     }
     const int position = find_cut(factors, op, instance.results[i], choice.cut);
-    states[i] = position >= 0 ? sharded(position, choice.part) : absent_state(instance.absent[i][static_cast<size_t>(choice.cut.label)]);
+    states[i] = position >= 0
+                    ? sharded(position, choice.part)
+                    : absent_state(instance.absent[i][static_cast<size_t>(choice.cut.label)]);
   }
   return states;
 }
 
-std::optional<Choice> cut_for_operand(const Graph& graph, const Factors& factors, OpId op, int operand, const AxisState& state) {
+std::optional<Choice> cut_for_operand(
+    const Graph& graph, const Factors& factors, OpId op, int operand, const AxisState& state) {
   const std::optional<Instance>& instance = factors.instances[static_cast<size_t>(op)];
-  if (!instance || operands(graph.ops[static_cast<size_t>(op)])[static_cast<size_t>(operand)] == kNone) return std::nullopt;
+  if (!instance ||
+      operands(graph.ops[static_cast<size_t>(op)])[static_cast<size_t>(operand)] == kNone)
+    return std::nullopt;
   return cut_choice(factors, op, instance->operands[static_cast<size_t>(operand)], state);
 }
 
-std::optional<Choice> cut_for_result(const Graph&, const Factors& factors, OpId op, int result, const AxisState& state) {
+std::optional<Choice> cut_for_result(
+    const Graph&, const Factors& factors, OpId op, int result, const AxisState& state) {
   const std::optional<Instance>& instance = factors.instances[static_cast<size_t>(op)];
   if (!instance) return std::nullopt;
   return cut_choice(factors, op, instance->results[static_cast<size_t>(result)], state);
 }
 
-std::string to_string(const Factors& factors, OpId op, const Choice& choice, const std::vector<std::string>& parts) {
+std::string to_string(const Factors& factors,
+                      OpId op,
+                      const Choice& choice,
+                      const std::vector<std::string>& parts) {
   if (choice.kind == ChoiceKind::kReplicate) return "replicate";
   const Instance& instance = instance_of(factors, op);
   if (choice.kind == ChoiceKind::kLinear)
-    return fmt::format("linear {{{}}}", fmt::join(instance.linear[static_cast<size_t>(choice.group)], "+"));
+    return fmt::format("linear {{{}}}",
+                       fmt::join(instance.linear[static_cast<size_t>(choice.group)], "+"));
   const std::string& label = instance.labels[static_cast<size_t>(choice.cut.label)].name;
   const std::string& part = parts[static_cast<size_t>(choice.part)];
   if (num_factors(factors, op, choice.cut.label) == 1) return fmt::format("{} {}", label, part);

@@ -1,6 +1,7 @@
 #pragma once
 
-// The ways to compute one op on the devices of one axis, derived from its rule, and what each asks of its operands and makes of its results.
+// The ways to compute one op on the devices of one axis, derived from its rule, and what each asks
+// of its operands and makes of its results.
 
 #include <string>
 #include <vector>
@@ -24,18 +25,32 @@ struct Choice {
   auto operator<=>(const Choice& other) const = default;
 };
 
-// Returns whether the rule permits it (a label that is not locked, a select label at its leading factor, an existing group).
+// Returns whether the rule permits it (a label that is not locked, a select label at its leading
+// factor, an existing group).
 bool is_legal(const Factors& factors, OpId op, const Choice& choice);
 
-// Returns the state that each operand must have / each result gets, in the order of operands(op) / op.results. Requires: is_legal.
-std::vector<AxisState> operand_states(const Graph& graph, const Factors& factors, OpId op, const Choice& choice);
-std::vector<AxisState> result_states(const Graph& graph, const Factors& factors, OpId op, const Choice& choice);
+// Returns the state that each operand must have / each result gets, in the order of operands(op) /
+// op.results. Requires: is_legal.
+std::vector<AxisState> operand_states(const Graph& graph,
+                                      const Factors& factors,
+                                      OpId op,
+                                      const Choice& choice);
+std::vector<AxisState> result_states(const Graph& graph,
+                                     const Factors& factors,
+                                     OpId op,
+                                     const Choice& choice);
 
-// Returns the cut that makes an operand (or a result) have this state, if its label may be cut there.
-std::optional<Choice> cut_for_operand(const Graph& graph, const Factors& factors, OpId op, int operand, const AxisState& state);
-std::optional<Choice> cut_for_result(const Graph& graph, const Factors& factors, OpId op, int result, const AxisState& state);
+// Returns the cut that makes an operand (or a result) have this state, if its label may be cut
+// there.
+std::optional<Choice> cut_for_operand(
+    const Graph& graph, const Factors& factors, OpId op, int operand, const AxisState& state);
+std::optional<Choice> cut_for_result(
+    const Graph& graph, const Factors& factors, OpId op, int result, const AxisState& state);
 
 // Returns "replicate", "linear {0+1}", "n.1 heads": the form that plans use.
-std::string to_string(const Factors& factors, OpId op, const Choice& choice, const std::vector<std::string>& parts);
+std::string to_string(const Factors& factors,
+                      OpId op,
+                      const Choice& choice,
+                      const std::vector<std::string>& parts);
 
 }  // namespace medley

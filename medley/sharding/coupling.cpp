@@ -7,20 +7,24 @@
 namespace medley {
 namespace {
 
-// Every value is free of the batch (R), one row after another (S) or a sum over rows (P). Micro-batches are exact iff every op can keep to these
-// without a reduction and without adding something free of the batch to a sum, which would be added once a micro-batch.
+// Every value is free of the batch (R), one row after another (S) or a sum over rows (P).
+// Micro-batches are exact iff every op can keep to these without a reduction and without adding
+// something free of the batch to a sum, which would be added once a micro-batch.
 class RowAnalysis {
  public:
-  RowAnalysis(const Graph& graph, const Factors& factors) : graph_(graph), factors_(factors), states_(graph.values.size()) {}
+  RowAnalysis(const Graph& graph, const Factors& factors)
+      : graph_(graph), factors_(factors), states_(graph.values.size()) {}
 
   std::string run() {
-    for (const Input& input : graph_.inputs) states_[static_cast<size_t>(input.value)] = batch_state(input.value);
+    for (const Input& input : graph_.inputs)
+      states_[static_cast<size_t>(input.value)] = batch_state(input.value);
     for (size_t i = 0; i < graph_.ops.size(); ++i)
       if (!step(static_cast<OpId>(i))) return stable_names(graph_)[i];
     for (const Output& output : graph_.outputs) {
       const AxisState& state = states_[static_cast<size_t>(output.value)];
       const bool sum = output.kind == OutputKind::kLoss || output.kind == OutputKind::kGradient;
-      if (state.holding != (sum ? Holding::kPartialSum : Holding::kReplicated) && !is_zero(output.value))
+      if (state.holding != (sum ? Holding::kPartialSum : Holding::kReplicated) &&
+          !is_zero(output.value))
         return "output " + output.name;
     }
     return "";
@@ -30,7 +34,8 @@ class RowAnalysis {
   AxisState batch_state(ValueId value) const {
     const std::vector<ExtentId> flat = flat_factors(factors_, value);
     for (size_t p = 0; p < flat.size(); ++p)
-      if (!factors_.extent_sizes[static_cast<size_t>(flat[p])].is_constant()) return sharded(static_cast<int>(p), 0);
+      if (!factors_.extent_sizes[static_cast<size_t>(flat[p])].is_constant())
+        return sharded(static_cast<int>(p), 0);
     return replicated();
   }
 
@@ -43,7 +48,8 @@ class RowAnalysis {
 
   bool is_zero(ValueId value) const {
     const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
-    return producer != kNone && graph_.ops[static_cast<size_t>(producer)].name.find("zeros") != std::string::npos;
+    return producer != kNone &&
+           graph_.ops[static_cast<size_t>(producer)].name.find("zeros") != std::string::npos;
   }
 
   bool fits(OpId op, const Choice& choice) const {
@@ -52,7 +58,8 @@ class RowAnalysis {
     for (size_t i = 0; i < values.size(); ++i) {
       if (values[i] == kNone) continue;
       // The weight of a mean is summed over all micro-batches before the first forward.
-      const bool weight = graph_.ops[static_cast<size_t>(op)].name.starts_with("medley.mean_loss") && i == 1;
+      const bool weight =
+          graph_.ops[static_cast<size_t>(op)].name.starts_with("medley.mean_loss") && i == 1;
       if (!weight && states_[static_cast<size_t>(values[i])] != wanted[i]) return false;
     }
     return true;
@@ -75,12 +82,14 @@ class RowAnalysis {
     const std::vector<ValueId> values = operands(op);
     for (size_t i = 0; i < op.results.size(); ++i) {
       if (op.results[i] == kNone) continue;
-      const std::optional<Choice> cut = cut_for_result(graph_, factors_, id, static_cast<int>(i), batch_state(op.results[i]));
+      const std::optional<Choice> cut =
+          cut_for_result(graph_, factors_, id, static_cast<int>(i), batch_state(op.results[i]));
       if (cut && fits(id, *cut)) return cut;
     }
     for (size_t i = 0; i < values.size(); ++i) {
       if (values[i] == kNone) continue;
-      const std::optional<Choice> cut = cut_for_operand(graph_, factors_, id, static_cast<int>(i), states_[static_cast<size_t>(values[i])]);
+      const std::optional<Choice> cut = cut_for_operand(
+          graph_, factors_, id, static_cast<int>(i), states_[static_cast<size_t>(values[i])]);
       if (cut && fits(id, *cut)) return cut;
     }
     if (fits(id, Choice{})) return Choice{};
@@ -99,6 +108,8 @@ class RowAnalysis {
 
 }  // namespace
 
-std::string row_coupling(const Graph& graph, const Factors& factors) { return RowAnalysis(graph, factors).run(); }
+std::string row_coupling(const Graph& graph, const Factors& factors) {
+  return RowAnalysis(graph, factors).run();
+}
 
 }  // namespace medley

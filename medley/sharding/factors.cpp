@@ -9,7 +9,8 @@
 namespace medley {
 namespace {
 
-// Extents under refinement: a union-find forest whose roots may have been split into an ordered product of other extents.
+// Extents under refinement: a union-find forest whose roots may have been split into an ordered
+// product of other extents.
 class ExtentForest {
  public:
   ExtentId add(const Size& size) {
@@ -31,7 +32,8 @@ class ExtentForest {
     for (ExtentId child : std::vector<ExtentId>(at(id).children)) append_leaves(child, leaves);
   }
 
-  // Makes two products of extents equal, factor by factor from the left. Returns false if they have no common refinement.
+  // Makes two products of extents equal, factor by factor from the left. Returns false if they have
+  // no common refinement.
   bool equate(const std::vector<ExtentId>& a, const std::vector<ExtentId>& b) {
     std::vector<ExtentId> left(a.rbegin(), a.rend()), right(b.rbegin(), b.rend());
     for (;;) {
@@ -70,7 +72,8 @@ class ExtentForest {
     return second;
   }
 
-  // Returns the first leaf of a stack of extents, replacing what was split on top of it by its children.
+  // Returns the first leaf of a stack of extents, replacing what was split on top of it by its
+  // children.
   std::optional<ExtentId> front_leaf(std::vector<ExtentId>& stack) {
     while (!stack.empty()) {
       const ExtentId top = find(stack.back());
@@ -109,7 +112,9 @@ class Factorizer {
 
  private:
   std::vector<ExtentId>& dims(ValueId value) { return dims_[static_cast<size_t>(value)]; }
-  const std::vector<Size>& shape(ValueId value) const { return graph_.values[static_cast<size_t>(value)].type.shape; }
+  const std::vector<Size>& shape(ValueId value) const {
+    return graph_.values[static_cast<size_t>(value)].type.shape;
+  }
 
   void add_dims() {
     dims_.resize(graph_.values.size());
@@ -135,13 +140,24 @@ class Factorizer {
     if (!instance) return;
     std::vector<ExtentId>& labels = op_labels_[i];
     for (const Label& label : instance->labels) labels.push_back(forest_.add(label.size));
-    if (!tie(operands(op), instance->operands, labels) || !tie(op.results, instance->results, labels)) return;
+    if (!tie(operands(op), instance->operands, labels) ||
+        !tie(op.results, instance->results, labels))
+      return;
     result_.instances[i] = std::move(instance);
   }
 
-  bool tie(const std::vector<ValueId>& values, const std::vector<std::vector<std::vector<int>>>& dim_labels, const std::vector<ExtentId>& labels) {
+  // A tensor without any label is read whole, whatever its shape.
+  static bool is_labelled(const std::vector<std::vector<int>>& dim_labels) {
+    return std::any_of(dim_labels.begin(), dim_labels.end(), [](const std::vector<int>& labels) {
+      return !labels.empty();
+    });
+  }
+
+  bool tie(const std::vector<ValueId>& values,
+           const std::vector<std::vector<std::vector<int>>>& dim_labels,
+           const std::vector<ExtentId>& labels) {
     for (size_t v = 0; v < values.size(); ++v) {
-      if (values[v] == kNone || dim_labels[v].empty()) continue;
+      if (values[v] == kNone || !is_labelled(dim_labels[v])) continue;
       MEDLEY_CHECK_EQ(dim_labels[v].size(), dims(values[v]).size());
       for (size_t d = 0; d < dim_labels[v].size(); ++d) {
         std::vector<ExtentId> product;
@@ -174,16 +190,18 @@ class Factorizer {
     };
     for (const auto& value : dims_) result_.values.push_back(leaves(value));
     for (const auto& labels : op_labels_) result_.labels.push_back(leaves(labels));
-    for (ExtentId id = 0; id < forest_.count(); ++id) result_.extent_sizes.push_back(forest_.size(id));
+    for (ExtentId id = 0; id < forest_.count(); ++id)
+      result_.extent_sizes.push_back(forest_.size(id));
     for (size_t i = 0; i < graph_.ops.size(); ++i)
       if (result_.instances[i] && !consistent(i)) result_.instances[i].reset();
   }
 
   // A later op may refine a dim differently from what equate() saw; positions must still line up.
   bool consistent(size_t i) const {
-    const auto check = [&](const std::vector<ValueId>& values, const std::vector<std::vector<std::vector<int>>>& dim_labels) {
+    const auto check = [&](const std::vector<ValueId>& values,
+                           const std::vector<std::vector<std::vector<int>>>& dim_labels) {
       for (size_t v = 0; v < values.size(); ++v) {
-        if (values[v] == kNone || dim_labels[v].empty()) continue;
+        if (values[v] == kNone || !is_labelled(dim_labels[v])) continue;
         for (size_t d = 0; d < dim_labels[v].size(); ++d) {
           std::vector<ExtentId> product;
           for (int label : dim_labels[v][d]) {
@@ -195,7 +213,8 @@ class Factorizer {
       }
       return true;
     };
-    return check(operands(graph_.ops[i]), result_.instances[i]->operands) && check(graph_.ops[i].results, result_.instances[i]->results);
+    return check(operands(graph_.ops[i]), result_.instances[i]->operands) &&
+           check(graph_.ops[i].results, result_.instances[i]->results);
   }
 
   const Graph& graph_;
@@ -211,30 +230,37 @@ Factors factorize(const Graph& graph) { return Factorizer(graph).run(); }
 
 std::vector<ExtentId> flat_factors(const Factors& factors, ValueId value) {
   std::vector<ExtentId> flat;
-  for (const auto& dim : factors.values[static_cast<size_t>(value)]) flat.insert(flat.end(), dim.begin(), dim.end());
+  for (const auto& dim : factors.values[static_cast<size_t>(value)])
+    flat.insert(flat.end(), dim.begin(), dim.end());
   return flat;
 }
 
 int position_of(const Factors& factors, ValueId value, int dim, int factor) {
   int position = factor;
-  for (int d = 0; d < dim; ++d) position += static_cast<int>(factors.values[static_cast<size_t>(value)][static_cast<size_t>(d)].size());
+  for (int d = 0; d < dim; ++d)
+    position +=
+        static_cast<int>(factors.values[static_cast<size_t>(value)][static_cast<size_t>(d)].size());
   return position;
 }
 
 std::vector<std::string> fallbacks(const Graph& graph, const Factors& factors) {
   std::vector<bool> depends(graph.values.size(), false);  // on the batch or a parameter
   for (const Input& input : graph.inputs)
-    if (input.kind == InputKind::kBatch || input.kind == InputKind::kParameter) depends[static_cast<size_t>(input.value)] = true;
+    if (input.kind == InputKind::kBatch || input.kind == InputKind::kParameter)
+      depends[static_cast<size_t>(input.value)] = true;
   std::set<std::string> names;
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     bool any = false;
-    for (ValueId value : operands(graph.ops[i])) any = any || (value != kNone && depends[static_cast<size_t>(value)]);
+    for (ValueId value : operands(graph.ops[i]))
+      any = any || (value != kNone && depends[static_cast<size_t>(value)]);
     for (ValueId value : graph.ops[i].results) {
       if (value == kNone) continue;
       bool sized_by_batch = false;
-      for (const Size& size : graph.values[static_cast<size_t>(value)].type.shape) sized_by_batch = sized_by_batch || !size.is_constant();
+      for (const Size& size : graph.values[static_cast<size_t>(value)].type.shape)
+        sized_by_batch = sized_by_batch || !size.is_constant();
       depends[static_cast<size_t>(value)] = any || sized_by_batch;
-      if (depends[static_cast<size_t>(value)] && !factors.instances[i]) names.insert(graph.ops[i].name);
+      if (depends[static_cast<size_t>(value)] && !factors.instances[i])
+        names.insert(graph.ops[i].name);
     }
   }
   return {names.begin(), names.end()};

@@ -1,8 +1,9 @@
 #pragma once
 
-// The factors of every dim of every value: a dim is an ordered product of factors, refined through views, splits and concatenations and
-// carried back to the producer. A fused QKV weight [d, 3*h*dh] gets the factors 3, h, dh. Equal factors share an extent, which gives their size.
-// Knows nothing of devices or plans.
+// The factors of every dim of every value: a dim is an ordered product of factors, refined through
+// views, splits and concatenations and carried back to the producer. A fused QKV weight [d, 3*h*dh]
+// gets the factors 3, h, dh. Equal factors share an extent, which gives their size. Knows nothing
+// of devices or plans.
 
 #include <optional>
 #include <string>
@@ -16,14 +17,16 @@ namespace medley {
 using ExtentId = int32_t;
 
 struct Factors {
-  std::vector<Size> extent_sizes;                                  // [extent]
-  std::vector<std::vector<std::vector<ExtentId>>> values;          // [value][dim] -> factors in order; a dim of size 1 has none
-  std::vector<std::optional<Instance>> instances;                  // [op]; empty: no rule fits, "replicate" is the only choice
-  std::vector<std::vector<std::vector<ExtentId>>> labels;          // [op][label] -> factors in order
+  std::vector<Size> extent_sizes;  // [extent]
+  std::vector<std::vector<std::vector<ExtentId>>>
+      values;  // [value][dim] -> factors in order; a dim of size 1 has none
+  std::vector<std::optional<Instance>>
+      instances;  // [op]; empty: no rule fits, "replicate" is the only choice
+  std::vector<std::vector<std::vector<ExtentId>>> labels;  // [op][label] -> factors in order
 };
 
-// Returns the factors of a graph. Gradients share the factors of their parameters, updates those of what they update, and all batch dims
-// of the batch inputs are one extent.
+// Returns the factors of a graph. Gradients share the factors of their parameters, updates those of
+// what they update, and all batch dims of the batch inputs are one extent.
 Factors factorize(const Graph& graph);
 
 // Returns all factors of a value in one list: the positions that an AxisState names.
@@ -31,7 +34,8 @@ std::vector<ExtentId> flat_factors(const Factors& factors, ValueId value);
 // Returns the position of factor `factor` of dim `dim`.
 int position_of(const Factors& factors, ValueId value, int dim, int factor);
 
-// Returns the names of ops for which no rule fits and whose result is not free of batch and parameters, sorted, once each.
+// Returns the names of ops for which no rule fits and whose result is not free of batch and
+// parameters, sorted, once each.
 std::vector<std::string> fallbacks(const Graph& graph, const Factors& factors);
 
 }  // namespace medley

@@ -1,6 +1,7 @@
 #pragma once
 
-// How a value lies on the devices of a mesh: one AxisState per axis. Positions are factors, not labels: two dims of one extent are apart.
+// How a value lies on the devices of a mesh: one AxisState per axis. Positions are factors, not
+// labels: two dims of one extent are apart.
 
 #include <compare>
 #include <string>

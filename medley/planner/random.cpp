@@ -1,0 +1,131 @@
+#include "medley/planner/random.h"
+
+#include <algorithm>
+#include <random>
+
+#include "medley/program/lower.h"
+#include "medley/sharding/coupling.h"
+
+namespace medley {
+namespace {
+
+class RandomPlanner {
+ public:
+  RandomPlanner(const Graph& graph,
+                const std::vector<std::string>& devices,
+                int64_t global_batch,
+                uint64_t seed)
+      : graph_(graph), devices_(devices), random_(seed) {
+    plan_.global_batch = global_batch;
+  }
+
+  Plan run() {
+    const bool several = row_coupling(graph_, factorize(graph_)).empty();
+    Pipeline pipeline;
+    int64_t left = plan_.global_batch;
+    for (int64_t count = several ? 1 + draw(3) : 1; count > 0 && left > 0; --count) {
+      const int64_t rows = count == 1 ? left : 1 + draw(left);
+      pipeline.microbatches.push_back({rows, split(rows)});
+      left -= rows;
+    }
+    for (const char* name : {"p", "q"}) {
+      std::vector<double> shares;
+      for (size_t d = 0; d < devices_.size(); ++d) shares.push_back(static_cast<double>(draw(4)));
+      shares[static_cast<size_t>(draw(static_cast<int64_t>(devices_.size())))] += 1;
+      plan_.parts.push_back({name, {}, shares});
+    }
+    Stage stage;
+    stage.mesh = {{"x"}, {static_cast<int64_t>(devices_.size())}, devices_};
+    pipeline.stages = {stage};
+    plan_.pipelines = {pipeline};
+    choose();
+    return std::move(plan_);
+  }
+
+ private:
+  int64_t draw(int64_t below) {
+    return static_cast<int64_t>(random_() % static_cast<uint64_t>(below));
+  }
+  Stage& stage() { return plan_.pipelines[0].stages[0]; }
+
+  std::vector<int64_t> split(int64_t rows) {
+    std::vector<int64_t> lengths(devices_.size(), 0);
+    for (int64_t row = 0; row < rows; ++row)
+      ++lengths[static_cast<size_t>(draw(static_cast<int64_t>(devices_.size())))];
+    return lengths;
+  }
+
+  std::string part_for(const Size& size) {
+    if (size == Size::of(0)) return "rows";
+    return std::vector<std::string>{"p", "q", "even"}[static_cast<size_t>(draw(3))];
+  }
+
+  // Names are not unique: the prologue repeats ops of the forward phase, and an expansion has its
+  // op's. Whatever the first of a name gets is legal for the others, or they are left to
+  // complete().
+  void choose() {
+    const Completed completed = complete(graph_, plan_, Optimizer{});
+    for (const Input& input : completed.prepared.graph.inputs)
+      if (input.kind == InputKind::kParameter) {
+        stage().states[input.name] = random_state(completed.factors, input.value);
+        stage().updates[input.name] = random_state(completed.factors, input.value);
+      }
+    const Prepared& prepared = completed.prepared;
+    for (size_t i = 0; i < prepared.graph.ops.size(); ++i) {
+      const std::string& name = prepared.names[i];
+      if (name.starts_with("update/") || draw(4) == 0 || stage().ops.contains(name)) continue;
+      if (std::optional<std::string> choice =
+              random_choice(completed.factors, static_cast<OpId>(i)))
+        stage().ops[name] = *choice;
+    }
+  }
+
+  std::string random_state(const Factors& factors, ValueId value) {
+    std::vector<std::pair<size_t, size_t>> places;
+    const auto& dims = factors.values[static_cast<size_t>(value)];
+    for (size_t d = 0; d < dims.size(); ++d)
+      for (size_t f = 0; f < dims[d].size(); ++f) places.emplace_back(d, f);
+    const auto pick = static_cast<size_t>(draw(static_cast<int64_t>(places.size()) + 1));
+    if (pick == places.size()) return "R";
+    const auto [dim, factor] = places[pick];
+    return "S(" + std::to_string(dim) + "." + std::to_string(factor) + ", " + part_for(Size(1)) +
+           ")";
+  }
+
+  std::optional<std::string> random_choice(const Factors& factors, OpId op) {
+    const std::optional<Instance>& instance = factors.instances[static_cast<size_t>(op)];
+    std::vector<std::string> texts{"replicate"};
+    if (!instance) return std::nullopt;
+    for (size_t group = 0; group < instance->linear.size(); ++group)
+      texts.push_back(
+          to_string(factors, op, Choice{ChoiceKind::kLinear, {}, -1, static_cast<int>(group)}, {}));
+    for (size_t label = 0; label < instance->labels.size(); ++label) {
+      const auto& extents = factors.labels[static_cast<size_t>(op)][label];
+      for (size_t factor = 0; factor < extents.size(); ++factor) {
+        const Choice choice{
+            ChoiceKind::kCut, {static_cast<int>(label), static_cast<int>(factor)}, 0, -1};
+        if (!is_legal(factors, op, choice)) continue;
+        const Size& size = factors.extent_sizes[static_cast<size_t>(extents[factor])];
+        if (!size.is_constant() && size != Size::of(0)) continue;
+        texts.push_back(to_string(factors, op, choice, {part_for(size)}));
+      }
+    }
+    return texts[static_cast<size_t>(draw(static_cast<int64_t>(texts.size())))];
+  }
+
+  const Graph& graph_;
+  const std::vector<std::string>& devices_;
+  std::mt19937_64 random_;
+  Plan plan_;
+};
+
+}  // namespace
+
+Plan random_plan(const Graph& graph,
+                 const std::vector<std::string>& devices,
+                 int64_t global_batch,
+                 uint64_t seed) {
+  return RandomPlanner(graph, devices, global_batch, seed).run();
+}
+
+}  // namespace medley
