@@ -1,4 +1,4 @@
-"""Runs the text form of a graph with PyTorch's own ops, one after the other: the proof of a capture."""
+"""Runs the text form of a graph with PyTorch's own ops, one by one: the proof of a capture."""
 
 from __future__ import annotations
 
@@ -58,8 +58,10 @@ def parse_arguments(text: str, env: dict[str, Tensor], rows: int) -> list[Any]:
 def call(name: str, arguments: list[Any]) -> Any:
     """Calls the op `namespace.op.overload` with all arguments of its schema in order."""
     namespace, op, overload = name.split(".")
-    if op in ("view", "_unsafe_view"):  # clone's memory format is not recorded
+    if op in ("view", "_unsafe_view"):  # memory formats are not recorded
         return arguments[0].reshape(arguments[1])
+    if op == "clone":
+        return arguments[0].clone(memory_format=torch.contiguous_format)
     target = getattr(getattr(getattr(torch.ops, namespace), op), overload)
     schema = target._schema.arguments
     named = {a.name: v for a, v in zip(schema, arguments, strict=True) if a.kwarg_only}

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._functorch._aot_autograd import descriptors as desc
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node
 
 from medley.capture.errors import CaptureError
@@ -59,6 +60,7 @@ class _Writer:
         self._ids: dict[Node, str | list[str]] = {}
         self._next = 0
         self._constants: dict[str, Tensor] = {}
+        self._first: dict[Node, Node] = {}
         self._num_ops = 0
         self._phases: dict[Node, str] = {}
         self._modules: dict[Node, str] = {}
@@ -70,12 +72,13 @@ class _Writer:
         tangents: list[Node] = []
         self._inputs([n for n in nodes if n.op == "placeholder"], tangents)
         lifted = [n for n in nodes if n.op == "get_attr"]
-        for node in lifted:
-            self._constant_input(node)
+        made = self._constant_inputs(lifted)
         calls = [n for n in nodes if n.op == "call_function" and not self._is_getitem(n)]
         calls = [n for n in calls if not str(n.target).startswith(_DROPPED)]
+        for node, text in made:
+            self._emit(node, text, self._constant(node), "forward", "", "")
         for node in lifted:
-            self._constant_op(node)
+            self._ids.setdefault(node, self._ids[self._first[node]])
         for node in calls:
             if self._phases[node] == "forward":
                 self._op(node)
@@ -122,12 +125,11 @@ class _Writer:
         name = target.removeprefix("model.")
         return self._traced.first_names.get(name, name)
 
-    def _input(self, node: Node, kind: str, name: str) -> None:
+    def _input(self, node: Node, kind: str, name: str, like: Tensor | None = None) -> None:
         value = self._new_value()
         self._ids[node] = value
-        self._lines.append(
-            f"{value} = {kind} {_quote(name)} : {self._type(node.meta['val'], node)}"
-        )
+        type_ = self._type(node.meta["val"] if like is None else like, node)
+        self._lines.append(f"{value} = {kind} {_quote(name)} : {type_}")
 
     def _outputs(self, node: Node) -> None:
         values = node.args[0]
@@ -184,7 +186,7 @@ class _Writer:
     def _constant_text(self, node: Node) -> str | None:
         """Returns the op that makes a constant, if it is a uniform one or a range."""
         value = self._constant(node)
-        if isinstance(value, torch._subclasses.FakeTensor):
+        if isinstance(value, FakeTensor):
             return None
         dtype, flat = DTYPES[value.dtype], value.detach().reshape(-1)
         if flat.numel() and bool((flat == flat[0]).all()):
@@ -198,19 +200,24 @@ class _Writer:
                 return f"aten.arange.start_step({start}, {end}, {step}, {dtype}, none, none, none)"
         return None
 
-    def _constant_input(self, node: Node) -> None:
-        if self._constant_text(node) is not None:
-            return
-        name = f"constant:{len(self._constants)}"
-        value = self._constant(node)
-        self._constants[name] = value.detach()
-        self._ids[node] = self._new_value()
-        self._lines.append(f"{self._ids[node]} = buffer {_quote(name)} : {self._type(value, node)}")
-
-    def _constant_op(self, node: Node) -> None:
-        text = self._constant_text(node)
-        if text is not None:
-            self._emit(node, text, self._constant(node), "forward", "", "")
+    def _constant_inputs(self, lifted: Sequence[Node]) -> list[tuple[Node, str]]:
+        """Writes an input for each constant that no op makes; returns the ops that make others.
+        Equal constants are written once."""
+        made: list[tuple[Node, str]] = []
+        for node in lifted:
+            value = self._constant(node)
+            same = (n for n in self._first.values() if _equal(self._constant(n), value))
+            self._first[node] = next(same, node)
+            if self._first[node] is not node:
+                continue
+            text = self._constant_text(node)
+            if text is not None:
+                made.append((node, text))
+                continue
+            name = f"constant:{len(self._constants)}"
+            self._constants[name] = value.detach()
+            self._input(node, "buffer", name, value)
+        return made
 
     # --- ops ---
 
@@ -405,6 +412,14 @@ def holds_batch(value: float, prime: int) -> bool:
 def _source(node: Node) -> str:
     """Returns "file.py:12", the innermost line of the model that made the node, or ""."""
     return str((node.meta.get("custom") or {}).get("source", ""))
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    if a is b:
+        return True
+    if isinstance(a, FakeTensor) or isinstance(b, FakeTensor):
+        return False
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
 
 
 def _quote(text: str) -> str:

@@ -218,6 +218,8 @@ class Interceptor:
             raise CaptureError(f"dropout: the probability must be between 0 and 1: {p}")
         if not training or p == 0.0:
             return input
+        if p == 1.0:
+            return input * 0.0
         rng = custom_ops.current_rng()
         if rng is None:
             raise CaptureError(
