@@ -1,0 +1,19 @@
+#pragma once
+
+// The executor over PyTorch's dispatcher: every op is a boxed call of its kernel, without autograd.
+// Knows nothing of communication.
+
+#include <c10/core/Device.h>
+
+#include <memory>
+
+#include "medley/runtime/executor.h"
+
+namespace medley {
+
+// Errors name the op, its operands and its place in the model. Buffers hold an at::Tensor
+// (tensor_buffer.h). Values are never changed once somebody else may see them; what nobody else
+// holds is overwritten where that saves memory.
+std::unique_ptr<Executor> make_aten_executor(c10::Device device);
+
+}  // namespace medley

@@ -1,0 +1,385 @@
+#include "medley/torch/instruction_build.h"
+
+#include <ATen/core/jit_type.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "medley/base/error.h"
+#include "medley/torch/arguments.h"
+#include "medley/torch/empty_operands.h"
+
+namespace medley {
+namespace {
+
+struct Variant {
+  std::string_view name;
+  bool pass_out;
+  bool commutes = false;  // operand 1 may be overwritten just as well
+};
+// Pointwise ops: every element of the result is written after the same element of the operand has
+// been read.
+const std::map<std::string_view, Variant> kOverwriting{
+    {"aten.add.Tensor", {"aten.add_.Tensor", false, true}},
+    {"aten.sub.Tensor", {"aten.sub_.Tensor", false}},
+    {"aten.mul.Tensor", {"aten.mul_.Tensor", false, true}},
+    {"aten.div.Tensor", {"aten.div_.Tensor", false}},
+    {"aten.mul.Scalar", {"aten.mul_.Scalar", false}},
+    {"aten.div.Scalar", {"aten.div_.Scalar", false}},
+    {"aten.masked_fill.Scalar", {"aten.masked_fill_.Scalar", false}},
+    {"aten.relu.default", {"aten.relu_.default", false}},
+    {"aten.neg.default", {"aten.neg_.default", false}},
+    {"aten.exp.default", {"aten.exp_.default", false}},
+    {"aten.tanh.default", {"aten.tanh_.default", false}},
+    {"aten.sigmoid.default", {"aten.sigmoid_.default", false}},
+    {"aten.gelu_backward.default", {"aten.gelu_backward.grad_input", true}},
+    {"aten.silu_backward.default", {"aten.silu_backward.grad_input", true}},
+    {"aten.threshold_backward.default", {"aten.threshold_backward.grad_input", true}},
+    {"aten.tanh_backward.default", {"aten.tanh_backward.grad_input", true}},
+    {"aten.sigmoid_backward.default", {"aten.sigmoid_backward.grad_input", true}},
+};
+
+// Ops that PyTorch refuses for strides which the capture could not foresee: the same without the
+// refusal.
+std::string kernel_name(const std::string& name) {
+  if (name == "aten.view.default" || name == "aten._unsafe_view.default")
+    return "aten.reshape.default";
+  return name;
+}
+
+bool is_tensor(const c10::TypePtr& type) {
+  if (type->kind() == c10::TypeKind::OptionalType)
+    return is_tensor(type->castRaw<c10::OptionalType>()->getElementType());
+  return type->kind() == c10::TypeKind::TensorType;
+}
+
+bool is_default_scale(const std::vector<c10::IValue>& constants) {
+  return constants.size() < 3 || (constants[2].isInt() && constants[2].toInt() == 1) ||
+         (constants[2].isDouble() && constants[2].toDouble() == 1.0);
+}
+
+// Returns the values that the call of this segment replaces when it ends and that nothing reads
+// after the segment.
+std::set<ValueId> replaced_values(const LoweredStage& stage, const Segment& segment) {
+  for (const Function& function : stage.functions) {
+    const auto here =
+        std::find_if(function.steps.begin(), function.steps.end(), [&](const Step& s) {
+          const auto* each = std::get_if<Segment>(&s);
+          return each && each->ops == segment.ops;
+        });
+    if (here == function.steps.end()) continue;
+    std::set<ValueId> replaced;
+    for (const Assign& assign : function.assigns) replaced.insert(assign.to);
+    for (auto step = here + 1; step != function.steps.end(); ++step) {
+      if (auto* later = std::get_if<Segment>(&*step)) {
+        for (OpId op : later->ops)
+          for (ValueId value : operands(stage.graph.ops[static_cast<size_t>(op)]))
+            replaced.erase(value);
+      } else if (auto* post = std::get_if<Post>(&*step)) {
+        for (ValueId value : stage.communications[static_cast<size_t>(post->communication)].inputs)
+          replaced.erase(value);
+      }
+    }
+    return replaced;
+  }
+  return {};
+}
+
+class Builder {
+ public:
+  Builder(const LoweredStage& stage,
+          const Segment& segment,
+          const std::vector<int64_t>& symbols,
+          c10::Device device)
+      : stage_(stage),
+        graph_(stage.graph),
+        symbols_(symbols),
+        device_(device),
+        replaced_(replaced_values(stage, segment)) {}
+
+  std::vector<Instruction> build(const std::vector<SegmentOp>& ops) {
+    std::vector<Instruction> instructions;
+    for (size_t i = 0; i < ops.size(); ++i) {
+      try {
+        start(ops[i]);
+        if (!join_update(ops, i, instructions)) {
+          auto work = build(ops[i].op);
+          instructions.push_back({std::move(work), frees(), i});
+        }
+      } catch (const Error& error) {
+        throw Error(error.blame(),
+                    fmt::format("{}: {}", describe(graph_, ops[i].op, symbols_), error.what()));
+      }
+    }
+    return instructions;
+  }
+
+ private:
+  // Notes which operands the op may give away: those that die and stand once only.
+  void start(const SegmentOp& op) {
+    dies_ = op.dies;
+    given_.clear();
+    uses_.clear();
+    for (ValueId value : operands(op.op)) ++uses_[value];
+  }
+
+  Slot slot(ValueId value) const {
+    if (value == kNone) return {};
+    return {value, stage_.lifetimes[static_cast<size_t>(value)] != Lifetime::kMicrobatch};
+  }
+
+  Operand operand(ValueId value) {
+    Operand operand{slot(value), false};
+    if (value != kNone && uses_[value] == 1 && contains(dies_, value)) {
+      operand.dies = true;
+      given_.push_back(value);
+    }
+    return operand;
+  }
+  Operand operand(const Argument& argument) {
+    const auto* one = std::get_if<ValueArgument>(&argument);
+    return operand(one ? one->value : kNone);
+  }
+
+  static bool contains(const std::vector<ValueId>& values, ValueId value) {
+    return std::find(values.begin(), values.end(), value) != values.end();
+  }
+
+  // A result that nobody reads is not kept.
+  Slot result_slot(ValueId value) const { return contains(dies_, value) ? Slot{} : slot(value); }
+
+  std::vector<Result> results(const Op& op) const {
+    std::vector<Result> results;
+    for (ValueId value : op.results)
+      results.push_back(
+          value == kNone ? Result{} : Result{result_slot(value), shape_of(type(value), symbols_)});
+    return results;
+  }
+
+  std::vector<Slot> frees() const {
+    std::vector<Slot> slots;
+    for (ValueId value : dies_)
+      if (uses_.contains(value) && !contains(given_, value)) slots.push_back(slot(value));
+    return slots;
+  }
+
+  const TensorType& type(ValueId value) const {
+    return graph_.values[static_cast<size_t>(value)].type;
+  }
+
+  decltype(Instruction::work) build(const Op& op) {
+    if (op.name == "medley.accumulate.default") {
+      const Operand gradient = operand(op.arguments[0]);
+      return Accumulate{gradient, slot(op.results[0]), to_scalar_type(type(op.results[0]).dtype)};
+    }
+    const EmptyRule rule = empty_rule(graph_, op, symbols_);
+    if (std::holds_alternative<FirstOperand>(rule)) {
+      const Operand first = operand(op.arguments[0]);
+      return Alias{first, result_slot(op.results[0])};
+    }
+    if (auto* fill = std::get_if<FillWith>(&rule)) return build_fill(op, fill->value);
+    if (std::holds_alternative<AddBias>(rule)) {
+      std::vector<Size> shape = type(op.results[0]).shape;
+      return build_call({"medley.expand_channels.default",
+                         {op.arguments[2], shape},
+                         op.results,
+                         op.phase,
+                         op.module,
+                         op.source});
+    }
+    if (std::holds_alternative<DropEmpty>(rule)) return build_call(without_empty(op));
+    return build_call(op);
+  }
+
+  Op without_empty(Op op) const {
+    for (Argument& argument : op.arguments)
+      if (auto* list = std::get_if<std::vector<ValueArgument>>(&argument))
+        std::erase_if(*list, [&](ValueArgument a) { return is_empty(graph_, a.value, symbols_); });
+    return op;
+  }
+
+  Fill build_fill(const Op& op, double value) const {
+    Fill fill{results(op), {}, value};
+    for (ValueId result : op.results)
+      fill.types.push_back(result == kNone ? c10::kFloat : to_scalar_type(type(result).dtype));
+    return fill;
+  }
+
+  KernelCall build_call(const Op& op) {
+    KernelCall call{find_operator(kernel_name(op.name)), {}, {}, {}, results(op), false, {}};
+    const auto& schema = call.handle.schema();
+    const auto& arguments = schema.arguments();
+    if (op.arguments.size() > arguments.size())
+      throw Error(Blame::kCaller,
+                  fmt::format("has {} arguments, but {} takes {}",
+                              op.arguments.size(),
+                              c10::toString(schema.operator_name()),
+                              arguments.size()));
+    for (size_t i = 0; i < arguments.size(); ++i) add_argument(call, op, i, arguments[i]);
+    call.result_is_list = schema.returns().size() == 1 &&
+                          schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
+    if (!call.result_is_list && op.results.size() != schema.returns().size())
+      throw Error(
+          Blame::kCaller,
+          fmt::format("has {} results, expected {}", op.results.size(), schema.returns().size()));
+    choose_overwrite(call, op);
+    return call;
+  }
+
+  void add_argument(KernelCall& call, const Op& op, size_t i, const c10::Argument& schema) {
+    if (i >= op.arguments.size()) {
+      if (!schema.default_value())
+        throw Error(Blame::kCaller, fmt::format("argument {} is missing", schema.name()));
+      const bool is_device = schema.real_type()->annotation_str().find("Device") == 0;
+      call.constants.push_back(is_device ? c10::IValue(device_) : *schema.default_value());
+      return;
+    }
+    const Argument& argument = op.arguments[i];
+    const auto* list = std::get_if<std::vector<ValueArgument>>(&argument);
+    if (auto* one = std::get_if<ValueArgument>(&argument)) {
+      if (!is_tensor(schema.type()))
+        throw Error(Blame::kCaller, fmt::format("argument {} is no tensor", schema.name()));
+      if (one->value != kNone) call.tensors.push_back({i, operand(one->value)});
+      call.constants.emplace_back();
+      return;
+    }
+    if (list || (schema.type()->kind() == c10::TypeKind::ListType &&
+                 is_tensor(schema.type()->castRaw<c10::ListType>()->getElementType()))) {
+      const auto element = schema.type()->castRaw<c10::ListType>()->getElementType();
+      ListArgument added{i, element->kind() == c10::TypeKind::OptionalType, {}};
+      if (list)
+        for (const ValueArgument& each : *list) added.elements.push_back(operand(each.value));
+      call.lists.push_back(std::move(added));
+      call.constants.emplace_back();
+      return;
+    }
+    call.constants.push_back(to_ivalue(argument, schema, symbols_, device_));
+  }
+
+  void choose_overwrite(KernelCall& call, const Op& op) {
+    const auto row = kOverwriting.find(op.name);
+    if (row == kOverwriting.end() || op.results.size() != 1 || op.results[0] == kNone) return;
+    const Variant& variant = row->second;
+    const auto fits = [&](size_t i) {
+      const TensorArgument& tensor = call.tensors[i];
+      return tensor.argument == i && tensor.operand.dies && !tensor.operand.slot.run &&
+             type(tensor.operand.slot.value) == type(op.results[0]);
+    };
+    if (call.tensors.empty()) return;
+    if (fits(0)) {
+      call.overwrite = Overwrite{find_operator(std::string(variant.name)), 0, variant.pass_out};
+    } else if (variant.commutes && call.tensors.size() == 2 && is_default_scale(call.constants) &&
+               fits(1)) {
+      std::swap(call.tensors[0].operand, call.tensors[1].operand);
+      call.overwrite = Overwrite{find_operator(std::string(variant.name)), 0, false};
+    }
+  }
+
+  // Appends the update of a parameter to the instruction before it if that one has the same scalars
+  // and hyperparameters.
+  bool join_update(const std::vector<SegmentOp>& ops,
+                   size_t i,
+                   std::vector<Instruction>& instructions) {
+    const Op& op = ops[i].op;
+    const bool adamw = op.name == "medley.adamw.default";
+    if (!adamw && op.name != "medley.sgd.default") return false;
+    const size_t state = adamw ? 2 : 1;  // moments
+    const size_t scalars = 3 + state, count = scalars + (adamw ? 5 : 4);
+    MEDLEY_CHECK_EQ(op.arguments.size(), count);
+
+    Update update;
+    update.adamw = adamw;
+    for (size_t k = scalars + 1; k < count; ++k) {
+      if (auto* flag = std::get_if<bool>(&op.arguments[k]))
+        update.nesterov = *flag;
+      else if (auto* number = std::get_if<double>(&op.arguments[k]))
+        update.hyperparameters.push_back(*number);
+      else
+        update.hyperparameters.push_back(
+            static_cast<double>(evaluate(std::get<Size>(op.arguments[k]), symbols_)));
+    }
+    Update::Parameter parameter;
+    parameter.parameter = operand_of_update(op, 0, ops, i);
+    parameter.gradient = operand(op.arguments[1]);
+    parameter.first = operand_of_update(op, 2, ops, i);
+    if (adamw) parameter.second = operand_of_update(op, 3, ops, i);
+    parameter.master = operand_of_update(op, 2 + state, ops, i);
+    parameter.new_parameter = slot(op.results[0]);
+    parameter.new_first = slot(op.results[1]);
+    if (adamw) parameter.new_second = slot(op.results[2]);
+    parameter.new_master = slot(op.results[1 + state]);
+    update.scalars = {slot(std::get<ValueArgument>(op.arguments[scalars]).value), false};
+
+    Update* last = instructions.empty() ? nullptr : std::get_if<Update>(&instructions.back().work);
+    if (last && last->adamw == adamw && last->nesterov == update.nesterov &&
+        last->hyperparameters == update.hyperparameters &&
+        last->scalars.slot.value == update.scalars.slot.value) {
+      last->parameters.push_back(parameter);
+      const std::vector<Slot> freed = frees();
+      instructions.back().frees.insert(instructions.back().frees.end(), freed.begin(), freed.end());
+      return true;
+    }
+    update.parameters.push_back(parameter);
+    instructions.push_back({std::move(update), frees(), i});
+    return true;
+  }
+
+  // A parameter or its state is replaced by the new value, so it is given away here unless a later
+  // op of the segment still reads the old one. The executor overwrites what it alone holds and
+  // copies the rest.
+  Operand operand_of_update(const Op& op,
+                            size_t argument,
+                            const std::vector<SegmentOp>& ops,
+                            size_t i) {
+    Operand result = operand(op.arguments[argument]);
+    const ValueId value = result.slot.value;
+    if (value == kNone || uses_[value] != 1) return result;
+    for (size_t k = i + 1; k < ops.size(); ++k)
+      if (contains(operands(ops[k].op), value)) return result;
+    result.dies = result.dies || replaced_.contains(value);
+    return result;
+  }
+
+  const LoweredStage& stage_;
+  const Graph& graph_;
+  const std::vector<int64_t>& symbols_;
+  c10::Device device_;
+  std::set<ValueId> replaced_;  // see replaced_values()
+  std::vector<ValueId> dies_, given_;
+  std::map<ValueId, int> uses_;
+};
+
+}  // namespace
+
+PreparedOps build_instructions(const LoweredStage& stage,
+                               const Segment& segment,
+                               const std::vector<int64_t>& symbols,
+                               c10::Device device) {
+  PreparedOps prepared;
+  prepared.ops = fuse(stage.graph, segment, symbols);
+  prepared.instructions = Builder(stage, segment, symbols, device).build(prepared.ops);
+  return prepared;
+}
+
+std::string describe(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols) {
+  std::vector<std::string> types;
+  for (ValueId value : operands(op)) {
+    if (value == kNone) {
+      types.emplace_back("none");
+      continue;
+    }
+    const TensorType& type = graph.values[static_cast<size_t>(value)].type;
+    std::vector<int64_t> shape;
+    for (const Size& size : type.shape) shape.push_back(evaluate(size, symbols));
+    types.push_back(fmt::format("{}[{}]", to_string(type.dtype), fmt::join(shape, ", ")));
+  }
+  std::string text = fmt::format("{}({})", op.name, fmt::join(types, ", "));
+  if (!op.module.empty()) text += " in " + op.module;
+  if (!op.source.empty()) text += " at " + op.source;
+  return text;
+}
+
+}  // namespace medley

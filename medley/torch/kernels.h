@@ -1,0 +1,162 @@
+#pragma once
+
+// Kernels of the ops of ours (schemas in medley/ops/local_ops.h and below), composed of ATen calls
+// where PyTorch has none of its own. All of them work on operands without elements. Knows nothing
+// of graphs.
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+namespace medley {
+
+// Makes all of them known to the dispatcher as medley::<name>. Later calls do nothing.
+void register_kernels();
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& q,
+                                             const at::Tensor& k,
+                                             const at::Tensor& v,
+                                             const OptionalTensor& bias,
+                                             bool causal,
+                                             double scale);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out,
+                                                                  const at::Tensor& q,
+                                                                  const at::Tensor& k,
+                                                                  const at::Tensor& v,
+                                                                  const OptionalTensor& bias,
+                                                                  const at::Tensor& out,
+                                                                  const at::Tensor& lse,
+                                                                  bool causal,
+                                                                  double scale);
+
+// Forward and backward alike: element L of the whole tensor is kept if word L % 4 of philox4x32-10
+// with key (low(seed) ^ site, high(seed)) and counter (low(L / 4), high(L / 4), low(step),
+// high(step)) is at least p * 2^32.
+at::Tensor dropout(const at::Tensor& x,
+                   const at::Tensor& rng,
+                   double p,
+                   int64_t site,
+                   at::IntArrayRef sizes,
+                   at::IntArrayRef origin,
+                   at::IntArrayRef full);
+
+at::Tensor mean_loss(const at::Tensor& sum, const at::Tensor& weight);
+
+at::Tensor experts(const at::Tensor& x,
+                   const at::Tensor& indices,
+                   const at::Tensor& weights,
+                   const at::Tensor& gate_up,
+                   const at::Tensor& down,
+                   std::string_view activation,
+                   int64_t offset);
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> experts_backward(
+    const at::Tensor& grad,
+    const at::Tensor& x,
+    const at::Tensor& indices,
+    const at::Tensor& weights,
+    const at::Tensor& gate_up,
+    const at::Tensor& down,
+    std::string_view activation,
+    int64_t offset);
+
+at::Tensor contract(const at::Tensor& x, const at::Tensor& w);
+at::Tensor contract_add(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias);
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> adamw_step(const at::Tensor& param,
+                                                                      const at::Tensor& grad,
+                                                                      const at::Tensor& exp_avg,
+                                                                      const at::Tensor& exp_avg_sq,
+                                                                      const OptionalTensor& master,
+                                                                      const at::Tensor& scalars,
+                                                                      double beta1,
+                                                                      double beta2,
+                                                                      double eps,
+                                                                      double weight_decay);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> sgd_step(const at::Tensor& param,
+                                                        const at::Tensor& grad,
+                                                        const OptionalTensor& momentum_buffer,
+                                                        const OptionalTensor& master,
+                                                        const at::Tensor& scalars,
+                                                        double momentum,
+                                                        double weight_decay,
+                                                        bool nesterov);
+at::Tensor sum_squares(const at::Tensor& x);
+at::Tensor add_n(at::TensorList terms);
+std::tuple<at::Tensor, at::Tensor> clip_scale(const at::Tensor& sum_of_squares, double max_norm);
+at::Tensor scale_scalars(const at::Tensor& scalars, const at::Tensor& scale);
+at::Tensor accumulate(const at::Tensor& grad);
+
+at::Tensor mean(const at::Tensor& x,
+                at::IntArrayRef dims,
+                bool keepdim,
+                std::optional<at::ScalarType> dtype,
+                int64_t divisor);
+at::Tensor arange_shard(const at::Scalar& start,
+                        const at::Scalar& step,
+                        at::IntArrayRef sizes,
+                        at::IntArrayRef origin,
+                        at::IntArrayRef full,
+                        at::ScalarType dtype);
+at::Tensor embedding_select(const at::Tensor& weight, const at::Tensor& indices, int64_t offset);
+at::Tensor embedding_backward_select(const at::Tensor& grad,
+                                     const at::Tensor& indices,
+                                     int64_t num_weights,
+                                     int64_t padding_idx,
+                                     bool scale_grad_by_freq,
+                                     int64_t offset);
+std::tuple<at::Tensor, at::Tensor> nll_select(const at::Tensor& self,
+                                              const at::Tensor& target,
+                                              const OptionalTensor& weight,
+                                              int64_t reduction,
+                                              int64_t ignore_index,
+                                              int64_t offset);
+at::Tensor nll_backward_select(const at::Tensor& grad,
+                               const at::Tensor& self,
+                               const at::Tensor& target,
+                               const OptionalTensor& weight,
+                               int64_t reduction,
+                               int64_t ignore_index,
+                               const at::Tensor& total_weight,
+                               int64_t offset);
+
+// Around communications. `x` is seen as [pre, size, post].
+//
+// pack           the concatenation over j of the flat x[:, offset_j : offset_j + lengths_j, :];
+// unpack is its inverse, viewed as `shape`. take           x[:, offset : offset + length, :],
+// viewed as `shape`; place puts x of [pre, length, post] into a tensor of `shape` full of `fill`.
+// keep_first     x on device 0 of a group, zeros on the others: a partial sum of a replicated
+// value.
+at::Tensor pack(const at::Tensor& x, int64_t pre, at::IntArrayRef lengths, int64_t post);
+at::Tensor unpack(const at::Tensor& flat,
+                  int64_t pre,
+                  at::IntArrayRef lengths,
+                  int64_t post,
+                  at::IntArrayRef shape);
+at::Tensor take(const at::Tensor& x,
+                int64_t pre,
+                int64_t size,
+                int64_t post,
+                int64_t offset,
+                int64_t length,
+                at::IntArrayRef shape);
+at::Tensor place(const at::Tensor& x,
+                 int64_t pre,
+                 int64_t size,
+                 int64_t post,
+                 int64_t offset,
+                 int64_t length,
+                 at::IntArrayRef shape,
+                 double fill);
+at::Tensor keep_first(const at::Tensor& x, int64_t me);
+at::Tensor scaled_sum(const at::Tensor& sum, double factor);
+// The value vector along dim 1 of a tensor of `shape`: what is left of a convolution over no
+// channels.
+at::Tensor expand_channels(const at::Tensor& bias, at::IntArrayRef shape);
+
+}  // namespace medley

@@ -1,0 +1,183 @@
+// Attention: PyTorch's fused kernels where they apply, else the scores written out.
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <limits>
+
+#include "medley/torch/kernels.h"
+
+namespace medley {
+namespace {
+
+using at::Tensor;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+enum class Kernel { kCpu, kCuda, kWrittenOut };
+
+bool is_half(const Tensor& q) {
+  return q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
+}
+
+Kernel choose(const Tensor& q, const Tensor& v, bool masked) {
+  if (q.size(3) != v.size(3)) return Kernel::kWrittenOut;
+  if (q.is_cpu()) return Kernel::kCpu;
+  const bool flash = q.is_cuda() && is_half(q) && !masked && q.size(3) % 8 == 0 && q.size(3) <= 256;
+  return flash ? Kernel::kCuda : Kernel::kWrittenOut;
+}
+
+// Repeats every key head for the query heads that use it.
+Tensor expand_heads(const Tensor& k, int64_t heads) {
+  const int64_t groups = k.size(1);
+  if (groups == heads) return k;
+  return k.unsqueeze(2)
+      .expand({k.size(0), groups, heads / groups, k.size(2), k.size(3)})
+      .reshape({k.size(0), heads, k.size(2), k.size(3)});
+}
+
+// Sums the gradients of the query heads that use the same key head.
+Tensor sum_heads(const Tensor& grad, int64_t groups) {
+  if (grad.size(1) == groups) return grad;
+  return grad.reshape({grad.size(0), groups, grad.size(1) / groups, grad.size(2), grad.size(3)})
+      .sum(2);
+}
+
+// The fused kernels need neighbouring elements in the last dim.
+Tensor dense(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
+
+struct Mask {
+  OptionalTensor bias;
+  bool causal;
+};
+
+// The fused kernels align the causal mask with the first key, and take it only without a bias; both
+// is said by a bias.
+Mask make_mask(const Tensor& q, const Tensor& k, const OptionalTensor& bias, bool causal) {
+  OptionalTensor four = bias;
+  if (four)
+    while (four->dim() < 4) four = four->unsqueeze(0);
+  if (four && four->scalar_type() != q.scalar_type()) four = four->to(q.scalar_type());
+  if (!causal || (!bias && q.size(2) == k.size(2))) return {four, causal};
+  const int64_t s = q.size(2), t = k.size(2);
+  const Tensor hidden = at::ones({s, t}, q.options().dtype(at::kBool)).triu(t - s + 1);
+  const Tensor none = four ? *four : at::zeros({1, 1, s, t}, q.options());
+  return {none.masked_fill(hidden, -kInfinity), false};
+}
+
+at::ScalarType wide(const Tensor& q) { return is_half(q) ? at::kFloat : q.scalar_type(); }
+
+Tensor scores(const Tensor& q, const Tensor& k, const Mask& mask, double scale) {
+  Tensor scores = at::matmul(q * scale, k.transpose(2, 3));
+  if (mask.bias) scores = scores + *mask.bias;
+  if (mask.causal) {
+    const Tensor hidden = at::ones({q.size(2), k.size(2)}, q.options().dtype(at::kBool)).triu(1);
+    scores = scores.masked_fill(hidden, -kInfinity);
+  }
+  return scores;
+}
+
+// A row that sees no key has the probabilities 0.
+Tensor probabilities(const Tensor& scores, const Tensor& lse) {
+  const Tensor safe = at::where(lse == -kInfinity, at::zeros_like(lse), lse);
+  return (scores - safe.unsqueeze(-1)).exp();
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> attention(const Tensor& q,
+                                     const Tensor& k,
+                                     const Tensor& v,
+                                     const OptionalTensor& bias,
+                                     bool causal,
+                                     double scale) {
+  const auto type = wide(q);
+  if (q.numel() == 0 || k.numel() == 0) {
+    const auto stats = q.options().dtype(type);
+    return {at::zeros({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options()),
+            at::full({q.size(0), q.size(1), q.size(2)}, -kInfinity, stats)};
+  }
+  const Tensor keys = expand_heads(k, q.size(1)), values = expand_heads(v, q.size(1));
+  const Mask mask = make_mask(q, k, bias, causal);
+  const Kernel kernel = choose(q, v, mask.bias.has_value());
+  if (kernel == Kernel::kCpu)
+    return at::_scaled_dot_product_flash_attention_for_cpu(
+        dense(q), dense(keys), dense(values), 0.0, mask.causal, mask.bias, scale);
+  if (kernel == Kernel::kCuda) {
+    auto results = at::_scaled_dot_product_flash_attention(
+        dense(q), dense(keys), dense(values), 0.0, mask.causal, false, scale);
+    return {std::get<0>(results), std::get<1>(results)};
+  }
+  const Tensor s = scores(q.to(type), keys.to(type), mask, scale);
+  const Tensor lse = at::logsumexp(s, -1);
+  return {at::matmul(probabilities(s, lse), values.to(type)).to(q.scalar_type()), lse};
+}
+
+std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& grad_out,
+                                                      const Tensor& q,
+                                                      const Tensor& k,
+                                                      const Tensor& v,
+                                                      const OptionalTensor& bias,
+                                                      const Tensor& out,
+                                                      const Tensor& lse,
+                                                      bool causal,
+                                                      double scale) {
+  if (q.numel() == 0 || k.numel() == 0)
+    return {at::zeros_like(q), at::zeros_like(k), at::zeros_like(v)};
+  const Tensor keys = expand_heads(k, q.size(1)), values = expand_heads(v, q.size(1));
+  const Mask mask = make_mask(q, k, bias, causal);
+  const Kernel kernel = choose(q, v, mask.bias.has_value());
+  Tensor dq, dk, dv;
+  if (kernel == Kernel::kCpu) {
+    std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_for_cpu_backward(dense(grad_out),
+                                                                                    dense(q),
+                                                                                    dense(keys),
+                                                                                    dense(values),
+                                                                                    dense(out),
+                                                                                    lse,
+                                                                                    0.0,
+                                                                                    mask.causal,
+                                                                                    mask.bias,
+                                                                                    scale);
+  } else if (kernel == Kernel::kCuda) {
+    const Tensor none = at::empty({0}, q.options().dtype(at::kLong));
+    std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_backward(dense(grad_out),
+                                                                            dense(q),
+                                                                            dense(keys),
+                                                                            dense(values),
+                                                                            dense(out),
+                                                                            lse,
+                                                                            Tensor(),
+                                                                            Tensor(),
+                                                                            q.size(2),
+                                                                            k.size(2),
+                                                                            0.0,
+                                                                            mask.causal,
+                                                                            none,
+                                                                            none,
+                                                                            scale);
+  } else {
+    const auto type = wide(q);
+    const Tensor grad = grad_out.to(type);
+    const Tensor p = probabilities(scores(q.to(type), keys.to(type), mask, scale), lse);
+    const Tensor delta = (grad * out.to(type)).sum(-1, /*keepdim=*/true);
+    const Tensor ds = p * (at::matmul(grad, values.to(type).transpose(2, 3)) - delta);
+    dq = (at::matmul(ds, keys.to(type)) * scale).to(q.scalar_type());
+    dk = (at::matmul(ds.transpose(2, 3), q.to(type)) * scale).to(q.scalar_type());
+    dv = at::matmul(p.transpose(2, 3), grad).to(q.scalar_type());
+  }
+  return {dq, sum_heads(dk, k.size(1)), sum_heads(dv, v.size(1))};
+}
+
+}  // namespace medley

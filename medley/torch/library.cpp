@@ -1,0 +1,86 @@
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <string>
+
+#include "medley/ops/local_ops.h"
+#include "medley/torch/kernels.h"
+
+namespace medley {
+namespace {
+
+// Written by lowering; not seen by op rules.
+constexpr std::string_view kLoweredOps[] = {
+    "medley::contract_add(Tensor x, Tensor w, Tensor bias) -> Tensor",
+    "medley::pack(Tensor x, int pre, int[] lengths, int post) -> Tensor",
+    "medley::unpack(Tensor flat, int pre, int[] lengths, int post, int[] shape) -> Tensor",
+    "medley::take(Tensor x, int pre, int size, int post, int offset, int length, int[] shape)"
+    " -> Tensor",
+    "medley::place(Tensor x, int pre, int size, int post, int offset, int length, int[] shape,"
+    " float fill) -> Tensor",
+    "medley::keep_first(Tensor x, int me) -> Tensor",
+    "medley::scaled_sum(Tensor sum, float factor) -> Tensor",
+    "medley::expand_channels(Tensor bias, int[] shape) -> Tensor",
+};
+
+void define(torch::Library& library, std::string_view schema) {
+  const std::string text(schema);
+  const c10::OperatorName name{text.substr(0, text.find('(')), ""};
+  // The Python side defines what it needs if it was imported without this library.
+  if (!c10::Dispatcher::singleton().findSchema(name)) library.def(text.c_str());
+}
+
+void implement(torch::Library& library) {
+  library.impl("attention", attention);
+  library.impl("attention_backward", attention_backward);
+  library.impl("dropout", dropout);
+  library.impl("dropout_backward", dropout);
+  library.impl("mean_loss", mean_loss);
+  library.impl("mean_loss_backward", mean_loss);
+  library.impl("experts", experts);
+  library.impl("experts_backward", experts_backward);
+  library.impl("contract", contract);
+  library.impl("contract_add", contract_add);
+  library.impl("adamw", adamw_step);
+  library.impl("sgd", sgd_step);
+  library.impl("sum_squares", sum_squares);
+  library.impl("add_n", add_n);
+  library.impl("clip_scale", clip_scale);
+  library.impl("scale_scalars", scale_scalars);
+  library.impl("accumulate", accumulate);
+  library.impl("mean", mean);
+  library.impl("arange_shard", arange_shard);
+  library.impl("embedding_select", embedding_select);
+  library.impl("embedding_backward_select", embedding_backward_select);
+  library.impl("nll_select", nll_select);
+  library.impl("nll_backward_select", nll_backward_select);
+  library.impl("pack", pack);
+  library.impl("unpack", unpack);
+  library.impl("take", take);
+  library.impl("place", place);
+  library.impl("keep_first", keep_first);
+  library.impl("scaled_sum", scaled_sum);
+  library.impl("expand_channels", expand_channels);
+}
+
+}  // namespace
+
+void register_kernels() {
+  static const std::vector<torch::Library> registered = [] {
+    std::vector<torch::Library> libraries;
+    libraries.emplace_back(torch::Library::FRAGMENT, "medley", std::nullopt, __FILE__, __LINE__);
+    for (std::string_view schema : kCapturedOps) define(libraries[0], schema);
+    for (std::string_view schema : kUpdateOps) define(libraries[0], schema);
+    for (std::string_view schema : kLocalOps) define(libraries[0], schema);
+    for (std::string_view schema : kLoweredOps) define(libraries[0], schema);
+    libraries.emplace_back(torch::Library::IMPL,
+                           "medley",
+                           c10::DispatchKey::CompositeExplicitAutograd,
+                           __FILE__,
+                           __LINE__);
+    implement(libraries[1]);
+    return libraries;
+  }();
+}
+
+}  // namespace medley

@@ -1,0 +1,39 @@
+// A whole graph on one device: medley._runtime.GraphRunner.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "medley/graph/text.h"
+#include "medley/torch/graph_runner.h"
+#include "medley/torch/kernels.h"
+#include "runtime_tensor.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+void init_runtime_graph(nb::module_& m) {
+  medley::register_kernels();
+  nb::class_<medley::GraphRunner>(
+      m, "GraphRunner", "Runs a graph as it is, on one device, keeping parameters and state.")
+      .def(
+          "__init__",
+          [](medley::GraphRunner* self,
+             const std::string& graph,
+             std::vector<int64_t> symbols,
+             const std::string& device) {
+            new (self) medley::GraphRunner(
+                medley::parse_graph(graph, "graph"), std::move(symbols), c10::Device(device));
+          },
+          "graph"_a,
+          "symbols"_a,
+          "device"_a = "cpu",
+          "`graph` is its text form, `symbols` the value of each of its symbols.")
+      .def("run",
+           &medley::GraphRunner::run,
+           "inputs"_a,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Takes and returns tensors by name, such as parameter:wte.weight, batch:input_ids, "
+           "loss.");
+}

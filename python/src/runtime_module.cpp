@@ -1,0 +1,17 @@
+// medley._runtime: everything that needs PyTorch. One init function per file runtime_<area>.cpp.
+// Import torch first.
+
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+void init_runtime_errors(nb::module_& m);
+void init_runtime_graph(nb::module_& m);
+void init_runtime_trainer(nb::module_& m);
+
+NB_MODULE(_runtime, m) {
+  m.doc() = "What runs programs: kernels, the executor, the transport.";
+  init_runtime_errors(m);
+  init_runtime_graph(m);
+  init_runtime_trainer(m);
+}
