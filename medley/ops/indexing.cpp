@@ -258,6 +258,11 @@ std::optional<Instance> ordered(const Graph& graph, const Op& op, size_t argumen
                                : std::vector<std::vector<int>>{});
 }
 
+// histc(x, bins, min, max): equal bounds mean those of the data, which a shard does not know.
+std::optional<Instance> histogram(const Graph& graph, const Op& op) {
+  return instantiate(number(op, 2) == number(op, 3) ? "..! -> z!" : ".. -> z!", "", graph, op);
+}
+
 std::optional<Instance> topk(const Graph& graph, const Op& op) {
   return ordered(graph, op, 2, false);
 }
@@ -293,7 +298,7 @@ std::vector<Rule> indexing_rules() {
       {"aten.argmax.default", "", "", nullptr, argument_one},
       {"aten.max.dim", "", "", nullptr, argument_one},
       {"aten.min.dim", "", "", nullptr, argument_one},
-      {"aten.histc.default", ".. -> z!", ""},
+      {"aten.histc.default", "", "", nullptr, histogram},
   };
 }
 

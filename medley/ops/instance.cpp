@@ -87,6 +87,7 @@ class InstancePrinter {
 
  private:
   void tensor(const std::vector<std::vector<int>>& dims) {
+    if (dims.empty()) text_ += "()";
     for (size_t d = 0; d < dims.size(); ++d) {
       if (d > 0) text_ += " ";
       if (dims[d].empty()) text_ += "1";
