@@ -1,0 +1,22 @@
+#pragma once
+
+// Data parallelism: the whole model on every device, each with its own number of rows. The plan
+// says only that: one mesh of one axis, and micro-batches with lengths. What becomes of every op
+// follows from complete(), as for any plan.
+
+#include "medley/planner/planner.h"
+
+namespace medley {
+
+Outcome data_parallel_even(const Request& request);
+// Rows such that the slowest device is done as early as possible.
+Outcome data_parallel_proportional(const Request& request);
+
+// Divides the rows of each device over `microbatches`, as evenly as integers can, so that no
+// micro-batch is empty: what does not divide goes to one micro-batch after the other, over all
+// devices in turn.
+// Requires: 1 <= microbatches <= the sum of all rows.
+std::vector<Microbatch> cut_into_microbatches(const std::vector<int64_t>& rows,
+                                              int64_t microbatches);
+
+}  // namespace medley

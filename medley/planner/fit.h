@@ -1,0 +1,14 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "medley/planner/planner.h"
+
+namespace medley {
+
+// Returns the sentence that says which device's memory does not hold the plan and by how much;
+// nothing if all do. Lowers the plan, so that what is counted is what will run.
+std::optional<std::string> find_misfit(const Plan& plan, const Request& request);
+
+}  // namespace medley

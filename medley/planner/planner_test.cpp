@@ -1,0 +1,211 @@
+#include "medley/planner/planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+#include "medley/base/error.h"
+#include "medley/graph/text.h"
+#include "medley/planner/data_parallel.h"
+
+namespace medley {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class Planner : public ::testing::Test {
+ protected:
+  Planner() {
+    std::ifstream in("tests/data/mlp.graph");
+    std::ostringstream text;
+    text << in.rdbuf();
+    graph = parse_graph(text.str(), "mlp.graph");
+    cluster = two_speeds(1e9);
+  }
+
+  // Two devices and two that take twice as long for everything.
+  static Cluster two_speeds(double memory_bytes) {
+    DeviceKind kind;
+    kind.name = "whole";
+    kind.sustained = {{DType::kF32, 1e9}};
+    kind.memory_bandwidth = 1e12;
+    kind.launch_latency = 1e-9;
+    kind.memory_bytes = memory_bytes;
+    DeviceKind half = scaled(kind, 0.5);
+    half.name = "half";
+    half.memory_bytes = memory_bytes;
+    Cluster made;
+    made.pools = {{"fast", 1, 2, kind, false, 0}, {"slow", 1, 2, half, false, 0}};
+    for (int pool = 0; pool < 2; ++pool)
+      for (int i = 0; i < 2; ++i)
+        made.devices.push_back(
+            {made.pools[static_cast<size_t>(pool)].name + "/0/" + std::to_string(i), pool, 0, i});
+    return made;
+  }
+
+  Request request(const std::string& strategy, int64_t rows) const {
+    return {.graph = graph,
+            .cluster = cluster,
+            .strategy = strategy,
+            .global_batch = rows,
+            .devices = {},
+            .optimizer = {}};
+  }
+
+  Plan planned(const Request& wanted) const {
+    Outcome outcome = plan(wanted);
+    if (const auto* no = std::get_if<Infeasible>(&outcome)) {
+      ADD_FAILURE() << no->reason;
+      return {};
+    }
+    Plan found = std::get<Plan>(std::move(outcome));
+    verify(found, graph, cluster);
+    return found;
+  }
+
+  std::vector<int64_t> rows_of(const Plan& found) const {
+    std::vector<int64_t> rows(found.pipelines.at(0).stages.at(0).mesh.devices.size(), 0);
+    for (const Microbatch& microbatch : found.pipelines[0].microbatches)
+      for (size_t d = 0; d < rows.size(); ++d) rows[d] += microbatch.lengths.at(d);
+    return rows;
+  }
+
+  std::string refusal(const Request& wanted) const {
+    try {
+      (void)plan(wanted);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.blame(), Blame::kCaller);
+      return error.what();
+    }
+    return "accepted";
+  }
+
+  Graph graph;
+  Cluster cluster;
+};
+
+// The set of strategies is part of the interface.
+TEST_F(Planner, Strategies) {
+  std::vector<std::string> names;
+  for (const Strategy& strategy : strategies()) names.emplace_back(strategy.name);
+  EXPECT_THAT(names, ElementsAre("auto", "data-parallel-even", "data-parallel-proportional"));
+}
+
+TEST_F(Planner, EvenGivesAllTheSame) {
+  EXPECT_THAT(rows_of(planned(request("data-parallel-even", 64))), ElementsAre(16, 16, 16, 16));
+  EXPECT_THAT(rows_of(planned(request("data-parallel-even", 6))), ElementsAre(2, 2, 1, 1));
+}
+
+TEST_F(Planner, ProportionalGivesRowsBySpeed) {
+  EXPECT_THAT(rows_of(planned(request("data-parallel-proportional", 60))),
+              ElementsAre(20, 20, 10, 10));
+}
+
+// Whoever has no rows still takes part in the sums.
+TEST_F(Planner, FewerRowsThanDevicesLeavesZeros) {
+  EXPECT_THAT(rows_of(planned(request("data-parallel-even", 3))), ElementsAre(1, 1, 1, 0));
+  EXPECT_THAT(rows_of(planned(request("data-parallel-proportional", 2))), ElementsAre(1, 1, 0, 0));
+}
+
+TEST_F(Planner, AutoTakesTheShorterStep) {
+  const Plan found = planned(request("auto", 60));
+  EXPECT_EQ(found.strategy, "data-parallel-proportional");
+  EXPECT_EQ(found, planned(request("data-parallel-proportional", 60)));
+  const auto seconds = compute_seconds(found, graph, cluster, {});
+  EXPECT_NEAR(seconds[0], seconds[3], 0.02 * seconds[0]);
+}
+
+// A data-parallel plan is one mesh and the rows: nothing names an op or a parameter.
+TEST_F(Planner, PlansSayNoMoreThanRows) {
+  for (const Strategy& strategy : strategies()) {
+    const Plan found = planned(request(std::string(strategy.name), 60));
+    const Stage& stage = found.pipelines.at(0).stages.at(0);
+    EXPECT_TRUE(found.parts.empty() && stage.states.empty() && stage.batch.empty() &&
+                stage.ops.empty() && stage.updates.empty());
+    EXPECT_EQ(found.graph_hash, hash(graph));
+    EXPECT_EQ(found.cluster_hash, hash(cluster));
+    EXPECT_EQ(parse_plan(print(found), "p.json"), found);
+  }
+}
+
+TEST_F(Planner, AsManyMicrobatchesAsAsked) {
+  Request wanted = request("data-parallel-even", 10);
+  wanted.microbatches = 3;
+  const Plan found = planned(wanted);
+  EXPECT_THAT(rows_of(found), ElementsAre(3, 3, 2, 2));
+  EXPECT_EQ(found.pipelines[0].microbatches.size(), 3u);
+}
+
+TEST_F(Planner, OnlyTheDevicesAsked) {
+  Request wanted = request("data-parallel-proportional", 12);
+  wanted.devices = {"slow/0/1", "fast/0/0"};
+  const Plan found = planned(wanted);
+  EXPECT_THAT(found.pipelines[0].stages[0].mesh.devices, ElementsAre("slow/0/1", "fast/0/0"));
+  EXPECT_THAT(rows_of(found), ElementsAre(4, 8));
+}
+
+TEST_F(Planner, MemoryDecidesTheMicrobatches) {
+  cluster = two_speeds(40e3);
+  const Plan found = planned(request("data-parallel-even", 400));
+  const size_t count = found.pipelines[0].microbatches.size();
+  EXPECT_GT(count, 1u);
+  // One less does not fit.
+  Request fewer = request("data-parallel-even", 400);
+  fewer.microbatches = static_cast<int64_t>(count) - 1;
+  const Outcome outcome = plan(fewer);
+  ASSERT_TRUE(std::holds_alternative<Infeasible>(outcome));
+  EXPECT_THAT(std::get<Infeasible>(outcome).reason,
+              AllOf(HasSubstr("fast/0/0 (whole) needs "), HasSubstr("and has 39.1 KiB")));
+}
+
+TEST_F(Planner, WhatCannotFitSaysWhatDoesNot) {
+  cluster = two_speeds(8e3);
+  const Outcome outcome = plan(request("auto", 16));
+  ASSERT_TRUE(std::holds_alternative<Infeasible>(outcome));
+  EXPECT_THAT(std::get<Infeasible>(outcome).reason,
+              AllOf(HasSubstr("data-parallel-even: fast/0/0 (whole) needs "),
+                    HasSubstr("up to 1 rows in each of 4 micro-batches"),
+                    HasSubstr("; data-parallel-proportional: ")));
+}
+
+TEST_F(Planner, RequestsThatMakeNoSense) {
+  EXPECT_EQ(refusal(request("fastest", 8)),
+            "strategy: found \"fastest\", expected one of auto, data-parallel-even, "
+            "data-parallel-proportional");
+  EXPECT_EQ(refusal(request("auto", 0)), "global batch: found 0, expected 1 to 1099511627776 rows");
+  Request wanted = request("auto", 8);
+  wanted.microbatches = 9;
+  EXPECT_EQ(refusal(wanted), "microbatches: found 9, expected 1 to 8, the global batch");
+  wanted.microbatches = 0;
+  wanted.devices = {"fast/0/9"};
+  EXPECT_EQ(refusal(wanted),
+            "devices: found \"fast/0/9\", expected a device of the cluster, such as \"fast/0/0\"");
+  wanted.devices = {"fast/0/0", "fast/0/0"};
+  EXPECT_EQ(refusal(wanted), "devices: found \"fast/0/0\" twice, expected it once");
+}
+
+TEST(CutIntoMicrobatches, NoneIsEmptyAndAllRowsAreThere) {
+  for (const std::vector<int64_t>& rows :
+       {std::vector<int64_t>{1, 1, 1}, {7, 0, 2}, {5, 4, 3}, {12}}) {
+    const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    for (int64_t count = 1; count <= total; ++count) {
+      const auto microbatches = cut_into_microbatches(rows, count);
+      std::vector<int64_t> sums(rows.size(), 0), sizes;
+      for (const Microbatch& microbatch : microbatches) {
+        sizes.push_back(microbatch.rows);
+        for (size_t d = 0; d < rows.size(); ++d) sums[d] += microbatch.lengths[d];
+      }
+      EXPECT_EQ(sums, rows);
+      EXPECT_THAT(sizes, Each(::testing::AnyOf(total / count, (total + count - 1) / count)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace medley
