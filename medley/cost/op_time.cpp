@@ -1,0 +1,68 @@
+#include "medley/cost/op_time.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "medley/base/error.h"
+
+namespace medley {
+
+FlopsPerSecond sustained_rate(const DeviceKind& kind, DType dtype) {
+  const auto rate = kind.sustained.find(is_floating(dtype) ? dtype : DType::kF32);
+  if (rate == kind.sustained.end())
+    throw Error(
+        Blame::kCaller,
+        fmt::format(
+            "cluster: device kind {}: has no sustained rate for: {}", kind.name, to_string(dtype)));
+  return {rate->second};
+}
+
+Nanoseconds op_time(const DeviceKind& kind, WorkClass work_class, const Work& work, DType dtype) {
+  if (work_class == WorkClass::kView || (work.flops <= 0 && work.bytes <= 0)) return {};
+  const Seconds compute =
+      work.flops > 0 ? Flops{work.flops} / sustained_rate(kind, dtype) : Seconds{0};
+  const Seconds move{work.bytes / kind.memory_bandwidth};
+  return to_nanoseconds(Seconds{kind.launch_latency} + std::max(compute, move));
+}
+
+OpWork op_work(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols) {
+  OpWork result;
+  result.work_class = work_class(op.name);
+  if (result.work_class == WorkClass::kView) return result;
+  const auto types = [&](const std::vector<ValueId>& values) {
+    std::vector<TensorType> list;
+    for (ValueId value : values)
+      list.push_back(value == kNone ? TensorType{}
+                                    : graph.values.at(static_cast<size_t>(value)).type);
+    return list;
+  };
+  const std::vector<TensorType> ins = types(operands(op)), outs = types(op.results);
+  result.work = work(op, ins, outs, symbols);
+  for (const auto* list : {&outs, &ins})
+    for (const TensorType& type : *list)
+      if (is_floating(type.dtype)) {
+        result.dtype = type.dtype;
+        return result;
+      }
+  return result;
+}
+
+Nanoseconds op_time(const DeviceKind& kind,
+                    const Graph& graph,
+                    const Op& op,
+                    const std::vector<int64_t>& symbols) {
+  const OpWork work = op_work(graph, op, symbols);
+  return op_time(kind, work.work_class, work.work, work.dtype);
+}
+
+Nanoseconds ops_time(const DeviceKind& kind,
+                     const Graph& graph,
+                     std::span<const OpId> ops,
+                     const std::vector<int64_t>& symbols) {
+  Nanoseconds total;
+  for (OpId op : ops) total += op_time(kind, graph, graph.ops.at(static_cast<size_t>(op)), symbols);
+  return total;
+}
+
+}  // namespace medley

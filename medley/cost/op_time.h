@@ -1,0 +1,45 @@
+#pragma once
+
+// Times of ops on a kind of device from its figures alone (roofline,
+// https://doi.org/10.1145/1498765.1498785), where nothing is measured:
+//
+//   time = launch latency + max(flops / sustained rate of the dtype, bytes / memory bandwidth)
+//
+// A view takes no time, nor does an op that has nothing to do (a shard of length zero). Knows
+// nothing of communication.
+
+#include <span>
+
+#include "medley/base/units.h"
+#include "medley/cluster/cluster.h"
+#include "medley/graph/graph.h"
+#include "medley/ops/rule.h"
+
+namespace medley {
+
+// Integer dtypes compute at the rate of f32. Throws Error(kCaller) if the kind has no rate for a
+// floating dtype.
+FlopsPerSecond sustained_rate(const DeviceKind& kind, DType dtype);
+
+Nanoseconds op_time(const DeviceKind& kind, WorkClass work_class, const Work& work, DType dtype);
+
+// What an op is to this model. `symbols`: the values of the graph's symbols.
+struct OpWork {
+  WorkClass work_class = WorkClass::kMemory;
+  Work work;
+  DType dtype = DType::kF32;  // of the arithmetic: of the first floating result, else operand
+  bool operator==(const OpWork&) const = default;
+};
+OpWork op_work(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols);
+
+Nanoseconds op_time(const DeviceKind& kind,
+                    const Graph& graph,
+                    const Op& op,
+                    const std::vector<int64_t>& symbols);
+// Returns the sum.
+Nanoseconds ops_time(const DeviceKind& kind,
+                     const Graph& graph,
+                     std::span<const OpId> ops,
+                     const std::vector<int64_t>& symbols);
+
+}  // namespace medley
