@@ -1,0 +1,97 @@
+#pragma once
+
+// A program at work on the devices of this process: all of them as threads, or one of many
+// processes. Knows whole tensors by name; the interpreters know local ones by value.
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "medley/cluster/cluster.h"
+#include "medley/program/memory.h"
+#include "medley/program/prepare.h"
+#include "medley/program/program.h"
+#include "runtime_devices.h"
+#include "runtime_shard.h"
+#include "runtime_workers.h"
+
+namespace medley {
+
+struct RunInput {           // what a run is made from, as it comes from Python
+  std::string graph, plan;  // texts
+  Cluster cluster;
+  Optimizer optimizer;
+  bool keep_gradients = false;
+  int64_t seed = 0;
+  DeviceOptions devices;
+};
+
+struct StepResult {
+  double loss = 0;
+  double gradient_norm = 0;
+  std::vector<std::string> devices;  // names, of this process
+  std::vector<int64_t> nanoseconds;  // that the step took on each, by the device's clock
+  std::vector<int64_t> waiting;      // of it, for communications
+};
+
+class Run {
+ public:
+  // Throws Error(kCaller) where plan, graph and cluster do not fit each other.
+  explicit Run(const RunInput& input);
+
+  // A kind of input is "parameter", "buffer" or "state". Loading a parameter also sets its master
+  // copy. Throws Error(kCaller) for unknown names, other shapes and other types.
+  void load(const std::string& kind, const std::string& name, const at::Tensor& whole);
+  // The shard of the n-th device of this process, null if it has none; where all shards together
+  // are the whole.
+  at::Tensor shard(const std::string& kind, const std::string& name, int index);
+  std::vector<int64_t> shard_shape(const std::string& kind,
+                                   const std::string& name,
+                                   int device) const;
+  at::Tensor assemble(const std::string& kind,
+                      const std::string& name,
+                      const std::vector<at::Tensor>& shards) const;
+  bool is_cut(const std::string& kind, const std::string& name) const;
+  std::vector<std::pair<std::string, std::string>> values()
+      const;  // (kind, name) of everything that can be read
+
+  // One step. `poll` is called on this thread while it runs; returning true ends it with the error
+  // "interrupted".
+  StepResult step(const std::map<std::string, at::Tensor>& batch,
+                  double learning_rate,
+                  int64_t step,
+                  const std::function<bool()>& poll);
+
+  void abort(const std::string& cause) { devices_->abort(cause); }
+  std::vector<std::string> device_names() const;  // of the mesh
+  std::vector<MemoryUse> memory() const;          // of every device of the mesh
+  const Program& program() const { return program_; }
+  std::string trace_json() const;  // of the last step
+
+ private:
+  struct Found {
+    const Placement* placement;
+    bool gradient;
+  };
+  Found find(const std::string& kind, const std::string& name) const;
+  const Table& table(size_t microbatch, int device) const;
+  void write(const Placement& placement, const at::Tensor& whole);
+  void clear_state();
+  void set_batch(const std::map<std::string, at::Tensor>& batch);
+  void set_scalars(double learning_rate, int64_t step);
+  double read_scalar(ValueId value);
+
+  Cluster cluster_;
+  int64_t seed_;
+  Program program_;
+  const LoweredStage* stage_;
+  std::unique_ptr<Devices> devices_;
+  std::vector<StepReport> reports_;
+  std::unique_ptr<Workers> workers_;  // last: they use everything above
+};
+
+}  // namespace medley

@@ -1,0 +1,54 @@
+#pragma once
+
+// Whole tensors and the shards of them that a program places on devices. Knows nothing of how they
+// travel.
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "medley/program/program.h"
+
+namespace medley {
+
+using Table = std::vector<int64_t>;  // the value of every symbol of a local graph
+
+// Returns "f32[256, 64]".
+std::string describe(at::ScalarType type, at::IntArrayRef shape);
+
+// Returns the shape that the whole value has; with the table of a micro-batch, what it has there.
+std::vector<int64_t> whole_shape(const Placement& placement, const Table& table);
+
+// Returns this device's shard of a whole value, in memory of its own.
+// Requires: `whole` has the whole shape.
+at::Tensor shard_of(const at::Tensor& whole,
+                    const LoweredStage& stage,
+                    const Placement& placement,
+                    const Table& table);
+
+// The reverse: shards[i] lies on the device with tables[i]. Of a value that is not cut the first is
+// returned. Requires: shards have their local shapes.
+at::Tensor assemble(const std::vector<at::Tensor>& shards,
+                    const Placement& placement,
+                    const std::vector<const Table*>& tables);
+
+// The rows of a batch tensor that one device needs, micro-batch after micro-batch. Accepts the
+// global batch, or only the rows that this device computes. Throws Error(kCaller) naming the key,
+// what was found and what was expected.
+class BatchSlicer {
+ public:
+  // `device` is an index into the mesh. Requires: `program` outlives this.
+  BatchSlicer(const Program& program, const LoweredStage& stage, int device);
+  std::vector<at::Tensor> slice(const Placement& placement, const at::Tensor& given) const;
+
+ private:
+  const Table& table(size_t microbatch) const;
+  bool is_cut_by_rows(const Placement& placement) const;
+
+  const Program& program_;
+  const LoweredStage& stage_;
+  int device_;
+};
+
+}  // namespace medley

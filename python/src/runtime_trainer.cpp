@@ -1,0 +1,192 @@
+// medley._runtime.Run: a plan at work, for medley.trainer.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "medley/base/error.h"
+#include "runtime_run.h"
+#include "runtime_tensor.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using medley::Run;
+
+// Assigns the entries of a dict by name; an unknown one is our mistake.
+class Reader {
+ public:
+  explicit Reader(const nb::dict& entries) : entries_(entries) {}
+  template <typename T>
+  void operator()(const char* name, T& value) {
+    if (entries_.contains(name)) value = nb::cast<T>(entries_[name]);
+    known_ += entries_.contains(name);
+  }
+  void finish(const char* what) const {
+    if (known_ != entries_.size())
+      throw medley::Error(medley::Blame::kUs, std::string(what) + ": an unknown entry");
+  }
+
+ private:
+  const nb::dict& entries_;
+  size_t known_ = 0;
+};
+
+medley::Optimizer read_optimizer(const nb::dict& entries) {
+  medley::Optimizer optimizer;
+  Reader read(entries);
+  read("kind", optimizer.kind);
+  read("beta1", optimizer.beta1);
+  read("beta2", optimizer.beta2);
+  read("epsilon", optimizer.epsilon);
+  read("weight_decay", optimizer.weight_decay);
+  read("momentum", optimizer.momentum);
+  read("nesterov", optimizer.nesterov);
+  read("max_norm", optimizer.max_norm);
+  read.finish("optimizer");
+  return optimizer;
+}
+
+void read_options(const nb::dict& entries, medley::RunInput& input) {
+  Reader read(entries);
+  int64_t timeout = input.devices.timeout.count();
+  read("seed", input.seed);
+  read("keep_gradients", input.keep_gradients);
+  read("own", input.devices.own);
+  read("torch_devices", input.devices.torch_devices);
+  read("trace", input.devices.trace);
+  read("timeout_ms", timeout);
+  read.finish("options");
+  input.devices.timeout = std::chrono::milliseconds(timeout);
+}
+
+void make_run(Run* self,
+              const std::string& graph,
+              const std::string& plan,
+              const medley::Cluster& cluster,
+              const nb::dict& optimizer,
+              const nb::dict& options) {
+  medley::RunInput input{graph, plan, cluster, read_optimizer(optimizer), false, 0, {}};
+  read_options(options, input);
+  const nb::gil_scoped_release release;
+  new (self) Run(input);
+}
+
+// Ctrl-C arrives while the devices work: Python only notes it, so ask.
+medley::StepResult run_step(Run& run,
+                            const std::map<std::string, at::Tensor>& batch,
+                            double learning_rate,
+                            int64_t step) {
+  std::exception_ptr signal;
+  const auto poll = [&signal] {
+    if (signal) return true;
+    const nb::gil_scoped_acquire acquire;
+    if (PyErr_CheckSignals() == 0) return false;
+    signal = std::make_exception_ptr(nb::python_error());
+    return true;
+  };
+  const auto finish = [&]() -> medley::StepResult {
+    const nb::gil_scoped_release release;
+    try {
+      return run.step(batch, learning_rate, step, poll);
+    } catch (const std::exception&) {
+      if (!signal) throw;
+    }
+    return {};
+  };
+  medley::StepResult result = finish();
+  if (signal) std::rethrow_exception(signal);
+  return result;
+}
+
+std::vector<nb::dict> memory(const Run& run) {
+  std::vector<nb::dict> rows;
+  for (const medley::MemoryUse& use : run.memory()) {
+    nb::dict row;
+    row["persistent"] = use.persistent;
+    row["peak"] = use.peak;
+    row["peak_at"] = use.peak_at;
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+}  // namespace
+
+void init_runtime_trainer(nb::module_& m) {
+  nb::class_<medley::StepResult>(
+      m, "StepResult", "What a step gives: the loss, the norm of the gradient, and times.")
+      .def_ro("loss", &medley::StepResult::loss)
+      .def_ro("gradient_norm", &medley::StepResult::gradient_norm)
+      .def_ro("devices", &medley::StepResult::devices, "Names of the devices of this process.")
+      .def_ro(
+          "nanoseconds", &medley::StepResult::nanoseconds, "That the step took on each of them.")
+      .def_ro("waiting",
+              &medley::StepResult::waiting,
+              "Nanoseconds of it in which each waited for others.");
+
+  nb::class_<Run>(m, "Run", "A plan at work on the devices of this process.")
+      .def("__init__",
+           &make_run,
+           "graph"_a,
+           "plan"_a,
+           "cluster"_a,
+           "optimizer"_a,
+           "options"_a,
+           "`graph` and `plan` are texts. The options: seed, keep_gradients, trace, own (indices "
+           "of devices; all without), "
+           "torch_devices, timeout_ms.")
+      .def("load",
+           &Run::load,
+           "kind"_a,
+           "name"_a,
+           "whole"_a,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Gives every device of this process its shard of a parameter, buffer or state.")
+      .def("shard",
+           &Run::shard,
+           "kind"_a,
+           "name"_a,
+           "index"_a = 0,
+           "Returns the shard of a device of this process.")
+      .def("shard_shape",
+           &Run::shard_shape,
+           "kind"_a,
+           "name"_a,
+           "device"_a,
+           "Returns the shape of any device's shard.")
+      .def("is_cut",
+           &Run::is_cut,
+           "kind"_a,
+           "name"_a,
+           "Returns whether devices hold different shards.")
+      .def("assemble",
+           &Run::assemble,
+           "kind"_a,
+           "name"_a,
+           "shards"_a,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Returns the whole tensor from the shards of all devices, or from any one if it is not "
+           "cut.")
+      .def("step",
+           &run_step,
+           "batch"_a,
+           "learning_rate"_a,
+           "step"_a,
+           "Trains on one global batch, or this device's rows of it.")
+      .def("memory",
+           &memory,
+           "Returns persistent and peak bytes of every device, and where the peak is.")
+      .def("trace_json",
+           &Run::trace_json,
+           "Returns what the devices of this process did in the last step, for Perfetto.")
+      .def("abort", &Run::abort, "cause"_a)
+      .def_prop_ro("values", &Run::values, "(kind, name) of everything that can be read.")
+      .def_prop_ro("device_names", &Run::device_names, "The devices of the plan, in its order.")
+      .def("program_text", [](const Run& run) { return print(run.program()); })
+      .def("program_hash", [](const Run& run) { return hash(run.program()); });
+}
