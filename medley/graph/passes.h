@@ -11,6 +11,10 @@
 
 namespace medley {
 
+// Replaces zeros_like(x), new_ones(x, ..) and the like by full(..), and the total weight that
+// nll_loss_backward reads only for a mean by a constant: neither is a reason to move a tensor.
+Graph drop_unread_operands(const Graph& graph);
+
 // Drops ops whose results reach no output.
 Graph remove_dead_ops(const Graph& graph);
 // Replaces the result by the operand: detach, alias, clone, lift_fresh_copy, _to_copy to the same

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
@@ -14,6 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 // Inputs that the tests share; %0 to %6.
@@ -257,7 +259,7 @@ TEST(RunPasses, Mlp) {
   // 29 ops: less five detaches and double transposes of values, plus an add for each addmm.
   EXPECT_EQ(result.ops.size(), 24u);
   EXPECT_THAT(stable_names(result),
-              ElementsAre("/ones_like#0",
+              ElementsAre("/full#0",
                           "/sum#0",
                           "fc1/t#0",
                           "fc1/mm#0",
@@ -285,6 +287,35 @@ TEST(RunPasses, Mlp) {
   EXPECT_EQ(times.front().ops_before, 29);
   EXPECT_EQ(times.back().ops_after, 24);
   EXPECT_EQ(hash(run_passes(result)), hash(result));  // a second run finds nothing
+}
+
+// Neither the shape of x nor the total weight of a summed loss is a reason to keep or move a
+// tensor.
+TEST(Passes, DropUnreadOperandsLeavesShapesOnly) {
+  const Graph graph = parse_graph(R"(medley-graph 1
+graph "unread"
+symbols b
+%0 = batch "x" : f32[b, 4]
+%1 = batch "y" : i64[b]
+%2 = aten.zeros_like.default(%0, none, none, none, none, none) : f32[b, 4] @forward ""
+%3, %4 = aten.nll_loss_forward.default(%0, %1, none, 2, -100) : f32[], f32[] @forward ""
+%5 = aten.nll_loss_backward.default(%3, %0, %1, none, 2, -100, %4) : f32[b, 4] @backward ""
+%6 = aten.add.Tensor(%5, %2, 1) : f32[b, 4] @backward ""
+%7 = aten.sum.default(%6, none) : f32[] @backward ""
+output loss %7
+)",
+                                  "unread.graph");
+  const Graph result = drop_unread_operands(graph);
+  verify(result);
+  EXPECT_THAT(operands(result.ops[0]), IsEmpty());
+  const auto backward = std::find_if(result.ops.begin(), result.ops.end(), [](const Op& op) {
+    return op.name == "aten.nll_loss_backward.default";
+  });
+  ASSERT_NE(backward, result.ops.end());
+  const ValueId weight = operands(*backward).back();
+  EXPECT_EQ(
+      result.ops[static_cast<size_t>(result.values[static_cast<size_t>(weight)].producer)].name,
+      "aten.full.default");
 }
 
 }  // namespace
