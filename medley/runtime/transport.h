@@ -4,24 +4,27 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "medley/base/units.h"
 #include "medley/runtime/executor.h"
 
 namespace medley {
 
 // One communication of one device, sizes filled in.
 struct Exchange {
-  CommunicationKind kind;
-  Reduce reduce;
+  CommunicationKind kind = CommunicationKind::kAllReduce;
+  Reduce reduce = Reduce::kSum;
   std::vector<int> group;  // devices of the cluster, in the order of the mesh's axis
-  int me;                  // index into group
+  int me = -1;                  // index into group
   std::vector<int64_t> send, receive;
   int64_t bytes_per_element = 0;
   int64_t bytes = 0;       // of all inputs
   std::string name;
-  std::vector<Buffer> inputs;
+  std::vector<Buffer> inputs;  // one that nobody else holds may be overwritten
 };
 
 // A communication under way.
@@ -30,6 +33,8 @@ class Pending {
   virtual ~Pending() = default;
   // Blocks until done; returns the outputs. Throws Error(kEnvironment) naming device, exchange and peer after the time-out, or the first cause of failure.
   virtual std::vector<Buffer> wait() = 0;
+  // After wait: when it really ran, for traces; nothing if the transport does not know.
+  virtual std::optional<std::pair<Nanoseconds, Nanoseconds>> times() { return std::nullopt; }
 };
 
 class Transport {

@@ -1,0 +1,133 @@
+#include "medley/runtime/exchange.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+std::vector<int64_t> evaluate_all(const std::vector<Size>& sizes,
+                                  const std::vector<int64_t>& symbols) {
+  std::vector<int64_t> values;
+  for (const Size& size : sizes) values.push_back(evaluate(size, symbols));
+  return values;
+}
+
+int device_of(const Exchange& exchange) { return exchange.group[static_cast<size_t>(exchange.me)]; }
+
+// What all devices of a group have to say alike about an exchange, as text.
+using Property = std::string (*)(const Exchange& exchange);
+constexpr Property kProperties[] = {
+    [](const Exchange& x) { return x.name; },
+    [](const Exchange& x) { return to_string(x.kind); },
+    [](const Exchange& x) { return std::string(x.reduce == Reduce::kMax ? "maximum" : "sum"); },
+    [](const Exchange& x) { return fmt::format("{} bytes per element", x.bytes_per_element); },
+    [](const Exchange& x) { return fmt::format("{} tensors", x.inputs.size()); },
+    [](const Exchange& x) {
+      return x.kind == CommunicationKind::kAllReduce ? fmt::format("{} bytes", x.bytes) : "";
+    },
+    [](const Exchange& x) {
+      return x.kind == CommunicationKind::kAllGather
+                 ? fmt::format("receive [{}]", fmt::join(x.receive, ", "))
+                 : "";
+    },
+    [](const Exchange& x) {
+      return x.kind == CommunicationKind::kReduceScatter
+                 ? fmt::format("send [{}]", fmt::join(x.send, ", "))
+                 : "";
+    },
+};
+
+std::optional<std::string> different_messages(const Exchange& from, const Exchange& to) {
+  const int64_t sent = from.send.at(static_cast<size_t>(to.me));
+  const int64_t received = to.receive.at(static_cast<size_t>(from.me));
+  if (sent == received) return std::nullopt;
+  return fmt::format("device {} sends {} elements of {} to device {}, which expects {}",
+                     device_of(from),
+                     sent,
+                     from.name,
+                     device_of(to),
+                     received);
+}
+
+}  // namespace
+
+std::vector<int> group_along(const std::vector<int64_t>& mesh, int axis, int device) {
+  MEDLEY_CHECK(axis >= 0 && static_cast<size_t>(axis) < mesh.size());
+  int stride = 1;
+  for (size_t i = mesh.size(); i-- > static_cast<size_t>(axis) + 1;)
+    stride *= static_cast<int>(mesh[i]);
+  const int size = static_cast<int>(mesh[static_cast<size_t>(axis)]);
+  const int first = device - device / stride % size * stride;
+  std::vector<int> group;
+  for (int i = 0; i < size; ++i) group.push_back(first + i * stride);
+  return group;
+}
+
+Exchange make_exchange(const LoweredStage& stage,
+                       const Communication& communication,
+                       int device,
+                       const std::vector<int64_t>& symbols) {
+  Exchange exchange;
+  exchange.kind = communication.kind;
+  exchange.reduce = communication.reduce;
+  for (int member : group_along(stage.mesh, communication.axis, device)) {
+    if (member == device) exchange.me = static_cast<int>(exchange.group.size());
+    exchange.group.push_back(stage.devices.at(static_cast<size_t>(member)));
+  }
+  exchange.name = communication.name;
+  exchange.send = evaluate_all(communication.send, symbols);
+  exchange.receive = evaluate_all(communication.receive, symbols);
+  const bool sends = communication.kind == CommunicationKind::kReduceScatter ||
+                     communication.kind == CommunicationKind::kAllToAll;
+  const bool receives = communication.kind == CommunicationKind::kAllGather ||
+                        communication.kind == CommunicationKind::kAllToAll;
+  if (sends) MEDLEY_CHECK_EQ(exchange.send.size(), exchange.group.size());
+  if (receives) MEDLEY_CHECK_EQ(exchange.receive.size(), exchange.group.size());
+  MEDLEY_CHECK(!communication.inputs.empty());
+  MEDLEY_CHECK_EQ(communication.inputs.size(), communication.outputs.size());
+  for (ValueId value : communication.inputs) {
+    const TensorType& type = stage.graph.values.at(static_cast<size_t>(value)).type;
+    exchange.bytes_per_element = bytes_per_element(type.dtype);
+    exchange.bytes += num_bytes(type, symbols);
+  }
+  return exchange;
+}
+
+std::optional<std::string> disagreement(const Exchange& a, const Exchange& b) {
+  for (Property property : kProperties) {
+    const std::string in_a = property(a), in_b = property(b);
+    if (in_a == in_b) continue;
+    if (a.name != b.name)
+      return fmt::format(
+          "device {} has {}; device {} has {}", device_of(a), a.name, device_of(b), b.name);
+    return fmt::format("device {} has {}, {}; device {} has {}, {}",
+                       device_of(a),
+                       a.name,
+                       in_a,
+                       device_of(b),
+                       b.name,
+                       in_b);
+  }
+  if (a.kind != CommunicationKind::kAllToAll) return std::nullopt;
+  if (auto different = different_messages(a, b)) return different;
+  return different_messages(b, a);
+}
+
+std::string to_string(CommunicationKind kind) {
+  switch (kind) {
+    case CommunicationKind::kAllReduce:
+      return "all_reduce";
+    case CommunicationKind::kAllGather:
+      return "all_gather";
+    case CommunicationKind::kReduceScatter:
+      return "reduce_scatter";
+    case CommunicationKind::kAllToAll:
+      break;
+  }
+  return "all_to_all";
+}
+
+}  // namespace medley

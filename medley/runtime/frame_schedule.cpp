@@ -1,0 +1,95 @@
+#include "medley/runtime/frame_schedule.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+// What a frame holds, followed through the steps of its calls.
+class Contents {
+ public:
+  explicit Contents(const LoweredStage& stage) : stage_(stage) {}
+
+  void add(ValueId value) {
+    if (value != kNone && stage_.lifetimes.at(static_cast<size_t>(value)) == Lifetime::kMicrobatch)
+      values_.insert(value);
+  }
+  void run(const Function& function) {
+    for (const Step& step : function.steps) std::visit(*this, step);
+    for (const Assign& assign : function.assigns) values_.erase(assign.from);
+  }
+  void operator()(const Segment& segment) {
+    for (size_t i = 0; i < segment.ops.size(); ++i) {
+      for (ValueId value : stage_.graph.ops.at(static_cast<size_t>(segment.ops[i])).results)
+        add(value);
+      for (ValueId value : segment.dies.at(i)) values_.erase(value);
+    }
+  }
+  void operator()(const Post& post) {
+    for (ValueId value : post.dies) values_.erase(value);
+  }
+  void operator()(const Wait& wait) {
+    for (ValueId value : stage_.communications.at(static_cast<size_t>(wait.communication)).outputs)
+      add(value);
+  }
+  std::vector<ValueId> values() const { return {values_.begin(), values_.end()}; }
+
+ private:
+  const LoweredStage& stage_;
+  std::set<ValueId> values_;
+};
+
+// The update is no micro-batch.
+int owner(const Call& call) {
+  return call.function == FunctionKind::kUpdate ? -1 : call.microbatch;
+}
+
+}  // namespace
+
+const Function& find_function(const LoweredStage& stage, FunctionKind kind) {
+  for (const Function& function : stage.functions)
+    if (function.kind == kind) return function;
+  throw Error(
+      Blame::kUs,
+      fmt::format("a call of function kind {}, which the stage lacks", static_cast<int>(kind)));
+}
+
+FrameSchedule schedule_frames(const LoweredStage& stage) {
+  std::map<int, size_t> last;
+  for (size_t i = 0; i < stage.calls.size(); ++i) last[owner(stage.calls[i])] = i;
+  struct Held {
+    int frame;
+    Contents contents;
+  };
+  FrameSchedule schedule;
+  std::set<int> free;
+  std::map<int, Held> held;
+  for (size_t i = 0; i < stage.calls.size(); ++i) {
+    const int who = owner(stage.calls[i]);
+    FrameUse& use = schedule.uses.emplace_back();
+    use.begins = !held.contains(who);
+    if (use.begins) {
+      if (free.empty()) free.insert(schedule.num_frames++);
+      Held& fresh = held.emplace(who, Held{*free.begin(), Contents(stage)}).first->second;
+      free.erase(free.begin());
+      for (const Input& input : stage.graph.inputs)
+        if (who >= 0) fresh.contents.add(input.value);
+    }
+    Held& current = held.at(who);
+    current.contents.run(find_function(stage, stage.calls[i].function));
+    use.frame = current.frame;
+    use.ends = last.at(who) == i;
+    if (!use.ends) continue;
+    use.leftovers = current.contents.values();
+    free.insert(current.frame);
+    held.erase(who);
+  }
+  return schedule;
+}
+
+}  // namespace medley

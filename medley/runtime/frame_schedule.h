@@ -1,0 +1,34 @@
+#pragma once
+
+// Which frame holds the kMicrobatch values of each call of a step, and what is left in it at the
+// end: a pure function of the program. Knows nothing of buffers.
+
+#include "medley/program/program.h"
+
+namespace medley {
+
+// A frame is taken by the first call of a micro-batch and given back by its last:
+//
+//   calls    F0 F1 B0 F2 B1 B2 U
+//   frame     0  1  0  0  1  0 0      at most two micro-batches are in flight
+//   begins    x  x     x       x
+//   ends            x     x  x x
+//
+// The update counts as a micro-batch of its own.
+struct FrameUse {
+  int frame = 0;
+  bool begins = false, ends = false;
+  std::vector<ValueId> leftovers;  // if it ends: the kMicrobatch values that no step has freed
+};
+
+struct FrameSchedule {
+  int num_frames = 0;
+  std::vector<FrameUse> uses;  // parallel to LoweredStage::calls
+};
+
+FrameSchedule schedule_frames(const LoweredStage& stage);
+
+// Throws Error(kUs) if the stage has no such function.
+const Function& find_function(const LoweredStage& stage, FunctionKind kind);
+
+}  // namespace medley

@@ -1,0 +1,167 @@
+#include "medley/runtime/in_process_transport.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "medley/base/error.h"
+#include "medley/runtime/exchange.h"
+
+namespace medley {
+
+// One exchange of all devices of a group. Guarded by State::mutex, but while `combining` only the
+// last device touches the exchanges.
+struct InProcessTransport::Meeting {
+  std::vector<std::optional<Exchange>> exchanges;  // [member]
+  std::vector<std::vector<Buffer>> outputs;        // [member], once done
+  std::condition_variable changed;
+  size_t num_arrived = 0;
+  bool done = false;
+  std::optional<Error> error;
+  Nanoseconds start, end;  // of the combination
+};
+
+struct InProcessTransport::State {
+  Executor& executor;
+  Clock& clock;
+  std::chrono::milliseconds timeout;
+  std::mutex mutex;
+  std::optional<std::string> aborted;
+  std::map<std::pair<std::vector<int>, int>, int64_t> next;  // [group, member] -> sequence number
+  std::map<Key, std::shared_ptr<Meeting>> open;
+
+  State(Executor& combine, Clock& a_clock, std::chrono::milliseconds a_timeout)
+      : executor(combine), clock(a_clock), timeout(a_timeout) {}
+
+  void combine(Meeting& meeting);
+  void finish(const Key& key, Meeting& meeting);
+};
+
+class InProcessTransport::Guest final : public Pending {
+ public:
+  Guest(std::shared_ptr<State> state,
+        std::shared_ptr<Meeting> meeting,
+        std::vector<int> group,
+        int me,
+        std::string name)
+      : state_(std::move(state)),
+        meeting_(std::move(meeting)),
+        group_(std::move(group)),
+        me_(static_cast<size_t>(me)),
+        name_(std::move(name)) {}
+
+  std::vector<Buffer> wait() override {
+    std::unique_lock lock(state_->mutex);
+    const bool in_time = meeting_->changed.wait_for(lock, state_->timeout, [&] {
+      return meeting_->done || meeting_->error || state_->aborted;
+    });
+    if (state_->aborted) throw Error(Blame::kEnvironment, "aborted: " + *state_->aborted);
+    if (meeting_->error) throw Error(*meeting_->error);
+    if (!in_time) throw Error(Blame::kEnvironment, missing_text());
+    return std::move(meeting_->outputs[me_]);
+  }
+
+  std::optional<std::pair<Nanoseconds, Nanoseconds>> times() override {
+    const std::scoped_lock lock(state_->mutex);
+    if (!meeting_->done) return std::nullopt;
+    return std::pair(meeting_->start, meeting_->end);
+  }
+
+ private:
+  std::string missing_text() const {
+    std::vector<int> missing;
+    for (size_t i = 0; i < group_.size(); ++i)
+      if (!meeting_->exchanges[i]) missing.push_back(group_[i]);
+    return fmt::format("device {}: {} over devices [{}]: not posted within {} ms by devices [{}]",
+                       group_[me_],
+                       name_,
+                       fmt::join(group_, ", "),
+                       state_->timeout.count(),
+                       fmt::join(missing, ", "));
+  }
+
+  std::shared_ptr<State> state_;
+  std::shared_ptr<Meeting> meeting_;
+  std::vector<int> group_;
+  size_t me_;
+  std::string name_;
+};
+
+// Outside the lock: other groups go on meanwhile.
+void InProcessTransport::State::combine(Meeting& meeting) {
+  meeting.start = clock.now();
+  const Exchange& first = *meeting.exchanges.front();
+  std::vector<std::vector<Buffer>> inputs;
+  std::vector<Executor::Lengths> lengths;
+  for (std::optional<Exchange>& exchange : meeting.exchanges) {
+    inputs.push_back(std::move(exchange->inputs));
+    lengths.push_back({exchange->send, exchange->receive});
+  }
+  meeting.outputs = executor.combine(first.kind, first.reduce, inputs, lengths);
+  MEDLEY_CHECK_EQ(meeting.outputs.size(), meeting.exchanges.size());
+  meeting.end = clock.now();
+}
+
+void InProcessTransport::State::finish(const Key& key, Meeting& meeting) {
+  std::optional<Error> error;
+  try {
+    combine(meeting);
+  } catch (const Error& cause) {
+    error = cause;
+  } catch (const std::exception& cause) {
+    error = Error(Blame::kUs, cause.what());
+  }
+  const std::scoped_lock lock(mutex);
+  meeting.error = error;
+  meeting.done = !error;
+  open.erase(key);
+  meeting.changed.notify_all();
+}
+
+InProcessTransport::InProcessTransport(Executor& combine,
+                                       Clock& clock,
+                                       std::chrono::milliseconds timeout)
+    : state_(std::make_shared<State>(combine, clock, timeout)) {}
+InProcessTransport::~InProcessTransport() = default;
+
+std::unique_ptr<Pending> InProcessTransport::post(Exchange exchange) {
+  const auto me = static_cast<size_t>(exchange.me);
+  MEDLEY_CHECK(me < exchange.group.size());
+  std::unique_lock lock(state_->mutex);
+  const int64_t number = state_->next[{exchange.group, exchange.me}]++;
+  Key key{exchange.group, number};
+  std::shared_ptr<Meeting>& slot = state_->open[key];
+  if (!slot) {
+    slot = std::make_shared<Meeting>();
+    slot->exchanges.resize(exchange.group.size());
+  }
+  const std::shared_ptr<Meeting> meeting = slot;
+  auto guest = std::make_unique<Guest>(state_, meeting, exchange.group, exchange.me, exchange.name);
+  for (const std::optional<Exchange>& other : meeting->exchanges) {
+    if (!other || meeting->error) continue;
+    if (auto different = disagreement(*other, exchange)) {
+      meeting->error = Error(Blame::kUs,
+                             fmt::format("exchange {} of devices [{}]: {}",
+                                         number,
+                                         fmt::join(exchange.group, ", "),
+                                         *different));
+      meeting->changed.notify_all();
+    }
+  }
+  meeting->exchanges[me] = std::move(exchange);
+  const bool last = ++meeting->num_arrived == meeting->exchanges.size();
+  if (last && (meeting->error || state_->aborted)) state_->open.erase(key);
+  if (!last || meeting->error || state_->aborted) return guest;
+  lock.unlock();
+  state_->finish(key, *meeting);
+  return guest;
+}
+
+void InProcessTransport::abort(const std::string& cause) {
+  const std::scoped_lock lock(state_->mutex);
+  if (!state_->aborted) state_->aborted = cause;
+  for (auto& [key, meeting] : state_->open) meeting->changed.notify_all();
+}
+
+}  // namespace medley

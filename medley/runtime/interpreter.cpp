@@ -1,0 +1,330 @@
+#include "medley/runtime/interpreter.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+#include <set>
+
+#include "medley/base/error.h"
+#include "medley/runtime/exchange.h"
+
+namespace medley {
+namespace {
+
+struct FunctionName {
+  FunctionKind kind;
+  const char* name;
+};
+constexpr FunctionName kFunctionNames[] = {
+    {FunctionKind::kPrologue, "prologue"},
+    {FunctionKind::kPrologueLast, "prologue"},
+    {FunctionKind::kForward, "forward"},
+    {FunctionKind::kBackward, "backward"},
+    {FunctionKind::kBackwardLast, "backward"},
+    {FunctionKind::kUpdate, "update"},
+};
+
+std::string function_name(FunctionKind kind) {
+  for (const FunctionName& each : kFunctionNames)
+    if (each.kind == kind) return each.name;
+  MEDLEY_CHECK(false);
+  return "";
+}
+
+}  // namespace
+
+struct Interpreter::PreparedStep {
+  enum class Kind : uint8_t { kSegment, kPost, kWait } kind = Kind::kSegment;
+  std::unique_ptr<PreparedSegment> segment;  // or
+  size_t communication = 0;
+  Exchange exchange;  // of a post; its name and kind also of a wait
+  const std::vector<ValueId>* inputs = nullptr;
+  const std::vector<ValueId>* outputs = nullptr;
+  const std::vector<ValueId>* dies = nullptr;
+};
+
+struct Interpreter::PreparedFunction {
+  std::vector<PreparedStep> steps;
+  const std::vector<Assign>* assigns;
+};
+
+struct Interpreter::PreparedCall {
+  Call call;
+  std::string name, category;
+  const PreparedFunction* function;
+  FrameUse use;
+};
+
+// A communication between its post and its wait.
+struct Interpreter::Outstanding {
+  bool posted = false;
+  Nanoseconds since;
+  std::unique_ptr<Pending> pending;  // null if there was nothing to transport
+  std::vector<Buffer> outputs;       // then
+};
+
+Interpreter::Interpreter(const Program& program,
+                         int stage,
+                         int device,
+                         Executor& executor,
+                         Transport& transport,
+                         Clock& clock,
+                         InterpreterOptions options)
+    : stage_(program.stages.at(static_cast<size_t>(stage))),
+      stage_index_(stage),
+      device_(device),
+      executor_(executor),
+      transport_(transport),
+      clock_(clock),
+      options_(std::move(options)),
+      outstanding_(stage_.communications.size()),
+      batch_(stage_.tables.size()) {
+  MEDLEY_CHECK_EQ(stage_.lifetimes.size(), stage_.graph.values.size());
+  if (options_.device_name.empty())
+    options_.device_name = fmt::format("device {}", stage_.devices.at(static_cast<size_t>(device)));
+  run_frame_ = executor_.make_frame(stage_);
+  const FrameSchedule schedule = schedule_frames(stage_);
+  for (int i = 0; i < schedule.num_frames; ++i) frames_.push_back(executor_.make_frame(stage_));
+  for (size_t i = 0; i < stage_.calls.size(); ++i) {
+    const Call& call = stage_.calls[i];
+    const auto& table =
+        stage_.tables.at(static_cast<size_t>(call.microbatch)).at(static_cast<size_t>(device));
+    calls_.push_back({call,
+                      to_string(call),
+                      function_name(call.function),
+                      &prepare(call.function, table),
+                      schedule.uses[i]});
+  }
+  std::set<ValueId> kept{stage_.loss, stage_.gradient_norm};
+  if (options_.keep_gradients)
+    for (const Placement& gradient : stage_.gradients) kept.insert(gradient.input.value);
+  for (ValueId value = 0; value < static_cast<ValueId>(stage_.lifetimes.size()); ++value)
+    if (stage_.lifetimes[static_cast<size_t>(value)] == Lifetime::kStep)
+      (kept.contains(value) ? kept_ : not_kept_).push_back(value);
+}
+
+Interpreter::~Interpreter() = default;
+
+const Interpreter::PreparedFunction& Interpreter::prepare(FunctionKind kind,
+                                                          const std::vector<int64_t>& table) {
+  auto [place, is_new] = functions_.try_emplace({kind, table});
+  if (!is_new) return *place->second;
+  const std::vector<int64_t>& symbols = place->first.second;  // as long-lived as the segments
+  const Function& function = find_function(stage_, kind);
+  place->second = std::make_unique<PreparedFunction>();
+  place->second->assigns = &function.assigns;
+  for (const Step& step : function.steps) {
+    PreparedStep& prepared = place->second->steps.emplace_back();
+    if (const auto* segment = std::get_if<Segment>(&step)) {
+      prepared.kind = PreparedStep::Kind::kSegment;
+      prepared.segment = executor_.prepare(stage_, *segment, symbols);
+      continue;
+    }
+    const auto* post = std::get_if<Post>(&step);
+    prepared.kind = post ? PreparedStep::Kind::kPost : PreparedStep::Kind::kWait;
+    prepared.communication =
+        static_cast<size_t>(post ? post->communication : std::get<Wait>(step).communication);
+    const Communication& communication = stage_.communications.at(prepared.communication);
+    prepared.exchange = make_exchange(stage_, communication, device_, symbols);
+    prepared.inputs = &communication.inputs;
+    prepared.outputs = &communication.outputs;
+    if (post) prepared.dies = &post->dies;
+  }
+  return *place->second;
+}
+
+void Interpreter::set_batch(int microbatch, BatchInputs inputs) {
+  for (const auto& [value, buffer] : inputs)
+    MEDLEY_CHECK(buffer &&
+                 stage_.lifetimes.at(static_cast<size_t>(value)) == Lifetime::kMicrobatch);
+  batch_.at(static_cast<size_t>(microbatch)) = std::move(inputs);
+}
+
+void Interpreter::check_batch() const {
+  for (size_t microbatch = 0; microbatch < batch_.size(); ++microbatch) {
+    for (const Input& input : stage_.graph.inputs) {
+      if (stage_.lifetimes[static_cast<size_t>(input.value)] != Lifetime::kMicrobatch) continue;
+      const BatchInputs& given = batch_[microbatch];
+      if (std::none_of(given.begin(), given.end(), [&](const auto& each) {
+            return each.first == input.value;
+          }))
+        throw Error(Blame::kCaller,
+                    fmt::format("{}: micro-batch {}: the batch has no tensor \"{}\"",
+                                options_.device_name,
+                                microbatch,
+                                input.name));
+    }
+  }
+}
+
+StepReport Interpreter::run_step() {
+  if (failed_) throw Error(Blame::kUs, options_.device_name + ": a step after one that failed");
+  check_batch();
+  failed_ = true;  // until the end
+  report_ = {};
+  report_.start = clock_.now();
+  empty_step_values(true);
+  for (const PreparedCall& call : calls_) {
+    current_call_ = &call;
+    current_step_ = nullptr;
+    try {
+      run_call(call);
+    } catch (const Error& error) {
+      rethrow(error.blame(), error.what());
+    } catch (const std::bad_alloc&) {
+      rethrow(Blame::kEnvironment, "out of memory");
+    } catch (const std::exception& error) {
+      rethrow(Blame::kUs, error.what());
+    }
+  }
+  for (size_t i = 0; i < outstanding_.size(); ++i)
+    if (outstanding_[i].posted)
+      rethrow(Blame::kUs, stage_.communications[i].name + ": posted but not awaited in the step");
+  empty_step_values(false);
+  report_.end = clock_.now();
+  failed_ = false;
+  return std::move(report_);
+}
+
+void Interpreter::run_call(const PreparedCall& call) {
+  const Frames frames{run_frame_.get(), frames_[static_cast<size_t>(call.use.frame)].get()};
+  if (call.use.begins && call.call.function != FunctionKind::kUpdate)
+    for (auto& [value, buffer] : batch_[static_cast<size_t>(call.call.microbatch)])
+      executor_.write(stage_, frames, value, std::exchange(buffer, nullptr));
+  for (const PreparedStep& step : call.function->steps) {
+    current_step_ = &step;
+    switch (step.kind) {
+      case PreparedStep::Kind::kSegment: {
+        const Nanoseconds start = options_.trace ? clock_.now() : Nanoseconds{};
+        executor_.run(*step.segment, frames);
+        if (options_.trace) record(Stream::kCompute, call.name, call.category, start, clock_.now());
+        break;
+      }
+      case PreparedStep::Kind::kPost:
+        post(step, frames);
+        break;
+      case PreparedStep::Kind::kWait:
+        wait(step, frames);
+        break;
+    }
+  }
+  current_step_ = nullptr;
+  assign(*call.function, frames);
+  for (ValueId value : call.use.leftovers) executor_.write(stage_, frames, value, nullptr);
+  if (call.use.ends && call.call.function != FunctionKind::kUpdate)
+    batch_[static_cast<size_t>(call.call.microbatch)].clear();
+}
+
+// What dies leaves its slot before the post, so that the transport may be its only holder.
+void Interpreter::post(const PreparedStep& step, Frames frames) {
+  Outstanding& outstanding = outstanding_[step.communication];
+  if (outstanding.posted) throw Error(Blame::kUs, "posted again before it was awaited");
+  std::vector<Buffer> inputs;
+  inputs.reserve(step.inputs->size());
+  for (ValueId value : *step.inputs) {
+    inputs.push_back(executor_.read(stage_, frames, value));
+    if (!inputs.back()) throw Error(Blame::kUs, fmt::format("input %{} is empty", value));
+  }
+  for (ValueId value : *step.dies) executor_.write(stage_, frames, value, nullptr);
+  outstanding.posted = true;
+  outstanding.since = clock_.now();
+  const Exchange& exchange = step.exchange;
+  if (exchange.group.size() == 1 && exchange.kind == CommunicationKind::kAllReduce) {
+    outstanding.outputs = std::move(inputs);
+    return;
+  }
+  Exchange filled = exchange;
+  filled.inputs = std::move(inputs);
+  outstanding.pending = transport_.post(std::move(filled));
+}
+
+void Interpreter::wait(const PreparedStep& step, Frames frames) {
+  Outstanding outstanding = std::exchange(outstanding_[step.communication], {});
+  if (!outstanding.posted) throw Error(Blame::kUs, "awaited before it was posted");
+  if (outstanding.pending) {
+    const Nanoseconds start = clock_.now();
+    outstanding.outputs = outstanding.pending->wait();
+    const Nanoseconds end = clock_.now();
+    report_.waiting += end - start;
+    if (options_.trace) {
+      const auto ran = outstanding.pending->times().value_or(std::pair(outstanding.since, end));
+      const std::string& name = step.exchange.name;
+      record(Stream::kCompute, name, std::string(kWaiting), start, end);
+      record(Stream::kCommunication, name, to_string(step.exchange.kind), ran.first, ran.second);
+      report_.events.back().args = {{"bytes", std::to_string(step.exchange.bytes)}};
+    }
+    outstanding.pending.reset();
+  }
+  MEDLEY_CHECK_EQ(outstanding.outputs.size(), step.outputs->size());
+  for (size_t i = 0; i < step.outputs->size(); ++i)
+    executor_.write(stage_, frames, (*step.outputs)[i], std::move(outstanding.outputs[i]));
+}
+
+// All are read before one is written: values may change places.
+void Interpreter::assign(const PreparedFunction& function, Frames frames) {
+  std::vector<Buffer> buffers;
+  for (const Assign& each : *function.assigns) {
+    buffers.push_back(executor_.read(stage_, frames, each.from));
+    if (!buffers.back()) throw Error(Blame::kUs, fmt::format("new value %{} is empty", each.from));
+  }
+  for (const Assign& each : *function.assigns)
+    if (stage_.lifetimes[static_cast<size_t>(each.from)] == Lifetime::kMicrobatch)
+      executor_.write(stage_, frames, each.from, nullptr);
+  for (size_t i = 0; i < buffers.size(); ++i)
+    executor_.write(stage_, frames, (*function.assigns)[i].to, std::move(buffers[i]));
+}
+
+void Interpreter::empty_step_values(bool all) {
+  const Frames frames{run_frame_.get(), nullptr};
+  for (ValueId value : not_kept_) executor_.write(stage_, frames, value, nullptr);
+  if (!all) return;
+  for (ValueId value : kept_) executor_.write(stage_, frames, value, nullptr);
+}
+
+void Interpreter::record(
+    Stream stream, std::string name, std::string category, Nanoseconds start, Nanoseconds end) {
+  report_.events.push_back({stage_.devices[static_cast<size_t>(device_)],
+                            stream,
+                            std::move(name),
+                            std::move(category),
+                            start,
+                            end - start,
+                            {}});
+}
+
+void Interpreter::rethrow(Blame blame, const std::string& what) const {
+  const Place at = place();
+  throw Error(blame,
+              fmt::format("{}: stage {}: {}: {}{}{}",
+                          options_.device_name,
+                          stage_index_,
+                          at.call,
+                          at.exchange,
+                          at.exchange.empty() ? "" : ": ",
+                          what));
+}
+
+Buffer Interpreter::read(ValueId value) {
+  MEDLEY_CHECK(stage_.lifetimes.at(static_cast<size_t>(value)) != Lifetime::kMicrobatch);
+  return executor_.read(stage_, {run_frame_.get(), nullptr}, value);
+}
+
+void Interpreter::write(ValueId value, Buffer buffer) {
+  MEDLEY_CHECK(stage_.lifetimes.at(static_cast<size_t>(value)) == Lifetime::kRun);
+  executor_.write(stage_, {run_frame_.get(), nullptr}, value, std::move(buffer));
+}
+
+Place Interpreter::place() const {
+  Place place;
+  if (current_call_) place.call = current_call_->name;
+  if (current_step_) place.exchange = current_step_->exchange.name;
+  return place;
+}
+
+std::string to_string(const Call& call) {
+  if (call.function == FunctionKind::kUpdate) return "update";
+  return fmt::format("{} {}", function_name(call.function), call.microbatch);
+}
+
+}  // namespace medley
