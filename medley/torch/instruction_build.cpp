@@ -42,12 +42,18 @@ const std::map<std::string_view, Variant> kOverwriting{
     {"aten.sigmoid_backward.default", {"aten.sigmoid_backward.grad_input", true}},
 };
 
-// Ops that PyTorch refuses for strides which the capture could not foresee: the same without the
-// refusal.
-std::string kernel_name(const std::string& name) {
-  if (name == "aten.view.default" || name == "aten._unsafe_view.default")
-    return "aten.reshape.default";
-  return name;
+// Strides differ from those of the capture, so a view is whatever gives the shape, and a copy is
+// one only if it makes neighbours of the elements: values may share memory, because only what
+// nobody shares is overwritten.
+Op with_any_strides(const Op& op) {
+  Op same = op;
+  if (op.name == "aten.view.default" || op.name == "aten._unsafe_view.default")
+    same.name = "aten.reshape.default";
+  if (op.name == "aten.clone.default") {
+    same.name = "aten.contiguous.default";
+    same.arguments.resize(1);
+  }
+  return same;
 }
 
 bool is_tensor(const c10::TypePtr& type) {
@@ -191,7 +197,7 @@ class Builder {
                          op.source});
     }
     if (std::holds_alternative<DropEmpty>(rule)) return build_call(without_empty(op));
-    return build_call(op);
+    return build_call(with_any_strides(op));
   }
 
   Op without_empty(Op op) const {
@@ -209,7 +215,7 @@ class Builder {
   }
 
   KernelCall build_call(const Op& op) {
-    KernelCall call{find_operator(kernel_name(op.name)), {}, {}, {}, results(op), false, {}};
+    KernelCall call{find_operator(op.name), {}, {}, {}, results(op), false, {}};
     const auto& schema = call.handle.schema();
     const auto& arguments = schema.arguments();
     if (op.arguments.size() > arguments.size())

@@ -7,6 +7,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <array>
@@ -128,7 +129,8 @@ Tensor dropout(const Tensor& x,
                at::IntArrayRef sizes,
                at::IntArrayRef origin,
                at::IntArrayRef full) {
-  MEDLEY_CHECK(p >= 0 && p < 1);
+  MEDLEY_CHECK(p >= 0);
+  if (p >= 1) return at::zeros_like(x);
   const std::vector<int64_t> none(x.dim(), 0);
   const Box box =
       sizes.empty() ? make_box(x.sizes(), none, x.sizes()) : make_box(sizes, origin, full);

@@ -19,6 +19,13 @@ using at::Tensor;
 // The copies make it functional: update.h writes into what it alone holds.
 Tensor copy(const OptionalTensor& tensor) { return tensor ? tensor->clone() : Tensor(); }
 
+Tensor rows_of(const Tensor& x) {
+  const auto sizes = x.sizes();
+  int64_t rows = 1;
+  for (int64_t size : sizes.slice(0, sizes.size() - 1)) rows *= size;
+  return x.reshape({rows, sizes.back()});
+}
+
 }  // namespace
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> adamw_step(const Tensor& param,
@@ -87,13 +94,13 @@ Tensor accumulate(const Tensor& grad) { return grad.clone(); }
 Tensor contract(const Tensor& x, const Tensor& w) {
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = w.size(1);
-  return at::mm(x.reshape({-1, w.size(0)}), w).view(shape);
+  return at::mm(rows_of(x), w).view(shape);
 }
 
 Tensor contract_add(const Tensor& x, const Tensor& w, const Tensor& bias) {
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = w.size(1);
-  return at::addmm(bias, x.reshape({-1, w.size(0)}), w).view(shape);
+  return at::addmm(bias, rows_of(x), w).view(shape);
 }
 
 }  // namespace medley
