@@ -9,11 +9,11 @@
 
 namespace medley {
 
-// Returns the rate of every flow. `flows[i]` are the links that flow i uses, indices into
-// `capacities`, none twice. Requires: capacities > 0; every flow uses at least one link. The result
-// depends on the order of the flows in the last bit only: callers that compare times keep one
-// order.
+using Links = std::vector<int>;  // indices into `capacities`, none twice, at least one
+
+// Returns the rate of every flow. Requires: capacities > 0. The result depends on the order of the
+// flows in the last bit only: callers that compare times keep one order.
 std::vector<double> max_min_rates(const std::vector<double>& capacities,
-                                  const std::vector<std::vector<int>>& flows);
+                                  const std::vector<const Links*>& flows);
 
 }  // namespace medley

@@ -1,0 +1,141 @@
+#pragma once
+
+// Devices that exchange messages over shared links, as events in integer nanoseconds. Used by the
+// emulator (with the state in memory that processes share) and the simulator. Knows nothing of
+// threads, of compute, or of whose turn it is: the caller says up to which time nobody can post any
+// more.
+//
+// Every device has one communication stream, which takes its exchanges in the order of their posts,
+// not before they are posted. An exchange is rounds of messages: a device enters a round when it
+// has sent and received all of the round before.
+//
+//   device 0   post ~~~ | round 0: send to 1, receive from 2 | round 1 ...   | end
+//   message          waits behind earlier ones of its connection (FIFO); then its bytes flow at the
+//   max-min fair rate, one message per
+//                    connection; it arrives one latency after its last byte left
+//
+// An exchange is complete for a device when its own part has ended and every member has posted.
+// What happens is a pure function of the posts: the order in which they come in makes no
+// difference.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "medley/base/units.h"
+#include "medley/network/topology.h"
+
+namespace medley {
+
+// One message of one round, as the sender or the receiver sees it.
+struct RoundStep {
+  int round = 0;
+  int peer = 0;  // a device
+  int64_t bytes = 0;
+  bool send = false;
+};
+
+// Names one exchange of one group of devices: the same number on all members.
+struct ExchangeKey {
+  uint64_t group = 0;
+  int64_t number = 0;
+  bool operator==(const ExchangeKey&) const = default;
+};
+
+// How much a state has room for. One exchange is one post of one device, from the post to its
+// release.
+struct EngineRoom {
+  int32_t devices = 0;
+  int32_t exchanges = 0;
+  int32_t steps = 0;
+  int32_t messages = 0;
+};
+EngineRoom usual_room(int num_devices);
+
+class FlowEngine {
+ public:
+  // `memory` holds the state; its bytes may be seen by other processes at other addresses.
+  // Requires: aligned to 16 bytes and of the size that bytes_needed() says; all zeros, then
+  // formatted once, by anybody; one caller at a time. `topology` outlives this.
+  static size_t bytes_needed(const EngineRoom& room);
+  static void format(std::span<std::byte> memory, const EngineRoom& room);
+  FlowEngine(std::span<std::byte> memory, const Topology& topology);
+
+  // Returns the exchange. `steps` in order of rounds. Throws Error(kUs) if there is no more room.
+  // Requires: `at` is not before a time that advance() was told; a device posts in order of time.
+  int post(int device,
+           ExchangeKey key,
+           int num_members,
+           Nanoseconds at,
+           std::span<const RoundStep> steps);
+
+  // Commits events up to `safe`: nobody will post at a time before it. Stops after the first
+  // instant in which an exchange has ended, since whoever waits for it may post from then on, and
+  // returns true; else false.
+  bool advance(Nanoseconds safe);
+  // Returns the time of the next event, as far as posts are known.
+  std::optional<Nanoseconds> next_event() const;
+
+  struct Times {
+    Nanoseconds start, end;  // of the device's own part
+    Nanoseconds complete;
+  };
+  std::optional<Times> completion(int exchange) const;  // nothing: not yet
+  int device_of(int exchange) const;
+  // Requires: nobody will ask for it any more. One that is under way goes on.
+  void release(int exchange);
+  // The device sends and receives nothing from now on; what flows to or from it is dropped.
+  void remove(int device);
+
+  Nanoseconds now() const;
+  // When the device's communication stream is free, as far as posts and events are known.
+  Nanoseconds stream_free(int device) const;
+
+ private:
+  struct Header;
+  struct Stream;
+  struct Exchange;
+  struct Instance;
+  struct Step;
+  struct Message;
+  struct Connection;
+
+  template <typename T>
+  int take(int32_t& free, T* items, const char* what);
+  template <typename T>
+  void give_back(int32_t& free, T* items, int32_t index);
+
+  int find_instance(ExchangeKey key, int num_members);
+  void process();
+  bool start_due();
+  bool finish_due();
+  bool arrive_due();
+  void enter_rounds(int device);
+  void enter_round(int device, Exchange& exchange);
+  void end_exchange(int device);
+  void free_exchange(int exchange);
+  void send(int device, const Exchange& exchange, const Step& step);
+  void activate(int message);
+  void fly(int message);
+  void share();
+  const Path& path(int from, int to);
+  size_t connection(const Message& message) const;
+
+  const Topology& topology_;
+  std::vector<double> capacities_;          // bytes per nanosecond
+  std::vector<std::optional<Path>> paths_;  // [from * devices + to], as needed
+
+  Header* header_;
+  Stream* streams_;
+  Connection* connections_;
+  Exchange* exchanges_;
+  Instance* instances_;
+  Step* steps_;
+  Message* messages_;
+  int32_t* active_;  // messages whose bytes flow, by connection
+  int32_t* flying_;  // messages whose last byte has left, in any order
+};
+
+}  // namespace medley
