@@ -120,24 +120,36 @@ ValueId Emitter::in_state(ValueId value, const AxisState& wanted) {
   return local;
 }
 
-// A partial sum that only passed through views is reduced where it was made, once for all of its
-// views.
+// What only passed through views is converted where it was made, once for all of its views: a
+// partial sum, or a parameter that is gathered.
 std::optional<ValueId> Emitter::view_of_converted(ValueId value, const AxisState& state) {
   const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
-  if (own_state(value).holding != Holding::kPartialSum || state.holding != Holding::kReplicated ||
-      producer == kNone)
-    return std::nullopt;
+  if (state.holding != Holding::kReplicated || producer == kNone) return std::nullopt;
   const Op& op = graph_.ops[static_cast<size_t>(producer)];
   const std::vector<ValueId> values = operands(op);
   if (work_class(op.name) != WorkClass::kView || values.size() != 1 || op.results.size() != 1 ||
       op.phase != phase_)
     return std::nullopt;
-  if (own_state(values[0]).holding != Holding::kPartialSum) return std::nullopt;
+  const Holding from = own_state(values[0]).holding;
+  const bool gathers = from == Holding::kSharded && is_parameter_view(value);
+  if (from != own_state(value).holding || (from != Holding::kPartialSum && !gathers))
+    return std::nullopt;
   Op view = op;
   const ValueId operand = in_state(values[0], state);
   for_each_operand(view, [&](ValueId& each) { each = operand; });
   view.results.clear();
   return add_local_op(std::move(view), {local_type(value, state)})[0];
+}
+
+bool Emitter::is_parameter_view(ValueId value) const {
+  const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
+  if (producer == kNone)
+    return stage.lifetimes[static_cast<size_t>(held_.at({value, own_state(value)})[0].local)] ==
+           Lifetime::kRun;
+  const Op& op = graph_.ops[static_cast<size_t>(producer)];
+  const std::vector<ValueId> values = operands(op);
+  return work_class(op.name) == WorkClass::kView && values.size() == 1 && values[0] != kNone &&
+         is_parameter_view(values[0]);
 }
 
 ValueId Emitter::convert(ValueId value, const AxisState& from, const AxisState& to) {

@@ -68,6 +68,7 @@ class Emitter {
     return completed_.assignment.states[static_cast<size_t>(value)][0];
   }
   std::optional<ValueId> view_of_converted(ValueId value, const AxisState& state);
+  bool is_parameter_view(ValueId value) const;
   ValueId convert(ValueId value, const AxisState& from, const AxisState& to);
   ValueId convert_locally(ValueId value, ValueId local, const AxisState& from, const AxisState& to);
   Started begin(ValueId value, ValueId local, const AxisState& from, const AxisState& to);

@@ -117,6 +117,48 @@ class FunctionMaker {
 
 }  // namespace
 
+void prefetch_parameters(const LoweredStage& stage, std::vector<Item>& order) {
+  const auto gathers = [&](const Item& item) {
+    if (item.kind == Item::Kind::kOp) return false;
+    const std::vector<ValueId>& inputs =
+        stage.communications[static_cast<size_t>(item.index)].inputs;
+    return !item.last_only && std::all_of(inputs.begin(), inputs.end(), [&](ValueId value) {
+      return stage.lifetimes[static_cast<size_t>(value)] == Lifetime::kRun;
+    });
+  };
+  size_t earliest = 0;  // where the wait for the gathering before this one stands
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (!gathers(order[i])) continue;
+    if (order[i].kind == Item::Kind::kPost) {
+      const auto first = order.begin() + static_cast<std::ptrdiff_t>(earliest);
+      std::rotate(first,
+                  order.begin() + static_cast<std::ptrdiff_t>(i),
+                  order.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    } else {
+      earliest = i;
+    }
+  }
+}
+
+void drop_unused(const LoweredStage& stage,
+                 std::map<Phase, std::vector<Item>>& items,
+                 const std::vector<ValueId>& keep) {
+  std::set<ValueId> used(keep.begin(), keep.end());
+  for (auto phase = items.rbegin(); phase != items.rend(); ++phase) {
+    std::vector<Item> needed;
+    for (auto item = phase->second.rbegin(); item != phase->second.rend(); ++item) {
+      const std::vector<ValueId>& results = definitions(stage, *item);
+      if (item->kind == Item::Kind::kOp &&
+          std::none_of(
+              results.begin(), results.end(), [&](ValueId value) { return used.contains(value); }))
+        continue;
+      needed.push_back(*item);
+      for (ValueId value : uses(stage, *item)) used.insert(value);
+    }
+    phase->second.assign(needed.rbegin(), needed.rend());
+  }
+}
+
 std::vector<Function> make_functions(const LoweredStage& stage,
                                      const std::map<Phase, std::vector<Item>>& items,
                                      const std::vector<ValueId>& keep) {

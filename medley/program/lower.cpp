@@ -274,6 +274,10 @@ class Lowering {
       for (const Assign& assign : assigns) keep.push_back(assign.from);
     if (options_.keep_gradients)
       for (const Placement& gradient : stage.gradients) keep.push_back(gradient.input.value);
+    drop_unused(stage, emitter_.items, keep);
+    for (Phase phase : {Phase::kForward, Phase::kBackward})
+      if (const auto found = emitter_.items.find(phase); found != emitter_.items.end())
+        prefetch_parameters(stage, found->second);
     stage.functions = make_functions(stage, emitter_.items, keep);
     for (Function& function : stage.functions) {
       if (function.kind == FunctionKind::kForward) function.assigns = assigns_[Phase::kForward];
