@@ -1,0 +1,138 @@
+#include "medley/sharding/factors.h"
+
+#include <gmock/gmock.h>
+
+#include "medley/graph/text.h"
+#include "medley/sharding/choice.h"
+#include "medley/sharding/coupling.h"
+
+namespace medley {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+Graph graph_of(const std::string& body) {
+  return parse_graph("medley-graph 1\ngraph \"g\"\nsymbols b\n" + body, "test.graph");
+}
+
+std::vector<std::string> sizes(const Graph& graph,
+                               const Factors& factors,
+                               ValueId value,
+                               size_t dim) {
+  std::vector<std::string> all;
+  for (ExtentId extent : factors.values[static_cast<size_t>(value)][dim])
+    all.push_back(to_string(factors.extent_sizes[static_cast<size_t>(extent)], graph.symbols));
+  return all;
+}
+
+constexpr char kFusedQkv[] = R"(%0 = parameter "qkv" : f32[64, 192]
+%1 = batch "x" : f32[b, 32, 64]
+%2 = aten.view.default(%1, [b*32, 64]) : f32[b*32, 64] @forward "qkv"
+%3 = aten.mm.default(%2, %0) : f32[b*32, 192] @forward "qkv"
+%4 = aten.view.default(%3, [b, 32, 3, 4, 16]) : f32[b, 32, 3, 4, 16] @forward "attn"
+%5 = aten.sum.default(%4, none) : f32[] @forward ""
+output loss %5
+)";
+
+// The view of the product tells what the weight's columns are, two ops earlier.
+TEST(Factors, ViewsRefineTheProducer) {
+  const Graph graph = graph_of(kFusedQkv);
+  const Factors factors = factorize(graph);
+  EXPECT_THAT(sizes(graph, factors, 0, 1), ElementsAre("3", "4", "16"));
+  EXPECT_THAT(sizes(graph, factors, 2, 0), ElementsAre("b", "32"));
+  EXPECT_THAT(sizes(graph, factors, 0, 0), ElementsAre("64"));
+  EXPECT_THAT(fallbacks(graph, factors), IsEmpty());
+}
+
+// A cut of the heads is a strided shard of the weight: factor 1 of dim 1, position 2 of all.
+TEST(Factors, HeadsAreAPosition) {
+  const Graph graph = graph_of(kFusedQkv);
+  const Factors factors = factorize(graph);
+  const int position = position_of(factors, 0, 1, 1);
+  EXPECT_EQ(position, 2);
+  const auto cut = cut_for_operand(graph, factors, 1, 1, sharded(position, 0));
+  ASSERT_TRUE(cut.has_value());
+  EXPECT_EQ(to_string(factors, 1, *cut, {"heads"}), "n.1 heads");
+  EXPECT_THAT(operand_states(graph, factors, 1, *cut), ElementsAre(replicated(), sharded(2, 0)));
+  EXPECT_THAT(result_states(graph, factors, 1, *cut), ElementsAre(sharded(3, 0)));
+}
+
+// A square weight has two dims of one size: they share an extent at most, never a position.
+TEST(Factors, SquareWeightHasTwoPositions) {
+  const Graph graph = graph_of(R"(%0 = parameter "w" : f32[8, 8]
+%1 = batch "x" : f32[b, 8]
+%2 = aten.mm.default(%1, %0) : f32[b, 8] @forward ""
+%3 = aten.sum.default(%2, none) : f32[] @forward ""
+output loss %3
+)");
+  const Factors factors = factorize(graph);
+  const auto rows = cut_for_operand(graph, factors, 0, 1, sharded(0, 0));
+  const auto columns = cut_for_operand(graph, factors, 0, 1, sharded(1, 0));
+  ASSERT_TRUE(rows && columns);
+  EXPECT_EQ(result_states(graph, factors, 0, *rows)[0], partial_sum());
+  EXPECT_EQ(result_states(graph, factors, 0, *columns)[0], sharded(1, 0));
+}
+
+// 3 x 5 seen as 5 x 3 has no common refinement: nothing of it can be cut.
+TEST(Factors, ViewWithoutCommonRefinementIsLocked) {
+  const Graph graph = graph_of(R"(%0 = batch "x" : f32[b, 3, 5]
+%1 = aten.view.default(%0, [b, 5, 3]) : f32[b, 5, 3] @forward ""
+%2 = aten.sum.default(%1, none) : f32[] @forward ""
+output loss %2
+)");
+  const Factors factors = factorize(graph);
+  EXPECT_FALSE(cut_for_operand(graph, factors, 0, 0, sharded(1, 0)).has_value());
+  EXPECT_TRUE(cut_for_operand(graph, factors, 0, 0, sharded(0, 0)).has_value());
+}
+
+TEST(Factors, BatchInputsShareTheBatch) {
+  const Graph graph = graph_of(R"(%0 = batch "x" : f32[b, 4]
+%1 = batch "y" : f32[b, 4]
+%2 = aten.sum.default(%0, none) : f32[] @forward ""
+output loss %2
+)");
+  const Factors factors = factorize(graph);
+  EXPECT_EQ(factors.values[0][0], factors.values[1][0]);
+}
+
+TEST(RowCoupling, SumOfRowsIsIndependent) {
+  const Graph graph = graph_of(kFusedQkv);
+  EXPECT_EQ(row_coupling(graph, factorize(graph)), "");
+}
+
+// logits = a @ a.T holds the batch twice: every row meets every other.
+TEST(RowCoupling, ContrastiveLogitsCouple) {
+  const Graph graph = graph_of(R"(%0 = batch "a" : f32[b, 4]
+%1 = aten.t.default(%0) : f32[4, b] @forward ""
+%2 = aten.mm.default(%0, %1) : f32[b, b] @forward ""
+%3 = aten.sum.default(%2, none) : f32[] @forward ""
+output loss %3
+)");
+  EXPECT_EQ(row_coupling(graph, factorize(graph)), "/mm#0");
+}
+
+// The square of a mean over rows is not a sum over rows.
+TEST(RowCoupling, SumUnderANonlinearOpCouples) {
+  const Graph graph = graph_of(R"(%0 = batch "a" : f32[b, 4]
+%1 = aten.sum.default(%0, none) : f32[] @forward ""
+%2 = aten.exp.default(%1) : f32[] @forward ""
+output loss %2
+)");
+  EXPECT_EQ(row_coupling(graph, factorize(graph)), "/exp#0");
+}
+
+// A penalty on a parameter would be added once a micro-batch.
+TEST(RowCoupling, PenaltyCouples) {
+  const Graph graph = graph_of(R"(%0 = parameter "w" : f32[4]
+%1 = batch "a" : f32[b, 4]
+%2 = aten.sum.default(%1, none) : f32[] @forward ""
+%3 = aten.sum.default(%0, none) : f32[] @forward ""
+%4 = aten.add.Tensor(%2, %3, 1) : f32[] @forward ""
+output loss %4
+)");
+  EXPECT_EQ(row_coupling(graph, factorize(graph)), "/add#0");
+}
+
+}  // namespace
+}  // namespace medley
