@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import pathlib
 import re
@@ -20,10 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from zoo import ZOO
 
 from medley import custom_ops, models
-from medley.capture import capture_text, substitute
+from medley.capture import capture, capture_text, substitute
 from medley.capture.batch import read_batch
 from medley.capture.convert import convert
 from medley.capture.trace import trace
+from medley.models import hf
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 RNG = custom_ops.make_rng(2024, 7)
@@ -195,3 +197,64 @@ def test_llama_70b_is_captured_on_meta_in_150_s_and_2_gb() -> None:
     assert time.monotonic() - start < 150
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * 1024**2  # KiB
     assert text.count("medley.attention.default") == 80
+
+
+def test_capture_gives_a_graph_that_the_passes_cleaned() -> None:
+    pytest.importorskip("medley._core")
+    model, batch = ZOO["gpt"]()
+    graph = capture(model, batch, "gpt")
+    assert graph.name == "gpt"
+    assert graph.symbols == ["b"]
+    assert graph.parameter_names == [name for name, _ in model.named_parameters()]
+    assert graph.num_ops < capture_text(model, batch).count(" @")
+
+
+TINY = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 256,
+    "max_position_embeddings": 40,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("roberta", TINY),
+        ("albert", {**TINY, "embedding_size": 32}),
+        ("qwen3", {**TINY, "num_key_value_heads": 2, "head_dim": 16}),
+        ("gemma2", {**TINY, "num_key_value_heads": 2, "head_dim": 16}),
+        ("gpt_neox", TINY),
+        ("opt", {**TINY, "ffn_dim": 128, "word_embed_proj_dim": 64}),
+        ("bloom", {"hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 256}),
+        ("resnet", {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]}),
+        ("convnext", {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2}),
+    ],
+)
+def test_models_of_transformers_run_like_eager(
+    kind: str, fields: dict[str, Any], tmp_path: pathlib.Path
+) -> None:
+    torch.manual_seed(0)
+    images = {"image_size": 32, "num_labels": 10} if kind in ("resnet", "convnext") else {}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": kind, **fields, **images}))
+    model, batch = hf.from_file(str(path), tokens=32)
+    model = model.double()
+    batch = {k: t.double() if t.is_floating_point() else t for k, t in batch.items()}
+    text = capture_text(model, batch, kind)
+    assert_runs_like_eager(model, {k: t[:3] for k, t in batch.items()}, text)
+
+
+def test_a_config_that_is_none_is_refused(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "config.json"
+    for text in ("{", "{}", '{"model_type": "no such model"}'):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"config\.json: "):
+            hf.from_file(str(path))
+    with pytest.raises(ValueError, match="unknown size 'huge'; expected one of tiny"):
+        models.gpt("huge")
+    with pytest.raises(ValueError, match="unknown \\['depth'\\]"):
+        models.gpt(depth=3)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy as imported_before
+from torch.utils.checkpoint import checkpoint
 
 from medley import custom_ops
 from medley.capture import capture_full, capture_text, substitute
@@ -95,6 +96,10 @@ def test_losses_are_exact_at_another_batch_size(
 ) -> None:
     model = Model(loss)
     check(model, (X, target), model(X, target))
+
+
+def without_lines(text: str) -> list[str]:
+    return [line.partition(" at ")[0] for line in text.splitlines()]
 
 
 @dataclasses.dataclass
@@ -262,6 +267,34 @@ def test_dropout_in_a_graph_equals_dropout_in_eager(loss: Callable[[Tensor], Ten
         custom_ops.set_rng(5, 7)
         assert not torch.equal(model(X), expected)
     assert 'scalar "rng" : i64[2]' in check(model, (X,), expected)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing_is_left_to_the_planner(reentrant: bool) -> None:
+    def part(x: Tensor) -> Tensor:
+        return F.dropout(x.sin(), 0.3)
+
+    def loss(x: Tensor) -> Tensor:
+        return checkpoint(part, x, use_reentrant=reentrant).pow(2).mean()  # type: ignore[no-any-return]
+
+    plain = capture_text(Model(lambda x: part(x).pow(2).mean()), X)
+    assert without_lines(capture_text(Model(loss), X)) == without_lines(plain)
+
+
+def test_autocast_casts_whatever_device_it_names() -> None:
+    def loss(x: Tensor, device: str) -> Tensor:
+        with torch.autocast(device, torch.bfloat16):
+            q = F.linear(x, torch.ones(8, 8)).reshape(-1, 3, 4, 2).transpose(1, 2)
+            out = F.scaled_dot_product_attention(q, q.float(), q)
+        return out.float().pow(2).mean()
+
+    texts = [
+        without_lines(capture_text(Model(lambda x, on=on: loss(x.float(), on)), X))
+        for on in ("cpu", "cuda")
+    ]
+    assert texts[0] == texts[1]
+    (attention,) = (line for line in texts[0] if "medley.attention.default" in line)
+    assert " : bf16[b, 4, 3, 2], f32[b, 4, 3] " in attention
 
 
 def test_dropout_without_probability_or_training_is_nothing() -> None:

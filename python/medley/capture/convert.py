@@ -268,6 +268,8 @@ class _Writer:
             if argument.name in _PLACEMENT:
                 texts.append("false" if argument.name == "non_blocking" else "none")
                 continue
+            if argument.name == "dtype" and value is None and not node.all_input_nodes:
+                value = node.meta["val"].dtype  # a factory: no default type of the process
             if argument.name == "size" and target._opname in _RESHAPES:
                 value = list(node.meta["val"].shape)
             is_range = target._opname == "arange" and argument.name in ("start", "end")

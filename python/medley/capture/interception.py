@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -59,7 +60,7 @@ class Interceptor:
     ) -> None:
         self.scope = scope
         self._modules = modules
-        self._prime = prime
+        self.prime = prime
         self._original: dict[str, Callable[..., Any]] = {}
         self.functional: dict[str, Callable[..., Any]] = {
             "scaled_dot_product_attention": self.attention,
@@ -191,10 +192,10 @@ class Interceptor:
         if dims is None and not args and not kwargs_left.keys() - {"dtype"}:
             x = input if kwargs.get("dtype") is None else input.to(kwargs["dtype"])
             return mean_loss(x.sum(), _count(x)) if x.numel() != 1 or x.dim() else x.clone()
-        if self._prime is not None and dims is not None:
+        if self.prime is not None and dims is not None:
             listed = [dims] if isinstance(dims, int) else list(dims)
             listed = listed or list(range(input.dim()))
-            if math.prod(input.shape[dim] for dim in listed) % self._prime == 0:
+            if math.prod(input.shape[dim] for dim in listed) % self.prime == 0:
                 keepdim = bool(kwargs.get("keepdim", args[1] if len(args) > 1 else False))
                 total = input.sum(listed, keepdim, dtype=kwargs.get("dtype"))
                 ones = torch.ones_like(input, dtype=torch.int64)
@@ -256,6 +257,9 @@ class Interceptor:
     ) -> Tensor:
         """`F.scaled_dot_product_attention`: one op; with dropout or a trained bias several."""
         scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+        if torch.is_autocast_enabled(query.device.type):  # which does not know our ops
+            dtype = torch.get_autocast_dtype(query.device.type)
+            query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
         if query.dim() == 3:
             query, key, value = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
             if attn_mask is not None and attn_mask.dim() == 3:
@@ -370,6 +374,31 @@ class _Mode(TorchFunctionMode):
             return (replacement or func)(*args, **(kwargs or {}))
 
 
+class _NoCheckpoint:
+    """In place of reentrant activation checkpointing: the planner decides what is recomputed."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        return function(*args)
+
+
+def _no_checkpoint(*args: Any, **kwargs: Any) -> Iterator[None]:
+    yield
+
+
+def _autocast_on_cpu(original: Callable[..., None]) -> Callable[..., None]:
+    """Returns the constructor of torch.autocast for a model whose tensors are fakes on the cpu."""
+
+    def init(
+        self: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any
+    ) -> None:
+        if dtype is None:
+            dtype = torch.get_autocast_dtype(device_type)
+        original(self, "cpu", dtype, *args, **kwargs)
+
+    return init
+
+
 @contextlib.contextmanager
 def intercept(interceptor: Interceptor) -> Iterator[None]:
     """Puts the replacements in force inside the block."""
@@ -382,6 +411,10 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
     try:
         for name, replacement in interceptor.functional.items():
             patch(F, name, replacement)
+        patch(torch.utils.checkpoint, "CheckpointFunction", _NoCheckpoint)
+        patch(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", _no_checkpoint)
+        if interceptor.prime is not None:
+            patch(torch.autocast, "__init__", _autocast_on_cpu(torch.autocast.__init__))
         masking = sys.modules.get("transformers.masking_utils")
         if masking is not None:
             # Both look into the values of masks; fake tensors have none.

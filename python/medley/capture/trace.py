@@ -217,7 +217,7 @@ def _explain(error: Exception, modules: ModuleStack, prime: int) -> str:
     message = " ".join(str(error).split())[:600]
     return _placed(
         f"the model fails at a batch of {prime} rows: {type(error).__name__}: {message} "
-        "(a number that holds the size of the example batch should be taken from x.shape[0])",
+        "(where the model needs the batch size, it should read x.shape[0])",
         error,
         modules,
     )

@@ -47,14 +47,23 @@ _DROPOUTS = (
 )
 
 
+_FAMILIES = ("AutoModelForImageClassification", "AutoModelForMaskedLM", "AutoModelForCausalLM")
+
+
 def _family(config: Any) -> str:
     """Returns which of transformers' auto classes builds the model for training."""
-    names = " ".join(getattr(config, "architectures", None) or [])
-    if "ForImageClassification" in names or hasattr(config, "image_size"):
-        return "AutoModelForImageClassification"
-    if "ForMaskedLM" in names or config.model_type in ("bert", "roberta", "distilbert"):
-        return "AutoModelForMaskedLM"
-    return "AutoModelForCausalLM"
+    import transformers
+
+    names = " ".join(config.architectures)
+    for family in _FAMILIES:
+        if family.removeprefix("AutoModel") in names:
+            return family
+    for family in _FAMILIES:
+        if type(config) in getattr(transformers, family)._model_mapping:
+            return family
+    raise ValueError(
+        f"{config.model_type}: expected a causal or masked language model or an image classifier"
+    )
 
 
 def build(
@@ -67,12 +76,13 @@ def build(
     import transformers
 
     config.use_cache = False
+    config.architectures = config.architectures or []
     if dropout is not None:
         for name in _DROPOUTS:
             if hasattr(config, name):
                 setattr(config, name, dropout)
     family = _family(config)
-    model: nn.Module = getattr(transformers, family).from_config(config, attn_implementation="sdpa")
+    model: nn.Module = getattr(transformers, family).from_config(config)
     model.train()
     if family == "AutoModelForImageClassification":
         shape = (batch, config.num_channels, config.image_size, config.image_size)
