@@ -1,0 +1,67 @@
+"""Medley trains one PyTorch model on all the accelerators somebody has.
+
+graph = medley.capture(model, example_batch)
+plan = medley.plan(graph, cluster="cluster.yaml", global_batch=256)
+trainer = medley.Trainer(model, graph, plan, optimizer=medley.AdamW(lr=3e-4))
+for batch in loader:
+    metrics = trainer.step(batch)
+trainer.save_model("out/")
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from medley.cluster import Cluster as Cluster
+    from medley.graph import Graph as Graph
+    from medley.graph import capture as capture
+    from medley.optimizer import SGD as SGD
+    from medley.optimizer import AdamW as AdamW
+    from medley.optimizer import cosine as cosine
+    from medley.optimizer import warmup as warmup
+    from medley.plan import Plan as Plan
+    from medley.plan import plan as plan
+    from medley.sampler import BatchSampler as BatchSampler
+    from medley.trainer import Metrics as Metrics
+    from medley.trainer import Trainer as Trainer
+
+__version__ = "0.1.0"
+
+# Loaded when first used: most verbs of the command line need no PyTorch.
+_EXPORTS = {
+    "AdamW": "optimizer",
+    "BatchSampler": "sampler",
+    "Cluster": "cluster",
+    "Graph": "graph",
+    "Metrics": "trainer",
+    "Plan": "plan",
+    "SGD": "optimizer",
+    "Trainer": "trainer",
+    "capture": "graph",
+    "cosine": "optimizer",
+    "plan": "plan",
+    "warmup": "optimizer",
+}
+__all__ = sorted(_EXPORTS)
+
+
+class _Package(ModuleType):
+    """Importing the submodules `medley.capture` and `medley.plan` does not hide the functions."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _EXPORTS and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _EXPORTS:
+            raise AttributeError(f"module 'medley' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"medley.{_EXPORTS[name]}"), name)
+        super().__setattr__(name, value)
+        return value
+
+
+sys.modules[__name__].__class__ = _Package

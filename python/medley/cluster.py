@@ -1,0 +1,31 @@
+"""Clusters by the name of their file, with the device catalogue that comes with Medley."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from medley._core import Cluster
+
+__all__ = ["Cluster", "catalogue", "load_cluster", "parse_cluster"]
+
+
+def catalogue() -> Path:
+    """Returns the folder of the device catalogue."""
+    here = Path(__file__).resolve()
+    for folder in (here.parents[2] / "data" / "devices", here.parent / "data" / "devices"):
+        if folder.is_dir():
+            return folder
+    raise OSError(f"the device catalogue is missing: {here.parents[2] / 'data' / 'devices'}")
+
+
+def load_cluster(cluster: Cluster | str | os.PathLike[str]) -> Cluster:
+    """Returns the cluster that a file describes; a Cluster is returned as it is."""
+    if isinstance(cluster, Cluster):
+        return cluster
+    return Cluster.parse(Path(cluster), catalogue())
+
+
+def parse_cluster(text: str, file: str = "<text>") -> Cluster:
+    """Returns the cluster that a text describes; `file` is for error messages."""
+    return Cluster.parse_text(text, file, catalogue())

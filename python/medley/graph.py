@@ -1,0 +1,60 @@
+"""Captured graphs with the values of their constants."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from medley import _core, job
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """A training graph: forward, loss and backward. `constants` are tensors that the model uses and
+    that are neither parameters nor buffers of it."""
+
+    core: _core.Graph
+    constants: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Graph:
+        """Reads the text form."""
+        return Graph(_core.Graph.parse(Path(path).read_text(), str(path)))
+
+    def text(self) -> str:
+        """Returns the text form, which parses back equal."""
+        return self.core.text()
+
+    def hash(self) -> str:
+        """Returns the SHA-256 of the canonical text."""
+        return self.core.hash()
+
+
+def as_graph(graph: Graph | _core.Graph) -> Graph:
+    """Returns a graph of the core with no constants; a Graph is returned as it is."""
+    return graph if isinstance(graph, Graph) else Graph(graph)
+
+
+def capture(
+    model: nn.Module, example_batch: Any, name: str | None = None, check: bool | None = None
+) -> Graph:
+    """Captures forward, loss and backward of a model whose call returns a loss.
+
+    See `medley.capture.capture_full` for the arguments and errors. In a job of several processes
+    the first one captures for all.
+    """
+
+    def first() -> tuple[str, dict[str, Tensor]]:
+        from medley.capture import capture_full
+
+        captured = capture_full(model, example_batch, name, check)
+        return captured.text, captured.constants
+
+    text, constants = job.from_first(first)
+    core, _ = _core.Graph.parse(text, "<capture>").run_passes()
+    return Graph(core, constants)

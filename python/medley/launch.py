@@ -1,0 +1,230 @@
+"""`medley launch`: one process per device of a plan on this machine, watched until all are gone.
+
+The processes find everything in the environment (medley/job.py). The store through which they meet
+lives here, so that it outlives any of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO
+
+# After the first failure: how long the others may take to say why and leave, and then to clean up.
+GRACE_SECONDS = 5.0
+TERMINATE_SECONDS = 2.0
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+
+
+@dataclasses.dataclass
+class Device:
+    """A process that drives one device."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    buffers: dict[int, bytes] = dataclasses.field(default_factory=dict)
+
+    def describe_end(self) -> str:
+        """Returns how the process ended, in words."""
+        code = self.process.returncode
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return f"was killed by {signal.Signals(-code).name}"
+        return f"left with exit code {code}"
+
+
+def exit_code(returncode: int) -> int:
+    """Returns what a shell would: 128 + the signal for a process that was killed."""
+    return 128 - returncode if returncode < 0 else returncode
+
+
+class Supervisor:
+    """Starts the processes, passes on their output line by line, and ends all when one fails."""
+
+    def __init__(self, command: Sequence[str], names: Sequence[str], port: int) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._width = max(len(name) for name in names)
+        self._first: Device | None = None
+        self._interrupted = False
+        self._devices: list[Device] = []
+        for rank, name in enumerate(names):
+            environment = _environment(rank, len(names), port)
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+            device = Device(name, process)
+            self._devices.append(device)
+            for stream, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+                assert stream is not None
+                os.set_blocking(stream.fileno(), False)
+                self._selector.register(stream, selectors.EVENT_READ, (device, target))
+
+    def run(self) -> int:
+        """Returns the exit code of the first process that failed, 130 after Ctrl-C, else 0."""
+        with self._signals():
+            while any(device.process.poll() is None for device in self._devices):
+                self._pass_on(0.05)
+                if self._first_failed() or self._interrupted:
+                    break
+            if self._first is not None or self._interrupted:
+                self._end_all()
+        while self._selector.get_map() and self._pass_on(0):
+            pass
+        return self._report()
+
+    def _first_failed(self) -> bool:
+        failed = [d for d in self._devices if d.process.poll() not in (None, 0)]
+        # Whoever was killed is the cause; the others only noticed.
+        failed.sort(key=lambda device: device.process.returncode)
+        if failed and self._first is None:
+            self._first = failed[0]
+        return self._first is not None
+
+    def _end_all(self) -> None:
+        if self._interrupted:
+            self._send(signal.SIGINT)
+        if not self._wait(GRACE_SECONDS):
+            self._send(signal.SIGTERM)
+        if not self._wait(TERMINATE_SECONDS):
+            self._send(signal.SIGKILL)
+        self._wait(1.0)
+
+    def _wait(self, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while any(device.process.poll() is None for device in self._devices):
+            if time.monotonic() > end:
+                return False
+            self._pass_on(0.05)
+        return True
+
+    def _send(self, number: int) -> None:
+        for device in self._devices:
+            if device.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(device.process.pid, number)
+
+    def _report(self) -> int:
+        for device in self._devices:  # what a process started may outlive it
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(device.process.pid, signal.SIGKILL)
+        if self._interrupted:
+            print("medley launch: interrupted; all devices stopped", file=sys.stderr)
+            return 130
+        if self._first is None:
+            return 0
+        others = len(self._devices) - 1
+        stopped = f"; stopped the other {others}" if others else ""
+        print(
+            f"medley launch: device {self._first.name} {self._first.describe_end()}{stopped}",
+            file=sys.stderr,
+        )
+        return exit_code(self._first.process.returncode)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        def interrupt(number: int, frame: object) -> None:
+            self._interrupted = True
+
+        before = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _pass_on(self, timeout: float) -> bool:
+        """Prints the lines that have come; returns whether there was anything."""
+        if not self._selector.get_map():
+            time.sleep(timeout)
+            return False
+        ready = self._selector.select(timeout)
+        for key, _ in ready:
+            device, target = key.data
+            stream = key.fileobj
+            assert not isinstance(stream, int)
+            data = os.read(stream.fileno(), 1 << 16)
+            lines = (device.buffers.pop(stream.fileno(), b"") + data).split(b"\n")
+            if data:
+                device.buffers[stream.fileno()] = lines.pop()
+            else:
+                self._selector.unregister(stream)
+                lines = [line for line in lines if line]
+            for line in lines:
+                self._print(device.name, line, target)
+        return bool(ready)
+
+    def _print(self, name: str, line: bytes, target: IO[str]) -> None:
+        target.write(f"[{name:<{self._width}}] {line.decode(errors='replace')}\n")
+        target.flush()
+
+
+def _die_with_parent() -> None:
+    # Linux: nothing is left behind even if this process is killed without a chance to clean up.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def _environment(rank: int, size: int, port: int) -> dict[str, str]:
+    threads = max(1, len(os.sched_getaffinity(0)) // size)
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONUNBUFFERED": "1",
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is ours, not rank 0's
+    }
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables inside the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def free_port() -> int:
+    """Returns a port of the loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def supervise(command: Sequence[str], names: Sequence[str], values: Mapping[str, str]) -> int:
+    """Runs `command` once per device, with `values` in its environment; returns the exit code."""
+    port = free_port()
+    with environment(values):
+        supervisor = Supervisor(command, names, port)
+        from torch.distributed import TCPStore  # while the processes import it too
+
+        store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+        code = supervisor.run()
+        del store
+    return code

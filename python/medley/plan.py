@@ -1,0 +1,144 @@
+"""Plans: who computes what, and how much of it. Made by the core's planner or read from a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medley import _core, job
+from medley.cluster import Cluster, load_cluster
+from medley.graph import Graph, as_graph
+from medley.optimizer import AdamW, Optimizer
+
+__all__ = ["Plan", "plan"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A plan as its JSON text, with the graph and the cluster that it was made for, if known."""
+
+    text: str
+    graph: Graph | None = None
+    cluster: Cluster | None = None
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Plan:
+        """Reads a plan. Raises ValueError naming the place of what is no plan."""
+        return Plan(_core.check_plan(_read(path), str(path)))
+
+    @staticmethod
+    def from_dict(entries: Mapping[str, Any]) -> Plan:
+        """Returns the plan that a dict in the form of the JSON describes."""
+        return Plan(_core.check_plan(json.dumps(entries), "<plan>"))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan; the file is complete or not there."""
+        target = Path(path)
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        part.write_text(self.text)
+        part.replace(target)
+
+    def explain(self, expanded: bool = False) -> str:
+        """Returns what the plan does and what it will cost, for people."""
+        if self.graph is None or self.cluster is None:
+            raise ValueError(
+                "explain: the plan was read without graph and cluster; use "
+                'medley.plan(graph, cluster="cluster.yaml", plan=...)'
+            )
+        return _core.explain_plan(self.text, self.graph.core, self.cluster, expanded)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the plan in the form of its JSON."""
+        entries: dict[str, Any] = json.loads(self.text)
+        return entries
+
+    @property
+    def global_batch(self) -> int:
+        """Rows of a step."""
+        return int(self.to_dict()["global_batch"])
+
+    @property
+    def strategy(self) -> str:
+        """The strategy that made it, "" if written by hand."""
+        return str(self.to_dict().get("strategy", ""))
+
+    @property
+    def devices(self) -> list[str]:
+        """Names of the devices, in the order of the ranks."""
+        return [str(name) for name in self._stage()["mesh"]["devices"]]
+
+    def rows_of(self, rank: int) -> list[int]:
+        """Returns the rows of the global batch that a device computes, by micro-batch."""
+        by_rows = all(text == "S(0, rows)" for text in self._stage().get("batch", {}).values())
+        rows: list[int] = []
+        start = 0
+        for microbatch in self.to_dict()["pipelines"][0]["microbatches"]:
+            lengths = microbatch.get("lengths", [])
+            first, count = start, int(microbatch["rows"])
+            if lengths and by_rows:
+                first, count = start + sum(lengths[:rank]), lengths[rank]
+            rows.extend(range(first, first + count))
+            start += int(microbatch["rows"])
+        return rows
+
+    def _stage(self) -> dict[str, Any]:
+        stage: dict[str, Any] = self.to_dict()["pipelines"][0]["stages"][0]
+        return stage
+
+
+def plan(
+    graph: Graph | _core.Graph,
+    cluster: Cluster | str | os.PathLike[str],
+    strategy: str = "auto",
+    global_batch: int | None = None,
+    microbatches: int | None = None,
+    optimizer: Optimizer | None = None,
+    plan: Plan | str | os.PathLike[str] | None = None,
+) -> Plan:
+    """Returns the fastest plan that fits, of those that `strategy` considers.
+
+    With `plan`, and under `medley launch plan.json`, that plan is verified and returned instead. In
+    a job of several processes the first one plans for all.
+
+    Raises ValueError if no plan fits, saying what does not fit and by how much.
+    """
+    whole, machines = as_graph(graph), load_cluster(cluster)
+    given = plan if plan is not None else job.launched_plan()
+    if given is not None:
+        chosen = given if isinstance(given, Plan) else Plan.load(given)
+        where = "<plan>" if isinstance(given, Plan) else str(given)
+        _core.verify_plan(chosen.text, where, whole.core, machines)
+        if global_batch is not None and chosen.global_batch != global_batch:
+            raise ValueError(
+                f"{where}: global_batch: found {chosen.global_batch}, expected {global_batch} as "
+                "the script asks"
+            )
+        return Plan(chosen.text, whole, machines)
+    if global_batch is None:
+        raise ValueError("plan: expected global_batch, the number of rows of a step")
+    rule = (optimizer or AdamW()).description()
+
+    def find() -> str:
+        return _core.plan(
+            whole.core,
+            machines,
+            strategy,
+            global_batch,
+            microbatches or 0,
+            rule["kind"],
+            rule.get("momentum", 0.0),
+        )
+
+    return Plan(job.from_first(find), whole, machines)
+
+
+def _read(path: str | os.PathLike[str]) -> str:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a text"
+        raise ValueError(f"{path}: cannot be read: {reason}") from None

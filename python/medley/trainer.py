@@ -1,0 +1,309 @@
+"""The trainer: a model, its graph and a plan at work."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from medley import _core, _runtime, devices, job
+from medley.cluster import Cluster, load_cluster
+from medley.graph import Graph, as_graph
+from medley.optimizer import AdamW, Optimizer
+from medley.plan import Plan
+
+MODEL_FILE = "model.safetensors"
+_DTYPES = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "bool": torch.bool,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Metrics:
+    """What one step gives. Times are those of the devices' clocks, so emulated ones if they are."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    step_seconds: float
+    tokens_per_second: float  # rows per second where the batch has no token ids
+    waiting: float  # mean share of the step in which the devices of this process waited for others
+    devices: Mapping[str, float]  # this share by device of this process
+
+
+class Trainer:
+    """Trains `model` as `plan` says: on threads of this process, or as one process of a job.
+
+    The parameters are taken from `model` when the trainer is made (in a job: from that of the first
+    process); `model` itself is not changed. `local=True` runs all devices as threads of this
+    process also within a job.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: Graph | _core.Graph,
+        plan: Plan | str | os.PathLike[str],
+        optimizer: Optimizer | None = None,
+        *,
+        seed: int = 0,
+        local: bool = False,
+        cluster: Cluster | str | os.PathLike[str] | None = None,
+        keep_gradients: bool = True,
+        trace: bool = False,
+    ) -> None:
+        self._model = model
+        self._graph = as_graph(graph)
+        self.plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+        self.optimizer = optimizer or AdamW()
+        self.steps = 0
+        if cluster is None and self.plan.cluster is None:
+            raise ValueError("Trainer: the plan was read from a file: expected also cluster=...")
+        machines = self.plan.cluster if cluster is None else load_cluster(cluster)
+        assert machines is not None
+        self._job = None if local else job.join()
+        options: dict[str, Any] = {
+            "seed": seed,
+            "keep_gradients": keep_gradients,
+            "trace": trace,
+            **devices.options(self.plan, machines, self._job),
+        }
+        self._run = _runtime.Run(
+            self._graph.text(),
+            self.plan.text,
+            machines,
+            self.optimizer.description(),
+            options,
+        )
+        self._types = {
+            (kind, name): (_DTYPES[dtype], shape)
+            for kind, name, dtype, shape in self._graph.core.inputs
+        }
+        self._load(_tensors_of(model))
+
+    # --- training ---
+
+    def step(self, batch: Any) -> Metrics:
+        """Trains on one batch: the global one, or only this device's rows (`BatchSampler`).
+
+        Accepts what the model is called with: a dict by argument name, a tuple or list, a tensor.
+        """
+        tensors = _named(batch)
+        rate = self.optimizer.learning_rate(self.steps)
+        with self._failures():
+            result = self._run.step(self._own(tensors), rate, self.steps)
+        seconds = max(result.nanoseconds) * 1e-9
+        shares = {
+            name: waiting / max(1, whole)
+            for name, waiting, whole in zip(
+                result.devices, result.waiting, result.nanoseconds, strict=True
+            )
+        }
+        metrics = Metrics(
+            step=self.steps,
+            loss=result.loss,
+            grad_norm=result.gradient_norm,
+            learning_rate=rate,
+            step_seconds=seconds,
+            tokens_per_second=self._tokens() / max(seconds, 1e-12),
+            waiting=sum(shares.values()) / len(shares),
+            devices=shares,
+        )
+        self.steps += 1
+        return metrics
+
+    def _own(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Drops the row that BatchSampler gives to a device without rows."""
+        if self._job is None or self.plan.rows_of(self._job.rank):
+            return dict(tensors)
+        return {
+            name: tensor[:0] if self._has_rows(name) and tensor.shape[0] == 1 else tensor
+            for name, tensor in tensors.items()
+        }
+
+    def _has_rows(self, name: str) -> bool:
+        _, shape = self._types.get(("batch", name), (None, ""))
+        return shape.startswith("[b")
+
+    def _tokens(self) -> float:
+        """Returns the token ids in a global batch, or its rows if it has none."""
+        for (kind, _), (dtype, shape) in self._types.items():
+            sizes = shape.strip("[]").split(", ")
+            if kind == "batch" and dtype == torch.int64 and len(sizes) == 2 and sizes[0] == "b":
+                return float(self.plan.global_batch * int(sizes[1]))
+        return float(self.plan.global_batch)
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        yield
+
+    # --- whole tensors ---
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Returns copies of all parameters, tied ones once. In a job all processes call it."""
+        return self._read_all("parameter")
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Returns copies of the buffers that the graph uses. In a job all processes call it."""
+        found = self._read_all("buffer")
+        return {name: value for name, value in found.items() if not name.startswith("constant:")}
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Returns the gradients of the last step by name, before clipping."""
+        return self._read_all("gradient")
+
+    def _read_all(self, kind: str) -> dict[str, Tensor]:
+        return {name: self._read(kind, name) for each, name in self._run.values if each == kind}
+
+    def _read(self, kind: str, name: str) -> Tensor:
+        cut = self._run.is_cut(kind, name)
+        if self._job is None:
+            count = len(self._run.device_names) if cut else 1
+            shards = [self._run.shard(kind, name, i) for i in range(count)]
+        elif cut:
+            own = self._run.shard(kind, name, 0)
+            dtype = self._types[("parameter" if kind == "gradient" else kind, name)][0]
+            shards = [
+                job.tensor_from(
+                    rank,
+                    own if rank == self._job.rank else None,
+                    self._run.shard_shape(kind, name, rank),
+                    dtype,
+                )
+                for rank in range(self._job.size)
+            ]
+        else:
+            shards = [self._run.shard(kind, name, 0)]
+        if any(shard is None for shard in shards):
+            raise ValueError(f"{kind} {name!r}: there is none before the first step")
+        return self._run.assemble(kind, name, [shard.cpu() for shard in shards]).clone()
+
+    # --- files ---
+
+    def save_model(self, folder: str | os.PathLike[str]) -> None:
+        """Writes parameters and buffers as safetensors, tied ones once.
+
+        `safetensors.torch.load_model(model, "<folder>/model.safetensors")` reads them into a model
+        of the same class, without Medley; for a model of the transformers package so does
+        `from_pretrained`. The file is complete or not there. In a job all processes call this and
+        the first one writes.
+        """
+        tensors = self.parameters() | self.buffers()
+        if self._job is None or self._job.rank == 0:
+            write_model(Path(folder), self._persistent(tensors), self._model)
+        if self._job is not None:
+            job.barrier()
+
+    def load_model(self, folder: str | os.PathLike[str]) -> None:
+        """Takes parameters and buffers from what `save_model` wrote; the optimizer starts anew."""
+        path = Path(folder) / MODEL_FILE
+        try:
+            tensors = safetensors.torch.load_file(path)
+        except (OSError, safetensors.SafetensorError) as error:
+            raise ValueError(f"{path}: found {error}, expected what save_model() writes") from None
+        self._load(_tensors_of(self._model) | tensors)
+
+    def _persistent(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the tensors that the model's state dict has, those that the graph lacks as they
+        are in the model."""
+        states = self._model.state_dict()
+        result = {name: value for name, value in tensors.items() if name in states}
+        known = {value.data_ptr() for name, value in states.items() if name in result}
+        for name, value in states.items():
+            if name not in result and value.data_ptr() not in known and not value.is_meta:
+                result[name] = value.detach().cpu().clone()
+        return result
+
+    def _load(self, tensors: Mapping[str, Tensor]) -> None:
+        for (kind, name), (dtype, _) in self._types.items():
+            if kind not in ("parameter", "buffer"):
+                continue
+            value = tensors.get(name, self._graph.constants.get(name))
+            if value is None:
+                raise ValueError(f"{kind} {name!r}: the model has none, the graph expects one")
+            if self._job is not None:
+                mine = value if self._job.rank == 0 else None
+                value = job.tensor_from(0, mine, list(value.shape), dtype)
+            if value.is_meta:
+                raise ValueError(
+                    f"{kind} {name!r}: found a tensor without values (on the meta device), "
+                    "expected a model with initial values"
+                )
+            self._run.load(kind, name, value.detach().cpu())
+
+    # --- what the plan needs and did ---
+
+    def memory(self) -> dict[str, dict[str, Any]]:
+        """Returns, by device, the bytes that last (`persistent`), the `peak` and where that is."""
+        return dict(zip(self._run.device_names, self._run.memory(), strict=True))
+
+    def program_text(self) -> str:
+        """Returns the lowered program, the same on every device."""
+        return self._run.program_text()
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes what the devices of this process did in the last step, for Perfetto
+        (https://ui.perfetto.dev). Needs `trace=True`."""
+        target = Path(path)
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        part.write_text(self._run.trace_json())
+        part.replace(target)
+
+
+def write_model(folder: Path, tensors: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Writes a safetensors file under a temporary name, makes it durable, then renames it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f".{MODEL_FILE}.{os.getpid()}.part"
+    try:
+        contiguous = {name: value.contiguous() for name, value in tensors.items()}
+        safetensors.torch.save_file(contiguous, part, metadata={"format": "pt"})
+        with open(part, "rb") as file:
+            os.fsync(file.fileno())
+        part.replace(folder / MODEL_FILE)
+    finally:
+        part.unlink(missing_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    config = getattr(model, "config", None)
+    if hasattr(config, "save_pretrained"):
+        config.save_pretrained(folder)  # type: ignore[union-attr]
+
+
+def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    return {
+        **dict(model.named_buffers(remove_duplicate=False)),
+        **dict(model.named_parameters(remove_duplicate=False)),
+    }
+
+
+def _named(batch: Any) -> dict[str, Tensor]:
+    if isinstance(batch, Tensor):
+        return {"0": batch}
+    if isinstance(batch, Mapping):
+        return {str(name): value for name, value in batch.items() if isinstance(value, Tensor)}
+    if isinstance(batch, (tuple, list)):
+        return {str(i): value for i, value in enumerate(batch) if isinstance(value, Tensor)}
+    raise ValueError(
+        f"batch: found {type(batch).__name__}, expected a dict of tensors by argument name, a "
+        "tuple or list of tensors, or a tensor"
+    )

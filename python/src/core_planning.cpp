@@ -1,0 +1,100 @@
+// Plans as JSON texts, for medley.plan: finding, reading, verifying and explaining them.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <variant>
+
+#include "medley/base/error.h"
+#include "medley/cli/explain.h"
+#include "medley/cli/inputs.h"
+#include "medley/planner/planner.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using medley::Cluster;
+using medley::Graph;
+
+std::string find_plan(const Graph& graph,
+                      const Cluster& cluster,
+                      const std::string& strategy,
+                      int64_t global_batch,
+                      int64_t microbatches,
+                      const medley::Optimizer& optimizer) {
+  const medley::Outcome outcome = medley::plan({.graph = graph,
+                                                .cluster = cluster,
+                                                .strategy = strategy,
+                                                .global_batch = global_batch,
+                                                .microbatches = microbatches,
+                                                .devices = {},
+                                                .optimizer = optimizer});
+  if (const auto* no = std::get_if<medley::Infeasible>(&outcome))
+    throw medley::Error(medley::Blame::kCaller, "no plan fits: " + no->reason);
+  return print(std::get<medley::Plan>(outcome));
+}
+
+}  // namespace
+
+void init_planning(nb::module_& m) {
+  m.def(
+      "plan",
+      [](const Graph& graph,
+         const Cluster& cluster,
+         const std::string& strategy,
+         int64_t global_batch,
+         int64_t microbatches,
+         const std::string& optimizer,
+         double momentum) {
+        medley::Optimizer what;
+        what.kind = optimizer;
+        what.momentum = momentum;
+        return find_plan(graph, cluster, strategy, global_batch, microbatches, what);
+      },
+      "graph"_a,
+      "cluster"_a,
+      "strategy"_a,
+      "global_batch"_a,
+      "microbatches"_a = 0,
+      "optimizer"_a = "adamw",
+      "momentum"_a = 0.0,
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Returns the plan; 0 micro-batches stands for as few as fit. What the optimizer keeps "
+      "counts.");
+  m.def(
+      "check_plan",
+      [](const std::string& text, const std::string& file) {
+        return print(medley::parse_plan(text, file));
+      },
+      "text"_a,
+      "file"_a,
+      "Returns the plan in its canonical form; raises ValueError naming the place of what is "
+      "none.");
+  m.def(
+      "verify_plan",
+      [](const std::string& text,
+         const std::string& file,
+         const Graph& graph,
+         const Cluster& cluster) {
+        medley::verify_plan(medley::parse_plan(text, file), file, graph, cluster);
+      },
+      "text"_a,
+      "file"_a,
+      "graph"_a,
+      "cluster"_a,
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Raises ValueError with the first reason why the plan cannot be run.");
+  m.def(
+      "explain_plan",
+      [](const std::string& text, const Graph& graph, const Cluster& cluster, bool expanded) {
+        return explain(medley::parse_plan(text, "<plan>"),
+                       {.graph = &graph, .cluster = &cluster, .expanded = expanded});
+      },
+      "text"_a,
+      "graph"_a,
+      "cluster"_a,
+      "expanded"_a = false,
+      "Returns a plan in plain words and tables.");
+}
