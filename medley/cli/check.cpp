@@ -1,0 +1,84 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "medley/base/error.h"
+#include "medley/cli/inputs.h"
+#include "medley/cli/table.h"
+#include "medley/cli/verbs.h"
+#include "medley/planner/fit.h"
+#include "medley/program/lower.h"
+
+namespace medley {
+namespace {
+
+// What was read so far; the last of each kind counts where files have to fit together.
+struct Read {
+  std::optional<Graph> graph;
+  std::optional<Cluster> cluster;
+  std::vector<std::pair<std::string, Plan>> plans;
+};
+
+// Reads one file by the end of its name and says what it is.
+std::string read_one(const std::string& path, Session& session, Read& read) {
+  if (path.ends_with(".graph")) {
+    read.graph = read_graph(session.files, path);
+    return fmt::format("graph \"{}\", {} ops", read.graph->name, read.graph->ops.size());
+  }
+  if (path.ends_with(".yaml") || path.ends_with(".yml")) {
+    read.cluster = read_cluster(session.files, path, session.catalogue);
+    return fmt::format("cluster of {} devices", read.cluster->devices.size());
+  }
+  if (path.ends_with(".json")) {
+    read.plans.emplace_back(path, read_plan(session.files, path));
+    return fmt::format("plan for {} rows", read.plans.back().second.global_batch);
+  }
+  throw Error(Blame::kCaller,
+              fmt::format("{}: found a file of unknown kind, expected a name that ends in .graph, "
+                          ".yaml or .json",
+                          path));
+}
+
+// Everything that can be known without running: names, rows, choices, memory.
+void check_fit(const std::string& path, const Plan& plan, const Read& read) {
+  verify_plan(plan, path, *read.graph, *read.cluster);
+  const Request request{.graph = *read.graph,
+                        .cluster = *read.cluster,
+                        .strategy = "",
+                        .global_batch = plan.global_batch,
+                        .devices = {},
+                        .optimizer = {}};
+  if (const auto misfit = find_misfit(plan, request))
+    throw Error(Blame::kCaller, fmt::format("{}: {}", path, *misfit));
+}
+
+void run(const std::vector<std::string>& paths, Session& session) {
+  Read read;
+  Table table({"file", "what it is"});
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const std::string& path : paths) {
+    const std::string what = read_one(path, session, read);
+    table.add({path, what});
+    json.push_back({{"file", path}, {"what", what}});
+  }
+  if (read.graph && read.cluster)
+    for (const auto& [path, plan] : read.plans) check_fit(path, plan, read);
+  session.out << (session.json ? json.dump(2) + "\n" : table.text());
+}
+
+}  // namespace
+
+std::function<void()> prepare_check(CLI::App& app, Session& session) {
+  auto paths = std::make_shared<std::vector<std::string>>();
+  app.add_option("files",
+                 *paths,
+                 "Graphs (.graph), clusters (.yaml) and plans (.json); with one of each, also "
+                 "whether they fit together")
+      ->required();
+  return [paths, &session] { run(*paths, session); };
+}
+
+}  // namespace medley

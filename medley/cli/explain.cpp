@@ -1,0 +1,324 @@
+#include "medley/cli/explain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "medley/base/error.h"
+#include "medley/base/units.h"
+#include "medley/cli/table.h"
+#include "medley/plan/texts.h"
+#include "medley/planner/planner.h"
+#include "medley/program/lower.h"
+#include "medley/program/memory.h"
+
+namespace medley {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// "24, 8", "2 : 1": what a part gives each device.
+std::string lengths_text(const Plan& plan, const std::string& name) {
+  if (name == kRows) return "by rows";
+  if (name == kEven) return "evenly";
+  for (const Part& part : plan.parts)
+    if (part.name == name)
+      return part.shares.empty() ? fmt::format("{}", fmt::join(part.lengths, ", "))
+                                 : fmt::format("{}", fmt::join(part.shares, " : "));
+  return "by a part that is not there";
+}
+
+std::string words(const Plan& plan, const StateText& state) {
+  switch (state.kind) {
+    case StateText::Kind::kReplicated:
+      return "whole on every device";
+    case StateText::Kind::kPartialSum:
+      return "a partial sum";
+    case StateText::Kind::kSharded:
+      break;
+  }
+  const std::string factor = state.factor > 0 ? fmt::format("factor {} of ", state.factor) : "";
+  return fmt::format("{}dim {} divided {}", factor, state.dim, lengths_text(plan, state.part));
+}
+
+std::string words(const Plan& plan, const ChoiceText& choice) {
+  switch (choice.kind) {
+    case ChoiceText::Kind::kReplicate:
+      return "every device computes all of it";
+    case ChoiceText::Kind::kLinear:
+      return "passes partial sums through";
+    case ChoiceText::Kind::kLabel:
+    case ChoiceText::Kind::kComposite:
+      break;
+  }
+  const std::string factor = choice.factor > 0 ? fmt::format("factor {} of ", choice.factor) : "";
+  return fmt::format("{}{} divided {}{}",
+                     factor,
+                     choice.label,
+                     lengths_text(plan, choice.part),
+                     choice.kind == ChoiceText::Kind::kComposite ? ", statistics all-reduced" : "");
+}
+
+template <typename Text>
+std::string words(const Plan& plan, const std::optional<std::vector<Text>>& axes) {
+  std::string out;
+  for (const Text& axis : axes.value_or(std::vector<Text>{}))
+    out += (out.empty() ? "" : "; ") + words(plan, axis);
+  return out;
+}
+
+Json devices_json(const Plan& plan, const Pipeline& pipeline, const Stage& stage) {
+  Json rows = Json::array();
+  for (size_t d = 0; d < stage.mesh.devices.size(); ++d) {
+    std::vector<int64_t> lengths;
+    int64_t sum = 0;
+    for (const Microbatch& microbatch : pipeline.microbatches) {
+      // A mesh of two axes divides rows along the first.
+      const size_t at = d * static_cast<size_t>(stage.mesh.shape[0]) / stage.mesh.devices.size();
+      lengths.push_back(microbatch.lengths.empty() ? microbatch.rows : microbatch.lengths.at(at));
+      sum += lengths.back();
+    }
+    rows.push_back({{"device", stage.mesh.devices[d]},
+                    {"rows", sum},
+                    {"share", static_cast<double>(sum) / static_cast<double>(plan.global_batch)},
+                    {"microbatches", lengths}});
+  }
+  return rows;
+}
+
+// What the plan says about states, batch, ops and updates, with its meaning.
+Json entries_json(const Plan& plan, const Stage& stage) {
+  Json rows = Json::array();
+  const auto add = [&](const char* what, const Choices& choices, bool states) {
+    for (const auto& [key, text] : choices)
+      rows.push_back(
+          {{"about", what},
+           {"name", key},
+           {"says", text},
+           {"that_is",
+            states ? words(plan, parse_state_text(text)) : words(plan, parse_choice_text(text))}});
+  };
+  add("states", stage.states, true);
+  add("batch", stage.batch, true);
+  add("ops", stage.ops, false);
+  add("updates", stage.updates, true);
+  return rows;
+}
+
+// Kinds, memory and times of the only stage that can run.
+void add_measures(Json& devices,
+                  const Plan& plan,
+                  const Program& program,
+                  const ExplainOptions& options) {
+  const LoweredStage& stage = program.stages[0];
+  const std::vector<double> seconds = compute_seconds(plan, *options.graph, *options.cluster, {});
+  const double longest = *std::max_element(seconds.begin(), seconds.end());
+  for (size_t d = 0; d < stage.devices.size(); ++d) {
+    const DeviceKind& kind = options.cluster->kind(stage.devices[d]);
+    devices[d]["kind"] = kind.name;
+    devices[d]["memory_bytes"] = memory_use(stage, static_cast<int>(d)).peak;
+    devices[d]["available_bytes"] = static_cast<int64_t>(kind.memory_bytes);
+    devices[d]["computes_seconds"] = seconds[d];
+    devices[d]["waits_share"] = longest > 0 ? 1 - seconds[d] / longest : 0;
+  }
+}
+
+std::string state_text(const Completed& completed, ValueId value, const State& state) {
+  const auto& dims = completed.factors.values[static_cast<size_t>(value)];
+  std::vector<StateText> texts;
+  for (const AxisState& axis : state) {
+    StateText text;
+    if (axis.holding == Holding::kPartialSum) text.kind = StateText::Kind::kPartialSum;
+    if (axis.holding == Holding::kPartialMax) return "partial maximum";
+    if (axis.holding == Holding::kSharded) {
+      text.kind = StateText::Kind::kSharded;
+      text.part = completed.assignment.part_names[static_cast<size_t>(axis.part)];
+      text.factor = axis.position;
+      for (const auto& factors : dims) {
+        if (text.factor < static_cast<int>(factors.size())) break;
+        text.factor -= static_cast<int>(factors.size());
+        ++text.dim;
+      }
+    }
+    texts.push_back(std::move(text));
+  }
+  return print(texts);
+}
+
+Json inputs_json(const Completed& completed) {
+  const Graph& graph = completed.prepared.graph;
+  Json rows = Json::array();
+  for (const Input& input : graph.inputs) {
+    std::string type;
+    for (const Size& size : graph.values[static_cast<size_t>(input.value)].type.shape)
+      type += (type.empty() ? "" : ", ") + to_string(size, graph.symbols);
+    rows.push_back({{"input", input.name},
+                    {"kind", to_string(input.kind)},
+                    {"shape", "[" + type + "]"},
+                    {"state",
+                     state_text(completed,
+                                input.value,
+                                completed.assignment.states[static_cast<size_t>(input.value)])}});
+  }
+  return rows;
+}
+
+Json ops_json(const Completed& completed) {
+  const Graph& graph = completed.prepared.graph;
+  Json rows = Json::array();
+  for (size_t i = 0; i < graph.ops.size(); ++i) {
+    std::string choices, results;
+    for (const Choice& choice : completed.assignment.choices[i])
+      choices += (choices.empty() ? "" : " x ") + to_string(completed.factors,
+                                                            static_cast<OpId>(i),
+                                                            choice,
+                                                            completed.assignment.part_names);
+    for (ValueId value : graph.ops[i].results)
+      if (value != kNone)
+        results +=
+            (results.empty() ? "" : "; ") +
+            state_text(completed, value, completed.assignment.states[static_cast<size_t>(value)]);
+    rows.push_back(
+        {{"op", completed.prepared.names[i]}, {"choice", choices}, {"results", results}});
+  }
+  return rows;
+}
+
+const char* kind_text(CommunicationKind kind) {
+  switch (kind) {
+    case CommunicationKind::kAllReduce:
+      return "all-reduce";
+    case CommunicationKind::kAllGather:
+      return "all-gather";
+    case CommunicationKind::kReduceScatter:
+      return "reduce-scatter";
+    case CommunicationKind::kAllToAll:
+      return "all-to-all";
+  }
+  return "";
+}
+
+// `bytes`: what the first device puts in for the first micro-batch.
+Json communications_json(const LoweredStage& stage) {
+  Json rows = Json::array();
+  for (const Communication& communication : stage.communications) {
+    int64_t bytes = 0;
+    for (ValueId value : communication.inputs)
+      bytes += num_bytes(stage.graph.values[static_cast<size_t>(value)].type, stage.tables[0][0]);
+    rows.push_back({{"communication", communication.name},
+                    {"kind", kind_text(communication.kind)},
+                    {"tensors", communication.inputs.size()},
+                    {"bytes", bytes}});
+  }
+  return rows;
+}
+
+std::string summary(const Plan& plan) {
+  size_t devices = 0, microbatches = 0;
+  for (const Pipeline& pipeline : plan.pipelines) {
+    microbatches += pipeline.microbatches.size();
+    for (const Stage& stage : pipeline.stages) devices += stage.mesh.devices.size();
+  }
+  const auto count = [](size_t n, const char* what) {
+    return fmt::format(
+        "{} {}{}", n, what, n == 1 ? "" : (std::string(what) == "micro-batch" ? "es" : "s"));
+  };
+  return fmt::format("{}: {} a step on {}, in {}{}.",
+                     plan.strategy.empty() ? "written by hand" : plan.strategy,
+                     count(static_cast<size_t>(plan.global_batch), "row"),
+                     count(devices, "device"),
+                     count(microbatches, "micro-batch"),
+                     plan.pipelines.size() == 1 && plan.pipelines[0].stages.size() == 1
+                         ? ""
+                         : fmt::format(", {}", count(plan.pipelines.size(), "pipeline")));
+}
+
+// "11 x 8, 10": equal neighbours once.
+std::string runs_text(const std::vector<int64_t>& lengths) {
+  std::string out;
+  for (size_t i = 0; i < lengths.size();) {
+    size_t end = i;
+    while (end < lengths.size() && lengths[end] == lengths[i]) ++end;
+    out += fmt::format("{}{}", out.empty() ? "" : ", ", lengths[i]);
+    if (end - i > 1) out += fmt::format(" x {}", end - i);
+    i = end;
+  }
+  return out;
+}
+
+std::string cell_text(const std::string& key, const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_array()) return runs_text(value.get<std::vector<int64_t>>());
+  if (key.ends_with("bytes")) return to_string(Bytes{value.get<int64_t>()});
+  if (key.ends_with("seconds")) return to_string(Seconds{value.get<double>()});
+  if (key.ends_with("share")) return fmt::format("{:.1f} %", 100 * value.get<double>());
+  return value.dump();
+}
+
+// The keys of the first row without their units are the header.
+std::string table_text(const Json& rows) {
+  std::vector<std::string> header;
+  for (const auto& [key, value] : rows.at(0).items()) {
+    std::string title = key;
+    for (std::string_view unit : {"_bytes", "_seconds", "_share"})
+      if (title.ends_with(unit)) title.resize(title.size() - unit.size());
+    std::replace(title.begin(), title.end(), '_', ' ');
+    header.push_back(title);
+  }
+  Table table(header);
+  for (const Json& row : rows) {
+    std::vector<std::string> cells;
+    for (const auto& [key, value] : row.items()) cells.push_back(cell_text(key, value));
+    table.add(std::move(cells));
+  }
+  return table.text();
+}
+
+}  // namespace
+
+Json explain_json(const Plan& plan, const ExplainOptions& options) {
+  Json json = {{"summary", summary(plan)}, {"stages", Json::array()}};
+  for (size_t p = 0; p < plan.pipelines.size(); ++p)
+    for (size_t s = 0; s < plan.pipelines[p].stages.size(); ++s) {
+      const Stage& stage = plan.pipelines[p].stages[s];
+      json["stages"].push_back({{"stage", fmt::format("pipelines[{}].stages[{}]", p, s)},
+                                {"first", stage.first},
+                                {"devices", devices_json(plan, plan.pipelines[p], stage)},
+                                {"entries", entries_json(plan, stage)}});
+    }
+  if (!options.graph) return json;
+  json["graph"] = options.graph->name;
+  if (!options.cluster) return json;
+  const Program program = lower(*options.graph, plan, *options.cluster, {});
+  add_measures(json["stages"][0]["devices"], plan, program, options);
+  if (!options.expanded) return json;
+  const Completed completed = complete(*options.graph, plan, {});
+  json["inputs"] = inputs_json(completed);
+  json["ops"] = ops_json(completed);
+  json["communications"] = communications_json(program.stages[0]);
+  return json;
+}
+
+std::string explain(const Plan& plan, const ExplainOptions& options) {
+  const Json json = explain_json(plan, options);
+  std::string out = json["summary"].get<std::string>() + "\n";
+  for (const Json& stage : json["stages"]) {
+    out += "\n";
+    if (json["stages"].size() > 1) {
+      const auto first = stage["first"].get<std::string>();
+      out += fmt::format(
+          "{}{}\n", stage["stage"].get<std::string>(), first.empty() ? "" : ", from " + first);
+    }
+    out += table_text(stage["devices"]);
+    if (!stage["entries"].empty()) out += "\n" + table_text(stage["entries"]);
+  }
+  out +=
+      "\nWhat is not mentioned lies whole on every device, and each op is computed where that "
+      "moves the fewest bytes.\n";
+  for (const char* section : {"inputs", "ops", "communications"})
+    if (json.contains(section) && !json[section].empty()) out += "\n" + table_text(json[section]);
+  return out;
+}
+
+}  // namespace medley

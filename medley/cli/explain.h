@@ -1,0 +1,24 @@
+#pragma once
+
+// A plan in plain words and tables: who computes which rows, who holds what.
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "medley/cluster/cluster.h"
+#include "medley/graph/graph.h"
+#include "medley/plan/plan.h"
+
+namespace medley {
+
+struct ExplainOptions {
+  const Graph* graph = nullptr;  // adds what is in the graph: without it only what the plan says
+  const Cluster* cluster = nullptr;  // with a graph, adds kinds, memory and times
+  bool expanded = false;             // every input, op and communication; needs the graph
+};
+
+// Requires: verify(plan, graph, cluster) has passed where both are given.
+std::string explain(const Plan& plan, const ExplainOptions& options);
+nlohmann::ordered_json explain_json(const Plan& plan, const ExplainOptions& options);
+
+}  // namespace medley

@@ -1,0 +1,47 @@
+#include "medley/cli/inputs.h"
+
+#include <fmt/format.h>
+
+#include "medley/base/error.h"
+#include "medley/graph/text.h"
+#include "medley/graph/verify.h"
+#include "medley/sharding/coupling.h"
+
+namespace medley {
+
+std::string read_input(Files& files, const std::string& path, std::string_view what) {
+  if (!files.exists(path))
+    throw Error(Blame::kCaller, fmt::format("{}: found no such file, expected {}", path, what));
+  return files.read(path);
+}
+
+Graph read_graph(Files& files, const std::string& path) {
+  Graph graph = parse_graph(read_input(files, path, "a graph"), path);
+  try {
+    verify(graph);
+  } catch (const Error& error) {  // a file is the caller's, whatever is wrong with it
+    throw Error(Blame::kCaller, fmt::format("{}: {}", path, error.what()));
+  }
+  return graph;
+}
+
+Cluster read_cluster(Files& files, const std::string& path, const std::string& catalogue) {
+  return parse_cluster(read_input(files, path, "a cluster"), path, read_catalogue(catalogue));
+}
+
+Plan read_plan(Files& files, const std::string& path) {
+  return parse_plan(read_input(files, path, "a plan"), path);
+}
+
+void verify_plan(const Plan& plan,
+                 const std::string& path,
+                 const Graph& graph,
+                 const Cluster& cluster) {
+  try {
+    verify(plan, graph, cluster, row_coupling(graph, factorize(graph)));
+  } catch (const Error& error) {
+    throw Error(error.blame(), fmt::format("{}: {}", path, error.what()));
+  }
+}
+
+}  // namespace medley

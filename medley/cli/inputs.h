@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+
+#include "medley/base/files.h"
+#include "medley/cluster/cluster.h"
+#include "medley/graph/graph.h"
+#include "medley/plan/plan.h"
+
+namespace medley {
+
+// Read and verify a file. Throw Error(kCaller) that names it; one that is not there is the caller's
+// mistake too.
+std::string read_input(Files& files, const std::string& path, std::string_view what);
+Graph read_graph(Files& files, const std::string& path);
+Cluster read_cluster(Files& files, const std::string& path, const std::string& catalogue);
+Plan read_plan(Files& files, const std::string& path);
+
+// verify(plan, graph, cluster) with the rows that meet, naming the file. Row coupling included.
+void verify_plan(const Plan& plan,
+                 const std::string& path,
+                 const Graph& graph,
+                 const Cluster& cluster);
+
+}  // namespace medley

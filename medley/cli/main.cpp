@@ -1,0 +1,28 @@
+// The program `medley` of the core. The Python package has one of the same name with more commands.
+
+#include <filesystem>
+#include <iostream>
+
+#include "medley/cli/cli.h"
+
+namespace {
+
+// The catalogue lies in data/devices of the folder, or of a folder above the one, that has us.
+std::string find_catalogue() {
+  std::error_code none;  // whatever goes wrong, the next folder is tried
+  auto folder = std::filesystem::read_symlink("/proc/self/exe", none).parent_path();
+  for (; folder.has_relative_path(); folder = folder.parent_path())
+    if (std::filesystem::is_directory(folder / "data" / "devices", none))
+      return folder / "data" / "devices";
+  return "data/devices";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  medley::LocalFiles files;
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const int code = medley::run_cli(arguments, {std::cout, std::cerr, files, find_catalogue()});
+  std::cout.flush();
+  return code == 0 && !std::cout ? 3 : code;
+}
