@@ -137,6 +137,16 @@ def test_a_second_capture_finds_other_functions_of_the_batch(
     refuse(body, "aten.div.Tensor", '"inner"', where, "B - 1")
 
 
+def test_sizes_next_to_the_batch_are_looked_at_twice() -> None:
+    def pad(x: Tensor) -> Tensor:
+        return torch.cat([x, torch.ones(3, 8)]).pow(2).sum()
+
+    refuse(pad, "aten.cat", "B - 1")
+    model = Body(lambda x: pad(x) + sum(x.sin().sum() for _ in range(500)))
+    with pytest.raises(CaptureError, match="B - 1"):  # too many ops for a check of every graph
+        capture_text(model, X)
+
+
 def test_a_loop_over_the_rows_is_refused() -> None:
     refuse(lambda x: sum(x[i].sum() for i in range(x.shape[0] // 5004)), "a loop over the rows")
 

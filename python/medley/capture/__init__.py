@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import re
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,9 +14,10 @@ from medley.capture.errors import CaptureError
 from medley.capture.interception import substitute
 from medley.capture.trace import choose_primes, trace
 
-__all__ = ["Capture", "CaptureError", "capture", "capture_full", "capture_text", "substitute"]
+__all__ = ["Capture", "CaptureError", "capture_full", "capture_text", "substitute"]
 
 _CHECK_BELOW_OPS = 2000
+_NEAR = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +38,8 @@ def capture_full(
     Its parameters may be real, on the meta device or fake; the model is left as it was.
 
     `check` captures a second time at another batch size and compares, which finds a batch size that
-    the first capture cannot see (B - 1, sqrt(B)); None does so for graphs of less than 2,000 ops.
+    the first capture cannot see (B - 1, sqrt(B)); None does so for graphs of less than
+    2,000 ops and where a number is suspiciously near the batch size.
 
     Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured.
     """
@@ -45,7 +47,8 @@ def capture_full(
     first, second = choose_primes(model, batch, 2)
     name = name or type(model).__name__
     converted = convert(trace(model, batch, first), name)
-    if check or (check is None and converted.num_ops < _CHECK_BELOW_OPS):
+    cheap = converted.num_ops < _CHECK_BELOW_OPS
+    if check or (check is None and (cheap or _is_near_batch(converted.text, first))):
         _compare(converted, convert(trace(model, batch, second), name))
     return Capture(converted.text, converted.constants)
 
@@ -57,27 +60,13 @@ def capture_text(
     return capture_full(model, example_batch, name, check).text
 
 
-def capture(
-    model: nn.Module, example_batch: Any, name: str | None = None, check: bool | None = None
-) -> Any:
-    """Returns the training graph of `model` (medley._core.Graph), cleaned by the graph passes.
-
-    See `capture_full` for the arguments and errors. The values of constants, if the model has any,
-    are in the graph's attribute `constants`.
-    """
-    captured = capture_full(model, example_batch, name, check)
-    core = importlib.import_module("medley._core")
-    graph, _ = core.Graph.parse(captured.text, "<capture>").run_passes()
-    if captured.constants:
-        try:
-            graph.constants = captured.constants
-        except AttributeError:
-            shapes = [list(value.shape) for value in captured.constants.values()]
-            raise CaptureError(
-                f"the model uses tensors of shapes {shapes} that are no parameters or buffers: "
-                "call register_buffer(name, tensor) for each"
-            ) from None
-    return graph
+def _is_near_batch(text: str, prime: int) -> bool:
+    """Returns whether a number in the text is next to a multiple of the batch size: b + 1 rows."""
+    for number in re.findall(r"\b[1-9]\d{3,}\b", text):
+        times = (int(number) + _NEAR) // prime
+        if times and abs(int(number) - times * prime) <= _NEAR:
+            return True
+    return False
 
 
 def _compare(first: Converted, second: Converted) -> None:

@@ -24,6 +24,7 @@ class BertConfig:
     layers: int = 2
     heads: int = 4
     dropout: float = 0.0
+    tied: bool = True
     batch: int = 4
 
 
@@ -33,6 +34,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "base": {**_BASE, "heads": 12},
     "large": {**_LARGE, "heads": 16},
+    # As HAP was evaluated, on WikiText-2.
+    "hap": {**_BASE, "heads": 12, "vocabulary": 33278, "positions": 128, "tied": False},
 }
 
 
@@ -53,7 +56,8 @@ class Bert(nn.Module):
         self.transform = nn.Linear(config.width, config.width)
         self.transform_norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, config.vocabulary)
-        self.head.weight = self.tokens.weight
+        if config.tied:
+            self.head.weight = self.tokens.weight
 
     def forward(
         self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor, labels: Tensor

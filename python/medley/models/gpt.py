@@ -26,14 +26,28 @@ class GPTConfig:
     batch: int = 4
 
 
+def _size(width: int, layers: int, heads: int, vocabulary: int = 51200) -> dict[str, Any]:
+    return {
+        "vocabulary": vocabulary,
+        "positions": 1024,
+        "width": width,
+        "layers": layers,
+        "heads": heads,
+    }
+
+
+# GPT-2's own, and the family by which HARP was evaluated.
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
-    "small": {"vocabulary": 50304, "positions": 1024, "width": 768, "layers": 12, "heads": 12},
-    "medium": {"vocabulary": 50304, "positions": 1024, "width": 1024, "layers": 24, "heads": 16},
-    "xl": {"vocabulary": 50304, "positions": 1024, "width": 1600, "layers": 48, "heads": 25},
-    "2.6b": {"vocabulary": 50304, "positions": 1024, "width": 2560, "layers": 32, "heads": 32},
-    "6.7b": {"vocabulary": 50304, "positions": 1024, "width": 4096, "layers": 32, "heads": 32},
-    "15b": {"vocabulary": 50304, "positions": 1024, "width": 5120, "layers": 48, "heads": 40},
+    "124m": _size(768, 12, 12, 50304),
+    "350m": _size(1024, 24, 16),
+    "760m": _size(1536, 24, 16),
+    "1.3b": _size(2048, 24, 32),
+    "2.6b": _size(2560, 32, 32),
+    "6.7b": _size(4096, 32, 32),
+    "15b": _size(5120, 48, 40),
+    "39b": _size(8192, 48, 64),
+    "76b": _size(10240, 60, 80),
 }
 
 

@@ -39,6 +39,8 @@ _BASE = {"vocabulary": 30528, "positions": 128, "width": 768, "hidden": 3072, "l
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "base": {**_BASE, "heads": 12, "experts": 16},
+    # As HAP was evaluated: twice as many experts as devices, here for eight.
+    "hap": {**_BASE, "heads": 12, "vocabulary": 33278, "experts": 16, "room": 1.25},
 }
 
 

@@ -29,6 +29,8 @@ _VGG19 = ((64,) * 2, (128,) * 2, (256,) * 4, (512,) * 4, (512,) * 4)
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "19": {"image": 224, "channels": _VGG19, "hidden": 4096, "classes": 1000, "dropout": 0.5},
+    # As HAP was evaluated, on CIFAR-10.
+    "hap": {"image": 224, "channels": _VGG19, "hidden": 4096, "classes": 10, "dropout": 0.5},
 }
 
 

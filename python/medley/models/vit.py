@@ -34,6 +34,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "base": {**_BASE, "heads": 12},
     "large": {**_LARGE, "heads": 16},
+    # As HAP was evaluated, on CIFAR-10.
+    "hap": {**_BASE, "heads": 12, "image": 32, "patch": 4, "classes": 10},
 }
 
 
