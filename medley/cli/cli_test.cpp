@@ -1,0 +1,163 @@
+#include "medley/cli/cli.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "medley/base/memory_files.h"
+#include "medley/plan/plan.h"
+
+namespace medley {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class Cli : public ::testing::Test {
+ protected:
+  Cli() {
+    LocalFiles local;
+    files.write("mlp.graph", local.read("tests/data/mlp.graph"));
+    files.write("cluster.yaml", local.read("tests/data/clusters/demo.yaml"));
+  }
+
+  struct Result {
+    int code;
+    std::string out, err;
+  };
+  Result run(const std::vector<std::string>& arguments) {
+    std::ostringstream out, err;
+    const int code = run_cli(arguments, {out, err, files, "data/devices"});
+    return {code, out.str(), err.str()};
+  }
+
+  static std::vector<std::string> planning(const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"plan", "mlp.graph", "cluster.yaml", "--global-batch", "6000"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  MemoryFiles files;
+};
+
+// The set of commands is part of the interface, and each says how it is used.
+TEST_F(Cli, EveryVerbHasHelpWithAnExample) {
+  std::vector<std::string> names;
+  for (const auto& [name, help] : cli_verbs()) {
+    names.push_back(name);
+    const Result result = run({name, "--help"});
+    EXPECT_EQ(result.code, 0);
+    EXPECT_THAT(result.out, HasSubstr("Example:\n  medley " + name + " "));
+    EXPECT_THAT(result.out, HasSubstr("--json"));
+  }
+  EXPECT_THAT(names, ElementsAre("plan", "explain", "check", "list"));
+}
+
+TEST_F(Cli, PlanIsPrintedOrWritten) {
+  const Result printed = run(planning({}));
+  EXPECT_EQ(printed.code, 0) << printed.err;
+  const Result written = run(planning({"-o", "plan.json"}));
+  EXPECT_EQ(written.code, 0) << written.err;
+  EXPECT_EQ(files.read("plan.json"), printed.out);
+  EXPECT_EQ(parse_plan(printed.out, "plan.json").global_batch, 6000);
+  EXPECT_THAT(written.out, StartsWith("data-parallel-proportional: 6000 rows a step on 4 devices"));
+}
+
+TEST_F(Cli, WhatWasPlannedPassesTheCheck) {
+  ASSERT_EQ(run(planning({"--microbatches", "3", "-o", "plan.json"})).code, 0);
+  const Result checked = run({"check", "mlp.graph", "cluster.yaml", "plan.json"});
+  EXPECT_EQ(checked.code, 0) << checked.err;
+  const Result explained = run(
+      {"explain", "plan.json", "--graph", "mlp.graph", "--cluster", "cluster.yaml", "--expanded"});
+  EXPECT_EQ(explained.code, 0) << explained.err;
+  EXPECT_THAT(explained.out, HasSubstr("fc1/~mm#0"));
+}
+
+TEST_F(Cli, JsonParses) {
+  ASSERT_EQ(run(planning({"-o", "plan.json"})).code, 0);
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{planning({"-o", "again.json", "--json"}),
+                                             {"explain", "plan.json", "--json"},
+                                             {"check", "plan.json", "--json"},
+                                             {"list", "ops", "--json"},
+                                             {"list", "devices", "--json"},
+                                             {"list", "strategies", "--json"}}) {
+    const Result result = run(arguments);
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_TRUE(nlohmann::json::accept(result.out)) << arguments[0];
+  }
+}
+
+// One sentence on standard error, nothing on standard output, and nothing written.
+TEST_F(Cli, BadInputIsOneSentenceAndCode2) {
+  files.write("empty.json", "");
+  files.write("other.json", R"({"format": "medley-plan", "version": 2})");
+  files.write("broken.graph", "medley-graph 1\ngraph \"x\"\nsymbols b\n%0 = nonsense\n");
+  files.write("negative.yaml", "format: medley-cluster\nversion: 1\nnodes: -3\n");
+  const std::vector<std::vector<std::string>> cases = {
+      {},
+      {"fly"},
+      {"plan"},
+      {"plan", "mlp.graph", "cluster.yaml"},
+      planning({"--global-batch", "many"}),
+      planning({"--microbatches", "0"}),
+      planning({"--microbatches", "7000"}),
+      planning({"--strategy", "fastest"}),
+      planning({"--devices", "fast/0/9", "-o", "plan.json"}),
+      {"plan", "mlp.graph", "missing.yaml", "--global-batch", "8"},
+      {"plan", "mlp.graph", "negative.yaml", "--global-batch", "8"},
+      {"plan", "broken.graph", "cluster.yaml", "--global-batch", "8"},
+      {"explain", "empty.json"},
+      {"explain", "other.json"},
+      {"explain", "other.json", "--expanded"},
+      {"check", "mlp.txt"},
+      {"list", "everything"},
+  };
+  for (const auto& arguments : cases) {
+    const Result result = run(arguments);
+    const std::string shown = testing::PrintToString(arguments) + ": " + result.err;
+    EXPECT_EQ(result.code, 2) << shown;
+    EXPECT_EQ(result.out, "") << shown;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << shown;
+    EXPECT_FALSE(files.exists("plan.json")) << shown;
+  }
+}
+
+TEST_F(Cli, WhatDoesNotFitSaysSo) {
+  std::string yaml = files.read("cluster.yaml");
+  const std::string memory = "memory: 8 GiB";
+  yaml.replace(yaml.find(memory), memory.size(), "memory: 8 KiB");
+  files.write("cluster.yaml", yaml);
+  const Result result = run(planning({"--strategy", "data-parallel-even"}));
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err,
+              StartsWith("mlp.graph on cluster.yaml: no plan fits: slow/0/0 (half) needs "));
+  EXPECT_THAT(result.err, HasSubstr("and has 8 KiB"));
+}
+
+// Whatever call fails, there is a whole plan: the old one or the new one.
+TEST_F(Cli, AFailingDiskIsCode3AndTearsNoFile) {
+  ASSERT_EQ(run(planning({"-o", "plan.json"})).code, 0);
+  const std::string before = files.read("plan.json");
+  const std::vector<std::string> even = planning({"--strategy", "data-parallel-even"});
+  const std::string after = run(even).out;
+  std::vector<std::string> written = even;
+  written.insert(written.end(), {"-o", "plan.json"});
+  for (int n = 0;; ++n) {
+    ASSERT_LT(n, 10);
+    files.fail_call(n);
+    const Result result = run(written);
+    if (result.code == 0) break;
+    EXPECT_EQ(result.code, 3) << result.err;
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(files.read("plan.json"), AnyOf(before, after));
+  }
+  EXPECT_EQ(files.read("plan.json"), after);
+}
+
+}  // namespace
+}  // namespace medley
