@@ -1,5 +1,6 @@
 #include "medley/torch/arguments.h"
 
+#include <ATen/ScalarOps.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/jit_type.h>
 #include <c10/core/Layout.h>
@@ -63,6 +64,17 @@ std::optional<double> to_double(const Argument& argument, const Symbols& symbols
   return std::nullopt;
 }
 
+// A number in the place of a tensor, as Python allows it; it takes part in type promotion as a
+// number.
+c10::IValue to_number(const Argument& argument, const Symbols& symbols) {
+  if (auto* number = std::get_if<double>(&argument))
+    return at::native::wrapped_scalar_tensor(*number);
+  if (auto* flag = std::get_if<bool>(&argument)) return at::native::wrapped_scalar_tensor(*flag);
+  if (auto* size = std::get_if<Size>(&argument))
+    return at::native::wrapped_scalar_tensor(evaluate(*size, symbols));
+  return {};
+}
+
 bool is_empty_list(const Argument& argument) {
   return std::visit(
       [](const auto& a) {
@@ -122,7 +134,7 @@ std::optional<c10::IValue> convert(const Argument& argument,
       return convert(argument, inner, symbols, device);
     }
     case c10::TypeKind::TensorType:
-      return c10::IValue();
+      return to_number(argument, symbols);
     case c10::TypeKind::ListType: {
       const c10::TypePtr element = type->castRaw<c10::ListType>()->getElementType();
       const bool tensors = element->kind() == c10::TypeKind::TensorType ||

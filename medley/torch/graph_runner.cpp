@@ -77,8 +77,8 @@ ValueId GraphRunner::find_input(const std::string& name) const {
   throw Error(Blame::kCaller, fmt::format("graph {} has no input {}", stage_.graph.name, name));
 }
 
-std::map<std::string, at::Tensor> GraphRunner::run(
-    const std::map<std::string, at::Tensor>& inputs) {
+std::map<std::string, at::Tensor> GraphRunner::run(const std::map<std::string, at::Tensor>& inputs,
+                                                   const std::set<std::string>& wanted) {
   const Frames frames{run_frame_.get(), microbatch_frame_.get()};
   for (const auto& [name, tensor] : inputs)
     executor_->write(stage_, frames, find_input(name), to_buffer(tensor.detach()));
@@ -88,7 +88,8 @@ std::map<std::string, at::Tensor> GraphRunner::run(
     const Input* input = replaced_input(stage_.graph, output);
     Buffer buffer = executor_->read(stage_, frames, output.value);
     if (input) executor_->write(stage_, frames, input->value, buffer);
-    outputs[name_of(output)] = to_tensor(buffer);
+    const std::string name = name_of(output);
+    if (wanted.empty() || wanted.contains(name)) outputs[name] = to_tensor(buffer);
   }
   for (const Output& output : stage_.graph.outputs)
     if (stage_.lifetimes[static_cast<size_t>(output.value)] == Lifetime::kMicrobatch)

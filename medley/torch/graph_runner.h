@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,10 @@ class GraphRunner {
 
   // Inputs are called "parameter:wte.weight", "batch:input_ids", "scalar:rng",
   // "state:exp_avg:wte.weight"; the names of outputs likewise, "loss" for the loss. Missing inputs
-  // keep what they had; outputs that are new values of inputs take their place.
-  std::map<std::string, at::Tensor> run(const std::map<std::string, at::Tensor>& inputs);
+  // keep what they had; outputs that are new values of inputs take their place. Returns the wanted
+  // outputs, all if none are named.
+  std::map<std::string, at::Tensor> run(const std::map<std::string, at::Tensor>& inputs,
+                                        const std::set<std::string>& wanted = {});
 
  private:
   ValueId find_input(const std::string& name) const;

@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/set.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -33,6 +34,7 @@ void init_runtime_graph(nb::module_& m) {
       .def("run",
            &medley::GraphRunner::run,
            "inputs"_a,
+           "wanted"_a = std::set<std::string>(),
            nb::call_guard<nb::gil_scoped_release>(),
            "Takes and returns tensors by name, such as parameter:wte.weight, batch:input_ids, "
            "loss.");

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from medley import custom_ops
+
 pytest.importorskip("medley._runtime", reason="needs the extension module _runtime")
-
-from medley import custom_ops  # noqa: E402
-
 ops = torch.ops.medley
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 4e-2}
