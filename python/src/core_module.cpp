@@ -7,7 +7,6 @@ namespace nb = nanobind;
 void init_errors(nb::module_& m);
 void init_graph(nb::module_& m);
 void init_ops(nb::module_& m);
-void init_ops(nb::module_& m);
 void init_program(nb::module_& m);
 void init_cluster(nb::module_& m);
 void init_planning(nb::module_& m);
@@ -17,7 +16,6 @@ NB_MODULE(_core, m) {
   m.doc() = "The core of Medley: graphs, plans, planner, simulator. Needs no PyTorch.";
   init_errors(m);
   init_graph(m);
-  init_ops(m);
   init_ops(m);
   init_program(m);
   init_cluster(m);
