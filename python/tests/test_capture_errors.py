@@ -94,6 +94,10 @@ def test_data_dependence_names_op_module_line_and_rewrite(
     )
 
 
+def spectrum(x: Tensor) -> Tensor:
+    return torch.fft.fft(x).abs().sum()
+
+
 # --- batch sizes that are baked in ---------------------------------------------------------------
 
 
@@ -196,6 +200,11 @@ def test_an_error_of_the_model_names_module_and_line() -> None:
         return (x @ torch.ones(3, 3)).sum()
 
     refuse(wrong, "module 'inner'", line_of(wrong, "return"), "RuntimeError")
+
+
+def test_types_that_graphs_do_not_have_are_refused() -> None:
+    where = line_of(spectrum, "fft").rpartition("/")[2]
+    refuse(spectrum, "module 'inner'", where, "torch.complex64 are not supported")
 
 
 def test_changing_the_batch_in_place_is_refused() -> None:

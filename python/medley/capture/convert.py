@@ -145,7 +145,10 @@ class _Writer:
                     gradients.setdefault(self._state_name(what.grad_of.target), []).append(value)
             elif isinstance(what, desc.InputMutationAOTOutput):
                 source = what.mutated_input
-                if not isinstance(source, (desc.BufferAOTInput, desc.ParamAOTInput)):
+                if isinstance(source, desc.ParamAOTInput):
+                    name = self._state_name(source.target)
+                    raise CaptureError(f"the model changes its parameter {name!r} in place")
+                if not isinstance(source, desc.BufferAOTInput):
                     raise CaptureError(
                         "the model changes a tensor of the batch in place: clone it first"
                     )
@@ -287,7 +290,7 @@ class _Writer:
         if isinstance(value, Node):
             return self._id(value)
         if isinstance(value, torch.dtype):
-            return DTYPES[value]
+            return self._dtype(value, node)
         if isinstance(value, str):
             return _quote(value)
         if kind.startswith("List["):
@@ -335,10 +338,13 @@ class _Writer:
         if not isinstance(value, Tensor):
             if value is None:
                 return "none"
-            raise CaptureError(f"{node}: a result that is no tensor: {type(value).__name__}")
-        if value.dtype not in DTYPES:
-            raise CaptureError(f"{node}: a tensor of type {value.dtype} is not supported")
-        return f"{DTYPES[value.dtype]}[{', '.join(self._size(int(s)) for s in value.shape)}]"
+            raise self._error(node, f"a result that is no tensor: {type(value).__name__}")
+        return f"{self._dtype(value.dtype, node)}[{', '.join(self._size(int(s)) for s in value.shape)}]"
+
+    def _dtype(self, dtype: torch.dtype, node: Node | None) -> str:
+        if dtype not in DTYPES:
+            raise self._error(node, f"tensors of type {dtype} are not supported")
+        return DTYPES[dtype]
 
     def _new_value(self) -> str:
         self._next += 1
@@ -381,7 +387,9 @@ class _Writer:
                 known = [self._modules[u] for u in node.users if u in self._modules]
                 self._modules[node] = known[0] if known else ""
 
-    def _error(self, node: Node, message: str) -> CaptureError:
+    def _error(self, node: Node | None, message: str) -> CaptureError:
+        if node is None:
+            return CaptureError(message)
         module = self._modules.get(node, "")
         source = _source(node)
         where = f"{node.target}, module {module!r}" + (f", {source}" if source else "")
