@@ -339,7 +339,8 @@ class _Writer:
             if value is None:
                 return "none"
             raise self._error(node, f"a result that is no tensor: {type(value).__name__}")
-        return f"{self._dtype(value.dtype, node)}[{', '.join(self._size(int(s)) for s in value.shape)}]"
+        sizes = ", ".join(self._size(int(size)) for size in value.shape)
+        return f"{self._dtype(value.dtype, node)}[{sizes}]"
 
     def _dtype(self, dtype: torch.dtype, node: Node | None) -> str:
         if dtype not in DTYPES:
