@@ -9,7 +9,7 @@
 namespace medley {
 
 Devices::Devices(const Program& program, const Cluster& cluster, const DeviceOptions& options)
-    : own_(options.own) {
+    : own_(options.own), one_each_(!options.own.empty()) {
   const LoweredStage& stage = program.stages.at(0);
   const int count = static_cast<int>(stage.devices.size());
   for (int i = 0; options.own.empty() && i < count; ++i) own_.push_back(i);

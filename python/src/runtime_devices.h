@@ -32,6 +32,8 @@ class Devices {
   Devices(const Program& program, const Cluster& cluster, const DeviceOptions& options);
   ~Devices();
 
+  // Whether every device of the plan has a process of its own.
+  bool are_of_one_process_each() const { return one_each_; }
   int size() const { return static_cast<int>(own_.size()); }
   int mesh_index(int i) const { return own_[static_cast<size_t>(i)]; }
   c10::Device torch_device(int i) const { return torch_devices_[static_cast<size_t>(i)]; }
@@ -41,6 +43,7 @@ class Devices {
 
  private:
   std::vector<int> own_;
+  bool one_each_;
   std::vector<c10::Device> torch_devices_;
   SteadyClock clock_;
   std::vector<std::unique_ptr<Executor>> executors_;

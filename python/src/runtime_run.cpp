@@ -141,7 +141,8 @@ bool Run::is_cut(const std::string& kind, const std::string& name) const {
 
 void Run::set_batch(const std::map<std::string, at::Tensor>& batch) {
   for (int i = 0; i < devices_->size(); ++i) {
-    const BatchSlicer slicer(program_, *stage_, devices_->mesh_index(i));
+    const BatchSlicer slicer(
+        program_, *stage_, devices_->mesh_index(i), devices_->are_of_one_process_each());
     std::vector<BatchInputs> inputs(stage_->tables.size());
     for (const Placement& placement : stage_->inputs) {
       if (placement.input.kind != InputKind::kBatch) continue;

@@ -91,8 +91,11 @@ at::Tensor assemble(const std::vector<at::Tensor>& shards,
   return whole.reshape(whole_shape(placement, *tables[0]));
 }
 
-BatchSlicer::BatchSlicer(const Program& program, const LoweredStage& stage, int device)
-    : program_(program), stage_(stage), device_(device) {}
+BatchSlicer::BatchSlicer(const Program& program,
+                         const LoweredStage& stage,
+                         int device,
+                         bool accept_own)
+    : program_(program), stage_(stage), device_(device), accept_own_(accept_own) {}
 
 const Table& BatchSlicer::table(size_t microbatch) const {
   return stage_.tables[microbatch][static_cast<size_t>(device_)];
@@ -117,10 +120,11 @@ std::vector<at::Tensor> BatchSlicer::slice(const Placement& placement,
   const at::ScalarType type =
       to_scalar_type(stage_.graph.values[static_cast<size_t>(placement.input.value)].type.dtype);
   const bool is_whole = given.sizes() == at::IntArrayRef(expected);
-  const bool is_own = is_cut_by_rows(placement) && given.sizes() == at::IntArrayRef(own);
+  const bool may_be_own = accept_own_ && is_cut_by_rows(placement);
+  const bool is_own = may_be_own && given.sizes() == at::IntArrayRef(own);
   if (given.scalar_type() != type || !(is_whole || is_own)) {
     const std::string also =
-        is_cut_by_rows(placement) && own != expected
+        may_be_own && own != expected
             ? fmt::format(", or {} for the rows of one device", describe(type, own))
             : "";
     throw Error(Blame::kCaller,

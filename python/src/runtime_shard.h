@@ -34,12 +34,12 @@ at::Tensor assemble(const std::vector<at::Tensor>& shards,
                     const std::vector<const Table*>& tables);
 
 // The rows of a batch tensor that one device needs, micro-batch after micro-batch. Accepts the
-// global batch, or only the rows that this device computes. Throws Error(kCaller) naming the key,
-// what was found and what was expected.
+// global batch or, if `accept_own`, only the rows that this device computes. Throws Error(kCaller)
+// naming the key, what was found and what was expected.
 class BatchSlicer {
  public:
   // `device` is an index into the mesh. Requires: `program` outlives this.
-  BatchSlicer(const Program& program, const LoweredStage& stage, int device);
+  BatchSlicer(const Program& program, const LoweredStage& stage, int device, bool accept_own);
   std::vector<at::Tensor> slice(const Placement& placement, const at::Tensor& given) const;
 
  private:
@@ -49,6 +49,7 @@ class BatchSlicer {
   const Program& program_;
   const LoweredStage& stage_;
   int device_;
+  bool accept_own_;
 };
 
 }  // namespace medley
