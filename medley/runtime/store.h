@@ -1,6 +1,7 @@
 #pragma once
 
 // The seam to a key-value store shared by all devices: the hash handshake, failures, heartbeats. Real: c10d's TCP store. Fake: in memory.
+// Many threads at once. An unreachable store is Error(kEnvironment).
 
 #include <chrono>
 #include <optional>
@@ -12,6 +13,8 @@ class Store {
  public:
   virtual ~Store() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
+  // Sets the key unless it has a value. Returns the value that it has then: of all who try, the first wins.
+  virtual std::string set_first(const std::string& key, const std::string& value) = 0;
   virtual std::optional<std::string> get(const std::string& key) = 0;  // does not wait
   // Throws Error(kEnvironment) naming the key after the time-out.
   virtual std::string wait(const std::string& key, std::chrono::milliseconds timeout) = 0;

@@ -1,0 +1,127 @@
+#include "medley/runtime/device_threads.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "medley/base/error.h"
+
+namespace medley {
+
+struct DeviceThreads::State {
+  std::vector<std::string> names;
+  std::function<void(const std::string&)> abort;
+  std::chrono::milliseconds patience;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::function<void(int)> body;
+  int64_t round = 0;
+  std::vector<int64_t> finished;  // [thread]: last round that it has finished
+  std::optional<Error> first;
+  bool stop = false;
+  std::vector<std::thread> threads;
+
+  void serve(int device);
+  void work(int device, const std::function<void(int)>& task);
+  void fail(int device, Blame blame, const std::string& what);
+  bool all_finished() const {
+    return std::all_of(finished.begin(), finished.end(), [this](int64_t r) { return r == round; });
+  }
+  std::vector<std::string> unfinished() const {
+    std::vector<std::string> late;
+    for (size_t i = 0; i < names.size(); ++i)
+      if (finished[i] != round) late.push_back(names[i]);
+    return late;
+  }
+};
+
+void DeviceThreads::State::serve(int device) {
+  int64_t& done = finished[static_cast<size_t>(device)];
+  std::unique_lock lock(mutex);
+  for (;;) {
+    changed.wait(lock, [&] { return stop || done != round; });
+    if (stop) return;
+    const int64_t current = round;
+    const std::function<void(int)> task = body;
+    lock.unlock();
+    work(device, task);
+    lock.lock();
+    done = current;
+    changed.notify_all();
+  }
+}
+
+void DeviceThreads::State::work(int device, const std::function<void(int)>& task) {
+  try {
+    task(device);
+  } catch (const Error& error) {
+    fail(device, error.blame(), error.what());
+  } catch (const std::exception& error) {
+    fail(device, Blame::kUs, error.what());
+  }
+}
+
+void DeviceThreads::State::fail(int device, Blame blame, const std::string& what) {
+  const std::string prefix = names[static_cast<size_t>(device)] + ": ";
+  const std::string cause = what.starts_with(prefix) ? what : prefix + what;
+  {
+    const std::scoped_lock lock(mutex);
+    if (first) return;
+    first = Error(blame, cause);
+    changed.notify_all();
+  }
+  abort(cause);
+}
+
+DeviceThreads::DeviceThreads(std::vector<std::string> names,
+                             std::function<void(const std::string&)> abort,
+                             std::chrono::milliseconds patience)
+    : state_(std::make_shared<State>()) {
+  state_->names = std::move(names);
+  state_->abort = std::move(abort);
+  state_->patience = patience;
+  state_->finished.resize(state_->names.size());
+  for (int i = 0; i < static_cast<int>(state_->names.size()); ++i)
+    state_->threads.emplace_back([state = state_, i] { state->serve(i); });
+}
+
+DeviceThreads::~DeviceThreads() {
+  std::unique_lock lock(state_->mutex);
+  state_->stop = true;
+  state_->changed.notify_all();
+  std::vector<bool> given_up;
+  for (int64_t finished : state_->finished) given_up.push_back(finished != state_->round);
+  std::vector<std::thread> threads = std::move(state_->threads);
+  lock.unlock();
+  for (size_t i = 0; i < threads.size(); ++i) given_up[i] ? threads[i].detach() : threads[i].join();
+}
+
+void DeviceThreads::run(std::function<void(int)> body) {
+  std::unique_lock lock(state_->mutex);
+  if (!state_->all_finished())
+    throw Error(Blame::kEnvironment,
+                fmt::format("still busy since an earlier failure: {}",
+                            fmt::join(state_->unfinished(), ", ")));
+  state_->body = std::move(body);
+  state_->first.reset();
+  ++state_->round;
+  state_->changed.notify_all();
+  state_->changed.wait(lock, [this] { return state_->first || state_->all_finished(); });
+  state_->changed.wait_for(lock, state_->patience, [this] { return state_->all_finished(); });
+  if (state_->all_finished()) state_->body = nullptr;
+  if (!state_->first) return;
+  if (state_->all_finished()) throw Error(*state_->first);
+  throw Error(state_->first->blame(),
+              fmt::format("{}; not ended {} ms later: {}",
+                          state_->first->what(),
+                          state_->patience.count(),
+                          fmt::join(state_->unfinished(), ", ")));
+}
+
+}  // namespace medley

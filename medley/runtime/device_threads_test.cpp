@@ -1,0 +1,101 @@
+#include "medley/runtime/device_threads.h"
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// Opened once, for all.
+class Gate {
+ public:
+  void open() {
+    const std::scoped_lock lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  void pass() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return open_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+};
+
+void nothing(const std::string&) {}
+
+TEST(DeviceThreads, EveryThreadKeepsItsDevice) {
+  DeviceThreads threads({"a", "b", "c"}, nothing);
+  std::vector<std::thread::id> ids(3);
+  threads.run([&](int i) { ids[static_cast<size_t>(i)] = std::this_thread::get_id(); });
+  threads.run([&](int i) {
+    EXPECT_EQ(ids[static_cast<size_t>(i)], std::this_thread::get_id())
+        << "libraries keep pools and streams per thread";
+  });
+}
+
+// b waits for ever unless it is aborted; its own error is a consequence.
+TEST(DeviceThreads, FirstFailureEndsTheOthersAndIsThrown) {
+  Gate gate;
+  std::string aborted_with;
+  DeviceThreads threads({"a", "b"}, [&](const std::string& cause) {
+    aborted_with = cause;
+    gate.open();
+  });
+  EXPECT_EQ(message_of([&] {
+              threads.run([&](int i) {
+                if (i == 1) gate.pass();
+                throw Error(Blame::kEnvironment, i == 1 ? "aborted" : "no power");
+              });
+            }),
+            "a: no power");
+  EXPECT_EQ(aborted_with, "a: no power");
+}
+
+TEST(DeviceThreads, TheNameStandsOnce) {
+  DeviceThreads threads({"a"}, nothing);
+  EXPECT_EQ(
+      message_of([&] { threads.run([](int) { throw Error(Blame::kUs, "a: forward 0: no"); }); }),
+      "a: forward 0: no");
+}
+
+// b does not react to the abort in time, is given up, and may end later or never.
+TEST(DeviceThreads, WhoDoesNotEndIsGivenUp) {
+  auto gate = std::make_shared<Gate>();
+  auto ended = std::make_shared<Gate>();
+  {
+    DeviceThreads threads({"a", "b"}, nothing, milliseconds(20));
+    const auto body = [gate, ended](int i) {
+      if (i == 0) throw Error(Blame::kUs, "no");
+      gate->pass();
+      ended->open();
+    };
+    EXPECT_EQ(message_of([&] { threads.run(body); }), "a: no; not ended 20 ms later: b");
+    EXPECT_EQ(message_of([&] { threads.run(body); }), "still busy since an earlier failure: b");
+  }
+  gate->open();
+  ended->pass();
+}
+
+}  // namespace
+}  // namespace medley

@@ -1,0 +1,84 @@
+#include "medley/runtime/handshake.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+std::string key(int epoch, int device) { return fmt::format("epoch/{}/hashes/{}", epoch, device); }
+
+// Time-outs of devices are one time-out for all: nobody waits for the sum.
+milliseconds time_left(steady_clock::time_point deadline) {
+  const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
+  return std::max(left, milliseconds(0));
+}
+
+NamedHashes published(
+    Store& store, int epoch, int device, milliseconds timeout, milliseconds left) {
+  std::string text;
+  try {
+    text = store.wait(key(epoch, device), left);
+  } catch (const Error& cause) {
+    throw Error(Blame::kEnvironment,
+                fmt::format("handshake of epoch {}: device {} has not come within {} ms: {}",
+                            epoch,
+                            device,
+                            timeout.count(),
+                            cause.what()));
+  }
+  return json::parse(text).get<NamedHashes>();
+}
+
+std::string hash_named(const NamedHashes& hashes, const std::string& name) {
+  for (const auto& [each, hash] : hashes)
+    if (each == name) return hash;
+  return "(none)";
+}
+
+}  // namespace
+
+void handshake(Store& store,
+               int epoch,
+               int device,
+               const std::vector<int>& devices,
+               const NamedHashes& hashes,
+               milliseconds timeout) {
+  const auto deadline = steady_clock::now() + timeout;
+  store.set(key(epoch, device), json(hashes).dump());
+  NamedHashes first;
+  std::string difference;
+  for (int other : devices) {
+    const NamedHashes theirs = published(store, epoch, other, timeout, time_left(deadline));
+    if (other == devices.front()) first = theirs;
+    if (theirs == first || !difference.empty()) continue;
+    for (const auto& [name, hash] : first) {
+      const std::string found = hash_named(theirs, name);
+      if (found == hash) continue;
+      difference = fmt::format("devices {} and {} have different {}: {} and {}",
+                               devices.front(),
+                               other,
+                               name,
+                               hash,
+                               found);
+      break;
+    }
+    if (difference.empty())
+      difference = fmt::format("devices {} and {} compare different hashes: {} and {}",
+                               devices.front(),
+                               other,
+                               first,
+                               theirs);
+  }
+  if (!difference.empty()) throw Error(Blame::kCaller, difference);
+}
+
+}  // namespace medley

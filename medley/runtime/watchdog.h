@@ -1,0 +1,98 @@
+#pragma once
+
+// A thread on every device that makes one failure everybody's: it publishes its own device's
+// failure, looks for those of others and for devices that have gone silent, and then ends the run
+// here.
+//
+//   device 1   fails > store            (its transport ends too)
+//   device 0        poll ... sees it > abort(cause) > grace > exit(cause)
+//                   <-- <= 200 ms -->               <- 3 s ->
+//
+// Of several failures the first in the store is the cause that all devices report. Knows nothing of
+// what failed.
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "medley/runtime/store.h"
+
+namespace medley {
+
+struct Failure {
+  int epoch = 0;
+  int device = 0;
+  std::string call;  // "forward 2", "" outside calls
+  std::string edge;  // the exchange, "" inside a segment
+  std::string cause;
+  bool operator==(const Failure&) const = default;
+};
+std::string to_json(const Failure& failure);
+std::string to_string(const Failure& failure);  // for people, one line
+
+struct WatchdogOptions {
+  int epoch = 0;
+  int device = 0;
+  std::vector<int> devices;  // all of the run
+  std::chrono::milliseconds poll{200}, heartbeat{500}, dead_after{5000}, grace{3000};
+};
+
+class Watchdog {
+ public:
+  using Action = std::function<void(const std::string& first_cause)>;
+
+  // `abort` ends all waits of the device, `exit` the process (print_and_exit). Both are called by
+  // the watchdog's thread, at most once. Requires: the store outlives this; all devices have passed
+  // the handshake of the epoch.
+  Watchdog(Store& store, WatchdogOptions options, Action abort, Action exit);
+  // Leaves in silence: others take this device for dead unless it has finished.
+  ~Watchdog();
+
+  // Publishes a failure of this device and returns the first one of the run, which may be
+  // another's. Takes two polls, so that a store in this process lives long enough for others to see
+  // it. Then abort, grace and exit follow as on every device.
+  Failure fail(const std::string& call, const std::string& edge, const std::string& cause);
+  // The device has nothing more to do: nobody misses it.
+  void finish();
+
+  // Nothing while all is well.
+  std::optional<Failure> first_failure();
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+  struct Sign {
+    std::optional<std::string> heartbeat;
+    Time changed;
+  };
+
+  std::string key(const std::string& what) const;
+  void run();
+  void look();
+  void look_for_silence();
+  void publish(const Failure& failure);
+  void end();
+
+  Store& store_;
+  const WatchdogOptions options_;
+  Action abort_, exit_;
+  std::map<int, Sign> signs_;  // of other devices
+  Time next_heartbeat_, store_answered_;
+  int64_t num_heartbeats_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stop_ = false;
+  std::optional<Failure> first_;
+  std::thread thread_;
+};
+
+// Prints the cause on stderr and ends the process at once, with code 3 (the environment's fault).
+[[noreturn]] void print_and_exit(const std::string& first_cause);
+
+}  // namespace medley

@@ -1,0 +1,138 @@
+#include "medley/runtime/watchdog.h"
+
+#include <gmock/gmock.h>
+
+#include "medley/base/error.h"
+#include "medley/runtime/in_memory_store.h"
+
+namespace medley {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+WatchdogOptions options(int device, int count, milliseconds dead_after) {
+  WatchdogOptions options{.epoch = 2, .device = device, .devices = {}};
+  for (int i = 0; i < count; ++i) options.devices.push_back(i);
+  options.poll = options.heartbeat = milliseconds(5);
+  options.dead_after = dead_after;
+  options.grace = milliseconds(20);
+  return options;
+}
+
+// A watchdog whose actions are noted.
+struct Device {
+  Device(InMemoryStore& store, const WatchdogOptions& watch)
+      : connection(store.connect(watch.device)),
+        watchdog(
+            *connection,
+            watch,
+            [this](const auto& cause) { note("abort", cause); },
+            [this](const auto& cause) { note("exit", cause); }) {}
+
+  void note(const std::string& action, const std::string& cause) {
+    const std::scoped_lock lock(mutex);
+    actions[action] = cause;
+    changed.notify_all();
+  }
+  // Returns the cause with which the action was taken, waiting for it.
+  std::string cause_of(const std::string& action) {
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, std::chrono::seconds(30), [&] { return actions.contains(action); });
+    return actions[action];
+  }
+  bool has(const std::string& action) {
+    const std::scoped_lock lock(mutex);
+    return actions.contains(action);
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<std::string, std::string> actions;
+  std::unique_ptr<Store> connection;
+  Watchdog watchdog;
+};
+
+constexpr milliseconds kNever{60000};
+
+TEST(Watchdog, FailureOfOneEndsAllWithTheSameCause) {
+  InMemoryStore store;
+  Device a(store, options(0, 3, kNever)), b(store, options(1, 3, kNever)),
+      c(store, options(2, 3, kNever));
+  b.watchdog.fail("forward 2", "gather h", "no memory");
+  for (Device* device : {&a, &b, &c}) {
+    EXPECT_EQ(device->cause_of("abort"), "device 1: forward 2: gather h: no memory");
+    EXPECT_EQ(device->cause_of("exit"), "device 1: forward 2: gather h: no memory");
+  }
+}
+
+// What b reports is a consequence of a's failure, though it may not know.
+TEST(Watchdog, FirstCauseStays) {
+  InMemoryStore store;
+  Device a(store, options(0, 2, kNever)), b(store, options(1, 2, kNever));
+  a.watchdog.fail("forward 0", "", "no power");
+  EXPECT_EQ(b.watchdog.fail("forward 0", "gather h", "peer lost").cause, "no power");
+  EXPECT_EQ(b.cause_of("exit"), "device 0: forward 0: no power");
+}
+
+// A killed process says nothing; its heartbeat stops.
+TEST(Watchdog, SilentDeviceIsNoticed) {
+  InMemoryStore store;
+  Device a(store, options(0, 2, milliseconds(300)));
+  { Device killed(store, options(1, 2, milliseconds(300))); }
+  EXPECT_THAT(a.cause_of("exit"), AllOf(HasSubstr("device 1: "), HasSubstr("no sign of life")));
+}
+
+TEST(Watchdog, FinishedDeviceIsNotMissed) {
+  InMemoryStore store;
+  Device a(store, options(0, 2, milliseconds(100)));
+  {
+    Device b(store, options(1, 2, milliseconds(100)));
+    b.watchdog.finish();
+  }
+  std::this_thread::sleep_for(milliseconds(300));
+  EXPECT_EQ(a.watchdog.first_failure(), std::nullopt);
+}
+
+// A member cut off from the store ends too: it cannot hear of failures any more.
+TEST(Watchdog, LostStoreEndsTheDevice) {
+  InMemoryStore store;
+  Device a(store, options(0, 1, milliseconds(100)));
+  store.lose(0);
+  EXPECT_THAT(a.cause_of("exit"), HasSubstr("has lost its connection"));
+}
+
+// The device's own thread has handled the failure and leaves.
+TEST(Watchdog, WhoLeavesWithinTheGraceIsNotEnded) {
+  InMemoryStore store;
+  WatchdogOptions patient = options(0, 1, kNever);
+  patient.grace = std::chrono::minutes(1);
+  Device a(store, patient);
+  a.watchdog.fail("update", "", "no");
+  EXPECT_EQ(a.cause_of("abort"), "device 0: update: no");
+  a.watchdog.finish();
+  EXPECT_FALSE(a.has("exit"));
+}
+
+// Failures of an earlier epoch do not concern this one.
+TEST(Watchdog, EpochsAreApart) {
+  InMemoryStore store;
+  WatchdogOptions old = options(0, 1, kNever);
+  old.epoch = 1;
+  Device before(store, old);
+  before.watchdog.fail("", "", "no");
+  Device after(store, options(0, 1, kNever));
+  std::this_thread::sleep_for(milliseconds(30));
+  EXPECT_FALSE(after.has("abort"));
+}
+
+TEST(Failure, IsJson) {
+  EXPECT_EQ(
+      to_json({3, 1, "forward 2", "gather h", "no \"memory\""}),
+      R"({"call":"forward 2","cause":"no \"memory\"","device":1,"edge":"gather h","epoch":3})");
+}
+
+}  // namespace
+}  // namespace medley
