@@ -55,8 +55,8 @@ int run_verb(const std::vector<std::string>& arguments, const Surroundings& surr
   }
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
-    app.parse(std::move(reversed));  // it takes them from the back
-  } catch (const CLI::Success& wanted) {                // --help, --version
+    app.parse(std::move(reversed));       // it takes them from the back
+  } catch (const CLI::Success& wanted) {  // --help, --version
     return app.exit(wanted, surroundings.out, surroundings.err);
   } catch (const CLI::ParseError& error) {
     throw Error(

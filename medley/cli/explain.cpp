@@ -9,7 +9,7 @@
 #include "medley/base/units.h"
 #include "medley/cli/table.h"
 #include "medley/plan/texts.h"
-#include "medley/planner/planner.h"
+#include "medley/planner/predict.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
 
@@ -25,7 +25,7 @@ std::string lengths_text(const Plan& plan, const std::string& name) {
   for (const Part& part : plan.parts)
     if (part.name == name)
       return part.shares.empty() ? fmt::format("{}", fmt::join(part.lengths, ", "))
-                                 : fmt::format("{}", fmt::join(part.shares, " : "));
+                                 : fmt::format("{:.4g}", fmt::join(part.shares, " : "));
   return "by a part that is not there";
 }
 
@@ -107,21 +107,22 @@ Json entries_json(const Plan& plan, const Stage& stage) {
 }
 
 // Kinds, memory and times of the only stage that can run.
-void add_measures(Json& devices,
-                  const Plan& plan,
-                  const Program& program,
-                  const ExplainOptions& options) {
-  const LoweredStage& stage = program.stages[0];
-  const std::vector<double> seconds = compute_seconds(plan, *options.graph, *options.cluster, {});
-  const double longest = *std::max_element(seconds.begin(), seconds.end());
+void add_measures(Json& json, const LoweredStage& stage, const Cluster& cluster, int64_t rows) {
+  const Prediction prediction = predict(stage, cluster);
+  const double step = to_seconds(prediction.step).value;
+  Json& devices = json["stages"][0]["devices"];
   for (size_t d = 0; d < stage.devices.size(); ++d) {
-    const DeviceKind& kind = options.cluster->kind(stage.devices[d]);
+    const DeviceKind& kind = cluster.kind(stage.devices[d]);
+    const double computes = to_seconds(prediction.computes[d]).value;
     devices[d]["kind"] = kind.name;
     devices[d]["memory_bytes"] = memory_use(stage, static_cast<int>(d)).peak;
     devices[d]["available_bytes"] = static_cast<int64_t>(kind.memory_bytes);
-    devices[d]["computes_seconds"] = seconds[d];
-    devices[d]["waits_share"] = longest > 0 ? 1 - seconds[d] / longest : 0;
+    devices[d]["computes_seconds"] = computes;
+    devices[d]["waits_share"] = step > 0 ? 1 - computes / step : 0;
   }
+  json["step_seconds"] = step;
+  json["rows_per_second"] = step > 0 ? static_cast<double>(rows) / step : 0;
+  json["communicates_seconds"] = to_seconds(prediction.communicates).value;
 }
 
 std::string state_text(const Completed& completed, ValueId value, const State& state) {
@@ -291,7 +292,7 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
   json["graph"] = options.graph->name;
   if (!options.cluster) return json;
   const Program program = lower(*options.graph, plan, *options.cluster, {});
-  add_measures(json["stages"][0]["devices"], plan, program, options);
+  add_measures(json, program.stages[0], *options.cluster, plan.global_batch);
   if (!options.expanded) return json;
   const Completed completed = complete(*options.graph, plan, {});
   json["inputs"] = inputs_json(completed);
@@ -313,6 +314,11 @@ std::string explain(const Plan& plan, const ExplainOptions& options) {
     out += table_text(stage["devices"]);
     if (!stage["entries"].empty()) out += "\n" + table_text(stage["entries"]);
   }
+  if (json.contains("step_seconds"))
+    out += fmt::format("\nPredicted step: {}, {:.4g} rows/s; {} of communication, hidden or not.\n",
+                       to_string(Seconds{json["step_seconds"].get<double>()}),
+                       json["rows_per_second"].get<double>(),
+                       to_string(Seconds{json["communicates_seconds"].get<double>()}));
   out +=
       "\nWhat is not mentioned lies whole on every device, and each op is computed where that "
       "moves the fewest bytes.\n";

@@ -8,21 +8,21 @@
 #include "medley/base/error.h"
 #include "medley/plan/nearest.h"
 #include "medley/planner/data_parallel.h"
-#include "medley/planner/row_time.h"
+#include "medley/planner/predict.h"
+#include "medley/program/lower.h"
 
 namespace medley {
 namespace {
 
-double longest(const Plan& plan, const Request& request) {
-  const std::vector<double> seconds =
-      compute_seconds(plan, request.graph, request.cluster, request.optimizer);
-  return *std::max_element(seconds.begin(), seconds.end());
+Nanoseconds step_time(const Plan& plan, const Request& request) {
+  const Program program = lower(request.graph, plan, request.cluster, request.optimizer);
+  return predict(program.stages[0], request.cluster).step;
 }
 
-// The plan whose slowest device computes for the shortest time; of equals the earlier strategy.
+// The plan whose predicted step is shortest; of equals the earlier strategy.
 Outcome plan_auto(const Request& request) {
   std::optional<Plan> best;
-  double best_seconds = 0;
+  Nanoseconds best_time;
   std::string reasons;
   for (const Strategy& strategy : strategies()) {
     if (strategy.plan == plan_auto) continue;
@@ -34,9 +34,9 @@ Outcome plan_auto(const Request& request) {
       continue;
     }
     Plan& found = std::get<Plan>(outcome);
-    const double seconds = longest(found, request);
-    if (best && seconds >= best_seconds) continue;
-    best_seconds = seconds;
+    const Nanoseconds time = step_time(found, request);
+    if (best && time >= best_time) continue;
+    best_time = time;
     best = std::move(found);
   }
   if (!best) return Infeasible{reasons};
@@ -89,31 +89,6 @@ Outcome plan(const Request& request) {
   for (const Strategy& strategy : strategies()) names.emplace_back(strategy.name);
   refuse(
       "strategy", '"' + request.strategy + '"', fmt::format("one of {}", fmt::join(names, ", ")));
-}
-
-std::vector<double> compute_seconds(const Plan& plan,
-                                    const Graph& graph,
-                                    const Cluster& cluster,
-                                    const Optimizer& optimizer) {
-  const Prepared prepared = prepare(graph, optimizer);
-  const Pipeline& pipeline = plan.pipelines.at(0);
-  const std::vector<std::string>& devices = pipeline.stages.at(0).mesh.devices;
-  std::map<std::pair<std::string, int64_t>, RowTime> times;  // by kind and rows
-  std::vector<double> seconds(devices.size(), 0);
-  for (size_t d = 0; d < devices.size(); ++d) {
-    const DeviceKind& kind = cluster.kind(find_device(cluster, devices[d]).value());
-    double update = 0;
-    for (const Microbatch& microbatch : pipeline.microbatches) {
-      const int64_t rows = microbatch.lengths.empty() ? microbatch.rows : microbatch.lengths[d];
-      const auto [time, is_new] = times.try_emplace({kind.name, rows});
-      if (is_new) time->second = row_time(prepared.graph, kind, std::max<int64_t>(1, rows));
-      update = time->second.update;
-      if (rows > 0)
-        seconds[d] += time->second.fixed + static_cast<double>(rows) * time->second.per_row;
-    }
-    seconds[d] += update;
-  }
-  return seconds;
 }
 
 }  // namespace medley

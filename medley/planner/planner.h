@@ -39,11 +39,4 @@ struct Strategy {
 // All, `auto` first.
 const std::vector<Strategy>& strategies();
 
-// Returns how long each device of the first stage computes in a step, in the order of its mesh, as
-// the strategies see it: whole model, its rows only. No communication.
-std::vector<double> compute_seconds(const Plan& plan,
-                                    const Graph& graph,
-                                    const Cluster& cluster,
-                                    const Optimizer& optimizer);
-
 }  // namespace medley

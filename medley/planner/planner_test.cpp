@@ -10,6 +10,8 @@
 #include "medley/base/error.h"
 #include "medley/graph/text.h"
 #include "medley/planner/data_parallel.h"
+#include "medley/planner/predict.h"
+#include "medley/program/lower.h"
 
 namespace medley {
 namespace {
@@ -42,6 +44,7 @@ class Planner : public ::testing::Test {
     half.memory_bytes = memory_bytes;
     Cluster made;
     made.pools = {{"fast", 1, 2, kind, false, 0}, {"slow", 1, 2, half, false, 0}};
+    made.networks = {{"lan", false, {"fast", "slow"}, 1e9, 1e-6, {}}};
     for (int pool = 0; pool < 2; ++pool)
       for (int i = 0; i < 2; ++i)
         made.devices.push_back(
@@ -117,8 +120,9 @@ TEST_F(Planner, AutoTakesTheShorterStep) {
   const Plan found = planned(request("auto", 60));
   EXPECT_EQ(found.strategy, "data-parallel-proportional");
   EXPECT_EQ(found, planned(request("data-parallel-proportional", 60)));
-  const auto seconds = compute_seconds(found, graph, cluster, {});
-  EXPECT_NEAR(seconds[0], seconds[3], 0.02 * seconds[0]);
+  const Prediction prediction = predict(lower(graph, found, cluster, {}).stages[0], cluster);
+  const auto seconds = [&](size_t device) { return to_seconds(prediction.computes[device]).value; };
+  EXPECT_NEAR(seconds(0), seconds(3), 0.02 * seconds(0));
 }
 
 // A data-parallel plan is one mesh and the rows: nothing names an op or a parameter.

@@ -60,22 +60,21 @@ class RandomPlanner {
     return std::vector<std::string>{"p", "q", "even"}[static_cast<size_t>(draw(3))];
   }
 
-  // Names are not unique: the prologue repeats ops of the forward phase, and an expansion has its
-  // op's. Whatever the first of a name gets is legal for the others, or they are left to
-  // complete().
+  // The prologue repeats ops of the forward phase under their names: what is legal for one is for
+  // the other.
   void choose() {
-    const Completed completed = complete(graph_, plan_, Optimizer{});
-    for (const Input& input : completed.prepared.graph.inputs)
+    const Prepared prepared = prepare(graph_, Optimizer{});
+    const Factors factors = factorize(prepared.graph);
+    for (const Input& input : prepared.graph.inputs)
       if (input.kind == InputKind::kParameter) {
-        stage().states[input.name] = random_state(completed.factors, input.value);
-        stage().updates[input.name] = random_state(completed.factors, input.value);
+        stage().states[input.name] = random_state(factors, input.value);
+        stage().updates[input.name] = random_state(factors, input.value);
       }
-    const Prepared& prepared = completed.prepared;
     for (size_t i = 0; i < prepared.graph.ops.size(); ++i) {
       const std::string& name = prepared.names[i];
       if (name.starts_with("update/") || draw(4) == 0 || stage().ops.contains(name)) continue;
       if (std::optional<std::string> choice =
-              random_choice(completed.factors, static_cast<OpId>(i)))
+              random_choice(factors, prepared.graph, static_cast<OpId>(i)))
         stage().ops[name] = *choice;
     }
   }
@@ -92,7 +91,7 @@ class RandomPlanner {
            ")";
   }
 
-  std::optional<std::string> random_choice(const Factors& factors, OpId op) {
+  std::optional<std::string> random_choice(const Factors& factors, const Graph& graph, OpId op) {
     const std::optional<Instance>& instance = factors.instances[static_cast<size_t>(op)];
     std::vector<std::string> texts{"replicate"};
     if (!instance) return std::nullopt;
@@ -104,10 +103,13 @@ class RandomPlanner {
       for (size_t factor = 0; factor < extents.size(); ++factor) {
         const Choice choice{
             ChoiceKind::kCut, {static_cast<int>(label), static_cast<int>(factor)}, 0, -1};
-        if (!is_legal(factors, op, choice)) continue;
         const Size& size = factors.extent_sizes[static_cast<size_t>(extents[factor])];
         if (!size.is_constant() && size != Size::of(0)) continue;
-        texts.push_back(to_string(factors, op, choice, {part_for(size)}));
+        const std::string text = to_string(factors, op, choice, {part_for(size)});
+        if (is_legal(factors, op, choice)) texts.push_back(text);
+        if (instance->labels[label].composite &&
+            has_expansion(graph.ops[static_cast<size_t>(op)].name))
+          texts.push_back("composite " + text);
       }
     }
     return texts[static_cast<size_t>(draw(static_cast<int64_t>(texts.size())))];
