@@ -1,0 +1,289 @@
+"""A plan trains like one device: the trainer against plain PyTorch, devices as threads."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+import medley
+from medley import custom_ops
+from medley.capture import substitute
+from medley.cluster import parse_cluster
+from medley.models import gpt, mlp
+
+CLUSTER = """
+format: medley-cluster
+version: 1
+nodes:
+  - {name: fast, count: 1, device: CPU, devices_per_node: 2}
+  - {name: slow, count: 1, device: half, devices_per_node: 2}
+networks:
+  - {name: bus, inside: node, bandwidth: 8 GB/s, latency: 5 us}
+  - {name: lan, connects: [fast, slow], bandwidth: 1 Gbit/s, latency: 50 us}
+devices:
+  half: {based_on: CPU, speed: 0.5, memory: 8 GiB}
+"""
+DEVICES = ["fast/0/0", "slow/0/0", "fast/0/1", "slow/0/1"]
+SEED = 5
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """The reference gets no threads of its own: small matrices lose more by them than they win."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def make_plan(graph: medley.Graph, microbatches: list[list[int]]) -> medley.Plan:
+    """Returns a data-parallel plan written by hand: the rows of each device, by micro-batch."""
+    devices = DEVICES[: len(microbatches[0])]
+    entries = {
+        "format": "medley-plan",
+        "version": 1,
+        "global_batch": sum(map(sum, microbatches)),
+        "pipelines": [
+            {
+                "microbatches": [{"rows": sum(rows), "lengths": rows} for rows in microbatches],
+                "stages": [{"mesh": {"axes": ["x"], "shape": [len(devices)], "devices": devices}}],
+            }
+        ],
+    }
+    return medley.plan(graph, parse_cluster(CLUSTER), plan=medley.Plan.from_dict(entries))
+
+
+def tokens(step: int, rows: int = 8, length: int = 32) -> dict[str, Tensor]:
+    """Returns a batch in which rows have different numbers of labels that count."""
+    generator = torch.Generator().manual_seed(step)
+    ids = torch.randint(0, 256, (rows, length + 1), generator=generator)
+    labels = ids[:, 1:].clone()
+    for row in range(rows):
+        labels[row, length - row :] = -100
+    return {"input_ids": ids[:, :-1].contiguous(), "labels": labels}
+
+
+def worst(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Returns the largest difference, relative to the largest element of its tensor."""
+    assert found.keys() == expected.keys()
+    return max(
+        float((found[name] - expected[name]).detach().abs().max() / expected[name].abs().max())
+        for name in expected
+    )
+
+
+class Eager:
+    """The reference: plain PyTorch on one device, our dropout and losses substituted."""
+
+    def __init__(self, model: nn.Module, make: Callable[[Any], Any], max_norm: float = 0) -> None:
+        self.model = copy.deepcopy(model)
+        self.optimizer = make(self.model.parameters())
+        self.max_norm = max_norm
+        self.steps = 0
+
+    def step(self, batch: Any, rate: float | None = None) -> tuple[float, float]:
+        """Returns loss and gradient norm."""
+        custom_ops.set_rng(SEED, self.steps)
+        self.steps += 1
+        self.optimizer.zero_grad()
+        with substitute(self.model):
+            loss = self.model(**batch) if isinstance(batch, dict) else self.model(*batch)
+            loss.backward()
+        self.gradients = {n: p.grad.clone() for n, p in self.model.named_parameters()}
+        norm = torch.nn.utils.get_total_norm(self.gradients.values())
+        if self.max_norm:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["lr"] if rate is None else rate
+        self.optimizer.step()
+        return loss.item(), norm.item()
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Returns the parameters by name."""
+        return {name: value.detach() for name, value in self.model.named_parameters()}
+
+
+def small_gpt(**overrides: Any) -> nn.Module:
+    """Returns a GPT in fp64 with fixed initial values."""
+    torch.manual_seed(0)
+    return gpt(**overrides)[0].double()
+
+
+def trainer_of(
+    model: nn.Module, batch: Any, microbatches: list[list[int]], **options: Any
+) -> medley.Trainer:
+    """Returns a local trainer with a plan written by hand."""
+    graph = medley.capture(model, batch)
+    return medley.Trainer(model, graph, make_plan(graph, microbatches), seed=SEED, **options)
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "steps"),
+    [
+        ([[7, 1]], 50),
+        ([[3, 1], [2, 2]], 10),  # of equal size, unlike shares
+        ([[5, 0], [0, 1], [1, 1]], 10),  # of unlike size, one device absent in two of them
+        ([[4, 0, 3, 1]], 10),
+    ],
+    ids=str,
+)
+def test_unequal_devices_train_like_one(microbatches: list[list[int]], steps: int) -> None:
+    model = small_gpt(dropout=0.1)
+    eager = Eager(model, lambda p: torch.optim.AdamW(p, lr=1e-3, weight_decay=0.1))
+    trainer = trainer_of(
+        model, tokens(0), microbatches, optimizer=medley.AdamW(lr=1e-3, weight_decay=0.1)
+    )
+    for step in range(steps):
+        loss, norm = eager.step(tokens(step))
+        metrics = trainer.step(tokens(step))
+        assert metrics.loss == pytest.approx(loss, rel=1e-10)
+        assert metrics.grad_norm == pytest.approx(norm, rel=1e-10)
+        assert worst(trainer.gradients(), eager.gradients) < 1e-10
+    assert worst(trainer.parameters(), eager.parameters()) < 1e-10
+
+
+def test_sgd_clipping_and_schedule() -> None:
+    model = small_gpt()
+    schedule = medley.cosine(0.1, steps=10, warmup_steps=3)
+    eager = Eager(
+        model,
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+        max_norm=0.5,
+    )
+    optimizer = medley.SGD(
+        lr=schedule, momentum=0.9, nesterov=True, weight_decay=0.01, max_norm=0.5
+    )
+    trainer = trainer_of(model, tokens(0), [[5, 3]], optimizer=optimizer)
+    for step in range(10):
+        loss, norm = eager.step(tokens(step), schedule(step))
+        metrics = trainer.step(tokens(step))
+        assert (metrics.loss, metrics.grad_norm) == pytest.approx((loss, norm), rel=1e-10)
+    assert norm > 0.5  # or nothing was clipped
+    # PyTorch divides by norm + 1e-6.
+    assert worst(trainer.parameters(), eager.parameters()) < 1e-5
+
+
+def test_fewer_rows_than_devices() -> None:
+    model = small_gpt()
+    eager = Eager(model, lambda p: torch.optim.AdamW(p, lr=1e-3))
+    trainer = trainer_of(model, tokens(0, rows=2), [[1, 0, 1, 0]], optimizer=medley.AdamW(lr=1e-3))
+    for step in range(3):
+        loss, _ = eager.step(tokens(step, rows=2))
+        assert trainer.step(tokens(step, rows=2)).loss == pytest.approx(loss, rel=1e-10)
+
+
+def test_schedules() -> None:
+    warm = medley.warmup(1.0, 4)
+    assert [warm(step) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    fall = medley.cosine(1.0, steps=10, warmup_steps=2, floor=0.1)
+    assert fall(0) == 0.5
+    assert fall(1) == fall(2) == 1.0
+    assert fall(6) == pytest.approx(0.55)
+    assert fall(10) == fall(99) == pytest.approx(0.1)
+
+
+def test_saved_model_loads_without_medley(tmp_path: Path) -> None:
+    model = small_gpt()
+    trainer = trainer_of(model, tokens(0), [[7, 1]])
+    trainer.step(tokens(0))
+    trainer.save_model(tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.safetensors"]
+    fresh = small_gpt()
+    missing, unexpected = safetensors.torch.load_model(
+        fresh, tmp_path / "out" / "model.safetensors"
+    )
+    assert not missing
+    assert not unexpected
+    assert worst(dict(fresh.named_parameters()), trainer.parameters()) == 0
+    again = trainer_of(fresh, tokens(0), [[2, 6]])
+    third = trainer_of(small_gpt(), tokens(0), [[8, 0]])
+    third.load_model(tmp_path / "out")
+    expected = pytest.approx(trainer.step(tokens(1)).loss, rel=1e-12)
+    assert (again.step(tokens(1)).loss, third.step(tokens(1)).loss) == (expected, expected)
+
+
+def test_metrics() -> None:
+    trainer = trainer_of(small_gpt(), tokens(0), [[7, 1]])
+    trainer.step(tokens(0))
+    metrics = trainer.step(tokens(1))
+    assert metrics.step == 1
+    assert metrics.tokens_per_second == pytest.approx(8 * 32 / metrics.step_seconds)
+    assert metrics.devices.keys() == {"fast/0/0", "slow/0/0"}
+    assert 0 <= metrics.waiting <= 1
+
+
+def test_memory_of_a_replicated_model_is_counted_on_every_device() -> None:
+    model = small_gpt()
+    bytes_of_parameters = sum(p.numel() * 8 for p in model.parameters())
+    memory = trainer_of(model, tokens(0), [[7, 1]]).memory()
+    for use in memory.values():
+        assert use["persistent"] == pytest.approx(3 * bytes_of_parameters, rel=1e-3)
+    assert memory["fast/0/0"]["peak"] > memory["slow/0/0"]["peak"]
+
+
+# --- what users get wrong ---
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda b: {"input_ids": b["input_ids"]}, 'batch: found the keys "input_ids", expected'),
+        (
+            lambda b: b | {"labels": b["labels"].int()},
+            r'batch\["labels"\]: found i32\[8, 32\], expected i64\[8, 32\]$',
+        ),
+        (
+            lambda b: b | {"labels": b["labels"][:7]},
+            r'batch\["labels"\]: found i64\[7, 32\], expected i64\[8, 32\]$',
+        ),
+        (lambda b: 3, "batch: found int, expected a dict of tensors"),
+    ],
+)
+def test_wrong_batches_are_named_and_do_no_harm(change: Any, sentence: str) -> None:
+    trainer = trainer_of(small_gpt(), tokens(0), [[7, 1]])
+    before = trainer.parameters()
+    with pytest.raises(ValueError, match=sentence):
+        trainer.step(change(tokens(0)))
+    assert worst(trainer.parameters(), before) == 0
+    trainer.step(tokens(0))
+
+
+def test_plan_of_another_graph() -> None:
+    graph = medley.capture(small_gpt(), tokens(0))
+    other, batch = mlp()
+    plan = medley.plan(graph, parse_cluster(CLUSTER), "data-parallel-even", global_batch=8)
+    with pytest.raises(ValueError, match="graph"):
+        medley.Trainer(other, medley.capture(other, batch), plan)
+
+
+def test_plan_of_another_version(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"format": "medley-plan", "version": 7}')
+    with pytest.raises(ValueError, match=r"plan\.json: .*version.*7"):
+        medley.Plan.load(tmp_path / "plan.json")
+    with pytest.raises(ValueError, match=r"nowhere\.json"):
+        medley.Plan.load(tmp_path / "nowhere.json")
+
+
+def test_model_without_values() -> None:
+    model = small_gpt()
+    graph = medley.capture(model, tokens(0))
+    with pytest.raises(ValueError, match="on the meta device"):
+        medley.Trainer(model.to("meta"), graph, make_plan(graph, [[7, 1]]))
+
+
+def test_optimizers_refuse_what_makes_no_sense() -> None:
+    for make in (
+        lambda: medley.AdamW(lr=-1.0),
+        lambda: medley.AdamW(betas=(0.9, 1.5)),
+        lambda: medley.SGD(nesterov=True),
+        lambda: medley.SGD(max_norm=0.0),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            make()
