@@ -1,0 +1,73 @@
+#pragma once
+
+// Makes an executor take the time and the memory of an emulated kind of device. Ops run for real in
+// the inner executor; before they do, the device's compute clock moves by the time that they take
+// on the kind. Decorates any executor; one per device, used by its thread only.
+
+#include <optional>
+
+#include "medley/emulation/emulated_transport.h"
+#include "medley/emulation/hidden_truth.h"
+#include "medley/emulation/memory_meter.h"
+#include "medley/runtime/executor.h"
+
+namespace medley {
+
+struct EmulatedExecutorOptions {
+  HiddenTruth truth;
+  HostDelay delay;
+};
+
+class EmulatedExecutor final : public Executor {
+ public:
+  // `device`: of the ledger's cluster. Requires: inner and ledger outlive this, the device has
+  // joined the ledger before anything runs.
+  EmulatedExecutor(Executor& inner,
+                   Ledger& ledger,
+                   int device,
+                   EmulatedExecutorOptions options = {});
+
+  std::unique_ptr<Frame> make_frame(const LoweredStage& stage) override;
+  std::unique_ptr<PreparedSegment> prepare(const LoweredStage& stage,
+                                           const Segment& segment,
+                                           const std::vector<int64_t>& symbols) override;
+  void run(PreparedSegment& segment, Frames frames) override;
+  Buffer read(const LoweredStage& stage, Frames frames, ValueId value) override;
+  void write(const LoweredStage& stage, Frames frames, ValueId value, Buffer buffer) override;
+  std::vector<std::vector<Buffer>> combine(CommunicationKind kind,
+                                           Reduce reduce,
+                                           const std::vector<std::vector<Buffer>>& inputs,
+                                           const std::vector<Lengths>& lengths) override;
+
+  const MemoryMeter& memory() const { return *memory_; }
+
+ private:
+  class EmulatedFrame;
+  class EmulatedSegment;
+  // Storage of the inputs and outputs of a communication that has been posted and not awaited.
+  struct InFlight {
+    MemoryMeter::Slots inputs, outputs;
+  };
+
+  Frames inner_frames(Frames frames) const;
+  MemoryMeter::Held& slot(const LoweredStage& stage, Frames frames, ValueId value) const;
+  int64_t bytes_of(const LoweredStage& stage, Frames frames, ValueId value) const;
+  void index_communications(const LoweredStage& stage);
+  void note_posted(const LoweredStage& stage, Frames frames, ValueId value);
+  MemoryMeter::Held storage_for(const LoweredStage& stage, Frames frames, ValueId value);
+
+  Executor& inner_;
+  Ledger& ledger_;
+  int device_;
+  EmulatedExecutorOptions options_;
+  std::shared_ptr<MemoryMeter> memory_;  // frames may outlive this
+  struct Communications {
+    std::multimap<ValueId, std::pair<size_t, size_t>>
+        inputs;  // value -> communication, place in its inputs
+    std::map<ValueId, std::pair<size_t, size_t>> outputs;
+    std::vector<InFlight> in_flight;  // [communication]
+  };
+  std::map<const LoweredStage*, Communications> communications_;
+};
+
+}  // namespace medley

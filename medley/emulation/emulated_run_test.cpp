@@ -1,0 +1,239 @@
+// The decorators together, under the real interpreter, with the null executor and the in-process
+// transport inside.
+
+#include <gmock/gmock.h>
+
+#include <random>
+#include <thread>
+
+#include "medley/base/error.h"
+#include "medley/emulation/emulated_clock.h"
+#include "medley/emulation/emulated_executor.h"
+#include "medley/emulation/emulated_transport.h"
+#include "medley/program/memory.h"
+#include "medley/runtime/in_process_transport.h"
+#include "medley/runtime/interpreter.h"
+#include "medley/runtime/null_executor.h"
+
+namespace medley {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int kDevices = 3;
+
+// Devices a, b at 1 Tflop/s and c at half of it, one per node, ports of 1 GB/s.
+Cluster cluster() {
+  Cluster cluster;
+  const DeviceKind full{"full", {{DType::kF32, 1e12}}, {{DType::kF32, 1e12}}, 1e9, 1e11, 1e-6};
+  for (const auto& [name, speed] : {std::pair("a", 1.0), {"b", 1.0}, {"c", 0.5}}) {
+    NodePool pool;
+    pool.name = name;
+    pool.kind = scaled(full, speed);
+    pool.kind.name = speed == 1 ? "full" : "half";
+    cluster.devices.push_back(
+        {std::string(name) + "/0/0", static_cast<int>(cluster.pools.size()), 0, 0});
+    cluster.pools.push_back(pool);
+  }
+  cluster.networks = {{"lan", false, {"a", "b", "c"}, 1e9, 10e-6, std::nullopt}};
+  return cluster;
+}
+
+ValueId append(LoweredStage& stage,
+               std::string name,
+               std::vector<ValueId> operands,
+               std::vector<Size> shape) {
+  Op op;
+  op.name = std::move(name);
+  op.module = "layer";
+  for (ValueId value : operands) op.arguments.push_back(ValueArgument{value});
+  return add_op(stage.graph, op, {{DType::kF32, std::move(shape)}}).at(0);
+}
+
+// Two micro-batches of rows that differ by device: y = x w, g = w * w, all-reduce of g and,
+// gathered, of y's sum.
+Program program(const std::vector<std::vector<int64_t>>& rows) {
+  Program program;
+  LoweredStage& stage = program.stages.emplace_back();
+  stage.devices = {0, 1, 2};
+  stage.mesh = {kDevices};
+  stage.graph.symbols = {"rows"};
+  const ValueId w = add_input(stage.graph, InputKind::kParameter, "w", {DType::kF32, {256, 256}});
+  const ValueId x =
+      add_input(stage.graph, InputKind::kBatch, "x", {DType::kF32, {Size::of(0), 256}});
+  const ValueId y = append(stage, "aten.mm.default", {x, w}, {Size::of(0), 256});
+  const ValueId g = append(stage, "aten.mul.Tensor", {w, w}, {256, 256});
+  const ValueId s = append(stage, "aten.sum.default", {y}, {});
+  const ValueId g_sum = static_cast<ValueId>(stage.graph.values.size());
+  stage.graph.values.push_back({{DType::kF32, {256, 256}}, kNone, 0});
+  const ValueId all_s = static_cast<ValueId>(stage.graph.values.size());
+  stage.graph.values.push_back({{DType::kF32, {3}}, kNone, 0});
+  const ValueId out = append(stage, "aten.mul.Tensor", {g_sum, g_sum}, {256, 256});
+  stage.lifetimes.assign(stage.graph.values.size(), Lifetime::kMicrobatch);
+  stage.lifetimes[static_cast<size_t>(w)] = Lifetime::kRun;
+  Communication reduce;
+  reduce.inputs = {g};
+  reduce.outputs = {g_sum};
+  reduce.name = "all_reduce g";
+  Communication gather;
+  gather.kind = CommunicationKind::kAllGather;
+  gather.inputs = {s};
+  gather.outputs = {all_s};
+  gather.receive = {1, 1, 1};
+  gather.name = "all_gather s";
+  stage.communications = {reduce, gather};
+  Function forward;
+  forward.kind = FunctionKind::kForward;
+  forward.steps = {Segment{{1}, {{}}},
+                   Post{0, {g}},
+                   Segment{{0, 2}, {{x}, {y}}},
+                   Post{1, {s}},
+                   Wait{0},
+                   Segment{{3}, {{g_sum, out}}},
+                   Wait{1}};
+  stage.functions = {forward};
+  stage.calls = {{FunctionKind::kForward, 0}, {FunctionKind::kForward, 1}};
+  for (const auto& each : rows) {
+    auto& table = stage.tables.emplace_back();
+    for (int64_t count : each) table.push_back({count});
+  }
+  return program;
+}
+
+struct Outcome {
+  std::vector<std::vector<TraceEvent>> events;  // [device], of all steps
+  std::vector<int64_t> peaks;
+  std::vector<std::string> errors;
+};
+
+Outcome run(const Program& program,
+            const Cluster& on,
+            const HiddenTruth& truth,
+            unsigned delay_seed,
+            int steps) {
+  const Topology topology(on);
+  const auto ledger = Ledger::create(topology);
+  NullExecutor null;
+  SteadyClock steady;
+  InProcessTransport inner(null, steady, std::chrono::seconds(60));
+  std::atomic<unsigned> calls = 0;
+  HostDelay delay;
+  if (delay_seed > 0)
+    delay = [&] {
+      std::mt19937 random(delay_seed * 1000003 + calls++);
+      if (random() % 2 == 0)
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500));
+    };
+  EmulatedTransport transport(inner, *ledger, delay);
+  Outcome result{std::vector<std::vector<TraceEvent>>(kDevices),
+                 std::vector<int64_t>(kDevices),
+                 std::vector<std::string>(kDevices)};
+  std::vector<std::thread> threads;
+  for (int device = 0; device < kDevices; ++device)
+    threads.emplace_back([&, device] {
+      const auto d = static_cast<size_t>(device);
+      try {
+        ledger->join(device);
+        EmulatedExecutor executor(null, *ledger, device, {truth, delay});
+        EmulatedClock clock(*ledger, device);
+        InterpreterOptions options;
+        options.trace = true;
+        Interpreter interpreter(program, 0, device, executor, transport, clock, options);
+        interpreter.write(0, null_buffer(DType::kF32, {256, 256}));
+        for (int step = 0; step < steps; ++step) {
+          for (int m = 0; m < 2; ++m)
+            interpreter.set_batch(
+                m,
+                {{1,
+                  null_buffer(DType::kF32,
+                              {program.stages[0].tables[static_cast<size_t>(m)][d][0], 256})}});
+          for (TraceEvent& event : interpreter.run_step().events)
+            result.events[d].push_back(std::move(event));
+        }
+        result.peaks[d] = executor.memory().peak();
+        ledger->leave(device);
+      } catch (const Error& error) {
+        result.errors[d] = error.what();
+        transport.abort(error.what());
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return result;
+}
+
+TEST(EmulatedRun, HostDelaysChangeNothing) {
+  const Program uneven = program({{40, 30, 7}, {20, 0, 3}});
+  std::vector<std::vector<std::vector<TraceEvent>>> runs;
+  for (unsigned seed : {0u, 1u, 2u, 3u}) {
+    Outcome each = run(uneven, cluster(), {5, 0.2}, seed, 5);
+    EXPECT_THAT(each.errors, Each(""));
+    runs.push_back(std::move(each.events));
+  }
+  EXPECT_GT(runs[0][0].size(), 5u);
+  EXPECT_THAT(runs, Each(runs[0]));
+}
+
+// What a device does until its first wait, in closed form. mul: 3 matrices of 256 KiB at 100 GB/s
+// and a launch.
+TEST(EmulatedRun, OpsAndMessagesTakeTheirTime) {
+  const Outcome once = run(program({{64, 64, 64}, {64, 64, 64}}), cluster(), {}, 0, 1);
+  ASSERT_THAT(once.errors, Each(""));
+  const std::vector<TraceEvent>& a = once.events[0];
+  const Nanoseconds mul{1'000 + 7'864};
+  ASSERT_GE(a.size(), 4u);
+  EXPECT_EQ(a[0].start, Nanoseconds{0});
+  EXPECT_EQ(a[0].duration, mul);
+  EXPECT_EQ(a[1].start, mul);  // the post takes no time
+  const std::vector<TraceEvent>& c = once.events[2];
+  EXPECT_EQ(c[0].duration, (Nanoseconds{2'000 + 15'729}));
+  // The all-reduce: c posts last; 2 * 2 rounds of a third of 256 KiB at 1 GB/s with a latency each.
+  // The direct algorithm has 2 rounds of two such messages.
+  const TraceEvent& reduce = a[3];
+  EXPECT_EQ(reduce.name, "all_reduce g");
+  EXPECT_EQ(reduce.stream, Stream::kCommunication);
+  EXPECT_EQ(reduce.start, mul);
+  const int64_t end = (reduce.start + reduce.duration).value;
+  EXPECT_NEAR(static_cast<double>(end),
+              2.0 * static_cast<double>(mul.value) + 4 * 262'144 / 3.0 + 2 * 10'000,
+              100);
+}
+
+TEST(EmulatedRun, TheHiddenTruthChangesTimesWithinItsSpread) {
+  const Program even = program({{64, 64, 64}, {64, 64, 64}});
+  const Outcome plain = run(even, cluster(), {}, 0, 1),
+                other = run(even, cluster(), {7, 0.3}, 0, 1);
+  const double ratio = static_cast<double>(other.events[0][0].duration.value) /
+                       static_cast<double>(plain.events[0][0].duration.value);
+  EXPECT_NE(ratio, 1);
+  EXPECT_GT(ratio, 0.7);
+  EXPECT_LT(ratio, 1.3);
+}
+
+TEST(EmulatedRun, MemoryIsWhatThePlanningSays) {
+  const Program uneven = program({{400, 300, 70}, {400, 300, 70}});
+  const Outcome once = run(uneven, cluster(), {}, 0, 2);
+  ASSERT_THAT(once.errors, Each(""));
+  for (int device = 0; device < kDevices; ++device) {
+    const int64_t planned = memory_use(uneven.stages[0], device).peak;
+    const int64_t seen = once.peaks[static_cast<size_t>(device)];
+    // Planning has all micro-batches' inputs on the device from the start, the interpreter one
+    // after the other.
+    EXPECT_LE(seen, planned);
+    EXPECT_GE(seen, planned - 400 * 256 * 4);
+  }
+}
+
+TEST(EmulatedRun, WhatDoesNotFitIsNamed) {
+  Cluster small = cluster();
+  small.pools[1].kind.memory_bytes = 600 * 1024;
+  const Outcome once = run(program({{64, 256, 64}, {64, 64, 64}}), small, {}, 0, 1);
+  EXPECT_THAT(once.errors[1],
+              AllOf(HasSubstr("b/0/0: out of memory: aten.mul.Tensor (layer): needs 256 KiB, "
+                              "available are 88 KiB of 600 KiB")));
+  EXPECT_THAT(once.errors[0], HasSubstr("aborted: "));
+}
+
+}  // namespace
+}  // namespace medley

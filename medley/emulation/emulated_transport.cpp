@@ -1,0 +1,144 @@
+#include "medley/emulation/emulated_transport.h"
+
+#include <algorithm>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+uint64_t group_number(const std::vector<int>& group) {
+  uint64_t number = 0xcbf29ce484222325;  // FNV-1a
+  for (int device : group)
+    for (int shift = 0; shift < 32; shift += 8)
+      number = (number ^ (static_cast<uint64_t>(device) >> shift & 0xff)) * 0x100000001b3;
+  return number;
+}
+
+Collective collective_of(const Exchange& exchange) {
+  const int64_t granule = std::max<int64_t>(exchange.bytes_per_element, 1);
+  Collective collective{
+      CollectiveKind::kAllReduce, exchange.group, {exchange.bytes / granule * granule}, granule};
+  if (exchange.kind == CommunicationKind::kAllReduce) return collective;
+  const bool gather = exchange.kind == CommunicationKind::kAllGather;
+  collective.kind = gather ? CollectiveKind::kAllGather : CollectiveKind::kReduceScatter;
+  collective.lengths = gather ? exchange.receive : exchange.send;
+  for (int64_t& length : collective.lengths) length *= granule;
+  return collective;
+}
+
+}  // namespace
+
+std::vector<RoundStep> all_to_all_steps(const Exchange& exchange) {
+  const int n = static_cast<int>(exchange.group.size());
+  std::vector<RoundStep> steps;
+  for (int round = 0; round < n - 1; ++round) {
+    const auto to = static_cast<size_t>((exchange.me + round + 1) % n),
+               from = static_cast<size_t>((exchange.me + n - round - 1) % n);
+    const int64_t out = exchange.send[to] * exchange.bytes_per_element,
+                  in = exchange.receive[from] * exchange.bytes_per_element;
+    if (out > 0) steps.push_back({round, exchange.group[to], out, true});
+    if (in > 0) steps.push_back({round, exchange.group[from], in, false});
+  }
+  return steps;
+}
+
+// The ledger's wait begins before the inner one, so that a device that is held up there holds
+// nobody back; and ends after it.
+class EmulatedTransport::EmulatedPending final : public Pending {
+ public:
+  EmulatedPending(EmulatedTransport& transport,
+                  std::unique_ptr<Pending> inner,
+                  int device,
+                  int exchange)
+      : transport_(transport), inner_(std::move(inner)), device_(device), exchange_(exchange) {}
+  EmulatedPending(const EmulatedPending&) = delete;
+  EmulatedPending& operator=(const EmulatedPending&) = delete;
+  ~EmulatedPending() override {
+    if (exchange_ < 0) return;
+    try {
+      transport_.ledger_.release(exchange_);
+    } catch (const Error&) {  // the ledger is broken: whoever waits next says so
+    }
+  }
+
+  std::vector<Buffer> wait() override {
+    Ledger& ledger = transport_.ledger_;
+    if (transport_.delay_) transport_.delay_();
+    ledger.begin_wait(device_, exchange_);
+    std::vector<Buffer> outputs;
+    try {
+      outputs = inner_->wait();
+      if (transport_.delay_) transport_.delay_();
+      const FlowEngine::Times times = ledger.finish_wait(device_, exchange_);
+      exchange_ = -1;
+      times_ = {times.start, times.end};
+    } catch (...) {
+      ledger.leave(device_);  // it is over for this device
+      throw;
+    }
+    ledger.keep_pace(device_);
+    return outputs;
+  }
+
+  std::optional<std::pair<Nanoseconds, Nanoseconds>> times() override { return times_; }
+
+ private:
+  EmulatedTransport& transport_;
+  std::unique_ptr<Pending> inner_;
+  int device_, exchange_;
+  std::optional<std::pair<Nanoseconds, Nanoseconds>> times_;
+};
+
+EmulatedTransport::EmulatedTransport(Transport& inner, Ledger& ledger, HostDelay delay)
+    : inner_(inner), ledger_(ledger), delay_(std::move(delay)) {}
+EmulatedTransport::~EmulatedTransport() = default;
+
+// All members of a group find the same plan, because it depends on what they all know.
+const EmulatedTransport::Plan& EmulatedTransport::plan(const Exchange& exchange) {
+  const Collective collective = collective_of(exchange);
+  const std::scoped_lock lock(mutex_);
+  auto [place, is_new] = plans_.try_emplace({exchange.kind, exchange.group, collective.lengths});
+  if (!is_new) return place->second;
+  Plan& plan = place->second;
+  plan.resize(exchange.group.size());
+  for (const Message& message : cheapest(collective, ledger_.topology()).messages) {
+    const auto from = static_cast<size_t>(message.from), to = static_cast<size_t>(message.to);
+    plan[from].push_back({message.round, exchange.group[to], message.bytes, true});
+    plan[to].push_back({message.round, exchange.group[from], message.bytes, false});
+  }
+  return plan;
+}
+
+std::unique_ptr<Pending> EmulatedTransport::post(Exchange exchange) {
+  if (delay_) delay_();
+  const int device = exchange.group[static_cast<size_t>(exchange.me)];
+  ExchangeKey key{group_number(exchange.group), 0};
+  {
+    const std::scoped_lock lock(mutex_);
+    key.number = next_[{exchange.group, exchange.me}]++;
+  }
+  const int members = static_cast<int>(exchange.group.size());
+  const int booked =
+      exchange.kind == CommunicationKind::kAllToAll
+          ? ledger_.post(device, key, members, all_to_all_steps(exchange), exchange.name)
+          : ledger_.post(device,
+                         key,
+                         members,
+                         plan(exchange)[static_cast<size_t>(exchange.me)],
+                         exchange.name);
+  try {
+    return std::make_unique<EmulatedPending>(
+        *this, inner_.post(std::move(exchange)), device, booked);
+  } catch (...) {
+    ledger_.release(booked);
+    throw;
+  }
+}
+
+void EmulatedTransport::abort(const std::string& cause) {
+  ledger_.abort(cause);
+  inner_.abort(cause);
+}
+
+}  // namespace medley
