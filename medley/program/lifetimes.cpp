@@ -58,6 +58,7 @@ class FunctionMaker {
 
   // Whether a value is not needed any more once this function has used it for the last time.
   bool may_die(Phase phase, bool last, ValueId value) const {
+    if (keep_.contains(value)) return false;
     switch (stage_.lifetimes[static_cast<size_t>(value)]) {
       case Lifetime::kRun:
         return false;
@@ -65,7 +66,6 @@ class FunctionMaker {
         return !(phase < Phase::kForward && used_in(Phase::kForward, value)) &&
                !(phase < Phase::kBackward && used_in(Phase::kBackward, value));
       case Lifetime::kStep:
-        if (keep_.contains(value)) return false;
         if (phase == Phase::kUpdate) return true;
         return last && phase == Phase::kBackward && !used_in(Phase::kUpdate, value);
     }

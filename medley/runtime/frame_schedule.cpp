@@ -21,7 +21,6 @@ class Contents {
   }
   void run(const Function& function) {
     for (const Step& step : function.steps) std::visit(*this, step);
-    for (const Assign& assign : function.assigns) values_.erase(assign.from);
   }
   void operator()(const Segment& segment) {
     for (size_t i = 0; i < segment.ops.size(); ++i) {

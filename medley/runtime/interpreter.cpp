@@ -268,9 +268,6 @@ void Interpreter::assign(const PreparedFunction& function, Frames frames) {
     buffers.push_back(executor_.read(stage_, frames, each.from));
     if (!buffers.back()) throw Error(Blame::kUs, fmt::format("new value %{} is empty", each.from));
   }
-  for (const Assign& each : *function.assigns)
-    if (stage_.lifetimes[static_cast<size_t>(each.from)] == Lifetime::kMicrobatch)
-      executor_.write(stage_, frames, each.from, nullptr);
   for (size_t i = 0; i < buffers.size(); ++i)
     executor_.write(stage_, frames, (*function.assigns)[i].to, std::move(buffers[i]));
 }
