@@ -1,0 +1,21 @@
+#pragma once
+
+// The store over c10d's TCP store.
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "medley/runtime/store.h"
+
+namespace medley {
+
+// Connects to the TCP store at host:port, or serves it first (port 0: a free one). All keys get the
+// prefix. Throws Error(kEnvironment) if nobody answers in time.
+std::unique_ptr<Store> make_c10d_store(const std::string& host,
+                                       int port,
+                                       bool serve,
+                                       const std::string& prefix,
+                                       std::chrono::milliseconds timeout);
+
+}  // namespace medley

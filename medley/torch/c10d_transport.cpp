@@ -1,0 +1,304 @@
+#include "medley/torch/c10d_transport.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+
+#include <algorithm>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <set>
+
+#include "medley/base/error.h"
+#include "medley/torch/combine.h"
+#include "medley/torch/tensor_buffer.h"
+
+namespace medley {
+namespace {
+
+// PyTorch 2.13 has new names for _allgather_base and alltoall_base, which 2.11 does not know.
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+using Lengths = std::vector<int64_t>;
+
+constexpr std::chrono::milliseconds kSlice{20};  // how late a wait notices abort()
+
+int64_t total(const Lengths& lengths) {
+  return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+}
+
+std::string text(const Exchange& exchange) {
+  return fmt::format("device {}: {} over devices [{}]",
+                     exchange.group.at(static_cast<size_t>(exchange.me)),
+                     exchange.name,
+                     fmt::join(exchange.group, ", "));
+}
+
+// The first cause that a transport was aborted for.
+class Abort {
+ public:
+  void set(const std::string& cause) {
+    const std::scoped_lock lock(mutex_);
+    if (!cause_) cause_ = cause;
+  }
+  std::optional<std::string> cause() const {
+    const std::scoped_lock lock(mutex_);
+    return cause_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::optional<std::string> cause_;
+};
+
+// Which member of the exchange has which rank in the process group, whose ranks are sorted.
+std::vector<size_t> members_by_rank(const std::vector<int>& devices) {
+  std::vector<size_t> order(devices.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(
+      order.begin(), order.end(), [&](size_t a, size_t b) { return devices[a] < devices[b]; });
+  return order;
+}
+
+Lengths reorder(const Lengths& lengths, const std::vector<size_t>& order) {
+  Lengths result;
+  for (size_t i : order) result.push_back(lengths[i]);
+  return result;
+}
+
+std::vector<size_t> inverse(const std::vector<size_t>& order) {
+  std::vector<size_t> result(order.size());
+  for (size_t i = 0; i < order.size(); ++i) result[order[i]] = i;
+  return result;
+}
+
+// Cuts a flat tensor into pieces of these lengths and puts them into this order.
+at::Tensor reorder_pieces(const at::Tensor& flat,
+                          const Lengths& lengths,
+                          const std::vector<size_t>& order) {
+  if (std::is_sorted(order.begin(), order.end())) return flat;
+  const Tensors pieces = flat.split_with_sizes(lengths);
+  Tensors result;
+  for (size_t i : order) result.push_back(pieces[i]);
+  return at::cat(result);
+}
+
+// One collective under way and what turns its output into that of the exchange.
+class C10dPending final : public Pending {
+ public:
+  C10dPending(Exchange exchange,
+              std::shared_ptr<const Abort> abort,
+              std::chrono::milliseconds timeout)
+      : exchange_(std::move(exchange)), abort_(std::move(abort)), timeout_(timeout) {}
+
+  void start(c10d::ProcessGroup& group) {
+    for (const Buffer& buffer : exchange_.inputs) inputs_.push_back(to_tensor(buffer));
+    exchange_.inputs.clear();  // not another reference to what may be overwritten
+    MEDLEY_CHECK(!inputs_.empty());
+    if (exchange_.kind == CommunicationKind::kAllReduce) return start_all_reduce(group);
+    MEDLEY_CHECK(inputs_.size() == 1);
+    order_ = members_by_rank(exchange_.group);
+    const Lengths& sent = exchange_.send;
+    const auto me = static_cast<size_t>(exchange_.me);
+    switch (exchange_.kind) {
+      case CommunicationKind::kAllGather:
+        return start_all_gather(group);
+      case CommunicationKind::kReduceScatter:
+        return start_all_to_all(group, sent, Lengths(sent.size(), sent.at(me)));
+      default:
+        return start_all_to_all(group, sent, exchange_.receive);
+    }
+  }
+
+  std::vector<Buffer> wait() override {
+    const at::NoGradGuard no_grad;
+    if (work_) finish_work();
+    if (auto cause = abort_->cause()) throw Error(Blame::kEnvironment, "aborted: " + *cause);
+    return exchange_.kind == CommunicationKind::kAllReduce ? split_bucket() : one_output();
+  }
+
+ private:
+  void start_all_reduce(c10d::ProcessGroup& group) {
+    for (const at::Tensor& tensor : inputs_) shapes_.push_back(tensor.sizes().vec());
+    if (inputs_.size() == 1) {
+      at::Tensor& only = inputs_[0];
+      output_ =
+          is_unique(only) && only.is_contiguous() ? only : only.clone(at::MemoryFormat::Contiguous);
+    } else {
+      Tensors flat;
+      for (const at::Tensor& tensor : inputs_) flat.push_back(tensor.reshape({-1}));
+      output_ = at::cat(flat);
+    }
+    inputs_.clear();
+    if (output_.numel() == 0) return;
+    std::vector<at::Tensor> one{output_.view({-1})};
+    c10d::AllreduceOptions options;
+    options.reduceOp = exchange_.reduce == Reduce::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+    work_ = group.allreduce(one, options);
+  }
+
+  void start_all_gather(c10d::ProcessGroup& group) {
+    const Lengths& lengths = exchange_.receive;
+    const auto me = static_cast<size_t>(exchange_.me);
+    MEDLEY_CHECK_EQ(inputs_[0].numel(), lengths.at(me));
+    if (total(lengths) == 0) {
+      output_ = inputs_[0].reshape({-1});
+      return;
+    }
+    const bool equal = std::all_of(
+        lengths.begin(), lengths.end(), [&](int64_t each) { return each == lengths[0]; });
+    const at::Tensor chunk = inputs_[0].reshape({-1});
+    if (!equal) {
+      inputs_[0] = at::cat(Tensors(lengths.size(), chunk));
+      return start_all_to_all(group, Lengths(lengths.size(), lengths[me]), lengths);
+    }
+    inputs_[0] = chunk.contiguous();
+    received_ = lengths;
+    output_ = at::empty({total(lengths)}, chunk.options());
+    work_ = group._allgather_base(output_, inputs_[0]);
+  }
+
+  void start_all_to_all(c10d::ProcessGroup& group, const Lengths& send, const Lengths& receive) {
+    MEDLEY_CHECK_EQ(inputs_[0].numel(), total(send));
+    inputs_[0] = reorder_pieces(inputs_[0].reshape({-1}), send, order_).contiguous();
+    received_ = reorder(receive, order_);
+    output_ = at::empty({total(receive)}, inputs_[0].options());
+    Lengths out = received_, in = reorder(send, order_);
+    work_ = group.alltoall_base(output_, inputs_[0], out, in);
+  }
+
+  // A wait of Gloo is cut into slices, so that abort() ends it. NCCL only makes the stream wait and
+  // has a watchdog of its own.
+  void finish_work() {
+    try {
+      if (!output_.is_cpu()) {
+        work_->wait();
+      } else {
+        const auto end = std::chrono::steady_clock::now() + timeout_;
+        while (!finished_within_slice()) {
+          if (auto cause = abort_->cause()) throw Error(Blame::kEnvironment, "aborted: " + *cause);
+          if (std::chrono::steady_clock::now() > end)
+            throw Error(
+                Blame::kEnvironment,
+                fmt::format("{}: not done within {} ms", text(exchange_), timeout_.count()));
+        }
+      }
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& cause) {
+      if (auto first = abort_->cause()) throw Error(Blame::kEnvironment, "aborted: " + *first);
+      throw Error(Blame::kEnvironment, fmt::format("{}: {}", text(exchange_), cause.what()));
+    }
+    work_.reset();
+    inputs_.clear();
+  }
+
+  bool finished_within_slice() {
+    try {
+      return work_->wait(kSlice);
+    } catch (const std::exception&) {
+      if (work_->isCompleted()) throw;
+      return false;
+    }
+  }
+
+  std::vector<Buffer> split_bucket() {
+    std::vector<Buffer> outputs;
+    int64_t offset = 0;
+    for (const auto& shape : shapes_) {
+      int64_t count = 1;
+      for (int64_t size : shape) count *= size;
+      outputs.push_back(to_buffer(
+          shapes_.size() == 1 ? std::move(output_) : output_.narrow(0, offset, count).view(shape)));
+      offset += count;
+    }
+    output_.reset();
+    return outputs;
+  }
+
+  std::vector<Buffer> one_output() {
+    at::Tensor result = std::move(output_);
+    if (!received_.empty()) result = reorder_pieces(result, received_, inverse(order_));
+    if (exchange_.kind == CommunicationKind::kReduceScatter) {
+      const auto members = static_cast<int64_t>(exchange_.group.size());
+      result = reduce_in_order(result.view({members, -1}).unbind(0), exchange_.reduce);
+    }
+    return {to_buffer(std::move(result))};
+  }
+
+  Exchange exchange_;
+  std::shared_ptr<const Abort> abort_;
+  std::chrono::milliseconds timeout_;
+  std::vector<size_t> order_;  // members by rank
+  Lengths received_;           // of the pieces of the output, by rank
+  std::vector<std::vector<int64_t>> shapes_;
+  Tensors inputs_;  // held until done
+  at::Tensor output_;
+  c10::intrusive_ptr<c10d::Work> work_;
+};
+
+class C10dTransport final : public Transport {
+ public:
+  C10dTransport(std::map<std::vector<int>, std::string> names, std::chrono::milliseconds timeout)
+      : names_(std::move(names)), timeout_(timeout) {}
+
+  std::unique_ptr<Pending> post(Exchange exchange) override {
+    const at::NoGradGuard no_grad;
+    if (auto cause = abort_->cause()) throw Error(Blame::kEnvironment, "aborted: " + *cause);
+    const std::string where = text(exchange);
+    Group group = find(exchange.group);
+    auto pending = std::make_unique<C10dPending>(std::move(exchange), abort_, timeout_);
+    try {
+      pending->start(*group);
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& cause) {
+      throw Error(Blame::kEnvironment, fmt::format("{}: {}", where, cause.what()));
+    }
+    return pending;
+  }
+
+  void abort(const std::string& cause) override {
+    abort_->set(cause);
+    const std::scoped_lock lock(mutex_);
+    for (const auto& [devices, group] : groups_) {
+      try {
+        group->abort();
+      } catch (const std::exception&) {
+        // Not every backend can; the waits end anyway.
+      }
+    }
+  }
+
+ private:
+  Group find(std::vector<int> devices) {
+    std::sort(devices.begin(), devices.end());
+    const std::scoped_lock lock(mutex_);
+    if (auto found = groups_.find(devices); found != groups_.end()) return found->second;
+    const auto name = names_.find(devices);
+    if (name == names_.end())
+      throw Error(Blame::kUs,
+                  fmt::format("no process group for devices [{}]", fmt::join(devices, ", ")));
+    return groups_[devices] = c10d::resolve_process_group(name->second);
+  }
+
+  std::map<std::vector<int>, std::string> names_;
+  std::chrono::milliseconds timeout_;
+  std::shared_ptr<Abort> abort_ = std::make_shared<Abort>();
+  std::mutex mutex_;  // of groups_
+  std::map<std::vector<int>, Group> groups_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_c10d_transport(std::map<std::vector<int>, std::string> groups,
+                                               std::chrono::milliseconds timeout) {
+  return std::make_unique<C10dTransport>(std::move(groups), timeout);
+}
+
+}  // namespace medley

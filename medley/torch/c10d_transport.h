@@ -1,0 +1,28 @@
+#pragma once
+
+// The transport over process groups of torch.distributed, which are made in Python and found by
+// name. Gloo and NCCL alike. Knows no program.
+//
+//   all-reduce       of several tensors: one flat bucket
+//   all-gather       of equal chunks: the collective of that name; else an all-to-all in which
+//   everybody sends its chunk to all reduce-scatter   an all-to-all, and a sum in the order of the
+//   devices here: the same bits on any backend
+//
+// Sums of an all-reduce are in the type of the tensors and in the order of the backend.
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "medley/runtime/transport.h"
+
+namespace medley {
+
+// `groups`: the c10d name of the process group of every set of devices, sorted; its ranks are in
+// this order. `timeout`: of every wait.
+std::unique_ptr<Transport> make_c10d_transport(std::map<std::vector<int>, std::string> groups,
+                                               std::chrono::milliseconds timeout);
+
+}  // namespace medley

@@ -1,0 +1,13 @@
+#pragma once
+
+// What a set of devices is called in an epoch. Knows nothing of process groups.
+
+#include <string>
+#include <vector>
+
+namespace medley {
+
+// Returns "medley/<epoch>/0,2,3" for the devices in any order.
+std::string group_name(std::vector<int> devices, int epoch);
+
+}  // namespace medley
