@@ -13,6 +13,16 @@
 
 namespace medley {
 
+namespace {
+
+// Not an exception: each thread throws one of its own.
+struct Fault {
+  Blame blame;
+  std::string what;
+};
+
+}  // namespace
+
 struct DeviceThreads::State {
   std::vector<std::string> names;
   std::function<void(const std::string&)> abort;
@@ -23,7 +33,7 @@ struct DeviceThreads::State {
   std::function<void(int)> body;
   int64_t round = 0;
   std::vector<int64_t> finished;  // [thread]: last round that it has finished
-  std::optional<Error> first;
+  std::optional<Fault> first;
   bool stop = false;
   std::vector<std::thread> threads;
 
@@ -73,7 +83,7 @@ void DeviceThreads::State::fail(int device, Blame blame, const std::string& what
   {
     const std::scoped_lock lock(mutex);
     if (first) return;
-    first = Error(blame, cause);
+    first = Fault{blame, cause};
     changed.notify_all();
   }
   abort(cause);
@@ -116,10 +126,10 @@ void DeviceThreads::run(std::function<void(int)> body) {
   state_->changed.wait_for(lock, state_->patience, [this] { return state_->all_finished(); });
   if (state_->all_finished()) state_->body = nullptr;
   if (!state_->first) return;
-  if (state_->all_finished()) throw Error(*state_->first);
-  throw Error(state_->first->blame(),
+  if (state_->all_finished()) throw Error(state_->first->blame, state_->first->what);
+  throw Error(state_->first->blame,
               fmt::format("{}; not ended {} ms later: {}",
-                          state_->first->what(),
+                          state_->first->what,
                           state_->patience.count(),
                           fmt::join(state_->unfinished(), ", ")));
 }

@@ -9,6 +9,15 @@
 #include "medley/runtime/exchange.h"
 
 namespace medley {
+namespace {
+
+// Not an exception: each thread throws one of its own.
+struct Fault {
+  Blame blame;
+  std::string what;
+};
+
+}  // namespace
 
 // One exchange of all devices of a group. Guarded by State::mutex, but while `combining` only the
 // last device touches the exchanges.
@@ -18,7 +27,7 @@ struct InProcessTransport::Meeting {
   std::condition_variable changed;
   size_t num_arrived = 0;
   bool done = false;
-  std::optional<Error> error;
+  std::optional<Fault> error;
   Nanoseconds start, end;  // of the combination
 };
 
@@ -57,7 +66,7 @@ class InProcessTransport::Guest final : public Pending {
       return meeting_->done || meeting_->error || state_->aborted;
     });
     if (state_->aborted) throw Error(Blame::kEnvironment, "aborted: " + *state_->aborted);
-    if (meeting_->error) throw Error(*meeting_->error);
+    if (meeting_->error) throw Error(meeting_->error->blame, meeting_->error->what);
     if (!in_time) throw Error(Blame::kEnvironment, missing_text());
     return std::move(meeting_->outputs[me_]);
   }
@@ -104,13 +113,13 @@ void InProcessTransport::State::combine(Meeting& meeting) {
 }
 
 void InProcessTransport::State::finish(const Key& key, Meeting& meeting) {
-  std::optional<Error> error;
+  std::optional<Fault> error;
   try {
     combine(meeting);
   } catch (const Error& cause) {
-    error = cause;
+    error = Fault{cause.blame(), cause.what()};
   } catch (const std::exception& cause) {
-    error = Error(Blame::kUs, cause.what());
+    error = Fault{Blame::kUs, cause.what()};
   }
   const std::scoped_lock lock(mutex);
   meeting.error = error;
@@ -141,11 +150,11 @@ std::unique_ptr<Pending> InProcessTransport::post(Exchange exchange) {
   for (const std::optional<Exchange>& other : meeting->exchanges) {
     if (!other || meeting->error) continue;
     if (auto different = disagreement(*other, exchange)) {
-      meeting->error = Error(Blame::kUs,
+      meeting->error = Fault{Blame::kUs,
                              fmt::format("exchange {} of devices [{}]: {}",
                                          number,
                                          fmt::join(exchange.group, ", "),
-                                         *different));
+                                         *different)};
       meeting->changed.notify_all();
     }
   }
