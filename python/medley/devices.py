@@ -1,31 +1,51 @@
-"""Which accelerator of this machine stands for which device of the plan."""
+"""Where the devices of a plan are: threads or processes, CPU or GPU, real or emulated."""
 
 from __future__ import annotations
 
+import itertools
+import platform
 from typing import Any
 
 import torch
 
+from medley import _runtime, job
 from medley.cluster import Cluster
-from medley.job import Job
 from medley.plan import Plan
 
+_epochs = itertools.count()  # one for every run of this process, alike in all processes
 
-def options(plan: Plan, cluster: Cluster, job: Job | None) -> dict[str, Any]:
+
+def options(plan: Plan, cluster: Cluster, this: job.Job | None) -> dict[str, Any]:
     """Returns the options of `_runtime.Run` that say where the devices of this process are.
 
     Raises ValueError if the job has another number of processes than the plan has devices.
     """
     names = plan.devices
     kinds = {cluster.kind(cluster.find(name)).name for name in names}
-    if job is None:
-        return {"torch_devices": _torch_devices(kinds, range(len(names)))}
-    if job.size != len(names):
+    emulation = job.emulation()
+    if emulation:
+        kinds = {"CPU"}
+    if this is None:
+        ledger = {"ledger": ""} if emulation else {}
+        return {
+            "torch_devices": _torch_devices(kinds, range(len(names))),
+            "emulation": emulation | ledger,
+        }
+    if this.size != len(names):
         raise ValueError(
-            f"world size: found {job.size} processes, expected {len(names)}: one for each device "
+            f"world size: found {this.size} processes, expected {len(names)}: one for each device "
             f"of the plan ({', '.join(names)})"
         )
-    return {"own": [job.rank], "torch_devices": _torch_devices(kinds, [job.local_rank])}
+    torch_devices = _torch_devices(kinds, [this.local_rank])
+    epoch = next(_epochs)
+    return {
+        "own": [this.rank],
+        "torch_devices": torch_devices,
+        "groups": _groups(plan, cluster, epoch, "gloo" if torch_devices == ["cpu"] else "nccl"),
+        "membership": {**job.store_address(), "epoch": epoch},
+        "versions": f"torch {torch.__version__}, {platform.machine()}",
+        "emulation": emulation,
+    }
 
 
 def _torch_devices(kinds: set[str], numbers: Any) -> list[str]:
@@ -34,3 +54,20 @@ def _torch_devices(kinds: set[str], numbers: Any) -> list[str]:
     if count == 0 or kinds == {"CPU"}:
         return ["cpu"]
     return [f"cuda:{number % count}" for number in numbers]
+
+
+def _groups(plan: Plan, cluster: Cluster, epoch: int, backend: str) -> dict[tuple[int, ...], str]:
+    """Makes a process group for every set of devices that the plan's mesh communicates over."""
+    shape = plan.mesh_shape
+    ranks = torch.arange(len(plan.devices)).reshape(shape)
+    numbers = [cluster.find(name) for name in plan.devices]
+    wanted: dict[tuple[int, ...], list[int]] = {}
+    for axis in range(len(shape)):
+        for line in ranks.movedim(axis, -1).reshape(-1, shape[axis]).tolist():
+            by_device = sorted(line, key=lambda rank: numbers[rank])
+            wanted[tuple(numbers[rank] for rank in by_device)] = by_device
+    made = job.make_groups(
+        {_runtime.group_name(list(key), epoch): wanted[key] for key in sorted(wanted)}, backend
+    )
+    named = {_runtime.group_name(list(key), epoch): key for key in wanted}
+    return {named[name]: group for name, group in made.items()}

@@ -5,12 +5,18 @@ The only place that reads the environment. Everything else asks `current()`.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import dataclasses
 import functools
+import json
 import os
 import socket
-from collections.abc import Callable
-from typing import Any
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -42,6 +48,47 @@ def current() -> Job | None:
 def launched_plan() -> str | None:
     """Returns the file of the plan that `medley launch` was given."""
     return os.environ.get("MEDLEY_PLAN")
+
+
+def emulation() -> dict[str, Any]:
+    """Returns the settings of the emulation that `medley launch --emulate` or `emulated()` has set
+    up; nothing on real devices."""
+    text = os.environ.get("MEDLEY_EMULATION")
+    return dict(json.loads(text)) if text else {}
+
+
+@contextlib.contextmanager
+def emulated(**settings: Any) -> Iterator[None]:
+    """Inside the block, trainers take times, links and memory from the plan's cluster.
+
+    Settings: truth_seed, truth_spread, pace, delay_seed, ledger (see runtime_devices.h).
+    """
+    with environment({"MEDLEY_EMULATION": json.dumps({"truth_seed": 0, **settings})}):
+        yield
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables inside the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def store_address() -> dict[str, Any]:
+    """Returns where the store is through which the processes have met, and our part of its keys."""
+    return {
+        "host": os.environ.get("MASTER_ADDR", "127.0.0.1"),
+        "port": _number("MASTER_PORT"),
+        "prefix": f"medley/{_number('TORCHELASTIC_RESTART_COUNT', 0)}/",
+    }
 
 
 def _number(name: str, default: int | None = None) -> int:
@@ -106,6 +153,7 @@ def _join(job: Job) -> None:
     if not dist.is_initialized():
         _choose_interface(job.master)
         dist.init_process_group("gloo")
+    _install_hook()
 
 
 def join() -> Job | None:
@@ -117,13 +165,15 @@ def join() -> Job | None:
 
 
 def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str, str]:
-    """Makes one process group per set of ranks; returns the names under which c10d knows them.
+    """Makes one process group per list of ranks; returns the names under which c10d knows those of
+    this process.
 
-    Every process makes all of them in the same order, also those that it is not in.
+    Every process makes all of them, in the same order.
     """
     names: dict[str, str] = {}
     for name, ranks in groups.items():
-        group = dist.new_group(ranks, backend=backend, group_desc=name)
+        order = {} if ranks == sorted(ranks) else {"sort_ranks": False}
+        group = dist.new_group(ranks, backend=backend, group_desc=name, **order)
         if dist.get_rank() in ranks:
             names[name] = group.group_name
     return names
@@ -163,3 +213,66 @@ def barrier() -> None:
     """Waits for all processes of the job."""
     if join() is not None:
         dist.barrier()
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+class Member(Protocol):
+    """What runs in this process and has to tell the others how it ends."""
+
+    def fail(self, cause: str) -> str:
+        """Tells them; returns the first cause of the run, which may be another's."""
+
+    def finish(self) -> None:
+        """Tells them that there is nothing more to do."""
+
+
+_members: list[weakref.ref[Member]] = []
+
+
+def watch_end(member: Member) -> None:
+    """From now on an error that nobody catches, or the end of the script, is told the others."""
+    _members.append(weakref.ref(member))
+
+
+def _living() -> list[Member]:
+    return [member for member in (reference() for reference in _members) if member is not None]
+
+
+def _finish() -> None:
+    for member in _living():
+        member.finish()
+
+
+def _install_hook() -> None:
+    """An error of ours that nobody catches is printed as one sentence, without a traceback, and
+    gives the exit code of the command line: 2 for the caller's mistakes, 3 for the world's."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        sys.stdout.flush()
+        interrupted = isinstance(error, KeyboardInterrupt)
+        cause = "interrupted" if interrupted else f"{kind.__name__}: {error}"
+        for member in _living():
+            member.fail(cause)
+        if interrupted:
+            _leave("interrupted", 130)
+        if isinstance(error, (ValueError, OSError)) and _is_ours(trace):
+            _leave(str(error), 2 if isinstance(error, ValueError) else 3)
+        before(kind, error, trace)
+
+    sys.excepthook = hook
+    atexit.register(_finish)
+
+
+def _is_ours(trace: TracebackType | None) -> bool:
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    folder = os.path.dirname(__file__)
+    return trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == folder
+
+
+def _leave(sentence: str, code: int) -> None:
+    print(f"medley: {sentence}", file=sys.stderr, flush=True)
+    os._exit(code)

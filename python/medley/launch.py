@@ -19,6 +19,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
+from medley import job
+
 # After the first failure: how long the others may take to say why and leave, and then to clean up.
 GRACE_SECONDS = 5.0
 TERMINATE_SECONDS = 2.0
@@ -195,21 +197,6 @@ def _environment(rank: int, size: int, port: int) -> dict[str, str]:
     }
 
 
-@contextlib.contextmanager
-def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables inside the block."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
 def free_port() -> int:
     """Returns a port of the loopback that nobody listens on."""
     with socket.socket() as probe:
@@ -220,7 +207,7 @@ def free_port() -> int:
 def supervise(command: Sequence[str], names: Sequence[str], values: Mapping[str, str]) -> int:
     """Runs `command` once per device, with `values` in its environment; returns the exit code."""
     port = free_port()
-    with environment(values):
+    with job.environment(values):
         supervisor = Supervisor(command, names, port)
         from torch.distributed import TCPStore  # while the processes import it too
 

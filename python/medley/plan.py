@@ -71,6 +71,11 @@ class Plan:
         """Names of the devices, in the order of the ranks."""
         return [str(name) for name in self._stage()["mesh"]["devices"]]
 
+    @property
+    def mesh_shape(self) -> list[int]:
+        """Sizes of the axes of the mesh."""
+        return [int(size) for size in self._stage()["mesh"]["shape"]]
+
     def rows_of(self, rank: int) -> list[int]:
         """Returns the rows of the global batch that a device computes, by micro-batch."""
         by_rows = all(text == "S(0, rows)" for text in self._stage().get("batch", {}).values())

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +95,8 @@ class Trainer:
             (kind, name): (_DTYPES[dtype], shape)
             for kind, name, dtype, shape in self._graph.core.inputs
         }
+        if self._job is not None:
+            job.watch_end(self)
         self._load(_tensors_of(model))
 
     # --- training ---
@@ -107,8 +108,7 @@ class Trainer:
         """
         tensors = _named(batch)
         rate = self.optimizer.learning_rate(self.steps)
-        with self._failures():
-            result = self._run.step(self._own(tensors), rate, self.steps)
+        result = self._run.step(self._own(tensors), rate, self.steps)
         seconds = max(result.nanoseconds) * 1e-9
         shares = {
             name: waiting / max(1, whole)
@@ -150,9 +150,15 @@ class Trainer:
                 return float(self.plan.global_batch * int(sizes[1]))
         return float(self.plan.global_batch)
 
-    @contextlib.contextmanager
-    def _failures(self) -> Iterator[None]:
-        yield
+    # --- other processes ---
+
+    def fail(self, cause: str) -> str:
+        """Ends the run on all devices; returns its first cause, which may be another's."""
+        return str(self._run.fail(cause))
+
+    def finish(self) -> None:
+        """Tells the other devices that this one has nothing more to do."""
+        self._run.finish()
 
     # --- whole tensors ---
 

@@ -1,45 +1,152 @@
 #include "runtime_devices.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <random>
+#include <thread>
+
 #include "medley/base/error.h"
+#include "medley/emulation/emulated_clock.h"
+#include "medley/emulation/emulated_executor.h"
+#include "medley/emulation/emulated_transport.h"
+#include "medley/network/topology.h"
 #include "medley/runtime/in_process_transport.h"
 #include "medley/torch/aten_executor.h"
+#include "medley/torch/c10d_transport.h"
 
 namespace medley {
+namespace {
+
+// Sleeps for a random time now and then, as a busy host makes one.
+HostDelay random_delay(int64_t seed) {
+  if (seed == 0) return {};
+  auto calls = std::make_shared<std::atomic<uint64_t>>(0);
+  return [seed, calls] {
+    std::mt19937_64 random(static_cast<uint64_t>(seed) * 1000003 + (*calls)++);
+    if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 1000));
+  };
+}
+
+}  // namespace
+
+// What emulation puts around the real things, kept in the order in which it may go away.
+class Devices::EmulatedCluster {
+ public:
+  EmulatedCluster(const Cluster& cluster, const Emulation& emulation)
+      : topology_(cluster), options_(emulation), delay_(random_delay(emulation.delay_seed)) {
+    LedgerOptions settings;
+    settings.pace = emulation.pace;
+    ledger_ = emulation.ledger.empty() ? Ledger::create(topology_, settings)
+                                       : Ledger::open(topology_, emulation.ledger, settings);
+  }
+  ~EmulatedCluster() {
+    for (int device : joined_) ledger_->leave(device);
+  }
+
+  void join(int device) {
+    ledger_->join(device);
+    joined_.push_back(device);
+  }
+  std::unique_ptr<Transport> around(std::unique_ptr<Transport> inner) {
+    inner_transport_ = std::move(inner);
+    return std::make_unique<EmulatedTransport>(*inner_transport_, *ledger_, delay_);
+  }
+  std::unique_ptr<Executor> around(std::unique_ptr<Executor> inner, int device) {
+    inner_executors_.push_back(std::move(inner));
+    const HiddenTruth truth{options_.truth_seed, options_.truth_spread};
+    return std::make_unique<EmulatedExecutor>(
+        *inner_executors_.back(), *ledger_, device, EmulatedExecutorOptions{truth, delay_});
+  }
+  std::unique_ptr<Clock> clock(int device) {
+    return std::make_unique<EmulatedClock>(*ledger_, device);
+  }
+  void abort(const std::string& cause) { ledger_->abort(cause); }
+
+ private:
+  Topology topology_;
+  Emulation options_;
+  HostDelay delay_;
+  std::unique_ptr<Ledger> ledger_;
+  std::vector<int> joined_;
+  std::unique_ptr<Transport> inner_transport_;
+  std::vector<std::unique_ptr<Executor>> inner_executors_;
+};
 
 Devices::Devices(const Program& program, const Cluster& cluster, const DeviceOptions& options)
-    : own_(options.own), one_each_(!options.own.empty()) {
-  const LoweredStage& stage = program.stages.at(0);
-  const int count = static_cast<int>(stage.devices.size());
-  for (int i = 0; options.own.empty() && i < count; ++i) own_.push_back(i);
+    : own_(options.own),
+      one_each_(!options.own.empty()),
+      steady_clock_(std::make_shared<SteadyClock>()) {
+  const std::vector<int>& used = program.stages.at(0).devices;
+  for (int i = 0; !one_each_ && i < static_cast<int>(used.size()); ++i) own_.push_back(i);
+  if (options.emulation) {
+    emulated_ = std::make_unique<EmulatedCluster>(cluster, *options.emulation);
+    // Nothing happens before every device has joined, and nobody else speaks for the unused ones.
+    for (int d = 0; own_.at(0) == 0 && d < static_cast<int>(cluster.devices.size()); ++d)
+      if (std::find(used.begin(), used.end(), d) == used.end()) emulated_->join(d);
+  }
   for (size_t i = 0; i < own_.size(); ++i) {
     const std::vector<std::string>& names = options.torch_devices;
     torch_devices_.emplace_back(names.empty() ? "cpu" : names[i % names.size()]);
     executors_.push_back(make_aten_executor(torch_devices_.back()));
   }
-  transports_.push_back(
-      std::make_unique<InProcessTransport>(*executors_.at(0), clock_, options.timeout));
-  for (size_t i = 0; i < own_.size(); ++i) {
-    const int device = stage.devices.at(static_cast<size_t>(own_[i]));
-    InterpreterOptions settings;
-    settings.device_name = cluster.devices.at(static_cast<size_t>(device)).name;
-    settings.trace = options.trace;
-    settings.keep_gradients = options.keep_gradients;
-    interpreters_.push_back(std::make_unique<Interpreter>(program,
-                                                          0,
-                                                          own_[i],
-                                                          *executors_[i],
-                                                          *transports_[i % transports_.size()],
-                                                          clock_,
-                                                          settings));
-  }
+  if (one_each_)
+    transport_ = make_c10d_transport(options.groups, options.timeout);
+  else
+    transport_ =
+        std::make_unique<InProcessTransport>(*executors_.at(0), *steady_clock_, options.timeout);
+  if (emulated_) transport_ = emulated_->around(std::move(transport_));
+  for (int i = 0; i < size(); ++i) add(program, cluster, i, options);
+  std::vector<std::string> names;
+  for (const auto& interpreter : interpreters_) names.push_back(interpreter->device_name());
+  threads_ =
+      std::make_unique<DeviceThreads>(names, [this](const std::string& cause) { abort(cause); });
 }
 
 Devices::~Devices() = default;
 
+void Devices::add(const Program& program,
+                  const Cluster& cluster,
+                  int i,
+                  const DeviceOptions& options) {
+  const int device = program.stages[0].devices.at(static_cast<size_t>(mesh_index(i)));
+  std::unique_ptr<Executor>& executor = executors_[static_cast<size_t>(i)];
+  if (emulated_) {
+    emulated_->join(device);
+    executor = emulated_->around(std::move(executor), device);
+    clocks_.push_back(emulated_->clock(device));
+  } else {
+    clocks_.push_back(std::make_unique<SteadyClock>());
+  }
+  InterpreterOptions settings;
+  settings.device_name = cluster.devices.at(static_cast<size_t>(device)).name;
+  settings.trace = options.trace;
+  settings.keep_gradients = options.keep_gradients;
+  interpreters_.push_back(std::make_unique<Interpreter>(
+      program, 0, mesh_index(i), *executor, *transport_, *clocks_.back(), settings));
+}
+
+std::vector<StepReport> Devices::run_step(const std::function<void()>& poll) {
+  // The devices of a process share its processors.
+  const int threads_each = std::max(1, at::get_num_threads() / size());
+  reports_.assign(static_cast<size_t>(size()), {});
+  std::future<void> done = std::async(std::launch::async, [&] {
+    threads_->run([this, threads_each](int i) {
+      if (at::get_num_threads() != threads_each) at::set_num_threads(threads_each);
+      reports_[static_cast<size_t>(i)] = interpreter(i).run_step();
+    });
+  });
+  while (done.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) poll();
+  done.get();
+  return reports_;
+}
+
 void Devices::abort(const std::string& cause) {
-  for (const std::unique_ptr<Transport>& transport : transports_) transport->abort(cause);
+  if (emulated_) emulated_->abort(cause);
+  transport_->abort(cause);
 }
 
 }  // namespace medley

@@ -42,8 +42,24 @@ Run::Run(const RunInput& input)
       program_(make_program(input)),
       stage_(&program_.stages.at(0)),
       devices_(std::make_unique<Devices>(program_, cluster_, device_options(input))),
-      workers_(std::make_unique<Workers>(devices_->size())) {
+      membership_(join(input)) {
   clear_state();
+}
+
+std::unique_ptr<Membership> Run::join(const RunInput& input) {
+  if (!input.membership) return nullptr;
+  const int device = stage_->devices.at(static_cast<size_t>(devices_->mesh_index(0)));
+  const NamedHashes hashes{{"graphs", program_.graph_hash},
+                           {"plans", program_.plan_hash},
+                           {"versions", input.versions},
+                           {"programs", hash(program_)}};
+  return std::make_unique<Membership>(
+      *input.membership,
+      device,
+      stage_->devices,
+      device_names(),
+      hashes,
+      [devices = devices_.get()](const std::string& cause) { devices->abort(cause); });
 }
 
 const Table& Run::table(size_t microbatch, int device) const {
@@ -179,6 +195,16 @@ void Run::set_scalars(double learning_rate, int64_t step) {
   }
 }
 
+std::string Run::fail(const Place& place, const std::string& cause) {
+  return membership_ ? membership_->fail(place.call, place.exchange, cause) : cause;
+}
+
+std::string Run::fail(const std::string& cause) { return fail(Place{}, cause); }
+
+void Run::finish() {
+  if (membership_) membership_->finish();
+}
+
 double Run::read_scalar(ValueId value) {
   if (value == kNone) return 0;
   const at::Tensor tensor = to_tensor(devices_->interpreter(0).read(value));
@@ -191,13 +217,13 @@ StepResult Run::step(const std::map<std::string, at::Tensor>& batch,
                      const std::function<bool()>& poll) {
   set_batch(batch);
   set_scalars(learning_rate, step);
-  reports_.assign(static_cast<size_t>(devices_->size()), {});
-  workers_->run(
-      [&](int i) { reports_[static_cast<size_t>(i)] = devices_->interpreter(i).run_step(); },
-      [&](const std::exception& error) { devices_->abort(error.what()); },
-      [&] {
-        if (poll()) devices_->abort("interrupted");
-      });
+  try {
+    reports_ = devices_->run_step([&] {
+      if (poll()) devices_->abort("interrupted");
+    });
+  } catch (const Error& error) {
+    throw Error(error.blame(), fail(devices_->interpreter(0).place(), error.what()));
+  }
   StepResult result;
   result.loss = read_scalar(stage_->loss);
   result.gradient_norm = read_scalar(stage_->gradient_norm);

@@ -16,8 +16,8 @@
 #include "medley/program/prepare.h"
 #include "medley/program/program.h"
 #include "runtime_devices.h"
+#include "runtime_membership.h"
 #include "runtime_shard.h"
-#include "runtime_workers.h"
 
 namespace medley {
 
@@ -28,6 +28,8 @@ struct RunInput {           // what a run is made from, as it comes from Python
   bool keep_gradients = false;
   int64_t seed = 0;
   DeviceOptions devices;
+  std::optional<MembershipOptions> membership;  // of a process of many
+  std::string versions;                         // of what has to be the same everywhere
 };
 
 struct StepResult {
@@ -66,7 +68,10 @@ class Run {
                   int64_t step,
                   const std::function<bool()>& poll);
 
-  void abort(const std::string& cause) { devices_->abort(cause); }
+  // For a process of many: this device has failed outside of a step, or has nothing more to do.
+  // Returns the first cause of the run, which may be another's.
+  std::string fail(const std::string& cause);
+  void finish();
   std::vector<std::string> device_names() const;  // of the mesh
   std::vector<MemoryUse> memory() const;          // of every device of the mesh
   const Program& program() const { return program_; }
@@ -81,6 +86,8 @@ class Run {
   const Table& table(size_t microbatch, int device) const;
   void write(const Placement& placement, const at::Tensor& whole);
   void clear_state();
+  std::unique_ptr<Membership> join(const RunInput& input);
+  std::string fail(const Place& place, const std::string& cause);
   void set_batch(const std::map<std::string, at::Tensor>& batch);
   void set_scalars(double learning_rate, int64_t step);
   double read_scalar(ValueId value);
@@ -91,7 +98,7 @@ class Run {
   const LoweredStage* stage_;
   std::unique_ptr<Devices> devices_;
   std::vector<StepReport> reports_;
-  std::unique_ptr<Workers> workers_;  // last: they use everything above
+  std::unique_ptr<Membership> membership_;
 };
 
 }  // namespace medley

@@ -51,6 +51,29 @@ medley::Optimizer read_optimizer(const nb::dict& entries) {
   return optimizer;
 }
 
+medley::Emulation read_emulation(const nb::dict& entries) {
+  medley::Emulation emulation;
+  Reader read(entries);
+  read("ledger", emulation.ledger);
+  read("truth_seed", emulation.truth_seed);
+  read("truth_spread", emulation.truth_spread);
+  read("pace", emulation.pace);
+  read("delay_seed", emulation.delay_seed);
+  read.finish("emulation");
+  return emulation;
+}
+
+medley::MembershipOptions read_membership(const nb::dict& entries) {
+  medley::MembershipOptions membership;
+  Reader read(entries);
+  read("host", membership.host);
+  read("port", membership.port);
+  read("prefix", membership.prefix);
+  read("epoch", membership.epoch);
+  read.finish("membership");
+  return membership;
+}
+
 void read_options(const nb::dict& entries, medley::RunInput& input) {
   Reader read(entries);
   int64_t timeout = input.devices.timeout.count();
@@ -58,9 +81,16 @@ void read_options(const nb::dict& entries, medley::RunInput& input) {
   read("keep_gradients", input.keep_gradients);
   read("own", input.devices.own);
   read("torch_devices", input.devices.torch_devices);
+  read("groups", input.devices.groups);
+  read("versions", input.versions);
   read("trace", input.devices.trace);
   read("timeout_ms", timeout);
+  nb::dict emulation, membership;
+  read("emulation", emulation);
+  read("membership", membership);
   read.finish("options");
+  if (emulation.size() > 0) input.devices.emulation = read_emulation(emulation);
+  if (membership.size() > 0) input.membership = read_membership(membership);
   input.devices.timeout = std::chrono::milliseconds(timeout);
 }
 
@@ -70,7 +100,7 @@ void make_run(Run* self,
               const medley::Cluster& cluster,
               const nb::dict& optimizer,
               const nb::dict& options) {
-  medley::RunInput input{graph, plan, cluster, read_optimizer(optimizer), false, 0, {}};
+  medley::RunInput input{graph, plan, cluster, read_optimizer(optimizer), false, 0, {}, {}, {}};
   read_options(options, input);
   const nb::gil_scoped_release release;
   new (self) Run(input);
@@ -139,7 +169,7 @@ void init_runtime_trainer(nb::module_& m) {
            "options"_a,
            "`graph` and `plan` are texts. The options: seed, keep_gradients, trace, own (indices "
            "of devices; all without), "
-           "torch_devices, timeout_ms.")
+           "torch_devices, timeout_ms, groups, membership, versions, emulation.")
       .def("load",
            &Run::load,
            "kind"_a,
@@ -184,7 +214,16 @@ void init_runtime_trainer(nb::module_& m) {
       .def("trace_json",
            &Run::trace_json,
            "Returns what the devices of this process did in the last step, for Perfetto.")
-      .def("abort", &Run::abort, "cause"_a)
+      .def(
+          "fail",
+          nb::overload_cast<const std::string&>(&Run::fail),
+          "cause"_a,
+          nb::call_guard<nb::gil_scoped_release>(),
+          "Tells the other processes that this one has failed; returns the first cause of the run.")
+      .def("finish",
+           &Run::finish,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Tells the other processes that this one has nothing more to do.")
       .def_prop_ro("values", &Run::values, "(kind, name) of everything that can be read.")
       .def_prop_ro("device_names", &Run::device_names, "The devices of the plan, in its order.")
       .def("program_text", [](const Run& run) { return print(run.program()); })

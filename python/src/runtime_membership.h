@@ -1,0 +1,54 @@
+#pragma once
+
+// One device's place among the processes of a run: that all run the same program, and that one
+// failure is everybody's. Knows nothing of tensors.
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "medley/runtime/handshake.h"
+#include "medley/runtime/store.h"
+#include "medley/runtime/watchdog.h"
+
+namespace medley {
+
+struct MembershipOptions {
+  std::string host;  // of the store
+  int port = 0;
+  std::string prefix;  // of keys in the store
+  int epoch = 0;
+  std::chrono::milliseconds timeout{120000};  // for the others to come
+};
+
+class Membership {
+ public:
+  // Returns when all devices have come with the same hashes. Throws Error(kCaller) naming the first
+  // difference. `device` and `devices` are of the cluster; `abort` ends all waits of the device.
+  Membership(const MembershipOptions& options,
+             int device,
+             const std::vector<int>& devices,
+             const std::vector<std::string>& names,
+             const NamedHashes& hashes,
+             std::function<void(const std::string&)> abort);
+  ~Membership();
+
+  // Tells the others; returns the first cause of the run, which may be another's.
+  std::string fail(const std::string& call, const std::string& edge, const std::string& cause);
+  // This device has nothing more to do.
+  void finish();
+
+ private:
+  std::string describe(const Failure& failure) const;
+
+  std::vector<int> devices_;
+  std::vector<std::string> names_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<Watchdog> watchdog_;
+  bool over_ = false;
+};
+
+}  // namespace medley
