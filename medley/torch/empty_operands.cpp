@@ -74,6 +74,7 @@ EmptyRule empty_rule(const Graph& graph, const Op& op, const std::vector<int64_t
   if (kWritesInto.contains(name)) return FirstOperand{};
   if (name == "convolution" && values.size() == 3 && values[2] != kNone && !empty(values[2]))
     return AddBias{};
+  if (name == "convolution_backward") return SumGradient{};
   if (name == "constant_pad_nd") return FillWith{pad_value(op)};
   for (const Neutral& row : kNeutral)
     if (row.op == name) return FillWith{row.value};

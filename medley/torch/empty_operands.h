@@ -20,7 +20,9 @@ struct FillWith {
   double value = 0;
 };
 struct AddBias {};  // a convolution over no channels
-using EmptyRule = std::variant<CallKernel, FirstOperand, DropEmpty, FillWith, AddBias>;
+struct SumGradient {};  // its backward: the gradient of the bias is there all the same
+using EmptyRule =
+    std::variant<CallKernel, FirstOperand, DropEmpty, FillWith, AddBias, SumGradient>;
 
 EmptyRule empty_rule(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols);
 

@@ -196,6 +196,15 @@ class Builder {
                          op.module,
                          op.source});
     }
+    if (std::holds_alternative<SumGradient>(rule)) {
+      const std::vector<ValueId> values = operands(op);
+      return build_call({"medley.convolution_backward_empty.default",
+                         {op.arguments[0], type(values[1]).shape, type(values[2]).shape},
+                         op.results,
+                         op.phase,
+                         op.module,
+                         op.source});
+    }
     if (std::holds_alternative<DropEmpty>(rule)) return build_call(without_empty(op));
     return build_call(with_any_strides(op));
   }

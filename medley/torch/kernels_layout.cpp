@@ -3,6 +3,8 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <numeric>
@@ -88,6 +90,14 @@ Tensor expand_channels(const Tensor& bias, at::IntArrayRef shape) {
   std::vector<int64_t> column(shape.size(), 1);
   column[1] = shape[1];
   return bias.view(column).expand(shape).contiguous();
+}
+
+std::tuple<Tensor, Tensor, Tensor> convolution_backward_empty(const Tensor& grad,
+                                                              at::IntArrayRef input,
+                                                              at::IntArrayRef weight) {
+  std::vector<int64_t> dims{0};
+  for (int64_t d = 2; d < grad.dim(); ++d) dims.push_back(d);
+  return {at::zeros(input, grad.options()), at::zeros(weight, grad.options()), grad.sum(dims)};
 }
 
 }  // namespace medley

@@ -21,6 +21,8 @@ constexpr std::string_view kLoweredOps[] = {
     "medley::keep_first(Tensor x, int me) -> Tensor",
     "medley::scaled_sum(Tensor sum, float factor) -> Tensor",
     "medley::expand_channels(Tensor bias, int[] shape) -> Tensor",
+    "medley::convolution_backward_empty(Tensor grad, int[] input, int[] weight)"
+    " -> (Tensor, Tensor, Tensor)",
 };
 
 void define(torch::Library& library, std::string_view schema) {
@@ -61,6 +63,7 @@ void implement(torch::Library& library) {
   library.impl("keep_first", keep_first);
   library.impl("scaled_sum", scaled_sum);
   library.impl("expand_channels", expand_channels);
+  library.impl("convolution_backward_empty", convolution_backward_empty);
 }
 
 }  // namespace

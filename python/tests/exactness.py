@@ -1,0 +1,171 @@
+"""Any legal plan trains like one device: the comparison that the exactness tests share.
+
+The reference is plain PyTorch, eager, with AdamW; only dropout (whose random numbers must not depend on
+the plan) is replaced by ours in both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import fnmatch
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+import medley
+from medley import _core, custom_ops
+from medley.capture import substitute
+from medley.cluster import parse_cluster
+
+CLUSTER = """
+format: medley-cluster
+version: 1
+nodes:
+  - {name: a, count: 4, device: CPU, devices_per_node: 1}
+networks:
+  - {name: lan, connects: [a], bandwidth: 10 Gbit/s, latency: 50 us}
+"""
+# A tensor whose true gradient is zero has rounding for a gradient, which Adam divides by its epsilon: up to
+# lr * 1e-16 / 1e-8 a step. A key bias shifts all scores of a query alike, which softmax does not see; batch
+# norm takes away the bias of the convolution before it. These, and only these, get an absolute floor.
+ZERO_GRADIENT = {
+    "bert": "layers.*.attention.k.bias",
+    "hf-bert": "*.attention.self.key.bias",
+    "hf-vit": "*.attention.k_proj.bias",
+    "vgg-bn": "features.[0-9].bias",
+}
+ZERO_GRADIENT_FLOOR = 1e-9
+FLOOR = 1e-14
+
+
+class Promote(TorchFunctionMode):
+    """Makes islands of float32 inside a float64 model float64: their rounding is not the plan's."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Replaces the dtype wherever a function is given it."""
+        swap = {torch.float32: torch.float64}
+        args = [swap.get(x, x) if isinstance(x, torch.dtype) else x for x in args]
+        kwargs = {
+            k: swap.get(x, x) if isinstance(x, torch.dtype) else x
+            for k, x in (kwargs or {}).items()
+        }
+        if func is Tensor.float:
+            func = Tensor.double
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def double_precision() -> Iterator[None]:
+    """Everything in float64, new tensors included."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with Promote():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@dataclasses.dataclass
+class Curve:
+    """What a training run gives: losses by step, gradients of the last step, parameters after it."""
+
+    losses: list[float]
+    gradients: dict[str, Tensor]
+    parameters: dict[str, Tensor]
+
+
+def to_double(batch: Any) -> Any:
+    """Returns the batch with its floating tensors in float64."""
+    if isinstance(batch, Tensor):
+        return batch.double() if batch.is_floating_point() else batch
+    if isinstance(batch, Mapping):
+        return {name: to_double(value) for name, value in batch.items()}
+    return type(batch)(to_double(value) for value in batch)
+
+
+def loss_of(output: Any) -> Tensor:
+    """Returns the loss of what a model gives."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, tuple):
+        return output[0] / output[1]
+    loss: Tensor = output["loss"] if isinstance(output, Mapping) else output.loss
+    return loss
+
+
+def call(model: nn.Module, batch: Any) -> Any:
+    """Calls a model as the trainer's capture does."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(batch) if isinstance(batch, Tensor) else model(*batch)
+
+
+def train_eager(model: nn.Module, batch: Any, steps: int, lr: float, clip: float = 0.0) -> Curve:
+    """Trains a copy of the model with plain PyTorch."""
+    model = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
+    curve = Curve([], {}, {})
+    for step in range(steps):
+        custom_ops.set_rng(0, step)
+        optimizer.zero_grad()
+        with substitute(model):
+            loss = loss_of(call(model, batch))
+            loss.backward()  # type: ignore[no-untyped-call]
+        curve.losses.append(loss.item())
+        curve.gradients = {
+            name: parameter.grad.clone()
+            for name, parameter in model.named_parameters()
+            if parameter.grad is not None
+        }
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+    curve.parameters = {n: p.detach().clone() for n, p in model.named_parameters()}
+    return curve
+
+
+def train_plan(
+    model: nn.Module, graph: Any, plan: str, batch: Any, steps: int, lr: float, clip: float = 0.0
+) -> Curve:
+    """Trains on all devices of a plan as threads of this process."""
+    trainer = medley.Trainer(
+        model,
+        graph,
+        medley.Plan(plan),
+        optimizer=medley.AdamW(lr=lr, weight_decay=0.01, max_norm=clip or None),
+        local=True,
+        cluster=cluster(),
+    )
+    losses = [trainer.step(batch).loss for _ in range(steps)]
+    return Curve(losses, trainer.gradients(), trainer.parameters())
+
+
+def cluster() -> Any:
+    """Four equal devices: the plans are unequal by themselves."""
+    return parse_cluster(CLUSTER)
+
+
+def compare(got: Curve, want: Curve, relative: float = 1e-10, model: str = "") -> None:
+    """Asserts that every loss, gradient and parameter agrees, relative to the tensor's largest element."""
+    for step, (a, b) in enumerate(zip(got.losses, want.losses, strict=True)):
+        assert abs(a - b) <= relative * max(1.0, abs(b)), f"loss of step {step}: {a} vs {b}"
+    for what in ("gradients", "parameters"):
+        found, expected = getattr(got, what), getattr(want, what)
+        assert set(found) == set(expected), what
+        for name, tensor in expected.items():
+            difference = (found[name] - tensor).abs().max().item() if tensor.numel() else 0.0
+            zero = fnmatch.fnmatch(name, ZERO_GRADIENT.get(model, ""))
+            floor = ZERO_GRADIENT_FLOOR if zero else FLOOR
+            bound = max(relative * tensor.abs().max().item(), floor)
+            assert difference <= bound, f"{what} {name}: differs by {difference}, bound {bound}"
+
+
+def random_plan(graph: Any, seed: int, rows: int, devices: int) -> str:
+    """Returns a random legal plan over the first devices of the cluster."""
+    return _core.random_plan(graph.core, [f"a/{i}/0" for i in range(devices)], rows, seed)

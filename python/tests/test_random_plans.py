@@ -1,0 +1,46 @@
+"""Random legal plans, uneven and with empty shards, train like plain PyTorch."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import pytest
+import torch
+
+import exactness
+import medley
+from zoo import ZOO
+
+ROWS = 5
+SEEDS = range(int(os.environ.get("MEDLEY_PLAN_SEEDS", "20")))
+LONG = 2  # seeds with 50 steps, the others with 2
+
+
+@functools.cache
+def _prepared(name: str, steps: int) -> tuple[Any, Any, Any, exactness.Curve]:
+    torch.manual_seed(0)
+    with exactness.double_precision():
+        model, batch = ZOO[name](batch=ROWS)
+        model, batch = model.double(), exactness.to_double(batch)
+        graph = medley.capture(model, batch)
+        return model, batch, graph, exactness.train_eager(model, batch, steps, lr=1e-3)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_two_steps(name: str) -> None:
+    model, batch, graph, want = _prepared(name, 2)
+    for seed in SEEDS:
+        plan = exactness.random_plan(graph, seed, ROWS, devices=2 + seed % 3)
+        got = exactness.train_plan(model, graph, plan, batch, 2, lr=1e-3)
+        exactness.compare(got, want, model=name)
+
+
+@pytest.mark.parametrize("seed", range(LONG))
+@pytest.mark.parametrize("name", ZOO)
+def test_fifty_steps(name: str, seed: int) -> None:
+    model, batch, graph, want = _prepared(name, 50)
+    plan = exactness.random_plan(graph, 1000 + seed, ROWS, devices=3)
+    got = exactness.train_plan(model, graph, plan, batch, 50, lr=1e-3)
+    exactness.compare(got, want, model=name)
