@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <random>
 #include <sstream>
 
 #include "medley/base/memory_files.h"
@@ -137,6 +138,53 @@ TEST_F(Cli, WhatDoesNotFitSaysSo) {
   EXPECT_THAT(result.err,
               StartsWith("mlp.graph on cluster.yaml: no plan fits: slow/0/0 (half) needs "));
   EXPECT_THAT(result.err, HasSubstr("and has 8 KiB"));
+}
+
+// Whatever states and choices a plan names, it is refused or it is lowered: nothing in between.
+TEST_F(Cli, RandomChoicesAreCheckedOrRefused) {
+  LocalFiles local;
+  const Plan seed = parse_plan(local.read("tests/data/plans/mlp_choices.json"), "mlp_choices.json");
+  const std::vector<std::string> states = {"R",
+                                           "P",
+                                           "S(0, rows)",
+                                           "S(0, even)",
+                                           "S(1, even)",
+                                           "S(0, hidden)",
+                                           "S(1, out)",
+                                           "S(0.1, out)"};
+  const std::vector<std::string> choices = {"replicate",
+                                            "m rows",
+                                            "n even",
+                                            "k hidden",
+                                            "d0 rows",
+                                            "d1 even",
+                                            "d1 hidden",
+                                            "linear {0}",
+                                            "m.1 even",
+                                            "linear {1}",
+                                            "composite n even"};
+  const std::vector<std::string> ops = {
+      "fc1/addmm#0", "fc2/addmm#0", "fc2/~mm#1", "act/relu#0", "*/~t#*", "update/*", "fc1/*"};
+  std::mt19937_64 random(99);
+  const auto any = [&](const std::vector<std::string>& words) {
+    return words[random() % words.size()];
+  };
+  int accepted = 0;
+  const int rounds = 150;
+  for (int round = 0; round < rounds; ++round) {
+    Plan plan = seed;
+    Stage& stage = plan.pipelines[0].stages[0];
+    for (Choices* texts : {&stage.states, &stage.batch, &stage.updates})
+      for (auto& [key, text] : *texts)
+        if (random() % 3 == 0) text = any(states);
+    for (auto count = random() % 3; count > 0; --count) stage.ops[any(ops)] = any(choices);
+    files.write("plan.json", print(plan));
+    const Result result = run({"check", "mlp.graph", "cluster.yaml", "plan.json"});
+    EXPECT_TRUE(result.code == 0 || result.code == 2) << result.err << print(plan);
+    accepted += result.code == 0;
+  }
+  EXPECT_GT(accepted, rounds / 20);
+  EXPECT_LT(accepted, rounds);
 }
 
 // Whatever call fails, there is a whole plan: the old one or the new one.

@@ -126,6 +126,21 @@ TEST(ParsePlan, WhatIsNoJsonSaysWhere) {
   EXPECT_THAT(refusal("[1e999]"), ::testing::HasSubstr("expected JSON"));
 }
 
+// The examples of the format's page are plans.
+TEST(ParsePlan, ExamplesOfTheDocumentation) {
+  std::ifstream in("docs/formats/plan.md");
+  std::ostringstream page;
+  page << in.rdbuf();
+  const std::string text = page.str(), begin = "```json\n", end = "```\n";
+  int examples = 0;
+  for (size_t at = text.find(begin); at != std::string::npos; at = text.find(begin, at + 1)) {
+    const size_t first = at + begin.size();
+    parse_plan(text.substr(first, text.find(end, first) - first), "plan.md");
+    ++examples;
+  }
+  EXPECT_EQ(examples, 2);
+}
+
 // Whatever happens to a file, a plan comes out that prints and parses back, or the caller is told.
 TEST(ParsePlan, MutationsParseOrAreRefused) {
   std::mt19937_64 random(20240917);

@@ -22,6 +22,8 @@ int64_t most_rows(const Plan& plan, size_t device) {
   return most;
 }
 
+std::string rows_text(int64_t rows) { return rows == 1 ? "1 row" : fmt::format("{} rows", rows); }
+
 }  // namespace
 
 std::optional<std::string> find_misfit(const Plan& plan, const Request& request) {
@@ -34,12 +36,12 @@ std::optional<std::string> find_misfit(const Plan& plan, const Request& request)
     if (static_cast<double>(use.peak) <= kind.memory_bytes) continue;
     const size_t count = plan.pipelines[0].microbatches.size();
     return fmt::format(
-        "{} ({}) needs {} for up to {} rows in {}, {} of it for parameters and "
+        "{} ({}) needs {} for up to {} in {}, {} of it for parameters and "
         "optimizer state, and has {}",
         request.cluster.devices[static_cast<size_t>(device)].name,
         kind.name,
         to_string(Bytes{use.peak}),
-        most_rows(plan, d),
+        rows_text(most_rows(plan, d)),
         count == 1 ? "one micro-batch" : fmt::format("each of {} micro-batches", count),
         to_string(Bytes{use.persistent}),
         to_string(bytes(kind.memory_bytes)));

@@ -174,7 +174,7 @@ TEST_F(Planner, WhatCannotFitSaysWhatDoesNot) {
   ASSERT_TRUE(std::holds_alternative<Infeasible>(outcome));
   EXPECT_THAT(std::get<Infeasible>(outcome).reason,
               AllOf(HasSubstr("data-parallel-even: fast/0/0 (whole) needs "),
-                    HasSubstr("up to 1 rows in each of 4 micro-batches"),
+                    HasSubstr("up to 1 row in each of 4 micro-batches"),
                     HasSubstr("; data-parallel-proportional: ")));
 }
 
