@@ -73,8 +73,8 @@ std::vector<Message> messages(const Algorithm& algorithm,
                               const Grouping& grouping);
 
 // Returns the time if nothing else uses the network: each round takes, on its slowest message, the
-// latency plus the time of the most loaded link on the way. An upper bound: devices enter rounds
-// one by one in the real run.
+// latency plus the time of the most loaded link on the way. Of FlowEngine's time it misses that
+// devices enter rounds one by one, and that fair sharing may leave a link idle for a while.
 Nanoseconds estimate(std::span<const Message> messages,
                      const Collective& collective,
                      const Topology& topology);
