@@ -34,7 +34,8 @@ using medley::ValueId;
 const std::vector<std::string> kSymbols{"b", "length", "offset"};
 const Size kRows = Size::of(0), kLength = Size::of(1), kOffset = Size::of(2);
 
-const Op& only_op(const Graph& graph) { return graph.ops.at(0); }
+// Ops before it make operands.
+const Op& last_op(const Graph& graph) { return graph.ops.back(); }
 
 // Reads "12", "b", "b*12".
 Size parse_size(const std::string& text) {
@@ -53,7 +54,7 @@ class LocalOp {
           int label,
           int factor,
           const std::vector<std::vector<std::string>>& factors)
-      : graph_(graph), op_(only_op(graph)), instance_(instance), label_(label), factor_(factor) {
+      : graph_(graph), op_(last_op(graph)), instance_(instance), label_(label), factor_(factor) {
     for (const std::vector<std::string>& texts : factors) {
       std::vector<Size>& sizes = factors_.emplace_back();
       for (const std::string& text : texts) sizes.push_back(parse_size(text));
@@ -217,9 +218,9 @@ void init_ops(nb::module_& m) {
       "Whether a composite label of this op can be cut.");
   m.def(
       "instantiate",
-      [](const Graph& graph) { return medley::instantiate(graph, only_op(graph)); },
+      [](const Graph& graph) { return medley::instantiate(graph, last_op(graph)); },
       nb::arg("graph"),
-      "The rule of the graph's first op with its shapes; None if it does not fit.");
+      "The rule of the graph's last op with its shapes; None if it does not fit.");
   m.def(
       "local_op",
       [](const Graph& graph,
@@ -234,7 +235,7 @@ void init_ops(nb::module_& m) {
       nb::arg("label"),
       nb::arg("factor"),
       nb::arg("factors"),
-      "The first op as a device computes it when a factor of a label is cut (-1: none): a graph "
+      "The last op as a device computes it when a factor of a label is cut (-1: none): a graph "
       "with the symbols b, length and offset, inputs x0, x1, ... and outputs y0, y1, ... `factors` "
       "are those of every label.");
 }
