@@ -43,8 +43,4 @@ struct MemoryMeter::Storage {
   int64_t bytes;
 };
 
-// Returns the operand whose storage result `result` of an op shares, or kNone: views, and the
-// parameters and moments of an update.
-ValueId storage_operand(const Op& op, size_t result);
-
 }  // namespace medley

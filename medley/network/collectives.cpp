@@ -371,11 +371,11 @@ Nanoseconds estimate(std::span<const Message> messages,
   return total;
 }
 
-Choice cheapest(const Collective& collective, const Topology& topology) {
+CheapestAlgorithm cheapest(const Collective& collective, const Topology& topology) {
   const Grouping grouping = group_by_node(collective, topology);
   const int num_nodes = 1 + *std::max_element(grouping.node.begin(), grouping.node.end());
   const bool nested = num_nodes > 1 && num_nodes < static_cast<int>(grouping.node.size());
-  Choice best;
+  CheapestAlgorithm best;
   for (const Algorithm& algorithm : algorithms()) {
     if (!fits(algorithm, collective.kind) || (algorithm.hierarchical && !nested)) continue;
     std::vector<Message> candidate = messages(algorithm, collective, grouping);

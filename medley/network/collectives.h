@@ -79,12 +79,12 @@ Nanoseconds estimate(std::span<const Message> messages,
                      const Collective& collective,
                      const Topology& topology);
 
-struct Choice {
+struct CheapestAlgorithm {
   const Algorithm* algorithm = nullptr;
   Nanoseconds time;
   std::vector<Message> messages;
 };
 // Returns the algorithm with the lowest estimate, the first among equals.
-Choice cheapest(const Collective& collective, const Topology& topology);
+CheapestAlgorithm cheapest(const Collective& collective, const Topology& topology);
 
 }  // namespace medley

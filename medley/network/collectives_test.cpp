@@ -165,7 +165,8 @@ TEST(Collectives, TheCheapestDependsOnTheSize) {
   const Topology topology = flat(8, 1e9, 50e-6);
   EXPECT_EQ(cheapest({CollectiveKind::kAllReduce, iota(8), {64}, 4}, topology).algorithm->name,
             "direct");
-  const Choice large = cheapest({CollectiveKind::kAllReduce, iota(8), {1 << 30}, 4}, topology);
+  const CheapestAlgorithm large =
+      cheapest({CollectiveKind::kAllReduce, iota(8), {1 << 30}, 4}, topology);
   EXPECT_LE(large.time.value,
             estimate_of("ring", {CollectiveKind::kAllReduce, iota(8), {1 << 30}, 4}, topology));
 }
@@ -188,7 +189,7 @@ TEST(Collectives, TheHierarchyKeepsBytesInsideNodes) {
   const Topology topology(cluster);
   const Collective collective{
       CollectiveKind::kAllReduce, {0, 4, 1, 5, 2, 6, 3, 7}, {80'000'000}, 4};
-  const Choice choice = cheapest(collective, topology);
+  const CheapestAlgorithm choice = cheapest(collective, topology);
   EXPECT_EQ(choice.algorithm->name, "hierarchical");
   // Across: one round each way of all four chunks of a node, 40 MB at 1 GB/s. Inside: twice 3
   // rounds of 20 MB at 100 GB/s.

@@ -186,7 +186,7 @@ TEST(FlowEngine, IsHardlyLaterThanTheEstimate) {
                                                                      : n;
     for (int i = 0; i < count; ++i)
       collective.lengths.push_back(static_cast<int64_t>(random() % 100000));
-    const Choice choice = cheapest(collective, topology);
+    const CheapestAlgorithm choice = cheapest(collective, topology);
     Engine engine(topology);
     const auto exchanges = post_collective(
         engine, choice.messages, n, 0, std::vector<int64_t>(static_cast<size_t>(n), 0));

@@ -1,7 +1,7 @@
 #pragma once
 
-// How an op may be sharded. One line per op says it; everything else is derived. Names ops, never modules or models.
-// Knows nothing of plans, devices or states.
+// How an op may be sharded. One line per op says it; everything else is derived. Names ops, never
+// modules or models. Knows nothing of plans, devices or states.
 
 #include <compare>
 #include <functional>
@@ -22,21 +22,26 @@ enum class Absent : uint8_t {
 };
 
 struct Label {
-  std::string name;        // as in the rule's line; broadcast and view labels are "d0", "d1", ...
+  std::string name;  // as in the rule's line; broadcast and view labels are "d0", "d1", ...
   Size size;
-  bool locked = false;     // may not be split
-  bool select = false;     // holds indices into a range: the local op takes the range's offset; splits only at the leading factor
-  bool composite = false;  // `locked` is set too: free only once the op is replaced by expand(): softmax over a split vocabulary
+  bool locked = false;  // may not be split
+  bool select = false;  // holds indices into a range: the local op takes the range's offset; splits
+                        // only at the leading factor
+  bool composite = false;  // `locked` is set too: free only once the op is replaced by expand():
+                           // softmax over a split vocabulary
 };
 
-// A rule applied to one op with its shapes. Labels of a dim are an ordered product; a dim of size 1 has none.
+// A rule applied to one op with its shapes. Labels of a dim are an ordered product; a dim of size 1
+// has none.
 struct Instance {
   std::vector<Label> labels;
-  std::vector<std::vector<std::vector<int>>> operands;  // [operand][dim] -> labels, operands as in operands(op); empty if absent
-  std::vector<std::vector<std::vector<int>>> results;   // [result][dim] -> labels
-  std::vector<std::vector<int>> linear;                 // groups of operands in which the op is jointly linear
-  std::vector<bool> shape_only;                         // [operand]: its elements are not read
-  std::vector<std::vector<Absent>> absent;              // [result][label], used where results[result] lacks the label
+  std::vector<std::vector<std::vector<int>>>
+      operands;  // [operand][dim] -> labels, operands as in operands(op); empty if absent
+  std::vector<std::vector<std::vector<int>>> results;  // [result][dim] -> labels
+  std::vector<std::vector<int>> linear;  // groups of operands in which the op is jointly linear
+  std::vector<bool> shape_only;          // [operand]: its elements are not read
+  std::vector<std::vector<Absent>>
+      absent;  // [result][label], used where results[result] lacks the label
 };
 
 // Where the label `label` of an op is cut: at factor `factor` of its ordered factors.
@@ -48,18 +53,22 @@ struct Cut {
 
 // What the local form of an op may use. Sizes are in the symbols of the local graph.
 struct LocalForm {
-  const Graph* global = nullptr;    // the graph and the op before sharding
+  const Graph* global = nullptr;  // the graph and the op before sharding
   const Op* op = nullptr;
   const Instance* instance = nullptr;
-  std::optional<Cut> cut;           // the label that is split, if any
-  Size length, offset, full;        // of the cut factor: on this device, where it starts, over all devices
-  std::vector<TensorType> operands, results;  // local types, parallel to operands(op) and op.results; of absent ones: anything
-  // Local sizes, offsets and full sizes of every factor of the first result, in order (for dropout and arange). The offset of
-  // a factor that is not cut is 0; the batch factor's full size is the global batch and its offset the global row.
+  std::optional<Cut> cut;  // the label that is split, if any
+  Size length, offset,
+      full;  // of the cut factor: on this device, where it starts, over all devices
+  std::vector<TensorType> operands,
+      results;  // local types, parallel to operands(op) and op.results; of absent ones: anything
+  // Local sizes, offsets and full sizes of every factor of the first result, in order (for dropout
+  // and arange). The offset of a factor that is not cut is 0; the batch factor's full size is the
+  // global batch and its offset the global row.
   std::vector<Size> factor_sizes, factor_offsets, factor_fulls;
 };
 
-// Rewrites the arguments (and, for select labels, the name) of `local`, a copy of the op whose operands are already local.
+// Rewrites the arguments (and, for select labels, the name) of `local`, a copy of the op whose
+// operands are already local.
 using Localize = void (*)(Op& local, const LocalForm& form);
 
 // Floating point operations and bytes that must move, for given local types.
@@ -67,14 +76,21 @@ struct Work {
   double flops = 0;
   double bytes = 0;
 };
-enum class WorkClass : uint8_t { kMatmul, kAttention, kConvolution, kMemory, kView };  // kView moves nothing
+enum class WorkClass : uint8_t {
+  kMatmul,
+  kAttention,
+  kConvolution,
+  kMemory,
+  kView
+};  // kView moves nothing
 
 struct Rule {
-  std::string_view op;        // "aten.mm.default"
-  std::string_view pattern;   // "m k, k n -> m n"; empty if `instance` is given
-  std::string_view linear;    // "{0}{1}"
+  std::string_view op;       // "aten.mm.default"
+  std::string_view pattern;  // "m k, k n -> m n"; empty if `instance` is given
+  std::string_view linear;   // "{0}{1}"
   Localize localize = nullptr;
-  std::optional<Instance> (*instance)(const Graph&, const Op&) = nullptr;  // for layout ops, whose labels depend on arguments
+  std::optional<Instance> (*instance)(const Graph&, const Op&) =
+      nullptr;  // for layout ops, whose labels depend on arguments
   WorkClass work = WorkClass::kMemory;
 };
 
@@ -82,16 +98,25 @@ struct Rule {
 const std::vector<Rule>& rules();
 const Rule* find_rule(std::string_view op);
 
-// Returns the instance of the op's rule; nothing if it has no rule or the rule does not fit these arguments (then "replicate" is the only choice).
+// Returns the instance of the op's rule; nothing if it has no rule or the rule does not fit these
+// arguments (then "replicate" is the only choice).
 std::optional<Instance> instantiate(const Graph& graph, const Op& op);
 
-// Replaces an op with a composite label by ops of its own meaning whose label is not locked (max, sum and their partial results are all-reduced
-// by whoever shards them). Appends to `graph`, returns the results (kNone for one that is None). Requires: the op's instance has a composite label.
+// Replaces an op with a composite label by ops of its own meaning whose label is not locked (max,
+// sum and their partial results are all-reduced by whoever shards them). Appends to `graph`,
+// returns the results (kNone for one that is None). Requires: the op's instance has a composite
+// label.
 bool has_expansion(std::string_view op);
 std::vector<ValueId> expand(Graph& graph, const Op& op);
 
 // Returns the work of an op with these concrete operand and result types.
-Work work(const Op& op, const std::vector<TensorType>& operands, const std::vector<TensorType>& results, const std::vector<int64_t>& symbol_values);
+Work work(const Op& op,
+          const std::vector<TensorType>& operands,
+          const std::vector<TensorType>& results,
+          const std::vector<int64_t>& symbol_values);
 WorkClass work_class(std::string_view op);
+// Returns the operand whose storage result `result` of an op shares, or kNone: views, and the
+// parameters and moments of an update.
+ValueId storage_operand(const Op& op, size_t result);
 
 }  // namespace medley

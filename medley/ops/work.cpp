@@ -107,4 +107,15 @@ Work work(const Op& op,
   return total;
 }
 
+ValueId storage_operand(const Op& op, size_t result) {
+  const std::vector<ValueId> values = operands(op);
+  if (values.empty()) return kNone;
+  if (work_class(op.name) == WorkClass::kView || op.name == "medley.accumulate.default")
+    return values[0];
+  // param, grad, moments and master -> the new param, moments and master.
+  if (op.name == "medley.adamw.default" || op.name == "medley.sgd.default")
+    return values.at(result == 0 ? 0 : result + 1);
+  return kNone;
+}
+
 }  // namespace medley

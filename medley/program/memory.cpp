@@ -103,26 +103,18 @@ class MemoryFollower {
     }
     for (const Assign& assign : function.assigns) {
       hold(assign.to, 0, held_[key(assign.from, call.microbatch)]);
-      if (lifetime(assign.from) != Lifetime::kRun) held_.erase(key(assign.from, call.microbatch));
+      if (lifetime(assign.from) == Lifetime::kStep) held_.erase(key(assign.from, call.microbatch));
     }
   }
 
   void follow(const Segment& segment, const Call& call) {
     for (size_t i = 0; i < segment.ops.size(); ++i) {
       const Op& op = stage_.graph.ops[static_cast<size_t>(segment.ops[i])];
-      const std::vector<ValueId> values = operands(op);
-      const bool update = op.phase == Phase::kUpdate && work_class(op.name) == WorkClass::kMemory &&
-                          (op.name == "medley.adamw.default" || op.name == "medley.sgd.default");
       const bool adds = op.name == "medley.accumulate.default";
-      // Results of an update replace their operands in order: parameter, then moments (the gradient
-      // is operand 1).
       for (size_t r = 0; r < op.results.size(); ++r) {
         const ValueId result = op.results[r];
         if (result == kNone) continue;
-        const ValueId alias = update ? values[r == 0 ? 0 : r + 1]
-                              : (work_class(op.name) == WorkClass::kView && !values.empty()) || adds
-                                  ? values[0]
-                                  : kNone;
+        const ValueId alias = storage_operand(op, r);
         if (adds && held_.contains(key(result, call.microbatch))) continue;
         hold(result,
              call.microbatch,
