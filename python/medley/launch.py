@@ -9,17 +9,21 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import json
 import os
 import selectors
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
-from medley import job
+from medley import _core, job
+from medley.cluster import load_cluster
+from medley.plan import Plan
 
 # After the first failure: how long the others may take to say why and leave, and then to clean up.
 GRACE_SECONDS = 5.0
@@ -215,3 +219,42 @@ def supervise(command: Sequence[str], names: Sequence[str], values: Mapping[str,
         code = supervisor.run()
         del store
     return code
+
+
+def launch(
+    plan_path: str,
+    script: str,
+    arguments: Sequence[str] = (),
+    emulate: str | None = None,
+    **settings: float,
+) -> int:
+    """Runs a script once per device of a plan; returns the exit code.
+
+    `emulate` names a cluster.yaml whose times, links and memory take the place of this machine's;
+    `settings` are those of `job.emulated()`.
+    """
+    plan = Plan.load(plan_path)
+    if not os.path.isfile(script):
+        raise ValueError(f"{script}: cannot be read: no such file")
+    values = {"MEDLEY_PLAN": os.path.abspath(plan_path)}
+    with contextlib.ExitStack() as stack:
+        if emulate is not None:
+            cluster = load_cluster(emulate)
+            for name in plan.devices:
+                if cluster.find(name) is None:
+                    raise ValueError(
+                        f"{emulate}: found no device {name}, expected those of the plan"
+                    )
+            path = os.path.join(stack.enter_context(_scratch()), "ledger")
+            ledger = _core.EmulatedLedger(cluster, path)
+            stack.callback(ledger.close)
+            values["MEDLEY_EMULATION"] = json.dumps({**settings, "ledger": path})
+        return supervise([sys.executable, "-u", script, *arguments], plan.devices, values)
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[str]:
+    # In memory where there is such a file system.
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="medley-", dir=where) as folder:
+        yield folder

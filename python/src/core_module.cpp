@@ -10,6 +10,7 @@ void init_ops(nb::module_& m);
 void init_program(nb::module_& m);
 void init_cluster(nb::module_& m);
 void init_planning(nb::module_& m);
+void init_emulation(nb::module_& m);
 void init_cli(nb::module_& m);
 
 NB_MODULE(_core, m) {
@@ -20,5 +21,6 @@ NB_MODULE(_core, m) {
   init_program(m);
   init_cluster(m);
   init_planning(m);
+  init_emulation(m);
   init_cli(m);
 }

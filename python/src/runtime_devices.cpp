@@ -64,9 +64,21 @@ class Devices::EmulatedCluster {
   std::unique_ptr<Clock> clock(int device) {
     return std::make_unique<EmulatedClock>(*ledger_, device);
   }
+  // Between steps a device of one process stands still until those of others come to it in real
+  // time, which the ledger cannot know: so in emulated time, too, all devices end a step together.
+  void end_step(int device, int64_t step, int num_devices, StepReport& report) {
+    const Nanoseconds before = ledger_->now(device);
+    const int exchange = ledger_->post(device, {kStepEnds, step}, num_devices, {}, "end of step");
+    ledger_->begin_wait(device, exchange);
+    ledger_->finish_wait(device, exchange);
+    report.end = ledger_->now(device);
+    report.waiting += report.end - before;
+  }
   void abort(const std::string& cause) { ledger_->abort(cause); }
 
  private:
+  static constexpr uint64_t kStepEnds = 1;  // the number of no group
+
   Topology topology_;
   Emulation options_;
   HostDelay delay_;
@@ -79,6 +91,7 @@ class Devices::EmulatedCluster {
 Devices::Devices(const Program& program, const Cluster& cluster, const DeviceOptions& options)
     : own_(options.own),
       one_each_(!options.own.empty()),
+      num_devices_(static_cast<int>(program.stages.at(0).devices.size())),
       steady_clock_(std::make_shared<SteadyClock>()) {
   const std::vector<int>& used = program.stages.at(0).devices;
   for (int i = 0; !one_each_ && i < static_cast<int>(used.size()); ++i) own_.push_back(i);
@@ -114,6 +127,7 @@ void Devices::add(const Program& program,
                   const DeviceOptions& options) {
   const int device = program.stages[0].devices.at(static_cast<size_t>(mesh_index(i)));
   std::unique_ptr<Executor>& executor = executors_[static_cast<size_t>(i)];
+  numbers_.push_back(device);
   if (emulated_) {
     emulated_->join(device);
     executor = emulated_->around(std::move(executor), device);
@@ -136,11 +150,15 @@ std::vector<StepReport> Devices::run_step(const std::function<void()>& poll) {
   std::future<void> done = std::async(std::launch::async, [&] {
     threads_->run([this, threads_each](int i) {
       if (at::get_num_threads() != threads_each) at::set_num_threads(threads_each);
-      reports_[static_cast<size_t>(i)] = interpreter(i).run_step();
+      StepReport& report = reports_[static_cast<size_t>(i)];
+      report = interpreter(i).run_step();
+      if (emulated_)
+        emulated_->end_step(numbers_[static_cast<size_t>(i)], steps_, num_devices_, report);
     });
   });
   while (done.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) poll();
   done.get();
+  ++steps_;
   return reports_;
 }
 

@@ -64,8 +64,11 @@ class Devices {
   class EmulatedCluster;
   void add(const Program& program, const Cluster& cluster, int i, const DeviceOptions& options);
 
-  std::vector<int> own_;
+  std::vector<int> own_;      // indices into the mesh
+  std::vector<int> numbers_;  // of the same devices, in the cluster
   bool one_each_;
+  int num_devices_;  // of the plan
+  int64_t steps_ = 0;
   std::vector<c10::Device> torch_devices_;
   std::shared_ptr<Clock> steady_clock_;
   std::unique_ptr<EmulatedCluster> emulated_;

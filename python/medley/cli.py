@@ -1,0 +1,268 @@
+"""The command line: verbs of the core, which need no PyTorch, and those of Python."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from medley import _core
+from medley.cluster import catalogue
+
+_OURS, _CALLERS, _WORLDS = 1, 2, 3
+
+
+class Verb(NamedTuple):
+    """A command: adds its arguments to a parser, then runs; returns the exit code."""
+
+    name: str
+    help: str
+    example: str
+    prepare: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+# --- capture --------------------------------------------------------------------------------------
+
+
+def _prepare_capture(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        help="package.module:function that returns (model, example batch), or hf:config.json",
+    )
+    parser.add_argument("--batch", metavar="ROWSxLENGTH", help="size of the example batch: 4x128")
+    parser.add_argument("-o", "--output", required=True, help="write the graph here: g.graph")
+
+
+def _capture(arguments: argparse.Namespace) -> int:
+    sys.path.insert(0, os.getcwd())
+    from medley import model_name
+    from medley.graph import capture
+
+    model, batch = model_name.load(arguments.model, _read_batch(arguments.batch))
+    with _progress("capturing", arguments.json):
+        graph = capture(model, batch)
+    text = graph.text()
+    _write(Path(arguments.output), text)
+    rows = {
+        "graph": arguments.output,
+        "ops": graph.core.num_ops,
+        "parameters": len(graph.core.parameter_names),
+        "hash": graph.hash(),
+        "row_coupling": _core.row_coupling(graph.core),
+    }
+    if arguments.json:
+        print(json.dumps(rows))
+        return 0
+    print(f"{rows['graph']}: {rows['ops']} ops, {rows['parameters']} parameters")
+    if rows["row_coupling"]:
+        print(f"rows of the batch meet at {rows['row_coupling']}: plans have one micro-batch")
+    return 0
+
+
+def _read_batch(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    rows, _, length = text.partition("x")
+    if not (rows.isdigit() and length.isdigit() and int(rows) > 0 and int(length) > 0):
+        raise ValueError(f"--batch: found {text}, expected ROWSxLENGTH such as 4x128")
+    return int(rows), int(length)
+
+
+# --- launch ---------------------------------------------------------------------------------------
+
+
+def _prepare_launch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", help="plan.json; one process is started for each of its devices")
+    parser.add_argument("script", help="a Python script that trains")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    parser.add_argument(
+        "--emulate",
+        metavar="CLUSTER",
+        help="take times, links and memory from this cluster.yaml instead of from this machine",
+    )
+    parser.add_argument(
+        "--pace",
+        type=float,
+        default=0.0,
+        help="real seconds per emulated second; 0, the default: as fast as possible",
+    )
+    parser.add_argument("--truth-seed", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--truth-spread", type=float, default=0.0, help=argparse.SUPPRESS)
+    parser.add_argument("--delay-seed", type=int, default=0, help=argparse.SUPPRESS)
+
+
+def _launch(arguments: argparse.Namespace) -> int:
+    from medley.launch import launch
+
+    return launch(
+        arguments.plan,
+        arguments.script,
+        arguments.arguments,
+        emulate=arguments.emulate,
+        pace=arguments.pace,
+        truth_seed=arguments.truth_seed,
+        truth_spread=arguments.truth_spread,
+        delay_seed=arguments.delay_seed,
+    )
+
+
+# --- doctor and demo ------------------------------------------------------------------------------
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from medley.doctor import doctor
+
+    return doctor(arguments.json)
+
+
+def _prepare_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--steps", type=int, default=30, help="of each run")
+    parser.add_argument(
+        "--trace", default="demo_trace.json", help="write a trace for Perfetto here"
+    )
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from medley.demo import demo
+
+    return demo(arguments.steps, Path(arguments.trace), arguments.json)
+
+
+VERBS = [
+    Verb(
+        "capture",
+        "Capture a model as a graph",
+        "medley capture medley.models:gpt --batch 4x32 -o g.graph",
+        _prepare_capture,
+        _capture,
+    ),
+    Verb(
+        "launch",
+        "Run a training script, one process per device of a plan",
+        "medley launch plan.json train.py --epochs 3",
+        _prepare_launch,
+        _launch,
+    ),
+    Verb(
+        "doctor",
+        "Say what is installed and found here, what would fail, and the fix",
+        "medley doctor",
+        lambda parser: None,
+        _doctor,
+    ),
+    Verb(
+        "demo",
+        "Train a small GPT on four unequal, emulated devices",
+        "medley demo",
+        _prepare_demo,
+        _demo,
+    ),
+]
+
+
+# --- all verbs ------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong command line in one sentence."""
+
+    def error(self, message: str) -> Any:
+        raise ValueError(f"{self.prog}: {message}; see {self.prog} --help")
+
+
+def _parser_of(verb: Verb) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=f"medley {verb.name}",
+        description=verb.help + ".",
+        epilog=f"Example:\n  {verb.example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    verb.prepare(parser)
+    return parser
+
+
+def _help() -> str:
+    rows = [*_core.cli_verbs(), *((verb.name, verb.help) for verb in VERBS)]
+    width = max(len(name) for name, _ in rows)
+    lines = [f"  {name:<{width}}  {text}" for name, text in rows]
+    return "\n".join(
+        [
+            "Trains one PyTorch model on unequal accelerators.",
+            "",
+            "usage: medley VERB [ARGUMENTS]",
+            "",
+            *lines,
+            "",
+            "`medley VERB --help` says more, with an example. Exit codes: 0, 1 a bug of Medley,",
+            "2 bad input, 3 the environment.",
+        ]
+    )
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs a command line without the name of the program; returns the exit code. May raise."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0 if arguments else _CALLERS
+    for verb in VERBS:
+        if verb.name == arguments[0]:
+            return verb.run(_parser_of(verb).parse_args(list(arguments[1:])))
+    known = [name for name, _ in _core.cli_verbs()]
+    if arguments[0] not in known and not arguments[0].startswith("-"):
+        names = ", ".join([*known, *(verb.name for verb in VERBS)])
+        raise ValueError(f"medley: found the verb {arguments[0]!r}, expected one of {names}")
+    return _core.run_cli(list(arguments), str(catalogue()))
+
+
+def main() -> int:
+    """The entry point `medley`."""
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+        return code
+    except SystemExit as leave:  # --help
+        return leave.code if isinstance(leave.code, int) else 0
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:  # `medley ... | head`
+        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except ValueError as error:
+        return _fail(error, _CALLERS)
+    except OSError as error:
+        return _fail(error, _WORLDS)
+
+
+def _fail(what: object, code: int) -> int:
+    print(f"medley: {what}" if code == 130 else str(what), file=sys.stderr)
+    return code
+
+
+@contextlib.contextmanager
+def _progress(what: str, quiet: bool) -> Iterator[None]:
+    """Shows that something is under way, on a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{what} ..."):
+        yield
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
