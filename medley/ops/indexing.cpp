@@ -15,6 +15,11 @@ void embedding_local(Op& local, const LocalForm& form) {
 }
 
 // embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq)
+// With scale_grad_by_freq the indices of all rows count.
+std::optional<Instance> embedding_backward(const Graph& graph, const Op& op) {
+  return instantiate(flag(op, 4) ? "..! e, .. -> v~ e" : ".. e, .. -> v~ e", "{0}", graph, op);
+}
+
 void embedding_backward_local(Op& local, const LocalForm& form) {
   local.arguments.at(2) = form.results.at(0).shape.at(0);
   if (!cuts(form, "v")) return;
@@ -279,9 +284,10 @@ std::vector<Rule> indexing_rules() {
   return {
       {"aten.embedding.default", "v~ e, .. -> .. e", "{0}", embedding_local},
       {"aten.embedding_dense_backward.default",
-       ".. e, .. -> v~ e",
-       "{0}",
-       embedding_backward_local},
+       "",
+       "",
+       embedding_backward_local,
+       embedding_backward},
       {"aten.nll_loss_forward.default", "", "", nll_local, nll},
       {"aten.nll_loss_backward.default", "", "", nll_backward_local, nll_backward},
       {"aten.index.Tensor", "", "", nullptr, index},

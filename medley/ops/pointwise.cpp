@@ -59,6 +59,14 @@ void copy_local(Op& local, const LocalForm& form) {
                      NoneArgument{}};
 }
 
+// (grad, x, buffer): the buffer has the shape of x, or no elements on some devices.
+std::optional<Instance> log_sigmoid_backward(const Graph& graph, const Op& op) {
+  const auto values = operands(op);
+  const bool whole = values.size() == 3 &&
+                     type_of(graph, values[2]).shape == type_of(graph, values[1]).shape;
+  return instantiate(whole ? ".., .., .. -> .." : ".., .., _ -> ..", "{0}", graph, op);
+}
+
 constexpr std::string_view kUnary = ".. -> ..";
 constexpr std::string_view kBinary = ".., ..? -> ..";  // the second may be a number
 constexpr std::string_view kTernary = ".., .., .. -> ..";
@@ -106,7 +114,7 @@ std::vector<Rule> pointwise_rules() {
       {"aten.hardsigmoid_backward.default", kBinary, "{0}"},
       {"aten.softplus_backward.default", kBinary, "{0}"},
       {"aten.mish_backward.default", kBinary, "{0}"},
-      {"aten.log_sigmoid_backward.default", ".., .., _ -> ..", "{0}"},
+      {"aten.log_sigmoid_backward.default", "", "", nullptr, log_sigmoid_backward},
       {"aten.gelu.default", kUnary, ""},
       {"aten.silu.default", kUnary, ""},
       {"aten.tanh.default", kUnary, ""},

@@ -115,6 +115,13 @@ class OpCase:
         for argument in schema[len(self.arguments) :]:
             assert argument.has_default_value(), f"{text}: needs {argument.name}"
             self.arguments.append(_default_text(argument.default_value))
+        # Of every operand of the op its place in `specs`; None for one that is absent in a list.
+        self.slots = [
+            int(word[1:]) if word.startswith("%") else None
+            for argument in self.arguments
+            if "%" in argument
+            for word in argument.strip("[]").split(", ")
+        ]
 
     def operands(self, batch: int = BATCH) -> list[Tensor]:
         generator = torch.Generator().manual_seed(zlib.crc32(self.text.encode()))
@@ -142,15 +149,18 @@ class OpCase:
             for x, y in zip(here, there, strict=True)
         ]
 
-    def op_line(self, first_result: int, rename: dict[str, str] | None = None) -> str:
-        """Returns the op as the graph format has it, its results numbered from `first_result`."""
+    def in_slots(self, operands: list[Tensor]) -> list[Tensor | None]:
+        return [None if slot is None else operands[slot] for slot in self.slots]
+
+    def op_line(self, first_result: int, ids: dict[int, int] | None = None) -> str:
+        """Returns the op as the graph format has it. `ids` are those of the operands, if not 0, 1, ..."""
         results = []
         for type_ in self.result_types:
             results.append("_" if type_ == "none" else f"%{first_result}")
             first_result += type_ != "none"
         arguments = ", ".join(self.arguments)
-        for old, new in (rename or {}).items():
-            arguments = re.sub(rf"{old}\b", new, arguments)
+        if ids is not None:
+            arguments = re.sub(r"%(\d+)", lambda m: f"%{ids[int(m[1])]}", arguments)
         types = ", ".join(self.result_types)
         return f'{", ".join(results)} = {self.op}({arguments}) : {types} @forward ""'
 

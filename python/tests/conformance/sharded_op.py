@@ -34,8 +34,9 @@ def partitions(size: int, seed: str) -> list[list[int]]:
 def label_factors(case: OpCase, instance: _core.Instance) -> list[list[str]]:
     """Returns the factors of every label: those that the case gives a dim, else its size."""
     factors = [[label.size] for label in instance.labels]
-    for spec, dims in zip(case.specs, instance.operands, strict=True):
-        for declared, labels in zip(spec.dims, dims, strict=False):
+    for slot, dims in zip(case.slots, instance.operands, strict=True):
+        declared_dims = () if slot is None else case.specs[slot].dims
+        for declared, labels in zip(declared_dims, dims, strict=False):
             rest = list(declared)
             for label in labels if len(declared) > 1 else []:
                 size, taken = evaluate(instance.labels[label].size), []
@@ -53,8 +54,9 @@ class ShardedOp:
         self.case = case
         self.instance = instance
         self.factors = label_factors(case, instance)
-        self.operands = case.operands()
-        self.expected = case.call(self.operands)
+        operands = case.operands()
+        self.operands = case.in_slots(operands)
+        self.expected = case.call(operands)
 
     def cuts(self) -> Iterator[tuple[int, int]]:
         """Yields the legal (label, factor)."""
@@ -73,7 +75,8 @@ class ShardedOp:
             for lengths in partitions(size, f"{self.case.text} {label} {factor}"):
                 found += self.run_cut(label, factor, lengths)
         for group in self.instance.linear:
-            if all(self.operands[i].is_floating_point() for i in group):
+            members = [self.operands[i] for i in group]
+            if all(x is not None and x.is_floating_point() for x in members):
                 found += self.run_linear(group)
         return found
 
@@ -81,8 +84,11 @@ class ShardedOp:
         graph = _core.local_op(self.case.graph, self.instance, label, factor, self.factors)
         return _runtime.GraphRunner(graph.text(), [BATCH, length, offset])
 
-    def run(self, runner: _runtime.GraphRunner, operands: list[Tensor]) -> list[Tensor | None]:
-        outputs = runner.run({f"buffer:x{i}": x for i, x in enumerate(operands)})
+    def run(
+        self, runner: _runtime.GraphRunner, operands: list[Tensor | None]
+    ) -> list[Tensor | None]:
+        given = {f"buffer:x{i}": x for i, x in enumerate(operands) if x is not None}
+        outputs = runner.run(given)
         return [outputs.get(f"buffer:y{j}") for j in range(len(self.expected))]
 
     def run_replicated(self) -> list[str]:
@@ -95,12 +101,14 @@ class ShardedOp:
         for device, length in enumerate(lengths):
             offset = sum(lengths[:device])
             shards = [
-                self.shard(x, self.instance.operands[i], label, factor, offset, length)
+                None
+                if x is None
+                else self.shard(x, self.instance.operands[i], label, factor, offset, length)
                 for i, x in enumerate(self.operands)
             ]
-            for i, shape_only in enumerate(self.instance.shape_only):
-                if shape_only and shards[i].is_floating_point():
-                    shards[i] = torch.full_like(shards[i], math.nan)
+            for i, (x, shape_only) in enumerate(zip(shards, self.instance.shape_only, strict=True)):
+                if shape_only and x is not None and x.is_floating_point():
+                    shards[i] = torch.full_like(x, math.nan)
             parts.append(self.run(self.local_runner(label, factor, length, offset), shards))
         found, results = [], []
         for j, whole in enumerate(self.expected):
@@ -121,12 +129,13 @@ class ShardedOp:
         generator = torch.Generator().manual_seed(7)
         operands = [list(self.operands) for _ in range(DEVICES)]
         for i in group:
-            whole = self.operands[i]
+            rest = self.operands[i]
+            assert rest is not None
             for device in range(1, DEVICES):
-                operands[device][i] = torch.randn(
-                    whole.shape, dtype=whole.dtype, generator=generator
-                )
-                operands[0][i] = operands[0][i] - operands[device][i]
+                share = torch.randn(rest.shape, dtype=rest.dtype, generator=generator)
+                operands[device][i] = share
+                rest = rest - share
+            operands[0][i] = rest
         parts = [self.run(self.local_runner(-1, 0, 0, 0), each) for each in operands]
         sums = [None if column[0] is None else sum(column) for column in zip(*parts, strict=True)]
         return self.compare(f"linear {group}", sums)
@@ -161,7 +170,8 @@ class ShardedOp:
         for d, labels in enumerate(dims):
             if label in labels and not seen:
                 shape[d], seen = shape[d] // full * length, True
-        return whole.reshape(self.flat(whole, dims)).narrow(position, offset, length).reshape(shape)
+        factors = whole.reshape(self.flat(whole, dims))
+        return factors.narrow(position, offset, length).contiguous().view(shape)
 
     def assemble(
         self, j: int, label: int, factor: int, lengths: list[int], pieces: list[Tensor]

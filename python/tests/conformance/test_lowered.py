@@ -1,0 +1,23 @@
+"""Every rule at work in a plan: lowered, run on unequal devices, compared with the whole op."""
+
+from __future__ import annotations
+
+import pytest
+from cases import CASES
+from lowered_op import LoweredOp, small_cluster
+from op_case import OpCase
+
+from medley import _core
+
+# The gradient slots of micro-batches: no op that a plan chooses for.
+NOT_PLANNED = "medley.accumulate"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> _core.Cluster:
+    return small_cluster()
+
+
+@pytest.mark.parametrize("text", [text for text in CASES if not text.startswith(NOT_PLANNED)])
+def test_plans_are_the_whole(text: str, cluster: _core.Cluster) -> None:
+    assert LoweredOp(OpCase(text), cluster).disagreements() == []
