@@ -18,7 +18,8 @@ const std::set<std::string_view> kSafe{"new_zeros",
                                        "zeros_like",
                                        "ones_like",
                                        "full_like",
-                                       "addmm"};
+                                       "addmm",
+                                       "_native_batch_norm_legit_functional"};
 const std::set<std::string_view> kWritesInto{"index_put",
                                              "slice_scatter",
                                              "select_scatter",
@@ -54,12 +55,27 @@ bool is_empty(const Graph& graph, ValueId value, const std::vector<int64_t>& sym
       shape.begin(), shape.end(), [&](const Size& size) { return evaluate(size, symbols) == 0; });
 }
 
+namespace {
+
+// A whole tensor without elements, such as the statistics that an evaluating batch norm saves, is
+// what the kernel expects.
+bool is_empty_shard(const Graph& graph, ValueId value, const std::vector<int64_t>& symbols) {
+  const auto& shape = graph.values[static_cast<size_t>(value)].type.shape;
+  return std::any_of(shape.begin(), shape.end(), [&](const Size& size) {
+    return !size.is_constant() && evaluate(size, symbols) == 0;
+  });
+}
+
+}  // namespace
+
 EmptyRule empty_rule(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols) {
   const auto empty = [&](ValueId value) {
     return value != kNone && is_empty(graph, value, symbols);
   };
   const std::vector<ValueId> values = operands(op);
-  const bool empty_operand = std::any_of(values.begin(), values.end(), empty);
+  const bool empty_operand = std::any_of(values.begin(), values.end(), [&](ValueId value) {
+    return value != kNone && is_empty_shard(graph, value, symbols);
+  });
   const bool empty_result = std::any_of(op.results.begin(), op.results.end(), empty);
   if (!empty_operand && !empty_result) return CallKernel{};
   const bool all_empty = std::all_of(op.results.begin(), op.results.end(), [&](ValueId value) {
