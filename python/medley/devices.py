@@ -21,7 +21,8 @@ def options(plan: Plan, cluster: Cluster, this: job.Job | None) -> dict[str, Any
     Raises ValueError if the job has another number of processes than the plan has devices.
     """
     names = plan.devices
-    kinds = {cluster.kind(cluster.find(name)).name for name in names}
+    numbers = [_number(cluster, name) for name in names]
+    kinds = {cluster.kind(number).name for number in numbers}
     emulation = job.emulation()
     if emulation:
         kinds = {"CPU"}
@@ -41,7 +42,7 @@ def options(plan: Plan, cluster: Cluster, this: job.Job | None) -> dict[str, Any
     return {
         "own": [this.rank],
         "torch_devices": torch_devices,
-        "groups": _groups(plan, cluster, epoch, "gloo" if torch_devices == ["cpu"] else "nccl"),
+        "groups": _groups(plan, numbers, epoch, "gloo" if torch_devices == ["cpu"] else "nccl"),
         "membership": {**job.store_address(), "epoch": epoch},
         "versions": f"torch {torch.__version__}, {platform.machine()}",
         "emulation": emulation,
@@ -56,11 +57,17 @@ def _torch_devices(kinds: set[str], numbers: Any) -> list[str]:
     return [f"cuda:{number % count}" for number in numbers]
 
 
-def _groups(plan: Plan, cluster: Cluster, epoch: int, backend: str) -> dict[tuple[int, ...], str]:
+def _number(cluster: Cluster, name: str) -> int:
+    number = cluster.find(name)
+    if number is None:
+        raise ValueError(f"plan: mesh.devices: found {name}, expected a device of the cluster")
+    return number
+
+
+def _groups(plan: Plan, numbers: list[int], epoch: int, backend: str) -> dict[tuple[int, ...], str]:
     """Makes a process group for every set of devices that the plan's mesh communicates over."""
     shape = plan.mesh_shape
     ranks = torch.arange(len(plan.devices)).reshape(shape)
-    numbers = [cluster.find(name) for name in plan.devices]
     wanted: dict[tuple[int, ...], list[int]] = {}
     for axis in range(len(shape)):
         for line in ranks.movedim(axis, -1).reshape(-1, shape[axis]).tolist():

@@ -172,7 +172,7 @@ def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str
     """
     names: dict[str, str] = {}
     for name, ranks in groups.items():
-        order = {} if ranks == sorted(ranks) else {"sort_ranks": False}
+        order: dict[str, Any] = {} if ranks == sorted(ranks) else {"sort_ranks": False}
         group = dist.new_group(ranks, backend=backend, group_desc=name, **order)
         if dist.get_rank() in ranks:
             names[name] = group.group_name
@@ -191,9 +191,9 @@ def from_first(make: Callable[[], Any]) -> Any:
         except Exception as error:
             parcel = [(None, error)]
     dist.broadcast_object_list(parcel, src=0)
-    value, error = parcel[0]
-    if error is not None:
-        raise error
+    value, raised = parcel[0]
+    if raised is not None:
+        raise raised
     return value
 
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
-from medley import _core, job
+from medley import _core, _runtime, job
 from medley.cluster import load_cluster
 from medley.plan import Plan
 
@@ -211,13 +211,10 @@ def free_port() -> int:
 def supervise(command: Sequence[str], names: Sequence[str], values: Mapping[str, str]) -> int:
     """Runs `command` once per device, with `values` in its environment; returns the exit code."""
     port = free_port()
+    store = _runtime.c10d_store("127.0.0.1", port, True)
     with job.environment(values):
-        supervisor = Supervisor(command, names, port)
-        from torch.distributed import TCPStore  # while the processes import it too
-
-        store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-        code = supervisor.run()
-        del store
+        code = Supervisor(command, names, port).run()
+    del store
     return code
 
 

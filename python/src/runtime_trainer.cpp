@@ -162,6 +162,8 @@ void init_runtime_trainer(nb::module_& m) {
   nb::class_<Run>(m, "Run", "A plan at work on the devices of this process.")
       .def("__init__",
            &make_run,
+           nb::sig("def __init__(self, graph: str, plan: str, cluster: object, "
+                   "optimizer: dict[str, object], options: dict[str, object]) -> None"),
            "graph"_a,
            "plan"_a,
            "cluster"_a,
@@ -210,6 +212,7 @@ void init_runtime_trainer(nb::module_& m) {
            "Trains on one global batch, or this device's rows of it.")
       .def("memory",
            &memory,
+           nb::sig("def memory(self) -> list[dict[str, object]]"),
            "Returns persistent and peak bytes of every device, and where the peak is.")
       .def("trace_json",
            &Run::trace_json,

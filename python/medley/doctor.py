@@ -1,0 +1,198 @@
+"""`medley doctor`: what is installed and found here, what would fail, and the fix."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+OK, WARNING, FAILURE = "ok", "warning", "failure"
+
+
+class Finding(NamedTuple):
+    """One line of the report; `fix` says what to do about what is not ok."""
+
+    what: str
+    found: str
+    state: str = OK
+    fix: str = ""
+
+
+def _packages() -> list[Finding]:
+    findings = [Finding("python", f"{platform.python_version()} ({sys.executable})")]
+    for name, needed in (("torch", True), ("safetensors", True), ("transformers", False)):
+        try:
+            findings.append(Finding(name, importlib.metadata.version(name)))
+        except importlib.metadata.PackageNotFoundError:
+            fix = f"pip install {name}" + ("" if needed else ", for models named hf:config.json")
+            findings.append(Finding(name, "missing", FAILURE if needed else WARNING, fix))
+    return findings
+
+
+def _extensions() -> list[Finding]:
+    findings = []
+    for name in ("_core", "_runtime"):
+        try:
+            importlib.import_module(f"medley.{name}")
+            findings.append(Finding(f"medley.{name}", "loads"))
+        except ImportError as error:
+            findings.append(
+                Finding(f"medley.{name}", str(error).splitlines()[0], FAILURE, "make build")
+            )
+    return findings
+
+
+def _processors() -> list[Finding]:
+    usable = len(os.sched_getaffinity(0))
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return [Finding("processors", f"{usable} usable, {pages / 2**30:.1f} GiB of memory")]
+
+
+def _accelerators() -> list[Finding]:
+    if importlib.util.find_spec("torch") is None:
+        return []
+    import torch
+
+    if not torch.cuda.is_available():
+        if shutil.which("nvidia-smi") is None:
+            return [Finding("gpus", "none; devices are processors or emulated")]
+        return [
+            Finding(
+                "gpus",
+                f"nvidia-smi is there, but torch {torch.__version__} sees none",
+                WARNING,
+                "install the CUDA wheel: pip install torch",
+            )
+        ]
+    findings = []
+    for number in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(number)
+        free, total = torch.cuda.mem_get_info(number)
+        text = f"{facts.name}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+        busy = free < total / 2
+        findings.append(
+            Finding(
+                f"cuda:{number}",
+                text,
+                WARNING if busy else OK,
+                "another process holds the memory: nvidia-smi names it" if busy else "",
+            )
+        )
+    return findings
+
+
+def _interfaces() -> list[Finding]:
+    from medley import job
+
+    chosen = os.environ.get("GLOO_SOCKET_IFNAME")
+    own = job.addresses()
+    master = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    findings = [
+        Finding("interfaces", ", ".join(f"{name} {address}" for name, address in own.items()))
+    ]
+    if chosen is not None and any(name not in own for name in chosen.split(",")):
+        fix = "unset GLOO_SOCKET_IFNAME, or set it to one of the interfaces above"
+        findings.append(Finding("GLOO_SOCKET_IFNAME", f"{chosen}: no such interface", FAILURE, fix))
+    else:
+        towards = chosen or job.interface_towards(master)
+        state = OK if towards else FAILURE
+        fix = "" if towards else "set MASTER_ADDR to a host that this machine reaches"
+        findings.append(Finding("interface used", f"{towards} towards {master}", state, fix))
+    return findings
+
+
+def _host_name() -> list[Finding]:
+    name = socket.gethostname()
+    try:
+        return [Finding("host name", f"{name} is {socket.gethostbyname(name)}")]
+    except OSError:
+        fix = f"harmless here; if other tools complain: echo '127.0.0.1 {name}' >> /etc/hosts"
+        return [Finding("host name", f"{name} leads nowhere", WARNING, fix)]
+
+
+def _store() -> list[Finding]:
+    if importlib.util.find_spec("torch") is None:
+        return []
+    from medley import _runtime
+    from medley.launch import free_port
+
+    begin = time.monotonic()
+    store = _runtime.c10d_store("127.0.0.1", free_port(), True, "doctor/", 5000)
+    store.set("ping", "pong")
+    answered = store.get("ping") == "pong"
+    text = f"answers in {(time.monotonic() - begin) * 1e3:.0f} ms"
+    if answered:
+        return [Finding("store", text)]
+    return [Finding("store", "does not answer", FAILURE, "allow connections to 127.0.0.1")]
+
+
+def _limits() -> list[Finding]:
+    import resource
+
+    findings = []
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = soft >= 1024
+    fix = "" if enough else "ulimit -n 4096"
+    findings.append(Finding("open files", f"{soft} allowed", OK if enough else WARNING, fix))
+    try:
+        free = shutil.disk_usage("/dev/shm").free
+        enough = free > 64 << 20
+        fix = "" if enough else "give /dev/shm 64 MiB or more (docker run --shm-size=1g)"
+        state = OK if enough else WARNING
+        findings.append(Finding("shared memory", f"{free / 2**30:.1f} GiB free", state, fix))
+    except OSError:
+        findings.append(Finding("shared memory", "no /dev/shm", WARNING, "mount a tmpfs there"))
+    return findings
+
+
+CHECKS: list[Callable[[], list[Finding]]] = [
+    _packages,
+    _extensions,
+    _processors,
+    _accelerators,
+    _interfaces,
+    _host_name,
+    _store,
+    _limits,
+]
+
+
+def examine() -> list[Finding]:
+    """Returns all findings. A check that fails itself is a finding."""
+    findings = []
+    for check in CHECKS:
+        try:
+            findings += check()
+        except Exception as error:
+            sentence = f"{type(error).__name__}: {error}".splitlines()[0]
+            findings.append(Finding(check.__name__.strip("_"), sentence, FAILURE, "see above"))
+    return findings
+
+
+def doctor(as_json: bool) -> int:
+    """Prints the report; returns 3 if something would fail, else 0."""
+    findings = examine()
+    code = 3 if any(finding.state == FAILURE for finding in findings) else 0
+    if as_json:
+        print(json.dumps([finding._asdict() for finding in findings], indent=2))
+        return code
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "what", "found", "fix"):
+        table.add_column(column, overflow="fold")
+    marks = {OK: "[green]ok[/]", WARNING: "[yellow]warn[/]", FAILURE: "[red]fail[/]"}
+    for finding in findings:
+        table.add_row(marks[finding.state], finding.what, finding.found, finding.fix)
+    Console(highlight=False).print(table)
+    return code
