@@ -14,11 +14,13 @@ Schedule = Callable[[int], float]
 class Optimizer:
     """What all optimizers have. `lr` is a number or a function of the step, which starts at 0.
 
-    `max_norm` scales the gradient so that its norm over all parameters is at most that.
+    `max_norm` scales the gradient so that its norm over all parameters is at most that. Without
+    `report_norm` (and `max_norm`) the norm is not computed and `Metrics.grad_norm` is 0.
     """
 
     lr: float | Schedule = 1e-3
     max_norm: float | None = None
+    report_norm: bool = True
 
     def learning_rate(self, step: int) -> float:
         """Returns the learning rate of a step; the first one is 0."""
@@ -27,6 +29,10 @@ class Optimizer:
     def description(self) -> dict[str, Any]:
         """Returns the fields of medley::Optimizer."""
         raise NotImplementedError
+
+    def _norm(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"max_norm": float(self.max_norm or 0)}
+        return fields if self.report_norm else {**fields, "gradient_norm": False}
 
     def _check(self, **at_least_zero: float) -> None:
         for name, value in at_least_zero.items():
@@ -69,7 +75,7 @@ class AdamW(Optimizer):
             "beta2": float(self.betas[1]),
             "epsilon": float(self.eps),
             "weight_decay": float(self.weight_decay),
-            "max_norm": float(self.max_norm or 0),
+            **self._norm(),
         }
 
 
@@ -93,7 +99,7 @@ class SGD(Optimizer):
             "momentum": float(self.momentum),
             "weight_decay": float(self.weight_decay),
             "nesterov": self.nesterov,
-            "max_norm": float(self.max_norm or 0),
+            **self._norm(),
         }
 
 

@@ -47,6 +47,7 @@ medley::Optimizer read_optimizer(const nb::dict& entries) {
   read("momentum", optimizer.momentum);
   read("nesterov", optimizer.nesterov);
   read("max_norm", optimizer.max_norm);
+  read("gradient_norm", optimizer.gradient_norm);
   read.finish("optimizer");
   return optimizer;
 }
