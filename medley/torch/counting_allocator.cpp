@@ -3,66 +3,85 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
-#include <atomic>
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+
+#include "medley/base/error.h"
 
 namespace medley {
 namespace {
 
-struct Counts {
-  std::atomic<int64_t> live{0}, peak{0};
-
-  void add(int64_t bytes) {
-    const int64_t now = live += bytes;
-    int64_t seen = peak;
-    while (now > seen && !peak.compare_exchange_weak(seen, now)) {
-    }
+// The sizes are kept apart from the memory, because what frees it may get only its address:
+// kernels that manage memory themselves ask for that (raw_allocate).
+class Counts {
+ public:
+  void add(void* data, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    sizes_[data] = static_cast<int64_t>(bytes);
+    now_.live += static_cast<int64_t>(bytes);
+    now_.peak = std::max(now_.peak, now_.live);
   }
+  void remove(void* data) {
+    const std::lock_guard lock(mutex_);
+    const auto found = sizes_.find(data);
+    MEDLEY_CHECK(found != sizes_.end());
+    now_.live -= found->second;
+    sizes_.erase(found);
+  }
+  AllocatedBytes read() const {
+    const std::lock_guard lock(mutex_);
+    return now_;
+  }
+  void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    now_.peak = now_.live;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<void*, int64_t> sizes_;
+  AllocatedBytes now_;
 };
 
+// Never destroyed: tensors may outlive everything.
 Counts& counts() {
-  static Counts all;
-  return all;
+  static auto* all = new Counts;
+  return *all;
 }
 
-// What a tensor's memory points to: the memory of the allocator below, and its size.
-struct Counted {
-  c10::DataPtr data;
-  int64_t bytes;
-};
+c10::Allocator* allocator_below = nullptr;
 
-void release(void* context) {
-  auto* counted = static_cast<Counted*>(context);
-  counts().add(-counted->bytes);
-  delete counted;
+void release(void* data) {
+  counts().remove(data);
+  allocator_below->raw_deallocate(data);
 }
 
 class CountingAllocator final : public c10::Allocator {
  public:
-  explicit CountingAllocator(c10::Allocator* below) : below_(below) {}
-
   c10::DataPtr allocate(size_t bytes) override {
-    auto* counted = new Counted{below_->allocate(bytes), static_cast<int64_t>(bytes)};
-    counts().add(counted->bytes);
-    return {counted->data.get(), counted, release, c10::Device(c10::kCPU)};
+    void* data = allocator_below->raw_allocate(bytes);
+    if (data) counts().add(data, bytes);
+    return {data, data, release, c10::Device(c10::kCPU)};
   }
+  c10::DeleterFnPtr raw_deleter() const override { return release; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
-
- private:
-  c10::Allocator* below_;
 };
 
 }  // namespace
 
 void count_allocations() {
   constexpr uint8_t kPriority = 100;
-  static CountingAllocator counting(c10::GetCPUAllocator());
+  static CountingAllocator counting;
+  if (allocator_below) return;
+  allocator_below = c10::GetCPUAllocator();
   c10::SetCPUAllocator(&counting, kPriority);
 }
 
-AllocatedBytes allocated_bytes() { return {counts().live, counts().peak}; }
+AllocatedBytes allocated_bytes() { return counts().read(); }
 
-void reset_peak() { counts().peak = counts().live.load(); }
+void reset_peak() { counts().reset_peak(); }
 
 }  // namespace medley
