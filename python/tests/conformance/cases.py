@@ -266,7 +266,7 @@ INDEXING = [
     "aten.max.dim(f64[b, 6, 5], 1)",
     "aten.min.dim(f64[b, 6, 5], -1, true)",
     "aten.histc.default(f64[b, 5], 4, -2, 2)",
-    "aten.histc.default(f64[b], 3)",
+    "aten.histc.default(f64[b, 5], 4)",
 ]
 
 REDUCTION = [
@@ -365,7 +365,8 @@ ATTENTION = [
 CONVOLUTION = [
     "aten.convolution.default(f64[b, 6, 5, 4], f64[4, 6, 3, 2], f64[4], [1, 1], [1, 0], [1, 1],"
     " false, [0, 0], 1)",
-    "aten.convolution.default(f64[b, (2 3), 5], f64[(2 2), 6, 3], none, [2], [1], [1], false, [0], 1)",
+    "aten.convolution.default(f64[b, (2 3), 5], f64[(2 2), 6, 3], none, [2], [1], [1], false, [0],"
+    " 1)",
     "aten.convolution.default(f64[b, 6, 5], f64[9, 2, 3], f64[9], [1], [0], [1], false, [0], 3)",
     "aten.convolution.default(f64[b, 6, 5], f64[6, 1, 3], none, [1], [1], [1], false, [0], 6)",
     "aten.convolution.default(f64[b, 6, 5], f64[9, 2, 3], none, [1], [0], [1], false, [0], 3)",

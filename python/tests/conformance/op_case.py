@@ -153,7 +153,7 @@ class OpCase:
         return [None if slot is None else operands[slot] for slot in self.slots]
 
     def op_line(self, first_result: int, ids: dict[int, int] | None = None) -> str:
-        """Returns the op as the graph format has it. `ids` are those of the operands, if not 0, 1, ..."""
+        """Returns the op as the graph format has it; `ids` of the operands if not 0, 1, ..."""
         results = []
         for type_ in self.result_types:
             results.append("_" if type_ == "none" else f"%{first_result}")
@@ -180,10 +180,8 @@ class OpCase:
 
 def zeros_op(spec: Spec) -> str:
     shape = spec.type[len(spec.dtype) :]
-    return (
-        f"aten.full.default({shape}, 0.0, {spec.dtype}, none, none, none) : {spec.type}"
-        ' @forward ""'
-    )
+    fill = f"aten.full.default({shape}, 0.0, {spec.dtype}, none, none, none)"
+    return f'{fill} : {spec.type} @forward ""'
 
 
 def _shape_text(here: Tensor, there: Tensor) -> str:

@@ -19,16 +19,25 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2}
 Dims = list[list[int]]  # of a tensor: labels of each dim
 
 
-def partitions(size: int, seed: str) -> list[list[int]]:
+def random_for(text: str) -> random.Random:
+    return random.Random(zlib.crc32(text.encode()))
+
+
+def draw_lengths(size: int, rng: random.Random) -> list[int]:
+    """Returns the lengths of random shards of a size; one is often empty."""
+    cuts = sorted(rng.randint(0, size) for _ in range(DEVICES - 1))
+    return [cuts[0], cuts[1] - cuts[0], size - cuts[1]]
+
+
+def partitions(size: int, rng: random.Random) -> Iterator[list[int]]:
     """Two ways to divide a size over the devices: with an empty shard, and unequal without one."""
-    rng = random.Random(zlib.crc32(seed.encode()))
-    first = rng.randint(0, size)
+    first = rng.randint(1, size - 1) if size > 1 else size
     lengths = [first, size - first]
     lengths.insert(rng.randrange(DEVICES), 0)
-    if size < DEVICES:
-        return [lengths]
-    cuts = sorted(rng.sample(range(1, size), DEVICES - 1))
-    return [lengths, [cuts[0], cuts[1] - cuts[0], size - cuts[1]]]
+    yield lengths
+    if size >= DEVICES:
+        cuts = sorted(rng.sample(range(1, size), DEVICES - 1))
+        yield [cuts[0], cuts[1] - cuts[0], size - cuts[1]]
 
 
 def label_factors(case: OpCase, instance: _core.Instance) -> list[list[str]]:
@@ -69,10 +78,13 @@ class ShardedOp:
 
     def disagreements(self) -> list[str]:
         """Returns what differs from the whole op, over all cuts and linear groups."""
-        found = self.run_replicated()
+        found = self.run_whole("replicate", self.operands)
+        strided = [x if x is None or x.dim() < 2 else _permuted(x) for x in self.operands]
+        # Passes fold clones, so that operands may be less contiguous than they were in eager.
+        found += self.run_whole("strided", strided)
         for label, factor in self.cuts():
             size = evaluate(self.factors[label][factor])
-            for lengths in partitions(size, f"{self.case.text} {label} {factor}"):
+            for lengths in partitions(size, random_for(f"{self.case.text} {label} {factor}")):
                 found += self.run_cut(label, factor, lengths)
         for group in self.instance.linear:
             members = [self.operands[i] for i in group]
@@ -80,7 +92,9 @@ class ShardedOp:
                 found += self.run_linear(group)
         return found
 
-    def local_runner(self, label: int, factor: int, length: int, offset: int) -> _runtime.GraphRunner:
+    def local_runner(
+        self, label: int, factor: int, length: int, offset: int
+    ) -> _runtime.GraphRunner:
         graph = _core.local_op(self.case.graph, self.instance, label, factor, self.factors)
         return _runtime.GraphRunner(graph.text(), [BATCH, length, offset])
 
@@ -91,9 +105,8 @@ class ShardedOp:
         outputs = runner.run(given)
         return [outputs.get(f"buffer:y{j}") for j in range(len(self.expected))]
 
-    def run_replicated(self) -> list[str]:
-        results = self.run(self.local_runner(-1, 0, 0, 0), self.operands)
-        return self.compare("replicate", results)
+    def run_whole(self, what: str, operands: list[Tensor | None]) -> list[str]:
+        return self.compare(what, self.run(self.local_runner(-1, 0, 0, 0), operands))
 
     def run_cut(self, label: int, factor: int, lengths: list[int]) -> list[str]:
         what = f"{self.instance.labels[label].name}.{factor} {lengths}"
@@ -200,12 +213,18 @@ class ShardedOp:
         return difference(f"{self.case.text}: {what}: result {j}", self.expected[j], result)
 
 
+def _permuted(tensor: Tensor) -> Tensor:
+    """Returns the same elements with the first and the last dim swapped in memory."""
+    return tensor.transpose(0, -1).contiguous().transpose(0, -1)
+
+
 def difference(what: str, expected: Tensor | None, found: Tensor | None) -> list[str]:
     """Returns a line that says how two results differ; nothing if they are equal."""
     if expected is None or found is None:
         return [] if expected is found else [f"{what}: one is None"]
     if expected.shape != found.shape or expected.dtype != found.dtype:
-        return [f"{what}: expected {expected.dtype}{list(expected.shape)}, found {found.dtype}{list(found.shape)}"]
+        types = [f"{x.dtype}{list(x.shape)}" for x in (expected, found)]
+        return [f"{what}: expected {types[0]}, found {types[1]}"]
     tolerance = TOLERANCE.get(expected.dtype, 0) * (1 + finite_max(expected))
     if torch.allclose(expected, found, rtol=0, atol=tolerance, equal_nan=True):
         return []
