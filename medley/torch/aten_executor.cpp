@@ -70,7 +70,8 @@ class Runner {
   void operator()(const KernelCall& call) {
     stack_.assign(call.constants.begin(), call.constants.end());
     for (const TensorArgument& tensor : call.tensors)
-      stack_[tensor.argument] = slots_.take(tensor.operand);
+      stack_[tensor.argument] =
+          call.contiguous ? slots_.take(tensor.operand).contiguous() : slots_.take(tensor.operand);
     for (const ListArgument& list : call.lists) stack_[list.argument] = take_list(list);
     if (call.overwrite && is_unique(stack_[call.overwrite->argument].toTensor())) {
       if (call.overwrite->pass_out) stack_.push_back(stack_[call.overwrite->argument]);

@@ -56,6 +56,7 @@ struct KernelCall {
   std::vector<ListArgument> lists;
   std::vector<Result> results;
   bool result_is_list = false;  // one result of type Tensor[]
+  bool contiguous = false;      // the kernel takes neighbouring elements for granted
   std::optional<Overwrite> overwrite;
 };
 

@@ -56,6 +56,12 @@ Op with_any_strides(const Op& op) {
   return same;
 }
 
+// Kernels that raise on other strides or, worse, read the wrong elements. PyTorch's callers copy
+// first; that copy may have been folded.
+const std::set<std::string_view> kTakesContiguous{"aten.native_group_norm.default",
+                                                  "aten.native_group_norm_backward.default",
+                                                  "aten.native_layer_norm_backward.default"};
+
 bool is_tensor(const c10::TypePtr& type) {
   if (type->kind() == c10::TypeKind::OptionalType)
     return is_tensor(type->castRaw<c10::OptionalType>()->getElementType());
@@ -224,7 +230,7 @@ class Builder {
   }
 
   KernelCall build_call(const Op& op) {
-    KernelCall call{find_operator(op.name), {}, {}, {}, results(op), false, {}};
+    KernelCall call{find_operator(op.name), {}, {}, {}, results(op), false, false, {}};
     const auto& schema = call.handle.schema();
     const auto& arguments = schema.arguments();
     if (op.arguments.size() > arguments.size())
@@ -240,6 +246,7 @@ class Builder {
       throw Error(
           Blame::kCaller,
           fmt::format("has {} results, expected {}", op.results.size(), schema.returns().size()));
+    call.contiguous = kTakesContiguous.contains(op.name);
     choose_overwrite(call, op);
     return call;
   }
