@@ -49,8 +49,10 @@ void arange_local(Op& local, const LocalForm& form) {
   std::vector<Size> origin(sizes.size()), full = sizes;
   if (form.cut && form.cut->label != kNone) {
     const auto factor = static_cast<size_t>(form.cut->factor);
-    origin.at(factor) = form.offset;
-    full.at(factor) = form.full;
+    Size behind(1);
+    for (size_t k = factor + 1; k < sizes.size(); ++k) behind = behind * sizes[k];
+    origin.at(factor) = divide(form.offset, behind).value();
+    full.at(factor) = divide(form.full, behind).value();
   }
   local.name = "medley.arange_shard.default";
   local.arguments = {start, step, sizes, origin, full, type.dtype};

@@ -62,8 +62,8 @@ void copy_local(Op& local, const LocalForm& form) {
 // (grad, x, buffer): the buffer has the shape of x, or no elements on some devices.
 std::optional<Instance> log_sigmoid_backward(const Graph& graph, const Op& op) {
   const auto values = operands(op);
-  const bool whole = values.size() == 3 &&
-                     type_of(graph, values[2]).shape == type_of(graph, values[1]).shape;
+  const bool whole =
+      values.size() == 3 && type_of(graph, values[2]).shape == type_of(graph, values[1]).shape;
   return instantiate(whole ? ".., .., .. -> .." : ".., .., _ -> ..", "{0}", graph, op);
 }
 

@@ -57,8 +57,9 @@ struct LocalForm {
   const Op* op = nullptr;
   const Instance* instance = nullptr;
   std::optional<Cut> cut;  // the label that is split, if any
-  Size length, offset,
-      full;  // of the cut factor: on this device, where it starts, over all devices
+  // Of the cut factor, times the factors of the label behind it: on this device, where it starts,
+  // over all devices.
+  Size length, offset, full;
   std::vector<TensorType> operands,
       results;  // local types, parallel to operands(op) and op.results; of absent ones: anything
   // Local sizes, offsets and full sizes of every factor of the first result, in order (for dropout

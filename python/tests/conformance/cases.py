@@ -6,8 +6,9 @@ defaults left out:
     aten.mm.default(f64[b, (2 3)], f64[6, 5])
 
 `b` is the batch. A dim `(2 3)` of 6 is cut at its factors 2 and 3 too, as if a view had split it.
-Behind a tensor: `<9` draws integers below 9, `~9` distinct ones along the last dim, `>0` positive
-numbers, `=0` makes it the result of an op that fills with zeros.
+Factors of the first result stand behind an arrow. Behind a tensor: `<9` draws integers below 9,
+`~9` distinct ones along the last dim, `>0` positive numbers, `=0` makes it the result of an op
+that fills with zeros.
 """
 
 UNARY = """abs alias bitwise_not:i64 ceil clone contiguous cos detach erf exp exp2 expm1 floor gelu
@@ -140,6 +141,7 @@ LAYOUT = [
     "aten.squeeze.dims(f64[1, b, 1, 5], [0, 2])",
     "aten.expand.default(f64[5, 1], [b, 5, 6])",
     "aten.expand.default(f64[], [b, 6])",
+    "aten.expand.default(f64[b, 1], [b, 12]) -> [b, (3 4)]",
     "aten.expand.default(f64[b, 1, 6], [b, 4, 6])",
     "aten.expand.default(f64[b, 3, 1, 5, 2], [b, 3, 2, 5, 2])",
     "aten.repeat.default(f64[b, 6], [1, 2])",
@@ -224,6 +226,7 @@ INDEXING = [
     "aten.embedding.default(f64[(3 4), 6], i64[b]<12, 3)",
     "aten.embedding_dense_backward.default(f64[b, 5, 6], i64[b, 5]<11, 11, -1, false)",
     "aten.embedding_dense_backward.default(f64[b, 6], i64[b]<11, 11, 4, false)",
+    "aten.embedding_dense_backward.default(f64[b, 6], i64[b]<12, 12, 4, false) -> [(3 4), 6]",
     "aten.embedding_dense_backward.default(f64[b, 6], i64[b]<3, 3, -1, true)",
     "aten.nll_loss_forward.default(f64[b, 5], i64[b]<5, none, 2, -100)",
     "aten.nll_loss_forward.default(f64[b, (2 3)], i64[b]<6, f64[6]>0, 2, 3)",
@@ -312,6 +315,7 @@ FACTORY = [
     "aten.zeros.default([b, 6])",
     "aten.ones.default([b, 6], f64)",
     "aten.full.default([b, 6], 1.5, f64)",
+    "aten.full.default([b, 24], 1.5, f64) -> [b, (2 3 4)]",
     "aten.full.default(sizes[], 1.5, f64)",
     "aten.scalar_tensor.default(2.5)",
     "aten.new_zeros.default(f64[b, 6], [b, 5])",
@@ -323,6 +327,7 @@ FACTORY = [
     "aten.fill.Scalar(f64[b, 6], 0.5)",
     "aten.arange.default(b)",
     "aten.arange.default(6, f64)",
+    "aten.arange.default(24) -> [(2 3 4)]",
     "aten.arange.start(2, 8)",
     "aten.arange.start_step(0.5, 6.5, 1.5, f64)",
     "aten.arange.start_step(9, -3, -2)",
@@ -349,6 +354,8 @@ ATTENTION = [
     " f64[b, 2, 7, 4], f64[b, 1, 5, 7], f64[b, 6, 5, 4], f64[b, 6, 5]>0, false, 0.5)",
     "medley.dropout.default(f64[b, (2 3), 5], i64[2]<9, 0.3, 7, [b, 6, 5], [0, 0, 0], [b, 6, 5])",
     "medley.dropout.default(f64[(2 3), (3 5)], i64[2]<9, 0.5, 7, [6, 15], [0, 0], [6, 15])",
+    "medley.dropout.default(f64[b*6, 5], i64[2]<9, 0.5, 7, [b*6, 5], [0, 0], [b*6, 5])"
+    " -> [(b 2 3), 5]",
     "medley.dropout_backward.default(f64[b, (2 3)], i64[2]<9, 0.3, 7, [b, 6], [0, 0], [b, 6])",
     "medley.mean_loss.default(f64[], f64[]>0)",
     "medley.mean_loss_backward.default(f64[], f64[]>0)",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from op_case import BATCH, OpCase, Spec, evaluate, zeros_op
@@ -76,6 +76,8 @@ class LoweredOp:
                 continue
             sizes = [s for s in type_.split("[")[1].strip("]").split(", ") if s]
             add_buffer(f"y{j}", type_, torch.zeros_like(whole), [[s] for s in sizes])
+        if self.case.result_dims:
+            self._add_refined_result(add_buffer)
         lines.append(f'%{len(lines)} = batch "rows" : f64[b]')
         ops.insert(0, ("f64[]", f"aten.sum.default(%{len(lines) - 1}, none)"))
 
@@ -93,15 +95,32 @@ class LoweredOp:
                 lines.append(f"%{next_id} = {zeros_op(spec)}")
                 next_id += 1
                 num_ops += 1
+        first_result = next_id
         lines.append(self.case.op_line(next_id, ids))
         for j, whole in enumerate(self.expected):
             if whole is not None:
                 outputs.append((f"y{j}", next_id))
                 next_id += 1
+        if self.case.result_dims:
+            type_ = self.result_spec().type
+            view = f"aten.view.default(%{first_result}, {type_[type_.index('[') :]})"
+            lines.append(f'%{next_id} = {view} : {type_} @forward ""')
+            outputs.append(("refined", next_id))
         lines.append(f"output loss %{loss}")
         lines += [f'output buffer "{name}" %{value}' for name, value in outputs]
         text = "\n".join(["medley-graph 1", 'graph "case"', "symbols b", *lines]) + "\n"
         return text, _core.Graph.parse(text, self.case.text).stable_names()[num_ops]
+
+    def result_spec(self) -> Spec:
+        """Returns the first result with a dim for each of its factors."""
+        flat = tuple((factor,) for dim in self.case.result_dims for factor in dim)
+        return Spec(self.case.result_types[0].split("[")[0], flat, "")
+
+    def _add_refined_result(self, add_buffer: Callable[..., None]) -> None:
+        spec, whole = self.result_spec(), self.expected[0]
+        assert whole is not None
+        zeros = torch.zeros([evaluate(dim[0]) for dim in spec.dims], dtype=whole.dtype)
+        add_buffer("refined", spec.type, zeros, [list(dim) for dim in spec.dims])
 
     def choices(self) -> Iterator[tuple[str, str, int]]:
         """Yields (start of the choice's text, size of the factor that is cut, label)."""

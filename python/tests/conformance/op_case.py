@@ -102,6 +102,9 @@ class OpCase:
     def __init__(self, text: str) -> None:
         self.text = text
         self.specs: list[Spec] = []
+        text, _, refined = text.partition(" -> ")
+        # Factors of the dims of result 0, if it is cut at them.
+        self.result_dims = _parse_spec("", refined.strip("[]"), None).dims
 
         def take(match: re.Match[str]) -> str:
             self.specs.append(_parse_spec(*match.groups()))

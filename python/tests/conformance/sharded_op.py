@@ -43,8 +43,11 @@ def partitions(size: int, rng: random.Random) -> Iterator[list[int]]:
 def label_factors(case: OpCase, instance: _core.Instance) -> list[list[str]]:
     """Returns the factors of every label: those that the case gives a dim, else its size."""
     factors = [[label.size] for label in instance.labels]
-    for slot, dims in zip(case.slots, instance.operands, strict=True):
-        declared_dims = () if slot is None else case.specs[slot].dims
+    tensors = [
+        (() if slot is None else case.specs[slot].dims, dims)
+        for slot, dims in zip(case.slots, instance.operands, strict=True)
+    ]
+    for declared_dims, dims in [*tensors, (case.result_dims, instance.results[0])]:
         for declared, labels in zip(declared_dims, dims, strict=False):
             rest = list(declared)
             for label in labels if len(declared) > 1 else []:
