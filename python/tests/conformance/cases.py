@@ -62,6 +62,7 @@ POINTWISE = [
     "aten._to_copy.default(i64[b, 6]<9, f64)",
     "aten._to_copy.default(f64[b, 6], i64)",
     "aten._to_copy.default(bool[b, 6], f64)",
+    "aten._to_copy.default(i64[b, 6]<9, bf16)",
     "aten.copy.default(f64[b, 6], f64[b, 6])",
     "aten.copy.default(f32[b, 6], f64[b, 6])",
     "aten.pow.Tensor_Scalar(f64[b, 6]>0, 2.5)",
@@ -124,6 +125,10 @@ LAYOUT = [
     "aten.view.default(f64[b, (3 4), 5], [b, 60])",
     "aten.view.default(f64[1, b, 1, 6], [b, 6, 1])",
     "aten.view.default(f64[1], sizes[])",
+    "aten.view.default(f64[5, b], [b*5])",
+    "aten.view.default(f64[b*30], [b, 5, 6])",
+    "aten.view.default(f64[4, b, 6], [4, b*6])",
+    "aten.view.default(f64[b, 5, (2 3)], [b*30])",
     "aten.reshape.default(f64[b, 6], [b*3, 2])",
     "aten._unsafe_view.default(f64[b*5, 12], [b, 5, 12])",
     "aten._unsafe_view.default(f64[b, 5, (3 4)], [b*5, 12])",
@@ -164,6 +169,7 @@ SLICING = [
     "aten.constant_pad_nd.default(f64[b, 6, 5], [0, 0, 1, 0], 2.5)",
     "aten.constant_pad_nd.default(f64[b, 6], [0, -1])",
     "aten.select.int(f64[b, 6, 5], 1, 2)",
+    "aten.select.int(f64[b, 6], 0, 2)",
     "aten.select.int(f64[b, (2 3), 5], -1, -1)",
     "aten.select_backward.default(f64[b, 5], [b, 6, 5], 1, 2)",
     "aten.select_backward.default(f64[b, 6], [b, 6, 5], -1, -2)",
@@ -192,8 +198,11 @@ NORMALISATION = [
     "aten._softmax.default(f64[b, 5, 6], -1, false)",
     "aten._softmax.default(f64[b, (2 3)], 0, false)",
     "aten._log_softmax.default(f64[b, (2 3)], 1, false)",
+    "aten._softmax.default(bf16[b, 5, 6], -1, false)",
+    "aten._log_softmax.default(f32[b, 6], 1, false)",
     "aten._softmax_backward_data.default(f64[b, 6], f64[b, 6], -1, f64)",
     "aten._log_softmax_backward_data.default(f64[b, 5, 6], f64[b, 5, 6], 2, f64)",
+    "aten._softmax_backward_data.default(bf16[b, 6], bf16[b, 6], -1, bf16)",
     "aten.native_layer_norm.default(f64[b, 5, 6], [6], f64[6], f64[6], 1e-05)",
     "aten.native_layer_norm.default(f64[b, 5, 6], [5, 6], none, none, 1e-05)",
     "aten.native_layer_norm_backward.default(f64[b, 5, 6], f64[b, 5, 6], [6], f64[b, 5, 1],"
@@ -209,6 +218,8 @@ NORMALISATION = [
     " f64[6]>0, true, 0.3, 1e-05)",
     "aten._native_batch_norm_legit_functional.default(f64[b, 6, 3], f64[6], f64[6], f64[6],"
     " f64[6]>0, false, 0.1, 1e-05)",
+    "aten._native_batch_norm_legit_functional.default(bf16[b, 6, 3], f32[6], f32[6], f32[6],"
+    " f32[6]>0, true, 0.1, 1e-05)",
     "aten.native_batch_norm_backward.default(f64[b, 6, 3, 2], f64[b, 6, 3, 2], f64[6], f64[6],"
     " f64[6]>0, f64[6], f64[6]>0, true, 1e-05, [true, true, true])",
     "aten.native_batch_norm_backward.default(f64[b, 6], f64[b, 6], none, f64[6],"
@@ -277,10 +288,14 @@ REDUCTION = [
     "aten.sum.dim_IntList(f64[b, 6, 5], [0, -1], true)",
     "aten.sum.dim_IntList(f64[b, 6], none)",
     "aten.sum.dim_IntList(bool[b, 6], [0])",
+    "aten.sum.dim_IntList(bf16[b, 6], [0], false, f32)",
+    "aten.sum.default(f32[b, 6], f64)",
     "aten.sum.default(f64[b, (2 3)])",
     "aten.mean.dim(f64[b, 6, 5], [-1])",
     "aten.mean.dim(f64[b, (2 3), 5], [0, 1], true)",
     "aten.mean.default(f64[b, (2 3)])",
+    "aten.mean.default(f32[b, 6], f64)",
+    "aten.mean.dim(bf16[b, 6], [0, 1], false, f32)",
     "aten.amax.default(f64[b, 6, (2 2)], [2], true)",
     "aten.amax.default(f64[b, 6], [0])",
     "aten.max.default(f64[b, 6])",
@@ -346,6 +361,14 @@ ATTENTION = [
     " false, 0.5)",
     "medley.attention.default(f64[b, 6, 5, 4], f64[b, 6, 7, 4], f64[b, 6, 7, 4], f64[1, 6, 5, 7],"
     " true, 0.5)",
+    "medley.attention.default(f64[b, 6, 7, 4], f64[b, 2, 5, 4], f64[b, 2, 5, 4], none, true, 0.5)",
+    "medley.attention.default(f64[b, 6, 5, 4], f64[b, 1, 5, 4], f64[b, 1, 5, 4], none, true, 0.5)",
+    "medley.attention.default(f64[b, 1, 5, 4], f64[b, 1, 5, 4], f64[b, 1, 5, 3], f64[1, 1, 1, 5],"
+    " false, 0.5)",
+    "medley.attention_backward.default(f64[b, 6, 7, 4], f64[b, 6, 7, 4], f64[b, 2, 5, 4],"
+    " f64[b, 2, 5, 4], none, f64[b, 6, 7, 4], f64[b, 6, 7]>0, true, 0.5)",
+    "medley.attention_backward.default(f64[b, 6, 5, 4], f64[b, 6, 5, 4], f64[b, 1, 5, 4],"
+    " f64[b, 1, 5, 4], f64[1, 6, 5, 5], f64[b, 6, 5, 4], f64[b, 6, 5]>0, true, 0.5)",
     "medley.attention_backward.default(f64[b, 6, 5, 4], f64[b, 6, 5, 4], f64[b, 6, 5, 4],"
     " f64[b, 6, 5, 4], none, f64[b, 6, 5, 4], f64[b, 6, 5]>0, true, 0.5)",
     "medley.attention_backward.default(f64[b, 6, 5, 2], f64[b, 6, 5, 4], f64[b, 3, 7, 4],"
@@ -389,6 +412,10 @@ CONVOLUTION = [
     " [1], [0], [1], false, [0], 1, [false, true, true])",
     "aten.convolution_backward.default(f64[b, 2, 10], f64[b, 6, 5], f64[6, 2, 3], [2],"
     " [2], [1], [1], true, [1], 1, [true, true, true])",
+    "aten.convolution_backward.default(f64[b, 6, 10], f64[b, 6, 5], f64[6, 2, 3], [0],"
+    " [2], [1], [1], true, [1], 3, [true, true, false])",
+    "aten.convolution_backward.default(f64[b, 6, 2], f64[b, 6, 6], f64[6, 1, 3], [6],"
+    " [1], [0], [2], false, [0], 6, [true, true, true])",
     "aten.max_pool2d_with_indices.default(f64[b, 6, 4, 6], [2, 2])",
     "aten.max_pool2d_with_indices_backward.default(f64[b, 6, 2, 3], f64[b, 6, 4, 6], [2, 2],"
     " [2, 2], [0, 0], [1, 1], false, i64[b, 6, 2, 3]<24)",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from op_case import BATCH, OpCase, Spec, evaluate, zeros_op
-from sharded_op import DEVICES, difference, draw_lengths, label_factors, random_for
+from sharded_op import DEVICES, difference, draw_lengths, label_factors, random_for, tolerance_of
 from torch import Tensor
 
 from medley import _core, _runtime
@@ -42,6 +42,7 @@ class LoweredOp:
         self.factors = label_factors(case, instance)
         operands = case.operands()
         self.expected = case.call(operands)
+        self.tolerance = tolerance_of(operands)
         self.buffers: dict[str, Tensor] = {}  # by name
         self.dims: dict[str, list[list[str]]] = {}  # factors of each dim of a buffer
         self.text, self.name = self._write_graph(operands)
@@ -211,7 +212,7 @@ class LoweredOp:
             if run.is_cut("buffer", f"y{j}"):
                 shards = [run.assemble("buffer", f"y{j}", shards)]
             for whole in shards:
-                found += difference(f"{what}: result {j}", expected, whole)
+                found += difference(f"{what}: result {j}", expected, whole, self.tolerance)
         return found
 
 
