@@ -88,6 +88,9 @@ Tensor scores(const Tensor& q, const Tensor& k, const Mask& mask, double scale) 
   return scores;
 }
 
+// A row that sees no key has the log-sum -infinity; the fused kernel for the CPU says 0.
+Tensor sees_nothing(const Tensor& bias) { return bias.amax(-1) == -kInfinity; }
+
 // A row that sees no key has the probabilities 0.
 Tensor probabilities(const Tensor& scores, const Tensor& lse) {
   const Tensor safe = at::where(lse == -kInfinity, at::zeros_like(lse), lse);
@@ -111,9 +114,11 @@ std::tuple<Tensor, Tensor> attention(const Tensor& q,
   const Tensor keys = expand_heads(k, q.size(1)), values = expand_heads(v, q.size(1));
   const Mask mask = make_mask(q, k, bias, causal);
   const Kernel kernel = choose(q, v, mask.bias.has_value());
-  if (kernel == Kernel::kCpu)
-    return at::_scaled_dot_product_flash_attention_for_cpu(
+  if (kernel == Kernel::kCpu) {
+    auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
         dense(q), dense(keys), dense(values), 0.0, mask.causal, mask.bias, scale);
+    return {out, mask.bias ? lse.masked_fill(sees_nothing(*mask.bias), -kInfinity) : lse};
+  }
   if (kernel == Kernel::kCuda) {
     auto results = at::_scaled_dot_product_flash_attention(
         dense(q), dense(keys), dense(values), 0.0, mask.causal, false, scale);
@@ -140,12 +145,13 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& grad_out,
   const Kernel kernel = choose(q, v, mask.bias.has_value());
   Tensor dq, dk, dv;
   if (kernel == Kernel::kCpu) {
+    const Tensor stats = mask.bias ? lse.masked_fill(lse == -kInfinity, 0.0) : lse;
     std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_for_cpu_backward(dense(grad_out),
                                                                                     dense(q),
                                                                                     dense(keys),
                                                                                     dense(values),
                                                                                     dense(out),
-                                                                                    lse,
+                                                                                    stats,
                                                                                     0.0,
                                                                                     mask.causal,
                                                                                     mask.bias,
