@@ -47,7 +47,9 @@ Graph split_addmm(const Graph& graph) {
 const std::vector<Pass>& passes() {
   static const std::vector<Pass> kPasses{
       {"remove_dead_ops", "drop ops that reach no output", remove_dead_ops},
-      {"drop_unread_operands", "operands read for their shape, or not at all", drop_unread_operands},
+      {"drop_unread_operands",
+       "operands read for their shape, or not at all",
+       drop_unread_operands},
       {"fold_constants", "compute products and quotients of scalar constants", fold_constants},
       {"fold_identities", "drop ops that change nothing", fold_identities},
       {"split_addmm", "addmm becomes mm and add", split_addmm},

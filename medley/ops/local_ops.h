@@ -14,21 +14,18 @@ namespace medley {
 // Written by capture. A later localize() changes their sizes, origins and offsets only.
 //
 // attention     q [b, g*r, s, d], k [b, g, t, d], v [b, g, t, e], bias broadcast to [b, g*r, s, t],
-// added to the scores ->
-//               out [b, g*r, s, e], logsumexp f32 [b, g*r, s]. Query head i uses key head i / r.
-//               causal: query i sees keys j <= i + t - s.
+//               added to the scores -> out [b, g*r, s, e], logsumexp f32 [b, g*r, s]. Query head i
+//               uses key head i / r. causal: query i sees keys j <= i + t - s.
 // dropout       keep element e if philox(rng[0], rng[1], site, e) says so, then divide by 1 - p.
-// The tensor is the box
-//               of `sizes` at `origin` in `full` (equal ranks; the rank may exceed the tensor's:
-//               dims are factored): element i of the flat local tensor is the multi-index of i in
-//               `sizes`, plus `origin`, flattened in `full`.
+//               The tensor is the box of `sizes` at `origin` in `full` (equal ranks; the rank may
+//               exceed the tensor's: dims are factored): element i of the flat local tensor is the
+//               multi-index of i in `sizes`, plus `origin`, flattened in `full`.
 // mean_loss     sum / weight; backward: grad / weight.
 // experts       x [n, h], indices i64 [n, k] of experts, weights [n, k], gate_up [E, c*f, h], down
-// [E, o, f] -> [n, o]:
-//               sum over k of weights[., k] * down[i] @ hidden. c = 2: hidden = act(gate) * up,
-//               gate the first f rows of gate_up[i], up the others; c = 1: hidden = act(gate_up[i]
-//               @ x). An index outside [offset, offset + E) adds nothing. backward -> d x, d
-//               weights, d gate_up, d down.
+//               [E, o, f] -> [n, o]: sum over k of weights[., k] * down[i] @ hidden. c = 2: hidden
+//               = act(gate) * up, gate the first f rows of gate_up[i], up the others; c = 1: hidden
+//               = act(gate_up[i] @ x). An index outside [offset, offset + E) adds nothing. backward
+//               -> d x, d weights, d gate_up, d down.
 // contract      x [.., k], w [k, n] -> [.., n].
 inline constexpr std::string_view kCapturedOps[] = {
     "medley::attention(Tensor q, Tensor k, Tensor v, Tensor? bias, bool causal, float scale)"
@@ -52,10 +49,10 @@ inline constexpr std::string_view kCapturedOps[] = {
 // Appended by planning and lowering.
 //
 // adamw, sgd    scalars f64[3]: learning rate, step (1 at the first), clip scale, by which the
-// gradient is multiplied first.
-//               The arithmetic is done in f32 on `master` if there is one, else on `param`. -> the
-//               new param, moments, master (undefined without one; kNone in the graph). Functional:
-//               operands keep their values unless the executor reuses them.
+//               gradient is multiplied first. The arithmetic is done in f32 on `master` if there is
+//               one, else on `param`. -> the new param, moments, master (undefined without one;
+//               kNone in the graph). Functional: operands keep their values unless the executor
+//               reuses them.
 // sum_squares   f64[], whatever the dtype.
 // clip_scale    sum of squares f64[] -> (norm, min(1, max_norm / (norm + 1e-6))), both f64[].
 // scale_scalars scalars with element 2 replaced by `scale`.
@@ -77,12 +74,16 @@ inline constexpr std::string_view kUpdateOps[] = {
 // Written by localize() only, in the place of an ATen op whose label is cut.
 //
 // mean                       sum over dims / divisor; all dims if the list is empty. In the place
-// of aten.mean. arange_shard               1-D, start + step * i for the flat indices i of the box
-// of `sizes` at `origin` in `full`. embedding_select           weight holds the rows [offset,
-// offset + rows): an index outside gives a row of zeros. embedding_backward_select  the gradient of
-// these rows, num_weights of them. padding_idx counts in the whole table. nll_select self holds the
-// columns [offset, offset + columns): a target outside adds 0 to the loss.
-//                            weight and total_weight are whole. reduction: 0 none, 2 sum.
+//                            of aten.mean.
+// arange_shard               1-D, start + step * i for the flat indices i of the box of `sizes` at
+//                            `origin` in `full`.
+// embedding_select           weight holds the rows [offset, offset + rows): an index outside gives
+//                            a row of zeros.
+// embedding_backward_select  the gradient of these rows, num_weights of them. padding_idx counts in
+//                            the whole table.
+// nll_select                 self holds the columns [offset, offset + columns): a target outside
+//                            adds 0 to the loss. weight and total_weight are whole. reduction: 0
+//                            none, 2 sum.
 // nll_backward_select        the gradient of these columns.
 inline constexpr std::string_view kLocalOps[] = {
     "medley::mean(Tensor x, int[] dims, bool keepdim, ScalarType? dtype, int divisor) -> Tensor",

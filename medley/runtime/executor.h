@@ -1,6 +1,7 @@
 #pragma once
 
-// The seam to whatever runs ops. Real: the ATen dispatcher (medley/torch). Fake: null (shapes only). Emulation decorates either.
+// The seam to whatever runs ops. Real: the ATen dispatcher (medley/torch). Fake: null (shapes
+// only). Emulation decorates either.
 
 #include <cstdint>
 #include <memory>
@@ -14,8 +15,9 @@ namespace medley {
 // A tensor that the core cannot look into; shares ownership.
 using Buffer = std::shared_ptr<void>;
 
-// The values of a device: one slot per value of the local graph. kRun and kStep values live in one frame, kMicrobatch values in one frame per
-// micro-batch in flight. Made and understood by an executor only.
+// The values of a device: one slot per value of the local graph. kRun and kStep values live in one
+// frame, kMicrobatch values in one frame per micro-batch in flight. Made and understood by an
+// executor only.
 class Frame {
  public:
   virtual ~Frame() = default;
@@ -34,14 +36,18 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual std::unique_ptr<Frame> make_frame(const LoweredStage& stage) = 0;
-  // Resolves handles, fills in constants and sizes. `symbols`: the table of this device and micro-batch. Both outlive the result.
-  virtual std::unique_ptr<PreparedSegment> prepare(const LoweredStage& stage, const Segment& segment, const std::vector<int64_t>& symbols) = 0;
+  // Resolves handles, fills in constants and sizes. `symbols`: the table of this device and
+  // micro-batch. Both outlive the result.
+  virtual std::unique_ptr<PreparedSegment> prepare(const LoweredStage& stage,
+                                                   const Segment& segment,
+                                                   const std::vector<int64_t>& symbols) = 0;
   // Runs it. Frees what dies. Throws Error naming the op.
   virtual void run(PreparedSegment& segment, Frames frames) = 0;
-  virtual Buffer read(const LoweredStage& stage, Frames frames, ValueId value) = 0;          // null if empty
-  virtual void write(const LoweredStage& stage, Frames frames, ValueId value, Buffer buffer) = 0;  // null empties the slot
-  // What a communication computes, for the in-process transport: inputs[device][tensor] -> outputs[device][tensor].
-  // `elements[device]` are its send/receive lengths.
+  // A slot without a value is null.
+  virtual Buffer read(const LoweredStage& stage, Frames frames, ValueId value) = 0;
+  virtual void write(const LoweredStage& stage, Frames frames, ValueId value, Buffer buffer) = 0;
+  // What a communication computes, for the in-process transport: inputs[device][tensor] ->
+  // outputs[device][tensor]. `elements[device]` are its send/receive lengths.
   struct Lengths {
     std::vector<int64_t> send, receive;
   };

@@ -1,7 +1,8 @@
 #pragma once
 
-// The seam to a key-value store shared by all devices: the hash handshake, failures, heartbeats. Real: c10d's TCP store. Fake: in memory.
-// Many threads at once. An unreachable store is Error(kEnvironment).
+// The seam to a key-value store shared by all devices: the hash handshake, failures, heartbeats.
+// Real: c10d's TCP store. Fake: in memory. Many threads at once. An unreachable store is
+// Error(kEnvironment).
 
 #include <chrono>
 #include <optional>
@@ -13,7 +14,8 @@ class Store {
  public:
   virtual ~Store() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
-  // Sets the key unless it has a value. Returns the value that it has then: of all who try, the first wins.
+  // Sets the key unless it has a value. Returns the value that it has then: of all who try, the
+  // first wins.
   virtual std::string set_first(const std::string& key, const std::string& value) = 0;
   virtual std::optional<std::string> get(const std::string& key) = 0;  // does not wait
   // Throws Error(kEnvironment) naming the key after the time-out.

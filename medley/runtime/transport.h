@@ -1,6 +1,7 @@
 #pragma once
 
-// The seam to whatever moves tensors between devices. Real: torch.distributed process groups (medley/torch). Fake: threads of one process.
+// The seam to whatever moves tensors between devices. Real: torch.distributed process groups
+// (medley/torch). Fake: threads of one process.
 
 #include <chrono>
 #include <memory>
@@ -19,10 +20,10 @@ struct Exchange {
   CommunicationKind kind = CommunicationKind::kAllReduce;
   Reduce reduce = Reduce::kSum;
   std::vector<int> group;  // devices of the cluster, in the order of the mesh's axis
-  int me = -1;                  // index into group
+  int me = -1;             // index into group
   std::vector<int64_t> send, receive;
   int64_t bytes_per_element = 0;
-  int64_t bytes = 0;       // of all inputs
+  int64_t bytes = 0;  // of all inputs
   std::string name;
   std::vector<Buffer> inputs;  // one that nobody else holds may be overwritten
 };
@@ -31,7 +32,8 @@ struct Exchange {
 class Pending {
  public:
   virtual ~Pending() = default;
-  // Blocks until done; returns the outputs. Throws Error(kEnvironment) naming device, exchange and peer after the time-out, or the first cause of failure.
+  // Blocks until done; returns the outputs. Throws Error(kEnvironment) naming device, exchange and
+  // peer after the time-out, or the first cause of failure.
   virtual std::vector<Buffer> wait() = 0;
   // After wait: when it really ran, for traces; nothing if the transport does not know.
   virtual std::optional<std::pair<Nanoseconds, Nanoseconds>> times() { return std::nullopt; }

@@ -19,10 +19,9 @@ struct DropEmpty {};     // a list operand: without the elements that are empty
 struct FillWith {
   double value = 0;
 };
-struct AddBias {};  // a convolution over no channels
+struct AddBias {};      // a convolution over no channels
 struct SumGradient {};  // its backward: the gradient of the bias is there all the same
-using EmptyRule =
-    std::variant<CallKernel, FirstOperand, DropEmpty, FillWith, AddBias, SumGradient>;
+using EmptyRule = std::variant<CallKernel, FirstOperand, DropEmpty, FillWith, AddBias, SumGradient>;
 
 EmptyRule empty_rule(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols);
 

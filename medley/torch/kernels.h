@@ -158,7 +158,8 @@ at::Tensor scaled_sum(const at::Tensor& sum, double factor);
 // The value vector along dim 1 of a tensor of `shape`: what is left of a convolution over no
 // channels.
 at::Tensor expand_channels(const at::Tensor& bias, at::IntArrayRef shape);
-// The gradients of a convolution whose input or weight has no elements: zeros, and that of the bias.
+// The gradients of a convolution whose input or weight has no elements: zeros, and that of the
+// bias.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward_empty(const at::Tensor& grad,
                                                                           at::IntArrayRef input,
                                                                           at::IntArrayRef weight);

@@ -114,9 +114,8 @@ class LocalOp {
     const std::vector<ValueId> values = medley::operands(op_);
     std::vector<ValueId> locals;
     for (size_t i = 0; i < values.size(); ++i) {
-      form_.operands.push_back(values[i] == kNone
-                                   ? TensorType{}
-                                   : local_type(values[i], instance_.operands.at(i)));
+      form_.operands.push_back(
+          values[i] == kNone ? TensorType{} : local_type(values[i], instance_.operands.at(i)));
       locals.push_back(values[i] == kNone ? kNone
                                           : medley::add_input(result_,
                                                               medley::InputKind::kBuffer,
@@ -181,8 +180,7 @@ class LocalOp {
 void init_ops(nb::module_& m) {
   nb::class_<Label>(m, "Label", "A dim that several tensors of an op share.")
       .def_ro("name", &Label::name)
-      .def_prop_ro("size",
-                   [](const Label& label) { return to_string(label.size, kSymbols); })
+      .def_prop_ro("size", [](const Label& label) { return to_string(label.size, kSymbols); })
       .def_rw("locked", &Label::locked)
       .def_rw("select", &Label::select)
       .def_rw("composite", &Label::composite);
