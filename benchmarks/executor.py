@@ -10,6 +10,7 @@ in a process of its own for each side, by one allocator under both.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import copy
 import functools
 import json
@@ -142,8 +143,9 @@ def time_pairs(model: str, pairs: int, threads: int) -> dict[str, Any]:
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls the function in a fresh process."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments)
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def measure(model: str, pairs: int, threads: int) -> dict[str, Any]:

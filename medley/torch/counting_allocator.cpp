@@ -7,8 +7,6 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "medley/base/error.h"
-
 namespace medley {
 namespace {
 
@@ -18,14 +16,15 @@ class Counts {
  public:
   void add(void* data, size_t bytes) {
     const std::lock_guard lock(mutex_);
-    sizes_[data] = static_cast<int64_t>(bytes);
-    now_.live += static_cast<int64_t>(bytes);
+    int64_t& size = sizes_[data];  // not 0 if it was freed without our being told
+    now_.live += static_cast<int64_t>(bytes) - size;
+    size = static_cast<int64_t>(bytes);
     now_.peak = std::max(now_.peak, now_.live);
   }
   void remove(void* data) {
     const std::lock_guard lock(mutex_);
     const auto found = sizes_.find(data);
-    MEDLEY_CHECK(found != sizes_.end());
+    if (found == sizes_.end()) return;  // made before we counted
     now_.live -= found->second;
     sizes_.erase(found);
   }
