@@ -1,6 +1,7 @@
 # make setup   install what is missing (Debian packages, wheels in .venv)
 # make build   core, torch and Python modules; .venv/bin/medley works afterwards
 # make test    build, then every tier of tests; the closing summary says what was skipped and why
+# make nightly what takes longer too: slow tests, many random plans, every module sanitized, TSan, clang-tidy
 # make demo    a small run on an emulated cluster
 # make format  rewrite; make lint: check formatting, types and layers
 # make bench   google-benchmark programs
@@ -12,7 +13,7 @@ CXX_FILES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.c
 PY_FOLDERS = $(wildcard python scripts examples benchmarks testbed tests)
 SETUP := .venv/setup.stamp
 
-.PHONY: setup build sanitized test demo format lint bench clean
+.PHONY: setup build sanitized test nightly demo format lint bench clean
 
 setup: $(SETUP)
 
@@ -28,10 +29,16 @@ build: $(SETUP) build/torch/build.ninja
 	scripts/link_venv.sh
 
 sanitized: $(SETUP) build/dev/build.ninja
-	cmake --build build/dev -j $(NPROC) --target $$($(PYTHON) scripts/run_tests.py --sanitized-targets)
+	cmake --build build/dev -j $(NPROC) --target $$($(PYTHON) scripts/run_tests.py --targets dev)
 
 test: build sanitized
 	$(VENV)/python scripts/run_tests.py --jobs $(NPROC)
+
+nightly: build build/dev/build.ninja build/tsan/build.ninja
+	scripts/setup.sh --nightly
+	cmake --build build/dev -j $(NPROC) --target $$($(PYTHON) scripts/run_tests.py --nightly --targets dev)
+	cmake --build build/tsan -j $(NPROC) --target $$($(PYTHON) scripts/run_tests.py --targets tsan)
+	$(VENV)/python scripts/run_tests.py --nightly --jobs $(NPROC)
 
 demo: build
 	$(VENV)/python -m medley demo

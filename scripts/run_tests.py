@@ -1,33 +1,62 @@
 """Runs every tier of tests on what `make build` and `make sanitized` built, and sums up.
 
 A tier that should have run and collected nothing fails; a tier that cannot run here says why.
+--nightly adds what takes longer: slow tests, all modules under sanitizers, clang-tidy.
 """
 
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build" / "test_logs"
 # Pointer arithmetic, text readers and index maps live in these.
 SANITIZED = ["base", "graph", "ops", "sharding", "program"]
+THREADED = ["emulation", "runtime", "trace"]
+PLAN_SEEDS_NIGHTLY = "200"
+NOTHING_COLLECTED = 5  # exit status of pytest
+
+
+@dataclass
+class Options:
+    jobs: int
+    nightly: bool
 
 
 @dataclass
 class Result:
-    status: str  # "passed", "failed", "skipped"
-    detail: str
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    why: list[str] = field(default_factory=list)  # what was skipped or went wrong, one line each
+
+    @property
+    def status(self) -> str:
+        return "failed" if self.failed else "passed" if self.passed else "skipped"
 
 
-def run(command: list[str], log: Path) -> tuple[int, str]:
+def failure(why: str) -> Result:
+    return Result(failed=1, why=[why])
+
+
+def skip(why: str) -> Result:
+    return Result(why=[why])
+
+
+def run(command: list[str], log: str, **more_env: str) -> tuple[int, str]:
     """Streams the output and returns it with the exit status."""
     print("$", " ".join(command), flush=True)
-    env = dict(os.environ, PYTHONPATH=str(ROOT / "python"), CTEST_OUTPUT_ON_FAILURE="1")
+    env = dict(os.environ, PYTHONPATH=str(ROOT / "python"), CTEST_OUTPUT_ON_FAILURE="1", **more_env)
     lines = []
     with subprocess.Popen(
         command,
@@ -43,102 +72,216 @@ def run(command: list[str], log: Path) -> tuple[int, str]:
         for line in process.stdout:
             print(line, end="", flush=True)
             lines.append(line)
-    log.write_text("".join(lines))
+    (LOGS / f"{log}.log").write_text("".join(lines))
     return process.returncode, "".join(lines)
 
 
-def existing_sanitized() -> list[str]:
-    return [m for m in SANITIZED if list((ROOT / "medley" / m).glob("*_test.cpp"))]
+def count(files: list[Path]) -> Result:
+    """Adds up reports of gtest and pytest."""
+    result = Result()
+    reasons: Counter[str] = Counter()
+    for case in (case for file in files for case in ElementTree.parse(file).iter("testcase")):
+        name = f"{case.get('classname')}.{case.get('name')}"
+        skipped = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            result.failed += 1
+            result.why.append(f"failed: {name}")
+        elif skipped is not None or case.get("status") == "notrun":
+            result.skipped += 1
+            reasons[(skipped.get("message") if skipped is not None else None) or "disabled"] += 1
+        else:
+            result.passed += 1
+    result.why += [f"skipped {n}: {reason.splitlines()[0]}" for reason, n in reasons.items()]
+    return result
 
 
-def ctest(folder: str, jobs: int, log: Path, *more: str) -> Result:
+def modules_with_tests() -> list[str]:
+    return sorted({path.parent.name for path in ROOT.glob("medley/*/*_test.cpp")})
+
+
+def sanitized_modules(nightly: bool) -> list[str]:
+    # PyTorch itself is not built with sanitizers.
+    return [m for m in modules_with_tests() if (nightly or m in SANITIZED) and m != "torch"]
+
+
+def threaded_modules() -> list[str]:
+    return [m for m in modules_with_tests() if m in THREADED]
+
+
+def ctest(preset: str, options: Options, *choice: str) -> Result:
+    reports = LOGS / f"unit_{preset}"
+    shutil.rmtree(reports, ignore_errors=True)
+    folder = ["--test-dir", f"build/{preset}"]
     code, text = run(
-        ["ctest", "--test-dir", folder, "-j", str(jobs), "--no-tests=error", *more], log
+        ["ctest", *folder, "-j", str(options.jobs), "--no-tests=error", "--timeout", "600", *choice],
+        f"unit_{preset}",
+        GTEST_OUTPUT=f"xml:{reports}/",
     )
-    found = re.search(r"(\d+)% tests passed, (\d+) tests failed out of (\d+)", text)
-    if code != 0 or not found:
-        return Result("failed", f"{found[2]} of {found[3]} programs" if found else "no tests ran")
-    return Result("passed", f"{found[3]} programs")
+    result = count(sorted(reports.glob("*.xml")))
+    if code != 0 and not result.failed:
+        crashed = re.findall(r"Test +#\d+: (\w+) \.*\**(?:Failed|Exception|Timeout|Not Run)", text)
+        result.failed += max(1, len(crashed))
+        result.why.append("died: " + (", ".join(crashed) or "ctest, see its output"))
+    return result
 
 
-def unit(jobs: int, log: Path) -> Result:
-    return ctest("build/torch", jobs, log, "-L", "unit")
+def only(modules: list[str]) -> list[str]:
+    return ["-R", f"^({'|'.join(modules)})$"]
 
 
-def sanitized(jobs: int, log: Path) -> Result:
-    return ctest("build/dev", jobs, log, "-R", f"^({'|'.join(existing_sanitized())})$")
+def unit(options: Options) -> Result:
+    return ctest("torch", options, "-L", "unit")
 
 
-def golden(jobs: int, log: Path) -> Result:
-    if not list(ROOT.glob("tests/golden/**/*.case")):
-        return Result("failed", "tests/golden has no cases")
-    code, text = run([sys.executable, "scripts/golden.py", "--jobs", str(jobs)], log)
-    return Result("failed" if code else "passed", text.strip().splitlines()[-1] if text else "")
+def sanitized(options: Options) -> Result:
+    return ctest("dev", options, *only(sanitized_modules(options.nightly)))
 
 
-def pytest(folder: str, marker: str, log: Path) -> Result:
+def tsan(options: Options) -> Result:
+    if not options.nightly:
+        return skip("nightly")
+    return ctest("tsan", options, *only(threaded_modules()))
+
+
+def golden(options: Options) -> Result:
+    _, text = run([sys.executable, "scripts/golden.py", "--jobs", str(options.jobs)], "golden")
+    found = re.search(r"(\d+) cases, (\d+) differ", text)
+    if not found or found[1] == "0":
+        return failure("no case ran")
+    return Result(passed=int(found[1]) - int(found[2]), failed=int(found[2]))
+
+
+def pytest(folder: str, marker: str, workers: int, log: str) -> Result:
     if not list((ROOT / folder).glob("**/test_*.py")):
-        return Result("failed", f"{folder} has no tests")
-    code, text = run([sys.executable, "-m", "pytest", "-q", folder, "-m", marker], log)
-    last = text.strip().splitlines()[-1].strip("= ") if text.strip() else "no output"
-    return Result("failed" if code else "passed", last)
+        return failure(f"{folder} has no tests")
+    report = LOGS / f"{log}.xml"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", folder, "-m", marker, f"--junitxml={report}"]
+    if workers > 1:
+        command += ["-n", str(workers), "--dist", "worksteal"]
+    # One thread each: the workers fill the machine.
+    code, text = run(command, log, OMP_NUM_THREADS="1" if workers > 1 else str(os.cpu_count()))
+    result = count([report] if report.exists() else [])
+    if code == NOTHING_COLLECTED:
+        return failure(f"{folder}: nothing is marked '{marker}'")
+    if code != 0 and not result.failed:
+        last = text.strip().splitlines()[-1] if text.strip() else "no output"
+        return failure(f"pytest ended with {code}: {last}")
+    return result
 
 
-def python(_: int, log: Path) -> Result:
-    return pytest("python/tests", "not gpu and not multi", log)
+def python(options: Options) -> Result:
+    return pytest("python/tests", "not gpu and not multi and not slow", options.jobs, "python")
 
 
-def multi(_: int, log: Path) -> Result:
-    return pytest("tests/multi", "not gpu", log)
+def slow(options: Options) -> Result:
+    if not options.nightly:
+        return skip("nightly; random plans have 20 seeds here, 200 there")
+    os.environ["MEDLEY_PLAN_SEEDS"] = PLAN_SEEDS_NIGHTLY
+    result = pytest("python/tests", "slow and not gpu", 1, "slow")
+    plans = pytest("python/tests/test_random_plans.py", "not gpu", options.jobs, "slow_plans")
+    return Result(
+        result.passed + plans.passed,
+        result.failed + plans.failed,
+        result.skipped + plans.skipped,
+        result.why + plans.why,
+    )
 
 
-def gpu(_: int, log: Path) -> Result:
+def multi(options: Options) -> Result:
+    return pytest("tests/multi", "not gpu", 1, "multi")
+
+
+def gpu(options: Options) -> Result:
     code = subprocess.run(
         [sys.executable, "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"],
         check=False,
     ).returncode
     if code:
-        return Result("skipped", "no CUDA device here")
-    return pytest("python/tests", "gpu", log)
+        return skip("no CUDA device here")
+    return pytest("python/tests", "gpu", 1, "gpu")
 
 
-def testbed(_: int, log: Path) -> Result:
-    return Result("skipped", "shapes the machine's network as root: runs nightly, by hand")
+def testbed(options: Options) -> Result:
+    return skip("shapes the machine's network as root: by hand")
 
 
-TIERS: list[tuple[str, Callable[[int, Path], Result]]] = [
+def clang_tidy(options: Options) -> Result:
+    if not options.nightly:
+        return skip("nightly")
+    listed = subprocess.run(
+        ["git", "ls-files", "medley/*.cpp", "python/src/*.cpp"],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    files = [file for file in listed.stdout.split() if not file.endswith("_test.cpp")]
+
+    def check(file: str) -> int:
+        done = subprocess.run(
+            # The compiler of the build is g++, which has warnings that clang does not know.
+            ["clang-tidy", "-p", "build/torch", "--quiet"]
+            + ["--extra-arg=-Wno-unknown-warning-option", file],
+            cwd=ROOT,
+            text=True,
+            capture_output=True,
+            check=False,
+        )
+        print(done.stdout, end="", flush=True)
+        return done.returncode
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        codes = list(pool.map(check, files))
+    wrong = [file for file, code in zip(files, codes, strict=True) if code]
+    return Result(len(files) - len(wrong), len(wrong), why=[f"failed: {file}" for file in wrong])
+
+
+TIERS: list[tuple[str, Callable[[Options], Result]]] = [
     ("unit", unit),
     ("unit, ASan+UBSan", sanitized),
+    ("unit, TSan", tsan),
     ("golden", golden),
     ("python", python),
     ("multi", multi),
+    ("slow", slow),
     ("gpu", gpu),
     ("testbed", testbed),
+    ("clang-tidy", clang_tidy),
 ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", help="name of one tier")
-    parser.add_argument("--sanitized-targets", action="store_true", help="print them and stop")
+    parser.add_argument("--nightly", action="store_true", help="the long tiers too")
+    parser.add_argument("--only", help="name of one tier", choices=[name for name, _ in TIERS])
+    parser.add_argument("--targets", choices=["dev", "tsan"], help="print what to build and stop")
     args = parser.parse_args()
-    if args.sanitized_targets:
-        print(" ".join(f"{m}_test" for m in existing_sanitized()))
+    if args.targets:
+        tsan_build = args.targets == "tsan"
+        modules = threaded_modules() if tsan_build else sanitized_modules(args.nightly)
+        print(" ".join(f"{module}_test" for module in modules))
         return 0
 
-    logs = ROOT / "build" / "test_logs"
-    logs.mkdir(parents=True, exist_ok=True)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    options = Options(args.jobs, args.nightly)
+    total = Result()
     rows = []
     for name, tier in TIERS:
         if args.only in (None, name):
             start = time.monotonic()
-            result = tier(args.jobs, logs / (re.sub(r"\W+", "_", name) + ".log"))
+            result = tier(options)
             rows.append((name, result, time.monotonic() - start))
-    print("\nSummary")
+            total.passed += result.passed
+            total.failed += result.failed
+            total.skipped += result.skipped
+    print(f"\n{'Summary':<28}passed failed skipped")
     for name, result, seconds in rows:
-        print(f"  {name:<18}{result.status:<9}{seconds:6.1f} s  {result.detail}")
-    return int(any(result.status == "failed" for _, result, _ in rows))
+        counts = f"{result.passed:>6} {result.failed:>6} {result.skipped:>7}"
+        print(f"  {name:<18}{result.status:<8}{counts}  {seconds:6.1f} s  {'; '.join(result.why)}")
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
+    return int(total.failed > 0)
 
 
 if __name__ == "__main__":

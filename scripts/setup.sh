@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build needs and this machine lacks: Debian packages (as root; otherwise it prints the
 # command and exits 3), and the wheels of requirements.txt plus PyTorch in .venv.
+# --nightly: what `make nightly` needs besides.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +15,9 @@ fail() {
 
 missing_packages() {
   local tool_and_package tool package
-  for tool_and_package in g++:g++ cmake:cmake ninja:ninja-build make:make git:git "$PYTHON:python3"; do
+  local tools=(g++:g++ cmake:cmake ninja:ninja-build make:make git:git "$PYTHON:python3")
+  [ "${1:-}" != --nightly ] || tools+=(clang-tidy:clang-tidy)
+  for tool_and_package in "${tools[@]}"; do
     tool=${tool_and_package%%:*} package=${tool_and_package##*:}
     command -v "$tool" >/dev/null || echo "$package"
   done
@@ -30,7 +33,7 @@ os.stat(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2>/dev/null ||
 
 install_packages() {
   local packages command
-  packages=$(missing_packages | sort -u | tr '\n' ' ')
+  packages=$(missing_packages "$@" | sort -u | tr '\n' ' ')
   [ -n "$packages" ] || return 0
   command="apt-get update && apt-get install -y --no-install-recommends $packages"
   command -v apt-get >/dev/null || fail "these packages (Debian's names) are missing: $packages"
@@ -53,7 +56,7 @@ install_torch() {
     "${pip[@]}" "torch==$TORCH"
 }
 
-install_packages
+install_packages "$@"
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "Python 3.11 or newer is needed"
 [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv
 install_torch || fail "pip could not install torch==$TORCH"
