@@ -152,7 +152,7 @@ class LoweredOp:
         part = "rows" if size == "b" else "p"
         if size and size != "b":
             parts.append({"name": "p", "lengths": draw_lengths(evaluate(size), rng)})
-        states = {name: self.draw_state(name, rng) for name in self.buffers}
+        states = {name: draw_state(self.dims[name], "s", rng) for name in self.buffers}
         if choice.startswith("composite"):
             self.cut_operands(states, label, part)
         plan = {
@@ -175,18 +175,6 @@ class LoweredOp:
         }
         what = f"{self.case.text}: {choice} {json.dumps(parts)} rows {rows} {states}"
         return self.step(what, json.dumps(plan))
-
-    def draw_state(self, name: str, rng: random.Random) -> str:
-        places = [
-            (d, k, factor)
-            for d, factors in enumerate(self.dims[name])
-            for k, factor in enumerate(factors)
-            if "*" not in factor and (factor == "b" or int(factor) > 1)
-        ]
-        if not places or rng.random() < 0.25:
-            return "R"
-        d, k, factor = rng.choice(places)
-        return f"S({d}.{k}, {'rows' if factor == 'b' else 's'})"
 
     def cut_operands(self, states: dict[str, str], label: int, part: str) -> None:
         """Operands with the composite label are stored cut, so that the op has to be expanded."""
@@ -218,3 +206,17 @@ class LoweredOp:
 
 def small_cluster() -> _core.Cluster:
     return parse_cluster(CLUSTER)
+
+
+def draw_state(dims: list[list[str]], part: str, rng: random.Random) -> str:
+    """Returns a random state of a buffer whose dims have these factors."""
+    places = [
+        (d, k, factor)
+        for d, factors in enumerate(dims)
+        for k, factor in enumerate(factors)
+        if "*" not in factor and (factor == "b" or int(factor) > 1)
+    ]
+    if not places or rng.random() < 0.25:
+        return "R"
+    d, k, factor = rng.choice(places)
+    return f"S({d}.{k}, {'rows' if factor == 'b' else part})"

@@ -7,6 +7,7 @@ import functools
 import math
 import re
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from medley import _core, _runtime
 _ = _runtime  # registers the kernels of our ops
 
 BATCH = 7
-_OTHER_BATCH = 11  # a size that differs at this batch depends on it
+OTHER_BATCH = 11  # a size that differs at this batch depends on it
 
 DTYPES = {
     "f64": torch.float64,
@@ -75,7 +76,7 @@ def _parse_spec(dtype: str, dims: str, drawn: str | None) -> Spec:
     return Spec(dtype, factors, drawn or "")
 
 
-def _split(text: str) -> list[str]:
+def split(text: str) -> list[str]:
     """Splits at the commas that are in no bracket."""
     parts, depth, start = [], 0, 0
     for i, char in enumerate(text):
@@ -98,6 +99,35 @@ def _default_text(value: Any) -> str:
     return repr(value)
 
 
+def _function(op: str) -> Any:
+    namespace, name, overload = op.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+
+def with_defaults(op: str, arguments: list[str]) -> list[str]:
+    """Returns the arguments with all that the schema has."""
+    rest = _function(op)._schema.arguments[len(arguments) :]
+    assert all(argument.has_default_value() for argument in rest), f"{op}: needs more arguments"
+    return arguments + [_default_text(argument.default_value) for argument in rest]
+
+
+def call_op(
+    op: str, arguments: list[str], tensors: Mapping[int, Tensor], batch: int
+) -> list[Tensor | None]:
+    """Calls an op whose arguments are texts, %i of them tensors[i]."""
+    words = {**DTYPES, "b": batch, "none": None, "true": True, "false": False, "t": tensors}
+    values = []
+    for text in arguments:
+        text = re.sub(r"%(\d+)", r"t[\1]", text).replace("sizes[]", "[]")
+        values.append(eval(text, {"__builtins__": {}}, words))
+    function = _function(op)
+    schema = function._schema.arguments
+    plain = [v for v, a in zip(values, schema, strict=True) if not a.kwarg_only]
+    named = {a.name: v for v, a in zip(values, schema, strict=True) if a.kwarg_only}
+    result = function(*plain, **named)
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
 class OpCase:
     def __init__(self, text: str) -> None:
         self.text = text
@@ -111,13 +141,7 @@ class OpCase:
             return f"%{len(self.specs) - 1}"
 
         self.op, arguments = _TENSOR.sub(take, text.replace("'", '"')).rstrip(")").split("(", 1)
-        namespace, name, overload = self.op.split(".")
-        self._function = getattr(getattr(getattr(torch.ops, namespace), name), overload)
-        schema = self._function._schema.arguments
-        self.arguments = _split(arguments)
-        for argument in schema[len(self.arguments) :]:
-            assert argument.has_default_value(), f"{text}: needs {argument.name}"
-            self.arguments.append(_default_text(argument.default_value))
+        self.arguments = with_defaults(self.op, split(arguments))
         # Of every operand of the op its place in `specs`; None for one that is absent in a list.
         self.slots = [
             int(word[1:]) if word.startswith("%") else None
@@ -132,25 +156,13 @@ class OpCase:
 
     def call(self, operands: list[Tensor], batch: int = BATCH) -> list[Tensor | None]:
         """Returns the results of the whole op, lists flattened."""
-        words = {**DTYPES, "b": batch, "none": None, "true": True, "false": False, "t": operands}
-        values = []
-        for text in self.arguments:
-            text = re.sub(r"%(\d+)", r"t[\1]", text).replace("sizes[]", "[]")
-            values.append(eval(text, {"__builtins__": {}}, words))
-        schema = self._function._schema.arguments
-        plain = [v for v, a in zip(values, schema, strict=True) if not a.kwarg_only]
-        named = {a.name: v for v, a in zip(values, schema, strict=True) if a.kwarg_only}
-        result = self._function(*plain, **named)
-        return list(result) if isinstance(result, (tuple, list)) else [result]
+        return call_op(self.op, self.arguments, dict(enumerate(operands)), batch)
 
     @functools.cached_property
     def result_types(self) -> list[str]:
         """Of every result, "none" for one that is None."""
-        here, there = (self.call(self.operands(b), b) for b in (BATCH, _OTHER_BATCH))
-        return [
-            "none" if x is None or y is None else f"{_NAMES[x.dtype]}[{_shape_text(x, y)}]"
-            for x, y in zip(here, there, strict=True)
-        ]
+        here, there = (self.call(self.operands(b), b) for b in (BATCH, OTHER_BATCH))
+        return [type_text(x, y) for x, y in zip(here, there, strict=True)]
 
     def in_slots(self, operands: list[Tensor]) -> list[Tensor | None]:
         return [None if slot is None else operands[slot] for slot in self.slots]
@@ -187,12 +199,15 @@ def zeros_op(spec: Spec) -> str:
     return f'{fill} : {spec.type} @forward ""'
 
 
-def _shape_text(here: Tensor, there: Tensor) -> str:
+def type_text(here: Tensor | None, there: Tensor | None) -> str:
+    """Returns the type of a value that has these elements at one batch and another."""
+    if here is None or there is None:
+        return "none"
     sizes = []
     for x, y in zip(here.shape, there.shape, strict=True):
         if x == y:
             sizes.append(str(x))
             continue
-        assert x * _OTHER_BATCH == y * BATCH, "a result has a size that is no multiple of the batch"
+        assert x * OTHER_BATCH == y * BATCH, "a result has a size that is no multiple of the batch"
         sizes.append("b" if x == BATCH else f"b*{x // BATCH}")
-    return ", ".join(sizes)
+    return f"{_NAMES[here.dtype]}[{', '.join(sizes)}]"
