@@ -387,7 +387,8 @@ double conversion_bytes(double value_bytes,
                         int devices) {
   if (from == to || devices == 1) return 0;
   const double share = (devices - 1.0) / devices;
-  if (from.holding == Holding::kReplicated || to.holding == Holding::kPartialSum) return 0;
+  const bool local = to.holding == Holding::kPartialSum && from.holding != Holding::kPartialMax;
+  if (from.holding == Holding::kReplicated || local) return 0;
   if (from.holding == Holding::kSharded)
     return to.holding == Holding::kSharded ? value_bytes * share / devices : value_bytes * share;
   return to.holding == Holding::kSharded && from.holding == Holding::kPartialSum

@@ -159,7 +159,7 @@ ValueId Emitter::convert(ValueId value, const AxisState& from, const AxisState& 
   if (from.holding == Holding::kReplicated ||
       (to.holding == Holding::kPartialSum && from.holding == Holding::kSharded))
     return convert_locally(value, local, from, to);
-  if (from.holding == Holding::kPartialMax && to.holding == Holding::kSharded) {
+  if (from.holding == Holding::kPartialMax && to.holding != Holding::kReplicated) {
     in_state(value, replicated());
     return convert_locally(value, *find(value, replicated()), replicated(), to);
   }
