@@ -113,13 +113,22 @@ def ctest(preset: str, options: Options, *choice: str) -> Result:
     shutil.rmtree(reports, ignore_errors=True)
     folder = ["--test-dir", f"build/{preset}"]
     code, text = run(
-        ["ctest", *folder, "-j", str(options.jobs), "--no-tests=error", "--timeout", "600", *choice],
+        [
+            "ctest",
+            *folder,
+            "-j",
+            str(options.jobs),
+            "--no-tests=error",
+            "--timeout",
+            "600",
+            *choice,
+        ],
         f"unit_{preset}",
         GTEST_OUTPUT=f"xml:{reports}/",
     )
     result = count(sorted(reports.glob("*.xml")))
     if code != 0 and not result.failed:
-        crashed = re.findall(r"Test +#\d+: (\w+) \.*\**(?:Failed|Exception|Timeout|Not Run)", text)
+        crashed = re.findall(r"Test +#\d+: (\w+) \.*\**(?:Failed|Exc|Timeout|Not Run)", text)
         result.failed += max(1, len(crashed))
         result.why.append("died: " + (", ".join(crashed) or "ctest, see its output"))
     return result

@@ -1,7 +1,7 @@
 """Any legal plan trains like one device: the comparison that the exactness tests share.
 
-The reference is plain PyTorch, eager, with AdamW; only dropout (whose random numbers must not depend on
-the plan) is replaced by ours in both.
+The reference is plain PyTorch, eager, with AdamW; only dropout (whose random numbers must not
+depend on the plan) is replaced by ours in both.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ nodes:
 networks:
   - {name: lan, connects: [a], bandwidth: 10 Gbit/s, latency: 50 us}
 """
-# A tensor whose true gradient is zero has rounding for a gradient, which Adam divides by its epsilon: up to
-# lr * 1e-16 / 1e-8 a step. A key bias shifts all scores of a query alike, which softmax does not see; batch
-# norm takes away the bias of the convolution before it. These, and only these, get an absolute floor.
+# A tensor whose true gradient is zero has rounding for a gradient, which Adam divides by its
+# epsilon: up to lr * 1e-16 / 1e-8 a step. A key bias shifts all scores of a query alike, which
+# softmax does not see; batch norm takes away the bias of the convolution before it. These, and only
+# these, get an absolute floor.
 ZERO_GRADIENT = {
     "bert": "layers.*.attention.k.bias",
     "hf-bert": "*.attention.self.key.bias",
@@ -73,7 +74,7 @@ def double_precision() -> Iterator[None]:
 
 @dataclasses.dataclass
 class Curve:
-    """What a training run gives: losses by step, gradients of the last step, parameters after it."""
+    """What training gives: losses by step, gradients of the last step, parameters after it."""
 
     losses: list[float]
     gradients: dict[str, Tensor]
@@ -152,7 +153,7 @@ def cluster() -> Any:
 
 
 def compare(got: Curve, want: Curve, relative: float = 1e-10, model: str = "") -> None:
-    """Asserts that every loss, gradient and parameter agrees, relative to the tensor's largest element."""
+    """Asserts that each loss, gradient, parameter agrees, relative to its tensor's largest element."""
     for step, (a, b) in enumerate(zip(got.losses, want.losses, strict=True)):
         assert abs(a - b) <= relative * max(1.0, abs(b)), f"loss of step {step}: {a} vs {b}"
     for what in ("gradients", "parameters"):

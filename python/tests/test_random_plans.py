@@ -6,12 +6,12 @@ import functools
 import os
 from typing import Any
 
+import exactness
 import pytest
 import torch
-
-import exactness
-import medley
 from zoo import ZOO
+
+import medley
 
 ROWS = 5
 SEEDS = range(int(os.environ.get("MEDLEY_PLAN_SEEDS", "20")))
