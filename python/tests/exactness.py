@@ -153,7 +153,7 @@ def cluster() -> Any:
 
 
 def compare(got: Curve, want: Curve, relative: float = 1e-10, model: str = "") -> None:
-    """Asserts that each loss, gradient, parameter agrees, relative to its tensor's largest element."""
+    """Asserts that losses, gradients, parameters agree, relative to a tensor's largest element."""
     for step, (a, b) in enumerate(zip(got.losses, want.losses, strict=True)):
         assert abs(a - b) <= relative * max(1.0, abs(b)), f"loss of step {step}: {a} vs {b}"
     for what in ("gradients", "parameters"):
