@@ -1,0 +1,42 @@
+"""The documentation: its commands run and print what it says, and its links lead somewhere."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import doc_commands  # noqa: E402
+
+PAGES = [ROOT / "README.md", ROOT / "medley" / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)[^)]*\)")
+CODE_PATH = re.compile(r"`((?:medley|python|data|docs|tests|scripts|examples)/[\w./\-]+\.\w+)`")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", doc_commands.pages(), ids=name)
+def test_commands_do_what_the_page_says(path: Path) -> None:
+    page = doc_commands.run_page(path)
+    assert not page.problems, "\n\n".join(page.problems)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_links_and_paths_exist(path: Path) -> None:
+    text = path.read_text()
+    missing = [link for link in LINK.findall(text) if not (path.parent / link).exists()]
+    missing += [code for code in CODE_PATH.findall(text) if not (ROOT / code).exists()]
+    assert not missing
+
+
+# Every folder of the core has its paragraph in the map.
+def test_the_map_of_the_folders_is_complete() -> None:
+    text = (ROOT / "medley" / "README.md").read_text()
+    folders = sorted(p.name for p in (ROOT / "medley").iterdir() if (p / "CMakeLists.txt").exists())
+    assert re.findall(r"^\*\*(\w+)\*\*", text, re.M) and folders
+    assert set(re.findall(r"^\*\*(\w+)\*\*", text, re.M)) == set(folders)
