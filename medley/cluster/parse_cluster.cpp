@@ -104,7 +104,7 @@ class OwnKinds {
 
 // Names become parts of device names, whose separator is "/".
 std::string parse_name(const YamlValue& value) {
-  const std::string name = value.text();
+  std::string name = value.text();
   const bool plain = name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
                        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
                               (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
@@ -145,6 +145,7 @@ std::vector<std::string> parse_pools_list(const YamlValue& value,
     if (std::none_of(
             pools.begin(), pools.end(), [&](const NodePool& pool) { return pool.name == name; })) {
       std::vector<std::string_view> known;
+      known.reserve(pools.size());
       for (const NodePool& pool : pools) known.push_back(pool.name);
       item.fail(fmt::format("unknown node pool: {} (known: {})", name, fmt::join(known, ", ")));
     }

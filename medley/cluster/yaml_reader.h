@@ -20,8 +20,8 @@ class YamlFields;
 // A value and where it stands: `file`, its line, and its path ("nodes[1].count").
 class YamlValue {
  public:
-  YamlValue(YAML::Node node, std::string path, std::string_view file)
-      : node_(std::move(node)), path_(std::move(path)), file_(file) {}
+  YamlValue(const YAML::Node& node, std::string path, std::string_view file)
+      : node_(node), path_(std::move(path)), file_(file) {}
 
   // Throws Error(kCaller) "<file>:<line>: <path>: <what>".
   [[noreturn]] void fail(std::string_view what) const;

@@ -32,6 +32,7 @@ OpWork op_work(const Graph& graph, const Op& op, const std::vector<int64_t>& sym
   if (result.work_class == WorkClass::kView) return result;
   const auto types = [&](const std::vector<ValueId>& values) {
     std::vector<TensorType> list;
+    list.reserve(values.size());
     for (ValueId value : values)
       list.push_back(value == kNone ? TensorType{}
                                     : graph.values.at(static_cast<size_t>(value)).type);

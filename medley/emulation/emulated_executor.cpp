@@ -80,6 +80,7 @@ MemoryMeter::Held& EmulatedExecutor::slot(const LoweredStage& stage,
                                           Frames frames,
                                           ValueId value) const {
   Frame* frame = in_run_frame(stage, value) ? frames.run : frames.microbatch;
+  MEDLEY_CHECK(frame);
   return static_cast<EmulatedFrame*>(frame)->slots[static_cast<size_t>(value)];
 }
 
