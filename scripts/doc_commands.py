@@ -27,6 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = ["data", "docs", "examples", "tests"]
 TIME_LIMIT_S = 180
+DIFF_LINES = 60
 EXITS = re.compile(r"# exits with (\d+)$")
 # A file name may hold no quote, so that a fence's other options cannot be taken for one.
 FENCE = re.compile(r"^```(\w+)(?: ([\w.\-]+\.\w+))?$")
@@ -146,7 +147,7 @@ class Page:
             self.problems.append(f"{place}\nfound status {code}, expected {status}:\n{found}")
         elif expected and not matches(expected, actual):
             diff = difflib.unified_diff(expected, actual, "page", "now", lineterm="", n=1)
-            self.problems.append("\n".join([place, *diff]))
+            self.problems.append("\n".join([place, *list(diff)[:DIFF_LINES]]))
         self.lines += [command, *(rewritten(expected, actual) if expected else [])]
         self.lines += notes + [""] * blank
 
