@@ -73,7 +73,8 @@ class Runner {
       stack_[tensor.argument] =
           call.contiguous ? slots_.take(tensor.operand).contiguous() : slots_.take(tensor.operand);
     for (const ListArgument& list : call.lists) stack_[list.argument] = take_list(list);
-    if (call.overwrite && is_unique(stack_[call.overwrite->argument].toTensor())) {
+    if (call.overwrite &&
+        may_overwrite(stack_[call.overwrite->argument].toTensor(), *call.overwrite)) {
       if (call.overwrite->pass_out) stack_.push_back(stack_[call.overwrite->argument]);
       call.overwrite->handle.callBoxed(&stack_);
     } else {
@@ -141,6 +142,10 @@ class Runner {
   }
 
  private:
+  static bool may_overwrite(const at::Tensor& tensor, const Overwrite& how) {
+    return is_unique(tensor) && (!how.contiguous || tensor.is_contiguous());
+  }
+
   c10::IValue take_list(const ListArgument& list) {
     if (list.optional) {
       c10::List<std::optional<at::Tensor>> tensors;

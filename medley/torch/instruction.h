@@ -45,7 +45,8 @@ struct Result {
 struct Overwrite {
   c10::OperatorHandle handle;
   size_t argument;
-  bool pass_out;  // an out= variant, else an in-place one
+  bool pass_out;    // an out= variant, else an in-place one
+  bool contiguous;  // it must be
 };
 
 struct KernelCall {

@@ -18,10 +18,11 @@ namespace {
 struct Variant {
   std::string_view name;
   bool pass_out;
-  bool commutes = false;  // operand 1 may be overwritten just as well
+  bool commutes = false;    // operand 1 may be overwritten just as well
+  bool contiguous = false;  // an operand with gaps or turned dims may not
 };
-// Pointwise ops: every element of the result is written after the same element of the operand has
-// been read.
+// Pointwise ops, and others of which every element of the result is written after all reads of the
+// same element of the operand.
 const std::map<std::string_view, Variant> kOverwriting{
     {"aten.add.Tensor", {"aten.add_.Tensor", false, true}},
     {"aten.sub.Tensor", {"aten.sub_.Tensor", false}},
@@ -40,6 +41,11 @@ const std::map<std::string_view, Variant> kOverwriting{
     {"aten.threshold_backward.default", {"aten.threshold_backward.grad_input", true}},
     {"aten.tanh_backward.default", {"aten.tanh_backward.grad_input", true}},
     {"aten.sigmoid_backward.default", {"aten.sigmoid_backward.grad_input", true}},
+    {"aten._log_softmax.default", {"aten._log_softmax.out", true, false, true}},
+    {"aten._softmax.default", {"aten._softmax.out", true, false, true}},
+    {"aten._log_softmax_backward_data.default",
+     {"aten._log_softmax_backward_data.out", true, false, true}},
+    {"aten._softmax_backward_data.default", {"aten._softmax_backward_data.out", true, false, true}},
 };
 
 // Strides differ from those of the capture, so a view is whatever gives the shape, and a copy is
@@ -292,11 +298,13 @@ class Builder {
     };
     if (call.tensors.empty()) return;
     if (fits(0)) {
-      call.overwrite = Overwrite{find_operator(std::string(variant.name)), 0, variant.pass_out};
+      call.overwrite = Overwrite{
+          find_operator(std::string(variant.name)), 0, variant.pass_out, variant.contiguous};
     } else if (variant.commutes && call.tensors.size() == 2 && is_default_scale(call.constants) &&
                fits(1)) {
       std::swap(call.tensors[0].operand, call.tensors[1].operand);
-      call.overwrite = Overwrite{find_operator(std::string(variant.name)), 0, false};
+      call.overwrite =
+          Overwrite{find_operator(std::string(variant.name)), 0, false, variant.contiguous};
     }
   }
 

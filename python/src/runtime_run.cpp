@@ -90,9 +90,11 @@ std::vector<std::pair<std::string, std::string>> Run::values() const {
 
 void Run::write(const Placement& placement, const at::Tensor& whole) {
   for (int i = 0; i < devices_->size(); ++i) {
-    const at::Tensor local = shard_of(whole, *stage_, placement, table(0, devices_->mesh_index(i)));
+    const at::Tensor local = shard_of(whole, *stage_, placement, table(0, devices_->mesh_index(i)))
+                                 .to(devices_->torch_device(i));
+    // Training must not change what we were given.
     devices_->interpreter(i).write(placement.input.value,
-                                   to_buffer(local.to(devices_->torch_device(i))));
+                                   to_buffer(local.is_alias_of(whole) ? local.clone() : local));
   }
 }
 

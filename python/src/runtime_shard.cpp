@@ -67,8 +67,7 @@ at::Tensor shard_of(const at::Tensor& whole,
                         evaluate(placement.offset, table),
                         evaluate(placement.length, table));
   const Value& local = stage.graph.values[static_cast<size_t>(placement.input.value)];
-  shard = shard.reshape(shape_of(local.type, table)).contiguous();
-  return shard.is_alias_of(whole) ? shard.clone() : shard;
+  return shard.reshape(shape_of(local.type, table)).contiguous();
 }
 
 at::Tensor assemble(const std::vector<at::Tensor>& shards,
@@ -139,7 +138,7 @@ std::vector<at::Tensor> BatchSlicer::slice(const Placement& placement,
   for (size_t m = 0; m < stage_.tables.size(); ++m) {
     if (is_own && !is_whole) {
       const int64_t length = evaluate(placement.length, table(m)) * scale;
-      slices.push_back(given.narrow(0, next, length).clone());
+      slices.push_back(given.narrow(0, next, length).contiguous());
       next += length;
       continue;
     }

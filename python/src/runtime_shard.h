@@ -20,7 +20,7 @@ std::string describe(at::ScalarType type, at::IntArrayRef shape);
 // Returns the shape that the whole value has; with the table of a micro-batch, what it has there.
 std::vector<int64_t> whole_shape(const Placement& placement, const Table& table);
 
-// Returns this device's shard of a whole value, in memory of its own.
+// Returns this device's shard of a whole value; shares its memory where the shard is a piece of it.
 // Requires: `whole` has the whole shape.
 at::Tensor shard_of(const at::Tensor& whole,
                     const LoweredStage& stage,
@@ -34,8 +34,9 @@ at::Tensor assemble(const std::vector<at::Tensor>& shards,
                     const std::vector<const Table*>& tables);
 
 // The rows of a batch tensor that one device needs, micro-batch after micro-batch. Accepts the
-// global batch or, if `accept_own`, only the rows that this device computes. Throws Error(kCaller)
-// naming the key, what was found and what was expected.
+// global batch or, if `accept_own`, only the rows that this device computes. What it returns may
+// share the memory of what it was given. Throws Error(kCaller) naming the key, what was found and
+// what was expected.
 class BatchSlicer {
  public:
   // `device` is an index into the mesh. Requires: `program` outlives this.
