@@ -4,7 +4,7 @@
 # make nightly what takes longer too: slow tests, many random plans, every module sanitized, TSan, clang-tidy
 # make demo    a small run on an emulated cluster
 # make format  rewrite; make lint: check formatting, types and layers
-# make bench   google-benchmark programs
+# make bench   google-benchmark programs, and training steps against PyTorch eager
 
 NPROC ?= $(shell nproc)
 PYTHON ?= python3
@@ -59,6 +59,7 @@ lint: $(SETUP)
 
 bench: build
 	set -e; for program in build/torch/bin/*_bench; do $$program; done
+	$(VENV)/python benchmarks/executor.py
 
 clean:
 	rm -rf build python/medley/*.so python/medley/_core.pyi python/medley/_runtime.pyi
