@@ -179,13 +179,20 @@ def pytest(folder: str, marker: str, workers: int, log: str) -> Result:
     return result
 
 
+def skip_marked(marker: str, why: str) -> Result:
+    listing = [sys.executable, "-m", "pytest", "--collect-only", "-q", "python/tests", "-m", marker]
+    text = subprocess.run(listing, cwd=ROOT, text=True, capture_output=True, check=False).stdout
+    found = re.search(r"(\d+)/\d+ tests collected", text)
+    return Result(skipped=int(found[1]) if found else 0, why=[why])
+
+
 def python(options: Options) -> Result:
     return pytest("python/tests", "not gpu and not multi and not slow", options.jobs, "python")
 
 
 def slow(options: Options) -> Result:
     if not options.nightly:
-        return skip("nightly; random plans have 20 seeds here, 200 there")
+        return skip_marked("slow", "nightly; random plans have 20 seeds here, 200 there")
     os.environ["MEDLEY_PLAN_SEEDS"] = PLAN_SEEDS_NIGHTLY
     result = pytest("python/tests", "slow and not gpu", 1, "slow")
     plans = pytest("python/tests/test_random_plans.py", "not gpu", options.jobs, "slow_plans")
@@ -207,7 +214,7 @@ def gpu(options: Options) -> Result:
         check=False,
     ).returncode
     if code:
-        return skip("no CUDA device here")
+        return skip_marked("gpu", "no CUDA device here")
     return pytest("python/tests", "gpu", 1, "gpu")
 
 

@@ -115,10 +115,10 @@ class BatchNorm {
         inside(compute_dtype(type_of(graph, x).dtype)),
         x_type(type_of(graph, x)),
         channels(x_type.shape.at(1)) {
-    per_channel.assign(x_type.shape.size(), Size(1));
-    per_channel[1] = channels;
+    per_channel_.assign(x_type.shape.size(), Size(1));
+    per_channel_[1] = channels;
     for (size_t d = 0; d < x_type.shape.size(); ++d)
-      if (d != 1) reduced.emplace_back(static_cast<int64_t>(d));
+      if (d != 1) reduced_.emplace_back(static_cast<int64_t>(d));
   }
 
   ValueId mean(ValueId x) { return reduce("aten.mean.dim", x, true); }
@@ -131,7 +131,7 @@ class BatchNorm {
   }
   ValueId plus(ValueId x, ValueId y) { return plus(x, ValueArgument{y}); }
   // [c] -> [1, c, 1, 1] and back, in the dtype of the computation or another.
-  ValueId wide(ValueId x) { return view(out.cast(x, inside), per_channel); }
+  ValueId wide(ValueId x) { return view(out.cast(x, inside), per_channel_); }
   ValueId flat(ValueId x, DType dtype) { return out.cast(view(x, {channels}), dtype); }
   // N / (N - 1), N the elements of a channel over all devices.
   ValueId unbiased_factor() {
@@ -154,14 +154,14 @@ class BatchNorm {
  private:
   ValueId reduce(std::string name, ValueId x, bool keeps) {
     return out.add(std::move(name),
-                   {ValueArgument{x}, reduced, keeps, NoneArgument{}},
-                   {inside, keeps ? per_channel : std::vector<Size>{channels}});
+                   {ValueArgument{x}, reduced_, keeps, NoneArgument{}},
+                   {inside, keeps ? per_channel_ : std::vector<Size>{channels}});
   }
   ValueId view(ValueId x, const std::vector<Size>& shape) {
     return out.add("aten.view.default", {ValueArgument{x}, shape}, {out.type(x).dtype, shape});
   }
 
-  std::vector<Size> per_channel, reduced;
+  std::vector<Size> per_channel_, reduced_;
 };
 
 ValueId operand_at(const Op& op, size_t argument) {

@@ -9,7 +9,7 @@
 namespace medley {
 
 const std::vector<Rule>& rules() {
-  static const std::vector<Rule> all = [] {
+  static const std::vector<Rule> kAll = [] {
     std::vector<Rule> sorted;
     for (const auto& family : {pointwise_rules(),
                                contraction_rules(),
@@ -28,7 +28,7 @@ const std::vector<Rule>& rules() {
     MEDLEY_CHECK_EQ(twice == sorted.end() ? "" : twice->op, "");
     return sorted;
   }();
-  return all;
+  return kAll;
 }
 
 const Rule* find_rule(std::string_view op) {

@@ -18,18 +18,22 @@ std::string quote(const std::string& text) {
 struct Node {
   char bracket = 0;  // '{', '[' or 0 for a scalar
   std::string scalar;
-  std::vector<std::pair<std::string, Node>> members;  // keys are "" in a list
+  std::vector<Node> members;
+  std::string key;  // of a member of an object
 
-  void add(const std::string& key, Node node) { members.emplace_back(key, std::move(node)); }
-  void add(Node node) { members.emplace_back("", std::move(node)); }
+  void add(const std::string& name, Node node) {
+    node.key = name;
+    members.push_back(std::move(node));
+  }
+  void add(Node node) { members.push_back(std::move(node)); }
 };
 
-Node object() { return {'{', "", {}}; }
-Node list() { return {'[', "", {}}; }
-Node scalar(const std::string& text) { return {0, quote(text), {}}; }
-Node scalar(int64_t value) { return {0, std::to_string(value), {}}; }
-Node scalar(double value) { return {0, nlohmann::json(value).dump(), {}}; }
-Node scalar(bool value) { return {0, value ? "true" : "false", {}}; }
+Node object() { return {'{', "", {}, {}}; }
+Node list() { return {'[', "", {}, {}}; }
+Node scalar(const std::string& text) { return {0, quote(text), {}, {}}; }
+Node scalar(int64_t value) { return {0, std::to_string(value), {}, {}}; }
+Node scalar(double value) { return {0, nlohmann::json(value).dump(), {}, {}}; }
+Node scalar(bool value) { return {0, value ? "true" : "false", {}, {}}; }
 
 template <typename T>
 Node list(const std::vector<T>& values) {
@@ -47,25 +51,25 @@ Node object(const Choices& choices) {
 std::string one_line(const Node& node) {
   if (!node.bracket) return node.scalar;
   std::string out(1, node.bracket);
-  for (const auto& [key, member] : node.members) {
+  for (const Node& member : node.members) {
     if (out.size() > 1) out += ", ";
-    if (node.bracket == '{') out += quote(key) + ": ";
+    if (node.bracket == '{') out += quote(member.key) + ": ";
     out += one_line(member);
   }
   return out + (node.bracket == '{' ? '}' : ']');
 }
 
 bool has_containers(const Node& node) {
-  return std::any_of(node.members.begin(), node.members.end(), [](const auto& member) {
-    return member.second.bracket != 0;
+  return std::any_of(node.members.begin(), node.members.end(), [](const Node& member) {
+    return member.bracket != 0;
   });
 }
 
 // Lists of scalars, and objects of scalars and such lists.
 bool is_flat(const Node& node) {
   if (node.bracket == '[') return !has_containers(node);
-  return std::all_of(node.members.begin(), node.members.end(), [](const auto& member) {
-    return !member.second.bracket || !has_containers(member.second);
+  return std::all_of(node.members.begin(), node.members.end(), [](const Node& member) {
+    return !member.bracket || !has_containers(member);
   });
 }
 
@@ -80,9 +84,9 @@ void print(const Node& node, size_t indent, size_t before, std::string& out) {
   }
   out += node.bracket;
   const char* separator = "\n";
-  for (const auto& [key, member] : node.members) {
+  for (const Node& member : node.members) {
     out += separator + std::string(indent + 2, ' ');
-    const std::string label = node.bracket == '{' ? quote(key) + ": " : "";
+    const std::string label = node.bracket == '{' ? quote(member.key) + ": " : "";
     out += label;
     print(member, indent + 2, indent + 2 + label.size(), out);
     separator = ",\n";

@@ -69,7 +69,7 @@ void check(const Request& request) {
 }  // namespace
 
 const std::vector<Strategy>& strategies() {
-  static const std::vector<Strategy> all = {
+  static const std::vector<Strategy> kAll = {
       {"auto", "the plan of all strategies whose predicted step is shortest", plan_auto},
       {"data-parallel-even",
        "the whole model on every device, the same number of rows for each",
@@ -78,7 +78,7 @@ const std::vector<Strategy>& strategies() {
        "the whole model on every device, rows by speed",
        data_parallel_proportional},
   };
-  return all;
+  return kAll;
 }
 
 Outcome plan(const Request& request) {
