@@ -26,6 +26,12 @@ def test_commands_do_what_the_page_says(path: Path) -> None:
     assert not page.problems, "\n\n".join(page.problems)
 
 
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/[0-9]*.py")), ids=name)
+def test_examples_run(path: Path, tmp_path: Path) -> None:
+    code, lines = doc_commands.run_command(f"python {path}", tmp_path)
+    assert code == 0, "\n".join(lines)
+
+
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_links_and_paths_exist(path: Path) -> None:
     text = path.read_text()
