@@ -1,0 +1,159 @@
+"""Every known kind of parallelism is a few lines of states, with unequal shards; none has code of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import exactness
+import pytest
+import torch
+from medley import _core
+from zoo import ZOO
+
+import medley
+
+ROWS = 6
+STEPS = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A plan, its model, and words of its communications that must or must not occur."""
+
+    model: str
+    stage: dict[str, Any]
+    shares: list[float]
+    rows: list[int] | None = None  # by device; None: the batch is replicated
+    has: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+
+MEGATRON_GPT = {
+    "*.attention.qkv.*": "S(0.1, part)",
+    "*.attention.out.weight": "S(1, part)",
+    "*.mlp.up.*": "S(0, part)",
+    "*.mlp.down.weight": "S(1, part)",
+}
+MEGATRON_GPT2 = {
+    "*.attn.c_attn.weight": "S(1.1, part)",
+    "*.attn.c_attn.bias": "S(0.1, part)",
+    "*.attn.c_proj.weight": "S(0, part)",
+    "*.mlp.c_fc.weight": "S(1, part)",
+    "*.mlp.c_fc.bias": "S(0, part)",
+    "*.mlp.c_proj.weight": "S(0, part)",
+}
+CASES = {
+    "megatron": Case("gpt", {"states": MEGATRON_GPT}, [3, 1], lacks=("all_gather", "all_to_all")),
+    "megatron, fused QKV of GPT-2": Case(
+        "hf-gpt2", {"states": MEGATRON_GPT2}, [2, 1, 1], lacks=("all_gather", "all_to_all")
+    ),
+    "megatron, grouped queries": Case(
+        "llama",
+        {
+            "states": {
+                "*.q.weight": "S(0, part)",
+                "*.k.weight": "S(0, part)",
+                "*.v.weight": "S(0, part)",
+                "*.attention.out.weight": "S(1, part)",
+            }
+        },
+        [1, 0, 1],
+    ),
+    "vocabulary": Case(
+        "gpt", {"states": {"tokens.weight": "S(0, part)"}}, [5, 2, 3], has=("_log_softmax",)
+    ),
+    "vocabulary, masked LM": Case(
+        "bert", {"states": {"tokens.weight": "S(0, part)"}}, [5, 0, 3], has=("_log_softmax",)
+    ),
+    "sequence-sharded layer norm": Case(
+        "gpt",
+        {"states": MEGATRON_GPT, "ops": {"*/native_layer_norm#0": "d1 part"}},
+        [3, 1],
+        has=("reduce_scatter", "all_gather"),
+    ),
+    "ZeRO-1": Case(
+        "gpt",
+        {"updates": {"*": "S(0, part)"}},
+        [2, 1, 1],
+        rows=[3, 1, 2],
+        has=("reduce_scatter accumulate/", "all_gather update/"),
+        lacks=("all_reduce gradients",),
+    ),
+    "ZeRO-3": Case(
+        "gpt",
+        {"states": {"*": "S(0, part)"}},
+        [2, 1, 1],
+        rows=[3, 1, 2],
+        has=("reduce_scatter accumulate/", "all_gather blocks.0.attention.qkv.weight"),
+        lacks=("all_gather update/",),
+    ),
+    "experts": Case(
+        "moe",
+        {
+            "states": {"*.experts.up": "S(0, part)", "*.experts.down": "S(0, part)"},
+            "ops": {"*.experts/bmm#1": "b part", "*.experts/bmm#2": "b part"},
+        },
+        [3, 0, 1],
+        rows=[3, 1, 2],
+        has=("all_to_all",),
+        lacks=("all_gather layers.1.experts.up", "all_gather layers.1.experts.down"),
+    ),
+    "convolution channels": Case(
+        "vgg", {"states": {"features.*.weight": "S(0, part)"}}, [2, 1, 1]
+    ),
+    "mixed": Case(
+        "vit",
+        {"states": {"*.mlp.*.weight": "S(0, part)"}, "updates": {"*.mlp.*.weight": "S(1, even)"}},
+        [1, 2],
+        rows=[5, 1],
+    ),
+}
+
+
+def plan_of(case: Case) -> str:
+    """Returns the plan as JSON."""
+    count = len(case.shares)
+    microbatch: dict[str, Any] = {"rows": ROWS}
+    if case.rows:
+        microbatch["lengths"] = case.rows
+    mesh = {"axes": ["x"], "shape": [count], "devices": [f"a/{i}/0" for i in range(count)]}
+    return json.dumps(
+        {
+            "format": "medley-plan",
+            "version": 1,
+            "global_batch": ROWS,
+            "parts": [{"name": "part", "shares": case.shares}],
+            "pipelines": [{"microbatches": [microbatch], "stages": [{"mesh": mesh, **case.stage}]}],
+        }
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_trains_like_one_device(name: str) -> None:
+    case = CASES[name]
+    torch.manual_seed(0)
+    with exactness.double_precision():
+        model, batch = ZOO[case.model](batch=ROWS)
+        model, batch = model.double(), exactness.to_double(batch)
+        graph = medley.capture(model, batch)
+        want = exactness.train_eager(model, batch, STEPS, lr=1e-3, clip=0.1)
+    plan = plan_of(case)
+    names = _core.communications(graph.core, plan, exactness.cluster())
+    for word in case.has:
+        assert any(word in each for each in names), names
+    for word in case.lacks:
+        assert not any(word in each for each in names), names
+    got = exactness.train_plan(model, graph, plan, batch, STEPS, lr=1e-3, clip=0.1)
+    exactness.compare(got, want, model=case.model)
+
+
+def test_megatron_reduces_twice_a_block_and_phase() -> None:
+    with exactness.double_precision():
+        graph = medley.capture(*ZOO["gpt"](batch=ROWS))
+    names = _core.communications(graph.core, plan_of(CASES["megatron"]), exactness.cluster())
+    forward = [name for name in names if "/add#" in name]
+    backward = [name for name in names if "/~" in name]
+    assert len(forward) == 4, names  # two blocks
+    assert len(backward) == 3, names  # the first block's input gradient only feeds the embedding
