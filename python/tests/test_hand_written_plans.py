@@ -1,4 +1,4 @@
-"""Every known kind of parallelism is a few lines of states, with unequal shards; none has code of its own."""
+"""Every kind of parallelism is a few lines of states, with unequal shards, without code of its own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import exactness
 import pytest
 import torch
-from medley import _core
 from zoo import ZOO
 
 import medley
+from medley import _core
 
 ROWS = 6
 STEPS = 50
@@ -100,9 +100,7 @@ CASES = {
         has=("all_to_all",),
         lacks=("all_gather layers.1.experts.up", "all_gather layers.1.experts.down"),
     ),
-    "convolution channels": Case(
-        "vgg", {"states": {"features.*.weight": "S(0, part)"}}, [2, 1, 1]
-    ),
+    "convolution channels": Case("vgg", {"states": {"features.*.weight": "S(0, part)"}}, [2, 1, 1]),
     "mixed": Case(
         "vit",
         {"states": {"*.mlp.*.weight": "S(0, part)"}, "updates": {"*.mlp.*.weight": "S(1, even)"}},
