@@ -142,11 +142,10 @@ class Demo:
 
 
 def perfect_seconds(even: Outcome) -> float:
-    """Returns the step if all devices computed all the time and communication took none: the work
-    of the even split, divided by all speeds."""
-    busy = {name: even.step_seconds * (1 - share) for name, share in even.waiting.items()}
-    work = sum(busy[name] * SPEEDS[name] for name in busy)
-    return work / sum(SPEEDS.values())
+    """Returns the step of the even split had all devices the mean speed: as fast as balance alone
+    makes it."""
+    slowest = min(SPEEDS.values())
+    return even.step_seconds * slowest * len(SPEEDS) / sum(SPEEDS.values())
 
 
 def demo(steps: int, trace: Path, as_json: bool) -> int:
@@ -155,7 +154,6 @@ def demo(steps: int, trace: Path, as_json: bool) -> int:
     from rich.progress import BarColumn, Progress, TextColumn
 
     begin = time.monotonic()
-    torch.set_num_threads(max(1, torch.get_num_threads()))
     console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} steps"))
     with Progress(*columns, console=console, transient=True, disable=as_json) as progress:
