@@ -1,0 +1,225 @@
+"""One process per device: under torchrun and under `medley launch`, well and badly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+import medley
+from medley import job
+from medley.capture import substitute
+
+sys.path.insert(0, str(Path(__file__).parent))
+import train
+from exactness import double_precision
+
+pytestmark = [pytest.mark.multi, pytest.mark.slow]
+
+SCRIPT = str(Path(train.__file__))
+CLUSTER = """
+format: medley-cluster
+version: 1
+nodes:
+  - {name: a, count: 1, device: CPU, devices_per_node: 1}
+  - {name: b, count: 1, device: half, devices_per_node: 1}
+networks:
+  - {name: lan, connects: [a, b], bandwidth: 1 Gbit/s, latency: 50 us}
+devices:
+  half: {based_on: CPU, speed: 0.5}
+"""
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+LAUNCH = [sys.executable, "-m", "medley", "launch"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A cluster of two devices and a plan that gives them 7 and 1 rows; the ranks are in the plan's
+    order, which is not the cluster's."""
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    plan = {
+        "format": "medley-plan",
+        "version": 1,
+        "global_batch": 8,
+        "pipelines": [
+            {
+                "microbatches": [{"rows": 8, "lengths": [7, 1]}],
+                "stages": [{"mesh": {"axes": ["x"], "shape": [2], "devices": ["b/0/0", "a/0/0"]}}],
+            }
+        ],
+    }
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    return tmp_path
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Returns the environment of a command that imports what this process imports."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
+
+
+def run(command: list[str], **more: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end."""
+    return subprocess.run(
+        command, env=environment(**more), capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def is_running(pid: int) -> bool:
+    """Returns whether a process is there, a zombie not counted."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def pids_in(text: str) -> set[int]:
+    """Returns the processes that have printed a step."""
+    return {int(line.split()[-1]) for line in text.splitlines() if " pid " in line}
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_two_processes_train_like_one_device(folder: Path, name: str) -> None:
+    done = run([*TORCHRUN, "--nproc-per-node=2", SCRIPT, str(folder), name])
+    assert done.returncode == 0, done.stderr
+    seen = json.loads((folder / "seen.json").read_text())
+    model, batch = train.make(name)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+    for loss, norm in zip(seen["loss"], seen["norm"], strict=True):
+        optimizer.zero_grad()
+        with substitute(model), double_precision():
+            result = model(**batch)
+            result.loss.backward()
+        expected = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+        assert loss == pytest.approx(result.loss.item(), rel=1e-10)
+        assert norm == pytest.approx(expected.item(), rel=1e-10)
+        optimizer.step()
+    saved = safetensors.torch.load_file(folder / "model" / "model.safetensors")
+    for key, value in model.named_parameters():
+        difference = (saved[key] - value).detach().abs().max()
+        # A key bias has no gradient but rounding (exactness.py).
+        floor = 1e-9 if key.endswith("key.bias") else 0.0
+        assert difference <= max(1e-10 * value.detach().abs().max(), floor), key
+
+
+def test_wrong_world_size_is_one_sentence(folder: Path) -> None:
+    more = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    done = run([sys.executable, SCRIPT, str(folder), "gpt"], **more)
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if line.startswith("medley: ")]
+    assert lines == [
+        "medley: world size: found 1 processes, expected 2: one for each device of the plan "
+        "(b/0/0, a/0/0)"
+    ]
+    assert "Traceback" not in done.stderr
+
+
+def test_devices_with_different_programs_do_not_start(folder: Path) -> None:
+    plan, script = str(folder / "plan.json"), [SCRIPT, str(folder), "gpt"]
+    done = run([*LAUNCH, plan, *script], OTHER_BETA="1")
+    assert done.returncode == 2, done.stderr
+    assert "different programs" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "model").exists()
+
+
+@pytest.mark.parametrize("launcher", ["launch", "torchrun"])
+def test_a_killed_device_ends_all(folder: Path, launcher: str) -> None:
+    script = [SCRIPT, str(folder), "gpt", "100000"]
+    command = (
+        [*LAUNCH, str(folder / "plan.json"), *script]
+        if launcher == "launch"
+        else [*TORCHRUN, "--nproc-per-node=2", *script]
+    )
+    times: list[float] = []
+    process = subprocess.Popen(
+        command,
+        env=environment(DIE_AT="5"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    lines: list[str] = []
+    assert process.stdout is not None
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            times.append(time.monotonic())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert process.stderr is not None
+    errors = process.stderr.read()
+    code = process.wait(timeout=60)
+    end = time.monotonic()
+    reader.join()
+    assert code != 0
+    assert end - times[-1] < 10
+    assert not any(is_running(pid) for pid in pids_in("".join(lines)))
+    if launcher == "launch":
+        assert code == 128 + signal.SIGKILL
+        assert "medley launch: device a/0/0 was killed by SIGKILL; stopped the other 1" in errors
+    assert not (folder / "model").exists()
+
+
+def test_ctrl_c_ends_all(folder: Path) -> None:
+    script = [SCRIPT, str(folder), "gpt", "100000"]
+    process = subprocess.Popen(
+        [*LAUNCH, str(folder / "plan.json"), *script],
+        env=environment(SLOWLY="1"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    text = ""
+    while len(pids_in(text)) < 2 or "step 3" not in text:
+        line = process.stdout.readline()
+        assert line, text
+        text += line
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    text += process.stdout.read()
+    assert process.wait(timeout=30) == 130
+    assert time.monotonic() - begin < 10
+    assert "medley launch: interrupted; all devices stopped" in text
+    assert "Traceback" not in text
+    assert not any(is_running(pid) for pid in pids_in(text))
+    assert not (folder / "model").exists()
+
+
+def test_emulated_times_do_not_depend_on_the_host(folder: Path) -> None:
+    seen = []
+    for delay in ("0", "7"):
+        options = ["--emulate", str(folder / "cluster.yaml"), "--delay-seed", delay]
+        script = [SCRIPT, str(folder), "gpt", "4"]
+        done = run([*LAUNCH, *options, str(folder / "plan.json"), *script])
+        assert done.returncode == 0, done.stderr
+        seen.append((folder / "seen.json").read_text())
+    assert seen[0] == seen[1]
+    assert all(seconds > 0 for seconds in json.loads(seen[0])["seconds"])
+
+
+def test_threads_and_processes_have_the_same_emulated_times(folder: Path) -> None:
+    options = ["--emulate", str(folder / "cluster.yaml")]
+    script = [SCRIPT, str(folder), "gpt", "3"]
+    done = run([*LAUNCH, *options, str(folder / "plan.json"), *script])
+    assert done.returncode == 0, done.stderr
+    seen = json.loads((folder / "seen.json").read_text())
+    model, batch = train.make("gpt")
+    graph = medley.capture(model, batch)
+    plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
+    with job.emulated():
+        trainer = medley.Trainer(model, graph, plan, optimizer=medley.AdamW(lr=1e-3), seed=3)
+    assert [trainer.step(batch).step_seconds for _ in range(3)] == seen["seconds"]
