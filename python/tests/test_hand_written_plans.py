@@ -1,4 +1,4 @@
-"""Every kind of parallelism is a few lines of states, shards unequal; none has code of its own."""
+"""Every kind of parallelism is a few lines of states, with unequal shards, no code of its own."""
 
 from __future__ import annotations
 
