@@ -287,3 +287,27 @@ def test_optimizers_refuse_what_makes_no_sense() -> None:
     ):
         with pytest.raises(ValueError, match="expected"):
             make()
+
+
+# --- rows of one device ---
+
+
+def test_batch_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = medley.capture(small_gpt(), tokens(0))
+    plan = make_plan(graph, [[3, 1, 0], [2, 2, 0]])
+    data = range(20)
+    assert list(medley.BatchSampler(plan, data)) == [list(range(8)), list(range(8, 16))]
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    by_rank = []
+    for rank in ("0", "1", "2"):
+        monkeypatch.setenv("RANK", rank)
+        by_rank.append(list(medley.BatchSampler(plan, data)))
+    assert by_rank[0] == [[0, 1, 2, 4, 5], [8, 9, 10, 12, 13]]
+    assert by_rank[1] == [[3, 6, 7], [11, 14, 15]]
+    assert by_rank[2] == [[0], [8]]  # it has none: Trainer ignores what it gets
+    shuffled = medley.BatchSampler(plan, data, shuffle=True, seed=1)
+    first = list(shuffled)
+    shuffled.set_epoch(1)
+    assert first != list(shuffled)
+    with pytest.raises(ValueError, match="found a data set of 7 rows"):
+        medley.BatchSampler(plan, range(7))

@@ -1,0 +1,140 @@
+"""The command line of Python: what it prints, what it refuses, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from medley import cli, demo
+from medley.launch import exit_code
+
+Command = Callable[..., tuple[int, str, str]]
+CONFIG = {
+    "model_type": "gpt2",
+    "vocab_size": 64,
+    "n_positions": 16,
+    "n_embd": 16,
+    "n_layer": 1,
+    "n_head": 2,
+}
+
+
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
+) -> tuple[int, str, str]:
+    """Runs a command line; returns exit code, output and errors."""
+    monkeypatch.setattr(sys, "argv", ["medley", *arguments])
+    code = cli.main()
+    found = capsys.readouterr()
+    return code, found.out, found.err
+
+
+@pytest.fixture
+def medley(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs a command line; returns exit code, output and errors."""
+    return lambda *arguments: run(capsys, monkeypatch, *arguments)
+
+
+def test_every_verb_has_help_with_an_example(medley: Command) -> None:
+    code, out, _ = medley("--help")
+    assert code == 0
+    for verb in cli.VERBS:
+        assert verb.name in out
+        code, text, _ = medley(verb.name, "--help")
+        assert code == 0
+        assert verb.example in text
+    assert medley("plan", "--help")[0] == 0
+
+
+def test_captures_a_model_by_name(medley: Command, tmp_path: Path) -> None:
+    path = str(tmp_path / "g.graph")
+    code, out, _ = medley("capture", "medley.models:gpt", "--batch", "2x16", "-o", path, "--json")
+    assert code == 0
+    assert json.loads(out)["parameters"] > 10
+    assert 'batch "input_ids" : i64[b, 16]' in Path(path).read_text()
+    assert medley("check", path)[0] == 0
+
+
+def test_captures_a_config_of_transformers(medley: Command, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    path = str(tmp_path / "g.graph")
+    code, _, _ = medley("capture", f"hf:{tmp_path}/config.json", "--batch", "2x8", "-o", path)
+    assert code == 0
+    assert 'batch "input_ids" : i64[b, 8]' in Path(path).read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["sing"], "medley: found the verb 'sing', expected one of plan, "),
+        (["capture", "medley.models:gpt"], "the following arguments are required: -o/--output"),
+        (["capture", "gpt", "-o", "g"], "expected package.module:function or hf:config.json"),
+        (["capture", "no.such:gpt", "-o", "g"], "model: no.such: No module named 'no'"),
+        (["capture", "medley.models:gtp", "-o", "g"], "found no function 'gtp'"),
+        (["capture", "hf:nowhere.json", "-o", "g"], "nowhere.json: cannot be read: no such file"),
+        (
+            ["capture", "medley.models:gpt", "--batch", "2", "-o", "g"],
+            "--batch: found 2, expected ROWSxLENGTH such as 4x128",
+        ),
+        (["launch", "nowhere.json", "train.py"], "nowhere.json: cannot be read: No such file"),
+        (["launch", "bad.json", "train.py"], "bad.json: "),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_one_sentence(
+    medley: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.json").write_text("{")
+    code, out, err = medley(*arguments)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.json"]
+
+
+def test_doctor_finds_what_it_needs_here(medley: Command) -> None:
+    code, out, _ = medley("doctor", "--json")
+    assert code == 0
+    found = {finding["what"]: finding["state"] for finding in json.loads(out)}
+    assert found["medley._runtime"] == found["store"] == "ok"
+
+
+def test_doctor_names_a_wrong_interface(medley: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nonesuch0")
+    code, out, _ = medley("doctor", "--json")
+    assert code == 3
+    (failure,) = [each for each in json.loads(out) if each["state"] == "failure"]
+    assert failure["what"] == "GLOO_SOCKET_IFNAME"
+    assert "unset GLOO_SOCKET_IFNAME" in failure["fix"]
+
+
+# Perfect balance of the speeds 2:2:1:1 would be 1.5 times as fast as the even split.
+@pytest.mark.slow
+def test_demo(medley: Command, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    code, out, _ = medley("demo", "--steps", "2", "--trace", str(trace), "--json")
+    assert code == 0
+    figures = json.loads(out)
+    even, proportional, one = figures["runs"]
+    assert proportional["speedup"] >= 1.35
+    assert 0.10 <= figures["communication_share_of_even"] <= 0.25
+    assert even["step_seconds"] / figures["perfect_balance_seconds"] == pytest.approx(1.5)
+    for each in (even, proportional):
+        assert each["loss"] == pytest.approx(one["loss"], rel=1e-5)
+        assert each["waiting"].keys() == demo.SPEEDS.keys()
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {event["ph"] for event in events} >= {"X", "M"}
+
+
+def test_exit_codes_are_those_of_a_shell() -> None:
+    assert (exit_code(0), exit_code(2), exit_code(-9)) == (0, 2, 137)
