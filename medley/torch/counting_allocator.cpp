@@ -49,6 +49,7 @@ Counts& counts() {
   return *all;
 }
 
+// For release().  NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 c10::Allocator* allocator_below = nullptr;
 
 void release(void* data) {
