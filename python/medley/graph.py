@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,4 +58,10 @@ def capture(
 
     text, constants = job.from_first(first)
     core, _ = _core.Graph.parse(text, "<capture>").run_passes()
+    if missing := _core.fallbacks(core):
+        warnings.warn(
+            f"no rule fits {', '.join(missing)}: every device computes these whole, which is right "
+            "but no faster than one device (docs/howto/add_an_op.md)",
+            stacklevel=2,
+        )
     return Graph(core, constants)
