@@ -6,11 +6,11 @@
 //
 // The whole of a collective is a range of bytes; a message carries [begin, begin + length) of it:
 //
-//   all-reduce      whole = the buffer                    everybody starts with its own whole, ends
-//   with the sum all-gather      whole = chunk 0, chunk 1, ...         device i starts with chunk
-//   i, ends with the whole reduce-scatter  whole = chunk 0, chunk 1, ...         everybody starts
-//   with its own whole, device i ends with the sum of chunk i all-to-all      whole = block 0->0,
-//   0->1, ..., 1->0,  device i starts with the blocks i->j, ends with the blocks j->i
+//   kind            whole                      a device starts with      it ends with
+//   all-reduce      the buffer                 its own whole             the sum
+//   all-gather      chunk 0, chunk 1, ...      chunk i                   the whole
+//   reduce-scatter  chunk 0, chunk 1, ...      its own whole             the sum of chunk i
+//   all-to-all      block 0->0, 0->1, ...      blocks i->j, all j        blocks j->i, all j
 //
 // All-gather is the only one that has algorithms of its own for sums: played backwards, with every
 // arrow turned round, it is a reduce-scatter (each device receives a byte once before it passes it

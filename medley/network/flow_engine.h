@@ -9,10 +9,10 @@
 // not before they are posted. An exchange is rounds of messages: a device enters a round when it
 // has sent and received all of the round before.
 //
-//   device 0   post ~~~ | round 0: send to 1, receive from 2 | round 1 ...   | end
-//   message          waits behind earlier ones of its connection (FIFO); then its bytes flow at the
-//   max-min fair rate, one message per
-//                    connection; it arrives one latency after its last byte left
+//   device 0:  post ~~~ | round 0: send to 1, receive from 2 | round 1 ... | end
+//   message:   waits behind earlier ones of its connection (FIFO); then its bytes flow at the
+//              max-min fair rate, one message per connection; it arrives one latency after
+//              its last byte left
 //
 // An exchange is complete for a device when its own part has ended and every member has posted.
 // What happens is a pure function of the posts: the order in which they come in makes no

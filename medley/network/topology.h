@@ -2,9 +2,10 @@
 
 // The links of a cluster and the path between any two of its devices. Every link has one direction.
 //
-//   same node:        device a --out--> [fabric] --in--> device b           (an `inside: node`
-//   network) other node:       node a --out--> [switch, trunk] --in--> node b        (a `connects`
-//   network; all devices of a node share its port)
+//   same node:   device a --out--> [fabric] --in--> device b
+//                (an `inside: node` network)
+//   other node:  node a --out--> [switch, trunk] --in--> node b
+//                (a `connects` network; all devices of a node share its port)
 //
 // Knows nothing of time.
 

@@ -5,15 +5,17 @@
 //   line    = tensors "->" tensors          tensors = tensor { "," tensor }
 //   tensor  = ["#"] [dim ...] ["?"] { "=" label | "^" label }   or "_"
 //   dim     = label mark* | "(" label mark* ... ")" | [name] ".." mark* | "1"
-//   mark    = "!" locked | "~" select | "%" composite | "&" this dim may be of size 1 and is
-//   broadcast then
+//   mark    = "!" locked | "~" select | "%" composite | "&" may be of size 1: broadcast then
 //
-//   (g r)   an ordered product, the first varies slowest      ..   any number of leading dims,
-//   aligned at the right between 1       a dim of size 1; as a whole tensor also rank 0 tensors,
-//   broadcast; "x.." likewise for the dims x0, x1, ... _       a tensor of any shape, without
-//   labels             #    only the shape of the operand matters ?       the operand may be absent
-//   =v      the result is unaffected when v is split, ^v: it is a partial maximum (otherwise a
-//   partial sum)
+//   (g r)   an ordered product, the first varies slowest
+//   ..      any number of leading dims, aligned at the right between tensors, broadcast;
+//           "x.." likewise for the dims x0, x1, ...
+//   1       a dim of size 1; as a whole tensor also one of rank 0
+//   _       a tensor of any shape, without labels
+//   #       only the shape of the operand matters
+//   ?       the operand may be absent
+//   =v      the result is unaffected when v is split; ^v: it is a partial maximum;
+//           otherwise a partial sum
 //
 // Knows nothing of graphs or shapes.
 
