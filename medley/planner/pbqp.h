@@ -1,0 +1,85 @@
+#pragma once
+
+// The pairwise discrete problem behind SPMD synthesis (partitioned boolean quadratic programming):
+// one choice for every variable so that the sum of the costs of all choices and of all pairs of
+// choices along edges is least. Knows nothing of ops, states or devices.
+//
+//   cost(x) = sum_v unary_v[x_v] + sum_(u,v) table_uv[x_u, x_v]
+//
+// Costs are integers (picoseconds where they are times), so that equal parts of a problem give
+// bitwise equal tables and are solved once.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace medley {
+
+// A cost at or above it forbids. Sums of a few thousand of them do not overflow.
+inline constexpr int64_t kForbidden = int64_t{1} << 50;
+
+struct PbqpTable {
+  int32_t rows = 0, columns = 0;
+  std::vector<int64_t> costs;  // row-major, all >= 0
+  bool operator==(const PbqpTable&) const = default;
+};
+
+struct PbqpEdge {
+  int32_t u = 0, v = 0;  // variables, u < v; u picks the row, v the column. Parallel edges add up.
+  int32_t table = 0;
+};
+
+// Variables that share a unary, and edges that share a table, are recognised by their indices; the
+// solver finds equal ones with different indices too.
+struct Pbqp {
+  std::vector<std::vector<int64_t>> unaries;  // distinct
+  std::vector<PbqpTable> tables;              // distinct
+  std::vector<int32_t> unary_of;              // [variable]
+  std::vector<PbqpEdge> edges;
+
+  int num_variables() const { return static_cast<int>(unary_of.size()); }
+  int num_choices(int variable) const {
+    return static_cast<int>(
+        unaries[static_cast<size_t>(unary_of[static_cast<size_t>(variable)])].size());
+  }
+};
+
+// Throws Error(kUs) if an index or a size does not fit, or a cost is negative.
+void verify(const Pbqp& problem);
+
+// Returns the cost of one choice per variable; at or above kForbidden if any is forbidden.
+int64_t cost(const Pbqp& problem, std::span<const int32_t> choices);
+
+enum class PbqpMethod : uint8_t {
+  kAuto,       // elimination where its tables stay small, else the lifted dual
+  kEliminate,  // dead ends, then exact elimination of variables
+  kLifted,     // dual ascent on classes of variables, then a reduced-cost window
+  kAStar,      // best-first search with an admissible bound, over variables in order (HAP's method)
+  kExhaustive,  // all assignments: for tests
+};
+
+struct PbqpOptions {
+  PbqpMethod method = PbqpMethod::kAuto;
+  int64_t table_cap = 20'000'000;  // entries of one joint table
+  int64_t work_cap = 200'000'000;  // entries of all distinct joint tables
+  int64_t window_cap = 300'000;    // entries of one joint table within a window
+  double seconds = 30;             // when time is up the best known answer is returned, not proved
+};
+
+struct PbqpSolution {
+  std::vector<int32_t> choices;
+  int64_t cost = 0;                       // of the choices
+  int64_t lower_bound = 0;                // of every assignment; equals cost if proved optimal
+  PbqpMethod method = PbqpMethod::kAuto;  // that gave the answer
+  int64_t largest_table = 0, work = 0;    // entries
+  int dead_ends = 0;                      // choices that can be in no best assignment
+  double seconds = 0;
+};
+
+// Returns nothing if every assignment is forbidden. Deterministic, except that running out of time
+// may give another answer. Requires: verify(problem) passes.
+std::optional<PbqpSolution> solve(const Pbqp& problem, const PbqpOptions& options = {});
+
+}  // namespace medley

@@ -1,0 +1,1 @@
+#include "medley/sim/simulate.h"

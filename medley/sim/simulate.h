@@ -1,0 +1,57 @@
+#pragma once
+
+// What will happen when a program runs: the same calls, segments and communications that the
+// runtime executes, with times from the cost model. Every device has a stream for ops and one for
+// communications; messages share links as the emulator's do (network/flow_engine.h), so both agree
+// to the nanosecond where they are told the same times of ops.
+//
+//   device 0   segment | post a | segment ........... | wait a | segment
+//   device 1   segment .......... | post a | segment  | wait a | segment
+//   network                                 a ========
+//
+// Integer nanoseconds, deterministic. Knows nothing of strategies or of how plans are found.
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "medley/base/units.h"
+#include "medley/cost/cost_model.h"
+#include "medley/program/program.h"
+#include "medley/trace/trace.h"
+
+namespace medley {
+
+struct SimulateOptions {
+  bool trace = false;   // fill Simulation::trace
+  bool memory = false;  // fill SimulatedDevice::memory_over_time
+};
+
+struct SimulatedDevice {
+  int device = 0;            // of the cluster
+  Nanoseconds computes;      // its compute stream is busy
+  Nanoseconds waits;         // its compute stream stands still, until the step ends
+  Nanoseconds communicates;  // its communication stream is busy, overlapped or not
+  int64_t persistent_bytes = 0, peak_bytes = 0;
+  std::string peak_at;
+  std::vector<std::pair<Nanoseconds, int64_t>> memory_over_time;  // (from, bytes alive)
+  bool operator==(const SimulatedDevice&) const = default;
+};
+
+struct Simulation {
+  Nanoseconds step;                              // until the last device is done
+  std::vector<SimulatedDevice> devices;          // those of the program, in its order
+  std::map<std::string, int64_t> bytes_by_link;  // Link::name -> bytes in a step
+  std::map<CostSource, int> ops_by_source;       // how many op prices are measured, ...
+  int64_t events = 0;                            // segments and messages followed
+  Trace trace;
+  bool operator==(const Simulation&) const = default;
+};
+
+// One step.
+Simulation simulate(const Program& program,
+                    const CostModel& costs,
+                    const SimulateOptions& options = {});
+
+}  // namespace medley
