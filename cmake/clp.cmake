@@ -1,0 +1,10 @@
+# Clp, the linear programming solver of COIN-OR (https://github.com/coin-or/Clp), as Coin::Clp.
+find_path(CLP_INCLUDE_DIR ClpSimplex.hpp PATH_SUFFIXES coin coin-or)
+find_library(CLP_LIBRARY Clp)
+find_library(COINUTILS_LIBRARY CoinUtils)
+if(NOT CLP_INCLUDE_DIR OR NOT CLP_LIBRARY OR NOT COINUTILS_LIBRARY)
+  message(FATAL_ERROR "Clp is missing: install coinor-libclp-dev (scripts/setup.sh does)")
+endif()
+add_library(Coin::Clp INTERFACE IMPORTED)
+target_include_directories(Coin::Clp SYSTEM INTERFACE ${CLP_INCLUDE_DIR})
+target_link_libraries(Coin::Clp INTERFACE ${CLP_LIBRARY} ${COINUTILS_LIBRARY})
