@@ -1,0 +1,77 @@
+#pragma once
+
+// What synthesis knows of the devices of one axis: how long the pieces are into which the parts of
+// a plan divide a factor, and what it costs to bring a value from one state to another.
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "medley/cost/cost_model.h"
+#include "medley/plan/plan.h"
+#include "medley/sharding/state.h"
+
+namespace medley {
+
+// Times in synthesis are integers, so that equal ops have bitwise equal costs.
+using Picoseconds = int64_t;
+
+// A value without its numbers: bytes per element and the sizes of all its factors in order, for one
+// micro-batch.
+struct FactoredShape {
+  int64_t element_bytes = 0;
+  std::vector<int64_t> sizes;
+  auto operator<=>(const FactoredShape&) const = default;
+};
+
+class SpmdMesh {
+ public:
+  // `parts` as of parts_of() (program/complete.h). Requires: `costs` outlives this.
+  SpmdMesh(const CostModel& costs,
+           std::vector<int> devices,
+           std::vector<Part> parts,
+           Microbatch microbatch);
+
+  const CostModel& costs() const { return costs_; }
+  const std::vector<int>& devices() const { return devices_; }
+  const std::vector<Part>& parts() const { return parts_; }
+  const Microbatch& microbatch() const { return microbatch_; }
+  int num_devices() const { return static_cast<int>(devices_.size()); }
+  const DeviceKind& kind(int device) const;  // of devices()
+
+  // Elements of a factor of this size on each device.
+  const std::vector<int64_t>& lengths(int part, int64_t size);
+
+  // The time of what the lowering puts in between (program/emitter.h): a collective and the local
+  // copies around it. Collectives are priced at a few sizes per kind and parts, and interpolated.
+  Picoseconds conversion(const FactoredShape& shape, const AxisState& from, const AxisState& to);
+
+ private:
+  struct Pattern {  // of a collective whose lengths grow in proportion
+    CollectiveKind kind = CollectiveKind::kAllReduce;
+    int from = -1, to = -1;  // parts
+    bool same = false;       // both cut the same factor
+    auto operator<=>(const Pattern&) const = default;
+  };
+  static constexpr std::array<double, 7> kSizes{1 << 8,  1 << 12, 1 << 16, 1 << 20,
+                                                1 << 24, 1 << 28, 1LL << 32};
+  using Curve = std::array<double, kSizes.size()>;  // seconds at so many bytes of the whole
+
+  std::vector<double> shares(int part) const;
+  const Curve& curve(const Pattern& pattern);
+  double collective(const Pattern& pattern, double bytes);
+  double copy(double bytes) const;  // seconds for reading and writing so many on the slowest device
+  double largest_share(int part, int64_t size);
+  double price(const FactoredShape& shape, const AxisState& from, const AxisState& to);
+
+  const CostModel& costs_;
+  std::vector<int> devices_;
+  std::vector<Part> parts_;
+  Microbatch microbatch_;
+  double slowest_memory_ = 0, launch_ = 0;
+  std::map<std::pair<int, int64_t>, std::vector<int64_t>> lengths_;
+  std::map<Pattern, Curve> curves_;
+};
+
+}  // namespace medley

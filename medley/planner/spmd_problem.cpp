@@ -1,0 +1,476 @@
+#include "medley/planner/spmd_problem.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+// Gradients are all-reduced in buckets: only bytes count, not how many tensors there are.
+constexpr double kBucketBytes = 25 << 20;
+
+// Values smaller than this are converted for each reader: sharing them is not worth a variable.
+constexpr double kShareBytes = 4096;
+
+}  // namespace
+
+SpmdProblem::SpmdProblem(const Prepared& prepared,
+                         const Factors& factors,
+                         SpmdMesh& mesh,
+                         const SpmdOptions& options)
+    : prepared_(prepared),
+      graph_(prepared.graph),
+      factors_(factors),
+      mesh_(mesh),
+      options_(options),
+      catalogue_(graph_, factors_, mesh_, options.pricing) {
+  for (const Part& part : mesh.parts()) part_names_.push_back(part.name);
+  shape_of_.assign(graph_.values.size(), -1);
+  input_variable_.assign(graph_.values.size(), -1);
+  op_variable_.assign(graph_.ops.size(), -1);
+  readers_.resize(graph_.values.size());
+  mark_constants();
+  add_inputs();
+  add_ops();
+  note_readers();
+  connect();
+  connect_outputs();
+  if (options_.byte_price > 0) charge_memory();
+  finish();
+}
+
+// What depends on no input is made again wherever it is needed; complete() decides for it.
+void SpmdProblem::mark_constants() {
+  constant_.assign(graph_.ops.size(), true);
+  stored_in_step_.assign(graph_.values.size(), 0);
+  for (size_t i = 0; i < graph_.ops.size(); ++i) {
+    const Op& op = graph_.ops[i];
+    for (ValueId value : operands(op)) {
+      if (value == kNone) continue;
+      const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
+      if (producer == kNone || !constant_[static_cast<size_t>(producer)]) constant_[i] = false;
+    }
+    for (ValueId result : op.results)
+      if (result != kNone && (op.phase == Phase::kUpdate || op.name == "medley.accumulate.default"))
+        stored_in_step_[static_cast<size_t>(result)] = 1;
+  }
+}
+
+int SpmdProblem::add_variable(Variable variable, std::vector<int64_t> unary) {
+  variables_.push_back(std::move(variable));
+  unary_.push_back(std::move(unary));
+  return static_cast<int>(variables_.size()) - 1;
+}
+
+std::vector<AxisState> SpmdProblem::parameter_states(ValueId value) const {
+  std::vector<AxisState> states{replicated()};
+  if (!options_.shard_states) return states;
+  const std::vector<ExtentId> flat = flat_factors(factors_, value);
+  for (size_t p = 0; p < flat.size(); ++p) {
+    if (!factors_.extent_sizes[static_cast<size_t>(flat[p])].is_constant()) continue;
+    for (int part = 0; part < static_cast<int>(part_names_.size()); ++part)
+      if (part_names_[static_cast<size_t>(part)] != kRows)
+        states.push_back(sharded(static_cast<int>(p), part));
+  }
+  return states;
+}
+
+std::optional<AxisState> SpmdProblem::batch_state(ValueId value) const {
+  if (part_names_[0] != kRows) return std::nullopt;
+  const std::vector<ExtentId> flat = flat_factors(factors_, value);
+  for (size_t p = 0; p < flat.size(); ++p)
+    if (factors_.extent_sizes[static_cast<size_t>(flat[p])] == Size::of(0))
+      return sharded(static_cast<int>(p), 0);
+  return std::nullopt;
+}
+
+void SpmdProblem::add_inputs() {
+  for (size_t i = 0; i < graph_.inputs.size(); ++i) {
+    const Input& input = graph_.inputs[i];
+    Variable variable{Kind::kParameter, static_cast<int32_t>(i), nullptr, {}};
+    if (input.kind == InputKind::kParameter) {
+      variable.states = parameter_states(input.value);
+    } else if (input.kind == InputKind::kBatch) {
+      variable.kind = Kind::kBatch;
+      variable.states = {replicated()};
+      if (const std::optional<AxisState> rows = batch_state(input.value))
+        variable.states.push_back(*rows);
+    } else {
+      continue;  // replicated; the optimizer's state lies as its update is computed
+    }
+    std::vector<int64_t> unary(variable.states.size(), 0);
+    input_variable_[static_cast<size_t>(input.value)] =
+        add_variable(std::move(variable), std::move(unary));
+  }
+}
+
+void SpmdProblem::add_ops() {
+  for (size_t i = 0; i < graph_.ops.size(); ++i)
+    if (!constant_[i]) op_variable_[i] = add_op_variable(static_cast<OpId>(i));
+}
+
+// Ops of one name are told apart by no plan: the prologue repeats ops of the forward phase, and
+// views of parameters are repeated in the backward phase. They share a variable.
+int SpmdProblem::add_op_variable(OpId id) {
+  const Op& op = graph_.ops[static_cast<size_t>(id)];
+  const std::string& name = prepared_.names[static_cast<size_t>(id)];
+  const OpChoices& choices = catalogue_.of(id);
+  const double count = op.phase == Phase::kUpdate ? 1 : static_cast<double>(options_.microbatches);
+  std::vector<int64_t> unary;
+  for (size_t c = 0; c < choices.choices.size(); ++c) {
+    unary.push_back(static_cast<int64_t>(static_cast<double>(choices.costs[c]) * count));
+    // An update is computed in a state of its parameter, or whole.
+    if (name.starts_with("update/") && c > 0 &&
+        (choices.choices[c].kind != ChoiceKind::kCut || choices.composite[c] ||
+         choices.operands[0][c].holding != Holding::kSharded || !options_.shard_states))
+      unary.back() = kForbidden;
+  }
+  const auto known = by_name_.find(name);
+  if (known != by_name_.end() &&
+      variables_[static_cast<size_t>(known->second)].op == &choices) {
+    for (size_t c = 0; c < unary.size(); ++c) add_unary(known->second, c, unary[c]);
+    return known->second;
+  }
+  const int variable = add_variable({Kind::kOp, id, &choices, {}}, std::move(unary));
+  by_name_.try_emplace(name, variable);
+  return variable;
+}
+
+void SpmdProblem::add_unary(int variable, size_t choice, int64_t cost) {
+  int64_t& total = unary_[static_cast<size_t>(variable)][choice];
+  total = std::min(kForbidden, total + cost);
+}
+
+void SpmdProblem::note_readers() {
+  for (size_t i = 0; i < graph_.ops.size(); ++i) {
+    if (op_variable_[i] < 0) continue;
+    const std::vector<ValueId> values = operands(graph_.ops[i]);
+    const OpChoices& choices = *variables_[static_cast<size_t>(op_variable_[i])].op;
+    for (size_t k = 0; k < values.size(); ++k) {
+      if (values[k] == kNone) continue;
+      auto& readers = readers_[static_cast<size_t>(values[k])];
+      const Reader reader{op_variable_[i], &choices.operands[k], graph_.ops[i].phase};
+      const bool again = std::any_of(readers.begin(), readers.end(), [&](const Reader& other) {
+        return other.variable == reader.variable && *other.wanted == *reader.wanted &&
+               other.phase == reader.phase;
+      });
+      if (!again) readers.push_back(reader);
+    }
+  }
+}
+
+void SpmdProblem::connect() {
+  for (const Input& input : graph_.inputs) {
+    const int variable = input_variable_[static_cast<size_t>(input.value)];
+    if (variable >= 0) {
+      const std::vector<AxisState> states = variables_[static_cast<size_t>(variable)].states;
+      connect_value(input.value, variable, states, true);
+    } else if (input.kind == InputKind::kBuffer) {
+      for (const Reader& reader : readers_[static_cast<size_t>(input.value)])
+        for (size_t c = 0; c < reader.wanted->size(); ++c)
+          add_unary(reader.variable,
+                    c,
+                    conversion(input.value,
+                               replicated(),
+                               (*reader.wanted)[c],
+                               times(input.value, reader.phase)));
+    }
+  }
+  for (size_t i = 0; i < graph_.ops.size(); ++i) {
+    if (op_variable_[i] < 0) continue;
+    const Op& op = graph_.ops[i];
+    const OpChoices& choices = *variables_[static_cast<size_t>(op_variable_[i])].op;
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (op.results[r] != kNone)
+        connect_value(op.results[r], op_variable_[i], choices.results[r], false);
+  }
+}
+
+// A parameter is brought to a state anew in each phase (it is not kept gathered); anything else
+// once for all of its readers.
+void SpmdProblem::connect_value(ValueId value,
+                                int producer,
+                                const std::vector<AxisState>& from,
+                                bool input) {
+  const std::vector<Reader>& readers = readers_[static_cast<size_t>(value)];
+  if (!input) return connect_group(value, producer, from, readers);
+  for (Phase phase : {Phase::kPrologue, Phase::kForward, Phase::kBackward, Phase::kUpdate}) {
+    std::vector<Reader> group;
+    for (const Reader& reader : readers)
+      if (reader.phase == phase) group.push_back(reader);
+    connect_group(value, producer, from, group);
+  }
+}
+
+void SpmdProblem::connect_group(ValueId value,
+                                int producer,
+                                const std::vector<AxisState>& from,
+                                const std::vector<Reader>& readers) {
+  if (readers.empty()) return;
+  const FactoredShape shape = catalogue_.shape(value);
+  double bytes = static_cast<double>(shape.element_bytes);
+  for (int64_t size : shape.sizes) bytes *= static_cast<double>(size);
+  const double count = times(value, readers[0].phase);
+  if (readers.size() == 1 || bytes < kShareBytes) {
+    for (const Reader& reader : readers)
+      add_edge(producer,
+               reader.variable,
+               value,
+               from,
+               *reader.wanted,
+               times(value, reader.phase));
+    return;
+  }
+  std::set<AxisState> states(from.begin(), from.end());
+  for (const Reader& reader : readers) states.insert(reader.wanted->begin(), reader.wanted->end());
+  Variable copy{Kind::kCopy, value, nullptr, {states.begin(), states.end()}};
+  const std::vector<AxisState> all = copy.states;
+  const int variable = add_variable(std::move(copy), std::vector<int64_t>(all.size(), 0));
+  add_edge(producer, variable, value, from, all, count);
+  for (const Reader& reader : readers)
+    add_edge(variable,
+             reader.variable,
+             value,
+             all,
+             *reader.wanted,
+             std::max(1.0, times(value, reader.phase)));
+}
+
+// How often a value is converted in a step for readers of this phase.
+double SpmdProblem::times(ValueId value, Phase reader) const {
+  const bool once = reader == Phase::kUpdate || stored_in_step_[static_cast<size_t>(value)];
+  double count = once ? 1 : static_cast<double>(options_.microbatches);
+  if (reader == Phase::kUpdate && stored_in_step_[static_cast<size_t>(value)]) {
+    const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
+    if (graph_.ops[static_cast<size_t>(producer)].phase == Phase::kBackward)
+      count *= options_.gradients_exposed;
+  }
+  return count;
+}
+
+Picoseconds SpmdProblem::conversion(ValueId value,
+                                    const AxisState& from,
+                                    const AxisState& to,
+                                    double times) {
+  if (from == to) return 0;
+  const FactoredShape shape = catalogue_.shape(value);
+  double cost = static_cast<double>(mesh_.conversion(shape, from, to));
+  if (stored_in_step_[static_cast<size_t>(value)] && from.holding == Holding::kPartialSum &&
+      to.holding == Holding::kReplicated) {
+    double bytes = static_cast<double>(shape.element_bytes);
+    for (int64_t size : shape.sizes) bytes *= static_cast<double>(size);
+    const FactoredShape bucket{1, {static_cast<int64_t>(kBucketBytes)}};
+    cost = std::min(
+        cost, static_cast<double>(mesh_.conversion(bucket, from, to)) * bytes / kBucketBytes);
+  }
+  return std::min(kForbidden, static_cast<int64_t>(std::llround(cost * times)));
+}
+
+int SpmdProblem::intern_states(const std::vector<AxisState>& states) {
+  return state_lists_.try_emplace(states, static_cast<int>(state_lists_.size())).first->second;
+}
+
+int SpmdProblem::intern_shape(ValueId value) {
+  int& known = shape_of_[static_cast<size_t>(value)];
+  if (known < 0)
+    known = shapes_.try_emplace(catalogue_.shape(value), static_cast<int>(shapes_.size()))
+                .first->second;
+  return known;
+}
+
+void SpmdProblem::add_edge(int a,
+                           int b,
+                           ValueId value,
+                           const std::vector<AxisState>& from,
+                           const std::vector<AxisState>& to,
+                           double times) {
+  if (a == b) {
+    for (size_t c = 0; c < from.size(); ++c)
+      add_unary(a, c, conversion(value, from[c], to[c], times));
+    return;
+  }
+  const bool turned = a > b;
+  const int64_t kept = stored_in_step_[static_cast<size_t>(value)];
+  const std::vector<int64_t> key{intern_shape(value),
+                                 intern_states(from),
+                                 intern_states(to),
+                                 static_cast<int64_t>(std::llround(times * 1e6)),
+                                 kept,
+                                 turned ? 1 : 0};
+  const auto [found, added] = tables_.try_emplace(key, static_cast<int>(pbqp_.tables.size()));
+  if (added) {
+    PbqpTable table;
+    table.rows = static_cast<int32_t>(turned ? to.size() : from.size());
+    table.columns = static_cast<int32_t>(turned ? from.size() : to.size());
+    for (int32_t row = 0; row < table.rows; ++row)
+      for (int32_t column = 0; column < table.columns; ++column) {
+        const AxisState& have = from[static_cast<size_t>(turned ? column : row)];
+        const AxisState& want = to[static_cast<size_t>(turned ? row : column)];
+        table.costs.push_back(conversion(value, have, want, times));
+      }
+    pbqp_.tables.push_back(std::move(table));
+  }
+  pbqp_.edges.push_back({std::min(a, b), std::max(a, b), found->second});
+}
+
+void SpmdProblem::connect_outputs() {
+  std::map<std::string, int> parameters;
+  for (const Input& input : graph_.inputs)
+    if (input.kind == InputKind::kParameter)
+      parameters[input.name] = input_variable_[static_cast<size_t>(input.value)];
+  const double every = static_cast<double>(options_.microbatches);
+  for (const Output& output : graph_.outputs) {
+    const Value& value = graph_.values[static_cast<size_t>(output.value)];
+    if (value.producer == kNone || op_variable_[static_cast<size_t>(value.producer)] < 0) continue;
+    const int producer = op_variable_[static_cast<size_t>(value.producer)];
+    const std::vector<AxisState>& from = variables_[static_cast<size_t>(producer)]
+                                             .op->results[static_cast<size_t>(value.result)];
+    if (output.kind == OutputKind::kParameter) {
+      const int parameter = parameters.at(output.name);
+      const std::vector<AxisState> stored = variables_[static_cast<size_t>(parameter)].states;
+      add_edge(producer, parameter, output.value, from, stored, 1);
+    } else if (output.kind == OutputKind::kLoss || output.kind == OutputKind::kBuffer) {
+      for (size_t c = 0; c < from.size(); ++c)
+        add_unary(producer,
+                  c,
+                  conversion(output.value,
+                             from[c],
+                             replicated(),
+                             output.kind == OutputKind::kBuffer ? every : 1));
+    }
+  }
+}
+
+double SpmdProblem::held_bytes(ValueId value, const AxisState& state) {
+  const FactoredShape shape = catalogue_.shape(value);
+  double bytes = static_cast<double>(shape.element_bytes);
+  for (size_t p = 0; p < shape.sizes.size(); ++p) {
+    int64_t size = shape.sizes[p];
+    if (state.holding == Holding::kSharded && state.position == static_cast<int>(p)) {
+      const std::vector<int64_t>& lengths = mesh_.lengths(state.part, size);
+      size = *std::max_element(lengths.begin(), lengths.end());
+    }
+    bytes *= static_cast<double>(size);
+  }
+  return bytes;
+}
+
+// Parameters, the optimizer's state, accumulated gradients, and what forward saves for backward.
+void SpmdProblem::charge_memory() {
+  const auto price = [&](int variable, ValueId value, const std::vector<AxisState>& states) {
+    for (size_t c = 0; c < states.size(); ++c)
+      add_unary(variable,
+                c,
+                static_cast<int64_t>(options_.byte_price * held_bytes(value, states[c])));
+  };
+  std::set<ValueId> states;
+  for (const Input& input : graph_.inputs) {
+    if (input.kind == InputKind::kState) states.insert(input.value);
+    const int variable = input_variable_[static_cast<size_t>(input.value)];
+    if (input.kind == InputKind::kParameter) {
+      const std::vector<AxisState> stored = variables_[static_cast<size_t>(variable)].states;
+      price(variable, input.value, stored);
+    }
+  }
+  for (size_t i = 0; i < graph_.ops.size(); ++i) {
+    if (op_variable_[i] < 0) continue;
+    const Op& op = graph_.ops[i];
+    const OpChoices& choices = *variables_[static_cast<size_t>(op_variable_[i])].op;
+    const std::vector<ValueId> values = operands(op);
+    for (size_t k = 0; k < values.size(); ++k)
+      if (values[k] != kNone && states.contains(values[k]))
+        price(op_variable_[i], values[k], choices.operands[k]);
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      const ValueId result = op.results[r];
+      if (result == kNone) continue;
+      const auto& readers = readers_[static_cast<size_t>(result)];
+      const bool saved =
+          op.phase == Phase::kForward &&
+          std::any_of(readers.begin(), readers.end(), [](const Reader& reader) {
+            return reader.phase == Phase::kBackward;
+          });
+      const bool gradient = op.phase == Phase::kBackward && stored_in_step_[static_cast<size_t>(result)];
+      if ((saved && storage_operand(op, r) == kNone) || gradient)
+        price(op_variable_[i], result, choices.results[r]);
+    }
+  }
+}
+
+void SpmdProblem::finish() {
+  std::map<std::vector<int64_t>, int32_t> distinct;
+  for (const std::vector<int64_t>& unary : unary_) {
+    const auto [found, added] =
+        distinct.try_emplace(unary, static_cast<int32_t>(pbqp_.unaries.size()));
+    if (added) pbqp_.unaries.push_back(unary);
+    pbqp_.unary_of.push_back(found->second);
+  }
+  verify(pbqp_);
+}
+
+std::string SpmdProblem::state_text(ValueId value, const AxisState& state) const {
+  if (state.holding != Holding::kSharded) return "R";
+  int position = state.position;
+  const auto& dims = factors_.values[static_cast<size_t>(value)];
+  size_t dim = 0;
+  while (position >= static_cast<int>(dims[dim].size()))
+    position -= static_cast<int>(dims[dim++].size());
+  const std::string& part = part_names_[static_cast<size_t>(state.part)];
+  return dims[dim].size() == 1 ? fmt::format("S({}, {})", dim, part)
+                               : fmt::format("S({}.{}, {})", dim, position, part);
+}
+
+std::string SpmdProblem::choice_text(const Variable& variable, size_t choice) const {
+  if (variable.kind == Kind::kOp)
+    return (variable.op->composite[choice] ? "composite " : "") +
+           to_string(factors_, variable.index, variable.op->choices[choice], part_names_);
+  const ValueId value = variable.kind == Kind::kCopy
+                            ? variable.index
+                            : graph_.inputs[static_cast<size_t>(variable.index)].value;
+  if (variable.states[choice].holding == Holding::kPartialSum) return "P";
+  return state_text(value, variable.states[choice]);
+}
+
+Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
+  Stage stage;
+  stage.mesh = std::move(mesh);
+  for (size_t v = 0; v < variables_.size(); ++v) {
+    const Variable& variable = variables_[v];
+    const auto choice = static_cast<size_t>(choices[v]);
+    if (variable.kind == Kind::kCopy) continue;
+    if (variable.kind != Kind::kOp) {
+      const Input& input = graph_.inputs[static_cast<size_t>(variable.index)];
+      (variable.kind == Kind::kBatch ? stage.batch : stage.states)[input.name] =
+          choice_text(variable, choice);
+      continue;
+    }
+    const std::string& name = prepared_.names[static_cast<size_t>(variable.index)];
+    if (name.starts_with("update/")) {
+      const ValueId parameter = operands(graph_.ops[static_cast<size_t>(variable.index)])[0];
+      stage.updates[name.substr(7)] = state_text(parameter, variable.op->operands[0][choice]);
+    } else if (by_name_.at(name) == static_cast<int>(v)) {
+      stage.ops[name] = choice_text(variable, choice);
+    }
+  }
+  return stage;
+}
+
+int SpmdProblem::variable_of(const std::string& op_name) const {
+  const auto found = by_name_.find(op_name);
+  return found == by_name_.end() ? -1 : found->second;
+}
+
+std::string SpmdProblem::describe(int variable, int32_t choice) const {
+  const Variable& about = variables_[static_cast<size_t>(variable)];
+  const std::string text = choice_text(about, static_cast<size_t>(choice));
+  if (about.kind == Kind::kOp)
+    return prepared_.names[static_cast<size_t>(about.index)] + ": " + text;
+  if (about.kind == Kind::kCopy) return fmt::format("copy of value {}: {}", about.index, text);
+  return graph_.inputs[static_cast<size_t>(about.index)].name + ": " + text;
+}
+
+}  // namespace medley

@@ -1,0 +1,132 @@
+#pragma once
+
+// SPMD synthesis as a pairwise discrete problem: which choice of its rule every op of a joint graph
+// takes, and how every parameter is stored, so that computing and converting between states takes
+// least time.
+//
+//   variables   one per op (its choices), per parameter and batch input (states it is stored in),
+//               and a copy per value with several readers: the state into which it is converted
+//               once for all of them
+//   unaries     the time of the op on its devices; memory times a price
+//   edges       conversions from the state of a producer to the state that a reader wants
+//
+//   weight ----- matmul ----- copy of x ----- gelu           x is read by gelu and by gelu_backward
+//     |                          |
+//   update ---- accumulate    gelu_backward
+//
+// Micro-batches multiply what happens in each of them. Knows nothing of how the problem is solved.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "medley/planner/pbqp.h"
+#include "medley/planner/spmd_ops.h"
+#include "medley/program/prepare.h"
+
+namespace medley {
+
+struct SpmdOptions {
+  SpmdPricing pricing;
+  int64_t microbatches = 1;
+  // The share of the time of gradients' conversions that counts: what backward does not hide.
+  double gradients_exposed = 1;
+  // Picoseconds per byte that a device holds: a multiplier for memory.
+  double byte_price = 0;
+  // Whether parameters and the optimizer's state may be stored in shards.
+  bool shard_states = true;
+};
+
+class SpmdProblem {
+ public:
+  // Requires: all outlive this.
+  SpmdProblem(const Prepared& prepared,
+              const Factors& factors,
+              SpmdMesh& mesh,
+              const SpmdOptions& options);
+
+  const Pbqp& pbqp() const { return pbqp_; }
+  int num_signatures() const { return catalogue_.num_signatures(); }
+  // Returns the stage of a plan with these decisions, all under exact names.
+  // Requires: one choice per variable, as a solution of pbqp().
+  Stage stage(const std::vector<int32_t>& choices, Mesh mesh) const;
+  // Returns the choices that a variable has, as texts, and what the variable is about.
+  std::string describe(int variable, int32_t choice) const;
+  // Returns the best cost with this choice forced minus the optimum is up to the solver; here: the
+  // variable of an op, or -1.
+  int variable_of(const std::string& op_name) const;
+
+ private:
+  enum class Kind : uint8_t { kOp, kParameter, kBatch, kCopy };
+  struct Variable {
+    Kind kind = Kind::kOp;
+    int32_t index = 0;               // of the op, the input, or the value
+    const OpChoices* op = nullptr;   // kOp
+    std::vector<AxisState> states;   // the others
+  };
+  struct Reader {
+    int variable;
+    const std::vector<AxisState>* wanted;  // [choice of the variable]
+    Phase phase;
+  };
+  using Table = std::vector<int64_t>;
+
+  void mark_constants();
+  void add_inputs();
+  void add_ops();
+  int add_op_variable(OpId id);
+  void note_readers();
+  void connect();
+  void connect_value(ValueId value, int producer, const std::vector<AxisState>& from, bool input);
+  void connect_group(ValueId value,
+                     int producer,
+                     const std::vector<AxisState>& from,
+                     const std::vector<Reader>& readers);
+  void connect_outputs();
+  void charge_memory();
+  int add_variable(Variable variable, std::vector<int64_t> unary);
+  void add_edge(int a,
+                int b,
+                ValueId value,
+                const std::vector<AxisState>& from,
+                const std::vector<AxisState>& to,
+                double times);
+  void add_unary(int variable, size_t choice, int64_t cost);
+  double times(ValueId value, Phase reader) const;
+  Picoseconds conversion(ValueId value,
+                         const AxisState& from,
+                         const AxisState& to,
+                         double times);
+  std::vector<AxisState> parameter_states(ValueId value) const;
+  std::optional<AxisState> batch_state(ValueId value) const;
+  int intern_states(const std::vector<AxisState>& states);
+  int intern_shape(ValueId value);
+  std::string state_text(ValueId value, const AxisState& state) const;
+  std::string choice_text(const Variable& variable, size_t choice) const;
+  double held_bytes(ValueId value, const AxisState& state);
+  void finish();
+
+  const Prepared& prepared_;
+  const Graph& graph_;
+  const Factors& factors_;
+  SpmdMesh& mesh_;
+  SpmdOptions options_;
+  OpCatalogue catalogue_;
+  std::vector<std::string> part_names_;
+
+  Pbqp pbqp_;
+  std::vector<Variable> variables_;
+  std::vector<std::vector<int64_t>> unary_;  // [variable], until finish()
+  std::vector<int> op_variable_;             // [op] or -1
+  std::vector<int> input_variable_;          // [value] or -1
+  std::vector<bool> constant_;               // [op] depends on no input
+  std::map<std::string, int> by_name_;       // stable name -> variable
+  std::vector<std::vector<Reader>> readers_;  // [value]
+  std::vector<int> stored_in_step_;           // [value] 1: accumulated over micro-batches
+  std::map<std::vector<AxisState>, int> state_lists_;
+  std::map<FactoredShape, int> shapes_;
+  std::vector<int> shape_of_;                 // [value] or -1
+  std::map<std::vector<int64_t>, int> tables_;  // what a table is made of -> its index
+};
+
+}  // namespace medley
