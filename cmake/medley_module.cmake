@@ -1,16 +1,18 @@
-# medley_module(<name> [DEPS <module>...] [LIBS <target>...] [PROGRAM <program>])
+# medley_module(<name> [DEPS <module>...] [LIBS <target>...] [PROGRAM <program>]
+#               [TEST_DEPS <module>...])
 #
 # One folder = one static library.  Every *.cpp beside the CMakeLists.txt is in
 # it, except *_test.cpp, which make the test program <name>_test, and main.cpp,
 # which makes the executable that PROGRAM names.
 # scripts/check_layers.py reads DEPS: it is the only statement of who may
-# include whom.  Headers of LIBS are seen by this module and its test only.
+# include whom; tests may include TEST_DEPS too.  Headers of LIBS are seen by this module and its test only.
 function(medley_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PROGRAM" "DEPS;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PROGRAM" "DEPS;LIBS;TEST_DEPS")
   file(GLOB sources CONFIGURE_DEPENDS *.cpp)
   file(GLOB tests CONFIGURE_DEPENDS *_test.cpp)
   list(REMOVE_ITEM sources ${tests} ${CMAKE_CURRENT_SOURCE_DIR}/main.cpp)
   list(TRANSFORM arg_DEPS PREPEND medley_)
+  list(TRANSFORM arg_TEST_DEPS PREPEND medley_)
   if(NOT sources)
     message(WARNING "medley/${name} has no sources yet")
     return()
@@ -33,7 +35,8 @@ function(medley_module name)
 
   if(MEDLEY_TESTS AND tests)
     add_executable(${name}_test ${tests})
-    target_link_libraries(${name}_test PRIVATE medley_${name} ${arg_LIBS} GTest::gmock_main)
+    target_link_libraries(${name}_test PRIVATE medley_${name} ${arg_TEST_DEPS} ${arg_LIBS}
+                          GTest::gmock_main)
     medley_sanitize(${name}_test)
     add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(${name} PROPERTIES LABELS unit)

@@ -8,23 +8,26 @@ ROOT = Path(__file__).parent.parent
 TORCH_MODULE = "torch"
 
 
-def declared_deps(module: Path) -> set[str]:
+def declared_deps(module: Path, key: str) -> set[str]:
     text = (module / "CMakeLists.txt").read_text()
     call = re.search(r"medley_module\(\s*(\w+)([^)]*)\)", text)
     if not call or call[1] != module.name:
         sys.exit(f"{module}/CMakeLists.txt: expected medley_module({module.name} ...)")
-    deps = re.search(r"\bDEPS\b([\w\s]*?)(?=\bLIBS\b|\bPROGRAM\b|$)", call[2])
+    ends = r"(?=\bLIBS\b|\bPROGRAM\b|\bTEST_DEPS\b|$)"
+    deps = re.search(rf"\b{key}\b([\w\s]*?){ends}", call[2])
     return set(deps[1].split()) if deps else set()
 
 
 def main() -> int:
     errors = []
     for module in sorted(p.parent for p in ROOT.glob("medley/*/CMakeLists.txt")):
-        allowed = declared_deps(module) | {module.name}
+        allowed = declared_deps(module, "DEPS") | {module.name}
+        for_tests = allowed | declared_deps(module, "TEST_DEPS")
         for file in sorted(module.glob("*.[ch]*")):
             for number, line in enumerate(file.read_text().splitlines(), 1):
                 where = f"{file.relative_to(ROOT)}:{number}"
-                if (m := re.match(r'#include "medley/(\w+)/', line)) and m[1] not in allowed:
+                may = for_tests if file.name.endswith("_test.cpp") else allowed
+                if (m := re.match(r'#include "medley/(\w+)/', line)) and m[1] not in may:
                     errors.append(f"{where}: '{module.name}' may not include '{m[1]}'")
                 if re.match(r"#include <(torch|ATen|c10)/", line) and module.name != TORCH_MODULE:
                     errors.append(f"{where}: only medley/{TORCH_MODULE} may include torch")

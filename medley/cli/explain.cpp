@@ -9,9 +9,9 @@
 #include "medley/base/units.h"
 #include "medley/cli/table.h"
 #include "medley/plan/texts.h"
-#include "medley/planner/predict.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
+#include "medley/sim/simulate.h"
 
 namespace medley {
 namespace {
@@ -107,13 +107,18 @@ Json entries_json(const Plan& plan, const Stage& stage) {
 }
 
 // Kinds, memory and times of the only stage that can run.
-void add_measures(Json& json, const LoweredStage& stage, const Cluster& cluster, int64_t rows) {
-  const Prediction prediction = predict(stage, cluster);
-  const double step = to_seconds(prediction.step).value;
+void add_measures(Json& json, const Program& program, const Cluster& cluster, int64_t rows) {
+  const LoweredStage& stage = program.stages[0];
+  const Simulation simulation = simulate(program, CostModel(cluster));
+  const double step = to_seconds(simulation.step).value;
+  // Whoever comes last to a communication waits for nobody in it.
+  Nanoseconds communicates = simulation.step;
   Json& devices = json["stages"][0]["devices"];
   for (size_t d = 0; d < stage.devices.size(); ++d) {
     const DeviceKind& kind = cluster.kind(stage.devices[d]);
-    const double computes = to_seconds(prediction.computes[d]).value;
+    const SimulatedDevice& simulated = simulation.devices[d];
+    const double computes = to_seconds(simulated.computes).value;
+    communicates = std::min(communicates, simulated.communicates);
     devices[d]["kind"] = kind.name;
     devices[d]["memory_bytes"] = memory_use(stage, static_cast<int>(d)).peak;
     devices[d]["available_bytes"] = static_cast<int64_t>(kind.memory_bytes);
@@ -122,7 +127,7 @@ void add_measures(Json& json, const LoweredStage& stage, const Cluster& cluster,
   }
   json["step_seconds"] = step;
   json["rows_per_second"] = step > 0 ? static_cast<double>(rows) / step : 0;
-  json["communicates_seconds"] = to_seconds(prediction.communicates).value;
+  json["communicates_seconds"] = to_seconds(communicates).value;
 }
 
 std::string state_text(const Completed& completed, ValueId value, const State& state) {
@@ -292,7 +297,7 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
   json["graph"] = options.graph->name;
   if (!options.cluster) return json;
   const Program program = lower(*options.graph, plan, *options.cluster, {});
-  add_measures(json, program.stages[0], *options.cluster, plan.global_batch);
+  add_measures(json, program, *options.cluster, plan.global_batch);
   if (!options.expanded) return json;
   const Completed completed = complete(*options.graph, plan, {});
   json["inputs"] = inputs_json(completed);

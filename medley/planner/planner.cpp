@@ -8,15 +8,15 @@
 #include "medley/base/error.h"
 #include "medley/plan/nearest.h"
 #include "medley/planner/data_parallel.h"
-#include "medley/planner/predict.h"
 #include "medley/program/lower.h"
+#include "medley/sim/simulate.h"
 
 namespace medley {
 namespace {
 
 Nanoseconds step_time(const Plan& plan, const Request& request) {
   const Program program = lower(request.graph, plan, request.cluster, request.optimizer);
-  return predict(program.stages[0], request.cluster).step;
+  return simulate(program, CostModel(request.cluster)).step;
 }
 
 // The plan whose predicted step is shortest; of equals the earlier strategy.

@@ -10,8 +10,8 @@
 #include "medley/base/error.h"
 #include "medley/graph/text.h"
 #include "medley/planner/data_parallel.h"
-#include "medley/planner/predict.h"
 #include "medley/program/lower.h"
+#include "medley/sim/simulate.h"
 
 namespace medley {
 namespace {
@@ -120,8 +120,10 @@ TEST_F(Planner, AutoTakesTheShorterStep) {
   const Plan found = planned(request("auto", 60));
   EXPECT_EQ(found.strategy, "data-parallel-proportional");
   EXPECT_EQ(found, planned(request("data-parallel-proportional", 60)));
-  const Prediction prediction = predict(lower(graph, found, cluster, {}).stages[0], cluster);
-  const auto seconds = [&](size_t device) { return to_seconds(prediction.computes[device]).value; };
+  const Simulation simulation = simulate(lower(graph, found, cluster, {}), CostModel(cluster));
+  const auto seconds = [&](size_t device) {
+    return to_seconds(simulation.devices[device].computes).value;
+  };
   EXPECT_NEAR(seconds(0), seconds(3), 0.02 * seconds(0));
 }
 

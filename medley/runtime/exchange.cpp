@@ -54,18 +54,6 @@ std::optional<std::string> different_messages(const Exchange& from, const Exchan
 
 }  // namespace
 
-std::vector<int> group_along(const std::vector<int64_t>& mesh, int axis, int device) {
-  MEDLEY_CHECK(axis >= 0 && static_cast<size_t>(axis) < mesh.size());
-  int stride = 1;
-  for (size_t i = mesh.size(); i-- > static_cast<size_t>(axis) + 1;)
-    stride *= static_cast<int>(mesh[i]);
-  const int size = static_cast<int>(mesh[static_cast<size_t>(axis)]);
-  const int first = device - device / stride % size * stride;
-  std::vector<int> group;
-  for (int i = 0; i < size; ++i) group.push_back(first + i * stride);
-  return group;
-}
-
 Exchange make_exchange(const LoweredStage& stage,
                        const Communication& communication,
                        int device,
@@ -114,20 +102,6 @@ std::optional<std::string> disagreement(const Exchange& a, const Exchange& b) {
   if (a.kind != CommunicationKind::kAllToAll) return std::nullopt;
   if (auto different = different_messages(a, b)) return different;
   return different_messages(b, a);
-}
-
-std::string to_string(CommunicationKind kind) {
-  switch (kind) {
-    case CommunicationKind::kAllReduce:
-      return "all_reduce";
-    case CommunicationKind::kAllGather:
-      return "all_gather";
-    case CommunicationKind::kReduceScatter:
-      return "reduce_scatter";
-    case CommunicationKind::kAllToAll:
-      break;
-  }
-  return "all_to_all";
 }
 
 }  // namespace medley

@@ -5,13 +5,10 @@
 
 #include <optional>
 
+#include "medley/program/calls.h"
 #include "medley/runtime/transport.h"
 
 namespace medley {
-
-// Returns the devices of the mesh that differ from `device` in `axis` only, in the axis's order, as
-// indices into the mesh. Requires: 0 <= axis < number of axes.
-std::vector<int> group_along(const std::vector<int64_t>& mesh, int axis, int device);
 
 // Returns the exchange without its inputs. `device` is an index into the mesh, `symbols` its table.
 Exchange make_exchange(const LoweredStage& stage,
@@ -22,7 +19,5 @@ Exchange make_exchange(const LoweredStage& stage,
 // Returns what two devices of one group say differently about an exchange, nothing if they agree:
 // "device 0 has all_gather wte, receive [4, 4]; device 1 has all_gather wte, receive [4, 5]".
 std::optional<std::string> disagreement(const Exchange& a, const Exchange& b);
-
-std::string to_string(CommunicationKind kind);  // "all_gather"
 
 }  // namespace medley

@@ -50,14 +50,6 @@ int owner(const Call& call) {
 
 }  // namespace
 
-const Function& find_function(const LoweredStage& stage, FunctionKind kind) {
-  for (const Function& function : stage.functions)
-    if (function.kind == kind) return function;
-  throw Error(
-      Blame::kUs,
-      fmt::format("a call of function kind {}, which the stage lacks", static_cast<int>(kind)));
-}
-
 FrameSchedule schedule_frames(const LoweredStage& stage) {
   std::map<int, size_t> last;
   for (size_t i = 0; i < stage.calls.size(); ++i) last[owner(stage.calls[i])] = i;

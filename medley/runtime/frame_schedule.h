@@ -3,7 +3,7 @@
 // Which frame holds the kMicrobatch values of each call of a step, and what is left in it at the
 // end: a pure function of the program. Knows nothing of buffers.
 
-#include "medley/program/program.h"
+#include "medley/program/calls.h"
 
 namespace medley {
 
@@ -27,8 +27,5 @@ struct FrameSchedule {
 };
 
 FrameSchedule schedule_frames(const LoweredStage& stage);
-
-// Throws Error(kUs) if the stage has no such function.
-const Function& find_function(const LoweredStage& stage, FunctionKind kind);
 
 }  // namespace medley

@@ -10,30 +10,6 @@
 #include "medley/runtime/exchange.h"
 
 namespace medley {
-namespace {
-
-struct FunctionName {
-  FunctionKind kind;
-  const char* name;
-};
-constexpr FunctionName kFunctionNames[] = {
-    {FunctionKind::kPrologue, "prologue"},
-    {FunctionKind::kPrologueLast, "prologue"},
-    {FunctionKind::kForward, "forward"},
-    {FunctionKind::kBackward, "backward"},
-    {FunctionKind::kBackwardLast, "backward"},
-    {FunctionKind::kUpdate, "update"},
-};
-
-std::string function_name(FunctionKind kind) {
-  for (const FunctionName& each : kFunctionNames)
-    if (each.kind == kind) return each.name;
-  MEDLEY_CHECK(false);
-  return "";
-}
-
-}  // namespace
-
 struct Interpreter::PreparedStep {
   enum class Kind : uint8_t { kSegment, kPost, kWait } kind = Kind::kSegment;
   std::unique_ptr<PreparedSegment> segment;  // or
@@ -317,11 +293,6 @@ Place Interpreter::place() const {
   if (current_call_) place.call = current_call_->name;
   if (current_step_) place.exchange = current_step_->exchange.name;
   return place;
-}
-
-std::string to_string(const Call& call) {
-  if (call.function == FunctionKind::kUpdate) return "update";
-  return fmt::format("{} {}", function_name(call.function), call.microbatch);
 }
 
 }  // namespace medley

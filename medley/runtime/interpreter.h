@@ -11,6 +11,7 @@
 
 #include "medley/base/clock.h"
 #include "medley/base/error.h"
+#include "medley/program/calls.h"
 #include "medley/runtime/executor.h"
 #include "medley/runtime/frame_schedule.h"
 #include "medley/runtime/transport.h"
@@ -107,8 +108,5 @@ class Interpreter {
   const PreparedStep* current_step_ = nullptr;
   bool failed_ = false;
 };
-
-// "forward 2", "update".
-std::string to_string(const Call& call);
 
 }  // namespace medley

@@ -1,1 +1,240 @@
 #include "medley/sim/simulate.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "medley/base/error.h"
+#include "medley/program/calls.h"
+#include "medley/program/memory.h"
+#include "medley/sim/prices.h"
+
+namespace medley {
+namespace {
+
+size_t at(int64_t index) { return static_cast<size_t>(index); }
+
+constexpr Nanoseconds kForever{int64_t{1} << 62};
+
+// One device: its place in the program and its compute clock.
+struct Actor {
+  int stage = 0, index = 0;  // in the mesh
+  size_t call = 0, step = 0;
+  Nanoseconds clock;
+  int waits_for = -1;  // an exchange of the engine
+  struct Posted {
+    int exchange = -1;
+    const Exchanges* exchanges = nullptr;
+  };
+  std::vector<Posted> posted;            // [communication], between post and wait
+  std::map<uint64_t, int64_t> next_key;  // [group] number of its next exchange
+  SimulatedDevice result;
+};
+
+// Every device runs as far as it can without waiting; then the network goes on to the next instant
+// in which somebody may.
+class Simulator {
+ public:
+  Simulator(const Program& program, const CostModel& costs, const SimulateOptions& options);
+  Simulation run();
+
+ private:
+  void run_until_blocked(Actor& actor);
+  // Returns false if the device has to wait.
+  bool follow(Actor& actor, const Call& call, const medley::Step& step);
+  void compute(Actor& actor, const Call& call, const Segment& segment);
+  void post(Actor& actor, const Call& call, int index);
+  bool wait(Actor& actor, int index);
+  void record(const Actor& actor,
+              Stream stream,
+              std::string name,
+              std::string category,
+              Nanoseconds start,
+              Nanoseconds end);
+  const LoweredStage& stage(const Actor& actor) const { return program_.stages[at(actor.stage)]; }
+
+  const Program& program_;
+  const CostModel& costs_;
+  SimulateOptions options_;
+  std::vector<std::byte> memory_;
+  std::optional<FlowEngine> engine_;
+  std::vector<SegmentPrices> segments_;              // [stage]
+  std::vector<CommunicationPrices> communications_;  // [stage]
+  std::vector<Actor> actors_;
+  std::vector<int64_t> bytes_by_link_;
+  std::vector<int> ops_by_source_ = std::vector<int>(3);
+  Simulation result_;
+};
+
+Simulator::Simulator(const Program& program, const CostModel& costs, const SimulateOptions& options)
+    : program_(program),
+      costs_(costs),
+      options_(options),
+      bytes_by_link_(costs.topology().links().size()) {
+  const EngineRoom room = usual_room(costs.topology().num_devices());
+  memory_.resize(FlowEngine::bytes_needed(room));
+  FlowEngine::format(memory_, room);
+  engine_.emplace(memory_, costs.topology());
+  for (size_t s = 0; s < program.stages.size(); ++s) {
+    const LoweredStage& stage = program.stages[s];
+    segments_.emplace_back(stage, costs);
+    communications_.emplace_back(stage, costs);
+    for (size_t d = 0; d < stage.devices.size(); ++d) {
+      Actor& actor = actors_.emplace_back();
+      actor.stage = static_cast<int>(s);
+      actor.index = static_cast<int>(d);
+      actor.posted.resize(stage.communications.size());
+      actor.result.device = stage.devices[d];
+    }
+  }
+}
+
+Simulation Simulator::run() {
+  do {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (Actor& actor : actors_) {
+        if (actor.call == stage(actor).calls.size()) continue;
+        if (actor.waits_for >= 0 && !engine_->completion(actor.waits_for)) continue;
+        run_until_blocked(actor);
+        moved = true;
+      }
+    }
+  } while (engine_->advance(kForever));
+  for (Actor& actor : actors_) {
+    MEDLEY_CHECK_EQ(actor.call, stage(actor).calls.size());  // else a program that deadlocks
+    result_.step = std::max(result_.step, actor.clock);
+  }
+  for (Actor& actor : actors_) {
+    actor.result.waits = result_.step - actor.result.computes;
+    if (options_.memory) {
+      const MemoryUse use = memory_use(stage(actor), actor.index);
+      actor.result.persistent_bytes = use.persistent;
+      actor.result.peak_bytes = use.peak;
+      actor.result.peak_at = use.peak_at;
+    }
+    result_.devices.push_back(std::move(actor.result));
+  }
+  for (size_t link = 0; link < bytes_by_link_.size(); ++link)
+    if (bytes_by_link_[link] > 0)
+      result_.bytes_by_link[costs_.topology().links()[link].name] = bytes_by_link_[link];
+  for (size_t source = 0; source < ops_by_source_.size(); ++source)
+    if (ops_by_source_[source] > 0)
+      result_.ops_by_source[static_cast<CostSource>(source)] = ops_by_source_[source];
+  if (options_.trace) {
+    for (const Device& device : costs_.cluster().devices)
+      result_.trace.devices.push_back(device.name);
+    sort(result_.trace);
+  }
+  return std::move(result_);
+}
+
+void Simulator::run_until_blocked(Actor& actor) {
+  const LoweredStage& on = stage(actor);
+  for (; actor.call < on.calls.size(); ++actor.call, actor.step = 0) {
+    const Call& call = on.calls[actor.call];
+    const Function& function = find_function(on, call.function);
+    for (; actor.step < function.steps.size(); ++actor.step)
+      if (!follow(actor, call, function.steps[actor.step])) return;
+  }
+}
+
+bool Simulator::follow(Actor& actor, const Call& call, const medley::Step& step) {
+  if (const auto* segment = std::get_if<Segment>(&step)) {
+    compute(actor, call, *segment);
+  } else if (const auto* sent = std::get_if<Post>(&step)) {
+    post(actor, call, sent->communication);
+  } else {
+    return wait(actor, std::get<Wait>(step).communication);
+  }
+  return true;
+}
+
+void Simulator::compute(Actor& actor, const Call& call, const Segment& segment) {
+  const SegmentPrice& price =
+      segments_[at(actor.stage)].price(segment, call.microbatch, actor.index);
+  const Nanoseconds start = actor.clock;
+  actor.clock += price.time;
+  actor.result.computes += price.time;
+  for (size_t source = 0; source < ops_by_source_.size(); ++source)
+    ops_by_source_[source] += price.ops_by_source[source];
+  ++result_.events;
+  if (options_.trace)
+    record(
+        actor, Stream::kCompute, to_string(call), function_name(call.function), start, actor.clock);
+}
+
+void Simulator::post(Actor& actor, const Call& call, int index) {
+  const Communication& communication = stage(actor).communications[at(index)];
+  const Exchanges& exchanges =
+      communications_[at(actor.stage)].exchanges(index, call.microbatch, actor.index);
+  const size_t members = exchanges.devices.size();
+  if (members == 1 && communication.kind == CommunicationKind::kAllReduce) return;
+  const auto me = at(std::find(exchanges.devices.begin(),
+                               exchanges.devices.end(),
+                               stage(actor).devices[at(actor.index)]) -
+                     exchanges.devices.begin());
+  if (me == 0) {
+    for (const auto& [link, bytes] : exchanges.bytes_by_link) bytes_by_link_[at(link)] += bytes;
+    result_.events += exchanges.num_messages;
+  }
+  // A group is known by its stage, its axis and its first member.
+  const uint64_t group = (static_cast<uint64_t>(actor.stage) << 48) +
+                         (static_cast<uint64_t>(communication.axis) << 40) +
+                         static_cast<uint64_t>(exchanges.devices[0]);
+  actor.posted[at(index)] = {engine_->post(stage(actor).devices[at(actor.index)],
+                                           {group, actor.next_key[group]++},
+                                           static_cast<int>(members),
+                                           actor.clock,
+                                           exchanges.steps[me]),
+                             &exchanges};
+}
+
+bool Simulator::wait(Actor& actor, int index) {
+  Actor::Posted& posted = actor.posted[at(index)];
+  if (posted.exchange < 0) return true;
+  const auto times = engine_->completion(posted.exchange);
+  actor.waits_for = times ? -1 : posted.exchange;
+  if (!times) return false;
+  engine_->release(posted.exchange);
+  const Nanoseconds start = actor.clock;
+  actor.clock = std::max(actor.clock, times->complete);
+  actor.result.communicates += times->end - times->start;
+  if (options_.trace) {
+    const Communication& communication = stage(actor).communications[at(index)];
+    record(actor, Stream::kCompute, communication.name, std::string(kWaiting), start, actor.clock);
+    record(actor,
+           Stream::kCommunication,
+           communication.name,
+           to_string(communication.kind),
+           times->start,
+           times->end);
+    int64_t bytes = 0;
+    for (ValueId value : communication.inputs)
+      bytes += num_bytes(
+          type_of(stage(actor).graph, value),
+          stage(actor).tables[at(stage(actor).calls[actor.call].microbatch)][at(actor.index)]);
+    result_.trace.events.back().args = {{"bytes", std::to_string(bytes)}};
+  }
+  posted = {};
+  return true;
+}
+
+void Simulator::record(const Actor& actor,
+                       Stream stream,
+                       std::string name,
+                       std::string category,
+                       Nanoseconds start,
+                       Nanoseconds end) {
+  result_.trace.events.push_back(
+      {actor.result.device, stream, std::move(name), std::move(category), start, end - start, {}});
+}
+
+}  // namespace
+
+Simulation simulate(const Program& program,
+                    const CostModel& costs,
+                    const SimulateOptions& options) {
+  return Simulator(program, costs, options).run();
+}
+
+}  // namespace medley

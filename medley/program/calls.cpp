@@ -1,0 +1,64 @@
+#include "medley/program/calls.h"
+
+#include <fmt/format.h>
+
+#include "medley/base/error.h"
+
+namespace medley {
+
+std::string function_name(FunctionKind kind) {
+  switch (kind) {
+    case FunctionKind::kPrologue:
+    case FunctionKind::kPrologueLast:
+      return "prologue";
+    case FunctionKind::kForward:
+      return "forward";
+    case FunctionKind::kBackward:
+    case FunctionKind::kBackwardLast:
+      return "backward";
+    case FunctionKind::kUpdate:
+      break;
+  }
+  return "update";
+}
+
+std::string to_string(const Call& call) {
+  if (call.function == FunctionKind::kUpdate) return "update";
+  return fmt::format("{} {}", function_name(call.function), call.microbatch);
+}
+
+std::string to_string(CommunicationKind kind) {
+  switch (kind) {
+    case CommunicationKind::kAllReduce:
+      return "all_reduce";
+    case CommunicationKind::kAllGather:
+      return "all_gather";
+    case CommunicationKind::kReduceScatter:
+      return "reduce_scatter";
+    case CommunicationKind::kAllToAll:
+      break;
+  }
+  return "all_to_all";
+}
+
+const Function& find_function(const LoweredStage& stage, FunctionKind kind) {
+  for (const Function& function : stage.functions)
+    if (function.kind == kind) return function;
+  throw Error(
+      Blame::kUs,
+      fmt::format("a call of function kind {}, which the stage lacks", static_cast<int>(kind)));
+}
+
+std::vector<int> group_along(const std::vector<int64_t>& mesh, int axis, int device) {
+  MEDLEY_CHECK(axis >= 0 && static_cast<size_t>(axis) < mesh.size());
+  int stride = 1;
+  for (size_t i = mesh.size(); i-- > static_cast<size_t>(axis) + 1;)
+    stride *= static_cast<int>(mesh[i]);
+  const int size = static_cast<int>(mesh[static_cast<size_t>(axis)]);
+  const int first = device - device / stride % size * stride;
+  std::vector<int> group;
+  for (int i = 0; i < size; ++i) group.push_back(first + i * stride);
+  return group;
+}
+
+}  // namespace medley

@@ -1,0 +1,23 @@
+#pragma once
+
+// Names of calls and communications for people, and who takes part in a communication.
+
+#include <string>
+#include <vector>
+
+#include "medley/program/program.h"
+
+namespace medley {
+
+std::string function_name(FunctionKind kind);   // "forward"; a last variant is called as the others
+std::string to_string(const Call& call);        // "forward 2", "update"
+std::string to_string(CommunicationKind kind);  // "all_gather"
+
+// Returns the function of a kind. Throws Error(kUs) if the stage lacks it.
+const Function& find_function(const LoweredStage& stage, FunctionKind kind);
+
+// Returns the devices of the mesh that differ from `device` in `axis` only, in the axis's order, as
+// indices into the mesh. Requires: 0 <= axis < number of axes.
+std::vector<int> group_along(const std::vector<int64_t>& mesh, int axis, int device);
+
+}  // namespace medley

@@ -1,0 +1,70 @@
+#pragma once
+
+// What the pieces of a stage cost, each distinct one priced once: segments by kind of device and
+// the lengths that they depend on, communications by the lengths that their members exchange. Knows
+// nothing of when they run.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "medley/cost/cost_model.h"
+#include "medley/network/collectives.h"
+#include "medley/network/flow_engine.h"
+#include "medley/program/program.h"
+
+namespace medley {
+
+struct SegmentPrice {
+  Nanoseconds time;                // the sum over its ops
+  std::vector<int> ops_by_source;  // [CostSource] how many of them take time
+};
+
+class SegmentPrices {
+ public:
+  // Requires: both outlive this.
+  SegmentPrices(const LoweredStage& stage, const CostModel& costs);
+  // `device`: of the mesh. The reference stays valid.
+  const SegmentPrice& price(const Segment& segment, int microbatch, int device);
+
+ private:
+  const std::vector<Symbol>& symbols_of(const Segment& segment);
+
+  const LoweredStage& stage_;
+  const CostModel& costs_;
+  // The symbols whose values the work of a segment depends on: devices that agree in these take
+  // equally long. (All differ in others, such as where their shards start.)
+  std::map<const Segment*, std::vector<Symbol>> symbols_;
+  std::map<std::tuple<const Segment*, std::string, std::vector<int64_t>>, SegmentPrice> prices_;
+};
+
+// The rounds of one communication among its members.
+struct Exchanges {
+  std::vector<int> devices;                            // of the cluster
+  std::vector<std::vector<RoundStep>> steps;           // [member]
+  std::vector<std::pair<int, int64_t>> bytes_by_link;  // (link, bytes), those that are used
+  int64_t num_messages = 0;
+};
+
+class CommunicationPrices {
+ public:
+  CommunicationPrices(const LoweredStage& stage, const CostModel& costs);
+  // The rounds of communication `index` of the stage for the group that `member`, a device of the
+  // mesh, is in. The reference stays valid.
+  const Exchanges& exchanges(int index, int microbatch, int member);
+
+ private:
+  Collective collective(const Communication& communication,
+                        int microbatch,
+                        const std::vector<int>& members) const;
+
+  const LoweredStage& stage_;
+  const CostModel& costs_;
+  std::map<std::tuple<CollectiveKind, std::vector<int>, std::vector<int64_t>>, Exchanges> known_;
+  std::map<std::tuple<int, int, int>, const Exchanges*> found_;  // (index, micro-batch, group)
+};
+
+}  // namespace medley
