@@ -1,6 +1,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -9,6 +10,7 @@
 
 #include "medley/base/error.h"
 #include "medley/cluster/cluster.h"
+#include "medley/network/topology.h"
 
 namespace nb = nanobind;
 
@@ -30,10 +32,27 @@ std::vector<std::string> device_names(const medley::Cluster& cluster) {
   return names;
 }
 
+std::vector<std::pair<std::string, double>> links(const medley::Cluster& cluster) {
+  const medley::Topology topology(cluster);
+  std::vector<std::pair<std::string, double>> result;
+  for (const medley::Link& link : topology.links())
+    result.emplace_back(link.name, link.bandwidth.value);
+  return result;
+}
+
 int checked(const medley::Cluster& cluster, int device) {
   if (device < 0 || device >= static_cast<int>(cluster.devices.size()))
     throw medley::Error(medley::Blame::kCaller, "no such device: " + std::to_string(device));
   return device;
+}
+
+std::pair<std::vector<std::string>, double> path(const medley::Cluster& cluster, int from, int to) {
+  const medley::Topology topology(cluster);
+  const medley::Path found = topology.path(checked(cluster, from), checked(cluster, to));
+  std::vector<std::string> names;
+  for (const int link : found.links)
+    names.push_back(topology.links()[static_cast<size_t>(link)].name);
+  return {names, static_cast<double>(found.latency.value) * 1e-9};
 }
 
 }  // namespace
@@ -103,5 +122,13 @@ void init_cluster(nb::module_& m) {
             return find_device(cluster, name);
           },
           nb::arg("name"))
+      .def_prop_ro("links",
+                   &links,
+                   "(name, bytes/s) of every link; each has one direction: \"lan:fast/0:out\".")
+      .def("path",
+           &path,
+           nb::arg("from_"),
+           nb::arg("to"),
+           "The names of the links from one device to another, and the latency in seconds.")
       .def_prop_ro("hash", [](const Cluster& cluster) { return hash(cluster); });
 }
