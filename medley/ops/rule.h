@@ -76,6 +76,7 @@ using Localize = void (*)(Op& local, const LocalForm& form);
 struct Work {
   double flops = 0;
   double bytes = 0;
+  bool operator==(const Work&) const = default;
 };
 enum class WorkClass : uint8_t {
   kMatmul,
