@@ -1,11 +1,15 @@
 #include "medley/planner/pbqp.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
 #include "medley/base/error.h"
 #include "medley/planner/pbqp_core.h"
 #include "medley/planner/pbqp_eliminate.h"
+#include "medley/planner/pbqp_lifted.h"
+#include "medley/planner/pbqp_search.h"
 
 namespace medley {
 namespace {
@@ -31,6 +35,12 @@ std::optional<PbqpSolution> solution_of(const Pbqp& problem,
   return out;
 }
 
+void verify_found(const std::vector<int32_t>& choices, const PbqpOptions& options) {
+  if (choices.empty())
+    throw Error(Blame::kCaller,
+                fmt::format("pbqp: no allowed assignment was found in {} s", options.seconds));
+}
+
 std::optional<PbqpSolution> solve_exhaustively(const Pbqp& problem) {
   std::vector<int32_t> choices(problem.unary_of.size(), 0), best = choices;
   int64_t least = kForbidden;
@@ -48,24 +58,75 @@ std::optional<PbqpSolution> solve_exhaustively(const Pbqp& problem) {
   return solution_of(problem, std::move(best), PbqpMethod::kExhaustive);
 }
 
-std::optional<PbqpSolution> solve_by_elimination(const Pbqp& problem, const PbqpOptions& options) {
-  const auto start = pbqp::Clock::now();
-  const auto deadline = start + std::chrono::duration_cast<pbqp::Clock::duration>(
-                                    std::chrono::duration<double>(options.seconds));
-  pbqp::Reducer reducer;
-  pbqp::Core core = reducer.core_of(problem);
-  if (!reducer.remove_dead_ends(core)) return std::nullopt;
-  const auto order = pbqp::find_order(core, 1e10, 1e12);
-  MEDLEY_CHECK(order.has_value());
+// Returns nothing if elimination would pass a cap, or runs out of time.
+std::optional<PbqpSolution> try_elimination(const Pbqp& problem,
+                                            const PbqpOptions& options,
+                                            pbqp::Reducer& reducer,
+                                            const pbqp::Core& core,
+                                            pbqp::Clock::time_point deadline,
+                                            bool& infeasible) {
+  const bool chosen = options.method == PbqpMethod::kEliminate;
+  const auto order = pbqp::find_order(
+      core,
+      static_cast<double>(options.table_cap),
+      chosen ? std::numeric_limits<double>::max() : static_cast<double>(options.work_cap));
+  if (!order && chosen)
+    throw Error(Blame::kCaller,
+                fmt::format("pbqp: elimination: every order needs a table of more than {} entries",
+                            options.table_cap));
+  if (!order) return std::nullopt;
   const pbqp::Elimination result = pbqp::eliminate(reducer.pool(), core, *order, deadline);
-  MEDLEY_CHECK(result.outcome != pbqp::Elimination::Outcome::kOutOfTime);
-  if (result.outcome == pbqp::Elimination::Outcome::kInfeasible) return std::nullopt;
+  infeasible = result.outcome == pbqp::Elimination::Outcome::kInfeasible;
+  if (result.outcome != pbqp::Elimination::Outcome::kSolved) return std::nullopt;
   auto out = solution_of(problem, result.choices, PbqpMethod::kEliminate);
+  infeasible = !out.has_value();
   if (!out) return out;
   out->largest_table = result.largest_table;
   out->work = result.work;
-  out->dead_ends = static_cast<int>(core.dropped);
-  out->seconds = std::chrono::duration<double>(pbqp::Clock::now() - start).count();
+  return out;
+}
+
+std::optional<PbqpSolution> solve_lifted(const Pbqp& problem,
+                                         const PbqpOptions& options,
+                                         pbqp::Reducer& reducer,
+                                         const pbqp::Core& core,
+                                         pbqp::Clock::time_point deadline) {
+  const pbqp::LiftedResult result = pbqp::solve_lifted(reducer, core, options, deadline);
+  if (result.lower >= kForbidden) return std::nullopt;
+  verify_found(result.choices, options);
+  auto out = solution_of(problem, result.choices, PbqpMethod::kLifted);
+  if (!out) return out;
+  out->lower_bound = result.lower;
+  out->largest_table = result.largest_table;
+  out->work = result.work;
+  return out;
+}
+
+std::optional<PbqpSolution> solve_reduced(const Pbqp& problem,
+                                          const PbqpOptions& options,
+                                          pbqp::Clock::time_point deadline) {
+  pbqp::Reducer reducer;
+  pbqp::Core core = reducer.core_of(problem);
+  if (!reducer.remove_dead_ends(core)) return std::nullopt;
+  std::optional<PbqpSolution> out;
+  bool infeasible = false;
+  if (options.method != PbqpMethod::kLifted)
+    out = try_elimination(problem, options, reducer, core, deadline, infeasible);
+  if (!out && !infeasible) out = solve_lifted(problem, options, reducer, core, deadline);
+  if (out) out->dead_ends = static_cast<int>(core.dropped);
+  return out;
+}
+
+std::optional<PbqpSolution> solve_by_search(const Pbqp& problem,
+                                            const PbqpOptions& options,
+                                            pbqp::Clock::time_point deadline) {
+  pbqp::Reducer reducer;
+  const pbqp::Core core = reducer.core_of(problem);
+  const pbqp::SearchResult result = pbqp::search(reducer.pool(), core, deadline);
+  if (result.lower >= kForbidden) return std::nullopt;
+  verify_found(result.choices, options);
+  auto out = solution_of(problem, result.choices, PbqpMethod::kAStar);
+  if (out) out->lower_bound = std::min(out->cost, result.lower);
   return out;
 }
 
@@ -102,8 +163,14 @@ int64_t cost(const Pbqp& problem, std::span<const int32_t> choices) {
 }
 
 std::optional<PbqpSolution> solve(const Pbqp& problem, const PbqpOptions& options) {
-  if (options.method == PbqpMethod::kExhaustive) return solve_exhaustively(problem);
-  return solve_by_elimination(problem, options);
+  const auto start = pbqp::Clock::now();
+  const auto deadline = start + std::chrono::duration_cast<pbqp::Clock::duration>(
+                                    std::chrono::duration<double>(options.seconds));
+  auto out = options.method == PbqpMethod::kExhaustive ? solve_exhaustively(problem)
+             : options.method == PbqpMethod::kAStar    ? solve_by_search(problem, options, deadline)
+                                                       : solve_reduced(problem, options, deadline);
+  if (out) out->seconds = std::chrono::duration<double>(pbqp::Clock::now() - start).count();
+  return out;
 }
 
 }  // namespace medley

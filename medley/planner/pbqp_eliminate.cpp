@@ -147,6 +147,7 @@ class Eliminator {
         return std::move(out_);
       }
     }
+    out_.cost += core_.constant;
     choose();
     return std::move(out_);
   }
@@ -174,6 +175,7 @@ class Eliminator {
     if (missing) found->second = pool_.add_less_minimum(joint_minimum(v, taken, scope));
     const auto [table, least] = found->second;
     if (least >= kNever) return false;
+    out_.cost += least;
     taken_.emplace_back(v, taken);
     if (!scope.empty()) add_factor({table, std::move(scope)});
     return true;

@@ -29,6 +29,7 @@ struct Elimination {
   enum class Outcome : uint8_t { kSolved, kInfeasible, kOutOfTime };
   Outcome outcome = Outcome::kSolved;
   std::vector<int32_t> choices;  // as the problem counts them
+  double cost = 0;               // of the choices, the core's constant included
   int64_t largest_table = 0, work = 0;
 };
 

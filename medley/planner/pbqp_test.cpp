@@ -61,5 +61,19 @@ TEST(Pbqp, EliminationFindsTheLeastOfAllAssignments) {
   }
 }
 
+TEST(Pbqp, LiftedDualFindsTheLeastOfAllAssignments) {
+  for (uint64_t seed = 0; seed < 600; ++seed) {
+    SCOPED_TRACE(seed);
+    expect_same_answer(random_problem(seed, 8), PbqpMethod::kLifted, PbqpMethod::kExhaustive);
+  }
+}
+
+TEST(Pbqp, SearchFindsTheLeastOfAllAssignments) {
+  for (uint64_t seed = 0; seed < 600; ++seed) {
+    SCOPED_TRACE(seed);
+    expect_same_answer(random_problem(seed, 8), PbqpMethod::kAStar, PbqpMethod::kExhaustive);
+  }
+}
+
 }  // namespace
 }  // namespace medley
