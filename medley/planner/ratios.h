@@ -20,23 +20,23 @@
 namespace medley {
 
 struct RatioSegment {
-  std::vector<double> constant;            // [device] seconds
-  std::vector<std::vector<double>> slope;  // [part][device] seconds for all of the part
+  std::vector<double> constant = {};            // [device] seconds
+  std::vector<std::vector<double>> slope = {};  // [part][device] seconds for all of the part
 };
 
 // A collective whose time grows with the largest share.
 struct RatioExchange {
-  double constant = 0;        // seconds
-  std::vector<double> slope;  // [part] seconds if one device had all of it
+  double constant = 0;             // seconds
+  std::vector<double> slope = {};  // [part] seconds if one device had all of it
 };
 
 struct RatioProblem {
   int devices = 0, parts = 0;
-  std::vector<RatioSegment> segments;
-  std::vector<RatioExchange> exchanges;
+  std::vector<RatioSegment> segments = {};
+  std::vector<RatioExchange> exchanges = {};
   // Memory in bytes; all empty: not limited.
-  std::vector<double> bytes, capacity;               // [device]
-  std::vector<std::vector<double>> bytes_per_share;  // [part][device]
+  std::vector<double> bytes = {}, capacity = {};          // [device]
+  std::vector<std::vector<double>> bytes_per_share = {};  // [part][device]
 };
 
 struct Ratios {
@@ -47,16 +47,18 @@ struct Ratios {
   std::vector<double> weights;
 };
 
-// Memory does not suffice however it is divided: which device lacks how many bytes at the best
-// division found.
+// Memory does not suffice however it is divided. Where every device lacks as little as possible,
+// this one, the first of those that lack most, lacks so many bytes: with that many more on every
+// device it would do.
 struct RatioMisfit {
   int device = 0;
   double missing_bytes = 0;
 };
 
-// Solved in closed form (water filling) where there is one part, one segment and no more than one
-// exchange, else by an LP. Deterministic. Throws Error(kUs) if sizes do not fit or a number is
-// negative or not finite.
+// Solved in closed form (water filling) where there is one part, one kind of segment and no more
+// than one kind of exchange, else by an LP. Devices of equal coefficients get equal shares. Where
+// the objective leaves a choice, every part is balanced. Deterministic. Throws Error(kUs) if sizes
+// do not fit or a number is negative or not finite.
 std::variant<Ratios, RatioMisfit> best_ratios(const RatioProblem& problem);
 
 }  // namespace medley
