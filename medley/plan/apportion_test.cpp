@@ -56,6 +56,24 @@ TEST(Apportion, FewerRowsThanDevicesLeavesZeros) {
   EXPECT_THAT(apportion(3, {0, 1}), ElementsAre(0, 3));
 }
 
+// HAP rounds down and gives what is left by the largest residual, to slow devices as soon as to
+// fast ones: on two V100 and six P100 (3.859 and 2.149 Tflop/s) it takes 1.60 of the ideal time for
+// 12 units and 1.20 for 32, where 1.34 and 1.17 are possible.
+TEST(Apportion, LargestResidualsAreWorse) {
+  std::vector<double> shares(8, 2.149);
+  shares[0] = shares[1] = 3.859;
+  const double speed = 2 * 3.859 + 6 * 2.149;
+  auto of_ideal = [&](const std::vector<int64_t>& lengths, int64_t total) {
+    return slowest(lengths, shares) * speed / static_cast<double>(total);
+  };
+  EXPECT_NEAR(of_ideal({2, 2, 2, 2, 1, 1, 1, 1}, 12), 1.60, 0.005);
+  EXPECT_THAT(apportion(12, shares), ElementsAre(3, 3, 1, 1, 1, 1, 1, 1));
+  EXPECT_NEAR(of_ideal(apportion(12, shares), 12), 1.34, 0.005);
+  EXPECT_NEAR(of_ideal({6, 6, 4, 4, 3, 3, 3, 3}, 32), 1.20, 0.005);
+  EXPECT_THAT(apportion(32, shares), ElementsAre(7, 7, 3, 3, 3, 3, 3, 3));
+  EXPECT_NEAR(of_ideal(apportion(32, shares), 32), 1.17, 0.005);
+}
+
 TEST(Apportion, NoDivisionIsBetter) {
   std::mt19937_64 random(7);
   std::uniform_real_distribution<double> share(0, 3);
