@@ -1,0 +1,28 @@
+"""For programs that run in the testbed: says that this device is ready to be as slow as its kind.
+
+Imports and rendezvous take long under a quota and are not what is measured. With `--when-ready` the
+testbed waits until every device has called `ready()`, sets the quotas, and lets all go on. Programs
+in other languages: create $MEDLEY_TESTBED/ready.$RANK, then wait until $MEDLEY_TESTBED/go exists.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+FOLDER = "MEDLEY_TESTBED"
+PATIENCE = 300.0  # seconds
+
+
+def ready() -> None:
+    """Returns when the quotas of all devices hold; at once outside the testbed."""
+    folder = os.environ.get(FOLDER)
+    if folder is None:
+        return
+    Path(folder, f"ready.{os.environ['RANK']}").touch()
+    end = time.monotonic() + PATIENCE
+    while not Path(folder, "go").exists():
+        if time.monotonic() > end:
+            raise TimeoutError(f"testbed: not all devices were ready within {PATIENCE:.0f} s")
+        time.sleep(0.005)
