@@ -75,6 +75,9 @@ class Run {
   std::vector<std::string> device_names() const;  // of the mesh
   std::vector<MemoryUse> memory() const;          // of every device of the mesh
   const Program& program() const { return program_; }
+  // Of the last step, one for each device of this process; their places in the mesh.
+  const std::vector<StepReport>& reports() const { return reports_; }
+  int mesh_index(int i) const { return devices_->mesh_index(i); }
   std::string trace_json() const;  // of the last step
 
  private:

@@ -1,0 +1,64 @@
+#pragma once
+
+// How far the times of ops in a run are from what the cost model says: where they have drifted, the
+// profile is to be made again. A run tells times of segments, not of ops; a segment speaks for the
+// class of ops that takes most of its predicted time.
+//
+//   measured    |== segment ==|wait|=== segment ===|        ratio = measured / predicted
+//   predicted   |= mm mm add =|    |= add mul sum =|        median by (kind of device, class)
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "medley/cost/cost_model.h"
+#include "medley/program/program.h"
+#include "medley/runtime/interpreter.h"
+
+namespace medley {
+
+struct DriftRow {
+  std::string kind;  // of device
+  WorkClass work_class = WorkClass::kMemory;
+  double ratio = 1;                 // median of measured / predicted
+  Nanoseconds predicted, measured;  // of a step, of its segments
+  int64_t segments = 0;             // measured so far
+  bool operator==(const DriftRow&) const = default;
+};
+
+inline constexpr double kDriftLimit = 0.2;  // beyond, profile again
+
+class DriftMeter {
+ public:
+  // Prices everything once. Requires: `program` outlives this.
+  DriftMeter(const Program& program, int stage, const CostModel& costs);
+
+  // The report of a step of one device, with its events; `device` is an index into the stage's
+  // mesh. Throws Error(kUs) if they are not of this program.
+  void add(int device, const StepReport& report);
+  // Sorted by kind and class.
+  std::vector<DriftRow> rows() const;
+
+ private:
+  struct Price {
+    Nanoseconds time;
+    WorkClass most = WorkClass::kMemory;
+  };
+  struct Samples {
+    std::vector<double> ratios;
+    Nanoseconds predicted, measured;
+  };
+  Price price(const Segment& segment, int microbatch, int device, const CostModel& costs) const;
+
+  const LoweredStage& stage_;
+  std::vector<std::string> kinds_;          // [device of the mesh]
+  std::vector<std::vector<Price>> prices_;  // [device][segment, in order of the calls]
+  std::map<std::pair<std::string, WorkClass>, Samples> samples_;
+  int64_t steps_ = 0;
+};
+
+// Returns a table for people and, beyond the limit, what to do.
+std::string to_string(const std::vector<DriftRow>& rows);
+std::string to_string(WorkClass work_class);  // "matmul"
+
+}  // namespace medley

@@ -1,0 +1,88 @@
+#include "medley/measure/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+template <typename Measurement, typename Key>
+void put(std::vector<Measurement>& into, Measurement measurement, const Key& key) {
+  const auto place = std::lower_bound(
+      into.begin(), into.end(), measurement, [&](const Measurement& a, const Measurement& b) {
+        return key(a) < key(b);
+      });
+  if (place != into.end() && key(*place) == key(measurement))
+    *place = std::move(measurement);
+  else
+    into.insert(place, std::move(measurement));
+}
+
+}  // namespace
+
+MeasuringSession::MeasuringSession(Wanted wanted, Profile known, const std::string& executor)
+    : wanted_(std::move(wanted)), done_(wanted_.ops.size()) {
+  profile_.executor = executor;
+  profile_ = merge(std::move(known), profile_);
+  std::set<std::pair<std::string, std::string>> have;
+  for (const OpMeasurement& each : profile_.ops) have.emplace(each.kind, each.op.key);
+  for (size_t i = 0; i < wanted_.ops.size(); ++i)
+    done_[i] = have.contains({wanted_.ops[i].kind, wanted_.ops[i].sized.key});
+}
+
+int64_t MeasuringSession::num_left() const { return std::count(done_.begin(), done_.end(), false); }
+
+int64_t MeasuringSession::run(const OpTimer& timer,
+                              const std::string& kind,
+                              Nanoseconds limit,
+                              int64_t first,
+                              int64_t stride) {
+  MEDLEY_CHECK(first >= 0 && first < stride);
+  SteadyClock clock;
+  const Nanoseconds end = clock.now() + limit;
+  std::vector<OpMeasurement> fresh;
+  int64_t left = 0;
+  for (size_t i = 0; i < wanted_.ops.size(); ++i) {
+    const WantedOp& op = wanted_.ops[i];
+    if (done_[i] || op.kind != kind || static_cast<int64_t>(i) % stride != first) continue;
+    if (left > 0 || (!fresh.empty() && clock.now() >= end)) {
+      ++left;
+      continue;
+    }
+    try {
+      const MeasuredTime time = measure(timer, op.graph);
+      fresh.push_back({kind, op.sized, time.time, time.repetitions});
+    } catch (const std::exception& error) {
+      failed_.push_back(fmt::format("{}: {}: {}", kind, op.sized.key, error.what()));
+    }
+    done_[i] = true;
+  }
+  Profile more{profile_.executor, std::move(fresh), {}, {}};
+  std::sort(more.ops.begin(), more.ops.end(), [](const OpMeasurement& a, const OpMeasurement& b) {
+    return std::tie(a.kind, a.op.key) < std::tie(b.kind, b.op.key);
+  });
+  add(more);
+  return left;
+}
+
+void MeasuringSession::add(CollectiveMeasurement measurement) {
+  put(profile_.collectives, std::move(measurement), [](const CollectiveMeasurement& each) {
+    return std::tie(each.collective, each.algorithm, each.devices, each.lengths);
+  });
+}
+
+void MeasuringSession::add(OverlapMeasurement measurement) {
+  put(profile_.overlaps, std::move(measurement), [](const OverlapMeasurement& each) {
+    return each.kind;
+  });
+}
+
+void MeasuringSession::add(const Profile& other) { profile_ = merge(profile_, other); }
+
+}  // namespace medley
