@@ -58,4 +58,40 @@ const std::string* find_key(const std::map<std::string, std::string>& choices,
   return best ? &best->first : nullptr;
 }
 
+ChoiceFinder::ChoiceFinder(const std::map<std::string, std::string>& choices) : choices_(choices) {
+  // Later names first, so that a stable sort leaves them first among equally long ones.
+  for (auto choice = choices.rbegin(); choice != choices.rend(); ++choice) {
+    const std::string& pattern = choice->first;
+    const size_t star = pattern.rfind('*'), slash = pattern.rfind('/');
+    if (star == std::string::npos) continue;
+    const bool plain = slash != std::string::npos && slash > star;
+    const auto length = static_cast<size_t>(
+        std::count_if(pattern.begin(), pattern.end(), [](char c) { return c != '*'; }));
+    patterns_[plain ? pattern.substr(slash + 1) : "*"].emplace_back(length, &*choice);
+  }
+  for (auto& [suffix, all] : patterns_)
+    std::stable_sort(
+        all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+}
+
+const std::string* ChoiceFinder::find(std::string_view name) const {
+  if (auto exact = choices_.find(std::string(name)); exact != choices_.end()) return &exact->second;
+  const size_t slash = name.rfind('/');
+  const std::pair<size_t, const Choice*>* best = nullptr;
+  for (const std::string_view key :
+       {slash == std::string_view::npos ? std::string_view() : name.substr(slash + 1),
+        std::string_view("*")}) {
+    const auto bucket = patterns_.find(key);
+    if (bucket == patterns_.end()) continue;
+    for (const auto& each : bucket->second) {
+      if (best && each.first < best->first) break;
+      if (!matches(each.second->first, name)) continue;
+      if (!best || each.first > best->first || each.second->first > best->second->first)
+        best = &each;
+      break;
+    }
+  }
+  return best ? &best->second->second : nullptr;
+}
+
 }  // namespace medley

@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace medley {
 
@@ -19,5 +20,20 @@ const std::string* find_choice(const std::map<std::string, std::string>& choices
 // The same, but returns the key.
 const std::string* find_key(const std::map<std::string, std::string>& choices,
                             std::string_view name);
+
+// Finds the same for many names: patterns are told apart by what follows their last "/" before any
+// of them is tried.
+class ChoiceFinder {
+ public:
+  // Requires: `choices` outlives this and does not change.
+  explicit ChoiceFinder(const std::map<std::string, std::string>& choices);
+  const std::string* find(std::string_view name) const;
+
+ private:
+  using Choice = std::pair<const std::string, std::string>;
+  const std::map<std::string, std::string>& choices_;
+  // Best first. By the text behind the last "/"; "*": those where that is no plain text.
+  std::map<std::string, std::vector<std::pair<size_t, const Choice*>>, std::less<>> patterns_;
+};
 
 }  // namespace medley

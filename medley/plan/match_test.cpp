@@ -1,7 +1,9 @@
 #include "medley/plan/match.h"
 
 #include <gmock/gmock.h>
+
 #include <gtest/gtest.h>
+#include <random>
 
 namespace medley {
 namespace {
@@ -38,6 +40,29 @@ TEST(FindChoice, ExactBeatsLongerBeatsShorter) {
 TEST(FindChoice, TiesAreSettled) {
   EXPECT_EQ(*find_choice({{"a*", "head"}, {"*b", "tail"}}, "ab"), "head");
   EXPECT_EQ(*find_choice({{"***b", "stars"}, {"a*c*", "two"}}, "acb"), "two");
+}
+
+// The finder sorts patterns by what follows the last "/"; the answer is that of trying all.
+TEST(ChoiceFinder, FindsWhatFindChoiceFinds) {
+  const std::vector<std::string> pieces{"a", "b", "*", "/", "a/", ".", "0"};
+  std::mt19937 random(7);
+  const auto draw = [&](bool star) {
+    std::string text;
+    for (int i = 0; i < 5; ++i) {
+      const std::string& piece = pieces[random() % pieces.size()];
+      if (star || piece != "*") text += piece;
+    }
+    return text;
+  };
+  for (int trial = 0; trial < 200; ++trial) {
+    std::map<std::string, std::string> choices;
+    for (int i = 0; i < 20; ++i) choices[draw(true)] = std::to_string(i);
+    const ChoiceFinder finder(choices);
+    for (int i = 0; i < 20; ++i) {
+      const std::string name = draw(false);
+      EXPECT_EQ(finder.find(name), find_choice(choices, name)) << name;
+    }
+  }
 }
 
 }  // namespace

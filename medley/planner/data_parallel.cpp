@@ -14,7 +14,6 @@
 #include "medley/sharding/coupling.h"
 
 namespace medley {
-namespace {
 
 std::vector<int> devices_of(const Request& request) {
   std::vector<int> devices;
@@ -27,9 +26,13 @@ std::vector<int> devices_of(const Request& request) {
   return devices;
 }
 
+namespace {
+
 std::vector<int64_t> even_rows(const Request& request, const std::vector<int>& devices) {
   return apportion(request.global_batch, std::vector<double>(devices.size(), 1.0));
 }
+
+}  // namespace
 
 std::vector<int64_t> proportional_rows(const Request& request, const std::vector<int>& devices) {
   const Prepared prepared = prepare(request.graph, request.optimizer);
@@ -40,7 +43,8 @@ std::vector<int64_t> proportional_rows(const Request& request, const std::vector
   std::map<std::string, RowTime> times;  // by kind
   for (int device : devices) {
     const DeviceKind& kind = request.cluster.kind(device);
-    if (!times.contains(kind.name)) times[kind.name] = row_time(prepared.graph, kind, typical);
+    if (!times.contains(kind.name))
+      times[kind.name] = row_time(prepared.graph, kind, typical, *request.costs);
     const RowTime& time = times[kind.name];
     fixed.push_back(static_cast<double>(microbatches) * time.fixed + time.update);
     per_row.push_back(std::max(time.per_row, 1e-15));
@@ -48,10 +52,10 @@ std::vector<int64_t> proportional_rows(const Request& request, const std::vector
   return balance(request.global_batch, fixed, per_row);
 }
 
-Plan make_plan(const Request& request,
-               const std::vector<int>& devices,
-               const std::vector<int64_t>& rows,
-               int64_t microbatches) {
+Plan empty_plan(const Request& request,
+                const std::vector<int>& devices,
+                const std::vector<int64_t>& rows,
+                int64_t microbatches) {
   Plan plan;
   plan.strategy = request.strategy;
   plan.graph_hash = hash(request.graph);
@@ -69,12 +73,14 @@ Plan make_plan(const Request& request,
   return plan;
 }
 
+namespace {
+
 // The fewest micro-batches that fit into memory, unless the request says how many.
 Outcome with_microbatches(const Request& request,
                           const std::vector<int>& devices,
                           const std::vector<int64_t>& rows) {
   const auto attempt = [&](int64_t microbatches) {
-    Plan plan = make_plan(request, devices, rows, microbatches);
+    Plan plan = empty_plan(request, devices, rows, microbatches);
     std::optional<std::string> misfit = find_misfit(plan, request);
     return std::pair(std::move(plan), std::move(misfit));
   };

@@ -19,4 +19,14 @@ Outcome data_parallel_proportional(const Request& request);
 std::vector<Microbatch> cut_into_microbatches(const std::vector<int64_t>& rows,
                                               int64_t microbatches);
 
+// Of the cluster, in the order of the request.
+std::vector<int> devices_of(const Request& request);
+// Rows of a step on each device such that the slowest is done as early as possible.
+std::vector<int64_t> proportional_rows(const Request& request, const std::vector<int>& devices);
+// One mesh of one axis with these rows, everything else open.
+Plan empty_plan(const Request& request,
+                const std::vector<int>& devices,
+                const std::vector<int64_t>& rows,
+                int64_t microbatches);
+
 }  // namespace medley

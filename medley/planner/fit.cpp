@@ -27,7 +27,12 @@ std::string rows_text(int64_t rows) { return rows == 1 ? "1 row" : fmt::format("
 }  // namespace
 
 std::optional<std::string> find_misfit(const Plan& plan, const Request& request) {
-  const Program program = lower(request.graph, plan, request.cluster, request.optimizer);
+  return find_misfit(plan, lower(request.graph, plan, request.cluster, request.optimizer), request);
+}
+
+std::optional<std::string> find_misfit(const Plan& plan,
+                                       const Program& program,
+                                       const Request& request) {
   const LoweredStage& stage = program.stages[0];
   for (size_t d = 0; d < stage.devices.size(); ++d) {
     const int device = stage.devices[d];

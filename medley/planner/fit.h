@@ -4,11 +4,16 @@
 #include <string>
 
 #include "medley/planner/planner.h"
+#include "medley/program/program.h"
 
 namespace medley {
 
 // Returns the sentence that says which device's memory does not hold the plan and by how much;
 // nothing if all do. Lowers the plan, so that what is counted is what will run.
 std::optional<std::string> find_misfit(const Plan& plan, const Request& request);
+// The same, if it is lowered already.
+std::optional<std::string> find_misfit(const Plan& plan,
+                                       const Program& program,
+                                       const Request& request);
 
 }  // namespace medley

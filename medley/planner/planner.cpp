@@ -8,6 +8,7 @@
 #include "medley/base/error.h"
 #include "medley/plan/nearest.h"
 #include "medley/planner/data_parallel.h"
+#include "medley/planner/spmd.h"
 #include "medley/program/lower.h"
 #include "medley/sim/simulate.h"
 
@@ -16,7 +17,7 @@ namespace {
 
 Nanoseconds step_time(const Plan& plan, const Request& request) {
   const Program program = lower(request.graph, plan, request.cluster, request.optimizer);
-  return simulate(program, CostModel(request.cluster)).step;
+  return simulate(program, *request.costs).step;
 }
 
 // The plan whose predicted step is shortest; of equals the earlier strategy.
@@ -77,12 +78,21 @@ const std::vector<Strategy>& strategies() {
       {"data-parallel-proportional",
        "the whole model on every device, rows by speed",
        data_parallel_proportional},
+      {"hap",
+       "every op and tensor divided as suits it best, found by search (SPMD synthesis)",
+       hap},
   };
   return kAll;
 }
 
 Outcome plan(const Request& request) {
   check(request);
+  if (!request.costs) {
+    const CostModel analytic(request.cluster);
+    Request priced = request;
+    priced.costs = &analytic;
+    return plan(priced);
+  }
   for (const Strategy& strategy : strategies())
     if (strategy.name == request.strategy) return strategy.plan(request);
   std::vector<std::string> names;

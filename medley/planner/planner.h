@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "medley/cluster/cluster.h"
+#include "medley/cost/cost_model.h"
 #include "medley/graph/graph.h"
 #include "medley/plan/plan.h"
 #include "medley/program/prepare.h"
@@ -18,6 +19,7 @@ namespace medley {
 struct Request {
   const Graph& graph;
   const Cluster& cluster;
+  const CostModel* costs = nullptr;  // of the cluster; null: analytic
   std::string strategy = "auto";
   int64_t global_batch = 0;
   int64_t microbatches = 0;          // 0: as few as fit into memory

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "medley/cluster/cluster.h"
+#include "medley/cost/cost_model.h"
 #include "medley/graph/graph.h"
 
 namespace medley {
@@ -15,8 +15,8 @@ struct RowTime {
   double update = 0;
 };
 
-// Reads the coefficients off the roofline of the ops at `rows` and at twice as many.
+// Reads the coefficients off the costs of the ops at `rows` and at twice as many.
 // Requires: rows >= 1; `graph` is prepared, if its update is to be counted.
-RowTime row_time(const Graph& graph, const DeviceKind& kind, int64_t rows);
+RowTime row_time(const Graph& graph, const DeviceKind& kind, int64_t rows, const CostModel& costs);
 
 }  // namespace medley

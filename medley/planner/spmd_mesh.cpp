@@ -94,11 +94,9 @@ double SpmdMesh::largest_share(int part, int64_t size) {
          static_cast<double>(std::max<int64_t>(size, 1));
 }
 
-Picoseconds SpmdMesh::conversion(const FactoredShape& shape,
-                                 const AxisState& from,
-                                 const AxisState& to) {
+Ticks SpmdMesh::conversion(const FactoredShape& shape, const AxisState& from, const AxisState& to) {
   if (from == to || devices_.size() == 1) return 0;
-  return static_cast<Picoseconds>(std::llround(price(shape, from, to) * 1e12));
+  return static_cast<Ticks>(std::llround(price(shape, from, to) * kTicksPerSecond));
 }
 
 double SpmdMesh::price(const FactoredShape& shape, const AxisState& from, const AxisState& to) {
@@ -108,9 +106,8 @@ double SpmdMesh::price(const FactoredShape& shape, const AxisState& from, const 
     return shape.sizes[static_cast<size_t>(state.position)];
   };
   const auto held = [&](const AxisState& state) {  // by the device that has most
-    return state.holding == Holding::kSharded
-               ? whole * largest_share(state.part, size_at(state))
-               : whole;
+    return state.holding == Holding::kSharded ? whole * largest_share(state.part, size_at(state))
+                                              : whole;
   };
   // Lengths in whole elements differ from the shares: 12 heads on 8 devices.
   const auto rounded = [&](const AxisState& state) {

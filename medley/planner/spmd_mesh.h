@@ -14,8 +14,11 @@
 
 namespace medley {
 
-// Times in synthesis are integers, so that equal ops have bitwise equal costs.
-using Picoseconds = int64_t;
+// Times in synthesis are integers, so that equal ops have bitwise equal costs: tenths of a
+// nanosecond, of which kForbidden (pbqp.h) is more than a day.
+using Ticks = int64_t;
+inline constexpr int64_t kTicksPerNanosecond = 10;
+inline constexpr double kTicksPerSecond = 1e10;
 
 // A value without its numbers: bytes per element and the sizes of all its factors in order, for one
 // micro-batch.
@@ -45,7 +48,7 @@ class SpmdMesh {
 
   // The time of what the lowering puts in between (program/emitter.h): a collective and the local
   // copies around it. Collectives are priced at a few sizes per kind and parts, and interpolated.
-  Picoseconds conversion(const FactoredShape& shape, const AxisState& from, const AxisState& to);
+  Ticks conversion(const FactoredShape& shape, const AxisState& from, const AxisState& to);
 
  private:
   struct Pattern {  // of a collective whose lengths grow in proportion
@@ -54,8 +57,8 @@ class SpmdMesh {
     bool same = false;       // both cut the same factor
     auto operator<=>(const Pattern&) const = default;
   };
-  static constexpr std::array<double, 7> kSizes{1 << 8,  1 << 12, 1 << 16, 1 << 20,
-                                                1 << 24, 1 << 28, 1LL << 32};
+  static constexpr std::array<double, 7> kSizes{
+      1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28, 1LL << 32};
   using Curve = std::array<double, kSizes.size()>;  // seconds at so many bytes of the whole
 
   std::vector<double> shares(int part) const;

@@ -13,9 +13,7 @@ namespace {
 // Appends numbers as bytes: signatures are compared, not read.
 class Key {
  public:
-  void add(int64_t number) {
-    text_.append(reinterpret_cast<const char*>(&number), sizeof(number));
-  }
+  void add(int64_t number) { text_.append(reinterpret_cast<const char*>(&number), sizeof(number)); }
   void add(const std::string& text) {
     add(static_cast<int64_t>(text.size()));
     text_ += text;
@@ -61,8 +59,7 @@ int64_t OpCatalogue::extent_size(ExtentId extent) const {
 }
 
 FactoredShape OpCatalogue::shape(ValueId value) const {
-  FactoredShape result{
-      bytes_per_element(graph_.values[static_cast<size_t>(value)].type.dtype), {}};
+  FactoredShape result{bytes_per_element(graph_.values[static_cast<size_t>(value)].type.dtype), {}};
   for (const auto& dim : factors_.values[static_cast<size_t>(value)])
     for (ExtentId extent : dim) result.sizes.push_back(extent_size(extent));
   return result;
@@ -157,12 +154,11 @@ void OpCatalogue::add(OpId id, const Choice& choice, bool composite, OpChoices& 
 }
 
 int64_t OpCatalogue::cut_size(OpId id, const Choice& choice) const {
-  return extent_size(
-      factors_.labels[static_cast<size_t>(id)][static_cast<size_t>(choice.cut.label)]
-                     [static_cast<size_t>(choice.cut.factor)]);
+  return extent_size(factors_.labels[static_cast<size_t>(id)][static_cast<size_t>(choice.cut.label)]
+                                    [static_cast<size_t>(choice.cut.factor)]);
 }
 
-Picoseconds OpCatalogue::price(OpId id, const Choice& choice, bool composite) {
+Ticks OpCatalogue::price(OpId id, const Choice& choice, bool composite) {
   std::map<std::pair<std::string_view, int64_t>, double> times;  // by kind and length
   double total = 0;
   for (int d = 0; d < mesh_.num_devices(); ++d) {
@@ -170,10 +166,11 @@ Picoseconds OpCatalogue::price(OpId id, const Choice& choice, bool composite) {
     if (choice.kind == ChoiceKind::kCut)
       length = mesh_.lengths(choice.part, cut_size(id, choice))[static_cast<size_t>(d)];
     const auto [found, added] = times.try_emplace({mesh_.kind(d).name, length});
-    if (added) found->second = static_cast<double>(local_time(id, choice, d).value) * 1e3;
+    if (added)
+      found->second = static_cast<double>(local_time(id, choice, d).value * kTicksPerNanosecond);
     const double weight = pricing_.weights.empty() ? 1 : pricing_.weights[static_cast<size_t>(d)];
-    total = pricing_.weights.empty() ? std::max(total, found->second)
-                                     : total + weight * found->second;
+    total =
+        pricing_.weights.empty() ? std::max(total, found->second) : total + weight * found->second;
   }
   if (composite) {
     // The expansion reads its operand about once more and all-reduces a statistic twice.
@@ -185,7 +182,7 @@ Picoseconds OpCatalogue::price(OpId id, const Choice& choice, bool composite) {
     total *= 2;
     total += 2 * static_cast<double>(mesh_.conversion(statistic, partial_sum(), replicated()));
   }
-  return static_cast<Picoseconds>(std::llround(total));
+  return static_cast<Ticks>(std::llround(total));
 }
 
 TensorType OpCatalogue::local_type(ValueId value, const AxisState& state, int device) {

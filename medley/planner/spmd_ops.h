@@ -16,8 +16,8 @@ namespace medley {
 // All vectors but the last two are parallel: one entry per choice, "replicate" first.
 struct OpChoices {
   std::vector<Choice> choices;
-  std::vector<bool> composite;      // the label is locked unless the op is expanded
-  std::vector<Picoseconds> costs;   // of one micro-batch
+  std::vector<bool> composite;                   // the label is locked unless the op is expanded
+  std::vector<Ticks> costs;                      // of one micro-batch
   std::vector<std::vector<AxisState>> operands;  // [operand][choice]
   std::vector<std::vector<AxisState>> results;   // [result][choice]
 };
@@ -42,7 +42,7 @@ class OpCatalogue {
   std::string signature(OpId id) const;
   OpChoices enumerate(OpId id);
   void add(OpId id, const Choice& choice, bool composite, OpChoices& all);
-  Picoseconds price(OpId id, const Choice& choice, bool composite);
+  Ticks price(OpId id, const Choice& choice, bool composite);
   Nanoseconds local_time(OpId id, const Choice& choice, int device);
   Op localize(OpId id,
               const Choice& choice,

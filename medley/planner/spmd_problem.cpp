@@ -17,6 +17,12 @@ constexpr double kBucketBytes = 25 << 20;
 // Values smaller than this are converted for each reader: sharing them is not worth a variable.
 constexpr double kShareBytes = 4096;
 
+// A value of the batch alone with more readers than this is not tied to them.
+constexpr size_t kMostReaders = 8;
+
+// An op of small values with more operands than this has no variable.
+constexpr size_t kMostOperands = 16;
+
 }  // namespace
 
 SpmdProblem::SpmdProblem(const Prepared& prepared,
@@ -34,10 +40,12 @@ SpmdProblem::SpmdProblem(const Prepared& prepared,
   input_variable_.assign(graph_.values.size(), -1);
   op_variable_.assign(graph_.ops.size(), -1);
   readers_.resize(graph_.values.size());
-  mark_constants();
+  views_.resize(graph_.values.size());
+  mark_sources();
   add_inputs();
   add_ops();
   note_readers();
+  fold_views();
   connect();
   connect_outputs();
   if (options_.byte_price > 0) charge_memory();
@@ -45,20 +53,85 @@ SpmdProblem::SpmdProblem(const Prepared& prepared,
 }
 
 // What depends on no input is made again wherever it is needed; complete() decides for it.
-void SpmdProblem::mark_constants() {
+void SpmdProblem::mark_sources() {
   constant_.assign(graph_.ops.size(), true);
+  batch_only_.assign(graph_.ops.size(), true);
   stored_in_step_.assign(graph_.values.size(), 0);
+  std::set<ValueId> batch;
+  for (const Input& input : graph_.inputs)
+    if (input.kind == InputKind::kBatch) batch.insert(input.value);
+  for (const Output& output : graph_.outputs) outputs_.insert(output.value);
   for (size_t i = 0; i < graph_.ops.size(); ++i) {
     const Op& op = graph_.ops[i];
     for (ValueId value : operands(op)) {
       if (value == kNone) continue;
       const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
       if (producer == kNone || !constant_[static_cast<size_t>(producer)]) constant_[i] = false;
+      if (producer == kNone ? !batch.contains(value) : !batch_only_[static_cast<size_t>(producer)])
+        batch_only_[i] = false;
     }
     for (ValueId result : op.results)
       if (result != kNone && (op.phase == Phase::kUpdate || op.name == "medley.accumulate.default"))
         stored_in_step_[static_cast<size_t>(result)] = 1;
   }
+}
+
+bool SpmdProblem::is_hub(OpId id) const {
+  const std::vector<ValueId> values = operands(graph_.ops[static_cast<size_t>(id)]);
+  return values.size() > kMostOperands &&
+         std::all_of(values.begin(), values.end(), [&](ValueId value) {
+           return value == kNone ||
+                  static_cast<double>(num_bytes(type_of(graph_, value), {1})) < kShareBytes;
+         });
+}
+
+bool SpmdProblem::maps_all_readers(ValueId value, const std::map<AxisState, AxisState>& map) const {
+  for (const Reader& reader : readers_[static_cast<size_t>(value)])
+    for (const AxisState& wanted : *reader.wanted)
+      if (!map.contains(wanted)) return false;
+  return true;
+}
+
+// From the last op on, so that the readers of a view of a view are known to the first one.
+void SpmdProblem::fold_views() {
+  for (size_t i = graph_.ops.size(); i-- > 0;)
+    if (op_variable_[i] >= 0 && fold_view(static_cast<OpId>(i)))
+      folded_.push_back(static_cast<OpId>(i));
+  std::reverse(folded_.begin(), folded_.end());
+}
+
+bool SpmdProblem::fold_view(OpId id) {
+  const Op& op = graph_.ops[static_cast<size_t>(id)];
+  if (work_class(op.name) != WorkClass::kView || op.results.size() != 1) return false;
+  const std::vector<ValueId> values = operands(op);
+  if (values.size() != 1 || values[0] == kNone || outputs_.contains(op.results[0])) return false;
+  const int variable = op_variable_[static_cast<size_t>(id)];
+  const OpChoices& choices = *variables_[static_cast<size_t>(variable)].op;
+  View view{values[0], {}};
+  std::set<AxisState> seen;
+  for (size_t c = 0; c < choices.choices.size(); ++c)
+    if (!view.to_root.emplace(choices.results[0][c], choices.operands[0][c]).second ||
+        !seen.insert(choices.operands[0][c]).second)
+      return false;
+  if (!maps_all_readers(op.results[0], view.to_root)) return false;
+  auto& readers = readers_[static_cast<size_t>(values[0])];
+  std::erase_if(readers, [&](const Reader& reader) {
+    return reader.variable == variable && reader.phase == op.phase;
+  });
+  for (const Reader& reader : readers_[static_cast<size_t>(op.results[0])]) {
+    std::vector<AxisState> wanted;
+    for (const AxisState& state : *reader.wanted) wanted.push_back(view.to_root.at(state));
+    mapped_.push_back(std::move(wanted));
+    const Reader moved{reader.variable, &mapped_.back(), reader.phase};
+    const bool again = std::any_of(readers.begin(), readers.end(), [&](const Reader& other) {
+      return other.variable == moved.variable && *other.wanted == *moved.wanted &&
+             other.phase == moved.phase;
+    });
+    if (!again) readers.push_back(moved);
+  }
+  readers_[static_cast<size_t>(op.results[0])].clear();
+  views_[static_cast<size_t>(op.results[0])] = std::move(view);
+  return true;
 }
 
 int SpmdProblem::add_variable(Variable variable, std::vector<int64_t> unary) {
@@ -110,8 +183,17 @@ void SpmdProblem::add_inputs() {
 }
 
 void SpmdProblem::add_ops() {
-  for (size_t i = 0; i < graph_.ops.size(); ++i)
-    if (!constant_[i]) op_variable_[i] = add_op_variable(static_cast<OpId>(i));
+  for (size_t i = 0; i < graph_.ops.size(); ++i) {
+    if (constant_[i]) continue;
+    const auto id = static_cast<OpId>(i);
+    if (is_hub(id)) {
+      const OpChoices& choices = catalogue_.of(id);
+      const Choice& last = choices.choices.back();
+      fixed_[id] = last.kind == ChoiceKind::kLinear ? last : Choice{};
+    } else {
+      op_variable_[i] = add_op_variable(id);
+    }
+  }
 }
 
 // Ops of one name are told apart by no plan: the prologue repeats ops of the forward phase, and
@@ -131,8 +213,7 @@ int SpmdProblem::add_op_variable(OpId id) {
       unary.back() = kForbidden;
   }
   const auto known = by_name_.find(name);
-  if (known != by_name_.end() &&
-      variables_[static_cast<size_t>(known->second)].op == &choices) {
+  if (known != by_name_.end() && variables_[static_cast<size_t>(known->second)].op == &choices) {
     for (size_t c = 0; c < unary.size(); ++c) add_unary(known->second, c, unary[c]);
     return known->second;
   }
@@ -212,18 +293,19 @@ void SpmdProblem::connect_group(ValueId value,
                                 const std::vector<AxisState>& from,
                                 const std::vector<Reader>& readers) {
   if (readers.empty()) return;
+  const OpId made_by = graph_.values[static_cast<size_t>(value)].producer;
+  const bool from_batch = made_by == kNone
+                              ? variables_[static_cast<size_t>(producer)].kind == Kind::kBatch
+                              : batch_only_[static_cast<size_t>(made_by)];
+  note_meeting(value, producer, from);
+  if (from_batch && readers.size() > kMostReaders) return;
   const FactoredShape shape = catalogue_.shape(value);
   double bytes = static_cast<double>(shape.element_bytes);
   for (int64_t size : shape.sizes) bytes *= static_cast<double>(size);
   const double count = times(value, readers[0].phase);
   if (readers.size() == 1 || bytes < kShareBytes) {
     for (const Reader& reader : readers)
-      add_edge(producer,
-               reader.variable,
-               value,
-               from,
-               *reader.wanted,
-               times(value, reader.phase));
+      add_edge(producer, reader.variable, value, from, *reader.wanted, times(value, reader.phase));
     return;
   }
   std::set<AxisState> states(from.begin(), from.end());
@@ -232,6 +314,7 @@ void SpmdProblem::connect_group(ValueId value,
   const std::vector<AxisState> all = copy.states;
   const int variable = add_variable(std::move(copy), std::vector<int64_t>(all.size(), 0));
   add_edge(producer, variable, value, from, all, count);
+  if (made_by != kNone) note_meeting(value, variable, all);
   for (const Reader& reader : readers)
     add_edge(variable,
              reader.variable,
@@ -253,10 +336,10 @@ double SpmdProblem::times(ValueId value, Phase reader) const {
   return count;
 }
 
-Picoseconds SpmdProblem::conversion(ValueId value,
-                                    const AxisState& from,
-                                    const AxisState& to,
-                                    double times) {
+Ticks SpmdProblem::conversion(ValueId value,
+                              const AxisState& from,
+                              const AxisState& to,
+                              double times) {
   if (from == to) return 0;
   const FactoredShape shape = catalogue_.shape(value);
   double cost = static_cast<double>(mesh_.conversion(shape, from, to));
@@ -265,8 +348,8 @@ Picoseconds SpmdProblem::conversion(ValueId value,
     double bytes = static_cast<double>(shape.element_bytes);
     for (int64_t size : shape.sizes) bytes *= static_cast<double>(size);
     const FactoredShape bucket{1, {static_cast<int64_t>(kBucketBytes)}};
-    cost = std::min(
-        cost, static_cast<double>(mesh_.conversion(bucket, from, to)) * bytes / kBucketBytes);
+    cost = std::min(cost,
+                    static_cast<double>(mesh_.conversion(bucket, from, to)) * bytes / kBucketBytes);
   }
   return std::min(kForbidden, static_cast<int64_t>(std::llround(cost * times)));
 }
@@ -328,8 +411,8 @@ void SpmdProblem::connect_outputs() {
     const Value& value = graph_.values[static_cast<size_t>(output.value)];
     if (value.producer == kNone || op_variable_[static_cast<size_t>(value.producer)] < 0) continue;
     const int producer = op_variable_[static_cast<size_t>(value.producer)];
-    const std::vector<AxisState>& from = variables_[static_cast<size_t>(producer)]
-                                             .op->results[static_cast<size_t>(value.result)];
+    const std::vector<AxisState>& from =
+        variables_[static_cast<size_t>(producer)].op->results[static_cast<size_t>(value.result)];
     if (output.kind == OutputKind::kParameter) {
       const int parameter = parameters.at(output.name);
       const std::vector<AxisState> stored = variables_[static_cast<size_t>(parameter)].states;
@@ -364,9 +447,8 @@ double SpmdProblem::held_bytes(ValueId value, const AxisState& state) {
 void SpmdProblem::charge_memory() {
   const auto price = [&](int variable, ValueId value, const std::vector<AxisState>& states) {
     for (size_t c = 0; c < states.size(); ++c)
-      add_unary(variable,
-                c,
-                static_cast<int64_t>(options_.byte_price * held_bytes(value, states[c])));
+      add_unary(
+          variable, c, static_cast<int64_t>(options_.byte_price * held_bytes(value, states[c])));
   };
   std::set<ValueId> states;
   for (const Input& input : graph_.inputs) {
@@ -389,27 +471,74 @@ void SpmdProblem::charge_memory() {
       const ValueId result = op.results[r];
       if (result == kNone) continue;
       const auto& readers = readers_[static_cast<size_t>(result)];
-      const bool saved =
-          op.phase == Phase::kForward &&
-          std::any_of(readers.begin(), readers.end(), [](const Reader& reader) {
-            return reader.phase == Phase::kBackward;
-          });
-      const bool gradient = op.phase == Phase::kBackward && stored_in_step_[static_cast<size_t>(result)];
+      const bool saved = op.phase == Phase::kForward &&
+                         std::any_of(readers.begin(), readers.end(), [](const Reader& reader) {
+                           return reader.phase == Phase::kBackward;
+                         });
+      const bool gradient =
+          op.phase == Phase::kBackward && stored_in_step_[static_cast<size_t>(result)];
       if ((saved && storage_operand(op, r) == kNone) || gradient)
         price(op_variable_[i], result, choices.results[r]);
     }
   }
 }
 
+void SpmdProblem::note_meeting(ValueId value, int variable, const std::vector<AxisState>& states) {
+  meetings_[value] = {variable, states};
+}
+
+// Numbers the variables that are left.
 void SpmdProblem::finish() {
+  std::vector<bool> alive(variables_.size(), false);
+  const std::set<OpId> folded(folded_.begin(), folded_.end());
+  for (size_t v = 0; v < variables_.size(); ++v) alive[v] = variables_[v].kind != Kind::kOp;
+  for (size_t i = 0; i < graph_.ops.size(); ++i)
+    if (op_variable_[i] >= 0 && !folded.contains(static_cast<OpId>(i)))
+      alive[static_cast<size_t>(op_variable_[i])] = true;
   std::map<std::vector<int64_t>, int32_t> distinct;
-  for (const std::vector<int64_t>& unary : unary_) {
+  pbqp_id_.assign(variables_.size(), -1);
+  for (size_t v = 0; v < variables_.size(); ++v) {
+    if (!alive[v]) continue;
     const auto [found, added] =
-        distinct.try_emplace(unary, static_cast<int32_t>(pbqp_.unaries.size()));
-    if (added) pbqp_.unaries.push_back(unary);
+        distinct.try_emplace(unary_[v], static_cast<int32_t>(pbqp_.unaries.size()));
+    if (added) pbqp_.unaries.push_back(unary_[v]);
+    pbqp_id_[v] = static_cast<int>(pbqp_.unary_of.size());
     pbqp_.unary_of.push_back(found->second);
   }
+  for (PbqpEdge& edge : pbqp_.edges) {
+    edge.u = pbqp_id_[static_cast<size_t>(edge.u)];
+    edge.v = pbqp_id_[static_cast<size_t>(edge.v)];
+  }
   verify(pbqp_);
+}
+
+std::optional<AxisState> SpmdProblem::state_of(ValueId value,
+                                               const std::vector<int32_t>& choices) const {
+  if (const std::optional<View>& view = views_[static_cast<size_t>(value)]) {
+    const std::optional<AxisState> root = state_of(view->root, choices);
+    for (const auto& [state, at_root] : view->to_root)
+      if (root && at_root == *root) return state;
+    return std::nullopt;
+  }
+  const auto meeting = meetings_.find(value);
+  if (meeting == meetings_.end()) return std::nullopt;
+  const int id = pbqp_id_[static_cast<size_t>(meeting->second.variable)];
+  return meeting->second.states[static_cast<size_t>(choices[static_cast<size_t>(id)])];
+}
+
+// A view takes the state into which its root is brought; where it cannot, complete() decides.
+void SpmdProblem::add_folded(const std::vector<int32_t>& choices, Stage& stage) const {
+  for (const OpId id : folded_) {
+    const int variable = op_variable_[static_cast<size_t>(id)];
+    if (pbqp_id_[static_cast<size_t>(variable)] >= 0) continue;
+    const OpChoices& op = *variables_[static_cast<size_t>(variable)].op;
+    const std::optional<AxisState> state =
+        state_of(operands(graph_.ops[static_cast<size_t>(id)])[0], choices);
+    for (size_t c = 0; state && c < op.choices.size(); ++c)
+      if (op.operands[0][c] == *state)
+        stage.ops[prepared_.names[static_cast<size_t>(id)]] =
+            to_string(factors_, id, op.choices[c], part_names_);
+  }
 }
 
 std::string SpmdProblem::state_text(ValueId value, const AxisState& state) const {
@@ -438,10 +567,14 @@ std::string SpmdProblem::choice_text(const Variable& variable, size_t choice) co
 Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
   Stage stage;
   stage.mesh = std::move(mesh);
+  for (const auto& [id, choice] : fixed_)
+    stage.ops[prepared_.names[static_cast<size_t>(id)]] =
+        to_string(factors_, id, choice, part_names_);
+  add_folded(choices, stage);
   for (size_t v = 0; v < variables_.size(); ++v) {
     const Variable& variable = variables_[v];
-    const auto choice = static_cast<size_t>(choices[v]);
-    if (variable.kind == Kind::kCopy) continue;
+    if (variable.kind == Kind::kCopy || pbqp_id_[v] < 0) continue;
+    const auto choice = static_cast<size_t>(choices[static_cast<size_t>(pbqp_id_[v])]);
     if (variable.kind != Kind::kOp) {
       const Input& input = graph_.inputs[static_cast<size_t>(variable.index)];
       (variable.kind == Kind::kBatch ? stage.batch : stage.states)[input.name] =
@@ -461,11 +594,13 @@ Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
 
 int SpmdProblem::variable_of(const std::string& op_name) const {
   const auto found = by_name_.find(op_name);
-  return found == by_name_.end() ? -1 : found->second;
+  return found == by_name_.end() ? -1 : pbqp_id_[static_cast<size_t>(found->second)];
 }
 
 std::string SpmdProblem::describe(int variable, int32_t choice) const {
-  const Variable& about = variables_[static_cast<size_t>(variable)];
+  const auto found = std::find(pbqp_id_.begin(), pbqp_id_.end(), variable);
+  MEDLEY_CHECK(found != pbqp_id_.end());
+  const Variable& about = variables_[static_cast<size_t>(found - pbqp_id_.begin())];
   const std::string text = choice_text(about, static_cast<size_t>(choice));
   if (about.kind == Kind::kOp)
     return prepared_.names[static_cast<size_t>(about.index)] + ": " + text;

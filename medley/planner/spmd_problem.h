@@ -14,9 +14,15 @@
 //     |                          |
 //   update ---- accumulate    gelu_backward
 //
-// Micro-batches multiply what happens in each of them. Knows nothing of how the problem is solved.
+// Micro-batches multiply what happens in each of them. Layout ops are no variables: who reads a
+// view reads what it is a view of, at other positions. Nor is what makes hubs of the problem and
+// costs next to nothing: constants, masks that all layers read, the sum of the gradients' norms.
+// Knows nothing of how the problem is solved.
 
+#include <deque>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,7 +37,7 @@ struct SpmdOptions {
   int64_t microbatches = 1;
   // The share of the time of gradients' conversions that counts: what backward does not hide.
   double gradients_exposed = 1;
-  // Picoseconds per byte that a device holds: a multiplier for memory.
+  // Ticks per byte that a device holds: a multiplier for memory.
   double byte_price = 0;
   // Whether parameters and the optimizer's state may be stored in shards.
   bool shard_states = true;
@@ -60,18 +66,26 @@ class SpmdProblem {
   enum class Kind : uint8_t { kOp, kParameter, kBatch, kCopy };
   struct Variable {
     Kind kind = Kind::kOp;
-    int32_t index = 0;               // of the op, the input, or the value
-    const OpChoices* op = nullptr;   // kOp
-    std::vector<AxisState> states;   // the others
+    int32_t index = 0;              // of the op, the input, or the value
+    const OpChoices* op = nullptr;  // kOp
+    std::vector<AxisState> states;  // the others
   };
   struct Reader {
     int variable;
     const std::vector<AxisState>* wanted;  // [choice of the variable]
     Phase phase;
   };
-  using Table = std::vector<int64_t>;
+  // A value that is `root` in another layout.
+  struct View {
+    ValueId root = kNone;
+    std::map<AxisState, AxisState> to_root;
+  };
 
-  void mark_constants();
+  void mark_sources();
+  void fold_views();
+  bool fold_view(OpId id);
+  bool is_hub(OpId id) const;
+  bool maps_all_readers(ValueId value, const std::map<AxisState, AxisState>& map) const;
   void add_inputs();
   void add_ops();
   int add_op_variable(OpId id);
@@ -93,10 +107,7 @@ class SpmdProblem {
                 double times);
   void add_unary(int variable, size_t choice, int64_t cost);
   double times(ValueId value, Phase reader) const;
-  Picoseconds conversion(ValueId value,
-                         const AxisState& from,
-                         const AxisState& to,
-                         double times);
+  Ticks conversion(ValueId value, const AxisState& from, const AxisState& to, double times);
   std::vector<AxisState> parameter_states(ValueId value) const;
   std::optional<AxisState> batch_state(ValueId value) const;
   int intern_states(const std::vector<AxisState>& states);
@@ -105,6 +116,9 @@ class SpmdProblem {
   std::string choice_text(const Variable& variable, size_t choice) const;
   double held_bytes(ValueId value, const AxisState& state);
   void finish();
+  void note_meeting(ValueId value, int variable, const std::vector<AxisState>& states);
+  std::optional<AxisState> state_of(ValueId value, const std::vector<int32_t>& choices) const;
+  void add_folded(const std::vector<int32_t>& choices, Stage& stage) const;
 
   const Prepared& prepared_;
   const Graph& graph_;
@@ -116,16 +130,29 @@ class SpmdProblem {
 
   Pbqp pbqp_;
   std::vector<Variable> variables_;
-  std::vector<std::vector<int64_t>> unary_;  // [variable], until finish()
-  std::vector<int> op_variable_;             // [op] or -1
-  std::vector<int> input_variable_;          // [value] or -1
-  std::vector<bool> constant_;               // [op] depends on no input
-  std::map<std::string, int> by_name_;       // stable name -> variable
+  std::vector<std::vector<int64_t>> unary_;    // [variable], until finish()
+  std::vector<int> op_variable_;               // [op] or -1
+  std::vector<int> input_variable_;            // [value] or -1
+  std::vector<bool> constant_;                 // [op] depends on no input
+  std::vector<bool> batch_only_;               // [op] depends on no parameter
+  std::vector<std::optional<View>> views_;     // [value]
+  std::vector<OpId> folded_;                   // in order
+  std::map<OpId, Choice> fixed_;               // hubs
+  std::deque<std::vector<AxisState>> mapped_;  // what Reader::wanted may point to
+  // The state in which the views of a value are taken: that of a variable.
+  struct Meeting {
+    int variable = -1;
+    std::vector<AxisState> states;  // [choice]
+  };
+  std::map<ValueId, Meeting> meetings_;
+  std::set<ValueId> outputs_;
+  std::vector<int> pbqp_id_;                  // [variable] or -1: folded
+  std::map<std::string, int> by_name_;        // stable name -> variable
   std::vector<std::vector<Reader>> readers_;  // [value]
   std::vector<int> stored_in_step_;           // [value] 1: accumulated over micro-batches
   std::map<std::vector<AxisState>, int> state_lists_;
   std::map<FactoredShape, int> shapes_;
-  std::vector<int> shape_of_;                 // [value] or -1
+  std::vector<int> shape_of_;                   // [value] or -1
   std::map<std::vector<int64_t>, int> tables_;  // what a table is made of -> its index
 };
 

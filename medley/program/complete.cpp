@@ -25,7 +25,11 @@ class Completer {
             const Plan& plan,
             const Pipeline& pipeline,
             const Stage& stage)
-      : graph_(prepared.graph), names_(prepared.names), factors_(factors), stage_(stage) {
+      : graph_(prepared.graph),
+        names_(prepared.names),
+        factors_(factors),
+        stage_(stage),
+        planned_ops_(stage.ops) {
     result_.parts = parts_of(plan, pipeline);
     for (const Part& part : result_.parts) result_.part_names.push_back(part.name);
     rows_ = !pipeline.microbatches.empty() && !pipeline.microbatches[0].lengths.empty() ? 0 : -1;
@@ -67,8 +71,10 @@ class Completer {
 
   // An entry that matches no op would be dropped in silence.
   void check_names() const {
+    const std::set<std::string_view> exact(names_.begin(), names_.end());
     for (const auto& [pattern, text] : stage_.ops)
-      if (std::none_of(names_.begin(), names_.end(), [&, p = &pattern](const std::string& name) {
+      if (!exact.contains(pattern) &&
+          std::none_of(names_.begin(), names_.end(), [&, p = &pattern](const std::string& name) {
             return matches(*p, name);
           }))
         throw Error(Blame::kCaller,
@@ -204,7 +210,7 @@ class Completer {
           return label.composite;
         }))
       return false;
-    if (const std::string* text = find_choice(stage_.ops, names_[static_cast<size_t>(id)])) {
+    if (const std::string* text = planned_ops_.find(names_[static_cast<size_t>(id)])) {
       const auto parsed = parse_choice_text(*text);
       return parsed && (*parsed)[kAxis].kind == ChoiceText::Kind::kComposite;
     }
@@ -228,7 +234,7 @@ class Completer {
 
   std::optional<Choice> planned(OpId id) const {
     const std::string& name = names_[static_cast<size_t>(id)];
-    if (const std::string* text = find_choice(stage_.ops, name)) {
+    if (const std::string* text = planned_ops_.find(name)) {
       const auto parsed = parse_choice_text(*text);
       if (!parsed)
         throw Error(
@@ -340,6 +346,7 @@ class Completer {
   const std::vector<std::string>& names_;
   const Factors& factors_;
   const Stage& stage_;
+  const ChoiceFinder planned_ops_;
   int rows_ = -1;  // index of the part "rows"
   int devices_ = 1;
   std::vector<int64_t> symbols_;

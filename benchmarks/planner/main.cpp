@@ -1,0 +1,179 @@
+// Times of SPMD synthesis, stage by stage, for graphs captured by benchmarks/planner/graphs.py:
+//
+//   planner_times [--batch N] [--devices FAST:SLOW] [--different] [--plan] <graph> ...
+//
+// One core; the graph is loaded before the clock starts. Prints one line of JSON per graph.
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <random>
+#include <sstream>
+
+#include "medley/graph/text.h"
+#include "medley/plan/apportion.h"
+#include "medley/planner/planner.h"
+#include "medley/planner/spmd.h"
+#include "medley/planner/spmd_problem.h"
+#include "medley/program/complete.h"
+
+namespace {
+
+using namespace medley;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double peak_mib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+// Nodes of eight devices, 10.4 Gbit/s and 30 us between them.
+Cluster cluster_of(int fast, int slow) {
+  DeviceKind kind{"fast",
+                  {{DType::kF32, 14e12}, {DType::kBF16, 14e12}, {DType::kF64, 7e12}},
+                  {{DType::kF32, 12e12}, {DType::kBF16, 12e12}, {DType::kF64, 6e12}},
+                  64e9,
+                  0.8e12,
+                  5e-6};
+  Cluster cluster;
+  for (const auto& [name, count, speed] :
+       {std::tuple("fast", fast, 1.0), std::tuple("slow", slow, 1 / 1.8)}) {
+    if (count == 0) continue;
+    NodePool pool;
+    pool.name = name;
+    pool.kind = scaled(kind, speed);
+    pool.kind.name = name;
+    pool.count = count;
+    for (int node = 0; node < count; ++node)
+      cluster.devices.push_back(
+          {fmt::format("{}/{}/0", name, node), static_cast<int>(cluster.pools.size()), node, 0});
+    cluster.pools.push_back(pool);
+  }
+  Network lan;
+  lan.name = "lan";
+  for (const NodePool& pool : cluster.pools) lan.connects.push_back(pool.name);
+  lan.bandwidth = 1.3e9;
+  lan.latency = 30e-6;
+  cluster.networks = {lan};
+  return cluster;
+}
+
+// Every unary cost within 10 % of what it was: no two layers are alike.
+Pbqp made_different(Pbqp problem) {
+  std::mt19937_64 random(1);
+  std::uniform_real_distribution<double> factor(0.9, 1.1);
+  std::vector<std::vector<int64_t>> unaries;
+  for (size_t v = 0; v < problem.unary_of.size(); ++v) {
+    unaries.push_back(problem.unaries[static_cast<size_t>(problem.unary_of[v])]);
+    for (int64_t& cost : unaries.back())
+      if (cost < kForbidden)
+        cost = static_cast<int64_t>(static_cast<double>(cost) * factor(random));
+    problem.unary_of[v] = static_cast<int32_t>(v);
+  }
+  problem.unaries = std::move(unaries);
+  return problem;
+}
+
+void run(const std::string& path, int64_t batch, int fast, int slow, bool different, bool whole) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  const Graph graph = parse_graph(text.str(), path);
+  const Cluster cluster = cluster_of(fast, slow);
+  const CostModel costs(cluster);
+  double start = now();
+  const auto lap = [&] {
+    const double seconds = now() - start;
+    start = now();
+    return seconds;
+  };
+  const Prepared prepared = prepare(graph, {});
+  const double preparing = lap();
+  const Factors factors = factorize(prepared.graph);
+  const double labelling = lap();
+  const auto devices = static_cast<size_t>(fast + slow);
+  Plan plan;
+  std::vector<int> all;
+  std::vector<double> shares;
+  Microbatch microbatch{batch, {}};
+  for (size_t d = 0; d < devices; ++d) {
+    all.push_back(static_cast<int>(d));
+    shares.push_back(static_cast<int>(d) < fast ? 1.8 : 1.0);
+  }
+  microbatch.lengths = apportion(batch, shares);
+  SpmdMesh mesh(
+      costs, all, {{"rows", {}, {}}, {"even", {}, {}}, {"speed", {}, shares}}, microbatch);
+  const SpmdProblem problem(prepared, factors, mesh, {});
+  const double tables = lap();
+  const Pbqp& pbqp = problem.pbqp();
+  const Pbqp changed = different ? made_different(pbqp) : Pbqp{};
+  lap();
+  const auto solution = solve(different ? changed : pbqp);
+  const double search = lap();
+  double choices = 0;
+  for (int v = 0; v < pbqp.num_variables(); ++v) choices += pbqp.num_choices(v);
+  fmt::print(
+      "{{\"graph\": \"{}\", \"ops\": {}, \"devices\": {}, \"signatures\": {}, \"variables\": {}, "
+      "\"edges\": {}, \"unaries\": {}, \"tables\": {}, \"choices\": {:.2f}, \"prepare_s\": {:.3f}, "
+      "\"labels_s\": {:.3f}, \"tables_s\": {:.3f}, \"search_s\": {:.3f}, \"cost_ms\": {:.6f}, "
+      "\"bound_ms\": {:.6f}, \"largest_table\": {}, \"peak_mib\": {:.0f}}}\n",
+      graph.name,
+      prepared.graph.ops.size(),
+      devices,
+      problem.num_signatures(),
+      pbqp.num_variables(),
+      pbqp.edges.size(),
+      pbqp.unaries.size(),
+      pbqp.tables.size(),
+      choices / pbqp.num_variables(),
+      preparing,
+      labelling,
+      tables,
+      search,
+      solution ? static_cast<double>(solution->cost) * 1e-7 : -1,
+      solution ? static_cast<double>(solution->lower_bound) * 1e-7 : -1,
+      solution ? solution->largest_table : 0,
+      peak_mib());
+  if (!whole) return;
+  const Request request{.graph = graph,
+                        .cluster = cluster,
+                        .costs = &costs,
+                        .strategy = "hap",
+                        .global_batch = batch,
+                        .microbatches = 0,
+                        .devices = {},
+                        .optimizer = {}};
+  start = now();
+  const Outcome outcome = medley::plan(request);
+  const double planning = lap();
+  if (const auto* no = std::get_if<Infeasible>(&outcome)) fmt::print("{}\n", no->reason);
+  fmt::print("{{\"graph\": \"{}\", \"whole_s\": {:.3f}, \"peak_mib\": {:.0f}}}\n",
+             graph.name,
+             planning,
+             peak_mib());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Times of SPMD synthesis");
+  std::vector<std::string> graphs;
+  int64_t batch = 96;
+  int fast = 2, slow = 6;
+  bool different = false, whole = false;
+  app.add_option("graphs", graphs)->required();
+  app.add_option("--batch", batch);
+  app.add_option("--fast", fast);
+  app.add_option("--slow", slow);
+  app.add_flag("--different", different, "no two layers alike");
+  app.add_flag("--plan", whole, "the whole strategy, ratios and simulation included");
+  CLI11_PARSE(app, argc, argv);
+  for (const std::string& graph : graphs) run(graph, batch, fast, slow, different, whole);
+}

@@ -1,0 +1,63 @@
+#include "medley/planner/shorten.h"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <vector>
+
+#include "medley/plan/match.h"
+
+namespace medley {
+namespace {
+
+bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
+
+// Replaces each path component that is a number ("0" of "h.0.mlp") by "*".
+std::string pattern_of(const std::string& name) {
+  const size_t path = std::min(name.rfind('/'), name.size());
+  std::string pattern;
+  for (size_t i = 0; i < name.size();) {
+    size_t end = i;
+    while (end < name.size() && is_digit(name[end])) ++end;
+    const bool starts = i == 0 || name[i - 1] == '.' || name[i - 1] == '/';
+    const bool ends = end == name.size() || name[end] == '.' || name[end] == '/';
+    if (end > i && starts && ends && (i < path || path == name.size())) {
+      pattern += '*';
+      i = end;
+    } else {
+      end = std::max(end, i + 1);
+      pattern.append(name, i, end - i);
+      i = end;
+    }
+  }
+  return pattern;
+}
+
+Choices shortened(const Choices& exact) {
+  std::map<std::string, std::map<std::string, int>> votes;  // pattern -> text -> count
+  for (const auto& [name, text] : exact) ++votes[pattern_of(name)][text];
+  Choices result;
+  for (const auto& [pattern, texts] : votes) {
+    const auto most =
+        std::max_element(texts.begin(), texts.end(), [](const auto& a, const auto& b) {
+          return a.second < b.second;
+        });
+    result[pattern] = most->first;
+  }
+  Choices exceptions;
+  const ChoiceFinder finder(result);
+  for (const auto& [name, text] : exact)
+    if (const std::string* found = finder.find(name); !found || *found != text)
+      exceptions[name] = text;
+  result.insert(exceptions.begin(), exceptions.end());
+  return result;
+}
+
+}  // namespace
+
+void shorten(Stage& stage) {
+  for (Choices* choices : {&stage.states, &stage.batch, &stage.ops, &stage.updates})
+    *choices = shortened(*choices);
+}
+
+}  // namespace medley

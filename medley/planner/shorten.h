@@ -1,0 +1,14 @@
+#pragma once
+
+#include "medley/plan/plan.h"
+
+namespace medley {
+
+// Rewrites the entries of a stage so that those of repeated blocks, which differ in numbers of
+// their module path only, become one entry with "*". What find_choice() answers for every name that
+// had an entry stays the same.
+//
+//   h.0.mlp/mm#0: n speed, h.1.mlp/mm#0: n speed   =>   h.*.mlp/mm#0: n speed
+void shorten(Stage& stage);
+
+}  // namespace medley

@@ -1,0 +1,219 @@
+#include "medley/planner/spmd.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "medley/base/error.h"
+#include "medley/plan/apportion.h"
+#include "medley/planner/data_parallel.h"
+#include "medley/planner/fit.h"
+#include "medley/planner/row_time.h"
+#include "medley/planner/shorten.h"
+#include "medley/program/lower.h"
+#include "medley/sharding/coupling.h"
+#include "medley/sim/simulate.h"
+
+namespace medley {
+namespace {
+
+constexpr const char* kSpeed = "speed";
+
+struct Candidate {
+  Plan plan;
+  Nanoseconds step;
+  std::optional<std::string> misfit;
+
+  bool better_than(const Candidate& other) const {
+    if (misfit.has_value() != other.misfit.has_value()) return !misfit;
+    return step < other.step;
+  }
+};
+
+// How devices share: rows of the batch, and everything else.
+struct Start {
+  std::vector<int64_t> rows;   // [device]
+  std::vector<double> shares;  // [device] of the part "speed"
+  bool operator==(const Start&) const = default;
+};
+
+class Synthesis {
+ public:
+  explicit Synthesis(const Request& request)
+      : request_(request),
+        devices_(devices_of(request)),
+        prepared_(prepare(request.graph, request.optimizer)),
+        factors_(factorize(prepared_.graph)),
+        meet_(row_coupling(request.graph, factorize(request.graph))) {}
+
+  Outcome run() {
+    consider_data_parallel();
+    const std::vector<Start> all = starts();
+    for (int64_t count = first_count();; count *= 2) {
+      const bool had_fit = best_ && !best_->misfit;
+      const Nanoseconds before = best_ ? best_->step : Nanoseconds{};
+      bool fits = false;
+      for (const Start& start : all) fits |= search(start, count);
+      const bool gained = best_ && !best_->misfit && (!had_fit || best_->step < before);
+      if (request_.microbatches > 0 || !meet_.empty() || (fits && (!gained || count == 1))) break;
+      if (2 * count > request_.global_batch) break;
+    }
+    if (!best_) return Infeasible{"no candidate was found"};
+    if (best_->misfit) return Infeasible{*best_->misfit};
+    best_->plan.strategy = request_.strategy;
+    return std::move(best_->plan);
+  }
+
+  // The least cost of the model when every device counts by its speed.
+  Nanoseconds lower_bound() {
+    const std::vector<double> speed = speeds();
+    const Start start{proportional_rows(request_, devices_), speed};
+    SpmdOptions options;
+    const double sum = std::accumulate(speed.begin(), speed.end(), 0.0);
+    for (double each : speed) options.pricing.weights.push_back(each / sum);
+    options.gradients_exposed = 0;
+    const Plan plan = outline(start, first_count());
+    SpmdMesh mesh = mesh_of(plan);
+    options.microbatches = first_count();
+    const SpmdProblem problem(prepared_, factors_, mesh, options);
+    const std::optional<PbqpSolution> found = solve(problem.pbqp());
+    return {found ? found->lower_bound / kTicksPerNanosecond : 0};
+  }
+
+ private:
+  int64_t first_count() const { return std::max<int64_t>(1, request_.microbatches); }
+
+  // Rows per second of each device when it computes all of the model.
+  std::vector<double> speeds() const {
+    const auto count = static_cast<int64_t>(devices_.size());
+    const int64_t typical = std::max<int64_t>(1, request_.global_batch / count / first_count());
+    std::vector<double> result;
+    std::map<std::string, double> by_kind;
+    for (int device : devices_) {
+      const DeviceKind& kind = request_.cluster.kind(device);
+      if (!by_kind.contains(kind.name)) {
+        const RowTime time = row_time(prepared_.graph, kind, typical, *request_.costs);
+        by_kind[kind.name] = 1 / std::max(time.per_row, 1e-15);
+      }
+      result.push_back(by_kind[kind.name]);
+    }
+    const double most = *std::max_element(result.begin(), result.end());
+    for (double& each : result) each = std::max(each / most, kMinShare);
+    return result;
+  }
+
+  std::vector<Start> starts() const {
+    const std::vector<double> even(devices_.size(), 1.0);
+    std::vector<Start> all{{proportional_rows(request_, devices_), speeds()}};
+    const Start other{apportion(request_.global_batch, even), speeds()};
+    if (other != all[0]) all.push_back(other);
+    return all;
+  }
+
+  Plan outline(const Start& start, int64_t microbatches) const {
+    Plan plan = empty_plan(request_, devices_, start.rows, microbatches);
+    const bool equal =
+        std::adjacent_find(start.shares.begin(), start.shares.end(), std::not_equal_to<>()) ==
+        start.shares.end();
+    if (!equal) plan.parts = {{kSpeed, {}, start.shares}};
+    return plan;
+  }
+
+  SpmdMesh mesh_of(const Plan& plan) const {
+    return {*request_.costs,
+            devices_,
+            parts_of(plan, plan.pipelines[0]),
+            plan.pipelines[0].microbatches[0]};
+  }
+
+  Candidate price(Plan plan) const {
+    const Program program = lower(request_.graph, plan, request_.cluster, request_.optimizer);
+    const Simulation simulated = simulate(program, *request_.costs);
+    Candidate candidate{std::move(plan), simulated.step, std::nullopt};
+    candidate.misfit = find_misfit(candidate.plan, program, request_);
+    return candidate;
+  }
+
+  bool keep(Candidate candidate) {
+    const bool better = !best_ || candidate.better_than(*best_);
+    if (better) best_ = std::move(candidate);
+    return better;
+  }
+
+  void consider_data_parallel() {
+    for (const auto strategy : {data_parallel_even, data_parallel_proportional}) {
+      Outcome outcome = strategy(request_);
+      if (auto* found = std::get_if<Plan>(&outcome)) keep(price(std::move(*found)));
+    }
+  }
+
+  std::optional<Candidate> decide(const Start& start,
+                                  int64_t microbatches,
+                                  const SpmdOptions& options) const {
+    Plan plan = outline(start, microbatches);
+    SpmdMesh mesh = mesh_of(plan);
+    const SpmdProblem problem(prepared_, factors_, mesh, options);
+    const std::optional<PbqpSolution> found = solve(problem.pbqp());
+    if (!found) return std::nullopt;
+    Stage& stage = plan.pipelines[0].stages[0];
+    stage = problem.stage(found->choices, stage.mesh);
+    shorten(stage);
+    return price(std::move(plan));
+  }
+
+  // Returns whether some plan fits without a price on memory.
+  bool search(const Start& start, int64_t microbatches) {
+    if (microbatches > 1 && *std::max_element(start.rows.begin(), start.rows.end()) < microbatches)
+      return true;
+    SpmdOptions options;
+    options.microbatches = microbatches;
+    bool fits = false;
+    for (double exposed : {1.0, 0.3}) {
+      options.gradients_exposed = exposed;
+      std::optional<Candidate> found = decide(start, microbatches, options);
+      if (!found) continue;
+      const bool ok = !found->misfit;
+      keep(std::move(*found));
+      fits |= ok;
+      if (!ok) pay_for_memory(start, options);
+    }
+    return fits;
+  }
+
+  // The smallest price per byte at which the plan fits, to a factor of two.
+  void pay_for_memory(const Start& start, SpmdOptions options) {
+    double low = 0;
+    for (options.byte_price = 1e-3; options.byte_price < 1e6; options.byte_price *= 16) {
+      std::optional<Candidate> found = decide(start, options.microbatches, options);
+      const bool ok = found && !found->misfit;
+      if (found) keep(std::move(*found));
+      if (ok) break;
+      low = options.byte_price;
+    }
+    double high = options.byte_price;
+    for (int i = 0; i < 2 && low > 0 && high < 1e6; ++i) {
+      options.byte_price = std::sqrt(low * high);
+      std::optional<Candidate> found = decide(start, options.microbatches, options);
+      (found && !found->misfit ? high : low) = options.byte_price;
+      if (found) keep(std::move(*found));
+    }
+  }
+
+  const Request& request_;
+  const std::vector<int> devices_;
+  const Prepared prepared_;
+  const Factors factors_;
+  const std::string meet_;  // where rows meet: one micro-batch only
+  std::optional<Candidate> best_;
+};
+
+}  // namespace
+
+Outcome hap(const Request& request) { return Synthesis(request).run(); }
+
+Nanoseconds spmd_lower_bound(const Request& request) { return Synthesis(request).lower_bound(); }
+
+}  // namespace medley
