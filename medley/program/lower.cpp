@@ -285,6 +285,7 @@ class Lowering {
     }
     order_calls();
     fill_tables();
+    stage.symbols = emitter_.symbols;
   }
 
   void order_calls() {

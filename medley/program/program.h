@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "medley/graph/graph.h"
+#include "medley/program/symbols.h"
 #include "medley/sharding/state.h"
 
 namespace medley {
@@ -109,6 +110,7 @@ struct LoweredStage {
   // tables[microbatch][device of the mesh] -> value of every symbol of `graph`. The update uses
   // table 0.
   std::vector<std::vector<std::vector<int64_t>>> tables;
+  SymbolTable symbols;  // gives the tables, for these lengths and others
 };
 
 struct Program {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "medley/base/error.h"
 #include "medley/program/complete.h"
 
 namespace medley {
@@ -58,6 +59,18 @@ Size SymbolTable::sent(int from, int to, const Size& full, int device) {
 }
 Size SymbolTable::received(int from, int to, const Size& full, int device) {
   return intern({Kind::kReceived, from, to, full, device}, "received");
+}
+
+std::vector<std::pair<Symbol, Size>> SymbolTable::lengths_under(int part) const {
+  std::vector<std::pair<Symbol, Size>> lengths;
+  for (const auto& [entry, symbol] : known_)
+    if (entry.kind == Kind::kLength && entry.part == part) lengths.emplace_back(symbol, entry.full);
+  return lengths;
+}
+
+void SymbolTable::set_parts(std::vector<Part> parts) {
+  MEDLEY_CHECK_EQ(parts.size(), parts_.size());
+  parts_ = std::move(parts);
 }
 
 std::vector<int64_t> SymbolTable::table(const Microbatch& microbatch,

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "medley/graph/size.h"
@@ -16,6 +17,7 @@ namespace medley {
 
 class SymbolTable {
  public:
+  SymbolTable() = default;
   // Requires: parts as in Assignment, one axis of `devices` devices.
   SymbolTable(std::vector<Part> parts, int devices);
 
@@ -34,6 +36,11 @@ class SymbolTable {
   Size received(int from, int to, const Size& full, int device);
 
   const std::vector<std::string>& names() const { return names_; }
+  const std::vector<Part>& parts() const { return parts_; }
+  // The symbols that are lengths of this device's shards under a part, with the whole of each.
+  std::vector<std::pair<Symbol, Size>> lengths_under(int part) const;
+  // The same symbols for other lengths or shares of the same parts.
+  void set_parts(std::vector<Part> parts);
   std::vector<int64_t> table(const Microbatch& microbatch,
                              int64_t first_row,
                              int64_t global_batch,
@@ -51,7 +58,7 @@ class SymbolTable {
   Size intern(const Entry& entry, const char* what);
 
   std::vector<Part> parts_;
-  int devices_;
+  int devices_ = 0;
   std::vector<std::string> names_;
   std::vector<Entry> entries_;  // of symbols 4, 5, ...
   std::map<Entry, Symbol> known_;

@@ -55,12 +55,11 @@ class CommunicationPrices {
   // The rounds of communication `index` of the stage for the group that `member`, a device of the
   // mesh, is in. The reference stays valid.
   const Exchanges& exchanges(int index, int microbatch, int member);
-
- private:
   Collective collective(const Communication& communication,
                         int microbatch,
                         const std::vector<int>& members) const;
 
+ private:
   const LoweredStage& stage_;
   const CostModel& costs_;
   std::map<std::tuple<CollectiveKind, std::vector<int>, std::vector<int64_t>>, Exchanges> known_;
