@@ -1,0 +1,1 @@
+"""The same training by PyTorch's DistributedDataParallel and by Medley, timed alike."""

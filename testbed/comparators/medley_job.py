@@ -1,0 +1,38 @@
+"""Medley on unequal devices; the plan is that of `python -m testbed --plan plan.json`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+import medley
+from testbed.comparators import timing, workloads
+
+
+def main() -> None:
+    """Trains as one process of a job."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("workload", choices=workloads.WORKLOADS)
+    parser.add_argument("cluster")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=30)
+    options = parser.parse_args()
+
+    torch.set_num_threads(1)
+    model, example = workloads.WORKLOADS[options.workload]()
+    graph = medley.capture(model, example)
+    plan = medley.plan(graph, options.cluster)
+    optimizer = medley.AdamW(lr=workloads.LEARNING_RATE, weight_decay=0.01, report_norm=False)
+    trainer = medley.Trainer(model, graph, plan, optimizer, keep_gradients=False)
+    data = workloads.batches(example, 4)
+
+    def step(number: int) -> float:
+        return trainer.step(data[number % len(data)]).loss
+
+    timing.train(step, options.steps, options.output, sum_losses=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""What the contestants train: `medley capture testbed.comparators.workloads:vgg -o vgg.graph`.
+
+Scaled down so that a step takes about a second on a fraction of a core, with the proportions that
+make the originals hard: most of VGG's parameters are in its classifier, most of the mixture's in
+its experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medley import models
+
+Batch = dict[str, Tensor]
+LEARNING_RATE = 1e-3
+SEED = 0
+
+
+def vgg(rows: int = 144) -> tuple[nn.Module, Batch]:
+    """Returns five convolutions, and a classifier with 90 % of the 1.46 M parameters."""
+    torch.manual_seed(SEED)
+    channels = ((32, 32), (64, 64), (128,))
+    return models.vgg(image=32, channels=channels, hidden=512, batch=rows)
+
+
+def moe(rows: int = 72) -> tuple[nn.Module, Batch]:
+    """Returns four layers, two of them with eight experts, which have 76 % of 2.77 M parameters."""
+    torch.manual_seed(SEED)
+    sizes: dict[str, Any] = {"positions": 64, "width": 128, "hidden": 512, "layers": 4}
+    return models.moe(**sizes, experts=8, vocabulary=512, batch=rows)
+
+
+WORKLOADS: dict[str, Callable[[], tuple[nn.Module, Batch]]] = {"vgg": vgg, "moe": moe}
+
+
+def batches(example: Batch, count: int) -> list[Batch]:
+    """Returns `count` global batches: the rows of the example in other orders, and other labels."""
+    generator = torch.Generator().manual_seed(SEED)
+    result = []
+    for _ in range(count):
+        rows = len(next(iter(example.values())))
+        order = torch.randperm(rows, generator=generator)
+        batch = {name: value[order] for name, value in example.items()}
+        labels = batch["labels"].flatten()
+        mixed = labels[torch.randperm(len(labels), generator=generator)]
+        batch["labels"] = mixed.view_as(batch["labels"])
+        result.append(batch)
+    return result
