@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "medley/base/error.h"
+#include "medley/network/estimate.h"
 
 namespace medley {
 
@@ -41,7 +42,7 @@ Cost CostModel::ops(const DeviceKind& kind,
 
 Cost CostModel::collective(const Collective& collective) const {
   if (collective.devices.size() < 2) return {};
-  return {cheapest(collective, *topology_).time, CostSource::kAnalytic};
+  return {cheapest_estimate(collective, *topology_).time, CostSource::kAnalytic};
 }
 
 double CostModel::overlap_slowdown(const DeviceKind&) const { return 1; }

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "medley/base/error.h"
+#include "medley/network/estimate.h"
 
 namespace medley {
 namespace {
@@ -220,15 +221,6 @@ std::vector<Message> hierarchical_all_to_all(const Lengths& lengths,
 
 // ---- putting them together ----
 
-// Cuts `whole` into one chunk per device, as even as elements allow.
-Lengths even_chunks(int64_t whole, int n, int64_t granule) {
-  const int64_t elements = whole / granule;
-  Lengths result;
-  for (int i = 0; i < n; ++i)
-    result.push_back(((i + 1) * elements / n - i * elements / n) * granule);
-  return result;
-}
-
 int num_rounds(const std::vector<Message>& messages) {
   int rounds = 0;
   for (const Message& message : messages) rounds = std::max(rounds, message.round + 1);
@@ -277,6 +269,14 @@ bool fits(const Algorithm& algorithm, CollectiveKind kind) {
 }
 
 }  // namespace
+
+std::vector<int64_t> even_chunks(int64_t whole, int n, int64_t granule) {
+  const int64_t elements = whole / granule;
+  Lengths result;
+  for (int i = 0; i < n; ++i)
+    result.push_back(((i + 1) * elements / n - i * elements / n) * granule);
+  return result;
+}
 
 const std::vector<Algorithm>& algorithms() {
   static const std::vector<Algorithm> kAlgorithms{
@@ -341,48 +341,35 @@ Nanoseconds estimate(std::span<const Message> messages,
                      const Topology& topology) {
   Nanoseconds total{0};
   std::vector<double> load(topology.links().size());  // bytes
-  std::map<std::pair<int, int>, Path> paths;
   for (size_t first = 0, end; first < messages.size(); first = end) {
-    std::fill(load.begin(), load.end(), 0);
-    std::map<std::pair<int, int>, const Path*> used;
-    for (end = first; end < messages.size() && messages[end].round == messages[first].round;
-         ++end) {
-      const std::pair<int, int> pair{messages[end].from, messages[end].to};
-      auto path = paths.find(pair);
-      if (path == paths.end())
-        path = paths
-                   .emplace(pair,
-                            topology.path(collective.devices[at(pair.first)],
-                                          collective.devices[at(pair.second)]))
-                   .first;
-      used[pair] = &path->second;
-      for (int link : path->second.links)
+    const auto route = [&](const Message& message) {
+      return topology.route(collective.devices[at(message.from)],
+                            collective.devices[at(message.to)]);
+    };
+    for (end = first; end < messages.size() && messages[end].round == messages[first].round; ++end)
+      for (int link : route(messages[end]).span())
         load[at(link)] += static_cast<double>(messages[end].bytes);
-    }
     Nanoseconds slowest{0};
-    for (const auto& [pair, path] : used) {
+    for (size_t i = first; i < end; ++i) {
+      const Route along = route(messages[i]);
       double seconds = 0;
-      for (int link : path->links)
+      for (int link : along.span())
         seconds = std::max(seconds, load[at(link)] / topology.links()[at(link)].bandwidth.value);
-      slowest = std::max(slowest, path->latency + to_nanoseconds({seconds}));
+      slowest = std::max(slowest, along.latency + to_nanoseconds({seconds}));
     }
+    for (size_t i = first; i < end; ++i)
+      for (int link : route(messages[i]).span()) load[at(link)] = 0;
     total += slowest;
   }
   return total;
 }
 
 CheapestAlgorithm cheapest(const Collective& collective, const Topology& topology) {
-  const Grouping grouping = group_by_node(collective, topology);
-  const int num_nodes = 1 + *std::max_element(grouping.node.begin(), grouping.node.end());
-  const bool nested = num_nodes > 1 && num_nodes < static_cast<int>(grouping.node.size());
-  CheapestAlgorithm best;
-  for (const Algorithm& algorithm : algorithms()) {
-    if (!fits(algorithm, collective.kind) || (algorithm.hierarchical && !nested)) continue;
-    std::vector<Message> candidate = messages(algorithm, collective, grouping);
-    const Nanoseconds time = estimate(candidate, collective, topology);
-    if (!best.algorithm || time < best.time) best = {&algorithm, time, std::move(candidate)};
-  }
-  return best;
+  check(collective);
+  const CheapestEstimate best = cheapest_estimate(collective, topology);
+  return {best.algorithm,
+          best.time,
+          messages(*best.algorithm, collective, group_by_node(collective, topology))};
 }
 
 }  // namespace medley

@@ -66,6 +66,9 @@ struct Algorithm {
 };
 const std::vector<Algorithm>& algorithms();
 
+// Cuts `whole` bytes into one chunk per device, as even as elements allow.
+std::vector<int64_t> even_chunks(int64_t whole, int num_devices, int64_t granule);
+
 // Returns the messages in order of rounds; none is empty. Requires: algorithm.for_all_to_all fits
 // the kind.
 std::vector<Message> messages(const Algorithm& algorithm,

@@ -52,7 +52,29 @@ Topology::Topology(const Cluster& cluster) : cluster_(cluster) {
       trunk.in = add_link(network.name + ":trunk:down", *network.trunk);
     }
     trunks_.push_back(trunk);
+    latencies_.push_back(to_nanoseconds({network.latency}));
   }
+  // Devices of a pool have the same ports, so that the pools decide.
+  const size_t pools = cluster_.pools.size();
+  chosen_.assign(pools * pools * 2, -1);
+  std::vector<int> first(pools, -1), neighbour(pools, -1), elsewhere(pools, -1);
+  for (int d = 0; d < num_devices(); ++d) {
+    const auto pool = static_cast<size_t>(devices[static_cast<size_t>(d)].pool);
+    if (first[pool] < 0)
+      first[pool] = d;
+    else if (this->node(d) == this->node(first[pool]))
+      neighbour[pool] = d;
+    else
+      elsewhere[pool] = d;
+  }
+  for (size_t a = 0; a < pools; ++a)
+    for (size_t b = 0; b < pools; ++b) {
+      const int other = a == b ? elsewhere[a] : first[b];
+      if (first[a] >= 0 && other >= 0)
+        chosen_[2 * (a * pools + b)] = choose_network(first[a], other);
+      if (a == b && neighbour[a] >= 0)
+        chosen_[2 * (a * pools + b) + 1] = choose_network(first[a], neighbour[a]);
+    }
 }
 
 int Topology::add_link(std::string name, double bandwidth) {
@@ -86,31 +108,46 @@ int Topology::choose_network(int from, int to) const {
   return -1;
 }
 
+int Topology::network(int from, int to) const {
+  const Device& a = cluster_.devices[static_cast<size_t>(from)];
+  const Device& b = cluster_.devices[static_cast<size_t>(to)];
+  const bool same_node = node(from) == node(to);
+  const size_t pair =
+      static_cast<size_t>(a.pool) * cluster_.pools.size() + static_cast<size_t>(b.pool);
+  const int chosen = chosen_[2 * pair + (same_node ? 1 : 0)];
+  if (chosen >= 0) return chosen;
+  const std::string &first = cluster_.pools[static_cast<size_t>(a.pool)].name,
+                    &second = cluster_.pools[static_cast<size_t>(b.pool)].name;
+  const std::string what = same_node ? fmt::format("the devices inside a node of pool {}", first)
+                           : first == second ? fmt::format("the nodes of pool {}", first)
+                                             : fmt::format("the pools {} and {}", first, second);
+  throw Error(Blame::kCaller, fmt::format("cluster: no network connects {}", what));
+}
+
+Route Topology::route(int from, int to) const {
+  const auto n = static_cast<size_t>(network(from, to));
+  const int a = cluster_.devices[static_cast<size_t>(from)].pool,
+            b = cluster_.devices[static_cast<size_t>(to)].pool;
+  Route route;
+  route.latency = latencies_[n];
+  const auto add = [&](int link) { route.links[static_cast<size_t>(route.num_links++)] = link; };
+  add(ports_[n][static_cast<size_t>(from)].out);
+  if (a != b && trunks_[n].out >= 0) add(a < b ? trunks_[n].out : trunks_[n].in);
+  add(ports_[n][static_cast<size_t>(to)].in);
+  return route;
+}
+
 Path Topology::path(int from, int to) const {
   MEDLEY_CHECK(from >= 0 && from < num_devices() && to >= 0 && to < num_devices());
   if (from == to) return {};
-  const int chosen = choose_network(from, to);
-  const Device& a = cluster_.devices[static_cast<size_t>(from)];
-  const Device& b = cluster_.devices[static_cast<size_t>(to)];
-  if (chosen < 0) {
-    const std::string &first = cluster_.pools[static_cast<size_t>(a.pool)].name,
-                      &second = cluster_.pools[static_cast<size_t>(b.pool)].name;
-    const std::string what = node(from) == node(to)
-                                 ? fmt::format("the devices inside a node of pool {}", first)
-                             : first == second ? fmt::format("the nodes of pool {}", first)
-                                               : fmt::format("the pools {} and {}", first, second);
-    throw Error(Blame::kCaller, fmt::format("cluster: no network connects {}", what));
-  }
-  const size_t n = static_cast<size_t>(chosen);
-  const Network& network = cluster_.networks[n];
+  const Route along = route(from, to);
   Path path;
-  path.network = chosen;
-  path.latency = to_nanoseconds({network.latency});
-  path.bandwidth = {narrowest(network, a.pool != b.pool)};
-  path.links.push_back(ports_[n][static_cast<size_t>(from)].out);
-  if (network.trunk && a.pool != b.pool)
-    path.links.push_back(a.pool < b.pool ? trunks_[n].out : trunks_[n].in);
-  path.links.push_back(ports_[n][static_cast<size_t>(to)].in);
+  path.network = network(from, to);
+  path.links.assign(along.span().begin(), along.span().end());
+  path.latency = along.latency;
+  path.bandwidth = {narrowest(cluster_.networks[static_cast<size_t>(path.network)],
+                              cluster_.devices[static_cast<size_t>(from)].pool !=
+                                  cluster_.devices[static_cast<size_t>(to)].pool)};
   return path;
 }
 

@@ -9,7 +9,9 @@
 //
 // Knows nothing of time.
 
+#include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +34,14 @@ struct Path {
   bool operator==(const Path&) const = default;
 };
 
+// The same without its figures: no memory of its own, for those who ask millions of times.
+struct Route {
+  std::array<int, 3> links;
+  int num_links = 0;
+  Nanoseconds latency;
+  std::span<const int> span() const { return {links.data(), static_cast<size_t>(num_links)}; }
+};
+
 class Topology {
  public:
   explicit Topology(const Cluster& cluster);
@@ -42,6 +52,8 @@ class Topology {
   // Returns the path over the fastest network that both devices are on: inside their node if they
   // share one and it has a fabric. Throws Error(kCaller) naming the pools if there is none.
   Path path(int from, int to) const;
+  // Requires: from != to.
+  Route route(int from, int to) const;
   // Returns a number that is equal for the devices of one node.
   int node(int device) const { return nodes_[static_cast<size_t>(device)]; }
 
@@ -51,11 +63,14 @@ class Topology {
   };
   int add_link(std::string name, double bandwidth);
   int choose_network(int from, int to) const;  // -1: none
+  int network(int from, int to) const;         // as chosen. Throws Error(kCaller)
 
   Cluster cluster_;
   std::vector<Link> links_;
   std::vector<int> nodes_;                // [device]
   std::vector<std::vector<Port>> ports_;  // [network][device]
+  std::vector<int> chosen_;               // [pool of from][pool of to][same node], -1: none
+  std::vector<Nanoseconds> latencies_;    // [network]
   std::vector<Port>
       trunks_;  // [network]: out = towards the later pool, in = towards the earlier one
 };

@@ -1,0 +1,349 @@
+#include "medley/network/estimate.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+using Lengths = std::vector<int64_t>;
+
+size_t at(int64_t index) { return static_cast<size_t>(index); }
+
+// Loads of the links in one round. Forgets them when asked for the round's time.
+class Round {
+ public:
+  explicit Round(const Topology& topology)
+      : topology_(topology), load_(topology.links().size()), latency_(load_.size()) {}
+
+  void add(const Route& route, double bytes) {
+    if (bytes <= 0) return;
+    for (int link : route.span()) add(link, route.latency, bytes);
+  }
+  void add(int link, Nanoseconds latency, double bytes) {
+    if (bytes <= 0) return;
+    if (load_[at(link)] == 0) used_.push_back(link);
+    load_[at(link)] += bytes;
+    latency_[at(link)] = latency;
+  }
+  Nanoseconds finish() {
+    Nanoseconds slowest{0};
+    for (int link : used_) {
+      const double seconds = load_[at(link)] / topology_.links()[at(link)].bandwidth.value;
+      slowest = std::max(slowest, latency_[at(link)] + to_nanoseconds({seconds}));
+      load_[at(link)] = 0;
+    }
+    used_.clear();
+    return slowest;
+  }
+
+ private:
+  const Topology& topology_;
+  std::vector<double> load_;  // bytes
+  std::vector<Nanoseconds> latency_;
+  std::vector<int> used_;
+};
+
+// The devices of a collective by node.
+struct Group {
+  Group(const Collective& collective, const Topology& on)
+      : topology(on), devices(collective.devices), grouping(group_by_node(collective, on)) {
+    members.resize(at(1 + *std::max_element(grouping.node.begin(), grouping.node.end())));
+    for (size_t i = 0; i < devices.size(); ++i) members[at(grouping.node[i])].push_back(i);
+  }
+  int pool(int device) const { return topology.cluster().devices[at(device)].pool; }
+
+  const Topology& topology;
+  const std::vector<int>& devices;
+  Grouping grouping;
+  std::vector<std::vector<size_t>> members;  // [node]
+};
+
+// Each of `devices` passes on, in round r, what its r-th predecessor began with.
+class Ring {
+ public:
+  Ring(const std::vector<int>& devices, const Topology& topology) : topology_(topology) {
+    const size_t n = devices.size();
+    std::vector<std::vector<size_t>> users(topology.links().size());
+    std::vector<Nanoseconds> latency(users.size());
+    for (size_t i = 0; i < n; ++i) {
+      const Route route = topology.route(devices[i], devices[(i + 1) % n]);
+      for (int link : route.span()) {
+        users[at(link)].push_back(i);
+        latency[at(link)] = route.latency;
+      }
+    }
+    for (size_t link = 0; link < users.size(); ++link)
+      if (!users[link].empty()) add(static_cast<int>(link), latency[link], std::move(users[link]));
+    for (Class& each : classes_) {
+      std::sort(each.alone.begin(), each.alone.end());
+      each.alone.erase(std::unique(each.alone.begin(), each.alone.end()), each.alone.end());
+    }
+  }
+
+  Nanoseconds gather(const Lengths& lengths) const {
+    const size_t n = lengths.size();
+    const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
+    if (*least == *most) return (static_cast<int64_t>(n) - 1) * round(lengths, 0);
+    Lengths twice = lengths;
+    twice.insert(twice.end(), lengths.begin(), lengths.end());
+    Nanoseconds total{0};
+    for (size_t r = 0; r + 1 < n; ++r) total += round(twice, n - r);
+    return total;
+  }
+
+ private:
+  // Links of one latency and bandwidth: those that one connection has for itself, and others.
+  struct Class {
+    Nanoseconds latency;
+    double bandwidth;
+    std::vector<size_t> alone;  // connections, by their sender's place in the ring
+    std::vector<std::vector<size_t>> shared;
+  };
+
+  void add(int link, Nanoseconds latency, std::vector<size_t> users) {
+    const double bandwidth = topology_.links()[at(link)].bandwidth.value;
+    auto place = std::find_if(classes_.begin(), classes_.end(), [&](const Class& each) {
+      return each.latency == latency && each.bandwidth == bandwidth;
+    });
+    if (place == classes_.end())
+      place = classes_.insert(classes_.end(), {latency, bandwidth, {}, {}});
+    if (users.size() == 1)
+      place->alone.push_back(users[0]);
+    else
+      place->shared.push_back(std::move(users));
+  }
+
+  // The chunk of connection i is twice[i + shift].
+  Nanoseconds round(const Lengths& twice, size_t shift) const {
+    Nanoseconds slowest{0};
+    for (const Class& each : classes_) {
+      int64_t most = 0;
+      for (size_t i : each.alone) most = std::max(most, twice[i + shift]);
+      for (const auto& users : each.shared) {
+        int64_t sum = 0;
+        for (size_t i : users) sum += twice[i + shift];
+        most = std::max(most, sum);
+      }
+      if (most > 0)
+        slowest = std::max(
+            slowest, each.latency + to_nanoseconds({static_cast<double>(most) / each.bandwidth}));
+    }
+    return slowest;
+  }
+
+  const Topology& topology_;
+  std::vector<Class> classes_;
+};
+
+Nanoseconds ring(const Lengths& lengths, int64_t, const Group& group) {
+  return Ring(group.devices, group.topology).gather(lengths);
+}
+
+Nanoseconds padded_ring(const Lengths& lengths, int64_t granule, const Group& group) {
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  return ring(Lengths(lengths.size(), longest), granule, group);
+}
+
+// Within a node, device by device; between nodes, node by pool of nodes.
+void add_inside(const Group& group, size_t node, const Lengths& lengths, Round& round) {
+  const auto& members = group.members[node];
+  if (members.size() < 2) return;
+  const auto others = static_cast<int64_t>(members.size()) - 1;
+  int64_t sum = 0;
+  for (size_t i : members) sum += lengths[i];
+  for (size_t i : members) {
+    const size_t other = i == members[0] ? members[1] : members[0];
+    const Route out = group.topology.route(group.devices[i], group.devices[other]);
+    round.add(out.span().front(), out.latency, static_cast<double>(lengths[i] * others));
+    const Route in = group.topology.route(group.devices[other], group.devices[i]);
+    round.add(in.span().back(), in.latency, static_cast<double>(sum - lengths[i]));
+  }
+}
+
+Nanoseconds direct(const Lengths& lengths, int64_t, const Group& group) {
+  struct Part {
+    int64_t count = 0, bytes = 0;
+  };
+  const size_t num_pools = group.topology.cluster().pools.size();
+  std::vector<Part> nodes(group.members.size()), pools(num_pools);
+  std::vector<std::vector<int>> of_pool(num_pools);  // the first devices of its nodes
+  Round round(group.topology);
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    for (size_t i : group.members[node]) {
+      ++nodes[node].count;
+      nodes[node].bytes += lengths[i];
+    }
+    const int first = group.devices[group.members[node][0]];
+    Part& pool = pools[at(group.pool(first))];
+    pool.count += nodes[node].count;
+    pool.bytes += nodes[node].bytes;
+    of_pool[at(group.pool(first))].push_back(first);
+    add_inside(group, node, lengths, round);
+  }
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    const int first = group.devices[group.members[node][0]];
+    const auto mine = at(group.pool(first));
+    for (size_t pool = 0; pool < num_pools; ++pool) {
+      const bool same = pool == mine;
+      if (of_pool[pool].size() < (same ? 2u : 1u)) continue;
+      const int other = of_pool[pool][0] == first ? of_pool[pool][1] : of_pool[pool][0];
+      const Route out = group.topology.route(first, other), in = group.topology.route(other, first);
+      const int64_t receivers = pools[pool].count - (same ? nodes[node].count : 0);
+      const int64_t others = pools[pool].bytes - (same ? nodes[node].bytes : 0);
+      round.add(
+          out.span().front(), out.latency, static_cast<double>(nodes[node].bytes * receivers));
+      round.add(in.span().back(), in.latency, static_cast<double>(others * nodes[node].count));
+    }
+  }
+  for (size_t a = 0; a < num_pools; ++a)
+    for (size_t b = 0; b < num_pools; ++b) {
+      if (a == b || of_pool[a].empty() || of_pool[b].empty()) continue;
+      const Route route = group.topology.route(of_pool[a][0], of_pool[b][0]);
+      if (route.num_links == 3)
+        round.add(
+            route.links[1], route.latency, static_cast<double>(pools[a].bytes * pools[b].count));
+    }
+  return round.finish();
+}
+
+Nanoseconds hierarchical(const Lengths& lengths, int64_t, const Group& group) {
+  std::vector<int> first;
+  Lengths of_node;
+  size_t widest = 0;
+  for (const auto& members : group.members) {
+    first.push_back(group.devices[members[0]]);
+    of_node.push_back(0);
+    for (size_t i : members) of_node.back() += lengths[i];
+    widest = std::max(widest, members.size());
+  }
+  Nanoseconds total =
+      first.size() > 1 ? Ring(first, group.topology).gather(of_node) : Nanoseconds{};
+  // What the k-th device of a node of `size` holds after that.
+  std::vector<Lengths> holds(widest + 1);
+  for (const auto& members : group.members) {
+    Lengths& held = holds[members.size()];
+    if (!held.empty()) continue;
+    held.assign(members.size(), 0);
+    for (const auto& from : group.members)
+      for (size_t place = 0; place < from.size(); ++place)
+        held[place % members.size()] += lengths[from[place]];
+  }
+  Round round(group.topology);
+  for (size_t step = 0; step + 1 < widest; ++step) {
+    for (const auto& members : group.members) {
+      const size_t size = members.size();
+      if (step + 1 >= size) continue;
+      for (size_t i = 0; i < size; ++i)
+        round.add(
+            group.topology.route(group.devices[members[i]], group.devices[members[(i + 1) % size]]),
+            static_cast<double>(holds[size][(i + size - step) % size]));
+    }
+    total += round.finish();
+  }
+  return total;
+}
+
+Nanoseconds pairwise_rounds(const Lengths& lengths, const Group& group, bool at_once) {
+  const size_t n = group.devices.size();
+  Round round(group.topology);
+  Nanoseconds total{0};
+  for (size_t step = 1; step < n; ++step) {
+    for (size_t from = 0; from < n; ++from) {
+      const size_t to = (from + step) % n;
+      round.add(group.topology.route(group.devices[from], group.devices[to]),
+                static_cast<double>(lengths[from * n + to]));
+    }
+    if (!at_once) total += round.finish();
+  }
+  return total + round.finish();
+}
+
+Nanoseconds pairwise(const Lengths& lengths, int64_t, const Group& group) {
+  return pairwise_rounds(lengths, group, false);
+}
+Nanoseconds all_at_once(const Lengths& lengths, int64_t, const Group& group) {
+  return pairwise_rounds(lengths, group, true);
+}
+Nanoseconds padded_pairwise(const Lengths& lengths, int64_t, const Group& group) {
+  const size_t n = group.devices.size();
+  int64_t longest = 0;  // a device sends nothing to itself
+  for (size_t i = 0; i < lengths.size(); ++i)
+    if (i / n != i % n) longest = std::max(longest, lengths[i]);
+  return pairwise_rounds(Lengths(lengths.size(), longest), group, false);
+}
+
+// For all-gather and all-to-all.
+struct Equation {
+  std::string_view name;
+  Nanoseconds (*time)(const Lengths& lengths, int64_t granule, const Group& group);
+};
+constexpr Equation kEquations[] = {
+    {"ring", ring},
+    {"padded-ring", padded_ring},
+    {"direct", direct},
+    {"hierarchical", hierarchical},
+    {"pairwise", pairwise},
+    {"padded-pairwise", padded_pairwise},
+    {"all-at-once", all_at_once},
+};
+
+Lengths gathered(const Collective& collective) {
+  return collective.kind == CollectiveKind::kAllReduce
+             ? even_chunks(collective.lengths[0],
+                           static_cast<int>(collective.devices.size()),
+                           collective.granule)
+             : collective.lengths;
+}
+
+Nanoseconds estimate(const Algorithm& algorithm,
+                     const Collective& collective,
+                     const Lengths& lengths,
+                     const Group& group) {
+  const int64_t times = collective.kind == CollectiveKind::kAllReduce ? 2 : 1;
+  for (const Equation& equation : kEquations)
+    if (equation.name == algorithm.name)
+      return times * equation.time(lengths, collective.granule, group);
+  return estimate(messages(algorithm, collective, group.grouping), collective, group.topology);
+}
+
+// Every broadcast in one slice: then it is the ring.
+bool is_ring(const Algorithm& algorithm, const Lengths& lengths, int64_t granule) {
+  if (algorithm.name != "grouped-broadcast") return false;
+  const auto n = static_cast<int64_t>(lengths.size());
+  const int64_t sum = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  return *std::max_element(lengths.begin(), lengths.end()) <= (sum / granule + n - 1) / n * granule;
+}
+
+}  // namespace
+
+Nanoseconds estimate(const Algorithm& algorithm,
+                     const Collective& collective,
+                     const Topology& topology) {
+  if (collective.devices.size() < 2) return {};
+  return estimate(algorithm, collective, gathered(collective), Group(collective, topology));
+}
+
+CheapestEstimate cheapest_estimate(const Collective& collective, const Topology& topology) {
+  CheapestEstimate best;
+  const bool all_to_all = collective.kind == CollectiveKind::kAllToAll;
+  if (collective.devices.size() < 2) {
+    for (const Algorithm& algorithm : algorithms())
+      if (algorithm.for_all_to_all == all_to_all) return {&algorithm, {}};
+  }
+  const Group group(collective, topology);
+  const Lengths lengths = gathered(collective);
+  const bool nested = group.members.size() > 1 && group.members.size() < group.devices.size();
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.for_all_to_all != all_to_all || (algorithm.hierarchical && !nested) ||
+        algorithm.name.starts_with("padded") || is_ring(algorithm, lengths, collective.granule))
+      continue;
+    const Nanoseconds time = estimate(algorithm, collective, lengths, group);
+    if (!best.algorithm || time < best.time) best = {&algorithm, time};
+  }
+  return best;
+}
+
+}  // namespace medley

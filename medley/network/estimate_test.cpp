@@ -1,0 +1,107 @@
+#include "medley/network/estimate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace medley {
+namespace {
+
+constexpr int kRuns = 300;
+
+// Pools of several nodes and devices; with or without a fabric inside nodes; one switch for all or
+// one per pool and a trunk between them.
+Cluster random_cluster(std::mt19937& random) {
+  Cluster cluster;
+  const int pools = 1 + static_cast<int>(random() % 3);
+  std::vector<std::string> names;
+  for (int p = 0; p < pools; ++p) {
+    NodePool pool;
+    pool.name = std::string(1, static_cast<char>('a' + p));
+    pool.count = 1 + static_cast<int>(random() % 3);
+    pool.devices_per_node = 1 + static_cast<int>(random() % 4);
+    for (int node = 0; node < pool.count; ++node)
+      for (int i = 0; i < pool.devices_per_node; ++i) cluster.devices.push_back({"", p, node, i});
+    names.push_back(pool.name);
+    cluster.pools.push_back(pool);
+  }
+  for (Device& device : cluster.devices)
+    device.name = names[static_cast<size_t>(device.pool)] + "/" + std::to_string(device.node) +
+                  "/" + std::to_string(device.index);
+  const std::optional<double> trunk = random() % 2 ? std::optional<double>(3e8) : std::nullopt;
+  cluster.networks.push_back({"lan", false, names, 1e9, 2e-5, trunk});
+  if (random() % 2) cluster.networks.push_back({"fabric", true, {}, 7e9, 3e-6, std::nullopt});
+  if (random() % 2) cluster.networks.push_back({"fast", false, {"a"}, 4e9, 1e-6, std::nullopt});
+  return cluster;
+}
+
+Collective random_collective(std::mt19937& random, const Cluster& cluster) {
+  Collective collective;
+  collective.kind = static_cast<CollectiveKind>(random() % 4);
+  for (int d = 0; d < static_cast<int>(cluster.devices.size()); ++d)
+    if (random() % 5) collective.devices.push_back(d);
+  if (collective.devices.empty()) collective.devices = {0};
+  if (random() % 3 == 0) std::shuffle(collective.devices.begin(), collective.devices.end(), random);
+  collective.granule = 4;
+  const size_t n = collective.devices.size();
+  const size_t count = collective.kind == CollectiveKind::kAllReduce  ? 1
+                       : collective.kind == CollectiveKind::kAllToAll ? n * n
+                                                                      : n;
+  const int64_t longest = 1 << (random() % 20);
+  const bool equal = random() % 3 == 0;
+  for (size_t i = 0; i < count; ++i)
+    collective.lengths.push_back(
+        equal               ? 4 * longest
+        : random() % 4 == 0 ? 0
+                            : 4 * static_cast<int64_t>(random() % static_cast<unsigned>(longest)));
+  return collective;
+}
+
+// The equations against what they are a summary of, message by message.
+TEST(Estimate, IsThatOfTheMessages) {
+  std::mt19937 random(11);
+  for (int run = 0; run < kRuns; ++run) {
+    const Topology topology(random_cluster(random));
+    const Collective collective = random_collective(random, topology.cluster());
+    const Grouping grouping = group_by_node(collective, topology);
+    const bool all_to_all = collective.kind == CollectiveKind::kAllToAll;
+    for (const Algorithm& algorithm : algorithms()) {
+      if (algorithm.for_all_to_all != all_to_all) continue;
+      EXPECT_EQ(estimate(algorithm, collective, topology),
+                estimate(messages(algorithm, collective, grouping), collective, topology))
+          << run << " " << algorithm.name;
+    }
+  }
+}
+
+// What is left out never wins: the cheapest of all by their messages is the one that is named.
+TEST(Estimate, TheCheapestIsThatOfAllMessages) {
+  std::mt19937 random(12);
+  for (int run = 0; run < kRuns; ++run) {
+    const Topology topology(random_cluster(random));
+    const Collective collective = random_collective(random, topology.cluster());
+    const Grouping grouping = group_by_node(collective, topology);
+    const size_t num_nodes =
+        1 + static_cast<size_t>(*std::max_element(grouping.node.begin(), grouping.node.end()));
+    const bool nested = num_nodes > 1 && num_nodes < grouping.node.size();
+    const Algorithm* best = nullptr;
+    Nanoseconds time;
+    for (const Algorithm& algorithm : algorithms()) {
+      if (algorithm.for_all_to_all != (collective.kind == CollectiveKind::kAllToAll) ||
+          (algorithm.hierarchical && !nested))
+        continue;
+      const Nanoseconds each =
+          estimate(messages(algorithm, collective, grouping), collective, topology);
+      if (best && each >= time) continue;
+      best = &algorithm;
+      time = each;
+    }
+    const CheapestEstimate found = cheapest_estimate(collective, topology);
+    EXPECT_EQ(found.algorithm, best) << run << " " << best->name << " " << found.algorithm->name;
+    EXPECT_EQ(found.time, time) << run;
+  }
+}
+
+}  // namespace
+}  // namespace medley
