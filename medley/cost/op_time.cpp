@@ -26,29 +26,6 @@ Nanoseconds op_time(const DeviceKind& kind, WorkClass work_class, const Work& wo
   return to_nanoseconds(Seconds{kind.launch_latency} + std::max(compute, move));
 }
 
-OpWork op_work(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols) {
-  OpWork result;
-  result.work_class = work_class(op.name);
-  if (result.work_class == WorkClass::kView) return result;
-  const auto types = [&](const std::vector<ValueId>& values) {
-    std::vector<TensorType> list;
-    list.reserve(values.size());
-    for (ValueId value : values)
-      list.push_back(value == kNone ? TensorType{}
-                                    : graph.values.at(static_cast<size_t>(value)).type);
-    return list;
-  };
-  const std::vector<TensorType> ins = types(operands(op)), outs = types(op.results);
-  result.work = work(op, ins, outs, symbols);
-  for (const auto* list : {&outs, &ins})
-    for (const TensorType& type : *list)
-      if (is_floating(type.dtype)) {
-        result.dtype = type.dtype;
-        return result;
-      }
-  return result;
-}
-
 Nanoseconds op_time(const DeviceKind& kind,
                     const Graph& graph,
                     const Op& op,

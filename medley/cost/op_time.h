@@ -14,6 +14,7 @@
 #include "medley/cluster/cluster.h"
 #include "medley/graph/graph.h"
 #include "medley/ops/rule.h"
+#include "medley/profile/sized_op.h"
 
 namespace medley {
 
@@ -22,15 +23,6 @@ namespace medley {
 FlopsPerSecond sustained_rate(const DeviceKind& kind, DType dtype);
 
 Nanoseconds op_time(const DeviceKind& kind, WorkClass work_class, const Work& work, DType dtype);
-
-// What an op is to this model. `symbols`: the values of the graph's symbols.
-struct OpWork {
-  WorkClass work_class = WorkClass::kMemory;
-  Work work;
-  DType dtype = DType::kF32;  // of the arithmetic: of the first floating result, else operand
-  bool operator==(const OpWork&) const = default;
-};
-OpWork op_work(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols);
 
 Nanoseconds op_time(const DeviceKind& kind,
                     const Graph& graph,

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "medley/base/error.h"
-#include "medley/plan/json_place.h"
+#include "medley/base/json_place.h"
 #include "medley/plan/plan.h"
 #include "medley/plan/texts.h"
 

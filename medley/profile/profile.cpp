@@ -2,11 +2,50 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <set>
+#include <tuple>
 
 #include "medley/base/error.h"
 
 namespace medley {
+namespace {
+
+auto key(const OpMeasurement& each) { return std::tie(each.kind, each.op.key); }
+auto key(const CollectiveMeasurement& each) {
+  return std::tie(each.collective, each.algorithm, each.devices, each.lengths);
+}
+auto key(const OverlapMeasurement& each) { return std::tie(each.kind); }
+
+// set_union takes what both have from its first range.
+template <typename Measurement>
+std::vector<Measurement> merged(const std::vector<Measurement>& earlier,
+                                const std::vector<Measurement>& later) {
+  std::vector<Measurement> all;
+  std::set_union(later.begin(),
+                 later.end(),
+                 earlier.begin(),
+                 earlier.end(),
+                 std::back_inserter(all),
+                 [](const Measurement& a, const Measurement& b) { return key(a) < key(b); });
+  return all;
+}
+
+}  // namespace
+
+Profile merge(const Profile& earlier, const Profile& later) {
+  if (earlier.executor != later.executor && !earlier.executor.empty() && !later.executor.empty())
+    throw Error(Blame::kCaller,
+                fmt::format("profile: found measurements of executor \"{}\", expected those of "
+                            "\"{}\": times of different executors do not mix",
+                            later.executor,
+                            earlier.executor));
+  return {later.executor.empty() ? earlier.executor : later.executor,
+          merged(earlier.ops, later.ops),
+          merged(earlier.collectives, later.collectives),
+          merged(earlier.overlaps, later.overlaps)};
+}
 
 void verify(const Profile& profile, const Cluster& cluster) {
   std::set<std::string> measured;
@@ -15,7 +54,10 @@ void verify(const Profile& profile, const Cluster& cluster) {
     if (!measured.contains(pool.kind.name))
       throw Error(
           Blame::kCaller,
-          fmt::format("profile: has no op times of: {} (nodes: {})", pool.kind.name, pool.name));
+          fmt::format("profile: found op times of {}, expected those of {} (nodes: {}) too",
+                      measured.empty() ? "no device" : fmt::format("{}", fmt::join(measured, ", ")),
+                      pool.kind.name,
+                      pool.name));
 }
 
 }  // namespace medley

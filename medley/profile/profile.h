@@ -5,43 +5,27 @@
 // (docs/formats/profile.md). Knows nothing of how it was measured, nor of who asks.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "medley/base/units.h"
 #include "medley/cluster/cluster.h"
-#include "medley/graph/graph.h"
-#include "medley/ops/rule.h"
+#include "medley/profile/sized_op.h"
 
 namespace medley {
-
-// One op at concrete sizes: what is measured once, however many layers repeat it.
-struct SizedOp {
-  std::string
-      key;         // "aten.mm.default(f32[96,512], f32[512,64]) -> f32[96,64]", attributes included
-  std::string op;  // "aten.mm.default"
-  WorkClass work_class = WorkClass::kMemory;
-  DType dtype = DType::kF32;  // of the arithmetic
-  Work work;
-  bool operator==(const SizedOp&) const = default;
-};
-// `symbols`: the values of the graph's symbols. Sizes among the attributes of layout ops (shapes,
-// offsets) are left out of the key.
-SizedOp sized_op(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols);
 
 struct OpMeasurement {
   std::string kind;  // of device
   SizedOp op;
   Nanoseconds time;  // median
-  int repetitions = 0;
+  int repetitions = 1;
   bool operator==(const OpMeasurement&) const = default;
 };
 
 struct CollectiveMeasurement {
   std::string collective;            // "all_reduce", "all_gather", "reduce_scatter", "all_to_all"
-  std::string algorithm;             // "ring", ..., or "backend": whatever the transport does
+  std::string algorithm;             // of network/collectives.h, or "backend": whatever it does
   std::vector<std::string> devices;  // of the cluster
   std::vector<int64_t> lengths;      // bytes, as in Collective::lengths
   Nanoseconds time;
@@ -57,19 +41,19 @@ struct OverlapMeasurement {
 
 struct Profile {
   std::string executor;            // and its version: "aten 2.13.0", "emulated seed 7"
-  std::vector<OpMeasurement> ops;  // sorted by kind, key
-  std::vector<CollectiveMeasurement> collectives;  // sorted
-  std::vector<OverlapMeasurement> overlaps;        // sorted by kind
+  std::vector<OpMeasurement> ops;  // sorted by kind, key; each pair once
+  std::vector<CollectiveMeasurement> collectives;  // sorted by all but the time; each once
+  std::vector<OverlapMeasurement> overlaps;        // sorted by kind; each once
   bool operator==(const Profile&) const = default;
 };
 
-// What is printed parses back equal.
+// What is printed parses back equal. Requires: what parse_profile() demands.
 std::string print(const Profile& profile);
-// Strict. Throws Error(kCaller) "<file>: <place>: found ..., expected ...": another version, times
-// that are not positive, keys twice.
+// Strict, but in any order. Throws Error(kCaller) "<file>: <place>: found ..., expected ...":
+// another version, times that are not positive, unknown keys, a measurement twice.
 Profile parse_profile(std::string_view json, std::string_view file);
 // Later measurements replace earlier ones of the same key. Throws Error(kCaller) if the executors
-// differ.
+// differ; one without a name (of a fresh Profile) fits any.
 Profile merge(const Profile& earlier, const Profile& later);
 // Throws Error(kCaller) if the profile has no op time for a kind of device of the cluster (a
 // profile of other devices).

@@ -1,4 +1,4 @@
-#include "medley/plan/json_place.h"
+#include "medley/base/json_place.h"
 
 #include <fmt/format.h>
 
@@ -48,7 +48,7 @@ class KeyWatch {
           throw Error(
               Blame::kCaller,
               fmt::format(
-                  "{}: found values nested deeper than {}, expected a plan", file_, kMaxDepth));
+                  "{}: found values nested deeper than {}, expected fewer levels", file_, kMaxDepth));
         keys_.emplace_back();
         break;
       case Json::parse_event_t::object_end:

@@ -1,7 +1,7 @@
 #pragma once
 
 // A value of a JSON file that knows where it stands, for readers that accept exactly what they
-// expect. Knows nothing of plans.
+// expect. Knows nothing of what is read.
 
 #include <cstdint>
 #include <functional>

@@ -1,0 +1,209 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "medley/base/error.h"
+#include "medley/base/json_place.h"
+#include "medley/profile/profile.h"
+
+namespace medley {
+namespace {
+
+constexpr int64_t kMostTime = int64_t{1} << 60;  // ns: 36 years
+constexpr int64_t kMostBytes = int64_t{1} << 60;
+constexpr int64_t kMostRepetitions = 1'000'000'000;
+constexpr double kMostWork = 1e30;
+constexpr double kMostSlowdown = 1000;
+constexpr WorkClass kClasses[] = {
+    WorkClass::kMatmul, WorkClass::kAttention, WorkClass::kConvolution, WorkClass::kMemory};
+constexpr std::string_view kCollectives[] = {
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all"};
+
+std::string read_filled(const JsonPlace& at, std::string_view expected) {
+  if (!at.json->is_string() || at.json->get_ref<const std::string&>().empty()) at.refuse(expected);
+  return at.json->get<std::string>();
+}
+
+double read_number(const JsonPlace& at, double least, double most, std::string_view expected) {
+  if (!at.json->is_number()) at.refuse(expected);
+  const auto value = at.json->get<double>();
+  if (!(value >= least && value <= most)) at.refuse(expected);
+  return value;
+}
+
+double read_work(const JsonPlace& at) {
+  return read_number(at, 0, kMostWork, "a number of operations or bytes, not negative");
+}
+
+Nanoseconds read_time(const JsonPlace& at) {
+  if (!at.json->is_number_integer()) at.refuse("whole nanoseconds, at least 1");
+  if (at.json->is_number_unsigned() ? at.json->get<uint64_t>() > static_cast<uint64_t>(kMostTime)
+                                    : at.json->get<int64_t>() < 1)
+    at.refuse("whole nanoseconds, at least 1");
+  const auto value = at.json->get<int64_t>();
+  if (value < 1) at.refuse("whole nanoseconds, at least 1");
+  return {value};
+}
+
+WorkClass read_class(const JsonPlace& at) {
+  const std::string text = read_text(at);
+  for (WorkClass each : kClasses)
+    if (class_name(each) == text) return each;
+  at.refuse("\"matmul\", \"attention\", \"convolution\" or \"memory\"");
+}
+
+DType read_dtype(const JsonPlace& at) {
+  const auto dtype = parse_dtype(read_text(at));
+  if (!dtype) at.refuse("a dtype, such as \"f32\"");
+  return *dtype;
+}
+
+// The op's name is what stands before the operands.
+void read_key(const JsonPlace& at, SizedOp& op) {
+  op.key = read_text(at);
+  const size_t end = op.key.find('(');
+  if (end == std::string::npos || end == 0)
+    at.refuse("an op with its operands: \"aten.mm.default(f32[2,3], f32[3,4]) -> f32[2,4]\"");
+  op.op = op.key.substr(0, end);
+}
+
+OpMeasurement read_op(const JsonPlace& at, const std::string& kind) {
+  OpMeasurement each;
+  each.kind = kind;
+  read_object(at,
+              {{"op", true, [&](const JsonPlace& p) { read_key(p, each.op); }},
+               {"class", true, [&](const JsonPlace& p) { each.op.work_class = read_class(p); }},
+               {"dtype", true, [&](const JsonPlace& p) { each.op.dtype = read_dtype(p); }},
+               {"flops", false, [&](const JsonPlace& p) { each.op.work.flops = read_work(p); }},
+               {"bytes", true, [&](const JsonPlace& p) { each.op.work.bytes = read_work(p); }},
+               {"time_ns", true, [&](const JsonPlace& p) { each.time = read_time(p); }},
+               {"repetitions", true, [&](const JsonPlace& p) {
+                  each.repetitions = static_cast<int>(read_integer(p, 1, kMostRepetitions));
+                }}});
+  return each;
+}
+
+// How many lengths a collective has among so many devices.
+size_t num_lengths(const std::string& collective, size_t devices) {
+  if (collective == "all_reduce") return 1;
+  return collective == "all_to_all" ? devices * devices : devices;
+}
+
+CollectiveMeasurement read_collective(const JsonPlace& at) {
+  CollectiveMeasurement each;
+  read_object(
+      at,
+      {{"collective",
+        true,
+        [&](const JsonPlace& p) {
+          each.collective = read_text(p);
+          if (std::ranges::find(kCollectives, each.collective) == std::end(kCollectives))
+            p.refuse("\"all_reduce\", \"all_gather\", \"reduce_scatter\" or \"all_to_all\"");
+        }},
+       {"algorithm",
+        true,
+        [&](const JsonPlace& p) {
+          each.algorithm = read_filled(p, "the name of an algorithm, or \"backend\"");
+        }},
+       {"devices",
+        true,
+        [&](const JsonPlace& p) {
+          each.devices = read_texts(p);
+          if (each.devices.size() < 2) p.refuse("at least two devices");
+        }},
+       {"lengths",
+        true,
+        [&](const JsonPlace& p) {
+          each.lengths = read_integers(p, 0, kMostBytes);
+          const size_t expected = num_lengths(each.collective, each.devices.size());
+          if (each.lengths.size() != expected)
+            p.refuse(fmt::format("{} lengths of {} among {} devices",
+                                 expected,
+                                 each.collective,
+                                 each.devices.size()));
+        }},
+       {"time_ns", true, [&](const JsonPlace& p) { each.time = read_time(p); }}});
+  return each;
+}
+
+auto key(const OpMeasurement& each) { return std::tie(each.kind, each.op.key); }
+auto key(const CollectiveMeasurement& each) {
+  return std::tie(each.collective, each.algorithm, each.devices, each.lengths);
+}
+
+// Sorts; `place` is where the measurements stand, in words.
+template <typename Measurement, typename Place>
+void sort_unique(std::vector<Measurement>& all, std::string_view file, const Place& place) {
+  const auto before = [](const Measurement& a, const Measurement& b) { return key(a) < key(b); };
+  std::stable_sort(all.begin(), all.end(), before);
+  const auto twice =
+      std::adjacent_find(all.begin(), all.end(), [](const Measurement& a, const Measurement& b) {
+        return key(a) == key(b);
+      });
+  if (twice != all.end())
+    throw Error(Blame::kCaller,
+                fmt::format("{}: {} twice, expected each measurement once", file, place(*twice)));
+}
+
+void read_ops(const JsonPlace& at, Profile& profile) {
+  if (!at.json->is_object()) at.refuse("an object of lists by kind of device");
+  for (const auto& [kind, list] : at.json->items()) {
+    if (kind.empty()) at.refuse("names of kinds of device");
+    for (const JsonPlace& each : read_list(at.member(kind)))
+      profile.ops.push_back(read_op(each, kind));
+  }
+  sort_unique(profile.ops, at.file, [](const OpMeasurement& each) {
+    return fmt::format("ops: found {} of {}", each.op.key, each.kind);
+  });
+}
+
+void read_collectives(const JsonPlace& at, Profile& profile) {
+  for (const JsonPlace& each : read_list(at)) profile.collectives.push_back(read_collective(each));
+  sort_unique(profile.collectives, at.file, [](const CollectiveMeasurement& each) {
+    return fmt::format("collectives: found {} by {} among {} of {} bytes",
+                       each.collective,
+                       each.algorithm,
+                       fmt::join(each.devices, ", "),
+                       fmt::join(each.lengths, ", "));
+  });
+}
+
+void read_overlaps(const JsonPlace& at, Profile& profile) {
+  if (!at.json->is_object()) at.refuse("an object of slowdowns by kind of device");
+  for (const auto& [kind, value] : at.json->items())  // sorted
+    profile.overlaps.push_back(
+        {kind, read_number(at.member(kind), 1, kMostSlowdown, "a slowdown from 1 to 1000")});
+}
+
+}  // namespace
+
+Profile parse_profile(std::string_view text, std::string_view file) {
+  const nlohmann::json json = parse_json(text, file);
+  Profile profile;
+  read_object({&json, std::string(file), ""},
+              {{"format",
+                true,
+                [](const JsonPlace& p) {
+                  if (*p.json != "medley-profile") p.refuse("\"medley-profile\"");
+                }},
+               {"version",
+                true,
+                [](const JsonPlace& p) {
+                  if (!p.json->is_number_integer() || *p.json != 1)
+                    p.refuse("1, the only version that this Medley reads");
+                }},
+               {"executor",
+                true,
+                [&](const JsonPlace& p) {
+                  profile.executor = read_filled(p, "the executor and its version");
+                }},
+               {"ops", true, [&](const JsonPlace& p) { read_ops(p, profile); }},
+               {"collectives", false, [&](const JsonPlace& p) { read_collectives(p, profile); }},
+               {"overlaps", false, [&](const JsonPlace& p) { read_overlaps(p, profile); }}});
+  return profile;
+}
+
+}  // namespace medley
