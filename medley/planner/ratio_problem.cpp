@@ -297,11 +297,16 @@ class Extraction {
     }
   }
 
+  // Lengths are integers: room for one unit more of every part is kept free.
   void add_memory(RatioProblem& problem) const {
     problem.bytes_per_share.resize(shares_.size());
     for (size_t d = 0; d < num_devices(); ++d) {
       const Line& line = fit_of(d).bytes;
       problem.bytes.push_back(line.constant);
+      for (size_t k = 0; k < shares_.size(); ++k)
+        if (const auto cut = lengths_of(k, d); !cut.empty())
+          problem.bytes[d] += line.slope[k] / static_cast<double>(std::max<int64_t>(
+                                                  1, evaluate(cut[0].second, present_[0][d])));
       problem.capacity.push_back(costs_.cluster().kind(stage_.devices[d]).memory_bytes);
       for (size_t k = 0; k < shares_.size(); ++k)
         problem.bytes_per_share[k].push_back(line.slope[k]);
