@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "medley/base/error.h"
+#include "medley/program/frame_schedule.h"
 
 namespace medley {
 namespace {
@@ -23,6 +24,10 @@ const Input* find_input(const LoweredStage& stage, ValueId value) {
   return nullptr;
 }
 
+std::string what_of(const Input& input) {
+  return fmt::format("{} {}", to_string(input.kind), input.name);
+}
+
 }  // namespace
 
 class EmulatedExecutor::EmulatedFrame final : public Frame {
@@ -32,8 +37,6 @@ class EmulatedExecutor::EmulatedFrame final : public Frame {
   std::unique_ptr<Frame> inner;
   std::shared_ptr<MemoryMeter> memory;  // outlives the storage
   MemoryMeter::Slots slots;
-  const std::vector<int64_t>* symbols =
-      nullptr;  // of the micro-batch that is in it, once a segment has run
 };
 
 class EmulatedExecutor::EmulatedSegment final : public PreparedSegment {
@@ -50,10 +53,8 @@ class EmulatedExecutor::EmulatedSegment final : public PreparedSegment {
     const std::vector<ValueId>* dies;
   };
 
-  EmulatedSegment(const LoweredStage& of, const std::vector<int64_t>& table)
-      : stage(of), symbols(table) {}
+  explicit EmulatedSegment(const LoweredStage& of) : stage(of) {}
   const LoweredStage& stage;
-  const std::vector<int64_t>& symbols;
   std::unique_ptr<PreparedSegment> inner;
   std::vector<Step> steps;
   Nanoseconds time;
@@ -85,31 +86,34 @@ MemoryMeter::Held& EmulatedExecutor::slot(const LoweredStage& stage,
 }
 
 std::unique_ptr<Frame> EmulatedExecutor::make_frame(const LoweredStage& stage) {
-  index_communications(stage);
+  index(stage);
   return std::make_unique<EmulatedFrame>(
       inner_.make_frame(stage), memory_, stage.graph.values.size());
 }
 
-void EmulatedExecutor::index_communications(const LoweredStage& stage) {
-  auto [place, is_new] = communications_.try_emplace(&stage);
+void EmulatedExecutor::index(const LoweredStage& stage) {
+  auto [place, is_new] = progress_.try_emplace(&stage);
   if (!is_new) return;
-  Communications& index = place->second;
-  index.in_flight.resize(stage.communications.size());
-  for (size_t c = 0; c < stage.communications.size(); ++c) {
-    const Communication& communication = stage.communications[c];
-    for (size_t i = 0; i < communication.inputs.size(); ++i)
-      index.inputs.emplace(communication.inputs[i], std::pair(c, i));
-    for (size_t i = 0; i < communication.outputs.size(); ++i)
-      index.outputs[communication.outputs[i]] = {c, i};
-    index.in_flight[c].inputs.resize(communication.inputs.size());
-    index.in_flight[c].outputs.resize(communication.outputs.size());
+  Progress& progress = place->second;
+  progress.in_flight.resize(stage.communications.size());
+  for (size_t c = 0; c < stage.communications.size(); ++c)
+    for (size_t i = 0; i < stage.communications[c].outputs.size(); ++i)
+      progress.outputs[stage.communications[c].outputs[i]] = {c, i};
+  const FrameSchedule schedule = schedule_frames(stage);
+  for (size_t i = 0; i < stage.calls.size(); ++i) {
+    const Call& call = stage.calls[i];
+    if (schedule.uses[i].begins && call.function != FunctionKind::kUpdate)
+      progress.order.push_back(call.microbatch);
+    for (const medley::Step& step : find_function(stage, call.function).steps)
+      if (const auto* post = std::get_if<Post>(&step))
+        progress.posts.push_back({static_cast<size_t>(post->communication), call.microbatch});
   }
 }
 
 std::unique_ptr<PreparedSegment> EmulatedExecutor::prepare(const LoweredStage& stage,
                                                            const Segment& segment,
                                                            const std::vector<int64_t>& symbols) {
-  auto prepared = std::make_unique<EmulatedSegment>(stage, symbols);
+  auto prepared = std::make_unique<EmulatedSegment>(stage);
   const DeviceKind& kind = ledger_.topology().cluster().kind(device_);
   for (size_t i = 0; i < segment.ops.size(); ++i) {
     const Op& op = stage.graph.ops[static_cast<size_t>(segment.ops[i])];
@@ -134,7 +138,7 @@ void EmulatedExecutor::run(PreparedSegment& prepared, Frames frames) {
   const LoweredStage& stage = segment.stage;
   if (options_.delay) options_.delay();
   if (segment.time > Nanoseconds{}) ledger_.compute(device_, segment.time);
-  if (frames.microbatch) static_cast<EmulatedFrame*>(frames.microbatch)->symbols = &segment.symbols;
+  decide(stage);
   for (const EmulatedSegment::Step& step : segment.steps) {
     for (const EmulatedSegment::Result& result : step.results) {
       MemoryMeter::Held& held = slot(stage, frames, result.value);
@@ -150,76 +154,107 @@ void EmulatedExecutor::run(PreparedSegment& prepared, Frames frames) {
   ledger_.keep_pace(device_);
 }
 
-// Values that outlive micro-batches are equally long in all tables. Batch tensors come before
-// anything says which micro-batch it is, so they count as in the longest.
-int64_t EmulatedExecutor::bytes_of(const LoweredStage& stage, Frames frames, ValueId value) const {
-  const TensorType& type = type_of(stage, value);
-  const auto* frame = static_cast<const EmulatedFrame*>(frames.microbatch);
-  if (!in_run_frame(stage, value) && frame && frame->symbols)
-    return num_bytes(type, *frame->symbols);
+int64_t EmulatedExecutor::bytes_of(const LoweredStage& stage, ValueId value, int microbatch) const {
   const auto place = std::find(stage.devices.begin(), stage.devices.end(), device_);
   MEDLEY_CHECK(place != stage.devices.end());
-  int64_t bytes = 0;
-  for (const auto& table : stage.tables)
-    bytes = std::max(bytes,
-                     num_bytes(type, table.at(static_cast<size_t>(place - stage.devices.begin()))));
-  return bytes;
+  return num_bytes(type_of(stage, value),
+                   stage.tables.at(static_cast<size_t>(microbatch))
+                       .at(static_cast<size_t>(place - stage.devices.begin())));
 }
 
+// What a communication sends is read, input by input, just before its post; nothing else that is
+// read is its first input then.
 Buffer EmulatedExecutor::read(const LoweredStage& stage, Frames frames, ValueId value) {
+  decide(stage);
   if (frames.microbatch) note_posted(stage, frames, value);
   return inner_.read(stage, inner_frames(frames), value);
 }
 
 // What is sent lives until the communication has been awaited, and what it will bring has its place
-// from now on; an all-reduce may find that nobody else needs its input and bring its sum in the
-// same place.
+// from now on. An all-reduce of several tensors travels as a copy; one of a single tensor may find,
+// once its input has had its chance to die, that nobody else needs it and bring the sum in the same
+// place.
 void EmulatedExecutor::note_posted(const LoweredStage& stage, Frames frames, ValueId value) {
-  Communications& index = communications_.at(&stage);
-  const auto [first, last] = index.inputs.equal_range(value);
-  for (auto each = first; each != last; ++each) {
-    const auto [c, i] = each->second;
-    const Communication& communication = stage.communications[c];
-    InFlight& in_flight = index.in_flight[c];
-    in_flight.inputs[i] = slot(stage, frames, value);
-    if (communication.kind == CommunicationKind::kAllReduce || in_flight.outputs[i]) continue;
-    in_flight.outputs[i] =
-        memory_->take(bytes_of(stage, frames, communication.outputs[i]), communication.name);
+  Progress& progress = progress_.at(&stage);
+  if (progress.posts.empty()) return;
+  const Progress::Posted& posted = progress.posts[progress.next_post];
+  const Communication& communication = stage.communications[posted.communication];
+  if (communication.inputs[progress.next_input] != value) return;
+  InFlight& in_flight = progress.in_flight[posted.communication];
+  in_flight.inputs.push_back(slot(stage, frames, value));
+  if (++progress.next_input < communication.inputs.size()) return;
+  progress.next_input = 0;
+  progress.next_post = (progress.next_post + 1) % progress.posts.size();
+  const bool reduces = communication.kind == CommunicationKind::kAllReduce;
+  if (reduces && communication.inputs.size() == 1) {
+    progress.undecided.push_back(posted.communication);
+    return;
   }
+  take_outputs(stage, posted);
+  if (reduces) in_flight.inputs.clear();
+}
+
+void EmulatedExecutor::take_outputs(const LoweredStage& stage, const Progress::Posted& posted) {
+  const Communication& communication = stage.communications[posted.communication];
+  InFlight& in_flight = progress_.at(&stage).in_flight[posted.communication];
+  for (ValueId output : communication.outputs)
+    in_flight.outputs.push_back(
+        memory_->take(bytes_of(stage, output, posted.microbatch), communication.name));
+}
+
+// A single tensor is as long after an all-reduce as before.
+void EmulatedExecutor::decide(const LoweredStage& stage) {
+  Progress& progress = progress_.at(&stage);
+  for (size_t c : progress.undecided) {
+    InFlight& in_flight = progress.in_flight[c];
+    MemoryMeter::Held input = std::move(in_flight.inputs.at(0));
+    in_flight.inputs.clear();
+    const bool in_place = input.use_count() == 1;
+    in_flight.outputs.push_back(
+        in_place ? std::move(input) : memory_->take(input->bytes, stage.communications[c].name));
+  }
+  progress.undecided.clear();
+}
+
+// The tensors of all micro-batches are on the device from the beginning of the step.
+MemoryMeter::Held EmulatedExecutor::move_in(const LoweredStage& stage, const Input& input) {
+  const Progress& progress = progress_.at(&stage);
+  MemoryMeter::Slots& waiting = progress_.at(&stage).batch[input.value];
+  if (waiting.empty()) {
+    for (auto each = progress.order.rbegin(); each != progress.order.rend(); ++each)
+      waiting.push_back(memory_->take(bytes_of(stage, input.value, *each), what_of(input)));
+  }
+  MemoryMeter::Held held = std::move(waiting.back());
+  waiting.pop_back();
+  return held;
 }
 
 MemoryMeter::Held EmulatedExecutor::storage_for(const LoweredStage& stage,
                                                 Frames frames,
                                                 ValueId value) {
-  Communications& index = communications_.at(&stage);
-  std::string what;
-  if (const auto output = index.outputs.find(value); output != index.outputs.end()) {
+  Progress& progress = progress_.at(&stage);
+  if (const auto output = progress.outputs.find(value); output != progress.outputs.end()) {
     const auto [c, i] = output->second;
-    MemoryMeter::Held place = std::move(index.in_flight[c].outputs[i]);
-    MemoryMeter::Held input =
-        i < index.in_flight[c].inputs.size() ? std::move(index.in_flight[c].inputs[i]) : nullptr;
-    if (place) return place;
-    if (input && input.use_count() == 1) return input;
-    what = stage.communications[c].name;
-  } else if (const Input* input = find_input(stage, value)) {
-    what = fmt::format("{} {}", to_string(input->kind), input->name);
-  } else {
-    what = fmt::format("value %{}", value);
+    InFlight& in_flight = progress.in_flight[c];
+    MemoryMeter::Held place = std::move(in_flight.outputs.at(i));
+    if (i + 1 == in_flight.outputs.size()) in_flight = {};
+    return place;
   }
-  const int64_t bytes = bytes_of(stage, frames, value);
-  // A new value of a parameter takes the place of the old one.
+  const Input* input = find_input(stage, value);
+  if (input && !in_run_frame(stage, value)) return move_in(stage, *input);
+  // Values that outlive micro-batches are equally long in all tables. A new value of a parameter
+  // takes the place of the old one.
+  const int64_t bytes = bytes_of(stage, value, 0);
   if (const MemoryMeter::Held& old = slot(stage, frames, value); old && old->bytes == bytes)
     return old;
-  return memory_->take(bytes, what);
+  return memory_->take(bytes, input ? what_of(*input) : fmt::format("value %{}", value));
 }
 
 void EmulatedExecutor::write(const LoweredStage& stage,
                              Frames frames,
                              ValueId value,
                              Buffer buffer) {
-  if (buffer && frames.microbatch && find_input(stage, value) && !in_run_frame(stage, value))
-    static_cast<EmulatedFrame*>(frames.microbatch)->symbols =
-        nullptr;  // another micro-batch moves in
+  if (buffer) decide(stage);
   MemoryMeter::Held storage = buffer ? storage_for(stage, frames, value) : nullptr;
   slot(stage, frames, value) = std::move(storage);
   inner_.write(stage, inner_frames(frames), value, std::move(buffer));

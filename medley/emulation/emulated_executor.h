@@ -48,11 +48,29 @@ class EmulatedExecutor final : public Executor {
   struct InFlight {
     MemoryMeter::Slots inputs, outputs;
   };
+  // Where this device is in the calls of a stage: which communication the next read is for, and
+  // which micro-batch moves in next.
+  struct Progress {
+    struct Posted {
+      size_t communication;
+      int microbatch;
+    };
+    std::vector<Posted> posts;  // of one step
+    size_t next_post = 0, next_input = 0;
+    std::map<ValueId, std::pair<size_t, size_t>> outputs;  // -> communication, place in its outputs
+    std::vector<InFlight> in_flight;                       // [communication]
+    std::vector<size_t> undecided;  // posted all-reduces that may turn out to happen in place
+    std::vector<int> order;         // in which micro-batches begin
+    std::map<ValueId, MemoryMeter::Slots> batch;  // what has not moved in yet, the next one last
+  };
 
   Frames inner_frames(Frames frames) const;
   MemoryMeter::Held& slot(const LoweredStage& stage, Frames frames, ValueId value) const;
-  int64_t bytes_of(const LoweredStage& stage, Frames frames, ValueId value) const;
-  void index_communications(const LoweredStage& stage);
+  int64_t bytes_of(const LoweredStage& stage, ValueId value, int microbatch) const;
+  void index(const LoweredStage& stage);
+  MemoryMeter::Held move_in(const LoweredStage& stage, const Input& input);
+  void take_outputs(const LoweredStage& stage, const Progress::Posted& posted);
+  void decide(const LoweredStage& stage);
   void note_posted(const LoweredStage& stage, Frames frames, ValueId value);
   MemoryMeter::Held storage_for(const LoweredStage& stage, Frames frames, ValueId value);
 
@@ -61,13 +79,7 @@ class EmulatedExecutor final : public Executor {
   int device_;
   EmulatedExecutorOptions options_;
   std::shared_ptr<MemoryMeter> memory_;  // frames may outlive this
-  struct Communications {
-    std::multimap<ValueId, std::pair<size_t, size_t>>
-        inputs;  // value -> communication, place in its inputs
-    std::map<ValueId, std::pair<size_t, size_t>> outputs;
-    std::vector<InFlight> in_flight;  // [communication]
-  };
-  std::map<const LoweredStage*, Communications> communications_;
+  std::map<const LoweredStage*, Progress> progress_;
 };
 
 }  // namespace medley

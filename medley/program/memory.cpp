@@ -2,141 +2,314 @@
 
 #include <fmt/format.h>
 
-#include <map>
-#include <memory>
+#include <algorithm>
+#include <set>
 
 #include "medley/base/error.h"
 #include "medley/ops/rule.h"
+#include "medley/program/calls.h"
+#include "medley/program/frame_schedule.h"
 
 namespace medley {
 namespace {
 
-const char* name(FunctionKind kind) {
-  switch (kind) {
-    case FunctionKind::kPrologue:
-    case FunctionKind::kPrologueLast:
-      return "prologue";
-    case FunctionKind::kForward:
-      return "forward";
-    case FunctionKind::kBackward:
-    case FunctionKind::kBackwardLast:
-      return "backward";
-    case FunctionKind::kUpdate:
-      return "update";
+size_t at(int64_t index) { return static_cast<size_t>(index); }
+
+// Storage that several values may share; counted as alive while anybody holds it.
+class Storages {
+ public:
+  int add(int64_t bytes, MemoryPart part) {
+    items_.push_back({bytes, 1, part});
+    count(items_.back(), 1);
+    return static_cast<int>(items_.size()) - 1;
   }
-  return "";
+  int hold(int storage) {
+    ++items_[at(storage)].holders;
+    return storage;
+  }
+  void drop(int& storage) {
+    if (storage == kNone) return;
+    Item& item = items_[at(storage)];
+    if (--item.holders == 0) count(item, -1);
+    storage = kNone;
+  }
+  void move_to(int storage, MemoryPart part) {
+    Item& item = items_[at(storage)];
+    count(item, -1);
+    item.part = part;
+    count(item, 1);
+  }
+  int64_t bytes(int storage) const { return items_[at(storage)].bytes; }
+  bool shared(int storage) const { return items_[at(storage)].holders > 1; }
+  MemoryPart part(int storage) const { return items_[at(storage)].part; }
+  int64_t live() const { return live_; }
+  const MemoryParts& parts() const { return parts_; }
+
+ private:
+  struct Item {
+    int64_t bytes;
+    int holders;
+    MemoryPart part;
+  };
+  void count(const Item& item, int64_t sign) {
+    live_ += sign * item.bytes;
+    parts_[static_cast<size_t>(item.part)] += sign * item.bytes;
+  }
+  std::vector<Item> items_;
+  int64_t live_ = 0;
+  MemoryParts parts_{};
+};
+
+MemoryPart part_of(const Input& input) {
+  switch (input.kind) {
+    case InputKind::kParameter:
+      return MemoryPart::kParameters;
+    case InputKind::kState:
+      return input.name.starts_with("master:") ? MemoryPart::kMasters : MemoryPart::kOptimizer;
+    case InputKind::kBatch:
+      return MemoryPart::kBatch;
+    case InputKind::kBuffer:
+    case InputKind::kScalar:
+      break;
+  }
+  return MemoryPart::kBuffers;
+}
+
+bool is_backward(FunctionKind kind) {
+  return kind == FunctionKind::kBackward || kind == FunctionKind::kBackwardLast;
+}
+
+// kMicrobatch values that die in the backward function, but come from before it.
+std::vector<bool> saved_values(const LoweredStage& stage) {
+  std::vector<bool> saved(stage.graph.values.size(), false);
+  for (const Function& function : stage.functions) {
+    if (!is_backward(function.kind)) continue;
+    std::set<ValueId> made;
+    const auto look = [&](const std::vector<ValueId>& dies) {
+      for (ValueId value : dies)
+        if (!made.contains(value)) saved[at(value)] = true;
+    };
+    for (const Step& step : function.steps) {
+      if (const auto* segment = std::get_if<Segment>(&step))
+        for (size_t i = 0; i < segment->ops.size(); ++i) {
+          const auto& results = stage.graph.ops[at(segment->ops[i])].results;
+          made.insert(results.begin(), results.end());
+          look(segment->dies[i]);
+        }
+      if (const auto* post = std::get_if<Post>(&step)) look(post->dies);
+      if (const auto* wait = std::get_if<Wait>(&step)) {
+        const auto& outputs = stage.communications[at(wait->communication)].outputs;
+        made.insert(outputs.begin(), outputs.end());
+      }
+    }
+  }
+  return saved;
 }
 
 class MemoryFollower {
  public:
-  MemoryFollower(const LoweredStage& stage, int device) : stage_(stage), device_(device) {}
+  MemoryFollower(const LoweredStage& stage, int device, std::vector<MemoryPoint>* points)
+      : stage_(stage),
+        device_(device),
+        points_(points),
+        saved_(saved_values(stage)),
+        schedule_(schedule_frames(stage)),
+        run_(stage.graph.values.size(), kNone),
+        in_flight_(stage.communications.size()),
+        batch_(stage.tables.size()) {
+    frames_.assign(at(schedule_.num_frames), std::vector<int>(run_.size(), kNone));
+    use_.saved.resize(stage.tables.size());
+  }
 
   MemoryUse run() {
     for (const Input& input : stage_.graph.inputs)
-      if (lifetime(input.value) == Lifetime::kRun) hold(input.value, 0, fresh(input.value, 0));
-    use_.persistent = live_;
-    use_.peak = live_;
-    for (int m = 0; m < static_cast<int>(stage_.tables.size()); ++m)
+      if (lifetime(input.value) == Lifetime::kRun)
+        run_[at(input.value)] = storages_.add(bytes(input.value, 0), part_of(input));
+    use_.persistent = storages_.live();
+    for (size_t m = 0; m < batch_.size(); ++m)
       for (const Input& input : stage_.graph.inputs)
-        if (input.kind == InputKind::kBatch) hold(input.value, m, fresh(input.value, m));
-    for (const Call& call : stage_.calls)
-      for (const Function& function : stage_.functions)
-        if (function.kind == call.function) follow(function, call);
-    return use_;
+        if (lifetime(input.value) == Lifetime::kMicrobatch)
+          batch_[m].emplace_back(
+              input.value,
+              storages_.add(bytes(input.value, static_cast<int>(m)), MemoryPart::kBatch));
+    note("the batch");
+    for (point_.call = 0; point_.call < stage_.calls.size(); ++point_.call) follow_call();
+    return std::move(use_);
   }
 
  private:
-  // Storage that several values may share; counts itself as alive.
-  struct Storage {
-    Storage(int64_t& total, int64_t size) : live(total), bytes(size) { live += bytes; }
-    Storage(const Storage&) = delete;
-    Storage& operator=(const Storage&) = delete;
-    ~Storage() { live -= bytes; }
-    int64_t& live;
-    int64_t bytes;
+  struct InFlight {
+    std::vector<int> inputs, outputs;
   };
-  using Held = std::shared_ptr<Storage>;
 
-  Lifetime lifetime(ValueId value) const { return stage_.lifetimes[static_cast<size_t>(value)]; }
-  std::pair<int, ValueId> key(ValueId value, int microbatch) const {
-    return {lifetime(value) == Lifetime::kMicrobatch ? microbatch : -1, value};
+  const Call& call() const { return stage_.calls[point_.call]; }
+  Lifetime lifetime(ValueId value) const { return stage_.lifetimes[at(value)]; }
+  int64_t bytes(ValueId value, int microbatch) const {
+    return num_bytes(stage_.graph.values[at(value)].type,
+                     stage_.tables[at(microbatch)][at(device_)]);
   }
-  void hold(ValueId value, int microbatch, Held storage) {
-    held_[key(value, microbatch)] = std::move(storage);
+  int64_t bytes(ValueId value) const { return bytes(value, call().microbatch); }
+  int& slot(ValueId value) {
+    if (lifetime(value) != Lifetime::kMicrobatch) return run_[at(value)];
+    return frames_[at(schedule_.uses[point_.call].frame)][at(value)];
+  }
+  // Takes over one hold.
+  void put(ValueId value, int storage) {
+    int& place = slot(value);
+    storages_.drop(place);
+    place = storage;
+    if (lifetime(value) == Lifetime::kStep) storages_.move_to(storage, MemoryPart::kGradients);
+    const MemoryPart part = storages_.part(storage);
+    if (part == MemoryPart::kTransient || part == MemoryPart::kCommunication)
+      storages_.move_to(storage, saved_[at(value)] ? MemoryPart::kSaved : MemoryPart::kTransient);
   }
 
-  Held fresh(ValueId value, int microbatch) {
-    const auto& table =
-        stage_.tables[static_cast<size_t>(microbatch)][static_cast<size_t>(device_)];
-    return std::make_shared<Storage>(
-        live_, num_bytes(stage_.graph.values[static_cast<size_t>(value)].type, table));
+  void note(const std::string& what) {
+    if (storages_.live() <= use_.peak) return;
+    use_.peak = storages_.live();
+    use_.at_peak = storages_.parts();
+    use_.peak_at = what;
+  }
+  template <typename What>
+  void note_step(const What& what) {
+    point_.during = storages_.live();
+    if (storages_.live() > use_.peak) note(fmt::format("{}, {}", to_string(call()), what()));
+  }
+  void end_point() {
+    if (!points_) return;
+    point_.after = storages_.live();
+    points_->push_back(point_);
   }
 
-  void note(const Call& call, const std::string& what) {
-    if (live_ <= use_.peak) return;
-    use_.peak = live_;
-    use_.peak_at = fmt::format("{} {}, {}", name(call.function), call.microbatch, what);
-  }
-
-  void follow(const Function& function, const Call& call) {
-    for (const Step& step : function.steps) {
-      if (const auto* segment = std::get_if<Segment>(&step)) follow(*segment, call);
-      if (const auto* post = std::get_if<Post>(&step)) {
-        const Communication& communication =
-            stage_.communications[static_cast<size_t>(post->communication)];
-        // An all-reduce of what dies happens in place.
-        const bool in_place = communication.kind == CommunicationKind::kAllReduce &&
-                              post->dies.size() == communication.inputs.size();
-        for (size_t i = 0; i < communication.outputs.size(); ++i)
-          received_[communication.outputs[i]] =
-              in_place ? held_[key(communication.inputs[i], call.microbatch)]
-                       : fresh(communication.outputs[i], call.microbatch);
-        note(call, communication.name);
-        for (ValueId value : post->dies) held_.erase(key(value, call.microbatch));
-      }
-      if (const auto* wait = std::get_if<Wait>(&step))
-        for (ValueId value :
-             stage_.communications[static_cast<size_t>(wait->communication)].outputs) {
-          hold(value, call.microbatch, received_[value]);
-          received_.erase(value);
-        }
+  void follow_call() {
+    const FrameUse& use = schedule_.uses[point_.call];
+    if (use.begins && call().function != FunctionKind::kUpdate) {
+      for (auto& [value, storage] : batch_[at(call().microbatch)]) put(value, storage);
+      batch_[at(call().microbatch)].clear();
     }
-    for (const Assign& assign : function.assigns) {
-      hold(assign.to, 0, held_[key(assign.from, call.microbatch)]);
-      if (lifetime(assign.from) == Lifetime::kStep) held_.erase(key(assign.from, call.microbatch));
+    const Function& function = find_function(stage_, call().function);
+    for (point_.step = 0; point_.step < function.steps.size(); ++point_.step) {
+      const Step& step = function.steps[point_.step];
+      point_.op = 0;
+      if (const auto* segment = std::get_if<Segment>(&step)) follow(*segment);
+      if (const auto* post = std::get_if<Post>(&step)) follow(*post);
+      if (const auto* wait = std::get_if<Wait>(&step)) follow(*wait);
     }
+    // A new value takes the place of the old one.
+    for (const Assign& assign : function.assigns)
+      if (storages_.bytes(slot(assign.to)) != storages_.bytes(slot(assign.from)))
+        put(assign.to, storages_.hold(slot(assign.from)));
+    for (ValueId value : use.leftovers) storages_.drop(slot(value));
+    if (call().function == FunctionKind::kForward) use_.saved[at(call().microbatch)] = saved_now();
   }
 
-  void follow(const Segment& segment, const Call& call) {
-    for (size_t i = 0; i < segment.ops.size(); ++i) {
-      const Op& op = stage_.graph.ops[static_cast<size_t>(segment.ops[i])];
+  int64_t saved_now() const {
+    std::set<int> seen;
+    int64_t sum = 0;
+    for (int storage : frames_[at(schedule_.uses[point_.call].frame)])
+      if (storage != kNone && storages_.part(storage) == MemoryPart::kSaved &&
+          seen.insert(storage).second)
+        sum += storages_.bytes(storage);
+    return sum;
+  }
+
+  void follow(const Segment& segment) {
+    for (point_.op = 0; point_.op < segment.ops.size(); ++point_.op) {
+      const Op& op = stage_.graph.ops[at(segment.ops[point_.op])];
       const bool adds = op.name == "medley.accumulate.default";
       for (size_t r = 0; r < op.results.size(); ++r) {
         const ValueId result = op.results[r];
-        if (result == kNone) continue;
+        if (result == kNone || (adds && slot(result) != kNone)) continue;
         const ValueId alias = storage_operand(op, r);
-        if (adds && held_.contains(key(result, call.microbatch))) continue;
-        hold(result,
-             call.microbatch,
-             alias != kNone ? held_[key(alias, call.microbatch)] : fresh(result, call.microbatch));
+        const int shared = alias == kNone ? kNone : slot(alias);
+        put(result,
+            shared != kNone ? storages_.hold(shared)
+                            : storages_.add(bytes(result), MemoryPart::kTransient));
       }
-      note(call, fmt::format("{}{}{}", op.module, op.module.empty() ? "" : ": ", op.name));
-      for (ValueId value : segment.dies[i]) held_.erase(key(value, call.microbatch));
+      note_step(
+          [&] { return fmt::format("{}{}{}", op.module, op.module.empty() ? "" : ": ", op.name); });
+      for (ValueId value : segment.dies[point_.op]) storages_.drop(slot(value));
+      end_point();
     }
+  }
+
+  void follow(const Post& post) {
+    const Communication& communication = stage_.communications[at(post.communication)];
+    InFlight& in_flight = in_flight_[at(post.communication)];
+    const bool reduces = communication.kind == CommunicationKind::kAllReduce;
+    const bool may_be_in_place = reduces && communication.inputs.size() == 1;
+    for (ValueId value : communication.inputs)
+      in_flight.inputs.push_back(storages_.hold(slot(value)));
+    const auto take_outputs = [&] {
+      for (ValueId value : communication.outputs)
+        in_flight.outputs.push_back(storages_.add(bytes(value), MemoryPart::kCommunication));
+      note_step([&] { return communication.name; });
+    };
+    if (!may_be_in_place) take_outputs();
+    for (ValueId value : post.dies) storages_.drop(slot(value));
+    if (may_be_in_place) {
+      if (storages_.shared(in_flight.inputs[0])) {
+        take_outputs();
+      } else {
+        in_flight.outputs = std::move(in_flight.inputs);
+        in_flight.inputs.clear();
+        note_step([&] { return communication.name; });
+      }
+    }
+    if (reduces) drop_all(in_flight.inputs);
+    end_point();
+  }
+
+  void follow(const Wait& wait) {
+    InFlight& in_flight = in_flight_[at(wait.communication)];
+    const auto& outputs = stage_.communications[at(wait.communication)].outputs;
+    point_.during = storages_.live();
+    for (size_t i = 0; i < outputs.size(); ++i) put(outputs[i], in_flight.outputs[i]);
+    in_flight.outputs.clear();
+    drop_all(in_flight.inputs);
+    end_point();
+  }
+
+  void drop_all(std::vector<int>& storages) {
+    for (int& storage : storages) storages_.drop(storage);
+    storages.clear();
   }
 
   const LoweredStage& stage_;
   const int device_;
-  int64_t live_ = 0;
+  std::vector<MemoryPoint>* points_;
+  const std::vector<bool> saved_;  // [value]
+  const FrameSchedule schedule_;
+  Storages storages_;
+  std::vector<int> run_;                                     // [value] kRun and kStep
+  std::vector<std::vector<int>> frames_;                     // [frame][value]
+  std::vector<InFlight> in_flight_;                          // [communication]
+  std::vector<std::vector<std::pair<ValueId, int>>> batch_;  // [microbatch]
+  MemoryPoint point_;
   MemoryUse use_;
-  std::map<std::pair<int, ValueId>, Held> held_;
-  std::map<ValueId, Held> received_;
 };
 
 }  // namespace
 
+std::string_view to_string(MemoryPart part) {
+  constexpr std::string_view kNames[kNumMemoryParts] = {"parameters",
+                                                        "buffers",
+                                                        "optimizer",
+                                                        "masters",
+                                                        "gradients",
+                                                        "batch",
+                                                        "saved",
+                                                        "communication",
+                                                        "transient"};
+  return kNames[static_cast<size_t>(part)];
+}
+
 MemoryUse memory_use(const LoweredStage& stage, int device) {
-  return MemoryFollower(stage, device).run();
+  return MemoryFollower(stage, device, nullptr).run();
+}
+
+MemoryUse memory_use(const LoweredStage& stage, int device, std::vector<MemoryPoint>& points) {
+  return MemoryFollower(stage, device, &points).run();
 }
 
 }  // namespace medley

@@ -1,22 +1,64 @@
 #pragma once
 
-// Bytes of tensors alive on a device while a program runs, by following its calls. Views share the
-// storage of what they are views of. Knows nothing of allocators, kernels' workspaces or in-place
-// reuse: real use may be a little more or less.
+// Bytes of tensors alive on a device while a program runs, by following its calls as the
+// interpreter does (the emulation counts the same along a real run). Views, updates in place and
+// sums into an accumulator share the storage of what they are made of. Knows nothing of allocators
+// and kernels' workspaces: real use may be a little more.
+//
+//   bytes  ^            ____                     saved values pile up over the forward calls and
+//          |       ____/    \__     _            go in the backward calls
+//          |  ____/            \___/ \__
+//          |_/__________________________\____
+//          |  parameters, optimizer, batch
+//          +----------------------------------> calls
+//
+// A communication holds what it sends until it has been awaited, and what it brings from the post
+// on. An all-reduce of one tensor that nobody else holds happens in place; one of several travels
+// as a copy.
 
+#include <array>
+#include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "medley/program/program.h"
 
 namespace medley {
 
+enum class MemoryPart : uint8_t {
+  kParameters,
+  kBuffers,        // and scalars
+  kOptimizer,      // its state
+  kMasters,        // copies of the parameters in full precision
+  kGradients,      // accumulated, and other values of the whole step
+  kBatch,          // the inputs of all micro-batches
+  kSaved,          // by forward calls for their backward calls
+  kCommunication,  // on their way
+  kTransient,      // the rest
+};
+inline constexpr size_t kNumMemoryParts = 9;
+std::string_view to_string(MemoryPart part);  // "saved"
+using MemoryParts = std::array<int64_t, kNumMemoryParts>;
+
 struct MemoryUse {
-  int64_t persistent = 0;  // parameters, buffers, optimizer state
-  int64_t peak = 0;        // of everything, persistent included
-  std::string peak_at;     // "backward 1, h.0.mlp: aten.mm.default"
+  int64_t persistent = 0;      // from step to step: parameters, buffers, optimizer state
+  int64_t peak = 0;            // of everything, persistent included
+  std::string peak_at;         // "backward 1, h.0.mlp: aten.mm.default"
+  MemoryParts at_peak{};       // adds up to `peak`
+  std::vector<int64_t> saved;  // [microbatch] when its forward call ends
 };
 
 // `device`: index into stage.devices.
 MemoryUse memory_use(const LoweredStage& stage, int device);
+
+// What is alive while the step `step` of call `call` runs its op number `op` (or posts, or waits:
+// 0), and after it.
+struct MemoryPoint {
+  size_t call = 0, step = 0, op = 0;
+  int64_t during = 0, after = 0;
+};
+// The same, with all points in order.
+MemoryUse memory_use(const LoweredStage& stage, int device, std::vector<MemoryPoint>& points);
 
 }  // namespace medley

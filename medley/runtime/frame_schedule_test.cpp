@@ -1,4 +1,4 @@
-#include "medley/runtime/frame_schedule.h"
+#include "medley/program/frame_schedule.h"
 
 #include <gmock/gmock.h>
 

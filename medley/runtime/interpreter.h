@@ -13,7 +13,7 @@
 #include "medley/base/error.h"
 #include "medley/program/calls.h"
 #include "medley/runtime/executor.h"
-#include "medley/runtime/frame_schedule.h"
+#include "medley/program/frame_schedule.h"
 #include "medley/runtime/transport.h"
 #include "medley/trace/trace.h"
 
