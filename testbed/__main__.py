@@ -14,8 +14,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from testbed import inside, quota, requirements
+from medley.cluster import Cluster, load_cluster
+from testbed import inside, quota, ready, requirements
 from testbed.layout import Layout, lay_out, quotas, speeds
+from testbed.ranks import environments
 
 _EXAMPLE = """example:
   python -m testbed cluster.yaml -- python train.py
@@ -30,12 +32,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Reads the arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m testbed",
+        usage="python -m testbed [options] cluster.yaml -- COMMAND ...",
         description="Runs a command on a cluster of unequal machines made of this one, real time.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("cluster", nargs="?", help="cluster.yaml")
-    parser.add_argument("command", nargs="*", help="what every device runs, after --")
     parser.add_argument("--check", action="store_true", help="say what this machine lacks, if so")
     parser.add_argument(
         "--plan", help="ranks in the order of this plan's devices; the others run nothing"
@@ -51,7 +53,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds (600)")
     parser.add_argument("--logs", help="keep the output of every device in this folder")
     parser.add_argument("--quiet", action="store_true", help="do not say what was built")
-    return parser.parse_args(arguments)
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parser.parse_args(arguments[:end])
+    options.command = arguments[end + 1 :]
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,12 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Builds the cluster, runs the command on it and takes it down; returns the exit code."""
-    from medley.cluster import load_cluster
-    from medley.plan import Plan
-
     cluster = load_cluster(options.cluster)
     layout = lay_out(cluster)
-    names = list(cluster.devices) if options.plan is None else Plan.load(options.plan).devices
+    names = list(cluster.devices) if options.plan is None else _devices_of(options.plan)
+    numbers = [_number(cluster, name, options.plan) for name in names]
     cores = sorted(os.sched_getaffinity(0))
     amounts = quotas(speeds(cluster), cores, options.share)
     controller = quota.find_controller()
@@ -97,28 +100,19 @@ def run(options: argparse.Namespace) -> int:
         logs = Path(options.logs or folder / "logs")
         logs.mkdir(parents=True, exist_ok=True)
         groups = stack.enter_context(_groups(controller, len(names)))
-        seats = []
-        for rank, name in enumerate(names):
-            device = cluster.find(name)
-            if device is None:
-                raise ValueError(
-                    f"{options.plan}: found device {name}, expected one of the cluster"
-                )
-            members = [n for n in names if n.rsplit("/", 1)[0] == name.rsplit("/", 1)[0]]
-            nodes = list(dict.fromkeys(n.rsplit("/", 1)[0] for n in names))
-            place = {
-                "local_rank": members.index(name),
-                "local_size": len(members),
-                "node": nodes.index(name.rsplit("/", 1)[0]),
-                "nodes": len(nodes),
-            }
-            values = inside.environment(len(names), rank, place, str(folder))
-            first = cluster.find(names[0])
-            assert first is not None
-            values["MASTER_ADDR"] = layout.addresses[first]
-            if options.plan is not None:
-                values["MEDLEY_PLAN"] = str(Path(options.plan).resolve())
-            seats.append(inside.Seat(name, device, amounts[device], str(groups[rank]), values))
+        common = {ready.FOLDER: str(folder)}
+        if options.plan is not None:
+            common["MEDLEY_PLAN"] = str(Path(options.plan).resolve())
+        seats = [
+            inside.Seat(name, device, amounts[device], str(group), {**values, **common})
+            for name, device, group, values in zip(
+                names,
+                numbers,
+                groups,
+                environments(names, layout.addresses[numbers[0]]),
+                strict=True,
+            )
+        ]
         job = inside.Job(
             layout=layout,
             seats=tuple(seats),
@@ -132,6 +126,19 @@ def run(options: argparse.Namespace) -> int:
         if not options.quiet:
             _describe(layout, job)
         return _start(job, folder)
+
+
+def _devices_of(plan: str) -> list[str]:
+    from medley.plan import Plan  # loads PyTorch
+
+    return Plan.load(plan).devices
+
+
+def _number(cluster: Cluster, name: str, plan: str) -> int:
+    number = cluster.find(name)
+    if number is None:
+        raise ValueError(f"{plan}: found device {name}, expected one of the cluster")
+    return number
 
 
 def _describe(layout: Layout, job: inside.Job) -> None:

@@ -19,10 +19,9 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from testbed import network, quota, ready
+from testbed import network, quota
 from testbed.layout import Flow, Layout, Pair, Port, Quota
 
-MASTER_PORT = 29500
 GRACE_SECONDS = 5.0
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
@@ -165,7 +164,7 @@ class Supervisor:
         if failed:
             # Whoever was killed is the cause; the others only noticed.
             first = min(failed, key=lambda process: process.popen.returncode)
-            self._say(f"device {first.seat.name} {first.describe_end()}; its output: {first.log}")
+            self._say(f"device {first.seat.name} {first.describe_end()}")
             code = int(first.popen.returncode)
             return 128 - code if code < 0 else code
         if all(process.popen.poll() == 0 for process in self._processes):
@@ -199,24 +198,6 @@ class Supervisor:
 
     def _say(self, sentence: str) -> None:
         print(f"testbed: {sentence}", file=sys.stderr, flush=True)
-
-
-def environment(job_size: int, rank: int, place: dict[str, int], folder: str) -> dict[str, str]:
-    """Returns what torchrun would set; `place` has the ranks within node and among nodes."""
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(job_size),
-        "LOCAL_RANK": str(place["local_rank"]),
-        "LOCAL_WORLD_SIZE": str(place["local_size"]),
-        "GROUP_RANK": str(place["node"]),
-        "GROUP_WORLD_SIZE": str(place["nodes"]),
-        "MASTER_PORT": str(MASTER_PORT),
-        "GLOO_SOCKET_IFNAME": "eth0",
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-        ready.FOLDER: folder,
-    }
 
 
 def main(path: str) -> int:

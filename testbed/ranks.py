@@ -1,0 +1,35 @@
+"""What torchrun would tell every process. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MASTER_PORT = 29500
+
+
+def environments(devices: Sequence[str], master: str) -> list[dict[str, str]]:
+    """Returns the variables of every rank. `devices` are their names, such as fast/0/1 for the
+    second device of a node; `master` is the address of the first.
+
+    Each device is alone in its namespace, but ranks within a node count as if it were not.
+    """
+    of = [name.rsplit("/", 1)[0] for name in devices]
+    nodes = list(dict.fromkeys(of))
+    return [
+        {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(devices)),
+            "LOCAL_RANK": str(of[:rank].count(node)),
+            "LOCAL_WORLD_SIZE": str(of.count(node)),
+            "GROUP_RANK": str(nodes.index(node)),
+            "GROUP_WORLD_SIZE": str(len(nodes)),
+            "MASTER_ADDR": master,
+            "MASTER_PORT": str(MASTER_PORT),
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "TP_SOCKET_IFNAME": "eth0",
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        for rank, node in enumerate(of)
+    ]
