@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build needs and this machine lacks: Debian packages (as root; otherwise it prints the
 # command and exits 3), and the wheels of requirements.txt plus PyTorch in .venv.
-# --nightly: what `make nightly` needs besides.
+# --nightly: what `make nightly` needs besides. --testbed: what the testbed needs besides (docs/howto/run_the_testbed.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,6 +17,7 @@ missing_packages() {
   local tool_and_package tool package
   local tools=(g++:g++ cmake:cmake ninja:ninja-build make:make git:git "$PYTHON:python3")
   [ "${1:-}" != --nightly ] || tools+=(clang-tidy:clang-tidy)
+  [ "${1:-}" != --testbed ] || tools+=(ip:iproute2 tc:iproute2 unshare:util-linux nsenter:util-linux)
   for tool_and_package in "${tools[@]}"; do
     tool=${tool_and_package%%:*} package=${tool_and_package##*:}
     command -v "$tool" >/dev/null || echo "$package"
