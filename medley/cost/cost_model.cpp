@@ -1,22 +1,100 @@
 #include "medley/cost/cost_model.h"
 
 #include <algorithm>
+#include <array>
+#include <optional>
+#include <unordered_map>
 
 #include "medley/base/error.h"
+#include "medley/cost/calibrate.h"
+#include "medley/cost/efficiency.h"
 #include "medley/network/estimate.h"
 
 namespace medley {
+namespace {
 
-struct CostModel::Measured {};
+constexpr size_t kNumClasses = static_cast<size_t>(WorkClass::kView);
+constexpr size_t kNumDTypes = static_cast<size_t>(DType::kBool) + 1;
+
+size_t slot(WorkClass work_class, DType dtype) {
+  return static_cast<size_t>(work_class) * kNumDTypes + static_cast<size_t>(dtype);
+}
+
+bool is_free(WorkClass work_class, const Work& work) {
+  return work_class == WorkClass::kView || amount(work) <= 0;
+}
+
+}  // namespace
+
+// Of each kind of device. Keys are told apart by 64 bits of hash: among a million of them the odds
+// that two collide are 1 in 10^7, and a wrong time is all that would come of it.
+struct CostModel::Measured {
+  struct Kind {
+    std::unordered_map<uint64_t, Nanoseconds> times;  // by key_hash()
+    std::array<std::optional<Efficiencies>, kNumClasses * kNumDTypes> efficiencies;
+    double slowdown = 1;
+  };
+  std::map<std::string, Kind, std::less<>> kinds;
+  bool collectives = false;
+
+  Measured(const Profile& profile, const Cluster& cluster);
+  Cost op(const DeviceKind& kind, std::string_view name, uint64_t hash, const OpWork& work) const;
+};
+
+CostModel::Measured::Measured(const Profile& profile, const Cluster& cluster) {
+  for (const NodePool& pool : cluster.pools) {
+    const auto [place, is_new] = kinds.try_emplace(pool.kind.name);
+    if (!is_new) continue;
+    Kind& kind = place->second;
+    std::array<std::vector<Efficiencies::Sample>, kNumClasses * kNumDTypes> samples;
+    for (const OpMeasurement& each : profile.ops) {
+      const SizedOp& op = each.op;
+      if (each.kind != pool.kind.name || is_free(op.work_class, op.work)) continue;
+      kind.times.emplace(key_hash(op.key), each.time);
+      const Nanoseconds analytic = op_time(pool.kind, op.work_class, op.work, op.dtype);
+      if (analytic.value > 0)
+        samples[slot(op.work_class, op.dtype)].push_back(
+            {op.op, {amount(op.work), each.time / analytic}});
+    }
+    for (size_t i = 0; i < samples.size(); ++i)
+      if (!samples[i].empty()) kind.efficiencies[i].emplace(samples[i]);
+  }
+  for (const OverlapMeasurement& each : profile.overlaps)
+    if (const auto kind = kinds.find(each.kind); kind != kinds.end())
+      kind->second.slowdown = each.slowdown;
+  collectives = !profile.collectives.empty();
+}
+
+Cost CostModel::Measured::op(const DeviceKind& kind,
+                             std::string_view name,
+                             uint64_t hash,
+                             const OpWork& work) const {
+  const auto of_kind = kinds.find(kind.name);
+  MEDLEY_CHECK(of_kind != kinds.end());
+  const auto& [times, efficiencies, slowdown] = of_kind->second;
+  if (const auto time = times.find(hash); time != times.end())
+    return {time->second, CostSource::kMeasured};
+  const Nanoseconds analytic = op_time(kind, work.work_class, work.work, work.dtype);
+  const auto& efficiency = efficiencies[slot(work.work_class, work.dtype)];
+  if (!efficiency) return {analytic, CostSource::kAnalytic};
+  const double ratio = efficiency->ratio(name, amount(work.work));
+  return {to_nanoseconds(to_seconds(analytic) * ratio), CostSource::kInterpolated};
+}
 
 CostModel::CostModel(const Cluster& cluster) : topology_(std::make_unique<Topology>(cluster)) {}
-CostModel::CostModel(const Cluster& cluster, const Profile& profile)
-    : topology_(std::make_unique<Topology>(cluster)), measured_(std::make_unique<Measured>()) {
+CostModel::CostModel(const Cluster& cluster, const Profile& profile) {
   verify(profile, cluster);
+  topology_ = std::make_unique<Topology>(calibrated(cluster, profile.collectives));
+  measured_ = std::make_unique<Measured>(profile, cluster);
 }
+CostModel::CostModel(CostModel&&) noexcept = default;
+CostModel& CostModel::operator=(CostModel&&) noexcept = default;
 CostModel::~CostModel() = default;
 
 Cost CostModel::op(const DeviceKind& kind, const SizedOp& op) const {
+  if (is_free(op.work_class, op.work)) return {{}, CostSource::kMeasured};
+  const OpWork work{op.work_class, op.work, op.dtype};
+  if (measured_) return measured_->op(kind, op.op, key_hash(op.key), work);
   return {op_time(kind, op.work_class, op.work, op.dtype), CostSource::kAnalytic};
 }
 
@@ -24,7 +102,10 @@ Cost CostModel::op(const DeviceKind& kind,
                    const Graph& graph,
                    const Op& op,
                    const std::vector<int64_t>& symbols) const {
-  return {op_time(kind, graph, op, symbols), CostSource::kAnalytic};
+  const OpWork work = op_work(graph, op, symbols);
+  if (is_free(work.work_class, work.work)) return {{}, CostSource::kMeasured};
+  if (measured_) return measured_->op(kind, op.name, key_hash(graph, op, symbols), work);
+  return {op_time(kind, work.work_class, work.work, work.dtype), CostSource::kAnalytic};
 }
 
 Cost CostModel::ops(const DeviceKind& kind,
@@ -41,10 +122,15 @@ Cost CostModel::ops(const DeviceKind& kind,
 }
 
 Cost CostModel::collective(const Collective& collective) const {
-  if (collective.devices.size() < 2) return {};
-  return {cheapest_estimate(collective, *topology_).time, CostSource::kAnalytic};
+  if (collective.devices.size() < 2) return {{}, CostSource::kMeasured};
+  return {cheapest_estimate(collective, *topology_).time,
+          measured_ && measured_->collectives ? CostSource::kInterpolated : CostSource::kAnalytic};
 }
 
-double CostModel::overlap_slowdown(const DeviceKind&) const { return 1; }
+double CostModel::overlap_slowdown(const DeviceKind& kind) const {
+  if (!measured_) return 1;
+  const auto of_kind = measured_->kinds.find(kind.name);
+  return of_kind == measured_->kinds.end() ? 1 : of_kind->second.slowdown;
+}
 
 }  // namespace medley

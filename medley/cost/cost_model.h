@@ -32,6 +32,8 @@ class CostModel {
   // Throws Error(kCaller) if the profile is of other devices. Measured collectives change the
   // bandwidths and latencies of the networks that they went over, for everybody who asks.
   CostModel(const Cluster& cluster, const Profile& profile);
+  CostModel(CostModel&&) noexcept;
+  CostModel& operator=(CostModel&&) noexcept;
   ~CostModel();
 
   const Cluster& cluster() const { return topology_->cluster(); }  // as calibrated

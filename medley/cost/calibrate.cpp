@@ -1,0 +1,299 @@
+#include "medley/cost/calibrate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <optional>
+
+#include "medley/base/error.h"
+#include "medley/network/flow_engine.h"
+
+namespace medley {
+namespace {
+
+constexpr int kIterations = 12;
+constexpr double kSettled = 1e-7;     // relative change at which they end
+constexpr double kPrior = 1e-7;       // weight of the figures as they were
+constexpr double kLargeError = 0.1;   // relative; beyond, errors count linearly
+constexpr double kKeep = 1e-3;        // relative change that is none
+constexpr double kLeastShare = 1e-3;  // of an inverse bandwidth, in one iteration
+constexpr double kSmallLatency = 1e-6;
+constexpr size_t kMostSimulated = 50'000;  // messages per iteration; beyond, estimates do
+
+// Per network: latency, inverse bandwidth of its ports and of its trunk, in seconds.
+constexpr size_t kFigures = 3;
+using Figures = std::vector<double>;
+
+struct Measured {
+  Collective collective;
+  std::vector<Message> messages;
+  double seconds = 0;
+  bool simulated = false;
+};
+
+CollectiveKind kind_of(std::string_view name) {
+  if (name == "all_reduce") return CollectiveKind::kAllReduce;
+  if (name == "all_gather") return CollectiveKind::kAllGather;
+  if (name == "reduce_scatter") return CollectiveKind::kReduceScatter;
+  if (name == "all_to_all") return CollectiveKind::kAllToAll;
+  throw Error(Blame::kCaller,
+              fmt::format("profile: collectives: found {}, expected all_reduce, all_gather, "
+                          "reduce_scatter or all_to_all",
+                          name));
+}
+
+const Algorithm& algorithm_of(const CollectiveMeasurement& measurement,
+                              const Collective& collective,
+                              const Topology& topology) {
+  if (measurement.algorithm == "backend") return *cheapest(collective, topology).algorithm;
+  const bool all_to_all = collective.kind == CollectiveKind::kAllToAll;
+  for (const Algorithm& each : algorithms())
+    if (each.name == measurement.algorithm && each.for_all_to_all == all_to_all) return each;
+  throw Error(Blame::kCaller,
+              fmt::format("profile: collectives: found no algorithm \"{}\" for {}",
+                          measurement.algorithm,
+                          measurement.collective));
+}
+
+// Nothing for devices that the cluster does not have.
+std::optional<Measured> understood(const CollectiveMeasurement& measurement,
+                                   const Topology& topology) {
+  Measured result;
+  result.collective.kind = kind_of(measurement.collective);
+  result.collective.lengths = measurement.lengths;
+  result.seconds = to_seconds(measurement.time).value;
+  for (const std::string& name : measurement.devices) {
+    const auto device = find_device(topology.cluster(), name);
+    if (!device) return std::nullopt;
+    result.collective.devices.push_back(*device);
+  }
+  result.messages = messages(algorithm_of(measurement, result.collective, topology),
+                             result.collective,
+                             group_by_node(result.collective, topology));
+  if (result.messages.empty() || result.seconds <= 0) return std::nullopt;
+  return result;
+}
+
+std::vector<Measured> understood(std::span<const CollectiveMeasurement> measurements,
+                                 const Topology& topology) {
+  std::vector<Measured> all;
+  size_t simulated = 0;
+  for (const CollectiveMeasurement& each : measurements)
+    if (auto one = understood(each, topology)) {
+      one->simulated = simulated + one->messages.size() <= kMostSimulated;
+      if (one->simulated) simulated += one->messages.size();
+      all.push_back(std::move(*one));
+    }
+  return all;
+}
+
+Figures figures_of(const Cluster& cluster) {
+  Figures figures;
+  for (const Network& each : cluster.networks)
+    figures.insert(figures.end(),
+                   {each.latency, 1 / each.bandwidth, each.trunk ? 1 / *each.trunk : 0});
+  return figures;
+}
+
+Cluster with(Cluster cluster, const Figures& figures) {
+  for (size_t n = 0; n < cluster.networks.size(); ++n) {
+    Network& network = cluster.networks[n];
+    network.latency = figures[kFigures * n];
+    network.bandwidth = 1 / figures[kFigures * n + 1];
+    if (network.trunk) network.trunk = 1 / figures[kFigures * n + 2];
+  }
+  return cluster;
+}
+
+// How often the time of the messages contains each figure: as estimate() adds it up.
+Figures row_of(const Measured& measured, const Topology& topology) {
+  Figures row(kFigures * topology.cluster().networks.size());
+  std::vector<double> load(topology.links().size());
+  const std::vector<Message>& messages = measured.messages;
+  const auto path = [&](const Message& message) {
+    const std::vector<int>& devices = measured.collective.devices;
+    return topology.path(devices.at(static_cast<size_t>(message.from)),
+                         devices.at(static_cast<size_t>(message.to)));
+  };
+  for (size_t first = 0, end; first < messages.size(); first = end) {
+    std::vector<Path> paths;
+    for (end = first; end < messages.size() && messages[end].round == messages[first].round;
+         ++end) {
+      paths.push_back(path(messages[end]));
+      for (int link : paths.back().links)
+        load[static_cast<size_t>(link)] += static_cast<double>(messages[end].bytes);
+    }
+    double slowest = -1, bytes = 0;
+    size_t latency = 0, bandwidth = 0;
+    for (const Path& each : paths)
+      for (int id : each.links) {
+        const auto l = static_cast<size_t>(id);
+        const Link& link = topology.links()[l];
+        const double seconds = to_seconds(each.latency).value + load[l] / link.bandwidth.value;
+        if (seconds <= slowest) continue;
+        slowest = seconds;
+        bytes = load[l];
+        latency = kFigures * static_cast<size_t>(each.network);
+        bandwidth = latency + (link.name.find(":trunk:") == std::string::npos ? 1 : 2);
+      }
+    if (slowest >= 0) {
+      row[latency] += 1;
+      row[bandwidth] += bytes;
+    }
+    for (const Path& each : paths)
+      for (int link : each.links) load[static_cast<size_t>(link)] = 0;
+  }
+  return row;
+}
+
+double dot(const Figures& a, const Figures& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// Solves a x = b by elimination. Requires: symmetric, positive definite.
+std::vector<double> solve(std::vector<std::vector<double>> a, std::vector<double> b) {
+  const size_t n = b.size();
+  for (size_t k = 0; k < n; ++k)
+    for (size_t i = k + 1; i < n; ++i) {
+      const double factor = a[i][k] / a[k][k];
+      for (size_t j = k; j < n; ++j) a[i][j] -= factor * a[k][j];
+      b[i] -= factor * b[k];
+    }
+  for (size_t k = n; k-- > 0;) {
+    for (size_t j = k + 1; j < n; ++j) b[k] -= a[k][j] * b[j];
+    b[k] /= a[k][k];
+  }
+  return b;
+}
+
+// Normal equations in figures relative to those of now; what would fall below its least is held
+// there and the rest solved again.
+class LeastSquares {
+ public:
+  explicit LeastSquares(const Figures& now) : now_(now), scale_(now), least_(now.size()) {
+    for (size_t i = 0; i < now.size(); ++i)
+      if (i % kFigures == 0)
+        scale_[i] = std::max(now[i], kSmallLatency);
+      else
+        least_[i] = kLeastShare;
+    matrix_.assign(now.size(), std::vector<double>(now.size()));
+    right_.assign(now.size(), 0);
+    for (size_t i = 0; i < now.size(); ++i) {
+      matrix_[i][i] = kPrior;
+      right_[i] = scale_[i] > 0 ? kPrior * now[i] / scale_[i] : 0;
+    }
+  }
+
+  // That row * figures is to be `value`.
+  void add(const Figures& row, double value, double weight) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      if (row[i] == 0) continue;
+      right_[i] += weight * row[i] * scale_[i] * value;
+      for (size_t j = 0; j < row.size(); ++j)
+        matrix_[i][j] += weight * row[i] * scale_[i] * row[j] * scale_[j];
+    }
+  }
+
+  Figures figures() const {
+    std::vector<bool> held(now_.size());
+    for (;;) {
+      auto matrix = matrix_;
+      auto right = right_;
+      for (size_t i = 0; i < now_.size(); ++i) {
+        if (!held[i]) continue;
+        for (size_t j = 0; j < now_.size(); ++j) {
+          if (!held[j]) right[j] -= matrix[j][i] * least_[i];
+          matrix[i][j] = matrix[j][i] = 0;
+        }
+        matrix[i][i] = 1;
+        right[i] = least_[i];
+      }
+      Figures solution = solve(std::move(matrix), std::move(right));
+      bool is_new = false;
+      for (size_t i = 0; i < now_.size(); ++i)
+        if (!held[i] && solution[i] < least_[i]) is_new = held[i] = true;
+      if (is_new) continue;
+      for (size_t i = 0; i < now_.size(); ++i) solution[i] *= scale_[i];
+      return solution;
+    }
+  }
+
+ private:
+  Figures now_, scale_, least_;
+  std::vector<std::vector<double>> matrix_;
+  std::vector<double> right_;
+};
+
+Figures improved(const std::vector<Measured>& measured, const Cluster& cluster) {
+  const Topology topology(cluster);
+  const Figures now = figures_of(cluster);
+  LeastSquares squares(now);
+  for (const Measured& each : measured) {
+    Figures row = row_of(each, topology);
+    const double estimated = dot(row, now);
+    const double predicted =
+        each.simulated ? to_seconds(time_alone(each.messages, each.collective, topology)).value
+                       : estimated;
+    if (estimated <= 0) continue;
+    // All times double if all figures do, so the scaled row is right at these figures.
+    for (double& share : row) share *= predicted / estimated / each.seconds;
+    const double error = std::abs(predicted / each.seconds - 1);
+    squares.add(row, 1, error > kLargeError ? kLargeError / error : 1);
+  }
+  return squares.figures();
+}
+
+double change(double from, double to) { return std::abs(to - from) / std::max(from, to); }
+
+}  // namespace
+
+Cluster calibrated(const Cluster& cluster, std::span<const CollectiveMeasurement> measurements) {
+  const std::vector<Measured> measured = understood(measurements, Topology(cluster));
+  if (measured.empty()) return cluster;
+  const Figures before = figures_of(cluster);
+  Figures figures = before;
+  for (int i = 0; i < kIterations; ++i) {
+    const Figures next = improved(measured, with(cluster, figures));
+    double largest = 0;
+    for (size_t k = 0; k < next.size(); ++k)
+      if (next[k] > 0) largest = std::max(largest, change(figures[k], next[k]));
+    figures = next;
+    if (largest < kSettled) break;
+  }
+  for (size_t k = 0; k < figures.size(); ++k)
+    if (figures[k] <= 0 ? before[k] < 1e-9 : change(before[k], figures[k]) < kKeep)
+      figures[k] = before[k];
+  return with(cluster, figures);
+}
+
+Nanoseconds time_alone(std::span<const Message> messages,
+                       const Collective& collective,
+                       const Topology& topology) {
+  std::vector<std::vector<RoundStep>> steps(collective.devices.size());
+  for (const Message& message : messages) {
+    const auto from = static_cast<size_t>(message.from), to = static_cast<size_t>(message.to);
+    steps.at(from).push_back({message.round, collective.devices.at(to), message.bytes, true});
+    steps.at(to).push_back({message.round, collective.devices.at(from), message.bytes, false});
+  }
+  const auto members = static_cast<int32_t>(collective.devices.size());
+  const auto num_steps = static_cast<int32_t>(2 * messages.size());
+  const EngineRoom room{topology.num_devices(), members, num_steps, num_steps};
+  std::vector<std::byte> bytes(FlowEngine::bytes_needed(room));  // new aligns to 16
+  FlowEngine::format(bytes, room);
+  FlowEngine engine(bytes, topology);
+  std::vector<int> posted;
+  for (size_t i = 0; i < steps.size(); ++i)
+    posted.push_back(engine.post(collective.devices[i], {1, 0}, members, {}, steps[i]));
+  while (engine.advance(Nanoseconds{std::numeric_limits<int64_t>::max()})) {
+  }
+  Nanoseconds end;
+  for (int each : posted) end = std::max(end, engine.completion(each).value().complete);
+  return end;
+}
+
+}  // namespace medley

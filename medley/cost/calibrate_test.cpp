@@ -1,0 +1,147 @@
+#include "medley/cost/calibrate.h"
+
+#include <gmock/gmock.h>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Two pools of two nodes with two devices each: a fabric inside the nodes, a switch with a trunk.
+Cluster cluster(double fabric, double lan, double trunk, double latency) {
+  Cluster result;
+  for (const char* name : {"fast", "slow"}) {
+    const int pool = static_cast<int>(result.pools.size());
+    NodePool nodes;
+    nodes.name = name;
+    nodes.count = nodes.devices_per_node = 2;
+    nodes.kind.name = name;
+    result.pools.push_back(nodes);
+    for (int node = 0; node < 2; ++node)
+      for (int i = 0; i < 2; ++i)
+        result.devices.push_back(
+            {std::string(name) + "/" + std::to_string(node) + "/" + std::to_string(i),
+             pool,
+             node,
+             i});
+  }
+  result.networks.push_back({"fabric", true, {}, fabric, 1e-6, std::nullopt});
+  result.networks.push_back({"lan", false, {"fast", "slow"}, lan, latency, trunk});
+  return result;
+}
+
+const char* name_of(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return "all_reduce";
+    case CollectiveKind::kAllGather:
+      return "all_gather";
+    case CollectiveKind::kReduceScatter:
+      return "reduce_scatter";
+    case CollectiveKind::kAllToAll:
+      return "all_to_all";
+  }
+  return "";
+}
+
+// Every algorithm for groups within a node, a pool and the cluster, small and large.
+std::vector<CollectiveMeasurement> measured(const Cluster& truth) {
+  const Topology topology(truth);
+  std::vector<CollectiveMeasurement> all;
+  for (const std::vector<int>& devices :
+       {std::vector<int>{0, 1}, {0, 2}, {0, 1, 2, 3}, {2, 4}, {0, 1, 2, 3, 4, 5, 6, 7}})
+    for (const int64_t bytes : {4096, 262144, 16777216})
+      for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllToAll}) {
+        const size_t n = devices.size();
+        const Collective collective{
+            kind,
+            devices,
+            std::vector<int64_t>(kind == CollectiveKind::kAllReduce ? 1 : n * n, bytes),
+            1};
+        for (const Algorithm& algorithm : algorithms()) {
+          if (algorithm.for_all_to_all != (kind == CollectiveKind::kAllToAll)) continue;
+          CollectiveMeasurement each{
+              name_of(kind), std::string(algorithm.name), {}, collective.lengths, {}};
+          for (int device : devices)
+            each.devices.push_back(truth.devices[static_cast<size_t>(device)].name);
+          each.time =
+              time_alone(messages(algorithm, collective, group_by_node(collective, topology)),
+                         collective,
+                         topology);
+          all.push_back(each);
+        }
+      }
+  return all;
+}
+
+void expect_near(const Cluster& found, const Cluster& truth, double error) {
+  for (size_t n = 0; n < truth.networks.size(); ++n) {
+    const Network &is = found.networks[n], &should = truth.networks[n];
+    EXPECT_NEAR(is.bandwidth / should.bandwidth, 1, error) << is.name;
+    EXPECT_NEAR(is.latency, should.latency, error * should.latency + 1e-7) << is.name;
+    if (should.trunk) EXPECT_NEAR(*is.trunk / *should.trunk, 1, error) << is.name;
+  }
+}
+
+// What the simulator's own engine took is explained exactly, though the file said otherwise.
+TEST(Calibrate, FindsTheFiguresBehindTheTimes) {
+  const Cluster truth = cluster(5e10, 1.25e9, 1.5e9, 4e-5);
+  expect_near(calibrated(cluster(1e11, 3e9, 3e9, 1e-5), measured(truth)), truth, 0.01);
+  expect_near(calibrated(cluster(2e10, 5e8, 1e9, 2e-4), measured(truth)), truth, 0.01);
+}
+
+TEST(Calibrate, FiguresThatExplainTheTimesStayExactly) {
+  const Cluster truth = cluster(5e10, 1.25e9, 1.5e9, 4e-5);
+  EXPECT_EQ(calibrated(truth, measured(truth)), truth);
+  EXPECT_EQ(calibrated(truth, {}), truth);
+}
+
+// A hiccup of five times the time in one measurement of ten.
+TEST(Calibrate, HiccupsHardlyMatter) {
+  const Cluster truth = cluster(5e10, 1.25e9, 1.5e9, 4e-5);
+  auto times = measured(truth);
+  for (size_t i = 0; i < times.size(); i += 10) times[i].time = times[i].time * 5;
+  expect_near(calibrated(cluster(1e11, 3e9, 3e9, 1e-5), times), truth, 0.15);
+}
+
+// Two devices of one node say nothing of the switch, nor one size of both figures.
+TEST(Calibrate, WhatNothingDependsOnStays) {
+  const Cluster truth = cluster(5e10, 1.25e9, 1.5e9, 4e-5);
+  auto times = measured(truth);
+  std::erase_if(times, [](const auto& each) { return each.devices.back() != "fast/0/1"; });
+  const Cluster assumed = cluster(1e11, 3e9, 3e9, 1e-5), found = calibrated(assumed, times);
+  EXPECT_EQ(found.networks[1], assumed.networks[1]);
+  EXPECT_NEAR(found.networks[0].bandwidth / 5e10, 1, 0.01);
+}
+
+// Latency and bandwidth stay positive whatever the times are.
+TEST(Calibrate, ContradictoryTimesGivePositiveFigures) {
+  const Cluster assumed = cluster(1e11, 3e9, 3e9, 1e-5);
+  const Cluster found =
+      calibrated(assumed,
+                 std::vector<CollectiveMeasurement>{
+                     {"all_reduce", "ring", {"fast/0/0", "fast/1/0"}, {1000}, {9'000'000}},
+                     {"all_reduce", "ring", {"fast/0/0", "fast/1/0"}, {100'000'000}, {1'000}},
+                     {"all_reduce", "backend", {"fast/0/0", "gone/1/0"}, {100'000'000}, {1'000}}});
+  EXPECT_GE(found.networks[1].latency, 0);
+  EXPECT_GT(found.networks[1].bandwidth, 0);
+  EXPECT_TRUE(std::isfinite(found.networks[1].bandwidth));
+  EXPECT_EQ(found.networks[0], assumed.networks[0]);
+}
+
+TEST(Calibrate, AnUnknownAlgorithmIsRefused) {
+  const std::vector<CollectiveMeasurement> times{
+      {"all_reduce", "magic", {"fast/0/0", "fast/1/0"}, {1000}, {9'000}}};
+  try {
+    calibrated(cluster(1e11, 3e9, 3e9, 1e-5), times);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.blame(), Blame::kCaller);
+    EXPECT_THAT(error.what(), HasSubstr("found no algorithm \"magic\" for all_reduce"));
+  }
+}
+
+}  // namespace
+}  // namespace medley
