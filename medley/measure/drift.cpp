@@ -93,7 +93,7 @@ std::string to_string(const std::vector<DriftRow>& rows) {
   bool drifted = false;
   for (const DriftRow& row : rows) {
     text += fmt::format("{:<8} {:<12} {:>10} {:>10}   {:.2f}\n",
-                        to_string(row.work_class),
+                        class_name(row.work_class),
                         row.kind,
                         to_string(row.predicted),
                         to_string(row.measured),
@@ -105,22 +105,6 @@ std::string to_string(const std::vector<DriftRow>& rows) {
         "Ops take other times than predicted (more than {:.0f} % off): profile again.\n",
         100 * kDriftLimit);
   return text;
-}
-
-std::string to_string(WorkClass work_class) {
-  switch (work_class) {
-    case WorkClass::kMatmul:
-      return "matmul";
-    case WorkClass::kAttention:
-      return "attention";
-    case WorkClass::kConvolution:
-      return "convolution";
-    case WorkClass::kMemory:
-      return "memory";
-    case WorkClass::kView:
-      break;
-  }
-  return "view";
 }
 
 }  // namespace medley

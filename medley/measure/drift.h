@@ -59,6 +59,5 @@ class DriftMeter {
 
 // Returns a table for people and, beyond the limit, what to do.
 std::string to_string(const std::vector<DriftRow>& rows);
-std::string to_string(WorkClass work_class);  // "matmul"
 
 }  // namespace medley

@@ -68,10 +68,8 @@ Nanoseconds run(const Topology& topology,
   const auto n = static_cast<int32_t>(devices.size());
   int32_t num_steps = 0;
   for (const auto& each : steps) num_steps += static_cast<int32_t>(each.size());
-  const EngineRoom room{topology.num_devices(), n, num_steps, num_steps};
-  std::vector<std::max_align_t> memory(FlowEngine::bytes_needed(room) / sizeof(std::max_align_t) +
-                                       1);
-  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(memory));
+  const EngineRoom room{topology.num_devices(), n, num_steps + 1, num_steps + 1};
+  std::vector<std::byte> bytes(FlowEngine::bytes_needed(room));
   FlowEngine::format(bytes, room);
   FlowEngine engine(bytes, topology);
   std::vector<int> posted;

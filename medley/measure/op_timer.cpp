@@ -13,6 +13,8 @@ LoweredStage stage_of(const Graph& single, int device) {
   stage.mesh = {1};
   stage.graph = single;
   stage.lifetimes.assign(single.values.size(), Lifetime::kMicrobatch);
+  for (const Input& input : single.inputs)
+    stage.lifetimes[static_cast<size_t>(input.value)] = Lifetime::kRun;
   stage.tables = {{{}}};
   return stage;
 }
