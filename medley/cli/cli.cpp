@@ -11,7 +11,7 @@
 namespace medley {
 namespace {
 
-constexpr const char* kVersion = "medley 0.1.0";
+constexpr const char* kVersion = "medley " MEDLEY_VERSION;
 
 int exit_code(Blame blame) {
   switch (blame) {
@@ -77,10 +77,22 @@ const std::vector<Verb>& verbs() {
        "Find a plan for a graph on a cluster",
        "medley plan g.graph cluster.yaml --global-batch 64 -o plan.json",
        prepare_plan},
+      {"compare",
+       "Show what all strategies come to, side by side",
+       "medley compare g.graph cluster.yaml --global-batch 64",
+       prepare_compare},
       {"explain",
        "Say in words what a plan does",
        "medley explain plan.json --graph g.graph --cluster cluster.yaml --expanded",
        prepare_explain},
+      {"simulate",
+       "Show what will happen when a plan runs: times, traffic, memory",
+       "medley simulate g.graph cluster.yaml plan.json --trace trace.json",
+       prepare_simulate},
+      {"memory",
+       "Show what fills the memory of each device, and when most",
+       "medley memory g.graph cluster.yaml plan.json",
+       prepare_memory},
       {"check",
        "Verify graphs, clusters and plans, and that they fit together",
        "medley check g.graph cluster.yaml plan.json",

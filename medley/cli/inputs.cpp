@@ -33,6 +33,17 @@ Plan read_plan(Files& files, const std::string& path) {
   return parse_plan(read_input(files, path, "a plan"), path);
 }
 
+CostModel read_costs(Files& files, const std::string& profile, const Cluster& cluster) {
+  if (profile.empty()) return CostModel(cluster);
+  const Profile measured = parse_profile(read_input(files, profile, "a profile"), profile);
+  try {
+    verify(measured, cluster);
+  } catch (const Error& error) {
+    throw Error(Blame::kCaller, fmt::format("{}: {}", profile, error.what()));
+  }
+  return CostModel(cluster, measured);
+}
+
 void verify_plan(const Plan& plan,
                  const std::string& path,
                  const Graph& graph,

@@ -4,6 +4,7 @@
 
 #include "medley/base/files.h"
 #include "medley/cluster/cluster.h"
+#include "medley/cost/cost_model.h"
 #include "medley/graph/graph.h"
 #include "medley/plan/plan.h"
 
@@ -15,6 +16,8 @@ std::string read_input(Files& files, const std::string& path, std::string_view w
 Graph read_graph(Files& files, const std::string& path);
 Cluster read_cluster(Files& files, const std::string& path, const std::string& catalogue);
 Plan read_plan(Files& files, const std::string& path);
+// Analytic if `profile` is "".
+CostModel read_costs(Files& files, const std::string& profile, const Cluster& cluster);
 
 // verify(plan, graph, cluster) with the rows that meet, naming the file. Row coupling included.
 void verify_plan(const Plan& plan,

@@ -14,7 +14,7 @@ namespace medley {
 namespace {
 
 struct Options {
-  std::string graph, cluster, output;
+  std::string graph, cluster, output, profile;
   std::string strategy = "auto";
   int64_t global_batch = 0, microbatches = 0;
   std::vector<std::string> devices;
@@ -23,8 +23,10 @@ struct Options {
 void run(const Options& options, Session& session) {
   const Graph graph = read_graph(session.files, options.graph);
   const Cluster cluster = read_cluster(session.files, options.cluster, session.catalogue);
+  const CostModel costs = read_costs(session.files, options.profile, cluster);
   const Outcome outcome = plan({.graph = graph,
                                 .cluster = cluster,
+                                .costs = &costs,
                                 .strategy = options.strategy,
                                 .global_batch = options.global_batch,
                                 .microbatches = options.microbatches,
@@ -53,6 +55,7 @@ std::function<void()> prepare_plan(CLI::App& app, Session& session) {
   app.add_option("--strategy", options->strategy, "One of `medley list strategies`; auto");
   app.add_option("--global-batch", options->global_batch, "Rows of a step over all devices")
       ->required();
+  app.add_option("--profile", options->profile, "Measured times (profile.json)");
   app.add_option("--microbatches",
                  options->microbatches,
                  "How many; as few as fit into memory if not given")

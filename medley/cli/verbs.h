@@ -31,7 +31,10 @@ struct Verb {
 const std::vector<Verb>& verbs();
 
 std::function<void()> prepare_plan(CLI::App& app, Session& session);
+std::function<void()> prepare_compare(CLI::App& app, Session& session);
 std::function<void()> prepare_explain(CLI::App& app, Session& session);
+std::function<void()> prepare_simulate(CLI::App& app, Session& session);
+std::function<void()> prepare_memory(CLI::App& app, Session& session);
 std::function<void()> prepare_check(CLI::App& app, Session& session);
 std::function<void()> prepare_list(CLI::App& app, Session& session);
 

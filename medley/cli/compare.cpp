@@ -1,0 +1,171 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "medley/base/error.h"
+#include "medley/cli/inputs.h"
+#include "medley/cli/table.h"
+#include "medley/cli/verbs.h"
+#include "medley/planner/planner.h"
+#include "medley/planner/spmd.h"
+#include "medley/program/lower.h"
+#include "medley/sim/simulate.h"
+
+namespace medley {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Options {
+  std::string graph, cluster, profile;
+  int64_t global_batch = 0, microbatches = 0;
+  std::vector<std::string> devices, strategies;
+};
+
+// One strategy's plan as the simulator sees it, or why there is none.
+struct Row {
+  std::string strategy, reason;
+  Nanoseconds step, slowest_computes;
+  int64_t traffic = 0;                                       // bytes over all links
+  std::map<std::string, std::pair<int64_t, double>> memory;  // by kind: most used, has
+  size_t microbatches = 0;
+};
+
+Row evaluate(const std::string& strategy, Request request) {
+  request.strategy = strategy;
+  Row row;
+  row.strategy = strategy;
+  const Outcome outcome = plan(request);
+  if (const auto* no = std::get_if<Infeasible>(&outcome)) {
+    row.reason = no->reason;
+    return row;
+  }
+  const Plan& found = std::get<Plan>(outcome);
+  const Program program = lower(request.graph, found, request.cluster, request.optimizer);
+  const Simulation simulated = simulate(program, *request.costs);
+  row.step = simulated.step;
+  row.microbatches = found.pipelines[0].microbatches.size();
+  for (const auto& [link, bytes] : simulated.bytes_by_link)
+    if (link.ends_with(":out")) row.traffic += bytes;
+  for (const SimulatedDevice& device : simulated.devices) {
+    const DeviceKind& kind = request.cluster.kind(device.device);
+    row.slowest_computes = std::max(row.slowest_computes, device.computes);
+    auto& memory = row.memory[kind.name];
+    memory = {std::max(memory.first, device.peak_bytes), kind.memory_bytes};
+  }
+  return row;
+}
+
+std::string memory_text(const Row& row) {
+  std::string text;
+  for (const auto& [kind, bytes] : row.memory)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kind, to_string(Bytes{bytes.first}));
+  return text;
+}
+
+ordered_json to_json(const Row& row, Nanoseconds bound) {
+  ordered_json out;
+  out["strategy"] = row.strategy;
+  if (!row.reason.empty()) {
+    out["infeasible"] = row.reason;
+    return out;
+  }
+  out["step_ns"] = row.step.value;
+  out["computes_ns"] = row.slowest_computes.value;
+  out["gap"] = bound.value > 0 ? row.step / bound - 1 : 0.0;
+  out["traffic_bytes"] = row.traffic;
+  out["microbatches"] = row.microbatches;
+  for (const auto& [kind, bytes] : row.memory)
+    out["memory_bytes"][kind] = {{"used", bytes.first}, {"has", bytes.second}};
+  return out;
+}
+
+std::string to_text(const std::vector<Row>& rows, Nanoseconds bound) {
+  const Row* best = nullptr;
+  for (const Row& row : rows)
+    if (row.reason.empty() && (!best || row.step < best->step)) best = &row;
+  Table table({"strategy",
+               "step",
+               "vs best",
+               "gap",
+               "computes",
+               "micro-batches",
+               "traffic",
+               "most memory"});
+  std::string text;
+  for (const Row& row : rows) {
+    if (!row.reason.empty()) {
+      table.add({row.strategy, "does not fit"});
+      text += fmt::format("{}: {}\n", row.strategy, row.reason);
+      continue;
+    }
+    table.add({row.strategy,
+               to_string(row.step),
+               fmt::format("{:.2f}x", row.step / best->step),
+               bound.value > 0 ? fmt::format("{:.0f} %", 100 * (row.step / bound - 1)) : "",
+               fmt::format("{:.0f} %", 100 * (row.slowest_computes / row.step)),
+               std::to_string(row.microbatches),
+               to_string(Bytes{row.traffic}),
+               memory_text(row)});
+  }
+  text = table.text() + text;
+  if (bound.value > 0)
+    text += fmt::format(
+        "lower bound {}: no plan of this search is faster in its model, which hides the exchange "
+        "of gradients whole\n",
+        to_string(bound));
+  return text;
+}
+
+void run(const Options& options, Session& session) {
+  const Graph graph = read_graph(session.files, options.graph);
+  const Cluster cluster = read_cluster(session.files, options.cluster, session.catalogue);
+  const CostModel costs = read_costs(session.files, options.profile, cluster);
+  const Request request{.graph = graph,
+                        .cluster = cluster,
+                        .costs = &costs,
+                        .global_batch = options.global_batch,
+                        .microbatches = options.microbatches,
+                        .devices = options.devices,
+                        .optimizer = {}};
+  std::vector<std::string> wanted = options.strategies;
+  if (wanted.empty())
+    for (const Strategy& strategy : strategies())
+      if (strategy.name != "auto") wanted.emplace_back(strategy.name);
+  std::vector<Row> rows;
+  for (const std::string& strategy : wanted) rows.push_back(evaluate(strategy, request));
+  const Nanoseconds bound = spmd_lower_bound(request);
+  if (!session.json) {
+    session.out << to_text(rows, bound);
+    return;
+  }
+  ordered_json out;
+  out["lower_bound_ns"] = bound.value;
+  for (const Row& row : rows) out["strategies"].push_back(to_json(row, bound));
+  session.out << out.dump(2) << "\n";
+}
+
+}  // namespace
+
+std::function<void()> prepare_compare(CLI::App& app, Session& session) {
+  auto options = std::make_shared<Options>();
+  app.add_option("graph", options->graph, "The captured model (g.graph)")->required();
+  app.add_option("cluster", options->cluster, "The devices (cluster.yaml)")->required();
+  app.add_option("--global-batch", options->global_batch, "Rows of a step over all devices")
+      ->required();
+  app.add_option("--strategies", options->strategies, "Only these: hap,data-parallel-even; all")
+      ->delimiter(',');
+  app.add_option("--profile", options->profile, "Measured times (profile.json)");
+  app.add_option("--microbatches", options->microbatches, "How many; as few as fit if not given")
+      ->check(CLI::Range(int64_t{1}, kMaxLength));
+  app.add_option("--devices", options->devices, "Use these only: fast/0/0,slow/0/1")
+      ->delimiter(',');
+  return [options, &session] { run(*options, session); };
+}
+
+}  // namespace medley
