@@ -14,6 +14,10 @@
 namespace medley {
 namespace {
 
+// Elimination of so many entries takes a few hundredths of a second.
+constexpr double kLittleWork = 1e7;
+constexpr int kFewRounds = 3;
+
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 void verify_costs(const std::vector<int64_t>& costs) {
@@ -35,8 +39,8 @@ std::optional<PbqpSolution> solution_of(const Pbqp& problem,
   return out;
 }
 
-void verify_found(const std::vector<int32_t>& choices, const PbqpOptions& options) {
-  if (choices.empty())
+void verify_found(bool found, const PbqpOptions& options) {
+  if (!found)
     throw Error(Blame::kCaller,
                 fmt::format("pbqp: no allowed assignment was found in {} s", options.seconds));
 }
@@ -58,42 +62,7 @@ std::optional<PbqpSolution> solve_exhaustively(const Pbqp& problem) {
   return solution_of(problem, std::move(best), PbqpMethod::kExhaustive);
 }
 
-// Returns nothing if elimination would pass a cap, or runs out of time.
-std::optional<PbqpSolution> try_elimination(const Pbqp& problem,
-                                            const PbqpOptions& options,
-                                            pbqp::Reducer& reducer,
-                                            const pbqp::Core& core,
-                                            pbqp::Clock::time_point deadline,
-                                            bool& infeasible) {
-  const bool chosen = options.method == PbqpMethod::kEliminate;
-  const auto order = pbqp::find_order(
-      core,
-      static_cast<double>(options.table_cap),
-      chosen ? std::numeric_limits<double>::max() : static_cast<double>(options.work_cap));
-  if (!order && chosen)
-    throw Error(Blame::kCaller,
-                fmt::format("pbqp: elimination: every order needs a table of more than {} entries",
-                            options.table_cap));
-  if (!order) return std::nullopt;
-  const pbqp::Elimination result = pbqp::eliminate(reducer.pool(), core, *order, deadline);
-  infeasible = result.outcome == pbqp::Elimination::Outcome::kInfeasible;
-  if (result.outcome != pbqp::Elimination::Outcome::kSolved) return std::nullopt;
-  auto out = solution_of(problem, result.choices, PbqpMethod::kEliminate);
-  infeasible = !out.has_value();
-  if (!out) return out;
-  out->largest_table = result.largest_table;
-  out->work = result.work;
-  return out;
-}
-
-std::optional<PbqpSolution> solve_lifted(const Pbqp& problem,
-                                         const PbqpOptions& options,
-                                         pbqp::Reducer& reducer,
-                                         const pbqp::Core& core,
-                                         pbqp::Clock::time_point deadline) {
-  const pbqp::LiftedResult result = pbqp::solve_lifted(reducer, core, options, deadline);
-  if (result.lower >= kForbidden) return std::nullopt;
-  verify_found(result.choices, options);
+std::optional<PbqpSolution> solution_of(const Pbqp& problem, const pbqp::LiftedResult& result) {
   auto out = solution_of(problem, result.choices, PbqpMethod::kLifted);
   if (!out) return out;
   out->lower_bound = result.lower;
@@ -102,20 +71,72 @@ std::optional<PbqpSolution> solve_lifted(const Pbqp& problem,
   return out;
 }
 
-std::optional<PbqpSolution> solve_reduced(const Pbqp& problem,
-                                          const PbqpOptions& options,
-                                          pbqp::Clock::time_point deadline) {
-  pbqp::Reducer reducer;
-  pbqp::Core core = reducer.core_of(problem);
-  if (!reducer.remove_dead_ends(core)) return std::nullopt;
-  std::optional<PbqpSolution> out;
-  bool infeasible = false;
-  if (options.method != PbqpMethod::kLifted)
-    out = try_elimination(problem, options, reducer, core, deadline, infeasible);
-  if (!out && !infeasible) out = solve_lifted(problem, options, reducer, core, deadline);
-  if (out) out->dead_ends = static_cast<int>(core.dropped);
-  return out;
-}
+// What is left of a problem without dead ends, and how to solve it.
+class CoreSolver {
+ public:
+  CoreSolver(const Pbqp& problem, const PbqpOptions& options, pbqp::Clock::time_point deadline)
+      : problem_(problem), options_(options), deadline_(deadline) {}
+
+  std::optional<PbqpSolution> run() {
+    core_ = reducer_.core_of(problem_);
+    if (!reducer_.remove_dead_ends(core_)) return std::nullopt;
+    auto out = options_.method == PbqpMethod::kLifted      ? lifted(kAllRounds)
+               : options_.method == PbqpMethod::kEliminate ? eliminated_at_any_cost()
+                                                           : by_what_is_fast();
+    if (out) out->dead_ends = static_cast<int>(core_.dropped);
+    return out;
+  }
+
+ private:
+  static constexpr int kAllRounds = std::numeric_limits<int>::max();
+
+  std::optional<PbqpSolution> by_what_is_fast() {
+    const auto order = pbqp::find_order(
+        core_, static_cast<double>(options_.table_cap), static_cast<double>(options_.work_cap));
+    if (!order) return lifted(kAllRounds);
+    if (order->work <= kLittleWork) return eliminated(*order);
+    // More often than not the dual proves its answer at once, whatever elimination would take.
+    const pbqp::LiftedResult soon =
+        pbqp::solve_lifted(reducer_, core_, options_, deadline_, kFewRounds);
+    if (soon.lower >= kForbidden) return std::nullopt;
+    if (soon.cost == soon.lower) return solution_of(problem_, soon);
+    return eliminated(*order);
+  }
+
+  std::optional<PbqpSolution> eliminated_at_any_cost() {
+    const auto order = pbqp::find_order(
+        core_, static_cast<double>(options_.table_cap), std::numeric_limits<double>::max());
+    if (order) return eliminated(*order);
+    throw Error(Blame::kCaller,
+                fmt::format("pbqp: elimination: every order needs a table of more than {} entries",
+                            options_.table_cap));
+  }
+
+  std::optional<PbqpSolution> eliminated(const pbqp::EliminationOrder& order) {
+    const pbqp::Elimination result = pbqp::eliminate(reducer_.pool(), core_, order, deadline_);
+    if (result.outcome == pbqp::Elimination::Outcome::kInfeasible) return std::nullopt;
+    if (result.outcome == pbqp::Elimination::Outcome::kOutOfTime) return lifted(kAllRounds);
+    auto out = solution_of(problem_, result.choices, PbqpMethod::kEliminate);
+    if (!out) return out;
+    out->largest_table = result.largest_table;
+    out->work = result.work;
+    return out;
+  }
+
+  std::optional<PbqpSolution> lifted(int rounds) {
+    const pbqp::LiftedResult result =
+        pbqp::solve_lifted(reducer_, core_, options_, deadline_, rounds);
+    if (result.lower >= kForbidden) return std::nullopt;
+    verify_found(result.cost < kForbidden, options_);
+    return solution_of(problem_, result);
+  }
+
+  const Pbqp& problem_;
+  const PbqpOptions& options_;
+  const pbqp::Clock::time_point deadline_;
+  pbqp::Reducer reducer_;
+  pbqp::Core core_;
+};
 
 std::optional<PbqpSolution> solve_by_search(const Pbqp& problem,
                                             const PbqpOptions& options,
@@ -124,7 +145,7 @@ std::optional<PbqpSolution> solve_by_search(const Pbqp& problem,
   const pbqp::Core core = reducer.core_of(problem);
   const pbqp::SearchResult result = pbqp::search(reducer.pool(), core, deadline);
   if (result.lower >= kForbidden) return std::nullopt;
-  verify_found(result.choices, options);
+  verify_found(result.choices.size() == problem.unary_of.size(), options);
   auto out = solution_of(problem, result.choices, PbqpMethod::kAStar);
   if (out) out->lower_bound = std::min(out->cost, result.lower);
   return out;
@@ -168,7 +189,7 @@ std::optional<PbqpSolution> solve(const Pbqp& problem, const PbqpOptions& option
                                     std::chrono::duration<double>(options.seconds));
   auto out = options.method == PbqpMethod::kExhaustive ? solve_exhaustively(problem)
              : options.method == PbqpMethod::kAStar    ? solve_by_search(problem, options, deadline)
-                                                       : solve_reduced(problem, options, deadline);
+                                                    : CoreSolver(problem, options, deadline).run();
   if (out) out->seconds = std::chrono::duration<double>(pbqp::Clock::now() - start).count();
   return out;
 }

@@ -53,7 +53,8 @@ void verify(const Pbqp& problem);
 int64_t cost(const Pbqp& problem, std::span<const int32_t> choices);
 
 enum class PbqpMethod : uint8_t {
-  kAuto,       // elimination where its tables stay small, else the lifted dual
+  kAuto,       // elimination where it is little work, else the lifted dual; where that proves
+               // nothing soon, elimination within the caps, or the dual until time is up
   kEliminate,  // dead ends, then exact elimination of variables
   kLifted,     // dual ascent on classes of variables, then a reduced-cost window
   kAStar,      // best-first search with an admissible bound, over variables in order (HAP's method)
@@ -62,10 +63,12 @@ enum class PbqpMethod : uint8_t {
 
 struct PbqpOptions {
   PbqpMethod method = PbqpMethod::kAuto;
-  int64_t table_cap = 20'000'000;  // entries of one joint table
+  int64_t table_cap = 20'000'000;  // entries of one joint table; kEliminate throws beyond it
   int64_t work_cap = 200'000'000;  // entries of all distinct joint tables
   int64_t window_cap = 300'000;    // entries of one joint table within a window
-  double seconds = 30;             // when time is up the best known answer is returned, not proved
+  // When time is up the best answer known is returned, not proved; if none is known, solve()
+  // throws.
+  double seconds = 30;
 };
 
 struct PbqpSolution {
@@ -78,7 +81,8 @@ struct PbqpSolution {
   double seconds = 0;
 };
 
-// Returns nothing if every assignment is forbidden. Deterministic, except that running out of time
+// Returns nothing if every assignment is forbidden. Throws Error(kCaller) if a limit of the options
+// leaves no answer. Deterministic, except that running out of time
 // may give another answer. Requires: verify(problem) passes.
 std::optional<PbqpSolution> solve(const Pbqp& problem, const PbqpOptions& options = {});
 

@@ -1,7 +1,6 @@
 #include "medley/planner/pbqp_lifted.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "medley/planner/pbqp_dual.h"
 #include "medley/planner/pbqp_eliminate.h"
@@ -27,7 +26,7 @@ class LiftedSolver {
         deadline_(deadline),
         dual_(reducer.pool(), core) {}
 
-  LiftedResult run() {
+  LiftedResult run(int rounds) {
     dual_.iterate_classes(kClassIterations, deadline_);
     // The gap at which a window was too large; a larger one is not tried again.
     int64_t gap_too_large = std::numeric_limits<int64_t>::max();
@@ -49,7 +48,7 @@ class LiftedSolver {
         gap_too_large = std::numeric_limits<int64_t>::max();
       }
       if (gap < gap_too_large - gap_too_large / 4 && try_windows()) break;
-      if (Clock::now() >= deadline_) return std::move(out_);
+      if (--rounds <= 0 || Clock::now() >= deadline_) return std::move(out_);
       gap_too_large = out_.cost - out_.lower;
     }
     out_.lower = out_.cost;
@@ -133,8 +132,9 @@ class LiftedSolver {
 LiftedResult solve_lifted(Reducer& reducer,
                           const Core& core,
                           const PbqpOptions& options,
-                          Clock::time_point deadline) {
-  return LiftedSolver(reducer, core, options, deadline).run();
+                          Clock::time_point deadline,
+                          int rounds) {
+  return LiftedSolver(reducer, core, options, deadline).run(rounds);
 }
 
 }  // namespace medley::pbqp

@@ -6,7 +6,7 @@
 //   best of the window <= bound + tau   =>   it is the best of all, since whoever chooses outside
 //                                            pays more than bound + tau
 
-#include <optional>
+#include <limits>
 
 #include "medley/planner/pbqp_core.h"
 
@@ -19,9 +19,11 @@ struct LiftedResult {
 };
 
 // `core` has no dead ends left. Without choices, lower >= kForbidden says that there are none.
+// Gives up after so many rounds of iterations and windows.
 LiftedResult solve_lifted(Reducer& reducer,
                           const Core& core,
                           const PbqpOptions& options,
-                          Clock::time_point deadline);
+                          Clock::time_point deadline,
+                          int rounds = std::numeric_limits<int>::max());
 
 }  // namespace medley::pbqp
