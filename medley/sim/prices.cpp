@@ -71,6 +71,7 @@ const SegmentPrice& SegmentPrices::price(const Segment& segment, int microbatch,
   for (OpId id : segment.ops) {
     const Cost cost = costs_.op(kind, stage_.graph, stage_.graph.ops[at(id)], table);
     price.time += cost.value;
+    price.ends.push_back(price.time);
     if (cost.value > Nanoseconds{}) ++price.ops_by_source[static_cast<size_t>(cost.source)];
   }
   return price;

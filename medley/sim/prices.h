@@ -20,6 +20,7 @@ namespace medley {
 
 struct SegmentPrice {
   Nanoseconds time;                // the sum over its ops
+  std::vector<Nanoseconds> ends;   // [op] when it is done, from the segment's start
   std::vector<int> ops_by_source;  // [CostSource] how many of them take time
 };
 

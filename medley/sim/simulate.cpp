@@ -25,8 +25,9 @@ struct Actor {
     int exchange = -1;
     const Exchanges* exchanges = nullptr;
   };
-  std::vector<Posted> posted;            // [communication], between post and wait
-  std::map<uint64_t, int64_t> next_key;  // [group] number of its next exchange
+  std::vector<Posted> posted;                   // [communication], between post and wait
+  std::map<uint64_t, int64_t> next_key;         // [group] number of its next exchange
+  std::vector<std::vector<Nanoseconds>> began;  // [call][step], for memory over time
   SimulatedDevice result;
 };
 
@@ -39,8 +40,9 @@ class Simulator {
 
  private:
   void run_until_blocked(Actor& actor);
+  void follow_memory(Actor& actor);
   // Returns false if the device has to wait.
-  bool follow(Actor& actor, const Call& call, const medley::Step& step);
+  bool follow(Actor& actor, const Call& call, const Step& step);
   void compute(Actor& actor, const Call& call, const Segment& segment);
   void post(Actor& actor, const Call& call, int index);
   bool wait(Actor& actor, int index);
@@ -106,12 +108,7 @@ Simulation Simulator::run() {
   }
   for (Actor& actor : actors_) {
     actor.result.waits = result_.step - actor.result.computes;
-    if (options_.memory) {
-      const MemoryUse use = memory_use(stage(actor), actor.index);
-      actor.result.persistent_bytes = use.persistent;
-      actor.result.peak_bytes = use.peak;
-      actor.result.peak_at = use.peak_at;
-    }
+    if (options_.memory) follow_memory(actor);
     result_.devices.push_back(std::move(actor.result));
   }
   for (size_t link = 0; link < bytes_by_link_.size(); ++link)
@@ -133,12 +130,18 @@ void Simulator::run_until_blocked(Actor& actor) {
   for (; actor.call < on.calls.size(); ++actor.call, actor.step = 0) {
     const Call& call = on.calls[actor.call];
     const Function& function = find_function(on, call.function);
-    for (; actor.step < function.steps.size(); ++actor.step)
+    for (; actor.step < function.steps.size(); ++actor.step) {
+      const Nanoseconds begins = actor.clock;
       if (!follow(actor, call, function.steps[actor.step])) return;
+      if (!options_.memory) continue;
+      actor.began.resize(actor.call + 1);
+      const bool waits = std::holds_alternative<Wait>(function.steps[actor.step]);
+      actor.began.back().push_back(waits ? actor.clock : begins);
+    }
   }
 }
 
-bool Simulator::follow(Actor& actor, const Call& call, const medley::Step& step) {
+bool Simulator::follow(Actor& actor, const Call& call, const Step& step) {
   if (const auto* segment = std::get_if<Segment>(&step)) {
     compute(actor, call, *segment);
   } else if (const auto* sent = std::get_if<Post>(&step)) {
@@ -217,6 +220,33 @@ bool Simulator::wait(Actor& actor, int index) {
   }
   posted = {};
   return true;
+}
+
+void Simulator::follow_memory(Actor& actor) {
+  const LoweredStage& on = stage(actor);
+  std::vector<MemoryPoint> points;
+  const MemoryUse use = memory_use(on, actor.index, points);
+  actor.result.persistent_bytes = use.persistent;
+  actor.result.peak_bytes = use.peak;
+  actor.result.peak_at = use.peak_at;
+  auto& alive = actor.result.memory_over_time;
+  const auto add = [&](Nanoseconds from, int64_t bytes) {
+    if (alive.empty() || alive.back().second != bytes) alive.emplace_back(from, bytes);
+  };
+  for (const MemoryPoint& point : points) {
+    const Call& call = on.calls[point.call];
+    const Step& step = find_function(on, call.function).steps[point.step];
+    const Nanoseconds begins = actor.began[point.call][point.step];
+    Nanoseconds from = begins, until = begins;
+    if (const auto* segment = std::get_if<Segment>(&step)) {
+      const SegmentPrice& price =
+          segments_[at(actor.stage)].price(*segment, call.microbatch, actor.index);
+      if (point.op > 0) from += price.ends[point.op - 1];
+      until += price.ends[point.op];
+    }
+    add(from, point.during);
+    add(until, point.after);
+  }
 }
 
 void Simulator::record(const Actor& actor,

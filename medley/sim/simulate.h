@@ -25,7 +25,7 @@ namespace medley {
 
 struct SimulateOptions {
   bool trace = false;   // fill Simulation::trace
-  bool memory = false;  // fill SimulatedDevice::memory_over_time
+  bool memory = false;  // fill the memory of SimulatedDevice
 };
 
 struct SimulatedDevice {
@@ -33,6 +33,7 @@ struct SimulatedDevice {
   Nanoseconds computes;      // its compute stream is busy
   Nanoseconds waits;         // its compute stream stands still, until the step ends
   Nanoseconds communicates;  // its communication stream is busy, overlapped or not
+  // As memory_use() (program/memory.h) counts.
   int64_t persistent_bytes = 0, peak_bytes = 0;
   std::string peak_at;
   std::vector<std::pair<Nanoseconds, int64_t>> memory_over_time;  // (from, bytes alive)
@@ -43,7 +44,7 @@ struct Simulation {
   Nanoseconds step;                              // until the last device is done
   std::vector<SimulatedDevice> devices;          // those of the program, in its order
   std::map<std::string, int64_t> bytes_by_link;  // Link::name -> bytes in a step
-  std::map<CostSource, int> ops_by_source;       // how many op prices are measured, ...
+  std::map<CostSource, int> ops_by_source;       // how many of the ops that take time
   int64_t events = 0;                            // segments and messages followed
   Trace trace;
   bool operator==(const Simulation&) const = default;
