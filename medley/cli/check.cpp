@@ -51,8 +51,8 @@ void check_fit(const std::string& path, const Plan& plan, const Read& read) {
                         .global_batch = plan.global_batch,
                         .devices = {},
                         .optimizer = {}};
-  if (const auto misfit = find_misfit(plan, request))
-    throw Error(Blame::kCaller, fmt::format("{}: {}", path, *misfit));
+  if (find_misfit(plan, request))
+    throw Error(Blame::kCaller, fmt::format("{}: {}", path, explain_misfit(plan, request)));
 }
 
 void run(const std::vector<std::string>& paths, Session& session) {

@@ -101,7 +101,7 @@ Outcome with_microbatches(const Request& request,
   int64_t too_few = first;
   int64_t enough = first;
   while (misfit) {
-    if (enough == last) return Infeasible{*misfit};
+    if (enough == last) return Infeasible{explain_misfit(plan, request)};
     too_few = enough;
     enough = std::min(2 * enough, last);
     std::tie(plan, misfit) = attempt(enough);

@@ -3,26 +3,134 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
+#include <cstdlib>
+#include <numeric>
+#include <vector>
 
+#include "medley/base/error.h"
 #include "medley/base/units.h"
+#include "medley/plan/apportion.h"
+#include "medley/planner/data_parallel.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
+#include "medley/sharding/coupling.h"
 
 namespace medley {
 namespace {
 
 Bytes bytes(double count) { return {static_cast<int64_t>(count)}; }
 
+const std::vector<Microbatch>& microbatches_of(const Plan& plan) {
+  return plan.pipelines[0].microbatches;
+}
+
 int64_t most_rows(const Plan& plan, size_t device) {
   int64_t most = 0;
-  for (const Microbatch& microbatch : plan.pipelines[0].microbatches)
+  for (const Microbatch& microbatch : microbatches_of(plan))
     most =
         std::max(most, microbatch.lengths.empty() ? microbatch.rows : microbatch.lengths[device]);
   return most;
 }
 
 std::string rows_text(int64_t rows) { return rows == 1 ? "1 row" : fmt::format("{} rows", rows); }
+
+std::string microbatches_text(size_t count) {
+  return count == 1 ? "1 micro-batch" : fmt::format("{} micro-batches", count);
+}
+
+// Bytes that a device needs but does not have; not positive if it has enough.
+double lacks(const MemoryUse& use, const DeviceKind& kind) {
+  return static_cast<double>(use.peak) - kind.memory_bytes;
+}
+
+struct Lack {
+  int device = 0;  // of the cluster
+  double bytes = 0;
+};
+
+// Those that lack memory.
+std::vector<Lack> find_lacks(const Plan& plan, const Request& request) {
+  const Program program = lower(request.graph, plan, request.cluster, request.optimizer);
+  const LoweredStage& stage = program.stages[0];
+  std::vector<Lack> found;
+  for (size_t d = 0; d < stage.devices.size(); ++d) {
+    const double missing =
+        lacks(memory_use(stage, static_cast<int>(d)), request.cluster.kind(stage.devices[d]));
+    if (missing > 0) found.push_back({stage.devices[d], missing});
+  }
+  return found;
+}
+
+// Rows of each device in a step; of all of them, as one device, where the batch is replicated.
+std::vector<int64_t> rows_of(const Plan& plan) {
+  std::vector<int64_t> rows(std::max<size_t>(1, microbatches_of(plan)[0].lengths.size()), 0);
+  for (const Microbatch& microbatch : microbatches_of(plan))
+    for (size_t d = 0; d < rows.size(); ++d)
+      rows[d] += microbatch.lengths.empty() ? microbatch.rows : microbatch.lengths[d];
+  return rows;
+}
+
+Plan with_rows(Plan plan, const std::vector<int64_t>& rows, int64_t count) {
+  const bool replicated = microbatches_of(plan)[0].lengths.empty();
+  plan.global_batch = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  plan.pipelines[0].microbatches = cut_into_microbatches(rows, count);
+  if (replicated)
+    for (Microbatch& microbatch : plan.pipelines[0].microbatches) microbatch.lengths.clear();
+  return plan;
+}
+
+// Parts with exact lengths fit extents of their sum only, which may be the batch's.
+bool has_exact_lengths(const Plan& plan) {
+  return std::any_of(
+      plan.parts.begin(), plan.parts.end(), [](const Part& part) { return !part.lengths.empty(); });
+}
+
+// Returns the number nearest to `fails` for which `fits`, which holds for `holds` and not for
+// `fails`.
+template <typename Fits>
+int64_t last_that_fits(int64_t holds, int64_t fails, const Fits& fits) {
+  while (std::abs(holds - fails) > 1) {
+    const int64_t middle = holds + (fails - holds) / 2;
+    (fits(middle) ? holds : fails) = middle;
+  }
+  return holds;
+}
+
+std::string more_memory(const std::vector<Lack>& found, const Request& request) {
+  constexpr size_t kNamed = 3;
+  std::string text;
+  for (size_t i = 0; i < std::min(kNamed, found.size()); ++i)
+    text += fmt::format("{}{} more on {}",
+                        i == 0 ? "" : ", ",
+                        to_string(bytes(found[i].bytes)),
+                        request.cluster.devices[static_cast<size_t>(found[i].device)].name);
+  if (found.size() > kNamed) text += fmt::format(" and so on {} others", found.size() - kNamed);
+  return text + " would do";
+}
+
+std::string smallest_change(const Plan& plan, const Request& request) {
+  const std::vector<int64_t> rows = rows_of(plan);
+  const auto count = static_cast<int64_t>(microbatches_of(plan).size());
+  const int64_t most = *std::max_element(rows.begin(), rows.end());
+  const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  const bool may_cut = plan.per_microbatch_semantics ||
+                       row_coupling(request.graph, factorize(request.graph)).empty();
+  const auto fits_in = [&](int64_t microbatches) {
+    return find_lacks(with_rows(plan, rows, microbatches), request).empty();
+  };
+  if (may_cut && count < most && fits_in(most))
+    return microbatches_text(static_cast<size_t>(last_that_fits(most, count, fits_in))) +
+           " would fit";
+
+  std::vector<double> shares(rows.begin(), rows.end());
+  const auto fits_with = [&](int64_t batch) {
+    return find_lacks(with_rows(plan, apportion(batch, shares), std::min(count, batch)), request)
+        .empty();
+  };
+  if (total > 1 && !has_exact_lengths(plan) && fits_with(1))
+    return fmt::format("a global batch of {} would fit", last_that_fits(1, total, fits_with));
+  return more_memory(find_lacks(plan, request), request);
+}
 
 }  // namespace
 
@@ -38,20 +146,28 @@ std::optional<std::string> find_misfit(const Plan& plan,
     const int device = stage.devices[d];
     const DeviceKind& kind = request.cluster.kind(device);
     const MemoryUse use = memory_use(stage, static_cast<int>(d));
-    if (static_cast<double>(use.peak) <= kind.memory_bytes) continue;
-    const size_t count = plan.pipelines[0].microbatches.size();
+    if (lacks(use, kind) <= 0) continue;
+    const size_t count = microbatches_of(plan).size();
     return fmt::format(
         "{} ({}) needs {} for up to {} in {}, {} of it for parameters and "
-        "optimizer state, and has {}",
+        "optimizer state, and has {}: it lacks {}{}",
         request.cluster.devices[static_cast<size_t>(device)].name,
         kind.name,
         to_string(Bytes{use.peak}),
         rows_text(most_rows(plan, d)),
         count == 1 ? "one micro-batch" : fmt::format("each of {} micro-batches", count),
         to_string(Bytes{use.persistent}),
-        to_string(bytes(kind.memory_bytes)));
+        to_string(bytes(kind.memory_bytes)),
+        to_string(bytes(lacks(use, kind))),
+        use.peak_at.empty() ? "" : fmt::format(" in {}", use.peak_at));
   }
   return std::nullopt;
+}
+
+std::string explain_misfit(const Plan& plan, const Request& request) {
+  const std::optional<std::string> misfit = find_misfit(plan, request);
+  MEDLEY_CHECK(misfit.has_value());
+  return fmt::format("{}; {}", *misfit, smallest_change(plan, request));
 }
 
 }  // namespace medley

@@ -62,7 +62,7 @@ class Synthesis {
       if (2 * count > request_.global_batch) break;
     }
     if (!best_) return Infeasible{"no candidate was found"};
-    if (best_->misfit) return Infeasible{*best_->misfit};
+    if (best_->misfit) return Infeasible{explain_misfit(best_->plan, request_)};
     best_->plan.strategy = request_.strategy;
     return std::move(best_->plan);
   }

@@ -1,0 +1,128 @@
+#include "medley/planner/fit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "medley/graph/text.h"
+#include "medley/planner/data_parallel.h"
+
+namespace medley {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+class Fit : public ::testing::Test {
+ protected:
+  // `devices` alike, one per node.
+  static Cluster cluster_of(int devices, double memory_bytes) {
+    DeviceKind kind;
+    kind.name = "kind";
+    kind.sustained = {{DType::kF32, 1e9}};
+    kind.memory_bandwidth = 1e10;
+    kind.memory_bytes = memory_bytes;
+    Cluster made;
+    made.pools = {{"pool", devices, 1, kind, false, 0}};
+    made.networks = {{"lan", false, {"pool"}, 1e9, 1e-6, {}}};
+    for (int i = 0; i < devices; ++i)
+      made.devices.push_back({"pool/" + std::to_string(i) + "/0", 0, i, 0});
+    return made;
+  }
+
+  static Graph mlp() {
+    std::ifstream in("tests/data/mlp.graph");
+    std::ostringstream text;
+    text << in.rdbuf();
+    return parse_graph(text.str(), "mlp.graph");
+  }
+
+  std::string reason(const std::string& strategy, int64_t rows, int64_t microbatches) const {
+    Request request{.graph = graph,
+                    .cluster = cluster,
+                    .strategy = strategy,
+                    .global_batch = rows,
+                    .devices = {},
+                    .optimizer = {}};
+    request.microbatches = microbatches;
+    const Outcome outcome = plan(request);
+    const auto* no = std::get_if<Infeasible>(&outcome);
+    return no ? no->reason : "it fits";
+  }
+
+  // The number before the text.
+  static int64_t number_before(const std::string& text, const std::string& what) {
+    const size_t end = text.find(what);
+    if (end == std::string::npos) return -1;
+    const size_t start = text.find_last_not_of("0123456789", end - 1) + 1;
+    return std::stoll(text.substr(start, end - start));
+  }
+
+  Graph graph = mlp();
+  Cluster cluster = cluster_of(2, 64 << 10);
+};
+
+// The advice is followed: as many micro-batches fit, one less does not.
+TEST_F(Fit, FewestMicrobatchesThatFit) {
+  const std::string text = reason("data-parallel-even", 1000, 2);
+  EXPECT_THAT(text, AllOf(HasSubstr("pool/0/0 (kind) needs "), HasSubstr(": it lacks ")));
+  const int64_t enough = number_before(text, " micro-batches would fit");
+  ASSERT_GT(enough, 2) << text;
+  EXPECT_EQ(reason("data-parallel-even", 1000, enough), "it fits");
+  EXPECT_NE(reason("data-parallel-even", 1000, enough - 1), "it fits");
+}
+
+// Rows that meet cannot be cut into micro-batches: fewer rows are what is left.
+TEST_F(Fit, LargestBatchThatFitsWhereRowsMeet) {
+  graph = parse_graph(R"(medley-graph 1
+graph "contrastive"
+symbols b
+%0 = batch "a" : f32[b, 4]
+%1 = aten.t.default(%0) : f32[4, b] @forward ""
+%2 = aten.mm.default(%0, %1) : f32[b, b] @forward ""
+%3 = aten.sum.default(%2, none) : f32[] @forward ""
+output loss %3
+)",
+                      "contrastive.graph");
+  const std::string text = reason("data-parallel-even", 1000, 0);
+  ASSERT_THAT(text, HasSubstr("; a global batch of "));
+  const int64_t batch = number_before(text, " would fit");
+  EXPECT_EQ(reason("data-parallel-even", batch, 0), "it fits");
+  EXPECT_NE(reason("data-parallel-even", batch + 2, 0), "it fits");
+}
+
+// What no rows change needs memory; every device that lacks it is counted.
+TEST_F(Fit, ParametersThatDoNotFitNeedMemory) {
+  cluster = cluster_of(5, 2e3);
+  EXPECT_THAT(reason("data-parallel-even", 16, 0),
+              AllOf(HasSubstr("for up to 1 row in each of"),
+                    HasSubstr(" more on pool/0/0, "),
+                    EndsWith(" and so on 2 others would do")));
+}
+
+TEST_F(Fit, ExactlyEnoughIsEnough) {
+  Request request{.graph = graph,
+                  .cluster = cluster,
+                  .strategy = "",
+                  .global_batch = 40,
+                  .devices = {},
+                  .optimizer = {}};
+  const Plan plan = empty_plan(request, {0, 1}, {20, 20}, 1);
+  cluster.pools[0].kind.memory_bytes = 0;
+  double low = 0, high = 1e6;
+  while (high - low > 0.5) {
+    cluster.pools[0].kind.memory_bytes = (low + high) / 2;
+    (find_misfit(plan, request) ? low : high) = (low + high) / 2;
+  }
+  cluster.pools[0].kind.memory_bytes = std::ceil(low);
+  EXPECT_EQ(find_misfit(plan, request), std::nullopt);
+  cluster.pools[0].kind.memory_bytes = std::ceil(low) - 1;
+  EXPECT_THAT(*find_misfit(plan, request), HasSubstr("it lacks 1 B"));
+}
+
+}  // namespace
+}  // namespace medley
