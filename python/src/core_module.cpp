@@ -11,6 +11,8 @@ void init_program(nb::module_& m);
 void init_cluster(nb::module_& m);
 void init_planning(nb::module_& m);
 void init_emulation(nb::module_& m);
+void init_measure(nb::module_& m);
+void init_simulate(nb::module_& m);
 void init_cli(nb::module_& m);
 
 NB_MODULE(_core, m) {
@@ -22,5 +24,7 @@ NB_MODULE(_core, m) {
   init_cluster(m);
   init_planning(m);
   init_emulation(m);
+  init_measure(m);
+  init_simulate(m);
   init_cli(m);
 }

@@ -58,8 +58,15 @@ class Devices::EmulatedCluster {
   std::unique_ptr<Executor> around(std::unique_ptr<Executor> inner, int device) {
     inner_executors_.push_back(std::move(inner));
     const HiddenTruth truth{options_.truth_seed, options_.truth_spread};
-    return std::make_unique<EmulatedExecutor>(
+    auto outer = std::make_unique<EmulatedExecutor>(
         *inner_executors_.back(), *ledger_, device, EmulatedExecutorOptions{truth, delay_});
+    memory_.push_back(&outer->memory());
+    return outer;
+  }
+  std::vector<int64_t> peak_bytes() const {
+    std::vector<int64_t> peaks;
+    for (const MemoryMeter* each : memory_) peaks.push_back(each->peak());
+    return peaks;
   }
   std::unique_ptr<Clock> clock(int device) {
     return std::make_unique<EmulatedClock>(*ledger_, device);
@@ -86,6 +93,7 @@ class Devices::EmulatedCluster {
   std::vector<int> joined_;
   std::unique_ptr<Transport> inner_transport_;
   std::vector<std::unique_ptr<Executor>> inner_executors_;
+  std::vector<const MemoryMeter*> memory_;  // of the outer ones
 };
 
 Devices::Devices(const Program& program, const Cluster& cluster, const DeviceOptions& options)
@@ -160,6 +168,10 @@ std::vector<StepReport> Devices::run_step(const std::function<void()>& poll) {
   done.get();
   ++steps_;
   return reports_;
+}
+
+std::vector<int64_t> Devices::peak_bytes() const {
+  return emulated_ ? emulated_->peak_bytes() : std::vector<int64_t>{};
 }
 
 void Devices::abort(const std::string& cause) {

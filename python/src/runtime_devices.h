@@ -57,6 +57,8 @@ class Devices {
   // Runs one step on all devices; the first failure is thrown. Meanwhile calls `poll` on this
   // thread.
   std::vector<StepReport> run_step(const std::function<void()>& poll);
+  // The most bytes that each emulated device has had so far; empty on real ones.
+  std::vector<int64_t> peak_bytes() const;
   // Ends every wait of these devices with an error, now and from now on.
   void abort(const std::string& cause);
 

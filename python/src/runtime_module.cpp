@@ -7,6 +7,7 @@ namespace nb = nanobind;
 
 void init_runtime_errors(nb::module_& m);
 void init_runtime_graph(nb::module_& m);
+void init_runtime_measure(nb::module_& m);
 void init_runtime_trainer(nb::module_& m);
 void init_runtime_transport(nb::module_& m);
 
@@ -14,6 +15,7 @@ NB_MODULE(_runtime, m) {
   m.doc() = "What runs programs: kernels, the executor, the transport.";
   init_runtime_errors(m);
   init_runtime_graph(m);
+  init_runtime_measure(m);
   init_runtime_trainer(m);
   init_runtime_transport(m);
 }

@@ -78,6 +78,7 @@ class Run {
   // Of the last step, one for each device of this process; their places in the mesh.
   const std::vector<StepReport>& reports() const { return reports_; }
   int mesh_index(int i) const { return devices_->mesh_index(i); }
+  std::vector<int64_t> peak_bytes() const { return devices_->peak_bytes(); }
   std::string trace_json() const;  // of the last step
 
  private:

@@ -215,6 +215,9 @@ void init_runtime_trainer(nb::module_& m) {
            &memory,
            nb::sig("def memory(self) -> list[dict[str, object]]"),
            "Returns persistent and peak bytes of every device, and where the peak is.")
+      .def("peak_bytes",
+           &Run::peak_bytes,
+           "Returns the most bytes that each emulated device of this process has had so far.")
       .def("trace_json",
            &Run::trace_json,
            "Returns what the devices of this process did in the last step, for Perfetto.")

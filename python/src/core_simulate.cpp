@@ -1,0 +1,89 @@
+// What will happen when a plan runs: for reports and benchmarks.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include "medley/plan/plan.h"
+#include "medley/program/lower.h"
+#include "medley/sim/simulate.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+medley::Simulation simulation(const medley::Graph& graph,
+                              const std::string& plan,
+                              const medley::Cluster& cluster,
+                              const std::string& profile,
+                              const std::string& file,
+                              const medley::Optimizer& optimizer) {
+  const nb::gil_scoped_release release;
+  const medley::Plan parsed = medley::parse_plan(plan, "<plan>");
+  verify(parsed, graph, cluster);
+  const medley::Program program = lower(graph, parsed, cluster, optimizer);
+  const medley::SimulateOptions options{.trace = false, .memory = true};
+  if (profile.empty()) return simulate(program, medley::CostModel(cluster), options);
+  return simulate(
+      program, medley::CostModel(cluster, medley::parse_profile(profile, file)), options);
+}
+
+const char* name_of(medley::CostSource source) {
+  switch (source) {
+    case medley::CostSource::kMeasured:
+      return "measured";
+    case medley::CostSource::kInterpolated:
+      return "interpolated";
+    case medley::CostSource::kAnalytic:
+      break;
+  }
+  return "analytic";
+}
+
+nb::dict simulate_plan(const medley::Graph& graph,
+                       const std::string& plan,
+                       const medley::Cluster& cluster,
+                       const std::string& profile,
+                       const std::string& file,
+                       const std::string& optimizer,
+                       double momentum) {
+  medley::Optimizer update;
+  update.kind = optimizer;
+  update.momentum = momentum;
+  const medley::Simulation result = simulation(graph, plan, cluster, profile, file, update);
+  nb::dict devices, sources, answer;
+  for (const medley::SimulatedDevice& each : result.devices) {
+    nb::dict row;
+    row["computes"] = each.computes.value;
+    row["waits"] = each.waits.value;
+    row["communicates"] = each.communicates.value;
+    row["persistent"] = each.persistent_bytes;
+    row["peak"] = each.peak_bytes;
+    row["peak_at"] = each.peak_at;
+    devices[cluster.devices.at(static_cast<size_t>(each.device)).name.c_str()] = row;
+  }
+  for (const auto& [source, count] : result.ops_by_source) sources[name_of(source)] = count;
+  answer["step"] = result.step.value;
+  answer["devices"] = devices;
+  answer["ops_by_source"] = sources;
+  return answer;
+}
+
+}  // namespace
+
+void init_simulate(nb::module_& m) {
+  m.def("simulate_plan",
+        &simulate_plan,
+        nb::sig("def simulate_plan(graph: Graph, plan: str, cluster: Cluster, profile: str = \"\", "
+                "file: str = \"<profile>\", optimizer: str = \"adamw\", momentum: float = 0.0) -> "
+                "dict[str, object]"),
+        "graph"_a,
+        "plan"_a,
+        "cluster"_a,
+        "profile"_a = "",
+        "file"_a = "<profile>",
+        "optimizer"_a = "adamw",
+        "momentum"_a = 0.0,
+        "Returns the predicted nanoseconds of a step, what each device does in it and needs, and "
+        "where the times of ops come from. `profile` is a text; without one all is analytic.");
+}
