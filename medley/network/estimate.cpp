@@ -15,8 +15,11 @@ size_t at(int64_t index) { return static_cast<size_t>(index); }
 // Loads of the links in one round. Forgets them when asked for the round's time.
 class Round {
  public:
-  explicit Round(const Topology& topology)
-      : topology_(topology), load_(topology.links().size()), latency_(load_.size()) {}
+  Round(const Topology& topology, std::vector<double>* traffic)
+      : topology_(topology),
+        traffic_(traffic),
+        load_(topology.links().size()),
+        latency_(load_.size()) {}
 
   void add(const Route& route, double bytes) {
     if (bytes <= 0) return;
@@ -33,6 +36,7 @@ class Round {
     for (int link : used_) {
       const double seconds = load_[at(link)] / topology_.links()[at(link)].bandwidth.value;
       slowest = std::max(slowest, latency_[at(link)] + to_nanoseconds({seconds}));
+      if (traffic_) (*traffic_)[at(link)] += load_[at(link)];
       load_[at(link)] = 0;
     }
     used_.clear();
@@ -41,7 +45,8 @@ class Round {
 
  private:
   const Topology& topology_;
-  std::vector<double> load_;  // bytes
+  std::vector<double>* traffic_;  // where to add up all rounds, or null
+  std::vector<double> load_;      // bytes
   std::vector<Nanoseconds> latency_;
   std::vector<int> used_;
 };
@@ -59,6 +64,7 @@ struct Group {
   const std::vector<int>& devices;
   Grouping grouping;
   std::vector<std::vector<size_t>> members;  // [node]
+  std::vector<double>* traffic = nullptr;    // [link], for those who want it
 };
 
 // Each of `devices` passes on, in round r, what its r-th predecessor began with.
@@ -69,7 +75,7 @@ class Ring {
     std::vector<std::vector<size_t>> users(topology.links().size());
     std::vector<Nanoseconds> latency(users.size());
     for (size_t i = 0; i < n; ++i) {
-      const Route route = topology.route(devices[i], devices[(i + 1) % n]);
+      const Route& route = routes_.emplace_back(topology.route(devices[i], devices[(i + 1) % n]));
       for (int link : route.span()) {
         users[at(link)].push_back(i);
         latency[at(link)] = route.latency;
@@ -83,8 +89,9 @@ class Ring {
     }
   }
 
-  Nanoseconds gather(const Lengths& lengths) const {
+  Nanoseconds gather(const Lengths& lengths, std::vector<double>* traffic) const {
     const size_t n = lengths.size();
+    if (traffic) add_traffic(lengths, *traffic);
     const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
     if (*least == *most) return (static_cast<int64_t>(n) - 1) * round(lengths, 0);
     Lengths twice = lengths;
@@ -102,6 +109,14 @@ class Ring {
     std::vector<size_t> alone;  // connections, by their sender's place in the ring
     std::vector<std::vector<size_t>> shared;
   };
+
+  // A connection carries every chunk but the one that its receiver began with.
+  void add_traffic(const Lengths& lengths, std::vector<double>& traffic) const {
+    const int64_t sum = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    for (size_t i = 0; i < lengths.size(); ++i)
+      for (int link : routes_[i].span())
+        traffic[at(link)] += static_cast<double>(sum - lengths[(i + 1) % lengths.size()]);
+  }
 
   void add(int link, Nanoseconds latency, std::vector<size_t> users) {
     const double bandwidth = topology_.links()[at(link)].bandwidth.value;
@@ -135,11 +150,12 @@ class Ring {
   }
 
   const Topology& topology_;
+  std::vector<Route> routes_;  // from each device to the next
   std::vector<Class> classes_;
 };
 
 Nanoseconds ring(const Lengths& lengths, int64_t, const Group& group) {
-  return Ring(group.devices, group.topology).gather(lengths);
+  return Ring(group.devices, group.topology).gather(lengths, group.traffic);
 }
 
 Nanoseconds padded_ring(const Lengths& lengths, int64_t granule, const Group& group) {
@@ -170,7 +186,7 @@ Nanoseconds direct(const Lengths& lengths, int64_t, const Group& group) {
   const size_t num_pools = group.topology.cluster().pools.size();
   std::vector<Part> nodes(group.members.size()), pools(num_pools);
   std::vector<std::vector<int>> of_pool(num_pools);  // the first devices of its nodes
-  Round round(group.topology);
+  Round round(group.topology, group.traffic);
   for (size_t node = 0; node < nodes.size(); ++node) {
     for (size_t i : group.members[node]) {
       ++nodes[node].count;
@@ -220,7 +236,7 @@ Nanoseconds hierarchical(const Lengths& lengths, int64_t, const Group& group) {
     widest = std::max(widest, members.size());
   }
   Nanoseconds total =
-      first.size() > 1 ? Ring(first, group.topology).gather(of_node) : Nanoseconds{};
+      first.size() > 1 ? Ring(first, group.topology).gather(of_node, group.traffic) : Nanoseconds{};
   // What the k-th device of a node of `size` holds after that.
   std::vector<Lengths> holds(widest + 1);
   for (const auto& members : group.members) {
@@ -231,7 +247,7 @@ Nanoseconds hierarchical(const Lengths& lengths, int64_t, const Group& group) {
       for (size_t place = 0; place < from.size(); ++place)
         held[place % members.size()] += lengths[from[place]];
   }
-  Round round(group.topology);
+  Round round(group.topology, group.traffic);
   for (size_t step = 0; step + 1 < widest; ++step) {
     for (const auto& members : group.members) {
       const size_t size = members.size();
@@ -248,7 +264,7 @@ Nanoseconds hierarchical(const Lengths& lengths, int64_t, const Group& group) {
 
 Nanoseconds pairwise_rounds(const Lengths& lengths, const Group& group, bool at_once) {
   const size_t n = group.devices.size();
-  Round round(group.topology);
+  Round round(group.topology, group.traffic);
   Nanoseconds total{0};
   for (size_t step = 1; step < n; ++step) {
     for (size_t from = 0; from < n; ++from) {
@@ -324,6 +340,33 @@ Nanoseconds estimate(const Algorithm& algorithm,
                      const Topology& topology) {
   if (collective.devices.size() < 2) return {};
   return estimate(algorithm, collective, gathered(collective), Group(collective, topology));
+}
+
+std::vector<int64_t> traffic(const Algorithm& algorithm,
+                             const Collective& collective,
+                             const Topology& topology) {
+  std::vector<int64_t> result(topology.links().size());
+  if (collective.devices.size() < 2) return result;
+  Group group(collective, topology);
+  std::vector<double> once(result.size());
+  group.traffic = &once;
+  for (const Equation& equation : kEquations)
+    if (equation.name == algorithm.name ||
+        (equation.time == ring && algorithm.name == "grouped-broadcast")) {
+      (void)equation.time(gathered(collective), collective.granule, group);
+      const bool there = collective.kind != CollectiveKind::kReduceScatter;
+      const bool back = collective.kind == CollectiveKind::kAllReduce || !there;
+      // The two directions of a port or trunk are neighbours.
+      for (size_t link = 0; link < once.size(); ++link)
+        result[link] = static_cast<int64_t>((there ? once[link] : 0) + (back ? once[link ^ 1] : 0));
+      return result;
+    }
+  for (const Message& message : messages(algorithm, collective, group.grouping))
+    for (int link :
+         topology.route(collective.devices[at(message.from)], collective.devices[at(message.to)])
+             .span())
+      result[at(link)] += message.bytes;
+  return result;
 }
 
 CheapestEstimate cheapest_estimate(const Collective& collective, const Topology& topology) {

@@ -21,6 +21,11 @@ Nanoseconds estimate(const Algorithm& algorithm,
                      const Collective& collective,
                      const Topology& topology);
 
+// Bytes over each link, [link], as of the messages.
+std::vector<int64_t> traffic(const Algorithm& algorithm,
+                             const Collective& collective,
+                             const Topology& topology);
+
 struct CheapestEstimate {
   const Algorithm* algorithm = nullptr;
   Nanoseconds time;

@@ -59,7 +59,7 @@ Collective random_collective(std::mt19937& random, const Cluster& cluster) {
 }
 
 // The equations against what they are a summary of, message by message.
-TEST(Estimate, IsThatOfTheMessages) {
+TEST(Estimate, TimeAndTrafficAreThoseOfTheMessages) {
   std::mt19937 random(11);
   for (int run = 0; run < kRuns; ++run) {
     const Topology topology(random_cluster(random));
@@ -71,6 +71,14 @@ TEST(Estimate, IsThatOfTheMessages) {
       EXPECT_EQ(estimate(algorithm, collective, topology),
                 estimate(messages(algorithm, collective, grouping), collective, topology))
           << run << " " << algorithm.name;
+      std::vector<int64_t> bytes(topology.links().size());
+      for (const Message& message : messages(algorithm, collective, grouping))
+        for (int link : topology
+                            .path(collective.devices[static_cast<size_t>(message.from)],
+                                  collective.devices[static_cast<size_t>(message.to)])
+                            .links)
+          bytes[static_cast<size_t>(link)] += message.bytes;
+      EXPECT_EQ(traffic(algorithm, collective, topology), bytes) << run << " " << algorithm.name;
     }
   }
 }

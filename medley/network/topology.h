@@ -46,6 +46,7 @@ class Topology {
  public:
   explicit Topology(const Cluster& cluster);
 
+  // Links 2k and 2k + 1 are the two directions of one port or trunk.
   const std::vector<Link>& links() const { return links_; }
   int num_devices() const { return static_cast<int>(cluster_.devices.size()); }
   const Cluster& cluster() const { return cluster_; }
