@@ -79,7 +79,9 @@ def _read_batch(text: str | None) -> tuple[int, int] | None:
 
 def _prepare_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", help="plan.json; one process is started for each of its devices")
-    parser.add_argument("script", help="a Python script that trains")
+    parser.add_argument(
+        "script", help="a Python script that trains, or `train`: the verb, whose arguments follow"
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     parser.add_argument(
         "--emulate",
@@ -110,6 +112,25 @@ def _launch(arguments: argparse.Namespace) -> int:
         truth_spread=arguments.truth_spread,
         delay_seed=arguments.delay_seed,
     )
+
+
+# --- train ----------------------------------------------------------------------------------------
+
+
+def _prepare_train(parser: argparse.ArgumentParser) -> None:
+    from medley import train_options
+
+    train_options.prepare(parser)
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    sys.path.insert(0, os.getcwd())
+    from medley import train_options
+
+    options = train_options.from_namespace(arguments)
+    from medley.train import train
+
+    return train(options)
 
 
 # --- doctor and demo ------------------------------------------------------------------------------
@@ -148,6 +169,13 @@ VERBS = [
         "medley launch plan.json train.py --epochs 3",
         _prepare_launch,
         _launch,
+    ),
+    Verb(
+        "train",
+        "Train a model by name on a folder of text or images",
+        "medley train medley.models:gpt --data books --cluster cluster.yaml --epochs 3",
+        _prepare_train,
+        _train,
     ),
     Verb(
         "doctor",

@@ -27,6 +27,8 @@ from medley.plan import Plan
 
 # After the first failure: how long the others may take to say why and leave, and then to clean up.
 GRACE_SECONDS = 5.0
+# After Ctrl-C: how long a script may take to save what it has. A second Ctrl-C ends that.
+SAVE_SECONDS = 60.0
 TERMINATE_SECONDS = 2.0
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
@@ -60,7 +62,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._width = max(len(name) for name in names)
         self._first: Device | None = None
-        self._interrupted = False
+        self._interrupts = 0
         self._devices: list[Device] = []
         for rank, name in enumerate(names):
             environment = _environment(rank, len(names), port)
@@ -85,9 +87,9 @@ class Supervisor:
         with self._signals():
             while any(device.process.poll() is None for device in self._devices):
                 self._pass_on(0.05)
-                if self._first_failed() or self._interrupted:
+                if self._first_failed() or self._interrupts:
                     break
-            if self._first is not None or self._interrupted:
+            if self._first is not None or self._interrupts:
                 self._end_all()
         while self._selector.get_map() and self._pass_on(0):
             pass
@@ -102,18 +104,20 @@ class Supervisor:
         return self._first is not None
 
     def _end_all(self) -> None:
-        if self._interrupted:
+        grace = GRACE_SECONDS
+        if self._interrupts:
             self._send(signal.SIGINT)
-        if not self._wait(GRACE_SECONDS):
+            grace = SAVE_SECONDS
+        if not self._wait(grace, until_asked_again=True):
             self._send(signal.SIGTERM)
         if not self._wait(TERMINATE_SECONDS):
             self._send(signal.SIGKILL)
         self._wait(1.0)
 
-    def _wait(self, seconds: float) -> bool:
+    def _wait(self, seconds: float, until_asked_again: bool = False) -> bool:
         end = time.monotonic() + seconds
         while any(device.process.poll() is None for device in self._devices):
-            if time.monotonic() > end:
+            if time.monotonic() > end or (until_asked_again and self._interrupts > 1):
                 return False
             self._pass_on(0.05)
         return True
@@ -128,7 +132,7 @@ class Supervisor:
         for device in self._devices:  # what a process started may outlive it
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(device.process.pid, signal.SIGKILL)
-        if self._interrupted:
+        if self._interrupts:
             print("medley launch: interrupted; all devices stopped", file=sys.stderr)
             return 130
         if self._first is None:
@@ -144,7 +148,7 @@ class Supervisor:
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         def interrupt(number: int, frame: object) -> None:
-            self._interrupted = True
+            self._interrupts += 1
 
         before = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -227,11 +231,15 @@ def launch(
 ) -> int:
     """Runs a script once per device of a plan; returns the exit code.
 
+    The script `train`, where no such file is, stands for the verb: `medley train ARGUMENTS`.
     `emulate` names a cluster.yaml whose times, links and memory take the place of this machine's;
     `settings` are those of `job.emulated()`.
     """
     plan = Plan.load(plan_path)
-    if not os.path.isfile(script):
+    command = [script]
+    if script == "train" and not os.path.exists(script):
+        command = ["-m", "medley", "train"]
+    elif not os.path.isfile(script):
         raise ValueError(f"{script}: cannot be read: no such file")
     values = {"MEDLEY_PLAN": os.path.abspath(plan_path)}
     with contextlib.ExitStack() as stack:
@@ -246,7 +254,7 @@ def launch(
             ledger = _core.EmulatedLedger(cluster, path)
             stack.callback(ledger.close)
             values["MEDLEY_EMULATION"] = json.dumps({**settings, "ledger": path})
-        return supervise([sys.executable, "-u", script, *arguments], plan.devices, values)
+        return supervise([sys.executable, "-u", *command, *arguments], plan.devices, values)
 
 
 @contextlib.contextmanager

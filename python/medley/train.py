@@ -1,0 +1,312 @@
+"""`medley train`: trains a model by name on a folder of text or images.
+
+    model, folder ─▶ capture ─▶ plan ─▶ Trainer.step on each global batch ─▶ weights, metrics
+
+In one process, or in each process of a job (`medley launch plan.json train ...`, torchrun).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from medley import job, model_name
+from medley.cluster import Cluster, load_cluster, parse_cluster
+from medley.files import write_atomically
+from medley.graph import Graph, capture
+from medley.optimizer import SGD, AdamW, Optimizer, cosine, warmup
+from medley.plan import Plan, plan
+from medley.train_data import Batches, Data, Place, open_data
+from medley.train_options import Options
+from medley.trainer import MODEL_FILE, Metrics, Trainer
+
+INTERRUPTED = 130  # the exit code
+_ONE = """
+format: medley-cluster
+version: 1
+nodes:
+  - {name: here, count: 1, device: CPU, devices_per_node: 1}
+"""
+_BATCH = 32
+
+
+class Interrupt:
+    """Ctrl-C while training: all processes stop after the same step. A second one ends at once.
+
+    Each step the processes add up who was asked; the sum is read one step later, so that nobody
+    waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._sum: tuple[Tensor, Any] | None = None
+
+    def __enter__(self) -> Interrupt:
+        self._before = signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._sum is not None:
+            self._sum[1].wait()
+        signal.signal(signal.SIGINT, self._before)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+        signal.signal(signal.SIGINT, self._before)
+
+    def agreed(self) -> bool:
+        """Returns whether to stop now; every process calls it before each step."""
+        if job.current() is None:
+            return self._asked
+        last = self._sum
+        asked = torch.tensor(int(self._asked))
+        self._sum = asked, dist.all_reduce(asked, async_op=True)
+        if last is None:
+            return False
+        last[1].wait()
+        return bool(last[0])
+
+
+class Report:
+    """What the first process shows and writes: a bar or lines, and metrics.jsonl."""
+
+    def __init__(self, options: Options, steps: int) -> None:
+        self._options = options
+        self._steps = steps
+        self._file: IO[str] | None = None
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Report:
+        this = job.current()
+        if this is not None and this.rank > 0:
+            return self
+        folder = Path(self._options.output)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = open(folder / "metrics.jsonl", "w", encoding="utf-8")
+        if sys.stderr.isatty() and not self._options.json:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self._bar = Progress(
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total} steps, {task.description}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True, highlight=False),
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("", total=self._steps)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        if self._file is not None:
+            self._file.close()
+
+    def step(self, metrics: Metrics, place: Place) -> None:
+        """Tells what a step has given."""
+        done = metrics.step + 1
+        text = (
+            f"loss {metrics.loss:.4f}, norm {metrics.grad_norm:.3g}, "
+            f"{metrics.tokens_per_second:,.0f} tokens/s"
+        )
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, description=text)
+        if done % self._options.log_every == 0 or done in (1, self._steps):
+            self._write({**dataclasses.asdict(metrics), **place._asdict(), "step": done})
+            self._say(f"step {done}/{self._steps}: {text}")
+
+    def held_out(self, step: int, loss: float) -> None:
+        """Tells the loss of the rows that are not trained on, after `step` steps."""
+        self._write({"step": step, "held_out_loss": loss})
+        self._say(f"step {step}/{self._steps}: held-out loss {loss:.4f}")
+
+    def _write(self, fields: dict[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(fields) + "\n")
+            self._file.flush()
+
+    def _say(self, line: str) -> None:
+        if self._file is None or self._options.json:
+            return
+        if self._bar is not None:
+            self._bar.console.print(line)
+        else:
+            print(line, flush=True)
+
+
+@dataclasses.dataclass
+class Training:
+    """A model at work on a folder."""
+
+    options: Options
+    model: nn.Module
+    data: Data
+    batches: Batches
+    trainer: Trainer
+    steps: int
+
+    def run(self) -> int:
+        """Trains to the end or to Ctrl-C, saves, and returns the exit code."""
+        place, held_out, last = Place(0, -1), math.nan, math.nan
+        every = self.options.evaluate_every
+        with Report(self.options, self.steps) as report, Interrupt() as interrupt:
+            with contextlib.closing(self.batches.read(self.steps)) as batches:
+                while not (stopped := interrupt.agreed()):
+                    if (found := next(batches, None)) is None:
+                        break
+                    place, rows = found
+                    metrics = self.trainer.step(rows)
+                    last = metrics.loss
+                    if not math.isfinite(last):
+                        raise ValueError(
+                            f"step {metrics.step + 1}: found a loss of {last}, expected a finite "
+                            "one: a smaller --lr, --warmup or --max-norm may help"
+                        )
+                    report.step(metrics, place)
+                    done = self.trainer.steps
+                    if self.batches.held_out and (done % every == 0 or done == self.steps):
+                        held_out = self.evaluate()
+                        report.held_out(done, held_out)
+            self._save(place, last, held_out, stopped)
+        return INTERRUPTED if stopped else 0
+
+    def evaluate(self) -> float:
+        """Returns the mean loss of the rows held out, which PyTorch itself computes on processors.
+
+        Each process takes a part of them.
+        """
+        with torch.no_grad():
+            values = self.trainer.parameters() | self.trainer.buffers()
+            for name, value in self.model.state_dict(keep_vars=True).items():
+                if name in values:
+                    value.copy_(values[name])
+        this = job.current()
+        rank, size = (0, 1) if this is None else (this.rank, this.size)
+        rows = self.batches.held_out
+        chunk = self.trainer.plan.global_batch
+        total = torch.zeros(2, dtype=torch.float64)
+        self.model.eval()
+        for start in range(rank * chunk, len(rows), size * chunk):
+            part = rows[start : start + chunk]
+            loss = self.data.loss(self.model, self.data.rows(part))
+            total += torch.tensor([loss * len(part), len(part)], dtype=torch.float64)
+        self.model.train()
+        if this is not None:
+            dist.all_reduce(total)
+        return float(total[0] / total[1])
+
+    def _save(self, place: Place, loss: float, held_out: float, stopped: bool) -> None:
+        done = self.trainer.steps
+        folder = Path(self.options.output)
+        self.trainer.save_model(folder)
+        this = job.current()
+        if this is not None and this.rank > 0:
+            return
+        state = {
+            "format": "medley-train",
+            "version": 1,
+            "step": done,
+            **place._asdict(),
+            "finished": not stopped,
+            "loss": None if math.isnan(loss) else loss,
+            "held_out_loss": None if math.isnan(held_out) else held_out,
+            "options": dataclasses.asdict(self.options),
+        }
+        write_atomically(folder / "train.json", json.dumps(state, indent=2) + "\n")
+        if self.options.json:
+            print(json.dumps(state))
+            return
+        word = "interrupted: saved" if stopped else "saved"
+        where = sys.stderr if stopped else sys.stdout
+        print(f"{word} {folder / MODEL_FILE} after {done} steps", file=where, flush=True)
+
+
+def train(options: Options) -> int:
+    """Trains as the options say; returns the exit code. Raises ValueError for what cannot be."""
+    torch.manual_seed(options.seed)
+    model, example = model_name.load(options.model)
+    if options.length is not None:
+        torch.manual_seed(options.seed)
+        model, example = model_name.load(options.model, (2, options.length))
+    model.train()
+    data = open_data(options, example)
+    if options.autocast is not None:
+        _autocast(model, torch.bfloat16)
+    data.check(model)
+    rule = _optimizer(options)
+    graph = capture(model, example)
+    chosen = _plan(options, graph, rule)
+    batches = Batches(data, chosen, options.held_out, options.seed)
+    steps = options.steps or (options.epochs or 0) * batches.per_epoch
+    rule = dataclasses.replace(rule, lr=_rates(options, steps))
+    trainer = Trainer(model, graph, chosen, rule, seed=options.seed, keep_gradients=False)
+    try:
+        return Training(options, model, data, batches, trainer, steps).run()
+    except (ValueError, OSError) as error:
+        # Whoever catches this prints it; the other processes of the job are told here.
+        trainer.fail(f"{type(error).__name__}: {error}")
+        raise
+
+
+def _plan(options: Options, graph: Graph, rule: Optimizer) -> Plan:
+    cluster = _cluster(options)
+    given = options.plan or job.launched_plan()
+    if given is not None:
+        return plan(graph, cluster, global_batch=options.global_batch, plan=given)
+    rows = options.global_batch or _BATCH
+    if rows < len(cluster.devices):
+        raise ValueError(
+            f"--global-batch: found {rows}, expected at least one row for each of "
+            f"{len(cluster.devices)} devices"
+        )
+    return plan(graph, cluster, options.strategy, global_batch=rows, optimizer=rule)
+
+
+def _cluster(options: Options) -> Cluster:
+    if options.cluster is not None:
+        return load_cluster(options.cluster)
+    several = options.plan or job.launched_plan() or job.current() is not None
+    if several or torch.cuda.is_available():
+        raise ValueError("--cluster: expected a cluster.yaml, which `medley probe` can write")
+    return parse_cluster(_ONE, "<one processor>")
+
+
+def _optimizer(options: Options) -> Optimizer:
+    kind: Callable[..., Optimizer] = {"adamw": AdamW, "sgd": SGD}[options.optimizer]
+    more = {"momentum": 0.9} if options.optimizer == "sgd" else {}
+    return kind(lr=options.lr, weight_decay=options.weight_decay, max_norm=options.max_norm, **more)
+
+
+def _rates(options: Options, steps: int) -> Callable[[int], float]:
+    if options.cosine:
+        return cosine(options.lr, steps, options.warmup)
+    return warmup(options.lr, options.warmup)
+
+
+def _autocast(model: nn.Module, dtype: torch.dtype) -> None:
+    """From now on the model computes in `dtype` what autocast lets it; names do not change."""
+    inner = model.forward
+
+    @functools.wraps(inner)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", dtype):
+            return inner(*args, **kwargs)
+
+    model.forward = forward
