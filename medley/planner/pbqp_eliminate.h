@@ -22,7 +22,8 @@ struct EliminationOrder {
 //   result      size of the table it leaves,
 //   fill        size of the tables between neighbours that had none,
 //   growth      size of the table it leaves less the sizes of the ones it takes away;
-// nothing if each of them passes a cap. Sizes only; touches no costs.
+// nothing if each of them passes a cap. Stops at an order of little work. Sizes only; touches no
+// costs.
 std::optional<EliminationOrder> find_order(const Core& core, double table_cap, double work_cap);
 
 struct Elimination {

@@ -10,6 +10,9 @@ namespace {
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
+// Eliminating so many entries takes less than looking for another order.
+constexpr double kNotWorthAnotherOrder = 1e6;
+
 enum class Key { kResult, kFill, kGrowth };
 
 // Elimination with names instead of tables: equal names stand for equal tables.
@@ -158,6 +161,7 @@ class Simulation {
 std::optional<EliminationOrder> find_order(const Core& core, double table_cap, double work_cap) {
   std::optional<EliminationOrder> best;
   for (const Key key : {Key::kResult, Key::kFill, Key::kGrowth}) {
+    if (best && best->work < kNotWorthAnotherOrder) break;
     auto order = Simulation(core, key).run(table_cap, best ? best->work : work_cap);
     if (order && (!best || order->work < best->work)) best = std::move(order);
   }
