@@ -1,7 +1,7 @@
 """PyTorch DDP on unequal devices: rows divided evenly, or in proportion to the speeds.
 
-DDP averages gradients over processes. With n_i of N rows on each of W devices that is the gradient
-of the global mean only if every loss is weighted by hand:
+DDP averages gradients over processes. With n_i of the N labels that count on device i of W, that is
+the gradient of the global mean only if every loss is weighted by hand:
 
     1/W sum_i grad(w_i mean_i) = sum_i n_i/N grad(mean_i)   with   w_i = W n_i / N
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from medley.cluster import load_cluster
@@ -27,6 +28,11 @@ def split(rows: int, weights: list[float]) -> list[int]:
         device = min(range(len(weights)), key=lambda d: ((lengths[d] + 1) / weights[d], d))
         lengths[device] += 1
     return lengths
+
+
+def _counted(labels: Tensor) -> int:
+    """Returns how many labels the loss is the mean of: -100 says that one does not count."""
+    return int((labels != -100).sum())
 
 
 def main() -> None:
@@ -49,11 +55,15 @@ def main() -> None:
     weights = [1.0] * size if even else speeds(load_cluster(options.cluster))
     lengths = split(rows, weights)
     first = sum(lengths[:rank])
+    data = workloads.batches(example, 4)
     own = [
         {name: value[first : first + lengths[rank]] for name, value in batch.items()}
-        for batch in workloads.batches(example, 4)
+        for batch in data
     ]
-    share = lengths[rank] / rows
+    shares = [
+        _counted(mine["labels"]) / _counted(whole["labels"])
+        for mine, whole in zip(own, data, strict=True)
+    ]
     parallel = DistributedDataParallel(
         model,
         bucket_cap_mb=options.bucket_mb,
@@ -66,10 +76,11 @@ def main() -> None:
 
     def step(number: int) -> float:
         optimizer.zero_grad(set_to_none=False)
-        loss = parallel(**own[number % len(own)])
-        (loss * (share * size)).backward()
+        which = number % len(own)
+        loss = parallel(**own[which])
+        (loss * (shares[which] * size)).backward()
         optimizer.step()
-        return float(loss.detach()) * share
+        return float(loss.detach()) * shares[which]
 
     timing.train(step, options.steps, options.output, sum_losses=True)
     dist.destroy_process_group()

@@ -34,7 +34,26 @@ def moe(rows: int = 72) -> tuple[nn.Module, Batch]:
     return models.moe(**sizes, experts=8, vocabulary=512, batch=rows)
 
 
-WORKLOADS: dict[str, Callable[[], tuple[nn.Module, Batch]]] = {"vgg": vgg, "moe": moe}
+def bert(rows: int = 72) -> tuple[nn.Module, Batch]:
+    """Returns four layers, and a vocabulary with 39 % of the 1.35 M parameters."""
+    torch.manual_seed(SEED)
+    sizes: dict[str, Any] = {"positions": 64, "width": 128, "hidden": 512, "layers": 4}
+    return models.bert(**sizes, vocabulary=2048, tied=False, batch=rows)
+
+
+def vit(rows: int = 72) -> tuple[nn.Module, Batch]:
+    """Returns four layers on 64 patches, 0.8 M parameters."""
+    torch.manual_seed(SEED)
+    sizes: dict[str, Any] = {"image": 32, "patch": 4, "width": 128, "hidden": 512, "layers": 4}
+    return models.vit(**sizes, batch=rows)
+
+
+WORKLOADS: dict[str, Callable[[], tuple[nn.Module, Batch]]] = {
+    "vgg": vgg,
+    "moe": moe,
+    "bert": bert,
+    "vit": vit,
+}
 
 
 def batches(example: Batch, count: int) -> list[Batch]:

@@ -61,7 +61,7 @@ def test_all_reduce_takes_what_a_ring_takes(testbed: Testbed, four: str, tmp_pat
 
 
 # All train the same: what differs is rounding.
-@pytest.mark.parametrize("workload", ["vgg", "moe"])
+@pytest.mark.parametrize("workload", ["vgg", "moe", "bert", "vit"])
 def test_medley_and_ddp_have_the_same_losses(
     testbed: Testbed, four: str, tmp_path: Path, workload: str
 ) -> None:
