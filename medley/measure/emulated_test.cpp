@@ -108,7 +108,9 @@ TEST(MeasuringSession, Divides) {
   MeasuringSession even(wanted, none, "emulated"), odd(wanted, none, "emulated");
   even.run(device.timer(), "fast", {60'000'000'000}, 0, 2);
   odd.run(device.timer(), "fast", {60'000'000'000}, 1, 2);
+  EXPECT_GT(even.num_left(), even.num_wanted() / 2);
   even.add(odd.profile());
+  EXPECT_EQ(even.num_left(), even.num_wanted() / 2);  // of the other kind
   EXPECT_EQ(static_cast<int64_t>(even.profile().ops.size()),
             static_cast<int64_t>(wanted.ops.size() / 2));
 }

@@ -72,6 +72,16 @@ class SingleRun {
   std::vector<std::pair<ValueId, ValueId>> replaced_;  // result -> operand
 };
 
+MeasuredTime mean(const OpTimer& timer, SingleRun& op) {
+  const Nanoseconds start = timer.clock.now();
+  Nanoseconds now = start;
+  int64_t launches = 0;
+  for (; now - start < timer.window; now = timer.clock.now(), launches += timer.launches)
+    op.run(timer.launches);
+  return {Nanoseconds{std::max<int64_t>(1, (now - start).value / launches)},
+          static_cast<int>(launches / timer.launches)};
+}
+
 int64_t dim_of(const Graph& single, ValueId value, size_t dim) {
   const std::vector<Size>& shape = type_of(single, value).shape;
   return dim < shape.size() ? std::max<int64_t>(shape[dim].coefficient, 1) : 1;
@@ -98,6 +108,7 @@ int64_t index_bound(const Graph& single) {
 MeasuredTime measure(const OpTimer& timer, const Graph& single) {
   SingleRun op(timer, single);
   for (int i = 0; i < timer.warm_ups; ++i) op.run(timer.launches);
+  if (timer.window > Nanoseconds{}) return mean(timer, op);
   std::vector<Nanoseconds> times;
   Nanoseconds total;
   while (static_cast<int>(times.size()) < timer.least ||

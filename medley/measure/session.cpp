@@ -26,14 +26,10 @@ void put(std::vector<Measurement>& into, Measurement measurement, const Key& key
 
 }  // namespace
 
-MeasuringSession::MeasuringSession(Wanted wanted, Profile known, const std::string& executor)
+MeasuringSession::MeasuringSession(Wanted wanted, const Profile& known, const std::string& executor)
     : wanted_(std::move(wanted)), done_(wanted_.ops.size()) {
   profile_.executor = executor;
-  profile_ = merge(std::move(known), profile_);
-  std::set<std::pair<std::string, std::string>> have;
-  for (const OpMeasurement& each : profile_.ops) have.emplace(each.kind, each.op.key);
-  for (size_t i = 0; i < wanted_.ops.size(); ++i)
-    done_[i] = have.contains({wanted_.ops[i].kind, wanted_.ops[i].sized.key});
+  add(known);
 }
 
 int64_t MeasuringSession::num_left() const { return std::count(done_.begin(), done_.end(), false); }
@@ -83,6 +79,12 @@ void MeasuringSession::add(OverlapMeasurement measurement) {
   });
 }
 
-void MeasuringSession::add(const Profile& other) { profile_ = merge(profile_, other); }
+void MeasuringSession::add(const Profile& other) {
+  profile_ = merge(profile_, other);
+  std::set<std::pair<std::string, std::string>> have;
+  for (const OpMeasurement& each : other.ops) have.emplace(each.kind, each.op.key);
+  for (size_t i = 0; i < wanted_.ops.size(); ++i)
+    if (have.contains({wanted_.ops[i].kind, wanted_.ops[i].sized.key})) done_[i] = true;
+}
 
 }  // namespace medley

@@ -16,7 +16,7 @@ class MeasuringSession {
  public:
   // Ops that `known` has are not measured again. Throws Error(kCaller) if it is of another
   // executor.
-  MeasuringSession(Wanted wanted, Profile known, const std::string& executor);
+  MeasuringSession(Wanted wanted, const Profile& known, const std::string& executor);
 
   int64_t num_wanted() const { return static_cast<int64_t>(wanted_.ops.size()); }
   int64_t num_left() const;

@@ -61,7 +61,7 @@ void make_session(MeasuringSession* self,
   medley::Profile profile;
   profile.executor = executor;
   if (!known.empty()) profile = medley::parse_profile(known, file);
-  new (self) MeasuringSession(wanted.take(), std::move(profile), executor);
+  new (self) MeasuringSession(wanted.take(), profile, executor);
 }
 
 const medley::DeviceKind& kind_of(const std::vector<medley::DeviceKind>& kinds,
