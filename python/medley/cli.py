@@ -114,6 +114,32 @@ def _launch(arguments: argparse.Namespace) -> int:
     )
 
 
+# --- probe and profile ----------------------------------------------------------------------------
+
+
+def _prepare_probe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", default="cluster.yaml", help="write the cluster here")
+
+
+def _probe(arguments: argparse.Namespace) -> int:
+    from medley.probe import probe
+
+    return probe(Path(arguments.output), arguments.json)
+
+
+def _prepare_profile(parser: argparse.ArgumentParser) -> None:
+    from medley.profile import prepare
+
+    prepare(parser)
+
+
+def _profile(arguments: argparse.Namespace) -> int:
+    sys.path.insert(0, os.getcwd())
+    from medley.profile import command
+
+    return command(arguments)
+
+
 # --- train ----------------------------------------------------------------------------------------
 
 
@@ -162,6 +188,20 @@ VERBS = [
         "medley capture medley.models:gpt --batch 4x32 -o g.graph",
         _prepare_capture,
         _capture,
+    ),
+    Verb(
+        "probe",
+        "Measure the devices here and the links between them, as a cluster.yaml",
+        "medley probe -o cluster.yaml",
+        _prepare_probe,
+        _probe,
+    ),
+    Verb(
+        "profile",
+        "Measure what the ops and collectives of a model take on the devices of a cluster",
+        "medley profile g.graph cluster.yaml --global-batch 64 -o profile.json",
+        _prepare_profile,
+        _profile,
     ),
     Verb(
         "launch",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
@@ -19,6 +21,7 @@ from medley.optimizer import AdamW, Optimizer
 from medley.plan import Plan
 
 MODEL_FILE = "model.safetensors"
+DRIFT_LIMIT = 0.2  # of times of ops, from the profile's
 _DTYPES = {
     "f64": torch.float64,
     "f32": torch.float32,
@@ -47,12 +50,36 @@ class Metrics:
     devices: Mapping[str, float]  # this share by device of this process
 
 
+class Drift(NamedTuple):
+    """How long ops of one class take on one kind of device, against what the profile says."""
+
+    kind: str
+    ops: str  # class: "matmul", "memory", ...
+    ratio: float  # median of measured / predicted, by segment
+    predicted_ns: int  # of a step
+    measured_ns: int
+    segments: int  # that the median is of
+
+    @property
+    def profile_again(self) -> bool:
+        """Whether the profile is of no more use."""
+        return abs(self.ratio - 1) > DRIFT_LIMIT
+
+
+def report_drift(meter: _runtime.Drift, always: bool) -> None:
+    """Prints the drift; without `always` only if it is large."""
+    rows = [Drift(*row) for row in meter.rows()]
+    if rows and (always or any(row.profile_again for row in rows)):
+        print(f"measured against the profile:\n{meter.text()}", end="", file=sys.stderr, flush=True)
+
+
 class Trainer:
     """Trains `model` as `plan` says: on threads of this process, or as one process of a job.
 
     The parameters are taken from `model` when the trainer is made (in a job: from that of the first
     process); `model` itself is not changed. `local=True` runs all devices as threads of this
-    process also within a job.
+    process also within a job. `profile` is the file that the plan was made with: how far the times
+    of ops have drifted from it is said when the trainer ends.
     """
 
     def __init__(
@@ -67,6 +94,7 @@ class Trainer:
         cluster: Cluster | str | os.PathLike[str] | None = None,
         keep_gradients: bool = True,
         trace: bool = False,
+        profile: str | os.PathLike[str] | None = None,
     ) -> None:
         self._model = model
         self._graph = as_graph(graph)
@@ -81,7 +109,7 @@ class Trainer:
         options: dict[str, Any] = {
             "seed": seed,
             "keep_gradients": keep_gradients,
-            "trace": trace,
+            "trace": trace or profile is not None,
             **devices.options(self.plan, machines, self._job),
         }
         self._run = _runtime.Run(
@@ -91,6 +119,12 @@ class Trainer:
             self.optimizer.description(),
             options,
         )
+        self._drift = None
+        if profile is not None:
+            text = Path(profile).read_text()
+            self._drift = _runtime.Drift(self._run, machines, text, str(profile))
+            first = self._job is None or self._job.rank == 0
+            weakref.finalize(self, report_drift, self._drift, first)
         self._types = {
             (kind, name): (_DTYPES[dtype], shape)
             for kind, name, dtype, shape in self._graph.core.inputs
@@ -109,6 +143,8 @@ class Trainer:
         tensors = _named(batch)
         rate = self.optimizer.learning_rate(self.steps)
         result = self._run.step(self._own(tensors), rate, self.steps)
+        if self._drift is not None:
+            self._drift.add(self._run)
         seconds = max(result.nanoseconds) * 1e-9
         shares = {
             name: waiting / max(1, whole)
@@ -259,6 +295,16 @@ class Trainer:
     def memory(self) -> dict[str, dict[str, Any]]:
         """Returns, by device, the bytes that last (`persistent`), the `peak` and where that is."""
         return dict(zip(self._run.device_names, self._run.memory(), strict=True))
+
+    def peak_bytes(self) -> dict[str, int]:
+        """Returns the most bytes that each emulated device of this process has had so far."""
+        names = self._run.device_names
+        own = range(len(names)) if self._job is None else [self._job.rank]
+        return dict(zip((names[i] for i in own), self._run.peak_bytes(), strict=False))
+
+    def drift(self) -> list[Drift]:
+        """Returns how far the ops of this process's devices are from the profile, so far."""
+        return [] if self._drift is None else [Drift(*row) for row in self._drift.rows()]
 
     def program_text(self) -> str:
         """Returns the lowered program, the same on every device."""

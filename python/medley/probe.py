@@ -1,0 +1,396 @@
+"""`medley probe`: what devices and links there are, measured, as a cluster.yaml.
+
+One process sees the devices of its machine; under torchrun every process measures its own device,
+at the same time as the others, as in a run, and pairs of them the links between.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import socket
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from medley import job
+from medley.cluster import parse_cluster
+from medley.files import write_atomically
+from medley.profile import _texts
+
+_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+_ENOUGH = 0.2  # seconds of measuring a figure
+_TIMEOUT = datetime.timedelta(seconds=60)
+_ALIKE = 0.2  # figures that differ by less are of one kind
+
+
+@dataclasses.dataclass
+class Device:
+    """What one process has measured of its device."""
+
+    host: str
+    model: str  # "NVIDIA H200", "AMD EPYC 7B13"
+    memory: int  # bytes
+    sustained: dict[str, float]  # flop/s by dtype
+    memory_bandwidth: float  # bytes/s
+    launch_latency: float  # seconds
+
+    def is_like(self, other: Device) -> bool:
+        """Whether one kind describes both."""
+
+        def near(a: float, b: float) -> bool:
+            return abs(a - b) <= _ALIKE * max(a, b)
+
+        return (
+            self.model == other.model
+            and near(self.memory, other.memory)
+            and near(self.sustained["f32"], other.sustained["f32"])
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """Two devices, by rank, and what is between them."""
+
+    first: int
+    second: int
+    bandwidth: float  # bytes/s
+    latency: float  # seconds
+
+
+# --- one device -----------------------------------------------------------------------------------
+
+
+def measure_device(device: torch.device, sharing: int = 1) -> Device:
+    """Measures a device; `sharing` processes use the memory of its machine."""
+    cuda = device.type == "cuda"
+    if cuda:
+        facts = torch.cuda.get_device_properties(device)
+        model, memory = facts.name, facts.total_memory
+    else:
+        model, memory = _processor(), _host_memory() // sharing
+    rates = {name: _matmul_rate(device, dtype) for name, dtype in _DTYPES.items()}
+    return Device(
+        host=socket.gethostname(),
+        model=model,
+        memory=int(memory),
+        sustained={name: rate for name, rate in rates.items() if rate > 0},
+        memory_bandwidth=_copy_rate(device, min(256 << 20, int(memory) // 16)),
+        launch_latency=_launch_latency(device),
+    )
+
+
+def _median_seconds(run: Callable[[], object], device: torch.device) -> float:
+    """Returns the median time of `run`, of as many as fit into the time for a figure."""
+    for _ in range(2):  # libraries and threads start
+        run()
+    times: list[float] = []
+    begin = time.perf_counter()
+    while len(times) < 5 or (time.perf_counter() - begin < _ENOUGH and len(times) < 1000):
+        start = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Returns flop/s of the largest square product that takes little time; 0 if there is no kernel
+    of this type."""
+    rate = 0.0
+    for size in (256, 512, 1024, 2048, 4096, 8192):
+        try:
+            left = torch.rand(size, size, device=device).to(dtype)
+            seconds = _median_seconds(lambda left=left: torch.mm(left, left), device)  # type: ignore[misc]
+        except RuntimeError:
+            return rate
+        rate = max(rate, 2 * size**3 / seconds)
+        if 8 * seconds > _ENOUGH:  # the next one is too slow
+            break
+    return rate
+
+
+def _copy_rate(device: torch.device, size: int) -> float:
+    source = torch.zeros(size // 4, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / _median_seconds(lambda: target.copy_(source), device)
+
+
+def _launch_latency(device: torch.device) -> float:
+    one = torch.zeros(1, device=device)
+
+    def launches() -> None:
+        for _ in range(100):
+            one.add_(1)
+
+    return _median_seconds(launches, device) / 100
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def _host_memory() -> int:
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            total = min(total, int(Path(limit).read_text()))
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+# --- links ----------------------------------------------------------------------------------------
+
+
+class _Pair:
+    """Two processes that send each other bytes, and all others waiting for them."""
+
+    def __init__(self, device: torch.device) -> None:
+        cuda = device.type == "cuda"
+        self.device = device
+        self.rank = dist.get_rank()
+        self.group = dist.new_group(backend="nccl" if cuda else "gloo", timeout=_TIMEOUT)
+        self.sync = dist.new_group(backend="gloo", timeout=_TIMEOUT) if cuda else self.group
+
+    def measure(self, first: int, second: int) -> Link:
+        """Returns the same on all processes."""
+        result = torch.zeros(2, dtype=torch.float64)
+        if self.rank in (first, second):
+            other = second if self.rank == first else first
+            small = torch.zeros(2, device=self.device)
+            latency = self._exchange(small, other, first, 20) / 2
+            size = 1 << 20
+            seconds = self._exchange(torch.zeros(size // 4, device=self.device), other, first, 1)
+            if seconds < 0.5:
+                size = 16 << 20
+                data = torch.zeros(size // 4, device=self.device)
+                seconds = self._exchange(data, other, first, 3)
+            result[0] = size / max(1e-9, seconds / 2 - latency)
+            result[1] = latency
+        dist.broadcast(result, src=first, group=self.sync)
+        return Link(first, second, float(result[0]), float(result[1]))
+
+    def _exchange(self, data: torch.Tensor, other: int, first: int, repetitions: int) -> float:
+        """Returns the median seconds from sending to having it back."""
+        times = []
+        for _ in range(repetitions + 1):
+            begin = time.perf_counter()
+            if self.rank == first:
+                dist.send(data, other, group=self.group)
+                dist.recv(data, other, group=self.group)
+            else:
+                dist.recv(data, other, group=self.group)
+                dist.send(data, other, group=self.group)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            times.append(time.perf_counter() - begin)
+        return statistics.median(times[1:])
+
+
+# --- the cluster ----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Pool:
+    """Equal nodes: the ranks of each."""
+
+    name: str
+    kind: int
+    nodes: list[list[int]]
+
+
+def kinds_of(devices: Sequence[Device]) -> tuple[list[Device], list[int]]:
+    """Returns one device for each kind, with the medians of all of that kind, and the kind of each
+    device."""
+    members: list[list[Device]] = []
+    numbers = []
+    for device in devices:
+        number = next((i for i, own in enumerate(members) if own[0].is_like(device)), len(members))
+        if number == len(members):
+            members.append([])
+        members[number].append(device)
+        numbers.append(number)
+
+    def middle(own: list[Device]) -> Device:
+        return dataclasses.replace(
+            own[0],
+            memory=min(each.memory for each in own),
+            sustained={
+                name: statistics.median(each.sustained.get(name, 0.0) for each in own)
+                for name in own[0].sustained
+            },
+            memory_bandwidth=statistics.median(each.memory_bandwidth for each in own),
+            launch_latency=statistics.median(each.launch_latency for each in own),
+        )
+
+    return [middle(own) for own in members], numbers
+
+
+def pools_of(devices: Sequence[Device], kinds: Sequence[int]) -> list[Pool]:
+    """Returns nodes of equal kind and number of devices as pools, in the order of the ranks. The
+    devices of a machine that has several kinds are a node for each."""
+    nodes: dict[tuple[str, int], list[int]] = {}
+    for rank, (device, kind) in enumerate(zip(devices, kinds, strict=True)):
+        nodes.setdefault((device.host, kind), []).append(rank)
+    pools: dict[tuple[int, int], Pool] = {}
+    for (_, kind), ranks in nodes.items():
+        key = (kind, len(ranks))
+        pools.setdefault(key, Pool(f"pool{len(pools)}", kind, [])).nodes.append(ranks)
+    return list(pools.values())
+
+
+def pairs_of(pools: Sequence[Pool]) -> list[tuple[int, int]]:
+    """Returns the pairs of ranks to measure: one within a node of each pool, one between two nodes
+    of each pool and of each pair of pools."""
+    pairs = []
+    for number, pool in enumerate(pools):
+        if len(pool.nodes[0]) > 1:
+            pairs.append((pool.nodes[0][0], pool.nodes[0][1]))
+        if len(pool.nodes) > 1:
+            pairs.append((pool.nodes[0][0], pool.nodes[1][0]))
+        pairs += [(pool.nodes[0][0], other.nodes[0][0]) for other in pools[number + 1 :]]
+    return pairs
+
+
+def _quantity(value: float, unit: str) -> str:
+    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= factor and not (unit == "flop/s" and prefix == "k"):
+            return f"{value / factor:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"
+
+
+def _network(name: str, where: str, links: Sequence[Link]) -> str:
+    bandwidth = statistics.median(link.bandwidth for link in links)
+    latency = statistics.median(link.latency for link in links)
+    return (
+        f"  - {{name: {name}, {where}, bandwidth: {_quantity(bandwidth, 'B/s')}, "
+        f"latency: {latency * 1e6:.4g} us}}"
+    )
+
+
+def _networks(pools: Sequence[Pool], links: Sequence[Link]) -> list[str]:
+    pool_of = {rank: p for p, pool in enumerate(pools) for node in pool.nodes for rank in node}
+    node_of = {rank: (p, n) for p, pool in enumerate(pools) for n, node in enumerate(pool.nodes)
+               for rank in node}  # fmt: skip
+    lines = []
+    for number, pool in enumerate(pools):
+        own = [
+            link
+            for link in links
+            if node_of[link.first] == node_of[link.second] and pool_of[link.first] == number
+        ]
+        if own:
+            lines.append(
+                _network(f"inside-{pool.name}", f"inside: node, pools: [{pool.name}]", own)
+            )
+    between = [link for link in links if node_of[link.first] != node_of[link.second]]
+    if not between:
+        return lines
+    rates = [link.bandwidth for link in between]
+    if max(rates) <= (1 + _ALIKE) * min(rates):
+        names = ", ".join(pool.name for pool in pools)
+        return [*lines, _network("lan", f"connects: [{names}]", between)]
+    for link in between:
+        ends = sorted({pools[pool_of[rank]].name for rank in (link.first, link.second)})
+        lines.append(_network("-".join(["lan", *ends]), f"connects: [{', '.join(ends)}]", [link]))
+    return lines
+
+
+def cluster_text(devices: Sequence[Device], links: Sequence[Link]) -> str:
+    """Returns the cluster.yaml of what was measured."""
+    kinds, numbers = kinds_of(devices)
+    pools = pools_of(devices, numbers)
+    lines = ["# Measured by medley probe.", "format: medley-cluster", "version: 1", "nodes:"]
+    for pool in pools:
+        lines.append(
+            f"  - {{name: {pool.name}, count: {len(pool.nodes)}, device: kind{pool.kind}, "
+            f"devices_per_node: {len(pool.nodes[0])}}}"
+        )
+    networks = _networks(pools, links)
+    if networks:
+        lines += ["networks:", *networks]
+    lines.append("devices:")
+    for number, kind in enumerate(kinds):
+        rates = ", ".join(
+            f"{name}: {_quantity(rate, 'flop/s')}" for name, rate in kind.sustained.items()
+        )
+        lines += [
+            f"  kind{number}:  # {kind.model}",
+            f"    sustained: {{{rates}}}",
+            f"    memory: {kind.memory / 2**30:.4g} GiB",
+            f"    memory_bandwidth: {_quantity(kind.memory_bandwidth, 'B/s')}",
+            f"    launch_latency: {kind.launch_latency * 1e6:.4g} us",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def measure() -> tuple[list[Device], list[Link]]:
+    """Returns the devices of the job, or of this machine, and the links between them."""
+    this = job.join()
+    if this is None:
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        names = [f"cuda:{number}" for number in range(count)] or ["cpu"]
+        return [measure_device(torch.device(name)) for name in names], []
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    device = torch.device(f"cuda:{this.local_rank % count}" if count else "cpu")
+    hosts = _texts(socket.gethostname())
+    own = measure_device(device, hosts.count(socket.gethostname()))
+    devices = [Device(**json.loads(text)) for text in _texts(json.dumps(dataclasses.asdict(own)))]
+    pair = _Pair(device)
+    pools = pools_of(devices, kinds_of(devices)[1])
+    return devices, [pair.measure(*each) for each in pairs_of(pools)]
+
+
+def probe(output: Path, as_json: bool) -> int:
+    """Measures, writes the cluster and prints what was found."""
+    from rich.console import Console
+
+    this = job.current()
+    first = this is None or this.rank == 0
+    console = Console(stderr=True)
+    if first and not as_json and console.is_terminal:
+        with console.status("measuring devices and links ..."):
+            devices, links = measure()
+    else:
+        devices, links = measure()
+    if not first:
+        return 0
+    text = cluster_text(devices, links)
+    cluster = parse_cluster(text, str(output))
+    write_atomically(output, text)
+    ranks = [
+        rank
+        for pool in pools_of(devices, kinds_of(devices)[1])
+        for node in pool.nodes
+        for rank in node
+    ]
+    if as_json:
+        figures = {
+            "cluster": str(output),
+            "devices": [dataclasses.asdict(device) for device in devices],
+            "links": [dataclasses.asdict(link) for link in links],
+            "names": dict(zip(map(str, ranks), cluster.devices, strict=True)),
+        }
+        print(json.dumps(figures, indent=2))
+    else:
+        print(text, end="")
+        print(f"{output}: {len(devices)} devices, {len(links)} links measured")
+    if ranks != sorted(ranks):
+        order = ", ".join(map(str, ranks))
+        console.print(f"start processes in the order of these ranks: {order}", highlight=False)
+    return 0

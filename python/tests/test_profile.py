@@ -1,0 +1,294 @@
+"""Profiles: what is measured, how often, and what of it a later run keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import medley
+from medley import _core, cli, job
+from medley.cluster import Cluster, parse_cluster
+from medley.graph import Graph
+from medley.models import mlp
+from medley.profile import Profiler, Truth, executor_name, pieces_of, read_seconds, wanted_ops
+from medley.trainer import Trainer
+
+CLUSTER = """
+format: medley-cluster
+version: 1
+nodes:
+  - {name: fast, count: 1, device: CPU, devices_per_node: 1}
+  - {name: slow, count: 2, device: half, devices_per_node: 1}
+networks:
+  - {name: lan, connects: [fast, slow], bandwidth: 1 Gbit/s, latency: 50 us}
+devices:
+  half: {based_on: CPU, speed: 0.5}
+"""
+ONE = """
+format: medley-cluster
+version: 1
+nodes:
+  - {name: only, count: 1, device: CPU, devices_per_node: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    model, batch = mlp()
+    return medley.capture(model, batch)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Cluster:
+    return parse_cluster(CLUSTER)
+
+
+def measure(graph: Graph, cluster: Cluster, path: Path, truth: Truth | None, **options: Any) -> Any:
+    """Profiles and returns the outcome and what is in the file."""
+    wanted = wanted_ops([graph], cluster, global_batch=32, grid=truth is not None)
+    profiler = Profiler(wanted, cluster, path, truth, **options)
+    outcome = profiler.run(None, lambda what, done, of: None)
+    return outcome, json.loads(path.read_text())
+
+
+def times(profile: Any) -> dict[tuple[str, str], int]:
+    return {
+        (kind, row["op"]): row["time_ns"] for kind, rows in profile["ops"].items() for row in rows
+    }
+
+
+def test_repeated_layers_are_measured_once(cluster: Cluster) -> None:
+    def counts(layers: int) -> tuple[int, int]:
+        model, batch = medley.models.gpt(layers=layers)
+        wanted = _core.WantedOps(cluster)
+        wanted.add_graph(medley.capture(model, batch).core, 4)
+        session = _core.MeasuringSession(wanted, "", "", "test")
+        return session.seen, session.unique
+
+    (seen_1, unique_1), (seen_2, unique_2) = counts(1), counts(2)
+    assert unique_1 == unique_2
+    assert seen_2 > 1.3 * seen_1 > 1.3 * unique_1
+
+
+def test_times_are_those_of_the_emulation(graph: Graph, cluster: Cluster, tmp_path: Path) -> None:
+    plain, rough = (
+        measure(graph, cluster, tmp_path / f"{spread}.json", Truth(3, spread))[1]
+        for spread in (0.0, 0.3)
+    )
+    assert rough["executor"] == "emulated seed 3 spread 0.3"
+    expected, found = times(plain), times(rough)
+    assert expected.keys() == found.keys()
+    ratios = [found[key] / expected[key] for key in found]
+    assert all(0.69 < ratio < 1.31 for ratio in ratios)
+    assert max(ratios) - min(ratios) > 0.1
+    assert {kind for kind, _ in found} == {"CPU", "half"}
+    assert len(rough["collectives"]) > 20
+    assert rough["overlaps"] == {"CPU": 1, "half": 1}
+
+
+def test_a_budget_ends_it_and_resuming_goes_on(
+    graph: Graph, cluster: Cluster, tmp_path: Path
+) -> None:
+    path = tmp_path / "p.json"
+    wanted = wanted_ops([graph], cluster, global_batch=32)
+    first = Profiler(wanted, cluster, path, Truth()).run(1e-9, lambda what, done, of: None)
+    assert 0 < first.left < first.wanted or first.left == first.wanted
+    before = times(json.loads(path.read_text()))
+    second, profile = measure(graph, cluster, path, Truth(), resume=True)
+    assert second.left == 0
+    assert len(times(profile)) == second.wanted
+    assert before.items() <= times(profile).items()
+    third, again = measure(graph, cluster, path, Truth(), resume=True)
+    assert (third.collectives, again) == (0, profile)
+
+
+def test_an_interrupt_loses_nothing(graph: Graph, cluster: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    wanted = wanted_ops([graph], cluster, global_batch=32)
+
+    def interrupt(what: str, done: int, of: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Profiler(wanted, cluster, path, Truth()).run(None, interrupt)
+    assert times(json.loads(path.read_text()))
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_profile_of_other_devices_is_not_continued(
+    graph: Graph, cluster: Cluster, tmp_path: Path
+) -> None:
+    path = tmp_path / "p.json"
+    measure(graph, cluster, path, Truth(1, 0.1))
+    with pytest.raises(ValueError, match="emulated seed 1"):
+        measure(graph, cluster, path, Truth(2, 0.1), resume=True)
+
+
+def test_runs_the_ops_of_a_real_device(graph: Graph, tmp_path: Path) -> None:
+    outcome, profile = measure(graph, parse_cluster(ONE), tmp_path / "p.json", None)
+    assert outcome.left == 0
+    assert outcome.failed == []
+    assert profile["executor"] == executor_name(None)
+    products = [row for row in profile["ops"]["CPU"] if row["class"] == "matmul"]
+    assert products
+    assert all(row["repetitions"] >= 5 and row["time_ns"] > 0 for row in products)
+
+
+# Every op of the families runs alone, with operands made up for it: none is left out.
+@pytest.mark.parametrize("name", ["moe", "vgg", "llama"])
+def test_every_op_can_be_measured(name: str, tmp_path: Path) -> None:
+    model, batch = getattr(medley.models, name)()
+    cluster = parse_cluster(ONE)
+    wanted = _core.WantedOps(cluster)
+    wanted.add_graph(medley.capture(model, batch).core, 4)
+    wanted.add_grid([2])
+    profiler = Profiler(wanted, cluster, tmp_path / "p.json")
+    profiler._device = _Quick(profiler._device)  # type: ignore[assignment]
+    outcome = profiler.run(None, lambda what, done, of: None)
+    assert outcome.failed == []
+    assert outcome.left == 0
+
+
+class _Quick:
+    def __init__(self, device: Any) -> None:
+        self.device = device
+
+    def run(self, session: Any, kind: str, *rest: Any) -> int:
+        return int(self.device.run(session, kind, *rest, quick=True))
+
+
+def test_drift_is_measured_against_the_profile(
+    graph: Graph, cluster: Cluster, tmp_path: Path
+) -> None:
+    path = tmp_path / "p.json"
+    measure(graph, cluster, path, Truth(5, 0.3))
+    model, batch = mlp()
+    rows = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
+    plan = medley.plan(graph, cluster, "data-parallel-proportional", global_batch=rows.shape[0] * 8)
+    large = _repeat(batch, 8)
+
+    def ratios(seed: int) -> list[float]:
+        with job.emulated(truth_seed=seed, truth_spread=0.3):
+            trainer = Trainer(model, graph, plan, local=True, profile=path)
+            trainer.step(large)
+        return [row.ratio for row in trainer.drift()]
+
+    same, other = ratios(5), ratios(6)
+    assert same and all(abs(ratio - 1) < 0.05 for ratio in same)
+    assert max(abs(ratio - 1) for ratio in other) > 0.05
+
+
+def _repeat(batch: Any, times: int) -> Any:
+    def repeat(value: torch.Tensor) -> torch.Tensor:
+        return value.repeat(times, *[1] * (value.dim() - 1))
+
+    if isinstance(batch, dict):
+        return {key: repeat(value) for key, value in batch.items()}
+    return tuple(repeat(value) for value in batch)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("60s", 60), ("5m", 300), ("1h", 3600)])
+def test_reads_a_budget(text: str, seconds: float) -> None:
+    assert read_seconds(text) == seconds
+
+
+def test_refuses_what_is_no_budget() -> None:
+    for text in ("", "x", "-3s", "nan"):
+        with pytest.raises(ValueError, match="--budget: found"):
+            read_seconds(text)
+
+
+def test_the_grid_reaches_the_share_of_a_slow_device(cluster: Cluster) -> None:
+    assert pieces_of(cluster) == [2, 4, 8]
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def run(capsys: Any, monkeypatch: Any, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["medley", *arguments])
+    code = cli.main()
+    found = capsys.readouterr()
+    return code, found.out, found.err
+
+
+@pytest.fixture
+def files(graph: Graph, tmp_path: Path) -> tuple[str, str, str]:
+    (tmp_path / "g.graph").write_text(graph.text())
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    return str(tmp_path / "g.graph"), str(tmp_path / "c.yaml"), str(tmp_path / "p.json")
+
+
+def test_the_command_measures_and_counts(
+    files: tuple[str, str, str], capsys: Any, monkeypatch: Any
+) -> None:
+    graph, cluster, output = files
+    arguments = ["profile", graph, cluster, "-o", output, "--emulate", "--global-batch", "8"]
+    code, out, _ = run(capsys, monkeypatch, *arguments, "--json")
+    assert code == 0
+    figures = json.loads(out)
+    assert figures["kinds"] == ["CPU", "half"]
+    assert figures["unique"] <= figures["seen"]
+    assert figures["left"] == 0
+    code, out, _ = run(capsys, monkeypatch, *arguments, "--resume", "--no-grid")
+    assert code == 0
+    assert f"unique of {figures['seen']} ops, on CPU, half" in out
+
+
+@pytest.mark.parametrize(
+    ("extra", "sentence"),
+    [
+        (["--emulate"], "expected --plan or --global-batch"),
+        (["--global-batch", "8"], "expected --kind with the one that this machine has"),
+        (["--global-batch", "8", "--kind", "H100"], "--kind: found 'H100', expected one of CPU"),
+        (["--global-batch", "0", "--emulate"], "--global-batch: found 0, expected 1 or more"),
+        (["--emulate", "--truth-spread", "2"], "--truth-spread: found 2.0"),
+    ],
+)
+def test_the_command_refuses_in_a_sentence(
+    files: tuple[str, str, str],
+    extra: list[str],
+    sentence: str,
+    capsys: Any,
+    monkeypatch: Any,
+) -> None:
+    graph, cluster, output = files
+    code, _, error = run(capsys, monkeypatch, "profile", graph, cluster, "-o", output, *extra)
+    assert code == 2
+    assert sentence in error
+    assert "Traceback" not in error
+
+
+def test_processes_of_a_job_measure_together(files: tuple[str, str, str], tmp_path: Path) -> None:
+    graph, _, output = files
+    (tmp_path / "two.yaml").write_text(ONE.replace("devices_per_node: 1", "devices_per_node: 2"))
+    text = (tmp_path / "two.yaml").read_text()
+    text += "networks:\n  - {name: bus, inside: node, bandwidth: 1 GB/s, latency: 5 us}\n"
+    (tmp_path / "two.yaml").write_text(text)
+    script = tmp_path / "run.py"
+    script.write_text("import sys\nfrom medley.cli import main\nsys.exit(main())\n")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
+    command += ["profile", graph, str(tmp_path / "two.yaml"), "-o", output, "--global-batch", "8"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "--no-grid", "--json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert (figures["left"], figures["failed"]) == (0, [])
+    profile = json.loads(Path(output).read_text())
+    assert len(profile["ops"]["CPU"]) == figures["wanted"]
+    assert {row["algorithm"] for row in profile["collectives"]} == {"backend"}
+    assert all(row["devices"] == ["only/0/0", "only/0/1"] for row in profile["collectives"])
+    assert profile["overlaps"]["CPU"] >= 1
