@@ -47,7 +47,7 @@ Row evaluate(const std::string& strategy, Request request) {
   }
   const Plan& found = std::get<Plan>(outcome);
   const Program program = lower(request.graph, found, request.cluster, request.optimizer);
-  const Simulation simulated = simulate(program, *request.costs);
+  const Simulation simulated = simulate(program, *request.costs, {.trace = false, .memory = true});
   row.step = simulated.step;
   row.microbatches = found.pipelines[0].microbatches.size();
   for (const auto& [link, bytes] : simulated.bytes_by_link)

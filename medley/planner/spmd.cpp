@@ -11,6 +11,7 @@
 #include "medley/plan/apportion.h"
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/fit.h"
+#include "medley/planner/ratio_problem.h"
 #include "medley/planner/row_time.h"
 #include "medley/planner/shorten.h"
 #include "medley/program/lower.h"
@@ -22,8 +23,12 @@ namespace {
 
 constexpr const char* kSpeed = "speed";
 
+// How often decisions and ratios take turns.
+constexpr int kMostRounds = 3;
+
 struct Candidate {
   Plan plan;
+  Program program;
   Nanoseconds step;
   std::optional<std::string> misfit;
 
@@ -130,11 +135,39 @@ class Synthesis {
   }
 
   Candidate price(Plan plan) const {
-    const Program program = lower(request_.graph, plan, request_.cluster, request_.optimizer);
-    const Simulation simulated = simulate(program, *request_.costs);
-    Candidate candidate{std::move(plan), simulated.step, std::nullopt};
-    candidate.misfit = find_misfit(candidate.plan, program, request_);
+    Candidate candidate;
+    candidate.program = lower(request_.graph, plan, request_.cluster, request_.optimizer);
+    candidate.plan = std::move(plan);
+    candidate.step = simulate(candidate.program, *request_.costs).step;
+    candidate.misfit = find_misfit(candidate.plan, candidate.program, request_);
     return candidate;
+  }
+
+  // Other ratios for the same decisions, then other decisions for these ratios, while it helps.
+  void alternate(Candidate now, SpmdOptions options) {
+    for (int round = 0; round < kMostRounds; ++round) {
+      const auto ratios = best_ratios(ratio_problem(now.plan, now.program, *request_.costs));
+      const auto* found = std::get_if<Ratios>(&ratios);
+      if (!found) return;
+      Candidate divided = price(with_ratios(now.plan, found->shares));
+      const Start start = start_of(divided.plan);
+      const bool helped = divided.better_than(now);
+      if (helped) keep(divided);
+      std::optional<Candidate> decided = decide(start, options.microbatches, options);
+      if (!decided) return;
+      const bool gained = decided->better_than(helped ? divided : now);
+      if (gained) keep(*decided);
+      if (!helped && !gained) return;
+      now = gained ? std::move(*decided) : std::move(divided);
+    }
+  }
+
+  Start start_of(const Plan& plan) const {
+    Start start{std::vector<int64_t>(devices_.size(), 0), speeds()};
+    for (const Microbatch& microbatch : plan.pipelines[0].microbatches)
+      for (size_t d = 0; d < microbatch.lengths.size(); ++d) start.rows[d] += microbatch.lengths[d];
+    if (!plan.parts.empty()) start.shares = plan.parts[0].shares;
+    return start;
   }
 
   bool keep(Candidate candidate) {
@@ -176,9 +209,12 @@ class Synthesis {
       std::optional<Candidate> found = decide(start, microbatches, options);
       if (!found) continue;
       const bool ok = !found->misfit;
-      keep(std::move(*found));
+      keep(*found);
       fits |= ok;
-      if (!ok) pay_for_memory(start, options);
+      if (!ok)
+        pay_for_memory(start, options);
+      else
+        alternate(std::move(*found), options);
     }
     return fits;
   }
