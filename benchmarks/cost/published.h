@@ -37,12 +37,14 @@ inline const std::map<std::string, LayerSizes>& published_models() {
 // What a block of a layer does, kernel by kernel, in f16 with a byte per element of a dropout's
 // mask. X is a [rows, hidden] activation, S the attention scores, F the activation within the MLP.
 //
-//   qkv            product, then q, k and v made contiguous         score, context   one batched
-//   product softmax        causal: reads half of S, writes S; backward reads both halves, writes S
-//   dropout reads and writes S and its mask        gelu             with bias; backward also sums
-//   the bias's post-dropout   bias, dropout, residual; backward dropout and the bias's sum
-//   layernorm      reads X twice; backward reads X and the gradient twice, then both for the
-//                  parameters' gradients, and adds the residual's gradient
+// - qkv: a product; q, k and v are made contiguous.
+// - score, context: one batched product; backward two.
+// - softmax: causal, reads half of S and writes S; backward reads two halves.
+// - dropout: reads and writes S, and its mask.
+// - gelu: with the bias; backward reads F twice and writes it, then sums for the bias.
+// - post-dropout: adds the bias, drops, adds the residual; backward drops, then sums.
+// - layernorm: reads X twice; backward reads X and the gradient twice, then once more for the
+//   parameters, and adds the residual's gradient.
 //
 // A backward product is one product: gradients of weights are not in these times.
 inline std::vector<OpWork> published_work(
