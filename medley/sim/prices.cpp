@@ -4,6 +4,7 @@
 #include <set>
 
 #include "medley/base/error.h"
+#include "medley/network/estimate.h"
 #include "medley/program/calls.h"
 
 namespace medley {
@@ -77,8 +78,18 @@ const SegmentPrice& SegmentPrices::price(const Segment& segment, int microbatch,
   return price;
 }
 
-CommunicationPrices::CommunicationPrices(const LoweredStage& stage, const CostModel& costs)
-    : stage_(stage), costs_(costs) {}
+CommunicationPrices::CommunicationPrices(const LoweredStage& stage,
+                                         const CostModel& costs,
+                                         bool with_messages)
+    : stage_(stage), costs_(costs), with_messages_(with_messages), strides_(stage.mesh.size(), 1) {
+  for (size_t axis = stage.mesh.size(); axis-- > 1;)
+    strides_[axis - 1] = strides_[axis] * stage.mesh[axis];
+}
+
+int CommunicationPrices::member(int index, int device) const {
+  const auto axis = at(stage_.communications[at(index)].axis);
+  return static_cast<int>(device / strides_[axis] % stage_.mesh[axis]);
+}
 
 Collective CommunicationPrices::collective(const Communication& communication,
                                            int microbatch,
@@ -109,51 +120,72 @@ Collective CommunicationPrices::collective(const Communication& communication,
 namespace {
 
 // All-to-all is pairwise: a device knows no lengths but its own, and so cannot choose.
-std::vector<Message> choose_messages(const Collective& collective, const Topology& topology) {
-  if (collective.devices.size() < 2) return {};
-  if (collective.kind != CollectiveKind::kAllToAll) return cheapest(collective, topology).messages;
+CheapestEstimate choose(const Collective& collective, const Topology& topology) {
+  if (collective.kind != CollectiveKind::kAllToAll) return cheapest_estimate(collective, topology);
   for (const Algorithm& algorithm : algorithms())
     if (algorithm.name == "pairwise")
-      return messages(algorithm, collective, group_by_node(collective, topology));
+      return {&algorithm, estimate(algorithm, collective, topology)};
   MEDLEY_CHECK(!"pairwise");
   return {};
 }
 
-Exchanges make_exchanges(const Collective& collective, const Topology& topology) {
-  Exchanges result;
-  result.devices = collective.devices;
-  result.steps.resize(collective.devices.size());
-  std::map<std::pair<int, int>, int64_t> by_pair;
-  for (const Message& message : choose_messages(collective, topology)) {
-    result.steps[at(message.from)].push_back(
-        {message.round, collective.devices[at(message.to)], message.bytes, true});
-    result.steps[at(message.to)].push_back(
-        {message.round, collective.devices[at(message.from)], message.bytes, false});
-    by_pair[{message.from, message.to}] += message.bytes;
-    ++result.num_messages;
-  }
-  std::map<int, int64_t> by_link;
-  for (const auto& [pair, bytes] : by_pair)
-    for (int link :
-         topology.path(collective.devices[at(pair.first)], collective.devices[at(pair.second)])
-             .links)
-      by_link[link] += bytes;
-  result.bytes_by_link.assign(by_link.begin(), by_link.end());
-  return result;
+int64_t most_messages(CommunicationKind kind, int64_t members) {
+  // A reduce-scatter and an all-gather, or broadcasts in at most twice as many slices as devices.
+  const int64_t times = kind == CommunicationKind::kAllToAll ? 1 : 2;
+  return times * members * (members - 1);
 }
 
 }  // namespace
 
-const Exchanges& CommunicationPrices::exchanges(int index, int microbatch, int member) {
+Exchanges CommunicationPrices::exchanges(const Collective& collective) const {
+  Exchanges result;
+  result.devices = collective.devices;
+  result.steps.resize(with_messages_ ? collective.devices.size() : 0);
+  if (collective.devices.size() < 2) return result;
+  const Topology& topology = costs_.topology();
+  const CheapestEstimate chosen = choose(collective, topology);
+  result.estimate = chosen.time;
+  const std::vector<int64_t> bytes = traffic(*chosen.algorithm, collective, topology);
+  for (size_t link = 0; link < bytes.size(); ++link)
+    if (bytes[link] > 0) result.bytes_by_link.emplace_back(static_cast<int>(link), bytes[link]);
+  if (!with_messages_) return result;
+  for (const Message& message :
+       messages(*chosen.algorithm, collective, group_by_node(collective, topology))) {
+    result.steps[at(message.from)].push_back(
+        {message.round, collective.devices[at(message.to)], message.bytes, true});
+    result.steps[at(message.to)].push_back(
+        {message.round, collective.devices[at(message.from)], message.bytes, false});
+    ++result.num_messages;
+  }
+  return result;
+}
+
+const Exchanges& CommunicationPrices::exchanges(int index, int microbatch, int device) {
   const Communication& communication = stage_.communications[at(index)];
-  const std::vector<int> members = group_along(stage_.mesh, communication.axis, member);
-  const Exchanges*& found = found_[{index, microbatch, members[0]}];
+  const auto first =
+      static_cast<int>(device - member(index, device) * strides_[at(communication.axis)]);
+  const Exchanges*& found = found_[{index, microbatch, first}];
   if (found) return *found;
-  const Collective wanted = collective(communication, microbatch, members);
+  const Collective wanted =
+      collective(communication, microbatch, group_along(stage_.mesh, communication.axis, device));
   const auto [place, is_new] = known_.try_emplace({wanted.kind, wanted.devices, wanted.lengths});
-  if (is_new) place->second = make_exchanges(wanted, costs_.topology());
+  if (is_new) place->second = exchanges(wanted);
   found = &place->second;
   return *found;
+}
+
+int64_t most_messages(const Program& program) {
+  int64_t sum = 0;
+  for (const LoweredStage& stage : program.stages)
+    for (const Call& call : stage.calls)
+      for (const Step& step : find_function(stage, call.function).steps)
+        if (const auto* post = std::get_if<Post>(&step)) {
+          const Communication& communication = stage.communications[at(post->communication)];
+          const int64_t members = stage.mesh[at(communication.axis)];
+          const auto groups = static_cast<int64_t>(stage.devices.size()) / members;
+          sum += groups * most_messages(communication.kind, members);
+        }
+  return sum;
 }
 
 }  // namespace medley

@@ -42,29 +42,42 @@ class SegmentPrices {
   std::map<std::tuple<const Segment*, std::string, std::vector<int64_t>>, SegmentPrice> prices_;
 };
 
-// The rounds of one communication among its members.
+// One communication among its members.
 struct Exchanges {
   std::vector<int> devices;                            // of the cluster
-  std::vector<std::vector<RoundStep>> steps;           // [member]
+  Nanoseconds estimate;                                // alone in the network
   std::vector<std::pair<int, int64_t>> bytes_by_link;  // (link, bytes), those that are used
   int64_t num_messages = 0;
+  std::vector<std::vector<RoundStep>> steps;  // [member], if wanted
 };
 
 class CommunicationPrices {
  public:
-  CommunicationPrices(const LoweredStage& stage, const CostModel& costs);
-  // The rounds of communication `index` of the stage for the group that `member`, a device of the
-  // mesh, is in. The reference stays valid.
-  const Exchanges& exchanges(int index, int microbatch, int member);
+  // `with_messages`: fill Exchanges::steps. Requires: both outlive this.
+  CommunicationPrices(const LoweredStage& stage,
+                      const CostModel& costs,
+                      bool with_messages = false);
+  // Communication `index` of the stage for the group that `device`, of the mesh, is in. The
+  // reference stays valid.
+  const Exchanges& exchanges(int index, int microbatch, int device);
+  // Which member of that group the device is.
+  int member(int index, int device) const;
   Collective collective(const Communication& communication,
                         int microbatch,
                         const std::vector<int>& members) const;
 
  private:
+  Exchanges exchanges(const Collective& collective) const;
+
   const LoweredStage& stage_;
   const CostModel& costs_;
+  bool with_messages_;
+  std::vector<int64_t> strides_;  // [axis]
   std::map<std::tuple<CollectiveKind, std::vector<int>, std::vector<int64_t>>, Exchanges> known_;
   std::map<std::tuple<int, int, int>, const Exchanges*> found_;  // (index, micro-batch, group)
 };
+
+// Returns at least as many messages as a step sends.
+int64_t most_messages(const Program& program);
 
 }  // namespace medley

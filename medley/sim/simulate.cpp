@@ -6,14 +6,13 @@
 #include "medley/base/error.h"
 #include "medley/program/calls.h"
 #include "medley/program/memory.h"
+#include "medley/sim/network.h"
 #include "medley/sim/prices.h"
 
 namespace medley {
 namespace {
 
 size_t at(int64_t index) { return static_cast<size_t>(index); }
-
-constexpr Nanoseconds kForever{int64_t{1} << 62};
 
 // One device: its place in the program and its compute clock.
 struct Actor {
@@ -57,8 +56,7 @@ class Simulator {
   const Program& program_;
   const CostModel& costs_;
   SimulateOptions options_;
-  std::vector<std::byte> memory_;
-  std::optional<FlowEngine> engine_;
+  std::unique_ptr<SimulatedNetwork> network_;
   std::vector<SegmentPrices> segments_;              // [stage]
   std::vector<CommunicationPrices> communications_;  // [stage]
   std::vector<Actor> actors_;
@@ -72,14 +70,12 @@ Simulator::Simulator(const Program& program, const CostModel& costs, const Simul
       costs_(costs),
       options_(options),
       bytes_by_link_(costs.topology().links().size()) {
-  const EngineRoom room = usual_room(costs.topology().num_devices());
-  memory_.resize(FlowEngine::bytes_needed(room));
-  FlowEngine::format(memory_, room);
-  engine_.emplace(memory_, costs.topology());
+  result_.exact = most_messages(program) <= options.exact_messages;
+  network_ = result_.exact ? exact_network(costs.topology()) : estimated_network(costs.topology());
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const LoweredStage& stage = program.stages[s];
     segments_.emplace_back(stage, costs);
-    communications_.emplace_back(stage, costs);
+    communications_.emplace_back(stage, costs, result_.exact);
     for (size_t d = 0; d < stage.devices.size(); ++d) {
       Actor& actor = actors_.emplace_back();
       actor.stage = static_cast<int>(s);
@@ -96,12 +92,12 @@ Simulation Simulator::run() {
       moved = false;
       for (Actor& actor : actors_) {
         if (actor.call == stage(actor).calls.size()) continue;
-        if (actor.waits_for >= 0 && !engine_->completion(actor.waits_for)) continue;
+        if (actor.waits_for >= 0 && !network_->completion(actor.waits_for)) continue;
         run_until_blocked(actor);
         moved = true;
       }
     }
-  } while (engine_->advance(kForever));
+  } while (network_->advance());
   for (Actor& actor : actors_) {
     MEDLEY_CHECK_EQ(actor.call, stage(actor).calls.size());  // else a program that deadlocks
     result_.step = std::max(result_.step, actor.clock);
@@ -172,10 +168,7 @@ void Simulator::post(Actor& actor, const Call& call, int index) {
       communications_[at(actor.stage)].exchanges(index, call.microbatch, actor.index);
   const size_t members = exchanges.devices.size();
   if (members == 1 && communication.kind == CommunicationKind::kAllReduce) return;
-  const auto me = at(std::find(exchanges.devices.begin(),
-                               exchanges.devices.end(),
-                               stage(actor).devices[at(actor.index)]) -
-                     exchanges.devices.begin());
+  const int me = communications_[at(actor.stage)].member(index, actor.index);
   if (me == 0) {
     for (const auto& [link, bytes] : exchanges.bytes_by_link) bytes_by_link_[at(link)] += bytes;
     result_.events += exchanges.num_messages;
@@ -184,21 +177,22 @@ void Simulator::post(Actor& actor, const Call& call, int index) {
   const uint64_t group = (static_cast<uint64_t>(actor.stage) << 48) +
                          (static_cast<uint64_t>(communication.axis) << 40) +
                          static_cast<uint64_t>(exchanges.devices[0]);
-  actor.posted[at(index)] = {engine_->post(stage(actor).devices[at(actor.index)],
-                                           {group, actor.next_key[group]++},
-                                           static_cast<int>(members),
-                                           actor.clock,
-                                           exchanges.steps[me]),
-                             &exchanges};
+  actor.posted[at(index)].exchanges = &exchanges;
+  actor.posted[at(index)].exchange =
+      network_->post({.device = stage(actor).devices[at(actor.index)],
+                      .member = me,
+                      .key = {group, actor.next_key[group]++},
+                      .at = actor.clock,
+                      .exchanges = &exchanges});
 }
 
 bool Simulator::wait(Actor& actor, int index) {
   Actor::Posted& posted = actor.posted[at(index)];
   if (posted.exchange < 0) return true;
-  const auto times = engine_->completion(posted.exchange);
+  const auto times = network_->completion(posted.exchange);
   actor.waits_for = times ? -1 : posted.exchange;
   if (!times) return false;
-  engine_->release(posted.exchange);
+  network_->release(posted.exchange);
   const Nanoseconds start = actor.clock;
   actor.clock = std::max(actor.clock, times->complete);
   actor.result.communicates += times->end - times->start;

@@ -24,6 +24,9 @@
 namespace medley {
 
 struct SimulateOptions {
+  // Steps of more messages are simulated by the estimates of their communications (sim/network.h).
+  // A ring or direct all-reduce of n devices has 2 n (n - 1) messages.
+  int64_t exact_messages = 1'000'000;
   bool trace = false;   // fill Simulation::trace
   bool memory = false;  // fill the memory of SimulatedDevice
 };
@@ -46,6 +49,7 @@ struct Simulation {
   std::map<std::string, int64_t> bytes_by_link;  // Link::name -> bytes in a step
   std::map<CostSource, int> ops_by_source;       // how many of the ops that take time
   int64_t events = 0;                            // segments and messages followed
+  bool exact = true;  // else by estimates: of what the emulation would do, a little less
   Trace trace;
   bool operator==(const Simulation&) const = default;
 };

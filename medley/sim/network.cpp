@@ -1,0 +1,122 @@
+#include "medley/sim/network.h"
+
+#include <algorithm>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+size_t at(int64_t index) { return static_cast<size_t>(index); }
+
+constexpr Nanoseconds kForever{int64_t{1} << 62};
+
+class ExactNetwork final : public SimulatedNetwork {
+ public:
+  explicit ExactNetwork(const Topology& topology)
+      : memory_(FlowEngine::bytes_needed(usual_room(topology.num_devices()))),
+        engine_((FlowEngine::format(memory_, usual_room(topology.num_devices())), memory_),
+                topology) {}
+
+  int post(const NetworkPost& post) override {
+    return engine_.post(post.device,
+                        post.key,
+                        static_cast<int>(post.exchanges->devices.size()),
+                        post.at,
+                        post.exchanges->steps[at(post.member)]);
+  }
+  std::optional<FlowEngine::Times> completion(int exchange) override {
+    return engine_.completion(exchange);
+  }
+  void release(int exchange) override { engine_.release(exchange); }
+  bool advance() override { return engine_.advance(kForever); }
+
+ private:
+  std::vector<std::byte> memory_;
+  FlowEngine engine_;
+};
+
+class EstimatedNetwork final : public SimulatedNetwork {
+ public:
+  explicit EstimatedNetwork(const Topology& topology) : streams_(at(topology.num_devices())) {}
+
+  int post(const NetworkPost& post) override {
+    const int index = static_cast<int>(exchanges_.size());
+    const auto [place, is_new] =
+        instance_of_.try_emplace({post.key.group, post.key.number}, instances_.size());
+    if (is_new) instances_.push_back({post.exchanges, {}, {}});
+    exchanges_.push_back({place->second, post.device, post.at});
+    Stream& stream = streams_[at(post.device)];
+    stream.waiting.push_back(index);
+    if (stream.waiting.size() == 1) arrive(index);
+    while (!ready_.empty()) {
+      const size_t ready = ready_.front();
+      ready_.pop_front();
+      run(instances_[ready]);
+    }
+    return index;
+  }
+
+  std::optional<FlowEngine::Times> completion(int index) override {
+    const Instance& instance = instances_[exchanges_[at(index)].instance];
+    if (instance.end == Nanoseconds{-1}) return std::nullopt;
+    return FlowEngine::Times{instance.begin, instance.end, instance.end};
+  }
+  void release(int) override {}
+  bool advance() override { return false; }
+
+ private:
+  struct Exchange {
+    size_t instance;
+    int device;
+    Nanoseconds posted;
+  };
+  struct Instance {
+    const Exchanges* exchanges;
+    std::vector<int> here;  // devices whose stream has come to it
+    Nanoseconds begin;
+    Nanoseconds end{-1};
+  };
+  struct Stream {
+    std::deque<int> waiting;
+    Nanoseconds free;
+  };
+
+  void arrive(int index) {
+    const Exchange& exchange = exchanges_[at(index)];
+    Instance& instance = instances_[exchange.instance];
+    instance.here.push_back(exchange.device);
+    instance.begin =
+        std::max({instance.begin, exchange.posted, streams_[at(exchange.device)].free});
+    if (instance.here.size() == instance.exchanges->devices.size())
+      ready_.push_back(exchange.instance);
+  }
+
+  void run(Instance& instance) {
+    instance.end = instance.begin + instance.exchanges->estimate;
+    for (int device : instance.here) {
+      Stream& stream = streams_[at(device)];
+      stream.free = instance.end;
+      stream.waiting.pop_front();
+      if (!stream.waiting.empty()) arrive(stream.waiting.front());
+    }
+  }
+
+  std::vector<Stream> streams_;  // [device]
+  std::vector<Exchange> exchanges_;
+  std::deque<Instance> instances_;
+  std::map<std::pair<uint64_t, int64_t>, size_t> instance_of_;
+  std::deque<size_t> ready_;
+};
+
+}  // namespace
+
+std::unique_ptr<SimulatedNetwork> exact_network(const Topology& topology) {
+  return std::make_unique<ExactNetwork>(topology);
+}
+
+std::unique_ptr<SimulatedNetwork> estimated_network(const Topology& topology) {
+  return std::make_unique<EstimatedNetwork>(topology);
+}
+
+}  // namespace medley

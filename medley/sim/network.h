@@ -1,0 +1,50 @@
+#pragma once
+
+// Who may go on when: the exchanges of all devices, followed message by message, or, for groups so
+// big that messages are too many, as wholes. Both keep the same promise: a device's communication
+// stream takes its exchanges in the order of their posts.
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "medley/network/flow_engine.h"
+#include "medley/sim/prices.h"
+
+namespace medley {
+
+// One member's post of a communication.
+struct NetworkPost {
+  int device = 0;  // of the cluster
+  int member = 0;  // of the group
+  ExchangeKey key;
+  Nanoseconds at;
+  const Exchanges* exchanges = nullptr;
+};
+
+class SimulatedNetwork {
+ public:
+  virtual ~SimulatedNetwork() = default;
+  virtual int post(const NetworkPost& post) = 0;
+  // Nothing: not yet.
+  virtual std::optional<FlowEngine::Times> completion(int exchange) = 0;
+  virtual void release(int exchange) = 0;
+  // Goes on until somebody may have completed; returns false if nothing is under way.
+  virtual bool advance() = 0;
+};
+
+// The emulator's rules, message by message (network/flow_engine.h).
+std::unique_ptr<SimulatedNetwork> exact_network(const Topology& topology);
+
+// A communication begins when its last member has posted and come to it, and takes the estimate of
+// its algorithm (network/estimate.h) for all members:
+//
+//   device 0   post .........|====== estimate ======|
+//   device 1            post |====== estimate ======|
+//
+// What it misses: members that begin while others are late, and groups that share links.
+std::unique_ptr<SimulatedNetwork> estimated_network(const Topology& topology);
+
+}  // namespace medley
