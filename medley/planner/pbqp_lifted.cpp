@@ -8,7 +8,7 @@
 namespace medley::pbqp {
 namespace {
 
-constexpr int kClassIterations = 100, kIterations = 10;
+constexpr int kClassIterations = 100, kIterations = 10, kAllWindows = 100;
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
@@ -42,14 +42,19 @@ class LiftedSolver {
       decode();
       if (out_.cost <= out_.lower) break;
       const int64_t gap = out_.cost - out_.lower;
-      const bool stuck = out_.lower - lower_before <= gap / 50;
+      // While the bound still rises, only the narrowest window is worth its time.
+      const bool rising = (out_.lower - lower_before) * 20 > gap;
+      const bool stuck = (out_.lower - lower_before) * 50 <= gap;
       if (stuck && cap_ < table_cap_) {
         cap_ = std::min(table_cap_, cap_ * 4);
         gap_too_large = std::numeric_limits<int64_t>::max();
       }
-      if (gap < gap_too_large - gap_too_large / 4 && try_windows()) break;
+      if (rising && try_windows(1)) break;
+      if (!rising && gap < gap_too_large - gap_too_large / 4) {
+        if (try_windows(kAllWindows)) break;
+        gap_too_large = out_.cost - out_.lower;
+      }
       if (--rounds <= 0 || Clock::now() >= deadline_) return std::move(out_);
-      gap_too_large = out_.cost - out_.lower;
     }
     out_.lower = out_.cost;
     return std::move(out_);
@@ -76,10 +81,10 @@ class LiftedSolver {
   }
 
   // Wider and wider windows. Returns whether the best answer, or that there is none, is proved.
-  bool try_windows() {
+  bool try_windows(int most) {
     size_t kept_before = 0;
     int64_t slack = bound_.lower / 100'000 + static_cast<int64_t>(core_.num_variables());
-    for (;; slack = std::min(slack * 8, kForbidden)) {
+    for (; most-- > 0; slack = std::min(slack * 8, kForbidden)) {
       slack = std::min(slack, out_.cost - out_.lower);
       size_t kept = 0, all = 0;
       std::vector<std::vector<int32_t>> keep(core_.num_variables());
@@ -98,6 +103,7 @@ class LiftedSolver {
       kept_before = kept;
       if (out_.cost - bound_.lower <= slack || kept == all) return true;
     }
+    return false;
   }
 
   Window solve_window(const std::vector<std::vector<int32_t>>& keep) {
