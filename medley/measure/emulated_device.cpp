@@ -16,6 +16,12 @@ Cluster cluster_of_one(const DeviceKind& kind) {
   return cluster;
 }
 
+EmulatedExecutorOptions options_of(const HiddenTruth& truth) {
+  EmulatedExecutorOptions options;
+  options.truth = truth;
+  return options;
+}
+
 }  // namespace
 
 // A cluster of one device and its ledger.
@@ -33,7 +39,7 @@ struct EmulatedDevice::Alone {
 
 struct EmulatedDevice::State {
   State(Ledger& ledger, int device, const HiddenTruth& truth)
-      : executor(null, ledger, device, {truth, {}}), clock(ledger, device) {}
+      : executor(null, ledger, device, options_of(truth)), clock(ledger, device) {}
 
   NullExecutor null;
   EmulatedExecutor executor;
