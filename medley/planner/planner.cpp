@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "medley/base/error.h"
 #include "medley/plan/nearest.h"
@@ -67,6 +69,25 @@ void check(const Request& request) {
   }
 }
 
+// Devices that are not connected cannot train one model. It suffices to look at two nodes of a
+// pool, and at two devices of a node.
+void check_reachable(const Request& request) {
+  const Topology& topology = request.costs->topology();
+  std::map<std::pair<int, int>, int> nodes;  // (pool, node) -> devices looked at
+  std::map<int, int> pools;                  // -> nodes looked at
+  std::vector<int> examples;
+  for (int device : devices_of(request)) {
+    const Device& at = request.cluster.devices[static_cast<size_t>(device)];
+    const auto [node, is_new] = nodes.try_emplace({at.pool, at.node}, 0);
+    if (is_new && ++pools[at.pool] > 2) node->second = 2;
+    if (++node->second > 2) continue;
+    examples.push_back(device);
+  }
+  for (int from : examples)
+    for (int to : examples)
+      if (from != to) static_cast<void>(topology.path(from, to));
+}
+
 }  // namespace
 
 const std::vector<Strategy>& strategies() {
@@ -93,6 +114,7 @@ Outcome plan(const Request& request) {
     priced.costs = &analytic;
     return plan(priced);
   }
+  check_reachable(request);
   for (const Strategy& strategy : strategies())
     if (strategy.name == request.strategy) return strategy.plan(request);
   std::vector<std::string> names;

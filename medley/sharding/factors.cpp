@@ -1,6 +1,9 @@
 #include "medley/sharding/factors.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <set>
 
@@ -134,9 +137,26 @@ class Factorizer {
     }
   }
 
+  // A graph whose shapes contradict each other was not captured: its author has to know which op.
+  std::optional<Instance> instance_of(size_t i) const {
+    const Op& op = graph_.ops[i];
+    try {
+      return instantiate(graph_, op);
+    } catch (const std::exception& error) {
+      throw Error(
+          Blame::kCaller,
+          fmt::format("graph \"{}\": {} ({}): found shapes that do not fit together, expected "
+                      "those of the op ({})",
+                      graph_.name,
+                      stable_names(graph_)[i],
+                      op.name,
+                      error.what()));
+    }
+  }
+
   void add_instance(size_t i) {
     const Op& op = graph_.ops[i];
-    std::optional<Instance> instance = instantiate(graph_, op);
+    std::optional<Instance> instance = instance_of(i);
     if (!instance) return;
     std::vector<ExtentId>& labels = op_labels_[i];
     for (const Label& label : instance->labels) labels.push_back(forest_.add(label.size));
