@@ -117,7 +117,9 @@ std::unique_ptr<PreparedSegment> EmulatedExecutor::prepare(const LoweredStage& s
   const DeviceKind& kind = ledger_.topology().cluster().kind(device_);
   for (size_t i = 0; i < segment.ops.size(); ++i) {
     const Op& op = stage.graph.ops[static_cast<size_t>(segment.ops[i])];
-    prepared->time += options_.truth.op_time(kind, op_work(stage.graph, op, symbols));
+    prepared->time += options_.measured
+                          ? options_.measured->op(kind, stage.graph, op, symbols).value
+                          : options_.truth.op_time(kind, op_work(stage.graph, op, symbols));
     EmulatedSegment::Step& step = prepared->steps.emplace_back();
     step.what = op.module.empty() ? op.name : fmt::format("{} ({})", op.name, op.module);
     step.dies = &segment.dies[i];

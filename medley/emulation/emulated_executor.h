@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "medley/cost/cost_model.h"
 #include "medley/emulation/emulated_transport.h"
 #include "medley/emulation/hidden_truth.h"
 #include "medley/emulation/memory_meter.h"
@@ -16,6 +17,7 @@ namespace medley {
 struct EmulatedExecutorOptions {
   HiddenTruth truth;
   HostDelay delay;
+  const CostModel* measured = nullptr;  // times of ops, instead of the truth; outlives the executor
 };
 
 class EmulatedExecutor final : public Executor {

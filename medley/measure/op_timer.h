@@ -31,7 +31,7 @@ struct OpTimer {
   Nanoseconds enough{20'000'000};  // no more repetitions than `least` after so long
   // Above 0: the mean over so long, whatever the numbers above say. For a processor that is taken
   // away for a part of every period: short ops fit between, and their median knows nothing of it.
-  Nanoseconds window;
+  Nanoseconds window{};
 };
 
 struct MeasuredTime {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import platform
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ def options(plan: Plan, cluster: Cluster, this: job.Job | None) -> dict[str, Any
     numbers = [_number(cluster, name) for name in names]
     kinds = {cluster.kind(number).name for number in numbers}
     emulation = job.emulation()
+    if "profile" in emulation:
+        emulation["profile"] = Path(emulation["profile"]).read_text()
     if emulation:
         kinds = {"CPU"}
     if this is None:

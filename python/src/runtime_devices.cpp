@@ -10,10 +10,12 @@
 #include <thread>
 
 #include "medley/base/error.h"
+#include "medley/cost/cost_model.h"
 #include "medley/emulation/emulated_clock.h"
 #include "medley/emulation/emulated_executor.h"
 #include "medley/emulation/emulated_transport.h"
 #include "medley/network/topology.h"
+#include "medley/profile/profile.h"
 #include "medley/runtime/in_process_transport.h"
 #include "medley/torch/aten_executor.h"
 #include "medley/torch/c10d_transport.h"
@@ -38,6 +40,8 @@ class Devices::EmulatedCluster {
  public:
   EmulatedCluster(const Cluster& cluster, const Emulation& emulation)
       : topology_(cluster), options_(emulation), delay_(random_delay(emulation.delay_seed)) {
+    if (!emulation.profile.empty())
+      measured_.emplace(cluster, parse_profile(emulation.profile, "<profile>"));
     LedgerOptions settings;
     settings.pace = emulation.pace;
     ledger_ = emulation.ledger.empty() ? Ledger::create(topology_, settings)
@@ -59,7 +63,10 @@ class Devices::EmulatedCluster {
     inner_executors_.push_back(std::move(inner));
     const HiddenTruth truth{options_.truth_seed, options_.truth_spread};
     auto outer = std::make_unique<EmulatedExecutor>(
-        *inner_executors_.back(), *ledger_, device, EmulatedExecutorOptions{truth, delay_});
+        *inner_executors_.back(),
+        *ledger_,
+        device,
+        EmulatedExecutorOptions{truth, delay_, measured_ ? &*measured_ : nullptr});
     memory_.push_back(&outer->memory());
     return outer;
   }
@@ -87,6 +94,7 @@ class Devices::EmulatedCluster {
   static constexpr uint64_t kStepEnds = 1;  // the number of no group
 
   Topology topology_;
+  std::optional<CostModel> measured_;
   Emulation options_;
   HostDelay delay_;
   std::unique_ptr<Ledger> ledger_;

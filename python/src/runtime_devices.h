@@ -26,6 +26,7 @@ struct Emulation {
   std::string ledger;  // the file that processes share; empty among threads of one process
   uint64_t truth_seed = 0;
   double truth_spread = 0;
+  std::string profile;     // a text: the times of ops, instead of the truth; may be empty
   double pace = 0;         // real seconds per emulated second; 0: as fast as possible
   int64_t delay_seed = 0;  // of random delays of the host, for tests; 0: none
 };

@@ -40,8 +40,10 @@ class RealDevice {
               double seconds,
               int64_t first,
               int64_t stride,
-              bool quick) {
+              bool quick,
+              double window) {
     medley::OpTimer how = timer();
+    how.window = to_nanoseconds(medley::Seconds{window});
     if (quick) {
       how.warm_ups = 0;
       how.least = how.most = 1;
@@ -125,13 +127,14 @@ void init_runtime_measure(nb::module_& m) {
       .def("run",
            &RealDevice::run,
            nb::sig("def run(self, session: object, kind: str, seconds: float, first: int = 0, "
-                   "stride: int = 1, quick: bool = False) -> int"),
+                   "stride: int = 1, quick: bool = False, window: float = 0.0) -> int"),
            "session"_a,
            "kind"_a,
            "seconds"_a,
            "first"_a = 0,
            "stride"_a = 1,
            "quick"_a = false,
+           "window"_a = 0.0,
            Release(),
            "Measures ops of a kind for so long, `quick` ones once each; returns how many of them "
            "are "

@@ -58,6 +58,7 @@ medley::Emulation read_emulation(const nb::dict& entries) {
   read("ledger", emulation.ledger);
   read("truth_seed", emulation.truth_seed);
   read("truth_spread", emulation.truth_spread);
+  read("profile", emulation.profile);
   read("pace", emulation.pace);
   read("delay_seed", emulation.delay_seed);
   read.finish("emulation");
