@@ -16,7 +16,7 @@ namespace {
 
 // Elimination of so many entries takes a few hundredths of a second.
 constexpr double kLittleWork = 1e7;
-constexpr int kFewRounds = 3;
+constexpr int kFewRounds = 30;
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 

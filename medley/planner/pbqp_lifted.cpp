@@ -8,7 +8,7 @@
 namespace medley::pbqp {
 namespace {
 
-constexpr int kClassIterations = 100, kIterations = 10, kAllWindows = 100;
+constexpr int kClassIterations = 400, kIterations = 10, kAllWindows = 100;
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
