@@ -1,0 +1,76 @@
+#include "medley/measure/drift.h"
+
+#include <gmock/gmock.h>
+
+#include "medley/base/error.h"
+#include "medley/runtime/example_program.h"
+
+namespace medley {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+Cluster cluster() {
+  Cluster cluster;
+  const DeviceKind kind{"fast", {{DType::kF32, 1e9}}, {{DType::kF32, 1e9}}, 1e9, 1e6, 1e-6};
+  cluster.pools.push_back({"fast", 2, 1, kind, false, 0});
+  cluster.devices = {{"fast/0/0", 0, 0, 0}, {"fast/1/0", 0, 1, 0}};
+  cluster.networks = {{"lan", false, {"fast"}, 1e9, 0, std::nullopt}};
+  return cluster;
+}
+
+// What a device reports whose segments take `times` as long as predicted.
+StepReport report(const LoweredStage& stage, const CostModel& costs, double times) {
+  StepReport result;
+  for (const Call& call : stage.calls)
+    for (const Function& function : stage.functions)
+      if (function.kind == call.function)
+        for (const Step& step : function.steps)
+          if (const auto* segment = std::get_if<Segment>(&step)) {
+            const Nanoseconds time = costs
+                                         .ops(costs.cluster().kind(0),
+                                              stage.graph,
+                                              segment->ops,
+                                              stage.tables[static_cast<size_t>(call.microbatch)][0])
+                                         .value;
+            TraceEvent event;
+            event.duration = to_nanoseconds(to_seconds(time) * times);
+            result.events.push_back(event);
+            event.category = kWaiting;  // says nothing about ops
+            result.events.push_back(event);
+          }
+  return result;
+}
+
+TEST(Drift, IsTheMedianRatioByKindAndClass) {
+  const ExampleProgram example = data_parallel_program({300, 200}, 2);
+  const CostModel costs(cluster());
+  DriftMeter meter(example.program, 0, costs);
+  for (double times : {1.0, 1.1, 9.0})
+    meter.add(0, report(example.program.stages[0], costs, times));
+  ASSERT_THAT(meter.rows(), SizeIs(1));
+  EXPECT_EQ(meter.rows()[0].kind, "fast");
+  EXPECT_EQ(meter.rows()[0].work_class, WorkClass::kMemory);
+  EXPECT_NEAR(meter.rows()[0].ratio, 1.1, 1e-3);
+  EXPECT_THAT(to_string(meter.rows()), Not(HasSubstr("profile again")));
+}
+
+TEST(Drift, BeyondTheLimitItSaysWhatToDo) {
+  const ExampleProgram example = data_parallel_program({300, 200}, 1);
+  const CostModel costs(cluster());
+  DriftMeter meter(example.program, 0, costs);
+  meter.add(0, report(example.program.stages[0], costs, 0.7));
+  EXPECT_THAT(to_string(meter.rows()), HasSubstr("profile again"));
+}
+
+TEST(Drift, RefusesTheStepOfAnotherProgram) {
+  const ExampleProgram example = data_parallel_program({300, 200}, 1);
+  const CostModel costs(cluster());
+  DriftMeter meter(example.program, 0, costs);
+  EXPECT_THROW(meter.add(0, {}), Error);
+}
+
+}  // namespace
+}  // namespace medley
