@@ -311,9 +311,7 @@ class Lowering {
   void fill_tables() {
     int64_t row = 0;
     for (const Microbatch& microbatch : pipeline_.microbatches) {
-      auto& tables = emitter_.stage.tables.emplace_back();
-      for (int device = 0; device < static_cast<int>(emitter_.stage.devices.size()); ++device)
-        tables.push_back(emitter_.symbols.table(microbatch, row, plan_.global_batch, device));
+      emitter_.stage.tables.push_back(emitter_.symbols.tables(microbatch, row, plan_.global_batch));
       row += microbatch.rows;
     }
   }

@@ -3,27 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
 #include "medley/base/error.h"
 #include "medley/program/complete.h"
 
 namespace medley {
-namespace {
-
-int64_t start_of(const std::vector<int64_t>& lengths, int device) {
-  return std::accumulate(lengths.begin(), lengths.begin() + device, int64_t{0});
-}
-
-int64_t overlap(const std::vector<int64_t>& a, int i, const std::vector<int64_t>& b, int j) {
-  const int64_t first = std::max(start_of(a, i), start_of(b, j));
-  const int64_t last = std::min(start_of(a, i) + a[static_cast<size_t>(i)],
-                                start_of(b, j) + b[static_cast<size_t>(j)]);
-  return std::max<int64_t>(0, last - first);
-}
-
-}  // namespace
-
 SymbolTable::SymbolTable(std::vector<Part> parts, int devices)
     : parts_(std::move(parts)), devices_(devices), names_{"b", "batch", "first_row", "me"} {}
 
@@ -73,39 +59,79 @@ void SymbolTable::set_parts(std::vector<Part> parts) {
   parts_ = std::move(parts);
 }
 
-std::vector<int64_t> SymbolTable::table(const Microbatch& microbatch,
-                                        int64_t first_row,
-                                        int64_t global_batch,
-                                        int device) const {
+const SymbolTable::Division& SymbolTable::divide_into(int part,
+                                                      int64_t full,
+                                                      const Microbatch& microbatch,
+                                                      Divisions& known) const {
+  const auto [found, added] = known.try_emplace({part, full});
+  Division& division = found->second;
+  if (!added) return division;
+  division.lengths = part_lengths(parts_[static_cast<size_t>(part)], full, devices_, microbatch);
+  std::exclusive_scan(division.lengths.begin(),
+                      division.lengths.end(),
+                      std::back_inserter(division.starts),
+                      int64_t{0});
+  return division;
+}
+
+std::vector<int64_t> SymbolTable::values_of(const Microbatch& microbatch,
+                                            int64_t first_row,
+                                            int64_t global_batch,
+                                            int device,
+                                            Divisions& known) const {
   std::vector<int64_t> values{microbatch.rows, global_batch, first_row, device};
+  const auto d = static_cast<size_t>(device);
   for (const Entry& entry : entries_) {
     const int64_t full = evaluate(entry.full, values);
-    const auto lengths = [&](int part) {
-      return part_lengths(parts_[static_cast<size_t>(part)], full, devices_, microbatch);
+    const Division& own = divide_into(entry.part, full, microbatch, known);
+    const auto common = [&](size_t i, size_t j) {
+      const Division& other = divide_into(entry.other, full, microbatch, known);
+      return std::max<int64_t>(
+          0,
+          std::min(own.starts[i] + own.lengths[i], other.starts[j] + other.lengths[j]) -
+              std::max(own.starts[i], other.starts[j]));
     };
-    const std::vector<int64_t> own = lengths(entry.part);
+    const auto peer = static_cast<size_t>(std::max(entry.device, 0));
     switch (entry.kind) {
       case Kind::kLength:
-        values.push_back(own[static_cast<size_t>(device)]);
+        values.push_back(own.lengths[d]);
         break;
       case Kind::kOffset:
-        values.push_back(start_of(own, device));
+        values.push_back(own.starts[d]);
         break;
       case Kind::kRow:
-        values.push_back(first_row + start_of(own, device));
+        values.push_back(first_row + own.starts[d]);
         break;
       case Kind::kLengthOf:
-        values.push_back(own[static_cast<size_t>(entry.device)]);
+        values.push_back(own.lengths[peer]);
         break;
       case Kind::kSent:
-        values.push_back(overlap(own, device, lengths(entry.other), entry.device));
+        values.push_back(common(d, peer));
         break;
       case Kind::kReceived:
-        values.push_back(overlap(own, entry.device, lengths(entry.other), device));
+        values.push_back(common(peer, d));
         break;
     }
   }
   return values;
+}
+
+std::vector<int64_t> SymbolTable::table(const Microbatch& microbatch,
+                                        int64_t first_row,
+                                        int64_t global_batch,
+                                        int device) const {
+  Divisions known;
+  return values_of(microbatch, first_row, global_batch, device, known);
+}
+
+std::vector<std::vector<int64_t>> SymbolTable::tables(const Microbatch& microbatch,
+                                                      int64_t first_row,
+                                                      int64_t global_batch) const {
+  Divisions known;
+  std::vector<std::vector<int64_t>> all;
+  for (int device = 0; device < devices_; ++device)
+    all.push_back(values_of(microbatch, first_row, global_batch, device, known));
+  return all;
 }
 
 }  // namespace medley

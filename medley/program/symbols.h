@@ -41,10 +41,14 @@ class SymbolTable {
   std::vector<std::pair<Symbol, Size>> lengths_under(int part) const;
   // The same symbols for other lengths or shares of the same parts.
   void set_parts(std::vector<Part> parts);
+  // Returns the values of all symbols: one table per device, or that of one only.
   std::vector<int64_t> table(const Microbatch& microbatch,
                              int64_t first_row,
                              int64_t global_batch,
                              int device) const;
+  std::vector<std::vector<int64_t>> tables(const Microbatch& microbatch,
+                                           int64_t first_row,
+                                           int64_t global_batch) const;
 
  private:
   enum class Kind { kLength, kOffset, kRow, kLengthOf, kSent, kReceived };
@@ -55,7 +59,21 @@ class SymbolTable {
     int device;
     auto operator<=>(const Entry&) const = default;
   };
+  // How a part divides a factor: elements of each device, and where they start.
+  struct Division {
+    std::vector<int64_t> lengths, starts;
+  };
   Size intern(const Entry& entry, const char* what);
+  using Divisions = std::map<std::pair<int, int64_t>, Division>;  // by part and size
+  const Division& divide_into(int part,
+                              int64_t full,
+                              const Microbatch& microbatch,
+                              Divisions& known) const;
+  std::vector<int64_t> values_of(const Microbatch& microbatch,
+                                 int64_t first_row,
+                                 int64_t global_batch,
+                                 int device,
+                                 Divisions& known) const;
 
   std::vector<Part> parts_;
   int devices_ = 0;
