@@ -8,7 +8,6 @@
 #include <limits>
 
 #include "medley/base/error.h"
-#include "medley/network/fair_share.h"
 
 namespace medley {
 namespace {
@@ -18,6 +17,13 @@ constexpr int32_t kNoItem = -1;
 
 size_t at(int64_t index) { return static_cast<size_t>(index); }
 
+// In bytes per nanosecond.
+std::vector<double> capacities(const Topology& topology) {
+  std::vector<double> result;
+  for (const Link& link : topology.links()) result.push_back(link.bandwidth.value * 1e-9);
+  return result;
+}
+
 }  // namespace
 
 struct FlowEngine::Header {
@@ -25,6 +31,7 @@ struct FlowEngine::Header {
   int32_t free_exchange, free_instance, free_step, free_message;
   int32_t first_instance;  // those in use
   int32_t num_active, num_flying;
+  int32_t num_sorted;        // of the active messages, those in front
   int32_t num_ended;         // exchanges, in this instant
   int32_t sharing_is_stale;  // the set of active messages has changed since the last share()
   int64_t now;
@@ -66,7 +73,11 @@ struct FlowEngine::Message {
   int32_t next;  // in its connection, or among those that arrived early
   int32_t instance, round;
   int32_t from, to;
-  int32_t sender;          // the exchange, or kNoItem once removed
+  int32_t sender;      // the exchange, or kNoItem once removed
+  int32_t connection;  // from * devices + to
+  int32_t links[3];
+  int32_t num_links;
+  int64_t latency;
   double remaining, rate;  // bytes, bytes per nanosecond
   int64_t due;             // end of the flow, then the arrival
 };
@@ -132,8 +143,7 @@ void FlowEngine::format(std::span<std::byte> memory, const EngineRoom& room) {
 }
 
 FlowEngine::FlowEngine(std::span<std::byte> memory, const Topology& topology)
-    : topology_(topology), paths_(at(topology.num_devices()) * at(topology.num_devices())) {
-  for (const Link& link : topology.links()) capacities_.push_back(link.bandwidth.value * 1e-9);
+    : topology_(topology), shares_(capacities(topology)) {
   Layout layout(memory.data());
   header_ = layout.place<Header>(1);
   const EngineRoom& room = header_->room;
@@ -223,16 +233,6 @@ int FlowEngine::post(int device,
   return index;
 }
 
-const Path& FlowEngine::path(int from, int to) {
-  auto& path = paths_[at(from) * at(header_->room.devices) + at(to)];
-  if (!path) path = topology_.path(from, to);
-  return *path;
-}
-
-size_t FlowEngine::connection(const Message& message) const {
-  return at(message.from) * at(header_->room.devices) + at(message.to);
-}
-
 std::optional<Nanoseconds> FlowEngine::next_event() const {
   int64_t next = kNever;
   for (int32_t i = 0; i < header_->num_active; ++i)
@@ -268,7 +268,10 @@ bool FlowEngine::advance(Nanoseconds safe) {
 // last.
 void FlowEngine::process() {
   while (finish_due() || arrive_due() || start_due()) {
-    for (int32_t device = 0; device < header_->room.devices; ++device) enter_rounds(device);
+    std::sort(touched_.begin(), touched_.end());
+    touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
+    for (int32_t device : touched_) enter_rounds(device);
+    touched_.clear();
   }
   if (header_->sharing_is_stale) share();
 }
@@ -282,35 +285,40 @@ bool FlowEngine::start_due() {
     if (std::max(stream.free, exchange.posted) > header_->now) continue;
     exchange.start = header_->now;
     stream.running = 1;
+    touched_.push_back(device);
     any = true;
   }
   return any;
 }
 
 bool FlowEngine::finish_due() {
-  bool any = false;
-  for (int32_t i = 0; i < header_->num_active;) {
+  finished_.clear();
+  int32_t kept = 0, sorted = 0;
+  for (int32_t i = 0; i < header_->num_active; ++i) {
     const int32_t index = active_[i];
-    Message& message = messages_[index];
-    if (message.due > header_->now) {
-      ++i;
+    if (messages_[index].due <= header_->now) {
+      finished_.push_back(index);
       continue;
     }
-    any = true;
-    std::copy(active_ + i + 1, active_ + header_->num_active, active_ + i);
-    --header_->num_active;
-    header_->sharing_is_stale = 1;
-    Connection& queue = connections_[connection(message)];
+    active_[kept++] = index;
+    if (i < header_->num_sorted) ++sorted;
+  }
+  if (finished_.empty()) return false;
+  header_->num_active = kept;
+  header_->num_sorted = sorted;
+  header_->sharing_is_stale = 1;
+  for (const int32_t index : finished_) {
+    Message& message = messages_[index];
+    Connection& queue = connections_[message.connection];
     queue.head = message.next;
     if (queue.head == kNoItem) queue.tail = kNoItem;
     message.next = kNoItem;
     if (message.sender != kNoItem) --exchanges_[message.sender].sends;
+    touched_.push_back(message.from);
     fly(index);
-    // A successor on the connection begins behind those that are still to be looked at here, or
-    // before: it is not due before share().
     if (queue.head != kNoItem) activate(queue.head);
   }
-  return any;
+  return true;
 }
 
 bool FlowEngine::arrive_due() {
@@ -330,6 +338,7 @@ bool FlowEngine::arrive_due() {
       give_back(header_->free_message, messages_, index);
     } else if (head && head->instance == message.instance && head->round == message.round) {
       --head->receives;
+      touched_.push_back(message.to);
       give_back(header_->free_message, messages_, index);
     } else {
       message.next = stream.arrived;
@@ -390,42 +399,47 @@ void FlowEngine::send(int device, const Exchange& exchange, const Step& step) {
   message.to = step.peer;
   message.sender = static_cast<int32_t>(&exchange - exchanges_);
   message.remaining = static_cast<double>(step.bytes);
-  Connection& queue = connections_[connection(message)];
+  message.connection = device * header_->room.devices + step.peer;
+  const Route route = topology_.route(device, step.peer);
+  std::copy(route.links.begin(), route.links.end(), message.links);
+  message.num_links = route.num_links;
+  message.latency = route.latency.value;
+  Connection& queue = connections_[message.connection];
   (queue.head == kNoItem ? queue.head : messages_[queue.tail].next) = index;
   queue.tail = index;
   if (queue.head == index) activate(index);
 }
 
-// Keeps active_ in order of connections, so that the arithmetic of share() does not depend on the
-// order of events of an instant.
 void FlowEngine::activate(int index) {
   Message& message = messages_[index];
   message.due = message.remaining > 0 ? kNever : header_->now;
   message.rate = 0;
-  int32_t* end = active_ + header_->num_active;
-  int32_t* place = std::upper_bound(active_, end, index, [&](int32_t a, int32_t b) {
-    return connection(messages_[a]) < connection(messages_[b]);
-  });
-  std::copy_backward(place, end, end + 1);
-  *place = index;
-  ++header_->num_active;
+  active_[header_->num_active++] = index;
   header_->sharing_is_stale = 1;
 }
 
 void FlowEngine::fly(int index) {
   Message& message = messages_[index];
-  message.due = header_->now + path(message.from, message.to).latency.value;
+  message.due = header_->now + message.latency;
   flying_[header_->num_flying++] = index;
 }
 
+// By connections, so that the arithmetic does not depend on the order of events of an instant.
 void FlowEngine::share() {
   header_->sharing_is_stale = 0;
-  std::vector<const Links*> flows;
+  const auto by_connection = [&](int32_t a, int32_t b) {
+    return messages_[a].connection < messages_[b].connection;
+  };
+  int32_t *middle = active_ + header_->num_sorted, *end = active_ + header_->num_active;
+  std::sort(middle, end, by_connection);
+  std::inplace_merge(active_, middle, end, by_connection);
+  header_->num_sorted = header_->num_active;
+  flows_.clear();
   for (int32_t i = 0; i < header_->num_active; ++i) {
     const Message& message = messages_[active_[i]];
-    flows.push_back(&path(message.from, message.to).links);
+    flows_.emplace_back(message.links, at(message.num_links));
   }
-  const std::vector<double> rates = max_min_rates(capacities_, flows);
+  const std::vector<double>& rates = shares_.rates(flows_);
   for (int32_t i = 0; i < header_->num_active; ++i) {
     Message& message = messages_[active_[i]];
     message.rate = rates[at(i)];
@@ -491,7 +505,8 @@ void FlowEngine::remove(int device) {
     std::copy(active_ + i + 1, active_ + header_->num_active, active_ + i);
     --header_->num_active;
     header_->sharing_is_stale = 1;
-    connections_[connection(message)] = {kNoItem, kNoItem};
+    header_->num_sorted = 0;
+    connections_[message.connection] = {kNoItem, kNoItem};
     for (int32_t dropped = index, next; dropped != kNoItem; dropped = next) {
       next = messages_[dropped].next;
       give_back(header_->free_message, messages_, dropped);

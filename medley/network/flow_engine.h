@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "medley/base/units.h"
+#include "medley/network/fair_share.h"
 #include "medley/network/topology.h"
 
 namespace medley {
@@ -120,12 +121,12 @@ class FlowEngine {
   void activate(int message);
   void fly(int message);
   void share();
-  const Path& path(int from, int to);
-  size_t connection(const Message& message) const;
 
   const Topology& topology_;
-  std::vector<double> capacities_;          // bytes per nanosecond
-  std::vector<std::optional<Path>> paths_;  // [from * devices + to], as needed
+  FairShares shares_;  // in bytes per nanosecond
+  // Of one instant, kept for their memory.
+  std::vector<std::span<const int>> flows_;
+  std::vector<int32_t> finished_, touched_;  // messages; devices that may enter a round
 
   Header* header_;
   Stream* streams_;
@@ -134,7 +135,7 @@ class FlowEngine {
   Instance* instances_;
   Step* steps_;
   Message* messages_;
-  int32_t* active_;  // messages whose bytes flow, by connection
+  int32_t* active_;  // messages whose bytes flow; by connection, from share() on
   int32_t* flying_;  // messages whose last byte has left, in any order
 };
 
