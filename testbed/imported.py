@@ -1,0 +1,23 @@
+"""Runs a module once everything is imported and all devices are ready, for `--when-ready`:
+
+    python -m testbed --when-ready cluster.yaml -- python -m testbed.imported medley profile ...
+
+Under a quota, importing PyTorch alone would take a minute. For programs that do not call ready().
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+
+import torch
+
+import medley.profile
+import medley.trainer  # noqa: F401
+from testbed.ready import ready
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.argv = sys.argv[1:]
+    ready()
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
