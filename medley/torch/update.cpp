@@ -23,9 +23,11 @@ Scalars read(const at::Tensor& scalars) {
   return {values[0], values[1], values[2]};
 }
 
-// Makes a tensor that may be written. The reference of the caller is the only one it has.
+// Makes a tensor that may be written, without turned dims: the fused kernel takes all its tensors
+// for flat ones. The reference of the caller is the only one it has.
 void own(at::Tensor& tensor) {
-  if (tensor.defined() && !is_unique(tensor)) tensor = tensor.clone();
+  if (!tensor.defined() || (is_unique(tensor) && tensor.is_contiguous())) return;
+  tensor = tensor.clone(at::MemoryFormat::Contiguous);
 }
 
 // Makes the gradient one of the type that the arithmetic is done in, multiplied by the clip scale.
@@ -72,7 +74,7 @@ void adamw(std::vector<Updated>& parameters,
     if (!step.defined()) step = at::full({}, now.step, into.options().dtype(c10::kFloat));
     Lists& lists = calls[{into.scalar_type(), each.first.scalar_type()}];
     lists.parameters.push_back(into);
-    lists.gradients.push_back(each.gradient);
+    lists.gradients.push_back(each.gradient.contiguous());
     lists.first.push_back(each.first);
     lists.second.push_back(each.second);
     lists.steps.push_back(step);
