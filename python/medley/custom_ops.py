@@ -10,18 +10,24 @@ it. Fake kernels and gradient formulas always come from here.
                 gives zeros and lse = -inf. lse is fp32 (fp64 for fp64 inputs).
     dropout     keeps element i iff philox(seed, step, site, global index of i) >= p: `keep_mask`.
     mean_loss   sum / weight; only the sum has a gradient.
+    experts     x [n, h], indices i64 [n, k], weights [n, k], gate_up [E, c * f, h], down [E, o, f]
+                -> [n, o]: for each row the sum over its k experts i of weight * down[i] @ hidden.
+                c = 2: hidden = act(gate) * up, gate the first f rows of gate_up[i] @ x; c = 1:
+                hidden = act(gate_up[i] @ x). Models call `medley.experts`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import importlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 SCHEMAS: dict[str, str] = {
@@ -33,6 +39,10 @@ SCHEMAS: dict[str, str] = {
     " -> Tensor",
     "dropout_backward": "(Tensor grad, Tensor rng, float p, int site, int[] sizes, int[] origin,"
     " int[] full) -> Tensor",
+    "experts": "(Tensor x, Tensor indices, Tensor weights, Tensor gate_up, Tensor down,"
+    " str activation, int offset, int experts) -> Tensor",
+    "experts_backward": "(Tensor grad, Tensor x, Tensor indices, Tensor weights, Tensor gate_up,"
+    " Tensor down, str activation, int offset, int experts) -> (Tensor, Tensor, Tensor, Tensor)",
     "mean_loss": "(Tensor sum, Tensor weight) -> Tensor",
     "mean_loss_backward": "(Tensor grad, Tensor weight) -> Tensor",
 }
@@ -224,6 +234,108 @@ def _fake_attention_backward(
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
+# --- experts --------------------------------------------------------------------------------------
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+}
+
+
+def experts(
+    x: Tensor, indices: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, activation: str
+) -> Tensor:
+    """Sends each row of x to the experts that `indices` names; one op, which may be cut by experts.
+
+    Shapes as above. Under autocast x and the experts' weights are cast, as for a linear layer.
+    Raises ValueError for an activation that is none of ACTIVATIONS.
+    """
+    if activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise ValueError(f"experts: unknown activation {activation!r}; expected one of {known}")
+    if torch.is_autocast_enabled(x.device.type):  # which does not know our ops
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, gate_up, down = x.to(dtype), gate_up.to(dtype), down.to(dtype)
+    return torch.ops.medley.experts(  # type: ignore[no-any-return]
+        x, indices, weights, gate_up, down, activation, 0, gate_up.shape[0]
+    )
+
+
+def _hidden(both: Tensor, width: int, activation: str) -> Tensor:
+    """Returns what enters the second product, from what left the first."""
+    act = ACTIVATIONS[activation]
+    gated = both.shape[-1] != width
+    return act(both[..., :width]) * both[..., width:] if gated else act(both)
+
+
+def _experts(
+    x: Tensor,
+    indices: Tensor,
+    weights: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    activation: str,
+    offset: int,
+    experts: int,
+) -> Tensor:
+    out = x.new_zeros(x.shape[0], down.shape[1])
+    for expert in range(gate_up.shape[0]):
+        rows, slots = (indices == expert + offset).nonzero(as_tuple=True)
+        hidden = _hidden(x[rows] @ gate_up[expert].t(), down.shape[2], activation)
+        y = hidden @ down[expert].t() * weights[rows, slots].unsqueeze(1)
+        out.index_add_(0, rows, y.to(out.dtype))
+    return out
+
+
+def _hidden_and_gradient(
+    both: Tensor, width: int, activation: str
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Returns `_hidden` and the function from its gradient to that of `both`."""
+    hidden, pull_back, *_ = torch.func.vjp(lambda t: _hidden(t, width, activation), both)
+    return hidden, lambda grad: pull_back(grad)[0]
+
+
+def _experts_backward(
+    grad: Tensor,
+    x: Tensor,
+    indices: Tensor,
+    weights: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    activation: str,
+    offset: int,
+    experts: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dx, dweights = torch.zeros_like(x), torch.zeros_like(weights)
+    dgate_up, ddown = torch.zeros_like(gate_up), torch.zeros_like(down)
+    for expert in range(gate_up.shape[0]):
+        rows, slots = (indices == expert + offset).nonzero(as_tuple=True)
+        both = x[rows] @ gate_up[expert].t()
+        hidden, pull_back = _hidden_and_gradient(both, down.shape[2], activation)
+        weight = weights[rows, slots].unsqueeze(1)
+        back = grad[rows] @ down[expert]
+        dweights[rows, slots] = (back * hidden).sum(1).to(weights.dtype)
+        ddown[expert] = (grad[rows] * weight).to(grad.dtype).t() @ hidden
+        dboth = pull_back((back * weight).to(hidden.dtype))
+        dgate_up[expert] = dboth.t() @ x[rows]
+        dx.index_add_(0, rows, dboth @ gate_up[expert])
+    return dx, dweights, dgate_up, ddown
+
+
+def _fake_experts(
+    x: Tensor, _: Tensor, weights: Tensor, up: Tensor, down: Tensor, *__: Any
+) -> Tensor:
+    return x.new_empty([x.shape[0], down.shape[1]])
+
+
+def _fake_experts_backward(
+    grad: Tensor, x: Tensor, indices: Tensor, weights: Tensor, up: Tensor, down: Tensor, *_: Any
+) -> tuple[Tensor, ...]:
+    return tuple(t.new_empty(t.shape) for t in (x, weights, up, down))
+
+
 # --- mean loss ------------------------------------------------------------------------------------
 
 
@@ -249,6 +361,17 @@ def _attention_gradient(ctx: Any, grad_out: Tensor | None, _: Tensor | None) -> 
         grad_out, q, k, v, bias, out, lse, ctx.causal, ctx.scale
     )
     return (*grads, None, None, None)
+
+
+def _save_experts(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:5])
+    ctx.rest = inputs[5:]
+
+
+def _experts_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    back = torch.ops.medley.experts_backward(grad, *ctx.saved_tensors, *ctx.rest)
+    dx, dweights, dgate_up, ddown = back
+    return dx, None, dweights, dgate_up, ddown, None, None, None
 
 
 def _save_dropout(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -282,6 +405,8 @@ _KERNELS: dict[str, Any] = {
     "attention_backward": _attention_backward,
     "dropout": _dropout,
     "dropout_backward": _dropout,
+    "experts": _experts,
+    "experts_backward": _experts_backward,
     "mean_loss": _mean_loss,
     "mean_loss_backward": _mean_loss,
 }
@@ -290,11 +415,14 @@ _FAKES: dict[str, Any] = {
     "attention_backward": _fake_attention_backward,
     "dropout": _same_as_first,
     "dropout_backward": _same_as_first,
+    "experts": _fake_experts,
+    "experts_backward": _fake_experts_backward,
     "mean_loss": _same_as_first,
     "mean_loss_backward": _same_as_first,
 }
 _GRADIENTS: dict[str, tuple[Any, Any]] = {
     "attention": (_save_attention, _attention_gradient),
+    "experts": (_save_experts, _experts_gradient),
     "dropout": (_save_dropout, _dropout_gradient),
     "mean_loss": (_save_mean_loss, _mean_loss_gradient),
 }

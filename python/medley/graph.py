@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from medley import _core, job
@@ -42,7 +43,11 @@ def as_graph(graph: Graph | _core.Graph) -> Graph:
 
 
 def capture(
-    model: nn.Module, example_batch: Any, name: str | None = None, check: bool | None = None
+    model: nn.Module,
+    example_batch: Any,
+    name: str | None = None,
+    check: bool | None = None,
+    autocast: torch.dtype | None = None,
 ) -> Graph:
     """Captures forward, loss and backward of a model whose call returns a loss.
 
@@ -53,7 +58,7 @@ def capture(
     def first() -> tuple[str, dict[str, Tensor]]:
         from medley.capture import capture_full
 
-        captured = capture_full(model, example_batch, name, check)
+        captured = capture_full(model, example_batch, name, check, autocast)
         return captured.text, captured.constants
 
     text, constants = job.from_first(first)

@@ -32,13 +32,15 @@ networks:
 """
 # A tensor whose true gradient is zero has rounding for a gradient, which Adam divides by its
 # epsilon: up to lr * 1e-16 / 1e-8 a step. A key bias shifts all scores of a query alike, which
-# softmax does not see; batch norm takes away the bias of the convolution before it. These, and only
-# these, get an absolute floor.
+# softmax does not see; batch norm takes away the bias of the convolution before it, and in ResNet
+# that of the stem's norm too, where max pooling leaves a channel above zero everywhere. These, and
+# only these, get an absolute floor.
 ZERO_GRADIENT = {
     "bert": "layers.*.attention.k.bias",
     "hf-bert": "*.attention.self.key.bias",
     "hf-vit": "*.attention.k_proj.bias",
     "vgg-bn": "features.[0-9].bias",
+    "resnet": "stem.1.bias",
 }
 ZERO_GRADIENT_FLOOR = 1e-9
 FLOOR = 1e-14

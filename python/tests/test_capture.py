@@ -194,7 +194,7 @@ def test_zoo_has_the_models_of_the_papers() -> None:
             "vgg": models.vgg("hap", batch=1),
             "vit": models.vit("hap", batch=1),
             "bert": models.bert("hap", batch=1),
-            "moe": models.moe("hap", batch=1),
+            "moe": models.bert_moe("hap", batch=1),
             "gpt": models.gpt("2.6b", batch=1),
             "llama": models.llama("70b", batch=1),
         }

@@ -28,6 +28,7 @@ class Case:
     rows: list[int] | None = None  # by device; None: the batch is replicated
     has: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+    steps: int = STEPS
 
 
 MEGATRON_GPT = {
@@ -89,8 +90,8 @@ CASES = {
         has=("reduce_scatter accumulate/", "all_gather blocks.0.attention.qkv.weight"),
         lacks=("all_gather update/",),
     ),
-    "experts": Case(
-        "moe",
+    "experts with room": Case(
+        "bert-moe",
         {
             "states": {"*.experts.up": "S(0, part)", "*.experts.down": "S(0, part)"},
             "ops": {"*.experts/bmm#1": "b part", "*.experts/bmm#2": "b part"},
@@ -99,6 +100,28 @@ CASES = {
         rows=[3, 1, 2],
         has=("all_to_all",),
         lacks=("all_gather layers.1.experts.up", "all_gather layers.1.experts.down"),
+    ),
+    "routed experts": Case(
+        "hf-mixtral",
+        {
+            "states": {
+                "*.experts.gate_up_proj": "S(0, part)",
+                "*.experts.down_proj": "S(0, part)",
+            },
+            "ops": {"*.experts/experts#0": "x part"},
+        },
+        [3, 0, 2],
+        rows=[3, 1, 2],
+        has=("reduce_scatter model.layers.0/add#1",),
+        lacks=("all_gather model.layers.0.mlp.experts.",),
+        steps=10,
+    ),
+    "hidden width of experts": Case(
+        "hf-qwen3-moe",
+        {"states": {"*.experts.gate_up_proj": "S(1.1, part)", "*.experts.down_proj": "S(2, part)"}},
+        [2, 0, 1],
+        lacks=("all_gather",),
+        steps=10,
     ),
     "convolution channels": Case("vgg", {"states": {"features.*.weight": "S(0, part)"}}, [2, 1, 1]),
     "mixed": Case(
@@ -136,14 +159,14 @@ def test_trains_like_one_device(name: str) -> None:
         model, batch = ZOO[case.model](batch=ROWS)
         model, batch = model.double(), exactness.to_double(batch)
         graph = medley.capture(model, batch)
-        want = exactness.train_eager(model, batch, STEPS, lr=1e-3, clip=0.1)
+        want = exactness.train_eager(model, batch, case.steps, lr=1e-3, clip=0.1)
     plan = plan_of(case)
     names = _core.communications(graph.core, plan, exactness.cluster())
     for word in case.has:
         assert any(word in each for each in names), names
     for word in case.lacks:
         assert not any(word in each for each in names), names
-    got = exactness.train_plan(model, graph, plan, batch, STEPS, lr=1e-3, clip=0.1)
+    got = exactness.train_plan(model, graph, plan, batch, case.steps, lr=1e-3, clip=0.1)
     exactness.compare(got, want, model=case.model)
 
 

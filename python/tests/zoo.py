@@ -13,6 +13,9 @@ from medley.models import hf
 
 Maker = Callable[..., tuple[nn.Module, Any]]
 
+# For eager runs, which are the reference: the default kernel has no float64. Capture does not care.
+_PLAIN: dict[str, Any] = {"experts_implementation": "eager"}
+
 ZOO: dict[str, Maker] = {
     "mlp": models.mlp,
     "gpt": models.gpt,
@@ -23,8 +26,14 @@ ZOO: dict[str, Maker] = {
     "vgg": models.vgg,
     "vgg-bn": functools.partial(models.vgg, batch_norm=True, dropout=0.2),
     "moe": models.moe,
+    "bert-moe": models.bert_moe,
+    "resnet": models.resnet,
     "hf-gpt2": hf.gpt2,
     "hf-llama": hf.llama,
     "hf-bert": hf.bert,
     "hf-vit": hf.vit,
+    "hf-mixtral": functools.partial(hf.mixtral, **_PLAIN),
+    "hf-mixtral-balanced": functools.partial(hf.mixtral, output_router_logits=True, **_PLAIN),
+    "hf-qwen3-moe": functools.partial(hf.qwen3_moe, **_PLAIN),
+    "hf-t5": hf.t5,
 }

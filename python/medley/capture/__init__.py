@@ -6,6 +6,7 @@ import dataclasses
 import re
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from medley.capture.batch import read_batch
@@ -29,7 +30,11 @@ class Capture:
 
 
 def capture_full(
-    model: nn.Module, example_batch: Any, name: str | None = None, check: bool | None = None
+    model: nn.Module,
+    example_batch: Any,
+    name: str | None = None,
+    check: bool | None = None,
+    autocast: torch.dtype | None = None,
 ) -> Capture:
     """Captures forward, loss and backward of `model` as graph text; the batch size is the symbol b.
 
@@ -41,23 +46,37 @@ def capture_full(
     the first capture cannot see (B - 1, sqrt(B)); None does so for graphs of less than
     2,000 ops and where a number is suspiciously near the batch size.
 
+    `autocast`, torch.bfloat16, captures under `torch.autocast` of that dtype: matrix products and
+    what follows them in bf16, parameters, their gradients and the optimizer in their own dtype. The
+    list of ops that are cast is that of PyTorch's autocast on the CPU, on any device.
+
     Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured.
     """
     batch = read_batch(example_batch)
     first, second = choose_primes(model, batch, 2)
     name = name or type(model).__name__
-    converted = convert(trace(model, batch, first), name)
+    _check_autocast(autocast)
+    converted = convert(trace(model, batch, first, autocast), name)
     cheap = converted.num_ops < _CHECK_BELOW_OPS
     if check or (check is None and (cheap or _is_near_batch(converted.text, first))):
-        _compare(converted, convert(trace(model, batch, second), name))
+        _compare(converted, convert(trace(model, batch, second, autocast), name))
     return Capture(converted.text, converted.constants)
 
 
 def capture_text(
-    model: nn.Module, example_batch: Any, name: str | None = None, check: bool | None = None
+    model: nn.Module,
+    example_batch: Any,
+    name: str | None = None,
+    check: bool | None = None,
+    autocast: torch.dtype | None = None,
 ) -> str:
     """Returns the text of `capture_full`."""
-    return capture_full(model, example_batch, name, check).text
+    return capture_full(model, example_batch, name, check, autocast).text
+
+
+def _check_autocast(dtype: torch.dtype | None) -> None:
+    if dtype not in (None, torch.bfloat16):
+        raise CaptureError(f"autocast: found {dtype}, expected torch.bfloat16")
 
 
 def _is_near_batch(text: str, prime: int) -> bool:

@@ -234,15 +234,25 @@ class _Writer:
                 "its random numbers depend on how the work is split: use "
                 "torch.nn.functional.dropout, or draw them outside and pass them in the batch",
             )
+        place = (self._phases[node], self._modules[node], _source(node))
+        if target is torch.ops.aten.fill.Tensor:
+            self._fill(node, place)
+            return
         arguments = ", ".join(self._arguments(node, target))
-        self._emit(
-            node,
-            f"{target}({arguments})",
-            node.meta["val"],
-            self._phases[node],
-            self._modules[node],
-            _source(node),
-        )
+        self._emit(node, f"{target}({arguments})", node.meta["val"], *place)
+
+    def _fill(self, node: Node, place: tuple[str, str, str]) -> None:
+        """Writes fill(x, value) as what it is: the value, expanded; x gives a shape only."""
+        value, type_ = node.args[1], node.meta["val"]
+        assert isinstance(value, Node)
+        one, text = value.meta["val"], self._id(value)
+        if one.dtype != type_.dtype:
+            cast = (
+                f"aten._to_copy.default({text}, {self._dtype(type_.dtype, node)}, none, none, none,"
+            )
+            text = self._emit(None, f"{cast} false, none)", one.to(type_.dtype), *place)[0]
+        shape = _list([self._size(int(size)) for size in type_.shape], "sizes")
+        self._emit(node, f"aten.expand.default({text}, {shape}, false)", type_, *place)
 
     def _emit(
         self, node: Node | None, text: str, value: Any, phase: str, module: str, source: str

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -26,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from medley import custom_ops
 from medley.capture.errors import CaptureError
 from medley.capture.modules import ModuleStack
+from medley.capture.transformers_patches import capture_patches, transformers_patches
 
 
 def _legacy_reduction(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
@@ -415,13 +415,10 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
         patch(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", _no_checkpoint)
         if interceptor.prime is not None:
             patch(torch.autocast, "__init__", _autocast_on_cpu(torch.autocast.__init__))
-        masking = sys.modules.get("transformers.masking_utils")
-        if masking is not None:
-            # Both look into the values of masks; fake tensors have none.
-            if hasattr(masking, "is_tracing"):
-                patch(masking, "is_tracing", lambda *_: True)
-            if hasattr(masking, "find_packed_sequence_indices"):
-                patch(masking, "find_packed_sequence_indices", lambda *_, **__: None)
+            for owner, name, replacement in capture_patches():
+                patch(owner, name, replacement)
+        for owner, name, replacement in transformers_patches():
+            patch(owner, name, replacement)
         with _Mode(interceptor):
             yield
     finally:

@@ -81,7 +81,9 @@ class ModuleStack:
         """Ends whatever an exception left running; `failed` is then the innermost of it."""
         self.failed = self.path
         while self._paths:
-            self.pop()
+            # What an exception unwound before us took the annotation along.
+            with contextlib.suppress(KeyError):
+                self.pop()
 
     @contextlib.contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:

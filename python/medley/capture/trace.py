@@ -56,14 +56,25 @@ class Traced:
 class _Root(nn.Module):
     """The model behind a call by position: first the random state, then the batch's tensors."""
 
-    def __init__(self, model: nn.Module, batch: Batch, interceptor: Interceptor) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        batch: Batch,
+        interceptor: Interceptor,
+        autocast: torch.dtype | None,
+    ) -> None:
         super().__init__()
         self.model = model
+        self._autocast = autocast
         self._batch = batch
         self._interceptor = interceptor
 
     def forward(self, rng: Tensor, *tensors: Tensor) -> Tensor:
-        with custom_ops.use_rng(rng), intercept(self._interceptor):
+        with (
+            custom_ops.use_rng(rng),
+            intercept(self._interceptor),
+            torch.autocast("cpu", self._autocast, self._autocast is not None),
+        ):
             loss = loss_of(self._batch.call(self.model, tensors))
         if isinstance(loss, tuple):
             return mean_loss(*loss)
@@ -83,8 +94,10 @@ def choose_primes(model: nn.Module, batch: Batch, count: int) -> list[int]:
     return found[:count]
 
 
-def trace(model: nn.Module, batch: Batch, prime: int) -> Traced:
-    """Traces forward, loss and backward at a batch of `prime` rows.
+def trace(
+    model: nn.Module, batch: Batch, prime: int, autocast: torch.dtype | None = None
+) -> Traced:
+    """Traces forward, loss and backward at a batch of `prime` rows, under autocast to a dtype.
 
     Raises CaptureError for whatever the model does that cannot be traced.
     """
@@ -92,7 +105,7 @@ def trace(model: nn.Module, batch: Batch, prime: int) -> Traced:
     interceptor = Interceptor(
         modules, prime, lambda: fx_traceback.annotate({"source": calling_line()})
     )
-    root = _Root(model, batch, interceptor)
+    root = _Root(model, batch, interceptor, autocast)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     first_names, trained = _names(model)
     try:

@@ -10,8 +10,9 @@ from medley.models.bert import bert
 from medley.models.gpt import gpt
 from medley.models.llama import llama
 from medley.models.mlp import mlp
-from medley.models.moe import moe
+from medley.models.moe import bert_moe, moe
+from medley.models.resnet import resnet
 from medley.models.vgg import vgg
 from medley.models.vit import vit
 
-__all__ = ["bert", "gpt", "llama", "mlp", "moe", "vgg", "vit"]
+__all__ = ["bert", "bert_moe", "gpt", "llama", "mlp", "moe", "resnet", "vgg", "vit"]

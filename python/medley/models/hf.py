@@ -19,6 +19,41 @@ _TINY: dict[str, dict[str, Any]] = {
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
     },
+    "mixtral": {
+        "vocab_size": 256,
+        "max_position_embeddings": 32,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_local_experts": 5,
+    },
+    "qwen3_moe": {
+        "vocab_size": 256,
+        "max_position_embeddings": 32,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "moe_intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "num_experts": 6,
+        "num_experts_per_tok": 3,
+        "decoder_sparse_step": 2,
+    },
+    "t5": {
+        "vocab_size": 256,
+        "n_positions": 16,
+        "d_model": 64,
+        "d_kv": 16,
+        "d_ff": 128,
+        "num_layers": 2,
+        "num_heads": 4,
+        "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 12,
+    },
     "bert": {
         "vocab_size": 256,
         "max_position_embeddings": 32,
@@ -42,12 +77,18 @@ _DROPOUTS = (
     "embd_pdrop",
     "resid_pdrop",
     "attention_dropout",
+    "dropout_rate",
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
 )
 
 
-_FAMILIES = ("AutoModelForImageClassification", "AutoModelForMaskedLM", "AutoModelForCausalLM")
+_FAMILIES = (
+    "AutoModelForImageClassification",
+    "AutoModelForMaskedLM",
+    "AutoModelForCausalLM",
+    "AutoModelForSeq2SeqLM",
+)
 
 
 def _family(config: Any) -> str:
@@ -62,7 +103,8 @@ def _family(config: Any) -> str:
         if type(config) in getattr(transformers, family)._model_mapping:
             return family
     raise ValueError(
-        f"{config.model_type}: expected a causal or masked language model or an image classifier"
+        f"{config.model_type}: expected a language model (causal, masked, sequence to sequence) "
+        "or an image classifier"
     )
 
 
@@ -82,6 +124,8 @@ def build(
             if hasattr(config, name):
                 setattr(config, name, dropout)
     family = _family(config)
+    if family == "AutoModelForSeq2SeqLM" and not hasattr(config, "decoder_start_token_id"):
+        config.decoder_start_token_id = config.pad_token_id or 0
     model: nn.Module = getattr(transformers, family).from_config(config)
     model.train()
     if family == "AutoModelForImageClassification":
@@ -89,10 +133,13 @@ def build(
         images = torch.randn(shape, device="cpu")
         labels = torch.randint(0, config.num_labels, (batch,), device="cpu")
         return model, {"pixel_values": images, "labels": labels}
-    tokens = tokens or config.max_position_embeddings
+    tokens = tokens or getattr(config, "max_position_embeddings", None) or config.n_positions
     ids = torch.randint(0, config.vocab_size, (batch, tokens), device="cpu")
     if family == "AutoModelForCausalLM":
         return model, {"input_ids": ids, "labels": ids.clone()}
+    if family == "AutoModelForSeq2SeqLM":
+        labels = torch.randint(0, config.vocab_size, (batch, max(tokens // 2, 1)), device="cpu")
+        return model, {"input_ids": ids, "labels": labels}
     lengths = torch.randint(tokens // 2, tokens + 1, (batch, 1), device="cpu")
     masked = torch.rand((batch, tokens), device="cpu") < 0.15
     masked[:, 0] = True
@@ -123,6 +170,21 @@ def gpt2(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Ten
 def llama(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
     """Returns Llama with grouped queries. Overrides: fields of LlamaConfig, batch, tokens."""
     return _make("llama", size, overrides)
+
+
+def mixtral(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns Mixtral, every layer routed. Overrides: fields of MixtralConfig, batch, tokens."""
+    return _make("mixtral", size, overrides)
+
+
+def qwen3_moe(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns Qwen3-MoE. Overrides: fields of Qwen3MoeConfig, batch, tokens."""
+    return _make("qwen3_moe", size, overrides)
+
+
+def t5(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns T5 (sequence to sequence). Overrides: fields of T5Config, batch, tokens, dropout."""
+    return _make("t5", size, overrides)
 
 
 def bert(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:

@@ -1,8 +1,10 @@
-"""A masked language model with mixtures of experts after GShard (https://arxiv.org/abs/2006.16668).
+"""A language model whose layers are, every second one, mixtures of experts.
 
-Every second layer's feed-forward is a set of experts. Each token goes to its two best experts, as
-far as those have room: an expert takes a fixed number of tokens of every row, so that all shapes
-are static and rows stay independent. This is the model that HAP evaluates.
+Every second layer's feed-forward is a set of experts. Each token goes to its two best experts: to
+both, whatever that makes of their load (`moe`); or as far as they have room, an expert taking a
+fixed number of tokens of every row, so that all shapes are static and rows stay independent
+(`bert_moe`, the model that HAP evaluates). The first keeps all tokens; in the second they travel to
+the experts by an all-to-all.
 """
 
 from __future__ import annotations
@@ -15,13 +17,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from medley import custom_ops
 from medley.models.encoder import FeedForward, SelfAttention
 from medley.models.sizes import make_config
 
 
 @dataclasses.dataclass(frozen=True)
 class MoEConfig:
-    """Sizes; an expert takes `room * 2 * positions / experts` tokens of a row."""
+    """Sizes. With `room` an expert takes `room * 2 * positions / experts` tokens of a row and
+    leaves the others out (GShard, https://arxiv.org/abs/2006.16668), by products with one-hot
+    tensors; without, it takes all (MegaBlocks, https://arxiv.org/abs/2211.15841), by one op."""
 
     vocabulary: int = 256
     positions: int = 16
@@ -30,7 +35,7 @@ class MoEConfig:
     layers: int = 2
     heads: int = 4
     experts: int = 4
-    room: float = 1.0
+    room: float | None = None
     balance: float = 0.01
     batch: int = 4
 
@@ -39,6 +44,9 @@ _BASE = {"vocabulary": 30528, "positions": 128, "width": 768, "hidden": 3072, "l
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "base": {**_BASE, "heads": 12, "experts": 16},
+}
+BERT_SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"room": 1.0},
     # As HAP was evaluated: twice as many experts as devices, here for eight.
     "hap": {**_BASE, "heads": 12, "vocabulary": 33278, "experts": 16, "room": 1.25},
 }
@@ -50,18 +58,39 @@ class Experts(nn.Module):
     def __init__(self, config: MoEConfig) -> None:
         super().__init__()
         self.num = config.experts
-        self.room = math.ceil(config.room * 2 * config.positions / config.experts)
+        room = config.room
+        self.room = (
+            None if room is None else math.ceil(room * 2 * config.positions / config.experts)
+        )
         self.gate = nn.Linear(config.width, config.experts, bias=False)
         scale = config.width**-0.5
-        self.up = nn.Parameter(torch.randn(config.experts, config.width, config.hidden) * scale)
-        self.down = nn.Parameter(torch.randn(config.experts, config.hidden, config.width) * scale)
-
-    def _one_hot(self, index: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-        return (index.unsqueeze(-1) == torch.arange(size, device=index.device)).to(dtype)
+        self.up = nn.Parameter(torch.randn(config.experts, config.hidden, config.width) * scale)
+        self.down = nn.Parameter(torch.randn(config.experts, config.width, config.hidden) * scale)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x [b, s, width] -> [b, s, width] and the load of each row [b], 1 where it is even."""
         gates = F.softmax(self.gate(x), -1)  # [b, s, experts]
+        return self._all(x, gates) if self.room is None else self._up_to(self.room, x, gates)
+
+    def _all(self, x: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
+        weights, indices = gates.topk(2, -1)  # [b, s, 2]
+        one = self._one_hot(indices[..., 0], self.num, gates.dtype)
+        load = (gates.mean(1) * one.mean(1)).sum(-1) * self.num
+        weights = weights / weights.sum(-1, keepdim=True)
+        mixed = custom_ops.experts(
+            x.flatten(0, 1),
+            indices.flatten(0, 1),
+            weights.flatten(0, 1),
+            self.up,
+            self.down,
+            "relu",
+        )
+        return mixed.view_as(x), load
+
+    def _one_hot(self, index: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+        return (index.unsqueeze(-1) == torch.arange(size, device=index.device)).to(dtype)
+
+    def _up_to(self, room: int, x: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
         first = gates.argmax(-1)
         one = self._one_hot(first, self.num, gates.dtype)
         second = gates.masked_fill(one.bool(), -1.0).argmax(-1)
@@ -76,13 +105,13 @@ class Experts(nn.Module):
         combine = torch.zeros_like(total)[..., None, None]
         for chosen, place, gate in ((one, place1, gate1), (two, place2, gate2)):
             queue = (place * chosen).sum(-1)  # [b, s]
-            slot = self._one_hot(queue.long(), self.room, gates.dtype)  # [b, s, room]
+            slot = self._one_hot(queue.long(), room, gates.dtype)  # [b, s, room]
             weight = (gate / total)[..., None] * chosen  # [b, s, experts]
             combine = combine + weight[..., None] * slot[..., None, :]
         dispatch = (combine > 0).to(x.dtype)  # [b, s, experts, room]
         inputs = torch.einsum("bsec,bsm->ebcm", dispatch, x)
-        hidden = F.relu(torch.einsum("ebcm,emf->ebcf", inputs, self.up))
-        outputs = torch.einsum("ebcf,efm->ebcm", hidden, self.down)
+        hidden = F.relu(torch.einsum("ebcm,efm->ebcf", inputs, self.up))
+        outputs = torch.einsum("ebcf,emf->ebcm", hidden, self.down)
         return torch.einsum("bsec,ebcm->bsm", combine, outputs), load
 
 
@@ -135,12 +164,20 @@ class MoE(nn.Module):
         return loss
 
 
-def moe(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Returns the model and an example batch of random tokens."""
-    config = make_config(MoEConfig, SIZES, size, overrides)
+def _make(config: MoEConfig) -> tuple[nn.Module, dict[str, Tensor]]:
     shape = (config.batch, config.positions)
     batch = {
         "input_ids": torch.randint(0, config.vocabulary, shape, device="cpu"),
         "labels": torch.randint(0, config.vocabulary, shape, device="cpu"),
     }
     return MoE(config), batch
+
+
+def moe(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns the model, no token left out, and an example batch of random tokens."""
+    return _make(make_config(MoEConfig, SIZES, size, overrides))
+
+
+def bert_moe(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns the model with limited experts, as HAP was evaluated on it, and an example batch."""
+    return _make(make_config(MoEConfig, BERT_SIZES, size, overrides))
