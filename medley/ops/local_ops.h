@@ -24,8 +24,9 @@ namespace medley {
 // experts       x [n, h], indices i64 [n, k] of experts, weights [n, k], gate_up [E, c*f, h], down
 //               [E, o, f] -> [n, o]: sum over k of weights[., k] * down[i] @ hidden. c = 2: hidden
 //               = act(gate) * up, gate the first f rows of gate_up[i], up the others; c = 1: hidden
-//               = act(gate_up[i] @ x). An index outside [offset, offset + E) adds nothing. backward
-//               -> d x, d weights, d gate_up, d down.
+//               = act(gate_up[i] @ x). An index outside [offset, offset + E) adds nothing.
+//               `experts`: E of all devices, by which the work is estimated. backward -> d x, d
+//               weights, d gate_up, d down.
 // contract      x [.., k], w [k, n] -> [.., n].
 inline constexpr std::string_view kCapturedOps[] = {
     "medley::attention(Tensor q, Tensor k, Tensor v, Tensor? bias, bool causal, float scale)"
@@ -39,9 +40,9 @@ inline constexpr std::string_view kCapturedOps[] = {
     "medley::mean_loss(Tensor sum, Tensor weight) -> Tensor",
     "medley::mean_loss_backward(Tensor grad, Tensor weight) -> Tensor",
     "medley::experts(Tensor x, Tensor indices, Tensor weights, Tensor gate_up, Tensor down,"
-    " str activation, int offset) -> Tensor",
+    " str activation, int offset, int experts) -> Tensor",
     "medley::experts_backward(Tensor grad, Tensor x, Tensor indices, Tensor weights,"
-    " Tensor gate_up, Tensor down, str activation, int offset)"
+    " Tensor gate_up, Tensor down, str activation, int offset, int experts)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
     "medley::contract(Tensor x, Tensor w) -> Tensor",
 };

@@ -25,11 +25,12 @@ double matmul_flops(const Op& op,
   const std::string_view name = short_name(op);
   if (name.starts_with("experts")) {
     // Rows times chosen experts, each through both weights; backward also recomputes the first.
+    // A shard of the experts has its share of the choices: routing is taken to be even.
     const bool backward = name == "experts_backward";
     const size_t first = backward ? 1 : 0;
     const double rows = elements(operands.at(first + 1), symbols);
-    const double experts = extent(operands.at(first + 3), 0, symbols);
-    if (experts == 0) return 0;
+    const double experts = number(op, first + 7).value_or(0);
+    if (experts <= 0) return 0;
     const double up = elements(operands.at(first + 3), symbols) / experts;
     const double down = elements(operands.at(first + 4), symbols) / experts;
     return backward ? 2 * rows * (3 * up + 2 * down) : 2 * rows * (up + down);

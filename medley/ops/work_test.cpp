@@ -33,6 +33,22 @@ TEST(Work, CausalAttentionIsHalf) {
             2 * 2 * 4 * 8 * 8 * 16);
 }
 
+// Two of four experts have half of the choices; the number of all experts says so.
+TEST(Work, AShardOfExpertsHasItsShareOfTheTokens) {
+  const auto flops = [](const std::string& local) {
+    return work_of({"f32[b, 3]",
+                    "i64[b, 2]",
+                    "f32[b, 2]",
+                    "f32[" + local + ", 10, 3]",
+                    "f32[" + local + ", 3, 5]"},
+                   "medley.experts.default(%0, %1, %2, %3, %4, \"silu\", 0, 4) : f32[b, 3]")
+        .flops;
+  };
+  EXPECT_EQ(flops("4"), 2 * (2 * 2) * (10 * 3 + 3 * 5));
+  EXPECT_EQ(flops("2"), flops("4") / 2);
+  EXPECT_EQ(flops("0"), 0);
+}
+
 TEST(Work, ConvolutionBackwardCountsTheGradientsItMakes) {
   const std::vector<std::string> inputs = {"f32[b, 6, 5]", "f32[b, 4, 5]", "f32[6, 4, 3]"};
   const std::string op =

@@ -54,7 +54,8 @@ at::Tensor experts(const at::Tensor& x,
                    const at::Tensor& gate_up,
                    const at::Tensor& down,
                    std::string_view activation,
-                   int64_t offset);
+                   int64_t offset,
+                   int64_t experts);
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> experts_backward(
     const at::Tensor& grad,
     const at::Tensor& x,
@@ -63,7 +64,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> experts_backward(
     const at::Tensor& gate_up,
     const at::Tensor& down,
     std::string_view activation,
-    int64_t offset);
+    int64_t offset,
+    int64_t experts);
 
 at::Tensor contract(const at::Tensor& x, const at::Tensor& w);
 at::Tensor contract_add(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias);

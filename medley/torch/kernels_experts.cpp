@@ -87,7 +87,8 @@ Tensor experts(const Tensor& x,
                const Tensor& gate_up,
                const Tensor& down,
                std::string_view activation,
-               int64_t offset) {
+               int64_t offset,
+               int64_t /*experts*/) {
   Tensor out = at::zeros({x.size(0), down.size(1)}, x.options());
   if (x.size(0) == 0 || gate_up.numel() == 0) return out;
   const Tensor flat_weights = weights.reshape({-1});
@@ -111,7 +112,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> experts_backward(const Tensor& grad,
                                                             const Tensor& gate_up,
                                                             const Tensor& down,
                                                             std::string_view activation,
-                                                            int64_t offset) {
+                                                            int64_t offset,
+                                                            int64_t /*experts*/) {
   Tensor dx = at::zeros_like(x), dweights = at::zeros({weights.numel()}, weights.options());
   Tensor dgate_up = at::zeros_like(gate_up), ddown = at::zeros_like(down);
   if (x.size(0) == 0 || gate_up.numel() == 0)

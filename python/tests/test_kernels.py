@@ -118,6 +118,19 @@ def test_adamw_is_that_of_pytorch(dtype: torch.dtype, master: bool) -> None:
         assert torch.equal(ours, parameter.detach())
 
 
+# The fused kernel takes what it is given for flat: turned dims would meet other elements.
+@pytest.mark.parametrize("clip", [1.0, 0.5])
+@pytest.mark.parametrize("turned", range(4), ids=["parameter", "gradient", "first", "second"])
+def test_adamw_does_not_mind_turned_dims(turned: int, clip: float) -> None:
+    torch.manual_seed(0)
+    plain = [torch.rand(5, 3) for _ in range(4)]
+    given = [x.t().contiguous().t() if i == turned else x for i, x in enumerate(plain)]
+    scalars = torch.tensor([0.01, 1, clip], dtype=torch.float64)
+    want = ops.adamw(*plain, None, scalars, 0.9, 0.999, 1e-8, 0.1)
+    got = ops.adamw(*given, None, scalars, 0.9, 0.999, 1e-8, 0.1)
+    assert all(torch.equal(a, b) for a, b in zip(got[:3], want[:3], strict=True))
+
+
 def test_adamw_of_bf16_with_a_master_keeps_f32() -> None:
     master = torch.randn(100)
     ours, first, second = master.bfloat16(), torch.zeros(100), torch.zeros(100)
@@ -240,10 +253,13 @@ def test_experts_shards_add_up(dtype: torch.dtype, activation: str, gated: bool)
     gradients = torch.autograd.grad(expected, [x, weights, up, down], grad)
 
     cuts = [(0, 2), (2, 2), (2, 5)]
-    parts = [ops.experts(x, indices, weights, up[a:b], down[a:b], activation, a) for a, b in cuts]
+    parts = [
+        ops.experts(x, indices, weights, up[a:b], down[a:b], activation, a, experts)
+        for a, b in cuts
+    ]
     close(sum(parts), expected)
     backs = [
-        ops.experts_backward(grad, x, indices, weights, up[a:b], down[a:b], activation, a)
+        ops.experts_backward(grad, x, indices, weights, up[a:b], down[a:b], activation, a, experts)
         for a, b in cuts
     ]
     close(sum(b[0] for b in backs), gradients[0])

@@ -383,13 +383,13 @@ ATTENTION = [
     "medley.mean_loss.default(f64[], f64[]>0)",
     "medley.mean_loss_backward.default(f64[], f64[]>0)",
     "medley.experts.default(f64[b, 6], i64[b, 2]<5, f64[b, 2], f64[5, 14, 6], f64[5, 3, 7],"
-    " 'silu', 0)",
+    " 'silu', 0, 5)",
     "medley.experts.default(f64[b, 6], i64[b, 3]<4, f64[b, 3], f64[4, 6, 6], f64[4, 5, 6],"
-    " 'gelu', 0)",
+    " 'gelu', 0, 4)",
     "medley.experts_backward.default(f64[b, 3], f64[b, 6], i64[b, 2]<5, f64[b, 2], f64[5, 14, 6],"
-    " f64[5, 3, 7], 'silu', 0)",
+    " f64[5, 3, 7], 'silu', 0, 5)",
     "medley.experts_backward.default(f64[b, 5], f64[b, 6], i64[b, 3]<4, f64[b, 3], f64[4, 6, 6],"
-    " f64[4, 5, 6], 'relu', 0)",
+    " f64[4, 5, 6], 'relu', 0, 4)",
 ]
 
 CONVOLUTION = [
