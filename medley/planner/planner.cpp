@@ -28,7 +28,7 @@ Outcome plan_auto(const Request& request) {
   Nanoseconds best_time;
   std::string reasons;
   for (const Strategy& strategy : strategies()) {
-    if (strategy.plan == plan_auto) continue;
+    if (strategy.plan == plan_auto || strategy.plan == hap_even) continue;  // hap knows more
     Request one = request;
     one.strategy = strategy.name;
     Outcome outcome = strategy.plan(one);
@@ -99,6 +99,7 @@ const std::vector<Strategy>& strategies() {
       {"data-parallel-proportional",
        "the whole model on every device, rows by speed",
        data_parallel_proportional},
+      {"hap-even", "as hap, but all devices get equal shares of everything", hap_even},
       {"hap",
        "every op and tensor divided as suits it best, found by search (SPMD synthesis)",
        hap},

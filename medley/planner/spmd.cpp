@@ -47,8 +47,9 @@ struct Start {
 
 class Synthesis {
  public:
-  explicit Synthesis(const Request& request)
+  Synthesis(const Request& request, bool even)
       : request_(request),
+        even_(even),
         devices_(devices_of(request)),
         prepared_(prepare(request.graph, request.optimizer)),
         factors_(factorize(prepared_.graph)),
@@ -79,13 +80,17 @@ class Synthesis {
     SpmdOptions options;
     const double sum = std::accumulate(speed.begin(), speed.end(), 0.0);
     for (double each : speed) options.pricing.weights.push_back(each / sum);
-    options.gradients_exposed = 0;
-    const Plan plan = outline(start, first_count());
-    SpmdMesh mesh = mesh_of(plan);
     options.microbatches = first_count();
-    const SpmdProblem problem(prepared_, factors_, mesh, options);
-    const std::optional<PbqpSolution> found = solve(problem.pbqp());
-    return {found ? found->lower_bound / kTicksPerNanosecond : 0};
+    const Plan plan = outline(start, first_count());
+    int64_t bound = 0;
+    for (double k : {1.0, 0.75, 0.5, 0.25}) {
+      options.ops_count = k;
+      options.overlapped_count = 1 - k;
+      SpmdMesh mesh = mesh_of(plan);
+      const SpmdProblem problem(prepared_, factors_, mesh, options);
+      if (const auto found = solve(problem.pbqp())) bound = std::max(bound, found->lower_bound);
+    }
+    return {bound / kTicksPerNanosecond};
   }
 
  private:
@@ -112,6 +117,7 @@ class Synthesis {
 
   std::vector<Start> starts() const {
     const std::vector<double> even(devices_.size(), 1.0);
+    if (even_) return {{apportion(request_.global_batch, even), even}};
     std::vector<Start> all{{proportional_rows(request_, devices_), speeds()}};
     const Start other{apportion(request_.global_batch, even), speeds()};
     if (other != all[0]) all.push_back(other);
@@ -178,6 +184,7 @@ class Synthesis {
 
   void consider_data_parallel() {
     for (const auto strategy : {data_parallel_even, data_parallel_proportional}) {
+      if (even_ && strategy != data_parallel_even) continue;
       Outcome outcome = strategy(request_);
       if (auto* found = std::get_if<Plan>(&outcome)) keep(price(std::move(*found)));
     }
@@ -205,16 +212,17 @@ class Synthesis {
     options.microbatches = microbatches;
     bool fits = false;
     for (double exposed : {1.0, 0.3}) {
-      options.gradients_exposed = exposed;
+      options.overlapped_count = exposed;
       std::optional<Candidate> found = decide(start, microbatches, options);
       if (!found) continue;
       const bool ok = !found->misfit;
       keep(*found);
       fits |= ok;
-      if (!ok)
+      if (!ok) {
         pay_for_memory(start, options);
-      else
+      } else if (!even_) {
         alternate(std::move(*found), options);
+      }
     }
     return fits;
   }
@@ -239,6 +247,7 @@ class Synthesis {
   }
 
   const Request& request_;
+  const bool even_;  // all devices get equal shares
   const std::vector<int> devices_;
   const Prepared prepared_;
   const Factors factors_;
@@ -248,8 +257,11 @@ class Synthesis {
 
 }  // namespace
 
-Outcome hap(const Request& request) { return Synthesis(request).run(); }
+Outcome hap(const Request& request) { return Synthesis(request, false).run(); }
+Outcome hap_even(const Request& request) { return Synthesis(request, true).run(); }
 
-Nanoseconds spmd_lower_bound(const Request& request) { return Synthesis(request).lower_bound(); }
+Nanoseconds spmd_lower_bound(const Request& request) {
+  return Synthesis(request, false).lower_bound();
+}
 
 }  // namespace medley

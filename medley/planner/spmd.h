@@ -15,9 +15,19 @@
 namespace medley {
 
 Outcome hap(const Request& request);
+// The same search where all devices get equal shares of everything: the best that a framework for
+// identical devices could find.
+Outcome hap_even(const Request& request);
 
-// A lower bound of the step time of every plan for this request, of this model: ops divided by
-// speed over all devices, conversions at the prices of the search, gradients' exchange hidden.
+// A lower bound of the step time of every plan that the search knows, in its model. With C the time
+// that a device computes or stands still for a communication, and O that of what runs beside ops
+// (gradients, gathered parameters):
+//
+//   step >= max(C, O) >= k C + (1 - k) O   for every k in [0, 1]
+//
+// The right side is a pairwise problem whose optimum is a bound; the best of several k is returned.
+// Devices count by their speed, so that dividing as it is best for each op costs no more than any
+// division.
 Nanoseconds spmd_lower_bound(const Request& request);
 
 }  // namespace medley

@@ -202,7 +202,9 @@ int SpmdProblem::add_op_variable(OpId id) {
   const Op& op = graph_.ops[static_cast<size_t>(id)];
   const std::string& name = prepared_.names[static_cast<size_t>(id)];
   const OpChoices& choices = catalogue_.of(id);
-  const double count = op.phase == Phase::kUpdate ? 1 : static_cast<double>(options_.microbatches);
+  const double count =
+      options_.ops_count *
+      (op.phase == Phase::kUpdate ? 1 : static_cast<double>(options_.microbatches));
   std::vector<int64_t> unary;
   for (size_t c = 0; c < choices.choices.size(); ++c) {
     unary.push_back(static_cast<int64_t>(static_cast<double>(choices.costs[c]) * count));
@@ -316,12 +318,7 @@ void SpmdProblem::connect_group(ValueId value,
   add_edge(producer, variable, value, from, all, count);
   if (made_by != kNone) note_meeting(value, variable, all);
   for (const Reader& reader : readers)
-    add_edge(variable,
-             reader.variable,
-             value,
-             all,
-             *reader.wanted,
-             std::max(1.0, times(value, reader.phase)));
+    add_edge(variable, reader.variable, value, all, *reader.wanted, times(value, reader.phase));
 }
 
 // How often a value is converted in a step for readers of this phase.
@@ -331,8 +328,12 @@ double SpmdProblem::times(ValueId value, Phase reader) const {
   if (reader == Phase::kUpdate && stored_in_step_[static_cast<size_t>(value)]) {
     const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
     if (graph_.ops[static_cast<size_t>(producer)].phase == Phase::kBackward)
-      count *= options_.gradients_exposed;
+      count *= options_.overlapped_count;
   }
+  if (input_variable_[static_cast<size_t>(value)] >= 0 && reader != Phase::kUpdate &&
+      variables_[static_cast<size_t>(input_variable_[static_cast<size_t>(value)])].kind ==
+          Kind::kParameter)
+    count *= options_.overlapped_count;
   return count;
 }
 

@@ -35,8 +35,11 @@ namespace medley {
 struct SpmdOptions {
   SpmdPricing pricing;
   int64_t microbatches = 1;
-  // The share of the time of gradients' conversions that counts: what backward does not hide.
-  double gradients_exposed = 1;
+  // The share of the time of ops that counts.
+  double ops_count = 1;
+  // The share that counts of what runs beside ops: the exchange of gradients, and the gathering of
+  // parameters.
+  double overlapped_count = 1;
   // Ticks per byte that a device holds: a multiplier for memory.
   double byte_price = 0;
   // Whether parameters and the optimizer's state may be stored in shards.
