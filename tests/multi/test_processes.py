@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,9 +90,10 @@ def pids_in(text: str) -> set[int]:
 
 @pytest.mark.parametrize("name", ["llama", "bert"])
 def test_two_processes_train_like_one_device(folder: Path, name: str) -> None:
-    done = run([*TORCHRUN, "--nproc-per-node=2", SCRIPT, str(folder), name])
+    done = run([*TORCHRUN, "--nproc-per-node=2", SCRIPT, str(folder), name, "20"])
     assert done.returncode == 0, done.stderr
     seen = json.loads((folder / "seen.json").read_text())
+    assert len(seen["loss"]) == 20
     model, batch = train.make(name)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
     for loss, norm in zip(seen["loss"], seen["norm"], strict=True):
@@ -173,30 +175,73 @@ def test_a_killed_device_ends_all(folder: Path, launcher: str) -> None:
     assert not (folder / "model").exists()
 
 
-def test_ctrl_c_ends_all(folder: Path) -> None:
-    script = [SCRIPT, str(folder), "gpt", "100000"]
+def interrupt(command: list[str], begun: Callable[[str], bool], **more: str) -> tuple[int, str]:
+    """Runs a command and presses Ctrl-C once it has `begun`; returns the exit code and all output.
+
+    It has to end by itself: neither launcher waits so long before it kills.
+    """
     process = subprocess.Popen(
-        [*LAUNCH, str(folder / "plan.json"), *script],
-        env=environment(SLOWLY="1"),
+        command,
+        env=environment(PYTHONUNBUFFERED="1", **more),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
     assert process.stdout is not None
     text = ""
-    while len(pids_in(text)) < 2 or "step 3" not in text:
+    while not begun(text):
         line = process.stdout.readline()
         assert line, text
         text += line
     begin = time.monotonic()
     process.send_signal(signal.SIGINT)
     text += process.stdout.read()
-    assert process.wait(timeout=30) == 130
-    assert time.monotonic() - begin < 10
-    assert "medley launch: interrupted; all devices stopped" in text
-    assert "Traceback" not in text
+    code = process.wait(timeout=60)
+    assert time.monotonic() - begin < 50  # `medley launch` kills after 60 s
+    assert "SIGKILL" not in text  # torchrun says when it kills
+    return code, text
+
+
+@pytest.mark.parametrize("launcher", ["launch", "torchrun"])
+def test_ctrl_c_ends_all(folder: Path, launcher: str) -> None:
+    script = [SCRIPT, str(folder), "gpt", "100000"]
+    start = (
+        [*LAUNCH, str(folder / "plan.json")]
+        if launcher == "launch"
+        else [*TORCHRUN, "--nproc-per-node=2"]
+    )
+    code, text = interrupt(
+        [*start, *script], lambda text: len(pids_in(text)) == 2 and "step 3" in text, SLOWLY="1"
+    )
+    assert code == (130 if launcher == "launch" else 1)
     assert not any(is_running(pid) for pid in pids_in(text))
     assert not (folder / "model").exists()
+    if launcher == "launch":  # torchrun prints a traceback of its own
+        assert "medley launch: interrupted; all devices stopped" in text
+        assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("launcher", ["launch", "torchrun"])
+def test_ctrl_c_while_medley_train_saves(folder: Path, launcher: str) -> None:
+    (folder / "text").mkdir()
+    (folder / "text" / "a.txt").write_text("unequal devices, one model. " * 200)
+    out = folder / "out"
+    options = ["--data", str(folder / "text"), "--cluster", str(folder / "cluster.yaml")]
+    options += ["--plan", str(folder / "plan.json"), "--steps", "1000000", "--log-every", "1"]
+    options += ["--held-out", "0", "-o", str(out)]
+    start = (
+        [*LAUNCH, str(folder / "plan.json"), "train"]
+        if launcher == "launch"
+        else [*TORCHRUN, "--nproc-per-node=2", "-m", "medley", "train"]
+    )
+    code, text = interrupt([*start, "medley.models:gpt", *options], lambda text: "step 3/" in text)
+    assert code == (130 if launcher == "launch" else 1)
+    state = json.loads((out / "train.json").read_text())
+    assert state["step"] >= 3
+    assert not state["finished"]
+    sentence = f"interrupted: saved {out / 'model.safetensors'} after {state['step']} steps"
+    assert text.count(sentence) == 1
+    assert safetensors.torch.load_file(out / "model.safetensors")
 
 
 def test_emulated_times_do_not_depend_on_the_host(folder: Path) -> None:
