@@ -2,6 +2,7 @@
 # make build   core, torch and Python modules; .venv/bin/medley works afterwards
 # make test    build, then every tier of tests; the closing summary says what was skipped and why
 # make nightly what takes longer too: slow tests, many random plans, every module sanitized, TSan, clang-tidy
+# make wheel   dist/medley-*.whl, for the PyTorch of .venv
 # make demo    a small run on an emulated cluster
 # make format  rewrite; make lint: check formatting, types and layers
 # make bench   google-benchmark programs, and training steps against PyTorch eager
@@ -13,7 +14,7 @@ CXX_FILES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.c
 PY_FOLDERS = $(wildcard python scripts examples benchmarks testbed tests)
 SETUP := .venv/setup.stamp
 
-.PHONY: setup build sanitized test nightly demo format lint bench clean
+.PHONY: setup build sanitized test nightly wheel demo format lint bench clean
 
 setup: $(SETUP)
 
@@ -39,6 +40,9 @@ nightly: build build/dev/build.ninja build/tsan/build.ninja
 	cmake --build build/dev -j $(NPROC) --target $$($(PYTHON) scripts/run_tests.py --nightly --targets dev)
 	cmake --build build/tsan -j $(NPROC) --target $$($(PYTHON) scripts/run_tests.py --targets tsan)
 	$(VENV)/python scripts/run_tests.py --nightly --jobs $(NPROC)
+
+wheel: $(SETUP)
+	$(VENV)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 demo: build
 	$(VENV)/python -m medley demo

@@ -2,11 +2,20 @@
 # medley::torch_python: the same, and the conversions between torch::Tensor and Python.
 #
 # TorchConfig.cmake is not used: for a CUDA wheel it demands a CUDA toolkit, which Medley does not need.
-execute_process(
-  COMMAND ${MEDLEY_PYTHON} -c "import torch, pathlib; print(pathlib.Path(torch.__file__).parent)"
-  OUTPUT_VARIABLE torch_folder OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE status)
+#
+# An isolated build of pip hides the packages of the environment by PYTHONPATH alone; -I looks past that, so that
+# a wheel is built against the PyTorch beside which it will be installed.
+foreach(isolation "" -I)
+  execute_process(
+    COMMAND ${MEDLEY_PYTHON} ${isolation} -c "import torch, pathlib; print(pathlib.Path(torch.__file__).parent)"
+    OUTPUT_VARIABLE torch_folder OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE status ERROR_QUIET)
+  if(status EQUAL 0)
+    break()
+  endif()
+endforeach()
 if(NOT status EQUAL 0)
-  message(FATAL_ERROR "MEDLEY_TORCH needs PyTorch in ${MEDLEY_PYTHON}; `make setup` installs it")
+  message(FATAL_ERROR "MEDLEY_TORCH needs PyTorch in ${MEDLEY_PYTHON}: `make setup` or `pip install torch` "
+                      "installs it; MEDLEY_TORCH=OFF builds what plans and does not train")
 endif()
 
 add_library(medley_libtorch INTERFACE)
