@@ -1,6 +1,7 @@
 #include "medley/sim/network.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "medley/base/error.h"
 
@@ -13,10 +14,10 @@ constexpr Nanoseconds kForever{int64_t{1} << 62};
 
 class ExactNetwork final : public SimulatedNetwork {
  public:
-  explicit ExactNetwork(const Topology& topology)
-      : memory_(FlowEngine::bytes_needed(usual_room(topology.num_devices()))),
-        engine_((FlowEngine::format(memory_, usual_room(topology.num_devices())), memory_),
-                topology) {}
+  ExactNetwork(const Topology& topology, const EngineRoom& room)
+      : memory_(static_cast<std::byte*>(std::calloc(FlowEngine::bytes_needed(room), 1)),
+                &std::free),
+        engine_(formatted(memory_.get(), room), topology) {}
 
   int post(const NetworkPost& post) override {
     return engine_.post(post.device,
@@ -32,7 +33,14 @@ class ExactNetwork final : public SimulatedNetwork {
   bool advance() override { return engine_.advance(kForever); }
 
  private:
-  std::vector<std::byte> memory_;
+  static std::span<std::byte> formatted(std::byte* memory, const EngineRoom& room) {
+    MEDLEY_CHECK(memory);
+    const std::span<std::byte> bytes(memory, FlowEngine::bytes_needed(room));
+    FlowEngine::format(bytes, room);
+    return bytes;
+  }
+
+  std::unique_ptr<std::byte, void (*)(void*)> memory_;  // of zeros that are not there until used
   FlowEngine engine_;
 };
 
@@ -111,8 +119,8 @@ class EstimatedNetwork final : public SimulatedNetwork {
 
 }  // namespace
 
-std::unique_ptr<SimulatedNetwork> exact_network(const Topology& topology) {
-  return std::make_unique<ExactNetwork>(topology);
+std::unique_ptr<SimulatedNetwork> exact_network(const Topology& topology, const EngineRoom& room) {
+  return std::make_unique<ExactNetwork>(topology, room);
 }
 
 std::unique_ptr<SimulatedNetwork> estimated_network(const Topology& topology) {

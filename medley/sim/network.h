@@ -36,7 +36,7 @@ class SimulatedNetwork {
 };
 
 // The emulator's rules, message by message (network/flow_engine.h).
-std::unique_ptr<SimulatedNetwork> exact_network(const Topology& topology);
+std::unique_ptr<SimulatedNetwork> exact_network(const Topology& topology, const EngineRoom& room);
 
 // A communication begins when its last member has posted and come to it, and takes the estimate of
 // its algorithm (network/estimate.h) for all members:

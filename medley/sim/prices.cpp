@@ -174,8 +174,8 @@ const Exchanges& CommunicationPrices::exchanges(int index, int microbatch, int d
   return *found;
 }
 
-int64_t most_messages(const Program& program) {
-  int64_t sum = 0;
+NetworkSize network_size(const Program& program) {
+  NetworkSize size;
   for (const LoweredStage& stage : program.stages)
     for (const Call& call : stage.calls)
       for (const Step& step : find_function(stage, call.function).steps)
@@ -183,9 +183,10 @@ int64_t most_messages(const Program& program) {
           const Communication& communication = stage.communications[at(post->communication)];
           const int64_t members = stage.mesh[at(communication.axis)];
           const auto groups = static_cast<int64_t>(stage.devices.size()) / members;
-          sum += groups * most_messages(communication.kind, members);
+          size.posts += static_cast<int64_t>(stage.devices.size());
+          size.messages += groups * most_messages(communication.kind, members);
         }
-  return sum;
+  return size;
 }
 
 }  // namespace medley

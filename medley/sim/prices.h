@@ -77,7 +77,10 @@ class CommunicationPrices {
   std::map<std::tuple<int, int, int>, const Exchanges*> found_;  // (index, micro-batch, group)
 };
 
-// Returns at least as many messages as a step sends.
-int64_t most_messages(const Program& program);
+// Returns at least as many posts and messages as a step has.
+struct NetworkSize {
+  int64_t posts = 0, messages = 0;
+};
+NetworkSize network_size(const Program& program);
 
 }  // namespace medley

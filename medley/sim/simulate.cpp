@@ -70,8 +70,15 @@ Simulator::Simulator(const Program& program, const CostModel& costs, const Simul
       costs_(costs),
       options_(options),
       bytes_by_link_(costs.topology().links().size()) {
-  result_.exact = most_messages(program) <= options.exact_messages;
-  network_ = result_.exact ? exact_network(costs.topology()) : estimated_network(costs.topology());
+  const NetworkSize size = network_size(program);
+  result_.exact = size.messages <= options.exact_messages;
+  // A message is a step of its sender and one of its receiver.
+  const EngineRoom room{costs.topology().num_devices(),
+                        static_cast<int32_t>(size.posts + 1),
+                        static_cast<int32_t>(2 * size.messages + 1),
+                        static_cast<int32_t>(size.messages + 1)};
+  network_ =
+      result_.exact ? exact_network(costs.topology(), room) : estimated_network(costs.topology());
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const LoweredStage& stage = program.stages[s];
     segments_.emplace_back(stage, costs);

@@ -100,5 +100,111 @@ TEST_F(Simulate, MicrobatchesAddComputeOnly) {
   EXPECT_LT(twice.devices[0].computes.value, 2 * once.devices[0].computes.value);
 }
 
+// A program of one device per node: a product of n ops, an all-reduce, and another product that
+// does not need the sum.
+Program overlapping(int num_devices, int64_t rows, int64_t width) {
+  Program program;
+  LoweredStage& stage = program.stages.emplace_back();
+  for (int d = 0; d < num_devices; ++d) stage.devices.push_back(d);
+  stage.mesh = {num_devices};
+  const ValueId x = add_input(stage.graph, InputKind::kBatch, "x", {DType::kF32, {rows, 64}});
+  const ValueId w = add_input(stage.graph, InputKind::kParameter, "w", {DType::kF32, {64, width}});
+  Op op;
+  op.name = "aten.mm.default";
+  op.arguments = {ValueArgument{x}, ValueArgument{w}};
+  const ValueId g = add_op(stage.graph, op, {{DType::kF32, {width}}}).at(0);
+  const ValueId y = add_op(stage.graph, op, {{DType::kF32, {rows, width}}}).at(0);
+  const auto sum = static_cast<ValueId>(stage.graph.values.size());
+  stage.graph.values.push_back({{DType::kF32, {width}}, kNone, 0});
+  Communication reduce;
+  reduce.inputs = {g};
+  reduce.outputs = {sum};
+  reduce.name = "all_reduce g";
+  stage.communications = {reduce};
+  stage.functions = {{FunctionKind::kForward,
+                      {Segment{{0}, {{}}}, Post{0, {g}}, Segment{{1}, {{y}}}, Wait{0}},
+                      {}}};
+  stage.calls = {{FunctionKind::kForward, 0}};
+  stage.lifetimes.assign(stage.graph.values.size(), Lifetime::kMicrobatch);
+  stage.tables = {std::vector<std::vector<int64_t>>(static_cast<size_t>(num_devices))};
+  return program;
+}
+
+Cluster nodes(int count, double bandwidth, double flops = 1e9) {
+  Cluster cluster;
+  const DeviceKind kind{"kind", {}, {{DType::kF32, flops}}, 1e9, 1e12, 0};
+  cluster.pools = {{"a", count, 1, kind, false, 0}};
+  for (int i = 0; i < count; ++i)
+    cluster.devices.push_back({"a/" + std::to_string(i) + "/0", 0, i, 0});
+  cluster.networks = {{"lan", false, {"a"}, bandwidth, 1e-5, {}}};
+  return cluster;
+}
+
+// n devices, m bytes, 1 GB/s: every algorithm that is best here brings 2 (n - 1) / n m bytes
+// through each port; direct does it in two rounds of one latency.
+TEST(SimulateClosedForm, AnAllReduceOnEqualLinks) {
+  constexpr int kDevices = 4;
+  constexpr int64_t kWidth = 100'000;
+  const Program program = overlapping(kDevices, 1, kWidth);
+  const CostModel costs(nodes(kDevices, 1e9, 1e12));
+  const Simulation simulation = simulate(program, costs);
+  const int64_t bytes = 4 * kWidth;
+  const int64_t alone = 2 * 10'000 + 2 * (kDevices - 1) * bytes / kDevices;
+  for (const SimulatedDevice& device : simulation.devices)
+    EXPECT_NEAR(static_cast<double>(device.communicates.value), static_cast<double>(alone), 2);
+  // The second product is hidden behind it.
+  EXPECT_NEAR(static_cast<double>(simulation.step.value),
+              static_cast<double>((simulation.devices[0].computes / 2).value + alone),
+              2);
+  EXPECT_EQ(simulation.bytes_by_link.at("lan:a/0:out"), 2 * (kDevices - 1) * bytes / kDevices);
+}
+
+TEST(SimulateClosedForm, ComputingHidesAShorterCommunication) {
+  const Simulation simulation = simulate(overlapping(4, 10'000, 1'000), CostModel(nodes(4, 1e9)));
+  EXPECT_EQ(simulation.step, simulation.devices[0].computes);
+  EXPECT_EQ(simulation.devices[0].waits, Nanoseconds{});
+  EXPECT_GT(simulation.devices[0].communicates, Nanoseconds{});
+}
+
+TEST_F(Simulate, NoFasterThanTheBusiestDeviceOrLink) {
+  for (int64_t rows : {0, 3, 500, 40'000}) {
+    const Simulation simulation = this->simulation({{40 + rows, 1, rows}, {2, rows, 7}});
+    for (const SimulatedDevice& device : simulation.devices)
+      EXPECT_GE(simulation.step, device.computes);
+    for (const auto& [link, bytes] : simulation.bytes_by_link)
+      EXPECT_GE(to_seconds(simulation.step).value, static_cast<double>(bytes) / 1e9) << link;
+  }
+}
+
+// With fair sharing a faster link may let one flow delay another (Braess): never by much.
+TEST_F(Simulate, MoreBandwidthIsHardlyEverSlower) {
+  Nanoseconds before = simulation({{40, 10, 10}, {5, 60, 0}}).step;
+  for (int doubling = 0; doubling < 6; ++doubling) {
+    cluster.networks[0].bandwidth *= 2;
+    const Nanoseconds after = simulation({{40, 10, 10}, {5, 60, 0}}).step;
+    EXPECT_LE(after / before, 1.02);
+    before = after;
+  }
+}
+
+TEST_F(Simulate, IsDeterministic) {
+  EXPECT_EQ(simulation({{40, 10, 10}, {5, 60, 0}}), simulation({{40, 10, 10}, {5, 60, 0}}));
+}
+
+// What big groups get: the estimate of each communication. Where nobody is late it is the time of
+// the messages but for rounds that devices enter one by one.
+TEST(SimulateEstimated, IsCloseToTheMessages) {
+  for (int devices : {2, 5, 16}) {
+    const Program program = overlapping(devices, 3, 100'000);
+    const CostModel costs(nodes(devices, 1e9));
+    const Simulation exact = simulate(program, costs);
+    const Simulation estimated = simulate(program, costs, {.exact_messages = 0});
+    EXPECT_TRUE(exact.exact);
+    EXPECT_FALSE(estimated.exact);
+    EXPECT_EQ(estimated.bytes_by_link, exact.bytes_by_link);
+    EXPECT_NEAR(estimated.step / exact.step, 1, 0.001);
+  }
+}
+
 }  // namespace
 }  // namespace medley
