@@ -5,7 +5,8 @@
 Four families, scaled down, on eight emulated devices: two fast and six slow ones on thin links. How
 fast they really are is hidden: per kind, class and size of op an efficiency drawn from a seed.
 `medley profile` measures it through the emulation, on the ops of data parallelism and a grid; of
-the other plans that are judged the profiler is not told. Emulated times are the same on every host.
+the other plans that are judged, some planned with the profile, the profiler is not told. Emulated
+times are the same on every host.
 """
 
 from __future__ import annotations
@@ -138,8 +139,18 @@ class Family:
 def judge(family: Family, truth: Truth, folder: Path) -> list[Row]:
     """Returns a row for each plan."""
     profile = family.profile(truth, folder)
+    plans = dict(family.plans)
+    for strategy in STRATEGIES:
+        if strategy in plans:
+            plans[f"{strategy}, profiled"] = plan(
+                family.graph,
+                family.cluster,
+                strategy,
+                global_batch=family.rows,
+                profile=folder / f"{family.name}-{truth.seed}.json",
+            )
     rows = []
-    for name, chosen in family.plans.items():
+    for name, chosen in plans.items():
         emulated, counted = family.emulate(chosen, truth)
         predicted, peaks = family.predict(chosen, profile)
         analytic, _ = family.predict(chosen, "")
@@ -183,7 +194,7 @@ def main() -> None:
     arguments = parser.parse_args()
     cluster = parse_cluster(CLUSTER, "cluster")
     rows: list[Row] = []
-    print(f"{'model':<6} {'seed':>4} {'plan':<28} {'emulated':>11} {'predicted':>11} "
+    print(f"{'model':<6} {'seed':>4} {'plan':<36} {'emulated':>11} {'predicted':>11} "
           f"{'error':>7} {'analytic':>9} {'peak':>7}")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.families:
@@ -192,7 +203,7 @@ def main() -> None:
                 for row in judge(family, Truth(seed, arguments.spread), Path(folder)):
                     rows.append(row)
                     print(
-                        f"{row.family:<6} {row.seed:>4} {row.plan:<28} "
+                        f"{row.family:<6} {row.seed:>4} {row.plan:<36} "
                         f"{row.emulated * 1e3:>8.3f} ms {row.predicted * 1e3:>8.3f} ms "
                         f"{row.error:>+7.1%} {row.analytic_error:>+9.1%} {row.peak_error:>+7.1%}",
                         flush=True,

@@ -103,8 +103,10 @@ def plan(
     microbatches: int | None = None,
     optimizer: Optimizer | None = None,
     plan: Plan | str | os.PathLike[str] | None = None,
+    profile: str | os.PathLike[str] | None = None,
 ) -> Plan:
-    """Returns the fastest plan that fits, of those that `strategy` considers.
+    """Returns the fastest plan that fits, of those that `strategy` considers, by the times that
+    the file `profile` has.
 
     With `plan`, and under `medley launch plan.json`, that plan is verified and returned instead. In
     a job of several processes the first one plans for all.
@@ -128,6 +130,7 @@ def plan(
     rule = (optimizer or AdamW()).description()
 
     def find() -> str:
+        measured = () if profile is None else (_read(profile), str(profile))
         return _core.plan(
             whole.core,
             machines,
@@ -136,6 +139,7 @@ def plan(
             microbatches or 0,
             rule["kind"],
             rule.get("momentum", 0.0),
+            *measured,
         )
 
     return Plan(job.from_first(find), whole, machines)

@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <optional>
 #include <variant>
 
 #include "medley/base/error.h"
@@ -23,9 +24,14 @@ std::string find_plan(const Graph& graph,
                       const std::string& strategy,
                       int64_t global_batch,
                       int64_t microbatches,
-                      const medley::Optimizer& optimizer) {
+                      const medley::Optimizer& optimizer,
+                      const std::string& profile,
+                      const std::string& file) {
+  std::optional<medley::CostModel> costs;
+  if (!profile.empty()) costs.emplace(cluster, medley::parse_profile(profile, file));
   const medley::Outcome outcome = medley::plan({.graph = graph,
                                                 .cluster = cluster,
+                                                .costs = costs ? &*costs : nullptr,
                                                 .strategy = strategy,
                                                 .global_batch = global_batch,
                                                 .microbatches = microbatches,
@@ -47,11 +53,13 @@ void init_planning(nb::module_& m) {
          int64_t global_batch,
          int64_t microbatches,
          const std::string& optimizer,
-         double momentum) {
+         double momentum,
+         const std::string& profile,
+         const std::string& file) {
         medley::Optimizer what;
         what.kind = optimizer;
         what.momentum = momentum;
-        return find_plan(graph, cluster, strategy, global_batch, microbatches, what);
+        return find_plan(graph, cluster, strategy, global_batch, microbatches, what, profile, file);
       },
       "graph"_a,
       "cluster"_a,
@@ -60,9 +68,11 @@ void init_planning(nb::module_& m) {
       "microbatches"_a = 0,
       "optimizer"_a = "adamw",
       "momentum"_a = 0.0,
+      "profile"_a = "",
+      "file"_a = "<profile>",
       nb::call_guard<nb::gil_scoped_release>(),
       "Returns the plan; 0 micro-batches stands for as few as fit. What the optimizer keeps "
-      "counts.");
+      "counts. `profile` is a text.");
   m.def(
       "check_plan",
       [](const std::string& text, const std::string& file) {
