@@ -22,6 +22,7 @@ constexpr double kKeep = 1e-3;        // relative change that is none
 constexpr double kLeastShare = 1e-3;  // of an inverse bandwidth, in one iteration
 constexpr double kSmallLatency = 1e-6;
 constexpr size_t kMostSimulated = 50'000;  // messages per iteration; beyond, estimates do
+constexpr size_t kMostMessages = 500'000;  // beyond, every so many-th measurement does
 
 // Per network: latency, inverse bandwidth of its ports and of its trunk, in seconds.
 constexpr size_t kFigures = 3;
@@ -80,14 +81,22 @@ std::optional<Measured> understood(const CollectiveMeasurement& measurement,
 std::vector<Measured> understood(std::span<const CollectiveMeasurement> measurements,
                                  const Topology& topology) {
   std::vector<Measured> all;
-  size_t simulated = 0;
+  size_t total = 0;
   for (const CollectiveMeasurement& each : measurements)
     if (auto one = understood(each, topology)) {
-      one->simulated = simulated + one->messages.size() <= kMostSimulated;
-      if (one->simulated) simulated += one->messages.size();
+      total += one->messages.size();
       all.push_back(std::move(*one));
     }
-  return all;
+  const size_t stride = (total + kMostMessages - 1) / kMostMessages;
+  std::vector<Measured> some;
+  size_t simulated = 0;
+  for (size_t i = 0; i < all.size(); i += stride) {
+    Measured& one = all[i];
+    one.simulated = simulated + one.messages.size() <= kMostSimulated;
+    if (one.simulated) simulated += one.messages.size();
+    some.push_back(std::move(one));
+  }
+  return some;
 }
 
 Figures figures_of(const Cluster& cluster) {
@@ -108,43 +117,50 @@ Cluster with(Cluster cluster, const Figures& figures) {
   return cluster;
 }
 
+struct Slowest {  // of a round
+  double seconds = -1, bytes = 0;
+  size_t message = 0;
+  int link = -1;
+};
+
 // How often the time of the messages contains each figure: as estimate() adds it up.
 Figures row_of(const Measured& measured, const Topology& topology) {
   Figures row(kFigures * topology.cluster().networks.size());
   std::vector<double> load(topology.links().size());
   const std::vector<Message>& messages = measured.messages;
-  const auto path = [&](const Message& message) {
+  const auto route = [&](const Message& message) {
     const std::vector<int>& devices = measured.collective.devices;
-    return topology.path(devices.at(static_cast<size_t>(message.from)),
-                         devices.at(static_cast<size_t>(message.to)));
+    return topology.route(devices.at(static_cast<size_t>(message.from)),
+                          devices.at(static_cast<size_t>(message.to)));
   };
   for (size_t first = 0, end; first < messages.size(); first = end) {
-    std::vector<Path> paths;
-    for (end = first; end < messages.size() && messages[end].round == messages[first].round;
-         ++end) {
-      paths.push_back(path(messages[end]));
-      for (int link : paths.back().links)
+    for (end = first; end < messages.size() && messages[end].round == messages[first].round; ++end)
+      for (int link : route(messages[end]).span())
         load[static_cast<size_t>(link)] += static_cast<double>(messages[end].bytes);
-    }
-    double slowest = -1, bytes = 0;
-    size_t latency = 0, bandwidth = 0;
-    for (const Path& each : paths)
-      for (int id : each.links) {
-        const auto l = static_cast<size_t>(id);
-        const Link& link = topology.links()[l];
-        const double seconds = to_seconds(each.latency).value + load[l] / link.bandwidth.value;
-        if (seconds <= slowest) continue;
-        slowest = seconds;
-        bytes = load[l];
-        latency = kFigures * static_cast<size_t>(each.network);
-        bandwidth = latency + (link.name.find(":trunk:") == std::string::npos ? 1 : 2);
+    Slowest slowest;
+    for (size_t i = first; i < end; ++i) {
+      const Route along = route(messages[i]);
+      for (int link : along.span()) {
+        const double bytes = load[static_cast<size_t>(link)];
+        const double seconds = to_seconds(along.latency).value +
+                               bytes / topology.links()[static_cast<size_t>(link)].bandwidth.value;
+        if (seconds > slowest.seconds) slowest = {seconds, bytes, i, link};
       }
-    if (slowest >= 0) {
-      row[latency] += 1;
-      row[bandwidth] += bytes;
     }
-    for (const Path& each : paths)
-      for (int link : each.links) load[static_cast<size_t>(link)] = 0;
+    for (size_t i = first; i < end; ++i)
+      for (int link : route(messages[i]).span()) load[static_cast<size_t>(link)] = 0;
+    if (slowest.link < 0) continue;
+    const Message& message = messages[slowest.message];
+    const std::vector<int>& devices = measured.collective.devices;
+    const auto network =
+        static_cast<size_t>(topology
+                                .path(devices.at(static_cast<size_t>(message.from)),
+                                      devices.at(static_cast<size_t>(message.to)))
+                                .network);
+    const std::string& link = topology.links()[static_cast<size_t>(slowest.link)].name;
+    const bool is_trunk = link.find(":trunk:") != std::string::npos;
+    row[kFigures * network] += 1;
+    row[kFigures * network + (is_trunk ? 2 : 1)] += slowest.bytes;
   }
   return row;
 }

@@ -20,6 +20,12 @@ size_t slot(WorkClass work_class, DType dtype) {
   return static_cast<size_t>(work_class) * kNumDTypes + static_cast<size_t>(dtype);
 }
 
+// Whether the kind's figures say how long it computes in this dtype.
+bool has_roof(const DeviceKind& kind, const SizedOp& op) {
+  return op.work.flops <= 0 ||
+         kind.sustained.contains(is_floating(op.dtype) ? op.dtype : DType::kF32);
+}
+
 bool is_free(WorkClass work_class, const Work& work) {
   return work_class == WorkClass::kView || amount(work) <= 0;
 }
@@ -51,6 +57,7 @@ CostModel::Measured::Measured(const Profile& profile, const Cluster& cluster) {
       const SizedOp& op = each.op;
       if (each.kind != pool.kind.name || is_free(op.work_class, op.work)) continue;
       kind.times.emplace(key_hash(op.key), each.time);
+      if (!has_roof(pool.kind, op)) continue;
       const Nanoseconds analytic = op_time(pool.kind, op.work_class, op.work, op.dtype);
       if (analytic.value > 0)
         samples[slot(op.work_class, op.dtype)].push_back(

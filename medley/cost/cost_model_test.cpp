@@ -65,6 +65,14 @@ TEST(CostModel, TakesWhatIsMeasuredThenTheClassThenTheRoof) {
   EXPECT_EQ(costs.overlap_slowdown(kind("slow")), 1.25);
 }
 
+// A kind that has no rate for f64 can still have been measured in it.
+TEST(CostModel, AMeasuredTimeNeedsNoRate) {
+  SizedOp mm = sized("aten.mm.default", WorkClass::kMatmul, 1e9);
+  mm.dtype = DType::kF64;
+  const CostModel costs(cluster(), {"null", {{"fast", mm, {5}, 1}, {"slow", mm, {6}, 1}}, {}, {}});
+  EXPECT_EQ(costs.op(kind("slow"), mm), (Cost{Nanoseconds{6}, CostSource::kMeasured}));
+}
+
 TEST(CostModel, FindsOpsOfAGraphUnderTheirKeys) {
   const Graph graph = one_op({"f32[b, 4]", "f32[4, 8]"}, "aten.mm.default(%0, %1) : f32[b, 8]");
   const SizedOp op = sized_op(graph, graph.ops[0], {100});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <tuple>
 
 #include "medley/base/error.h"
@@ -12,8 +13,8 @@
 namespace medley {
 namespace {
 
-constexpr int64_t kMostTime = int64_t{1} << 60;  // ns: 36 years
-constexpr int64_t kMostBytes = int64_t{1} << 60;
+constexpr int64_t kMostTime = int64_t{1} << 60;   // ns: 36 years
+constexpr int64_t kMostBytes = int64_t{1} << 50;  // 1 PiB: sums of many still fit
 constexpr int64_t kMostRepetitions = 1'000'000'000;
 constexpr double kMostWork = 1e30;
 constexpr double kMostSlowdown = 1000;
@@ -112,7 +113,10 @@ CollectiveMeasurement read_collective(const JsonPlace& at) {
         true,
         [&](const JsonPlace& p) {
           each.devices = read_texts(p);
-          if (each.devices.size() < 2) p.refuse("at least two devices");
+          if (each.devices.size() < 2 ||
+              std::set<std::string>(each.devices.begin(), each.devices.end()).size() <
+                  each.devices.size())
+            p.refuse("at least two devices, each once");
         }},
        {"lengths",
         true,

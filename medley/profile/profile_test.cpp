@@ -162,7 +162,11 @@ TEST(Profile, RefusalsNamePlaceFoundAndExpected) {
       {"\"lengths\": [65536]",
        "\"lengths\": [-1]",
        "p.json: collectives[1].lengths[0]: found -1, expected an integer from 0 to "
-       "1152921504606846976"},
+       "1125899906842624"},
+      {"[\"fast/0/0\", \"slow/0/0\"]",
+       "[\"fast/0/0\", \"fast/0/0\"]",
+       "p.json: collectives[0].devices: found [\"fast/0/0\",\"fast/0/0\"], expected at least two "
+       "devices, each once"},
       {"\"A100-40GB\": 1.0625",
        "\"A100-40GB\": 0.5",
        "p.json: overlaps[\"A100-40GB\"]: found 0.5, expected a slowdown from 1 to 1000"},
