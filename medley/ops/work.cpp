@@ -1,3 +1,7 @@
+#include <fmt/format.h>
+
+#include <stdexcept>
+
 #include "medley/base/error.h"
 #include "medley/ops/instance.h"
 #include "medley/ops/rule.h"
@@ -75,6 +79,29 @@ bool reads_rows(std::string_view name) {
 
 }  // namespace
 
+namespace {
+
+double flops(WorkClass kind,
+             const Op& op,
+             const Types& operands,
+             const Types& results,
+             const std::vector<int64_t>& symbols) {
+  switch (kind) {
+    case WorkClass::kMatmul:
+      return matmul_flops(op, operands, results, symbols);
+    case WorkClass::kAttention:
+      return attention_flops(op, operands, symbols);
+    case WorkClass::kConvolution:
+      return convolution_flops(op, operands, results, symbols);
+    case WorkClass::kMemory:
+    case WorkClass::kView:
+      break;
+  }
+  return 0;
+}
+
+}  // namespace
+
 Work work(const Op& op,
           const Types& operands,
           const Types& results,
@@ -91,19 +118,13 @@ Work work(const Op& op,
   const std::vector<ValueId> present = medley::operands(op);
   for (size_t i = reads_rows(op.name) ? 1 : 0; i < operands.size(); ++i)
     if (i >= present.size() || present[i] != kNone) total.bytes += bytes(operands[i]);
-  switch (kind) {
-    case WorkClass::kMatmul:
-      total.flops = matmul_flops(op, operands, results, symbols);
-      break;
-    case WorkClass::kAttention:
-      total.flops = attention_flops(op, operands, symbols);
-      break;
-    case WorkClass::kConvolution:
-      total.flops = convolution_flops(op, operands, results, symbols);
-      break;
-    case WorkClass::kMemory:
-    case WorkClass::kView:
-      break;
+  try {
+    total.flops = flops(kind, op, operands, results, symbols);
+  } catch (const std::out_of_range&) {
+    throw Error(Blame::kCaller,
+                fmt::format("graph: {}: found too few operands, or one of too few dims, expected "
+                            "those of the op",
+                            op.name));
   }
   return total;
 }

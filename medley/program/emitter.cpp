@@ -153,8 +153,19 @@ bool Emitter::is_parameter_view(ValueId value) const {
 }
 
 ValueId Emitter::convert(ValueId value, const AxisState& from, const AxisState& to) {
-  MEDLEY_CHECK(find(value, from).has_value());
-  const ValueId local = *find(value, from);
+  const std::optional<ValueId> held = find(value, from);
+  if (!held) {
+    const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
+    throw Error(
+        Blame::kCaller,
+        fmt::format(
+            "graph \"{}\": what {} gives: found it read in the {} phase, expected nothing to "
+            "leave the prologue but weights of losses, which depend on the batch only",
+            graph_.name,
+            producer == kNone ? "an input" : graph_.ops[static_cast<size_t>(producer)].name,
+            to_string(phase_)));
+  }
+  const ValueId local = *held;
   const bool reduces = from.holding == Holding::kPartialSum || from.holding == Holding::kPartialMax;
   if (from.holding == Holding::kReplicated ||
       (to.holding == Holding::kPartialSum && from.holding == Holding::kSharded))
@@ -356,8 +367,16 @@ ValueId Emitter::finish(ValueId value, const Started& started, const AxisState& 
   const Size before = product(sizes, 0, position),
              after = product(sizes, position + 1, sizes.size());
   std::vector<Size> lengths;
-  for (const Size& received : communication.receive)
-    lengths.push_back(*divide(received, before * after));
+  for (const Size& received : communication.receive) {
+    const std::optional<Size> length = divide(received, before * after);
+    if (!length)
+      throw Error(Blame::kCaller,
+                  fmt::format("graph \"{}\": {}: found a tensor without elements that is cut, "
+                              "expected no dim of size 0",
+                              graph_.name,
+                              label(value)));
+    lengths.push_back(*length);
+  }
   return unpack(started.received, before, lengths, after, type);
 }
 
