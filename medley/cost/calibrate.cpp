@@ -245,7 +245,13 @@ class LeastSquares {
   std::vector<double> right_;
 };
 
-Figures improved(const std::vector<Measured>& measured, const Cluster& cluster) {
+struct Step {
+  double loss = 0;  // of the figures before it
+  Figures figures;
+};
+
+Step improved(const std::vector<Measured>& measured, const Cluster& cluster) {
+  Step step;
   const Topology topology(cluster);
   const Figures now = figures_of(cluster);
   LeastSquares squares(now);
@@ -260,8 +266,10 @@ Figures improved(const std::vector<Measured>& measured, const Cluster& cluster) 
     for (double& share : row) share *= predicted / estimated / each.seconds;
     const double error = std::abs(predicted / each.seconds - 1);
     squares.add(row, 1, error > kLargeError ? kLargeError / error : 1);
+    step.loss += error > kLargeError ? kLargeError * (2 * error - kLargeError) : error * error;
   }
-  return squares.figures();
+  step.figures = squares.figures();
+  return step;
 }
 
 double change(double from, double to) { return std::abs(to - from) / std::max(from, to); }
@@ -272,15 +280,21 @@ Cluster calibrated(const Cluster& cluster, std::span<const CollectiveMeasurement
   const std::vector<Measured> measured = understood(measurements, Topology(cluster));
   if (measured.empty()) return cluster;
   const Figures before = figures_of(cluster);
-  Figures figures = before;
+  Figures figures = before, best = before;
+  double least = std::numeric_limits<double>::infinity(), largest = 0;
   for (int i = 0; i < kIterations; ++i) {
-    const Figures next = improved(measured, with(cluster, figures));
-    double largest = 0;
-    for (size_t k = 0; k < next.size(); ++k)
-      if (next[k] > 0) largest = std::max(largest, change(figures[k], next[k]));
-    figures = next;
+    Step step = improved(measured, with(cluster, figures));
+    if (step.loss < least) {
+      least = step.loss;
+      best = figures;
+    }
+    largest = 0;
+    for (size_t k = 0; k < figures.size(); ++k)
+      if (step.figures[k] > 0) largest = std::max(largest, change(figures[k], step.figures[k]));
+    figures = std::move(step.figures);
     if (largest < kSettled) break;
   }
+  if (largest >= kSettled) figures = best;  // it goes round in circles
   for (size_t k = 0; k < figures.size(); ++k)
     if (figures[k] <= 0 ? before[k] < 1e-9 : change(before[k], figures[k]) < kKeep)
       figures[k] = before[k];
