@@ -26,7 +26,7 @@ namespace medley {
 struct SimulateOptions {
   // Steps of more messages are simulated by the estimates of their communications (sim/network.h).
   // A ring or direct all-reduce of n devices has 2 n (n - 1) messages.
-  int64_t exact_messages = 1'000'000;
+  int64_t exact_messages = 200'000;
   bool trace = false;   // fill Simulation::trace
   bool memory = false;  // fill the memory of SimulatedDevice
 };
