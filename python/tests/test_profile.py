@@ -160,8 +160,8 @@ class _Quick:
     def __init__(self, device: Any) -> None:
         self.device = device
 
-    def run(self, session: Any, kind: str, *rest: Any) -> int:
-        return int(self.device.run(session, kind, *rest, quick=True))
+    def run(self, *arguments: Any, **named: Any) -> int:
+        return int(self.device.run(*arguments, **named, quick=True))
 
 
 def test_drift_is_measured_against_the_profile(
