@@ -15,7 +15,7 @@ import medley
 from medley import _core, job
 from medley.cluster import parse_cluster
 
-MODELS = ["gpt", "bert", "resnet", "vgg"]
+MODELS = ["gpt", "moe", "resnet", "vgg"]
 ROWS = 11
 STEPS = 3
 RANDOM_PLANS = 3
