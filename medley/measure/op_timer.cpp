@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "medley/ops/instance.h"
 #include "medley/ops/rule.h"
 
 namespace medley {
@@ -95,8 +96,10 @@ int64_t index_bound(const Graph& single) {
   const std::vector<ValueId> values = operands(op);
   if (name == "embedding" || name == "embedding_select") return dim_of(single, values[0], 0);
   if (name.starts_with("embedding")) return dim_of(single, op.results[0], 0);
-  if (name == "experts") return dim_of(single, values[3], 0);
-  if (name == "experts_backward") return dim_of(single, values[4], 0);
+  // All experts, not those of the shard: it gets its share of the tokens.
+  if (name == "experts" || name == "experts_backward")
+    return std::max<int64_t>(static_cast<int64_t>(number(op, op.arguments.size() - 1).value_or(1)),
+                             1);
   // Whichever dim of whichever tensor is indexed, it has as many.
   int64_t bound = int64_t{1} << 30;
   for (const Value& value : single.values)
