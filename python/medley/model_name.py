@@ -1,8 +1,15 @@
-"""Models by name, for the command line: `package.module:function` or `hf:config.json`."""
+"""Models by name, for the command line.
+
+medley.models:gpt                       function of a module: returns (model, example batch)
+medley.models:bert?size=base&layers=48  with arguments: numbers, true, false, none or words
+hf:mixtral?size=tiny&num_local_experts=16  a kind of model of transformers, fields of its config
+hf:config.json                          a config of transformers
+"""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,14 +28,11 @@ def load(name: str, batch: tuple[int, int] | None = None) -> tuple[nn.Module, An
         raise ValueError(
             f"model: found {name!r}, expected package.module:function or hf:config.json"
         )
+    rest, _, query = rest.partition("?")
+    options = _options(query)
     if kind == "hf":
-        from medley.models import hf
-
-        if not Path(rest).is_file():
-            raise ValueError(f"{rest}: cannot be read: no such file")
-        options: dict[str, Any] = {} if batch is None else {"batch": batch[0], "tokens": batch[1]}
-        return hf.from_file(rest, **options)
-    made = _call(kind, rest)
+        return _transformers(rest, options, batch)
+    made = _call(kind, rest, options)
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module)):
         raise ValueError(
             f"model: {name}: found {type(made).__name__}, expected (model, example batch)"
@@ -37,7 +41,42 @@ def load(name: str, batch: tuple[int, int] | None = None) -> tuple[nn.Module, An
     return model, example if batch is None else _resize(example, *batch)
 
 
-def _call(module: str, function: str) -> Any:
+def _options(query: str) -> dict[str, Any]:
+    """Returns {"size": "base", "layers": 48} for "size=base&layers=48"."""
+    options: dict[str, Any] = {}
+    for item in filter(None, query.split("&")):
+        name, separator, text = item.partition("=")
+        if not separator or not name.isidentifier():
+            raise ValueError(f"model: found {item!r} behind the ?, expected name=value")
+        words = {"true": True, "false": False, "none": None}
+        options[name] = words[text] if text in words else _number_or_word(text)
+    return options
+
+
+def _number_or_word(text: str) -> int | float | str:
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _transformers(
+    kind: str, options: dict[str, Any], batch: tuple[int, int] | None
+) -> tuple[nn.Module, Any]:
+    from medley.models import hf
+
+    if batch is not None:
+        options = {**options, "batch": batch[0], "tokens": batch[1]}
+    if kind in hf.KINDS:
+        return hf.make(kind, **options)
+    if not Path(kind).is_file():
+        raise ValueError(f"{kind}: cannot be read: no such file, and none of {', '.join(hf.KINDS)}")
+    return hf.from_file(kind, **options)
+
+
+def _call(module: str, function: str, options: dict[str, Any]) -> Any:
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -45,7 +84,11 @@ def _call(module: str, function: str) -> Any:
     make = getattr(found, function, None)
     if not callable(make):
         raise ValueError(f"model: {module}: found no function {function!r}")
-    return make()
+    try:
+        inspect.signature(make).bind(**options)
+    except TypeError as error:
+        raise ValueError(f"model: {module}:{function}: {error}") from None
+    return make(**options)
 
 
 def _resize(example: Any, rows: int, length: int) -> Any:

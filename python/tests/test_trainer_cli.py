@@ -59,6 +59,17 @@ def test_captures_a_model_by_name(medley: Command, tmp_path: Path) -> None:
     assert medley("check", path)[0] == 0
 
 
+def test_captures_a_model_with_arguments_on_meta(medley: Command, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    path = str(tmp_path / "g.graph")
+    name = "hf:mixtral?num_hidden_layers=1&num_local_experts=3&hidden_size=4096"
+    code, _, _ = medley("capture", name, "--meta", "--autocast", "-o", path)
+    assert code == 0
+    text = Path(path).read_text()
+    assert "f32[3, 192, 4096]" in text
+    assert "bf16[3, 192, 4096]" in text
+
+
 def test_captures_a_config_of_transformers(medley: Command, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
@@ -77,6 +88,14 @@ def test_captures_a_config_of_transformers(medley: Command, tmp_path: Path) -> N
         (["capture", "no.such:gpt", "-o", "g"], "model: no.such: No module named 'no'"),
         (["capture", "medley.models:gtp", "-o", "g"], "found no function 'gtp'"),
         (["capture", "hf:nowhere.json", "-o", "g"], "nowhere.json: cannot be read: no such file"),
+        (
+            ["capture", "hf:gpt2?layers", "-o", "g"],
+            "found 'layers' behind the ?, expected name=value",
+        ),
+        (
+            ["capture", "medley.models:gpt?depth=2", "-o", "g"],
+            "unknown ['depth']; expected some of",
+        ),
         (
             ["capture", "medley.models:gpt", "--batch", "2", "-o", "g"],
             "--batch: found 2, expected ROWSxLENGTH such as 4x128",

@@ -51,13 +51,15 @@ def capture_patches() -> Iterator[tuple[Any, str, Any]]:
 
 def experts_forward(module: Any, x: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
     """The forward of transformers' experts: x [tokens, width], indices and weights [tokens, k]."""
+    act = type(getattr(module, "act_fn", None))
+    activation = _ACTIVATIONS.get(act.__name__)
     own_gate = getattr(type(module)._apply_gate, "__name__", "") != "_default_apply_gate"
     for unusual, what in (
         (module.has_bias, "biases"),
         (module.has_gate and own_gate, "a gate of their own"),
         (module.has_gate and not module.is_concatenated, "interleaved gates"),
         (module.has_post_expert_norm, "a norm behind each expert"),
-        (module.has_gate and type(module.act_fn).__name__ not in _ACTIVATIONS, "no known gate"),
+        (activation is None, f"the activation {act.__name__}"),
     ):
         if unusual:
             raise CaptureError(
@@ -68,7 +70,7 @@ def experts_forward(module: Any, x: Tensor, indices: Tensor, weights: Tensor) ->
     second = module.down_proj
     if module.is_transposed:
         first, second = first.transpose(1, 2), second.transpose(1, 2)
-    activation = _ACTIVATIONS[type(module.act_fn).__name__]
+    assert activation is not None
     return custom_ops.experts(x, indices, weights, first, second, activation)
 
 

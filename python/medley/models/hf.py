@@ -72,6 +72,7 @@ _TINY: dict[str, dict[str, Any]] = {
         "num_labels": 10,
     },
 }
+KINDS = tuple(_TINY)
 _DROPOUTS = (
     "attn_pdrop",
     "embd_pdrop",
@@ -148,6 +149,11 @@ def build(
         "attention_mask": (torch.arange(tokens, device="cpu")[None, :] < lengths).long(),
         "labels": torch.where(masked, ids, -100),
     }
+
+
+def make(kind: str, size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns the model of one of KINDS: its tiny size, or transformers' default."""
+    return _make(kind, size, overrides)
 
 
 def _make(kind: str, size: str, overrides: dict[str, Any]) -> tuple[nn.Module, dict[str, Tensor]]:
