@@ -94,12 +94,14 @@ std::vector<int64_t> rows_of(const Plan& plan) {
 // Rows of a compute-bound model go by speed, from wherever one starts.
 TEST_F(RatioExtraction, RowsGoBySpeed) {
   const Cluster cluster = cluster_of(2, 1, 2, 1e12);
+  const CostModel costs(cluster);
+  Request wanted = request(cluster, 600);
+  wanted.costs = &costs;
+  const std::vector<int64_t> balanced = proportional_rows(wanted, devices_of(wanted));
   Plan plan = even_plan(cluster, 600);
   EXPECT_THAT(ratio_parts(plan), ElementsAre("rows"));
   for (int round = 0; round < 2; ++round) {
     plan = with_ratios(plan, ratios(plan, cluster).shares);
-    const std::vector<int64_t> balanced =
-        proportional_rows(request(cluster, 600), devices_of(request(cluster, 600)));
     for (size_t d = 0; d < 3; ++d) EXPECT_NEAR(rows_of(plan)[d], balanced[d], 3) << round;
     EXPECT_EQ(rows_of(plan)[0], rows_of(plan)[1]);
   }
