@@ -202,8 +202,9 @@ class C10dPending final : public Pending {
     try {
       return work_->wait(kSlice);
     } catch (const std::exception&) {
-      if (work_->isCompleted()) throw;
-      return false;
+      // It may have completed between the end of the slice and now, which is no failure: if it has
+      // failed, the second wait throws its own error.
+      return work_->isCompleted() && work_->wait(kSlice);
     }
   }
 
