@@ -77,10 +77,14 @@ def run(contestant: Contestant, cluster: Path, steps: int, folder: Path) -> timi
     return timing.Record.load(output)
 
 
-def tuned(workload: str, cluster: Path, split: str, folder: Path) -> tuple[Contestant, float]:
+def tuned(
+    workload: str, cluster: Path, split: str, sizes: Sequence[float], folder: Path
+) -> tuple[Contestant, float]:
     """Returns DDP with the bucket size that was fastest in a short run, and that size."""
+    if len(sizes) == 1:
+        return ddp(workload, cluster, split, sizes[0]), sizes[0]
     times = {}
-    for size in BUCKETS_MB:
+    for size in sizes:
         record = run(ddp(workload, cluster, split, size), cluster, 8, folder)
         times[size] = record.median
         print(f"{workload}: DDP {split}, buckets of {size:g} MB: {record.median * 1e3:.0f} ms")
@@ -176,6 +180,9 @@ def main() -> int:
     )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument(
+        "--bucket-mb", nargs="+", type=float, default=BUCKETS_MB, help="that DDP may choose from"
+    )
     parser.add_argument("--plan-option", nargs="+", default=[], help="more for `medley plan`")
     parser.add_argument("--output", type=Path, help="write all step times here, as JSON")
     options = parser.parse_args()
@@ -186,7 +193,10 @@ def main() -> int:
         folder = Path(name)
         for workload in options.workloads:
             planned = plans(workload, cluster, options, folder)
-            tunings = [tuned(workload, cluster, s, folder) for s in ("even", "proportional")]
+            tunings = [
+                tuned(workload, cluster, split, options.bucket_mb, folder)
+                for split in ("even", "proportional")
+            ]
             contestants = [contestant for contestant, _ in tunings] + planned
             results = interleave(contestants, cluster, options, folder)
             print(f"\n{table(workload, results)}\n")

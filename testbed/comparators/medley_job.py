@@ -24,7 +24,7 @@ def main() -> None:
     model, example = workloads.WORKLOADS[options.workload]()
     graph = medley.capture(model, example)
     plan = medley.plan(graph, options.cluster)
-    optimizer = medley.AdamW(lr=workloads.LEARNING_RATE, weight_decay=0.01, report_norm=False)
+    optimizer = medley.AdamW(lr=workloads.LEARNING_RATE, weight_decay=0.01)
     trainer = medley.Trainer(model, graph, plan, optimizer, keep_gradients=False)
     data = workloads.batches(example, 4)
 
