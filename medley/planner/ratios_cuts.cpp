@@ -129,7 +129,13 @@ class Cuts {
 
   // Returns a lower bound and the shares at which it is reached.
   std::pair<double, ClassShares> solve() {
-    MEDLEY_CHECK_EQ(clp_.primal(), 0);
+    // Where times differ by many orders of magnitude, the basis of the round before can be too
+    // inexact to go on from.
+    if (clp_.primal() != 0) {
+      clp_.allSlackBasis(true);
+      clp_.scaling(3);
+      MEDLEY_CHECK_EQ(clp_.primal(), 0);
+    }
     MEDLEY_CHECK(clp_.isProvenOptimal());
     ClassShares shares(unit_);
     for (size_t at = 0; at < shares.size(); ++at) shares[at] *= clp_.dualRowSolution()[at];
@@ -217,6 +223,8 @@ class Cuts {
 
 MissingRoom missing_room(const MergedRatios& problem) {
   if (problem.room.empty()) return {};
+  if (problem.parts == 0)
+    return {std::max(0.0, -*std::min_element(problem.room.begin(), problem.room.end())), {}};
   const size_t classes = problem.num_classes();
   const auto missing = static_cast<int>(problem.bytes_per_share.size());
   ClpSimplex clp = quiet_clp(0, problem.bytes_per_share.size() + 1);
@@ -250,6 +258,7 @@ MissingRoom missing_room(const MergedRatios& problem) {
 }
 
 ClassRatios cut_planes(const MergedRatios& problem) {
+  if (problem.parts == 0) return {};
   const std::vector<double> slopes = total_slopes(problem);
   const ClassShares start = balanced(problem, slopes);
   const MergedRatios tighter = scaled(problem, slopes, start);

@@ -74,6 +74,7 @@ MergedRatios merge_equal(const RatioProblem& problem) {
   auto add = [&](MergedSegment segment) {
     merged.floor += segment.floor;
     const auto slopes = segment.coefficients.begin() + static_cast<std::ptrdiff_t>(first.size());
+    if (slopes == segment.coefficients.end()) return;
     const double largest = *std::max_element(slopes, segment.coefficients.end());
     if (largest == 0) return;
     for (double& each : segment.coefficients) each /= largest;

@@ -205,6 +205,19 @@ TEST(Ratios, FreePartsAreBalanced) {
   EXPECT_GT(ratios.shares[1][2], 0.1);
 }
 
+// A plan in which nothing can be divided otherwise is priced all the same.
+TEST(Ratios, NothingToDivide) {
+  RatioProblem problem{.devices = 2, .parts = 0};
+  problem.segments = {{.constant = {1, 2}}, {.constant = {3, 1}}};
+  problem.exchanges = {{.constant = 0.5}};
+  EXPECT_THAT(solved(problem).shares, ElementsAre());
+  EXPECT_NEAR(solved(problem).seconds, 5.5, 1e-12);
+  problem.bytes = {5, 9};
+  problem.capacity = {6, 6};
+  EXPECT_EQ(misfit(problem).device, 1);
+  EXPECT_NEAR(misfit(problem).missing_bytes, 3, 1e-9);
+}
+
 struct Shape {
   int devices, parts, segments, exchanges;
   bool memory;
@@ -353,6 +366,37 @@ TEST(Ratios, NoDivisionOnAGridIsBetter) {
     }
   }
   EXPECT_GT(misfits, 2);
+}
+
+// Devices and layers may differ by many orders of magnitude, in any unit of time.
+TEST(Ratios, AnyScaleIsSolved) {
+  std::mt19937_64 random(19);
+  std::uniform_real_distribution<double> exponent(-3, 3);
+  for (int round = 0; round < 300; ++round) {
+    RatioProblem problem = random_problem(random,
+                                          {2 + static_cast<int>(random() % 8),
+                                           1 + static_cast<int>(random() % 3),
+                                           1 + static_cast<int>(random() % 12),
+                                           static_cast<int>(random() % 4),
+                                           false});
+    const double unit = std::pow(10, 2 * exponent(random));
+    for (RatioSegment& segment : problem.segments) {
+      for (double& each : segment.constant) each *= unit * std::pow(10, exponent(random));
+      for (auto& slope : segment.slope)
+        for (double& each : slope) each *= unit * std::pow(10, exponent(random));
+    }
+    const Ratios ratios = solved(problem);
+    const auto devices = static_cast<size_t>(problem.devices);
+    const auto parts = static_cast<size_t>(problem.parts);
+    EXPECT_NEAR(ratios.seconds / objective(problem, ratios.shares), 1, 1e-9);
+    const std::vector even(parts, std::vector(devices, 1 / static_cast<double>(devices)));
+    EXPECT_LE(ratios.seconds, (1 + 1e-5) * objective(problem, even));
+    for (size_t i = 0; i < devices; ++i) {
+      std::vector<std::vector<double>> one(parts, std::vector<double>(devices, 0));
+      for (auto& part : one) part[i] = 1;
+      EXPECT_LE(ratios.seconds, (1 + 1e-5) * objective(problem, one));
+    }
+  }
 }
 
 // 64 devices of three kinds, every layer slightly different.
