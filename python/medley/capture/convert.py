@@ -239,7 +239,7 @@ class _Writer:
             self._fill(node, place)
             return
         arguments = ", ".join(self._arguments(node, target))
-        self._emit(node, f"{target}({arguments})", node.meta["val"], *place)
+        self._emit(node, f"{target}({arguments})", _true_types(node), *place)
 
     def _fill(self, node: Node, place: tuple[str, str, str]) -> None:
         """Writes fill(x, value) as what it is: the value, expanded; x gives a shape only."""
@@ -433,6 +433,19 @@ def holds_batch(value: float, prime: int) -> bool:
 def _source(node: Node) -> str:
     """Returns "file.py:12", the innermost line of the model that made the node, or ""."""
     return str((node.meta.get("custom") or {}).get("source", ""))
+
+
+def _true_types(node: Node) -> Any:
+    """Returns the results of a node with the types that its kernel gives them: the fake kernel of
+    batch norm gives the saved statistics the type of x, the real one that of the running ones."""
+    value = node.meta["val"]
+    if node.target is not torch.ops.aten._native_batch_norm_legit_functional.default:
+        return value
+    running = node.args[3]
+    assert isinstance(running, Node)
+    dtype = running.meta["val"].dtype
+    y, mean, rstd, *rest = value
+    return [y, mean.to(dtype), rstd.to(dtype), *rest]
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
