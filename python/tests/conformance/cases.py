@@ -63,6 +63,7 @@ POINTWISE = [
     "aten._to_copy.default(f64[b, 6], i64)",
     "aten._to_copy.default(bool[b, 6], f64)",
     "aten._to_copy.default(i64[b, 6]<9, bf16)",
+    "aten.add.Tensor(f32[b, 6], bf16[b, 6])",
     "aten.copy.default(f64[b, 6], f64[b, 6])",
     "aten.copy.default(f32[b, 6], f64[b, 6])",
     "aten.pow.Tensor_Scalar(f64[b, 6]>0, 2.5)",
@@ -222,6 +223,8 @@ NORMALISATION = [
     " f32[6]>0, true, 0.1, 1e-05)",
     "aten.native_batch_norm_backward.default(f64[b, 6, 3, 2], f64[b, 6, 3, 2], f64[6], f64[6],"
     " f64[6]>0, f64[6], f64[6]>0, true, 1e-05, [true, true, true])",
+    "aten.native_batch_norm_backward.default(bf16[b, 6, 3], bf16[b, 6, 3], f32[6], f32[6],"
+    " f32[6]>0, f32[6], f32[6]>0, true, 1e-05, [true, true, true])",
     "aten.native_batch_norm_backward.default(f64[b, 6], f64[b, 6], none, f64[6],"
     " f64[6]>0, f64[6], f64[6]>0, true, 1e-05, [true, false, false])",
     "aten.native_batch_norm_backward.default(f64[b, 6, 3], f64[b, 6, 3], f64[6], f64[6],"
@@ -386,6 +389,8 @@ ATTENTION = [
     " 'silu', 0, 5)",
     "medley.experts.default(f64[b, 6], i64[b, 3]<4, f64[b, 3], f64[4, 6, 6], f64[4, 5, 6],"
     " 'gelu', 0, 4)",
+    "medley.experts.default(bf16[b, 6], i64[b, 2]<5, f32[b, 2], bf16[5, 14, 6], bf16[5, 3, 7],"
+    " 'silu', 0, 5)",
     "medley.experts_backward.default(f64[b, 3], f64[b, 6], i64[b, 2]<5, f64[b, 2], f64[5, 14, 6],"
     " f64[5, 3, 7], 'silu', 0, 5)",
     "medley.experts_backward.default(f64[b, 5], f64[b, 6], i64[b, 3]<4, f64[b, 3], f64[4, 6, 6],"
