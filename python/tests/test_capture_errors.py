@@ -202,6 +202,20 @@ def test_an_error_of_the_model_names_module_and_line() -> None:
     refuse(wrong, "module 'inner'", line_of(wrong, "return"), "RuntimeError")
 
 
+def test_an_error_of_the_outermost_module_is_that_error() -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.linear(x)
+            raise AttributeError("no start token")
+
+    with pytest.raises(CaptureError, match="AttributeError: no start token"):
+        capture_text(Broken(), X)
+
+
 def test_types_that_graphs_do_not_have_are_refused() -> None:
     where = line_of(spectrum, "fft").rpartition("/")[2]
     refuse(spectrum, "module 'inner'", where, "torch.complex64 are not supported")
