@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "medley/plan/match.h"
@@ -33,17 +34,32 @@ std::string pattern_of(const std::string& name) {
   return pattern;
 }
 
-Choices shortened(const Choices& exact) {
+// A "*" stands for more than one number: drops the patterns that describe a name without an entry.
+void drop_matching(Choices& patterns, const Choices& exact, const std::vector<std::string>& names) {
+  for (const std::string& name : names)
+    while (!exact.contains(name)) {
+      const std::string* key = find_key(patterns, name);
+      if (!key) break;
+      patterns.erase(*key);
+    }
+}
+
+Choices shortened(const Choices& exact, const std::vector<std::string>& names) {
+  std::set<std::string> unsaid;  // patterns of names that have no entry
+  for (const std::string& name : names)
+    if (!exact.contains(name)) unsaid.insert(pattern_of(name));
   std::map<std::string, std::map<std::string, int>> votes;  // pattern -> text -> count
   for (const auto& [name, text] : exact) ++votes[pattern_of(name)][text];
   Choices result;
   for (const auto& [pattern, texts] : votes) {
+    if (unsaid.contains(pattern)) continue;
     const auto most =
         std::max_element(texts.begin(), texts.end(), [](const auto& a, const auto& b) {
           return a.second < b.second;
         });
     result[pattern] = most->first;
   }
+  drop_matching(result, exact, names);
   Choices exceptions;
   const ChoiceFinder finder(result);
   for (const auto& [name, text] : exact)
@@ -55,9 +71,10 @@ Choices shortened(const Choices& exact) {
 
 }  // namespace
 
-void shorten(Stage& stage) {
-  for (Choices* choices : {&stage.states, &stage.batch, &stage.ops, &stage.updates})
-    *choices = shortened(*choices);
+void shorten(Stage& stage, const std::vector<std::string>& op_names) {
+  stage.ops = shortened(stage.ops, op_names);
+  for (Choices* choices : {&stage.states, &stage.batch, &stage.updates})
+    *choices = shortened(*choices, {});
 }
 
 }  // namespace medley

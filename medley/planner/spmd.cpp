@@ -200,7 +200,7 @@ class Synthesis {
     if (!found) return std::nullopt;
     Stage& stage = plan.pipelines[0].stages[0];
     stage = problem.stage(found->choices, stage.mesh);
-    shorten(stage);
+    shorten(stage, prepared_.names);
     return price(std::move(plan));
   }
 
