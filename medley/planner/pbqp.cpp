@@ -93,7 +93,7 @@ class CoreSolver {
   std::optional<PbqpSolution> by_what_is_fast() {
     const auto order = pbqp::find_order(
         core_, static_cast<double>(options_.table_cap), static_cast<double>(options_.work_cap));
-    if (!order) return lifted(kAllRounds);
+    if (!order) return lifted(options_.rounds);
     if (order->work <= kLittleWork) return eliminated(*order);
     // More often than not the dual proves its answer at once, whatever elimination would take.
     const pbqp::LiftedResult soon =

@@ -23,6 +23,9 @@ namespace {
 
 constexpr const char* kSpeed = "speed";
 
+// Rounds of dual ascent in one search: what is not proved by then is used as it is.
+constexpr int kDualRounds = 20;
+
 // How often decisions and ratios take turns.
 constexpr int kMostRounds = 3;
 
@@ -88,12 +91,19 @@ class Synthesis {
       options.overlapped_count = 1 - k;
       SpmdMesh mesh = mesh_of(plan);
       const SpmdProblem problem(prepared_, factors_, mesh, options);
-      if (const auto found = solve(problem.pbqp())) bound = std::max(bound, found->lower_bound);
+      if (const auto found = solve(problem.pbqp(), search_options()))
+        bound = std::max(bound, found->lower_bound);
     }
     return {bound / kTicksPerNanosecond};
   }
 
  private:
+  static PbqpOptions search_options() {
+    PbqpOptions options;
+    options.rounds = kDualRounds;
+    return options;
+  }
+
   int64_t first_count() const { return std::max<int64_t>(1, request_.microbatches); }
 
   // Rows per second of each device when it computes all of the model.
@@ -196,7 +206,7 @@ class Synthesis {
     Plan plan = outline(start, microbatches);
     SpmdMesh mesh = mesh_of(plan);
     const SpmdProblem problem(prepared_, factors_, mesh, options);
-    const std::optional<PbqpSolution> found = solve(problem.pbqp());
+    const std::optional<PbqpSolution> found = solve(problem.pbqp(), search_options());
     if (!found) return std::nullopt;
     Stage& stage = plan.pipelines[0].stages[0];
     stage = problem.stage(found->choices, stage.mesh);
