@@ -54,9 +54,11 @@ class Synthesis {
       : request_(request),
         even_(even),
         devices_(devices_of(request)),
-        prepared_(prepare(request.graph, request.optimizer)),
-        factors_(factorize(prepared_.graph)),
-        meet_(row_coupling(request.graph, factorize(request.graph))) {}
+        ground_(lay_ground(request.graph, request.optimizer)),
+        prepared_(ground_.prepared),
+        factors_(ground_.factors),
+        meet_(ground_.coupled_at),
+        speeds_(speeds()) {}
 
   Outcome run() {
     consider_data_parallel();
@@ -70,6 +72,11 @@ class Synthesis {
       if (request_.microbatches > 0 || !meet_.empty() || (fits && (!gained || count == 1))) break;
       if (2 * count > request_.global_batch) break;
     }
+    if (best_ && !best_->misfit && !even_) {
+      SpmdOptions options = best_options_.value_or(SpmdOptions{});
+      options.microbatches = static_cast<int64_t>(best_->plan.pipelines[0].microbatches.size());
+      alternate(*best_, options);
+    }
     if (!best_) return Infeasible{"no candidate was found"};
     if (best_->misfit) return Infeasible{explain_misfit(best_->plan, request_)};
     best_->plan.strategy = request_.strategy;
@@ -78,7 +85,7 @@ class Synthesis {
 
   // The least cost of the model when every device counts by its speed.
   Nanoseconds lower_bound() {
-    const std::vector<double> speed = speeds();
+    const std::vector<double>& speed = speeds_;
     const Start start{proportional_rows(request_, devices_), speed};
     SpmdOptions options;
     const double sum = std::accumulate(speed.begin(), speed.end(), 0.0);
@@ -128,8 +135,8 @@ class Synthesis {
   std::vector<Start> starts() const {
     const std::vector<double> even(devices_.size(), 1.0);
     if (even_) return {{apportion(request_.global_batch, even), even}};
-    std::vector<Start> all{{proportional_rows(request_, devices_), speeds()}};
-    const Start other{apportion(request_.global_batch, even), speeds()};
+    std::vector<Start> all{{proportional_rows(request_, devices_), speeds_}};
+    const Start other{apportion(request_.global_batch, even), speeds_};
     if (other != all[0]) all.push_back(other);
     return all;
   }
@@ -152,7 +159,7 @@ class Synthesis {
 
   Candidate price(Plan plan) const {
     Candidate candidate;
-    candidate.program = lower(request_.graph, plan, request_.cluster, request_.optimizer);
+    candidate.program = lower(ground_, plan, request_.cluster);
     candidate.plan = std::move(plan);
     candidate.step = simulate(candidate.program, *request_.costs).step;
     candidate.misfit = find_misfit(candidate.plan, candidate.program, request_);
@@ -179,7 +186,7 @@ class Synthesis {
   }
 
   Start start_of(const Plan& plan) const {
-    Start start{std::vector<int64_t>(devices_.size(), 0), speeds()};
+    Start start{std::vector<int64_t>(devices_.size(), 0), speeds_};
     for (const Microbatch& microbatch : plan.pipelines[0].microbatches)
       for (size_t d = 0; d < microbatch.lengths.size(); ++d) start.rows[d] += microbatch.lengths[d];
     if (!plan.parts.empty()) start.shares = plan.parts[0].shares;
@@ -226,13 +233,9 @@ class Synthesis {
       std::optional<Candidate> found = decide(start, microbatches, options);
       if (!found) continue;
       const bool ok = !found->misfit;
-      keep(*found);
+      if (keep(std::move(*found))) best_options_ = options;
       fits |= ok;
-      if (!ok) {
-        pay_for_memory(start, options);
-      } else if (!even_) {
-        alternate(std::move(*found), options);
-      }
+      if (!ok) pay_for_memory(start, options);
     }
     return fits;
   }
@@ -259,10 +262,13 @@ class Synthesis {
   const Request& request_;
   const bool even_;  // all devices get equal shares
   const std::vector<int> devices_;
-  const Prepared prepared_;
-  const Factors factors_;
-  const std::string meet_;  // where rows meet: one micro-batch only
+  const Groundwork ground_;
+  const Prepared& prepared_;
+  const Factors& factors_;
+  const std::string& meet_;           // where rows meet: one micro-batch only
+  const std::vector<double> speeds_;  // [device]
   std::optional<Candidate> best_;
+  std::optional<SpmdOptions> best_options_;  // of the search that found it; nothing: data parallel
 };
 
 }  // namespace

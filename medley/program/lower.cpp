@@ -325,14 +325,9 @@ class Lowering {
   std::map<Phase, std::vector<Assign>> assigns_;
 };
 
-}  // namespace
-
-Completed complete(
-    const Graph& graph, const Plan& plan, const Optimizer& optimizer, int pipeline, int stage) {
+Completed complete(Completed completed, const Plan& plan, int pipeline, int stage) {
   const Pipeline& chosen = plan.pipelines[static_cast<size_t>(pipeline)];
-  Completed completed{prepare(graph, optimizer), {}, {}};
   for (;;) {
-    completed.factors = factorize(completed.prepared.graph);
     completed.assignment = complete(completed.prepared,
                                     completed.factors,
                                     plan,
@@ -340,7 +335,24 @@ Completed complete(
                                     chosen.stages[static_cast<size_t>(stage)]);
     if (completed.assignment.to_expand.empty()) return completed;
     completed.prepared = expand_ops(completed.prepared, completed.assignment.to_expand);
+    completed.factors = factorize(completed.prepared.graph);
   }
+}
+
+}  // namespace
+
+Completed complete(
+    const Graph& graph, const Plan& plan, const Optimizer& optimizer, int pipeline, int stage) {
+  Completed completed{prepare(graph, optimizer), {}, {}};
+  completed.factors = factorize(completed.prepared.graph);
+  return complete(std::move(completed), plan, pipeline, stage);
+}
+
+Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer) {
+  Groundwork ground{prepare(graph, optimizer), {}, {}, hash(graph)};
+  ground.factors = factorize(ground.prepared.graph);
+  ground.coupled_at = row_coupling(graph, factorize(graph));
+  return ground;
 }
 
 Program lower(const Graph& graph,
@@ -348,13 +360,19 @@ Program lower(const Graph& graph,
               const Cluster& cluster,
               const Optimizer& optimizer,
               const LowerOptions& options) {
+  return lower(lay_ground(graph, optimizer), plan, cluster, options);
+}
+
+Program lower(const Groundwork& ground,
+              const Plan& plan,
+              const Cluster& cluster,
+              const LowerOptions& options) {
   MEDLEY_CHECK_EQ(plan.pipelines.size(), size_t{1});
   MEDLEY_CHECK_EQ(plan.pipelines[0].stages.size(), size_t{1});
   const Pipeline& pipeline = plan.pipelines[0];
-  const Completed completed = complete(graph, plan, optimizer);
-  const std::string coupled = pipeline.microbatches.size() > 1 && !plan.per_microbatch_semantics
-                                  ? row_coupling(graph, factorize(graph))
-                                  : "";
+  const Completed completed = complete({ground.prepared, ground.factors, {}}, plan, 0, 0);
+  const bool several = pipeline.microbatches.size() > 1 && !plan.per_microbatch_semantics;
+  const std::string coupled = several ? ground.coupled_at : "";
   if (!coupled.empty() ||
       (pipeline.microbatches.size() > 1 && !completed.prepared.weights_in_prologue &&
        !plan.per_microbatch_semantics))
@@ -364,7 +382,7 @@ Program lower(const Graph& graph,
                             pipeline.microbatches.size(),
                             coupled.empty() ? "a loss weight" : coupled));
   Program program;
-  program.graph_hash = hash(graph);
+  program.graph_hash = ground.graph_hash;
   program.plan_hash = sha256_hex(print(plan));
   program.global_batch = plan.global_batch;
   program.stages.push_back(

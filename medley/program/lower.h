@@ -17,6 +17,15 @@ struct LowerOptions {
   bool keep_gradients = false;      // until the next step, for reading back
 };
 
+// What lowering finds out about a graph before it looks at a plan: shared by the plans of a search.
+struct Groundwork {
+  Prepared prepared;
+  Factors factors;         // of the prepared graph
+  std::string coupled_at;  // row_coupling() of the graph
+  std::string graph_hash;
+};
+Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer);
+
 // The decisions of a stage with the graph that they are about (composites expanded), for lowering
 // and for explain.
 struct Completed {
@@ -36,6 +45,10 @@ Program lower(const Graph& graph,
               const Plan& plan,
               const Cluster& cluster,
               const Optimizer& optimizer,
+              const LowerOptions& options = {});
+Program lower(const Groundwork& ground,
+              const Plan& plan,
+              const Cluster& cluster,
               const LowerOptions& options = {});
 
 }  // namespace medley
