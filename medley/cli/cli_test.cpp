@@ -55,7 +55,8 @@ TEST_F(Cli, EveryVerbHasHelpWithAnExample) {
     EXPECT_THAT(result.out, HasSubstr("Example:\n  medley " + name + " "));
     EXPECT_THAT(result.out, HasSubstr("--json"));
   }
-  EXPECT_THAT(names, ElementsAre("plan", "explain", "check", "list"));
+  EXPECT_THAT(names,
+              ElementsAre("plan", "compare", "explain", "simulate", "memory", "check", "list"));
 }
 
 TEST_F(Cli, PlanIsPrintedOrWritten) {
@@ -65,7 +66,7 @@ TEST_F(Cli, PlanIsPrintedOrWritten) {
   EXPECT_EQ(written.code, 0) << written.err;
   EXPECT_EQ(files.read("plan.json"), printed.out);
   EXPECT_EQ(parse_plan(printed.out, "plan.json").global_batch, 6000);
-  EXPECT_THAT(written.out, StartsWith("data-parallel-proportional: 6000 rows a step on 4 devices"));
+  EXPECT_THAT(written.out, StartsWith("data-parallel-even: 6000 rows a step on 4 devices"));
 }
 
 TEST_F(Cli, WhatWasPlannedPassesTheCheck) {

@@ -31,8 +31,8 @@ struct Options {
 struct Row {
   std::string strategy, reason;
   Nanoseconds step, slowest_computes;
-  int64_t traffic = 0;                                       // bytes over all links
-  std::map<std::string, std::pair<int64_t, double>> memory;  // by kind: most used, has
+  int64_t traffic = 0;                                        // bytes over all links
+  std::map<std::string, std::pair<int64_t, int64_t>> memory;  // by kind: most used, has
   size_t microbatches = 0;
 };
 
@@ -56,7 +56,7 @@ Row evaluate(const std::string& strategy, Request request) {
     const DeviceKind& kind = request.cluster.kind(device.device);
     row.slowest_computes = std::max(row.slowest_computes, device.computes);
     auto& memory = row.memory[kind.name];
-    memory = {std::max(memory.first, device.peak_bytes), kind.memory_bytes};
+    memory = {std::max(memory.first, device.peak_bytes), static_cast<int64_t>(kind.memory_bytes)};
   }
   return row;
 }

@@ -7,6 +7,8 @@
 
 #include "medley/base/error.h"
 #include "medley/base/units.h"
+#include "medley/cli/explain_groups.h"
+#include "medley/cli/explain_words.h"
 #include "medley/cli/table.h"
 #include "medley/plan/texts.h"
 #include "medley/program/lower.h"
@@ -17,56 +19,6 @@ namespace medley {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// "24, 8", "2 : 1": what a part gives each device.
-std::string lengths_text(const Plan& plan, const std::string& name) {
-  if (name == kRows) return "by rows";
-  if (name == kEven) return "evenly";
-  for (const Part& part : plan.parts)
-    if (part.name == name)
-      return part.shares.empty() ? fmt::format("{}", fmt::join(part.lengths, ", "))
-                                 : fmt::format("{:.4g}", fmt::join(part.shares, " : "));
-  return "by a part that is not there";
-}
-
-std::string words(const Plan& plan, const StateText& state) {
-  switch (state.kind) {
-    case StateText::Kind::kReplicated:
-      return "whole on every device";
-    case StateText::Kind::kPartialSum:
-      return "a partial sum";
-    case StateText::Kind::kSharded:
-      break;
-  }
-  const std::string factor = state.factor > 0 ? fmt::format("factor {} of ", state.factor) : "";
-  return fmt::format("{}dim {} divided {}", factor, state.dim, lengths_text(plan, state.part));
-}
-
-std::string words(const Plan& plan, const ChoiceText& choice) {
-  switch (choice.kind) {
-    case ChoiceText::Kind::kReplicate:
-      return "every device computes all of it";
-    case ChoiceText::Kind::kLinear:
-      return "passes partial sums through";
-    case ChoiceText::Kind::kLabel:
-    case ChoiceText::Kind::kComposite:
-      break;
-  }
-  const std::string factor = choice.factor > 0 ? fmt::format("factor {} of ", choice.factor) : "";
-  return fmt::format("{}{} divided {}{}",
-                     factor,
-                     choice.label,
-                     lengths_text(plan, choice.part),
-                     choice.kind == ChoiceText::Kind::kComposite ? ", statistics all-reduced" : "");
-}
-
-template <typename Text>
-std::string words(const Plan& plan, const std::optional<std::vector<Text>>& axes) {
-  std::string out;
-  for (const Text& axis : axes.value_or(std::vector<Text>{}))
-    out += (out.empty() ? "" : "; ") + words(plan, axis);
-  return out;
-}
 
 Json devices_json(const Plan& plan, const Pipeline& pipeline, const Stage& stage) {
   Json rows = Json::array();
@@ -106,6 +58,30 @@ Json entries_json(const Plan& plan, const Stage& stage) {
   return rows;
 }
 
+// Plans with more entries are not written by hand: their ops are counted.
+constexpr size_t kManyEntries = 16;
+
+// What became of all ops and parameters, or, if there is no graph, what the plan says.
+Json groups_json(const Plan& plan, const Stage& stage, const ExplainOptions& options) {
+  std::vector<Said> ops, stored;
+  if (!options.graph || !options.cluster) {
+    for (const auto& [name, text] : stage.ops) ops.push_back({name, text});
+    for (const auto& [name, text] : stage.states) stored.push_back({name, text});
+    return groups_json(plan, ops, stored);
+  }
+  const Completed completed = complete(*options.graph, plan, {});
+  const Graph& graph = completed.prepared.graph;
+  for (size_t i = 0; i < graph.ops.size(); ++i)
+    ops.push_back({completed.prepared.names[i], choices_text(completed, static_cast<OpId>(i))});
+  for (const Input& input : graph.inputs)
+    if (input.kind == InputKind::kParameter)
+      stored.push_back({input.name,
+                        state_text(completed,
+                                   input.value,
+                                   completed.assignment.states[static_cast<size_t>(input.value)])});
+  return groups_json(plan, ops, stored);
+}
+
 // Kinds, memory and times of the only stage that can run.
 void add_measures(Json& json, const Program& program, const Cluster& cluster, int64_t rows) {
   const LoweredStage& stage = program.stages[0];
@@ -130,28 +106,6 @@ void add_measures(Json& json, const Program& program, const Cluster& cluster, in
   json["communicates_seconds"] = to_seconds(communicates).value;
 }
 
-std::string state_text(const Completed& completed, ValueId value, const State& state) {
-  const auto& dims = completed.factors.values[static_cast<size_t>(value)];
-  std::vector<StateText> texts;
-  for (const AxisState& axis : state) {
-    StateText text;
-    if (axis.holding == Holding::kPartialSum) text.kind = StateText::Kind::kPartialSum;
-    if (axis.holding == Holding::kPartialMax) return "partial maximum";
-    if (axis.holding == Holding::kSharded) {
-      text.kind = StateText::Kind::kSharded;
-      text.part = completed.assignment.part_names[static_cast<size_t>(axis.part)];
-      text.factor = axis.position;
-      for (const auto& factors : dims) {
-        if (text.factor < static_cast<int>(factors.size())) break;
-        text.factor -= static_cast<int>(factors.size());
-        ++text.dim;
-      }
-    }
-    texts.push_back(std::move(text));
-  }
-  return print(texts);
-}
-
 Json inputs_json(const Completed& completed) {
   const Graph& graph = completed.prepared.graph;
   Json rows = Json::array();
@@ -174,19 +128,15 @@ Json ops_json(const Completed& completed) {
   const Graph& graph = completed.prepared.graph;
   Json rows = Json::array();
   for (size_t i = 0; i < graph.ops.size(); ++i) {
-    std::string choices, results;
-    for (const Choice& choice : completed.assignment.choices[i])
-      choices += (choices.empty() ? "" : " x ") + to_string(completed.factors,
-                                                            static_cast<OpId>(i),
-                                                            choice,
-                                                            completed.assignment.part_names);
+    std::string results;
     for (ValueId value : graph.ops[i].results)
       if (value != kNone)
         results +=
             (results.empty() ? "" : "; ") +
             state_text(completed, value, completed.assignment.states[static_cast<size_t>(value)]);
-    rows.push_back(
-        {{"op", completed.prepared.names[i]}, {"choice", choices}, {"results", results}});
+    rows.push_back({{"op", completed.prepared.names[i]},
+                    {"choice", choices_text(completed, static_cast<OpId>(i))},
+                    {"results", results}});
   }
   return rows;
 }
@@ -292,6 +242,8 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
                                 {"first", stage.first},
                                 {"devices", devices_json(plan, plan.pipelines[p], stage)},
                                 {"entries", entries_json(plan, stage)}});
+      if (!options.expanded && json["stages"].back()["entries"].size() > kManyEntries)
+        json["stages"].back()["groups"] = groups_json(plan, stage, options);
     }
   if (!options.graph) return json;
   json["graph"] = options.graph->name;
@@ -317,13 +269,20 @@ std::string explain(const Plan& plan, const ExplainOptions& options) {
           "{}{}\n", stage["stage"].get<std::string>(), first.empty() ? "" : ", from " + first);
     }
     out += table_text(stage["devices"]);
-    if (!stage["entries"].empty()) out += "\n" + table_text(stage["entries"]);
+    if (stage.contains("groups"))
+      out += "\n" + groups_text(stage["groups"]);
+    else if (!stage["entries"].empty())
+      out += "\n" + table_text(stage["entries"]);
   }
   if (json.contains("step_seconds"))
     out += fmt::format("\nPredicted step: {}, {:.4g} rows/s; {} of communication, hidden or not.\n",
                        to_string(Seconds{json["step_seconds"].get<double>()}),
                        json["rows_per_second"].get<double>(),
                        to_string(Seconds{json["communicates_seconds"].get<double>()}));
+  if (std::any_of(json["stages"].begin(), json["stages"].end(), [](const Json& stage) {
+        return stage.contains("groups");
+      }))
+    return out + "`medley explain --expanded` shows every input, op and communication.\n";
   out +=
       "\nWhat is not mentioned lies whole on every device, and each op is computed where that "
       "moves the fewest bytes.\n";

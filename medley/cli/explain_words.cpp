@@ -1,0 +1,101 @@
+#include "medley/cli/explain_words.h"
+
+#include <fmt/format.h>
+
+#include "medley/plan/plan.h"
+#include "medley/sharding/choice.h"
+
+namespace medley {
+namespace {
+
+// "24, 8", "2 : 1": what a part gives each device.
+std::string lengths_text(const Plan& plan, const std::string& name) {
+  if (name == kRows) return "by rows";
+  if (name == kEven) return "evenly";
+  for (const Part& part : plan.parts)
+    if (part.name == name)
+      return part.shares.empty() ? fmt::format("{}", fmt::join(part.lengths, ", "))
+                                 : fmt::format("{:.4g}", fmt::join(part.shares, " : "));
+  return "by a part that is not there";
+}
+
+std::string words(const Plan& plan, const StateText& state) {
+  switch (state.kind) {
+    case StateText::Kind::kReplicated:
+      return "whole on every device";
+    case StateText::Kind::kPartialSum:
+      return "a partial sum";
+    case StateText::Kind::kSharded:
+      break;
+  }
+  const std::string factor = state.factor > 0 ? fmt::format("factor {} of ", state.factor) : "";
+  return fmt::format("{}dim {} divided {}", factor, state.dim, lengths_text(plan, state.part));
+}
+
+std::string words(const Plan& plan, const ChoiceText& choice) {
+  switch (choice.kind) {
+    case ChoiceText::Kind::kReplicate:
+      return "every device computes all of it";
+    case ChoiceText::Kind::kLinear:
+      return "passes partial sums through";
+    case ChoiceText::Kind::kLabel:
+    case ChoiceText::Kind::kComposite:
+      break;
+  }
+  const std::string factor = choice.factor > 0 ? fmt::format("factor {} of ", choice.factor) : "";
+  return fmt::format("{}{} divided {}{}",
+                     factor,
+                     choice.label,
+                     lengths_text(plan, choice.part),
+                     choice.kind == ChoiceText::Kind::kComposite ? ", statistics all-reduced" : "");
+}
+
+template <typename Text>
+std::string joined(const Plan& plan, const std::optional<std::vector<Text>>& axes) {
+  std::string out;
+  for (const Text& axis : axes.value_or(std::vector<Text>{}))
+    out += (out.empty() ? "" : "; ") + words(plan, axis);
+  return out;
+}
+
+}  // namespace
+
+std::string words(const Plan& plan, const std::optional<std::vector<StateText>>& axes) {
+  return joined(plan, axes);
+}
+
+std::string words(const Plan& plan, const std::optional<std::vector<ChoiceText>>& axes) {
+  return joined(plan, axes);
+}
+
+std::string state_text(const Completed& completed, ValueId value, const State& state) {
+  const auto& dims = completed.factors.values[static_cast<size_t>(value)];
+  std::vector<StateText> texts;
+  for (const AxisState& axis : state) {
+    StateText text;
+    if (axis.holding == Holding::kPartialSum) text.kind = StateText::Kind::kPartialSum;
+    if (axis.holding == Holding::kPartialMax) return "partial maximum";
+    if (axis.holding == Holding::kSharded) {
+      text.kind = StateText::Kind::kSharded;
+      text.part = completed.assignment.part_names[static_cast<size_t>(axis.part)];
+      text.factor = axis.position;
+      for (const auto& factors : dims) {
+        if (text.factor < static_cast<int>(factors.size())) break;
+        text.factor -= static_cast<int>(factors.size());
+        ++text.dim;
+      }
+    }
+    texts.push_back(std::move(text));
+  }
+  return print(texts);
+}
+
+std::string choices_text(const Completed& completed, OpId op) {
+  std::string text;
+  for (const Choice& choice : completed.assignment.choices[static_cast<size_t>(op)])
+    text += (text.empty() ? "" : " x ") +
+            to_string(completed.factors, op, choice, completed.assignment.part_names);
+  return text;
+}
+
+}  // namespace medley

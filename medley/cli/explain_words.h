@@ -1,0 +1,23 @@
+#pragma once
+
+// The short texts of a plan in plain words.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "medley/plan/plan.h"
+#include "medley/plan/texts.h"
+#include "medley/program/lower.h"
+
+namespace medley {
+
+// "dim 0 divided 24, 8"; of two axes joined by "; ". Of nothing: nothing.
+std::string words(const Plan& plan, const std::optional<std::vector<StateText>>& axes);
+std::string words(const Plan& plan, const std::optional<std::vector<ChoiceText>>& axes);
+
+// The text that a plan has for it: "S(0, rows)".
+std::string state_text(const Completed& completed, ValueId value, const State& state);
+std::string choices_text(const Completed& completed, OpId op);
+
+}  // namespace medley
