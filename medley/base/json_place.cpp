@@ -45,10 +45,10 @@ class KeyWatch {
       case Json::parse_event_t::object_start:
       case Json::parse_event_t::array_start:
         if (depth >= kMaxDepth)
-          throw Error(
-              Blame::kCaller,
-              fmt::format(
-                  "{}: found values nested deeper than {}, expected fewer levels", file_, kMaxDepth));
+          throw Error(Blame::kCaller,
+                      fmt::format("{}: found values nested deeper than {}, expected fewer levels",
+                                  file_,
+                                  kMaxDepth));
         keys_.emplace_back();
         break;
       case Json::parse_event_t::object_end:

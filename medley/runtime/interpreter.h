@@ -12,8 +12,8 @@
 #include "medley/base/clock.h"
 #include "medley/base/error.h"
 #include "medley/program/calls.h"
-#include "medley/runtime/executor.h"
 #include "medley/program/frame_schedule.h"
+#include "medley/runtime/executor.h"
 #include "medley/runtime/transport.h"
 #include "medley/trace/trace.h"
 
