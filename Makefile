@@ -41,8 +41,9 @@ nightly: build build/dev/build.ninja build/tsan/build.ninja
 	cmake --build build/tsan -j $(NPROC) --target $$($(PYTHON) scripts/run_tests.py --targets tsan)
 	$(VENV)/python scripts/run_tests.py --nightly --jobs $(NPROC)
 
+# The compiler by the name by which CMake finds it: ccache then knows what `make build` has compiled.
 wheel: $(SETUP)
-	$(VENV)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	CXX=$${CXX:-c++} $(VENV)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 demo: build
 	$(VENV)/python -m medley demo
