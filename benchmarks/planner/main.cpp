@@ -81,7 +81,13 @@ Pbqp made_different(Pbqp problem) {
   return problem;
 }
 
-void run(const std::string& path, int64_t batch, int fast, int slow, bool different, bool whole) {
+void run(const std::string& path,
+         int64_t batch,
+         int fast,
+         int slow,
+         bool different,
+         bool whole,
+         bool lifted) {
   std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
@@ -115,7 +121,9 @@ void run(const std::string& path, int64_t batch, int fast, int slow, bool differ
   const Pbqp& pbqp = problem.pbqp();
   const Pbqp changed = different ? made_different(pbqp) : Pbqp{};
   lap();
-  const auto solution = solve(different ? changed : pbqp);
+  PbqpOptions options;
+  if (lifted) options.method = PbqpMethod::kLifted;
+  const auto solution = solve(different ? changed : pbqp, options);
   const double search = lap();
   double choices = 0;
   for (int v = 0; v < pbqp.num_variables(); ++v) choices += pbqp.num_choices(v);
@@ -167,13 +175,14 @@ int main(int argc, char** argv) {
   std::vector<std::string> graphs;
   int64_t batch = 96;
   int fast = 2, slow = 6;
-  bool different = false, whole = false;
+  bool different = false, whole = false, lifted = false;
   app.add_option("graphs", graphs)->required();
   app.add_option("--batch", batch);
   app.add_option("--fast", fast);
   app.add_option("--slow", slow);
   app.add_flag("--different", different, "no two layers alike");
   app.add_flag("--plan", whole, "the whole strategy, ratios and simulation included");
+  app.add_flag("--lifted", lifted, "by the lifted dual alone");
   CLI11_PARSE(app, argc, argv);
-  for (const std::string& graph : graphs) run(graph, batch, fast, slow, different, whole);
+  for (const std::string& graph : graphs) run(graph, batch, fast, slow, different, whole, lifted);
 }

@@ -2,12 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 #include "medley/base/error.h"
 #include "medley/program/complete.h"
 
 namespace medley {
+namespace {
+
+// Up to so many devices an all-to-all is priced with the lengths of every pair.
+constexpr size_t kExactDevices = 64;
+
+}  // namespace
 
 SpmdMesh::SpmdMesh(const CostModel& costs,
                    std::vector<int> devices,
@@ -53,9 +60,9 @@ const SpmdMesh::Curve& SpmdMesh::curve(const Pattern& pattern) {
   if (!added) return found->second;
   const std::vector<double> from = pattern.from < 0 ? std::vector<double>{} : shares(pattern.from);
   const std::vector<double> to = pattern.to < 0 ? std::vector<double>{} : shares(pattern.to);
-  const auto start = [](const std::vector<double>& all, size_t i) {
-    return std::accumulate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(i), 0.0);
-  };
+  std::vector<double> from_start, to_start;
+  std::exclusive_scan(from.begin(), from.end(), std::back_inserter(from_start), 0.0);
+  std::exclusive_scan(to.begin(), to.end(), std::back_inserter(to_start), 0.0);
   for (size_t k = 0; k < kSizes.size(); ++k) {
     Collective collective{pattern.kind, devices_, {}, 1};
     const auto add = [&](double share) {
@@ -66,8 +73,8 @@ const SpmdMesh::Curve& SpmdMesh::curve(const Pattern& pattern) {
     } else if (pattern.kind == CollectiveKind::kAllToAll) {
       for (size_t i = 0; i < devices_.size(); ++i)
         for (size_t j = 0; j < devices_.size(); ++j) {
-          const double common = std::min(start(from, i) + from[i], start(to, j) + to[j]) -
-                                std::max(start(from, i), start(to, j));
+          const double common = std::min(from_start[i] + from[i], to_start[j] + to[j]) -
+                                std::max(from_start[i], to_start[j]);
           add(pattern.same ? std::max(0.0, common) : from[i] * to[j]);
         }
     } else {
@@ -84,6 +91,13 @@ double SpmdMesh::collective(const Pattern& pattern, double bytes) {
   while (k + 1 < kSizes.size() && kSizes[k] < bytes) ++k;
   const double along = (bytes - kSizes[k - 1]) / (kSizes[k] - kSizes[k - 1]);
   return std::max(0.0, seconds[k - 1] + along * (seconds[k] - seconds[k - 1]));
+}
+
+int SpmdMesh::part_index(std::string_view name) const {
+  for (size_t part = 0; part < parts_.size(); ++part)
+    if (parts_[part].name == name) return static_cast<int>(part);
+  MEDLEY_CHECK(!"a part of that name");
+  return -1;
 }
 
 double SpmdMesh::copy(double bytes) const { return launch_ + 2 * bytes / slowest_memory_; }
@@ -131,6 +145,14 @@ double SpmdMesh::price(const FactoredShape& shape, const AxisState& from, const 
     return collective({CollectiveKind::kAllGather, from.part, -1, false}, rounded(from)) +
            (from.position > 0 ? copy(whole) : 0);
   const bool same = from.position == to.position;
+  if (devices_.size() > kExactDevices) {
+    // As if all had as much as the one that has most: a matrix of lengths per pair of parts would
+    // be too much to price.
+    const int even = part_index(kEven);
+    const double most = std::max(held(from), held(to)) * static_cast<double>(devices_.size());
+    return collective({CollectiveKind::kAllToAll, even, even, same}, most) + copy(held(from)) +
+           copy(held(to));
+  }
   const double moved = std::max(rounded(from), rounded(to));
   return collective({CollectiveKind::kAllToAll, from.part, to.part, same}, moved) +
          copy(held(from)) + copy(held(to));

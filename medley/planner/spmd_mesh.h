@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <string_view>
 #include <vector>
 
 #include "medley/cost/cost_model.h"
@@ -57,13 +58,13 @@ class SpmdMesh {
     bool same = false;       // both cut the same factor
     auto operator<=>(const Pattern&) const = default;
   };
-  static constexpr std::array<double, 7> kSizes{
-      1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28, 1LL << 32};
+  static constexpr std::array<double, 5> kSizes{1 << 10, 1 << 16, 1 << 20, 1 << 25, 1LL << 31};
   using Curve = std::array<double, kSizes.size()>;  // seconds at so many bytes of the whole
 
   std::vector<double> shares(int part) const;
   const Curve& curve(const Pattern& pattern);
   double collective(const Pattern& pattern, double bytes);
+  int part_index(std::string_view name) const;
   double copy(double bytes) const;  // seconds for reading and writing so many on the slowest device
   double largest_share(int part, int64_t size);
   double price(const FactoredShape& shape, const AxisState& from, const AxisState& to);

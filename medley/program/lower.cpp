@@ -325,6 +325,17 @@ class Lowering {
   std::map<Phase, std::vector<Assign>> assigns_;
 };
 
+// A ring of n devices sends 2 (n - 1) messages one after the other: four times their latencies'
+// worth of bytes, on the slowest network.
+int64_t bucket_bytes(const Cluster& cluster, size_t devices) {
+  double bytes = 0;
+  for (const Network& network : cluster.networks)
+    if (!network.inside_node)
+      bytes =
+          std::max(bytes, 8 * static_cast<double>(devices) * network.latency * network.bandwidth);
+  return std::clamp(static_cast<int64_t>(bytes), int64_t{1} << 20, int64_t{25} << 20);
+}
+
 Completed complete(Completed completed, const Plan& plan, int pipeline, int stage) {
   const Pipeline& chosen = plan.pipelines[static_cast<size_t>(pipeline)];
   for (;;) {
@@ -381,12 +392,15 @@ Program lower(const Groundwork& ground,
                             "batch meet at {}; or set per_microbatch_semantics",
                             pipeline.microbatches.size(),
                             coupled.empty() ? "a loss weight" : coupled));
+  LowerOptions chosen = options;
+  if (chosen.bucket_bytes == 0)
+    chosen.bucket_bytes = bucket_bytes(cluster, pipeline.stages[0].mesh.devices.size());
   Program program;
   program.graph_hash = ground.graph_hash;
   program.plan_hash = sha256_hex(print(plan));
   program.global_batch = plan.global_batch;
   program.stages.push_back(
-      Lowering(completed, plan, pipeline, pipeline.stages[0], cluster, options).run());
+      Lowering(completed, plan, pipeline, pipeline.stages[0], cluster, chosen).run());
   int64_t row = 0;
   for (const Microbatch& microbatch : pipeline.microbatches) {
     program.microbatch_starts.push_back(row);

@@ -13,8 +13,10 @@
 namespace medley {
 
 struct LowerOptions {
-  int64_t bucket_bytes = 25 << 20;  // gradients are all-reduced in buckets of about this size
-  bool keep_gradients = false;      // until the next step, for reading back
+  // Gradients are all-reduced in buckets of about this size. 0: so large that what they wait for
+  // the first byte is little of what they take, within 1 and 25 MiB.
+  int64_t bucket_bytes = 0;
+  bool keep_gradients = false;  // until the next step, for reading back
 };
 
 // What lowering finds out about a graph before it looks at a plan: shared by the plans of a search.

@@ -1,0 +1,116 @@
+// What a solution of the problem says in a plan.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "medley/base/error.h"
+#include "medley/planner/spmd_problem.h"
+
+namespace medley {
+namespace {
+
+// The gradient's norm is left to complete(): a trainer may do without, and a plan is for both.
+constexpr const char* kNorm = "norm/";
+
+}  // namespace
+
+std::optional<AxisState> SpmdProblem::state_of(ValueId value,
+                                               const std::vector<int32_t>& choices) const {
+  if (const std::optional<View>& view = views_[static_cast<size_t>(value)]) {
+    const std::optional<AxisState> root = state_of(view->root, choices);
+    for (const auto& [state, at_root] : view->to_root)
+      if (root && at_root == *root) return state;
+    return std::nullopt;
+  }
+  const auto meeting = meetings_.find(value);
+  if (meeting == meetings_.end()) return std::nullopt;
+  const int id = pbqp_id_[static_cast<size_t>(meeting->second.variable)];
+  return meeting->second.states[static_cast<size_t>(choices[static_cast<size_t>(id)])];
+}
+
+// A view takes the state into which its root is brought; where it cannot, complete() decides.
+void SpmdProblem::add_folded(const std::vector<int32_t>& choices, Stage& stage) const {
+  for (const OpId id : folded_) {
+    const int variable = op_variable_[static_cast<size_t>(id)];
+    if (pbqp_id_[static_cast<size_t>(variable)] >= 0) continue;
+    const OpChoices& op = *variables_[static_cast<size_t>(variable)].op;
+    const std::optional<AxisState> state =
+        state_of(operands(graph_.ops[static_cast<size_t>(id)])[0], choices);
+    for (size_t c = 0; state && c < op.choices.size(); ++c)
+      if (op.operands[0][c] == *state)
+        stage.ops[prepared_.names[static_cast<size_t>(id)]] =
+            to_string(factors_, id, op.choices[c], part_names_);
+  }
+}
+
+std::string SpmdProblem::state_text(ValueId value, const AxisState& state) const {
+  if (state.holding != Holding::kSharded) return "R";
+  int position = state.position;
+  const auto& dims = factors_.values[static_cast<size_t>(value)];
+  size_t dim = 0;
+  while (position >= static_cast<int>(dims[dim].size()))
+    position -= static_cast<int>(dims[dim++].size());
+  const std::string& part = part_names_[static_cast<size_t>(state.part)];
+  return dims[dim].size() == 1 ? fmt::format("S({}, {})", dim, part)
+                               : fmt::format("S({}.{}, {})", dim, position, part);
+}
+
+std::string SpmdProblem::choice_text(const Variable& variable, size_t choice) const {
+  if (variable.kind == Kind::kOp)
+    return (variable.op->composite[choice] ? "composite " : "") +
+           to_string(factors_, variable.index, variable.op->choices[choice], part_names_);
+  const ValueId value = variable.kind == Kind::kCopy
+                            ? variable.index
+                            : graph_.inputs[static_cast<size_t>(variable.index)].value;
+  if (variable.states[choice].holding == Holding::kPartialSum) return "P";
+  return state_text(value, variable.states[choice]);
+}
+
+Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
+  Stage stage;
+  stage.mesh = std::move(mesh);
+  for (const auto& [id, choice] : fixed_)
+    if (!prepared_.names[static_cast<size_t>(id)].starts_with(kNorm))
+      stage.ops[prepared_.names[static_cast<size_t>(id)]] =
+          to_string(factors_, id, choice, part_names_);
+  add_folded(choices, stage);
+  for (size_t v = 0; v < variables_.size(); ++v) {
+    const Variable& variable = variables_[v];
+    if (variable.kind == Kind::kCopy || pbqp_id_[v] < 0) continue;
+    const auto choice = static_cast<size_t>(choices[static_cast<size_t>(pbqp_id_[v])]);
+    if (variable.kind != Kind::kOp) {
+      const Input& input = graph_.inputs[static_cast<size_t>(variable.index)];
+      (variable.kind == Kind::kBatch ? stage.batch : stage.states)[input.name] =
+          choice_text(variable, choice);
+      continue;
+    }
+    const std::string& name = prepared_.names[static_cast<size_t>(variable.index)];
+    if (name.starts_with(kNorm)) continue;
+    if (name.starts_with("update/")) {
+      const ValueId parameter = operands(graph_.ops[static_cast<size_t>(variable.index)])[0];
+      stage.updates[name.substr(7)] = state_text(parameter, variable.op->operands[0][choice]);
+    } else if (by_name_.at(name) == static_cast<int>(v)) {
+      stage.ops[name] = choice_text(variable, choice);
+    }
+  }
+  return stage;
+}
+
+int SpmdProblem::variable_of(const std::string& op_name) const {
+  const auto found = by_name_.find(op_name);
+  return found == by_name_.end() ? -1 : pbqp_id_[static_cast<size_t>(found->second)];
+}
+
+std::string SpmdProblem::describe(int variable, int32_t choice) const {
+  const auto found = std::find(pbqp_id_.begin(), pbqp_id_.end(), variable);
+  MEDLEY_CHECK(found != pbqp_id_.end());
+  const Variable& about = variables_[static_cast<size_t>(found - pbqp_id_.begin())];
+  const std::string text = choice_text(about, static_cast<size_t>(choice));
+  if (about.kind == Kind::kOp)
+    return prepared_.names[static_cast<size_t>(about.index)] + ": " + text;
+  if (about.kind == Kind::kCopy) return fmt::format("copy of value {}: {}", about.index, text);
+  return graph_.inputs[static_cast<size_t>(about.index)].name + ": " + text;
+}
+
+}  // namespace medley
