@@ -12,6 +12,7 @@ def make_config(
     kind: type[Config], sizes: dict[str, dict[str, Any]], size: str, overrides: dict[str, Any]
 ) -> Config:
     """Returns kind(**sizes[size], **overrides). Raises ValueError for unknown sizes and fields."""
+    size = str(size)  # "19" is a number on a command line
     if size not in sizes:
         raise ValueError(
             f"{kind.__name__}: unknown size {size!r}; expected one of {', '.join(sizes)}"

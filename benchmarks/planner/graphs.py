@@ -1,0 +1,40 @@
+"""Captures the graphs that benchmarks/planner times, without weights, into a folder.
+
+python benchmarks/planner/graphs.py build/graphs
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+LLAMA = "hidden_size=4096&intermediate_size=14336&num_attention_heads=32&num_key_value_heads=8"
+BIG = "hidden_size=8192&intermediate_size=28672&num_attention_heads=64&num_key_value_heads=8"
+GRAPHS = {
+    "bert12": "hf:bert?size=default&tokens=512",
+    "bert24": "hf:bert?size=default&tokens=512&num_hidden_layers=24",
+    "bert48": "hf:bert?size=default&tokens=512&num_hidden_layers=48",
+    "gpt12": "hf:gpt2?size=default&tokens=512",
+    "llama12": f"hf:llama?size=default&tokens=512&{LLAMA}&num_hidden_layers=12&dtype=bfloat16",
+    "moe12": "medley.models:bert_moe?size=hap&positions=512",
+    "vgg19": "medley.models:vgg?size=19",
+    "resnet50": "medley.models:resnet?size=50",
+    "llama70b": f"hf:llama?size=default&tokens=4096&{BIG}&num_hidden_layers=80&dtype=bfloat16",
+}
+
+
+def main() -> None:
+    """Captures what is not there yet."""
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, model in GRAPHS.items():
+        path = folder / f"{name}.graph"
+        if path.exists():
+            continue
+        command = [sys.executable, "-m", "medley", "capture", model, "--meta", "-o", str(path)]
+        subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    main()
