@@ -7,8 +7,9 @@ if(TARGET _runtime)
   set_target_properties(_runtime PROPERTIES INSTALL_RPATH "$ORIGIN/../torch/lib;${torch_folder}/lib")
 endif()
 install(TARGETS ${modules} LIBRARY DESTINATION medley COMPONENT wheel)
-install(DIRECTORY ${CMAKE_BINARY_DIR}/package/medley DESTINATION . COMPONENT wheel
-        FILES_MATCHING PATTERN "*.pyi")
+foreach(module IN LISTS modules)  # not the folder: it may keep the stub of a module that an earlier build had
+  install(FILES ${CMAKE_BINARY_DIR}/package/medley/${module}.pyi DESTINATION medley COMPONENT wheel)
+endforeach()
 install(DIRECTORY python/medley DESTINATION . COMPONENT wheel
         FILES_MATCHING PATTERN "*.py" PATTERN "py.typed" PATTERN "__pycache__" EXCLUDE)
 install(DIRECTORY data/devices DESTINATION medley/data COMPONENT wheel)

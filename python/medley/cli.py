@@ -15,6 +15,7 @@ from medley import _core
 from medley.cluster import catalogue
 
 _OURS, _CALLERS, _WORLDS = 1, 2, 3
+_PACKAGES = ("numpy", "rich", "safetensors", "torch")  # what pyproject.toml depends on
 
 
 class Verb(NamedTuple):
@@ -318,6 +319,11 @@ def main() -> int:
         return _fail(error, _CALLERS)
     except OSError as error:
         return _fail(error, _WORLDS)
+    except ModuleNotFoundError as error:  # what `pip install --no-deps` leaves out
+        package = (error.name or "").partition(".")[0]
+        if package not in _PACKAGES:
+            raise
+        return _fail(f"medley: {package} is missing: pip install {package}", _WORLDS)
 
 
 def _fail(what: object, code: int) -> int:

@@ -137,6 +137,12 @@ def test_doctor_names_a_wrong_interface(medley: Command, monkeypatch: pytest.Mon
     assert "unset GLOO_SOCKET_IFNAME" in failure["fix"]
 
 
+def test_missing_package_is_one_sentence(medley: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich.console", None)  # importing it raises
+    code, _, errors = medley("doctor")
+    assert (code, errors) == (3, "medley: rich is missing: pip install rich\n")
+
+
 # Perfect balance of the speeds 2:2:1:1 would be 1.5 times as fast as the even split.
 @pytest.mark.slow
 def test_demo(medley: Command, tmp_path: Path) -> None:
