@@ -15,6 +15,7 @@
 #include "medley/planner/row_time.h"
 #include "medley/planner/shorten.h"
 #include "medley/program/lower.h"
+#include "medley/program/memory.h"
 #include "medley/sharding/coupling.h"
 #include "medley/sim/simulate.h"
 
@@ -34,9 +35,11 @@ struct Candidate {
   Program program;
   Nanoseconds step;
   std::optional<std::string> misfit;
+  double missing_bytes = 0;  // on all devices; 0 if it fits
 
+  // Of those that do not fit, the nearest to it, which is the one to complain about.
   bool better_than(const Candidate& other) const {
-    if (misfit.has_value() != other.misfit.has_value()) return !misfit;
+    if (missing_bytes != other.missing_bytes) return missing_bytes < other.missing_bytes;
     return step < other.step;
   }
 };
@@ -163,7 +166,18 @@ class Synthesis {
     candidate.plan = std::move(plan);
     candidate.step = simulate(candidate.program, *request_.costs).step;
     candidate.misfit = find_misfit(candidate.plan, candidate.program, request_);
+    if (candidate.misfit) candidate.missing_bytes = missing_bytes(candidate.program);
     return candidate;
+  }
+
+  double missing_bytes(const Program& program) const {
+    double sum = 0;
+    const LoweredStage& stage = program.stages[0];
+    for (size_t d = 0; d < stage.devices.size(); ++d) {
+      const double peak = static_cast<double>(memory_use(stage, static_cast<int>(d)).peak);
+      sum += std::max(0.0, peak - request_.cluster.kind(stage.devices[d]).memory_bytes);
+    }
+    return sum;
   }
 
   // Other ratios for the same decisions, then other decisions for these ratios, while it helps.
