@@ -9,7 +9,9 @@ from __future__ import annotations
 import fnmatch
 import functools
 import json
+import math
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -331,6 +333,20 @@ def test_where_data_parallelism_has_no_room_shards_have() -> None:
     assert found.sharded()
 
 
+# Of all that was tried, the plan that lacks least is the one to complain about.
+def test_what_is_said_to_be_lacking_is_enough() -> None:
+    def cluster(mebibytes: int) -> Cluster:
+        return _cluster([("A100-40GB", 4)], **FAST, memory=f"{mebibytes} MiB")
+
+    with pytest.raises(ValueError, match=r"no plan fits: .* lacks [\d.]+ MiB") as raised:
+        _find("gpt", cluster(220), 16)
+    lacking = re.search(r"lacks ([\d.]+) MiB", str(raised.value))
+    assert lacking is not None
+    enough = 220 + math.ceil(float(lacking[1]))
+    assert _find("gpt", cluster(enough), 16).peak <= enough * 2**20
+    assert enough < 300  # and not what data parallelism lacks
+
+
 SMALL: dict[str, functools.partial[Any]] = {
     "mlp": functools.partial(models.mlp),
     "gpt": functools.partial(models.gpt, width=128, layers=1),
@@ -371,7 +387,7 @@ def _never_worse(graph: medley.Graph, cluster: Cluster, rows: int, profile: Path
         assert found <= step(strategy), strategy
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", SMALL)
 def test_never_worse_than_data_parallel(name: str, seed: int) -> None:
     rng = random.Random(f"{name} {seed}")
