@@ -71,7 +71,7 @@ def environment(**more: str) -> dict[str, str]:
 def run(command: list[str], **more: str) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
     return subprocess.run(
-        command, env=environment(**more), capture_output=True, text=True, timeout=120, check=False
+        command, env=environment(**more), capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -167,7 +167,7 @@ def test_a_killed_device_ends_all(folder: Path, launcher: str) -> None:
     end = time.monotonic()
     reader.join()
     assert code != 0
-    assert end - times[-1] < 10
+    assert end - times[-1] < 60  # an exchange waits for ten minutes
     assert not any(is_running(pid) for pid in pids_in("".join(lines)))
     if launcher == "launch":
         assert code == 128 + signal.SIGKILL
@@ -178,11 +178,12 @@ def test_a_killed_device_ends_all(folder: Path, launcher: str) -> None:
 def interrupt(command: list[str], begun: Callable[[str], bool], **more: str) -> tuple[int, str]:
     """Runs a command and presses Ctrl-C once it has `begun`; returns the exit code and all output.
 
-    It has to end by itself: neither launcher waits so long before it kills.
+    Its processes have to end by themselves, before the launcher kills them: callers look at what
+    they print at their end.
     """
     process = subprocess.Popen(
         command,
-        env=environment(PYTHONUNBUFFERED="1", **more),
+        env=environment(PYTHONUNBUFFERED="1", TORCH_ELASTIC_SHUTDOWN_TIMEOUT="120", **more),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -193,11 +194,9 @@ def interrupt(command: list[str], begun: Callable[[str], bool], **more: str) -> 
         line = process.stdout.readline()
         assert line, text
         text += line
-    begin = time.monotonic()
     process.send_signal(signal.SIGINT)
     text += process.stdout.read()
     code = process.wait(timeout=60)
-    assert time.monotonic() - begin < 50  # `medley launch` kills after 60 s
     assert "SIGKILL" not in text  # torchrun says when it kills
     return code, text
 
@@ -214,6 +213,7 @@ def test_ctrl_c_ends_all(folder: Path, launcher: str) -> None:
         [*start, *script], lambda text: len(pids_in(text)) == 2 and "step 3" in text, SLOWLY="1"
     )
     assert code == (130 if launcher == "launch" else 1)
+    assert text.count("ended pid") == 2
     assert not any(is_running(pid) for pid in pids_in(text))
     assert not (folder / "model").exists()
     if launcher == "launch":  # torchrun prints a traceback of its own
