@@ -139,8 +139,10 @@ class Synthesis {
     const std::vector<double> even(devices_.size(), 1.0);
     if (even_) return {{apportion(request_.global_batch, even), even}};
     std::vector<Start> all{{proportional_rows(request_, devices_), speeds_}};
-    const Start other{apportion(request_.global_batch, even), speeds_};
-    if (other != all[0]) all.push_back(other);
+    for (const std::vector<double>& shares : {speeds_, even}) {
+      Start other{apportion(request_.global_batch, even), shares};
+      if (std::find(all.begin(), all.end(), other) == all.end()) all.push_back(std::move(other));
+    }
     return all;
   }
 
