@@ -213,7 +213,6 @@ def test_ctrl_c_ends_all(folder: Path, launcher: str) -> None:
         [*start, *script], lambda text: len(pids_in(text)) == 2 and "step 3" in text, SLOWLY="1"
     )
     assert code == (130 if launcher == "launch" else 1)
-    assert text.count("ended pid") == 2
     assert not any(is_running(pid) for pid in pids_in(text))
     assert not (folder / "model").exists()
     if launcher == "launch":  # torchrun prints a traceback of its own
