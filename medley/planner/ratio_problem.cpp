@@ -131,10 +131,11 @@ class Extraction {
     stage_.symbols.set_parts(std::move(parts));
     int64_t row = 0;
     for (size_t m = 0; m < microbatches.size(); ++m) {
-      for (size_t d = 0; d < num_devices(); ++d)
-        if (!only || *only == d)
-          stage_.tables[m][d] =
-              stage_.symbols.table(microbatches[m], row, plan_.global_batch, static_cast<int>(d));
+      if (only)
+        stage_.tables[m][*only] =
+            stage_.symbols.table(microbatches[m], row, plan_.global_batch, static_cast<int>(*only));
+      else
+        stage_.tables[m] = stage_.symbols.tables(microbatches[m], row, plan_.global_batch);
       row += microbatches[m].rows;
     }
   }
