@@ -73,7 +73,7 @@ class Supervisor:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=_before_exec,
             )
             device = Device(name, process)
             self._devices.append(device)
@@ -183,7 +183,10 @@ class Supervisor:
         target.flush()
 
 
-def _die_with_parent() -> None:
+def _before_exec() -> None:
+    # A shell lets what it starts in the background ignore SIGINT, and children inherit that: they
+    # would not hear of Ctrl-C and be killed before they have saved anything.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Linux: nothing is left behind even if this process is killed without a chance to clean up.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)

@@ -175,11 +175,17 @@ def test_a_killed_device_ends_all(folder: Path, launcher: str) -> None:
     assert not (folder / "model").exists()
 
 
-def interrupt(command: list[str], begun: Callable[[str], bool], **more: str) -> tuple[int, str]:
+def interrupt(
+    command: list[str],
+    begun: Callable[[str], bool],
+    inherited: signal.Handlers = signal.SIG_DFL,
+    **more: str,
+) -> tuple[int, str]:
     """Runs a command and presses Ctrl-C once it has `begun`; returns the exit code and all output.
 
     Its processes have to end by themselves, before the launcher kills them: callers look at what
-    they print at their end.
+    they print at their end. `inherited`: how the command finds SIGINT set; a shell gives SIG_IGN to
+    what it starts in the background, and tests may be started there.
     """
     process = subprocess.Popen(
         command,
@@ -187,6 +193,7 @@ def interrupt(command: list[str], begun: Callable[[str], bool], **more: str) -> 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, inherited),
     )
     assert process.stdout is not None
     text = ""
@@ -201,8 +208,15 @@ def interrupt(command: list[str], begun: Callable[[str], bool], **more: str) -> 
     return code, text
 
 
-@pytest.mark.parametrize("launcher", ["launch", "torchrun"])
-def test_ctrl_c_ends_all(folder: Path, launcher: str) -> None:
+@pytest.mark.parametrize(
+    ("launcher", "inherited"),
+    [
+        ("launch", signal.SIG_DFL),
+        ("launch", signal.SIG_IGN),
+        ("torchrun", signal.SIG_DFL),  # it lets its processes inherit what it inherits
+    ],
+)
+def test_ctrl_c_ends_all(folder: Path, launcher: str, inherited: signal.Handlers) -> None:
     script = [SCRIPT, str(folder), "gpt", "100000"]
     start = (
         [*LAUNCH, str(folder / "plan.json")]
@@ -210,9 +224,13 @@ def test_ctrl_c_ends_all(folder: Path, launcher: str) -> None:
         else [*TORCHRUN, "--nproc-per-node=2"]
     )
     code, text = interrupt(
-        [*start, *script], lambda text: len(pids_in(text)) == 2 and "step 3" in text, SLOWLY="1"
+        [*start, *script],
+        lambda text: len(pids_in(text)) == 2 and "step 3" in text,
+        inherited,
+        SLOWLY="1",
     )
     assert code == (130 if launcher == "launch" else 1)
+    assert text.count("ended pid") == 2
     assert not any(is_running(pid) for pid in pids_in(text))
     assert not (folder / "model").exists()
     if launcher == "launch":  # torchrun prints a traceback of its own

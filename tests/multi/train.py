@@ -71,4 +71,7 @@ def main(folder: Path, name: str, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 5)
+    try:
+        main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 5)
+    finally:  # is not reached by a process that is killed
+        print(f"ended pid {os.getpid()}", flush=True)
