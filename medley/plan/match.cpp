@@ -25,39 +25,6 @@ bool matches(std::string_view pattern, std::string_view name) {
   return p == pattern.size();
 }
 
-namespace {
-
-const std::pair<const std::string, std::string>* find_best(
-    const std::map<std::string, std::string>& choices, std::string_view name) {
-  if (auto exact = choices.find(std::string(name)); exact != choices.end()) return &*exact;
-  const std::pair<const std::string, std::string>* best = nullptr;
-  std::ptrdiff_t best_length = -1;
-  for (const auto& choice : choices) {
-    const std::string& pattern = choice.first;
-    const auto length =
-        std::count_if(pattern.begin(), pattern.end(), [](char c) { return c != '*'; });
-    if (length >= best_length && matches(pattern, name)) {
-      best = &choice;
-      best_length = length;
-    }
-  }
-  return best;
-}
-
-}  // namespace
-
-const std::string* find_choice(const std::map<std::string, std::string>& choices,
-                               std::string_view name) {
-  const auto* best = find_best(choices, name);
-  return best ? &best->second : nullptr;
-}
-
-const std::string* find_key(const std::map<std::string, std::string>& choices,
-                            std::string_view name) {
-  const auto* best = find_best(choices, name);
-  return best ? &best->first : nullptr;
-}
-
 ChoiceFinder::ChoiceFinder(const std::map<std::string, std::string>& choices) : choices_(choices) {
   // Later names first, so that a stable sort leaves them first among equally long ones.
   for (auto choice = choices.rbegin(); choice != choices.rend(); ++choice) {
@@ -74,8 +41,8 @@ ChoiceFinder::ChoiceFinder(const std::map<std::string, std::string>& choices) : 
         all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
 }
 
-const std::string* ChoiceFinder::find(std::string_view name) const {
-  if (auto exact = choices_.find(std::string(name)); exact != choices_.end()) return &exact->second;
+const ChoiceFinder::Choice* ChoiceFinder::find_entry(std::string_view name) const {
+  if (auto exact = choices_.find(std::string(name)); exact != choices_.end()) return &*exact;
   const size_t slash = name.rfind('/');
   const std::pair<size_t, const Choice*>* best = nullptr;
   for (const std::string_view key :
@@ -91,7 +58,12 @@ const std::string* ChoiceFinder::find(std::string_view name) const {
       break;
     }
   }
-  return best ? &best->second->second : nullptr;
+  return best ? best->second : nullptr;
+}
+
+const std::string* ChoiceFinder::find(std::string_view name) const {
+  const Choice* entry = find_entry(name);
+  return entry ? &entry->second : nullptr;
 }
 
 }  // namespace medley

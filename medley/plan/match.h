@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace medley {
@@ -11,26 +12,22 @@ namespace medley {
 // "." included, and for none.
 bool matches(std::string_view pattern, std::string_view name);
 
-// Returns the value whose key describes `name` best, or null. A key without "*" beats one with; of
-// two patterns the one with more characters beside "*" wins; of two equally long ones the later in
-// the alphabet. The order in the file plays no part.
-const std::string* find_choice(const std::map<std::string, std::string>& choices,
-                               std::string_view name);
-
-// The same, but returns the key.
-const std::string* find_key(const std::map<std::string, std::string>& choices,
-                            std::string_view name);
-
-// Finds the same for many names: patterns are told apart by what follows their last "/" before any
-// of them is tried.
+// Finds the entry whose key describes a name best. A key without "*" beats one with; of two
+// patterns the one with more characters beside "*" wins; of two equally long ones the later in the
+// alphabet. The order in the file plays no part. Made once for many names: patterns are told apart
+// by what follows their last "/" before any of them is tried.
 class ChoiceFinder {
  public:
+  using Choice = std::pair<const std::string, std::string>;
+
   // Requires: `choices` outlives this and does not change.
   explicit ChoiceFinder(const std::map<std::string, std::string>& choices);
+  // The entry, or null.
+  const Choice* find_entry(std::string_view name) const;
+  // Its value, or null.
   const std::string* find(std::string_view name) const;
 
  private:
-  using Choice = std::pair<const std::string, std::string>;
   const std::map<std::string, std::string>& choices_;
   // Best first. By the text behind the last "/"; "*": those where that is no plain text.
   std::map<std::string, std::vector<std::pair<size_t, const Choice*>>, std::less<>> patterns_;

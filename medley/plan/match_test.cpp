@@ -1,8 +1,8 @@
 #include "medley/plan/match.h"
 
-#include <gmock/gmock.h>
-
 #include <gtest/gtest.h>
+
+#include <algorithm>
 #include <random>
 
 namespace medley {
@@ -25,25 +25,49 @@ TEST(Match, ManyStarsTakeNoExponentialTime) {
   EXPECT_FALSE(matches(pattern, std::string(2000, 'a') + "b"));
 }
 
-TEST(FindChoice, ExactBeatsLongerBeatsShorter) {
-  const std::map<std::string, std::string> choices = {
+using Choices = std::map<std::string, std::string>;
+
+std::string found(const Choices& choices, const std::string& name) {
+  const std::string* text = ChoiceFinder(choices).find(name);
+  return text ? *text : "nothing";
+}
+
+TEST(ChoiceFinder, ExactBeatsLongerBeatsShorter) {
+  const Choices choices = {
       {"*", "any"}, {"h.*", "block"}, {"h.*.weight", "weights"}, {"h.0.weight", "this one"}};
-  EXPECT_EQ(*find_choice(choices, "h.0.weight"), "this one");
-  EXPECT_EQ(*find_choice(choices, "h.1.weight"), "weights");
-  EXPECT_EQ(*find_choice(choices, "h.1.bias"), "block");
-  EXPECT_EQ(*find_choice(choices, "wte"), "any");
-  EXPECT_EQ(*find_key(choices, "h.1.bias"), "h.*");
-  EXPECT_EQ(find_choice({{"h.*", "block"}}, "wte"), nullptr);
+  EXPECT_EQ(found(choices, "h.0.weight"), "this one");
+  EXPECT_EQ(found(choices, "h.1.weight"), "weights");
+  EXPECT_EQ(found(choices, "h.1.bias"), "block");
+  EXPECT_EQ(found(choices, "wte"), "any");
+  EXPECT_EQ(ChoiceFinder(choices).find_entry("h.1.bias")->first, "h.*");
+  EXPECT_EQ(found({{"h.*", "block"}}, "wte"), "nothing");
 }
 
 // Stars do not count, and the later in the alphabet wins among equals.
-TEST(FindChoice, TiesAreSettled) {
-  EXPECT_EQ(*find_choice({{"a*", "head"}, {"*b", "tail"}}, "ab"), "head");
-  EXPECT_EQ(*find_choice({{"***b", "stars"}, {"a*c*", "two"}}, "acb"), "two");
+TEST(ChoiceFinder, TiesAreSettled) {
+  EXPECT_EQ(found({{"a*", "head"}, {"*b", "tail"}}, "ab"), "head");
+  EXPECT_EQ(found({{"***b", "stars"}, {"a*c*", "two"}}, "acb"), "two");
+}
+
+// Tries every entry.
+const Choices::value_type* find_by_trying(const Choices& choices, const std::string& name) {
+  if (auto exact = choices.find(name); exact != choices.end()) return &*exact;
+  const Choices::value_type* best = nullptr;
+  std::ptrdiff_t best_length = -1;
+  for (const auto& choice : choices) {
+    const std::string& pattern = choice.first;
+    const auto length =
+        std::count_if(pattern.begin(), pattern.end(), [](char c) { return c != '*'; });
+    if (length >= best_length && matches(pattern, name)) {
+      best = &choice;
+      best_length = length;
+    }
+  }
+  return best;
 }
 
 // The finder sorts patterns by what follows the last "/"; the answer is that of trying all.
-TEST(ChoiceFinder, FindsWhatFindChoiceFinds) {
+TEST(ChoiceFinder, FindsWhatTryingAllFinds) {
   const std::vector<std::string> pieces{"a", "b", "*", "/", "a/", ".", "0"};
   std::mt19937 random(7);
   const auto draw = [&](bool star) {
@@ -55,12 +79,12 @@ TEST(ChoiceFinder, FindsWhatFindChoiceFinds) {
     return text;
   };
   for (int trial = 0; trial < 200; ++trial) {
-    std::map<std::string, std::string> choices;
+    Choices choices;
     for (int i = 0; i < 20; ++i) choices[draw(true)] = std::to_string(i);
     const ChoiceFinder finder(choices);
     for (int i = 0; i < 20; ++i) {
       const std::string name = draw(false);
-      EXPECT_EQ(finder.find(name), find_choice(choices, name)) << name;
+      EXPECT_EQ(finder.find_entry(name), find_by_trying(choices, name)) << name;
     }
   }
 }

@@ -264,12 +264,13 @@ class TextCheck {
     std::set<std::string> unmatched;
     for (const auto& [key, text] : choices) unmatched.insert(key);
     std::vector<std::string> names;
+    const ChoiceFinder finder(choices);
     for (const Input& input : graph_.inputs) {
       if (std::find(kinds.begin(), kinds.end(), input.kind) == kinds.end()) continue;
       names.push_back(input.name);
       std::erase_if(unmatched, [&](const std::string& key) { return matches(key, input.name); });
-      if (const std::string* key = find_key(choices, input.name))
-        check_state(place_of(field, *key), choices.at(*key), input);
+      if (const auto* entry = finder.find_entry(input.name))
+        check_state(place_of(field, entry->first), entry->second, input);
     }
     if (unmatched.empty()) return;
     const std::string& key = *unmatched.begin();

@@ -37,11 +37,8 @@ std::string pattern_of(const std::string& name) {
 // A "*" stands for more than one number: drops the patterns that describe a name without an entry.
 void drop_matching(Choices& patterns, const Choices& exact, const std::vector<std::string>& names) {
   for (const std::string& name : names)
-    while (!exact.contains(name)) {
-      const std::string* key = find_key(patterns, name);
-      if (!key) break;
-      patterns.erase(*key);
-    }
+    if (!exact.contains(name))
+      std::erase_if(patterns, [&](const auto& each) { return matches(each.first, name); });
 }
 
 Choices shortened(const Choices& exact, const std::vector<std::string>& names) {

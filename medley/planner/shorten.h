@@ -8,8 +8,8 @@
 namespace medley {
 
 // Rewrites the entries of a stage so that those of repeated blocks, which differ in numbers of
-// their module path only, become one entry with "*". What find_choice() answers for every name that
-// had an entry stays the same. `op_names`: of all ops; one without an entry stays without.
+// their module path only, become one entry with "*". What a ChoiceFinder answers for every name
+// that had an entry stays the same. `op_names`: of all ops; one without an entry stays without.
 //
 //   h.0.mlp/mm#0: n speed, h.1.mlp/mm#0: n speed   =>   h.*.mlp/mm#0: n speed
 void shorten(Stage& stage, const std::vector<std::string>& op_names);

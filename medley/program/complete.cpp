@@ -29,7 +29,10 @@ class Completer {
         names_(prepared.names),
         factors_(factors),
         stage_(stage),
-        planned_ops_(stage.ops) {
+        planned_ops_(stage.ops),
+        planned_states_(stage.states),
+        planned_batch_(stage.batch),
+        planned_updates_(stage.updates) {
     result_.parts = parts_of(plan, pipeline);
     for (const Part& part : result_.parts) result_.part_names.push_back(part.name);
     rows_ = !pipeline.microbatches.empty() && !pipeline.microbatches[0].lengths.empty() ? 0 : -1;
@@ -117,30 +120,31 @@ class Completer {
   }
 
   AxisState input_state(const Input& input) {
-    const auto named = [&](const std::map<std::string, std::string>& texts,
+    const auto named = [&](const ChoiceFinder& texts,
                            const char* field,
                            const std::string& name) -> std::optional<AxisState> {
-      const std::string* text = find_choice(texts, name);
+      const std::string* text = texts.find(name);
       if (!text) return std::nullopt;
       return parse_state(input.value, *text, fmt::format("{}[\"{}\"]", field, name));
     };
     switch (input.kind) {
       case InputKind::kParameter: {
-        const AxisState stored = named(stage_.states, "states", input.name).value_or(replicated());
+        const AxisState stored =
+            named(planned_states_, "states", input.name).value_or(replicated());
         stored_[{InputKind::kParameter, input.name}] = stored;
-        const std::optional<AxisState> update = named(stage_.updates, "updates", input.name);
+        const std::optional<AxisState> update = named(planned_updates_, "updates", input.name);
         updates_[input.name] = update.value_or(stored);
         return stored;
       }
       case InputKind::kBuffer:
         return stored_[{InputKind::kBuffer, input.name}] =
-                   named(stage_.states, "states", input.name).value_or(replicated());
+                   named(planned_states_, "states", input.name).value_or(replicated());
       case InputKind::kState:
         return updates_.at(input.name.substr(input.name.find(':') + 1));
       case InputKind::kScalar:
         return replicated();
       case InputKind::kBatch:
-        return named(stage_.batch, "batch", input.name).value_or(batch_state(input.value));
+        return named(planned_batch_, "batch", input.name).value_or(batch_state(input.value));
     }
     return replicated();
   }
@@ -346,7 +350,7 @@ class Completer {
   const std::vector<std::string>& names_;
   const Factors& factors_;
   const Stage& stage_;
-  const ChoiceFinder planned_ops_;
+  const ChoiceFinder planned_ops_, planned_states_, planned_batch_, planned_updates_;
   int rows_ = -1;  // index of the part "rows"
   int devices_ = 1;
   std::vector<int64_t> symbols_;
