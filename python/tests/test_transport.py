@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pathlib
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -122,6 +123,28 @@ def _silence(rank: int, size: int, name: str) -> None:
 @pytest.mark.slow
 def test_silence_ends_in_an_error_that_names_it(tmp_path: pathlib.Path) -> None:
     spawn(_silence, 2, tmp_path)
+
+
+def _silence_of_messages(rank: int, size: int, name: str) -> None:
+    everybody = list(range(size))
+    transport = _runtime.c10d_transport({tuple(everybody): name}, 60000 if rank else 700)
+    lengths = [2, 2, 2]
+    if rank == 2:
+        time.sleep(3)
+        return
+    late = transport.post("reduce_scatter", everybody, rank, [torch.ones(6)], send=lengths)
+    if rank == 0:
+        with pytest.raises(OSError, match=r"device 0: reduce_scatter over .*: not done within 700"):
+            late.wait()
+        return
+    threading.Timer(0.3, transport.abort, ["device 2 is gone"]).start()
+    with pytest.raises(OSError, match="aborted: device 2 is gone"):
+        late.wait()
+
+
+@pytest.mark.slow
+def test_messages_that_do_not_come_end_in_an_error(tmp_path: pathlib.Path) -> None:
+    spawn(_silence_of_messages, 3, tmp_path)
 
 
 def test_group_names_are_those_of_sets() -> None:
