@@ -8,6 +8,7 @@
 #include <ATen/ops/relu.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/silu_backward.h>
+#include <ATen/ops/threshold_backward.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
@@ -38,7 +39,7 @@ Tensor activate_backward(std::string_view name, const Tensor& grad, const Tensor
   if (name == "silu") return at::silu_backward(grad, x);
   if (name == "gelu") return at::gelu_backward(grad, x);
   if (is_tanh_gelu(name)) return at::gelu_backward(grad, x, "tanh");
-  return grad * (x > 0);
+  return at::threshold_backward(grad, x, 0);
 }
 
 struct Tokens {
@@ -99,8 +100,7 @@ Tensor experts(const Tensor& x,
     const Hidden h = run_expert(
         x.index_select(0, tokens[e].rows), gate_up.select(0, expert), down.size(2), activation);
     const Tensor scale = flat_weights.index_select(0, tokens[e].slots).unsqueeze(1);
-    const Tensor y = at::mm(h.hidden, down.select(0, expert).t()) * scale;
-    out.index_add_(0, tokens[e].rows, y.to(out.scalar_type()));
+    out.index_add_(0, tokens[e].rows, at::mm(h.hidden, down.select(0, expert).t()).mul_(scale));
   }
   return out;
 }
@@ -126,19 +126,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> experts_backward(const Tensor& grad,
     const Tensor w1 = gate_up.select(0, expert), w2 = down.select(0, expert);
     const Hidden h = run_expert(x.index_select(0, tokens[e].rows), w1, down.size(2), activation);
     const Tensor scale = flat_weights.index_select(0, tokens[e].slots).unsqueeze(1);
-    const Tensor dout = grad.index_select(0, tokens[e].rows);
-    const Tensor back =
-        at::mm(dout, w2);  // without the weight: its product with hidden is d weight
+    Tensor dout = grad.index_select(0, tokens[e].rows);
+    Tensor back = at::mm(dout, w2);  // without the weight: its product with hidden is d weight
     dweights.index_copy_(0, tokens[e].slots, (back * h.hidden).sum(1).to(weights.scalar_type()));
-    const Tensor dhidden = (back * scale).to(back.scalar_type());
-    const Tensor scaled = (dout * scale).to(dout.scalar_type());
-    ddown.select(0, expert).copy_(at::mm(scaled.t(), h.hidden));
+    const Tensor dhidden = back.mul_(scale), scaled = dout.mul_(scale);
+    Tensor ddown_of_expert = ddown.select(0, expert),
+           dgate_up_of_expert = dgate_up.select(0, expert);
+    at::mm_out(ddown_of_expert, scaled.t(), h.hidden);
     const Tensor dboth = h.gate.defined()
                              ? at::cat({activate_backward(activation, dhidden * h.up, h.gate),
                                         dhidden * activate(activation, h.gate)},
                                        1)
                              : activate_backward(activation, dhidden, h.up);
-    dgate_up.select(0, expert).copy_(at::mm(dboth.t(), h.x));
+    at::mm_out(dgate_up_of_expert, dboth.t(), h.x);
     dx.index_add_(0, tokens[e].rows, at::mm(dboth, w1));
   }
   return {dx, dweights.view(weights.sizes()), dgate_up, ddown};
