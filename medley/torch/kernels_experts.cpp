@@ -1,6 +1,7 @@
 // Routed experts: the tokens of each expert gathered, two products, and added back.
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
@@ -114,6 +115,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> experts_backward(const Tensor& grad,
                                                             std::string_view activation,
                                                             int64_t offset,
                                                             int64_t /*experts*/) {
+  const at::NoGradGuard no_grad;  // what is written in place has no history
   Tensor dx = at::zeros_like(x), dweights = at::zeros({weights.numel()}, weights.options());
   Tensor dgate_up = at::zeros_like(gate_up), ddown = at::zeros_like(down);
   if (x.size(0) == 0 || gate_up.numel() == 0)
