@@ -114,9 +114,9 @@ void run(const std::string& path,
     shares.push_back(static_cast<int>(d) < fast ? 1.8 : 1.0);
   }
   microbatch.lengths = apportion(batch, shares);
-  SpmdMesh mesh(
-      costs, all, {{"rows", {}, {}}, {"even", {}, {}}, {"speed", {}, shares}}, microbatch);
-  const SpmdProblem problem(prepared, factors, mesh, {});
+  const std::vector<Part> parts{{"rows", {}, {}}, {"even", {}, {}}, {"speed", {}, shares}};
+  OpCatalogue catalogue(prepared.graph, factors, {costs, all, parts, microbatch}, {});
+  const SpmdProblem problem(prepared, catalogue, {});
   const double tables = lap();
   const Pbqp& pbqp = problem.pbqp();
   const Pbqp changed = different ? made_different(pbqp) : Pbqp{};
@@ -135,7 +135,7 @@ void run(const std::string& path,
       graph.name,
       prepared.graph.ops.size(),
       devices,
-      problem.num_signatures(),
+      catalogue.num_signatures(),
       pbqp.num_variables(),
       pbqp.edges.size(),
       pbqp.unaries.size(),

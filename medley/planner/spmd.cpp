@@ -51,6 +51,12 @@ struct Start {
   bool operator==(const Start&) const = default;
 };
 
+// What all searches for one start and number of micro-batches have in common.
+struct Division {
+  Plan outline;  // without decisions
+  OpCatalogue catalogue;
+};
+
 class Synthesis {
  public:
   Synthesis(const Request& request, bool even)
@@ -90,17 +96,17 @@ class Synthesis {
   Nanoseconds lower_bound() {
     const std::vector<double>& speed = speeds_;
     const Start start{proportional_rows(request_, devices_), speed};
-    SpmdOptions options;
+    SpmdPricing pricing;
     const double sum = std::accumulate(speed.begin(), speed.end(), 0.0);
-    for (double each : speed) options.pricing.weights.push_back(each / sum);
+    for (double each : speed) pricing.weights.push_back(each / sum);
+    Division division = divide(start, first_count(), std::move(pricing));
+    SpmdOptions options;
     options.microbatches = first_count();
-    const Plan plan = outline(start, first_count());
     int64_t bound = 0;
     for (double k : {1.0, 0.75, 0.5, 0.25}) {
       options.ops_count = k;
       options.overlapped_count = 1 - k;
-      SpmdMesh mesh = mesh_of(plan);
-      const SpmdProblem problem(prepared_, factors_, mesh, options);
+      const SpmdProblem problem(prepared_, division.catalogue, options);
       if (const auto found = solve(problem.pbqp(), search_options()))
         bound = std::max(bound, found->lower_bound);
     }
@@ -155,11 +161,12 @@ class Synthesis {
     return plan;
   }
 
-  SpmdMesh mesh_of(const Plan& plan) const {
-    return {*request_.costs,
-            devices_,
-            parts_of(plan, plan.pipelines[0]),
-            plan.pipelines[0].microbatches[0]};
+  Division divide(const Start& start, int64_t microbatches, SpmdPricing pricing = {}) const {
+    Plan plan = outline(start, microbatches);
+    const Pipeline& pipeline = plan.pipelines[0];
+    SpmdMesh mesh(*request_.costs, devices_, parts_of(plan, pipeline), pipeline.microbatches[0]);
+    return {std::move(plan),
+            OpCatalogue(prepared_.graph, factors_, std::move(mesh), std::move(pricing))};
   }
 
   Candidate price(Plan plan) const {
@@ -192,7 +199,8 @@ class Synthesis {
       const Start start = start_of(divided.plan);
       const bool helped = divided.better_than(now);
       if (helped) keep(divided);
-      std::optional<Candidate> decided = decide(start, options.microbatches, options);
+      Division division = divide(start, options.microbatches);
+      std::optional<Candidate> decided = decide(division, options);
       if (!decided) return;
       const bool gained = decided->better_than(helped ? divided : now);
       if (gained) keep(*decided);
@@ -223,14 +231,11 @@ class Synthesis {
     }
   }
 
-  std::optional<Candidate> decide(const Start& start,
-                                  int64_t microbatches,
-                                  const SpmdOptions& options) const {
-    Plan plan = outline(start, microbatches);
-    SpmdMesh mesh = mesh_of(plan);
-    const SpmdProblem problem(prepared_, factors_, mesh, options);
+  std::optional<Candidate> decide(Division& division, const SpmdOptions& options) const {
+    const SpmdProblem problem(prepared_, division.catalogue, options);
     const std::optional<PbqpSolution> found = solve(problem.pbqp(), search_options());
     if (!found) return std::nullopt;
+    Plan plan = division.outline;
     Stage& stage = plan.pipelines[0].stages[0];
     stage = problem.stage(found->choices, stage.mesh);
     shorten(stage, prepared_.names);
@@ -243,24 +248,25 @@ class Synthesis {
       return true;
     SpmdOptions options;
     options.microbatches = microbatches;
+    Division division = divide(start, microbatches);
     bool fits = false;
     for (double exposed : {1.0, 0.3}) {
       options.overlapped_count = exposed;
-      std::optional<Candidate> found = decide(start, microbatches, options);
+      std::optional<Candidate> found = decide(division, options);
       if (!found) continue;
       const bool ok = !found->misfit;
       if (keep(std::move(*found))) best_options_ = options;
       fits |= ok;
-      if (!ok) pay_for_memory(start, options);
+      if (!ok) pay_for_memory(division, options);
     }
     return fits;
   }
 
   // The smallest price per byte at which the plan fits, to a factor of two.
-  void pay_for_memory(const Start& start, SpmdOptions options) {
+  void pay_for_memory(Division& division, SpmdOptions options) {
     double low = 0;
     for (options.byte_price = 1e-3; options.byte_price < 1e6; options.byte_price *= 16) {
-      std::optional<Candidate> found = decide(start, options.microbatches, options);
+      std::optional<Candidate> found = decide(division, options);
       const bool ok = found && !found->misfit;
       if (found) keep(std::move(*found));
       if (ok) break;
@@ -269,7 +275,7 @@ class Synthesis {
     double high = options.byte_price;
     for (int i = 0; i < 2 && low > 0 && high < 1e6; ++i) {
       options.byte_price = std::sqrt(low * high);
-      std::optional<Candidate> found = decide(start, options.microbatches, options);
+      std::optional<Candidate> found = decide(division, options);
       (found && !found->misfit ? high : low) = options.byte_price;
       if (found) keep(std::move(*found));
     }

@@ -46,13 +46,14 @@ void add_argument(Key& key, const Argument& argument) {
 
 OpCatalogue::OpCatalogue(const Graph& graph,
                          const Factors& factors,
-                         SpmdMesh& mesh,
+                         SpmdMesh mesh,
                          SpmdPricing pricing)
     : graph_(graph),
       factors_(factors),
-      mesh_(mesh),
+      mesh_(std::move(mesh)),
       pricing_(std::move(pricing)),
-      symbols_(std::max<size_t>(graph.symbols.size(), 1), mesh.microbatch().rows) {}
+      symbols_(std::max<size_t>(graph.symbols.size(), 1), mesh_.microbatch().rows),
+      of_op_(graph.ops.size(), nullptr) {}
 
 int64_t OpCatalogue::extent_size(ExtentId extent) const {
   return evaluate(factors_.extent_sizes[static_cast<size_t>(extent)], symbols_);
@@ -66,10 +67,12 @@ FactoredShape OpCatalogue::shape(ValueId value) const {
 }
 
 const OpChoices& OpCatalogue::of(OpId op) {
-  std::string key = signature(op);
-  const auto found = known_.find(key);
-  if (found != known_.end()) return found->second;
-  return known_.emplace(std::move(key), enumerate(op)).first->second;
+  const OpChoices*& choices = of_op_[static_cast<size_t>(op)];
+  if (choices) return *choices;
+  const auto [found, added] = known_.try_emplace(signature(op));
+  if (added) found->second = enumerate(op);
+  choices = &found->second;
+  return *choices;
 }
 
 std::string OpCatalogue::signature(OpId id) const {
@@ -240,7 +243,7 @@ Op OpCatalogue::localize(OpId id,
                          const Choice& choice,
                          int device,
                          const std::vector<TensorType>& operand_types,
-                         const std::vector<TensorType>& result_types) const {
+                         const std::vector<TensorType>& result_types) {
   Op local = graph_.ops[static_cast<size_t>(id)];
   const Rule* rule = find_rule(local.name);
   const std::optional<Instance>& instance = factors_.instances[static_cast<size_t>(id)];

@@ -29,8 +29,12 @@ struct SpmdPricing {
 
 class OpCatalogue {
  public:
-  // Requires: all outlive this.
-  OpCatalogue(const Graph& graph, const Factors& factors, SpmdMesh& mesh, SpmdPricing pricing);
+  // Requires: graph and factors outlive this.
+  OpCatalogue(const Graph& graph, const Factors& factors, SpmdMesh mesh, SpmdPricing pricing);
+
+  const Graph& graph() const { return graph_; }
+  const Factors& factors() const { return factors_; }
+  SpmdMesh& mesh() { return mesh_; }
 
   // The reference stays valid.
   const OpChoices& of(OpId op);
@@ -48,17 +52,18 @@ class OpCatalogue {
               const Choice& choice,
               int device,
               const std::vector<TensorType>& operand_types,
-              const std::vector<TensorType>& result_types) const;
+              const std::vector<TensorType>& result_types);
   TensorType local_type(ValueId value, const AxisState& state, int device);
   int64_t extent_size(ExtentId extent) const;
   int64_t cut_size(OpId id, const Choice& choice) const;
 
   const Graph& graph_;
   const Factors& factors_;
-  SpmdMesh& mesh_;
+  SpmdMesh mesh_;
   SpmdPricing pricing_;
   std::vector<int64_t> symbols_;
   std::map<std::string, OpChoices> known_;  // by signature
+  std::vector<const OpChoices*> of_op_;     // [op], null: not asked for yet
 };
 
 }  // namespace medley

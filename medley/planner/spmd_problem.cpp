@@ -26,16 +26,15 @@ constexpr size_t kMostOperands = 16;
 }  // namespace
 
 SpmdProblem::SpmdProblem(const Prepared& prepared,
-                         const Factors& factors,
-                         SpmdMesh& mesh,
+                         OpCatalogue& catalogue,
                          const SpmdOptions& options)
     : prepared_(prepared),
       graph_(prepared.graph),
-      factors_(factors),
-      mesh_(mesh),
-      options_(options),
-      catalogue_(graph_, factors_, mesh_, options.pricing) {
-  for (const Part& part : mesh.parts()) part_names_.push_back(part.name);
+      factors_(catalogue.factors()),
+      catalogue_(catalogue),
+      mesh_(catalogue.mesh()),
+      options_(options) {
+  for (const Part& part : mesh_.parts()) part_names_.push_back(part.name);
   shape_of_.assign(graph_.values.size(), -1);
   input_variable_.assign(graph_.values.size(), -1);
   op_variable_.assign(graph_.ops.size(), -1);

@@ -33,7 +33,6 @@
 namespace medley {
 
 struct SpmdOptions {
-  SpmdPricing pricing;
   int64_t microbatches = 1;
   // The share of the time of ops that counts.
   double ops_count = 1;
@@ -48,14 +47,11 @@ struct SpmdOptions {
 
 class SpmdProblem {
  public:
-  // Requires: all outlive this.
-  SpmdProblem(const Prepared& prepared,
-              const Factors& factors,
-              SpmdMesh& mesh,
-              const SpmdOptions& options);
+  // Several problems may share a catalogue, one after the other. Requires: both outlive this; the
+  // catalogue is of the prepared graph.
+  SpmdProblem(const Prepared& prepared, OpCatalogue& catalogue, const SpmdOptions& options);
 
   const Pbqp& pbqp() const { return pbqp_; }
-  int num_signatures() const { return catalogue_.num_signatures(); }
   // Returns the stage of a plan with these decisions, all under exact names.
   // Requires: one choice per variable, as a solution of pbqp().
   Stage stage(const std::vector<int32_t>& choices, Mesh mesh) const;
@@ -126,9 +122,9 @@ class SpmdProblem {
   const Prepared& prepared_;
   const Graph& graph_;
   const Factors& factors_;
+  OpCatalogue& catalogue_;
   SpmdMesh& mesh_;
   SpmdOptions options_;
-  OpCatalogue catalogue_;
   std::vector<std::string> part_names_;
 
   Pbqp pbqp_;
