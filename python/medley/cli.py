@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from medley import _core
 from medley.cluster import catalogue
+from medley.files import write_atomically
 
 _OURS, _CALLERS, _WORLDS = 1, 2, 3
 _PACKAGES = ("numpy", "rich", "safetensors", "torch")  # what pyproject.toml depends on
@@ -59,7 +60,7 @@ def _capture(arguments: argparse.Namespace) -> int:
     with _progress("capturing", arguments.json):
         graph = capture(model, batch, autocast=torch.bfloat16 if arguments.autocast else None)
     text = graph.text()
-    _write(Path(arguments.output), text)
+    write_atomically(arguments.output, text)
     rows = {
         "graph": arguments.output,
         "ops": graph.core.num_ops,
@@ -341,12 +342,3 @@ def _progress(what: str, quiet: bool) -> Iterator[None]:
 
     with Console(stderr=True).status(f"{what} ..."):
         yield
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import platform
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from medley import _runtime, job
 from medley.cluster import Cluster
+from medley.files import read_text
 from medley.plan import Plan
 
 _epochs = itertools.count()  # one for every run of this process, alike in all processes
@@ -26,7 +26,7 @@ def options(plan: Plan, cluster: Cluster, this: job.Job | None) -> dict[str, Any
     kinds = {cluster.kind(number).name for number in numbers}
     emulation = job.emulation()
     if "profile" in emulation:
-        emulation["profile"] = Path(emulation["profile"]).read_text()
+        emulation["profile"] = read_text(emulation["profile"])
     if emulation:
         kinds = {"CPU"}
     if this is None:

@@ -6,13 +6,13 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from medley import _core, job
+from medley.files import read_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Graph:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Graph:
         """Reads the text form."""
-        return Graph(_core.Graph.parse(Path(path).read_text(), str(path)))
+        return Graph(_core.Graph.parse(read_text(path), str(path)))
 
     def text(self) -> str:
         """Returns the text form, which parses back equal."""

@@ -6,11 +6,11 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from medley import _core, job
 from medley.cluster import Cluster, load_cluster
+from medley.files import read_text, write_atomically
 from medley.graph import Graph, as_graph
 from medley.optimizer import AdamW, Optimizer
 
@@ -28,7 +28,7 @@ class Plan:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Plan:
         """Reads a plan. Raises ValueError naming the place of what is no plan."""
-        return Plan(_core.check_plan(_read(path), str(path)))
+        return Plan(_core.check_plan(read_text(path), str(path)))
 
     @staticmethod
     def from_dict(entries: Mapping[str, Any]) -> Plan:
@@ -37,10 +37,7 @@ class Plan:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan; the file is complete or not there."""
-        target = Path(path)
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
-        part.write_text(self.text)
-        part.replace(target)
+        write_atomically(path, self.text)
 
     def explain(self, expanded: bool = False) -> str:
         """Returns what the plan does and what it will cost, for people."""
@@ -130,7 +127,7 @@ def plan(
     rule = (optimizer or AdamW()).description()
 
     def find() -> str:
-        measured = () if profile is None else (_read(profile), str(profile))
+        measured = () if profile is None else (read_text(profile), str(profile))
         return _core.plan(
             whole.core,
             machines,
@@ -143,11 +140,3 @@ def plan(
         )
 
     return Plan(job.from_first(find), whole, machines)
-
-
-def _read(path: str | os.PathLike[str]) -> str:
-    try:
-        return Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text"
-        raise ValueError(f"{path}: cannot be read: {reason}") from None

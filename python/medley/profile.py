@@ -21,7 +21,7 @@ from torch import Tensor
 
 from medley import _core, _runtime, job
 from medley.cluster import Cluster, load_cluster
-from medley.files import write_atomically
+from medley.files import read_text, write_atomically
 from medley.graph import Graph, capture
 from medley.optimizer import SGD, AdamW, Optimizer
 from medley.plan import Plan, plan
@@ -145,7 +145,7 @@ class Profiler:
     ) -> None:
         known = ""
         if resume and output.exists():
-            known = output.read_text()
+            known = read_text(output)
         self._job = job.join() if truth is None else None
         self._cluster = cluster
         self._truth = truth

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from medley import _core, _runtime, devices, job
 from medley.cluster import Cluster, load_cluster
+from medley.files import read_text, whole_file, write_atomically
 from medley.graph import Graph, as_graph
 from medley.optimizer import AdamW, Optimizer
 from medley.plan import Plan
@@ -121,7 +122,7 @@ class Trainer:
         )
         self._drift = None
         if profile is not None:
-            text = Path(profile).read_text()
+            text = read_text(profile)
             self._drift = _runtime.Drift(self._run, machines, text, str(profile))
             first = self._job is None or self._job.rank == 0
             weakref.finalize(self, report_drift, self._drift, first)
@@ -313,29 +314,15 @@ class Trainer:
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Writes what the devices of this process did in the last step, for Perfetto
         (https://ui.perfetto.dev). Needs `trace=True`."""
-        target = Path(path)
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
-        part.write_text(self._run.trace_json())
-        part.replace(target)
+        write_atomically(path, self._run.trace_json())
 
 
 def write_model(folder: Path, tensors: Mapping[str, Tensor], model: nn.Module) -> None:
-    """Writes a safetensors file under a temporary name, makes it durable, then renames it."""
+    """Writes a safetensors file, whole or not at all, and the config of the model if it has one."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".{MODEL_FILE}.{os.getpid()}.part"
-    try:
-        contiguous = {name: value.contiguous() for name, value in tensors.items()}
+    contiguous = {name: value.contiguous() for name, value in tensors.items()}
+    with whole_file(folder / MODEL_FILE) as part:
         safetensors.torch.save_file(contiguous, part, metadata={"format": "pt"})
-        with open(part, "rb") as file:
-            os.fsync(file.fileno())
-        part.replace(folder / MODEL_FILE)
-    finally:
-        part.unlink(missing_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
     config = getattr(model, "config", None)
     if hasattr(config, "save_pretrained"):
         config.save_pretrained(folder)  # type: ignore[union-attr]
