@@ -8,7 +8,7 @@ hf:config.json                          a config of transformers
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,6 +65,8 @@ def _number_or_word(text: str) -> int | float | str:
 def _transformers(
     kind: str, options: dict[str, Any], batch: tuple[int, int] | None
 ) -> tuple[nn.Module, Any]:
+    if importlib.util.find_spec("transformers") is None:
+        raise ValueError(f"hf:{kind}: needs a package: pip install transformers")
     from medley.models import hf
 
     if batch is not None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from medley import cli, demo
+from medley.files import write_atomically
+from medley.graph import Graph
 from medley.launch import exit_code
 
 Command = Callable[..., tuple[int, str, str]]
@@ -97,6 +99,33 @@ def test_captures_a_config_of_transformers(medley: Command, tmp_path: Path) -> N
             "unknown ['depth']; expected some of",
         ),
         (
+            ["capture", "medley.models:gpt?layers=two", "-o", "g"],
+            "GPTConfig: layers: found 'two', expected a whole number >= 0",
+        ),
+        (
+            ["capture", "medley.models:gpt?layers=-1", "-o", "g"],
+            "GPTConfig: layers: found -1, expected a whole number >= 0",
+        ),
+        (
+            ["capture", "medley.models:vgg?channels=3", "-o", "g"],
+            "VGGConfig: channels: found 3, expected a tuple",
+        ),
+        (
+            ["capture", "hf:gpt2?depth=2", "-o", "g"],
+            "hf:gpt2: unknown ['depth']; expected batch, tokens, dropout or fields of GPT2Config",
+        ),
+        (
+            ["capture", "hf:gpt2?n_layer=two", "-o", "g"],
+            "hf:gpt2: Validation error for field 'n_layer'",
+        ),
+        (
+            ["capture", "hf:gpt2?batch=0", "-o", "g"],
+            "hf:gpt2: batch: found 0, expected a whole number > 0",
+        ),
+        (["capture", "hf:bad.json", "-o", "g"], "bad.json: expected the config.json of a model"),
+        (["capture", "hf:list.json", "-o", "g"], "list.json: found no model_type, expected"),
+        (["capture", "hf:binary.json", "-o", "g"], "binary.json: cannot be read: not a text"),
+        (
             ["capture", "medley.models:gpt", "--batch", "2", "-o", "g"],
             "--batch: found 2, expected ROWSxLENGTH such as 4x128",
         ),
@@ -114,11 +143,22 @@ def test_mistakes_are_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "binary.json").write_bytes(b"\xff")
+    given = sorted(tmp_path.iterdir())
     code, out, err = medley(*arguments)
     assert (code, out) == (2, "")
     assert sentence in err
     assert err.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["bad.json"]
+    assert sorted(tmp_path.iterdir()) == given
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"/binary: cannot be read: not a text"):
+        Graph.load(tmp_path / "binary")
+    with pytest.raises(OSError, match=r"/no/g: cannot be written: No such file"):
+        write_atomically(tmp_path / "no" / "g", "")
 
 
 def test_doctor_finds_what_it_needs_here(medley: Command) -> None:

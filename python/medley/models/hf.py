@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from medley.files import read_text
+
 _TINY: dict[str, dict[str, Any]] = {
     "gpt2": {"vocab_size": 256, "n_positions": 32, "n_embd": 64, "n_layer": 2, "n_head": 4},
     "llama": {
@@ -73,6 +75,7 @@ _TINY: dict[str, dict[str, Any]] = {
     },
 }
 KINDS = tuple(_TINY)
+_OWN = ("batch", "tokens", "dropout")  # arguments of build()
 _DROPOUTS = (
     "attn_pdrop",
     "embd_pdrop",
@@ -82,8 +85,6 @@ _DROPOUTS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
 )
-
-
 _FAMILIES = (
     "AutoModelForImageClassification",
     "AutoModelForMaskedLM",
@@ -152,70 +153,89 @@ def build(
 
 
 def make(kind: str, size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Returns the model of one of KINDS: its tiny size, or transformers' default."""
-    return _make(kind, size, overrides)
+    """Returns the model of one of KINDS: its tiny size, or transformers' default.
 
-
-def _make(kind: str, size: str, overrides: dict[str, Any]) -> tuple[nn.Module, dict[str, Tensor]]:
-    import transformers
-
+    Overrides: fields of the config, and batch, tokens, dropout of `build`.
+    """
     if size not in ("tiny", "default"):
         raise ValueError(f"hf.{kind}: unknown size {size!r}; expected tiny or default")
-    own = {key: overrides.pop(key) for key in ("batch", "tokens", "dropout") if key in overrides}
-    config = transformers.AutoConfig.for_model(
-        kind, **({**_TINY[kind], **overrides} if size == "tiny" else overrides)
-    )
+    return _configured(kind, _TINY[kind] if size == "tiny" else {}, overrides)
+
+
+def _configured(
+    kind: str, fields: dict[str, Any], overrides: dict[str, Any]
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    import transformers
+
+    own = {name: overrides.pop(name) for name in _OWN if name in overrides}
+    for name in ("batch", "tokens"):
+        value = own.get(name, 1)
+        if not (isinstance(value, int) and value > 0):
+            raise ValueError(f"hf:{kind}: {name}: found {value!r}, expected a whole number > 0")
+    known = transformers.AutoConfig.for_model(kind)
+    unknown = sorted(name for name in overrides if not hasattr(known, name))
+    if unknown:
+        raise ValueError(
+            f"hf:{kind}: unknown {unknown}; expected {', '.join(_OWN)} or fields of "
+            f"{type(known).__name__}"
+        )
+    try:
+        config = transformers.AutoConfig.for_model(kind, **{**fields, **overrides})
+    except Exception as error:  # of a kind that other versions of the package do not have
+        raise ValueError(f"hf:{kind}: {' '.join(str(error).split())}") from None
     return build(config, **own)
 
 
 def gpt2(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
     """Returns GPT-2 (causal language model). Overrides: fields of GPT2Config, batch, dropout."""
-    return _make("gpt2", size, overrides)
+    return make("gpt2", size, **overrides)
 
 
 def llama(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
     """Returns Llama with grouped queries. Overrides: fields of LlamaConfig, batch, tokens."""
-    return _make("llama", size, overrides)
+    return make("llama", size, **overrides)
 
 
 def mixtral(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
     """Returns Mixtral, every layer routed. Overrides: fields of MixtralConfig, batch, tokens."""
-    return _make("mixtral", size, overrides)
+    return make("mixtral", size, **overrides)
 
 
 def qwen3_moe(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
     """Returns Qwen3-MoE. Overrides: fields of Qwen3MoeConfig, batch, tokens."""
-    return _make("qwen3_moe", size, overrides)
+    return make("qwen3_moe", size, **overrides)
 
 
 def t5(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
     """Returns T5 (sequence to sequence). Overrides: fields of T5Config, batch, tokens, dropout."""
-    return _make("t5", size, overrides)
+    return make("t5", size, **overrides)
 
 
 def bert(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
     """Returns BERT (masked language model, padded). Overrides: fields of BertConfig, batch."""
-    return _make("bert", size, overrides)
+    return make("bert", size, **overrides)
 
 
 def vit(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
     """Returns ViT (image classifier). Overrides: fields of ViTConfig, batch, dropout."""
-    return _make("vit", size, overrides)
+    return make("vit", size, **overrides)
 
 
-def from_file(path: str, **options: Any) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Returns the model of a config.json, for names such as `hf:config.json`.
+def from_file(path: str, **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns the model of a config.json, for names such as `hf:config.json`. Overrides as `make`.
 
     Raises ValueError if the file is no config of a model that transformers knows.
     """
     import transformers
 
+    text = read_text(path)
     try:
-        with open(path, encoding="utf-8") as file:
-            fields = json.load(file)
-        kind = fields.pop("model_type")
-    except (json.JSONDecodeError, KeyError) as error:
+        fields = json.loads(text)
+    except json.JSONDecodeError as error:
         raise ValueError(f"{path}: expected the config.json of a model: {error}") from None
+    kind = fields.pop("model_type", None) if isinstance(fields, dict) else None
+    if not isinstance(kind, str):
+        raise ValueError(f"{path}: found no model_type, expected the config.json of a model")
     if kind not in transformers.CONFIG_MAPPING:
         raise ValueError(f"{path}: model_type: not known to transformers: {kind!r}")
-    return build(transformers.AutoConfig.for_model(kind, **fields), **options)
+    return _configured(kind, fields, overrides)
