@@ -6,8 +6,8 @@
 //
 //   cost(x) = sum_v unary_v[x_v] + sum_(u,v) table_uv[x_u, x_v]
 //
-// Costs are integers (picoseconds where they are times), so that equal parts of a problem give
-// bitwise equal tables and are solved once.
+// Costs are integers (tenths of a nanosecond where they are times), so that equal parts of a
+// problem give bitwise equal tables and are solved once.
 
 #include <cstdint>
 #include <optional>

@@ -16,6 +16,12 @@ constexpr size_t kExactDevices = 64;
 
 }  // namespace
 
+double FactoredShape::bytes() const {
+  double product = static_cast<double>(element_bytes);
+  for (int64_t size : sizes) product *= static_cast<double>(size);
+  return product;
+}
+
 SpmdMesh::SpmdMesh(const CostModel& costs,
                    std::vector<int> devices,
                    std::vector<Part> parts,
@@ -30,26 +36,32 @@ SpmdMesh::SpmdMesh(const CostModel& costs,
     slowest_memory_ = std::min(slowest_memory_, kind(d).memory_bandwidth);
     launch_ = std::max(launch_, kind(d).launch_latency);
   }
+  for (const Part& part : parts_) {
+    shares_.push_back(shares_of(part));
+    largest_shares_.push_back(*std::max_element(shares_.back().begin(), shares_.back().end()));
+  }
 }
 
 const DeviceKind& SpmdMesh::kind(int device) const {
   return costs_.cluster().kind(devices_[static_cast<size_t>(device)]);
 }
 
-const std::vector<int64_t>& SpmdMesh::lengths(int part, int64_t size) {
-  const auto [found, added] = lengths_.try_emplace({part, size});
-  if (added)
-    found->second =
+const SpmdMesh::Cut& SpmdMesh::cut(int part, int64_t size) {
+  const auto [found, added] = cuts_.try_emplace({part, size});
+  Cut& made = found->second;
+  if (added) {
+    made.lengths =
         part_lengths(parts_[static_cast<size_t>(part)], size, num_devices(), microbatch_);
-  return found->second;
+    made.longest = *std::max_element(made.lengths.begin(), made.lengths.end());
+  }
+  return made;
 }
 
-std::vector<double> SpmdMesh::shares(int part) const {
-  const Part& chosen = parts_[static_cast<size_t>(part)];
+std::vector<double> SpmdMesh::shares_of(const Part& part) const {
   std::vector<double> result(devices_.size(), 1.0);
-  if (chosen.name == kRows) result.assign(microbatch_.lengths.begin(), microbatch_.lengths.end());
-  if (!chosen.lengths.empty()) result.assign(chosen.lengths.begin(), chosen.lengths.end());
-  if (!chosen.shares.empty()) result = chosen.shares;
+  if (part.name == kRows) result.assign(microbatch_.lengths.begin(), microbatch_.lengths.end());
+  if (!part.lengths.empty()) result.assign(part.lengths.begin(), part.lengths.end());
+  if (!part.shares.empty()) result = part.shares;
   const double sum = std::accumulate(result.begin(), result.end(), 0.0);
   for (double& share : result) share /= sum;
   return result;
@@ -58,8 +70,10 @@ std::vector<double> SpmdMesh::shares(int part) const {
 const SpmdMesh::Curve& SpmdMesh::curve(const Pattern& pattern) {
   const auto [found, added] = curves_.try_emplace(pattern);
   if (!added) return found->second;
-  const std::vector<double> from = pattern.from < 0 ? std::vector<double>{} : shares(pattern.from);
-  const std::vector<double> to = pattern.to < 0 ? std::vector<double>{} : shares(pattern.to);
+  const auto shares = [&](int part) {
+    return part < 0 ? std::vector<double>{} : shares_[static_cast<size_t>(part)];
+  };
+  const std::vector<double> from = shares(pattern.from), to = shares(pattern.to);
   std::vector<double> from_start, to_start;
   std::exclusive_scan(from.begin(), from.end(), std::back_inserter(from_start), 0.0);
   std::exclusive_scan(to.begin(), to.end(), std::back_inserter(to_start), 0.0);
@@ -102,10 +116,11 @@ int SpmdMesh::part_index(std::string_view name) const {
 
 double SpmdMesh::copy(double bytes) const { return launch_ + 2 * bytes / slowest_memory_; }
 
-double SpmdMesh::largest_share(int part, int64_t size) {
-  const std::vector<int64_t>& all = lengths(part, size);
-  return static_cast<double>(*std::max_element(all.begin(), all.end())) /
-         static_cast<double>(std::max<int64_t>(size, 1));
+double SpmdMesh::held_bytes(const FactoredShape& shape, const AxisState& state) {
+  if (state.holding != Holding::kSharded) return shape.bytes();
+  const int64_t size = shape.sizes[static_cast<size_t>(state.position)];
+  return shape.bytes() / static_cast<double>(std::max<int64_t>(size, 1)) *
+         static_cast<double>(cut(state.part, size).longest);
 }
 
 Ticks SpmdMesh::conversion(const FactoredShape& shape, const AxisState& from, const AxisState& to) {
@@ -114,20 +129,11 @@ Ticks SpmdMesh::conversion(const FactoredShape& shape, const AxisState& from, co
 }
 
 double SpmdMesh::price(const FactoredShape& shape, const AxisState& from, const AxisState& to) {
-  double whole = static_cast<double>(shape.element_bytes);
-  for (int64_t size : shape.sizes) whole *= static_cast<double>(size);
-  const auto size_at = [&](const AxisState& state) {
-    return shape.sizes[static_cast<size_t>(state.position)];
-  };
-  const auto held = [&](const AxisState& state) {  // by the device that has most
-    return state.holding == Holding::kSharded ? whole * largest_share(state.part, size_at(state))
-                                              : whole;
-  };
+  const double whole = shape.bytes();
+  const auto held = [&](const AxisState& state) { return held_bytes(shape, state); };
   // Lengths in whole elements differ from the shares: 12 heads on 8 devices.
   const auto rounded = [&](const AxisState& state) {
-    const std::vector<double> exact = shares(state.part);
-    return whole * largest_share(state.part, size_at(state)) /
-           *std::max_element(exact.begin(), exact.end());
+    return held(state) / largest_shares_[static_cast<size_t>(state.part)];
   };
   const bool sums = from.holding == Holding::kPartialSum || from.holding == Holding::kPartialMax;
   if (to.holding == Holding::kPartialMax) return from.holding == Holding::kReplicated ? 0 : 1e3;

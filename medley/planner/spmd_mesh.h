@@ -26,6 +26,7 @@ inline constexpr double kTicksPerSecond = 1e10;
 struct FactoredShape {
   int64_t element_bytes = 0;
   std::vector<int64_t> sizes;
+  double bytes() const;
   auto operator<=>(const FactoredShape&) const = default;
 };
 
@@ -45,7 +46,9 @@ class SpmdMesh {
   const DeviceKind& kind(int device) const;  // of devices()
 
   // Elements of a factor of this size on each device.
-  const std::vector<int64_t>& lengths(int part, int64_t size);
+  const std::vector<int64_t>& lengths(int part, int64_t size) { return cut(part, size).lengths; }
+  // What the device holds that has most.
+  double held_bytes(const FactoredShape& shape, const AxisState& state);
 
   // The time of what the lowering puts in between (program/emitter.h): a collective and the local
   // copies around it. Collectives are priced at a few sizes per kind and parts, and interpolated.
@@ -61,20 +64,26 @@ class SpmdMesh {
   static constexpr std::array<double, 5> kSizes{1 << 10, 1 << 16, 1 << 20, 1 << 25, 1LL << 31};
   using Curve = std::array<double, kSizes.size()>;  // seconds at so many bytes of the whole
 
-  std::vector<double> shares(int part) const;
+  struct Cut {                     // of a factor by a part
+    std::vector<int64_t> lengths;  // [device]
+    int64_t longest = 0;
+  };
+  const Cut& cut(int part, int64_t size);
+  std::vector<double> shares_of(const Part& part) const;
   const Curve& curve(const Pattern& pattern);
   double collective(const Pattern& pattern, double bytes);
   int part_index(std::string_view name) const;
   double copy(double bytes) const;  // seconds for reading and writing so many on the slowest device
-  double largest_share(int part, int64_t size);
   double price(const FactoredShape& shape, const AxisState& from, const AxisState& to);
 
   const CostModel& costs_;
   std::vector<int> devices_;
   std::vector<Part> parts_;
   Microbatch microbatch_;
+  std::vector<std::vector<double>> shares_;  // [part][device], adding up to 1
+  std::vector<double> largest_shares_;       // [part]
   double slowest_memory_ = 0, launch_ = 0;
-  std::map<std::pair<int, int64_t>, std::vector<int64_t>> lengths_;
+  std::map<std::pair<int, int64_t>, Cut> cuts_;  // (part, size)
   std::map<Pattern, Curve> curves_;
 };
 

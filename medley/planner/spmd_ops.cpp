@@ -53,17 +53,24 @@ OpCatalogue::OpCatalogue(const Graph& graph,
       mesh_(std::move(mesh)),
       pricing_(std::move(pricing)),
       symbols_(std::max<size_t>(graph.symbols.size(), 1), mesh_.microbatch().rows),
-      of_op_(graph.ops.size(), nullptr) {}
+      of_op_(graph.ops.size(), nullptr) {
+  note_shapes();
+}
+
+void OpCatalogue::note_shapes() {
+  std::map<FactoredShape, int> known;
+  for (size_t v = 0; v < graph_.values.size(); ++v) {
+    FactoredShape shape{bytes_per_element(graph_.values[v].type.dtype), {}};
+    for (const auto& dim : factors_.values[v])
+      for (ExtentId extent : dim) shape.sizes.push_back(extent_size(extent));
+    const auto [found, added] = known.try_emplace(shape, static_cast<int>(shapes_.size()));
+    if (added) shapes_.push_back(std::move(shape));
+    shape_of_.push_back(found->second);
+  }
+}
 
 int64_t OpCatalogue::extent_size(ExtentId extent) const {
   return evaluate(factors_.extent_sizes[static_cast<size_t>(extent)], symbols_);
-}
-
-FactoredShape OpCatalogue::shape(ValueId value) const {
-  FactoredShape result{bytes_per_element(graph_.values[static_cast<size_t>(value)].type.dtype), {}};
-  for (const auto& dim : factors_.values[static_cast<size_t>(value)])
-    for (ExtentId extent : dim) result.sizes.push_back(extent_size(extent));
-  return result;
 }
 
 const OpChoices& OpCatalogue::of(OpId op) {

@@ -40,9 +40,14 @@ class OpCatalogue {
   const OpChoices& of(OpId op);
   int num_signatures() const { return static_cast<int>(known_.size()); }
 
-  FactoredShape shape(ValueId value) const;
+  const FactoredShape& shape(ValueId value) const {
+    return shapes_[static_cast<size_t>(shape_id(value))];
+  }
+  // Equal for values of equal shapes.
+  int shape_id(ValueId value) const { return shape_of_[static_cast<size_t>(value)]; }
 
  private:
+  void note_shapes();
   std::string signature(OpId id) const;
   OpChoices enumerate(OpId id);
   void add(OpId id, const Choice& choice, bool composite, OpChoices& all);
@@ -62,6 +67,8 @@ class OpCatalogue {
   SpmdMesh mesh_;
   SpmdPricing pricing_;
   std::vector<int64_t> symbols_;
+  std::vector<FactoredShape> shapes_;       // distinct
+  std::vector<int> shape_of_;               // [value]
   std::map<std::string, OpChoices> known_;  // by signature
   std::vector<const OpChoices*> of_op_;     // [op], null: not asked for yet
 };

@@ -35,7 +35,6 @@ SpmdProblem::SpmdProblem(const Prepared& prepared,
       mesh_(catalogue.mesh()),
       options_(options) {
   for (const Part& part : mesh_.parts()) part_names_.push_back(part.name);
-  shape_of_.assign(graph_.values.size(), -1);
   input_variable_.assign(graph_.values.size(), -1);
   op_variable_.assign(graph_.ops.size(), -1);
   readers_.resize(graph_.values.size());
@@ -300,11 +299,8 @@ void SpmdProblem::connect_group(ValueId value,
                               : batch_only_[static_cast<size_t>(made_by)];
   note_meeting(value, producer, from);
   if (from_batch && readers.size() > kMostReaders) return;
-  const FactoredShape shape = catalogue_.shape(value);
-  double bytes = static_cast<double>(shape.element_bytes);
-  for (int64_t size : shape.sizes) bytes *= static_cast<double>(size);
   const double count = times(value, readers[0].phase);
-  if (readers.size() == 1 || bytes < kShareBytes) {
+  if (readers.size() == 1 || catalogue_.shape(value).bytes() < kShareBytes) {
     for (const Reader& reader : readers)
       add_edge(producer, reader.variable, value, from, *reader.wanted, times(value, reader.phase));
     return;
@@ -341,29 +337,20 @@ Ticks SpmdProblem::conversion(ValueId value,
                               const AxisState& to,
                               double times) {
   if (from == to) return 0;
-  const FactoredShape shape = catalogue_.shape(value);
+  const FactoredShape& shape = catalogue_.shape(value);
   double cost = static_cast<double>(mesh_.conversion(shape, from, to));
   if (stored_in_step_[static_cast<size_t>(value)] && from.holding == Holding::kPartialSum &&
       to.holding == Holding::kReplicated) {
-    double bytes = static_cast<double>(shape.element_bytes);
-    for (int64_t size : shape.sizes) bytes *= static_cast<double>(size);
     const FactoredShape bucket{1, {static_cast<int64_t>(kBucketBytes)}};
-    cost = std::min(cost,
-                    static_cast<double>(mesh_.conversion(bucket, from, to)) * bytes / kBucketBytes);
+    cost = std::min(
+        cost,
+        static_cast<double>(mesh_.conversion(bucket, from, to)) * shape.bytes() / kBucketBytes);
   }
   return std::min(kForbidden, static_cast<int64_t>(std::llround(cost * times)));
 }
 
 int SpmdProblem::intern_states(const std::vector<AxisState>& states) {
   return state_lists_.try_emplace(states, static_cast<int>(state_lists_.size())).first->second;
-}
-
-int SpmdProblem::intern_shape(ValueId value) {
-  int& known = shape_of_[static_cast<size_t>(value)];
-  if (known < 0)
-    known = shapes_.try_emplace(catalogue_.shape(value), static_cast<int>(shapes_.size()))
-                .first->second;
-  return known;
 }
 
 void SpmdProblem::add_edge(int a,
@@ -379,7 +366,7 @@ void SpmdProblem::add_edge(int a,
   }
   const bool turned = a > b;
   const int64_t kept = stored_in_step_[static_cast<size_t>(value)];
-  const std::vector<int64_t> key{intern_shape(value),
+  const std::vector<int64_t> key{catalogue_.shape_id(value),
                                  intern_states(from),
                                  intern_states(to),
                                  static_cast<int64_t>(std::llround(times * 1e6)),
@@ -429,26 +416,14 @@ void SpmdProblem::connect_outputs() {
   }
 }
 
-double SpmdProblem::held_bytes(ValueId value, const AxisState& state) {
-  const FactoredShape shape = catalogue_.shape(value);
-  double bytes = static_cast<double>(shape.element_bytes);
-  for (size_t p = 0; p < shape.sizes.size(); ++p) {
-    int64_t size = shape.sizes[p];
-    if (state.holding == Holding::kSharded && state.position == static_cast<int>(p)) {
-      const std::vector<int64_t>& lengths = mesh_.lengths(state.part, size);
-      size = *std::max_element(lengths.begin(), lengths.end());
-    }
-    bytes *= static_cast<double>(size);
-  }
-  return bytes;
-}
-
 // Parameters, the optimizer's state, accumulated gradients, and what forward saves for backward.
 void SpmdProblem::charge_memory() {
   const auto price = [&](int variable, ValueId value, const std::vector<AxisState>& states) {
     for (size_t c = 0; c < states.size(); ++c)
-      add_unary(
-          variable, c, static_cast<int64_t>(options_.byte_price * held_bytes(value, states[c])));
+      add_unary(variable,
+                c,
+                static_cast<int64_t>(options_.byte_price *
+                                     mesh_.held_bytes(catalogue_.shape(value), states[c])));
   };
   std::set<ValueId> states;
   for (const Input& input : graph_.inputs) {

@@ -55,11 +55,6 @@ class SpmdProblem {
   // Returns the stage of a plan with these decisions, all under exact names.
   // Requires: one choice per variable, as a solution of pbqp().
   Stage stage(const std::vector<int32_t>& choices, Mesh mesh) const;
-  // Returns the choices that a variable has, as texts, and what the variable is about.
-  std::string describe(int variable, int32_t choice) const;
-  // Returns the best cost with this choice forced minus the optimum is up to the solver; here: the
-  // variable of an op, or -1.
-  int variable_of(const std::string& op_name) const;
 
  private:
   enum class Kind : uint8_t { kOp, kParameter, kBatch, kCopy };
@@ -110,10 +105,8 @@ class SpmdProblem {
   std::vector<AxisState> parameter_states(ValueId value) const;
   std::optional<AxisState> batch_state(ValueId value) const;
   int intern_states(const std::vector<AxisState>& states);
-  int intern_shape(ValueId value);
   std::string state_text(ValueId value, const AxisState& state) const;
   std::string choice_text(const Variable& variable, size_t choice) const;
-  double held_bytes(ValueId value, const AxisState& state);
   void finish();
   void note_meeting(ValueId value, int variable, const std::vector<AxisState>& states);
   std::optional<AxisState> state_of(ValueId value, const std::vector<int32_t>& choices) const;
@@ -150,8 +143,6 @@ class SpmdProblem {
   std::vector<std::vector<Reader>> readers_;  // [value]
   std::vector<int> stored_in_step_;           // [value] 1: accumulated over micro-batches
   std::map<std::vector<AxisState>, int> state_lists_;
-  std::map<FactoredShape, int> shapes_;
-  std::vector<int> shape_of_;                   // [value] or -1
   std::map<std::vector<int64_t>, int> tables_;  // what a table is made of -> its index
 };
 

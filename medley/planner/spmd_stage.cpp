@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "medley/base/error.h"
 #include "medley/planner/spmd_problem.h"
 
 namespace medley {
@@ -95,22 +94,6 @@ Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
     }
   }
   return stage;
-}
-
-int SpmdProblem::variable_of(const std::string& op_name) const {
-  const auto found = by_name_.find(op_name);
-  return found == by_name_.end() ? -1 : pbqp_id_[static_cast<size_t>(found->second)];
-}
-
-std::string SpmdProblem::describe(int variable, int32_t choice) const {
-  const auto found = std::find(pbqp_id_.begin(), pbqp_id_.end(), variable);
-  MEDLEY_CHECK(found != pbqp_id_.end());
-  const Variable& about = variables_[static_cast<size_t>(found - pbqp_id_.begin())];
-  const std::string text = choice_text(about, static_cast<size_t>(choice));
-  if (about.kind == Kind::kOp)
-    return prepared_.names[static_cast<size_t>(about.index)] + ": " + text;
-  if (about.kind == Kind::kCopy) return fmt::format("copy of value {}: {}", about.index, text);
-  return graph_.inputs[static_cast<size_t>(about.index)].name + ": " + text;
 }
 
 }  // namespace medley
