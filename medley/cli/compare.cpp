@@ -36,17 +36,15 @@ struct Row {
   size_t microbatches = 0;
 };
 
-Row evaluate(const std::string& strategy, Request request) {
-  request.strategy = strategy;
+Row evaluate(const std::string& strategy, const Outcome& outcome, const Request& request) {
   Row row;
   row.strategy = strategy;
-  const Outcome outcome = plan(request);
   if (const auto* no = std::get_if<Infeasible>(&outcome)) {
     row.reason = no->reason;
     return row;
   }
   const Plan& found = std::get<Plan>(outcome);
-  const Program program = lower(request.graph, found, request.cluster, request.optimizer);
+  const Program program = lower(*request.ground, found, request.cluster);
   const Simulation simulated = simulate(program, *request.costs, {.trace = false, .memory = true});
   row.step = simulated.step;
   row.microbatches = found.pipelines[0].microbatches.size();
@@ -126,19 +124,27 @@ void run(const Options& options, Session& session) {
   const Graph graph = read_graph(session.files, options.graph);
   const Cluster cluster = read_cluster(session.files, options.cluster, session.catalogue);
   const CostModel costs = read_costs(session.files, options.profile, cluster);
-  const Request request{.graph = graph,
-                        .cluster = cluster,
-                        .costs = &costs,
-                        .global_batch = options.global_batch,
-                        .microbatches = options.microbatches,
-                        .devices = options.devices,
-                        .optimizer = {}};
+  const Groundwork ground = lay_ground(graph, {});
+  std::map<std::string, Outcome> known;
+  Request request{.graph = graph,
+                  .cluster = cluster,
+                  .costs = &costs,
+                  .global_batch = options.global_batch,
+                  .microbatches = options.microbatches,
+                  .devices = options.devices,
+                  .optimizer = {},
+                  .ground = &ground,
+                  .known = &known};
   std::vector<std::string> wanted = options.strategies;
   if (wanted.empty())
     for (const Strategy& strategy : strategies())
       if (strategy.name != "auto") wanted.emplace_back(strategy.name);
   std::vector<Row> rows;
-  for (const std::string& strategy : wanted) rows.push_back(evaluate(strategy, request));
+  for (const std::string& strategy : wanted) {
+    request.strategy = strategy;
+    const Outcome& outcome = known.emplace(strategy, plan(request)).first->second;
+    rows.push_back(evaluate(strategy, outcome, request));
+  }
   const Nanoseconds bound = spmd_lower_bound(request);
   if (!session.json) {
     session.out << to_text(rows, bound);

@@ -6,12 +6,10 @@
 #include <numeric>
 
 #include "medley/base/error.h"
-#include "medley/graph/text.h"
 #include "medley/plan/apportion.h"
 #include "medley/planner/balance.h"
 #include "medley/planner/fit.h"
 #include "medley/planner/row_time.h"
-#include "medley/sharding/coupling.h"
 
 namespace medley {
 
@@ -35,7 +33,6 @@ std::vector<int64_t> even_rows(const Request& request, const std::vector<int>& d
 }  // namespace
 
 std::vector<int64_t> proportional_rows(const Request& request, const std::vector<int>& devices) {
-  const Prepared prepared = prepare(request.graph, request.optimizer);
   const auto count = static_cast<int64_t>(devices.size());
   const int64_t microbatches = std::max<int64_t>(1, request.microbatches);
   const int64_t typical = std::max<int64_t>(1, request.global_batch / count / microbatches);
@@ -44,7 +41,7 @@ std::vector<int64_t> proportional_rows(const Request& request, const std::vector
   for (int device : devices) {
     const DeviceKind& kind = request.cluster.kind(device);
     if (!times.contains(kind.name))
-      times[kind.name] = row_time(prepared.graph, kind, typical, *request.costs);
+      times[kind.name] = row_time(request.ground->prepared.graph, kind, typical, *request.costs);
     const RowTime& time = times[kind.name];
     fixed.push_back(static_cast<double>(microbatches) * time.fixed + time.update);
     per_row.push_back(std::max(time.per_row, 1e-15));
@@ -58,7 +55,7 @@ Plan empty_plan(const Request& request,
                 int64_t microbatches) {
   Plan plan;
   plan.strategy = request.strategy;
-  plan.graph_hash = hash(request.graph);
+  plan.graph_hash = request.ground->graph_hash;
   plan.cluster_hash = hash(request.cluster);
   plan.global_batch = request.global_batch;
   Stage stage;
@@ -84,7 +81,7 @@ Outcome with_microbatches(const Request& request,
     std::optional<std::string> misfit = find_misfit(plan, request);
     return std::pair(std::move(plan), std::move(misfit));
   };
-  const std::string meet = row_coupling(request.graph, factorize(request.graph));
+  const std::string& meet = request.ground->coupled_at;
   if (!meet.empty() && request.microbatches > 1)
     return Infeasible{fmt::format(
         "rows of graph \"{}\" meet in {}, so that one micro-batch is exact and {} are not",

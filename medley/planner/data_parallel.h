@@ -8,6 +8,7 @@
 
 namespace medley {
 
+// All require costs and ground in the request.
 Outcome data_parallel_even(const Request& request);
 // Rows such that the slowest device is done as early as possible.
 Outcome data_parallel_proportional(const Request& request);

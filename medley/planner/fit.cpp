@@ -11,9 +11,7 @@
 #include "medley/base/units.h"
 #include "medley/plan/apportion.h"
 #include "medley/planner/data_parallel.h"
-#include "medley/program/lower.h"
 #include "medley/program/memory.h"
-#include "medley/sharding/coupling.h"
 
 namespace medley {
 namespace {
@@ -50,7 +48,7 @@ struct Lack {
 
 // Those that lack memory.
 std::vector<Lack> find_lacks(const Plan& plan, const Request& request) {
-  const Program program = lower(request.graph, plan, request.cluster, request.optimizer);
+  const Program program = lower(*request.ground, plan, request.cluster);
   const LoweredStage& stage = program.stages[0];
   std::vector<Lack> found;
   for (size_t d = 0; d < stage.devices.size(); ++d) {
@@ -113,8 +111,7 @@ std::string smallest_change(const Plan& plan, const Request& request) {
   const auto count = static_cast<int64_t>(microbatches_of(plan).size());
   const int64_t most = *std::max_element(rows.begin(), rows.end());
   const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
-  const bool may_cut = plan.per_microbatch_semantics ||
-                       row_coupling(request.graph, factorize(request.graph)).empty();
+  const bool may_cut = plan.per_microbatch_semantics || request.ground->coupled_at.empty();
   const auto fits_in = [&](int64_t microbatches) {
     return find_lacks(with_rows(plan, rows, microbatches), request).empty();
   };
@@ -135,7 +132,7 @@ std::string smallest_change(const Plan& plan, const Request& request) {
 }  // namespace
 
 std::optional<std::string> find_misfit(const Plan& plan, const Request& request) {
-  return find_misfit(plan, lower(request.graph, plan, request.cluster, request.optimizer), request);
+  return find_misfit(plan, lower(*request.ground, plan, request.cluster), request);
 }
 
 std::optional<std::string> find_misfit(const Plan& plan,

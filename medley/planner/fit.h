@@ -9,7 +9,8 @@
 namespace medley {
 
 // Returns the sentence that says which device's memory does not hold the plan and by how much;
-// nothing if all do. Lowers the plan, so that what is counted is what will run.
+// nothing if all do. Lowers the plan, so that what is counted is what will run. All require that
+// the request has ground.
 std::optional<std::string> find_misfit(const Plan& plan, const Request& request);
 // The same, if it is lowered already.
 std::optional<std::string> find_misfit(const Plan& plan,

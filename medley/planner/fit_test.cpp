@@ -105,12 +105,14 @@ TEST_F(Fit, ParametersThatDoNotFitNeedMemory) {
 }
 
 TEST_F(Fit, ExactlyEnoughIsEnough) {
-  Request request{.graph = graph,
-                  .cluster = cluster,
-                  .strategy = "",
-                  .global_batch = 40,
-                  .devices = {},
-                  .optimizer = {}};
+  const Groundwork ground = lay_ground(graph, {});
+  const Request request{.graph = graph,
+                        .cluster = cluster,
+                        .strategy = "",
+                        .global_batch = 40,
+                        .devices = {},
+                        .optimizer = {},
+                        .ground = &ground};
   const Plan plan = empty_plan(request, {0, 1}, {20, 20}, 1);
   cluster.pools[0].kind.memory_bytes = 0;
   double low = 0, high = 1e6;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -11,15 +10,13 @@
 #include "medley/plan/nearest.h"
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/spmd.h"
-#include "medley/program/lower.h"
 #include "medley/sim/simulate.h"
 
 namespace medley {
 namespace {
 
 Nanoseconds step_time(const Plan& plan, const Request& request) {
-  const Program program = lower(request.graph, plan, request.cluster, request.optimizer);
-  return simulate(program, *request.costs).step;
+  return simulate(lower(*request.ground, plan, request.cluster), *request.costs).step;
 }
 
 // The plan whose predicted step is shortest; of equals the earlier strategy.
@@ -27,20 +24,23 @@ Outcome plan_auto(const Request& request) {
   std::optional<Plan> best;
   Nanoseconds best_time;
   std::string reasons;
+  std::map<std::string, Outcome> known =
+      request.known ? *request.known : std::map<std::string, Outcome>();
   for (const Strategy& strategy : strategies()) {
     if (strategy.plan == plan_auto || strategy.plan == hap_even) continue;  // hap knows more
     Request one = request;
-    one.strategy = strategy.name;
-    Outcome outcome = strategy.plan(one);
+    one.known = &known;
+    const Outcome& outcome =
+        known.emplace(strategy.name, outcome_of(strategy.name, one)).first->second;
     if (const auto* no = std::get_if<Infeasible>(&outcome)) {
       reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", strategy.name, no->reason);
       continue;
     }
-    Plan& found = std::get<Plan>(outcome);
+    const Plan& found = std::get<Plan>(outcome);
     const Nanoseconds time = step_time(found, request);
     if (best && time >= best_time) continue;
     best_time = time;
-    best = std::move(found);
+    best = found;
   }
   if (!best) return Infeasible{reasons};
   return std::move(*best);
@@ -67,6 +67,19 @@ void check(const Request& request) {
       refuse("devices", '"' + name + '"', "a device of the cluster" + suggestion(name, names));
     if (!seen.insert(name).second) refuse("devices", '"' + name + "\" twice", "it once");
   }
+}
+
+const Strategy* find_strategy(std::string_view name) {
+  for (const Strategy& strategy : strategies())
+    if (strategy.name == name) return &strategy;
+  return nullptr;
+}
+
+[[noreturn]] void refuse_strategy(const Request& request) {
+  std::vector<std::string> names;
+  for (const Strategy& strategy : strategies()) names.emplace_back(strategy.name);
+  refuse(
+      "strategy", '"' + request.strategy + '"', fmt::format("one of {}", fmt::join(names, ", ")));
 }
 
 // Devices that are not connected cannot train one model. It suffices to look at two nodes of a
@@ -116,12 +129,24 @@ Outcome plan(const Request& request) {
     return plan(priced);
   }
   check_reachable(request);
-  for (const Strategy& strategy : strategies())
-    if (strategy.name == request.strategy) return strategy.plan(request);
-  std::vector<std::string> names;
-  for (const Strategy& strategy : strategies()) names.emplace_back(strategy.name);
-  refuse(
-      "strategy", '"' + request.strategy + '"', fmt::format("one of {}", fmt::join(names, ", ")));
+  if (!find_strategy(request.strategy)) refuse_strategy(request);
+  if (request.ground) return outcome_of(request.strategy, request);
+  const Groundwork ground = lay_ground(request.graph, request.optimizer);
+  Request grounded = request;
+  grounded.ground = &ground;
+  return outcome_of(request.strategy, grounded);
+}
+
+Outcome outcome_of(std::string_view strategy, const Request& request) {
+  if (request.known)
+    if (const auto known = request.known->find(std::string(strategy));
+        known != request.known->end())
+      return known->second;
+  Request one = request;
+  one.strategy = strategy;
+  const Strategy* row = find_strategy(strategy);
+  MEDLEY_CHECK(row);
+  return row->plan(one);
 }
 
 }  // namespace medley

@@ -3,6 +3,7 @@
 // Finds a plan. A strategy is a row in a table; `auto` asks all of them and takes the plan whose
 // predicted step is shortest. Knows nothing of how plans are run.
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -12,9 +13,11 @@
 #include "medley/cost/cost_model.h"
 #include "medley/graph/graph.h"
 #include "medley/plan/plan.h"
-#include "medley/program/prepare.h"
+#include "medley/program/lower.h"
 
 namespace medley {
+
+using Outcome = std::variant<Plan, Infeasible>;
 
 struct Request {
   const Graph& graph;
@@ -25,9 +28,10 @@ struct Request {
   int64_t microbatches = 0;          // 0: as few as fit into memory
   std::vector<std::string> devices;  // to be used; empty: all of the cluster
   Optimizer optimizer;               // whose state and update are counted
+  // What was found out before: plan() fills in what is null, so that strategies find it there.
+  const Groundwork* ground = nullptr;                     // of the graph and the optimizer
+  const std::map<std::string, Outcome>* known = nullptr;  // by strategy, for this request
 };
-
-using Outcome = std::variant<Plan, Infeasible>;
 
 // Throws Error(kCaller) for a request that makes no sense: an unknown strategy or device, no rows,
 // more micro-batches than rows.
@@ -40,5 +44,9 @@ struct Strategy {
 };
 // All, `auto` first.
 const std::vector<Strategy>& strategies();
+
+// For strategies: what another one comes to, if it is not known already.
+// Requires: a name of the table; `request` has costs and ground.
+[[nodiscard]] Outcome outcome_of(std::string_view strategy, const Request& request);
 
 }  // namespace medley

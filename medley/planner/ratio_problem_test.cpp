@@ -62,7 +62,7 @@ class RatioExtraction : public ::testing::Test {
   Plan even_plan(const Cluster& cluster, int64_t rows, int64_t microbatches = 1) const {
     Request wanted = request(cluster, rows);
     wanted.microbatches = microbatches;
-    return std::get<Plan>(data_parallel_even(wanted));
+    return std::get<Plan>(plan(wanted));
   }
   // Megatron's pair: the hidden width divided by a part of its own.
   Plan hidden_plan(const Cluster& cluster, int64_t rows, std::vector<double> shares) const {
@@ -97,6 +97,8 @@ TEST_F(RatioExtraction, RowsGoBySpeed) {
   const CostModel costs(cluster);
   Request wanted = request(cluster, 600);
   wanted.costs = &costs;
+  const Groundwork ground = lay_ground(graph, optimizer);
+  wanted.ground = &ground;
   const std::vector<int64_t> balanced = proportional_rows(wanted, devices_of(wanted));
   Plan plan = even_plan(cluster, 600);
   EXPECT_THAT(ratio_parts(plan), ElementsAre("rows"));
@@ -210,7 +212,7 @@ TEST(RatioExtractionOfAModel, IsNotSlowerThanTheEvenSplit) {
                           .global_batch = 48,
                           .devices = {},
                           .optimizer = {}};
-    const Plan even = std::get<Plan>(data_parallel_even(request));
+    const Plan even = std::get<Plan>(plan(request));
     const auto step = [&](const Plan& plan) {
       return simulate(lower(graph, plan, cluster, {}), costs).step;
     };

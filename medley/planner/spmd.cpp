@@ -63,7 +63,7 @@ class Synthesis {
       : request_(request),
         even_(even),
         devices_(devices_of(request)),
-        ground_(lay_ground(request.graph, request.optimizer)),
+        ground_(*request.ground),
         prepared_(ground_.prepared),
         factors_(ground_.factors),
         meet_(ground_.coupled_at),
@@ -224,9 +224,9 @@ class Synthesis {
   }
 
   void consider_data_parallel() {
-    for (const auto strategy : {data_parallel_even, data_parallel_proportional}) {
-      if (even_ && strategy != data_parallel_even) continue;
-      Outcome outcome = strategy(request_);
+    for (const std::string_view strategy : {"data-parallel-even", "data-parallel-proportional"}) {
+      if (even_ && strategy != "data-parallel-even") continue;
+      Outcome outcome = outcome_of(strategy, request_);
       if (auto* found = std::get_if<Plan>(&outcome)) keep(price(std::move(*found)));
     }
   }
@@ -284,7 +284,7 @@ class Synthesis {
   const Request& request_;
   const bool even_;  // all devices get equal shares
   const std::vector<int> devices_;
-  const Groundwork ground_;
+  const Groundwork& ground_;
   const Prepared& prepared_;
   const Factors& factors_;
   const std::string& meet_;           // where rows meet: one micro-batch only
