@@ -59,7 +59,7 @@ class ImageFolder:
         across, down, mirrored = 0.5, 0.5, False
         if self.augment:
             seed = (self.seed * 1_000_003 + epoch) * len(self.paths) + index
-            draws = torch.rand(3, generator=torch.Generator().manual_seed(seed)).tolist()
+            draws = torch.rand(3, generator=torch.Generator().manual_seed(seed % 2**63)).tolist()
             across, down, mirrored = draws[0], draws[1], draws[2] < 0.5
         left, top = int((size[0] - width) * across), int((size[1] - height) * down)
         image = image.crop((left, top, left + width, top + height))

@@ -299,3 +299,13 @@ def test_augmentation_follows_from_the_seed(tmp_path: Path) -> None:
     assert torch.equal(first, images.rows([0, 1], epoch=0)[0])
     assert not torch.equal(first, images.rows([0, 1], epoch=1)[0])
     assert not torch.equal(first[0], first[1])
+
+
+def test_every_seed_that_the_options_allow_augments(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(10):
+            PIL.new("L", (9, 8)).save(tmp_path / name / f"{i}.png")
+    for seed in (2**40 - 1, 1 - 2**40):
+        images = read_image_folder(tmp_path, (1, 8, 8), augment=True, seed=seed)
+        assert images.rows([19], epoch=3)[0].shape == (1, 1, 8, 8)
