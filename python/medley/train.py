@@ -241,10 +241,8 @@ class Training:
 def train(options: Options) -> int:
     """Trains as the options say; returns the exit code. Raises ValueError for what cannot be."""
     torch.manual_seed(options.seed)
-    model, example = model_name.load(options.model)
-    if options.length is not None:
-        torch.manual_seed(options.seed)
-        model, example = model_name.load(options.model, (2, options.length))
+    size = None if options.length is None else (2, options.length)
+    model, example = model_name.load(options.model, size)
     model.train()
     data = open_data(options, example)
     if options.autocast is not None:
