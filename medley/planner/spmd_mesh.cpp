@@ -32,7 +32,11 @@ SpmdMesh::SpmdMesh(const CostModel& costs,
       microbatch_(std::move(microbatch)) {
   MEDLEY_CHECK(!devices_.empty());
   slowest_memory_ = kind(0).memory_bandwidth;
+  std::map<std::string, size_t> kinds;  // by name -> index into of_kind_
   for (int d = 0; d < num_devices(); ++d) {
+    const auto [found, added] = kinds.try_emplace(kind(d).name, of_kind_.size());
+    if (added) of_kind_.emplace_back();
+    of_kind_[found->second].push_back(d);
     slowest_memory_ = std::min(slowest_memory_, kind(d).memory_bandwidth);
     launch_ = std::max(launch_, kind(d).launch_latency);
   }
@@ -53,6 +57,12 @@ const SpmdMesh::Cut& SpmdMesh::cut(int part, int64_t size) {
     made.lengths =
         part_lengths(parts_[static_cast<size_t>(part)], size, num_devices(), microbatch_);
     made.longest = *std::max_element(made.lengths.begin(), made.lengths.end());
+    for (const Alike& devices : of_kind_) {
+      std::map<int64_t, Alike> by_length;
+      for (int device : devices)
+        by_length[made.lengths[static_cast<size_t>(device)]].push_back(device);
+      for (auto& [length, each] : by_length) made.alike.push_back(std::move(each));
+    }
   }
   return made;
 }

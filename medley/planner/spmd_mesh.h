@@ -47,6 +47,12 @@ class SpmdMesh {
 
   // Elements of a factor of this size on each device.
   const std::vector<int64_t>& lengths(int part, int64_t size) { return cut(part, size).lengths; }
+  // The devices of one kind and length are alike: one of them tells what all of them take. For a
+  // factor of this size, or by kind alone.
+  using Alike = std::vector<int>;
+  const std::vector<Alike>& alike(int part, int64_t size) { return cut(part, size).alike; }
+  const std::vector<Alike>& alike() const { return of_kind_; }
+
   // What the device holds that has most.
   double held_bytes(const FactoredShape& shape, const AxisState& state);
 
@@ -67,6 +73,7 @@ class SpmdMesh {
   struct Cut {                     // of a factor by a part
     std::vector<int64_t> lengths;  // [device]
     int64_t longest = 0;
+    std::vector<Alike> alike;
   };
   const Cut& cut(int part, int64_t size);
   std::vector<double> shares_of(const Part& part) const;
@@ -80,6 +87,7 @@ class SpmdMesh {
   std::vector<int> devices_;
   std::vector<Part> parts_;
   Microbatch microbatch_;
+  std::vector<Alike> of_kind_;
   std::vector<std::vector<double>> shares_;  // [part][device], adding up to 1
   std::vector<double> largest_shares_;       // [part]
   double slowest_memory_ = 0, launch_ = 0;

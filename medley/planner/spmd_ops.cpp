@@ -169,18 +169,17 @@ int64_t OpCatalogue::cut_size(OpId id, const Choice& choice) const {
 }
 
 Ticks OpCatalogue::price(OpId id, const Choice& choice, bool composite) {
-  std::map<std::pair<std::string_view, int64_t>, double> times;  // by kind and length
   double total = 0;
-  for (int d = 0; d < mesh_.num_devices(); ++d) {
-    int64_t length = 0;
-    if (choice.kind == ChoiceKind::kCut)
-      length = mesh_.lengths(choice.part, cut_size(id, choice))[static_cast<size_t>(d)];
-    const auto [found, added] = times.try_emplace({mesh_.kind(d).name, length});
-    if (added)
-      found->second = static_cast<double>(local_time(id, choice, d).value * kTicksPerNanosecond);
-    const double weight = pricing_.weights.empty() ? 1 : pricing_.weights[static_cast<size_t>(d)];
-    total =
-        pricing_.weights.empty() ? std::max(total, found->second) : total + weight * found->second;
+  for (const SpmdMesh::Alike& devices : choice.kind == ChoiceKind::kCut
+                                            ? mesh_.alike(choice.part, cut_size(id, choice))
+                                            : mesh_.alike()) {
+    const double time =
+        static_cast<double>(local_time(id, choice, devices[0]).value * kTicksPerNanosecond);
+    if (pricing_.weights.empty()) {
+      total = std::max(total, time);
+    } else {
+      for (int device : devices) total += pricing_.weights[static_cast<size_t>(device)] * time;
+    }
   }
   if (composite) {
     // The expansion reads its operand about once more and all-reduces a statistic twice.
