@@ -98,6 +98,8 @@ std::string to_string(InputKind kind) {
       return "scalar";
     case InputKind::kState:
       return "state";
+    case InputKind::kReceived:
+      return "received";
   }
   MEDLEY_CHECK(!"an input kind");
   return "";
@@ -115,6 +117,8 @@ std::string to_string(OutputKind kind) {
       return "parameter";
     case OutputKind::kState:
       return "state";
+    case OutputKind::kSent:
+      return "sent";
   }
   MEDLEY_CHECK(!"an output kind");
   return "";

@@ -37,6 +37,7 @@ enum class InputKind : uint8_t {
   kBatch,      // a tensor of the batch; its leading size is the batch symbol unless it has none
   kScalar,  // global, equal on all devices: "rng" (i64[2]: seed, step), learning rate, loss weights
   kState,   // of the optimizer: "exp_avg:wte.weight"
+  kReceived,  // of the graph of a stage: made by another stage, anew for every micro-batch
 };
 
 struct Value {
@@ -85,11 +86,13 @@ struct Op {
   bool operator==(const Op&) const = default;
 };
 
-enum class OutputKind : uint8_t { kLoss, kGradient, kBuffer, kParameter, kState };
+// sent: of the graph of a stage, to other stages, whose graphs receive it under the same name.
+enum class OutputKind : uint8_t { kLoss, kGradient, kBuffer, kParameter, kState, kSent };
 
 struct Output {
   OutputKind kind;
-  std::string name;  // of the input that it is the gradient or the new value of; "" for the loss
+  // Of the input that it is the gradient or the new value of; "" for the loss.
+  std::string name;
   ValueId value;
   bool operator==(const Output&) const = default;
 };

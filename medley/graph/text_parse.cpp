@@ -18,13 +18,13 @@ constexpr size_t kMaxText = size_t{1} << 28;
 constexpr size_t kMinDefinition = 8;
 
 std::optional<InputKind> parse_input_kind(std::string_view word) {
-  for (int i = 0; i <= static_cast<int>(InputKind::kState); ++i)
+  for (int i = 0; i <= static_cast<int>(InputKind::kReceived); ++i)
     if (word == to_string(static_cast<InputKind>(i))) return static_cast<InputKind>(i);
   return std::nullopt;
 }
 
 std::optional<OutputKind> parse_output_kind(std::string_view word) {
-  for (int i = 0; i <= static_cast<int>(OutputKind::kState); ++i)
+  for (int i = 0; i <= static_cast<int>(OutputKind::kSent); ++i)
     if (word == to_string(static_cast<OutputKind>(i))) return static_cast<OutputKind>(i);
   return std::nullopt;
 }

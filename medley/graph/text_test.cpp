@@ -52,6 +52,7 @@ Graph everything() {
   const ValueId x = add_input(graph, InputKind::kBatch, "x", {DType::kBF16, {b, b * Size(64)}});
   const ValueId r = add_input(graph, InputKind::kScalar, "rng", {DType::kI64, {2}});
   const ValueId e = add_input(graph, InputKind::kState, "exp:w", {DType::kF32, {4, 8}});
+  const ValueId h = add_input(graph, InputKind::kReceived, "h/add#0", {DType::kF32, {b, 8}});
   constexpr double kInf = std::numeric_limits<double>::infinity();
   Op op;
   op.name = "aten.every.thing";
@@ -90,7 +91,8 @@ Graph everything() {
                    {OutputKind::kGradient, "w", y[1]},
                    {OutputKind::kBuffer, "mean", m},
                    {OutputKind::kParameter, "w", w},
-                   {OutputKind::kState, "exp:w", e}};
+                   {OutputKind::kState, "exp:w", e},
+                   {OutputKind::kSent, "h/add#0", h}};
   return graph;
 }
 

@@ -26,7 +26,7 @@ class Verifier {
     for (size_t i = 0; i < defined_.size(); ++i)
       if (!defined_[i]) fail(fmt::format("value %{}", i), "must be defined");
     for (const Output& output : graph_.outputs) check(output);
-    if (!outputs_.contains({OutputKind::kLoss, ""})) fail("outputs", "must have a loss");
+    if (!outputs_.contains({OutputKind::kLoss, ""}) && !sends_) fail("outputs", "must have a loss");
   }
 
  private:
@@ -148,6 +148,11 @@ class Verifier {
       if (!is_floating(type.dtype) || !type.shape.empty()) fail(place, "must be a floating scalar");
       return;
     }
+    if (output.kind == OutputKind::kSent) {
+      if (output.name.empty()) fail(place, "must have a name");
+      sends_ = true;
+      return;
+    }
     const auto input = inputs_.find({input_of(output.kind), output.name});
     if (input == inputs_.end())
       fail(place, fmt::format("there is no such {}", to_string(input_of(output.kind))));
@@ -169,6 +174,7 @@ class Verifier {
   std::vector<bool> defined_;
   std::map<std::pair<InputKind, std::string_view>, ValueId> inputs_;
   std::set<std::pair<OutputKind, std::string_view>> outputs_;
+  bool sends_ = false;
 };
 
 }  // namespace

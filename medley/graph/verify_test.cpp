@@ -106,5 +106,14 @@ TEST(Verify, Outputs) {
             "graph \"g\": output gradient \"w\": must have the type of the parameter");
 }
 
+// The graph of a stage that others follow: its last values are sent, and the loss is theirs.
+TEST(Verify, AStageMaySendInPlaceOfALoss) {
+  EXPECT_EQ(fault([](Graph& g) { g.outputs[0] = {OutputKind::kSent, "m/mul#0", 2}; }), "none");
+  EXPECT_EQ(fault([](Graph& g) {
+              g.outputs[0] = {OutputKind::kSent, "", 2};
+            }),
+            "graph \"g\": output sent \"\": must have a name");
+}
+
 }  // namespace
 }  // namespace medley

@@ -144,6 +144,7 @@ class Completer {
       case InputKind::kScalar:
         return replicated();
       case InputKind::kBatch:
+      case InputKind::kReceived:
         return named(planned_batch_, "batch", input.name).value_or(batch_state(input.value));
     }
     return replicated();
@@ -171,6 +172,8 @@ class Completer {
         return stored_.at({InputKind::kParameter, output.name});
       case OutputKind::kState:
         return updates_.at(output.name.substr(output.name.find(':') + 1));
+      case OutputKind::kSent:
+        return state(output.value);
     }
     return replicated();
   }

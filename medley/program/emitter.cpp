@@ -67,8 +67,8 @@ bool Emitter::is_run_input(ValueId value) const {
 ValueId Emitter::add_local_input(const Input& input, const AxisState& state) {
   const ValueId local =
       add_input(stage.graph, input.kind, input.name, local_type(input.value, state));
-  stage.lifetimes.push_back(input.kind == InputKind::kBatch ? Lifetime::kMicrobatch
-                                                            : Lifetime::kRun);
+  const bool microbatch = input.kind == InputKind::kBatch || input.kind == InputKind::kReceived;
+  stage.lifetimes.push_back(microbatch ? Lifetime::kMicrobatch : Lifetime::kRun);
   held_[{input.value, state}].push_back({local, Phase::kPrologue, true});
   return local;
 }

@@ -258,6 +258,9 @@ class Lowering {
         case OutputKind::kState:
           assigns_[Phase::kUpdate].push_back({local, inputs.at({InputKind::kState, output.name})});
           break;
+        case OutputKind::kSent:
+          MEDLEY_CHECK(!"the graph of a stage");
+          break;
       }
     }
     emitter_.enter(Phase::kUpdate, false);
