@@ -1,7 +1,9 @@
 #include "medley/network/estimate.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <set>
 
 #include "medley/base/error.h"
 
@@ -63,6 +65,35 @@ struct Group {
   const Topology& topology;
   const std::vector<int>& devices;
   Grouping grouping;
+  // Whether node k has devices [k m, (k + 1) m) of the group, for one m, and no connection between
+  // two nodes, nor between two devices of a node, differs from another: then turning the group by a
+  // node changes nothing, and the links of the first node tell what those of all carry.
+  bool is_symmetric() const {
+    const size_t size = members[0].size();
+    std::map<int, std::vector<int>> of_pool;  // up to two nodes: their first devices
+    for (size_t node = 0; node < members.size(); ++node) {
+      if (members[node].size() != size || members[node][0] != node * size ||
+          members[node].back() != (node + 1) * size - 1)
+        return false;
+      auto& nodes = of_pool[pool(devices[node * size])];
+      if (nodes.size() < 2) nodes.push_back(static_cast<int>(node * size));
+    }
+    std::set<int> inside, between;  // networks
+    const auto network = [&](int from, int to) {
+      const Path path = topology.path(devices[at(from)], devices[at(to)]);
+      return path.links.size() == 2 ? path.network : -1;
+    };
+    for (const auto& [a, from] : of_pool) {
+      if (size > 1) inside.insert(network(from[0], from[0] + 1));
+      for (const auto& [b, to] : of_pool) {
+        if (a != b) between.insert(network(from[0], to[0]));
+        if (a == b && to.size() > 1) between.insert(network(to[0], to[1]));
+      }
+    }
+    return inside.size() <= 1 && between.size() <= 1 && !inside.contains(-1) &&
+           !between.contains(-1);
+  }
+
   std::vector<std::vector<size_t>> members;  // [node]
   std::vector<double>* traffic = nullptr;    // [link], for those who want it
 };
@@ -93,12 +124,52 @@ class Ring {
     const size_t n = lengths.size();
     if (traffic) add_traffic(lengths, *traffic);
     const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
-    if (*least == *most) return (static_cast<int64_t>(n) - 1) * round(lengths, 0);
+    if (*least == *most) return (static_cast<int64_t>(n) - 1) * round(lengths, 0, *most);
     Lengths twice = lengths;
     twice.insert(twice.end(), lengths.begin(), lengths.end());
     Nanoseconds total{0};
-    for (size_t r = 0; r + 1 < n; ++r) total += round(twice, n - r);
+    for (size_t r = 0; r + 1 < n; ++r) total += round(twice, n - r, *most);
     return total;
+  }
+
+  // A broadcast per chunk, all at once, in slices of about the average chunk. A device passes on
+  // one per round, its own first, then what it got, until the next one is where the slice began.
+  Nanoseconds broadcast(const Lengths& lengths,
+                        int64_t granule,
+                        std::vector<double>* traffic) const {
+    const size_t n = lengths.size();
+    if (traffic) add_traffic(lengths, *traffic);
+    const Slices slices = cut(lengths, granule);
+    std::vector<std::vector<size_t>> queues(n);
+    std::vector<size_t> next(n, 0);  // in the queue of each
+    for (auto& queue : queues) queue.reserve(slices.lengths.size());
+    for (size_t s = 0; s < slices.lengths.size(); ++s) queues[slices.origins[s]].push_back(s);
+    Nanoseconds total{0};
+    for (Lengths sent(n);; total += round(sent, 0, *std::max_element(sent.begin(), sent.end()))) {
+      for (size_t i = 0; i < n; ++i)
+        sent[i] = next[i] < queues[i].size() ? slices.lengths[queues[i][next[i]]] : 0;
+      bool any = false;
+      for (size_t i = 0; i < n; ++i) {
+        if (sent[i] == 0) continue;
+        any = true;
+        const size_t slice = queues[i][next[i]++], to = (i + 1) % n;
+        if ((to + 1) % n != slices.origins[slice]) queues[to].push_back(slice);
+      }
+      if (!any) return total;
+    }
+  }
+
+  // Of a broadcast, a bound that is quickly found: a connection carries every slice but those of
+  // its receiver, one per round.
+  Nanoseconds broadcast_at_least(const Lengths& lengths, int64_t granule) const {
+    const Slices slices = cut(lengths, granule);
+    std::vector<int64_t> own(lengths.size(), 0);
+    for (size_t origin : slices.origins) ++own[origin];
+    const auto rounds =
+        static_cast<int64_t>(slices.lengths.size()) - *std::min_element(own.begin(), own.end());
+    Nanoseconds least = classes_[0].latency;
+    for (const Class& each : classes_) least = std::min(least, each.latency);
+    return rounds * least;
   }
 
  private:
@@ -109,6 +180,23 @@ class Ring {
     std::vector<size_t> alone;  // connections, by their sender's place in the ring
     std::vector<std::vector<size_t>> shared;
   };
+
+  struct Slices {
+    Lengths lengths;
+    std::vector<size_t> origins;
+  };
+  static Slices cut(const Lengths& lengths, int64_t granule) {
+    const auto n = static_cast<int64_t>(lengths.size());
+    const int64_t sum = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    const int64_t average = (sum / granule + n - 1) / n * granule;
+    Slices slices;
+    for (size_t i = 0; i < lengths.size(); ++i)
+      for (int64_t done = 0; done < lengths[i]; done += average) {
+        slices.lengths.push_back(std::min(average, lengths[i] - done));
+        slices.origins.push_back(i);
+      }
+    return slices;
+  }
 
   // A connection carries every chunk but the one that its receiver began with.
   void add_traffic(const Lengths& lengths, std::vector<double>& traffic) const {
@@ -131,12 +219,13 @@ class Ring {
       place->shared.push_back(std::move(users));
   }
 
-  // The chunk of connection i is twice[i + shift].
-  Nanoseconds round(const Lengths& twice, size_t shift) const {
+  // The chunk of connection i is twice[i + shift]; of all connections, the longest is `longest`.
+  Nanoseconds round(const Lengths& twice, size_t shift, int64_t longest) const {
     Nanoseconds slowest{0};
     for (const Class& each : classes_) {
-      int64_t most = 0;
-      for (size_t i : each.alone) most = std::max(most, twice[i + shift]);
+      int64_t most = each.alone.size() == routes_.size() ? longest : 0;
+      for (size_t k = 0; k < each.alone.size() && most < longest; ++k)
+        most = std::max(most, twice[each.alone[k] + shift]);
       for (const auto& users : each.shared) {
         int64_t sum = 0;
         for (size_t i : users) sum += twice[i + shift];
@@ -161,6 +250,10 @@ Nanoseconds ring(const Lengths& lengths, int64_t, const Group& group) {
 Nanoseconds padded_ring(const Lengths& lengths, int64_t granule, const Group& group) {
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   return ring(Lengths(lengths.size(), longest), granule, group);
+}
+
+Nanoseconds grouped_broadcast(const Lengths& lengths, int64_t granule, const Group& group) {
+  return Ring(group.devices, group.topology).broadcast(lengths, granule, group.traffic);
 }
 
 // Within a node, device by device; between nodes, node by pool of nodes.
@@ -262,8 +355,38 @@ Nanoseconds hierarchical(const Lengths& lengths, int64_t, const Group& group) {
   return total;
 }
 
+// Of equal blocks between nodes that are all alike: only what the first node sends and receives.
+Nanoseconds symmetric_rounds(int64_t block, const Group& group, bool at_once) {
+  const size_t n = group.devices.size(), inside = group.members[0].size();
+  Round round(group.topology, nullptr);
+  const auto add = [&](size_t from, size_t to) {
+    round.add(group.topology.route(group.devices[from], group.devices[to]),
+              static_cast<double>(block));
+  };
+  Nanoseconds total{0};
+  for (size_t step = 1; step < n; ++step) {
+    for (size_t i = 0; i < inside; ++i) {
+      add(i, (i + step) % n);
+      const size_t from = (i + n - step) % n;
+      if (from >= inside) add(from, i);
+    }
+    if (!at_once) total += round.finish();
+  }
+  return total + round.finish();
+}
+
+// A device sends nothing to itself.
+bool are_equal(const Lengths& blocks, size_t n) {
+  for (size_t from = 0; from < n; ++from)
+    for (size_t to = 0; to < n; ++to)
+      if (from != to && blocks[from * n + to] != blocks[1]) return false;
+  return true;
+}
+
 Nanoseconds pairwise_rounds(const Lengths& lengths, const Group& group, bool at_once) {
   const size_t n = group.devices.size();
+  if (!group.traffic && are_equal(lengths, n) && group.is_symmetric())
+    return symmetric_rounds(lengths[1], group, at_once);
   Round round(group.topology, group.traffic);
   Nanoseconds total{0};
   for (size_t step = 1; step < n; ++step) {
@@ -300,11 +423,15 @@ constexpr Equation kEquations[] = {
     {"ring", ring},
     {"padded-ring", padded_ring},
     {"direct", direct},
+    {"grouped-broadcast", grouped_broadcast},
     {"hierarchical", hierarchical},
     {"pairwise", pairwise},
     {"padded-pairwise", padded_pairwise},
     {"all-at-once", all_at_once},
 };
+
+// How often an equation counts: an all-reduce is an all-gather there and back.
+int64_t times_of(CollectiveKind kind) { return kind == CollectiveKind::kAllReduce ? 2 : 1; }
 
 Lengths gathered(const Collective& collective) {
   return collective.kind == CollectiveKind::kAllReduce
@@ -318,19 +445,27 @@ Nanoseconds estimate(const Algorithm& algorithm,
                      const Collective& collective,
                      const Lengths& lengths,
                      const Group& group) {
-  const int64_t times = collective.kind == CollectiveKind::kAllReduce ? 2 : 1;
   for (const Equation& equation : kEquations)
     if (equation.name == algorithm.name)
-      return times * equation.time(lengths, collective.granule, group);
+      return times_of(collective.kind) * equation.time(lengths, collective.granule, group);
   return estimate(messages(algorithm, collective, group.grouping), collective, group.topology);
 }
 
-// Every broadcast in one slice: then it is the ring.
-bool is_ring(const Algorithm& algorithm, const Lengths& lengths, int64_t granule) {
+// Broadcasts of one slice each are the ring; of more, they have rounds that the ring has not.
+bool is_beaten(const Algorithm& algorithm,
+               const Lengths& lengths,
+               const Collective& collective,
+               const Group& group,
+               Nanoseconds best) {
   if (algorithm.name != "grouped-broadcast") return false;
   const auto n = static_cast<int64_t>(lengths.size());
   const int64_t sum = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  return *std::max_element(lengths.begin(), lengths.end()) <= (sum / granule + n - 1) / n * granule;
+  const int64_t granule = collective.granule;
+  if (*std::max_element(lengths.begin(), lengths.end()) <= (sum / granule + n - 1) / n * granule)
+    return true;
+  return times_of(collective.kind) *
+             Ring(group.devices, group.topology).broadcast_at_least(lengths, granule) >=
+         best;
 }
 
 }  // namespace
@@ -351,8 +486,7 @@ std::vector<int64_t> traffic(const Algorithm& algorithm,
   std::vector<double> once(result.size());
   group.traffic = &once;
   for (const Equation& equation : kEquations)
-    if (equation.name == algorithm.name ||
-        (equation.time == ring && algorithm.name == "grouped-broadcast")) {
+    if (equation.name == algorithm.name) {
       (void)equation.time(gathered(collective), collective.granule, group);
       const bool there = collective.kind != CollectiveKind::kReduceScatter;
       const bool back = collective.kind == CollectiveKind::kAllReduce || !there;
@@ -381,7 +515,8 @@ CheapestEstimate cheapest_estimate(const Collective& collective, const Topology&
   const bool nested = group.members.size() > 1 && group.members.size() < group.devices.size();
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.for_all_to_all != all_to_all || (algorithm.hierarchical && !nested) ||
-        algorithm.name.starts_with("padded") || is_ring(algorithm, lengths, collective.granule))
+        algorithm.name.starts_with("padded") ||
+        (best.algorithm && is_beaten(algorithm, lengths, collective, group, best.time)))
       continue;
     const Nanoseconds time = estimate(algorithm, collective, lengths, group);
     if (!best.algorithm || time < best.time) best = {&algorithm, time};

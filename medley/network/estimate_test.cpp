@@ -83,6 +83,37 @@ TEST(Estimate, TimeAndTrafficAreThoseOfTheMessages) {
   }
 }
 
+// Nodes that are all alike, of which one is looked at: also where pools differ in what they reach.
+TEST(Estimate, OfNodesThatAreAlikeOneTellsTheTime) {
+  for (const int devices : {1, 2, 4})
+    for (const bool fabric : {false, true})
+      for (const bool shortcut : {false, true}) {
+        Cluster cluster;
+        for (int p = 0; p < 2; ++p) {
+          cluster.pools.push_back({});
+          cluster.pools.back().name = std::string(1, static_cast<char>('a' + p));
+          cluster.pools.back().count = 3;
+          cluster.pools.back().devices_per_node = devices;
+          for (int i = 0; i < 3 * devices; ++i)
+            cluster.devices.push_back({"", p, i / devices, i % devices});
+        }
+        cluster.networks.push_back({"lan", false, {"a", "b"}, 1e9, 2e-5, std::nullopt});
+        if (fabric) cluster.networks.push_back({"fabric", true, {}, 7e9, 3e-6, std::nullopt});
+        if (shortcut) cluster.networks.push_back({"fast", false, {"b"}, 4e9, 1e-6, std::nullopt});
+        const Topology topology(cluster);
+        Collective collective{CollectiveKind::kAllToAll, {}, {}, 4};
+        for (int d = 0; d < 6 * devices; ++d) collective.devices.push_back(d);
+        collective.lengths.assign(collective.devices.size() * collective.devices.size(), 40000);
+        const Grouping grouping = group_by_node(collective, topology);
+        for (const Algorithm& algorithm : algorithms()) {
+          if (!algorithm.for_all_to_all) continue;
+          EXPECT_EQ(estimate(algorithm, collective, topology),
+                    estimate(messages(algorithm, collective, grouping), collective, topology))
+              << devices << fabric << shortcut << " " << algorithm.name;
+        }
+      }
+}
+
 // What is left out never wins: the cheapest of all by their messages is the one that is named.
 TEST(Estimate, TheCheapestIsThatOfAllMessages) {
   std::mt19937 random(12);
