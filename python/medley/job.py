@@ -210,6 +210,30 @@ def tensor_from(rank: int, tensor: Tensor | None, shape: list[int], dtype: torch
     return whole
 
 
+def largest(value: float) -> float:
+    """Returns the largest of all processes' values."""
+    if join() is None:
+        return float(value)
+    tensor = torch.tensor([float(value)], dtype=torch.float64)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    return float(tensor)
+
+
+def texts(text: str) -> list[str]:
+    """Returns the texts of all processes, by rank. None may be empty."""
+    own = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, torch.tensor([own.numel()]))
+    padded = torch.zeros(max(int(size) for size in sizes), dtype=torch.uint8)
+    padded[: own.numel()] = own
+    found = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(found, padded)
+    return [
+        data[: int(size)].numpy().tobytes().decode()
+        for data, size in zip(found, sizes, strict=True)
+    ]
+
+
 def barrier() -> None:
     """Waits for all processes of the job."""
     if join() is not None:

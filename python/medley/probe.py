@@ -23,7 +23,6 @@ import torch.distributed as dist
 from medley import job
 from medley.cluster import parse_cluster
 from medley.files import write_atomically
-from medley.profile import _texts
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _ENOUGH = 0.2  # seconds of measuring a figure
@@ -348,9 +347,11 @@ def measure() -> tuple[list[Device], list[Link]]:
         return [measure_device(torch.device(name)) for name in names], []
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     device = torch.device(f"cuda:{this.local_rank % count}" if count else "cpu")
-    hosts = _texts(socket.gethostname())
+    hosts = job.texts(socket.gethostname())
     own = measure_device(device, hosts.count(socket.gethostname()))
-    devices = [Device(**json.loads(text)) for text in _texts(json.dumps(dataclasses.asdict(own)))]
+    devices = [
+        Device(**json.loads(text)) for text in job.texts(json.dumps(dataclasses.asdict(own)))
+    ]
     pair = _Pair(device)
     pools = pools_of(devices, kinds_of(devices)[1])
     return devices, [pair.measure(*each) for each in pairs_of(pools)]

@@ -29,6 +29,7 @@ from medley.plan import Plan, plan
 STRATEGIES = ("data-parallel-even", "data-parallel-proportional")
 MOST_BYTES = 16 << 20  # of a collective
 _SAVE_SECONDS = 5.0
+_SLOW_SECONDS = 2.0  # a collective that takes longer is measured once
 _TIMEOUT_MS = 120_000
 
 Report = Callable[[str, int, int], None]  # what, done, of
@@ -142,6 +143,7 @@ class Profiler:
         device: str | None = None,
         resume: bool = False,
         window: float = 0.0,
+        collectives: bool = True,
     ) -> None:
         known = ""
         if resume and output.exists():
@@ -150,6 +152,7 @@ class Profiler:
         self._cluster = cluster
         self._truth = truth
         self._window = window
+        self._links = collectives
         self._output = output
         self._saved = time.monotonic()
         self._session = _core.MeasuringSession(wanted, known, str(output), executor_name(truth))
@@ -159,7 +162,7 @@ class Profiler:
         }
         if truth is None:
             self._kind = self._own_kind(kind)
-            self._device = _runtime.RealDevice(device or _own_device(self._job))
+            self._device = _open(device or _own_device(self._job))
 
     def _own_kind(self, kind: str | None) -> str:
         kinds = _core.device_kinds(self._cluster)
@@ -182,6 +185,7 @@ class Profiler:
 
     def run(self, budget: float | None, report: Report) -> Outcome:
         """Measures until all is done or `budget` seconds have passed."""
+        self._save(always=True)  # an output that cannot be written is found before hours are spent
         begin = time.monotonic()
         end = begin + budget if budget is not None else float("inf")
         outcome = Outcome(self._session.seen, self._session.unique, self._session.wanted, 0, 0, [])
@@ -219,7 +223,7 @@ class Profiler:
                 seconds = min(0.5, max(0.0, end - time.monotonic()))
                 left = self._session.run_emulated(self._cluster, kind, seed, spread, seconds)
                 self._tell(report)
-        wanted = _core.wanted_collectives(self._cluster, MOST_BYTES)
+        wanted = _core.wanted_collectives(self._cluster, MOST_BYTES) if self._links else []
         for index, each in enumerate(wanted):
             if time.monotonic() > end:
                 return
@@ -244,12 +248,12 @@ class Profiler:
             mine = self._device.run(
                 self._session, self._kind, seconds, first, stride, window=self._window
             )
-            left = int(_largest(mine))
+            left = int(job.largest(mine))
             self._exchange()
             self._tell(report)
-            if _largest(time.monotonic() >= end):
+            if job.largest(time.monotonic() >= end):
                 return
-        if self._job is not None and self._job.size > 1:
+        if self._links and self._job is not None and self._job.size > 1:
             self._real_collectives(end, outcome, report)
 
     def _share(self) -> tuple[int, int]:
@@ -266,7 +270,7 @@ class Profiler:
     def _exchange(self) -> None:
         if self._job is None:
             return
-        for rank, text in enumerate(_texts(self._session.text())):
+        for rank, text in enumerate(job.texts(self._session.text())):
             if rank != self._job.rank:
                 self._session.add(text, f"rank {rank}")
 
@@ -274,9 +278,9 @@ class Profiler:
         assert self._job is not None
         links = Links(self._job, _core.wanted_collectives(self._cluster, MOST_BYTES))
         for index, (collective, devices, lengths) in enumerate(links.wanted):
-            if _largest(time.monotonic() > end):
+            if job.largest(time.monotonic() > end):
                 return
-            if _largest(self._is_known(collective, devices, lengths)):
+            if job.largest(self._is_known(collective, devices, lengths)):
                 continue
             seconds = links.time(collective, devices, lengths)
             names = [self._cluster.devices[number] for number in devices]
@@ -296,31 +300,16 @@ def _own_device(this: job.Job | None) -> str:
     return f"cuda:{(this.local_rank if this else 0) % torch.cuda.device_count()}"
 
 
+def _open(name: str) -> _runtime.RealDevice:
+    try:
+        torch.zeros(1, device=name)
+        return _runtime.RealDevice(name)
+    except (RuntimeError, AssertionError) as error:  # the latter: PyTorch is without CUDA
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"--device: found {name!r}, which cannot be used: {reason}") from None
+
+
 # --- other processes ------------------------------------------------------------------------------
-
-
-def _largest(value: float) -> float:
-    """Returns the largest of all processes' values."""
-    if job.join() is None:
-        return float(value)
-    tensor = torch.tensor([float(value)], dtype=torch.float64)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-    return float(tensor)
-
-
-def _texts(text: str) -> list[str]:
-    """Returns the texts of all processes, by rank."""
-    own = torch.frombuffer(bytearray(text.encode() or b"\n"), dtype=torch.uint8)
-    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, torch.tensor([own.numel()]))
-    longest = max(int(size) for size in sizes)
-    padded = torch.zeros(longest, dtype=torch.uint8)
-    padded[: own.numel()] = own
-    found = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(found, padded)
-    return [
-        bytes(data[: int(size)].tolist()).decode() for data, size in zip(found, sizes, strict=True)
-    ]
 
 
 class Links:
@@ -347,10 +336,10 @@ class Links:
         """Returns the median over repetitions of the slowest device's seconds."""
         once = self._once(collective, devices, lengths)
         self._timed(once)
-        slow = _largest(self._timed(once)) > 2.0
-        return statistics.median(
-            _largest(self._timed(once)) for _ in range(1 if slow else self._repetitions)
-        )
+        times = [job.largest(self._timed(once))]
+        while times[0] < _SLOW_SECONDS and len(times) < self._repetitions:
+            times.append(job.largest(self._timed(once)))
+        return statistics.median(times)
 
     def _once(
         self, collective: str, devices: list[int], lengths: list[int]
@@ -465,6 +454,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--optimizer", choices=["adamw", "sgd"], default="adamw")
     parser.add_argument("--no-grid", action="store_true", help="no other sizes than these")
     parser.add_argument(
+        "--no-collectives", action="store_true", help="ops only: links are as cluster.yaml says"
+    )
+    parser.add_argument(
         "--emulate", action="store_true", help="measure the emulated devices of the cluster"
     )
     parser.add_argument("--truth-seed", type=int, default=0, help="of emulated devices")
@@ -488,6 +480,10 @@ def command(arguments: argparse.Namespace) -> int:
         raise ValueError(
             f"--truth-spread: found {arguments.truth_spread}, expected a number in [0, 1)"
         )
+    if not 0 <= arguments.truth_seed < 2**64:
+        raise ValueError(
+            f"--truth-seed: found {arguments.truth_seed}, expected a number in [0, 2^64)"
+        )
     if arguments.global_batch is not None and arguments.global_batch < 1:
         raise ValueError(f"--global-batch: found {arguments.global_batch}, expected 1 or more")
     cluster = load_cluster(arguments.cluster)
@@ -507,6 +503,7 @@ def command(arguments: argparse.Namespace) -> int:
         arguments.device,
         arguments.resume,
         window,
+        not arguments.no_collectives,
     )
     return _run(profiler, output, _core.device_kinds(cluster), budget, arguments.json)
 

@@ -99,7 +99,7 @@ def test_a_budget_ends_it_and_resuming_goes_on(
     path = tmp_path / "p.json"
     wanted = wanted_ops([graph], cluster, global_batch=32)
     first = Profiler(wanted, cluster, path, Truth()).run(1e-9, lambda what, done, of: None)
-    assert 0 < first.left < first.wanted or first.left == first.wanted
+    assert first.left > 0
     before = times(json.loads(path.read_text()))
     second, profile = measure(graph, cluster, path, Truth(), resume=True)
     assert second.left == 0
@@ -250,6 +250,15 @@ def test_the_command_measures_and_counts(
         (["--global-batch", "8", "--kind", "H100"], "--kind: found 'H100', expected one of CPU"),
         (["--global-batch", "0", "--emulate"], "--global-batch: found 0, expected 1 or more"),
         (["--emulate", "--truth-spread", "2"], "--truth-spread: found 2.0"),
+        (["--emulate", "--truth-seed", "-1"], "--truth-seed: found -1, expected"),
+        (
+            ["--global-batch", "8", "--kind", "CPU", "--device", "nonesuch"],
+            "--device: found 'nonesuch', which cannot be used: ",
+        ),
+        (
+            ["--global-batch", "8", "--kind", "CPU", "--device", "cuda:99"],
+            "--device: found 'cuda:99', which cannot be used: ",
+        ),
     ],
 )
 def test_the_command_refuses_in_a_sentence(
@@ -264,6 +273,16 @@ def test_the_command_refuses_in_a_sentence(
     assert code == 2
     assert sentence in error
     assert "Traceback" not in error
+
+
+def test_an_output_that_cannot_be_written_is_found_at_once(
+    graph: Graph, cluster: Cluster, tmp_path: Path
+) -> None:
+    profiler = Profiler(wanted_ops([graph], cluster, global_batch=8), cluster, tmp_path, Truth())
+    seen: list[str] = []
+    with pytest.raises(OSError, match="cannot be written"):
+        profiler.run(None, lambda what, done, of: seen.append(what))
+    assert seen == []
 
 
 def test_processes_of_a_job_measure_together(files: tuple[str, str, str], tmp_path: Path) -> None:
