@@ -105,9 +105,7 @@ at::Tensor reorder_pieces(const at::Tensor& flat,
 // One collective under way and what turns its output into that of the exchange.
 class C10dPending final : public Pending {
  public:
-  C10dPending(Exchange exchange,
-              std::shared_ptr<Abort> abort,
-              std::chrono::milliseconds timeout)
+  C10dPending(Exchange exchange, std::shared_ptr<Abort> abort, std::chrono::milliseconds timeout)
       : exchange_(std::move(exchange)), abort_(std::move(abort)), timeout_(timeout) {}
 
   void start(c10d::ProcessGroup& group) {
@@ -168,7 +166,8 @@ class C10dPending final : public Pending {
     const bool equal = std::all_of(
         lengths.begin(), lengths.end(), [&](int64_t each) { return each == lengths[0]; });
     const at::Tensor chunk = inputs_[0].reshape({-1}).contiguous();
-    if (!equal && chunk.is_cpu())
+    // Gloo's ring of two is a pair that sends before it receives: see start_messages().
+    if (chunk.is_cpu() && (!equal || lengths.size() == 2))
       return start_messages(group, Tensors(lengths.size(), chunk), lengths);
     if (!equal) {
       inputs_[0] = at::cat(Tensors(lengths.size(), chunk));

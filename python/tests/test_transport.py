@@ -97,7 +97,7 @@ def _collectives(rank: int, size: int, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("size", [1, 2, 3])
 def test_collectives(size: int, tmp_path: pathlib.Path) -> None:
     spawn(_collectives, size, tmp_path)
 
