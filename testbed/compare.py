@@ -97,12 +97,12 @@ def plans(
 ) -> list[Contestant]:
     """Returns Medley with the plan of each strategy, made by the command line."""
     graph = folder / f"{workload}.graph"
-    _medley("capture", f"testbed.comparators.workloads:{workload}", "-o", str(graph))
-    rows = len(workloads.WORKLOADS[workload]()[1]["labels"])
+    medley_command("capture", workloads.full_name(workload), "-o", str(graph))
+    rows = len(workloads.load(workload)[1]["labels"])
     result = []
     for strategy in options.strategies:
         plan = folder / f"{workload}.{strategy}.json"
-        said = _medley(
+        said = medley_command(
             *("plan", str(graph), str(cluster), "--strategy", strategy),
             *("--global-batch", str(rows), "-o", str(plan), *options.plan_option),
         )
@@ -112,7 +112,8 @@ def plans(
     return result
 
 
-def _medley(*arguments: str) -> str:
+def medley_command(*arguments: str) -> str:
+    """Returns what the command line says. Raises ValueError with its error."""
     command = [sys.executable, "-m", "medley", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -172,7 +173,7 @@ def main() -> int:
     """Returns 1 if somebody's losses differ."""
     parser = argparse.ArgumentParser(prog="python -m testbed.compare", description=__doc__)
     parser.add_argument("cluster", type=Path)
-    parser.add_argument("--workloads", nargs="+", default=list(workloads.WORKLOADS))
+    parser.add_argument("--workloads", nargs="+", default=list(workloads.NAMES))
     parser.add_argument(
         "--strategies",
         nargs="+",

@@ -1,14 +1,21 @@
-"""The emulation against the testbed: `python -m testbed.emulation cluster.yaml --profiles FOLDER`.
+"""The emulation against the testbed: `python -m testbed.emulation cluster.yaml`.
 
-For each workload and strategy: the step as emulated, op times from FOLDER/<workload>.json (made by
-`medley profile` in the testbed), and as it is in the testbed, median of at least 30 steps.
+For each workload the plans are made from cluster.yaml, the ops of all of them profiled in the
+testbed, and each plan run twice: emulated with these times, and in the testbed, median of at least
+30 steps. A profile that is in the folder already is used.
+
+A device that has waited begins with a whole share of its quota at full speed: it computes up
+to a period ahead of a slow processor, each time. Take rows enough that it computes for ten periods
+between two waits.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +26,8 @@ from testbed import compare
 from testbed.comparators import workloads
 
 EMULATED_STEPS = 4
+WINDOW = "0.4s"  # twenty periods
+WORKLOADS = ("vgg?rows=576", "bert_moe?rows=288")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +46,7 @@ class Pair:
 
 def emulated_seconds(workload: str, plan: Path, cluster: Path, profile: Path) -> float:
     """Returns the emulated time of a step once it has settled."""
-    model, example = workloads.WORKLOADS[workload]()
+    model, example = workloads.load(workload)
     graph = medley.capture(model, example)
     chosen = medley.plan(graph, cluster, plan=plan)
     optimizer = medley.AdamW(lr=workloads.LEARNING_RATE, weight_decay=0.01)
@@ -46,6 +55,19 @@ def emulated_seconds(workload: str, plan: Path, cluster: Path, profile: Path) ->
     data = workloads.batches(example, 2)
     steps = [trainer.step(data[i % 2]).step_seconds for i in range(EMULATED_STEPS)]
     return statistics.median(steps[1:])
+
+
+def profile(workload: str, cluster: Path, plans: list[Path], graph: Path, output: Path) -> None:
+    """Measures the ops of the plans in the testbed. Raises OSError if that fails."""
+    command = [
+        *(sys.executable, "-m", "testbed", "--when-ready", "--quiet", "--timeout", "1200"),
+        *(str(cluster), "--", sys.executable, "-m", "testbed.imported", "medley", "profile"),
+        *(str(graph), str(cluster), "--plan", *map(str, plans), "--no-grid", "--no-collectives"),
+        *("--window", WINDOW, "-o", str(output)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise OSError(f"{workload}: {(done.stdout + done.stderr)[-3000:]}")
 
 
 def table(pairs: list[Pair]) -> str:
@@ -64,25 +86,31 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m testbed.emulation", description=__doc__)
     parser.add_argument("cluster", type=Path)
     parser.add_argument("--profiles", type=Path, required=True, help="folder: vgg.json, ...")
-    parser.add_argument("--workloads", nargs="+", default=list(workloads.WORKLOADS))
-    parser.add_argument("--strategies", nargs="+", default=["hap"])
+    parser.add_argument("--workloads", nargs="+", default=WORKLOADS)
+    parser.add_argument("--strategies", nargs="+", default=["data-parallel-proportional", "hap"])
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--tolerance", type=float, default=0.05)
     options = parser.parse_args()
+    options.plan_option = []
+    options.profiles.mkdir(parents=True, exist_ok=True)
     cluster = options.cluster.resolve()
     pairs = []
     with tempfile.TemporaryDirectory(prefix="medley-emulation-") as name:
         folder = Path(name)
         for workload in options.workloads:
-            profile = options.profiles / f"{workload}.json"
-            options.plan_option = ["--profile", str(profile)]
             contestants = compare.plans(workload, cluster, options, folder)
-            for strategy, contestant in zip(options.strategies, contestants, strict=True):
-                plan = folder / f"{workload}.{strategy}.json"
-                emulated = emulated_seconds(workload, plan, cluster, profile)
+            plans = [folder / f"{workload}.{strategy}.json" for strategy in options.strategies]
+            times = options.profiles / f"{workload}.json"
+            if not times.exists():
+                profile(workload, cluster, plans, folder / f"{workload}.graph", times)
+                print(f"{workload}: profiled, load {os.getloadavg()[0]:.1f}", flush=True)
+            for strategy, contestant, plan in zip(
+                options.strategies, contestants, plans, strict=True
+            ):
+                emulated = emulated_seconds(workload, plan, cluster, times)
                 record = compare.run(contestant, cluster, options.steps, folder)
                 pairs.append(Pair(f"{workload}, {strategy}", emulated, record.median))
-                print(pairs[-1], flush=True)
+                print(f"{pairs[-1]}, load {os.getloadavg()[0]:.1f}", flush=True)
     print(f"\n{table(pairs)}")
     return int(any(abs(pair.difference) > options.tolerance for pair in pairs))
 

@@ -11,6 +11,7 @@ import runpy
 import sys
 
 import torch
+import torch.distributed as dist
 
 import medley.profile
 import medley.trainer  # noqa: F401
@@ -20,4 +21,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     sys.argv = sys.argv[1:]
     ready()
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    finally:
+        # While the interpreter ends, the threads of a group that is left to it may end the process.
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 MASTER_PORT = 29500
+# That memory once taken is kept. In a virtual machine a page that is touched first costs
+# microseconds, and glibc gives large blocks back and takes them again, depending on what ran
+# before: the same convolution took 8 or 1.2 ms. The threshold is the largest that glibc accepts.
+KEEP_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
 
 
 def environments(devices: Sequence[str], master: str) -> list[dict[str, str]]:
@@ -30,6 +39,7 @@ def environments(devices: Sequence[str], master: str) -> list[dict[str, str]]:
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
+            **KEEP_MEMORY,
         }
         for rank, node in enumerate(of)
     ]

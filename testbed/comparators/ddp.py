@@ -38,7 +38,7 @@ def _counted(labels: Tensor) -> int:
 def main() -> None:
     """Trains as one process of a job."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workload", choices=workloads.WORKLOADS)
+    parser.add_argument("workload", help="such as vgg or vgg?rows=576")
     parser.add_argument("cluster", help="cluster.yaml, for the speeds")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--split", choices=["even", "proportional"], required=True)
@@ -49,7 +49,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
-    model, example = workloads.WORKLOADS[options.workload]()
+    model, example = workloads.load(options.workload)
     rows = len(example["labels"])
     even = options.split == "even"
     weights = [1.0] * size if even else speeds(load_cluster(options.cluster))

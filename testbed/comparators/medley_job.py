@@ -14,14 +14,14 @@ from testbed.comparators import timing, workloads
 def main() -> None:
     """Trains as one process of a job."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workload", choices=workloads.WORKLOADS)
+    parser.add_argument("workload", help="such as vgg or vgg?rows=576")
     parser.add_argument("cluster")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=30)
     options = parser.parse_args()
 
     torch.set_num_threads(1)
-    model, example = workloads.WORKLOADS[options.workload]()
+    model, example = workloads.load(options.workload)
     graph = medley.capture(model, example)
     plan = medley.plan(graph, options.cluster)
     optimizer = medley.AdamW(lr=workloads.LEARNING_RATE, weight_decay=0.01)

@@ -1,5 +1,7 @@
 """What the contestants train: `medley capture testbed.comparators.workloads:vgg -o vgg.graph`.
 
+By name, with other rows as `vgg?rows=576`.
+
 Scaled down so that a step takes about a second on a fraction of a core, with the proportions that
 make the originals hard: most of VGG's parameters are in its classifier, most of the mixture's in
 its experts.
@@ -7,13 +9,12 @@ its experts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from medley import models
+from medley import model_name, models
 
 Batch = dict[str, Tensor]
 LEARNING_RATE = 1e-3
@@ -35,6 +36,14 @@ def moe(rows: int = 72) -> tuple[nn.Module, Batch]:
     return models.moe(**sizes, experts=8, vocabulary=512, batch=rows)
 
 
+def bert_moe(rows: int = 72) -> tuple[nn.Module, Batch]:
+    """Returns the same with experts of limited room, as in HAP's BERT-MoE: no op has a shape that
+    depends on data, and tokens travel to their experts."""
+    torch.manual_seed(SEED)
+    sizes: dict[str, Any] = {"positions": 64, "width": 128, "hidden": 1024, "layers": 2}
+    return models.bert_moe(**sizes, experts=8, room=1.25, vocabulary=512, batch=rows)
+
+
 def bert(rows: int = 72) -> tuple[nn.Module, Batch]:
     """Returns four layers, and a vocabulary with 39 % of the 1.35 M parameters."""
     torch.manual_seed(SEED)
@@ -49,12 +58,17 @@ def vit(rows: int = 72) -> tuple[nn.Module, Batch]:
     return models.vit(**sizes, batch=rows)
 
 
-WORKLOADS: dict[str, Callable[[], tuple[nn.Module, Batch]]] = {
-    "vgg": vgg,
-    "moe": moe,
-    "bert": bert,
-    "vit": vit,
-}
+NAMES = ("vgg", "moe", "bert_moe", "bert", "vit")
+
+
+def load(name: str) -> tuple[nn.Module, Batch]:
+    """Returns a model and its global batch."""
+    return model_name.load(full_name(name))
+
+
+def full_name(name: str) -> str:
+    """Returns what `medley capture` calls a workload."""
+    return f"{__name__}:{name}"
 
 
 def batches(example: Batch, count: int) -> list[Batch]:

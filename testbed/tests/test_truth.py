@@ -60,8 +60,15 @@ def test_all_reduce_takes_what_a_ring_takes(testbed: Testbed, four: str, tmp_pat
     assert seen["seconds"] == pytest.approx(1.2, rel=0.08)
 
 
+# Every device sends three quarters of 8 MB and receives as much at the same time, at 12.5 MB/s.
+# An exchange that uses a link one way at a time takes half as long again and more.
+def test_exchange_uses_links_both_ways(testbed: Testbed, four: str, tmp_path: Path) -> None:
+    seen = measure(testbed, four, tmp_path, "exchange.py")
+    assert seen["seconds"] == pytest.approx(0.48, rel=0.15)
+
+
 # All train the same: what differs is rounding.
-@pytest.mark.parametrize("workload", ["vgg", "moe", "bert", "vit"])
+@pytest.mark.parametrize("workload", ["vgg", "moe", "bert_moe", "bert", "vit"])
 def test_medley_and_ddp_have_the_same_losses(
     testbed: Testbed, four: str, tmp_path: Path, workload: str
 ) -> None:
