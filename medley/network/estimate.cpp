@@ -511,7 +511,9 @@ CheapestEstimate cheapest_estimate(const Collective& collective, const Topology&
       if (algorithm.for_all_to_all == all_to_all) return {&algorithm, {}};
   }
   const Group group(collective, topology);
-  const Lengths lengths = gathered(collective);
+  const bool whole = collective.kind == CollectiveKind::kAllReduce;
+  const Lengths chunks = whole ? gathered(collective) : Lengths{};
+  const Lengths& lengths = whole ? chunks : collective.lengths;
   const bool nested = group.members.size() > 1 && group.members.size() < group.devices.size();
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.for_all_to_all != all_to_all || (algorithm.hierarchical && !nested) ||

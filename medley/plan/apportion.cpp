@@ -2,11 +2,26 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "medley/base/error.h"
 
 namespace medley {
+
+namespace {
+
+// Devices of equal shares take turns.
+struct Equal {
+  double share = 0;
+  int64_t length = 0;           // of the one whose turn it is
+  std::vector<size_t> devices;  // ascending
+  size_t turn = 0;
+
+  size_t next() const { return devices[turn]; }
+};
+
+}  // namespace
 
 // Giving rows one by one, each to the device whose (length + 1) / share is then smallest, is
 // optimal. Starting from just below the exact proportions only skips rows that it would give
@@ -28,16 +43,29 @@ std::vector<int64_t> apportion(int64_t total, const std::vector<double>& shares)
   }
   int64_t left = total - std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   MEDLEY_CHECK(left >= 0);
+  std::vector<Equal> groups;
+  std::map<double, size_t> by_share;  // -> index into groups
+  for (size_t i = 0; i < shares.size(); ++i) {
+    if (shares[i] == 0) continue;
+    const auto [found, added] = by_share.try_emplace(shares[i], groups.size());
+    if (added) groups.push_back({shares[i], lengths[i], {}, 0});
+    groups[found->second].devices.push_back(i);
+  }
   for (; left > 0; --left) {
-    size_t best = shares.size();
-    for (size_t i = 0; i < shares.size(); ++i) {
-      if (shares[i] == 0) continue;
-      // Cross-multiplied: (lengths[i] + 1) / shares[i] < (lengths[best] + 1) / shares[best].
-      if (best == shares.size() || static_cast<double>(lengths[i] + 1) * shares[best] <
-                                       static_cast<double>(lengths[best] + 1) * shares[i])
-        best = i;
+    Equal* best = nullptr;
+    for (Equal& each : groups) {
+      if (!best) {
+        best = &each;
+        continue;
+      }
+      // Cross-multiplied: (length + 1) / share < (best length + 1) / best share.
+      const double mine = static_cast<double>(each.length + 1) * best->share;
+      const double its = static_cast<double>(best->length + 1) * each.share;
+      if (mine < its || (mine == its && each.next() < best->next())) best = &each;
     }
-    ++lengths[best];
+    ++lengths[best->next()];
+    best->turn = (best->turn + 1) % best->devices.size();
+    if (best->turn == 0) ++best->length;
   }
   return lengths;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <numeric>
 
@@ -13,6 +14,10 @@ namespace {
 
 // Up to so many devices an all-to-all is priced with the lengths of every pair.
 constexpr size_t kExactDevices = 64;
+
+bool are_equal(const std::vector<double>& shares) {
+  return std::adjacent_find(shares.begin(), shares.end(), std::not_equal_to<>()) == shares.end();
+}
 
 }  // namespace
 
@@ -87,13 +92,17 @@ const SpmdMesh::Curve& SpmdMesh::curve(const Pattern& pattern) {
   std::vector<double> from_start, to_start;
   std::exclusive_scan(from.begin(), from.end(), std::back_inserter(from_start), 0.0);
   std::exclusive_scan(to.begin(), to.end(), std::back_inserter(to_start), 0.0);
+  Collective collective{pattern.kind, devices_, {}, 1};
   for (size_t k = 0; k < kSizes.size(); ++k) {
-    Collective collective{pattern.kind, devices_, {}, 1};
+    collective.lengths.clear();
     const auto add = [&](double share) {
       collective.lengths.push_back(static_cast<int64_t>(std::llround(share * kSizes[k])));
     };
     if (pattern.kind == CollectiveKind::kAllReduce) {
       add(1);
+    } else if (pattern.kind == CollectiveKind::kAllToAll && from == to && are_equal(from)) {
+      add(pattern.same ? 0 : from[0] * to[0]);
+      collective.lengths.resize(devices_.size() * devices_.size(), collective.lengths[0]);
     } else if (pattern.kind == CollectiveKind::kAllToAll) {
       for (size_t i = 0; i < devices_.size(); ++i)
         for (size_t j = 0; j < devices_.size(); ++j) {
@@ -102,7 +111,7 @@ const SpmdMesh::Curve& SpmdMesh::curve(const Pattern& pattern) {
           add(pattern.same ? std::max(0.0, common) : from[i] * to[j]);
         }
     } else {
-      for (double share : pattern.from >= 0 ? from : to) add(share);
+      for (double share : from) add(share);
     }
     found->second[k] = to_seconds(costs_.collective(collective).value).value;
   }
@@ -154,8 +163,8 @@ double SpmdMesh::price(const FactoredShape& shape, const AxisState& from, const 
   if (from.holding == Holding::kSharded && to.holding == Holding::kPartialSum) return copy(whole);
   if (sums && to.holding == Holding::kReplicated)
     return collective({CollectiveKind::kAllReduce, -1, -1, false}, whole);
-  if (sums)
-    return collective({CollectiveKind::kReduceScatter, -1, to.part, false}, rounded(to)) +
+  if (sums)  // a reduce-scatter, which is an all-gather backwards
+    return collective({CollectiveKind::kAllGather, to.part, -1, false}, rounded(to)) +
            (to.position > 0 ? copy(whole) : 0);
   if (to.holding == Holding::kReplicated)
     return collective({CollectiveKind::kAllGather, from.part, -1, false}, rounded(from)) +
