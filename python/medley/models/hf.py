@@ -173,7 +173,11 @@ def _configured(
         if not (isinstance(value, int) and value > 0):
             raise ValueError(f"hf:{kind}: {name}: found {value!r}, expected a whole number > 0")
     known = transformers.AutoConfig.for_model(kind)
-    unknown = sorted(name for name in overrides if not hasattr(known, name))
+    unknown = sorted(
+        name  # choices of kernels are kept as _attn_implementation and the like
+        for name in overrides
+        if not hasattr(known, name) and not hasattr(known, f"_{name}")
+    )
     if unknown:
         raise ValueError(
             f"hf:{kind}: unknown {unknown}; expected {', '.join(_OWN)} or fields of "
