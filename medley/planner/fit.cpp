@@ -50,10 +50,10 @@ struct Lack {
 std::vector<Lack> find_lacks(const Plan& plan, const Request& request) {
   const Program program = lower(*request.ground, plan, request.cluster);
   const LoweredStage& stage = program.stages[0];
+  const std::vector<MemoryUse> uses = memory_uses(stage);
   std::vector<Lack> found;
   for (size_t d = 0; d < stage.devices.size(); ++d) {
-    const double missing =
-        lacks(memory_use(stage, static_cast<int>(d)), request.cluster.kind(stage.devices[d]));
+    const double missing = lacks(uses[d], request.cluster.kind(stage.devices[d]));
     if (missing > 0) found.push_back({stage.devices[d], missing});
   }
   return found;
@@ -139,10 +139,11 @@ std::optional<std::string> find_misfit(const Plan& plan,
                                        const Program& program,
                                        const Request& request) {
   const LoweredStage& stage = program.stages[0];
+  const std::vector<MemoryUse> uses = memory_uses(stage);
   for (size_t d = 0; d < stage.devices.size(); ++d) {
     const int device = stage.devices[d];
     const DeviceKind& kind = request.cluster.kind(device);
-    const MemoryUse use = memory_use(stage, static_cast<int>(d));
+    const MemoryUse& use = uses[d];
     if (lacks(use, kind) <= 0) continue;
     const size_t count = microbatches_of(plan).size();
     return fmt::format(

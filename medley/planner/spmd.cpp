@@ -182,8 +182,9 @@ class Synthesis {
   double missing_bytes(const Program& program) const {
     double sum = 0;
     const LoweredStage& stage = program.stages[0];
+    const std::vector<MemoryUse> uses = memory_uses(stage);
     for (size_t d = 0; d < stage.devices.size(); ++d) {
-      const double peak = static_cast<double>(memory_use(stage, static_cast<int>(d)).peak);
+      const double peak = static_cast<double>(uses[d].peak);
       sum += std::max(0.0, peak - request_.cluster.kind(stage.devices[d]).memory_bytes);
     }
     return sum;

@@ -8,6 +8,7 @@
 #include "medley/base/error.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
+#include "medley/program/memory.h"
 
 namespace medley {
 namespace {
@@ -87,6 +88,26 @@ TEST(Lower, ZeroOneScattersGradients) {
   const Program program = lower(mlp(), plan, two_devices(), {});
   EXPECT_THAT(print(program), HasSubstr("reduce_scatter accumulate/"));
   EXPECT_THAT(print(program), Not(HasSubstr("all_reduce gradients")));
+}
+
+// Following one device for all that have equal sizes is following each.
+TEST(MemoryUses, AreThoseOfEachDevice) {
+  Cluster cluster = two_devices();
+  cluster.pools[0].count = 4;
+  cluster.devices.push_back({"a/2/0", 0, 2, 0});
+  cluster.devices.push_back({"a/3/0", 0, 3, 0});
+  Plan plan = rows_plan({{12, {4, 2, 4, 2}}, {9, {4, 2, 0, 3}}});
+  plan.pipelines[0].stages[0].mesh = {{"x"}, {4}, {"a/0/0", "a/1/0", "a/2/0", "a/3/0"}};
+  plan.pipelines[0].stages[0].updates = {{"*", "S(0, even)"}};
+  const LoweredStage stage = lower(mlp(), plan, cluster, {}).stages[0];
+  const std::vector<MemoryUse> uses = memory_uses(stage);
+  ASSERT_EQ(uses.size(), 4u);
+  for (int device = 0; device < 4; ++device) {
+    const MemoryUse alone = memory_use(stage, device);
+    EXPECT_EQ(uses[static_cast<size_t>(device)].at_peak, alone.at_peak);
+    EXPECT_EQ(uses[static_cast<size_t>(device)].saved, alone.saved);
+  }
+  EXPECT_NE(uses[0].peak, uses[1].peak);
 }
 
 TEST(Lower, NamesWhatMatchesNoOp) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "medley/base/error.h"
@@ -107,14 +108,25 @@ std::vector<bool> saved_values(const LoweredStage& stage) {
   return saved;
 }
 
+// What is the same on all devices of a stage.
+struct StageFacts {
+  explicit StageFacts(const LoweredStage& stage)
+      : saved(saved_values(stage)), schedule(schedule_frames(stage)) {}
+  std::vector<bool> saved;  // [value]
+  FrameSchedule schedule;
+};
+
 class MemoryFollower {
  public:
-  MemoryFollower(const LoweredStage& stage, int device, std::vector<MemoryPoint>* points)
+  MemoryFollower(const LoweredStage& stage,
+                 const StageFacts& facts,
+                 int device,
+                 std::vector<MemoryPoint>* points)
       : stage_(stage),
         device_(device),
         points_(points),
-        saved_(saved_values(stage)),
-        schedule_(schedule_frames(stage)),
+        saved_(facts.saved),
+        schedule_(facts.schedule),
         run_(stage.graph.values.size(), kNone),
         in_flight_(stage.communications.size()),
         batch_(stage.tables.size()) {
@@ -279,8 +291,8 @@ class MemoryFollower {
   const LoweredStage& stage_;
   const int device_;
   std::vector<MemoryPoint>* points_;
-  const std::vector<bool> saved_;  // [value]
-  const FrameSchedule schedule_;
+  const std::vector<bool>& saved_;  // [value]
+  const FrameSchedule& schedule_;
   Storages storages_;
   std::vector<int> run_;                                     // [value] kRun and kStep
   std::vector<std::vector<int>> frames_;                     // [frame][value]
@@ -289,6 +301,15 @@ class MemoryFollower {
   MemoryPoint point_;
   MemoryUse use_;
 };
+
+// The symbols that sizes of values depend on. Others, such as where a shard begins, do not matter.
+std::vector<size_t> symbols_of_sizes(const LoweredStage& stage) {
+  std::set<size_t> symbols;
+  for (const Value& value : stage.graph.values)
+    for (const Size& size : value.type.shape)
+      for (const auto& symbol : size.symbols) symbols.insert(at(symbol));
+  return {symbols.begin(), symbols.end()};
+}
 
 }  // namespace
 
@@ -306,11 +327,27 @@ std::string_view to_string(MemoryPart part) {
 }
 
 MemoryUse memory_use(const LoweredStage& stage, int device) {
-  return MemoryFollower(stage, device, nullptr).run();
+  return MemoryFollower(stage, StageFacts(stage), device, nullptr).run();
+}
+
+std::vector<MemoryUse> memory_uses(const LoweredStage& stage) {
+  const StageFacts facts(stage);
+  const std::vector<size_t> symbols = symbols_of_sizes(stage);
+  std::map<std::vector<int64_t>, size_t> first;  // by sizes -> the first device that has them
+  std::vector<MemoryUse> uses;
+  for (size_t d = 0; d < stage.devices.size(); ++d) {
+    std::vector<int64_t> sizes;
+    for (const auto& of_microbatch : stage.tables)
+      for (size_t symbol : symbols) sizes.push_back(of_microbatch[d][symbol]);
+    const auto [found, added] = first.try_emplace(std::move(sizes), d);
+    uses.push_back(added ? MemoryFollower(stage, facts, static_cast<int>(d), nullptr).run()
+                         : uses[found->second]);
+  }
+  return uses;
 }
 
 MemoryUse memory_use(const LoweredStage& stage, int device, std::vector<MemoryPoint>& points) {
-  return MemoryFollower(stage, device, &points).run();
+  return MemoryFollower(stage, StageFacts(stage), device, &points).run();
 }
 
 }  // namespace medley

@@ -51,6 +51,8 @@ struct MemoryUse {
 
 // `device`: index into stage.devices.
 MemoryUse memory_use(const LoweredStage& stage, int device);
+// Of all, [device]. Devices whose values have equal sizes are followed once.
+std::vector<MemoryUse> memory_uses(const LoweredStage& stage);
 
 // What is alive while the step `step` of call `call` runs its op number `op` (or posts, or waits:
 // 0), and after it.
