@@ -1,0 +1,83 @@
+#include "medley/schedule/call_order.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "medley/base/error.h"
+
+namespace medley {
+
+std::string to_string(const PipelineCall& call) {
+  return (call.function == PipelineFunction::kForward ? 'F' : 'B') +
+         std::to_string(call.microbatch);
+}
+
+std::string to_string(const StageOrder& order) {
+  std::string text;
+  for (const PipelineCall& call : order) text += (text.empty() ? "" : " ") + to_string(call);
+  return text;
+}
+
+PipelineOrder order_calls(const std::vector<int>& in_flight, int microbatches) {
+  MEDLEY_CHECK(microbatches >= 1);
+  PipelineOrder order;
+  for (size_t stage = 0; stage < in_flight.size(); ++stage) {
+    const int count = in_flight[stage];
+    if (count < 1 || (stage > 0 && count > in_flight[stage - 1]))
+      throw Error(Blame::kCaller,
+                  fmt::format("in_flight: stage {}: found {}, expected {}",
+                              stage,
+                              count,
+                              count < 1 ? "at least 1" : "no more than the stage before"));
+    const int warm_up = std::min(count, microbatches) - 1;
+    StageOrder& calls = order.emplace_back();
+    for (int m = 0; m < warm_up; ++m) calls.push_back(forward(m));
+    for (int m = warm_up; m < microbatches; ++m) {
+      calls.push_back(forward(m));
+      calls.push_back(backward(m - warm_up));
+    }
+    for (int m = microbatches - warm_up; m < microbatches; ++m) calls.push_back(backward(m));
+  }
+  return order;
+}
+
+std::vector<int> capped(std::vector<int> in_flight, const std::vector<int>& limits) {
+  if (limits.empty()) return in_flight;
+  MEDLEY_CHECK_EQ(limits.size(), in_flight.size());
+  for (size_t stage = 0; stage < in_flight.size(); ++stage) {
+    if (limits[stage] < 1)
+      throw Error(Blame::kCaller,
+                  fmt::format("stage {}: found memory for {} micro-batches, expected at least 1",
+                              stage,
+                              limits[stage]));
+    in_flight[stage] = std::min(in_flight[stage], limits[stage]);
+    if (stage > 0) in_flight[stage] = std::min(in_flight[stage], in_flight[stage - 1]);
+  }
+  return in_flight;
+}
+
+std::vector<int> peak_in_flight(const PipelineOrder& order) {
+  std::vector<int> peaks;
+  for (const StageOrder& calls : order) {
+    int now = 0, peak = 0;
+    for (const PipelineCall& call : calls) {
+      now += call.function == PipelineFunction::kForward ? 1 : -1;
+      peak = std::max(peak, now);
+    }
+    peaks.push_back(peak);
+  }
+  return peaks;
+}
+
+std::vector<int> message_slots(const std::vector<int>& in_flight) {
+  std::vector<int> slots;
+  for (size_t b = 0; b + 1 < in_flight.size(); ++b) {
+    const int more = in_flight[b] - in_flight[b + 1];
+    slots.push_back(more > 0 ? more + 1 : in_flight[b]);
+  }
+  return slots;
+}
+
+}  // namespace medley

@@ -1,0 +1,123 @@
+#include "medley/schedule/h1f1b.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "medley/base/error.h"
+#include "medley/schedule/eager_one_f_one_b.h"
+#include "medley/schedule/one_f_one_b.h"
+#include "medley/schedule/period.h"
+
+namespace medley {
+namespace {
+
+Nanoseconds slowest_stage(const PipelineTimes& times) {
+  Nanoseconds slowest;
+  for (const MicrobatchTimes& size : times.sizes)
+    for (const StageTimes& s : size.stages) slowest = std::max(slowest, s.forward + s.backward);
+  return slowest;
+}
+
+// Counts from the last stage backwards; growth(boundary) is d.
+template <typename Growth>
+std::vector<int> grow(const PipelineTimes& times, Growth growth) {
+  std::vector<int> counts(times.num_stages(), 1);
+  for (size_t b = counts.size() - 1; b-- > 0;)
+    counts[b] = std::min(times.num_microbatches(), counts[b + 1] + growth(b));
+  return counts;
+}
+
+// Returns the counts with one more or fewer on a stage: stages before it have as many at least,
+// those behind at most. Nothing if there is no room.
+std::optional<std::vector<int>> moved(std::vector<int> counts,
+                                      size_t stage,
+                                      int change,
+                                      const std::vector<int>& room) {
+  counts[stage] += change;
+  if (counts[stage] < 1) return std::nullopt;
+  for (size_t i = 0; i < stage; ++i) counts[i] = std::max(counts[i], counts[stage]);
+  for (size_t i = stage + 1; i < counts.size(); ++i) counts[i] = std::min(counts[i], counts[stage]);
+  for (size_t i = 0; i < counts.size(); ++i)
+    if (counts[i] > room[i]) return std::nullopt;
+  return counts;
+}
+
+}  // namespace
+
+int ideal_growth(Nanoseconds round_trip, Nanoseconds t_max) {
+  if (round_trip.value <= 0) return 1;
+  constexpr int64_t kMany = 1 << 20;
+  if (t_max.value <= 0) return kMany;
+  return static_cast<int>(std::min(kMany, 1 + (round_trip.value + t_max.value - 1) / t_max.value));
+}
+
+int published_growth(Nanoseconds c, Nanoseconds t_max, bool same_pool) {
+  if (same_pool || c * 10 < t_max) return 1;
+  return c * 2 < t_max ? 2 : 3;
+}
+
+std::vector<int> ideal_in_flight(const ScheduleRequest& request) {
+  const Nanoseconds t_max = slowest_stage(request.times);
+  return grow(request.times, [&](size_t b) {
+    Nanoseconds round_trip;
+    for (const MicrobatchTimes& size : request.times.sizes) {
+      const BoundaryTimes& boundary = size.boundaries[b];
+      round_trip =
+          std::max(round_trip, boundary.forward + boundary.backward + boundary.latency * 2);
+    }
+    return ideal_growth(round_trip, t_max);
+  });
+}
+
+std::vector<int> published_in_flight(const ScheduleRequest& request) {
+  const Nanoseconds t_max = slowest_stage(request.times);
+  return grow(request.times, [&](size_t b) {
+    Nanoseconds c;
+    for (const MicrobatchTimes& size : request.times.sizes)
+      c = std::max(c, size.boundaries[b].forward + size.boundaries[b].latency);
+    const std::vector<int>& pools = request.pools;
+    return published_growth(c, t_max, !pools.empty() && pools[b] == pools[b + 1]);
+  });
+}
+
+InFlight h1f1b(const ScheduleRequest& request, int max_timings) {
+  const int stages = static_cast<int>(request.times.num_stages());
+  const int microbatches = request.times.num_microbatches();
+  std::vector<int> room(static_cast<size_t>(stages), microbatches);
+  room = capped(room, request.max_in_flight);
+  std::vector<int> widest = room;
+  widest.back() = 1;
+
+  InFlight best = {{}, "", {INT64_MAX}};
+  int64_t fewest = 0;
+  const auto consider = [&](std::string_view rule, const std::vector<int>& wanted) {
+    const std::vector<int> counts = capped(wanted, room);
+    const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    const Nanoseconds finish = time_calls(order_calls(counts, microbatches), request.times).finish;
+    if (finish > best.finish || (finish == best.finish && sum >= fewest)) return false;
+    best = {counts, rule, finish};
+    fewest = sum;
+    return true;
+  };
+  consider("ideal", ideal_in_flight(request));
+  consider("published", published_in_flight(request));
+  consider("memory", counts_within(room, request.times));
+  consider("1f1b", one_f_one_b(stages, microbatches));
+  consider("eager-1f1b", eager_one_f_one_b(stages, microbatches));
+  consider("widest", widest);
+
+  // One more or one fewer on some stage, and on its neighbours what that needs.
+  int timings = 0;
+  for (bool better = true; better;) {
+    better = false;
+    for (size_t stage = 0; stage < room.size(); ++stage)
+      for (const int change : {-1, 1}) {
+        const std::optional<std::vector<int>> counts = moved(best.counts, stage, change, room);
+        if (counts && timings++ < max_timings) better |= consider("search", *counts);
+      }
+  }
+  return best;
+}
+
+}  // namespace medley

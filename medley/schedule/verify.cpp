@@ -1,0 +1,134 @@
+#include <fmt/format.h>
+
+#include "medley/base/error.h"
+#include "medley/schedule/call_order.h"
+
+namespace medley {
+namespace {
+
+[[noreturn]] void refuse(size_t stage, const std::string& what) {
+  throw Error(Blame::kUs, fmt::format("schedule: stage {}: {}", stage, what));
+}
+
+void check_calls(size_t stage, const StageOrder& calls, int microbatches, int limit) {
+  std::vector<int> forwards(static_cast<size_t>(microbatches)), backwards(forwards);
+  int in_flight = 0;
+  for (const PipelineCall& call : calls) {
+    if (call.microbatch < 0 || call.microbatch >= microbatches)
+      refuse(stage, fmt::format("{} of {} micro-batches", to_string(call), microbatches));
+    const auto m = static_cast<size_t>(call.microbatch);
+    const bool is_forward = call.function == PipelineFunction::kForward;
+    if ((is_forward ? forwards : backwards)[m]++)
+      refuse(stage, fmt::format("{} is called twice", to_string(call)));
+    if (!is_forward && !forwards[m])
+      refuse(stage, fmt::format("{} comes before F{}", to_string(call), m));
+    in_flight += is_forward ? 1 : -1;
+    if (in_flight > limit)
+      refuse(stage,
+             fmt::format("{} makes {} micro-batches in flight, there is memory for {}",
+                         to_string(call),
+                         in_flight,
+                         limit));
+  }
+  for (size_t m = 0; m < forwards.size(); ++m)
+    if (!forwards[m] || !backwards[m])
+      refuse(stage, fmt::format("{}{} is missing", forwards[m] ? 'B' : 'F', m));
+}
+
+// What was sent over a boundary in one direction.
+struct Messages {
+  std::vector<bool> sent;  // [micro-batch]
+  int waiting = 0;
+};
+
+// Executes the calls without times, in any order that messages and slots allow.
+class Execution {
+ public:
+  Execution(const PipelineOrder& order, int microbatches, const std::vector<int>& slots)
+      : order_(order), slots_(slots), positions_(order.size()) {
+    const std::vector<bool> none(static_cast<size_t>(microbatches));
+    activations_.assign(order.size(), {none, 0});
+    gradients_ = activations_;
+  }
+
+  void run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t stage = 0; stage < order_.size(); ++stage)
+        while (positions_[stage] < order_[stage].size() && obstacle(stage).empty()) {
+          execute(stage);
+          moved = true;
+        }
+    }
+    std::string stuck;
+    for (size_t stage = 0; stage < order_.size(); ++stage)
+      if (positions_[stage] < order_[stage].size())
+        stuck += fmt::format("; stage {} cannot start {}, which waits for {}",
+                             stage,
+                             to_string(order_[stage][positions_[stage]]),
+                             obstacle(stage));
+    if (!stuck.empty()) throw Error(Blame::kUs, "schedule: deadlock" + stuck);
+  }
+
+ private:
+  bool goes_forward(size_t stage) const {
+    return order_[stage][positions_[stage]].function == PipelineFunction::kForward;
+  }
+  size_t microbatch(size_t stage) const {
+    return static_cast<size_t>(order_[stage][positions_[stage]].microbatch);
+  }
+  // What the next call of a stage reads and what it sends; null at the ends of the pipeline.
+  Messages* read(size_t stage) {
+    if (goes_forward(stage)) return stage == 0 ? nullptr : &activations_[stage - 1];
+    return stage + 1 == order_.size() ? nullptr : &gradients_[stage];
+  }
+  Messages* sent(size_t stage) {
+    if (goes_forward(stage)) return stage + 1 == order_.size() ? nullptr : &activations_[stage];
+    return stage == 0 ? nullptr : &gradients_[stage - 1];
+  }
+
+  // Returns what the next call waits for, empty if it can start.
+  std::string obstacle(size_t stage) {
+    const bool on = goes_forward(stage);
+    const size_t m = microbatch(stage);
+    if (const Messages* in = read(stage); in && !in->sent[m])
+      return fmt::format("{}{} of stage {}", on ? 'F' : 'B', m, on ? stage - 1 : stage + 1);
+    const size_t boundary = on ? stage : stage - 1;
+    if (const Messages* out = sent(stage);
+        out && !slots_.empty() && out->waiting >= slots_[boundary])
+      return fmt::format(
+          "one of the {} slots to stage {}", slots_[boundary], on ? stage + 1 : stage - 1);
+    return "";
+  }
+
+  void execute(size_t stage) {
+    const size_t m = microbatch(stage);
+    if (Messages* in = read(stage)) --in->waiting;
+    if (Messages* out = sent(stage)) {
+      out->sent[m] = true;
+      ++out->waiting;
+    }
+    ++positions_[stage];
+  }
+
+  const PipelineOrder& order_;
+  const std::vector<int>& slots_;
+  std::vector<size_t> positions_;
+  std::vector<Messages> activations_, gradients_;  // [boundary]
+};
+
+}  // namespace
+
+void verify(const PipelineOrder& order, int microbatches, const OrderLimits& limits) {
+  MEDLEY_CHECK(microbatches >= 1 && !order.empty());
+  MEDLEY_CHECK(limits.in_flight.empty() || limits.in_flight.size() == order.size());
+  MEDLEY_CHECK(limits.slots.empty() || limits.slots.size() + 1 == order.size());
+  for (size_t stage = 0; stage < order.size(); ++stage)
+    check_calls(stage,
+                order[stage],
+                microbatches,
+                limits.in_flight.empty() ? microbatches : limits.in_flight[stage]);
+  Execution(order, microbatches, limits.slots).run();
+}
+
+}  // namespace medley
