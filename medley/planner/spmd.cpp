@@ -53,8 +53,16 @@ struct Start {
 
 // What all searches for one start and number of micro-batches have in common.
 struct Division {
+  Start start;
   Plan outline;  // without decisions
   OpCatalogue catalogue;
+};
+
+// What a search is about.
+struct Question {
+  Start start;
+  SpmdOptions options;
+  bool operator==(const Question&) const = default;
 };
 
 class Synthesis {
@@ -84,9 +92,10 @@ class Synthesis {
     if (best_ && !best_->misfit && !even_) {
       SpmdOptions options = best_options_.value_or(SpmdOptions{});
       options.microbatches = static_cast<int64_t>(best_->plan.pipelines[0].microbatches.size());
-      alternate(*best_, options);
+      alternate(options);
     }
     if (!best_) return Infeasible{"no candidate was found"};
+    shorten(best_->plan.pipelines[0].stages[0], prepared_.names);
     if (best_->misfit) return Infeasible{explain_misfit(best_->plan, request_)};
     best_->plan.strategy = request_.strategy;
     return std::move(best_->plan);
@@ -165,16 +174,39 @@ class Synthesis {
     Plan plan = outline(start, microbatches);
     const Pipeline& pipeline = plan.pipelines[0];
     SpmdMesh mesh(*request_.costs, devices_, parts_of(plan, pipeline), pipeline.microbatches[0]);
-    return {std::move(plan),
+    return {start,
+            std::move(plan),
             OpCatalogue(prepared_.graph, factors_, std::move(mesh), std::move(pricing))};
   }
 
-  Candidate price(Plan plan) const {
+  // Plans that do the same are priced once. The second time there is no program: nobody needs that
+  // of a plan that is no better than one before.
+  Candidate price(Plan plan) {
+    const auto [known, added] = priced_.try_emplace(meaning_of(plan));
+    Candidate candidate = added ? price_anew(plan) : known->second;
+    if (added) known->second = {{}, {}, candidate.step, candidate.misfit, candidate.missing_bytes};
+    candidate.plan = std::move(plan);
+    return candidate;
+  }
+
+  // Equal for plans that differ in parts that they do not use.
+  static std::string meaning_of(Plan plan) {
+    plan.strategy.clear();
+    const Stage& stage = plan.pipelines[0].stages[0];
+    std::erase_if(plan.parts, [&](const Part& part) {
+      for (const Choices* choices : {&stage.ops, &stage.states, &stage.batch, &stage.updates})
+        for (const auto& [name, text] : *choices)
+          if (text.find(part.name) != std::string::npos) return false;
+      return true;
+    });
+    return hash(plan);
+  }
+
+  Candidate price_anew(const Plan& plan) const {
     Candidate candidate;
     candidate.program = lower(ground_, plan, request_.cluster);
-    candidate.plan = std::move(plan);
     candidate.step = simulate(candidate.program, *request_.costs).step;
-    candidate.misfit = find_misfit(candidate.plan, candidate.program, request_);
+    candidate.misfit = find_misfit(plan, candidate.program, request_);
     if (candidate.misfit) candidate.missing_bytes = missing_bytes(candidate.program);
     return candidate;
   }
@@ -190,23 +222,23 @@ class Synthesis {
     return sum;
   }
 
-  // Other ratios for the same decisions, then other decisions for these ratios, while it helps.
-  void alternate(Candidate now, SpmdOptions options) {
+  // Other ratios for the best decisions, then other decisions for these ratios, while it helps.
+  void alternate(const SpmdOptions& options) {
     for (int round = 0; round < kMostRounds; ++round) {
-      const auto ratios = best_ratios(ratio_problem(now.plan, now.program, *request_.costs));
+      const auto ratios = best_ratios(ratio_problem(best_->plan, best_->program, *request_.costs));
       const auto* found = std::get_if<Ratios>(&ratios);
       if (!found) return;
-      Candidate divided = price(with_ratios(now.plan, found->shares));
+      Candidate divided = price(with_ratios(best_->plan, found->shares));
       const Start start = start_of(divided.plan);
-      const bool helped = divided.better_than(now);
-      if (helped) keep(divided);
-      Division division = divide(start, options.microbatches);
-      std::optional<Candidate> decided = decide(division, options);
-      if (!decided) return;
-      const bool gained = decided->better_than(helped ? divided : now);
-      if (gained) keep(*decided);
+      const bool helped = keep(std::move(divided));
+      bool gained = false;
+      if (std::find(asked_.begin(), asked_.end(), Question{start, options}) == asked_.end()) {
+        Division division = divide(start, options.microbatches);
+        std::optional<Candidate> decided = decide(division, options);
+        if (!decided) return;
+        gained = keep(std::move(*decided));
+      }
       if (!helped && !gained) return;
-      now = gained ? std::move(*decided) : std::move(divided);
     }
   }
 
@@ -226,20 +258,34 @@ class Synthesis {
 
   void consider_data_parallel() {
     for (const std::string_view strategy : {"data-parallel-even", "data-parallel-proportional"}) {
-      if (even_ && strategy != "data-parallel-even") continue;
+      const bool evenly = strategy == "data-parallel-even";
+      if (even_ && !evenly) continue;
+      if (meet_.empty() || first_count() == 1) {
+        // What the strategy tries first: if that fits it is the strategy's answer.
+        Candidate first = price(empty_plan(
+            request_,
+            devices_,
+            evenly ? apportion(request_.global_batch, std::vector<double>(devices_.size(), 1.0))
+                   : proportional_rows(request_, devices_),
+            first_count()));
+        if (!first.misfit) {
+          keep(std::move(first));
+          continue;
+        }
+      }
       Outcome outcome = outcome_of(strategy, request_);
       if (auto* found = std::get_if<Plan>(&outcome)) keep(price(std::move(*found)));
     }
   }
 
-  std::optional<Candidate> decide(Division& division, const SpmdOptions& options) const {
+  std::optional<Candidate> decide(Division& division, const SpmdOptions& options) {
+    asked_.push_back({division.start, options});
     const SpmdProblem problem(prepared_, division.catalogue, options);
     const std::optional<PbqpSolution> found = solve(problem.pbqp(), search_options());
     if (!found) return std::nullopt;
     Plan plan = division.outline;
     Stage& stage = plan.pipelines[0].stages[0];
     stage = problem.stage(found->choices, stage.mesh);
-    shorten(stage, prepared_.names);
     return price(std::move(plan));
   }
 
@@ -288,8 +334,10 @@ class Synthesis {
   const Groundwork& ground_;
   const Prepared& prepared_;
   const Factors& factors_;
-  const std::string& meet_;           // where rows meet: one micro-batch only
-  const std::vector<double> speeds_;  // [device]
+  const std::string& meet_;                  // where rows meet: one micro-batch only
+  const std::vector<double> speeds_;         // [device]
+  std::map<std::string, Candidate> priced_;  // by meaning, without plans and programs
+  std::vector<Question> asked_;
   std::optional<Candidate> best_;
   std::optional<SpmdOptions> best_options_;  // of the search that found it; nothing: data parallel
 };

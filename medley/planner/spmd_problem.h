@@ -43,6 +43,7 @@ struct SpmdOptions {
   double byte_price = 0;
   // Whether parameters and the optimizer's state may be stored in shards.
   bool shard_states = true;
+  bool operator==(const SpmdOptions&) const = default;
 };
 
 class SpmdProblem {
