@@ -140,4 +140,4 @@ def test_ranks_within_nodes_are_those_of_torchrun() -> None:
     assert [m["LOCAL_WORLD_SIZE"] for m in made] == ["2", "1", "2"]
     assert [m["GROUP_RANK"] for m in made] == ["0", "1", "0"]
     assert {m["MASTER_ADDR"] for m in made} == {"10.77.0.9"}
-    assert {m["MALLOC_MMAP_THRESHOLD_"] for m in made} == {"33554432"}
+    assert {m["MALLOC_MMAP_MAX_"] for m in made} == {"0"}
