@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import platform
 from typing import Any
 
@@ -10,8 +11,7 @@ import torch
 
 from medley import _runtime, job
 from medley.cluster import Cluster
-from medley.files import read_text
-from medley.plan import Plan
+from medley.plan import Plan, read_profile
 
 _epochs = itertools.count()  # one for every run of this process, alike in all processes
 
@@ -26,7 +26,7 @@ def options(plan: Plan, cluster: Cluster, this: job.Job | None) -> dict[str, Any
     kinds = {cluster.kind(number).name for number in numbers}
     emulation = job.emulation()
     if "profile" in emulation:
-        emulation["profile"] = read_text(emulation["profile"])
+        emulation["profile"] = read_profile(emulation["profile"])
     if emulation:
         kinds = {"CPU"}
     if this is None:
@@ -68,14 +68,23 @@ def _number(cluster: Cluster, name: str) -> int:
 
 
 def _groups(plan: Plan, numbers: list[int], epoch: int, backend: str) -> dict[tuple[int, ...], str]:
-    """Makes a process group for every set of devices that the plan's mesh communicates over."""
-    shape = plan.mesh_shape
-    ranks = torch.arange(len(plan.devices)).reshape(shape)
+    """Makes a process group for every set of devices that the plan's meshes communicate over."""
     wanted: dict[tuple[int, ...], list[int]] = {}
-    for axis in range(len(shape)):
-        for line in ranks.movedim(axis, -1).reshape(-1, shape[axis]).tolist():
-            by_device = sorted(line, key=lambda rank: numbers[rank])
-            wanted[tuple(numbers[rank] for rank in by_device)] = by_device
+
+    def want(ranks: list[int]) -> None:
+        by_device = sorted(ranks, key=lambda rank: numbers[rank])
+        wanted[tuple(numbers[rank] for rank in by_device)] = by_device
+
+    first = 0
+    for shape in plan.mesh_shapes:
+        count = math.prod(shape)
+        ranks = torch.arange(first, first + count).reshape(shape)
+        for axis in range(len(shape)):
+            for line in ranks.movedim(axis, -1).reshape(-1, shape[axis]).tolist():
+                want(line)
+        first += count
+    if len(plan.mesh_shapes) > 1:
+        want(list(range(first)))
     made = job.make_groups(
         {_runtime.group_name(list(key), epoch): wanted[key] for key in sorted(wanted)}, backend
     )

@@ -66,16 +66,22 @@ class Plan:
     @property
     def devices(self) -> list[str]:
         """Names of the devices, in the order of the ranks."""
-        return [str(name) for name in self._stage()["mesh"]["devices"]]
+        return [str(name) for stage in self._stages() for name in stage["mesh"]["devices"]]
 
     @property
-    def mesh_shape(self) -> list[int]:
-        """Sizes of the axes of the mesh."""
-        return [int(size) for size in self._stage()["mesh"]["shape"]]
+    def mesh_shapes(self) -> list[list[int]]:
+        """Sizes of the axes of the mesh of each stage."""
+        return [[int(size) for size in stage["mesh"]["shape"]] for stage in self._stages()]
 
     def rows_of(self, rank: int) -> list[int]:
-        """Returns the rows of the global batch that a device computes, by micro-batch."""
-        by_rows = all(text == "S(0, rows)" for text in self._stage().get("batch", {}).values())
+        """Returns the rows of the global batch that a device computes, by micro-batch.
+
+        With several stages each device says all: which of them it needs is the stage's matter.
+        """
+        stages = self._stages()
+        if len(stages) > 1:
+            return list(range(self.global_batch))
+        by_rows = all(text == "S(0, rows)" for text in stages[0].get("batch", {}).values())
         rows: list[int] = []
         start = 0
         for microbatch in self.to_dict()["pipelines"][0]["microbatches"]:
@@ -87,9 +93,9 @@ class Plan:
             start += int(microbatch["rows"])
         return rows
 
-    def _stage(self) -> dict[str, Any]:
-        stage: dict[str, Any] = self.to_dict()["pipelines"][0]["stages"][0]
-        return stage
+    def _stages(self) -> list[dict[str, Any]]:
+        stages: list[dict[str, Any]] = self.to_dict()["pipelines"][0]["stages"]
+        return stages
 
 
 def plan(
@@ -127,7 +133,7 @@ def plan(
     rule = (optimizer or AdamW()).description()
 
     def find() -> str:
-        measured = () if profile is None else (read_text(profile), str(profile))
+        measured = () if profile is None else (read_profile(profile), str(profile))
         return _core.plan(
             whole.core,
             machines,
@@ -140,3 +146,11 @@ def plan(
         )
 
     return Plan(job.from_first(find), whole, machines)
+
+
+def read_profile(path: str | os.PathLike[str]) -> str:
+    """Returns the text of a profile. Refuses an empty one, which to the core stands for none."""
+    text = read_text(path)
+    if not text:
+        raise ValueError(f"{path}: found nothing, expected what `medley profile` writes")
+    return text

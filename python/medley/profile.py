@@ -197,7 +197,8 @@ class Profiler:
         finally:
             self._save(always=True)
         outcome.left = self._session.left
-        outcome.failed = list(self._session.failed)
+        # Some of PyTorch's errors have a trace of the stack behind the first line.
+        outcome.failed = [sentence.partition("\n")[0] for sentence in self._session.failed]
         outcome.seconds = time.monotonic() - begin
         return outcome
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import medley
-from medley import _core, cli, job
+from medley import _core, _runtime, cli, job
 from medley.cluster import Cluster, parse_cluster
 from medley.graph import Graph
 from medley.models import mlp
@@ -139,6 +139,22 @@ def test_runs_the_ops_of_a_real_device(graph: Graph, tmp_path: Path) -> None:
     products = [row for row in profile["ops"]["CPU"] if row["class"] == "matmul"]
     assert products
     assert all(row["repetitions"] >= 5 and row["time_ns"] > 0 for row in products)
+
+
+def test_what_fails_is_a_line_each(graph: Graph, tmp_path: Path) -> None:
+    wanted = wanted_ops([graph], parse_cluster(ONE), global_batch=8, grid=False)
+    profiler = Profiler(wanted, parse_cluster(ONE), tmp_path / "p.json")
+    profiler._device = _runtime.RealDevice("cuda:99")
+    outcome = profiler.run(None, lambda what, done, of: None)
+    assert len(outcome.failed) == outcome.wanted > 0
+    assert not any("\n" in sentence for sentence in outcome.failed)
+
+
+def test_an_empty_file_is_no_profile(graph: Graph, cluster: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.touch()
+    with pytest.raises(ValueError, match=r"p\.json: found nothing, expected what"):
+        medley.plan(graph, cluster, global_batch=8, profile=path)
 
 
 # Every op of the families runs alone, with operands made up for it: none is left out.
