@@ -4,9 +4,12 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
+#include <iostream>
 #include <sstream>
 
+#include "errors.h"
 #include "medley/cli/cli.h"
 
 namespace nb = nanobind;
@@ -18,7 +21,7 @@ namespace {
 void write(const char* stream, const std::string& text) {
   if (text.empty()) return;
   nb::object target = nb::module_::import_("sys").attr(stream);
-  target.attr("write")(text);
+  target.attr("write")(medley::to_python(text));
   target.attr("flush")();
 }
 
@@ -28,7 +31,8 @@ int run(const std::vector<std::string>& arguments, const std::string& catalogue)
   int code = 0;
   {
     nb::gil_scoped_release released;
-    code = medley::run_cli(arguments, {out, err, files, catalogue});
+    std::ostream* terminal = isatty(STDERR_FILENO) ? &std::cerr : nullptr;
+    code = medley::run_cli(arguments, {out, err, files, catalogue, terminal});
   }
   write("stdout", out.str());
   write("stderr", err.str());

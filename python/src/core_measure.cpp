@@ -82,11 +82,6 @@ int64_t run_emulated(MeasuringSession& session,
   return session.run(device.timer(), kind, to_nanoseconds(medley::Seconds{seconds}));
 }
 
-int64_t num_collectives(const Cluster& cluster, int64_t most_bytes) {
-  return static_cast<int64_t>(
-      medley::wanted_collectives(medley::Topology(cluster), most_bytes).size());
-}
-
 void run_collective_emulated(MeasuringSession& session,
                              const Cluster& cluster,
                              int64_t most_bytes,
@@ -221,7 +216,6 @@ void init_measure(nb::module_& m) {
            "truth_spread"_a,
            Release());
 
-  m.def("num_collectives", &num_collectives, "cluster"_a, "most_bytes"_a);
   m.def("wanted_collectives",
         &collectives,
         "cluster"_a,

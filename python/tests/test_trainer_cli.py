@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from medley import cli, demo
+from medley import _core, cli, demo
 from medley.files import write_atomically
 from medley.graph import Graph
 from medley.launch import exit_code
@@ -159,6 +159,17 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         Graph.load(tmp_path / "binary")
     with pytest.raises(OSError, match=r"/no/g: cannot be written: No such file"):
         write_atomically(tmp_path / "no" / "g", "")
+
+
+# What is quoted may be no text, or end in the middle of a letter.
+def test_a_sentence_quotes_any_bytes(medley: Command, tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_bytes(b"{\xff}")
+    code, _, err = medley("check", str(path))
+    assert code == 2
+    assert err.startswith(f"{path}: ")
+    with pytest.raises(ValueError, match=r"^p\.json: .*expected JSON"):
+        _core.check_plan("{\u00e9}", "p.json")
 
 
 def test_doctor_finds_what_it_needs_here(medley: Command) -> None:
