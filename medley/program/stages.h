@@ -9,7 +9,8 @@
 //   backward op   at the highest position at which all that it reads is available: a forward value
 //                 from its producer to its last forward reader, a gradient at its producer and
 //                 below. It goes down from there
-//                   - to a reader of the parameter, if only parameter gradients come of it;
+//                   - to a reader of the parameter, if it has no rows and only parameter
+//                     gradients come of it;
 //                   - to its readers, if its result is larger than what it reads (a cast to f32).
 //   computed again in every stage that reads it, rather than sent
 //                   - what depends on batch tensors, scalars and constants only, or on parameters
@@ -43,7 +44,7 @@ enum class Presence : uint8_t {
 
 // Where ops are, before any cut.
 struct Positions {
-  std::vector<OpId> sequence;      // forward ops that are there once, in the graph's order
+  std::vector<OpId> sequence;      // forward ops between which cuts lie, in the graph's order
   std::vector<Presence> presence;  // [op]
   std::vector<int32_t> position;   // [op] into `sequence` for kOnce, else kNone
   std::vector<ValueId> root;  // [value] what is sent in its place: itself, or what it is a view of
@@ -51,6 +52,8 @@ struct Positions {
   // position; kNone for all others.
   std::vector<int32_t> last_read;
   std::map<OpId, std::vector<ValueId>> terms;  // of each kPartial op
+  // The positions at which each parameter is read in the forward phase, ascending.
+  std::map<ValueId, std::vector<int32_t>> uses;
 };
 
 // Requires: verify(graph) has passed; no update phase.

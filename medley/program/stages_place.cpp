@@ -49,6 +49,7 @@ class Placer {
  private:
   struct Depends {
     bool batch = false, parameter = false;
+    bool received = false;
     bool once = false;  // on an op that is computed once
   };
 
@@ -77,7 +78,7 @@ class Placer {
       Depends& depends = depends_[at(input.value)];
       depends.batch = input.kind == InputKind::kBatch;
       depends.parameter = input.kind == InputKind::kParameter;
-      depends.once = input.kind == InputKind::kReceived;
+      depends.received = depends.once = input.kind == InputKind::kReceived;
       if (depends.parameter) parameters_[at(input.value)] = {input.value};
     }
     std::map<std::string, ValueId> inputs;
@@ -99,6 +100,7 @@ class Placer {
       if (value == kNone) continue;
       depends.batch |= depends_[at(value)].batch;
       depends.parameter |= depends_[at(value)].parameter;
+      depends.received |= depends_[at(value)].received;
       depends.once |= depends_[at(value)].once;
       parameters_of(value);
     }
@@ -114,8 +116,12 @@ class Placer {
     if (again || of != kNone) result_.presence[at(id)] = Presence::kWhereRead;
     if (of != kNone) result_.root[at(op(id).results[0])] = result_.root[at(of)];
     if (again || of != kNone || backward(id)) return;
-    result_.position[at(id)] = static_cast<int32_t>(result_.sequence.size());
-    result_.sequence.push_back(id);
+    forward_.push_back(id);
+    const auto next = static_cast<int32_t>(result_.sequence.size());
+    // Counters of steps and the like go with the op in front of them: they make no stage.
+    const bool counter = !depends.batch && !depends.parameter && !depends.received;
+    result_.position[at(id)] = counter ? std::max(next - 1, 0) : next;
+    if (!counter) result_.sequence.push_back(id);
   }
 
   // Collects in `found_`.
@@ -150,7 +156,7 @@ class Placer {
   }
 
   void find_last_readers() {
-    for (OpId id : result_.sequence)
+    for (OpId id : forward_)
       for (ValueId value : operands(op(id))) {
         if (value == kNone || everywhere(value)) continue;
         const ValueId root = result_.root[at(value)];
@@ -164,7 +170,7 @@ class Placer {
       for (ValueId value : operands(op(id)))
         if (value != kNone && everywhere(value))
           for (ValueId parameter : parameters_[at(value)]) {
-            std::vector<int32_t>& uses = uses_[parameter];
+            std::vector<int32_t>& uses = result_.uses[parameter];
             if (uses.empty() || uses.back() != result_.position[at(id)])
               uses.push_back(result_.position[at(id)]);
           }
@@ -172,8 +178,8 @@ class Placer {
 
   // Returns the highest use that is not above `limit`, if there is one.
   std::optional<int32_t> use_below(ValueId parameter, int32_t limit) const {
-    const auto found = uses_.find(parameter);
-    if (found == uses_.end()) return std::nullopt;
+    const auto found = result_.uses.find(parameter);
+    if (found == result_.uses.end()) return std::nullopt;
     const auto above = std::upper_bound(found->second.begin(), found->second.end(), limit);
     if (above == found->second.begin()) return std::nullopt;
     return *std::prev(above);
@@ -202,8 +208,8 @@ class Placer {
     for (const Output& output : graph_.outputs) {
       if (output.kind != OutputKind::kGradient) continue;
       for (ValueId parameter : outputs_[at(output.value)]) {
-        const auto uses = uses_.find(parameter);
-        if (uses == uses_.end() || uses->second.size() < 2) continue;
+        const auto uses = result_.uses.find(parameter);
+        if (uses == result_.uses.end() || uses->second.size() < 2) continue;
         std::vector<ValueId> open{output.value};
         while (!open.empty()) {
           const ValueId value = open.back();
@@ -289,10 +295,11 @@ class Placer {
   void move_down(OpId id) {
     if (!backward(id) || result_.presence[at(id)] != Presence::kOnce) return;
     const int32_t highest = result_.position[at(id)];
-    bool only = true;  // parameter gradients come of it
+    bool only = true;  // values without rows, of which only parameter gradients come
     int32_t wanted = kNone;
     for (ValueId value : op(id).results) {
       if (value == kNone) continue;
+      only = only && !has_rows(type_of(graph_, value));
       if (const ValueId parameter = gradient_of(value); parameter != kNone) {
         wanted = std::max(wanted, use_below(parameter, highest).value_or(highest));
         continue;
@@ -340,9 +347,9 @@ class Placer {
   std::vector<std::vector<ValueId>> parameters_;  // [value] that it is computed again from
   std::vector<std::vector<ValueId>> outputs_;     // [value] parameters whose gradient it is
   std::vector<ValueId> found_;
-  std::map<ValueId, std::vector<int32_t>> uses_;  // of each parameter
-  std::map<ValueId, ValueId> tied_;               // values that sums of gradients pass -> parameter
-  std::vector<bool> parameter_only_;              // [op]
+  std::vector<OpId> forward_;         // computed once
+  std::map<ValueId, ValueId> tied_;   // values that sums of gradients pass -> parameter
+  std::vector<bool> parameter_only_;  // [op]
 };
 
 }  // namespace
