@@ -1,0 +1,85 @@
+#include "medley/schedule/period.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <random>
+
+#include "medley/schedule/h1f1b.h"
+#include "medley/schedule/sample_pipelines.h"
+
+namespace medley {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Two stages of 3, a transfer of 1: 1F1B sees it twice per two micro-batches, (3 + 3 + 2) / 2.
+TEST(SteadyPeriod, OfTwoStages) {
+  const PipelineTimes times = equal_microbatches({{{{1}, {2}}, {{1}, {2}}}, {{{1}, {1}, {}}}}, 9);
+  EXPECT_EQ(steady_period({1, 1}, times), Nanoseconds{8});
+  EXPECT_EQ(steady_period({2, 1}, times), Nanoseconds{4});
+  EXPECT_EQ(steady_period({3, 1}, times), Nanoseconds{3});
+}
+
+// No estimate: once the pipeline is full, this is what the timer shows, to the nanosecond. 2520 is
+// a multiple of every number of micro-batches that a loop may hold.
+TEST(SteadyPeriod, IsWhatTheTimerShows) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const MicrobatchTimes one = random_request(seed, 6, 1).times.sizes[0];
+    std::mt19937_64 random(seed);
+    std::vector<int> counts(one.stages.size());
+    for (int& count : counts) count = static_cast<int>(1 + random() % 10);
+    std::sort(counts.rbegin(), counts.rend());
+    const auto finish = [&](int microbatches) {
+      return time_calls(order_calls(counts, microbatches), equal_microbatches(one, microbatches))
+          .finish.value;
+    };
+    const int64_t more = finish(2 * 2520) - finish(2520);
+    EXPECT_EQ(steady_period(counts, equal_microbatches(one, 1)).value, (more + 2519) / 2520)
+        << seed;
+  }
+}
+
+// All other counts have a longer period, or the same with at least as many on every stage.
+TEST(CountsWithin, AreTheLeastOfTheShortestPeriod) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const PipelineTimes times = random_request(seed, 4, 3).times;
+    std::mt19937_64 random(seed);
+    std::vector<int> limits(times.num_stages());
+    for (int& limit : limits) limit = static_cast<int>(1 + random() % 7);
+    const std::vector<int> found = counts_within(limits, times);
+    const Nanoseconds period = steady_period(found, times);
+    for (const std::vector<int>& other : all_counts(limits)) {
+      EXPECT_LE(period, steady_period(other, times)) << seed;
+      if (steady_period(other, times) > std::max(period, Nanoseconds{1})) continue;
+      for (size_t i = 0; i < other.size(); ++i) EXPECT_LE(found[i], other[i]) << seed;
+    }
+  }
+}
+
+// Equal stages, memory for all: the growth of H-1F1B.
+TEST(CountsForPeriod, EqualStagesGiveTheIdealCounts) {
+  for (int64_t c = 0; c <= 90; ++c) {
+    const ScheduleRequest request{equal_microbatches({{{{30}, {60}}, {{30}, {60}}, {{30}, {60}}},
+                                                      {{{c}, {c}, {}}, {{90 - c}, {90 - c}, {}}}},
+                                                     50),
+                                  {},
+                                  {}};
+    EXPECT_EQ(counts_for_period({90}, request.times), ideal_in_flight(request)) << c;
+  }
+}
+
+// Memory for two, a slow link behind the first stage. The ideal counts, cut off at the limits,
+// leave the link one micro-batch at a time: the second stage holds both.
+TEST(CountsWithin, LeaveRoomForTheSlowBoundary) {
+  const PipelineTimes times = equal_microbatches(
+      {{{{2}, {4}}, {{2}, {4}}, {{2}, {4}}}, {{{6}, {6}, {}}, {{0}, {0}, {}}}}, 30);
+  EXPECT_THAT(ideal_in_flight({times, {}, {}}), ElementsAre(5, 2, 1));
+  EXPECT_THAT(capped({5, 2, 1}, {2, 2, 2}), ElementsAre(2, 2, 1));
+  EXPECT_EQ(steady_period({2, 2, 1}, times), Nanoseconds{24});
+  EXPECT_THAT(counts_within({2, 2, 2}, times), ElementsAre(2, 1, 1));
+  EXPECT_EQ(steady_period({2, 1, 1}, times), Nanoseconds{15});
+}
+
+}  // namespace
+}  // namespace medley

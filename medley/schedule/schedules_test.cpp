@@ -1,0 +1,102 @@
+#include "medley/schedule/schedules.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+
+#include "medley/base/error.h"
+#include "medley/schedule/draw.h"
+#include "medley/schedule/h1f1b.h"
+#include "medley/schedule/sample_pipelines.h"
+
+namespace medley {
+namespace {
+
+TEST(Schedules, AreFoundByName) {
+  for (const Schedule& schedule : schedules()) EXPECT_EQ(&find_schedule(schedule.name), &schedule);
+  try {
+    find_schedule("zigzag");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.blame(), Blame::kCaller);
+    EXPECT_STREQ(error.what(),
+                 "schedule: found zigzag, expected one of 1f1b, eager-1f1b, gpipe, h1f1b");
+  }
+}
+
+// Whatever times, limits and pools: each schedule calls everything once, in an order that comes to
+// its end, within memory, and the timer agrees.
+TEST(Schedules, CanBeExecutedWithinMemory) {
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
+    const ScheduleRequest request = random_request(seed, 6, 20);
+    const int microbatches = request.times.num_microbatches();
+    for (const Schedule& schedule : schedules()) {
+      SCOPED_TRACE(std::string(schedule.name) + " " + std::to_string(seed));
+      const PipelineOrder order = schedule.order(request);
+      const std::vector<int> slots = message_slots(peak_in_flight(order));
+      verify(order, microbatches, {request.max_in_flight, slots});
+      EXPECT_LE(time_calls(order, request.times).finish,
+                time_calls(order, request.times, slots).finish);
+    }
+  }
+}
+
+struct Drawing {
+  std::string title, found, expected, schedule;
+};
+
+// The drawings of a file, each below a line that says what it is of.
+std::vector<Drawing> drawings(const std::filesystem::path& path) {
+  static const std::regex kTitle(
+      R"(^(/?/? *)(([\w-]+): (\d+) stages, (\d+) micro-batches, forward (\d+), backward (\d+), transfer (\d+)(, room for (\d+))?)$)");
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  std::vector<Drawing> all;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    std::smatch title;
+    if (!std::regex_match(lines[i], title, kTitle)) continue;
+    const auto number = [&](int group) { return std::stoi(title[static_cast<size_t>(group)]); };
+    const auto stages = static_cast<size_t>(number(4));
+    MicrobatchTimes times;
+    times.stages.assign(stages, {{number(6)}, {number(7)}});
+    times.boundaries.assign(stages - 1, {{number(8)}, {number(8)}, {}});
+    ScheduleRequest request{equal_microbatches(std::move(times), number(5)), {}, {}};
+    if (title[9].matched) request.max_in_flight.assign(stages, number(10));
+    const PipelineOrder order = find_schedule(title[3].str()).order(request);
+    Drawing drawing{title[2], "", draw(order, time_calls(order, request.times), {1}), title[3]};
+    const std::string margin = title[1];
+    const std::regex picture("^(s\\d|\\d[<>]\\d) .*");
+    for (size_t j = i + 1; j < lines.size() && lines[j].size() > margin.size(); ++j) {
+      const std::string line = lines[j].substr(margin.size());
+      if (!std::regex_match(line, picture)) break;
+      drawing.found += line + '\n';
+    }
+    all.push_back(std::move(drawing));
+  }
+  return all;
+}
+
+// Every schedule is drawn in a header of this folder; what is drawn there and in the documentation
+// is what it does.
+TEST(Schedules, AreAsDrawn) {
+  std::set<std::string> drawn;
+  for (const auto& entry : std::filesystem::directory_iterator("medley/schedule")) {
+    if (entry.path().extension() != ".h") continue;
+    for (const Drawing& drawing : drawings(entry.path())) {
+      EXPECT_EQ(drawing.found, drawing.expected) << entry.path() << ": " << drawing.title;
+      drawn.insert(drawing.schedule);
+    }
+  }
+  for (const Schedule& schedule : schedules())
+    EXPECT_EQ(drawn.count(std::string(schedule.name)), 1) << schedule.name;
+  for (const char* page : {"docs/concepts/schedules.md", "docs/howto/add_a_schedule.md"})
+    for (const Drawing& drawing : drawings(page))
+      EXPECT_EQ(drawing.found, drawing.expected) << page << ": " << drawing.title;
+}
+
+}  // namespace
+}  // namespace medley
