@@ -151,6 +151,8 @@ const char* kind_text(CommunicationKind kind) {
       return "reduce-scatter";
     case CommunicationKind::kAllToAll:
       return "all-to-all";
+    case CommunicationKind::kTransfer:
+      return "transfer";
   }
   return "";
 }

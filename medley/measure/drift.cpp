@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "medley/base/error.h"
+#include "medley/program/calls.h"
 
 namespace medley {
 namespace {
@@ -16,37 +17,38 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-const Function& find(const LoweredStage& stage, FunctionKind kind) {
-  for (const Function& function : stage.functions)
-    if (function.kind == kind) return function;
-  throw Error(Blame::kUs, "a call of a function that the stage does not have");
-}
-
 }  // namespace
 
-DriftMeter::DriftMeter(const Program& program, int stage, const CostModel& costs)
-    : stage_(program.stages.at(static_cast<size_t>(stage))), prices_(stage_.devices.size()) {
-  for (size_t d = 0; d < stage_.devices.size(); ++d) {
-    kinds_.push_back(costs.cluster().kind(stage_.devices[d]).name);
-    for (const Call& call : stage_.calls)
-      for (const Step& step : find(stage_, call.function).steps)
-        if (const auto* segment = std::get_if<Segment>(&step))
-          prices_[d].push_back(price(*segment, call.microbatch, static_cast<int>(d), costs));
+DriftMeter::DriftMeter(const Program& program, const CostModel& costs) {
+  for (size_t s = 0; s < program.stages.size(); ++s) {
+    const LoweredStage& stage = program.stages[s];
+    for (size_t d = 0; d < stage.devices.size(); ++d) {
+      DevicePrices& device = devices_[{static_cast<int>(s), static_cast<int>(d)}];
+      const DeviceKind& kind = costs.cluster().kind(stage.devices[d]);
+      device.kind = kind.name;
+      for (const Call& call : stage.calls)
+        for (const Step& step : find_function(stage, call.function).steps)
+          if (const auto* segment = std::get_if<Segment>(&step))
+            device.prices.push_back(
+                price(stage,
+                      *segment,
+                      stage.tables.at(static_cast<size_t>(call.microbatch)).at(d),
+                      kind,
+                      costs));
+    }
   }
 }
 
-DriftMeter::Price DriftMeter::price(const Segment& segment,
-                                    int microbatch,
-                                    int device,
-                                    const CostModel& costs) const {
-  const auto d = static_cast<size_t>(device);
-  const DeviceKind& kind = costs.cluster().kind(stage_.devices[d]);
-  const std::vector<int64_t>& table = stage_.tables.at(static_cast<size_t>(microbatch)).at(d);
+DriftMeter::Price DriftMeter::price(const LoweredStage& stage,
+                                    const Segment& segment,
+                                    const std::vector<int64_t>& table,
+                                    const DeviceKind& kind,
+                                    const CostModel& costs) {
   std::map<WorkClass, Nanoseconds> by_class;
   Price result;
   for (OpId id : segment.ops) {
-    const Op& op = stage_.graph.ops[static_cast<size_t>(id)];
-    const Nanoseconds time = costs.op(kind, stage_.graph, op, table).value;
+    const Op& op = stage.graph.ops[static_cast<size_t>(id)];
+    const Nanoseconds time = costs.op(kind, stage.graph, op, table).value;
     result.time += time;
     by_class[work_class(op.name)] += time;
   }
@@ -59,15 +61,15 @@ DriftMeter::Price DriftMeter::price(const Segment& segment,
   return result;
 }
 
-void DriftMeter::add(int device, const StepReport& report) {
-  const std::vector<Price>& prices = prices_.at(static_cast<size_t>(device));
+void DriftMeter::add(int stage, int device, const StepReport& report) {
+  const auto& [kind, prices] = devices_.at({stage, device});
   size_t next = 0;
   for (const TraceEvent& event : report.events) {
     if (event.stream != Stream::kCompute || event.category == kWaiting) continue;
     if (next == prices.size()) throw Error(Blame::kUs, "more segments than the program has");
     const Price& price = prices[next++];
     if (price.time <= Nanoseconds{}) continue;
-    Samples& samples = samples_[{kinds_[static_cast<size_t>(device)], price.most}];
+    Samples& samples = samples_[{kind, price.most}];
     samples.ratios.push_back(event.duration / price.time);
     samples.predicted += price.time;
     samples.measured += event.duration;

@@ -31,11 +31,11 @@ inline constexpr double kDriftLimit = 0.2;  // beyond, profile again
 class DriftMeter {
  public:
   // Prices everything once. Requires: `program` outlives this.
-  DriftMeter(const Program& program, int stage, const CostModel& costs);
+  DriftMeter(const Program& program, const CostModel& costs);
 
   // The report of a step of one device, with its events; `device` is an index into the stage's
   // mesh. Throws Error(kUs) if they are not of this program.
-  void add(int device, const StepReport& report);
+  void add(int stage, int device, const StepReport& report);
   // Sorted by kind and class.
   std::vector<DriftRow> rows() const;
 
@@ -48,11 +48,17 @@ class DriftMeter {
     std::vector<double> ratios;
     Nanoseconds predicted, measured;
   };
-  Price price(const Segment& segment, int microbatch, int device, const CostModel& costs) const;
+  static Price price(const LoweredStage& stage,
+                     const Segment& segment,
+                     const std::vector<int64_t>& table,
+                     const DeviceKind& kind,
+                     const CostModel& costs);
+  struct DevicePrices {
+    std::string kind;
+    std::vector<Price> prices;  // of segments, in order of the calls
+  };
 
-  const LoweredStage& stage_;
-  std::vector<std::string> kinds_;          // [device of the mesh]
-  std::vector<std::vector<Price>> prices_;  // [device][segment, in order of the calls]
+  std::map<std::pair<int, int>, DevicePrices> devices_;  // by stage and place in its mesh
   std::map<std::pair<std::string, WorkClass>, Samples> samples_;
   int64_t steps_ = 0;
 };

@@ -47,9 +47,9 @@ StepReport report(const LoweredStage& stage, const CostModel& costs, double time
 TEST(Drift, IsTheMedianRatioByKindAndClass) {
   const ExampleProgram example = data_parallel_program({300, 200}, 2);
   const CostModel costs(cluster());
-  DriftMeter meter(example.program, 0, costs);
+  DriftMeter meter(example.program, costs);
   for (double times : {1.0, 1.1, 9.0})
-    meter.add(0, report(example.program.stages[0], costs, times));
+    meter.add(0, 0, report(example.program.stages[0], costs, times));
   ASSERT_THAT(meter.rows(), SizeIs(1));
   EXPECT_EQ(meter.rows()[0].kind, "fast");
   EXPECT_EQ(meter.rows()[0].work_class, WorkClass::kMemory);
@@ -60,16 +60,16 @@ TEST(Drift, IsTheMedianRatioByKindAndClass) {
 TEST(Drift, BeyondTheLimitItSaysWhatToDo) {
   const ExampleProgram example = data_parallel_program({300, 200}, 1);
   const CostModel costs(cluster());
-  DriftMeter meter(example.program, 0, costs);
-  meter.add(0, report(example.program.stages[0], costs, 0.7));
+  DriftMeter meter(example.program, costs);
+  meter.add(0, 0, report(example.program.stages[0], costs, 0.7));
   EXPECT_THAT(to_string(meter.rows()), HasSubstr("profile again"));
 }
 
 TEST(Drift, RefusesTheStepOfAnotherProgram) {
   const ExampleProgram example = data_parallel_program({300, 200}, 1);
   const CostModel costs(cluster());
-  DriftMeter meter(example.program, 0, costs);
-  EXPECT_THROW(meter.add(0, {}), Error);
+  DriftMeter meter(example.program, costs);
+  EXPECT_THROW(meter.add(0, 0, {}), Error);
 }
 
 }  // namespace

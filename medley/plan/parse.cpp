@@ -49,6 +49,18 @@ Choices read_choices(const JsonPlace& at, Parse parse, std::string_view forms) {
 
 Choices read_states(const JsonPlace& at) { return read_choices(at, parse_state_text, kStateForms); }
 
+std::vector<double> read_shares(const JsonPlace& at) {
+  std::vector<double> shares;
+  for (const JsonPlace& each : read_list(at)) {
+    if (!each.json->is_number() || !is_share(each.json->get<double>()))
+      each.refuse("0, or a number from 1e-9 to 1e9");
+    shares.push_back(each.json->get<double>());
+  }
+  if (std::none_of(shares.begin(), shares.end(), [](double share) { return share > 0; }))
+    at.refuse("a share for each device of an axis, one of them positive");
+  return shares;
+}
+
 Part read_part(const JsonPlace& at) {
   Part part;
   read_object(at,
@@ -59,17 +71,7 @@ Part read_part(const JsonPlace& at) {
                   part.lengths = read_integers(p, 0, kMaxLength);
                   if (part.lengths.empty()) p.refuse("a length for each device of an axis");
                 }},
-               {"shares", false, [&](const JsonPlace& p) {
-                  for (const JsonPlace& each : read_list(p)) {
-                    if (!each.json->is_number() || !is_share(each.json->get<double>()))
-                      each.refuse("0, or a number from 1e-9 to 1e9");
-                    part.shares.push_back(each.json->get<double>());
-                  }
-                  if (std::none_of(part.shares.begin(), part.shares.end(), [](double share) {
-                        return share > 0;
-                      }))
-                    p.refuse("a share for each device of an axis, one of them positive");
-                }}});
+               {"shares", false, [&](const JsonPlace& p) { part.shares = read_shares(p); }}});
   if (is_reserved_part(part.name))
     at.member("name").refuse("another name: \"rows\" and \"even\" are always there");
   if (part.lengths.empty() == part.shares.empty()) at.refuse("one of \"lengths\" and \"shares\"");
@@ -127,6 +129,7 @@ Stage read_stage(const JsonPlace& at) {
       at,
       {{"first", false, [&](const JsonPlace& p) { stage.first = read_text(p); }},
        {"mesh", true, [&](const JsonPlace& p) { stage.mesh = read_mesh(p); }},
+       {"rows", false, [&](const JsonPlace& p) { stage.rows = read_shares(p); }},
        {"states", false, [&](const JsonPlace& p) { stage.states = read_states(p); }},
        {"batch", false, [&](const JsonPlace& p) { stage.batch = read_states(p); }},
        {"ops",
@@ -163,8 +166,11 @@ Pipeline read_pipeline(const JsonPlace& at) {
        {"schedule",
         false,
         [&](const JsonPlace& p) {
-          pipeline.schedule = read_word(p, {"1f1b", "gpipe", "eager-1f1b", "h-1f1b"});
+          pipeline.schedule = read_word(p, {"1f1b", "gpipe", "eager-1f1b", "h1f1b"});
         }},
+       {"in_flight",
+        false,
+        [&](const JsonPlace& p) { pipeline.in_flight = read_integers(p, 1, kMaxLength); }},
        {"stages", true, [&](const JsonPlace& p) { pipeline.stages = read_some(p, read_stage); }}});
   return pipeline;
 }

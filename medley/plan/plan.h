@@ -53,11 +53,14 @@ using Choices = std::map<std::string, std::string>;
 struct Stage {
   Mesh mesh;
   std::string first;  // stable name of the first forward op of the stage; "" for the first stage
-  Choices states;     // of parameters and buffers: where they are stored
-  Choices batch;      // of batch inputs; absent: "S(0, rows)" if the micro-batches have lengths,
-                      // else "R"
-  Choices ops;        // choices of ops
-  Choices updates;    // of the optimizer's state and update, by parameter; absent: as the parameter
+  // How later stages divide the rows of a micro-batch over the devices of their first axis: shares.
+  // Empty: every device has all rows. The first stage has the lengths of its micro-batches.
+  std::vector<double> rows;
+  Choices states;   // of parameters and buffers: where they are stored
+  Choices batch;    // of batch inputs; absent: "S(0, rows)" if the micro-batches have lengths,
+                    // else "R"
+  Choices ops;      // choices of ops
+  Choices updates;  // of the optimizer's state and update, by parameter; absent: as the parameter
   std::string recompute = "none";
   bool operator==(const Stage&) const = default;
 };
@@ -66,6 +69,9 @@ struct Pipeline {
   std::vector<Microbatch> microbatches;
   std::string schedule = "1f1b";
   std::vector<Stage> stages;
+  // Micro-batches that each stage has in flight at most, not growing along the pipeline. Empty: as
+  // many as the schedule says where that depends on no times.
+  std::vector<int64_t> in_flight{};
   bool operator==(const Pipeline&) const = default;
 };
 
@@ -85,6 +91,9 @@ struct Plan {
 struct Infeasible {
   std::string reason;
 };
+
+// Returns the micro-batches as a stage divides them: with its own lengths.
+std::vector<Microbatch> microbatches_of(const Pipeline& pipeline, size_t stage);
 
 // The reserved parts: the lengths of the micro-batches, and equal shares.
 inline constexpr std::string_view kRows = "rows";

@@ -120,6 +120,7 @@ Node to_node(const Stage& stage) {
   Node node = object();
   if (!stage.first.empty()) node.add("first", scalar(stage.first));
   node.add("mesh", std::move(mesh));
+  if (!stage.rows.empty()) node.add("rows", list(stage.rows));
   if (!stage.states.empty()) node.add("states", object(stage.states));
   if (!stage.batch.empty()) node.add("batch", object(stage.batch));
   if (!stage.ops.empty()) node.add("ops", object(stage.ops));
@@ -140,6 +141,7 @@ Node to_list(const std::vector<T>& values) {
 Node to_node(const Pipeline& pipeline) {
   Node node = object();
   if (pipeline.schedule != Pipeline().schedule) node.add("schedule", scalar(pipeline.schedule));
+  if (!pipeline.in_flight.empty()) node.add("in_flight", list(pipeline.in_flight));
   node.add("microbatches", to_list(pipeline.microbatches));
   node.add("stages", to_list(pipeline.stages));
   return node;

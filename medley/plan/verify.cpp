@@ -7,6 +7,7 @@
 
 #include "medley/base/error.h"
 #include "medley/graph/text.h"
+#include "medley/plan/apportion.h"
 #include "medley/plan/match.h"
 #include "medley/plan/nearest.h"
 #include "medley/plan/plan.h"
@@ -98,21 +99,80 @@ void check_runs_today(const Plan& plan) {
   };
   if (plan.pipelines.size() != 1)
     not_yet("pipelines", std::to_string(plan.pipelines.size()), "1", "several pipelines");
-  const Pipeline& pipeline = plan.pipelines[0];
-  if (pipeline.stages.size() != 1)
-    not_yet("pipelines[0].stages", std::to_string(pipeline.stages.size()), "1", "several stages");
-  if (pipeline.schedule != Pipeline().schedule)
-    not_yet("pipelines[0].schedule", quoted(pipeline.schedule), "\"1f1b\"", "any other schedule");
-  const Stage& stage = pipeline.stages[0];
-  if (!stage.first.empty())
-    refuse(stage_place(0, 0) + ".first", quoted(stage.first), "none: the first stage has all ops");
-  if (stage.mesh.shape.size() != 1)
-    not_yet(stage_place(0, 0) + ".mesh.shape",
-            list_text(stage.mesh.shape),
-            "one size",
-            "meshes of two axes");
-  if (stage.recompute != Stage().recompute)
-    not_yet(stage_place(0, 0) + ".recompute", quoted(stage.recompute), "\"none\"", "recomputation");
+  const std::vector<Stage>& stages = plan.pipelines[0].stages;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    if (stages[s].mesh.shape.size() != 1)
+      not_yet(stage_place(0, s) + ".mesh.shape",
+              list_text(stages[s].mesh.shape),
+              "one size",
+              "meshes of two axes");
+    if (stages[s].recompute != Stage().recompute)
+      not_yet(stage_place(0, s) + ".recompute",
+              quoted(stages[s].recompute),
+              "\"none\"",
+              "recomputation");
+  }
+}
+
+// The stages cover the forward ops in their order.
+void check_stages(const Pipeline& pipeline, const Graph& graph) {
+  const std::vector<Stage>& stages = pipeline.stages;
+  if (!stages[0].first.empty())
+    refuse(stage_place(0, 0) + ".first",
+           quoted(stages[0].first),
+           "none: the first stage begins with the first op");
+  if (!stages[0].rows.empty())
+    refuse(stage_place(0, 0) + ".rows",
+           "shares",
+           "none: the first stage has the lengths of the micro-batches");
+  std::map<std::string, size_t> forward;  // places of the forward ops by name
+  if (stages.size() > 1) {
+    const std::vector<std::string> names = stable_names(graph);
+    for (size_t i = 0; i < graph.ops.size(); ++i)
+      if (graph.ops[i].phase == Phase::kForward) forward.emplace(names[i], i);
+  }
+  size_t before = 0;
+  for (size_t s = 1; s < stages.size(); ++s) {
+    const std::string place = stage_place(0, s);
+    const auto found = forward.find(stages[s].first);
+    if (found == forward.end()) {
+      std::vector<std::string> names;
+      for (const auto& [name, op] : forward) names.push_back(name);
+      refuse(place + ".first",
+             stages[s].first.empty() ? "none" : quoted(stages[s].first),
+             fmt::format(
+                 "a forward op of graph \"{}\"{}", graph.name, suggestion(stages[s].first, names)));
+    }
+    if (found->second <= before)
+      refuse(place + ".first",
+             quoted(stages[s].first),
+             fmt::format("an op after {}",
+                         s == 1 ? "the first one"
+                                : quoted(stages[s - 1].first) + ", where the stage before begins"));
+    before = found->second;
+    const auto devices = static_cast<size_t>(stages[s].mesh.shape[0]);
+    if (!stages[s].rows.empty() && stages[s].rows.size() != devices)
+      refuse(place + ".rows",
+             fmt::format("{} shares", stages[s].rows.size()),
+             fmt::format("{}, one for each device", devices));
+  }
+}
+
+void check_schedule(const Pipeline& pipeline) {
+  const std::vector<int64_t>& counts = pipeline.in_flight;
+  const std::string place = "pipelines[0].in_flight";
+  if (counts.empty()) {
+    if (pipeline.schedule == "h1f1b" && pipeline.stages.size() > 1)
+      refuse(place, "none", "a count for each stage: those of h1f1b depend on times");
+    return;
+  }
+  if (counts.size() != pipeline.stages.size())
+    refuse(place,
+           fmt::format("{} counts", counts.size()),
+           fmt::format("{}, one for each stage", pipeline.stages.size()));
+  for (size_t i = 0; i < counts.size(); ++i)
+    if (counts[i] < 1 || (i > 0 && counts[i] > counts[i - 1]))
+      refuse(place, list_text(counts), "positive counts that do not grow along the pipeline");
 }
 
 void check_microbatch(const Microbatch& microbatch,
@@ -195,10 +255,13 @@ void check_parts(const Plan& plan) {
 // Checks the texts of one stage against the values that they are about.
 class TextCheck {
  public:
-  TextCheck(const Plan& plan, const Graph& graph) : plan_(plan), graph_(graph) {
+  TextCheck(const Plan& plan, const Graph& graph, size_t stage)
+      : plan_(plan),
+        graph_(graph),
+        stage_index_(stage),
+        pipeline_(&plan.pipelines[0]),
+        stage_(&pipeline_->stages[stage]) {
     for (const Part& part : plan.parts) parts_[part.name] = &part;
-    pipeline_ = &plan.pipelines[0];
-    stage_ = &pipeline_->stages[0];
   }
 
   void run() const {
@@ -209,8 +272,8 @@ class TextCheck {
   }
 
  private:
-  static std::string place_of(const char* field, const std::string& key) {
-    return fmt::format("{}.{}[\"{}\"]", stage_place(0, 0), field, key);
+  std::string place_of(const char* field, const std::string& key) const {
+    return fmt::format("{}.{}[\"{}\"]", stage_place(0, stage_index_), field, key);
   }
 
   // Which ops there are, and which labels they have, is only known once the graph is prepared and
@@ -240,8 +303,10 @@ class TextCheck {
     const auto devices = static_cast<size_t>(stage_->mesh.shape[axis]);
     if (name == kEven) return;
     if (name == kRows) {
-      if (pipeline_->microbatches[0].lengths.empty())
+      if (stage_index_ == 0 && pipeline_->microbatches[0].lengths.empty())
         refuse(place, quoted(text), "another part, or \"lengths\" in the micro-batches");
+      if (stage_index_ > 0 && stage_->rows.empty())
+        refuse(place, quoted(text), "another part, or \"rows\" in the stage");
       return;
     }
     const auto part = parts_.find(name);
@@ -330,6 +395,7 @@ class TextCheck {
   const Plan& plan_;
   const Graph& graph_;
   std::map<std::string, const Part*> parts_;
+  size_t stage_index_;
   const Pipeline* pipeline_;
   const Stage* stage_;
 };
@@ -349,7 +415,18 @@ void verify(const Plan& plan,
   check_runs_today(plan);
   check_rows(plan, graph, rows_meet_at);
   check_parts(plan);
-  TextCheck(plan, graph).run();
+  check_stages(plan.pipelines[0], graph);
+  check_schedule(plan.pipelines[0]);
+  for (size_t s = 0; s < plan.pipelines[0].stages.size(); ++s) TextCheck(plan, graph, s).run();
+}
+
+std::vector<Microbatch> microbatches_of(const Pipeline& pipeline, size_t stage) {
+  std::vector<Microbatch> all = pipeline.microbatches;
+  if (stage == 0) return all;
+  const std::vector<double>& rows = pipeline.stages[stage].rows;
+  for (Microbatch& each : all)
+    each.lengths = rows.empty() ? std::vector<int64_t>{} : apportion(each.rows, rows);
+  return all;
 }
 
 }  // namespace medley

@@ -134,11 +134,6 @@ TEST_F(VerifyPlan, WhatCannotRunYetIsRefusedInWords) {
               p.pipelines[1].stages[0].mesh = {{"data"}, {1}, {"fast/0/1"}};
             }),
             "pipelines: found 2, expected 1: this version does not run several pipelines yet");
-  EXPECT_EQ(refusal([](Plan& p) {
-              p.pipelines[0].stages.push_back({.mesh = {{"data"}, {1}, {"fast/0/1"}}});
-            }),
-            "pipelines[0].stages: found 2, expected 1: this version does not run several stages "
-            "yet");
   EXPECT_EQ(refusal_of_stage([](Stage& s) {
               s.mesh.shape = {2, 1};
               s.mesh.axes = {"data", "model"};
@@ -149,8 +144,42 @@ TEST_F(VerifyPlan, WhatCannotRunYetIsRefusedInWords) {
       refusal_of_stage([](Stage& s) { s.recompute = "full"; }),
       "pipelines[0].stages[0].recompute: found \"full\", expected \"none\": this version does "
       "not run recomputation yet");
-  EXPECT_THAT(refusal([](Plan& p) { p.pipelines[0].schedule = "gpipe"; }),
-              HasSubstr("does not run any other schedule yet"));
+}
+
+TEST_F(VerifyPlan, Stages) {
+  const auto refusal_of_second = [&](auto change) {
+    return refusal([&](Plan& p) {
+      Stage second;
+      second.first = "fc2/t#0";
+      second.mesh = {{"data"}, {1}, {"fast/0/1"}};
+      p.pipelines[0].stages.push_back(second);
+      change(p.pipelines[0]);
+    });
+  };
+  EXPECT_EQ(refusal_of_second([](Pipeline&) {}), "accepted");
+  EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.stages[1].first = ""; }),
+              StartsWith("pipelines[0].stages[1].first: found none, expected a forward op"));
+  EXPECT_THAT(
+      refusal_of_second([](Pipeline& p) { p.stages[1].first = "fc2/t#7"; }),
+      HasSubstr("\"fc2/t#7\", expected a forward op of graph \"mlp\", such as \"fc2/t#0\""));
+  EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.stages[0].first = "fc1/t#0"; }),
+              StartsWith("pipelines[0].stages[0].first: found \"fc1/t#0\", expected none"));
+  EXPECT_THAT(refusal_of_second([](Pipeline& p) {
+                p.stages[1].rows = {1, 2};
+              }),
+              StartsWith("pipelines[0].stages[1].rows: found 2 shares, expected 1"));
+  EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.stages[0].rows = {1}; }),
+              StartsWith("pipelines[0].stages[0].rows: found shares, expected none"));
+  EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.schedule = "h1f1b"; }),
+              StartsWith("pipelines[0].in_flight: found none, expected a count for each stage"));
+  EXPECT_THAT(refusal_of_second([](Pipeline& p) {
+                p.in_flight = {1, 2};
+              }),
+              StartsWith("pipelines[0].in_flight: found [1, 2], expected positive counts"));
+  EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.in_flight = {2}; }),
+              StartsWith("pipelines[0].in_flight: found 1 counts, expected 2"));
+  EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.stages[1].batch["*"] = "S(0, rows)"; }),
+              HasSubstr("another part, or \"rows\" in the stage"));
 }
 
 TEST_F(VerifyPlan, Parts) {

@@ -36,9 +36,11 @@ std::string to_string(CommunicationKind kind) {
     case CommunicationKind::kReduceScatter:
       return "reduce_scatter";
     case CommunicationKind::kAllToAll:
+      return "all_to_all";
+    case CommunicationKind::kTransfer:
       break;
   }
-  return "all_to_all";
+  return "transfer";
 }
 
 const Function& find_function(const LoweredStage& stage, FunctionKind kind) {

@@ -61,7 +61,7 @@ TensorType Emitter::local_type(ValueId value, const AxisState& state) {
 }
 
 bool Emitter::is_run_input(ValueId value) const {
-  return graph_.values[static_cast<size_t>(value)].producer == kNone;
+  return graph_.values[static_cast<size_t>(value)].producer == kNone && !received_.contains(value);
 }
 
 ValueId Emitter::add_local_input(const Input& input, const AxisState& state) {
@@ -105,6 +105,12 @@ ValueId Emitter::in_state(ValueId value, const AxisState& wanted) {
   // On one device all states are one.
   const AxisState state = devices_ == 1 ? own_state(value) : wanted;
   if (std::optional<ValueId> known = find(value, state)) return *known;
+  if (const auto receiving = receiving_.find(value); receiving != receiving_.end()) {
+    const auto [communication, crossing] = receiving->second;
+    receiving_.erase(receiving);
+    define(value, own_state(value), finish_receiving(value, communication, crossing), phase_);
+    return in_state(value, state);
+  }
   if (auto started = started_.find({value, state}); started != started_.end()) {
     const ValueId local = finish(value, started->second, state);
     define(value, state, local, phase_);
@@ -143,6 +149,7 @@ std::optional<ValueId> Emitter::view_of_converted(ValueId value, const AxisState
 
 bool Emitter::is_parameter_view(ValueId value) const {
   const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
+  if (received_.contains(value)) return false;
   if (producer == kNone)
     return stage.lifetimes[static_cast<size_t>(held_.at({value, own_state(value)})[0].local)] ==
            Lifetime::kRun;
@@ -348,13 +355,17 @@ Emitter::Started Emitter::all_to_all(ValueId value,
   return exchange(std::move(communication), packed, {dtype, {product(want, 0, want.size())}}, from);
 }
 
-ValueId Emitter::finish(ValueId value, const Started& started, const AxisState& to) {
-  // A bucket is awaited once.
-  const std::vector<Item>& order = items[phase_];
+// A bucket is awaited once.
+void Emitter::wait(int communication) {
+  std::vector<Item>& order = items[phase_];
   const bool waited = std::any_of(order.begin(), order.end(), [&](const Item& item) {
-    return item.kind == Item::Kind::kWait && item.index == started.communication;
+    return item.kind == Item::Kind::kWait && item.index == communication;
   });
-  if (!waited) items[phase_].push_back({Item::Kind::kWait, started.communication, last_only_});
+  if (!waited) order.push_back({Item::Kind::kWait, communication, last_only_});
+}
+
+ValueId Emitter::finish(ValueId value, const Started& started, const AxisState& to) {
+  wait(started.communication);
   const Communication& communication =
       stage.communications[static_cast<size_t>(started.communication)];
   if (communication.kind == CommunicationKind::kAllReduce) return started.received;

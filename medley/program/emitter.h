@@ -5,9 +5,11 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "medley/program/crossing.h"
 #include "medley/program/lower.h"
 #include "medley/program/symbols.h"
 
@@ -41,6 +43,19 @@ class Emitter {
   void start(ValueId value, const AxisState& state);
   void flush_bucket();
 
+  // To and from other stages. What is received is there in the state that the assignment says, the
+  // wait for it where it is first read.
+  void send(ValueId value, const Crossing& crossing);
+  void receive(ValueId value, const Crossing& crossing);
+  // Replaces a scalar by its sum over stages, whose devices these are.
+  void sum_over_stages(ValueId value, const std::vector<int>& devices);
+  // Returns the sum over stages of a local scalar that is whole on every device of its stage; a
+  // stage that has none adds a zero of this type.
+  ValueId sum_over_stages(std::optional<ValueId> local,
+                          DType dtype,
+                          const std::string& what,
+                          const std::vector<int>& devices);
+
   // Sizes of the factors of a value in a state, and its type.
   std::vector<Size> local_factors(ValueId value, const AxisState& state);
   TensorType local_type(ValueId value, const AxisState& state);
@@ -73,6 +88,9 @@ class Emitter {
   ValueId convert_locally(ValueId value, ValueId local, const AxisState& from, const AxisState& to);
   Started begin(ValueId value, ValueId local, const AxisState& from, const AxisState& to);
   ValueId finish(ValueId value, const Started& started, const AxisState& to);
+  ValueId finish_receiving(ValueId value, int communication, const Crossing& crossing);
+  void wait(int communication);
+  ValueId take(ValueId local, const Size& full, int part);
   Started all_reduce(ValueId value, ValueId local, Reduce reduce);
   Started gather(ValueId value, ValueId local, const AxisState& from);
   Started reduce_scatter(ValueId value, ValueId local, const AxisState& to);
@@ -105,7 +123,9 @@ class Emitter {
   bool last_only_ = false;
   std::map<std::pair<ValueId, AxisState>, std::vector<Held>> held_;
   std::map<std::pair<ValueId, AxisState>, Started> started_;
-  std::optional<int> bucket_;  // communication that is being filled
+  std::set<ValueId> received_;
+  std::map<ValueId, std::pair<int, Crossing>> receiving_;  // not yet awaited, by communication
+  std::optional<int> bucket_;                              // communication that is being filled
   double bucket_bytes_ = 0;
 };
 

@@ -122,9 +122,10 @@ void prefetch_parameters(const LoweredStage& stage, std::vector<Item>& order) {
     if (item.kind == Item::Kind::kOp) return false;
     const std::vector<ValueId>& inputs =
         stage.communications[static_cast<size_t>(item.index)].inputs;
-    return !item.last_only && std::all_of(inputs.begin(), inputs.end(), [&](ValueId value) {
-      return stage.lifetimes[static_cast<size_t>(value)] == Lifetime::kRun;
-    });
+    return !item.last_only && !inputs.empty() &&
+           std::all_of(inputs.begin(), inputs.end(), [&](ValueId value) {
+             return stage.lifetimes[static_cast<size_t>(value)] == Lifetime::kRun;
+           });
   };
   size_t earliest = 0;  // where the wait for the gathering before this one stands
   for (size_t i = 0; i < order.size(); ++i) {

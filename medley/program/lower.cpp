@@ -1,6 +1,7 @@
 #include "medley/program/lower.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -9,8 +10,10 @@
 #include "medley/base/sha256.h"
 #include "medley/graph/text.h"
 #include "medley/ops/rule.h"
+#include "medley/program/connect.h"
 #include "medley/program/emitter.h"
 #include "medley/program/lifetimes.h"
+#include "medley/program/stages.h"
 #include "medley/sharding/coupling.h"
 
 namespace medley {
@@ -59,30 +62,25 @@ Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
 
 class Lowering {
  public:
-  Lowering(const Completed& completed,
-           const Plan& plan,
-           const Pipeline& pipeline,
-           const Stage& stage,
-           const Cluster& cluster,
+  Lowering(const DecidedStage& decided,
+           const Connections& connections,
+           int64_t global_batch,
            const LowerOptions& options)
-      : completed_(completed),
-        graph_(completed.prepared.graph),
-        plan_(plan),
-        pipeline_(pipeline),
+      : completed_(decided.completed),
+        graph_(decided.completed.prepared.graph),
+        microbatches_(decided.microbatches),
+        connections_(connections),
+        global_batch_(global_batch),
         options_(options),
-        emitter_(completed, static_cast<int>(stage.mesh.devices.size()), options) {
-    for (const std::string& name : stage.mesh.devices) {
-      const std::optional<int> device = find_device(cluster, name);
-      if (!device)
-        throw Error(Blame::kCaller,
-                    fmt::format("plan: mesh.devices: the cluster has no device \"{}\"", name));
-      emitter_.stage.devices.push_back(*device);
-    }
-    emitter_.stage.mesh = {static_cast<int64_t>(stage.mesh.devices.size())};
+        emitter_(decided.completed, static_cast<int>(decided.devices.size()), options) {
+    emitter_.stage.devices = decided.devices;
+    emitter_.stage.mesh = {static_cast<int64_t>(decided.devices.size())};
   }
 
   LoweredStage run() {
-    for (const Input& input : graph_.inputs) add_input_of(input);
+    for (const Input& input : graph_.inputs)
+      if (input.kind != InputKind::kReceived) add_input_of(input);
+    for (const auto& [value, crossing] : connections_.receives) emitter_.receive(value, crossing);
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       const Phase phase = graph_.ops[i].phase;
       if (i > 0 && graph_.ops[i - 1].phase == Phase::kBackward && phase != Phase::kBackward)
@@ -161,6 +159,15 @@ class Lowering {
       emitter_.define(op.results[r], states[r], results[r], op.phase);
     }
     if (op.name == "medley.accumulate.default") synchronise(op);
+    if (completed_.prepared.names[static_cast<size_t>(id)] == kNormSum &&
+        !connections_.norm_devices.empty())
+      emitter_.sum_over_stages(op.results[0], connections_.norm_devices);
+    // What has been accumulated leaves after the last micro-batch.
+    emitter_.enter(op.phase, op.name == "medley.accumulate.default");
+    for (ValueId result : op.results)
+      for (auto [to, end] = connections_.sends.equal_range(result); to != end; ++to)
+        emitter_.send(result, to->second);
+    emitter_.enter(op.phase, false);
   }
 
   void localize(OpId id,
@@ -235,6 +242,7 @@ class Lowering {
       inputs[{placed.input.kind, placed.input.name}] = placed.input.value;
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
       const Output& output = graph_.outputs[i];
+      if (output.kind == OutputKind::kSent) continue;
       const AxisState& kept = completed_.assignment.stored[i][0];
       const bool forward = output.kind == OutputKind::kBuffer;
       emitter_.enter(forward ? Phase::kForward : Phase::kUpdate, false);
@@ -259,11 +267,16 @@ class Lowering {
           assigns_[Phase::kUpdate].push_back({local, inputs.at({InputKind::kState, output.name})});
           break;
         case OutputKind::kSent:
-          MEDLEY_CHECK(!"the graph of a stage");
           break;
       }
     }
     emitter_.enter(Phase::kUpdate, false);
+    ValueId& loss = emitter_.stage.loss;
+    if (!connections_.all_devices.empty())
+      loss = emitter_.sum_over_stages(loss == kNone ? std::nullopt : std::optional(loss),
+                                      connections_.loss,
+                                      "loss",
+                                      connections_.all_devices);
     if (completed_.prepared.gradient_norm != kNone)
       emitter_.stage.gradient_norm =
           emitter_.in_state(completed_.prepared.gradient_norm, replicated());
@@ -301,28 +314,33 @@ class Lowering {
     const auto add = [&](FunctionKind kind, int microbatch) {
       if (has(kind)) stage.calls.push_back({kind, microbatch});
     };
-    const int count = static_cast<int>(pipeline_.microbatches.size());
+    const int count = static_cast<int>(microbatches_.size());
     for (int m = 0; m < count; ++m)
       add(m + 1 == count ? FunctionKind::kPrologueLast : FunctionKind::kPrologue, m);
-    for (int m = 0; m < count; ++m) {
-      add(FunctionKind::kForward, m);
-      add(m + 1 == count ? FunctionKind::kBackwardLast : FunctionKind::kBackward, m);
+    for (const PipelineCall& call : connections_.order) {
+      const bool last = call.microbatch + 1 == count;
+      const bool is_forward = call.function == PipelineFunction::kForward;
+      add(is_forward ? FunctionKind::kForward
+          : last     ? FunctionKind::kBackwardLast
+                     : FunctionKind::kBackward,
+          call.microbatch);
     }
     add(FunctionKind::kUpdate, 0);
   }
 
   void fill_tables() {
     int64_t row = 0;
-    for (const Microbatch& microbatch : pipeline_.microbatches) {
-      emitter_.stage.tables.push_back(emitter_.symbols.tables(microbatch, row, plan_.global_batch));
+    for (const Microbatch& microbatch : microbatches_) {
+      emitter_.stage.tables.push_back(emitter_.symbols.tables(microbatch, row, global_batch_));
       row += microbatch.rows;
     }
   }
 
   const Completed& completed_;
   const Graph& graph_;
-  const Plan& plan_;
-  const Pipeline& pipeline_;
+  const std::vector<Microbatch>& microbatches_;
+  const Connections& connections_;
+  const int64_t global_batch_;
   LowerOptions options_;
   Emitter emitter_;
   std::map<Phase, std::vector<Assign>> assigns_;
@@ -340,30 +358,104 @@ int64_t bucket_bytes(const Cluster& cluster, size_t devices) {
 }
 
 Completed complete(Completed completed, const Plan& plan, int pipeline, int stage) {
-  const Pipeline& chosen = plan.pipelines[static_cast<size_t>(pipeline)];
+  const auto s = static_cast<size_t>(stage);
+  Pipeline chosen = plan.pipelines[static_cast<size_t>(pipeline)];
+  chosen.microbatches = microbatches_of(chosen, s);
   for (;;) {
-    completed.assignment = complete(completed.prepared,
-                                    completed.factors,
-                                    plan,
-                                    chosen,
-                                    chosen.stages[static_cast<size_t>(stage)]);
+    completed.assignment =
+        complete(completed.prepared, completed.factors, plan, chosen, chosen.stages[s]);
     if (completed.assignment.to_expand.empty()) return completed;
     completed.prepared = expand_ops(completed.prepared, completed.assignment.to_expand);
     completed.factors = factorize(completed.prepared.graph);
   }
 }
 
+std::vector<int> devices_of(const Mesh& mesh, const Cluster& cluster) {
+  std::vector<int> devices;
+  for (const std::string& name : mesh.devices) {
+    const std::optional<int> device = find_device(cluster, name);
+    if (!device)
+      throw Error(Blame::kCaller,
+                  fmt::format("plan: mesh.devices: the cluster has no device \"{}\"", name));
+    devices.push_back(*device);
+  }
+  return devices;
+}
+
+// The positions in the forward sequence at which the stages of a pipeline begin: where the first op
+// is that a stage names, or the next one that is computed in one stage only.
+std::vector<int32_t> cuts_of(const Pipeline& pipeline,
+                             const Positions& positions,
+                             const std::vector<std::string>& names) {
+  std::vector<int32_t> cuts;
+  for (size_t s = 1; s < pipeline.stages.size(); ++s) {
+    const std::string& first = pipeline.stages[s].first;
+    const auto op = static_cast<OpId>(std::find(names.begin(), names.end(), first) - names.begin());
+    const auto next = std::lower_bound(positions.sequence.begin(), positions.sequence.end(), op);
+    const auto cut = static_cast<int32_t>(next - positions.sequence.begin());
+    if (next == positions.sequence.end() || cut <= (cuts.empty() ? 0 : cuts.back()))
+      throw Error(Blame::kCaller,
+                  fmt::format("plan: pipelines[0].stages[{}].first: found \"{}\", expected an op "
+                              "such that each stage has one that others do not have",
+                              s,
+                              first));
+    cuts.push_back(cut);
+  }
+  return cuts;
+}
+
+// What each stage of a pipeline computes, prepared.
+std::vector<Completed> split(const Groundwork& ground, const Pipeline& pipeline) {
+  if (pipeline.stages.size() == 1) return {{ground.prepared, ground.factors, {}}};
+  const std::vector<std::string> names = stable_names(ground.graph);
+  const Positions positions = place(ground.graph);
+  const Partition parts =
+      partition(ground.graph, positions, cuts_of(pipeline, positions, names), names);
+  std::vector<Completed> stages;
+  for (size_t s = 0; s < pipeline.stages.size(); ++s) {
+    const StageGraph stage = stage_graph(ground.graph, parts, static_cast<int>(s));
+    StageContext context;
+    context.stage = static_cast<int>(s);
+    for (OpId op : stage.ops) context.names.push_back(names[static_cast<size_t>(op)]);
+    for (const Tied& tied : parts.tied) {
+      const auto& holders = tied.holders;
+      if (!std::count(holders.begin(), holders.end(), context.stage)) continue;
+      context.tied[tied.parameter] = tied.partial;
+      if (holders[0] != context.stage) context.counted_elsewhere.insert(tied.parameter);
+    }
+    stages.push_back({prepare(stage.graph, ground.optimizer, context), {}, {}});
+    stages.back().factors = factorize(stages.back().prepared.graph);
+  }
+  return stages;
+}
+
+void check_rows_that_meet(const Groundwork& ground,
+                          const Plan& plan,
+                          const std::vector<DecidedStage>& stages) {
+  const size_t count = plan.pipelines[0].microbatches.size();
+  if (count == 1 || plan.per_microbatch_semantics) return;
+  std::string at = ground.coupled_at;
+  for (const DecidedStage& stage : stages)
+    if (at.empty() && !stage.completed.prepared.weights_in_prologue) at = "a loss weight";
+  if (!at.empty())
+    throw Error(Blame::kCaller,
+                fmt::format("plan: pipelines[0].microbatches: found {}, expected 1: rows of the "
+                            "batch meet at {}; or set per_microbatch_semantics",
+                            count,
+                            at));
+}
+
 }  // namespace
 
 Completed complete(
     const Graph& graph, const Plan& plan, const Optimizer& optimizer, int pipeline, int stage) {
-  Completed completed{prepare(graph, optimizer), {}, {}};
-  completed.factors = factorize(completed.prepared.graph);
-  return complete(std::move(completed), plan, pipeline, stage);
+  const Groundwork ground = lay_ground(graph, optimizer);
+  std::vector<Completed> stages = split(ground, plan.pipelines[static_cast<size_t>(pipeline)]);
+  return complete(std::move(stages[static_cast<size_t>(stage)]), plan, pipeline, stage);
 }
 
 Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer) {
-  Groundwork ground{prepare(graph, optimizer), {}, {}, hash(graph)};
+  Groundwork ground{graph, optimizer, prepare(graph, optimizer), {}, {}, hash(graph)};
   ground.factors = factorize(ground.prepared.graph);
   ground.coupled_at = row_coupling(graph, factorize(graph));
   return ground;
@@ -382,28 +474,26 @@ Program lower(const Groundwork& ground,
               const Cluster& cluster,
               const LowerOptions& options) {
   MEDLEY_CHECK_EQ(plan.pipelines.size(), size_t{1});
-  MEDLEY_CHECK_EQ(plan.pipelines[0].stages.size(), size_t{1});
   const Pipeline& pipeline = plan.pipelines[0];
-  const Completed completed = complete({ground.prepared, ground.factors, {}}, plan, 0, 0);
-  const bool several = pipeline.microbatches.size() > 1 && !plan.per_microbatch_semantics;
-  const std::string coupled = several ? ground.coupled_at : "";
-  if (!coupled.empty() ||
-      (pipeline.microbatches.size() > 1 && !completed.prepared.weights_in_prologue &&
-       !plan.per_microbatch_semantics))
-    throw Error(Blame::kCaller,
-                fmt::format("plan: pipelines[0].microbatches: found {}, expected 1: rows of the "
-                            "batch meet at {}; or set per_microbatch_semantics",
-                            pipeline.microbatches.size(),
-                            coupled.empty() ? "a loss weight" : coupled));
-  LowerOptions chosen = options;
-  if (chosen.bucket_bytes == 0)
-    chosen.bucket_bytes = bucket_bytes(cluster, pipeline.stages[0].mesh.devices.size());
+  std::vector<DecidedStage> decided;
+  for (Completed& completed : split(ground, pipeline)) {
+    const size_t s = decided.size();
+    decided.push_back({complete(std::move(completed), plan, 0, static_cast<int>(s)),
+                       microbatches_of(pipeline, s),
+                       devices_of(pipeline.stages[s].mesh, cluster)});
+  }
+  check_rows_that_meet(ground, plan, decided);
+  const std::vector<Connections> connections = connect(decided, pipeline);
   Program program;
   program.graph_hash = ground.graph_hash;
   program.plan_hash = sha256_hex(print(plan));
   program.global_batch = plan.global_batch;
-  program.stages.push_back(
-      Lowering(completed, plan, pipeline, pipeline.stages[0], cluster, chosen).run());
+  for (size_t s = 0; s < decided.size(); ++s) {
+    LowerOptions chosen = options;
+    if (chosen.bucket_bytes == 0)
+      chosen.bucket_bytes = bucket_bytes(cluster, decided[s].devices.size());
+    program.stages.push_back(Lowering(decided[s], connections[s], plan.global_batch, chosen).run());
+  }
   int64_t row = 0;
   for (const Microbatch& microbatch : pipeline.microbatches) {
     program.microbatch_starts.push_back(row);

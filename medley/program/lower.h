@@ -21,6 +21,8 @@ struct LowerOptions {
 
 // What lowering finds out about a graph before it looks at a plan: shared by the plans of a search.
 struct Groundwork {
+  Graph graph;
+  Optimizer optimizer;
   Prepared prepared;
   Factors factors;         // of the prepared graph
   std::string coupled_at;  // row_coupling() of the graph

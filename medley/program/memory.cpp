@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "medley/base/error.h"
 #include "medley/ops/rule.h"
 #include "medley/program/calls.h"
 #include "medley/program/frame_schedule.h"
+#include "medley/program/lanes.h"
 
 namespace medley {
 namespace {
@@ -146,6 +149,15 @@ class MemoryFollower {
               input.value,
               storages_.add(bytes(input.value, static_cast<int>(m)), MemoryPart::kBatch));
     note("the batch");
+    for (const auto& [lane, all] : receipts(stage_)) {
+      Receiving& receiving = receiving_[lane];
+      for (const Receipt& receipt : all) {
+        receiving.places[{receipt.call, receipt.step}] = receiving.entries.size();
+        receiving.entries.push_back({receipt, kNone});
+      }
+      post_receipts(receiving);
+    }
+    note("what is received ahead");
     for (point_.call = 0; point_.call < stage_.calls.size(); ++point_.call) follow_call();
     return std::move(use_);
   }
@@ -153,6 +165,16 @@ class MemoryFollower {
  private:
   struct InFlight {
     std::vector<int> inputs, outputs;
+  };
+  // What is received on a lane in a step, as the interpreter posts it.
+  struct Receiving {
+    struct Entry {
+      Receipt receipt;
+      int storage;
+    };
+    std::vector<Entry> entries;
+    std::map<std::pair<size_t, size_t>, size_t> places;
+    size_t posted = 0, awaited = 0;
   };
 
   const Call& call() const { return stage_.calls[point_.call]; }
@@ -251,6 +273,7 @@ class MemoryFollower {
     InFlight& in_flight = in_flight_[at(post.communication)];
     const bool reduces = communication.kind == CommunicationKind::kAllReduce;
     const bool may_be_in_place = reduces && communication.inputs.size() == 1;
+    if (only_sends(communication)) return send(communication, post);
     for (ValueId value : communication.inputs)
       in_flight.inputs.push_back(storages_.hold(slot(value)));
     const auto take_outputs = [&] {
@@ -275,12 +298,46 @@ class MemoryFollower {
 
   void follow(const Wait& wait) {
     InFlight& in_flight = in_flight_[at(wait.communication)];
-    const auto& outputs = stage_.communications[at(wait.communication)].outputs;
+    const Communication& communication = stage_.communications[at(wait.communication)];
+    const auto& outputs = communication.outputs;
     point_.during = storages_.live();
+    if (only_receives(communication)) {
+      Receiving& lane = receiving_.at(communication.lane);
+      Receiving::Entry& entry = lane.entries[lane.places.at({point_.call, point_.step})];
+      put(outputs[0], std::exchange(entry.storage, kNone));
+      ++lane.awaited;
+      post_receipts(lane);
+      end_point();
+      return;
+    }
     for (size_t i = 0; i < outputs.size(); ++i) put(outputs[i], in_flight.outputs[i]);
     in_flight.outputs.clear();
     drop_all(in_flight.inputs);
     end_point();
+  }
+
+  void send(const Communication& communication, const Post& post) {
+    std::deque<int>& sending = sending_[communication.lane];
+    if (static_cast<int>(sending.size()) >= communication.depth) {
+      storages_.drop(sending.front());
+      sending.pop_front();
+    }
+    sending.push_back(storages_.hold(slot(communication.inputs[0])));
+    storages_.move_to(sending.back(), MemoryPart::kCommunication);
+    note_step([&] { return communication.name; });
+    for (ValueId value : post.dies) storages_.drop(slot(value));
+    end_point();
+  }
+
+  void post_receipts(Receiving& lane) {
+    for (; lane.posted < lane.entries.size(); ++lane.posted) {
+      Receiving::Entry& entry = lane.entries[lane.posted];
+      const Communication& communication = stage_.communications[at(entry.receipt.communication)];
+      if (lane.posted - lane.awaited >= at(communication.depth)) return;
+      entry.storage = storages_.add(
+          bytes(communication.outputs[0], stage_.calls[entry.receipt.call].microbatch),
+          MemoryPart::kCommunication);
+    }
   }
 
   void drop_all(std::vector<int>& storages) {
@@ -297,6 +354,8 @@ class MemoryFollower {
   std::vector<int> run_;                                     // [value] kRun and kStep
   std::vector<std::vector<int>> frames_;                     // [frame][value]
   std::vector<InFlight> in_flight_;                          // [communication]
+  std::map<int, std::deque<int>> sending_;                   // by lane, the oldest first
+  std::map<int, Receiving> receiving_;                       // by lane
   std::vector<std::vector<std::pair<ValueId, int>>> batch_;  // [microbatch]
   MemoryPoint point_;
   MemoryUse use_;

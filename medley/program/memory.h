@@ -14,7 +14,8 @@
 //
 // A communication holds what it sends until it has been awaited, and what it brings from the post
 // on. An all-reduce of one tensor that nobody else holds happens in place; one of several travels
-// as a copy.
+// as a copy. What other stages send is there from its post on, ahead of its use (lanes.h); what is
+// sent to them until it is the oldest of too many.
 
 #include <array>
 #include <cstdint>

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -15,8 +16,8 @@ namespace {
 // Rebuilds a graph op by op; values keep their ids, new ones are appended.
 class Preparer {
  public:
-  Preparer(const Graph& graph, const Optimizer& optimizer)
-      : optimizer_(optimizer), source_(graph), names_(stable_names(graph)) {
+  Preparer(const Graph& graph, const Optimizer& optimizer, const StageContext& context)
+      : optimizer_(optimizer), source_(graph), context_(context), names_(context.names) {
     prepared_.graph = graph;
     prepared_.graph.ops.clear();
     prepared_.graph.outputs.clear();
@@ -30,6 +31,7 @@ class Preparer {
       append(std::move(op), names_[i]);
     }
     accumulate_outputs();
+    for (const auto& [parameter, partial] : context_.tied) add_up(parameter, partial);
     if (optimizer_.kind != "none") append_update();
     relink();
     remove_unused();
@@ -181,6 +183,40 @@ class Preparer {
     prepared_.names = std::move(names);
   }
 
+  // The gradient of a tied parameter, of its parts in all stages, in their order.
+  void add_up(const std::string& parameter, const std::vector<int>& partial) {
+    const auto name_of = [&](int stage) { return fmt::format("{}@{}", parameter, stage); };
+    TensorType type;
+    for (const Input& input : graph().inputs)
+      if (input.kind == InputKind::kParameter && input.name == parameter)
+        type = value_of(input.value).type;
+    auto own = std::find_if(graph().outputs.begin(), graph().outputs.end(), [&](const Output& o) {
+      return o.kind == OutputKind::kGradient && o.name == parameter;
+    });
+    if (own == graph().outputs.end())
+      own = graph().outputs.insert(own, {OutputKind::kGradient, parameter, kNone});
+    ValueId sum = kNone;
+    for (int stage : partial) {
+      const ValueId term = stage == context_.stage
+                               ? own->value
+                               : add_input(graph(), InputKind::kReceived, name_of(stage), type);
+      if (sum == kNone) {
+        sum = term;
+        continue;
+      }
+      Op op{"aten.add.Tensor",
+            {ValueArgument{sum}, ValueArgument{term}, Size(1)},
+            {},
+            Phase::kUpdate,
+            "",
+            ""};
+      sum = append(std::move(op), {type}, "tied/" + parameter)[0];
+    }
+    const Output sent{OutputKind::kSent, name_of(context_.stage), own->value};
+    own->value = sum;
+    if (sent.value != kNone) graph().outputs.push_back(sent);
+  }
+
   void append_update() {
     ValueId scalars = add_input(graph(), InputKind::kScalar, "scalars", {DType::kF64, {3}});
     const std::vector<Output> outputs = graph().outputs;
@@ -188,14 +224,19 @@ class Preparer {
       return Op{std::move(name), std::move(arguments), {}, Phase::kUpdate, "", ""};
     };
     const TensorType scalar{DType::kF64, {}};
-    if (optimizer_.max_norm > 0 || optimizer_.gradient_norm) {
+    const bool any = std::any_of(outputs.begin(), outputs.end(), [&](const Output& output) {
+      return output.kind == OutputKind::kGradient &&
+             !context_.counted_elsewhere.contains(output.name);
+    });
+    if (any && (optimizer_.max_norm > 0 || optimizer_.gradient_norm)) {
       std::vector<ValueArgument> squares;
       for (const Output& output : outputs)
-        if (output.kind == OutputKind::kGradient)
+        if (output.kind == OutputKind::kGradient &&
+            !context_.counted_elsewhere.contains(output.name))
           squares.push_back({append(op("medley.sum_squares.default", {ValueArgument{output.value}}),
                                     {scalar},
                                     "norm/" + output.name)[0]});
-      const ValueId total = append(op("medley.add_n.default", {squares}), {scalar}, "norm/sum")[0];
+      const ValueId total = append(op("medley.add_n.default", {squares}), {scalar}, kNormSum)[0];
       const std::vector<ValueId> clip =
           append(op("medley.clip_scale.default", {ValueArgument{total}, optimizer_.max_norm}),
                  {scalar, scalar},
@@ -327,7 +368,8 @@ class Preparer {
 
   const Optimizer& optimizer_;
   const Graph& source_;
-  const std::vector<std::string> names_;  // of the source's ops
+  const StageContext& context_;
+  const std::vector<std::string>& names_;  // of the source's ops
   Prepared prepared_;
   std::map<ValueId, ValueId> weights_;  // weight -> its sum over the step
   std::map<ValueId, ValueId> views_;    // view of a parameter -> the same in the backward phase
@@ -336,7 +378,11 @@ class Preparer {
 }  // namespace
 
 Prepared prepare(const Graph& graph, const Optimizer& optimizer) {
-  return Preparer(graph, optimizer).run();
+  return prepare(graph, optimizer, StageContext{stable_names(graph), 0, {}, {}});
+}
+
+Prepared prepare(const Graph& graph, const Optimizer& optimizer, const StageContext& context) {
+  return Preparer(graph, optimizer, context).run();
 }
 
 }  // namespace medley

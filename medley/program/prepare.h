@@ -4,6 +4,8 @@
 // gradients and the loss are accumulated over micro-batches, and the optimizer's update is
 // appended. Knows nothing of devices or plans.
 
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,9 +32,26 @@ struct Prepared {
       true;  // false: a weight depends on parameters, so several micro-batches would not be exact
 };
 
+// The name of the op that adds up the squares of all gradients.
+inline constexpr const char* kNormSum = "norm/sum";
+
 // The result has the inputs "scalars" (kScalar, f64[3]: learning rate, step from 1, clip scale) and
 // the optimizer's state (kState, such as "exp_avg:<parameter>"), and the outputs kParameter and
 // kState. Gradient and loss outputs are accumulated values.
 Prepared prepare(const Graph& graph, const Optimizer& optimizer);
+
+// Of the graph of one stage: what it is in the whole.
+struct StageContext {
+  std::vector<std::string> names;  // [op] stable names in the whole graph
+  int stage = 0;
+  // Parameters that other stages hold, too: the stages that have a part of the gradient, ascending.
+  std::map<std::string, std::vector<int>> tied;
+  // Of them, those whose gradient counts for the norm in another stage.
+  std::set<std::string> counted_elsewhere;
+};
+// The same for the graph of one stage. The norm is that of its own gradients. A part of the
+// gradient of a tied parameter is sent as "<parameter>@<stage>", and every holder adds up all
+// parts.
+Prepared prepare(const Graph& graph, const Optimizer& optimizer, const StageContext& context);
 
 }  // namespace medley

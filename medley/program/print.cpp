@@ -56,10 +56,25 @@ void print_step(std::string& out, const LoweredStage& stage, const Step& step) {
     if (!communication.send.empty()) out += fmt::format(" send [{}]", sizes(communication.send));
     if (!communication.receive.empty())
       out += fmt::format(" receive [{}]", sizes(communication.receive));
+    if (communication.lane >= 0)
+      out += fmt::format(" lane {} depth {}", communication.lane, communication.depth);
+    if (!communication.devices.empty())
+      out += fmt::format(" devices [{}]", fmt::join(communication.devices, ", "));
     out += post->dies.empty() ? "\n" : fmt::format(" frees {}\n", ids(post->dies));
   }
-  if (const auto* wait = std::get_if<Wait>(&step))
-    out += fmt::format("    wait {}\n", wait->communication);
+  if (const auto* wait = std::get_if<Wait>(&step)) {
+    const Communication& communication =
+        stage.communications[static_cast<size_t>(wait->communication)];
+    out += fmt::format("    wait {}", wait->communication);
+    if (only_receives(communication))
+      out += fmt::format(" \"{}\" -> {} lane {} depth {} devices [{}]",
+                         communication.name,
+                         ids(communication.outputs),
+                         communication.lane,
+                         communication.depth,
+                         fmt::join(communication.devices, ", "));
+    out += "\n";
+  }
 }
 
 }  // namespace

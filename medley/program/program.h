@@ -24,6 +24,8 @@ enum class CommunicationKind : uint8_t {
                    // me, send[me] elements
   kAllToAll,  // flat concatenation of send[j] (for device j) -> flat concatenation of receive[j]
               // (from device j)
+  kTransfer,  // the same from the devices of one stage to those of another: the former have inputs
+              // only, the latter outputs only
 };
 enum class Reduce : uint8_t { kSum, kMax };
 
@@ -34,7 +36,26 @@ struct Communication {
   std::vector<ValueId> inputs, outputs;
   std::vector<Size> send, receive;  // elements per device of the group; empty for all-reduce
   std::string name;                 // for traces and errors: "all_gather transformer.wte.weight"
+
+  // Of communications between stages. The group, as devices of the cluster; of a transfer, those
+  // that send come first.
+  std::vector<int> devices{};
+  // Of transfers. Those of one lane (from one stage to another in one phase) are sent and received
+  // in the order of micro-batches, and within one of their numbers. At most `depth` are under way:
+  // who sends waits for the oldest before the next; who receives has that many posted ahead, from
+  // the start of the step on. So a transfer is posted by its sender only and awaited by its
+  // receiver only.
+  int lane = -1;
+  int depth = 1;
 };
+
+// Whether a device takes part in a communication as one that only receives.
+inline bool only_receives(const Communication& communication) {
+  return communication.kind == CommunicationKind::kTransfer && communication.inputs.empty();
+}
+inline bool only_sends(const Communication& communication) {
+  return communication.kind == CommunicationKind::kTransfer && communication.outputs.empty();
+}
 
 // Where a value lives. kRun: parameters, buffers, optimizer state, scalars. kStep: accumulated
 // gradients, loss. kMicrobatch: everything else.

@@ -13,15 +13,25 @@ namespace medley {
 SymbolTable::SymbolTable(std::vector<Part> parts, int devices)
     : parts_(std::move(parts)), devices_(devices), names_{"b", "batch", "first_row", "me"} {}
 
+int SymbolTable::elsewhere(const Elsewhere& division) {
+  const auto found = std::find(elsewhere_.begin(), elsewhere_.end(), division);
+  const auto index = static_cast<size_t>(found - elsewhere_.begin());
+  if (found == elsewhere_.end()) elsewhere_.push_back(division);
+  return static_cast<int>(parts_.size() + index);
+}
+
+const std::string& SymbolTable::part_name(int part) const {
+  const auto p = static_cast<size_t>(part);
+  return p < parts_.size() ? parts_[p].name : elsewhere_[p - parts_.size()].part.name;
+}
+
 Size SymbolTable::intern(const Entry& entry, const char* what) {
   const auto [found, added] = known_.try_emplace(entry, static_cast<Symbol>(names_.size()));
   if (added) {
     entries_.push_back(entry);
-    std::string name = fmt::format("{}.{}.{}",
-                                   parts_[static_cast<size_t>(entry.part)].name,
-                                   to_string(entry.full, {"b"}),
-                                   what);
-    if (entry.other >= 0) name += "." + parts_[static_cast<size_t>(entry.other)].name;
+    std::string name =
+        fmt::format("{}.{}.{}", part_name(entry.part), to_string(entry.full, {"b"}), what);
+    if (entry.other >= 0) name += "." + part_name(entry.other);
     if (entry.device >= 0) name += fmt::format(".{}", entry.device);
     names_.push_back(std::move(name));
   }
@@ -47,6 +57,14 @@ Size SymbolTable::received(int from, int to, const Size& full, int device) {
   return intern({Kind::kReceived, from, to, full, device}, "received");
 }
 
+Size SymbolTable::sent(const Cut& from, const Cut& to, const Size& whole, int device) {
+  return intern({Kind::kSent, from.part, to.part, from.full, device, to.full, whole}, "sent");
+}
+Size SymbolTable::received(const Cut& from, const Cut& to, const Size& whole, int device) {
+  return intern({Kind::kReceived, from.part, to.part, from.full, device, to.full, whole},
+                "received");
+}
+
 std::vector<std::pair<Symbol, Size>> SymbolTable::lengths_under(int part) const {
   std::vector<std::pair<Symbol, Size>> lengths;
   for (const auto& [entry, symbol] : known_)
@@ -59,14 +77,22 @@ void SymbolTable::set_parts(std::vector<Part> parts) {
   parts_ = std::move(parts);
 }
 
+std::vector<int64_t> SymbolTable::lengths_of(int part, int64_t full, const Rows& rows) const {
+  const auto p = static_cast<size_t>(part);
+  if (p < parts_.size()) return part_lengths(parts_[p], full, devices_, rows.microbatch);
+  const Elsewhere& other = elsewhere_[p - parts_.size()];
+  if (!other.rows.empty()) return other.rows.at(rows.first);
+  return part_lengths(other.part, full, other.devices, rows.microbatch);
+}
+
 const SymbolTable::Division& SymbolTable::divide_into(int part,
                                                       int64_t full,
-                                                      const Microbatch& microbatch,
+                                                      const Rows& rows,
                                                       Divisions& known) const {
   const auto [found, added] = known.try_emplace({part, full});
   Division& division = found->second;
   if (!added) return division;
-  division.lengths = part_lengths(parts_[static_cast<size_t>(part)], full, devices_, microbatch);
+  division.lengths = lengths_of(part, full, rows);
   std::exclusive_scan(division.lengths.begin(),
                       division.lengths.end(),
                       std::back_inserter(division.starts),
@@ -74,22 +100,23 @@ const SymbolTable::Division& SymbolTable::divide_into(int part,
   return division;
 }
 
-std::vector<int64_t> SymbolTable::values_of(const Microbatch& microbatch,
-                                            int64_t first_row,
-                                            int64_t global_batch,
-                                            int device,
-                                            Divisions& known) const {
-  std::vector<int64_t> values{microbatch.rows, global_batch, first_row, device};
+std::vector<int64_t> SymbolTable::values_of(const Rows& rows, int device, Divisions& known) const {
+  std::vector<int64_t> values{rows.microbatch.rows, rows.global_batch, rows.first, device};
   const auto d = static_cast<size_t>(device);
   for (const Entry& entry : entries_) {
     const int64_t full = evaluate(entry.full, values);
-    const Division& own = divide_into(entry.part, full, microbatch, known);
+    const Division& own = divide_into(entry.part, full, rows, known);
     const auto common = [&](size_t i, size_t j) {
-      const Division& other = divide_into(entry.other, full, microbatch, known);
-      return std::max<int64_t>(
-          0,
-          std::min(own.starts[i] + own.lengths[i], other.starts[j] + other.lengths[j]) -
-              std::max(own.starts[i], other.starts[j]));
+      const bool in_elements = entry.whole != Size();
+      const int64_t other_full = in_elements ? evaluate(entry.other_full, values) : full;
+      const int64_t whole = in_elements ? evaluate(entry.whole, values) : full;
+      const Division& other = divide_into(entry.other, other_full, rows, known);
+      const int64_t unit = full == 0 ? 0 : whole / full;
+      const int64_t other_unit = other_full == 0 ? 0 : whole / other_full;
+      return std::max<int64_t>(0,
+                               std::min((own.starts[i] + own.lengths[i]) * unit,
+                                        (other.starts[j] + other.lengths[j]) * other_unit) -
+                                   std::max(own.starts[i] * unit, other.starts[j] * other_unit));
     };
     const auto peer = static_cast<size_t>(std::max(entry.device, 0));
     switch (entry.kind) {
@@ -100,7 +127,7 @@ std::vector<int64_t> SymbolTable::values_of(const Microbatch& microbatch,
         values.push_back(own.starts[d]);
         break;
       case Kind::kRow:
-        values.push_back(first_row + own.starts[d]);
+        values.push_back(rows.first + own.starts[d]);
         break;
       case Kind::kLengthOf:
         values.push_back(own.lengths[peer]);
@@ -121,7 +148,7 @@ std::vector<int64_t> SymbolTable::table(const Microbatch& microbatch,
                                         int64_t global_batch,
                                         int device) const {
   Divisions known;
-  return values_of(microbatch, first_row, global_batch, device, known);
+  return values_of({microbatch, first_row, global_batch}, device, known);
 }
 
 std::vector<std::vector<int64_t>> SymbolTable::tables(const Microbatch& microbatch,
@@ -130,7 +157,7 @@ std::vector<std::vector<int64_t>> SymbolTable::tables(const Microbatch& microbat
   Divisions known;
   std::vector<std::vector<int64_t>> all;
   for (int device = 0; device < devices_; ++device)
-    all.push_back(values_of(microbatch, first_row, global_batch, device, known));
+    all.push_back(values_of({microbatch, first_row, global_batch}, device, known));
   return all;
 }
 

@@ -21,6 +21,17 @@ class SymbolTable {
   // Requires: parts as in Assignment, one axis of `devices` devices.
   SymbolTable(std::vector<Part> parts, int devices);
 
+  // How another stage divides something over its devices. `rows`: the lengths of the part "rows"
+  // there, by the first row of a micro-batch; empty for other parts. Returns the index of a part
+  // that may stand wherever one does below; the same for the same division.
+  struct Elsewhere {
+    Part part;
+    int devices = 0;
+    std::map<int64_t, std::vector<int64_t>> rows;
+    bool operator==(const Elsewhere&) const = default;
+  };
+  int elsewhere(const Elsewhere& division);
+
   static Size rows() { return Size::of(0); }       // of the micro-batch
   static Size batch() { return Size::of(1); }      // rows of the global batch
   static Size first_row() { return Size::of(2); }  // of the micro-batch in the global batch
@@ -34,6 +45,14 @@ class SymbolTable {
   // what is sent to / received from `device`.
   Size sent(int from, int to, const Size& full, int device);
   Size received(int from, int to, const Size& full, int device);
+  // The same for a dim of `whole` elements that part `from` divides as a factor of `from_full`, and
+  // `to` as one of `to_full`, both the outermost of the dim: in elements of the dim.
+  struct Cut {
+    int part;
+    Size full;
+  };
+  Size sent(const Cut& from, const Cut& to, const Size& whole, int device);
+  Size received(const Cut& from, const Cut& to, const Size& whole, int device);
 
   const std::vector<std::string>& names() const { return names_; }
   const std::vector<Part>& parts() const { return parts_; }
@@ -57,6 +76,7 @@ class SymbolTable {
     int part, other;
     Size full;
     int device;
+    Size other_full{}, whole{};  // if the units differ
     auto operator<=>(const Entry&) const = default;
   };
   // How a part divides a factor: elements of each device, and where they start.
@@ -65,17 +85,17 @@ class SymbolTable {
   };
   Size intern(const Entry& entry, const char* what);
   using Divisions = std::map<std::pair<int, int64_t>, Division>;  // by part and size
-  const Division& divide_into(int part,
-                              int64_t full,
-                              const Microbatch& microbatch,
-                              Divisions& known) const;
-  std::vector<int64_t> values_of(const Microbatch& microbatch,
-                                 int64_t first_row,
-                                 int64_t global_batch,
-                                 int device,
-                                 Divisions& known) const;
+  struct Rows {  // of the global batch that the tables are for
+    const Microbatch& microbatch;
+    int64_t first, global_batch;
+  };
+  const std::string& part_name(int part) const;
+  std::vector<int64_t> lengths_of(int part, int64_t full, const Rows& rows) const;
+  const Division& divide_into(int part, int64_t full, const Rows& rows, Divisions& known) const;
+  std::vector<int64_t> values_of(const Rows& rows, int device, Divisions& known) const;
 
   std::vector<Part> parts_;
+  std::vector<Elsewhere> elsewhere_;  // parts parts_.size(), ...
   int devices_ = 0;
   std::vector<std::string> names_;
   std::vector<Entry> entries_;  // of symbols 4, 5, ...

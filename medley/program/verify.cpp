@@ -69,13 +69,16 @@ class StageVerifier {
             stage_.communications.at(static_cast<size_t>(post->communication));
         for (ValueId value : communication.inputs) read(value, call, communication.name);
         for (ValueId value : post->dies) frame(value, call).erase(value);
-        MEDLEY_CHECK(posted_.insert(post->communication).second);
+        MEDLEY_CHECK(!only_receives(communication));
+        // Who sends does not wait.
+        if (!only_sends(communication)) MEDLEY_CHECK(posted_.insert(post->communication).second);
       }
       if (const auto* wait = std::get_if<Wait>(&step)) {
-        MEDLEY_CHECK_EQ(posted_.erase(wait->communication), size_t{1});
-        for (ValueId value :
-             stage_.communications.at(static_cast<size_t>(wait->communication)).outputs)
-          frame(value, call).insert(value);
+        const Communication& communication =
+            stage_.communications.at(static_cast<size_t>(wait->communication));
+        const size_t posts = only_receives(communication) ? 0 : 1;
+        MEDLEY_CHECK_EQ(posted_.erase(wait->communication), posts);
+        for (ValueId value : communication.outputs) frame(value, call).insert(value);
       }
     }
     for (const Assign& assign : found->second->assigns) {

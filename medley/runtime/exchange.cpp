@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "medley/base/error.h"
 
 namespace medley {
@@ -24,7 +26,10 @@ constexpr Property kProperties[] = {
     [](const Exchange& x) { return to_string(x.kind); },
     [](const Exchange& x) { return std::string(x.reduce == Reduce::kMax ? "maximum" : "sum"); },
     [](const Exchange& x) { return fmt::format("{} bytes per element", x.bytes_per_element); },
-    [](const Exchange& x) { return fmt::format("{} tensors", x.inputs.size()); },
+    [](const Exchange& x) {
+      return x.kind == CommunicationKind::kTransfer ? ""
+                                                    : fmt::format("{} tensors", x.inputs.size());
+    },
     [](const Exchange& x) {
       return x.kind == CommunicationKind::kAllReduce ? fmt::format("{} bytes", x.bytes) : "";
     },
@@ -61,22 +66,29 @@ Exchange make_exchange(const LoweredStage& stage,
   Exchange exchange;
   exchange.kind = communication.kind;
   exchange.reduce = communication.reduce;
-  for (int member : group_along(stage.mesh, communication.axis, device)) {
-    if (member == device) exchange.me = static_cast<int>(exchange.group.size());
-    exchange.group.push_back(stage.devices.at(static_cast<size_t>(member)));
-  }
+  exchange.lane = communication.lane;
+  exchange.group = communication.devices;
+  const int own = stage.devices.at(static_cast<size_t>(device));
+  if (exchange.group.empty())
+    for (int member : group_along(stage.mesh, communication.axis, device))
+      exchange.group.push_back(stage.devices.at(static_cast<size_t>(member)));
+  const auto found = std::find(exchange.group.begin(), exchange.group.end(), own);
+  MEDLEY_CHECK(found != exchange.group.end());
+  exchange.me = static_cast<int>(found - exchange.group.begin());
   exchange.name = communication.name;
   exchange.send = evaluate_all(communication.send, symbols);
   exchange.receive = evaluate_all(communication.receive, symbols);
-  const bool sends = communication.kind == CommunicationKind::kReduceScatter ||
-                     communication.kind == CommunicationKind::kAllToAll;
-  const bool receives = communication.kind == CommunicationKind::kAllGather ||
-                        communication.kind == CommunicationKind::kAllToAll;
-  if (sends) MEDLEY_CHECK_EQ(exchange.send.size(), exchange.group.size());
-  if (receives) MEDLEY_CHECK_EQ(exchange.receive.size(), exchange.group.size());
-  MEDLEY_CHECK(!communication.inputs.empty());
-  MEDLEY_CHECK_EQ(communication.inputs.size(), communication.outputs.size());
-  for (ValueId value : communication.inputs) {
+  const bool messages = communication.kind == CommunicationKind::kAllToAll ||
+                        communication.kind == CommunicationKind::kTransfer;
+  if (messages || communication.kind == CommunicationKind::kReduceScatter)
+    MEDLEY_CHECK_EQ(exchange.send.size(), exchange.group.size());
+  if (messages || communication.kind == CommunicationKind::kAllGather)
+    MEDLEY_CHECK_EQ(exchange.receive.size(), exchange.group.size());
+  const bool receiver = only_receives(communication);
+  MEDLEY_CHECK(!communication.inputs.empty() || receiver);
+  if (communication.kind != CommunicationKind::kTransfer)
+    MEDLEY_CHECK_EQ(communication.inputs.size(), communication.outputs.size());
+  for (ValueId value : receiver ? communication.outputs : communication.inputs) {
     const TensorType& type = stage.graph.values.at(static_cast<size_t>(value)).type;
     exchange.bytes_per_element = bytes_per_element(type.dtype);
     exchange.bytes += num_bytes(type, symbols);
@@ -99,7 +111,8 @@ std::optional<std::string> disagreement(const Exchange& a, const Exchange& b) {
                        b.name,
                        in_b);
   }
-  if (a.kind != CommunicationKind::kAllToAll) return std::nullopt;
+  if (a.kind != CommunicationKind::kAllToAll && a.kind != CommunicationKind::kTransfer)
+    return std::nullopt;
   if (auto different = different_messages(a, b)) return different;
   return different_messages(b, a);
 }

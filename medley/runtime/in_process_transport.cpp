@@ -37,7 +37,8 @@ struct InProcessTransport::State {
   std::chrono::milliseconds timeout;
   std::mutex mutex;
   std::optional<std::string> aborted;
-  std::map<std::pair<std::vector<int>, int>, int64_t> next;  // [group, member] -> sequence number
+  std::map<std::tuple<std::vector<int>, int, int>, int64_t>
+      next;  // [group, lane, member] -> sequence number
   std::map<Key, std::shared_ptr<Meeting>> open;
 
   State(Executor& combine, Clock& a_clock, std::chrono::milliseconds a_timeout)
@@ -138,8 +139,8 @@ std::unique_ptr<Pending> InProcessTransport::post(Exchange exchange) {
   const auto me = static_cast<size_t>(exchange.me);
   MEDLEY_CHECK(me < exchange.group.size());
   std::unique_lock lock(state_->mutex);
-  const int64_t number = state_->next[{exchange.group, exchange.me}]++;
-  Key key{exchange.group, number};
+  const int64_t number = state_->next[{exchange.group, exchange.lane, exchange.me}]++;
+  Key key{exchange.group, exchange.lane, number};
   std::shared_ptr<Meeting>& slot = state_->open[key];
   if (!slot) {
     slot = std::make_shared<Meeting>();

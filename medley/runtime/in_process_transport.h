@@ -33,7 +33,7 @@ class InProcessTransport final : public Transport {
   struct Meeting;
   struct State;
   class Guest;
-  using Key = std::pair<std::vector<int>, int64_t>;  // group, sequence number
+  using Key = std::tuple<std::vector<int>, int, int64_t>;  // group, lane, sequence number
 
   std::shared_ptr<State> state_;
 };

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "medley/base/error.h"
+#include "medley/program/lanes.h"
 #include "medley/runtime/exchange.h"
 
 namespace medley {
@@ -14,7 +15,8 @@ struct Interpreter::PreparedStep {
   enum class Kind : uint8_t { kSegment, kPost, kWait } kind = Kind::kSegment;
   std::unique_ptr<PreparedSegment> segment;  // or
   size_t communication = 0;
-  Exchange exchange;  // of a post; its name and kind also of a wait
+  int lane = -1, depth = 1;  // of a transfer
+  Exchange exchange;         // of a post; its name and kind also of a wait
   const std::vector<ValueId>* inputs = nullptr;
   const std::vector<ValueId>* outputs = nullptr;
   const std::vector<ValueId>* dies = nullptr;
@@ -38,6 +40,16 @@ struct Interpreter::Outstanding {
   Nanoseconds since;
   std::unique_ptr<Pending> pending;  // null if there was nothing to transport
   std::vector<Buffer> outputs;       // then
+};
+
+// What is received on a lane in a step, in order.
+struct Interpreter::Receiving {
+  struct Entry {
+    const PreparedStep* step;
+    Outstanding outstanding;
+  };
+  std::vector<Entry> entries;
+  size_t posted = 0, awaited = 0;
 };
 
 Interpreter::Interpreter(const Program& program,
@@ -72,6 +84,7 @@ Interpreter::Interpreter(const Program& program,
                       &prepare(call.function, table),
                       schedule.uses[i]});
   }
+  prepare_receipts();
   std::set<ValueId> kept{stage_.loss, stage_.gradient_norm};
   if (options_.keep_gradients)
     for (const Placement& gradient : stage_.gradients) kept.insert(gradient.input.value);
@@ -103,6 +116,8 @@ const Interpreter::PreparedFunction& Interpreter::prepare(FunctionKind kind,
         static_cast<size_t>(post ? post->communication : std::get<Wait>(step).communication);
     const Communication& communication = stage_.communications.at(prepared.communication);
     prepared.exchange = make_exchange(stage_, communication, device_, symbols);
+    prepared.lane = communication.lane;
+    prepared.depth = communication.depth;
     prepared.inputs = &communication.inputs;
     prepared.outputs = &communication.outputs;
     if (post) prepared.dies = &post->dies;
@@ -141,18 +156,29 @@ StepReport Interpreter::run_step() {
   report_ = {};
   report_.start = clock_.now();
   empty_step_values(true);
-  for (const PreparedCall& call : calls_) {
-    current_call_ = &call;
-    current_step_ = nullptr;
-    try {
-      run_call(call);
-    } catch (const Error& error) {
-      rethrow(error.blame(), error.what());
-    } catch (const std::bad_alloc&) {
-      rethrow(Blame::kEnvironment, "out of memory");
-    } catch (const std::exception& error) {
-      rethrow(Blame::kUs, error.what());
+  current_call_ = nullptr;
+  current_step_ = nullptr;
+  try {
+    for (auto& [lane, receiving] : receiving_) {
+      receiving.posted = receiving.awaited = 0;
+      post_receipts(receiving);
     }
+    for (const PreparedCall& call : calls_) {
+      current_call_ = &call;
+      current_step_ = nullptr;
+      run_call(call);
+    }
+    for (auto& [lane, sending] : sending_)
+      for (; !sending.empty(); sending.pop_front()) {
+        current_step_ = sending.front().second;
+        finish(sending.front().first, current_step_->exchange);
+      }
+  } catch (const Error& error) {
+    rethrow(error.blame(), error.what());
+  } catch (const std::bad_alloc&) {
+    rethrow(Blame::kEnvironment, "out of memory");
+  } catch (const std::exception& error) {
+    rethrow(Blame::kUs, error.what());
   }
   for (size_t i = 0; i < outstanding_.size(); ++i)
     if (outstanding_[i].posted)
@@ -194,8 +220,6 @@ void Interpreter::run_call(const PreparedCall& call) {
 
 // What dies leaves its slot before the post, so that the transport may be its only holder.
 void Interpreter::post(const PreparedStep& step, Frames frames) {
-  Outstanding& outstanding = outstanding_[step.communication];
-  if (outstanding.posted) throw Error(Blame::kUs, "posted again before it was awaited");
   std::vector<Buffer> inputs;
   inputs.reserve(step.inputs->size());
   for (ValueId value : *step.inputs) {
@@ -203,6 +227,9 @@ void Interpreter::post(const PreparedStep& step, Frames frames) {
     if (!inputs.back()) throw Error(Blame::kUs, fmt::format("input %{} is empty", value));
   }
   for (ValueId value : *step.dies) executor_.write(stage_, frames, value, nullptr);
+  if (step.lane >= 0) return send(step, std::move(inputs));
+  Outstanding& outstanding = outstanding_[step.communication];
+  if (outstanding.posted) throw Error(Blame::kUs, "posted again before it was awaited");
   outstanding.posted = true;
   outstanding.since = clock_.now();
   const Exchange& exchange = step.exchange;
@@ -216,25 +243,75 @@ void Interpreter::post(const PreparedStep& step, Frames frames) {
 }
 
 void Interpreter::wait(const PreparedStep& step, Frames frames) {
+  if (step.lane >= 0) return receive(step, frames);
   Outstanding outstanding = std::exchange(outstanding_[step.communication], {});
   if (!outstanding.posted) throw Error(Blame::kUs, "awaited before it was posted");
-  if (outstanding.pending) {
-    const Nanoseconds start = clock_.now();
-    outstanding.outputs = outstanding.pending->wait();
-    const Nanoseconds end = clock_.now();
-    report_.waiting += end - start;
-    if (options_.trace) {
-      const auto ran = outstanding.pending->times().value_or(std::pair(outstanding.since, end));
-      const std::string& name = step.exchange.name;
-      record(Stream::kCompute, name, std::string(kWaiting), start, end);
-      record(Stream::kCommunication, name, to_string(step.exchange.kind), ran.first, ran.second);
-      report_.events.back().args = {{"bytes", std::to_string(step.exchange.bytes)}};
-    }
-    outstanding.pending.reset();
+  store(step, finish(outstanding, step.exchange), frames);
+}
+
+std::vector<Buffer> Interpreter::finish(Outstanding& outstanding, const Exchange& exchange) {
+  if (!outstanding.pending) return std::move(outstanding.outputs);
+  const Nanoseconds start = clock_.now();
+  std::vector<Buffer> outputs = outstanding.pending->wait();
+  const Nanoseconds end = clock_.now();
+  report_.waiting += end - start;
+  if (options_.trace) {
+    const auto ran = outstanding.pending->times().value_or(std::pair(outstanding.since, end));
+    record(Stream::kCompute, exchange.name, std::string(kWaiting), start, end);
+    record(Stream::kCommunication, exchange.name, to_string(exchange.kind), ran.first, ran.second);
+    report_.events.back().args = {{"bytes", std::to_string(exchange.bytes)}};
   }
-  MEDLEY_CHECK_EQ(outstanding.outputs.size(), step.outputs->size());
-  for (size_t i = 0; i < step.outputs->size(); ++i)
-    executor_.write(stage_, frames, (*step.outputs)[i], std::move(outstanding.outputs[i]));
+  outstanding.pending.reset();
+  return outputs;
+}
+
+void Interpreter::store(const PreparedStep& step, std::vector<Buffer> outputs, Frames frames) {
+  MEDLEY_CHECK_EQ(outputs.size(), step.outputs->size());
+  for (size_t i = 0; i < outputs.size(); ++i)
+    executor_.write(stage_, frames, (*step.outputs)[i], std::move(outputs[i]));
+}
+
+void Interpreter::prepare_receipts() {
+  for (const auto& [lane, all] : receipts(stage_))
+    for (const Receipt& receipt : all) {
+      const PreparedCall& call = calls_[receipt.call];
+      const PreparedStep& step = call.function->steps[receipt.step];
+      Receiving& receiving = receiving_[lane];
+      places_[{&call, &step}] = receiving.entries.size();
+      receiving.entries.push_back({&step, {}});
+    }
+}
+
+void Interpreter::send(const PreparedStep& step, std::vector<Buffer> inputs) {
+  auto& sending = sending_[step.lane];
+  while (static_cast<int>(sending.size()) >= step.depth) {
+    finish(sending.front().first, sending.front().second->exchange);
+    sending.pop_front();
+  }
+  Exchange filled = step.exchange;
+  filled.inputs = std::move(inputs);
+  Outstanding outstanding{true, clock_.now(), nullptr, {}};
+  outstanding.pending = transport_.post(std::move(filled));
+  sending.emplace_back(std::move(outstanding), &step);
+}
+
+void Interpreter::post_receipts(Receiving& lane) {
+  while (lane.posted < lane.entries.size()) {
+    Receiving::Entry& entry = lane.entries[lane.posted];
+    if (lane.posted - lane.awaited >= static_cast<size_t>(entry.step->depth)) return;
+    entry.outstanding = {true, clock_.now(), transport_.post(entry.step->exchange), {}};
+    ++lane.posted;
+  }
+}
+
+void Interpreter::receive(const PreparedStep& step, Frames frames) {
+  Receiving& lane = receiving_.at(step.lane);
+  const size_t place = places_.at({current_call_, &step});
+  if (place >= lane.posted)
+    throw Error(Blame::kUs, fmt::format("awaited as number {} of its lane, too early", place));
+  store(step, finish(lane.entries[place].outstanding, step.exchange), frames);
+  ++lane.awaited;
+  post_receipts(lane);
 }
 
 // All are read before one is written: values may change places.

@@ -4,6 +4,7 @@
 // executor and communications by the transport. All that can be decided before the first step is.
 // One thread at a time. Knows nothing of tensors, of processes and of what other devices do.
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -74,12 +75,20 @@ class Interpreter {
   struct PreparedFunction;
   struct PreparedCall;
   struct Outstanding;
+  struct Receiving;
 
   const PreparedFunction& prepare(FunctionKind kind, const std::vector<int64_t>& table);
   void check_batch() const;
   void run_call(const PreparedCall& call);
   void post(const PreparedStep& step, Frames frames);
   void wait(const PreparedStep& step, Frames frames);
+  std::vector<Buffer> finish(Outstanding& outstanding, const Exchange& exchange);
+  void store(const PreparedStep& step, std::vector<Buffer> outputs, Frames frames);
+  // Of transfers (program.h, Communication::lane).
+  void prepare_receipts();
+  void send(const PreparedStep& step, std::vector<Buffer> inputs);
+  void post_receipts(Receiving& lane);
+  void receive(const PreparedStep& step, Frames frames);
   void assign(const PreparedFunction& function, Frames frames);
   void empty_step_values(bool all);
   void record(
@@ -100,6 +109,10 @@ class Interpreter {
       functions_;
   std::vector<PreparedCall> calls_;
   std::vector<Outstanding> outstanding_;  // [communication]
+  std::map<int, std::deque<std::pair<Outstanding, const PreparedStep*>>> sending_;  // by lane
+  std::map<int, Receiving> receiving_;                                              // by lane
+  // Where a call awaits which transfer: its place in the order of its lane.
+  std::map<std::pair<const PreparedCall*, const PreparedStep*>, size_t> places_;
   std::vector<BatchInputs> batch_;        // [microbatch]
   std::vector<ValueId> kept_, not_kept_;  // kStep values at the end of a step
 

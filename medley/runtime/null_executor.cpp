@@ -93,6 +93,7 @@ std::pair<int64_t, int64_t> flow(CommunicationKind kind,
     case CommunicationKind::kReduceScatter:
       return {sum(lengths.send), lengths.send[me]};
     case CommunicationKind::kAllToAll:
+    case CommunicationKind::kTransfer:
       break;
   }
   return {sum(lengths.send), sum(lengths.receive)};
@@ -160,6 +161,15 @@ std::vector<std::vector<Buffer>> NullExecutor::combine(
     const std::vector<std::vector<Buffer>>& inputs,
     const std::vector<Lengths>& lengths) {
   std::vector<std::vector<Buffer>> outputs(inputs.size());
+  if (kind == CommunicationKind::kTransfer) {
+    const DType dtype = static_cast<const NullTensor*>(inputs.at(0).at(0).get())->dtype;
+    for (size_t me = 0; me < inputs.size(); ++me) {
+      if (inputs[me].empty()) outputs[me].push_back(null_buffer(dtype, {sum(lengths[me].receive)}));
+      for (const Buffer& input : inputs[me])
+        MEDLEY_CHECK_EQ(num_elements(input), sum(lengths[me].send));
+    }
+    return outputs;
+  }
   for (size_t me = 0; me < inputs.size(); ++me) {
     for (const Buffer& input : inputs[me]) {
       const auto& tensor = *static_cast<const NullTensor*>(input.get());

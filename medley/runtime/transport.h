@@ -21,6 +21,8 @@ struct Exchange {
   Reduce reduce = Reduce::kSum;
   std::vector<int> group;  // devices of the cluster, in the order of the mesh's axis
   int me = -1;             // index into group
+  int lane = -1;  // of a transfer: those of one lane travel in order, those of several do not wait
+                  // for each other
   std::vector<int64_t> send, receive;
   int64_t bytes_per_element = 0;
   int64_t bytes = 0;  // of all inputs
@@ -42,7 +44,7 @@ class Pending {
 class Transport {
  public:
   virtual ~Transport() = default;
-  // All devices of a group post the same exchanges in the same order. Never blocks.
+  // All devices of a group post the same exchanges (of a lane) in the same order. Never blocks.
   virtual std::unique_ptr<Pending> post(Exchange exchange) = 0;
   // Ends every wait with an error, now and from now on.
   virtual void abort(const std::string& cause) = 0;

@@ -39,6 +39,20 @@ at::Tensor combine_one(CommunicationKind kind,
   return at::cat(parts);
 }
 
+// Those who send come first in the group.
+std::vector<Tensors> hand_over(const std::vector<Tensors>& inputs,
+                               const std::vector<Executor::Lengths>& lengths) {
+  std::vector<Tensors> outputs(inputs.size());
+  for (size_t me = 0; me < inputs.size(); ++me) {
+    if (!inputs[me].empty()) continue;
+    Tensors parts;
+    for (size_t j = 0; j < inputs.size(); ++j)
+      if (!inputs[j].empty()) parts.push_back(piece(inputs[j].at(0), lengths[j].send, me));
+    outputs[me].push_back(at::cat(parts));
+  }
+  return outputs;
+}
+
 }  // namespace
 
 at::Tensor reduce_in_order(const Tensors& terms, Reduce reduce) {
@@ -61,6 +75,7 @@ std::vector<Tensors> combine(CommunicationKind kind,
                              const std::vector<Tensors>& inputs,
                              const std::vector<Executor::Lengths>& lengths) {
   MEDLEY_CHECK(!inputs.empty());
+  if (kind == CommunicationKind::kTransfer) return hand_over(inputs, lengths);
   std::vector<Tensors> outputs(inputs.size());
   for (size_t t = 0; t < inputs[0].size(); ++t) {
     Tensors column;

@@ -217,10 +217,10 @@ class Trainer:
 
     def _read(self, kind: str, name: str) -> Tensor:
         cut = self._run.is_cut(kind, name)
+        holders = self._run.holders(kind, name)
         if self._job is None:
-            count = len(self._run.device_names) if cut else 1
-            shards = [self._run.shard(kind, name, i) for i in range(count)]
-        elif cut:
+            shards = [self._run.shard(kind, name, i) for i in (holders if cut else holders[:1])]
+        elif cut or len(holders) < self._job.size:
             own = self._run.shard(kind, name, 0)
             dtype = self._types[("parameter" if kind == "gradient" else kind, name)][0]
             shards = [
@@ -230,7 +230,7 @@ class Trainer:
                     self._run.shard_shape(kind, name, rank),
                     dtype,
                 )
-                for rank in range(self._job.size)
+                for rank in (holders if cut else holders[:1])
             ]
         else:
             shards = [self._run.shard(kind, name, 0)]
@@ -275,8 +275,9 @@ class Trainer:
         return result
 
     def _load(self, tensors: Mapping[str, Tensor]) -> None:
+        read = set(self._run.values)  # a stage has no buffer that none of its ops reads
         for (kind, name), (dtype, _) in self._types.items():
-            if kind not in ("parameter", "buffer"):
+            if kind not in ("parameter", "buffer") or (kind, name) not in read:
                 continue
             value = tensors.get(name, self._graph.constants.get(name))
             if value is None:

@@ -104,12 +104,22 @@ class Devices::EmulatedCluster {
   std::vector<const MemoryMeter*> memory_;  // of the outer ones
 };
 
+std::vector<DevicePlace> device_places(const Program& program) {
+  std::vector<DevicePlace> places;
+  for (size_t s = 0; s < program.stages.size(); ++s)
+    for (size_t i = 0; i < program.stages[s].devices.size(); ++i)
+      places.push_back({static_cast<int>(s), static_cast<int>(i)});
+  return places;
+}
+
 Devices::Devices(const Program& program, const Cluster& cluster, const DeviceOptions& options)
-    : own_(options.own),
+    : places_(device_places(program)),
+      own_(options.own),
       one_each_(!options.own.empty()),
-      num_devices_(static_cast<int>(program.stages.at(0).devices.size())),
       steady_clock_(std::make_shared<SteadyClock>()) {
-  const std::vector<int>& used = program.stages.at(0).devices;
+  std::vector<int> used;
+  for (const LoweredStage& stage : program.stages)
+    used.insert(used.end(), stage.devices.begin(), stage.devices.end());
   for (int i = 0; !one_each_ && i < static_cast<int>(used.size()); ++i) own_.push_back(i);
   if (options.emulation) {
     emulated_ = std::make_unique<EmulatedCluster>(cluster, *options.emulation);
@@ -141,7 +151,8 @@ void Devices::add(const Program& program,
                   const Cluster& cluster,
                   int i,
                   const DeviceOptions& options) {
-  const int device = program.stages[0].devices.at(static_cast<size_t>(mesh_index(i)));
+  const auto [stage, index] = place(i);
+  const int device = program.stages[static_cast<size_t>(stage)].devices[static_cast<size_t>(index)];
   std::unique_ptr<Executor>& executor = executors_[static_cast<size_t>(i)];
   numbers_.push_back(device);
   if (emulated_) {
@@ -156,7 +167,7 @@ void Devices::add(const Program& program,
   settings.trace = options.trace;
   settings.keep_gradients = options.keep_gradients;
   interpreters_.push_back(std::make_unique<Interpreter>(
-      program, 0, mesh_index(i), *executor, *transport_, *clocks_.back(), settings));
+      program, stage, index, *executor, *transport_, *clocks_.back(), settings));
 }
 
 std::vector<StepReport> Devices::run_step(const std::function<void()>& poll) {
@@ -169,7 +180,8 @@ std::vector<StepReport> Devices::run_step(const std::function<void()>& poll) {
       StepReport& report = reports_[static_cast<size_t>(i)];
       report = interpreter(i).run_step();
       if (emulated_)
-        emulated_->end_step(numbers_[static_cast<size_t>(i)], steps_, num_devices_, report);
+        emulated_->end_step(
+            numbers_[static_cast<size_t>(i)], steps_, static_cast<int>(places_.size()), report);
     });
   });
   while (done.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) poll();

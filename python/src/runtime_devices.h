@@ -32,7 +32,8 @@ struct Emulation {
 };
 
 struct DeviceOptions {
-  std::vector<int> own;  // indices into the mesh; empty: all, as threads of this process
+  std::vector<int> own;  // indices into the devices of all stages, in their order; empty: all, as
+                         // threads of this process
   std::vector<std::string> torch_devices;  // "cpu", "cuda:0": one for each, or one for all
   // Of a process that has one device of many: the process group of every set of devices.
   std::map<std::vector<int>, std::string> groups;
@@ -42,6 +43,13 @@ struct DeviceOptions {
   std::optional<Emulation> emulation;
 };
 
+// A device of a program.
+struct DevicePlace {
+  int stage = 0;
+  int index = 0;  // in the stage's mesh
+};
+std::vector<DevicePlace> device_places(const Program& program);  // stage by stage
+
 class Devices {
  public:
   // Requires: `program` and `cluster` outlive this.
@@ -49,7 +57,8 @@ class Devices {
   ~Devices();
 
   int size() const { return static_cast<int>(own_.size()); }
-  int mesh_index(int i) const { return own_[static_cast<size_t>(i)]; }
+  int number(int i) const { return own_[static_cast<size_t>(i)]; }  // among those of all stages
+  DevicePlace place(int i) const { return places_[static_cast<size_t>(number(i))]; }
   c10::Device torch_device(int i) const { return torch_devices_[static_cast<size_t>(i)]; }
   Interpreter& interpreter(int i) { return *interpreters_[static_cast<size_t>(i)]; }
   // Whether every device of the plan has a process of its own.
@@ -67,10 +76,10 @@ class Devices {
   class EmulatedCluster;
   void add(const Program& program, const Cluster& cluster, int i, const DeviceOptions& options);
 
-  std::vector<int> own_;      // indices into the mesh
-  std::vector<int> numbers_;  // of the same devices, in the cluster
+  std::vector<DevicePlace> places_;  // of all devices of the plan
+  std::vector<int> own_;             // indices into them
+  std::vector<int> numbers_;         // of the same devices, in the cluster
   bool one_each_;
-  int num_devices_;  // of the plan
   int64_t steps_ = 0;
   std::vector<c10::Device> torch_devices_;
   std::shared_ptr<Clock> steady_clock_;

@@ -95,12 +95,13 @@ class Drift {
         const medley::Cluster& cluster,
         const std::string& profile,
         const std::string& file)
-      : meter_(run.program(), 0, medley::CostModel(cluster, medley::parse_profile(profile, file))) {
-  }
+      : meter_(run.program(), medley::CostModel(cluster, medley::parse_profile(profile, file))) {}
 
   void add(const medley::Run& run) {
-    for (size_t i = 0; i < run.reports().size(); ++i)
-      meter_.add(run.mesh_index(static_cast<int>(i)), run.reports()[i]);
+    for (size_t i = 0; i < run.reports().size(); ++i) {
+      const auto [stage, index] = run.place(static_cast<int>(i));
+      meter_.add(stage, index, run.reports()[i]);
+    }
   }
   std::vector<Row> rows() const {
     std::vector<Row> rows;

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "medley/base/error.h"
@@ -40,7 +41,6 @@ Run::Run(const RunInput& input)
     : cluster_(input.cluster),
       seed_(input.seed),
       program_(make_program(input)),
-      stage_(&program_.stages.at(0)),
       devices_(std::make_unique<Devices>(program_, cluster_, device_options(input))),
       membership_(join(input)) {
   clear_state();
@@ -48,153 +48,185 @@ Run::Run(const RunInput& input)
 
 std::unique_ptr<Membership> Run::join(const RunInput& input) {
   if (!input.membership) return nullptr;
-  const int device = stage_->devices.at(static_cast<size_t>(devices_->mesh_index(0)));
+  const DevicePlace own = devices_->place(0);
+  std::vector<int> all;
+  for (const LoweredStage& each : program_.stages)
+    all.insert(all.end(), each.devices.begin(), each.devices.end());
   const NamedHashes hashes{{"graphs", program_.graph_hash},
                            {"plans", program_.plan_hash},
                            {"versions", input.versions},
                            {"programs", hash(program_)}};
   return std::make_unique<Membership>(
       *input.membership,
-      device,
-      stage_->devices,
+      stage(own.stage).devices[static_cast<size_t>(own.index)],
+      all,
       device_names(),
       hashes,
       [devices = devices_.get()](const std::string& cause) { devices->abort(cause); });
 }
 
-const Table& Run::table(size_t microbatch, int device) const {
-  return stage_->tables[microbatch][static_cast<size_t>(device)];
+const Table& Run::table(size_t microbatch, DevicePlace place) const {
+  return stage(place.stage).tables[microbatch][static_cast<size_t>(place.index)];
 }
 
-Run::Found Run::find(const std::string& kind, const std::string& name) const {
-  if (kind == "gradient") {
-    for (const Placement& placement : stage_->gradients)
-      if (placement.input.name == name) return {&placement, true};
-  } else {
-    for (const Placement& placement : stage_->inputs)
-      if (to_string(placement.input.kind) == kind && placement.input.name == name)
-        return {&placement, false};
+std::vector<Run::Found> Run::find(const std::string& kind, const std::string& name) const {
+  std::vector<Found> found;
+  for (int s = 0; s < static_cast<int>(program_.stages.size()); ++s) {
+    const auto& placements = kind == "gradient" ? stage(s).gradients : stage(s).inputs;
+    for (const Placement& placement : placements)
+      if ((kind == "gradient" || to_string(placement.input.kind) == kind) &&
+          placement.input.name == name)
+        found.push_back({&placement, s});
   }
-  throw Error(Blame::kCaller, fmt::format("the plan's graph has no {} \"{}\"", kind, name));
+  if (found.empty())
+    throw Error(Blame::kCaller, fmt::format("the plan's graph has no {} \"{}\"", kind, name));
+  return found;
+}
+
+std::vector<int> Run::holders(const std::string& kind, const std::string& name) const {
+  const int only = find(kind, name)[0].stage;
+  std::vector<int> numbers;
+  const std::vector<DevicePlace> places = device_places(program_);
+  for (size_t i = 0; i < places.size(); ++i)
+    if (places[i].stage == only) numbers.push_back(static_cast<int>(i));
+  return numbers;
 }
 
 std::vector<std::pair<std::string, std::string>> Run::values() const {
   std::vector<std::pair<std::string, std::string>> names;
-  for (const Placement& placement : stage_->inputs)
-    if (placement.input.kind != InputKind::kBatch && placement.input.kind != InputKind::kScalar)
-      names.emplace_back(to_string(placement.input.kind), placement.input.name);
-  for (const Placement& placement : stage_->gradients)
-    names.emplace_back("gradient", placement.input.name);
+  const auto add = [&](const std::string& kind, const std::string& name) {
+    if (std::find(names.begin(), names.end(), std::pair(kind, name)) == names.end())
+      names.emplace_back(kind, name);
+  };
+  for (const LoweredStage& each : program_.stages)
+    for (const Placement& placement : each.inputs)
+      if (placement.input.kind != InputKind::kBatch && placement.input.kind != InputKind::kScalar)
+        add(to_string(placement.input.kind), placement.input.name);
+  for (const LoweredStage& each : program_.stages)
+    for (const Placement& placement : each.gradients) add("gradient", placement.input.name);
   return names;
 }
 
-void Run::write(const Placement& placement, const at::Tensor& whole) {
+void Run::write(const Found& found, const at::Tensor& whole) {
   for (int i = 0; i < devices_->size(); ++i) {
-    const at::Tensor local = shard_of(whole, *stage_, placement, table(0, devices_->mesh_index(i)))
-                                 .to(devices_->torch_device(i));
+    if (devices_->place(i).stage != found.stage) continue;
+    const at::Tensor local =
+        shard_of(whole, stage(found.stage), *found.placement, table(0, devices_->place(i)))
+            .to(devices_->torch_device(i));
     // Training must not change what we were given.
-    devices_->interpreter(i).write(placement.input.value,
+    devices_->interpreter(i).write(found.placement->input.value,
                                    to_buffer(local.is_alias_of(whole) ? local.clone() : local));
   }
 }
 
 // Optimizers start from zeros.
 void Run::clear_state() {
-  for (const Placement& placement : stage_->inputs) {
-    if (placement.input.kind != InputKind::kState) continue;
-    const TensorType& type = stage_->graph.values[static_cast<size_t>(placement.input.value)].type;
-    for (int i = 0; i < devices_->size(); ++i)
+  for (int i = 0; i < devices_->size(); ++i)
+    for (const Placement& placement : stage_of(i).inputs) {
+      if (placement.input.kind != InputKind::kState) continue;
+      const TensorType& type = type_of(stage_of(i).graph, placement.input.value);
       devices_->interpreter(i).write(
           placement.input.value,
-          to_buffer(at::zeros(shape_of(type, table(0, devices_->mesh_index(i))),
+          to_buffer(at::zeros(shape_of(type, table(0, devices_->place(i))),
                               at::TensorOptions()
                                   .dtype(to_scalar_type(type.dtype))
                                   .device(devices_->torch_device(i)))));
-  }
+    }
 }
 
 void Run::load(const std::string& kind, const std::string& name, const at::Tensor& whole) {
-  const Placement& placement = *find(kind, name).placement;
-  const DType dtype = stage_->graph.values[static_cast<size_t>(placement.input.value)].type.dtype;
-  const std::vector<int64_t> shape = whole_shape(placement, table(0, 0));
-  if (whole.scalar_type() != to_scalar_type(dtype) || whole.sizes() != at::IntArrayRef(shape))
-    throw Error(Blame::kCaller,
-                fmt::format("{} \"{}\": found {}, expected {}",
-                            kind,
-                            name,
-                            describe(whole.scalar_type(), whole.sizes()),
-                            describe(to_scalar_type(dtype), shape)));
-  write(placement, whole.detach());
-  if (kind != "parameter") return;
-  for (const Placement& state : stage_->inputs)
-    if (state.input.kind == InputKind::kState && state.input.name == kMaster + name)
-      write(state, whole.detach().to(at::kFloat));
+  for (const Found& found : find(kind, name)) {
+    const Placement& placement = *found.placement;
+    const DType dtype = type_of(stage(found.stage).graph, placement.input.value).dtype;
+    const std::vector<int64_t> shape = whole_shape(placement, table(0, {found.stage, 0}));
+    if (whole.scalar_type() != to_scalar_type(dtype) || whole.sizes() != at::IntArrayRef(shape))
+      throw Error(Blame::kCaller,
+                  fmt::format("{} \"{}\": found {}, expected {}",
+                              kind,
+                              name,
+                              describe(whole.scalar_type(), whole.sizes()),
+                              describe(to_scalar_type(dtype), shape)));
+    write(found, whole.detach());
+    if (kind != "parameter") continue;
+    for (const Placement& state : stage(found.stage).inputs)
+      if (state.input.kind == InputKind::kState && state.input.name == kMaster + name)
+        write({&state, found.stage}, whole.detach().to(at::kFloat));
+  }
 }
 
 at::Tensor Run::shard(const std::string& kind, const std::string& name, int index) {
-  return to_tensor(devices_->interpreter(index).read(find(kind, name).placement->input.value));
+  for (const Found& found : find(kind, name))
+    if (found.stage == devices_->place(index).stage)
+      return to_tensor(devices_->interpreter(index).read(found.placement->input.value));
+  return {};
 }
 
 std::vector<int64_t> Run::shard_shape(const std::string& kind,
                                       const std::string& name,
                                       int device) const {
-  const ValueId value = find(kind, name).placement->input.value;
-  return shape_of(stage_->graph.values[static_cast<size_t>(value)].type, table(0, device));
+  const DevicePlace place = device_places(program_).at(static_cast<size_t>(device));
+  for (const Found& found : find(kind, name))
+    if (found.stage == place.stage)
+      return shape_of(type_of(stage(found.stage).graph, found.placement->input.value),
+                      table(0, place));
+  throw Error(Blame::kUs, fmt::format("device {} has no {} \"{}\"", device, kind, name));
 }
 
 at::Tensor Run::assemble(const std::string& kind,
                          const std::string& name,
                          const std::vector<at::Tensor>& shards) const {
-  const Placement& placement = *find(kind, name).placement;
+  const Found found = find(kind, name)[0];
   std::vector<const Table*> tables;
   for (size_t device = 0; device < shards.size(); ++device)
-    tables.push_back(&table(0, static_cast<int>(device)));
-  return medley::assemble(shards, placement, tables);
+    tables.push_back(&table(0, {found.stage, static_cast<int>(device)}));
+  return medley::assemble(shards, *found.placement, tables);
 }
 
 bool Run::is_cut(const std::string& kind, const std::string& name) const {
-  const Placement& placement = *find(kind, name).placement;
-  return placement.state.at(0).holding == Holding::kSharded;
+  return find(kind, name)[0].placement->state.at(0).holding == Holding::kSharded;
 }
 
 void Run::set_batch(const std::map<std::string, at::Tensor>& batch) {
-  for (int i = 0; i < devices_->size(); ++i) {
-    const BatchSlicer slicer(
-        program_, *stage_, devices_->mesh_index(i), devices_->are_of_one_process_each());
-    std::vector<BatchInputs> inputs(stage_->tables.size());
-    for (const Placement& placement : stage_->inputs) {
-      if (placement.input.kind != InputKind::kBatch) continue;
-      const auto given = batch.find(placement.input.name);
-      if (given == batch.end()) {
-        std::string found;
-        for (const auto& [name, tensor] : batch)
-          found += fmt::format("{}\"{}\"", found.empty() ? "" : ", ", name);
-        throw Error(
-            Blame::kCaller,
-            fmt::format(
-                "batch: found the keys {}, expected also \"{}\"", found, placement.input.name));
-      }
-      std::vector<at::Tensor> slices = slicer.slice(placement, given->second);
-      for (size_t m = 0; m < slices.size(); ++m)
-        inputs[m].emplace_back(placement.input.value,
-                               to_buffer(slices[m].to(devices_->torch_device(i))));
+  for (int i = 0; i < devices_->size(); ++i) set_batch(i, batch);
+}
+
+void Run::set_batch(int i, const std::map<std::string, at::Tensor>& batch) {
+  const LoweredStage& on = stage_of(i);
+  const BatchSlicer slicer(
+      program_, on, devices_->place(i).index, devices_->are_of_one_process_each());
+  std::vector<BatchInputs> inputs(on.tables.size());
+  for (const Placement& placement : on.inputs) {
+    if (placement.input.kind != InputKind::kBatch) continue;
+    const auto given = batch.find(placement.input.name);
+    if (given == batch.end()) {
+      std::string found;
+      for (const auto& [name, tensor] : batch)
+        found += fmt::format("{}\"{}\"", found.empty() ? "" : ", ", name);
+      throw Error(
+          Blame::kCaller,
+          fmt::format(
+              "batch: found the keys {}, expected also \"{}\"", found, placement.input.name));
     }
-    for (size_t m = 0; m < inputs.size(); ++m)
-      devices_->interpreter(i).set_batch(static_cast<int>(m), std::move(inputs[m]));
+    std::vector<at::Tensor> slices = slicer.slice(placement, given->second);
+    for (size_t m = 0; m < slices.size(); ++m)
+      inputs[m].emplace_back(placement.input.value,
+                             to_buffer(slices[m].to(devices_->torch_device(i))));
   }
+  for (size_t m = 0; m < inputs.size(); ++m)
+    devices_->interpreter(i).set_batch(static_cast<int>(m), std::move(inputs[m]));
 }
 
 void Run::set_scalars(double learning_rate, int64_t step) {
-  for (const Placement& placement : stage_->inputs) {
-    if (placement.input.kind != InputKind::kScalar) continue;
-    const at::Tensor value =
-        placement.input.name == "rng"
-            ? at::tensor({seed_, step}, at::kLong)
-            : at::tensor({learning_rate, static_cast<double>(step + 1), 1.0}, at::kDouble);
-    for (int i = 0; i < devices_->size(); ++i)
+  for (int i = 0; i < devices_->size(); ++i)
+    for (const Placement& placement : stage_of(i).inputs) {
+      if (placement.input.kind != InputKind::kScalar) continue;
+      const at::Tensor value =
+          placement.input.name == "rng"
+              ? at::tensor({seed_, step}, at::kLong)
+              : at::tensor({learning_rate, static_cast<double>(step + 1), 1.0}, at::kDouble);
       devices_->interpreter(i).write(placement.input.value,
-                                     to_buffer(value.clone().to(devices_->torch_device(i))));
-  }
+                                     to_buffer(value.to(devices_->torch_device(i))));
+    }
 }
 
 std::string Run::fail(const Place& place, const std::string& cause) {
@@ -207,10 +239,14 @@ void Run::finish() {
   if (membership_) membership_->finish();
 }
 
-double Run::read_scalar(ValueId value) {
-  if (value == kNone) return 0;
-  const at::Tensor tensor = to_tensor(devices_->interpreter(0).read(value));
-  return tensor.defined() ? tensor.item().toDouble() : 0;
+// All stages have the same, or nothing.
+double Run::read_scalar(ValueId LoweredStage::*value) {
+  for (int i = 0; i < devices_->size(); ++i) {
+    if (stage_of(i).*value == kNone) continue;
+    const at::Tensor tensor = to_tensor(devices_->interpreter(i).read(stage_of(i).*value));
+    if (tensor.defined()) return tensor.item().toDouble();
+  }
+  return 0;
 }
 
 StepResult Run::step(const std::map<std::string, at::Tensor>& batch,
@@ -227,8 +263,8 @@ StepResult Run::step(const std::map<std::string, at::Tensor>& batch,
     throw Error(error.blame(), fail(devices_->interpreter(0).place(), error.what()));
   }
   StepResult result;
-  result.loss = read_scalar(stage_->loss);
-  result.gradient_norm = read_scalar(stage_->gradient_norm);
+  result.loss = read_scalar(&LoweredStage::loss);
+  result.gradient_norm = read_scalar(&LoweredStage::gradient_norm);
   for (int i = 0; i < devices_->size(); ++i) {
     const StepReport& report = reports_[static_cast<size_t>(i)];
     result.devices.push_back(devices_->interpreter(i).device_name());
@@ -240,15 +276,17 @@ StepResult Run::step(const std::map<std::string, at::Tensor>& batch,
 
 std::vector<std::string> Run::device_names() const {
   std::vector<std::string> names;
-  for (int device : stage_->devices)
-    names.push_back(cluster_.devices.at(static_cast<size_t>(device)).name);
+  for (const LoweredStage& each : program_.stages)
+    for (int device : each.devices)
+      names.push_back(cluster_.devices.at(static_cast<size_t>(device)).name);
   return names;
 }
 
 std::vector<MemoryUse> Run::memory() const {
   std::vector<MemoryUse> uses;
-  for (size_t device = 0; device < stage_->devices.size(); ++device)
-    uses.push_back(memory_use(*stage_, static_cast<int>(device)));
+  for (const LoweredStage& each : program_.stages)
+    for (int device = 0; device < static_cast<int>(each.devices.size()); ++device)
+      uses.push_back(memory_use(each, device));
   return uses;
 }
 

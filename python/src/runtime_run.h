@@ -48,8 +48,10 @@ class Run {
   // A kind of input is "parameter", "buffer" or "state". Loading a parameter also sets its master
   // copy. Throws Error(kCaller) for unknown names, other shapes and other types.
   void load(const std::string& kind, const std::string& name, const at::Tensor& whole);
-  // The shard of the n-th device of this process, null if it has none; where all shards together
-  // are the whole.
+  // The devices of the plan that have a value, by their numbers among those of all stages.
+  std::vector<int> holders(const std::string& kind, const std::string& name) const;
+  // The shard of the n-th device of this process, null if it has none; where the shards of all
+  // holders together are the whole.
   at::Tensor shard(const std::string& kind, const std::string& name, int index);
   std::vector<int64_t> shard_shape(const std::string& kind,
                                    const std::string& name,
@@ -72,34 +74,37 @@ class Run {
   // Returns the first cause of the run, which may be another's.
   std::string fail(const std::string& cause);
   void finish();
-  std::vector<std::string> device_names() const;  // of the mesh
-  std::vector<MemoryUse> memory() const;          // of every device of the mesh
+  std::vector<std::string> device_names() const;  // of the plan, stage by stage
+  std::vector<MemoryUse> memory() const;          // of the same devices
   const Program& program() const { return program_; }
-  // Of the last step, one for each device of this process; their places in the mesh.
+  // Of the last step, one for each device of this process; their places in the plan.
   const std::vector<StepReport>& reports() const { return reports_; }
-  int mesh_index(int i) const { return devices_->mesh_index(i); }
+  DevicePlace place(int i) const { return devices_->place(i); }
   std::vector<int64_t> peak_bytes() const { return devices_->peak_bytes(); }
   std::string trace_json() const;  // of the last step
 
  private:
   struct Found {
     const Placement* placement;
-    bool gradient;
+    int stage;
   };
-  Found find(const std::string& kind, const std::string& name) const;
-  const Table& table(size_t microbatch, int device) const;
-  void write(const Placement& placement, const at::Tensor& whole);
+  // All stages that have it: tied weights are in several.
+  std::vector<Found> find(const std::string& kind, const std::string& name) const;
+  const LoweredStage& stage(int i) const { return program_.stages[static_cast<size_t>(i)]; }
+  const LoweredStage& stage_of(int i) const { return stage(devices_->place(i).stage); }
+  const Table& table(size_t microbatch, DevicePlace place) const;
+  void write(const Found& found, const at::Tensor& whole);
   void clear_state();
   std::unique_ptr<Membership> join(const RunInput& input);
   std::string fail(const Place& place, const std::string& cause);
   void set_batch(const std::map<std::string, at::Tensor>& batch);
+  void set_batch(int i, const std::map<std::string, at::Tensor>& batch);
   void set_scalars(double learning_rate, int64_t step);
-  double read_scalar(ValueId value);
+  double read_scalar(ValueId LoweredStage::*value);
 
   Cluster cluster_;
   int64_t seed_;
   Program program_;
-  const LoweredStage* stage_;
   std::unique_ptr<Devices> devices_;
   std::vector<StepReport> reports_;
   std::unique_ptr<Membership> membership_;

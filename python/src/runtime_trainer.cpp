@@ -187,6 +187,11 @@ void init_runtime_trainer(nb::module_& m) {
            "name"_a,
            "index"_a = 0,
            "Returns the shard of a device of this process.")
+      .def("holders",
+           &Run::holders,
+           "kind"_a,
+           "name"_a,
+           "Returns the devices of the plan that have a value, by their places in `device_names`.")
       .def("shard_shape",
            &Run::shard_shape,
            "kind"_a,

@@ -1,0 +1,209 @@
+#include "medley/program/connect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "medley/base/error.h"
+#include "medley/plan/plan.h"
+#include "medley/schedule/eager_one_f_one_b.h"
+#include "medley/schedule/gpipe.h"
+#include "medley/schedule/one_f_one_b.h"
+
+namespace medley {
+namespace {
+
+size_t at(int index) { return static_cast<size_t>(index); }
+
+// The dims of a value that can be cut: by the outermost factor.
+struct OuterFactor {
+  int dim, position;
+  Size full;
+};
+std::vector<OuterFactor> outer_factors(const DecidedStage& stage, ValueId value) {
+  const Factors& factors = stage.completed.factors;
+  const auto& dims = factors.values[at(value)];
+  std::vector<OuterFactor> found;
+  for (int dim = 0; dim < static_cast<int>(dims.size()); ++dim)
+    if (!dims[at(dim)].empty())
+      found.push_back(
+          {dim, position_of(factors, value, dim, 0), factors.extent_sizes[at(dims[at(dim)][0])]});
+  return found;
+}
+
+SymbolTable::Elsewhere division(const DecidedStage& stage, int part) {
+  SymbolTable::Elsewhere result{
+      stage.completed.assignment.parts[at(part)], static_cast<int>(stage.devices.size()), {}};
+  if (result.part.name != kRows) return result;
+  int64_t row = 0;
+  for (const Microbatch& microbatch : stage.microbatches) {
+    result.rows[row] = microbatch.lengths;
+    row += microbatch.rows;
+  }
+  return result;
+}
+
+// As the value is cut already, if that is at the outermost factor of a dim; else evenly in the dim
+// that the other end cuts; else in the first dim that is large enough, or in the largest one.
+CrossingEnd end_of(const DecidedStage& stage, ValueId value, int preferred_dim) {
+  const std::vector<std::string>& names = stage.completed.assignment.part_names;
+  const auto even = static_cast<int>(std::find(names.begin(), names.end(), kEven) - names.begin());
+  CrossingEnd end;
+  end.devices = stage.devices;
+  const AxisState& own = stage.completed.assignment.states[at(value)][0];
+  const std::vector<int64_t> symbols{stage.microbatches[0].rows};
+  int64_t best = -1;
+  for (const OuterFactor& factor : outer_factors(stage, value)) {
+    if (own.holding == Holding::kSharded && own.position == factor.position) {
+      end.dim = factor.dim;
+      end.state = own;
+      end.full = factor.full;
+      break;
+    }
+    int64_t size = evaluate(factor.full, symbols);
+    if (size >= static_cast<int64_t>(stage.devices.size())) size = kMaxLength - factor.dim;
+    if (factor.dim == preferred_dim) size = kMaxLength + 1;
+    if (size <= best) continue;
+    best = size;
+    end.dim = factor.dim;
+    end.state = sharded(factor.position, even);
+    end.full = factor.full;
+  }
+  if (end.dim < 0) {
+    end.state = sharded(0, even);
+    end.full = Size(1);
+  }
+  end.division = division(stage, end.state.part);
+  return end;
+}
+
+struct Sent {
+  int stage;
+  ValueId value;
+  OpId producer;
+};
+
+std::map<std::string, Sent> all_sent(const std::vector<DecidedStage>& stages) {
+  std::map<std::string, Sent> sent;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const Graph& graph = stages[s].completed.prepared.graph;
+    for (const Output& output : graph.outputs)
+      if (output.kind == OutputKind::kSent)
+        MEDLEY_CHECK(sent.emplace(output.name,
+                                  Sent{static_cast<int>(s),
+                                       output.value,
+                                       graph.values[at(output.value)].producer})
+                         .second);
+  }
+  return sent;
+}
+
+std::vector<int> counts_in_flight(const Pipeline& pipeline) {
+  const int stages = static_cast<int>(pipeline.stages.size());
+  const int microbatches = static_cast<int>(pipeline.microbatches.size());
+  if (!pipeline.in_flight.empty()) {
+    std::vector<int> counts;
+    for (int64_t count : pipeline.in_flight)
+      counts.push_back(static_cast<int>(std::min<int64_t>(count, microbatches)));
+    return counts;
+  }
+  if (pipeline.schedule == "gpipe") return gpipe(stages, microbatches);
+  if (pipeline.schedule == "eager-1f1b") return eager_one_f_one_b(stages, microbatches);
+  return one_f_one_b(stages, microbatches);
+}
+
+// Whether the stage first reads a value that it receives in its backward phase only.
+bool is_read_late(const DecidedStage& stage, ValueId value) {
+  for (const Op& op : stage.completed.prepared.graph.ops) {
+    const std::vector<ValueId> read = operands(op);
+    if (op.phase == Phase::kForward && std::find(read.begin(), read.end(), value) != read.end())
+      return false;
+  }
+  return true;
+}
+
+// A lane is known by its stages and the phase in which it is sent; what is sent once a step has its
+// own, as of the update.
+using Lane = std::tuple<int, int, Phase>;
+struct Link {
+  std::string name;
+  Sent sent;
+  ValueId received;
+};
+
+// What travels on each lane, in the order in which it is sent.
+std::map<Lane, std::vector<Link>> find_lanes(const std::vector<DecidedStage>& stages) {
+  const std::map<std::string, Sent> sent = all_sent(stages);
+  std::map<Lane, std::vector<Link>> lanes;
+  for (size_t s = 0; s < stages.size(); ++s)
+    for (const Input& input : stages[s].completed.prepared.graph.inputs) {
+      if (input.kind != InputKind::kReceived) continue;
+      const Sent& from = sent.at(input.name);
+      const Op& op = stages[at(from.stage)].completed.prepared.graph.ops[at(from.producer)];
+      const Phase phase = op.name == "medley.accumulate.default" ? Phase::kUpdate : op.phase;
+      lanes[{from.stage, static_cast<int>(s), phase}].push_back({input.name, from, input.value});
+    }
+  for (auto& [lane, links] : lanes)
+    std::stable_sort(links.begin(), links.end(), [](const Link& a, const Link& b) {
+      return std::tuple(a.sent.producer, a.sent.value) < std::tuple(b.sent.producer, b.sent.value);
+    });
+  return lanes;
+}
+
+// The sums over stages: of the norm and of the loss.
+void connect_sums(const std::vector<DecidedStage>& stages, std::vector<Connections>& all) {
+  if (stages.size() == 1) return;
+  std::vector<int> with_gradients, devices;
+  DType loss = DType::kF32;
+  for (const DecidedStage& stage : stages) {
+    const Prepared& prepared = stage.completed.prepared;
+    devices.insert(devices.end(), stage.devices.begin(), stage.devices.end());
+    if (prepared.gradient_norm != kNone)
+      with_gradients.insert(with_gradients.end(), stage.devices.begin(), stage.devices.end());
+    for (const Output& output : prepared.graph.outputs)
+      if (output.kind == OutputKind::kLoss) loss = type_of(prepared.graph, output.value).dtype;
+  }
+  for (size_t s = 0; s < stages.size(); ++s) {
+    all[s].all_devices = devices;
+    all[s].loss = loss;
+    if (stages[s].completed.prepared.gradient_norm != kNone) all[s].norm_devices = with_gradients;
+  }
+}
+
+}  // namespace
+
+std::vector<Connections> connect(const std::vector<DecidedStage>& stages,
+                                 const Pipeline& pipeline) {
+  std::vector<Connections> all(stages.size());
+  const std::vector<int> counts = counts_in_flight(pipeline);
+  const PipelineOrder orders = order_calls(counts, static_cast<int>(pipeline.microbatches.size()));
+  for (size_t s = 0; s < stages.size(); ++s) all[s].order = orders[s];
+  connect_sums(stages, all);
+  int number = 0;
+  for (const auto& [lane, links] : find_lanes(stages)) {
+    const auto& [from, to, phase] = lane;
+    const DecidedStage& sender = stages[at(from)];
+    const DecidedStage& receiver = stages[at(to)];
+    bool late = false;
+    for (const Link& link : links)
+      late = late || (phase == Phase::kForward && is_read_late(receiver, link.received));
+    const int slots = std::abs(counts[at(from)] - counts[at(to)]) + 1 + (late ? counts[at(to)] : 0);
+    for (const Link& link : links) {
+      Crossing crossing;
+      crossing.name = link.name;
+      crossing.from = end_of(sender, link.sent.value, -1);
+      crossing.to = end_of(receiver, link.received, crossing.from.dim);
+      // If it was free to choose, it cuts where the other one does.
+      crossing.from = end_of(sender, link.sent.value, crossing.to.dim);
+      crossing.lane = number;
+      crossing.depth = slots * static_cast<int>(links.size());
+      all[at(from)].sends.emplace(link.sent.value, crossing);
+      all[at(to)].receives.emplace_back(link.received, crossing);
+    }
+    ++number;
+  }
+  return all;
+}
+
+}  // namespace medley

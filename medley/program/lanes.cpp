@@ -1,0 +1,31 @@
+#include "medley/program/lanes.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "medley/program/calls.h"
+
+namespace medley {
+
+std::map<int, std::vector<Receipt>> receipts(const LoweredStage& stage) {
+  std::map<int, std::vector<Receipt>> lanes;
+  for (size_t c = 0; c < stage.calls.size(); ++c) {
+    const Function& function = find_function(stage, stage.calls[c].function);
+    for (size_t s = 0; s < function.steps.size(); ++s) {
+      const auto* wait = std::get_if<Wait>(&function.steps[s]);
+      if (!wait) continue;
+      const Communication& communication =
+          stage.communications.at(static_cast<size_t>(wait->communication));
+      if (only_receives(communication))
+        lanes[communication.lane].push_back({c, s, wait->communication});
+    }
+  }
+  for (auto& [lane, all] : lanes)
+    std::stable_sort(all.begin(), all.end(), [&](const Receipt& a, const Receipt& b) {
+      return std::tuple(stage.calls[a.call].microbatch, a.communication) <
+             std::tuple(stage.calls[b.call].microbatch, b.communication);
+    });
+  return lanes;
+}
+
+}  // namespace medley

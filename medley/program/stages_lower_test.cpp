@@ -1,0 +1,142 @@
+// Plans of several stages, lowered.
+
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "medley/graph/passes.h"
+#include "medley/graph/text.h"
+#include "medley/program/lanes.h"
+#include "medley/program/lower.h"
+#include "medley/program/memory.h"
+
+namespace medley {
+namespace {
+
+using testing::ElementsAre;
+
+Graph mlp() {
+  std::ifstream file("tests/data/mlp.graph");
+  std::stringstream text;
+  text << file.rdbuf();
+  return run_passes(parse_graph(text.str(), "mlp.graph"));
+}
+
+Cluster devices(int count) {
+  Cluster cluster;
+  cluster.pools = {{"a", count, 1, {}, false, 0}};
+  for (int i = 0; i < count; ++i)
+    cluster.devices.push_back({"a/" + std::to_string(i) + "/0", 0, i, 0});
+  return cluster;
+}
+
+Mesh mesh_of(int first, int count) {
+  Mesh mesh{{"x"}, {count}, {}};
+  for (int i = 0; i < count; ++i) mesh.devices.push_back("a/" + std::to_string(first + i) + "/0");
+  return mesh;
+}
+
+// Two stages that meet between the layers of the model.
+Plan two_stages(std::vector<Microbatch> microbatches, int from, int to) {
+  Plan plan;
+  for (const Microbatch& microbatch : microbatches) plan.global_batch += microbatch.rows;
+  Stage first, second;
+  first.mesh = mesh_of(0, from);
+  second.mesh = mesh_of(from, to);
+  second.first = "fc2/mm#0";
+  plan.pipelines.resize(1);
+  plan.pipelines[0].microbatches = std::move(microbatches);
+  plan.pipelines[0].stages = {first, second};
+  return plan;
+}
+
+std::vector<std::string> names(const LoweredStage& stage) {
+  std::vector<std::string> all;
+  for (const Communication& communication : stage.communications) all.push_back(communication.name);
+  return all;
+}
+
+// What a device sends each of the others in the first micro-batch, in elements.
+std::vector<int64_t> sent(const LoweredStage& stage, const std::string& name, int device) {
+  std::vector<int64_t> elements;
+  for (const Communication& communication : stage.communications)
+    if (communication.name == name)
+      for (const Size& size : communication.send)
+        elements.push_back(evaluate(size, stage.tables[0][static_cast<size_t>(device)]));
+  return elements;
+}
+
+TEST(LowerStages, OnlyActivationsAndTheirGradientsTravel) {
+  const Program program = lower(mlp(), two_stages({{4, {4}}, {4, {4}}}, 1, 1), devices(2), {});
+  ASSERT_EQ(program.stages.size(), 2);
+  EXPECT_THAT(names(program.stages[0]),
+              ElementsAre("transfer act/~threshold_backward#0",
+                          "transfer act/relu#0",
+                          "all_reduce norm/sum over stages",
+                          "all_reduce loss over stages"))
+      << print(program);
+  EXPECT_THAT(names(program.stages[1]),
+              ElementsAre("transfer act/relu#0",
+                          "transfer act/~threshold_backward#0",
+                          "all_reduce norm/sum over stages",
+                          "all_reduce loss over stages"));
+  // 1F1B: the first stage has two micro-batches in flight.
+  EXPECT_THAT(program.stages[0].calls,
+              ElementsAre(Call{FunctionKind::kForward, 0},
+                          Call{FunctionKind::kForward, 1},
+                          Call{FunctionKind::kBackward, 0},
+                          Call{FunctionKind::kBackwardLast, 1},
+                          Call{FunctionKind::kUpdate, 0}));
+}
+
+// The drawing of crossing.h: rows 3 + 1 become 2 + 2.
+TEST(LowerStages, EveryDeviceSendsWhatBothHave) {
+  Plan plan = two_stages({{4, {3, 1}}}, 2, 2);
+  plan.pipelines[0].stages[1].rows = {1, 1};
+  const Program program = lower(mlp(), plan, devices(4), {});
+  const std::string activations = "transfer act/relu#0",
+                    gradients = "transfer act/~threshold_backward#0";
+  EXPECT_THAT(sent(program.stages[0], activations, 0), ElementsAre(0, 0, 2 * 32, 1 * 32));
+  EXPECT_THAT(sent(program.stages[0], activations, 1), ElementsAre(0, 0, 0, 1 * 32));
+  EXPECT_THAT(sent(program.stages[1], gradients, 0), ElementsAre(0, 0, 2 * 32, 0));
+  EXPECT_THAT(sent(program.stages[1], gradients, 1), ElementsAre(0, 0, 1 * 32, 1 * 32));
+}
+
+// A stage that has all rows on every device is sent each of them once, and gathers them itself.
+TEST(LowerStages, NothingTravelsTwice) {
+  const Program program = lower(mlp(), two_stages({{4, {3, 1}}}, 2, 2), devices(4), {});
+  int64_t elements = 0;
+  for (int device : {0, 1})
+    for (int64_t each : sent(program.stages[0], "transfer act/relu#0", device)) elements += each;
+  EXPECT_EQ(elements, 4 * 32);
+  EXPECT_THAT(names(program.stages[1]), testing::Contains("all_gather act/relu#0"));
+}
+
+TEST(LowerStages, ReceiptsAreInTheOrderOfMicrobatches) {
+  const Program program =
+      lower(mlp(), two_stages({{1, {1}}, {1, {1}}, {2, {2}}}, 1, 1), devices(2), {});
+  for (const LoweredStage& stage : program.stages)
+    for (const auto& [lane, all] : receipts(stage)) {
+      ASSERT_EQ(all.size(), 3);
+      for (size_t i = 0; i < all.size(); ++i)
+        EXPECT_EQ(stage.calls[all[i].call].microbatch, static_cast<int>(i));
+    }
+}
+
+// More micro-batches in flight keep more: of the saved values, and of what is received ahead.
+TEST(LowerStages, MemoryGrowsWithWhatIsInFlight) {
+  Plan plan = two_stages(std::vector<Microbatch>(8, {4, {4}}), 1, 1);
+  std::vector<int64_t> peaks;
+  for (int64_t count : {1, 2, 4, 8}) {
+    plan.pipelines[0].in_flight = {count, 1};
+    peaks.push_back(memory_use(lower(mlp(), plan, devices(2), {}).stages[0], 0).peak);
+  }
+  const int64_t saved = 4 * 32 * 4;  // the activations of a micro-batch, kept for its backward
+  EXPECT_GE(peaks[1], peaks[0] + saved);
+  EXPECT_GE(peaks[2], peaks[1] + 2 * saved);
+  EXPECT_GE(peaks[3], peaks[2] + 4 * saved);
+}
+
+}  // namespace
+}  // namespace medley
