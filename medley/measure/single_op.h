@@ -16,9 +16,9 @@ Graph single_op(const Graph& graph, const Op& op, const std::vector<int64_t>& sy
 // Returns what a device has of a single op that is divided into `pieces` along a label of its
 // rule: the largest shard, one graph per label that may be cut and is at least that long.
 //
-//   mm [96, 512] x [512, 64]   in 2:   [48, 512] x [512, 64]    [96, 256] x [256, 64]    [96, 512]
-//   x
-//                                                                                        [512, 32]
+//   mm [96, 512] x [512, 64]   in 2:   [48, 512] x [512, 64]
+//                                      [96, 256] x [256, 64]
+//                                      [96, 512] x [512, 32]
 //
 // Requires: pieces >= 2.
 std::vector<Graph> shards(const Graph& single, int64_t pieces);

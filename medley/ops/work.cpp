@@ -77,10 +77,6 @@ bool reads_rows(std::string_view name) {
          name == "medley.embedding_select.default";
 }
 
-}  // namespace
-
-namespace {
-
 double flops(WorkClass kind,
              const Op& op,
              const Types& operands,

@@ -3,11 +3,11 @@
 // The transport over process groups of torch.distributed, which are made in Python and found by
 // name. Gloo and NCCL alike. Knows no program.
 //
-//   all-reduce       of several tensors: one flat bucket
-//   all-gather       of equal chunks: the collective of that name; else everybody sends its chunk
-//   to all reduce-scatter   an all-to-all, and a sum in the order of the devices here: the same
-//   bits on any backend all-to-all       over Gloo messages, receives posted first; else the
-//   collective of that name
+// - all-reduce of several tensors: one flat bucket.
+// - all-gather of equal chunks: the collective of that name; else everybody sends its chunk to all.
+// - reduce-scatter: an all-to-all, and a sum in the order of the devices here: the same bits on any
+//   backend.
+// - all-to-all: over Gloo messages, receives posted first; else the collective of that name.
 //
 // Sums of an all-reduce are in the type of the tensors and in the order of the backend.
 
