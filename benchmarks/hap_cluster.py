@@ -18,10 +18,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 MEDLEY = [sys.executable, "-m", "medley"]
-# Model, experts (0: none), cluster, rows (32 per device), strategies.
 DATA_PARALLEL = "data-parallel-even,data-parallel-proportional,hap"
 EXPERTS = "data-parallel-even,data-parallel-proportional,hap-even,hap"
-CASES = [
+CASES = [  # name, model, cluster, rows of a step, strategies
     ("vgg", "medley.models:vgg?size=hap", "hap64", 2048, DATA_PARALLEL),
     ("vgg 224x224", "medley.models:vgg?size=hap&image=224&pool=0", "hap64", 2048, DATA_PARALLEL),
     ("vit", "medley.models:vit?size=hap", "hap64", 2048, DATA_PARALLEL),

@@ -19,7 +19,6 @@ namespace medley {
 
 struct PublishedTime {
   std::string device, model;
-  std::string name;  // "enc-MLP-gelu forward"
   TimedBlock block;
 };
 
@@ -117,7 +116,6 @@ inline std::vector<PublishedTime> read_published_times(const std::string& file) 
       all.push_back(
           {cells[0],
            cells[1],
-           cells[2] + " " + cells[3],
            {published_work(
                 cells[2], cells[3] == "backward", published_models().at(cells[1]), batch, degree),
             {std::stod(cells[i]) * 1e-6}}});
