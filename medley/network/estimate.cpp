@@ -140,22 +140,29 @@ class Ring {
     const size_t n = lengths.size();
     if (traffic) add_traffic(lengths, *traffic);
     const Slices slices = cut(lengths, granule);
-    std::vector<std::vector<size_t>> queues(n);
-    std::vector<size_t> next(n, 0);  // in the queue of each
-    for (auto& queue : queues) queue.reserve(slices.lengths.size());
-    for (size_t s = 0; s < slices.lengths.size(); ++s) queues[slices.origins[s]].push_back(s);
+    const size_t room = slices.lengths.size();
+    std::vector<uint32_t> queues(n * room);       // what each has, in the order in which it sends
+    std::vector<size_t> known(n, 0), next(n, 0);  // in the queue of each: its end, what to send
+    for (size_t s = 0; s < room; ++s) {
+      const size_t i = slices.origins[s];
+      queues[i * room + known[i]++] = static_cast<uint32_t>(s);
+    }
     Nanoseconds total{0};
-    for (Lengths sent(n);; total += round(sent, 0, *std::max_element(sent.begin(), sent.end()))) {
-      for (size_t i = 0; i < n; ++i)
-        sent[i] = next[i] < queues[i].size() ? slices.lengths[queues[i][next[i]]] : 0;
-      bool any = false;
+    Lengths sent(n);
+    for (;;) {
+      int64_t longest = 0;
+      for (size_t i = 0; i < n; ++i) {
+        sent[i] = next[i] < known[i] ? slices.lengths[queues[i * room + next[i]]] : 0;
+        longest = std::max(longest, sent[i]);
+      }
+      if (longest == 0) return total;
+      total += round(sent, 0, longest);
       for (size_t i = 0; i < n; ++i) {
         if (sent[i] == 0) continue;
-        any = true;
-        const size_t slice = queues[i][next[i]++], to = (i + 1) % n;
-        if ((to + 1) % n != slices.origins[slice]) queues[to].push_back(slice);
+        const uint32_t slice = queues[i * room + next[i]++];
+        const size_t to = i + 1 < n ? i + 1 : 0, after = to + 1 < n ? to + 1 : 0;
+        if (after != slices.origins[slice]) queues[to * room + known[to]++] = slice;
       }
-      if (!any) return total;
     }
   }
 
@@ -165,11 +172,17 @@ class Ring {
     const Slices slices = cut(lengths, granule);
     std::vector<int64_t> own(lengths.size(), 0);
     for (size_t origin : slices.origins) ++own[origin];
-    const auto rounds =
-        static_cast<int64_t>(slices.lengths.size()) - *std::min_element(own.begin(), own.end());
-    Nanoseconds least = classes_[0].latency;
-    for (const Class& each : classes_) least = std::min(least, each.latency);
-    return rounds * least;
+    const int64_t rounds =
+        static_cast<int64_t>(slices.lengths.size()) - *std::max_element(own.begin(), own.end());
+    const int64_t bytes = std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) -
+                          *std::max_element(lengths.begin(), lengths.end());
+    const Nanoseconds rounding{1};
+    Nanoseconds most{0};
+    for (const Class& each : classes_)
+      most = std::max(most,
+                      rounds * (each.latency - rounding) +
+                          to_nanoseconds({static_cast<double>(bytes) / each.bandwidth}));
+    return most;
   }
 
  private:

@@ -15,8 +15,9 @@
 namespace medley {
 
 // Equal to estimate(messages(algorithm, ...), ...). Of n devices in k nodes: ring n^2 (n, if all
-// lengths are equal), direct n + k * pools, hierarchical k^2 + n * devices of a node; the others
-// as many as there are messages.
+// lengths are equal or no connection shares a link), direct n + k * pools, hierarchical
+// k^2 + n * devices of a node; all-to-all of equal blocks n * devices of a node, if nodes are all
+// alike; the others as many as there are messages.
 Nanoseconds estimate(const Algorithm& algorithm,
                      const Collective& collective,
                      const Topology& topology);
