@@ -1,8 +1,14 @@
 #include "medley/torch/c10d_store.h"
 
 #include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <cerrno>
+#include <system_error>
 #include <thread>
 
 #include "medley/base/error.h"
@@ -76,6 +82,37 @@ class C10dStore final : public Store {
   std::string prefix_;
 };
 
+[[noreturn]] void refuse(const std::string& host, int port, const std::string& why) {
+  throw Error(Blame::kEnvironment, fmt::format("store at {}:{}: {}", host, port, why));
+}
+
+// Returns a socket that listens at this address of this machine; c10d by itself would listen at all
+// of them.
+int listen_at(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found))
+    refuse(host, port, gai_strerror(code));
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> address(found, freeaddrinfo);
+  const int listener = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (bind(listener, found->ai_addr, found->ai_addrlen) == 0 && listen(listener, SOMAXCONN) == 0)
+    return listener;
+  const std::string why = std::generic_category().message(errno);
+  close(listener);
+  refuse(host, port, why);
+}
+
+int port_of(int listener) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  MEDLEY_CHECK_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                                             : reinterpret_cast<sockaddr_in&>(address).sin_port);
+}
+
 }  // namespace
 
 std::unique_ptr<Store> make_c10d_store(const std::string& host,
@@ -89,10 +126,14 @@ std::unique_ptr<Store> make_c10d_store(const std::string& host,
   options.waitWorkers = false;
   options.timeout = timeout;
   options.multiTenant = true;
+  if (serve) {
+    options.masterListenFd = listen_at(host, port);
+    options.port = static_cast<uint16_t>(port_of(*options.masterListenFd));
+  }
   try {
     return std::make_unique<C10dStore>(c10::make_intrusive<c10d::TCPStore>(host, options), prefix);
   } catch (const std::exception& cause) {
-    throw Error(Blame::kEnvironment, fmt::format("store at {}:{}: {}", host, port, cause.what()));
+    refuse(host, port, cause.what());
   }
 }
 

@@ -10,8 +10,8 @@
 
 namespace medley {
 
-// Connects to the TCP store at host:port, or serves it first (port 0: a free one). All keys get the
-// prefix. Throws Error(kEnvironment) if nobody answers in time.
+// Connects to the TCP store at host:port, or serves it first, at this address only (port 0: a free
+// one). All keys get the prefix. Throws Error(kEnvironment) if nobody answers in time.
 std::unique_ptr<Store> make_c10d_store(const std::string& host,
                                        int port,
                                        bool serve,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pathlib
+import socket
 import threading
 import time
 import traceback
@@ -162,3 +163,18 @@ def test_store() -> None:
     assert store.set_first("b", "") == "" and other.set_first("b", "x") == ""
     with pytest.raises(OSError, match="no value within 50 ms: epoch0/c"):
         store.wait("c", 50)
+
+
+# All of 127.0.0.0/8 is this machine.
+def test_a_store_listens_at_its_own_address_only() -> None:
+    from medley.launch import free_port
+
+    port = free_port()
+    store = _runtime.c10d_store("127.0.0.1", port, True)
+    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=5)
+    with pytest.raises(OSError, match=f"store at 127.0.0.1:{port}: Address already in use"):
+        _runtime.c10d_store("127.0.0.1", port, True)
+    store.set("a", "1")
+    assert _runtime.c10d_store("127.0.0.1", port, False).get("a") == "1"
