@@ -406,12 +406,15 @@ std::vector<int32_t> cuts_of(const Pipeline& pipeline,
 
 // What each stage of a pipeline computes, prepared.
 std::vector<Completed> split(const Groundwork& ground, const Pipeline& pipeline) {
-  if (pipeline.stages.size() == 1) return {{ground.prepared, ground.factors, {}}};
+  std::vector<Completed> stages;
+  if (pipeline.stages.size() == 1) {
+    stages.push_back({ground.prepared, ground.factors, {}});
+    return stages;
+  }
   const std::vector<std::string> names = stable_names(ground.graph);
   const Positions positions = place(ground.graph);
   const Partition parts =
       partition(ground.graph, positions, cuts_of(pipeline, positions, names), names);
-  std::vector<Completed> stages;
   for (size_t s = 0; s < pipeline.stages.size(); ++s) {
     const StageGraph stage = stage_graph(ground.graph, parts, static_cast<int>(s));
     StageContext context;
