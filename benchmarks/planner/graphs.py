@@ -18,6 +18,8 @@ GRAPHS = {
     "gpt12": "hf:gpt2?size=default&tokens=512",
     "llama12": f"hf:llama?size=default&tokens=512&{LLAMA}&num_hidden_layers=12&dtype=bfloat16",
     "moe12": "medley.models:bert_moe?size=hap&positions=512",
+    "mixtral12": "hf:mixtral?size=default&tokens=512&num_hidden_layers=12&num_local_experts=16"
+    "&dtype=bfloat16",
     "vgg19": "medley.models:vgg?size=19",
     "resnet50": "medley.models:resnet?size=50",
     "llama70b": f"hf:llama?size=default&tokens=4096&{BIG}&num_hidden_layers=80&dtype=bfloat16",
