@@ -4,7 +4,7 @@
 // turn. Decisions by an exact search over the joint graph (spmd_problem.h, pbqp.h), ratios by a
 // linear program (ratios.h), what is kept by the simulator:
 //
-//   for each start (by speed, even):  decide -> lower -> simulate -> ratios -> decide ...  until
+//   for each start (speed, even ...):  decide -> lower -> simulate -> ratios -> decide ...  until
 //   nothing is gained; too much memory: a price per byte, then more micro-batches
 //
 // Data parallelism by either split is among the candidates, so that the answer is never worse.
