@@ -9,8 +9,8 @@
 namespace medley {
 namespace {
 
-constexpr int32_t kWindow = 4;  // ops by which an occurrence is recognised
-constexpr double kUneven = 2;   // times the mean: the flops of the largest layer
+constexpr int32_t kAllCuts = 256;  // positions, up to which all cuts are tried
+constexpr double kUneven = 2;      // times the mean: the flops of the largest layer
 
 size_t at(int32_t i) { return static_cast<size_t>(i); }
 
@@ -43,11 +43,17 @@ class BlockFinder {
 
   // The distances between equal windows that occur often enough to fill part of a period.
   void find_periods() {
+    for (const int32_t length : {1, 4}) find_periods(length);
+    std::sort(periods_.begin(), periods_.end());
+    periods_.erase(std::unique(periods_.begin(), periods_.end()), periods_.end());
+  }
+
+  void find_periods(int32_t length) {
     std::unordered_map<Token, int32_t> last;
     std::map<int32_t, int32_t> count;
     for (int32_t i = 0; i < size_; ++i) {
       Token window = 0;
-      for (int32_t j = 0; j < kWindow && i + j < size_; ++j)
+      for (int32_t j = 0; j < length && i + j < size_; ++j)
         window = mix(window, sequence_.token[at(i + j)]);
       const auto [found, fresh] = last.try_emplace(window, i);
       if (fresh) continue;
@@ -55,7 +61,7 @@ class BlockFinder {
       found->second = i;
     }
     for (const auto& [period, times] : count)
-      if (4 * times >= period - kWindow) periods_.push_back(period);
+      if (4 * times >= period - length) periods_.push_back(period);
   }
 
   // Whether op `i` is like op `i - period`, where the run's first block begins at `begin`.
@@ -140,13 +146,13 @@ class BlockFinder {
 class Divider {
  public:
   Divider(const Sequence& sequence, int32_t begin, int32_t end) : sequence_(sequence) {
-    // A cut that its neighbour beats is of no use: whatever is between them can go either way.
+    // In long stretches, not those that a neighbour beats.
     cuts_.push_back(begin);
     for (int32_t cut = begin + 1; cut < end; ++cut) {
       const int64_t bytes = sequence.bytes[at(cut)];
       const bool before = cut - 1 == begin || sequence.bytes[at(cut - 1)] >= bytes;
       const bool after = cut + 1 == end || sequence.bytes[at(cut + 1)] >= bytes;
-      if (before && after) cuts_.push_back(cut);
+      if (end - begin <= kAllCuts || (before && after)) cuts_.push_back(cut);
     }
     cuts_.push_back(end);
     flops_.push_back(0);

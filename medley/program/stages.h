@@ -11,7 +11,8 @@
 //                 below. It goes down from there
 //                   - to a reader of the parameter, if it has no rows and only parameter
 //                     gradients come of it;
-//                   - to its readers, if its result is larger than what it reads (a cast to f32).
+//                   - to its readers, if it reads one gradient and makes no smaller one: the
+//                     backward of a cast from f32, of an activation.
 //   computed again in every stage that reads it, rather than sent
 //                   - what depends on batch tensors, scalars and constants only, or on parameters
 //                     and constants only, and has at most 16 flops per byte that it makes: masks,

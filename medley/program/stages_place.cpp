@@ -318,15 +318,18 @@ class Placer {
           free = free && use_below(parameter, wanted) == wanted;
         continue;
       }
+      const OpId maker = producer(result_.root[at(value)]);
+      if (maker == kNone) continue;
+      if (!backward(maker)) {
+        lowest = std::max(lowest, result_.position[at(maker)]);
+        continue;
+      }
       ++moving;
       read += bytes(value);
-      const OpId maker = producer(result_.root[at(value)]);
-      if (maker != kNone && !backward(maker))
-        lowest = std::max(lowest, result_.position[at(maker)]);
     }
     for (ValueId value : op(id).results)
       if (value != kNone) made = std::max(made, bytes(value));
-    if (wanted == kNone || !free || !(only || (moving == 1 && made > read))) return;
+    if (wanted == kNone || !free || !(only || (moving == 1 && made >= read))) return;
     result_.position[at(id)] = std::min(highest, std::max(wanted, lowest));
   }
 
