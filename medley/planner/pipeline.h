@@ -1,0 +1,143 @@
+#pragma once
+
+// Where to cut a sequence of layers into stages, and which devices of which pool each stage gets
+// (HARP, https://arxiv.org/abs/2509.24859). Knows no graphs and no plans: what a stage takes comes
+// from a table of options, what a cut takes from bytes and curves of links; whether these were
+// synthesised from a graph or measured elsewhere cannot be told from here.
+//
+//   layers   0 1 2 3 4 | 5 6 | 7 8 9         cuts    5, 7
+//   devices   fast x 4   fast   slow x 8     pools   a pool's stages follow each other
+//   in flight    4         3      1          at most what the memory of a stage has room for
+//
+// Of all chains of stages, orders of pools and periods P, with t_i the forward and backward time of
+// stage i for one micro-batch, r_i the round trip over the boundary after it, c_i the longer of its
+// two directions, B micro-batches:
+//
+//   step = sum(t_i + r_i) + (B-1) P + W_0       P >= t_i, P >= c_i
+//   W_i  = max(u_i, W_{i+1} - b_i - down_i - latency_i)             W of no stage: 0
+//
+// W is what is left to do once the last backward is through: stage i updates in u_i while those
+// before it still go backward in b, so that only the first stages' updates are waited for. Memory
+// holds N_i micro-batches on stage i, N being what hides the transfers at period P (InFlightRule),
+// and P may be longer than any stage where memory has no room for more.
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "medley/base/units.h"
+#include "medley/plan/plan.h"
+#include "medley/schedule/schedule_request.h"
+
+namespace medley {
+
+// Layers [begin, end) on some devices of a pool.
+struct StageRange {
+  int begin = 0, end = 0;
+  int pool = 0, devices = 0;
+  auto operator<=>(const StageRange&) const = default;
+};
+
+// One way to run a stage. Times are for one micro-batch but for the update's, which is for a step,
+// what is communicated once a step included. Bytes are those of the device that has least to spare.
+struct StageOption {
+  Nanoseconds forward, backward, update;
+  Bytes persistent;  // parameters, gradients, optimizer state
+  Bytes saved;       // for each micro-batch in flight
+  Bytes transient;   // the most beyond these
+  int id = 0;        // for whoever offered it
+  bool operator==(const StageOption&) const = default;
+};
+// Returns the options of a stage: a few, none of them worse than another in everything; none if the
+// stage cannot be run like this. Asked once for each range. Times are below kLongest.
+using StageOptions = std::function<std::vector<StageOption>(const StageRange&)>;
+inline constexpr Nanoseconds kLongest{int64_t{1} << 40};  // 18 minutes
+
+// How long a message occupies a link, by its size: linear between points, in proportion to the size
+// before the first and behind the last. One point is a constant bandwidth.
+struct LinkCurve {
+  struct Point {
+    Bytes size;
+    Nanoseconds time;
+    bool operator==(const Point&) const = default;
+  };
+  std::vector<Point> points;  // ascending in size and in time
+  Nanoseconds latency;
+  bool operator==(const LinkCurve&) const = default;
+};
+LinkCurve constant_bandwidth(BytesPerSecond bandwidth, Nanoseconds latency);
+Nanoseconds occupied(const LinkCurve& link, Bytes message);
+
+struct PipelinePool {
+  std::string name;
+  int devices = 0;
+  // Of meshes. Any of these whose sum is at most `devices` must find their places together, as
+  // powers of two do.
+  std::vector<int> sizes;
+  Bytes memory;  // of a device
+};
+
+// What one micro-batch moves over the cut after a layer, skip connections included.
+struct CutBytes {
+  Bytes up, down;
+  bool operator==(const CutBytes&) const = default;
+};
+
+// One way to divide the batch of a step.
+struct MicrobatchChoice {
+  int count = 1;
+  std::vector<CutBytes> cuts;  // [layer]; one fewer than layers
+  StageOptions options;
+};
+
+enum class InFlightRule {
+  kPeriod,     // the fewest whose period is P: counts_for_period(), schedule/period.h
+  kIdeal,      // N_i = N_{i+1} + ideal_growth(r_i, P): schedule/h1f1b.h
+  kPublished,  // N_i = N_{i+1} + published_growth(up_i + latency_i, P, same pool), as HARP has it
+};
+
+struct PipelineRequest {
+  int layers = 0;
+  std::vector<PipelinePool> pools;
+  std::vector<std::vector<std::optional<LinkCurve>>> links;  // [from][to]; nothing: no link
+  std::vector<MicrobatchChoice> microbatches;                // the best of these is taken
+  InFlightRule in_flight = InFlightRule::kPeriod;
+  double gap = 0;      // stop when no plan can be better by more than this share
+  int candidates = 8;  // plans to return at most
+  bool pruned = true;  // false, for tests: every period from 1 ns to `longest_period` is tried
+  Nanoseconds longest_period{};
+};
+
+struct PipelineStage {
+  StageRange range;
+  StageOption option;
+  int in_flight = 0, room = 0;  // room: the most that memory holds, at most all micro-batches
+};
+struct PipelinePlan {
+  int choice = 0;  // into PipelineRequest::microbatches
+  int microbatches = 0;
+  std::vector<PipelineStage> stages;
+  std::vector<BoundaryTimes> boundaries;  // one fewer
+  Nanoseconds period, predicted;
+};
+
+struct PipelinePlans {
+  std::vector<PipelinePlan> plans;  // the best, then others that were best for their period
+  Nanoseconds lower_bound;  // of what is predicted for any plan; that of the best, if it is proved
+  // Of what any plan of these options takes by the timer (schedule/timer.h), under any schedule.
+  Nanoseconds step_bound;
+  int searches = 0;    // of all chains for one period
+  int64_t labels = 0;  // partial chains that were kept in them
+};
+
+// If nothing fits, says which stage of the fastest plan misses how many bytes. Devices may be left
+// idle. Deterministic. Throws Error(kCaller) for a request without layers, pools, sizes or
+// micro-batches, with more than 16 pools, or whose tables have other sizes.
+[[nodiscard]] std::variant<PipelinePlans, Infeasible> plan_pipeline(const PipelineRequest& request);
+
+// What the timer and h1f1b() need to judge a plan, update and W left out.
+ScheduleRequest schedule_request(const PipelinePlan& plan);
+
+}  // namespace medley
