@@ -23,18 +23,6 @@ struct Options {
   std::string graph, cluster, plan, profile, trace;
 };
 
-const char* source_text(CostSource source) {
-  switch (source) {
-    case CostSource::kMeasured:
-      return "measured";
-    case CostSource::kInterpolated:
-      return "interpolated";
-    case CostSource::kAnalytic:
-      break;
-  }
-  return "analytic";
-}
-
 // Links by traffic, the busiest for its bandwidth first.
 struct LinkUse {
   const Link* link;
@@ -75,7 +63,7 @@ Json to_json(const Simulation& simulation, const CostModel& costs, int64_t rows)
     json["links"].push_back(
         {{"link", use.link->name}, {"bytes", use.bytes}, {"busy_seconds", use.busy.value}});
   for (const auto& [source, count] : simulation.ops_by_source)
-    json["ops_by_source"][source_text(source)] = count;
+    json["ops_by_source"][to_string(source)] = count;
   return json;
 }
 
@@ -107,7 +95,7 @@ std::string to_text(const Simulation& simulation, const CostModel& costs, int64_
   if (!links.empty()) out += "\n" + links.text();
   std::string sources;
   for (const auto& [source, count] : simulation.ops_by_source)
-    sources += fmt::format("{}{} {}", sources.empty() ? "" : ", ", count, source_text(source));
+    sources += fmt::format("{}{} {}", sources.empty() ? "" : ", ", count, to_string(source));
   return out + fmt::format("\nTimes of ops: {}.\n", sources.empty() ? "none" : sources);
 }
 

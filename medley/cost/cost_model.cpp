@@ -32,6 +32,18 @@ bool is_free(WorkClass work_class, const Work& work) {
 
 }  // namespace
 
+std::string to_string(CostSource source) {
+  switch (source) {
+    case CostSource::kMeasured:
+      return "measured";
+    case CostSource::kInterpolated:
+      return "interpolated";
+    case CostSource::kAnalytic:
+      break;
+  }
+  return "analytic";
+}
+
 // Of each kind of device. Keys are told apart by 64 bits of hash: among a million of them the odds
 // that two collide are 1 in 10^7, and a wrong time is all that would come of it.
 struct CostModel::Measured {

@@ -18,6 +18,7 @@
 namespace medley {
 
 enum class CostSource : uint8_t { kMeasured, kInterpolated, kAnalytic };
+std::string to_string(CostSource source);  // "measured"
 
 struct Cost {
   Nanoseconds value;

@@ -28,18 +28,6 @@ medley::Simulation simulation(const medley::Graph& graph,
       program, medley::CostModel(cluster, medley::parse_profile(profile, file)), options);
 }
 
-const char* name_of(medley::CostSource source) {
-  switch (source) {
-    case medley::CostSource::kMeasured:
-      return "measured";
-    case medley::CostSource::kInterpolated:
-      return "interpolated";
-    case medley::CostSource::kAnalytic:
-      break;
-  }
-  return "analytic";
-}
-
 nb::dict simulate_plan(const medley::Graph& graph,
                        const std::string& plan,
                        const medley::Cluster& cluster,
@@ -62,7 +50,8 @@ nb::dict simulate_plan(const medley::Graph& graph,
     row["peak_at"] = each.peak_at;
     devices[cluster.devices.at(static_cast<size_t>(each.device)).name.c_str()] = row;
   }
-  for (const auto& [source, count] : result.ops_by_source) sources[name_of(source)] = count;
+  for (const auto& [source, count] : result.ops_by_source)
+    sources[to_string(source).c_str()] = count;
   answer["step"] = result.step.value;
   answer["devices"] = devices;
   answer["ops_by_source"] = sources;
