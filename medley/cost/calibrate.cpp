@@ -36,10 +36,7 @@ struct Measured {
 };
 
 CollectiveKind kind_of(std::string_view name) {
-  if (name == "all_reduce") return CollectiveKind::kAllReduce;
-  if (name == "all_gather") return CollectiveKind::kAllGather;
-  if (name == "reduce_scatter") return CollectiveKind::kReduceScatter;
-  if (name == "all_to_all") return CollectiveKind::kAllToAll;
+  if (const auto kind = find_collective_kind(name)) return *kind;
   throw Error(Blame::kCaller,
               fmt::format("profile: collectives: found {}, expected all_reduce, all_gather, "
                           "reduce_scatter or all_to_all",
@@ -304,15 +301,10 @@ Cluster calibrated(const Cluster& cluster, std::span<const CollectiveMeasurement
 Nanoseconds time_alone(std::span<const Message> messages,
                        const Collective& collective,
                        const Topology& topology) {
-  std::vector<std::vector<RoundStep>> steps(collective.devices.size());
-  for (const Message& message : messages) {
-    const auto from = static_cast<size_t>(message.from), to = static_cast<size_t>(message.to);
-    steps.at(from).push_back({message.round, collective.devices.at(to), message.bytes, true});
-    steps.at(to).push_back({message.round, collective.devices.at(from), message.bytes, false});
-  }
-  const auto members = static_cast<int32_t>(collective.devices.size());
-  const auto num_steps = static_cast<int32_t>(2 * messages.size());
-  const EngineRoom room{topology.num_devices(), members, num_steps, num_steps};
+  const auto steps = steps_of_members(messages, collective.devices);
+  const auto members = static_cast<int>(collective.devices.size());
+  const auto count = static_cast<int64_t>(messages.size());
+  const EngineRoom room = engine_room(topology, members, 2 * count, count);
   std::vector<std::byte> bytes(FlowEngine::bytes_needed(room));  // new aligns to 16
   FlowEngine::format(bytes, room);
   FlowEngine engine(bytes, topology);

@@ -32,20 +32,6 @@ Cluster cluster(double fabric, double lan, double trunk, double latency) {
   return result;
 }
 
-const char* name_of(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-      return "all_reduce";
-    case CollectiveKind::kAllGather:
-      return "all_gather";
-    case CollectiveKind::kReduceScatter:
-      return "reduce_scatter";
-    case CollectiveKind::kAllToAll:
-      return "all_to_all";
-  }
-  return "";
-}
-
 // Every algorithm for groups within a node, a pool and the cluster, small and large.
 std::vector<CollectiveMeasurement> measured(const Cluster& truth) {
   const Topology topology(truth);
@@ -63,7 +49,7 @@ std::vector<CollectiveMeasurement> measured(const Cluster& truth) {
         for (const Algorithm& algorithm : algorithms()) {
           if (algorithm.for_all_to_all != (kind == CollectiveKind::kAllToAll)) continue;
           CollectiveMeasurement each{
-              name_of(kind), std::string(algorithm.name), {}, collective.lengths, {}};
+              to_string(kind), std::string(algorithm.name), {}, collective.lengths, {}};
           for (int device : devices)
             each.devices.push_back(truth.devices[static_cast<size_t>(device)].name);
           each.time =

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "medley/base/error.h"
+#include "medley/program/calls.h"
 
 namespace medley {
 namespace {
@@ -17,11 +18,12 @@ uint64_t group_number(const std::vector<int>& group) {
 
 Collective collective_of(const Exchange& exchange) {
   const int64_t granule = std::max<int64_t>(exchange.bytes_per_element, 1);
-  Collective collective{
-      CollectiveKind::kAllReduce, exchange.group, {exchange.bytes / granule * granule}, granule};
-  if (exchange.kind == CommunicationKind::kAllReduce) return collective;
-  const bool gather = exchange.kind == CommunicationKind::kAllGather;
-  collective.kind = gather ? CollectiveKind::kAllGather : CollectiveKind::kReduceScatter;
+  Collective collective{find_collective_kind(to_string(exchange.kind)).value(),
+                        exchange.group,
+                        {exchange.bytes / granule * granule},
+                        granule};
+  if (collective.kind == CollectiveKind::kAllReduce) return collective;
+  const bool gather = collective.kind == CollectiveKind::kAllGather;
   collective.lengths = gather ? exchange.receive : exchange.send;
   for (int64_t& length : collective.lengths) length *= granule;
   return collective;
@@ -30,15 +32,13 @@ Collective collective_of(const Exchange& exchange) {
 }  // namespace
 
 std::vector<RoundStep> all_to_all_steps(const Exchange& exchange) {
-  const int n = static_cast<int>(exchange.group.size());
   std::vector<RoundStep> steps;
-  for (int round = 0; round < n - 1; ++round) {
-    const auto to = static_cast<size_t>((exchange.me + round + 1) % n),
-               from = static_cast<size_t>((exchange.me + n - round - 1) % n);
-    const int64_t out = exchange.send[to] * exchange.bytes_per_element,
-                  in = exchange.receive[from] * exchange.bytes_per_element;
-    if (out > 0) steps.push_back({round, exchange.group[to], out, true});
-    if (in > 0) steps.push_back({round, exchange.group[from], in, false});
+  for (size_t other = 0; other < exchange.group.size(); ++other) {
+    if (other == static_cast<size_t>(exchange.me)) continue;
+    const int64_t out = exchange.send[other] * exchange.bytes_per_element,
+                  in = exchange.receive[other] * exchange.bytes_per_element;
+    if (out > 0) steps.push_back({0, exchange.group[other], out, true});
+    if (in > 0) steps.push_back({0, exchange.group[other], in, false});
   }
   return steps;
 }
@@ -100,14 +100,9 @@ const EmulatedTransport::Plan& EmulatedTransport::plan(const Exchange& exchange)
   const std::scoped_lock lock(mutex_);
   auto [place, is_new] = plans_.try_emplace({exchange.kind, exchange.group, collective.lengths});
   if (!is_new) return place->second;
-  Plan& plan = place->second;
-  plan.resize(exchange.group.size());
-  for (const Message& message : cheapest(collective, ledger_.topology()).messages) {
-    const auto from = static_cast<size_t>(message.from), to = static_cast<size_t>(message.to);
-    plan[from].push_back({message.round, exchange.group[to], message.bytes, true});
-    plan[to].push_back({message.round, exchange.group[from], message.bytes, false});
-  }
-  return plan;
+  place->second =
+      steps_of_members(cheapest(collective, ledger_.topology()).messages, exchange.group);
+  return place->second;
 }
 
 std::unique_ptr<Pending> EmulatedTransport::post(Exchange exchange) {

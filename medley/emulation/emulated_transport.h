@@ -41,8 +41,8 @@ class EmulatedTransport final : public Transport {
       next_;  // [group, member] -> number of its next exchange
 };
 
-// Returns the messages of member `me` of an all-to-all, of which nobody knows more than its own
-// lengths: in round r with the device r + 1 places on and the one r + 1 places back.
+// Returns the messages of member `me` of an all-to-all, all at once (network/collectives.h): a
+// device knows no lengths but its own.
 std::vector<RoundStep> all_to_all_steps(const Exchange& exchange);
 
 }  // namespace medley

@@ -68,8 +68,7 @@ size_t Ledger::engine_offset(int num_devices) {
   return actors_offset() + aligned(sizeof(Actor) * static_cast<size_t>(num_devices));
 }
 size_t Ledger::bytes_needed(const Topology& topology) {
-  return engine_offset(topology.num_devices()) +
-         FlowEngine::bytes_needed(usual_room(topology.num_devices()));
+  return engine_offset(topology.num_devices()) + FlowEngine::bytes_needed(usual_room(topology));
 }
 
 void Ledger::format(const Topology& topology, std::span<std::byte> memory) {
@@ -81,8 +80,7 @@ void Ledger::format(const Topology& topology, std::span<std::byte> memory) {
   auto* actors = reinterpret_cast<Actor*>(memory.data() + actors_offset());
   for (int i = 0; i < topology.num_devices(); ++i)
     new (actors + i) Actor{Actor::State::kAbsent, -1, {}, {}, 0, {}};
-  FlowEngine::format(memory.subspan(engine_offset(topology.num_devices())),
-                     usual_room(topology.num_devices()));
+  FlowEngine::format(memory.subspan(engine_offset(topology.num_devices())), usual_room(topology));
   header->magic = kMagic;
 }
 

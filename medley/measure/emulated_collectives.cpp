@@ -2,33 +2,18 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <numeric>
 #include <set>
 
+#include "medley/cost/calibrate.h"
 #include "medley/emulation/ledger.h"
 #include "medley/measure/emulated_device.h"
 #include "medley/measure/wanted.h"
-#include "medley/network/flow_engine.h"
 
 namespace medley {
 namespace {
 
 constexpr int64_t kGranule = 8;  // of all dtypes
-
-std::string name_of(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-      return "all_reduce";
-    case CollectiveKind::kAllGather:
-      return "all_gather";
-    case CollectiveKind::kReduceScatter:
-      return "reduce_scatter";
-    case CollectiveKind::kAllToAll:
-      break;
-  }
-  return "all_to_all";
-}
 
 // One pair of devices for every network and pair of pools between which it is the one used.
 std::vector<std::vector<int>> groups(const Topology& topology) {
@@ -61,27 +46,6 @@ std::vector<std::vector<int64_t>> divisions(int64_t bytes, size_t devices) {
   return {even, half, one};
 }
 
-// All devices post at time zero; returns when the last one is done.
-Nanoseconds run(const Topology& topology,
-                const std::vector<int>& devices,
-                const std::vector<std::vector<RoundStep>>& steps) {
-  const auto n = static_cast<int32_t>(devices.size());
-  int32_t num_steps = 0;
-  for (const auto& each : steps) num_steps += static_cast<int32_t>(each.size());
-  const EngineRoom room{topology.num_devices(), n, num_steps + 1, num_steps + 1};
-  std::vector<std::byte> bytes(FlowEngine::bytes_needed(room));
-  FlowEngine::format(bytes, room);
-  FlowEngine engine(bytes, topology);
-  std::vector<int> posted;
-  for (size_t i = 0; i < devices.size(); ++i)
-    posted.push_back(engine.post(devices[i], {1, 0}, n, {}, steps[i]));
-  while (engine.advance(Nanoseconds{std::numeric_limits<int64_t>::max()})) {
-  }
-  Nanoseconds end;
-  for (int each : posted) end = std::max(end, engine.completion(each).value().complete);
-  return end;
-}
-
 }  // namespace
 
 std::vector<Collective> wanted_collectives(const Topology& topology, int64_t most_bytes) {
@@ -110,7 +74,7 @@ CollectiveMeasurement describe(const Collective& collective,
                                std::string_view algorithm,
                                Nanoseconds time) {
   CollectiveMeasurement result{
-      name_of(collective.kind), std::string(algorithm), {}, collective.lengths, time};
+      to_string(collective.kind), std::string(algorithm), {}, collective.lengths, time};
   for (int device : collective.devices)
     result.devices.push_back(cluster.devices.at(static_cast<size_t>(device)).name);
   return result;
@@ -125,15 +89,9 @@ std::vector<CollectiveMeasurement> measure_emulated(const Collective& collective
   const bool flat = nodes.size() == 1 || nodes.size() == collective.devices.size();
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.for_all_to_all != all_to_all || (algorithm.hierarchical && flat)) continue;
-    const size_t n = collective.devices.size();
-    std::vector<std::vector<RoundStep>> steps(n);
-    for (const Message& message : messages(algorithm, collective, grouping)) {
-      const auto from = static_cast<size_t>(message.from), to = static_cast<size_t>(message.to);
-      steps[from].push_back({message.round, collective.devices[to], message.bytes, true});
-      steps[to].push_back({message.round, collective.devices[from], message.bytes, false});
-    }
-    result.push_back(describe(
-        collective, topology.cluster(), algorithm.name, run(topology, collective.devices, steps)));
+    const Nanoseconds time =
+        time_alone(messages(algorithm, collective, grouping), collective, topology);
+    result.push_back(describe(collective, topology.cluster(), algorithm.name, time));
   }
   return result;
 }

@@ -170,6 +170,10 @@ std::vector<Message> padded_pairwise(const Lengths& lengths,
   return result;
 }
 
+// One round: whatever the lengths, no link is idle that has bytes to carry, so that its estimate is
+// never more than that of another all-to-all, all of which carry each block out of one node and
+// into another once. So it is always the choice, which a device can make that knows no lengths but
+// its own. Backends do the same: Gloo posts all of its sends and receives at once.
 std::vector<Message> all_at_once(const Lengths& lengths,
                                  int n,
                                  int64_t granule,
@@ -268,7 +272,23 @@ bool fits(const Algorithm& algorithm, CollectiveKind kind) {
   return algorithm.for_all_to_all == (kind == CollectiveKind::kAllToAll);
 }
 
+constexpr std::string_view kKinds[] = {  // [CollectiveKind]
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all"};
+
 }  // namespace
+
+std::string to_string(CollectiveKind kind) {
+  return std::string(kKinds[static_cast<size_t>(kind)]);
+}
+
+std::optional<CollectiveKind> find_collective_kind(std::string_view name) {
+  for (size_t i = 0; i < std::size(kKinds); ++i)
+    if (kKinds[i] == name) return static_cast<CollectiveKind>(i);
+  return std::nullopt;
+}
 
 std::vector<int64_t> even_chunks(int64_t whole, int n, int64_t granule) {
   const int64_t elements = whole / granule;
@@ -289,13 +309,13 @@ const std::vector<Algorithm>& algorithms() {
        false,
        grouped_broadcast},
       {"hierarchical", "a ring of nodes and a ring inside each node", false, true, hierarchical},
+      {"all-at-once", "everybody to everybody in one round", true, false, all_at_once},
       {"pairwise", "one partner per round", true, false, pairwise},
       {"padded-pairwise",
        "one partner per round, blocks as long as the longest",
        true,
        false,
        padded_pairwise},
-      {"all-at-once", "everybody to everybody in one round", true, false, all_at_once},
       {"hierarchical-all-to-all",
        "inside the node first, then across",
        true,
@@ -334,6 +354,17 @@ std::vector<Message> messages(const Algorithm& algorithm,
     result.insert(result.end(), gather.begin(), gather.end());
   }
   return tidy(std::move(result));
+}
+
+std::vector<std::vector<RoundStep>> steps_of_members(std::span<const Message> messages,
+                                                     const std::vector<int>& devices) {
+  std::vector<std::vector<RoundStep>> steps(devices.size());
+  for (const Message& message : messages) {
+    const size_t from = at(message.from), to = at(message.to);
+    steps[from].push_back({message.round, devices[to], message.bytes, true});
+    steps[to].push_back({message.round, devices[from], message.bytes, false});
+  }
+  return steps;
 }
 
 Nanoseconds estimate(std::span<const Message> messages,

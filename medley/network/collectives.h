@@ -17,16 +17,21 @@
 // on; backwards it sums before it passes on), and all-reduce is the two in a row.
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "medley/base/units.h"
+#include "medley/network/flow_engine.h"
 #include "medley/network/topology.h"
 
 namespace medley {
 
 enum class CollectiveKind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
+std::string to_string(CollectiveKind kind);  // "all_reduce", as in profiles and programs
+std::optional<CollectiveKind> find_collective_kind(std::string_view name);
 
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
@@ -74,6 +79,10 @@ std::vector<int64_t> even_chunks(int64_t whole, int num_devices, int64_t granule
 std::vector<Message> messages(const Algorithm& algorithm,
                               const Collective& collective,
                               const Grouping& grouping);
+
+// Returns what each member sends and receives, [member].
+std::vector<std::vector<RoundStep>> steps_of_members(std::span<const Message> messages,
+                                                     const std::vector<int>& devices);
 
 // Returns the time if nothing else uses the network: each round takes, on its slowest message, the
 // latency plus the time of the most loaded link on the way. Of FlowEngine's time it misses that

@@ -203,5 +203,14 @@ TEST(Collectives, OneDeviceSendsNothing) {
             Nanoseconds{0});
 }
 
+TEST(CollectiveKind, NamesAreFoundAgain) {
+  for (const auto kind : {CollectiveKind::kAllReduce,
+                          CollectiveKind::kAllGather,
+                          CollectiveKind::kReduceScatter,
+                          CollectiveKind::kAllToAll})
+    EXPECT_EQ(find_collective_kind(to_string(kind)), kind);
+  EXPECT_EQ(find_collective_kind("broadcast"), std::nullopt);
+}
+
 }  // namespace
 }  // namespace medley

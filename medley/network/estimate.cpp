@@ -546,9 +546,10 @@ std::vector<int64_t> traffic(const Algorithm& algorithm,
 CheapestEstimate cheapest_estimate(const Collective& collective, const Topology& topology) {
   CheapestEstimate best;
   const bool all_to_all = collective.kind == CollectiveKind::kAllToAll;
-  if (collective.devices.size() < 2) {
+  if (collective.devices.size() < 2 || all_to_all) {
     for (const Algorithm& algorithm : algorithms())
-      if (algorithm.for_all_to_all == all_to_all) return {&algorithm, {}};
+      if (algorithm.for_all_to_all == all_to_all)
+        return {&algorithm, estimate(algorithm, collective, topology)};
   }
   const Group group(collective, topology);
   const bool whole = collective.kind == CollectiveKind::kAllReduce;
@@ -556,7 +557,7 @@ CheapestEstimate cheapest_estimate(const Collective& collective, const Topology&
   const Lengths& lengths = whole ? chunks : collective.lengths;
   const bool nested = group.members.size() > 1 && group.members.size() < group.devices.size();
   for (const Algorithm& algorithm : algorithms()) {
-    if (algorithm.for_all_to_all != all_to_all || (algorithm.hierarchical && !nested) ||
+    if (algorithm.for_all_to_all || (algorithm.hierarchical && !nested) ||
         algorithm.name.starts_with("padded") ||
         (best.algorithm && is_beaten(algorithm, lengths, collective, group, best.time)))
       continue;

@@ -32,7 +32,8 @@ struct CheapestEstimate {
   Nanoseconds time;
 };
 // Equal to cheapest(): the algorithm with the lowest estimate, the first among equals. Leaves out
-// what cannot win: padding, and broadcasts that carry no more per round than the ring.
+// what cannot win: all-to-all other than all at once, padding, and broadcasts that carry no more
+// per round than the ring.
 CheapestEstimate cheapest_estimate(const Collective& collective, const Topology& topology);
 
 }  // namespace medley

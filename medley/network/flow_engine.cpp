@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -13,36 +12,25 @@ namespace medley {
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-constexpr int32_t kNoItem = -1;
-
-size_t at(int64_t index) { return static_cast<size_t>(index); }
-
-// In bytes per nanosecond.
-std::vector<double> capacities(const Topology& topology) {
-  std::vector<double> result;
-  for (const Link& link : topology.links()) result.push_back(link.bandwidth.value * 1e-9);
-  return result;
-}
+constexpr int32_t kReceives = -1;  // a step's peer, if it says how many messages a round brings
+constexpr uint64_t kBuckets = 256;
 
 }  // namespace
 
 struct FlowEngine::Header {
   EngineRoom room;
-  int32_t free_exchange, free_instance, free_step, free_message;
-  int32_t first_instance;  // those in use
-  int32_t num_active, num_flying;
-  int32_t num_sorted;        // of the active messages, those in front
-  int32_t num_ended;         // exchanges, in this instant
-  int32_t sharing_is_stale;  // the set of active messages has changed since the last share()
+  int32_t num_starts;
+  int32_t num_ended;  // exchanges, in this instant
   int64_t now;
 };
 
 struct FlowEngine::Stream {
   int64_t free;        // when the exchange before the head ended
+  int64_t start;       // when the head starts, if it is not running
   int32_t head, tail;  // exchanges that have not ended
   int32_t running;     // the head has started
   int32_t removed;
-  int32_t arrived;  // messages for rounds that the device has not entered
+  int32_t early;  // messages for rounds that the device has not entered, one for each round
 };
 
 struct FlowEngine::Exchange {
@@ -57,143 +45,126 @@ struct FlowEngine::Exchange {
 
 // An exchange of a group.
 struct FlowEngine::Instance {
-  int32_t next;
+  int32_t next;  // in its bucket
   int32_t num_members, num_posted, num_freed;
   ExchangeKey key;
   int64_t last_post;
 };
 
+// A message to send, or how many a round brings.
 struct FlowEngine::Step {
   int32_t next;
-  int32_t round, peer, send;
-  int64_t bytes;
+  int32_t round, peer;
+  int64_t amount;  // bytes or messages
 };
 
 struct FlowEngine::Message {
-  int32_t next;  // in its connection, or among those that arrived early
+  int32_t next;  // in its connection, among those under way, or early for other rounds
   int32_t instance, round;
   int32_t from, to;
-  int32_t sender;      // the exchange, or kNoItem once removed
-  int32_t connection;  // from * devices + to
-  int32_t links[3];
-  int32_t num_links;
-  int64_t latency;
-  double remaining, rate;  // bytes, bytes per nanosecond
-  int64_t due;             // end of the flow, then the arrival
+  int32_t sender;  // the exchange
+  int64_t bytes;   // or how many, if early
+  int64_t due;     // its arrival
 };
 
-struct FlowEngine::Connection {
-  int32_t head, tail;  // messages; the head is active
+struct FlowEngine::Queue {
+  int32_t head, tail;  // messages
 };
 
-EngineRoom usual_room(int num_devices) {
-  const int32_t n = num_devices;
-  return {n, 256 * n + 1024, 4096 * n + 65536, 4 * n * n + 256 * n + 4096};
+// The order of the heap of devices that are to start, the first on top.
+struct FlowEngine::StartsLater {
+  const Stream* streams;
+  bool operator()(int32_t a, int32_t b) const { return streams[a].start > streams[b].start; }
+};
+
+struct FlowEngine::Memory {
+  Memory(Layout& layout, const EngineRoom& room)
+      : header(layout.place<Header>(1)),
+        streams(layout.place<Stream>(room.devices)),
+        connections(layout.place<Queue>(int64_t{room.devices} * room.devices)),
+        flying(layout.place<Queue>(room.networks)),
+        starts(layout.place<int32_t>(room.devices)),
+        buckets(layout.place<int32_t>(kBuckets)),
+        exchanges(layout, room.exchanges, "exchanges"),
+        instances(layout, room.exchanges, "groups"),
+        steps(layout, room.steps, "messages of rounds"),
+        messages(layout, room.messages, "messages"),
+        bundles(layout, room.devices, room.links, room.messages) {}
+
+  Header* header;
+  Stream* streams;
+  Queue* connections;  // [from * devices + to]; the bytes of the head flow
+  Queue* flying;       // [network] what has left and not arrived, which takes equally long
+  int32_t* starts;     // a heap of devices by Stream::start
+  int32_t* buckets;    // of instances, by key
+  Pool<Exchange> exchanges;
+  Pool<Instance> instances;
+  Pool<Step> steps;
+  Pool<Message> messages;
+  Bundles::Memory bundles;
+};
+
+EngineRoom engine_room(const Topology& topology,
+                       int64_t exchanges,
+                       int64_t steps,
+                       int64_t messages) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max() - 1;
+  MEDLEY_CHECK(std::max({exchanges, steps, messages}) <= kMost);
+  return {topology.num_devices(),
+          static_cast<int32_t>(topology.links().size()),
+          static_cast<int32_t>(topology.cluster().networks.size()),
+          static_cast<int32_t>(exchanges),
+          static_cast<int32_t>(steps),
+          static_cast<int32_t>(messages)};
 }
 
-namespace {
-
-// Places one array after the other.
-class Layout {
- public:
-  explicit Layout(std::byte* base) : base_(base) {}
-  template <typename T>
-  T* place(size_t count) {
-    T* result = reinterpret_cast<T*>(base_ + size_);
-    size_ += (count * sizeof(T) + 15) / 16 * 16;
-    return result;
-  }
-  size_t size() const { return size_; }
-
- private:
-  std::byte* base_;
-  size_t size_ = 0;
-};
-
-}  // namespace
+EngineRoom usual_room(const Topology& topology) {
+  const int64_t n = topology.num_devices();
+  return engine_room(topology, 256 * n + 1024, 4096 * n + 65536, 4 * n * n + 256 * n + 4096);
+}
 
 size_t FlowEngine::bytes_needed(const EngineRoom& room) {
   Layout layout(nullptr);
-  layout.place<Header>(1);
-  layout.place<Stream>(at(room.devices));
-  layout.place<Connection>(at(room.devices) * at(room.devices));
-  layout.place<Exchange>(at(room.exchanges));
-  layout.place<Instance>(at(room.exchanges));
-  layout.place<Step>(at(room.steps));
-  layout.place<Message>(at(room.messages));
-  layout.place<int32_t>(at(room.messages));
-  layout.place<int32_t>(at(room.messages));
+  const Memory memory(layout, room);
   return layout.size();
 }
 
-// A free list that was never used is the numbers in order: only its head is written here, and
-// take() links the rest when it gets there, so that memory nobody uses stays untouched.
 void FlowEngine::format(std::span<std::byte> memory, const EngineRoom& room) {
   MEDLEY_CHECK(memory.size() >= bytes_needed(room));
-  Layout layout(memory.data());
-  Header* header = layout.place<Header>(1);
-  std::memset(static_cast<void*>(header), 0, sizeof(Header));
-  header->room = room;
-  header->first_instance = kNoItem;
-  Stream* streams = layout.place<Stream>(at(room.devices));
-  for (int32_t i = 0; i < room.devices; ++i) streams[i] = {0, kNoItem, kNoItem, 0, 0, kNoItem};
-  Connection* connections = layout.place<Connection>(at(room.devices) * at(room.devices));
-  for (size_t i = 0; i < at(room.devices) * at(room.devices); ++i)
-    connections[i] = {kNoItem, kNoItem};
+  Layout(memory.data()).place<Header>(1)->room = room;
 }
 
 FlowEngine::FlowEngine(std::span<std::byte> memory, const Topology& topology)
-    : topology_(topology), shares_(capacities(topology)) {
-  Layout layout(memory.data());
-  header_ = layout.place<Header>(1);
-  const EngineRoom& room = header_->room;
-  MEDLEY_CHECK_EQ(room.devices, topology.num_devices());
-  MEDLEY_CHECK(memory.size() >= bytes_needed(room));
-  streams_ = layout.place<Stream>(at(room.devices));
-  connections_ = layout.place<Connection>(at(room.devices) * at(room.devices));
-  exchanges_ = layout.place<Exchange>(at(room.exchanges));
-  instances_ = layout.place<Instance>(at(room.exchanges));
-  steps_ = layout.place<Step>(at(room.steps));
-  messages_ = layout.place<Message>(at(room.messages));
-  active_ = layout.place<int32_t>(at(room.messages));
-  flying_ = layout.place<int32_t>(at(room.messages));
+    : topology_(topology),
+      memory_([&] {
+        const EngineRoom& room = Layout(memory.data()).place<Header>(1)->room;
+        MEDLEY_CHECK_EQ(room.devices, topology.num_devices());
+        MEDLEY_CHECK(memory.size() >= bytes_needed(room));
+        Layout layout(memory.data());
+        return std::make_unique<Memory>(layout, room);
+      }()),
+      bundles_(memory_->bundles, topology) {}
+
+FlowEngine::~FlowEngine() = default;
+
+int32_t& FlowEngine::bucket(ExchangeKey key) {
+  const uint64_t mixed = (key.group + static_cast<uint64_t>(key.number)) * 0x9e3779b97f4a7c15;
+  return memory_->buckets[(mixed >> 32) % kBuckets];
 }
 
-// An item of a free list names the next one in `next`: -1 - index, or 0 (fresh memory) for its own
-// successor.
-template <typename T>
-int FlowEngine::take(int32_t& free, T* items, const char* what) {
-  const int32_t room = std::is_same_v<T, Step>      ? header_->room.steps
-                       : std::is_same_v<T, Message> ? header_->room.messages
-                                                    : header_->room.exchanges;
-  const int32_t index = free;
-  if (index >= room)
-    throw Error(Blame::kUs, fmt::format("emulation: no more room for {}: {}", what, room));
-  T& item = items[index];
-  free = item.next == 0 ? index + 1 : -1 - item.next;
-  item = T{};
-  item.next = kNoItem;
-  return index;
-}
-
-template <typename T>
-void FlowEngine::give_back(int32_t& free, T* items, int32_t index) {
-  items[index].next = -1 - free;
-  free = index;
-}
-
-int FlowEngine::find_instance(ExchangeKey key, int num_members) {
-  for (int32_t i = header_->first_instance; i != kNoItem; i = instances_[i].next)
-    if (instances_[i].key == key) {
-      MEDLEY_CHECK_EQ(instances_[i].num_members, num_members);
+int32_t FlowEngine::find_instance(ExchangeKey key, int num_members) {
+  int32_t& first = bucket(key);
+  for (int32_t i = first; i != 0; i = memory_->instances[i].next)
+    if (memory_->instances[i].key == key) {
+      MEDLEY_CHECK_EQ(memory_->instances[i].num_members, num_members);
       return i;
     }
-  const int index = take(header_->free_instance, instances_, "groups");
-  Instance& instance = instances_[index];
+  const int32_t index = memory_->instances.take();
+  Instance& instance = memory_->instances[index];
   instance.key = key;
   instance.num_members = num_members;
-  instance.next = header_->first_instance;
-  header_->first_instance = index;
+  instance.next = first;
+  first = index;
   return index;
 }
 
@@ -202,48 +173,64 @@ int FlowEngine::post(int device,
                      int num_members,
                      Nanoseconds time,
                      std::span<const RoundStep> steps) {
-  MEDLEY_CHECK(device >= 0 && device < header_->room.devices);
-  MEDLEY_CHECK(time.value >= header_->now);
-  Stream& stream = streams_[device];
+  MEDLEY_CHECK(device >= 0 && device < memory_->header->room.devices);
+  MEDLEY_CHECK(time.value >= memory_->header->now);
+  Stream& stream = memory_->streams[device];
   MEDLEY_CHECK(!stream.removed);
   const int32_t instance = find_instance(key, num_members);
-  const int32_t index = take(header_->free_exchange, exchanges_, "exchanges");
-  Exchange& exchange = exchanges_[index];
+  const int32_t index = memory_->exchanges.take();
+  Exchange& exchange = memory_->exchanges[index];
   exchange.device = device;
   exchange.instance = instance;
   exchange.posted = time.value;
   exchange.round = -1;
-  exchange.step = kNoItem;
   int32_t* link = &exchange.step;
+  int32_t receives = 0;  // the step that counts those of the round
   int last_round = 0;
   for (const RoundStep& step : steps) {
     MEDLEY_CHECK(step.round >= last_round && step.peer != device && step.bytes >= 0);
+    if (step.round > last_round) receives = 0;
     last_round = step.round;
-    const int32_t item = take(header_->free_step, steps_, "messages of rounds");
-    steps_[item] = {kNoItem, step.round, step.peer, step.send, step.bytes};
+    if (!step.send && receives != 0) {
+      ++memory_->steps[receives].amount;
+      continue;
+    }
+    const int32_t item = memory_->steps.take();
+    if (!step.send) receives = item;
+    memory_->steps[item] =
+        step.send ? Step{0, step.round, step.peer, step.bytes} : Step{0, step.round, kReceives, 1};
     *link = item;
-    link = &steps_[item].next;
+    link = &memory_->steps[item].next;
   }
-  Instance& group = instances_[instance];
+  Instance& group = memory_->instances[instance];
   ++group.num_posted;
   MEDLEY_CHECK(group.num_posted <= num_members);
   group.last_post = std::max(group.last_post, time.value);
-  (stream.head == kNoItem ? stream.head : exchanges_[stream.tail].next) = index;
-  stream.tail = index;
+  if (stream.head == 0) {
+    stream.head = stream.tail = index;
+    await_start(device);
+  } else {
+    memory_->exchanges[stream.tail].next = index;
+    stream.tail = index;
+  }
   return index;
 }
 
+void FlowEngine::await_start(int device) {
+  Stream& stream = memory_->streams[device];
+  stream.start = std::max(stream.free, memory_->exchanges[stream.head].posted);
+  int32_t* starts = memory_->starts;
+  starts[memory_->header->num_starts++] = device;
+  std::push_heap(starts, starts + memory_->header->num_starts, StartsLater{memory_->streams});
+}
+
 std::optional<Nanoseconds> FlowEngine::next_event() const {
-  int64_t next = kNever;
-  for (int32_t i = 0; i < header_->num_active; ++i)
-    next = std::min(next, messages_[active_[i]].due);
-  for (int32_t i = 0; i < header_->num_flying; ++i)
-    next = std::min(next, messages_[flying_[i]].due);
-  for (int32_t device = 0; device < header_->room.devices; ++device) {
-    const Stream& stream = streams_[device];
-    if (stream.head != kNoItem && !stream.running && !stream.removed)
-      next = std::min(next, std::max(stream.free, exchanges_[stream.head].posted));
-  }
+  const Header& header = *memory_->header;
+  int64_t next = bundles_.next_end();
+  for (int32_t network = 0; network < header.room.networks; ++network)
+    if (const int32_t first = memory_->flying[network].head; first != 0)
+      next = std::min(next, memory_->messages[first].due);
+  if (header.num_starts > 0) next = std::min(next, memory_->streams[memory_->starts[0]].start);
   if (next == kNever) return std::nullopt;
   return Nanoseconds{next};
 }
@@ -251,15 +238,10 @@ std::optional<Nanoseconds> FlowEngine::next_event() const {
 bool FlowEngine::advance(Nanoseconds safe) {
   while (const auto next = next_event()) {
     if (*next > safe) return false;
-    const auto elapsed = static_cast<double>(next->value - header_->now);
-    for (int32_t i = 0; i < header_->num_active; ++i) {
-      Message& message = messages_[active_[i]];
-      message.remaining = std::max(0.0, message.remaining - message.rate * elapsed);
-    }
-    header_->now = next->value;
-    header_->num_ended = 0;
+    memory_->header->now = next->value;
+    memory_->header->num_ended = 0;
     process();
-    if (header_->num_ended > 0) return true;
+    if (memory_->header->num_ended > 0) return true;
   }
   return false;
 }
@@ -267,255 +249,233 @@ bool FlowEngine::advance(Nanoseconds safe) {
 // All events of this instant, also those that they cause in it; shares the links once, after the
 // last.
 void FlowEngine::process() {
-  while (finish_due() || arrive_due() || start_due()) {
-    std::sort(touched_.begin(), touched_.end());
-    touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
-    for (int32_t device : touched_) enter_rounds(device);
-    touched_.clear();
+  finish_due();
+  while (true) {
+    arrive_due();
+    start_due();
+    if (entering_.empty()) break;
+    for (const int32_t device : entering_) enter_rounds(device);
+    entering_.clear();
   }
-  if (header_->sharing_is_stale) share();
+  bundles_.share(memory_->header->now);
 }
 
-bool FlowEngine::start_due() {
-  bool any = false;
-  for (int32_t device = 0; device < header_->room.devices; ++device) {
-    Stream& stream = streams_[device];
-    if (stream.head == kNoItem || stream.running || stream.removed) continue;
-    Exchange& exchange = exchanges_[stream.head];
-    if (std::max(stream.free, exchange.posted) > header_->now) continue;
-    exchange.start = header_->now;
+void FlowEngine::start_due() {
+  Header& header = *memory_->header;
+  int32_t* starts = memory_->starts;
+  while (header.num_starts > 0 && memory_->streams[starts[0]].start <= header.now) {
+    std::pop_heap(starts, starts + header.num_starts, StartsLater{memory_->streams});
+    const int32_t device = starts[--header.num_starts];
+    Stream& stream = memory_->streams[device];
+    memory_->exchanges[stream.head].start = header.now;
     stream.running = 1;
-    touched_.push_back(device);
-    any = true;
+    entering_.push_back(device);
   }
-  return any;
 }
 
-bool FlowEngine::finish_due() {
+void FlowEngine::finish_due() {
   finished_.clear();
-  int32_t kept = 0, sorted = 0;
-  for (int32_t i = 0; i < header_->num_active; ++i) {
-    const int32_t index = active_[i];
-    if (messages_[index].due <= header_->now) {
-      finished_.push_back(index);
-      continue;
+  bundles_.take_ended(memory_->header->now, finished_);
+  for (int32_t index : finished_) {
+    const Message& message = memory_->messages[index];
+    Queue& queue = memory_->connections[message.from * memory_->header->room.devices + message.to];
+    bool begun = false;
+    while (!begun) {  // whatever follows without bytes is done at once
+      const Message& head = memory_->messages[index];
+      const int32_t next = queue.head = head.next;
+      Exchange& sender = memory_->exchanges[head.sender];
+      if (--sender.sends == 0 && sender.receives == 0) entering_.push_back(head.from);
+      fly(index);
+      if (next == 0) break;
+      begun = begin(next);
+      index = next;
     }
-    active_[kept++] = index;
-    if (i < header_->num_sorted) ++sorted;
   }
-  if (finished_.empty()) return false;
-  header_->num_active = kept;
-  header_->num_sorted = sorted;
-  header_->sharing_is_stale = 1;
-  for (const int32_t index : finished_) {
-    Message& message = messages_[index];
-    Connection& queue = connections_[message.connection];
-    queue.head = message.next;
-    if (queue.head == kNoItem) queue.tail = kNoItem;
-    message.next = kNoItem;
-    if (message.sender != kNoItem) --exchanges_[message.sender].sends;
-    touched_.push_back(message.from);
-    fly(index);
-    if (queue.head != kNoItem) activate(queue.head);
-  }
-  return true;
 }
 
-bool FlowEngine::arrive_due() {
-  bool any = false;
-  for (int32_t i = 0; i < header_->num_flying;) {
-    const int32_t index = flying_[i];
-    Message& message = messages_[index];
-    if (message.due > header_->now) {
-      ++i;
-      continue;
-    }
-    any = true;
-    flying_[i] = flying_[--header_->num_flying];
-    Stream& stream = streams_[message.to];
-    Exchange* head = stream.running ? &exchanges_[stream.head] : nullptr;
-    if (stream.removed) {
-      give_back(header_->free_message, messages_, index);
-    } else if (head && head->instance == message.instance && head->round == message.round) {
-      --head->receives;
-      touched_.push_back(message.to);
-      give_back(header_->free_message, messages_, index);
-    } else {
-      message.next = stream.arrived;
-      stream.arrived = index;
+void FlowEngine::arrive_due() {
+  for (int32_t network = 0; network < memory_->header->room.networks; ++network) {
+    Queue& queue = memory_->flying[network];
+    while (queue.head != 0 && memory_->messages[queue.head].due <= memory_->header->now) {
+      const int32_t index = queue.head;
+      queue.head = memory_->messages[index].next;
+      arrive(index);
     }
   }
-  return any;
+}
+
+void FlowEngine::arrive(int32_t index) {
+  const Message& message = memory_->messages[index];
+  const Stream& stream = memory_->streams[message.to];
+  if (!stream.removed) {
+    Exchange* head = stream.running ? &memory_->exchanges[stream.head] : nullptr;
+    if (!head || head->instance != message.instance || head->round != message.round)
+      return take_early(index);
+    if (--head->receives == 0 && head->sends == 0) entering_.push_back(message.to);
+  }
+  memory_->messages.give_back(index);
+}
+
+void FlowEngine::take_early(int32_t index) {
+  Message& message = memory_->messages[index];
+  Stream& stream = memory_->streams[message.to];
+  for (int32_t i = stream.early; i != 0; i = memory_->messages[i].next) {
+    Message& other = memory_->messages[i];
+    if (other.instance != message.instance || other.round != message.round) continue;
+    ++other.bytes;
+    return memory_->messages.give_back(index);
+  }
+  message.bytes = 1;
+  message.next = stream.early;
+  stream.early = index;
+}
+
+void FlowEngine::receive_early(int device, Exchange& exchange) {
+  for (int32_t* link = &memory_->streams[device].early; *link != 0;
+       link = &memory_->messages[*link].next) {
+    const int32_t index = *link;
+    const Message& message = memory_->messages[index];
+    if (message.instance != exchange.instance || message.round != exchange.round) continue;
+    exchange.receives -= static_cast<int32_t>(message.bytes);
+    *link = message.next;
+    return memory_->messages.give_back(index);
+  }
 }
 
 void FlowEngine::enter_rounds(int device) {
-  Stream& stream = streams_[device];
+  Stream& stream = memory_->streams[device];
   if (!stream.running || stream.removed) return;
-  Exchange& exchange = exchanges_[stream.head];
+  Exchange& exchange = memory_->exchanges[stream.head];
   while (exchange.sends == 0 && exchange.receives == 0) {
-    if (exchange.step == kNoItem) return end_exchange(device);
+    if (exchange.step == 0) return end_exchange(device);
     enter_round(device, exchange);
   }
 }
 
 void FlowEngine::enter_round(int device, Exchange& exchange) {
-  exchange.round = steps_[exchange.step].round;
-  while (exchange.step != kNoItem && steps_[exchange.step].round == exchange.round) {
+  exchange.round = memory_->steps[exchange.step].round;
+  while (exchange.step != 0 && memory_->steps[exchange.step].round == exchange.round) {
     const int32_t item = exchange.step;
-    const Step step = steps_[item];
+    const Step step = memory_->steps[item];
     exchange.step = step.next;
-    give_back(header_->free_step, steps_, item);
-    if (streams_[step.peer].removed) {
-      exchange.receives += !step.send;  // will not come
-      continue;
-    }
-    if (step.send) {
-      ++exchange.sends;
-      send(device, exchange, step);
-    } else {
-      ++exchange.receives;
-    }
+    memory_->steps.give_back(item);
+    if (step.peer == kReceives)
+      exchange.receives += static_cast<int32_t>(step.amount);
+    else if (!memory_->streams[step.peer].removed)
+      send(device, memory_->streams[device].head, step);
   }
-  int32_t* link = &streams_[device].arrived;
-  while (*link != kNoItem) {
-    const int32_t index = *link;
-    Message& message = messages_[index];
-    if (message.instance != exchange.instance || message.round != exchange.round) {
-      link = &message.next;
-      continue;
-    }
-    *link = message.next;
-    --exchange.receives;
-    give_back(header_->free_message, messages_, index);
-  }
+  receive_early(device, exchange);
 }
 
-void FlowEngine::send(int device, const Exchange& exchange, const Step& step) {
-  const int32_t index = take(header_->free_message, messages_, "messages");
-  Message& message = messages_[index];
-  message.instance = exchange.instance;
+void FlowEngine::send(int device, int32_t sender, const Step& step) {
+  const int32_t index = memory_->messages.take();
+  Message& message = memory_->messages[index];
+  message.instance = memory_->exchanges[sender].instance;
   message.round = step.round;
   message.from = device;
   message.to = step.peer;
-  message.sender = static_cast<int32_t>(&exchange - exchanges_);
-  message.remaining = static_cast<double>(step.bytes);
-  message.connection = device * header_->room.devices + step.peer;
-  const Route route = topology_.route(device, step.peer);
-  std::copy(route.links.begin(), route.links.end(), message.links);
-  message.num_links = route.num_links;
-  message.latency = route.latency.value;
-  Connection& queue = connections_[message.connection];
-  (queue.head == kNoItem ? queue.head : messages_[queue.tail].next) = index;
+  message.sender = sender;
+  message.bytes = step.amount;
+  Queue& queue = memory_->connections[device * memory_->header->room.devices + step.peer];
+  if (queue.head != 0) {
+    memory_->messages[queue.tail].next = index;
+    queue.tail = index;
+  } else if (begin(index)) {
+    queue.head = queue.tail = index;
+  } else {
+    return fly(index);
+  }
+  ++memory_->exchanges[sender].sends;
+}
+
+// Returns false if there are no bytes.
+bool FlowEngine::begin(int32_t index) {
+  const Message& message = memory_->messages[index];
+  if (message.bytes == 0) return false;
+  bundles_.begin(index, message.from, message.to, message.bytes, memory_->header->now);
+  return true;
+}
+
+void FlowEngine::fly(int32_t index) {
+  Message& message = memory_->messages[index];
+  const Route route = topology_.route(message.from, message.to);
+  message.due = memory_->header->now + route.latency.value;
+  message.next = 0;
+  Queue& queue = memory_->flying[route.network];
+  (queue.head == 0 ? queue.head : memory_->messages[queue.tail].next) = index;
   queue.tail = index;
-  if (queue.head == index) activate(index);
-}
-
-void FlowEngine::activate(int index) {
-  Message& message = messages_[index];
-  message.due = message.remaining > 0 ? kNever : header_->now;
-  message.rate = 0;
-  active_[header_->num_active++] = index;
-  header_->sharing_is_stale = 1;
-}
-
-void FlowEngine::fly(int index) {
-  Message& message = messages_[index];
-  message.due = header_->now + message.latency;
-  flying_[header_->num_flying++] = index;
-}
-
-// By connections, so that the arithmetic does not depend on the order of events of an instant.
-void FlowEngine::share() {
-  header_->sharing_is_stale = 0;
-  const auto by_connection = [&](int32_t a, int32_t b) {
-    return messages_[a].connection < messages_[b].connection;
-  };
-  int32_t *middle = active_ + header_->num_sorted, *end = active_ + header_->num_active;
-  std::sort(middle, end, by_connection);
-  std::inplace_merge(active_, middle, end, by_connection);
-  header_->num_sorted = header_->num_active;
-  flows_.clear();
-  for (int32_t i = 0; i < header_->num_active; ++i) {
-    const Message& message = messages_[active_[i]];
-    flows_.emplace_back(message.links, at(message.num_links));
-  }
-  const std::vector<double>& rates = shares_.rates(flows_);
-  for (int32_t i = 0; i < header_->num_active; ++i) {
-    Message& message = messages_[active_[i]];
-    message.rate = rates[at(i)];
-    // A millionth of a nanosecond is rounding, not time.
-    message.due =
-        header_->now + static_cast<int64_t>(std::ceil(message.remaining / message.rate - 1e-6));
-    message.due = std::max(message.due, header_->now);
-  }
 }
 
 void FlowEngine::end_exchange(int device) {
-  Stream& stream = streams_[device];
+  Stream& stream = memory_->streams[device];
   const int32_t index = stream.head;
-  Exchange& exchange = exchanges_[index];
-  exchange.end = header_->now;
+  Exchange& exchange = memory_->exchanges[index];
+  exchange.end = memory_->header->now;
   exchange.ended = 1;
-  stream.free = header_->now;
+  stream.free = memory_->header->now;
   stream.running = 0;
   stream.head = exchange.next;
-  if (stream.head == kNoItem) stream.tail = kNoItem;
-  exchange.next = kNoItem;
-  ++header_->num_ended;
+  exchange.next = 0;
+  ++memory_->header->num_ended;
+  if (stream.head != 0) await_start(device);
   if (exchange.released) free_exchange(index);
 }
 
 std::optional<FlowEngine::Times> FlowEngine::completion(int index) const {
-  const Exchange& exchange = exchanges_[index];
-  const Instance& instance = instances_[exchange.instance];
+  const Exchange& exchange = memory_->exchanges[index];
+  const Instance& instance = memory_->instances[exchange.instance];
   if (!exchange.ended || instance.num_posted < instance.num_members) return std::nullopt;
   return Times{{exchange.start}, {exchange.end}, {std::max(exchange.end, instance.last_post)}};
 }
 
-int FlowEngine::device_of(int exchange) const { return exchanges_[exchange].device; }
+int FlowEngine::device_of(int exchange) const { return memory_->exchanges[exchange].device; }
 
 void FlowEngine::release(int index) {
-  Exchange& exchange = exchanges_[index];
+  Exchange& exchange = memory_->exchanges[index];
   MEDLEY_CHECK(!exchange.released);
   exchange.released = 1;
   if (exchange.ended) free_exchange(index);
 }
 
-void FlowEngine::free_exchange(int index) {
-  const int32_t group = exchanges_[index].instance;
-  give_back(header_->free_exchange, exchanges_, index);
-  Instance& instance = instances_[group];
+void FlowEngine::free_exchange(int32_t index) {
+  const int32_t group = memory_->exchanges[index].instance;
+  memory_->exchanges.give_back(index);
+  Instance& instance = memory_->instances[group];
   if (++instance.num_freed < instance.num_members) return;
-  int32_t* link = &header_->first_instance;
-  while (*link != group) link = &instances_[*link].next;
+  int32_t* link = &bucket(instance.key);
+  while (*link != group) link = &memory_->instances[*link].next;
   *link = instance.next;
-  give_back(header_->free_instance, instances_, group);
+  memory_->instances.give_back(group);
 }
 
 // Exchanges that wait for this device never complete: their members find out by themselves.
 void FlowEngine::remove(int device) {
-  streams_[device].removed = 1;
-  for (int32_t i = 0; i < header_->num_active;) {
-    const int32_t index = active_[i];
-    Message& message = messages_[index];
-    if (message.from != device && message.to != device) {
-      ++i;
-      continue;
+  Header& header = *memory_->header;
+  memory_->streams[device].removed = 1;
+  int32_t* starts = memory_->starts;
+  header.num_starts =
+      static_cast<int32_t>(std::remove(starts, starts + header.num_starts, device) - starts);
+  std::make_heap(starts, starts + header.num_starts, StartsLater{memory_->streams});
+  bundles_.remove(
+      [&](int32_t index) {
+        const Message& message = memory_->messages[index];
+        return message.from == device || message.to == device;
+      },
+      header.now);
+  for (int32_t other = 0; other < header.room.devices; ++other)
+    for (Queue* queue : {&memory_->connections[device * header.room.devices + other],
+                         &memory_->connections[other * header.room.devices + device]}) {
+      for (int32_t dropped = queue->head, next; dropped != 0; dropped = next) {
+        next = memory_->messages[dropped].next;
+        memory_->messages.give_back(dropped);
+      }
+      *queue = {};
     }
-    std::copy(active_ + i + 1, active_ + header_->num_active, active_ + i);
-    --header_->num_active;
-    header_->sharing_is_stale = 1;
-    header_->num_sorted = 0;
-    connections_[message.connection] = {kNoItem, kNoItem};
-    for (int32_t dropped = index, next; dropped != kNoItem; dropped = next) {
-      next = messages_[dropped].next;
-      give_back(header_->free_message, messages_, dropped);
-    }
-  }
-  if (header_->sharing_is_stale) share();
+  bundles_.share(header.now);
 }
 
-Nanoseconds FlowEngine::now() const { return {header_->now}; }
-Nanoseconds FlowEngine::stream_free(int device) const { return {streams_[device].free}; }
+Nanoseconds FlowEngine::now() const { return {memory_->header->now}; }
+bool FlowEngine::communicates(int device) const { return memory_->streams[device].running != 0; }
+Nanoseconds FlowEngine::stream_free(int device) const { return {memory_->streams[device].free}; }
 
 }  // namespace medley

@@ -20,12 +20,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "medley/base/units.h"
-#include "medley/network/fair_share.h"
+#include "medley/network/bundles.h"
+#include "medley/network/shared_pool.h"
 #include "medley/network/topology.h"
 
 namespace medley {
@@ -48,12 +50,16 @@ struct ExchangeKey {
 // How much a state has room for. One exchange is one post of one device, from the post to its
 // release.
 struct EngineRoom {
-  int32_t devices = 0;
+  int32_t devices = 0, links = 0, networks = 0;  // of the topology
   int32_t exchanges = 0;
   int32_t steps = 0;
   int32_t messages = 0;
 };
-EngineRoom usual_room(int num_devices);
+EngineRoom engine_room(const Topology& topology,
+                       int64_t exchanges,
+                       int64_t steps,
+                       int64_t messages);
+EngineRoom usual_room(const Topology& topology);
 
 class FlowEngine {
  public:
@@ -63,6 +69,7 @@ class FlowEngine {
   static size_t bytes_needed(const EngineRoom& room);
   static void format(std::span<std::byte> memory, const EngineRoom& room);
   FlowEngine(std::span<std::byte> memory, const Topology& topology);
+  ~FlowEngine();
 
   // Returns the exchange. `steps` in order of rounds. Throws Error(kUs) if there is no more room.
   // Requires: `at` is not before a time that advance() was told; a device posts in order of time.
@@ -91,6 +98,8 @@ class FlowEngine {
   void remove(int device);
 
   Nanoseconds now() const;
+  // Whether an exchange of the device has started and not ended.
+  bool communicates(int device) const;
   // When the device's communication stream is free, as far as posts and events are known.
   Nanoseconds stream_free(int device) const;
 
@@ -101,42 +110,33 @@ class FlowEngine {
   struct Instance;
   struct Step;
   struct Message;
-  struct Connection;
+  struct Queue;
+  struct StartsLater;
+  struct Memory;
 
-  template <typename T>
-  int take(int32_t& free, T* items, const char* what);
-  template <typename T>
-  void give_back(int32_t& free, T* items, int32_t index);
-
-  int find_instance(ExchangeKey key, int num_members);
+  int32_t& bucket(ExchangeKey key);
+  int32_t find_instance(ExchangeKey key, int num_members);
+  void await_start(int device);
   void process();
-  bool start_due();
-  bool finish_due();
-  bool arrive_due();
+  void finish_due();
+  void arrive_due();
+  void arrive(int32_t message);
+  void start_due();
   void enter_rounds(int device);
   void enter_round(int device, Exchange& exchange);
   void end_exchange(int device);
-  void free_exchange(int exchange);
-  void send(int device, const Exchange& exchange, const Step& step);
-  void activate(int message);
-  void fly(int message);
-  void share();
+  void free_exchange(int32_t exchange);
+  void send(int device, int32_t sender, const Step& step);
+  bool begin(int32_t message);
+  void fly(int32_t message);
+  void take_early(int32_t message);
+  void receive_early(int device, Exchange& exchange);
 
   const Topology& topology_;
-  FairShares shares_;  // in bytes per nanosecond
+  std::unique_ptr<Memory> memory_;
+  Bundles bundles_;
   // Of one instant, kept for their memory.
-  std::vector<std::span<const int>> flows_;
-  std::vector<int32_t> finished_, touched_;  // messages; devices that may enter a round
-
-  Header* header_;
-  Stream* streams_;
-  Connection* connections_;
-  Exchange* exchanges_;
-  Instance* instances_;
-  Step* steps_;
-  Message* messages_;
-  int32_t* active_;  // messages whose bytes flow; by connection, from share() on
-  int32_t* flying_;  // messages whose last byte has left, in any order
+  std::vector<int32_t> finished_, entering_;  // messages; devices that may enter a round
 };
 
 }  // namespace medley

@@ -28,9 +28,8 @@ Topology flat(int n, double latency = 0) {
 // An engine with memory of its own.
 struct Engine {
   explicit Engine(const Topology& topology)
-      : memory(FlowEngine::bytes_needed(usual_room(topology.num_devices()))),
-        engine((FlowEngine::format(memory, usual_room(topology.num_devices())), memory), topology) {
-  }
+      : memory(FlowEngine::bytes_needed(usual_room(topology))),
+        engine((FlowEngine::format(memory, usual_room(topology)), memory), topology) {}
 
   int post(int device, int64_t number, int members, int64_t time, std::vector<RoundStep> steps) {
     return engine.post(device, {0, number}, members, {time}, steps);

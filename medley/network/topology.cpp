@@ -130,6 +130,7 @@ Route Topology::route(int from, int to) const {
             b = cluster_.devices[static_cast<size_t>(to)].pool;
   Route route;
   route.latency = latencies_[n];
+  route.network = static_cast<int>(n);
   const auto add = [&](int link) { route.links[static_cast<size_t>(route.num_links++)] = link; };
   add(ports_[n][static_cast<size_t>(from)].out);
   if (a != b && trunks_[n].out >= 0) add(a < b ? trunks_[n].out : trunks_[n].in);
@@ -142,7 +143,7 @@ Path Topology::path(int from, int to) const {
   if (from == to) return {};
   const Route along = route(from, to);
   Path path;
-  path.network = network(from, to);
+  path.network = along.network;
   path.links.assign(along.span().begin(), along.span().end());
   path.latency = along.latency;
   path.bandwidth = {narrowest(cluster_.networks[static_cast<size_t>(path.network)],

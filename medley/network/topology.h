@@ -39,6 +39,7 @@ struct Route {
   std::array<int, 3> links;
   int num_links = 0;
   Nanoseconds latency;
+  int network = -1;  // index into Cluster::networks; all of one have the same latency
   std::span<const int> span() const { return {links.data(), static_cast<size_t>(num_links)}; }
 };
 

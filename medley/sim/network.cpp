@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
+#include <queue>
 
 #include "medley/base/error.h"
 
@@ -9,8 +11,6 @@ namespace medley {
 namespace {
 
 size_t at(int64_t index) { return static_cast<size_t>(index); }
-
-constexpr Nanoseconds kForever{int64_t{1} << 62};
 
 class ExactNetwork final : public SimulatedNetwork {
  public:
@@ -30,7 +30,9 @@ class ExactNetwork final : public SimulatedNetwork {
     return engine_.completion(exchange);
   }
   void release(int exchange) override { engine_.release(exchange); }
-  bool advance() override { return engine_.advance(kForever); }
+  bool advance(Nanoseconds until) override { return engine_.advance(until); }
+  std::optional<Nanoseconds> next_event() const override { return engine_.next_event(); }
+  bool communicates(int device) const override { return engine_.communicates(device); }
 
  private:
   static std::span<std::byte> formatted(std::byte* memory, const EngineRoom& room) {
@@ -60,7 +62,7 @@ class EstimatedNetwork final : public SimulatedNetwork {
     while (!ready_.empty()) {
       const size_t ready = ready_.front();
       ready_.pop_front();
-      run(instances_[ready]);
+      run(ready);
     }
     return index;
   }
@@ -71,7 +73,20 @@ class EstimatedNetwork final : public SimulatedNetwork {
     return FlowEngine::Times{instance.begin, instance.end, instance.end};
   }
   void release(int) override {}
-  bool advance() override { return false; }
+  bool advance(Nanoseconds until) override {
+    bool any = false;
+    for (; !changes_.empty() && changes_.top().at <= until; changes_.pop()) {
+      const Change& change = changes_.top();
+      for (int device : instances_[change.instance].here) streams_[at(device)].running += change.by;
+      any = true;
+    }
+    return any;
+  }
+  std::optional<Nanoseconds> next_event() const override {
+    if (changes_.empty()) return std::nullopt;
+    return changes_.top().at;
+  }
+  bool communicates(int device) const override { return streams_[at(device)].running > 0; }
 
  private:
   struct Exchange {
@@ -88,6 +103,13 @@ class EstimatedNetwork final : public SimulatedNetwork {
   struct Stream {
     std::deque<int> waiting;
     Nanoseconds free;
+    int running = 0;  // exchanges under way, once advance() has come to their beginning
+  };
+  struct Change {
+    Nanoseconds at;
+    int by;  // 1: begins, -1: ends
+    size_t instance;
+    bool operator>(const Change& other) const { return at > other.at; }
   };
 
   void arrive(int index) {
@@ -100,7 +122,8 @@ class EstimatedNetwork final : public SimulatedNetwork {
       ready_.push_back(exchange.instance);
   }
 
-  void run(Instance& instance) {
+  void run(size_t index) {
+    Instance& instance = instances_[index];
     instance.end = instance.begin + instance.exchanges->estimate;
     for (int device : instance.here) {
       Stream& stream = streams_[at(device)];
@@ -108,6 +131,8 @@ class EstimatedNetwork final : public SimulatedNetwork {
       stream.waiting.pop_front();
       if (!stream.waiting.empty()) arrive(stream.waiting.front());
     }
+    changes_.push({instance.begin, 1, index});
+    changes_.push({instance.end, -1, index});
   }
 
   std::vector<Stream> streams_;  // [device]
@@ -115,6 +140,7 @@ class EstimatedNetwork final : public SimulatedNetwork {
   std::deque<Instance> instances_;
   std::map<std::pair<uint64_t, int64_t>, size_t> instance_of_;
   std::deque<size_t> ready_;
+  std::priority_queue<Change, std::vector<Change>, std::greater<>> changes_;
 };
 
 }  // namespace

@@ -31,8 +31,13 @@ class SimulatedNetwork {
   // Nothing: not yet.
   virtual std::optional<FlowEngine::Times> completion(int exchange) = 0;
   virtual void release(int exchange) = 0;
-  // Goes on until somebody may have completed; returns false if nothing is under way.
-  virtual bool advance() = 0;
+  // Goes on until somebody may have completed, at most to `until`. Returns false if nothing has
+  // happened.
+  virtual bool advance(Nanoseconds until) = 0;
+  // Nothing: as far as posts are known, nothing will happen any more.
+  virtual std::optional<Nanoseconds> next_event() const = 0;
+  // Whether an exchange of the device is under way, as far as the network has gone on.
+  virtual bool communicates(int device) const = 0;
 };
 
 // The emulator's rules, message by message (network/flow_engine.h).

@@ -32,20 +32,6 @@ void add_symbols(const Graph& graph, const Op& op, std::set<Symbol>& symbols) {
   }
 }
 
-CollectiveKind collective_kind(CommunicationKind kind) {
-  switch (kind) {
-    case CommunicationKind::kAllReduce:
-      return CollectiveKind::kAllReduce;
-    case CommunicationKind::kAllGather:
-      return CollectiveKind::kAllGather;
-    case CommunicationKind::kReduceScatter:
-      return CollectiveKind::kReduceScatter;
-    case CommunicationKind::kAllToAll:
-      break;
-  }
-  return CollectiveKind::kAllToAll;
-}
-
 }  // namespace
 
 SegmentPrices::SegmentPrices(const LoweredStage& stage, const CostModel& costs)
@@ -99,7 +85,7 @@ Collective CommunicationPrices::collective(const Communication& communication,
     return stage_.graph.values[at(value)].type;
   };
   Collective result;
-  result.kind = collective_kind(communication.kind);
+  result.kind = find_collective_kind(to_string(communication.kind)).value();
   result.granule = bytes_per_element(type(communication.inputs.back()).dtype);
   for (int member : members) result.devices.push_back(stage_.devices[at(member)]);
   if (result.kind == CollectiveKind::kAllReduce) {
@@ -119,16 +105,6 @@ Collective CommunicationPrices::collective(const Communication& communication,
 
 namespace {
 
-// All-to-all is pairwise: a device knows no lengths but its own, and so cannot choose.
-CheapestEstimate choose(const Collective& collective, const Topology& topology) {
-  if (collective.kind != CollectiveKind::kAllToAll) return cheapest_estimate(collective, topology);
-  for (const Algorithm& algorithm : algorithms())
-    if (algorithm.name == "pairwise")
-      return {&algorithm, estimate(algorithm, collective, topology)};
-  MEDLEY_CHECK(!"pairwise");
-  return {};
-}
-
 int64_t most_messages(CommunicationKind kind, int64_t members) {
   // A reduce-scatter and an all-gather, or broadcasts in at most twice as many slices as devices.
   const int64_t times = kind == CommunicationKind::kAllToAll ? 1 : 2;
@@ -143,20 +119,16 @@ Exchanges CommunicationPrices::exchanges(const Collective& collective) const {
   result.steps.resize(with_messages_ ? collective.devices.size() : 0);
   if (collective.devices.size() < 2) return result;
   const Topology& topology = costs_.topology();
-  const CheapestEstimate chosen = choose(collective, topology);
+  const CheapestEstimate chosen = cheapest_estimate(collective, topology);
   result.estimate = chosen.time;
   const std::vector<int64_t> bytes = traffic(*chosen.algorithm, collective, topology);
   for (size_t link = 0; link < bytes.size(); ++link)
     if (bytes[link] > 0) result.bytes_by_link.emplace_back(static_cast<int>(link), bytes[link]);
   if (!with_messages_) return result;
-  for (const Message& message :
-       messages(*chosen.algorithm, collective, group_by_node(collective, topology))) {
-    result.steps[at(message.from)].push_back(
-        {message.round, collective.devices[at(message.to)], message.bytes, true});
-    result.steps[at(message.to)].push_back(
-        {message.round, collective.devices[at(message.from)], message.bytes, false});
-    ++result.num_messages;
-  }
+  const std::vector<Message> all =
+      messages(*chosen.algorithm, collective, group_by_node(collective, topology));
+  result.steps = steps_of_members(all, collective.devices);
+  result.num_messages = static_cast<int64_t>(all.size());
   return result;
 }
 

@@ -1,6 +1,7 @@
 #include "medley/sim/simulate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "medley/base/error.h"
@@ -11,6 +12,9 @@
 
 namespace medley {
 namespace {
+
+constexpr Nanoseconds kForever{int64_t{1} << 62};
+constexpr int64_t kParts = 4096;  // of what a device does in a nanosecond while it communicates
 
 size_t at(int64_t index) { return static_cast<size_t>(index); }
 
@@ -24,9 +28,19 @@ struct Actor {
     int exchange = -1;
     const Exchanges* exchanges = nullptr;
   };
-  std::vector<Posted> posted;                   // [communication], between post and wait
-  std::map<uint64_t, int64_t> next_key;         // [group] number of its next exchange
-  std::vector<std::vector<Nanoseconds>> began;  // [call][step], for memory over time
+  std::vector<Posted> posted;            // [communication], between post and wait
+  std::map<uint64_t, int64_t> next_key;  // [group] number of its next exchange
+  int64_t speed = kParts;                // in parts per nanosecond, while it does not communicate
+  // A segment under way, of a device that communication slows down.
+  struct Underway {
+    __int128 left = 0;  // parts
+    Nanoseconds from;   // when so much was left
+  };
+  std::optional<Underway> underway;
+  struct Ran {
+    Nanoseconds from, until;
+  };
+  std::vector<std::vector<Ran>> ran;  // [call][step], for memory over time
   SimulatedDevice result;
 };
 
@@ -38,11 +52,15 @@ class Simulator {
   Simulation run();
 
  private:
+  bool is_blocked(const Actor& actor) const;
   void run_until_blocked(Actor& actor);
+  bool go_on();
+  int64_t speed(const Actor& actor) const;
+  Nanoseconds end_of_segment(const Actor& actor) const;
   void follow_memory(Actor& actor);
   // Returns false if the device has to wait.
   bool follow(Actor& actor, const Call& call, const Step& step);
-  void compute(Actor& actor, const Call& call, const Segment& segment);
+  bool compute(Actor& actor, const Call& call, const Segment& segment);
   void post(Actor& actor, const Call& call, int index);
   bool wait(Actor& actor, int index);
   void record(const Actor& actor,
@@ -73,12 +91,11 @@ Simulator::Simulator(const Program& program, const CostModel& costs, const Simul
   const NetworkSize size = network_size(program);
   result_.exact = size.messages <= options.exact_messages;
   // A message is a step of its sender and one of its receiver.
-  const EngineRoom room{costs.topology().num_devices(),
-                        static_cast<int32_t>(size.posts + 1),
-                        static_cast<int32_t>(2 * size.messages + 1),
-                        static_cast<int32_t>(size.messages + 1)};
-  network_ =
-      result_.exact ? exact_network(costs.topology(), room) : estimated_network(costs.topology());
+  network_ = result_.exact
+                 ? exact_network(
+                       costs.topology(),
+                       engine_room(costs.topology(), size.posts, 2 * size.messages, size.messages))
+                 : estimated_network(costs.topology());
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const LoweredStage& stage = program.stages[s];
     segments_.emplace_back(stage, costs);
@@ -88,6 +105,8 @@ Simulator::Simulator(const Program& program, const CostModel& costs, const Simul
       actor.stage = static_cast<int>(s);
       actor.index = static_cast<int>(d);
       actor.posted.resize(stage.communications.size());
+      const double slowdown = costs.overlap_slowdown(costs.cluster().kind(stage.devices[d]));
+      actor.speed = std::max<int64_t>(kParts, std::llround(slowdown * static_cast<double>(kParts)));
       actor.result.device = stage.devices[d];
     }
   }
@@ -98,13 +117,12 @@ Simulation Simulator::run() {
     for (bool moved = true; moved;) {
       moved = false;
       for (Actor& actor : actors_) {
-        if (actor.call == stage(actor).calls.size()) continue;
-        if (actor.waits_for >= 0 && !network_->completion(actor.waits_for)) continue;
+        if (is_blocked(actor)) continue;
         run_until_blocked(actor);
         moved = true;
       }
     }
-  } while (network_->advance());
+  } while (go_on());
   for (Actor& actor : actors_) {
     MEDLEY_CHECK_EQ(actor.call, stage(actor).calls.size());  // else a program that deadlocks
     result_.step = std::max(result_.step, actor.clock);
@@ -128,6 +146,44 @@ Simulation Simulator::run() {
   return std::move(result_);
 }
 
+bool Simulator::is_blocked(const Actor& actor) const {
+  if (actor.call == stage(actor).calls.size()) return true;
+  if (actor.underway) return actor.underway->left > 0;
+  return actor.waits_for >= 0 && !network_->completion(actor.waits_for);
+}
+
+int64_t Simulator::speed(const Actor& actor) const {
+  return network_->communicates(actor.result.device) ? kParts : actor.speed;
+}
+
+Nanoseconds Simulator::end_of_segment(const Actor& actor) const {
+  const int64_t parts = speed(actor);
+  return actor.underway->from +
+         Nanoseconds{static_cast<int64_t>((actor.underway->left + parts - 1) / parts)};
+}
+
+// To the end of a segment or to what happens next in the network, whichever is earlier: in between
+// nobody's speed changes. Returns false if nothing will happen any more.
+bool Simulator::go_on() {
+  Actor* first = nullptr;  // whose segment ends first
+  for (Actor& actor : actors_)
+    if (actor.underway && (!first || end_of_segment(actor) < end_of_segment(*first)))
+      first = &actor;
+  if (!first) return network_->advance(kForever);
+  const auto next = network_->next_event();
+  if (!next || end_of_segment(*first) <= *next) {
+    first->underway = {0, end_of_segment(*first)};
+    return true;
+  }
+  for (Actor& actor : actors_) {
+    if (!actor.underway || actor.underway->from >= *next) continue;
+    actor.underway->left -= __int128{speed(actor)} * (*next - actor.underway->from).value;
+    actor.underway->from = *next;
+  }
+  network_->advance(*next);
+  return true;
+}
+
 void Simulator::run_until_blocked(Actor& actor) {
   const LoweredStage& on = stage(actor);
   for (; actor.call < on.calls.size(); ++actor.call, actor.step = 0) {
@@ -137,16 +193,16 @@ void Simulator::run_until_blocked(Actor& actor) {
       const Nanoseconds begins = actor.clock;
       if (!follow(actor, call, function.steps[actor.step])) return;
       if (!options_.memory) continue;
-      actor.began.resize(actor.call + 1);
+      actor.ran.resize(actor.call + 1);
       const bool waits = std::holds_alternative<Wait>(function.steps[actor.step]);
-      actor.began.back().push_back(waits ? actor.clock : begins);
+      actor.ran.back().push_back({waits ? actor.clock : begins, actor.clock});
     }
   }
 }
 
 bool Simulator::follow(Actor& actor, const Call& call, const Step& step) {
   if (const auto* segment = std::get_if<Segment>(&step)) {
-    compute(actor, call, *segment);
+    return compute(actor, call, *segment);
   } else if (const auto* sent = std::get_if<Post>(&step)) {
     post(actor, call, sent->communication);
   } else {
@@ -155,18 +211,28 @@ bool Simulator::follow(Actor& actor, const Call& call, const Step& step) {
   return true;
 }
 
-void Simulator::compute(Actor& actor, const Call& call, const Segment& segment) {
+// Returns false if the device has to find out first when it communicates meanwhile.
+bool Simulator::compute(Actor& actor, const Call& call, const Segment& segment) {
   const SegmentPrice& price =
       segments_[at(actor.stage)].price(segment, call.microbatch, actor.index);
   const Nanoseconds start = actor.clock;
-  actor.clock += price.time;
-  actor.result.computes += price.time;
+  if (actor.speed == kParts || price.time == Nanoseconds{}) {
+    actor.clock += price.time;
+  } else if (!actor.underway) {
+    actor.underway = {__int128{price.time.value} * actor.speed, start};
+    return false;
+  } else {
+    actor.clock = actor.underway->from;
+    actor.underway.reset();
+  }
+  actor.result.computes += actor.clock - start;
   for (size_t source = 0; source < ops_by_source_.size(); ++source)
     ops_by_source_[source] += price.ops_by_source[source];
   ++result_.events;
   if (options_.trace)
     record(
         actor, Stream::kCompute, to_string(call), function_name(call.function), start, actor.clock);
+  return true;
 }
 
 void Simulator::post(Actor& actor, const Call& call, int index) {
@@ -223,6 +289,12 @@ bool Simulator::wait(Actor& actor, int index) {
   return true;
 }
 
+// Of a segment that has taken longer than it would alone.
+Nanoseconds stretched(Nanoseconds part, Nanoseconds whole, Nanoseconds took) {
+  if (whole == took) return part;
+  return {static_cast<int64_t>(__int128{part.value} * took.value / whole.value)};
+}
+
 void Simulator::follow_memory(Actor& actor) {
   const LoweredStage& on = stage(actor);
   std::vector<MemoryPoint> points;
@@ -237,13 +309,13 @@ void Simulator::follow_memory(Actor& actor) {
   for (const MemoryPoint& point : points) {
     const Call& call = on.calls[point.call];
     const Step& step = find_function(on, call.function).steps[point.step];
-    const Nanoseconds begins = actor.began[point.call][point.step];
+    const auto [begins, ends] = actor.ran[point.call][point.step];
     Nanoseconds from = begins, until = begins;
     if (const auto* segment = std::get_if<Segment>(&step)) {
       const SegmentPrice& price =
           segments_[at(actor.stage)].price(*segment, call.microbatch, actor.index);
-      if (point.op > 0) from += price.ends[point.op - 1];
-      until += price.ends[point.op];
+      if (point.op > 0) from += stretched(price.ends[point.op - 1], price.time, ends - begins);
+      until += stretched(price.ends[point.op], price.time, ends - begins);
     }
     add(from, point.during);
     add(until, point.after);

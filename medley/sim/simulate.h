@@ -9,7 +9,9 @@
 //   device 1   segment .......... | post a | segment  | wait a | segment
 //   network                                 a ========
 //
-// Integer nanoseconds, deterministic. Knows nothing of strategies or of how plans are found.
+// While a device communicates, its ops take longer by the factor that the profile has for its kind,
+// if it has one (CostModel::overlap_slowdown). Integer nanoseconds, deterministic. Knows nothing of
+// strategies or of how plans are found.
 
 #include <map>
 #include <string>
@@ -26,7 +28,7 @@ namespace medley {
 struct SimulateOptions {
   // Steps of more messages are simulated by the estimates of their communications (sim/network.h).
   // A ring or direct all-reduce of n devices has 2 n (n - 1) messages.
-  int64_t exact_messages = 200'000;
+  int64_t exact_messages = 1'000'000;
   bool trace = false;   // fill Simulation::trace
   bool memory = false;  // fill the memory of SimulatedDevice
 };

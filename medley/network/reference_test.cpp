@@ -1,0 +1,322 @@
+// The engine against the rules that it implements, written down as plainly as possible: every
+// message by itself, every rate found anew at every instant, among all messages of the cluster.
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+#include <map>
+#include <random>
+
+#include "medley/network/collectives.h"
+#include "medley/network/estimate.h"
+#include "medley/network/flow_engine.h"
+
+namespace medley {
+namespace {
+
+using Units = unsigned __int128;
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+struct Posted {
+  int64_t number = 0;
+  int64_t time = 0;
+  std::vector<RoundStep> steps;
+};
+using Posts = std::vector<std::vector<Posted>>;                     // [device], in order of time
+using Ends = std::map<std::pair<int, int64_t>, FlowEngine::Times>;  // (device, number)
+
+class Reference {
+ public:
+  Reference(const Topology& topology, const Posts& posts)
+      : topology_(topology), capacities_(link_rates(topology)) {
+    for (size_t device = 0; device < posts.size(); ++device) {
+      devices_.push_back({});
+      devices_.back().posts.assign(posts[device].begin(), posts[device].end());
+      for (const Posted& each : posts[device])
+        last_post_[each.number] = std::max(last_post_[each.number], each.time);
+    }
+  }
+
+  Ends run() {
+    for (int64_t next; (next = next_event()) != kNever;) {
+      for (Message& message : messages_)
+        if (message.rate > 0) {
+          const Units sent = Units{message.rate} * static_cast<uint64_t>(next - now_);
+          message.left -= std::min(message.left, sent);
+        }
+      now_ = next;
+      for (Message& message : messages_)
+        if (message.is_first && message.left <= rounding(message)) leave(message);
+      while (arrive() || start() || enter()) {
+      }
+      share();
+    }
+    return ends_;
+  }
+
+ private:
+  struct Message {
+    int from, to;
+    int64_t number;
+    int round;
+    Units left;
+    bool is_first = false;  // of its connection: its bytes flow
+    uint64_t rate = 0;
+    int64_t arrives = kNever;
+  };
+  struct Device {
+    std::deque<Posted> posts;  // the first runs, or waits for its time
+    bool runs = false;
+    int64_t free = 0, started = 0;
+    int round = -1;
+    int sends = 0;  // of the round, still under way
+  };
+
+  static Units rounding(const Message& message) { return message.rate >> kRoundingBits; }
+  int64_t end(const Message& message) const {
+    if (!message.is_first) return kNever;
+    if (message.left <= rounding(message)) return now_;
+    return now_ + static_cast<int64_t>((message.left - rounding(message) + message.rate - 1) /
+                                       message.rate);
+  }
+  int64_t start(const Device& device) const {
+    if (device.runs || device.posts.empty()) return kNever;
+    return std::max(device.free, device.posts.front().time);
+  }
+  int64_t next_event() const {
+    int64_t next = kNever;
+    for (const Message& message : messages_) next = std::min({next, end(message), message.arrives});
+    for (const Device& device : devices_) next = std::min(next, start(device));
+    return next;
+  }
+
+  void leave(Message& message) {
+    message.is_first = false;
+    message.rate = 0;
+    message.left = 0;
+    message.arrives = now_ + topology_.route(message.from, message.to).latency.value;
+    --devices_[static_cast<size_t>(message.from)].sends;
+    for (Message& other : messages_)
+      if (other.from == message.from && other.to == message.to && other.arrives == kNever) {
+        other.is_first = true;
+        if (other.left == 0) leave(other);
+        return;
+      }
+  }
+
+  // Whether messages for the device's round are still to come.
+  bool lacks(size_t device) {
+    const Device& each = devices_[device];
+    int expected = 0;
+    for (const RoundStep& step : each.posts.front().steps)
+      expected += !step.send && step.round == each.round;
+    return expected > received_[{static_cast<int>(device), each.posts.front().number, each.round}];
+  }
+
+  bool arrive() {
+    return std::erase_if(messages_, [&](const Message& message) {
+             if (message.arrives > now_) return false;
+             ++received_[{message.to, message.number, message.round}];
+             return true;
+           }) > 0;
+  }
+  bool start() {
+    bool any = false;
+    for (Device& device : devices_) {
+      if (start(device) > now_) continue;
+      any = device.runs = true;
+      device.started = now_;
+      device.round = -1;
+    }
+    return any;
+  }
+  bool enter() {
+    bool any = false;
+    for (size_t device = 0; device < devices_.size(); ++device) {
+      Device& each = devices_[device];
+      if (!each.runs || each.sends > 0 || lacks(device)) continue;
+      any = true;
+      int next = std::numeric_limits<int>::max();
+      for (const RoundStep& step : each.posts.front().steps)
+        if (step.round > each.round) next = std::min(next, step.round);
+      if (next == std::numeric_limits<int>::max()) {
+        const int64_t number = each.posts.front().number;
+        ends_[{static_cast<int>(device), number}] = {
+            {each.started}, {now_}, {std::max(now_, last_post_[number])}};
+        each.free = now_;
+        each.runs = false;
+        each.posts.pop_front();
+        continue;
+      }
+      each.round = next;
+      for (const RoundStep& step : each.posts.front().steps)
+        if (step.send && step.round == next) send(static_cast<int>(device), step);
+    }
+    return any;
+  }
+  void send(int from, const RoundStep& step) {
+    Device& device = devices_[static_cast<size_t>(from)];
+    const bool waits = std::any_of(messages_.begin(), messages_.end(), [&](const Message& other) {
+      return other.from == from && other.to == step.peer && other.arrives == kNever;
+    });
+    messages_.push_back({from,
+                         step.peer,
+                         device.posts.front().number,
+                         step.round,
+                         Units{static_cast<uint64_t>(step.bytes)} << kUnitBits});
+    ++device.sends;
+    messages_.back().is_first = !waits;
+    if (!waits && step.bytes == 0) leave(messages_.back());
+  }
+
+  // Progressive filling.
+  void share() {
+    std::vector<uint64_t> left = capacities_;
+    for (Message& message : messages_) message.rate = 0;
+    while (true) {
+      std::vector<uint64_t> growing(left.size(), 0);
+      for (const Message& message : messages_)
+        if (message.is_first && message.rate == 0)
+          for (int link : topology_.route(message.from, message.to).span())
+            ++growing[static_cast<size_t>(link)];
+      uint64_t least = std::numeric_limits<uint64_t>::max();
+      for (size_t link = 0; link < left.size(); ++link)
+        if (growing[link] > 0) least = std::min(least, left[link] / growing[link]);
+      if (least == std::numeric_limits<uint64_t>::max()) return;
+      std::vector<bool> full(left.size());
+      for (size_t link = 0; link < left.size(); ++link)
+        full[link] = growing[link] > 0 && left[link] / growing[link] == least;
+      for (Message& message : messages_) {
+        if (!message.is_first || message.rate > 0) continue;
+        const Route route = topology_.route(message.from, message.to);
+        const auto links = route.span();
+        if (std::none_of(links.begin(), links.end(), [&](int link) {
+              return full[static_cast<size_t>(link)];
+            }))
+          continue;
+        message.rate = least;
+        for (int link : links) left[static_cast<size_t>(link)] -= least;
+      }
+    }
+  }
+
+  const Topology& topology_;
+  std::vector<uint64_t> capacities_;
+  std::vector<Device> devices_;
+  std::deque<Message> messages_;                           // that have not arrived
+  std::map<std::tuple<int, int64_t, int>, int> received_;  // [device, number, round]
+  std::map<int64_t, int64_t> last_post_;
+  int64_t now_ = 0;
+  Ends ends_;
+};
+
+// Nodes of several devices with or without a fabric, one or two pools, trunks, odd bandwidths.
+Cluster random_cluster(std::mt19937& random) {
+  Cluster cluster;
+  const auto any = [&](double low, double high) {
+    return std::uniform_real_distribution<double>(low, high)(random);
+  };
+  std::vector<std::string> names;
+  for (int pool = 0; pool < 1 + static_cast<int>(random() % 2); ++pool) {
+    NodePool nodes;
+    nodes.name = names.emplace_back("p" + std::to_string(pool));
+    nodes.count = 1 + static_cast<int>(random() % 3);
+    nodes.devices_per_node = 1 + static_cast<int>(random() % 3);
+    for (int node = 0; node < nodes.count; ++node)
+      for (int i = 0; i < nodes.devices_per_node; ++i)
+        cluster.devices.push_back(
+            {nodes.name + "/" + std::to_string(node) + "/" + std::to_string(i), pool, node, i});
+    cluster.pools.push_back(nodes);
+  }
+  if (random() % 2)
+    cluster.networks.push_back({"fabric", true, {}, any(1e9, 1e11), any(0, 4e-6), std::nullopt});
+  cluster.networks.push_back({"lan", false, names, any(1e7, 3e9), any(0, 3e-5), std::nullopt});
+  if (random() % 2) cluster.networks.back().trunk = any(1e7, 3e9);
+  return cluster;
+}
+
+// Collectives of random kinds, algorithms and members, posted at random times.
+Posts random_posts(const Topology& topology, std::mt19937& random) {
+  const int n = topology.num_devices();
+  Posts posts(static_cast<size_t>(n));
+  std::vector<int64_t> clock(posts.size());
+  for (int64_t number = 0; number < 5; ++number) {
+    Collective collective{static_cast<CollectiveKind>(random() % 4), {}, {}, 1};
+    for (int device = 0; device < n; ++device)
+      if (random() % 4 != 0) collective.devices.push_back(device);
+    const size_t members = collective.devices.size();
+    if (members < 2) continue;
+    const bool is_even = random() % 2;
+    const size_t count = collective.kind == CollectiveKind::kAllReduce  ? 1
+                         : collective.kind == CollectiveKind::kAllToAll ? members * members
+                                                                        : members;
+    for (size_t i = 0; i < count; ++i)
+      collective.lengths.push_back(is_even ? 20'000 : static_cast<int64_t>(random() % 60'000));
+    std::vector<const Algorithm*> fitting;
+    for (const Algorithm& each : algorithms())
+      if (each.for_all_to_all == (collective.kind == CollectiveKind::kAllToAll))
+        fitting.push_back(&each);
+    const std::vector<Message> sent = messages(
+        *fitting[random() % fitting.size()], collective, group_by_node(collective, topology));
+    const auto steps = steps_of_members(sent, collective.devices);
+    for (size_t i = 0; i < members; ++i) {
+      const auto device = static_cast<size_t>(collective.devices[i]);
+      if (random() % 3) clock[device] += static_cast<int64_t>(random() % 40'000);
+      posts[device].push_back({number, clock[device], steps[i]});
+    }
+  }
+  return posts;
+}
+
+Ends run_engine(const Topology& topology, const Posts& posts) {
+  std::vector<std::byte> memory(FlowEngine::bytes_needed(usual_room(topology)));
+  FlowEngine::format(memory, usual_room(topology));
+  FlowEngine engine(memory, topology);
+  std::map<int64_t, int> members;
+  for (const auto& of_device : posts)
+    for (const Posted& each : of_device) ++members[each.number];
+  std::map<std::pair<int, int64_t>, int> exchanges;
+  for (size_t device = 0; device < posts.size(); ++device)
+    for (const Posted& each : posts[device])
+      exchanges[{static_cast<int>(device), each.number}] = engine.post(static_cast<int>(device),
+                                                                       {7, each.number},
+                                                                       members[each.number],
+                                                                       {each.time},
+                                                                       each.steps);
+  while (engine.advance({kNever})) {
+  }
+  Ends ends;
+  for (const auto& [key, exchange] : exchanges)
+    if (const auto times = engine.completion(exchange)) ends[key] = *times;
+  return ends;
+}
+
+TEST(FlowEngine, IsTheReferenceOnRandomNetworks) {
+  std::mt19937 random(11);
+  size_t compared = 0;
+  for (int run = 0; run < 150; ++run) {
+    SCOPED_TRACE(run);
+    const Topology topology(random_cluster(random));
+    const Posts posts = random_posts(topology, random);
+    const Ends expected = Reference(topology, posts).run();
+    const Ends found = run_engine(topology, posts);
+    size_t posted = 0;
+    for (const auto& of_device : posts) posted += of_device.size();
+    ASSERT_EQ(expected.size(), posted);
+    ASSERT_EQ(found.size(), posted);
+    for (const auto& [key, times] : expected) {
+      const FlowEngine::Times& other = found.at(key);
+      ASSERT_EQ(std::tie(times.start, times.end, times.complete),
+                std::tie(other.start, other.end, other.complete))
+          << "device " << key.first << ", exchange " << key.second;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 1000u);
+}
+
+}  // namespace
+}  // namespace medley
