@@ -17,9 +17,22 @@ uint64_t mixed(uint64_t x) {
 }
 
 // In [-1, 1).
-double random_at(uint64_t key, int power) {
-  return static_cast<double>(mixed(key + mixed(static_cast<uint64_t>(power))) >> 11) * 0x1p-52 - 1;
+double random_at(uint64_t key, uint64_t which) {
+  return static_cast<double>(mixed(key + mixed(which)) >> 11) * 0x1p-52 - 1;
 }
+
+// An amount of work between these powers of two.
+double random_amount(uint64_t key, uint64_t which, double least, double most) {
+  const double power = least + (most - least) * (random_at(key, which) + 1) / 2;
+  const double whole = std::floor(power);
+  return std::ldexp(1 + power - whole, static_cast<int>(whole));  // the same on every machine
+}
+
+// Shares of the spread.
+constexpr double kLevel = 0.2, kKernel = 0.2, kSaturation = 0.3, kQuantisation = 0.3;
+constexpr double kKernelOctaves = 1.4;
+constexpr double kLeastHalf = 14, kMostHalf = 26;  // powers of two
+constexpr double kLeastWave = 14, kMostWave = 22;
 
 }  // namespace
 
@@ -29,10 +42,17 @@ double HiddenTruth::factor(std::string_view kind, const OpWork& work) const {
   for (char c : kind) key = mixed(key ^ static_cast<unsigned char>(c));
   key = mixed(key ^
               (static_cast<uint64_t>(work.work_class) << 8 | static_cast<uint64_t>(work.dtype)));
+  const double amount = std::max({work.work.flops, work.work.bytes, 1.0});
   int power = 0;
-  const double mantissa = std::frexp(std::max({work.work.flops, work.work.bytes, 1.0}), &power);
-  const double above = 2 * mantissa - 1;  // in [0, 1)
-  return 1 + spread * ((1 - above) * random_at(key, power) + above * random_at(key, power + 1));
+  const double mantissa = std::frexp(amount, &power);  // in [0.5, 1)
+  const double octaves = power + 2 * mantissa + random_at(key, 3);
+  const auto kernel = static_cast<uint64_t>(octaves / kKernelOctaves);
+  const double half = random_amount(key, 1, kLeastHalf, kMostHalf);
+  const double waves = amount / random_amount(key, 2, kLeastWave, kMostWave);
+  const double idle = std::min(1.0, std::ceil(waves) / waves - 1);
+  return 1 + spread *
+                 (kLevel * random_at(key, 0) + kKernel * random_at(key, 100 + kernel) +
+                  kSaturation * (half - amount) / (half + amount) + kQuantisation * (2 * idle - 1));
 }
 
 Nanoseconds HiddenTruth::op_time(const DeviceKind& kind, const OpWork& work) const {

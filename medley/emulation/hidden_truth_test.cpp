@@ -23,17 +23,39 @@ TEST(HiddenTruth, DependsOnSeedKindClassAndSize) {
   EXPECT_NE(here, truth.factor("x", {WorkClass::kAttention, {1e9, 0}, DType::kF32}));
 }
 
-// Ops of nearly equal size take nearly equal times, also across a power of two; all within the
-// spread.
-TEST(HiddenTruth, IsContinuousAndBounded) {
-  const HiddenTruth truth{1, 0.2};
-  double last = truth.factor("x", matmul(1e6));
-  for (double flops = 1e6; flops < 1e12; flops *= 1.001) {
-    const double factor = truth.factor("x", matmul(flops));
-    EXPECT_GE(factor, 0.8);
-    EXPECT_LE(factor, 1.2);
-    EXPECT_LT(std::abs(factor - last), 0.001);
-    last = factor;
+// Within the spread at every size, and far from a constant.
+TEST(HiddenTruth, IsBounded) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const HiddenTruth truth{seed, 0.2};
+    double least = 2, most = 0;
+    for (double flops = 1; flops < 1e13; flops *= 1.01) {
+      const double factor = truth.factor("x", matmul(flops));
+      least = std::min(least, factor);
+      most = std::max(most, factor);
+    }
+    EXPECT_GE(least, 0.8);
+    EXPECT_LE(most, 1.2);
+    EXPECT_GT(most - least, 0.1);
+  }
+}
+
+// Time is flat within a wave of work, so that the factor falls, and jumps at the next; a kernel
+// makes steps in either direction.
+TEST(HiddenTruth, HasStepsThatNoSmoothCurveHas) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const HiddenTruth truth{seed, 0.2};
+    double last = truth.factor("x", matmul(4096)), highest = 0;
+    int up = 0, down = 0;
+    for (double flops = 4096; flops < 1e9; flops *= 1.0001) {
+      const double factor = truth.factor("x", matmul(flops));
+      up += factor > last + 1e-3;
+      down += factor < last - 1e-3;
+      highest = std::max(highest, factor - last);
+      last = factor;
+    }
+    EXPECT_GT(up, 5) << seed;
+    EXPECT_GT(down, 2) << seed;
+    EXPECT_GT(highest, 0.1) << seed;  // from one full wave to two
   }
 }
 
