@@ -64,7 +64,9 @@ Example random_example(uint64_t seed) {
       link = LinkCurve{{{Bytes{1}, Nanoseconds{from == to ? draw(0, 1) : draw(0, slow)}}},
                        Nanoseconds{draw(0, 2)}};
     }
-  const bool uniform = draw(0, 2) > 0;
+  // Of times: none, in proportion to work, or so that short stages take less in sum and more chains
+  // are between cheap and deep ones.
+  const int rule = draw(0, 3);
   std::vector<int> work;
   for (int l = 0; l < request.layers; ++l) work.push_back(draw(1, 6));
   for (int p = 0; p < pools; ++p)
@@ -74,9 +76,9 @@ Example random_example(uint64_t seed) {
           sum += work[static_cast<size_t>(end - 1)] * (p + 1);
           auto& options = example.options[{begin, end, p, size}];
           for (int count = draw(0, 9) == 0 ? 0 : draw(1, 2); count-- > 0;) {
+            const int work_done = rule == 1 ? 2 * sum : sum * (end - begin + 1);
+            const int t = rule == 0 ? draw(1, 20) : 1 + work_done / (size + 1) + 2 * count;
             StageOption option;
-            // A mesh of several devices is not as much faster, so that chains are worth it.
-            const int t = uniform ? 1 + sum * 2 / (size + 1) + 2 * count : draw(1, 20);
             option.forward = {t / 3};
             option.backward = {t - t / 3};
             option.update = {draw(0, 3) == 0 ? draw(0, 12) : 0};
