@@ -75,7 +75,7 @@ void DriftMeter::add(int stage, int device, const StepReport& report) {
     samples.measured += event.duration;
   }
   if (next != prices.size()) throw Error(Blame::kUs, "fewer segments than the program has");
-  ++steps_;
+  ++steps_[kind];
 }
 
 std::vector<DriftRow> DriftMeter::rows() const {
@@ -84,8 +84,8 @@ std::vector<DriftRow> DriftMeter::rows() const {
     rows.push_back({key.first,
                     key.second,
                     median(samples.ratios),
-                    samples.predicted / steps_,
-                    samples.measured / steps_,
+                    samples.predicted / steps_.at(key.first),
+                    samples.measured / steps_.at(key.first),
                     static_cast<int64_t>(samples.ratios.size())});
   return rows;
 }

@@ -60,7 +60,7 @@ class DriftMeter {
 
   std::map<std::pair<int, int>, DevicePrices> devices_;  // by stage and place in its mesh
   std::map<std::pair<std::string, WorkClass>, Samples> samples_;
-  int64_t steps_ = 0;
+  std::map<std::string, int64_t> steps_;  // of all devices of a kind
 };
 
 // Returns a table for people and, beyond the limit, what to do.

@@ -57,6 +57,26 @@ TEST(Drift, IsTheMedianRatioByKindAndClass) {
   EXPECT_THAT(to_string(meter.rows()), Not(HasSubstr("profile again")));
 }
 
+// Times are those of a device of the kind, not of all devices that were added.
+TEST(Drift, TimesAreThoseOfADevice) {
+  const ExampleProgram example = data_parallel_program({300, 300}, 1);
+  Cluster two_kinds = cluster();
+  DeviceKind slow = two_kinds.pools[0].kind;
+  slow.name = "slow";
+  two_kinds.pools[0].count = 1;
+  two_kinds.pools.push_back({"slow", 1, 1, slow, false, 0});
+  two_kinds.devices[1] = {"slow/0/0", 1, 0, 0};
+  two_kinds.networks[0].connects = {"fast", "slow"};
+  const CostModel costs(two_kinds);
+  DriftMeter one(example.program, costs), both(example.program, costs);
+  const StepReport step = report(example.program.stages[0], costs, 1.0);
+  one.add(0, 0, step);
+  both.add(0, 0, step);
+  both.add(0, 1, step);
+  ASSERT_THAT(both.rows(), SizeIs(2));
+  EXPECT_EQ(both.rows()[0].predicted, one.rows()[0].predicted);
+}
+
 TEST(Drift, BeyondTheLimitItSaysWhatToDo) {
   const ExampleProgram example = data_parallel_program({300, 200}, 1);
   const CostModel costs(cluster());

@@ -90,6 +90,7 @@ Exchange make_exchange(const LoweredStage& stage,
     MEDLEY_CHECK_EQ(communication.inputs.size(), communication.outputs.size());
   for (ValueId value : receiver ? communication.outputs : communication.inputs) {
     const TensorType& type = stage.graph.values.at(static_cast<size_t>(value)).type;
+    exchange.dtype = type.dtype;
     exchange.bytes_per_element = bytes_per_element(type.dtype);
     exchange.bytes += num_bytes(type, symbols);
   }

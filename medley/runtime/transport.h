@@ -24,6 +24,7 @@ struct Exchange {
   int lane = -1;  // of a transfer: those of one lane travel in order, those of several do not wait
                   // for each other
   std::vector<int64_t> send, receive;
+  DType dtype = DType::kF32;
   int64_t bytes_per_element = 0;
   int64_t bytes = 0;  // of all inputs
   std::string name;

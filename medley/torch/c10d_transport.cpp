@@ -14,6 +14,7 @@
 #include <set>
 
 #include "medley/base/error.h"
+#include "medley/torch/arguments.h"
 #include "medley/torch/combine.h"
 #include "medley/torch/tensor_buffer.h"
 
@@ -108,6 +109,35 @@ class C10dPending final : public Pending {
   C10dPending(Exchange exchange, std::shared_ptr<Abort> abort, std::chrono::milliseconds timeout)
       : exchange_(std::move(exchange)), abort_(std::move(abort)), timeout_(timeout) {}
 
+  // A transfer, in a process group of all devices: `ranks[member]` there. Its messages have the
+  // lane for a tag, so that lanes do not wait for each other.
+  void start_transfer(c10d::ProcessGroup& group,
+                      const std::vector<int>& ranks,
+                      const at::Device& device) {
+    const int tag = exchange_.lane + 1;
+    if (exchange_.inputs.empty()) {
+      output_ = at::empty({total(exchange_.receive)},
+                          at::TensorOptions(to_scalar_type(exchange_.dtype)).device(device));
+      const Tensors pieces = output_.split_with_sizes(exchange_.receive);
+      for (size_t from = 0; from < ranks.size(); ++from) {
+        if (exchange_.receive[from] == 0) continue;
+        std::vector<at::Tensor> one{pieces[from]};
+        messages_.push_back(group.recv(one, ranks[from], tag));
+      }
+      return;
+    }
+    inputs_ = to_tensor(exchange_.inputs.at(0))
+                  .reshape({-1})
+                  .contiguous()
+                  .split_with_sizes(exchange_.send);
+    exchange_.inputs.clear();
+    for (size_t to = 0; to < ranks.size(); ++to) {
+      if (exchange_.send[to] == 0) continue;
+      std::vector<at::Tensor> one{inputs_[to]};
+      messages_.push_back(group.send(one, ranks[to], tag));
+    }
+  }
+
   void start(c10d::ProcessGroup& group) {
     for (const Buffer& buffer : exchange_.inputs) inputs_.push_back(to_tensor(buffer));
     exchange_.inputs.clear();  // not another reference to what may be overwritten
@@ -132,6 +162,7 @@ class C10dPending final : public Pending {
     if (work_) finish_work();
     if (!messages_.empty()) finish_messages();
     if (auto cause = abort_->cause()) throw Error(Blame::kEnvironment, "aborted: " + *cause);
+    if (exchange_.kind == CommunicationKind::kTransfer && !output_.defined()) return {};
     return exchange_.kind == CommunicationKind::kAllReduce ? split_bucket() : one_output();
   }
 
@@ -320,17 +351,30 @@ class C10dPending final : public Pending {
 
 class C10dTransport final : public Transport {
  public:
-  C10dTransport(std::map<std::vector<int>, std::string> names, std::chrono::milliseconds timeout)
-      : names_(std::move(names)), timeout_(timeout) {}
+  C10dTransport(std::map<std::vector<int>, std::string> names,
+                std::chrono::milliseconds timeout,
+                const at::Device& device)
+      : names_(std::move(names)), timeout_(timeout), device_(device) {
+    for (const auto& [devices, name] : names_)
+      if (devices.size() > everybody_.size()) everybody_ = devices;
+  }
 
   std::unique_ptr<Pending> post(Exchange exchange) override {
     const at::NoGradGuard no_grad;
     if (auto cause = abort_->cause()) throw Error(Blame::kEnvironment, "aborted: " + *cause);
     const std::string where = text(exchange);
-    Group group = find(exchange.group);
+    const bool transfers = exchange.kind == CommunicationKind::kTransfer;
+    Group group = find(transfers ? everybody_ : exchange.group);
+    std::vector<int> ranks;
+    for (int device : exchange.group)
+      ranks.push_back(static_cast<int>(std::find(everybody_.begin(), everybody_.end(), device) -
+                                       everybody_.begin()));
     auto pending = std::make_unique<C10dPending>(std::move(exchange), abort_, timeout_);
     try {
-      pending->start(*group);
+      if (transfers)
+        pending->start_transfer(*group, ranks, device_);
+      else
+        pending->start(*group);
     } catch (const Error&) {
       throw;
     } catch (const std::exception& cause) {
@@ -364,7 +408,9 @@ class C10dTransport final : public Transport {
   }
 
   std::map<std::vector<int>, std::string> names_;
+  std::vector<int> everybody_;  // the largest group
   std::chrono::milliseconds timeout_;
+  at::Device device_;
   std::shared_ptr<Abort> abort_ = std::make_shared<Abort>();
   std::mutex mutex_;  // of groups_
   std::map<std::vector<int>, Group> groups_;
@@ -373,8 +419,9 @@ class C10dTransport final : public Transport {
 }  // namespace
 
 std::unique_ptr<Transport> make_c10d_transport(std::map<std::vector<int>, std::string> groups,
-                                               std::chrono::milliseconds timeout) {
-  return std::make_unique<C10dTransport>(std::move(groups), timeout);
+                                               std::chrono::milliseconds timeout,
+                                               const at::Device& device) {
+  return std::make_unique<C10dTransport>(std::move(groups), timeout, device);
 }
 
 }  // namespace medley

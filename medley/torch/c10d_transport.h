@@ -8,8 +8,11 @@
 // - reduce-scatter: an all-to-all, and a sum in the order of the devices here: the same bits on any
 //   backend.
 // - all-to-all: over Gloo messages, receives posted first; else the collective of that name.
+// - transfers: messages in the largest of the groups, which has all devices.
 //
 // Sums of an all-reduce are in the type of the tensors and in the order of the backend.
+
+#include <c10/core/Device.h>
 
 #include <chrono>
 #include <map>
@@ -22,8 +25,9 @@
 namespace medley {
 
 // `groups`: the c10d name of the process group of every set of devices, sorted; its ranks are in
-// this order. `timeout`: of every wait.
+// this order. `timeout`: of every wait. `device`: where what is received from other stages goes.
 std::unique_ptr<Transport> make_c10d_transport(std::map<std::vector<int>, std::string> groups,
-                                               std::chrono::milliseconds timeout);
+                                               std::chrono::milliseconds timeout,
+                                               const c10::Device& device = c10::kCPU);
 
 }  // namespace medley

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -55,13 +56,18 @@ def capture(
     the first one captures for all.
     """
 
-    def first() -> tuple[str, dict[str, Tensor]]:
+    def first() -> bytes:
         from medley.capture import capture_full
 
         captured = capture_full(model, example_batch, name, check, autocast)
-        return captured.text, captured.constants
+        own = {key: value.contiguous().clone() for key, value in captured.constants.items()}
+        text = captured.text.encode()
+        packed: bytes = safetensors.torch.save(own)
+        return len(text).to_bytes(8, "little") + text + packed
 
-    text, constants = job.from_first(first)
+    parcel = job.from_first(first)
+    end = 8 + int.from_bytes(parcel[:8], "little")
+    text, constants = parcel[8:end].decode(), safetensors.torch.load(parcel[end:])
     core, _ = _core.Graph.parse(text, "<capture>").run_passes()
     if missing := _core.fallbacks(core):
         warnings.warn(

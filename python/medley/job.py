@@ -180,22 +180,34 @@ def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str
     return names
 
 
-def from_first(make: Callable[[], Any]) -> Any:
+# What may be raised on every process after rank 0 has raised it; any other error becomes the last.
+_RAISED = (ValueError, TypeError, NotImplementedError, OSError, RuntimeError)
+
+
+def from_first(make: Callable[[], bytes]) -> bytes:
     """Returns what `make` returns on rank 0, everywhere; an error there is raised everywhere."""
     job = join()
     if job is None or job.size == 1:
         return make()
-    parcel: list[Any] = [None]
+    parcel, raised = b"", None
     if job.rank == 0:
         try:
-            parcel = [(make(), None)]
+            parcel = b"\0" + make()
         except Exception as error:
-            parcel = [(None, error)]
-    dist.broadcast_object_list(parcel, src=0)
-    value, raised = parcel[0]
+            raised = error
+            kind = next(
+                (i for i, k in enumerate(_RAISED) if isinstance(error, k)), len(_RAISED) - 1
+            )
+            parcel = bytes([1 + kind]) + str(error).encode()
+    size = torch.tensor([len(parcel)])
+    dist.broadcast(size, src=0)
+    data = torch.frombuffer(bytearray(parcel), dtype=torch.uint8) if parcel else None
+    sent = tensor_from(0, data, [int(size)], torch.uint8).numpy().tobytes()
     if raised is not None:
         raise raised
-    return value
+    if sent[0]:
+        raise _RAISED[sent[0] - 1](sent[1:].decode())
+    return sent[1:]
 
 
 def tensor_from(rank: int, tensor: Tensor | None, shape: list[int], dtype: torch.dtype) -> Tensor:

@@ -132,9 +132,9 @@ def plan(
         raise ValueError("plan: expected global_batch, the number of rows of a step")
     rule = (optimizer or AdamW()).description()
 
-    def find() -> str:
+    def find() -> bytes:
         measured = () if profile is None else (read_profile(profile), str(profile))
-        return _core.plan(
+        text: str = _core.plan(
             whole.core,
             machines,
             strategy,
@@ -144,8 +144,9 @@ def plan(
             rule.get("momentum", 0.0),
             *measured,
         )
+        return text.encode()
 
-    return Plan(job.from_first(find), whole, machines)
+    return Plan(job.from_first(find).decode(), whole, machines)
 
 
 def read_profile(path: str | os.PathLike[str]) -> str:
