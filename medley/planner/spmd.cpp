@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -101,13 +102,21 @@ class Synthesis {
     return std::move(best_->plan);
   }
 
-  // The least cost of the model when every device counts by its speed.
+  // The least cost of the model when every device counts by its speed; of the divisions that the
+  // search starts from the cheapest, since even rows may balance the links that rows by speed do
+  // not.
   Nanoseconds lower_bound() {
-    const std::vector<double>& speed = speeds_;
-    const Start start{proportional_rows(request_, devices_), speed};
+    Nanoseconds least{std::numeric_limits<int64_t>::max()};
+    for (const Start& start : starts()) least = std::min(least, lower_bound(start));
+    return least;
+  }
+
+ private:
+  // With the lengths that communications have from this start.
+  Nanoseconds lower_bound(const Start& start) {
     SpmdPricing pricing;
-    const double sum = std::accumulate(speed.begin(), speed.end(), 0.0);
-    for (double each : speed) pricing.weights.push_back(each / sum);
+    const double sum = std::accumulate(speeds_.begin(), speeds_.end(), 0.0);
+    for (double each : speeds_) pricing.weights.push_back(each / sum);
     Division division = divide(start, first_count(), std::move(pricing));
     SpmdOptions options;
     options.microbatches = first_count();
@@ -122,7 +131,6 @@ class Synthesis {
     return {bound / kTicksPerNanosecond};
   }
 
- private:
   static PbqpOptions search_options() {
     PbqpOptions options;
     options.rounds = kDualRounds;
