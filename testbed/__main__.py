@@ -50,9 +50,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--share", type=float, default=0.6, help="of the cores that all devices get (0.6)"
     )
-    parser.add_argument(
-        "--period", type=float, metavar="MS", help="of the quotas (20; shorter ones are less exact)"
-    )
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds (600)")
     parser.add_argument("--logs", help="keep the output of every device in this folder")
     parser.add_argument("--quiet", action="store_true", help="do not say what was built")
@@ -94,8 +91,7 @@ def run(options: argparse.Namespace) -> int:
     names = list(cluster.devices) if options.plan is None else _devices_of(options.plan)
     numbers = [_number(cluster, name, options.plan) for name in names]
     cores = sorted(os.sched_getaffinity(0))
-    period_us = None if options.period is None else round(options.period * 1e3)
-    amounts = quotas(speeds(cluster), cores, options.share, period_us)
+    amounts = quotas(speeds(cluster), cores, options.share)
     controller = quota.find_controller()
     assert controller is not None  # requirements.missing() would have said so
     quota.remove_stale(controller)

@@ -62,18 +62,12 @@ def medley(workload: str, cluster: Path, strategy: str, plan: Path) -> Contestan
     return Contestant(f"Medley {strategy}", options, (module, workload, str(cluster)))
 
 
-def run(
-    contestant: Contestant, cluster: Path, steps: int, folder: Path, options: Sequence[str] = ()
-) -> timing.Record:
-    """Runs a contestant once, with more options of the testbed.
-
-    Raises OSError with the end of its output if it fails.
-    """
+def run(contestant: Contestant, cluster: Path, steps: int, folder: Path) -> timing.Record:
+    """Runs a contestant once. Raises OSError with the end of its output if it fails."""
     output = folder / "record.json"
     output.unlink(missing_ok=True)
     command = [
-        *(sys.executable, "-m", "testbed", "--when-ready", "--quiet", *options),
-        *contestant.testbed_options,
+        *(sys.executable, "-m", "testbed", "--when-ready", "--quiet", *contestant.testbed_options),
         *(str(cluster), "--", sys.executable, "-m", *contestant.command),
         *("--output", str(output), "--steps", str(steps)),
     ]

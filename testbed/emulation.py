@@ -5,9 +5,8 @@ testbed, and each plan run twice: emulated with these times, and in the testbed,
 30 steps. A profile that is in the folder already is used.
 
 A device that has waited begins with a whole share of its quota at full speed: it computes up to a
-period ahead of a slow processor, each time. So the period is half of the usual one, and rows are
-enough for it to compute for many periods between two waits. That the speeds are a little off then
-does no harm: the times of ops are measured under the same quotas.
+period ahead of a slow processor, each time. So take rows and layers enough for it to compute for
+many periods between two waits.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ from testbed import compare
 from testbed.comparators import workloads
 
 EMULATED_STEPS = 4
-WINDOW = "0.4s"  # forty periods
-PERIOD = ("--period", "10")  # ms
-WORKLOADS = ("vgg?rows=576", "bert_moe?rows=144")
+WINDOW = "0.4s"  # twenty periods
+WORKLOADS = ("vgg?rows=288&depth=4", "bert_moe?rows=288")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +61,6 @@ def profile(workload: str, cluster: Path, plans: list[Path], graph: Path, output
     """Measures the ops of the plans in the testbed. Raises OSError if that fails."""
     command = [
         *(sys.executable, "-m", "testbed", "--when-ready", "--quiet", "--timeout", "1200"),
-        *PERIOD,
         *(str(cluster), "--", sys.executable, "-m", "testbed.imported", "medley", "profile"),
         *(str(graph), str(cluster), "--plan", *map(str, plans), "--no-grid", "--no-collectives"),
         *("--window", WINDOW, "-o", str(output)),
@@ -111,7 +108,7 @@ def main() -> int:
                 options.strategies, contestants, plans, strict=True
             ):
                 emulated = emulated_seconds(workload, plan, cluster, times)
-                record = compare.run(contestant, cluster, options.steps, folder, PERIOD)
+                record = compare.run(contestant, cluster, options.steps, folder)
                 pairs.append(Pair(f"{workload}, {strategy}", emulated, record.median))
                 print(f"{pairs[-1]}, load {os.getloadavg()[0]:.1f}", flush=True)
     print(f"\n{table(pairs)}")

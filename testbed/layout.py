@@ -25,7 +25,6 @@ SHORTEST_SHAPED = 200e-6  # seconds
 
 PERIOD_US = 20_000
 SMALLEST_QUOTA_US = 4_000  # shorter ones are not exact
-KERNEL_QUOTA_US = 1_000  # shorter ones it refuses
 LONGEST_PERIOD_US = 100_000
 
 
@@ -196,21 +195,16 @@ def speeds(cluster: Cluster) -> list[float]:
     return [rate / max(rates) for rate in rates]
 
 
-def quotas(
-    relative: Sequence[float], cores: Sequence[int], share: float, period_us: int | None = None
-) -> list[Quota]:
+def quotas(relative: Sequence[float], cores: Sequence[int], share: float) -> list[Quota]:
     """Divides `share` of the cores in proportion to the speeds; nobody gets more than one core.
 
-    Raises ValueError if the slowest would get less than what the kernel does exactly; with a period
-    that the caller chose, less than what it does at all.
+    Raises ValueError if the slowest would get less than what the kernel does exactly.
     """
     if not 0 < share <= 1:
         raise ValueError(f"testbed: share: found {share}, expected more than 0 and at most 1")
     unit = min(share * len(cores) / sum(relative), share / max(relative))
     slowest = unit * min(relative)
     period = max(PERIOD_US, math.ceil(SMALLEST_QUOTA_US / slowest - 1e-6))
-    if period_us is not None:
-        period = max(period_us, math.ceil(KERNEL_QUOTA_US / slowest - 1e-6))
     if period > LONGEST_PERIOD_US:
         needed = SMALLEST_QUOTA_US / LONGEST_PERIOD_US
         raise ValueError(
