@@ -5,6 +5,7 @@
 
 #include "medley/base/error.h"
 #include "medley/cli/explain.h"
+#include "medley/cli/explain_layers.h"
 #include "medley/cli/inputs.h"
 #include "medley/cli/verbs.h"
 
@@ -12,11 +13,17 @@ namespace medley {
 namespace {
 
 struct Options {
-  std::string plan, graph, cluster;
+  std::string plan, layers, graph, cluster;
   bool expanded = false;
 };
 
 void run(const Options& options, Session& session) {
+  if (!options.layers.empty()) {
+    const nlohmann::ordered_json layers = layers_json(read_graph(session.files, options.layers));
+    session.out << (session.json ? layers.dump(2) + "\n" : layers_text(layers));
+    return;
+  }
+  if (options.plan.empty()) throw Error(Blame::kCaller, "found no plan, expected one or --layers");
   const Plan plan = read_plan(session.files, options.plan);
   std::optional<Graph> graph;
   std::optional<Cluster> cluster;
@@ -33,7 +40,9 @@ void run(const Options& options, Session& session) {
 
 std::function<void()> prepare_explain(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
-  app.add_option("plan", options->plan, "The plan (plan.json)")->required();
+  auto* plan = app.add_option("plan", options->plan, "The plan (plan.json)");
+  app.add_option("--layers", options->layers, "Of a graph: where a pipeline may cut it; no plan")
+      ->excludes(plan);
   auto* graph = app.add_option("--graph", options->graph, "The graph that it is for");
   auto* cluster = app.add_option(
       "--cluster", options->cluster, "The cluster that it is for: adds memory and times");

@@ -19,7 +19,6 @@ class PartitionVerifier {
   void run() {
     counts_.assign(graph_.ops.size(), 0);
     stage_.assign(graph_.ops.size(), kNone);
-    added_.assign(graph_.values.size(), 0);
     for (const std::vector<OpId>& ops : partition_.ops)
       if (!std::is_sorted(ops.begin(), ops.end(), std::less_equal<>()))
         fail("a stage", "its ops must be in the graph's order");
@@ -133,7 +132,6 @@ class PartitionVerifier {
   const Positions& positions_;
   const Partition& partition_;
   std::vector<int> counts_, stage_;  // [op] stages that have it; one of them
-  std::vector<int> added_;
   std::map<std::pair<ValueId, int>, int> arrivals_;  // (value, stage) -> from
   std::set<std::pair<ValueId, int>> read_;           // (value, stage) of arrivals
 };
