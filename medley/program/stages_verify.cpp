@@ -131,7 +131,7 @@ class PartitionVerifier {
   const Graph& graph_;
   const Positions& positions_;
   const Partition& partition_;
-  std::vector<int> counts_, stage_;  // [op] stages that have it; one of them
+  std::vector<int> counts_, stage_;                  // [op] stages that have it; one of them
   std::map<std::pair<ValueId, int>, int> arrivals_;  // (value, stage) -> from
   std::set<std::pair<ValueId, int>> read_;           // (value, stage) of arrivals
 };
