@@ -72,8 +72,9 @@ class Table {
  private:
   size_t cell(int pool, size_t size, int begin, int end) const {
     const auto n = static_cast<size_t>(layers_ + 1);
-    return ((first_size_[static_cast<size_t>(pool)] + size) * n + static_cast<size_t>(begin)) * n +
-           static_cast<size_t>(end);
+    const auto p = static_cast<size_t>(pool);
+    const size_t range = static_cast<size_t>(begin) * n + static_cast<size_t>(end);
+    return first_size_[p] * n * n + range * (first_size_[p + 1] - first_size_[p]) + size;
   }
   void add_options(const PipelineRequest& request, int choice, bool ignore_memory);
   void add_crossings(const PipelineRequest& request, int choice);
