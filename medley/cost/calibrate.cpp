@@ -132,7 +132,7 @@ Figures row_of(const Measured& measured, const Topology& topology) {
   };
   for (size_t first = 0, end; first < messages.size(); first = end) {
     for (end = first; end < messages.size() && messages[end].round == messages[first].round; ++end)
-      for (int link : route(messages[end]).span())
+      for (const Route along = route(messages[end]); int link : along.span())
         load[static_cast<size_t>(link)] += static_cast<double>(messages[end].bytes);
     Slowest slowest;
     for (size_t i = first; i < end; ++i) {
@@ -145,7 +145,8 @@ Figures row_of(const Measured& measured, const Topology& topology) {
       }
     }
     for (size_t i = first; i < end; ++i)
-      for (int link : route(messages[i]).span()) load[static_cast<size_t>(link)] = 0;
+      for (const Route along = route(messages[i]); int link : along.span())
+        load[static_cast<size_t>(link)] = 0;
     if (slowest.link < 0) continue;
     const Message& message = messages[slowest.message];
     const std::vector<int>& devices = measured.collective.devices;

@@ -378,7 +378,7 @@ Nanoseconds estimate(std::span<const Message> messages,
                             collective.devices[at(message.to)]);
     };
     for (end = first; end < messages.size() && messages[end].round == messages[first].round; ++end)
-      for (int link : route(messages[end]).span())
+      for (const Route along = route(messages[end]); int link : along.span())
         load[at(link)] += static_cast<double>(messages[end].bytes);
     Nanoseconds slowest{0};
     for (size_t i = first; i < end; ++i) {
@@ -389,7 +389,7 @@ Nanoseconds estimate(std::span<const Message> messages,
       slowest = std::max(slowest, along.latency + to_nanoseconds({seconds}));
     }
     for (size_t i = first; i < end; ++i)
-      for (int link : route(messages[i]).span()) load[at(link)] = 0;
+      for (const Route along = route(messages[i]); int link : along.span()) load[at(link)] = 0;
     total += slowest;
   }
   return total;

@@ -536,9 +536,9 @@ std::vector<int64_t> traffic(const Algorithm& algorithm,
       return result;
     }
   for (const Message& message : messages(algorithm, collective, group.grouping))
-    for (int link :
-         topology.route(collective.devices[at(message.from)], collective.devices[at(message.to)])
-             .span())
+    for (const Route along = topology.route(collective.devices[at(message.from)],
+                                            collective.devices[at(message.to)]);
+         int link : along.span())
       result[at(link)] += message.bytes;
   return result;
 }

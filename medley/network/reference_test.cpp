@@ -180,7 +180,8 @@ class Reference {
       std::vector<uint64_t> growing(left.size(), 0);
       for (const Message& message : messages_)
         if (message.is_first && message.rate == 0)
-          for (int link : topology_.route(message.from, message.to).span())
+          for (const Route along = topology_.route(message.from, message.to);
+               int link : along.span())
             ++growing[static_cast<size_t>(link)];
       uint64_t least = std::numeric_limits<uint64_t>::max();
       for (size_t link = 0; link < left.size(); ++link)
