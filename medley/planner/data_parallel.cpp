@@ -9,7 +9,6 @@
 #include "medley/plan/apportion.h"
 #include "medley/planner/balance.h"
 #include "medley/planner/fit.h"
-#include "medley/planner/row_time.h"
 
 namespace medley {
 
@@ -32,41 +31,60 @@ std::vector<int64_t> even_rows(const Request& request, const std::vector<int>& d
 
 }  // namespace
 
-std::vector<int64_t> proportional_rows(const Request& request, const std::vector<int>& devices) {
+std::vector<RowTime> row_times(const Request& request, const std::vector<int>& devices) {
   const auto count = static_cast<int64_t>(devices.size());
   const int64_t microbatches = std::max<int64_t>(1, request.microbatches);
   const int64_t typical = std::max<int64_t>(1, request.global_batch / count / microbatches);
-  std::vector<double> fixed, per_row;
-  std::map<std::string, RowTime> times;  // by kind
+  std::map<std::string, RowTime> by_kind;
+  std::vector<RowTime> times;
   for (int device : devices) {
     const DeviceKind& kind = request.cluster.kind(device);
-    if (!times.contains(kind.name))
-      times[kind.name] = row_time(request.ground->prepared.graph, kind, typical, *request.costs);
-    const RowTime& time = times[kind.name];
-    fixed.push_back(static_cast<double>(microbatches) * time.fixed + time.update);
-    per_row.push_back(std::max(time.per_row, 1e-15));
+    const auto [known, is_new] = by_kind.try_emplace(kind.name);
+    if (is_new)
+      known->second = row_time(request.ground->prepared.graph, kind, typical, *request.costs);
+    times.push_back(known->second);
+  }
+  return times;
+}
+
+std::vector<int64_t> proportional_rows(const Request& request, const std::vector<int>& devices) {
+  const auto microbatches = static_cast<double>(std::max<int64_t>(1, request.microbatches));
+  std::vector<double> fixed, per_row;
+  for (const RowTime& time : row_times(request, devices)) {
+    fixed.push_back(microbatches * time.fixed + time.update);
+    per_row.push_back(time.per_row);
   }
   return balance(request.global_batch, fixed, per_row);
+}
+
+Plan plan_of_rows(std::vector<std::string> devices,
+                  const std::vector<std::vector<int64_t>>& microbatches) {
+  Plan plan;
+  Stage stage;
+  stage.mesh = {{"data"}, {static_cast<int64_t>(devices.size())}, std::move(devices)};
+  Pipeline pipeline;
+  pipeline.stages = {std::move(stage)};
+  for (const std::vector<int64_t>& lengths : microbatches) {
+    const int64_t rows = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    pipeline.microbatches.push_back({rows, lengths});
+    plan.global_batch += rows;
+  }
+  plan.pipelines = {std::move(pipeline)};
+  return plan;
 }
 
 Plan empty_plan(const Request& request,
                 const std::vector<int>& devices,
                 const std::vector<int64_t>& rows,
                 int64_t microbatches) {
-  Plan plan;
+  std::vector<std::string> names;
+  for (int device : devices)
+    names.push_back(request.cluster.devices[static_cast<size_t>(device)].name);
+  Plan plan = plan_of_rows(std::move(names), {rows});
+  plan.pipelines[0].microbatches = cut_into_microbatches(rows, microbatches);
   plan.strategy = request.strategy;
   plan.graph_hash = request.ground->graph_hash;
   plan.cluster_hash = hash(request.cluster);
-  plan.global_batch = request.global_batch;
-  Stage stage;
-  stage.mesh.axes = {"data"};
-  stage.mesh.shape = {static_cast<int64_t>(devices.size())};
-  for (int device : devices)
-    stage.mesh.devices.push_back(request.cluster.devices[static_cast<size_t>(device)].name);
-  Pipeline pipeline;
-  pipeline.microbatches = cut_into_microbatches(rows, microbatches);
-  pipeline.stages = {std::move(stage)};
-  plan.pipelines = {std::move(pipeline)};
   return plan;
 }
 

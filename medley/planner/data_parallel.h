@@ -5,6 +5,7 @@
 // follows from complete(), as for any plan.
 
 #include "medley/planner/planner.h"
+#include "medley/planner/row_time.h"
 
 namespace medley {
 
@@ -22,9 +23,14 @@ std::vector<Microbatch> cut_into_microbatches(const std::vector<int64_t>& rows,
 
 // Of the cluster, in the order of the request.
 std::vector<int> devices_of(const Request& request);
+// Of each device, read off around an even share of a micro-batch.
+std::vector<RowTime> row_times(const Request& request, const std::vector<int>& devices);
 // Rows of a step on each device such that the slowest is done as early as possible.
 std::vector<int64_t> proportional_rows(const Request& request, const std::vector<int>& devices);
-// One mesh of one axis with these rows, everything else open.
+// One mesh of one axis, and what each device has of every micro-batch; everything else open.
+Plan plan_of_rows(std::vector<std::string> devices,
+                  const std::vector<std::vector<int64_t>>& microbatches);
+// The same for a request, these rows cut into micro-batches.
 Plan empty_plan(const Request& request,
                 const std::vector<int>& devices,
                 const std::vector<int64_t>& rows,

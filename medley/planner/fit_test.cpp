@@ -4,9 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
+#include "medley/base/files.h"
 #include "medley/graph/text.h"
 #include "medley/planner/data_parallel.h"
 
@@ -34,12 +33,7 @@ class Fit : public ::testing::Test {
     return made;
   }
 
-  static Graph mlp() {
-    std::ifstream in("tests/data/mlp.graph");
-    std::ostringstream text;
-    text << in.rdbuf();
-    return parse_graph(text.str(), "mlp.graph");
-  }
+  static Graph mlp() { return parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph"); }
 
   std::string reason(const std::string& strategy, int64_t rows, int64_t microbatches) const {
     Request request{.graph = graph,

@@ -3,11 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <numeric>
-#include <sstream>
 
 #include "medley/base/error.h"
+#include "medley/base/files.h"
 #include "medley/graph/text.h"
 #include "medley/planner/data_parallel.h"
 #include "medley/program/lower.h"
@@ -24,10 +23,7 @@ using ::testing::HasSubstr;
 class Planner : public ::testing::Test {
  protected:
   Planner() {
-    std::ifstream in("tests/data/mlp.graph");
-    std::ostringstream text;
-    text << in.rdbuf();
-    graph = parse_graph(text.str(), "mlp.graph");
+    graph = parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph");
     cluster = two_speeds(1e9);
   }
 

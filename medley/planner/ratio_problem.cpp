@@ -395,14 +395,6 @@ RatioProblem ratio_problem(const Plan& plan, const Program& program, const CostM
   return Extraction(plan, program, costs).run();
 }
 
-RatioProblem ratio_problem(const Graph& graph,
-                           const Plan& plan,
-                           const Cluster& cluster,
-                           const Optimizer& optimizer,
-                           const CostModel& costs) {
-  return ratio_problem(plan, lower(graph, plan, cluster, optimizer), costs);
-}
-
 Plan with_ratios(const Plan& plan, const std::vector<std::vector<double>>& shares) {
   MEDLEY_CHECK_EQ(shares.size(), ratio_parts(plan).size());
   // What is next to nothing is nothing.

@@ -19,12 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "medley/cluster/cluster.h"
 #include "medley/cost/cost_model.h"
-#include "medley/graph/graph.h"
 #include "medley/plan/plan.h"
 #include "medley/planner/ratios.h"
-#include "medley/program/lower.h"
 #include "medley/program/program.h"
 
 namespace medley {
@@ -37,12 +34,6 @@ std::vector<std::vector<double>> present_shares(const Plan& plan);
 
 // Requires: one stage, a mesh of one axis; `program` is the plan's.
 RatioProblem ratio_problem(const Plan& plan, const Program& program, const CostModel& costs);
-// Lowers the plan first.
-RatioProblem ratio_problem(const Graph& graph,
-                           const Plan& plan,
-                           const Cluster& cluster,
-                           const Optimizer& optimizer,
-                           const CostModel& costs);
 
 // Returns the plan with these shares: of the parts as they are, of the rows as integers such that
 // the largest length per share is smallest, over as many micro-batches as before. Parts of exact

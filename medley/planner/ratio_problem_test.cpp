@@ -3,10 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <numeric>
-#include <sstream>
 
+#include "medley/base/files.h"
 #include "medley/graph/text.h"
 #include "medley/planner/data_parallel.h"
 #include "medley/program/memory.h"
@@ -18,12 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Le;
 
-Graph read_graph(const std::string& file) {
-  std::ifstream in(file);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return parse_graph(text.str(), file);
-}
+Graph read_graph(const std::string& file) { return parse_graph(LocalFiles().read(file), file); }
 
 // `fast` devices of one kind and `slow` ones that take `ratio` times as long.
 Cluster cluster_of(int fast, int slow, double ratio, double bandwidth, double memory_bytes = 1e12) {
@@ -73,8 +67,8 @@ class RatioExtraction : public ::testing::Test {
     return plan;
   }
   Ratios ratios(const Plan& plan, const Cluster& cluster) const {
-    return std::get<Ratios>(
-        best_ratios(ratio_problem(graph, plan, cluster, optimizer, CostModel(cluster))));
+    return std::get<Ratios>(best_ratios(
+        ratio_problem(plan, lower(graph, plan, cluster, optimizer), CostModel(cluster))));
   }
   int64_t step(const Plan& plan, const Cluster& cluster) const {
     return simulate(lower(graph, plan, cluster, optimizer), CostModel(cluster)).step.value;
@@ -185,7 +179,7 @@ TEST_F(RatioExtraction, MemoryCapsRows) {
 
   cluster.pools[0].kind.memory_bytes = cluster.pools[1].kind.memory_bytes = 1e5;
   const auto outcome =
-      best_ratios(ratio_problem(graph, even, cluster, optimizer, CostModel(cluster)));
+      best_ratios(ratio_problem(even, lower(graph, even, cluster, optimizer), CostModel(cluster)));
   EXPECT_TRUE(std::holds_alternative<RatioMisfit>(outcome));
 }
 
@@ -216,7 +210,7 @@ TEST(RatioExtractionOfAModel, IsNotSlowerThanTheEvenSplit) {
     const auto step = [&](const Plan& plan) {
       return simulate(lower(graph, plan, cluster, {}), costs).step;
     };
-    const auto outcome = best_ratios(ratio_problem(graph, even, cluster, {}, costs));
+    const auto outcome = best_ratios(ratio_problem(even, lower(graph, even, cluster, {}), costs));
     const Plan found = with_ratios(even, std::get<Ratios>(outcome).shares);
     EXPECT_LT(step(found), step(even)) << bandwidth;
   }

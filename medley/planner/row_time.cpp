@@ -5,6 +5,9 @@
 namespace medley {
 namespace {
 
+// So that one can divide by it.
+constexpr double kLeastPerRow = 1e-15;
+
 struct PhaseTimes {
   double rows = 0, update = 0;
 };
@@ -28,8 +31,9 @@ RowTime row_time(const Graph& graph, const DeviceKind& kind, int64_t rows, const
   const double per_row = (twice.rows - once.rows) / static_cast<double>(rows);
   const double fixed = once.rows - per_row * static_cast<double>(rows);
   // Costs are convex in the rows, so that the line may meet the axis below zero.
-  if (fixed < 0) return {0, once.rows / static_cast<double>(rows), once.update};
-  return {fixed, per_row, once.update};
+  if (fixed < 0)
+    return {0, std::max(kLeastPerRow, once.rows / static_cast<double>(rows)), once.update};
+  return {fixed, std::max(kLeastPerRow, per_row), once.update};
 }
 
 }  // namespace medley

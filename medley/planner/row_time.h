@@ -11,7 +11,7 @@ namespace medley {
 // update once a step.
 struct RowTime {
   double fixed = 0;
-  double per_row = 0;
+  double per_row = 0;  // above 0
   double update = 0;
 };
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "medley/plan/match.h"
+#include "medley/plan/texts.h"
 
 namespace medley {
 namespace {
@@ -66,12 +68,29 @@ Choices shortened(const Choices& exact, const std::vector<std::string>& names) {
   return result;
 }
 
+template <typename Text>
+void add_parts(const std::optional<std::vector<Text>>& axes, std::set<std::string>& names) {
+  for (const Text& axis : axes.value_or(std::vector<Text>{})) names.insert(axis.part);
+}
+
 }  // namespace
 
 void shorten(Stage& stage, const std::vector<std::string>& op_names) {
   stage.ops = shortened(stage.ops, op_names);
   for (Choices* choices : {&stage.states, &stage.batch, &stage.updates})
     *choices = shortened(*choices, {});
+}
+
+void drop_unused_parts(Plan& plan) {
+  Pipeline& pipeline = plan.pipelines[0];
+  const Stage& stage = pipeline.stages[0];
+  std::set<std::string> used;
+  for (const auto& [name, text] : stage.ops) add_parts(parse_choice_text(text), used);
+  for (const Choices* choices : {&stage.states, &stage.batch, &stage.updates})
+    for (const auto& [name, text] : *choices) add_parts(parse_state_text(text), used);
+  std::erase_if(plan.parts, [&](const Part& part) { return !used.contains(part.name); });
+  if (!stage.batch.empty() && !used.contains(std::string(kRows)))
+    for (Microbatch& microbatch : pipeline.microbatches) microbatch.lengths.clear();
 }
 
 }  // namespace medley

@@ -14,4 +14,9 @@ namespace medley {
 //   h.0.mlp/mm#0: n speed, h.1.mlp/mm#0: n speed   =>   h.*.mlp/mm#0: n speed
 void shorten(Stage& stage, const std::vector<std::string>& op_names);
 
+// Drops parts that divide nothing, and the lengths of micro-batches if no batch input and no op is
+// divided by rows: then every device has all of them. Requires: one stage, which says a choice for
+// every op and a state for every batch input, or for none of them.
+void drop_unused_parts(Plan& plan);
+
 }  // namespace medley

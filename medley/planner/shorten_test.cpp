@@ -42,5 +42,34 @@ TEST(Shorten, AnOpWithoutAnEntryStaysWithout) {
   EXPECT_EQ(stage.ops, before);
 }
 
+Plan divided(const std::string& batch, const std::string& op) {
+  Plan plan;
+  plan.parts = {{"speed", {}, {2, 1}}};
+  Stage stage;
+  if (!batch.empty()) stage.batch = {{"x", batch}};
+  if (!op.empty()) stage.ops = {{"a/mm#0", op}};
+  plan.pipelines = {{.microbatches = {{6, {4, 2}}}, .stages = {stage}}};
+  return plan;
+}
+
+// Where nothing is divided by rows, to say who has which would mislead.
+TEST(DropUnusedParts, WhatDividesNothingIsNotSaid) {
+  Plan whole = divided("R", "replicate");
+  drop_unused_parts(whole);
+  EXPECT_TRUE(whole.parts.empty());
+  EXPECT_TRUE(whole.pipelines[0].microbatches[0].lengths.empty());
+
+  for (const auto& [batch, op] : std::vector<std::pair<std::string, std::string>>{
+           {"S(0, rows)", "replicate"}, {"R", "m rows"}, {"", ""}}) {
+    Plan rows = divided(batch, op);
+    drop_unused_parts(rows);
+    EXPECT_TRUE(rows.parts.empty());
+    EXPECT_EQ(rows.pipelines[0].microbatches[0].lengths, (std::vector<int64_t>{4, 2})) << op;
+  }
+  Plan speed = divided("R", "n speed");
+  drop_unused_parts(speed);
+  EXPECT_EQ(speed.parts.size(), 1u);
+}
+
 }  // namespace
 }  // namespace medley

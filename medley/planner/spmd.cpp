@@ -13,7 +13,6 @@
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/fit.h"
 #include "medley/planner/ratio_problem.h"
-#include "medley/planner/row_time.h"
 #include "medley/planner/shorten.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
@@ -99,6 +98,7 @@ class Synthesis {
     shorten(best_->plan.pipelines[0].stages[0], prepared_.names);
     if (best_->misfit) return Infeasible{explain_misfit(best_->plan, request_)};
     best_->plan.strategy = request_.strategy;
+    drop_unused_parts(best_->plan);
     return std::move(best_->plan);
   }
 
@@ -141,18 +141,8 @@ class Synthesis {
 
   // Rows per second of each device when it computes all of the model.
   std::vector<double> speeds() const {
-    const auto count = static_cast<int64_t>(devices_.size());
-    const int64_t typical = std::max<int64_t>(1, request_.global_batch / count / first_count());
     std::vector<double> result;
-    std::map<std::string, double> by_kind;
-    for (int device : devices_) {
-      const DeviceKind& kind = request_.cluster.kind(device);
-      if (!by_kind.contains(kind.name)) {
-        const RowTime time = row_time(prepared_.graph, kind, typical, *request_.costs);
-        by_kind[kind.name] = 1 / std::max(time.per_row, 1e-15);
-      }
-      result.push_back(by_kind[kind.name]);
-    }
+    for (const RowTime& time : row_times(request_, devices_)) result.push_back(1 / time.per_row);
     const double most = *std::max_element(result.begin(), result.end());
     for (double& each : result) each = std::max(each / most, kMinShare);
     return result;
