@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 
+#include "medley/base/error.h"
 #include "medley/program/lower.h"
+#include "medley/program/stages.h"
 #include "medley/sharding/coupling.h"
 
 namespace medley {
@@ -20,25 +23,37 @@ class RandomPlanner {
   }
 
   Plan run() {
-    const bool several = row_coupling(graph_, factorize(graph_)).empty();
-    Pipeline pipeline;
-    int64_t left = plan_.global_batch;
-    for (int64_t count = several ? 1 + draw(3) : 1; count > 0 && left > 0; --count) {
-      const int64_t rows = count == 1 ? left : 1 + draw(left);
-      pipeline.microbatches.push_back({rows, split(rows)});
-      left -= rows;
+    draw_microbatches(devices_.size());
+    add_stage("", devices_);
+    Prepared prepared = prepare(graph_, Optimizer{});
+    choose({prepared, factorize(prepared.graph), {}});
+    return std::move(plan_);
+  }
+
+  Plan run_pipeline() {
+    const std::vector<size_t> sizes = draw_sizes();
+    draw_microbatches(sizes[0]);
+    const std::vector<std::string> names = stable_names(graph_);
+    const std::vector<OpId> sequence = place(graph_).sequence;
+    std::set<size_t> cuts;
+    while (cuts.size() + 1 < sizes.size())
+      cuts.insert(static_cast<size_t>(1 + draw(static_cast<int64_t>(sequence.size()) - 1)));
+    auto cut = cuts.begin();
+    size_t used = 0;
+    for (size_t s = 0; s < sizes.size(); ++s) {
+      const auto first = devices_.begin() + static_cast<std::ptrdiff_t>(used);
+      add_stage(s == 0 ? "" : names[static_cast<size_t>(sequence[*cut++])],
+                {first, first + static_cast<std::ptrdiff_t>(sizes[s])});
+      used += sizes[s];
+      if (s > 0 && draw(2)) plan_.pipelines[0].stages[s].rows = draw_shares(sizes[s]);
     }
-    for (const char* name : {"p", "q"}) {
-      std::vector<double> shares;
-      for (size_t d = 0; d < devices_.size(); ++d) shares.push_back(static_cast<double>(draw(4)));
-      shares[static_cast<size_t>(draw(static_cast<int64_t>(devices_.size())))] += 1;
-      plan_.parts.push_back({name, {}, shares});
-    }
-    Stage stage;
-    stage.mesh = {{"x"}, {static_cast<int64_t>(devices_.size())}, devices_};
-    pipeline.stages = {stage};
-    plan_.pipelines = {pipeline};
-    choose();
+    const Plan empty = plan_;
+    for (at_ = 0; at_ < sizes.size(); ++at_)
+      choose(complete(graph_, empty, {}, 0, static_cast<int>(at_)));
+    int64_t count = 1 + draw(2);
+    std::vector<int64_t> counts;
+    for (size_t s = 0; s < sizes.size(); ++s, count += draw(3)) counts.push_back(count);
+    plan_.pipelines[0].in_flight.assign(counts.rbegin(), counts.rend());
     return std::move(plan_);
   }
 
@@ -46,25 +61,68 @@ class RandomPlanner {
   int64_t draw(int64_t below) {
     return static_cast<int64_t>(random_() % static_cast<uint64_t>(below));
   }
-  Stage& stage() { return plan_.pipelines[0].stages[0]; }
+  Stage& stage() { return plan_.pipelines[0].stages[at_]; }
+  bool has_rows() { return at_ == 0 || !stage().rows.empty(); }
 
-  std::vector<int64_t> split(int64_t rows) {
-    std::vector<int64_t> lengths(devices_.size(), 0);
+  void draw_microbatches(size_t devices) {
+    plan_.pipelines.resize(1);
+    const bool several = row_coupling(graph_, factorize(graph_)).empty();
+    int64_t left = plan_.global_batch;
+    for (int64_t count = several ? 1 + draw(3) : 1; count > 0 && left > 0; --count) {
+      const int64_t rows = count == 1 ? left : 1 + draw(left);
+      plan_.pipelines[0].microbatches.push_back({rows, split(rows, devices)});
+      left -= rows;
+    }
+  }
+
+  // Two stages or more.
+  std::vector<size_t> draw_sizes() {
+    std::vector<size_t> sizes;
+    auto left = static_cast<int64_t>(devices_.size());
+    while (left > 0) {
+      sizes.push_back(static_cast<size_t>(1 + draw(sizes.empty() ? left - 1 : left)));
+      left -= static_cast<int64_t>(sizes.back());
+    }
+    return sizes;
+  }
+
+  void add_stage(const std::string& first, const std::vector<std::string>& devices) {
+    const std::vector<Stage>& stages = plan_.pipelines[0].stages;
+    const std::string suffix = stages.empty() ? "" : std::to_string(stages.size());
+    for (const char* name : {"p", "q"})
+      plan_.parts.push_back({name + suffix, {}, draw_shares(devices.size())});
+    Stage stage;
+    stage.first = first;
+    stage.mesh = {{"x"}, {static_cast<int64_t>(devices.size())}, devices};
+    plan_.pipelines[0].stages.push_back(stage);
+  }
+
+  std::vector<double> draw_shares(size_t devices) {
+    std::vector<double> shares;
+    for (size_t d = 0; d < devices; ++d) shares.push_back(static_cast<double>(draw(4)));
+    shares[static_cast<size_t>(draw(static_cast<int64_t>(devices)))] += 1;
+    return shares;
+  }
+
+  std::vector<int64_t> split(int64_t rows, size_t devices) {
+    std::vector<int64_t> lengths(devices, 0);
     for (int64_t row = 0; row < rows; ++row)
-      ++lengths[static_cast<size_t>(draw(static_cast<int64_t>(devices_.size())))];
+      ++lengths[static_cast<size_t>(draw(static_cast<int64_t>(devices)))];
     return lengths;
   }
 
   std::string part_for(const Size& size) {
     if (size == Size::of(0)) return "rows";
-    return std::vector<std::string>{"p", "q", "even"}[static_cast<size_t>(draw(3))];
+    const std::string suffix = at_ == 0 ? "" : std::to_string(at_);
+    return std::vector<std::string>{
+        "p" + suffix, "q" + suffix, "even"}[static_cast<size_t>(draw(3))];
   }
 
   // The prologue repeats ops of the forward phase under their names: what is legal for one is for
   // the other.
-  void choose() {
-    const Prepared prepared = prepare(graph_, Optimizer{});
-    const Factors factors = factorize(prepared.graph);
+  void choose(const Completed& completed) {
+    const Prepared& prepared = completed.prepared;
+    const Factors& factors = completed.factors;
     for (const Input& input : prepared.graph.inputs)
       if (input.kind == InputKind::kParameter) {
         stage().states[input.name] = random_state(factors, input.value);
@@ -104,7 +162,7 @@ class RandomPlanner {
         const Choice choice{
             ChoiceKind::kCut, {static_cast<int>(label), static_cast<int>(factor)}, 0, -1};
         const Size& size = factors.extent_sizes[static_cast<size_t>(extents[factor])];
-        if (!size.is_constant() && size != Size::of(0)) continue;
+        if (!size.is_constant() && (size != Size::of(0) || !has_rows())) continue;
         const std::string text = to_string(factors, op, choice, {part_for(size)});
         if (is_legal(factors, op, choice)) texts.push_back(text);
         if (instance->labels[label].composite &&
@@ -119,6 +177,7 @@ class RandomPlanner {
   const std::vector<std::string>& devices_;
   std::mt19937_64 random_;
   Plan plan_;
+  size_t at_ = 0;  // the stage that is chosen for
 };
 
 }  // namespace
@@ -128,6 +187,14 @@ Plan random_plan(const Graph& graph,
                  int64_t global_batch,
                  uint64_t seed) {
   return RandomPlanner(graph, devices, global_batch, seed).run();
+}
+
+Plan random_pipeline(const Graph& graph,
+                     const std::vector<std::string>& devices,
+                     int64_t global_batch,
+                     uint64_t seed) {
+  MEDLEY_CHECK(devices.size() > 1);
+  return RandomPlanner(graph, devices, global_batch, seed).run_pipeline();
 }
 
 }  // namespace medley

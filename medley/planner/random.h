@@ -17,4 +17,11 @@ Plan random_plan(const Graph& graph,
                  int64_t global_batch,
                  uint64_t seed);
 
+// The same as a pipeline: the devices in stages of random sizes, cut anywhere, with a random
+// division of the rows in each, or none.
+Plan random_pipeline(const Graph& graph,
+                     const std::vector<std::string>& devices,
+                     int64_t global_batch,
+                     uint64_t seed);
+
 }  // namespace medley

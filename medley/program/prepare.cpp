@@ -79,7 +79,8 @@ class Preparer {
     std::set<OpId> needed;
     std::set<ValueId> weights;
     for (const Op& op : source_.ops) {
-      if (op.name != "medley.mean_loss.default") continue;
+      // A stage may have the backward op only.
+      if (!op.name.starts_with("medley.mean_loss")) continue;
       const ValueId weight = operands(op)[1];
       if (std::optional<std::set<OpId>> ops = batch_only_ancestors(weight)) {
         needed.insert(ops->begin(), ops->end());

@@ -28,6 +28,19 @@ void init_program(nb::module_& m) {
       nb::arg("seed"),
       "A legal plan drawn at random, as JSON.");
   m.def(
+      "random_pipeline",
+      [](const Graph& graph,
+         const std::vector<std::string>& devices,
+         int64_t global_batch,
+         uint64_t seed) {
+        return print(medley::random_pipeline(graph, devices, global_batch, seed));
+      },
+      nb::arg("graph"),
+      nb::arg("devices"),
+      nb::arg("global_batch"),
+      nb::arg("seed"),
+      "A legal plan of several stages drawn at random, as JSON.");
+  m.def(
       "lower_text",
       [](const Graph& graph, const std::string& plan, const medley::Cluster& cluster) {
         return print(lower(graph, medley::parse_plan(plan, "plan"), cluster, medley::Optimizer{}));

@@ -1,0 +1,134 @@
+"""Pipelines train like one device: unlike meshes on both sides of a boundary, unequal shares, skip
+connections, tied weights, dropout, every schedule; written by hand and drawn at random."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+import exactness
+import pytest
+from zoo import ZOO
+
+import medley
+from medley import _core
+
+ROWS = 6
+STEPS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A pipeline over the first devices of the cluster."""
+
+    model: str
+    sizes: tuple[int, ...]  # devices of each stage
+    rows: tuple[tuple[float, ...], ...] = ()  # shares by stage; () for all rows on every device
+    states: tuple[dict[str, str], ...] = ()  # by stage
+    parts: tuple[dict[str, Any], ...] = ()
+    microbatches: tuple[int, ...] = (2, 2, 2)
+    schedule: dict[str, Any] = dataclasses.field(default_factory=dict)
+    steps: int = STEPS
+
+
+CASES = {
+    "one device each": Case("mlp", (1, 1)),
+    "50 steps": Case("mlp", (1, 1), steps=50),
+    "two and two, other rows": Case("gpt", (2, 2), ((1, 2), (3, 1))),
+    "two to one": Case("gpt", (2, 1), ((2, 1), ())),
+    "one to three": Case("gpt", (1, 3), ((), (1, 1, 2))),
+    "rows to none": Case("llama", (2, 2), ((1, 1), ())),
+    "none to rows": Case("llama", (2, 2), ((), (2, 1))),
+    "three stages": Case("gpt", (1, 2, 1), ((), (1, 1), ())),
+    "four stages": Case("llama", (1, 1, 1, 1), microbatches=(1, 1, 1, 1, 1, 1)),
+    "gpipe": Case("gpt", (1, 1, 1), schedule={"schedule": "gpipe"}),
+    "eager": Case("gpt", (1, 1, 1), schedule={"schedule": "eager-1f1b"}),
+    "h1f1b": Case("gpt", (1, 1, 1), schedule={"schedule": "h1f1b", "in_flight": [3, 1, 1]}),
+    "micro-batches of two sizes": Case("llama", (2, 1), ((2, 1), ()), microbatches=(2, 2, 1, 1)),
+    "a device without rows": Case("llama", (2, 2), ((1, 0), (0, 1))),
+    "two stacks": Case("hf-t5", (1, 2, 1), ((), (2, 1), ()), microbatches=(6,)),
+    "convolutions": Case("vgg", (2, 2), ((2, 1), (1, 1))),
+    "vision": Case("hf-vit", (1, 2), ((), (1, 2))),
+    "experts": Case("hf-mixtral", (1, 2), ((), (1, 2))),
+    "a loss in the first stage": Case("moe", (1, 1), microbatches=(1, 5)),
+    "dropout": Case("gpt-dropout", (2, 1), ((2, 1), ())),
+}
+
+
+def cuts(graph: medley.Graph, stages: int) -> list[str]:
+    """Returns the names at which forward ops are divided into about equally many."""
+    forward = [
+        name for name in graph.core.stable_names() if "/~" not in name and not name.startswith("~")
+    ]
+    return [forward[len(forward) * i // stages] for i in range(1, stages)]
+
+
+def plan_of(case: Case, graph: medley.Graph) -> str:
+    """Returns the plan's text."""
+    firsts = ["", *cuts(graph, len(case.sizes))]
+    stages: list[dict[str, Any]] = []
+    device = 0
+    for s, size in enumerate(case.sizes):
+        stage: dict[str, Any] = {
+            "mesh": {"devices": [f"a/{device + i}/0" for i in range(size)]},
+        }
+        if s > 0:
+            stage["first"] = firsts[s]
+            if case.rows and case.rows[s]:
+                stage["rows"] = list(case.rows[s])
+        if case.states and case.states[s]:
+            stage["states"] = case.states[s]
+        stages.append(stage)
+        device += size
+    microbatches: list[dict[str, Any]] = []
+    for rows in case.microbatches:
+        entry: dict[str, Any] = {"rows": rows}
+        if case.rows and case.rows[0]:
+            shares = case.rows[0]
+            lengths = [int(rows * share / sum(shares)) for share in shares]
+            lengths[0] += rows - sum(lengths)
+            entry["lengths"] = lengths
+        microbatches.append(entry)
+    return json.dumps(
+        {
+            "format": "medley-plan",
+            "version": 1,
+            "global_batch": sum(case.microbatches),
+            "parts": list(case.parts),
+            "pipelines": [{"microbatches": microbatches, "stages": stages, **case.schedule}],
+        }
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_pipeline_trains_like_one_device(name: str) -> None:
+    case = CASES[name]
+    with exactness.double_precision():
+        model, batch = ZOO[case.model](batch=ROWS)
+        model, batch = model.double(), exactness.to_double(batch)
+        graph = medley.capture(model, batch)
+        plan = plan_of(case, graph)
+        want = exactness.train_eager(model, batch, case.steps, lr=1e-3, clip=1.0)
+        got = exactness.train_plan(model, graph, plan, batch, case.steps, lr=1e-3, clip=1.0)
+        exactness.compare(got, want, model=case.model)
+
+
+# Those whose rows do not meet.
+RANDOM = [name for name in ZOO if name not in ("resnet", "vgg-bn", "hf-mixtral-balanced")]
+SEEDS = int(os.environ.get("MEDLEY_PLAN_SEEDS", "2"))
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_pipelines_train_like_one_device(name: str) -> None:
+    with exactness.double_precision():
+        model, batch = ZOO[name](batch=ROWS)
+        model, batch = model.double(), exactness.to_double(batch)
+        graph = medley.capture(model, batch)
+        want = exactness.train_eager(model, batch, 2, lr=1e-3)
+        for seed in range(SEEDS):
+            devices = [f"a/{i}/0" for i in range(2 + (seed + len(name)) % 3)]
+            plan = _core.random_pipeline(graph.core, devices, ROWS, seed)
+            got = exactness.train_plan(model, graph, plan, batch, 2, lr=1e-3)
+            exactness.compare(got, want, model=name)
