@@ -1,5 +1,7 @@
 #include "medley/sim/simulate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -337,6 +339,11 @@ void Simulator::record(const Actor& actor,
 Simulation simulate(const Program& program,
                     const CostModel& costs,
                     const SimulateOptions& options) {
+  if (program.stages.size() != 1)
+    throw Error(Blame::kCaller,
+                fmt::format("plan: pipelines[0].stages: found {}, expected 1: this version does not "
+                            "simulate several stages yet",
+                            program.stages.size()));
   return Simulator(program, costs, options).run();
 }
 

@@ -13,7 +13,7 @@ import pytest
 from zoo import ZOO
 
 import medley
-from medley import _core
+from medley import _core, job
 
 ROWS = 6
 STEPS = 3
@@ -132,3 +132,11 @@ def test_random_pipelines_train_like_one_device(name: str) -> None:
             plan = _core.random_pipeline(graph.core, devices, ROWS, seed)
             got = exactness.train_plan(model, graph, plan, batch, 2, lr=1e-3)
             exactness.compare(got, want, model=name)
+
+
+def test_what_is_not_emulated_yet_is_refused_in_words() -> None:
+    model, batch = ZOO["mlp"](batch=ROWS)
+    graph = medley.capture(model, batch)
+    plan = medley.Plan(plan_of(CASES["one device each"], graph))
+    with job.emulated(), pytest.raises(ValueError, match="does not emulate several stages yet"):
+        medley.Trainer(model, graph, plan, local=True, cluster=exactness.cluster())
