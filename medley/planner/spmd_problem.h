@@ -56,6 +56,10 @@ class SpmdProblem {
   // Returns the stage of a plan with these decisions, all under exact names.
   // Requires: one choice per variable, as a solution of pbqp().
   Stage stage(const std::vector<int32_t>& choices, Mesh mesh) const;
+  // Returns the variable of pbqp() that decides about an op or a parameter; -1 if none does.
+  int variable_of(const std::string& name) const;
+  // What a plan says if a variable of pbqp() takes this choice.
+  std::string choice_text(int variable, int32_t choice) const;
 
  private:
   enum class Kind : uint8_t { kOp, kParameter, kBatch, kCopy };

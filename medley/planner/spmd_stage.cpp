@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "medley/base/error.h"
 #include "medley/planner/spmd_problem.h"
 
 namespace medley {
@@ -94,6 +95,22 @@ Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
     }
   }
   return stage;
+}
+
+int SpmdProblem::variable_of(const std::string& name) const {
+  int variable = -1;
+  if (const auto op = by_name_.find(name); op != by_name_.end()) variable = op->second;
+  for (const Input& input : graph_.inputs)
+    if (input.kind == InputKind::kParameter && input.name == name)
+      variable = input_variable_[static_cast<size_t>(input.value)];
+  return variable < 0 ? -1 : pbqp_id_[static_cast<size_t>(variable)];
+}
+
+std::string SpmdProblem::choice_text(int variable, int32_t choice) const {
+  const auto found = std::find(pbqp_id_.begin(), pbqp_id_.end(), variable);
+  MEDLEY_CHECK(found != pbqp_id_.end());
+  return choice_text(variables_[static_cast<size_t>(found - pbqp_id_.begin())],
+                     static_cast<size_t>(choice));
 }
 
 }  // namespace medley
