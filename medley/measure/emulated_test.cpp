@@ -55,6 +55,21 @@ TEST(EmulatedDevice, TakesTheTimeOfTheHiddenTruth) {
   EXPECT_EQ(measure(device.timer(), single).time, expected);  // and again
 }
 
+// Of three windows the first is disturbed: its runs take seven times as long.
+TEST(OpTimer, IsNotMisledByOneDisturbedWindow) {
+  EmulatedDevice device(kKind, {});
+  ManualClock clock;
+  OpTimer timer{.executor = device.timer().executor,
+                .clock = clock,
+                .make_operand = device.timer().make_operand};
+  int runs = 0;
+  timer.synchronize = [&] { clock.advance({runs++ < 10 ? 7'000'000 : 1'000'000}); };
+  timer.window = {50'000'000};
+  const Graph graph = product();
+  EXPECT_EQ(measure(timer, single_op(graph, graph.ops[0], {1, 0, 0, 0})).time.value, 1'000'000);
+  EXPECT_EQ(runs, timer.warm_ups + 8 + 50 + 50);
+}
+
 // An op that needs more than the kind has is named, and the others are measured.
 TEST(MeasuringSession, GoesOnAfterWhatDoesNotFit) {
   const Cluster machines = cluster(1);

@@ -29,13 +29,14 @@ struct OpTimer {
   int least = 5;  // repetitions
   int most = 100;
   Nanoseconds enough{20'000'000};  // no more repetitions than `least` after so long
-  // Above 0: the mean over so long, whatever the numbers above say. For a processor that is taken
-  // away for a part of every period: short ops fit between, and their median knows nothing of it.
+  // Above 0: the median of three means over so long, whatever the numbers above say. For a
+  // processor that is taken away for a part of every period: short ops fit between, and their
+  // median knows nothing of it.
   Nanoseconds window{};
 };
 
 struct MeasuredTime {
-  Nanoseconds time;  // median, or mean over the window
+  Nanoseconds time;  // median, of repetitions or of windows
   int repetitions = 0;
 };
 
