@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "medley/base/error.h"
+#include "medley/planner/pbqp_contract.h"
 #include "medley/planner/pbqp_core.h"
 #include "medley/planner/pbqp_eliminate.h"
 #include "medley/planner/pbqp_lifted.h"
@@ -17,6 +18,7 @@ namespace {
 // Elimination of so many entries takes a few hundredths of a second.
 constexpr double kLittleWork = 1e7;
 constexpr int kFewRounds = 30;
+constexpr int64_t kContractedEntries = 4096;  // the most that a removed variable is worth
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
@@ -62,15 +64,6 @@ std::optional<PbqpSolution> solve_exhaustively(const Pbqp& problem) {
   return solution_of(problem, std::move(best), PbqpMethod::kExhaustive);
 }
 
-std::optional<PbqpSolution> solution_of(const Pbqp& problem, const pbqp::LiftedResult& result) {
-  auto out = solution_of(problem, result.choices, PbqpMethod::kLifted);
-  if (!out) return out;
-  out->lower_bound = result.lower;
-  out->largest_table = result.largest_table;
-  out->work = result.work;
-  return out;
-}
-
 // What is left of a problem without dead ends, and how to solve it.
 class CoreSolver {
  public:
@@ -80,6 +73,7 @@ class CoreSolver {
   std::optional<PbqpSolution> run() {
     core_ = reducer_.core_of(problem_);
     if (!reducer_.remove_dead_ends(core_)) return std::nullopt;
+    if (options_.method != PbqpMethod::kEliminate && !contracted()) return std::nullopt;
     auto out = options_.method == PbqpMethod::kLifted      ? lifted(kAllRounds)
                : options_.method == PbqpMethod::kEliminate ? eliminated_at_any_cost()
                                                            : by_what_is_fast();
@@ -90,17 +84,43 @@ class CoreSolver {
  private:
   static constexpr int kAllRounds = std::numeric_limits<int>::max();
 
+  // Plain elimination does without, and so checks it.
+  bool contracted() {
+    const auto most = static_cast<size_t>(std::min(kContractedEntries, options_.table_cap));
+    std::optional<pbqp::Core> left = contraction_.emplace(reducer_).contract(core_, most);
+    if (left) core_ = std::move(*left);
+    return left && reducer_.remove_dead_ends(core_);
+  }
+
+  std::optional<PbqpSolution> solution(const std::vector<int32_t>& choices,
+                                       PbqpMethod method) const {
+    return solution_of(problem_, contraction_ ? contraction_->expand(choices) : choices, method);
+  }
+
+  std::optional<PbqpSolution> solution(const pbqp::LiftedResult& result) const {
+    auto out = solution(result.choices, PbqpMethod::kLifted);
+    if (!out) return out;
+    out->lower_bound = result.lower;
+    out->largest_table = result.largest_table;
+    out->work = result.work;
+    return out;
+  }
+
   std::optional<PbqpSolution> by_what_is_fast() {
-    const auto order = pbqp::find_order(
-        core_, static_cast<double>(options_.table_cap), static_cast<double>(options_.work_cap));
-    if (!order) return lifted(options_.rounds);
-    if (order->work <= kLittleWork) return eliminated(*order);
-    // More often than not the dual proves its answer at once, whatever elimination would take.
-    const pbqp::LiftedResult soon =
-        pbqp::solve_lifted(reducer_, core_, options_, deadline_, kFewRounds);
+    const auto table_cap = static_cast<double>(options_.table_cap);
+    // Looking on for an order of more work takes longer than the dual does.
+    if (const auto order = pbqp::find_order(core_, table_cap, kLittleWork))
+      return eliminated(*order);
+    const pbqp::LiftedResult soon = pbqp::solve_lifted(
+        reducer_, core_, options_, deadline_, std::min(kFewRounds, options_.rounds));
     if (soon.lower >= kForbidden) return std::nullopt;
-    if (soon.cost == soon.lower) return solution_of(problem_, soon);
-    return eliminated(*order);
+    if (soon.cost == soon.lower) return solution(soon);
+    if (const auto order =
+            pbqp::find_order(core_, table_cap, static_cast<double>(options_.work_cap)))
+      return eliminated(*order);
+    if (options_.rounds > kFewRounds) return lifted(options_.rounds);
+    verify_found(soon.cost < kForbidden, options_);
+    return solution(soon);
   }
 
   std::optional<PbqpSolution> eliminated_at_any_cost() {
@@ -116,7 +136,7 @@ class CoreSolver {
     const pbqp::Elimination result = pbqp::eliminate(reducer_.pool(), core_, order, deadline_);
     if (result.outcome == pbqp::Elimination::Outcome::kInfeasible) return std::nullopt;
     if (result.outcome == pbqp::Elimination::Outcome::kOutOfTime) return lifted(kAllRounds);
-    auto out = solution_of(problem_, result.choices, PbqpMethod::kEliminate);
+    auto out = solution(result.choices, PbqpMethod::kEliminate);
     if (!out) return out;
     out->largest_table = result.largest_table;
     out->work = result.work;
@@ -128,7 +148,7 @@ class CoreSolver {
         pbqp::solve_lifted(reducer_, core_, options_, deadline_, rounds);
     if (result.lower >= kForbidden) return std::nullopt;
     verify_found(result.cost < kForbidden, options_);
-    return solution_of(problem_, result);
+    return solution(result);
   }
 
   const Pbqp& problem_;
@@ -136,6 +156,7 @@ class CoreSolver {
   const pbqp::Clock::time_point deadline_;
   pbqp::Reducer reducer_;
   pbqp::Core core_;
+  std::optional<pbqp::Contraction> contraction_;
 };
 
 std::optional<PbqpSolution> solve_by_search(const Pbqp& problem,

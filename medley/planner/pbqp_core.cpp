@@ -215,6 +215,48 @@ std::pair<int32_t, double> Reducer::plus_row(int32_t unary, int32_t table, bool 
   return found->second;
 }
 
+std::pair<int32_t, double> Reducer::minimum_over(int32_t unary, Side a, Side b) {
+  const auto [found, missing] =
+      minimum_over_.try_emplace({unary, a.table, a.column ? 1 : 0, b.table, b.column ? 1 : 0});
+  if (!missing) return found->second;
+  const std::vector<double>& own = pool_[unary].costs;
+  // Of each choice of the variable, what the neighbours may choose lies together.
+  const Table first = transposed_to_rows(pool_[a.table], a.column);
+  const Table second = b.table < 0 ? Table{{first.sizes[0], 1}, std::vector<double>(own.size())}
+                                   : transposed_to_rows(pool_[b.table], b.column);
+  const size_t rows = at(first.sizes[1]), columns = at(second.sizes[1]);
+  Table out{{first.sizes[1]}, std::vector<double>(rows * columns, kNever)};
+  if (b.table >= 0) out.sizes.push_back(second.sizes[1]);
+  for (size_t k = 0; k < own.size(); ++k) {
+    const double* const costs = &second.costs[k * columns];
+    for (size_t x = 0; x < rows; ++x) {
+      const double base = own[k] + first.costs[k * rows + x];
+      double* const row = &out.costs[x * columns];
+      for (size_t y = 0; y < columns; ++y) {
+        const double cost = base + costs[y];
+        row[y] = cost < row[y] ? cost : row[y];
+      }
+    }
+  }
+  return found->second = pool_.add_less_minimum(std::move(out));
+}
+
+int32_t Reducer::transposed(int32_t table) {
+  const auto [found, missing] = transposed_.try_emplace(table, -1);
+  if (missing) found->second = pool_.add(transposed_to_rows(pool_[table], true));
+  return found->second;
+}
+
+std::pair<int32_t, double> Reducer::sum(int32_t a, int32_t b) {
+  const auto [found, missing] = sum_.try_emplace({std::min(a, b), std::max(a, b)});
+  if (!missing) return found->second;
+  Table out = pool_[a];
+  const std::vector<double>& more = pool_[b].costs;
+  for (size_t i = 0; i < out.costs.size(); ++i)
+    out.costs[i] = std::min(kNever, out.costs[i] + more[i]);
+  return found->second = pool_.add_less_minimum(std::move(out));
+}
+
 bool Reducer::absorb(Core& core, Incidences& incidences, int32_t v, std::vector<char>& pending) {
   core.constant += pool_[core.unary[at(v)]].costs[0];
   core.unary[at(v)] = -1;

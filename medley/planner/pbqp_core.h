@@ -73,6 +73,7 @@ using Clock = std::chrono::steady_clock;
 class Reducer {
  public:
   TablePool& pool() { return pool_; }
+  const TablePool& pool() const { return pool_; }
 
   Core core_of(const Pbqp& problem);
 
@@ -85,6 +86,22 @@ class Reducer {
   // equals; and makes constants of variables with one choice left. Returns false if some variable
   // has no choice that is allowed.
   [[nodiscard]] bool remove_dead_ends(Core& core);
+
+  // A table as a variable sees it that picks its row, or its column; table -1 is no table.
+  struct Side {
+    int32_t table = -1;
+    bool column = false;
+  };
+
+  // min over k of unary[k] + a(k, x) + b(k, y), less its minimum: a table over x and y, or over x
+  // alone. Requires: a is a table.
+  std::pair<int32_t, double> minimum_over(int32_t unary, Side a, Side b);
+
+  // The table with rows for columns.
+  int32_t transposed(int32_t table);
+
+  // The sum of two tables of the same sizes, less its minimum.
+  std::pair<int32_t, double> sum(int32_t a, int32_t b);
 
  private:
   struct Incidence {
@@ -106,7 +123,8 @@ class Reducer {
   size_t regrets_held_ = 0;
   Memo<std::vector<int32_t>> survivors_;
   Memo<int32_t> kept_;
-  Memo<std::pair<int32_t, double>> plus_row_;
+  std::unordered_map<int32_t, int32_t> transposed_;
+  Memo<std::pair<int32_t, double>> plus_row_, minimum_over_, sum_;
 };
 
 }  // namespace medley::pbqp

@@ -20,6 +20,13 @@ double largest_allowed(const Table& table) {
   return largest;
 }
 
+void lower_to(double* __restrict least, double base, const double* __restrict row, size_t n) {
+  for (size_t x = 0; x < n; ++x) {
+    const double cost = base + row[x];
+    least[x] = cost < least[x] ? cost : least[x];
+  }
+}
+
 // Colours of variables such that those of one colour have the same unary and, as far as
 // kRefinements edges away, the same neighbourhood. `before` is one refinement coarser.
 struct Colours {
@@ -122,14 +129,8 @@ void Dual::sweep(Graph& graph, bool forward) const {
       const std::vector<double>& costs = column ? matrix.by_column : matrix.by_row;
       const size_t n = column ? matrix.rows : matrix.columns;
       for (size_t x = 0; x < n; ++x) other[x] = std::numeric_limits<double>::max();
-      for (size_t s = 0; s < unary.size(); ++s) {
-        const double base = share * unary[s] - own[s];
-        const double* const row = &costs[s * n];
-        for (size_t x = 0; x < n; ++x) {
-          const double cost = base + row[x];
-          other[x] = cost < other[x] ? cost : other[x];
-        }
-      }
+      for (size_t s = 0; s < unary.size(); ++s)
+        lower_to(other, share * unary[s] - own[s], &costs[s * n], n);
       double least = other[0];
       for (size_t x = 1; x < n; ++x) least = std::min(least, other[x]);
       for (size_t x = 0; x < n; ++x) other[x] -= least;
@@ -200,6 +201,34 @@ std::vector<std::vector<int64_t>> Dual::final_messages() const {
     }
   }
   return out;
+}
+
+double Dual::estimate() const {
+  double sum = core_.constant;
+  std::vector<double> unary, of_row;
+  for (size_t v = 0; v < core_.num_variables(); ++v) {
+    if (full_.incidences[v].empty() && full_.unaries[v].empty()) continue;
+    const double share = gather(full_, v, unary);
+    double kept = 1;
+    for (const auto& [edge, column] : full_.incidences[v]) {
+      if (!column) continue;
+      kept -= share;
+      const Matrix& matrix = matrices_[full_.matrix_of[edge]];
+      const double* const of_u = &full_.messages[full_.begin[2 * edge]];
+      const double* const of_v = &full_.messages[full_.begin[2 * edge + 1]];
+      of_row.assign(matrix.rows, std::numeric_limits<double>::max());
+      for (size_t c = 0; c < matrix.columns; ++c)
+        lower_to(of_row.data(),
+                 share * unary[c] - of_v[c],
+                 &matrix.by_column[c * matrix.rows],
+                 matrix.rows);
+      double least = of_row[0] - of_u[0];
+      for (size_t r = 1; r < matrix.rows; ++r) least = std::min(least, of_row[r] - of_u[r]);
+      sum += least;
+    }
+    sum += kept * *std::ranges::min_element(unary);
+  }
+  return sum;
 }
 
 Bound Dual::bound() const {

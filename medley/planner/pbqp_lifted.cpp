@@ -9,6 +9,7 @@ namespace medley::pbqp {
 namespace {
 
 constexpr int kClassIterations = 400, kIterations = 10, kAllWindows = 100;
+constexpr int kProvable = 100'000;  // the part of the bound that the first window has for slack
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
@@ -30,21 +31,19 @@ class LiftedSolver {
     dual_.iterate_classes(kClassIterations, deadline_);
     // The gap at which a window was too large; a larger one is not tried again.
     int64_t gap_too_large = std::numeric_limits<int64_t>::max();
-    for (int64_t lower_before = 0;; lower_before = out_.lower) {
+    int64_t lower_before = 0;
+    while (true) {
       dual_.iterate(kIterations, deadline_);
-      Bound bound = dual_.bound();
-      if (bound.lower > bound_.lower || bound_.reduced.empty()) bound_ = std::move(bound);
-      out_.lower = std::max(out_.lower, bound_.lower);
-      if (static_cast<double>(bound_.lower) >= core_.constant + dual_.forbidden()) {
-        out_.lower = kForbidden;
-        return std::move(out_);
-      }
-      decode();
+      const bool last = --rounds <= 0 || Clock::now() >= deadline_;
+      if (!last && rises_fast()) continue;
+      if (tighten()) return std::move(out_);
       if (out_.cost <= out_.lower) break;
       const int64_t gap = out_.cost - out_.lower;
+      gap_ = static_cast<double>(gap);
       // While the bound still rises, only the narrowest window is worth its time.
       const bool rising = (out_.lower - lower_before) * 20 > gap;
       const bool stuck = (out_.lower - lower_before) * 50 <= gap;
+      lower_before = out_.lower;
       if (stuck && cap_ < table_cap_) {
         cap_ = std::min(table_cap_, cap_ * 4);
         gap_too_large = std::numeric_limits<int64_t>::max();
@@ -54,7 +53,7 @@ class LiftedSolver {
         if (try_windows(kAllWindows)) break;
         gap_too_large = out_.cost - out_.lower;
       }
-      if (--rounds <= 0 || Clock::now() >= deadline_) return std::move(out_);
+      if (last || Clock::now() >= deadline_) return std::move(out_);
     }
     out_.lower = out_.cost;
     return std::move(out_);
@@ -62,6 +61,28 @@ class LiftedSolver {
 
  private:
   enum class Window : uint8_t { kSolved, kInfeasible, kTooLarge };
+
+  // An exact bound and a window take the time of twenty iterations: while the bound rises they wait
+  // until the gap is a quarter of what it was, or so small that a window proves the answer.
+  bool rises_fast() {
+    const double estimate = dual_.estimate(), rise = estimate - estimate_;
+    estimate_ = estimate;
+    const double gap = static_cast<double>(out_.cost) - estimate;
+    return gap > gap_ / 4 && gap > estimate / kProvable && rise * 20 > gap;
+  }
+
+  // Takes the bound and the assignment of the messages now. Returns whether nothing is allowed.
+  bool tighten() {
+    Bound bound = dual_.bound();
+    if (bound.lower > bound_.lower || bound_.reduced.empty()) bound_ = std::move(bound);
+    out_.lower = std::max(out_.lower, bound_.lower);
+    if (static_cast<double>(bound_.lower) >= core_.constant + dual_.forbidden()) {
+      out_.lower = kForbidden;
+      return true;
+    }
+    decode();
+    return false;
+  }
 
   void decode() {
     const std::vector<int32_t> positions = dual_.decode();
@@ -83,7 +104,7 @@ class LiftedSolver {
   // Wider and wider windows. Returns whether the best answer, or that there is none, is proved.
   bool try_windows(int most) {
     size_t kept_before = 0;
-    int64_t slack = bound_.lower / 100'000 + static_cast<int64_t>(core_.num_variables());
+    int64_t slack = bound_.lower / kProvable + static_cast<int64_t>(core_.num_variables());
     for (; most-- > 0; slack = std::min(slack * 8, kForbidden)) {
       slack = std::min(slack, out_.cost - out_.lower);
       size_t kept = 0, all = 0;
@@ -130,6 +151,7 @@ class LiftedSolver {
   const Clock::time_point deadline_;
   Dual dual_;
   Bound bound_;
+  double gap_ = std::numeric_limits<double>::max(), estimate_ = 0;  // at the last exact bound; now
   LiftedResult out_;
 };
 

@@ -213,6 +213,38 @@ TEST(Pbqp, NestedSkipsAndBranchesAreNarrow) {
   expect_same_answer(branches(6, 5), PbqpMethod::kAStar, PbqpMethod::kEliminate);
 }
 
+// Few edges more than variables: nearly all have at most two neighbours and are contracted away,
+// which plain elimination does not do.
+TEST(Pbqp, WhatWasContractedIsChosenBestAfterwards) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    const int edges = 30 + static_cast<int>(seed % 25);
+    for (const PbqpMethod method : {PbqpMethod::kLifted, PbqpMethod::kAuto})
+      expect_same_answer(hard_problem(seed, 40, edges, 4), method, PbqpMethod::kEliminate);
+    // The same where most of what is left is forbidden, so that some have no answer.
+    Pbqp tight = hard_problem(seed, 10, 11, 3);
+    for (PbqpTable& table : tight.tables)
+      for (int64_t& cost : table.costs)
+        if (cost % 5 > 1) cost = kForbidden;
+    for (const PbqpMethod method : {PbqpMethod::kLifted, PbqpMethod::kAuto})
+      expect_same_answer(tight, method, PbqpMethod::kExhaustive);
+  }
+}
+
+// A cap below what contraction would take leaves the variables where they are.
+TEST(Pbqp, ContractionKeepsTheCap) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    SCOPED_TRACE(seed);
+    const Pbqp problem = all_allowed(hard_problem(seed, 30, 34, 4));
+    const auto best = solve(problem, {.method = PbqpMethod::kEliminate});
+    const auto capped = solve(problem, {.table_cap = 15, .seconds = 0.1});
+    ASSERT_TRUE(best && capped);
+    EXPECT_LE(capped->largest_table, 15);
+    EXPECT_LE(capped->lower_bound, best->cost);
+    EXPECT_GE(capped->cost, best->cost);
+  }
+}
+
 // Equal blocks are solved once, however many there are.
 TEST(Pbqp, RepeatedBlocksAreConstantWork) {
   for (uint64_t seed = 0; seed < 2; ++seed) {
@@ -340,7 +372,8 @@ TEST(Pbqp, TransformersOfOneAxisAgree) {
   for (const double spread : {0.0, 0.1}) {
     const Pbqp problem =
         transformer_problem({.layers = 2, .axes = {{8, 1, 770}}, .spread = spread, .seed = 2});
-    expect_same_answer(problem, PbqpMethod::kLifted, PbqpMethod::kEliminate);
+    for (const PbqpMethod method : {PbqpMethod::kLifted, PbqpMethod::kAuto})
+      expect_same_answer(problem, method, PbqpMethod::kEliminate);
   }
 }
 
