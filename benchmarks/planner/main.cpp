@@ -12,6 +12,7 @@
 #include <chrono>
 #include <fstream>
 #include <iostream>
+#include <numeric>
 #include <random>
 #include <sstream>
 
@@ -21,6 +22,7 @@
 #include "medley/planner/spmd.h"
 #include "medley/planner/spmd_problem.h"
 #include "medley/program/complete.h"
+#include "planner/two_axis_instances.h"
 
 namespace {
 
@@ -94,11 +96,25 @@ Pbqp made_different(Pbqp problem) {
   return problem;
 }
 
+// Over the second of two axes: equal devices, one class of parts.
+Pbqp problem_of_equals(const Prepared& prepared, const Factors& factors, int count, int64_t batch) {
+  const Cluster cluster = cluster_of(count, 0, 1);
+  const CostModel costs(cluster);
+  const std::vector<double> shares(static_cast<size_t>(count), 1.0);
+  std::vector<int> all(shares.size());
+  std::iota(all.begin(), all.end(), 0);
+  const std::vector<Part> parts{{"rows", {}, {}}, {"even", {}, {}}};
+  OpCatalogue catalogue(
+      prepared.graph, factors, {costs, all, parts, {batch, apportion(batch, shares)}}, {});
+  return SpmdProblem(prepared, catalogue, {}).pbqp();
+}
+
 void run(const std::string& path,
          int64_t batch,
          int fast,
          int slow,
          int per_node,
+         int second_axis,
          bool different,
          bool whole,
          bool lifted) {
@@ -136,7 +152,11 @@ void run(const std::string& path,
   OpCatalogue catalogue(prepared.graph, factors, {costs, all, parts, microbatch}, {});
   const SpmdProblem problem(prepared, catalogue, {});
   const Seconds tables = lap();
-  const Pbqp& pbqp = problem.pbqp();
+  const Pbqp pbqp =
+      second_axis == 0
+          ? problem.pbqp()
+          : two_axis_instance(problem.pbqp(),
+                              problem_of_equals(prepared, factors, second_axis, batch));
   const Pbqp changed = different ? made_different(pbqp) : Pbqp{};
   lap();
   PbqpOptions options;
@@ -199,17 +219,20 @@ int main(int argc, char** argv) {
   CLI::App app("Times of SPMD synthesis");
   std::vector<std::string> graphs;
   int64_t batch = 96;
-  int fast = 2, slow = 6, per_node = 1;
+  int fast = 2, slow = 6, per_node = 1, second_axis = 0;
   bool different = false, whole = false, lifted = false;
   app.add_option("graphs", graphs)->required();
   app.add_option("--batch", batch);
   app.add_option("--fast", fast);
   app.add_option("--slow", slow);
   app.add_option("--node", per_node, "devices per node");
+  app.add_option("--second-axis",
+                 second_axis,
+                 "so many equal devices in the place of each: a stand-in for two axes");
   app.add_flag("--different", different, "no two layers alike");
   app.add_flag("--plan", whole, "the whole strategy, ratios and simulation included");
   app.add_flag("--lifted", lifted, "by the lifted dual alone");
   CLI11_PARSE(app, argc, argv);
   for (const std::string& graph : graphs)
-    run(graph, batch, fast, slow, per_node, different, whole, lifted);
+    run(graph, batch, fast, slow, per_node, second_axis, different, whole, lifted);
 }
