@@ -31,30 +31,88 @@ std::vector<int64_t> even_rows(const Request& request, const std::vector<int>& d
 
 }  // namespace
 
-std::vector<RowTime> row_times(const Request& request, const std::vector<int>& devices) {
-  const auto count = static_cast<int64_t>(devices.size());
-  const int64_t microbatches = std::max<int64_t>(1, request.microbatches);
-  const int64_t typical = std::max<int64_t>(1, request.global_batch / count / microbatches);
-  std::map<std::string, RowTime> by_kind;
-  std::vector<RowTime> times;
-  for (int device : devices) {
-    const DeviceKind& kind = request.cluster.kind(device);
-    const auto [known, is_new] = by_kind.try_emplace(kind.name);
-    if (is_new)
-      known->second = row_time(request.ground->prepared.graph, kind, typical, *request.costs);
-    times.push_back(known->second);
+namespace {
+
+// What devices take for rows of a step. What ops take need not grow evenly with rows, so a line is
+// read off where it is used.
+class RowLines {
+ public:
+  RowLines(const Request& request, const std::vector<int>& devices)
+      : request_(request),
+        devices_(devices),
+        microbatches_(std::max<int64_t>(1, request.microbatches)) {
+    const auto count = static_cast<int64_t>(devices.size());
+    typical_ = std::max<int64_t>(1, request.global_batch / count / microbatches_);
   }
-  return times;
+
+  // Read off at these rows of a step; where a device has none, at an even share.
+  std::vector<RowTime> at(const std::vector<int64_t>& rows) {
+    std::vector<RowTime> times;
+    for (size_t d = 0; d < devices_.size(); ++d) {
+      const int64_t each = (rows[d] + microbatches_ - 1) / microbatches_;
+      times.push_back(line(devices_[d], each > 0 ? each : typical_));
+    }
+    return times;
+  }
+
+  std::vector<int64_t> balanced(const std::vector<RowTime>& times) const {
+    std::vector<double> fixed, per_row;
+    for (const RowTime& time : times) {
+      fixed.push_back(static_cast<double>(microbatches_) * time.fixed + time.update);
+      per_row.push_back(time.per_row);
+    }
+    return balance(request_.global_batch, fixed, per_row);
+  }
+
+  // Seconds that the slowest device computes in a step.
+  double slowest(const std::vector<int64_t>& rows) {
+    const std::vector<RowTime> times = at(rows);
+    double most = 0;
+    for (size_t d = 0; d < rows.size(); ++d) {
+      const int64_t each = (rows[d] + microbatches_ - 1) / microbatches_;
+      const double microbatch =
+          each > 0 ? times[d].fixed + static_cast<double>(each) * times[d].per_row : 0;
+      most = std::max(most, static_cast<double>(microbatches_) * microbatch + times[d].update);
+    }
+    return most;
+  }
+
+ private:
+  const RowTime& line(int device, int64_t rows) {
+    const DeviceKind& kind = request_.cluster.kind(device);
+    const auto [known, is_new] = known_.try_emplace({kind.name, rows});
+    if (is_new)
+      known->second = row_time(request_.ground->prepared.graph, kind, rows, *request_.costs);
+    return known->second;
+  }
+
+  const Request& request_;
+  const std::vector<int>& devices_;
+  const int64_t microbatches_;
+  int64_t typical_ = 1;
+  std::map<std::pair<std::string, int64_t>, RowTime> known_;  // by kind and rows
+};
+
+// A division is worth another look while it gains so much.
+constexpr double kWorthIt = 0.999;
+constexpr int kMostLooks = 8;
+
+}  // namespace
+
+std::vector<RowTime> row_times(const Request& request, const std::vector<int>& devices) {
+  return RowLines(request, devices).at(std::vector<int64_t>(devices.size(), 0));
 }
 
 std::vector<int64_t> proportional_rows(const Request& request, const std::vector<int>& devices) {
-  const auto microbatches = static_cast<double>(std::max<int64_t>(1, request.microbatches));
-  std::vector<double> fixed, per_row;
-  for (const RowTime& time : row_times(request, devices)) {
-    fixed.push_back(microbatches * time.fixed + time.update);
-    per_row.push_back(time.per_row);
+  RowLines lines(request, devices);
+  const std::vector<int64_t> even = even_rows(request, devices);
+  std::vector<int64_t> best = lines.balanced(lines.at(std::vector<int64_t>(devices.size(), 0)));
+  for (int look = 0; look < kMostLooks; ++look) {
+    std::vector<int64_t> rows = lines.balanced(lines.at(best));
+    if (lines.slowest(rows) >= kWorthIt * lines.slowest(best)) break;
+    best = std::move(rows);
   }
-  return balance(request.global_batch, fixed, per_row);
+  return lines.slowest(even) < kWorthIt * lines.slowest(best) ? even : best;
 }
 
 Plan plan_of_rows(std::vector<std::string> devices,
