@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
+#include <optional>
 
 #include "medley/base/error.h"
 #include "medley/planner/pipeline_chains.h"
@@ -223,7 +223,7 @@ void Periods::try_all() {
     if (chain.stages.empty()) continue;
     PipelinePlan plan = plan_of(table_, choice_, chain);
     settle(plan, request_.in_flight, period, chain.cost);
-    plan.predicted = {chain.cost + more_ * period};
+    plan.predicted = {chain.cost + more_ * period};  // not by the period that it could have
     plan.period = {period};
     add(std::move(plan));
   }
@@ -262,39 +262,73 @@ int64_t Periods::step_bound() const {
   return std::max(least * table_.microbatches(), table_.least_sum().back());
 }
 
-// Says what is missing: what the fastest plan would be if memory held everything, and which of its
-// stages has least room for one micro-batch.
-std::string explain_misfit(PipelineRequest request) {
-  int64_t labels = 0, missing = -1;
+struct Misfit {
+  Bytes missing{-1};  // below 0: nothing
+  size_t stage = 0;
+  Bytes needed;
+};
+
+// Of the stages of a plan, the one whose devices have too little memory by the most.
+Misfit misfit(const PipelineRequest& request, const PipelinePlan& plan) {
+  Misfit worst;
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const StageOption& o = plan.stages[i].option;
+    const Bytes needed = o.persistent + o.transient + o.saved * plan.stages[i].in_flight;
+    const Bytes memory = request.pools[static_cast<size_t>(plan.stages[i].range.pool)].memory;
+    if (needed - memory > worst.missing) worst = {needed - memory, i, needed};
+  }
+  return worst;
+}
+
+// Returns a plan for the longest period, for devices with so much more memory or without limits.
+std::optional<PipelinePlan> plan_with(PipelineRequest request,
+                                      int choice,
+                                      std::optional<Bytes> more) {
+  for (PipelinePool& pool : request.pools) pool.memory += more.value_or(Bytes{});
+  const Table table(request, choice, !more);
+  int64_t labels = 0;
+  const int64_t period = table.longest_period();
+  const Chain chain = cheapest_chain(table, {period}, labels);
+  if (chain.stages.empty()) return std::nullopt;
+  PipelinePlan plan = plan_of(table, choice, chain);
+  const ScheduleRequest schedule = schedule_request(plan);
+  const std::vector<int> counts = counts_at(schedule, request.in_flight, {period});
+  for (size_t i = 0; i < counts.size(); ++i) plan.stages[i].in_flight = counts[i];
+  return plan;
+}
+
+// Says which stage misses how much memory, in the plan found that misses least.
+std::string explain_misfit(const PipelineRequest& request) {
+  Misfit least;
   std::string text = "no chain of linked pools can run all layers";
   for (size_t choice = 0; choice < request.microbatches.size(); ++choice) {
-    const Table table(request, static_cast<int>(choice), true);
-    const int64_t period = std::max<int64_t>(1, table.longest_period());
-    const Chain chain = cheapest_chain(table, {period}, labels);
-    int64_t most = -1;
-    std::string worst;
-    for (size_t i = 0; i < chain.stages.size(); ++i) {
-      const Option& o = *chain.stages[i];
-      const StageOption& offered = table.offered(o);
-      const PipelinePool& pool = request.pools[static_cast<size_t>(o.pool)];
-      const Bytes needed = offered.persistent + offered.transient + offered.saved;
-      if ((needed - pool.memory).value <= most) continue;
-      most = (needed - pool.memory).value;
-      worst = fmt::format(
-          "{} micro-batches: stage {} (layers {} to {}) on {} devices of {} needs {} with one in "
-          "flight, a device has {}",
-          table.microbatches(),
-          i,
-          o.begin,
-          o.end - 1,
-          table.sizes(o.pool)[static_cast<size_t>(o.size)],
-          pool.name,
-          to_string(needed),
-          to_string(pool.memory));
+    const int c = static_cast<int>(choice);
+    std::optional<PipelinePlan> plan = plan_with(request, c, std::nullopt);
+    if (!plan) continue;
+    Bytes low{}, high = misfit(request, *plan).missing;
+    while ((high - low).value > std::max<int64_t>(1, high.value / 64)) {
+      const Bytes middle = low + (high - low) / 2;
+      std::optional<PipelinePlan> other = plan_with(request, c, middle);
+      (other ? high : low) = middle;
+      if (other) plan = std::move(other);
     }
-    if (most < 0 || (missing >= 0 && most >= missing)) continue;
-    missing = most;
-    text = worst;
+    const Misfit worst = misfit(request, *plan);
+    if (least.missing.value >= 0 && worst.missing >= least.missing) continue;
+    least = worst;
+    const PipelineStage& stage = plan->stages[worst.stage];
+    const PipelinePool& pool = request.pools[static_cast<size_t>(stage.range.pool)];
+    text = fmt::format(
+        "{} micro-batches: stage {} (layers {} to {}) on {} of {} needs {} on each device with {} "
+        "in flight, which is {} more than it has",
+        plan->microbatches,
+        worst.stage,
+        stage.range.begin,
+        stage.range.end - 1,
+        stage.range.devices,
+        pool.name,
+        to_string(worst.needed),
+        stage.in_flight,
+        to_string(worst.missing));
   }
   return text;
 }

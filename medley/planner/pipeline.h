@@ -132,9 +132,9 @@ struct PipelinePlans {
   int64_t labels = 0;  // partial chains that were kept in them
 };
 
-// If nothing fits, says which stage of the fastest plan misses how many bytes. Devices may be left
-// idle. Deterministic. Throws Error(kCaller) for a request without layers, pools, sizes or
-// micro-batches, with more than 16 pools, or whose tables have other sizes.
+// If nothing fits, says which stage misses how many bytes in the plan that misses least. Devices
+// may be left idle. Deterministic. Throws Error(kCaller) for a request without layers, pools, sizes
+// or micro-batches, with more than 16 pools, or whose tables have other sizes.
 [[nodiscard]] std::variant<PipelinePlans, Infeasible> plan_pipeline(const PipelineRequest& request);
 
 // What the timer and h1f1b() need to judge a plan, update and W left out.
