@@ -1,6 +1,7 @@
 // Times of SPMD synthesis, stage by stage, for graphs captured by benchmarks/planner/graphs.py:
 //
-//   planner_times [--batch N] [--fast N] [--slow N] [--node N] [--different] [--plan] <graph> ...
+//   planner_times [--batch N] [--fast N] [--slow N] [--node N] [--second-axis N] [--different]
+//                 [--plan] <graph> ...
 //
 // One core; the graph is loaded before the clock starts. Prints one line of JSON per graph: seconds
 // on the wall, and ("cpu") of this process, which are what it takes on a core of its own however
