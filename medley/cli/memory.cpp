@@ -9,6 +9,7 @@
 
 #include "medley/base/units.h"
 #include "medley/cli/inputs.h"
+#include "medley/cli/options.h"
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
 #include "medley/program/lower.h"
@@ -17,10 +18,6 @@ namespace medley {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-struct Options {
-  std::string graph, cluster, plan;
-};
 
 int64_t most_saved(const MemoryUse& use) {
   return use.saved.empty() ? 0 : *std::max_element(use.saved.begin(), use.saved.end());
@@ -75,7 +72,7 @@ std::string to_text(const std::vector<MemoryUse>& uses,
   return fmt::format("{}\n{}", table.text(), peaks);
 }
 
-void run(const Options& options, Session& session) {
+void run(const PlannedOptions& options, Session& session) {
   const Graph graph = read_graph(session.files, options.graph);
   const Cluster cluster = read_cluster(session.files, options.cluster, session.catalogue);
   const Plan plan = read_plan(session.files, options.plan);
@@ -92,10 +89,8 @@ void run(const Options& options, Session& session) {
 }  // namespace
 
 std::function<void()> prepare_memory(CLI::App& app, Session& session) {
-  auto options = std::make_shared<Options>();
-  app.add_option("graph", options->graph, "The captured model (g.graph)")->required();
-  app.add_option("cluster", options->cluster, "The devices (cluster.yaml)")->required();
-  app.add_option("plan", options->plan, "The plan (plan.json)")->required();
+  auto options = std::make_shared<PlannedOptions>();
+  add_planned_options(app, *options);
   return [options, &session] { run(*options, session); };
 }
 

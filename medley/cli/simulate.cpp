@@ -10,6 +10,7 @@
 #include "medley/base/error.h"
 #include "medley/base/units.h"
 #include "medley/cli/inputs.h"
+#include "medley/cli/options.h"
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
 #include "medley/program/lower.h"
@@ -19,8 +20,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
-  std::string graph, cluster, plan, profile, trace;
+struct Options : PlannedOptions {
+  std::string profile, trace;
 };
 
 // Links by traffic, the busiest for its bandwidth first.
@@ -117,10 +118,8 @@ void run(const Options& options, Session& session) {
 
 std::function<void()> prepare_simulate(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
-  app.add_option("graph", options->graph, "The captured model (g.graph)")->required();
-  app.add_option("cluster", options->cluster, "The devices (cluster.yaml)")->required();
-  app.add_option("plan", options->plan, "The plan (plan.json)")->required();
-  app.add_option("--profile", options->profile, "Measured times (profile.json)");
+  add_planned_options(app, *options);
+  add_profile_option(app, options->profile);
   app.add_option("--trace", options->trace, "Write a trace here, for https://ui.perfetto.dev");
   return [options, &session] { run(*options, session); };
 }
