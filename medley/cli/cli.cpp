@@ -43,7 +43,8 @@ int run_verb(const std::vector<std::string>& arguments, const Surroundings& surr
   app.name("medley");
   app.set_version_flag("--version", kVersion);
   app.require_subcommand(1);
-  Session session{surroundings.out, surroundings.files, surroundings.catalogue};
+  Session session{
+      surroundings.out, surroundings.files, surroundings.catalogue, false, surroundings.terminal};
   std::vector<std::function<void()>> bodies;
   for (const Verb& verb : verbs()) {
     CLI::App* sub = app.add_subcommand(std::string(verb.name), std::string(verb.help));

@@ -17,7 +17,8 @@ struct Surroundings {
   std::ostream& out;
   std::ostream& err;  // one sentence per error, nothing else
   Files& files;
-  std::string catalogue;  // directory of the device catalogue
+  std::string catalogue;             // directory of the device catalogue
+  std::ostream* terminal = nullptr;  // shows how far long commands are; null: nobody looks
 };
 
 // `arguments` without the name of the program. Throws nothing.

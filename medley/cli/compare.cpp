@@ -9,6 +9,8 @@
 
 #include "medley/base/error.h"
 #include "medley/cli/inputs.h"
+#include "medley/cli/options.h"
+#include "medley/cli/progress.h"
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
 #include "medley/planner/planner.h"
@@ -22,9 +24,8 @@ namespace {
 using nlohmann::ordered_json;
 
 struct Options {
-  std::string graph, cluster, profile;
-  int64_t global_batch = 0, microbatches = 0;
-  std::vector<std::string> devices, strategies;
+  RequestOptions request;
+  std::vector<std::string> strategies;
 };
 
 // One strategy's plan as the simulator sees it, or why there is none.
@@ -121,17 +122,18 @@ std::string to_text(const std::vector<Row>& rows, Nanoseconds bound) {
 }
 
 void run(const Options& options, Session& session) {
-  const Graph graph = read_graph(session.files, options.graph);
-  const Cluster cluster = read_cluster(session.files, options.cluster, session.catalogue);
-  const CostModel costs = read_costs(session.files, options.profile, cluster);
+  const RequestOptions& asked = options.request;
+  const Graph graph = read_graph(session.files, asked.graph);
+  const Cluster cluster = read_cluster(session.files, asked.cluster, session.catalogue);
+  const CostModel costs = read_costs(session.files, asked.profile, cluster);
   const Groundwork ground = lay_ground(graph, {});
   std::map<std::string, Outcome> known;
   Request request{.graph = graph,
                   .cluster = cluster,
                   .costs = &costs,
-                  .global_batch = options.global_batch,
-                  .microbatches = options.microbatches,
-                  .devices = options.devices,
+                  .global_batch = asked.global_batch,
+                  .microbatches = asked.microbatches,
+                  .devices = asked.devices,
                   .optimizer = {},
                   .ground = &ground,
                   .known = &known};
@@ -140,7 +142,10 @@ void run(const Options& options, Session& session) {
     for (const Strategy& strategy : strategies())
       if (strategy.name != "auto") wanted.emplace_back(strategy.name);
   std::vector<Row> rows;
+  SteadyClock clock;
+  Progress progress(session.terminal, clock);
   for (const std::string& strategy : wanted) {
+    progress.at(strategy, rows.size() + 1, wanted.size());
     request.strategy = strategy;
     const Outcome& outcome = known.emplace(strategy, plan(request)).first->second;
     rows.push_back(evaluate(strategy, outcome, request));
@@ -160,16 +165,8 @@ void run(const Options& options, Session& session) {
 
 std::function<void()> prepare_compare(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
-  app.add_option("graph", options->graph, "The captured model (g.graph)")->required();
-  app.add_option("cluster", options->cluster, "The devices (cluster.yaml)")->required();
-  app.add_option("--global-batch", options->global_batch, "Rows of a step over all devices")
-      ->required();
+  add_request_options(app, options->request);
   app.add_option("--strategies", options->strategies, "Only these: hap,data-parallel-even; all")
-      ->delimiter(',');
-  app.add_option("--profile", options->profile, "Measured times (profile.json)");
-  app.add_option("--microbatches", options->microbatches, "How many; as few as fit if not given")
-      ->check(CLI::Range(int64_t{1}, kMaxLength));
-  app.add_option("--devices", options->devices, "Use these only: fast/0/0,slow/0/1")
       ->delimiter(',');
   return [options, &session] { run(*options, session); };
 }

@@ -70,16 +70,7 @@ Json groups_json(const Plan& plan, const Stage& stage, const ExplainOptions& opt
     return groups_json(plan, ops, stored);
   }
   const Completed completed = complete(*options.graph, plan, {});
-  const Graph& graph = completed.prepared.graph;
-  for (size_t i = 0; i < graph.ops.size(); ++i)
-    ops.push_back({completed.prepared.names[i], choices_text(completed, static_cast<OpId>(i))});
-  for (const Input& input : graph.inputs)
-    if (input.kind == InputKind::kParameter)
-      stored.push_back({input.name,
-                        state_text(completed,
-                                   input.value,
-                                   completed.assignment.states[static_cast<size_t>(input.value)])});
-  return groups_json(plan, ops, stored);
+  return groups_json(plan, ops_said(completed), parameters_said(completed));
 }
 
 // Kinds, memory and times of the only stage that can run.

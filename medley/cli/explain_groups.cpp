@@ -22,21 +22,6 @@ constexpr size_t kMostRows = 6;
 constexpr const char* kWhole = "whole";
 constexpr const char* kSums = "sums";
 
-// What divides an op: a part, or nothing.
-std::string divided_by(const Said& op) {
-  std::string out;
-  for (const ChoiceText& axis : parse_choice_text(op.text).value_or(std::vector<ChoiceText>{})) {
-    if (!out.empty()) out += " x ";
-    if (axis.kind == ChoiceText::Kind::kReplicate)
-      out += kWhole;
-    else if (axis.kind == ChoiceText::Kind::kLinear)
-      out += kSums;
-    else
-      out += axis.part;
-  }
-  return out;
-}
-
 // Equal ones once, with their number, the most frequent first.
 Json counted(const char* key,
              const std::map<std::pair<std::string, std::string>, int64_t>& counts,
@@ -60,7 +45,7 @@ Json modules_json(const std::vector<Said>& ops) {
   for (const Said& op : ops) {
     const std::string module = module_pattern(op.name);
     if (!counts.contains(module)) order.push_back(module);
-    ++counts[module][divided_by(op)];
+    ++counts[module][divided_by(op.text)];
   }
   Json rows = Json::array();
   for (const std::string& module : order) {
@@ -101,8 +86,7 @@ std::string modules_text(const Json& modules) {
   for (const Json& row : modules)
     for (const auto& [by, count] : row["by"].items()) totals[by] += count.get<int64_t>();
   std::vector<std::string> header{"ops of"};
-  for (const auto& [by, total] : totals)
-    header.push_back(by == kWhole || by == kSums ? by : "by " + by);
+  for (const auto& [by, total] : totals) header.push_back(is_undivided(by) ? by : "by " + by);
   Table table(header);
   for (const Json& row : shortened(modules)) {
     std::vector<std::string> cells{row["module"].get<std::string>()};
@@ -155,14 +139,30 @@ std::string module_pattern(const std::string& op_name) {
   return path.substr(0, end);
 }
 
+std::string divided_by(const std::string& choice) {
+  std::string out;
+  for (const ChoiceText& axis : parse_choice_text(choice).value_or(std::vector<ChoiceText>{})) {
+    if (!out.empty()) out += " x ";
+    if (axis.kind == ChoiceText::Kind::kReplicate)
+      out += kWhole;
+    else if (axis.kind == ChoiceText::Kind::kLinear)
+      out += kSums;
+    else
+      out += axis.part;
+  }
+  return out;
+}
+
+bool is_undivided(const std::string& by) { return by == kWhole || by == kSums; }
+
 Json groups_json(const Plan& plan, const std::vector<Said>& ops, const std::vector<Said>& stored) {
   std::map<std::pair<std::string, std::string>, int64_t> otherwise, shards;
   std::map<std::string, std::string> that_is;
   int64_t whole_ops = 0;
   for (const Said& op : ops) {
-    const std::string by = divided_by(op);
+    const std::string by = divided_by(op.text);
     if (by == kWhole) ++whole_ops;
-    if (by == kWhole || by == kSums || by == kRows) continue;
+    if (is_undivided(by) || by == kRows) continue;
     ++otherwise[{block_pattern(op.name), op.text}];
     that_is[op.text] = words(plan, parse_choice_text(op.text));
   }

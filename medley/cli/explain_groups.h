@@ -7,21 +7,19 @@
 #include <string>
 #include <vector>
 
-#include "medley/plan/plan.h"
+#include "medley/cli/explain_words.h"
 
 namespace medley {
-
-// The stable name of an op or a value, and the text of its choice or state.
-struct Said {
-  std::string name;
-  std::string text;
-};
 
 // `ops`: of a plan or of what became of it. `stored`: states of parameters.
 nlohmann::ordered_json groups_json(const Plan& plan,
                                    const std::vector<Said>& ops,
                                    const std::vector<Said>& stored);
 std::string groups_text(const nlohmann::ordered_json& groups);
+
+// What divides an op of this choice: a part, "whole" or "sums".
+std::string divided_by(const std::string& choice);
+bool is_undivided(const std::string& by);
 
 // "h.3.mlp.up" -> "h.*.mlp.up": repeated blocks have one name.
 std::string block_pattern(const std::string& name);

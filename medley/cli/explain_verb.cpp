@@ -6,6 +6,7 @@
 #include "medley/base/error.h"
 #include "medley/cli/explain.h"
 #include "medley/cli/explain_layers.h"
+#include "medley/cli/explain_next_best.h"
 #include "medley/cli/inputs.h"
 #include "medley/cli/verbs.h"
 
@@ -16,6 +17,25 @@ struct Options {
   std::string plan, layers, graph, cluster;
   bool expanded = false;
 };
+
+nlohmann::ordered_json find_next_best(const Plan& plan,
+                                      const Graph& graph,
+                                      const Cluster& cluster,
+                                      Session& session) {
+  const CostModel costs(cluster);
+  const Groundwork ground = lay_ground(graph, {});
+  const Request request{.graph = graph,
+                        .cluster = cluster,
+                        .costs = &costs,
+                        .strategy = plan.strategy,
+                        .global_batch = plan.global_batch,
+                        .devices = {},
+                        .optimizer = {},
+                        .ground = &ground};
+  SteadyClock clock;
+  Progress progress(session.terminal, clock);
+  return next_best_json(request, plan, progress);
+}
 
 void run(const Options& options, Session& session) {
   if (!options.layers.empty()) {
@@ -33,7 +53,17 @@ void run(const Options& options, Session& session) {
   if (graph && cluster) verify_plan(plan, options.plan, *graph, *cluster);
   const ExplainOptions about{
       graph ? &*graph : nullptr, cluster ? &*cluster : nullptr, options.expanded};
-  session.out << (session.json ? explain_json(plan, about).dump(2) + "\n" : explain(plan, about));
+  nlohmann::ordered_json next_best = nlohmann::ordered_json::array();
+  if (graph && cluster && !options.expanded)
+    next_best = find_next_best(plan, *graph, *cluster, session);
+  if (!session.json) {
+    session.out << explain(plan, about) << (next_best.empty() ? "" : "\n")
+                << next_best_text(next_best);
+    return;
+  }
+  nlohmann::ordered_json json = explain_json(plan, about);
+  if (!next_best.empty()) json["next_best"] = std::move(next_best);
+  session.out << json.dump(2) << "\n";
 }
 
 }  // namespace

@@ -98,4 +98,22 @@ std::string choices_text(const Completed& completed, OpId op) {
   return text;
 }
 
+std::vector<Said> ops_said(const Completed& completed) {
+  std::vector<Said> all;
+  for (size_t i = 0; i < completed.prepared.graph.ops.size(); ++i)
+    all.push_back({completed.prepared.names[i], choices_text(completed, static_cast<OpId>(i))});
+  return all;
+}
+
+std::vector<Said> parameters_said(const Completed& completed) {
+  std::vector<Said> all;
+  for (const Input& input : completed.prepared.graph.inputs)
+    if (input.kind == InputKind::kParameter)
+      all.push_back({input.name,
+                     state_text(completed,
+                                input.value,
+                                completed.assignment.states[static_cast<size_t>(input.value)])});
+  return all;
+}
+
 }  // namespace medley

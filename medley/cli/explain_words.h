@@ -12,6 +12,12 @@
 
 namespace medley {
 
+// The stable name of an op or a value, and the text of its choice or state.
+struct Said {
+  std::string name;
+  std::string text;
+};
+
 // "dim 0 divided 24, 8"; of two axes joined by "; ". Of nothing: nothing.
 std::string words(const Plan& plan, const std::optional<std::vector<StateText>>& axes);
 std::string words(const Plan& plan, const std::optional<std::vector<ChoiceText>>& axes);
@@ -19,5 +25,8 @@ std::string words(const Plan& plan, const std::optional<std::vector<ChoiceText>>
 // The text that a plan has for it: "S(0, rows)".
 std::string state_text(const Completed& completed, ValueId value, const State& state);
 std::string choices_text(const Completed& completed, OpId op);
+// Of all ops, and of all parameters.
+std::vector<Said> ops_said(const Completed& completed);
+std::vector<Said> parameters_said(const Completed& completed);
 
 }  // namespace medley

@@ -1,5 +1,7 @@
 // The program `medley` of the core. The Python package has one of the same name with more commands.
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <iostream>
 
@@ -22,7 +24,9 @@ std::string find_catalogue() {
 int main(int argc, char** argv) {
   medley::LocalFiles files;
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  const int code = medley::run_cli(arguments, {std::cout, std::cerr, files, find_catalogue()});
+  std::ostream* terminal = isatty(STDERR_FILENO) ? &std::cerr : nullptr;
+  const int code =
+      medley::run_cli(arguments, {std::cout, std::cerr, files, find_catalogue(), terminal});
   std::cout.flush();
   return code == 0 && !std::cout ? 3 : code;
 }

@@ -19,6 +19,7 @@ struct Session {
   Files& files;
   std::string catalogue;
   bool json = false;
+  std::ostream* terminal = nullptr;  // for progress; null: none
 };
 
 struct Verb {

@@ -4,7 +4,9 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
+#include <iostream>
 #include <sstream>
 
 #include "errors.h"
@@ -29,7 +31,8 @@ int run(const std::vector<std::string>& arguments, const std::string& catalogue)
   int code = 0;
   {
     nb::gil_scoped_release released;
-    code = medley::run_cli(arguments, {out, err, files, catalogue});
+    std::ostream* terminal = isatty(STDERR_FILENO) ? &std::cerr : nullptr;
+    code = medley::run_cli(arguments, {out, err, files, catalogue, terminal});
   }
   write("stdout", out.str());
   write("stderr", err.str());

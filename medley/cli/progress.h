@@ -1,0 +1,31 @@
+#pragma once
+
+// A line on a terminal that says how far a command is, from its second second on. It is gone when
+// the command is done: what is piped or compared never has it.
+
+#include <ostream>
+#include <string_view>
+
+#include "medley/base/clock.h"
+
+namespace medley {
+
+class Progress {
+ public:
+  // `terminal` may be null: then nothing is ever written. Both outlive this.
+  Progress(std::ostream* terminal, Clock& clock);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // "pricing the next best: 3 of 20"
+  void at(std::string_view what, size_t number, size_t of);
+
+ private:
+  std::ostream* const terminal_;
+  Clock& clock_;
+  const Nanoseconds start_;
+  bool written_ = false;
+};
+
+}  // namespace medley
