@@ -247,6 +247,14 @@ TEST(PipelinePlanner, FindsWhatExhaustiveSearchFinds) {
       memory_bound += plan.period.value > slowest;
     }
     if (seed % 4 != 0) continue;
+    if (best) {
+      request.gap = 0.2;
+      const auto rough = std::get<PipelinePlans>(plan_pipeline(request));
+      EXPECT_LE(rough.lower_bound.value, *best);
+      EXPECT_LE(static_cast<double>(rough.plans.front().predicted.value) * 0.8,
+                static_cast<double>(*best));
+      request.gap = 0;
+    }
     request.pruned = false;
     request.longest_period = {Exhaustive::kLongestPeriod};
     ASSERT_EQ(predicted(plan_pipeline(request)), best);
@@ -440,7 +448,7 @@ TEST(PipelinePlanner, AgreesWithTheTimer) {
     most = std::max(most, timed / plan.predicted);
   }
   EXPECT_GT(checked, 30);
-  EXPECT_LE(most, 1.05);
+  EXPECT_LE(most, 1.001);
 }
 
 TEST(LinkCurve, IsLinearBetweenPoints) {
