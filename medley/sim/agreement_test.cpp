@@ -12,7 +12,7 @@
 #include "medley/emulation/emulated_executor.h"
 #include "medley/emulation/emulated_transport.h"
 #include "medley/graph/text.h"
-#include "medley/plan/plan.h"
+#include "medley/planner/data_parallel.h"
 #include "medley/planner/random.h"
 #include "medley/program/lower.h"
 #include "medley/runtime/in_process_transport.h"
@@ -134,22 +134,9 @@ class Agreement : public ::testing::Test {
   }
 
   Plan rows(const std::vector<std::vector<int64_t>>& microbatches) const {
-    Plan plan;
-    Pipeline pipeline;
-    for (const std::vector<int64_t>& lengths : microbatches) {
-      int64_t sum = 0;
-      for (int64_t length : lengths) sum += length;
-      pipeline.microbatches.push_back({sum, lengths});
-      plan.global_batch += sum;
-    }
-    Stage stage;
-    const auto devices = static_cast<int64_t>(microbatches[0].size());
-    stage.mesh = {{"data"}, {devices}, {}};
-    for (int64_t i = 0; i < devices; ++i)
-      stage.mesh.devices.push_back(cluster.devices[static_cast<size_t>(i)].name);
-    pipeline.stages = {stage};
-    plan.pipelines = {pipeline};
-    return plan;
+    std::vector<std::string> devices;
+    for (size_t i = 0; i < microbatches[0].size(); ++i) devices.push_back(cluster.devices[i].name);
+    return plan_of_rows(std::move(devices), microbatches);
   }
 
   Graph graph;

@@ -5,7 +5,7 @@
 
 #include "medley/base/files.h"
 #include "medley/graph/text.h"
-#include "medley/plan/plan.h"
+#include "medley/planner/data_parallel.h"
 #include "medley/program/lower.h"
 
 namespace medley {
@@ -31,21 +31,9 @@ class Simulate : public ::testing::Test {
   }
 
   Simulation simulation(const std::vector<std::vector<int64_t>>& microbatches) const {
-    Plan plan;
-    Pipeline pipeline;
-    for (const std::vector<int64_t>& lengths : microbatches) {
-      int64_t rows = 0;
-      for (int64_t length : lengths) rows += length;
-      pipeline.microbatches.push_back({rows, lengths});
-      plan.global_batch += rows;
-    }
-    Stage stage;
-    const auto devices = static_cast<int64_t>(microbatches[0].size());
-    stage.mesh = {{"data"}, {devices}, {}};
-    for (int64_t i = 0; i < devices; ++i)
-      stage.mesh.devices.push_back(cluster.devices[static_cast<size_t>(i)].name);
-    pipeline.stages = {stage};
-    plan.pipelines = {pipeline};
+    std::vector<std::string> devices;
+    for (size_t i = 0; i < microbatches[0].size(); ++i) devices.push_back(cluster.devices[i].name);
+    const Plan plan = plan_of_rows(std::move(devices), microbatches);
     return simulate(lower(graph, plan, cluster, {}), CostModel(cluster));
   }
 
