@@ -61,10 +61,10 @@ def test_all_reduce_takes_what_a_ring_takes(testbed: Testbed, four: str, tmp_pat
 
 
 # Every device sends three quarters of 8 MB and receives as much at the same time, at 12.5 MB/s.
-# An exchange that uses a link one way at a time takes half as long again and more.
+# An exchange that uses a link one way at a time takes half as long again and more: 0.72 s.
 def test_exchange_uses_links_both_ways(testbed: Testbed, four: str, tmp_path: Path) -> None:
     seen = measure(testbed, four, tmp_path, "exchange.py")
-    assert seen["seconds"] == pytest.approx(0.48, rel=0.15)
+    assert 0.46 < seen["seconds"] < 0.65
 
 
 # All train the same: what differs is rounding.
