@@ -23,34 +23,31 @@ int64_t most_saved(const MemoryUse& use) {
   return use.saved.empty() ? 0 : *std::max_element(use.saved.begin(), use.saved.end());
 }
 
-Json to_json(const std::vector<MemoryUse>& uses,
-             const LoweredStage& stage,
-             const Cluster& cluster) {
+Json to_json(const std::vector<DeviceMemory>& all, const Cluster& cluster) {
   Json rows = Json::array();
-  for (size_t d = 0; d < uses.size(); ++d) {
-    Json row = {{"device", cluster.devices[static_cast<size_t>(stage.devices[d])].name},
-                {"kind", cluster.kind(stage.devices[d]).name}};
+  for (const auto& [stage, device, use] : all) {
+    const DeviceKind& kind = cluster.kind(device);
+    Json row = {{"device", cluster.devices[static_cast<size_t>(device)].name},
+                {"kind", kind.name},
+                {"stage", stage}};
     for (size_t part = 0; part < kNumMemoryParts; ++part)
-      row[fmt::format("{}_bytes", to_string(static_cast<MemoryPart>(part)))] =
-          uses[d].at_peak[part];
-    row["peak_bytes"] = uses[d].peak;
-    row["available_bytes"] = static_cast<int64_t>(cluster.kind(stage.devices[d]).memory_bytes);
-    row["saved_per_microbatch_bytes"] = uses[d].saved;
-    row["peak_at"] = uses[d].peak_at;
+      row[fmt::format("{}_bytes", to_string(static_cast<MemoryPart>(part)))] = use.at_peak[part];
+    row["peak_bytes"] = use.peak;
+    row["available_bytes"] = static_cast<int64_t>(kind.memory_bytes);
+    row["saved_per_microbatch_bytes"] = use.saved;
+    row["peak_at"] = use.peak_at;
     rows.push_back(std::move(row));
   }
   return rows;
 }
 
 // Parts that no device has are left out.
-std::string to_text(const std::vector<MemoryUse>& uses,
-                    const LoweredStage& stage,
-                    const Cluster& cluster) {
+std::string to_text(const std::vector<DeviceMemory>& all, const Cluster& cluster) {
   std::vector<size_t> parts;
   std::vector<std::string> header = {"device"};
   for (size_t part = 0; part < kNumMemoryParts; ++part)
-    if (std::any_of(uses.begin(), uses.end(), [&](const MemoryUse& use) {
-          return use.at_peak[part] > 0;
+    if (std::any_of(all.begin(), all.end(), [&](const DeviceMemory& each) {
+          return each.use.at_peak[part] > 0;
         })) {
       parts.push_back(part);
       header.emplace_back(to_string(static_cast<MemoryPart>(part)));
@@ -58,16 +55,15 @@ std::string to_text(const std::vector<MemoryUse>& uses,
   header.insert(header.end(), {"peak", "available", "saved per micro-batch"});
   Table table(header);
   std::string peaks;
-  for (size_t d = 0; d < uses.size(); ++d) {
-    const std::string& name = cluster.devices[static_cast<size_t>(stage.devices[d])].name;
+  for (const auto& [stage, device, use] : all) {
+    const std::string& name = cluster.devices[static_cast<size_t>(device)].name;
     std::vector<std::string> row = {name};
-    for (size_t part : parts) row.push_back(to_string(Bytes{uses[d].at_peak[part]}));
-    row.push_back(to_string(Bytes{uses[d].peak}));
-    row.push_back(
-        to_string(Bytes{static_cast<int64_t>(cluster.kind(stage.devices[d]).memory_bytes)}));
-    row.push_back(to_string(Bytes{most_saved(uses[d])}));
+    for (size_t part : parts) row.push_back(to_string(Bytes{use.at_peak[part]}));
+    row.push_back(to_string(Bytes{use.peak}));
+    row.push_back(to_string(Bytes{static_cast<int64_t>(cluster.kind(device).memory_bytes)}));
+    row.push_back(to_string(Bytes{most_saved(use)}));
     table.add(std::move(row));
-    peaks += fmt::format("{}: peak in {}\n", name, uses[d].peak_at);
+    peaks += fmt::format("{}: peak in {}\n", name, use.peak_at);
   }
   return fmt::format("{}\n{}", table.text(), peaks);
 }
@@ -77,13 +73,8 @@ void run(const PlannedOptions& options, Session& session) {
   const Cluster cluster = read_cluster(session.files, options.cluster, session.catalogue);
   const Plan plan = read_plan(session.files, options.plan);
   verify_plan(plan, options.plan, graph, cluster);
-  const Program program = lower(graph, plan, cluster, {});
-  const LoweredStage& stage = program.stages[0];
-  std::vector<MemoryUse> uses;
-  for (size_t d = 0; d < stage.devices.size(); ++d)
-    uses.push_back(memory_use(stage, static_cast<int>(d)));
-  session.out << (session.json ? to_json(uses, stage, cluster).dump(2) + "\n"
-                               : to_text(uses, stage, cluster));
+  const std::vector<DeviceMemory> all = memory_uses(lower(graph, plan, cluster, {}));
+  session.out << (session.json ? to_json(all, cluster).dump(2) + "\n" : to_text(all, cluster));
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ struct Mesh {
 };
 
 // By name, a text that says what to do with it. Keys are stable names (see stable_names) or names
-// of inputs, with "*" for any run of characters; find_choice() (plan/match.h) says which key wins.
+// of inputs, with "*" for any run of characters; ChoiceFinder (plan/match.h) says which key wins.
 using Choices = std::map<std::string, std::string>;
 
 // Texts (plan/texts.h), one per axis of the mesh joined by " x ".

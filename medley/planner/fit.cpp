@@ -22,9 +22,10 @@ const std::vector<Microbatch>& microbatches_of(const Plan& plan) {
   return plan.pipelines[0].microbatches;
 }
 
-int64_t most_rows(const Plan& plan, size_t device) {
+int64_t most_rows(const Plan& plan, int stage, size_t device) {
   int64_t most = 0;
-  for (const Microbatch& microbatch : microbatches_of(plan))
+  for (const Microbatch& microbatch :
+       microbatches_of(plan.pipelines[0], static_cast<size_t>(stage)))
     most =
         std::max(most, microbatch.lengths.empty() ? microbatch.rows : microbatch.lengths[device]);
   return most;
@@ -48,13 +49,11 @@ struct Lack {
 
 // Those that lack memory.
 std::vector<Lack> find_lacks(const Plan& plan, const Request& request) {
-  const Program program = lower(*request.ground, plan, request.cluster);
-  const LoweredStage& stage = program.stages[0];
-  const std::vector<MemoryUse> uses = memory_uses(stage);
   std::vector<Lack> found;
-  for (size_t d = 0; d < stage.devices.size(); ++d) {
-    const double missing = lacks(uses[d], request.cluster.kind(stage.devices[d]));
-    if (missing > 0) found.push_back({stage.devices[d], missing});
+  for (const auto& [stage, device, use] :
+       memory_uses(lower(*request.ground, plan, request.cluster))) {
+    const double missing = lacks(use, request.cluster.kind(device));
+    if (missing > 0) found.push_back({device, missing});
   }
   return found;
 }
@@ -138,21 +137,23 @@ std::optional<std::string> find_misfit(const Plan& plan, const Request& request)
 std::optional<std::string> find_misfit(const Plan& plan,
                                        const Program& program,
                                        const Request& request) {
-  const LoweredStage& stage = program.stages[0];
-  const std::vector<MemoryUse> uses = memory_uses(stage);
-  for (size_t d = 0; d < stage.devices.size(); ++d) {
-    const int device = stage.devices[d];
+  int before = -1;
+  size_t place = 0;  // in the mesh of its stage
+  for (const auto& [stage, device, use] : memory_uses(program)) {
+    place = stage == before ? place + 1 : 0;
+    before = stage;
     const DeviceKind& kind = request.cluster.kind(device);
-    const MemoryUse& use = uses[d];
     if (lacks(use, kind) <= 0) continue;
     const size_t count = microbatches_of(plan).size();
+    const std::string where = program.stages.size() == 1 ? "" : fmt::format("stage {}: ", stage);
     return fmt::format(
-        "{} ({}) needs {} for up to {} in {}, {} of it for parameters and "
+        "{}{} ({}) needs {} for up to {} in {}, {} of it for parameters and "
         "optimizer state, and has {}: it lacks {}{}",
+        where,
         request.cluster.devices[static_cast<size_t>(device)].name,
         kind.name,
         to_string(Bytes{use.peak}),
-        rows_text(most_rows(plan, d)),
+        rows_text(most_rows(plan, stage, place)),
         count == 1 ? "one micro-batch" : fmt::format("each of {} micro-batches", count),
         to_string(Bytes{use.persistent}),
         to_string(bytes(kind.memory_bytes)),

@@ -120,5 +120,31 @@ TEST_F(Fit, ExactlyEnoughIsEnough) {
   EXPECT_THAT(*find_misfit(plan, request), HasSubstr("it lacks 1 B"));
 }
 
+// Of a pipeline the stage is named, whichever it is.
+TEST_F(Fit, TheStageThatLacksMemoryIsNamed) {
+  const Groundwork ground = lay_ground(graph, {});
+  const Request request{.graph = graph,
+                        .cluster = cluster,
+                        .strategy = "",
+                        .global_batch = 40,
+                        .devices = {},
+                        .optimizer = {},
+                        .ground = &ground};
+  Plan plan = empty_plan(request, {0}, {40}, 4);
+  Stage second;
+  second.first = "fc2/addmm#0";
+  second.mesh = {{"x"}, {1}, {"pool/1/0"}};
+  plan.pipelines[0].stages.push_back(second);
+  plan.pipelines[0].in_flight = {4, 4};
+  EXPECT_EQ(find_misfit(plan, request), std::nullopt);
+  cluster.pools.push_back(cluster.pools[0]);
+  cluster.pools[1].kind.memory_bytes = 1e3;
+  cluster.devices[1].pool = 1;
+  EXPECT_THAT(*find_misfit(plan, request),
+              AllOf(HasSubstr("stage 1: pool/1/0 (kind) needs "),
+                    HasSubstr(" for up to 10 rows in each of 4 micro-batches"),
+                    HasSubstr(": it lacks ")));
+}
+
 }  // namespace
 }  // namespace medley

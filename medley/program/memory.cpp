@@ -405,6 +405,16 @@ std::vector<MemoryUse> memory_uses(const LoweredStage& stage) {
   return uses;
 }
 
+std::vector<DeviceMemory> memory_uses(const Program& program) {
+  std::vector<DeviceMemory> all;
+  for (size_t s = 0; s < program.stages.size(); ++s) {
+    std::vector<MemoryUse> uses = memory_uses(program.stages[s]);
+    for (size_t d = 0; d < uses.size(); ++d)
+      all.push_back({static_cast<int>(s), program.stages[s].devices[d], std::move(uses[d])});
+  }
+  return all;
+}
+
 MemoryUse memory_use(const LoweredStage& stage, int device, std::vector<MemoryPoint>& points) {
   return MemoryFollower(stage, StageFacts(stage), device, &points).run();
 }

@@ -55,6 +55,14 @@ MemoryUse memory_use(const LoweredStage& stage, int device);
 // Of all, [device]. Devices whose values have equal sizes are followed once.
 std::vector<MemoryUse> memory_uses(const LoweredStage& stage);
 
+// The same for all stages of a program.
+struct DeviceMemory {
+  int stage = 0;
+  int device = 0;  // of the cluster
+  MemoryUse use;
+};
+std::vector<DeviceMemory> memory_uses(const Program& program);
+
 // What is alive while the step `step` of call `call` runs its op number `op` (or posts, or waits:
 // 0), and after it.
 struct MemoryPoint {
