@@ -340,10 +340,11 @@ Simulation simulate(const Program& program,
                     const CostModel& costs,
                     const SimulateOptions& options) {
   if (program.stages.size() != 1)
-    throw Error(Blame::kCaller,
-                fmt::format("plan: pipelines[0].stages: found {}, expected 1: this version does not "
-                            "simulate several stages yet",
-                            program.stages.size()));
+    throw Error(
+        Blame::kCaller,
+        fmt::format("plan: pipelines[0].stages: found {}, expected 1: this version does not "
+                    "simulate several stages yet",
+                    program.stages.size()));
   return Simulator(program, costs, options).run();
 }
 
