@@ -468,7 +468,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--window",
         metavar="TIME",
-        help="median of three means over so long, not of single runs: 0.4s for processors under a quota (the testbed)",
+        help="median of three means over so long, not of single runs: 0.4s for processors under a "
+        "quota (the testbed)",
     )
     parser.add_argument("--resume", action="store_true", help="keep what the output already has")
 
