@@ -10,6 +10,7 @@
 #include "medley/graph/text.h"
 #include "medley/planner/data_parallel.h"
 #include "medley/program/lower.h"
+#include "medley/program/memory.h"
 #include "medley/sim/simulate.h"
 
 namespace medley {
@@ -162,6 +163,28 @@ TEST_F(Planner, OnlyTheDevicesAsked) {
   const Plan found = planned(wanted);
   EXPECT_THAT(found.pipelines[0].stages[0].mesh.devices, ElementsAre("slow/0/1", "fast/0/0"));
   EXPECT_THAT(rows_of(found), ElementsAre(4, 8));
+}
+
+// A wide layer, of which the devices with little memory cannot hold a quarter.
+TEST_F(Planner, WhereMemoryIsShortAndUnequalItDividesWhatIsStored) {
+  std::string text = LocalFiles().read("tests/data/mlp.graph");
+  const auto widen = [&](const std::string& from, const std::string& to) {
+    for (size_t i = text.find(from); i != std::string::npos; i = text.find(from, i + to.size()))
+      text.replace(i, from.size(), to);
+  };
+  widen("[32", "[512");
+  widen(", 32]", ", 512]");
+  widen("[16", "[256");
+  widen(", 16]", ", 256]");
+  graph = parse_graph(text, "wide.graph");
+  const double little = 300 << 10;
+  cluster = two_speeds(little);
+  EXPECT_TRUE(std::holds_alternative<Infeasible>(plan(request("hap", 4))));
+  cluster.pools[1].kind.memory_bytes = 4 * little;
+  const Plan found = planned(request("hap", 4));
+  ASSERT_THAT(found.parts, testing::Contains(testing::Field(&Part::name, "memory")));
+  for (const DeviceMemory& each : memory_uses(lower(graph, found, cluster, {})))
+    EXPECT_LE(static_cast<double>(each.use.peak), cluster.kind(each.device).memory_bytes);
 }
 
 TEST_F(Planner, MemoryDecidesTheMicrobatches) {

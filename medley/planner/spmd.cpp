@@ -23,6 +23,7 @@ namespace medley {
 namespace {
 
 constexpr const char* kSpeed = "speed";
+constexpr const char* kMemory = "memory";  // in proportion to it, where it is short
 
 // Rounds of dual ascent in one search: what is not proved by then is used as it is.
 constexpr int kDualRounds = 20;
@@ -48,6 +49,7 @@ struct Candidate {
 struct Start {
   std::vector<int64_t> rows;   // [device]
   std::vector<double> shares;  // [device] of the part "speed"
+  std::vector<double> memory;  // [device] of the part "memory"; empty: there is none
   bool operator==(const Start&) const = default;
 };
 
@@ -150,10 +152,10 @@ class Synthesis {
 
   std::vector<Start> starts() const {
     const std::vector<double> even(devices_.size(), 1.0);
-    if (even_) return {{apportion(request_.global_batch, even), even}};
-    std::vector<Start> all{{proportional_rows(request_, devices_), speeds_}};
+    if (even_) return {{apportion(request_.global_batch, even), even, {}}};
+    std::vector<Start> all{{proportional_rows(request_, devices_), speeds_, {}}};
     for (const std::vector<double>& shares : {speeds_, even}) {
-      Start other{apportion(request_.global_batch, even), shares};
+      Start other{apportion(request_.global_batch, even), shares, {}};
       if (std::find(all.begin(), all.end(), other) == all.end()) all.push_back(std::move(other));
     }
     return all;
@@ -161,11 +163,24 @@ class Synthesis {
 
   Plan outline(const Start& start, int64_t microbatches) const {
     Plan plan = empty_plan(request_, devices_, start.rows, microbatches);
-    const bool equal =
-        std::adjacent_find(start.shares.begin(), start.shares.end(), std::not_equal_to<>()) ==
-        start.shares.end();
-    if (!equal) plan.parts = {{kSpeed, {}, start.shares}};
+    if (!are_equal(start.shares)) plan.parts.push_back({kSpeed, {}, start.shares});
+    if (!start.memory.empty()) plan.parts.push_back({kMemory, {}, start.memory});
     return plan;
+  }
+
+  static bool are_equal(const std::vector<double>& shares) {
+    return std::adjacent_find(shares.begin(), shares.end(), std::not_equal_to<>()) == shares.end();
+  }
+
+  // Where devices differ in memory, what is stored may be divided by it, too.
+  Start with_memory(Start start) const {
+    double most = 0;
+    for (int device : devices_) most = std::max(most, request_.cluster.kind(device).memory_bytes);
+    for (int device : devices_)
+      start.memory.push_back(
+          std::max(request_.cluster.kind(device).memory_bytes / most, kMinShare));
+    if (are_equal(start.memory)) start.memory.clear();
+    return start;
   }
 
   Division divide(const Start& start, int64_t microbatches, SpmdPricing pricing = {}) const {
@@ -241,10 +256,11 @@ class Synthesis {
   }
 
   Start start_of(const Plan& plan) const {
-    Start start{std::vector<int64_t>(devices_.size(), 0), speeds_};
+    Start start{std::vector<int64_t>(devices_.size(), 0), speeds_, {}};
     for (const Microbatch& microbatch : plan.pipelines[0].microbatches)
       for (size_t d = 0; d < microbatch.lengths.size(); ++d) start.rows[d] += microbatch.lengths[d];
-    if (!plan.parts.empty()) start.shares = plan.parts[0].shares;
+    for (const Part& part : plan.parts)
+      (part.name == kSpeed ? start.shares : start.memory) = part.shares;
     return start;
   }
 
@@ -302,7 +318,13 @@ class Synthesis {
       const bool ok = !found->misfit;
       if (keep(std::move(*found))) best_options_ = options;
       fits |= ok;
-      if (!ok) pay_for_memory(division, options);
+      if (ok) continue;
+      if (even_) {
+        pay_for_memory(division, options);
+      } else {
+        Division roomy = divide(with_memory(start), microbatches);
+        pay_for_memory(roomy, options);
+      }
     }
     return fits;
   }

@@ -142,6 +142,23 @@ double SpmdMesh::held_bytes(const FactoredShape& shape, const AxisState& state) 
          static_cast<double>(cut(state.part, size).longest);
 }
 
+double SpmdMesh::scarce_bytes(const FactoredShape& shape, const AxisState& state) {
+  if (state.holding != Holding::kSharded) return shape.bytes();
+  const auto memory = [&](int device) {
+    return costs_.cluster().kind(devices_[static_cast<size_t>(device)]).memory_bytes;
+  };
+  double least = memory(0);
+  for (const Alike& devices : of_kind_) least = std::min(least, memory(devices[0]));
+  const int64_t size = shape.sizes[static_cast<size_t>(state.position)];
+  const Cut& by = cut(state.part, size);
+  double most = 0;
+  for (const Alike& devices : by.alike)
+    most = std::max(most,
+                    static_cast<double>(by.lengths[static_cast<size_t>(devices[0])]) * least /
+                        std::max(memory(devices[0]), 1.0));
+  return shape.bytes() / static_cast<double>(std::max<int64_t>(size, 1)) * most;
+}
+
 Ticks SpmdMesh::conversion(const FactoredShape& shape, const AxisState& from, const AxisState& to) {
   if (from == to || devices_.size() == 1) return 0;
   return static_cast<Ticks>(std::llround(price(shape, from, to) * kTicksPerSecond));

@@ -55,6 +55,8 @@ class SpmdMesh {
 
   // What the device holds that has most.
   double held_bytes(const FactoredShape& shape, const AxisState& state);
+  // The same of the device on which they weigh most, one of twice the least memory counting half.
+  double scarce_bytes(const FactoredShape& shape, const AxisState& state);
 
   // The time of what the lowering puts in between (program/emitter.h): a collective and the local
   // copies around it. Collectives are priced at a few sizes per kind and parts, and interpolated.

@@ -423,7 +423,7 @@ void SpmdProblem::charge_memory() {
       add_unary(variable,
                 c,
                 static_cast<int64_t>(options_.byte_price *
-                                     mesh_.held_bytes(catalogue_.shape(value), states[c])));
+                                     mesh_.scarce_bytes(catalogue_.shape(value), states[c])));
   };
   std::set<ValueId> states;
   for (const Input& input : graph_.inputs) {
