@@ -71,14 +71,14 @@ TEST(LowerStages, OnlyActivationsAndTheirGradientsTravel) {
   const Program program = lower(mlp(), two_stages({{4, {4}}, {4, {4}}}, 1, 1), devices(2), {});
   ASSERT_EQ(program.stages.size(), 2);
   EXPECT_THAT(names(program.stages[0]),
-              ElementsAre("transfer act/~threshold_backward#0",
+              ElementsAre("transfer fc2/~mm#0",
                           "transfer act/relu#0",
                           "all_reduce norm/sum over stages",
                           "all_reduce loss over stages"))
       << print(program);
   EXPECT_THAT(names(program.stages[1]),
               ElementsAre("transfer act/relu#0",
-                          "transfer act/~threshold_backward#0",
+                          "transfer fc2/~mm#0",
                           "all_reduce norm/sum over stages",
                           "all_reduce loss over stages"));
   // 1F1B: the first stage has two micro-batches in flight.
@@ -95,8 +95,7 @@ TEST(LowerStages, EveryDeviceSendsWhatBothHave) {
   Plan plan = two_stages({{4, {3, 1}}}, 2, 2);
   plan.pipelines[0].stages[1].rows = {1, 1};
   const Program program = lower(mlp(), plan, devices(4), {});
-  const std::string activations = "transfer act/relu#0",
-                    gradients = "transfer act/~threshold_backward#0";
+  const std::string activations = "transfer act/relu#0", gradients = "transfer fc2/~mm#0";
   EXPECT_THAT(sent(program.stages[0], activations, 0), ElementsAre(0, 0, 2 * 32, 1 * 32));
   EXPECT_THAT(sent(program.stages[0], activations, 1), ElementsAre(0, 0, 0, 1 * 32));
   EXPECT_THAT(sent(program.stages[1], gradients, 0), ElementsAre(0, 0, 2 * 32, 0));
