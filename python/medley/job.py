@@ -13,6 +13,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
@@ -266,6 +267,7 @@ class Member(Protocol):
 
 
 _members: list[weakref.ref[Member]] = []
+_DISCONNECT_SECONDS = 5.0
 
 
 def watch_end(member: Member) -> None:
@@ -280,6 +282,15 @@ def _living() -> list[Member]:
 def _finish() -> None:
     for member in _living():
         member.finish()
+
+
+def _disconnect() -> None:
+    # Gloo's threads have to end before the interpreter does, or the process may be aborted. Where
+    # others have failed this may wait for them, so not for long.
+    if dist.is_initialized():
+        end = threading.Thread(target=dist.destroy_process_group, daemon=True)
+        end.start()
+        end.join(_DISCONNECT_SECONDS)
 
 
 def _install_hook() -> None:
@@ -300,7 +311,8 @@ def _install_hook() -> None:
         before(kind, error, trace)
 
     sys.excepthook = hook
-    atexit.register(_finish)
+    atexit.register(_disconnect)
+    atexit.register(_finish)  # comes first
 
 
 def _is_ours(trace: TracebackType | None) -> bool:
