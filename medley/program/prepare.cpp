@@ -165,12 +165,33 @@ class Preparer {
         copy.value = accumulate(output.value, Phase::kBackward, output.name);
       graph().outputs.push_back(copy);
     }
-    // Forward accumulation goes before the first backward op: phases are contiguous.
+    reorder(in_phases());
+  }
+
+  // Phases are contiguous. What is accumulated is so at once: a gradient that waits for the end of
+  // its phase is held twice, and sets out late.
+  std::vector<size_t> in_phases() {
+    const std::vector<Op>& ops = graph().ops;
+    std::map<ValueId, size_t> made_by;
+    for (size_t i = 0; i < ops.size(); ++i)
+      for (ValueId result : ops[i].results) made_by[result] = i;
+    std::vector<std::vector<size_t>> behind(ops.size());  // [op] accumulations of its results
+    std::vector<bool> follows(ops.size(), false);
+    for (size_t i = 0; i < ops.size(); ++i) {
+      if (ops[i].name != "medley.accumulate.default") continue;
+      const auto maker = made_by.find(operands(ops[i])[0]);
+      if (maker == made_by.end() || ops[maker->second].phase != ops[i].phase) continue;
+      behind[maker->second].push_back(i);
+      follows[i] = true;
+    }
     std::vector<size_t> order;
     for (Phase phase : {Phase::kPrologue, Phase::kForward, Phase::kBackward})
-      for (size_t i = 0; i < graph().ops.size(); ++i)
-        if (graph().ops[i].phase == phase) order.push_back(i);
-    reorder(order);
+      for (size_t i = 0; i < ops.size(); ++i) {
+        if (ops[i].phase != phase || follows[i]) continue;
+        order.push_back(i);
+        order.insert(order.end(), behind[i].begin(), behind[i].end());
+      }
+    return order;
   }
 
   void reorder(const std::vector<size_t>& order) {
