@@ -20,15 +20,18 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json devices_json(const Plan& plan, const Pipeline& pipeline, const Stage& stage) {
+Json devices_json(const Plan& plan, const Pipeline& pipeline, size_t number) {
+  const Stage& stage = pipeline.stages[number];
+  const std::vector<Microbatch> microbatches = microbatches_of(pipeline, number);
   Json rows = Json::array();
   for (size_t d = 0; d < stage.mesh.devices.size(); ++d) {
     std::vector<int64_t> lengths;
     int64_t sum = 0;
-    for (const Microbatch& microbatch : pipeline.microbatches) {
+    for (const Microbatch& microbatch : microbatches) {
       // A mesh of two axes divides rows along the first.
       const size_t at = d * static_cast<size_t>(stage.mesh.shape[0]) / stage.mesh.devices.size();
-      lengths.push_back(microbatch.lengths.empty() ? microbatch.rows : microbatch.lengths.at(at));
+      // Without a graph nobody has verified the plan: it may have too few lengths.
+      lengths.push_back(at < microbatch.lengths.size() ? microbatch.lengths[at] : microbatch.rows);
       sum += lengths.back();
     }
     rows.push_back({{"device", stage.mesh.devices[d]},
@@ -233,7 +236,7 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
       const Stage& stage = plan.pipelines[p].stages[s];
       json["stages"].push_back({{"stage", fmt::format("pipelines[{}].stages[{}]", p, s)},
                                 {"first", stage.first},
-                                {"devices", devices_json(plan, plan.pipelines[p], stage)},
+                                {"devices", devices_json(plan, plan.pipelines[p], s)},
                                 {"entries", entries_json(plan, stage)}});
       if (!options.expanded && json["stages"].back()["entries"].size() > kManyEntries)
         json["stages"].back()["groups"] = groups_json(plan, stage, options);

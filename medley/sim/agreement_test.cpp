@@ -129,8 +129,13 @@ class Agreement : public ::testing::Test {
                       << b.device << " " << b.name << " " << b.start << " " << b.duration;
     }
     EXPECT_EQ(simulated.step, *std::max_element(emulated.ends.begin(), emulated.ends.end()));
-    for (size_t d = 0; d < emulated.peaks.size(); ++d)
+    for (size_t d = 0; d < emulated.peaks.size(); ++d) {
       EXPECT_EQ(simulated.devices[d].peak_bytes, emulated.peaks[d]) << d;
+      int64_t drawn = 0;
+      for (const auto& [from, bytes] : simulated.trace.memory[d].bytes)
+        drawn = std::max(drawn, bytes);
+      EXPECT_EQ(drawn, emulated.peaks[d]) << d;
+    }
   }
 
   Plan rows(const std::vector<std::vector<int64_t>>& microbatches) const {

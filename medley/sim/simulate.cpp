@@ -16,6 +16,7 @@ namespace medley {
 namespace {
 
 constexpr Nanoseconds kForever{int64_t{1} << 62};
+constexpr size_t kMemoryPoints = 1000;  // of a device in a trace
 constexpr int64_t kParts = 4096;  // of what a device does in a nanosecond while it communicates
 
 size_t at(int64_t index) { return static_cast<size_t>(index); }
@@ -143,6 +144,10 @@ Simulation Simulator::run() {
   if (options_.trace) {
     for (const Device& device : costs_.cluster().devices)
       result_.trace.devices.push_back(device.name);
+    for (const SimulatedDevice& device : result_.devices)
+      if (!device.memory_over_time.empty())
+        result_.trace.memory.push_back(
+            {device.device, thinned(device.memory_over_time, kMemoryPoints)});
     sort(result_.trace);
   }
   return std::move(result_);

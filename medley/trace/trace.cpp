@@ -70,6 +70,13 @@ std::string line(const TraceEvent& event, size_t thread) {
       args);
 }
 
+std::string counter(int device, Nanoseconds at, int64_t bytes) {
+  return fmt::format(R"({{"ph":"C","name":"memory","pid":{},"ts":{},"args":{{"bytes":{}}}}})",
+                     device,
+                     microseconds(at),
+                     bytes);
+}
+
 }  // namespace
 
 void sort(Trace& trace) {
@@ -78,6 +85,25 @@ void sort(Trace& trace) {
         return std::tuple(a.device, a.stream, a.start, b.duration) <
                std::tuple(b.device, b.stream, b.start, a.duration);
       });
+}
+
+MemoryOverTime thinned(MemoryOverTime points, size_t most) {
+  MEDLEY_CHECK(most >= 1);
+  if (points.size() <= most) return points;
+  const Nanoseconds first = points.front().first;
+  const int64_t whole = (points.back().first - first).value + 1;
+  MemoryOverTime result;
+  for (size_t i = 0; i < points.size();) {
+    const auto stretch_of = [&](Nanoseconds at) {
+      return static_cast<int64_t>(__int128{(at - first).value} * static_cast<int64_t>(most) /
+                                  whole);
+    };
+    const int64_t stretch = stretch_of(points[i].first);
+    auto& highest = result.emplace_back(points[i]);
+    for (; i < points.size() && stretch_of(points[i].first) == stretch; ++i)
+      highest.second = std::max(highest.second, points[i].second);
+  }
+  return result;
 }
 
 std::string to_chrome_json(Trace trace) {
@@ -92,6 +118,8 @@ std::string to_chrome_json(Trace trace) {
     const size_t lane = stream->second.place(event.start, event.start + event.duration);
     lines.push_back(line(event, thread_id(event.stream, lane)));
   }
+  for (const TraceMemory& memory : trace.memory)
+    for (const auto& [at, bytes] : memory.bytes) lines.push_back(counter(memory.device, at, bytes));
   std::vector<std::string> names;
   for (const auto& [key, stream] : lanes) {
     const auto& [device, kind] = key;

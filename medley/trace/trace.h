@@ -28,11 +28,26 @@ struct TraceEvent {
   bool operator==(const TraceEvent&) const = default;
 };
 
+// Bytes alive, each from its time on until the next.
+using MemoryOverTime = std::vector<std::pair<Nanoseconds, int64_t>>;
+
+struct TraceMemory {
+  int device = 0;  // index into Trace::devices
+  MemoryOverTime bytes;
+  bool operator==(const TraceMemory&) const = default;
+};
+
 struct Trace {
   std::vector<std::string> devices;  // names
   std::vector<TraceEvent> events;    // in any order
+  std::vector<TraceMemory> memory = {};
   bool operator==(const Trace&) const = default;
 };
+
+// Returns at most `most` points: of each of `most` equal stretches of time one, at the first of its
+// points and as high as the highest. At no time less than what was given, and the same peak.
+// Requires: most >= 1, times in order.
+MemoryOverTime thinned(MemoryOverTime points, size_t most);
 
 // Sorts by device, stream, start and longest first: the order in which the writers show events.
 // Events that agree in all of these stay in their order.
@@ -45,7 +60,7 @@ void sort(Trace& trace);
 //   communication    [all_reduce a     ]      [all_reduce c]
 //   communication 2         [all_reduce b       ]
 //
-// Equal traces give equal bytes.
+// Memory is a counter of its process. Equal traces give equal bytes.
 std::string to_chrome_json(Trace trace);
 
 }  // namespace medley

@@ -59,6 +59,44 @@ TEST(ChromeJson, NestedEventsShareAThread) {
               ElementsAre(0, 0));
 }
 
+// Perfetto draws a counter as a step line under its process.
+TEST(ChromeJson, MemoryIsACounter) {
+  const json parsed =
+      json::parse(to_chrome_json({{"x", "y"}, {}, {{1, {{{0}, 10}, {{2500}, 7}}}}}));
+  std::vector<json> counters;
+  for (const json& each : parsed["traceEvents"])
+    if (each["ph"] == "C") counters.push_back(each);
+  EXPECT_THAT(
+      counters,
+      ElementsAre(
+          json::parse(R"({"ph":"C","name":"memory","pid":1,"ts":0.0,"args":{"bytes":10}})"),
+          json::parse(R"({"ph":"C","name":"memory","pid":1,"ts":2.5,"args":{"bytes":7}})")));
+}
+
+int64_t bytes_at(const MemoryOverTime& points, int64_t time) {
+  int64_t bytes = 0;
+  for (const auto& [from, alive] : points)
+    if (from.value <= time) bytes = alive;
+  return bytes;
+}
+
+// A peak of one nanosecond must not be lost, nor any other time look emptier than it was.
+TEST(Thinned, IsNowhereLowerAndHasThePeak) {
+  MemoryOverTime points;
+  for (int64_t t = 0; t < 1000; ++t) points.push_back({{t * t}, (t * 7919) % 613});
+  points[517].second = 5000;
+  const MemoryOverTime few = thinned(points, 10);
+  ASSERT_LE(few.size(), 10);
+  for (const auto& [from, bytes] : points) ASSERT_GE(bytes_at(few, from.value), bytes);
+  EXPECT_EQ(bytes_at(few, 517 * 517), 5000);
+  EXPECT_LT(bytes_at(few, 0), 5000);
+}
+
+TEST(Thinned, LeavesFewPointsAsTheyAre) {
+  const MemoryOverTime points = {{{0}, 3}, {{5}, 1}};
+  EXPECT_EQ(thinned(points, 2), points);
+}
+
 TEST(ChromeJson, InvalidTextIsReplaced) {
   EXPECT_NO_THROW(
       json::parse(to_chrome_json({{"\xff"}, {event(Stream::kCompute, "\xc3\x28", 0, 1)}})));

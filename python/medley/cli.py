@@ -16,7 +16,7 @@ from medley.cluster import catalogue
 from medley.files import write_atomically
 
 _OURS, _CALLERS, _WORLDS = 1, 2, 3
-_PACKAGES = ("numpy", "rich", "safetensors", "torch")  # what pyproject.toml depends on
+_PACKAGES = ("numpy", "plotly", "rich", "safetensors", "torch")  # of pyproject.toml
 
 
 class Verb(NamedTuple):
@@ -171,6 +171,21 @@ def _train(arguments: argparse.Namespace) -> int:
     return train(options)
 
 
+# --- report ---------------------------------------------------------------------------------------
+
+
+def _prepare_report(parser: argparse.ArgumentParser) -> None:
+    from medley.report import prepare
+
+    prepare(parser)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from medley.report import command
+
+    return command(arguments, _progress)
+
+
 # --- doctor and demo ------------------------------------------------------------------------------
 
 
@@ -228,6 +243,13 @@ VERBS = [
         "medley train medley.models:gpt --data books --cluster cluster.yaml --epochs 3",
         _prepare_train,
         _train,
+    ),
+    Verb(
+        "report",
+        "Write what a plan does and will cost as one HTML file with figures",
+        "medley report plan.json --graph g.graph --cluster cluster.yaml --compare -o report.html",
+        _prepare_report,
+        _report,
     ),
     Verb(
         "doctor",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import os
 from collections.abc import Mapping
@@ -14,7 +15,16 @@ from medley.files import read_text, write_atomically
 from medley.graph import Graph, as_graph
 from medley.optimizer import AdamW, Optimizer
 
-__all__ = ["Plan", "plan"]
+__all__ = ["Explanation", "Plan", "plan"]
+
+
+class Explanation(str):
+    """A text with tables; a notebook keeps their columns."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self)}</pre>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,14 +49,14 @@ class Plan:
         """Writes the plan; the file is complete or not there."""
         write_atomically(path, self.text)
 
-    def explain(self, expanded: bool = False) -> str:
+    def explain(self, expanded: bool = False) -> Explanation:
         """Returns what the plan does and what it will cost, for people."""
         if self.graph is None or self.cluster is None:
             raise ValueError(
                 "explain: the plan was read without graph and cluster; use "
                 'medley.plan(graph, cluster="cluster.yaml", plan=...)'
             )
-        return _core.explain_plan(self.text, self.graph.core, self.cluster, expanded)
+        return Explanation(_core.explain_plan(self.text, self.graph.core, self.cluster, expanded))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the plan in the form of its JSON."""

@@ -1,0 +1,129 @@
+"""What a report says: the answers of the core's commands, asked once each."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from medley import _core
+from medley.cluster import catalogue
+from medley.files import read_text
+from medley.report import trace
+from medley.report.trace import Trace
+
+
+@dataclasses.dataclass(frozen=True)
+class Seat:
+    """A device of the plan, in a stage."""
+
+    device: str
+    stage: int
+    kind: str
+    rows: int
+    microbatches: list[int]  # rows of each
+    simulated: dict[str, Any]  # as `medley simulate --json` says
+    memory: dict[str, Any]  # as `medley memory --json` says
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """All that a report shows."""
+
+    files: dict[str, str]  # what -> path
+    plan: dict[str, Any]
+    explained: dict[str, Any]
+    simulated: dict[str, Any]
+    memory: list[dict[str, Any]]
+    predicted: Trace
+    compared: dict[str, Any] | None = None
+    measured: Trace | None = None
+
+    @property
+    def seats(self) -> list[Seat]:
+        """Devices by stage, in the order of the plan."""
+        simulated = {row["device"]: row for row in self.simulated["devices"]}
+        memory = {row["device"]: row for row in self.memory}
+        return [
+            Seat(
+                row["device"],
+                number,
+                simulated[row["device"]]["kind"],
+                row["rows"],
+                row["microbatches"],
+                simulated[row["device"]],
+                memory[row["device"]],
+            )
+            for number, stage in enumerate(self.explained["stages"])
+            for row in stage["devices"]
+        ]
+
+    @property
+    def num_stages(self) -> int:
+        """Of all pipelines."""
+        return len(self.explained["stages"])
+
+
+def ask(arguments: Sequence[str]) -> Any:
+    """Returns the JSON that a command of the core prints.
+
+    Raises what the command line would report: ValueError, OSError or RuntimeError.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = _core.run_cli([*arguments, "--json"], str(catalogue()))
+    if code != 0:
+        raise {2: ValueError, 3: OSError}.get(code, RuntimeError)(err.getvalue().strip())
+    return json.loads(out.getvalue())
+
+
+def collect(
+    plan: str,
+    graph: str,
+    cluster: str,
+    profile: str = "",
+    compare: bool = False,
+    traces: Sequence[str | os.PathLike[str]] = (),
+) -> Content:
+    """Asks the core about a plan. `traces` are those of a run."""
+    measured = trace.read(traces) if traces else None  # before what takes long
+    costs = ["--profile", profile] if profile else []
+    with tempfile.TemporaryDirectory(prefix="medley_report_") as folder:
+        path = Path(folder) / "trace.json"
+        simulated = ask(["simulate", graph, cluster, plan, *costs, "--trace", str(path)])
+        predicted = trace.parse(read_text(path), str(path))
+    entries = json.loads(read_text(plan))
+    rows = str(entries["global_batch"])
+    files = {"plan": plan, "graph": graph, "cluster": cluster}
+    content = Content(
+        files | ({"profile": profile} if profile else {}),
+        entries,
+        ask(["explain", plan, "--graph", graph]),
+        simulated,
+        ask(["memory", graph, cluster, plan]),
+        predicted,
+        ask(["compare", graph, cluster, "--global-batch", rows, *costs]) if compare else None,
+        measured,
+    )
+    if measured is not None:
+        _check_devices(content, measured, ", ".join(str(path) for path in traces))
+    return content
+
+
+def _check_devices(content: Content, measured: Trace, file: str) -> None:
+    expected = [seat.device for seat in content.seats]
+    found = sorted({event.device for event in measured.events})
+    missing = [device for device in expected if device not in found]
+    others = [device for device in found if device not in expected]
+    if missing or others:
+        raise ValueError(
+            f"{file}: found events of {', '.join(found) or 'no device'}, expected "
+            f"{', '.join(expected)}: a run of this plan with trace=True; each process of a "
+            "run writes its own trace, give all of them"
+        )

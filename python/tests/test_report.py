@@ -1,0 +1,400 @@
+"""The report of a plan: its figures hold the numbers of `simulate`, `memory` and `compare`, and a
+browser draws them without a network."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import medley
+from medley import cli, job
+from medley.models import gpt
+from medley.plan import Explanation
+from medley.report.collect import Content, ask
+from medley.report.figures import in_flight_over_time, timeline
+from medley.report.trace import Event, Trace, in_flight, merged, parse
+
+graph_objects = pytest.importorskip("plotly.graph_objects")
+
+CLUSTER = """
+format: medley-cluster
+version: 1
+nodes:
+  - {name: fast, count: 1, device: CPU, devices_per_node: 1}
+  - {name: slow, count: 1, device: half, devices_per_node: 2}
+networks:
+  - {name: bus, inside: node, bandwidth: 8 GB/s, latency: 5 us}
+  - {name: lan, connects: [fast, slow], bandwidth: 1 Gbit/s, latency: 20 us}
+devices:
+  half: {based_on: CPU, speed: 0.5, memory: 8 GiB}
+"""
+DEVICES = ["fast/0/0", "slow/0/0", "slow/0/1"]
+UNITS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@dataclasses.dataclass
+class Files:
+    """What a report is made of."""
+
+    graph: str
+    cluster: str
+    plan: str
+    trace: str  # of a run of the plan, emulated
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("report")
+    model, batch = gpt(batch=12)
+    graph = medley.capture(model, batch)
+    (folder / "g.graph").write_text(graph.text())
+    (folder / "cluster.yaml").write_text(CLUSTER)
+    plan = medley.plan(
+        graph, folder / "cluster.yaml", "data-parallel-proportional", 12, microbatches=3
+    )
+    plan.save(folder / "plan.json")
+    with job.emulated():
+        trainer = medley.Trainer(model, graph, plan, local=True, trace=True)
+    trainer.step(batch)
+    trainer.save_trace(folder / "trace.json")
+    names = ("g.graph", "cluster.yaml", "plan.json", "trace.json")
+    return Files(*(str(folder / name) for name in names), folder)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["medley", *arguments])
+        code = cli.main()
+        return code, *capsys.readouterr()
+
+    return run
+
+
+class Page(HTMLParser):
+    """The figures of a page by section, and what it refers to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.figures: dict[str, Any] = {}
+        self.text: dict[str, str] = {}
+        self.references: list[str] = []
+        self._section, self._in_figure, self._source = "", False, ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.references += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag == "section":
+            self._section = given["id"] or ""
+        self._in_figure = tag == "script" and given.get("class") == "figure"
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._in_figure:
+            self.figures[self._section] = json.loads(self._source)
+        self._in_figure, self._source = False, ""
+
+    def handle_data(self, data: str) -> None:
+        if self._in_figure:
+            self._source += data
+        elif self._section:
+            self.text[self._section] = self.text.get(self._section, "") + data + " "
+
+
+def report(run: Run, files: Files, *more: str) -> Page:
+    """Makes a report and reads it."""
+    output = files.folder / "report.html"
+    given = ["--graph", files.graph, "--cluster", files.cluster, "-o", str(output)]
+    code, out, err = run("report", files.plan, *given, *more)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{output}: data-parallel-proportional: 12 rows")
+    return Page(output.read_text())
+
+
+def unit(figure: dict[str, Any], axis: str = "xaxis") -> float:
+    """Returns what one on an axis is."""
+    return UNITS[figure["layout"][axis]["title"]["text"].rpartition("[")[2].rstrip("]")]
+
+
+def sums(figure: dict[str, Any], names: list[str], but: str = "") -> dict[str, int]:
+    """Adds up the bars of each device."""
+    found = dict.fromkeys(names, 0.0)
+    for bars in figure["data"]:
+        if bars["name"] != but:
+            owners = bars.get("customdata", bars["y"])
+            for owner, value in zip(owners, bars["x"], strict=True):
+                found[owner] += value
+    return {name: round(value * unit(figure)) for name, value in found.items()}
+
+
+def test_figures_have_the_numbers_of_simulate(run: Run, files: Files) -> None:
+    simulated = ask(["simulate", files.graph, files.cluster, files.plan])
+    page = report(run, files)
+    by_device = {row["device"]: row for row in simulated["devices"]}
+    computes = {name: row["computes_nanoseconds"] for name, row in by_device.items()}
+    waits = {name: row["waits_nanoseconds"] for name, row in by_device.items()}
+
+    times = page.figures["times"]
+    assert sums(times, DEVICES, but="waits (bubble)") == computes
+    all_time = sums(times, DEVICES)
+    assert {name: all_time[name] - computes[name] for name in DEVICES} == waits
+
+    steps = page.figures["timeline"]
+    bars = [trace for trace in steps["data"] if trace["width"] == 0.5 and trace["name"] != "waits"]
+    assert sums({**steps, "data": bars}, DEVICES) == computes
+    ends = [b + x for bar in steps["data"] for b, x in zip(bar["base"], bar["x"], strict=True)]
+    assert round(max(ends) * unit(steps)) == simulated["step_nanoseconds"]
+    forward = next(bar for bar in steps["data"] if bar["name"] == "forward")
+    assert set(forward["text"]) == {"0", "1", "2"}
+
+    links = page.figures["traffic"]
+    (bar,) = links["data"]
+    assert dict(zip(bar["y"], bar["x"], strict=True)) == pytest.approx(
+        {link["link"]: link["bytes"] / unit(links) for link in simulated["links"]}
+    )
+
+
+def test_figures_have_the_numbers_of_memory(run: Run, files: Files) -> None:
+    rows = ask(["memory", files.graph, files.cluster, files.plan])
+    page = report(run, files)
+    peaks = {row["device"]: row["peak_bytes"] for row in rows}
+    assert sums(page.figures["memory_at_peak"], DEVICES) == peaks
+    over_time = page.figures["memory"]
+    size = unit(over_time, "yaxis")
+    assert {line["name"]: round(max(line["y"]) * size) for line in over_time["data"]} == peaks
+
+
+def test_shares_are_the_rows_of_the_plan(run: Run, files: Files) -> None:
+    plan = medley.Plan.load(files.plan).to_dict()
+    lengths = [each["lengths"] for each in plan["pipelines"][0]["microbatches"]]
+    shares = report(run, files).figures["shares"]
+    assert [bar["x"] for bar in shares["data"]] == lengths
+
+
+def test_strategies_are_those_of_compare(run: Run, files: Files) -> None:
+    compared = ask(["compare", files.graph, files.cluster, "--global-batch", "12"])
+    figure = report(run, files, "--compare").figures["strategies"]
+    (bar,) = figure["data"]
+    found = dict(zip(bar["y"], (round(x * unit(figure)) for x in bar["x"]), strict=True))
+    step = ask(["simulate", files.graph, files.cluster, files.plan])["step_nanoseconds"]
+    assert found == {"this plan": step} | {
+        row["strategy"]: row["step_ns"] for row in compared["strategies"]
+    }
+
+
+# The emulation does to the nanosecond what the simulator says.
+def test_measured_stands_beside_predicted(run: Run, files: Files) -> None:
+    page = report(run, files, "--trace", files.trace)
+    predicted, measured = page.figures["timeline"], page.figures["measured_timeline"]
+    assert sums(measured, DEVICES) == sums(predicted, DEVICES)
+    assert page.text["measured"].count("+0.0%") == 1 + len(DEVICES)
+    labels = page.figures["times"]["data"][0]["y"]
+    assert labels == [
+        [name for name in DEVICES for _ in range(2)],
+        ["predicted", "measured"] * len(DEVICES),
+    ]
+
+
+# A run that took twice as long is one of +100 %, whatever its clock says at the start.
+def test_measured_that_took_longer_is_said(run: Run, files: Files) -> None:
+    entries = json.loads(Path(files.trace).read_text())
+    for entry in entries["traceEvents"]:
+        if entry["ph"] == "X":
+            entry["ts"] = 1e9 + 2 * entry["ts"]
+            entry["dur"] *= 2
+    slow = files.folder / "slow.json"
+    slow.write_text(json.dumps(entries))
+    page = report(run, files, "--trace", str(slow))
+    assert page.text["measured"].count("+100.0%") == 1 + len(DEVICES)
+
+
+def test_traces_of_processes_are_joined(run: Run, files: Files) -> None:
+    whole = json.loads(Path(files.trace).read_text())
+    paths = []
+    for number in range(len(DEVICES)):
+        path = files.folder / f"trace_{number}.json"
+        mine = [
+            entry for entry in whole["traceEvents"] if entry["ph"] == "M" or entry["pid"] == number
+        ]
+        path.write_text(json.dumps({"traceEvents": mine}))
+        paths.append(str(path))
+    together = report(run, files, "--trace", *paths).figures
+    alone = report(run, files, "--trace", files.trace).figures
+    assert together["times"] == alone["times"]
+
+
+def test_page_is_one_file_with_valid_figures(run: Run, files: Files) -> None:
+    page = report(run, files, "--compare", "--trace", files.trace)
+    assert page.references == []
+    assert len(page.figures) == 9
+    for figure in page.figures.values():
+        graph_objects.Figure(figure)  # raises on what plotly.js would ignore
+
+
+def test_names_are_not_read_as_html(run: Run, files: Files) -> None:
+    strange = files.folder / "<b>&.json"
+    shutil.copy(files.plan, strange)
+    report(run, dataclasses.replace(files, plan=str(strange)))
+    assert "&lt;b&gt;&amp;.json" in (files.folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"plan": "nowhere.json"}, "nowhere.json: found no such file"),
+        ({"graph": "cluster"}, "cluster.yaml:2: found 'format', expected 'medley-graph'"),
+        ({"trace": "plan"}, "plan.json: found no trace, expected what Trainer.save_trace()"),
+    ],
+)
+def test_wrong_input_is_one_sentence(
+    run: Run, files: Files, change: dict[str, str], message: str
+) -> None:
+    given = {key: getattr(files, value, value) for key, value in change.items()}
+    wrong = dataclasses.replace(files, **given)
+    output = files.folder / "none.html"
+    arguments = ["--graph", wrong.graph, "--cluster", wrong.cluster, "--trace", wrong.trace]
+    code, out, err = run("report", wrong.plan, *arguments, "-o", str(output))
+    assert (code, out) == (2, "")
+    assert message in err and err.count("\n") == 1
+    assert not output.exists()
+
+
+def test_trace_of_other_devices_is_refused(run: Run, files: Files) -> None:
+    other = files.folder / "other.json"
+    other.write_text(Path(files.trace).read_text().replace("slow/0/1", "slow/9/1"))
+    given = ["--graph", files.graph, "--cluster", files.cluster, "--trace", str(other)]
+    code, _, err = run("report", files.plan, *given)
+    assert code == 2
+    assert "found events of fast/0/0, slow/0/0, slow/9/1, expected fast/0/0, slow/0/0" in err
+    code, _, err = run("report", files.plan, *given, files.trace)
+    assert code == 2
+    assert "found events of fast/0/0, which" in err
+
+
+def test_json_names_the_sections(run: Run, files: Files) -> None:
+    given = ["--graph", files.graph, "--cluster", files.cluster, "--json"]
+    code, out, _ = run("report", files.plan, *given, "-o", str(files.folder / "r.html"))
+    assert code == 0
+    assert "timeline" in json.loads(out)["sections"]
+
+
+def test_a_browser_draws_all_figures(run: Run, files: Files) -> None:
+    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if browser is None:
+        pytest.skip("no headless browser: apt-get install chromium")
+    figures = report(run, files, "--compare", "--trace", files.trace).figures
+    done = subprocess.run(
+        [
+            browser,
+            "--headless",
+            "--disable-gpu",
+            *(["--no-sandbox"] if os.geteuid() == 0 else []),
+            f"--user-data-dir={files.folder / 'browser'}",
+            "--virtual-time-budget=20000",
+            "--dump-dom",
+            f"file://{files.folder / 'report.html'}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert 'data-error="' not in done.stdout
+    assert f'data-drawn="{len(figures)}"' in done.stdout
+    assert done.stdout.count('class="main-svg"') >= len(figures)
+
+
+# --- traces ---------------------------------------------------------------------------------------
+
+
+def event(name: str, start: int, end: int, device: str = "a", computes: bool = True) -> Event:
+    return Event(device, computes, name, name.partition(" ")[0], start, end)
+
+
+def test_events_that_go_on_are_one() -> None:
+    parts = [event("forward 0", 0, 3), event("forward 0", 3, 5), event("forward 1", 5, 6)]
+    assert merged([*parts, event("update", 6, 6)]) == [
+        event("forward 0", 0, 5),
+        event("forward 1", 5, 6),
+    ]
+
+
+# The first of two stages under 1F1B: F0 F1 B0 F2 B1 B2.
+def test_in_flight_is_between_forward_and_backward() -> None:
+    order = ["forward 0", "forward 1", "backward 0", "forward 2", "backward 1", "backward 2"]
+    events = [event(name, 10 * i, 10 * i + 10) for i, name in enumerate(order)]
+    assert in_flight(events) == [(0, 1), (10, 2), (30, 2), (50, 1), (60, 0)]
+
+
+def test_trace_begins_with_its_first_event() -> None:
+    entries = [
+        {"ph": "M", "name": "process_name", "pid": 3, "tid": 0, "args": {"name": "a"}},
+        {"ph": "M", "name": "thread_name", "pid": 3, "tid": 0, "args": {"name": "compute"}},
+        {
+            "ph": "X",
+            "name": "forward 0",
+            "cat": "forward",
+            "pid": 3,
+            "tid": 0,
+            "ts": 7.5,
+            "dur": 1.25,
+            "args": {},
+        },
+        {"ph": "C", "name": "memory", "pid": 3, "ts": 8.0, "args": {"bytes": 64}},
+    ]
+    trace = parse(json.dumps({"traceEvents": entries}), "t.json")
+    assert trace == Trace([event("forward 0", 0, 1250)], {"a": [(500, 64)]})
+
+
+# --- pipelines ------------------------------------------------------------------------------------
+
+
+def test_stages_have_their_colors_and_counts() -> None:
+    order = [
+        ["forward 0", "forward 1", "backward 0", "", "backward 1"],
+        ["", "forward 0", "backward 0", "forward 1", "backward 1"],
+    ]
+    events = [
+        event(name, 10 * i, 10 * i + 10, device)
+        for device, names in zip("ab", order, strict=True)
+        for i, name in enumerate(names)
+        if name
+    ]
+    rows = [{"device": device, "rows": 2, "microbatches": [1, 1]} for device in "ab"]
+    content = Content(
+        files={},
+        plan={},
+        explained={"stages": [{"first": "", "devices": [row]} for row in rows]},
+        simulated={"devices": [{"device": device, "kind": "k"} for device in "ab"]},
+        memory=[{"device": device} for device in "ab"],
+        predicted=Trace(events, {}),
+    )
+    figure = timeline(content, content.predicted)
+    names = [bars["name"] for bars in figure["data"]]
+    assert names == [f"stage {s} {what}" for s in (0, 1) for what in ("forward", "backward")]
+    assert len({bars["marker"]["color"] for bars in figure["data"]}) == 4
+    assert [bars["text"] for bars in figure["data"]] == [["0", "1"]] * 4
+    lines = in_flight_over_time(content)["data"]
+    assert [line["name"] for line in lines] == ["stage 0: at most 2", "stage 1: at most 1"]
+
+
+def test_explanation_is_html_in_a_notebook(files: Files) -> None:
+    model, batch = gpt(batch=12)
+    plan = medley.plan(medley.capture(model, batch), files.cluster, plan=files.plan)
+    text = plan.explain()
+    assert text.startswith("data-parallel-proportional: 12 rows a step")
+    assert text._repr_html_() == f"<pre>{text}</pre>"  # nothing in it has to be escaped
+    assert Explanation("<a>")._repr_html_() == "<pre>&lt;a&gt;</pre>"
