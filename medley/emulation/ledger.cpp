@@ -164,11 +164,12 @@ int Ledger::post(int device,
                  ExchangeKey key,
                  int num_members,
                  std::span<const RoundStep> steps,
-                 const std::string& what) {
+                 const std::string& what,
+                 Turn turn) {
   const Lock lock(*this);
   Actor& me = actor(device);
   MEDLEY_CHECK(me.state == Actor::State::kHere && me.waits_for < 0);
-  const int exchange = engine_.post(device, key, num_members, me.clock, steps);
+  const int exchange = engine_.post(device, key, num_members, me.clock, steps, turn);
   std::snprintf(me.exchange, sizeof(me.exchange), "%s", what.c_str());
   ++header().moves;
   advance();
@@ -338,11 +339,6 @@ std::string Ledger::aborted() const {
 Nanoseconds Ledger::now(int device) {
   const Lock lock(*this);
   return actor(device).clock;
-}
-
-Nanoseconds Ledger::communication_free(int device) {
-  const Lock lock(*this);
-  return engine_.stream_free(device);
 }
 
 // Deadlines follow from the emulated clock, not from the last sleep, so that errors do not add up.

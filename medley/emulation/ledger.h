@@ -2,7 +2,7 @@
 
 // The virtual clock of an emulated cluster: all devices, threads of one process or processes of one
 // machine, book what they compute and send. Each device has a compute clock, which moves when it
-// says so, and a communication stream, which moves by events (network/flow_engine.h).
+// says so, and communication streams, which move by events (network/flow_engine.h).
 //
 //   device 0 compute   |##########|......wait......|####|
 //            comm            ^post |===== exchange =====|        events are committed only up to
@@ -63,7 +63,8 @@ class Ledger {
            ExchangeKey key,
            int num_members,
            std::span<const RoundStep> steps,
-           const std::string& name);
+           const std::string& name,
+           Turn turn = {});
   // From here to finish_wait() the device holds nobody back.
   void begin_wait(int device, int exchange);
   // Blocks until the exchange is complete; the compute clock is then at least that time. Releases
@@ -77,8 +78,7 @@ class Ledger {
   // Returns "12.3 ms: fast/0/0 computes, fast/0/1 waits for all_reduce w, slow/0/0 has not joined".
   std::string describe();
 
-  Nanoseconds now(int device);                 // of its compute clock
-  Nanoseconds communication_free(int device);  // when its communication stream is free
+  Nanoseconds now(int device);  // of its compute clock
   // Sleeps until the pace says that the device's compute clock is reached.
   void keep_pace(int device);
 

@@ -24,29 +24,37 @@ struct FlowEngine::Header {
   int64_t now;
 };
 
+struct FlowEngine::Device {
+  int32_t parts;  // that have started and not ended
+  int64_t posts;
+  int32_t removed;
+};
+
 struct FlowEngine::Stream {
   int64_t free;        // when the exchange before the head ended
-  int64_t start;       // when the head starts, if it is not running
+  int64_t start;       // when it is the head's turn, if it is not running
   int32_t head, tail;  // exchanges that have not ended
-  int32_t running;     // the head has started
-  int32_t removed;
-  int32_t early;  // messages for rounds that the device has not entered, one for each round
+  int32_t running;     // it has been the head's turn
+  int32_t early;       // messages for rounds that have not been entered, one for each round
 };
 
 struct FlowEngine::Exchange {
   int32_t next;
-  int32_t device, instance;
-  int32_t step;             // the next one to begin
-  int32_t round;            // the one that it is in
-  int32_t sends, receives;  // of the round, still missing
+  int32_t device, stream, instance;  // the stream: of all
+  int64_t number;                    // of the device's posts
+  int32_t step;                      // the next one to begin
+  int32_t round;                     // the one that it is in
+  int32_t sends, receives;           // of the round, still missing
+  int32_t ahead;                     // its part starts with its first message
   int32_t ended, released;
-  int64_t posted, start, end;
+  int64_t posted, start, end;  // start: kNever until its part has started
 };
 
 // An exchange of a group.
 struct FlowEngine::Instance {
   int32_t next;  // in its bucket
   int32_t num_members, num_posted, num_freed;
+  Turn turn;
   ExchangeKey key;
   int64_t last_post;
 };
@@ -63,7 +71,7 @@ struct FlowEngine::Message {
   int32_t instance, round;
   int32_t from, to;
   int32_t sender;  // the exchange
-  int64_t bytes;   // or how many, if early
+  int64_t bytes;   // or how many, if early: none, if only announced
   int64_t due;     // its arrival
 };
 
@@ -71,7 +79,7 @@ struct FlowEngine::Queue {
   int32_t head, tail;  // messages
 };
 
-// The order of the heap of devices that are to start, the first on top.
+// The order of the heap of streams that are to start, the first on top.
 struct FlowEngine::StartsLater {
   const Stream* streams;
   bool operator()(int32_t a, int32_t b) const { return streams[a].start > streams[b].start; }
@@ -80,10 +88,11 @@ struct FlowEngine::StartsLater {
 struct FlowEngine::Memory {
   Memory(Layout& layout, const EngineRoom& room)
       : header(layout.place<Header>(1)),
-        streams(layout.place<Stream>(room.devices)),
+        devices(layout.place<Device>(room.devices)),
+        streams(layout.place<Stream>(int64_t{room.devices} * room.streams)),
         connections(layout.place<Queue>(int64_t{room.devices} * room.devices)),
         flying(layout.place<Queue>(room.networks)),
-        starts(layout.place<int32_t>(room.devices)),
+        starts(layout.place<int32_t>(int64_t{room.devices} * room.streams)),
         buckets(layout.place<int32_t>(kBuckets)),
         exchanges(layout, room.exchanges, "exchanges"),
         instances(layout, room.exchanges, "groups"),
@@ -92,10 +101,11 @@ struct FlowEngine::Memory {
         bundles(layout, room.devices, room.links, room.messages) {}
 
   Header* header;
-  Stream* streams;
+  Device* devices;
+  Stream* streams;     // [device * streams + stream]
   Queue* connections;  // [from * devices + to]; the bytes of the head flow
   Queue* flying;       // [network] what has left and not arrived, which takes equally long
-  int32_t* starts;     // a heap of devices by Stream::start
+  int32_t* starts;     // a heap of streams by Stream::start
   int32_t* buckets;    // of instances, by key
   Pool<Exchange> exchanges;
   Pool<Instance> instances;
@@ -104,23 +114,27 @@ struct FlowEngine::Memory {
   Bundles::Memory bundles;
 };
 
-EngineRoom engine_room(const Topology& topology,
-                       int64_t exchanges,
-                       int64_t steps,
-                       int64_t messages) {
+EngineRoom engine_room(
+    const Topology& topology, int64_t exchanges, int64_t steps, int64_t messages, int64_t streams) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max() - 1;
-  MEDLEY_CHECK(std::max({exchanges, steps, messages}) <= kMost);
+  MEDLEY_CHECK(std::max({exchanges, steps, messages, streams * topology.num_devices()}) <= kMost);
   return {topology.num_devices(),
           static_cast<int32_t>(topology.links().size()),
           static_cast<int32_t>(topology.cluster().networks.size()),
+          static_cast<int32_t>(streams),
           static_cast<int32_t>(exchanges),
           static_cast<int32_t>(steps),
           static_cast<int32_t>(messages)};
 }
 
+// A stream that nobody uses costs address space only.
 EngineRoom usual_room(const Topology& topology) {
   const int64_t n = topology.num_devices();
-  return engine_room(topology, 256 * n + 1024, 4096 * n + 65536, 4 * n * n + 256 * n + 4096);
+  return engine_room(topology,
+                     256 * n + 1024,
+                     4096 * n + 65536,
+                     4 * n * n + 256 * n + 4096,
+                     std::min<int64_t>(2 + 3 * n * n, 4096));
 }
 
 size_t FlowEngine::bytes_needed(const EngineRoom& room) {
@@ -152,17 +166,19 @@ int32_t& FlowEngine::bucket(ExchangeKey key) {
   return memory_->buckets[(mixed >> 32) % kBuckets];
 }
 
-int32_t FlowEngine::find_instance(ExchangeKey key, int num_members) {
+int32_t FlowEngine::find_instance(ExchangeKey key, int num_members, Turn turn) {
   int32_t& first = bucket(key);
   for (int32_t i = first; i != 0; i = memory_->instances[i].next)
     if (memory_->instances[i].key == key) {
       MEDLEY_CHECK_EQ(memory_->instances[i].num_members, num_members);
+      MEDLEY_CHECK(memory_->instances[i].turn == turn);
       return i;
     }
   const int32_t index = memory_->instances.take();
   Instance& instance = memory_->instances[index];
   instance.key = key;
   instance.num_members = num_members;
+  instance.turn = turn;
   instance.next = first;
   first = index;
   return index;
@@ -172,17 +188,26 @@ int FlowEngine::post(int device,
                      ExchangeKey key,
                      int num_members,
                      Nanoseconds time,
-                     std::span<const RoundStep> steps) {
-  MEDLEY_CHECK(device >= 0 && device < memory_->header->room.devices);
+                     std::span<const RoundStep> steps,
+                     Turn turn) {
+  const EngineRoom& room = memory_->header->room;
+  MEDLEY_CHECK(device >= 0 && device < room.devices);
   MEDLEY_CHECK(time.value >= memory_->header->now);
-  Stream& stream = memory_->streams[device];
-  MEDLEY_CHECK(!stream.removed);
-  const int32_t instance = find_instance(key, num_members);
+  MEDLEY_CHECK(!memory_->devices[device].removed);
+  if (turn.stream < 0 || turn.stream >= room.streams)
+    throw Error(Blame::kUs, fmt::format("network: no more room for streams: {}", room.streams));
+  const int32_t number = device * room.streams + turn.stream;
+  Stream& stream = memory_->streams[number];
+  const int32_t instance = find_instance(key, num_members, turn);
   const int32_t index = memory_->exchanges.take();
   Exchange& exchange = memory_->exchanges[index];
   exchange.device = device;
+  exchange.stream = number;
+  exchange.number = memory_->devices[device].posts++;
   exchange.instance = instance;
   exchange.posted = time.value;
+  exchange.start = kNever;
+  exchange.ahead = turn.ahead;
   exchange.round = -1;
   int32_t* link = &exchange.step;
   int32_t receives = 0;  // the step that counts those of the round
@@ -191,6 +216,7 @@ int FlowEngine::post(int device,
     MEDLEY_CHECK(step.round >= last_round && step.peer != device && step.bytes >= 0);
     if (step.round > last_round) receives = 0;
     last_round = step.round;
+    if (step.send) exchange.ahead = 0;
     if (!step.send && receives != 0) {
       ++memory_->steps[receives].amount;
       continue;
@@ -208,7 +234,7 @@ int FlowEngine::post(int device,
   group.last_post = std::max(group.last_post, time.value);
   if (stream.head == 0) {
     stream.head = stream.tail = index;
-    await_start(device);
+    await_start(number);
   } else {
     memory_->exchanges[stream.tail].next = index;
     stream.tail = index;
@@ -216,11 +242,11 @@ int FlowEngine::post(int device,
   return index;
 }
 
-void FlowEngine::await_start(int device) {
-  Stream& stream = memory_->streams[device];
+void FlowEngine::await_start(int32_t number) {
+  Stream& stream = memory_->streams[number];
   stream.start = std::max(stream.free, memory_->exchanges[stream.head].posted);
   int32_t* starts = memory_->starts;
-  starts[memory_->header->num_starts++] = device;
+  starts[memory_->header->num_starts++] = number;
   std::push_heap(starts, starts + memory_->header->num_starts, StartsLater{memory_->streams});
 }
 
@@ -253,8 +279,9 @@ void FlowEngine::process() {
   while (true) {
     arrive_due();
     start_due();
-    if (entering_.empty()) break;
-    for (const int32_t device : entering_) enter_rounds(device);
+    if (entering_.empty() && sent_.empty()) break;
+    if (entering_.empty()) line_up();
+    for (const int32_t stream : entering_) enter_rounds(stream);
     entering_.clear();
   }
   bundles_.share(memory_->header->now);
@@ -265,12 +292,19 @@ void FlowEngine::start_due() {
   int32_t* starts = memory_->starts;
   while (header.num_starts > 0 && memory_->streams[starts[0]].start <= header.now) {
     std::pop_heap(starts, starts + header.num_starts, StartsLater{memory_->streams});
-    const int32_t device = starts[--header.num_starts];
-    Stream& stream = memory_->streams[device];
-    memory_->exchanges[stream.head].start = header.now;
+    const int32_t number = starts[--header.num_starts];
+    Stream& stream = memory_->streams[number];
+    Exchange& exchange = memory_->exchanges[stream.head];
+    if (!exchange.ahead) start_part(exchange);
     stream.running = 1;
-    entering_.push_back(device);
+    entering_.push_back(number);
   }
+}
+
+void FlowEngine::start_part(Exchange& exchange) {
+  if (exchange.start != kNever) return;
+  exchange.start = memory_->header->now;
+  ++memory_->devices[exchange.device].parts;
 }
 
 void FlowEngine::finish_due() {
@@ -281,11 +315,8 @@ void FlowEngine::finish_due() {
     Queue& queue = memory_->connections[message.from * memory_->header->room.devices + message.to];
     bool begun = false;
     while (!begun) {  // whatever follows without bytes is done at once
-      const Message& head = memory_->messages[index];
-      const int32_t next = queue.head = head.next;
-      Exchange& sender = memory_->exchanges[head.sender];
-      if (--sender.sends == 0 && sender.receives == 0) entering_.push_back(head.from);
-      fly(index);
+      const int32_t next = queue.head = memory_->messages[index].next;
+      leave(index);
       if (next == 0) break;
       begun = begin(next);
       index = next;
@@ -304,55 +335,87 @@ void FlowEngine::arrive_due() {
   }
 }
 
+int32_t FlowEngine::stream_to(const Message& message) const {
+  return message.to * memory_->header->room.streams +
+         memory_->instances[message.instance].turn.stream;
+}
+
+FlowEngine::Exchange* FlowEngine::receiver(const Message& message) const {
+  const Stream& stream = memory_->streams[stream_to(message)];
+  if (!stream.running) return nullptr;
+  Exchange& head = memory_->exchanges[stream.head];
+  return head.instance == message.instance && head.round == message.round ? &head : nullptr;
+}
+
 void FlowEngine::arrive(int32_t index) {
   const Message& message = memory_->messages[index];
-  const Stream& stream = memory_->streams[message.to];
-  if (!stream.removed) {
-    Exchange* head = stream.running ? &memory_->exchanges[stream.head] : nullptr;
-    if (!head || head->instance != message.instance || head->round != message.round)
-      return take_early(index);
-    if (--head->receives == 0 && head->sends == 0) entering_.push_back(message.to);
+  if (!memory_->devices[message.to].removed) {
+    Exchange* exchange = receiver(message);
+    if (!exchange) return take_early(index);
+    if (--exchange->receives == 0 && exchange->sends == 0) entering_.push_back(exchange->stream);
   }
   memory_->messages.give_back(index);
 }
 
+FlowEngine::Message* FlowEngine::find_early(const Message& message) const {
+  for (int32_t i = memory_->streams[stream_to(message)].early; i != 0;
+       i = memory_->messages[i].next) {
+    Message& other = memory_->messages[i];
+    if (other.instance == message.instance && other.round == message.round) return &other;
+  }
+  return nullptr;
+}
+
+// Whoever has posted ahead finds out that something is on its way.
+void FlowEngine::announce(const Message& message) {
+  if (Exchange* exchange = receiver(message)) return start_part(*exchange);
+  if (find_early(message)) return;
+  const int32_t index = memory_->messages.take();
+  Message& early = memory_->messages[index];
+  Stream& stream = memory_->streams[stream_to(message)];
+  early = message;
+  early.bytes = 0;
+  early.next = stream.early;
+  stream.early = index;
+}
+
 void FlowEngine::take_early(int32_t index) {
   Message& message = memory_->messages[index];
-  Stream& stream = memory_->streams[message.to];
-  for (int32_t i = stream.early; i != 0; i = memory_->messages[i].next) {
-    Message& other = memory_->messages[i];
-    if (other.instance != message.instance || other.round != message.round) continue;
-    ++other.bytes;
+  if (Message* other = find_early(message)) {
+    ++other->bytes;
     return memory_->messages.give_back(index);
   }
+  Stream& stream = memory_->streams[stream_to(message)];
   message.bytes = 1;
   message.next = stream.early;
   stream.early = index;
 }
 
-void FlowEngine::receive_early(int device, Exchange& exchange) {
-  for (int32_t* link = &memory_->streams[device].early; *link != 0;
+void FlowEngine::receive_early(int32_t stream, Exchange& exchange) {
+  for (int32_t* link = &memory_->streams[stream].early; *link != 0;
        link = &memory_->messages[*link].next) {
     const int32_t index = *link;
     const Message& message = memory_->messages[index];
     if (message.instance != exchange.instance || message.round != exchange.round) continue;
+    start_part(exchange);
     exchange.receives -= static_cast<int32_t>(message.bytes);
     *link = message.next;
     return memory_->messages.give_back(index);
   }
 }
 
-void FlowEngine::enter_rounds(int device) {
-  Stream& stream = memory_->streams[device];
-  if (!stream.running || stream.removed) return;
+void FlowEngine::enter_rounds(int32_t number) {
+  Stream& stream = memory_->streams[number];
+  if (!stream.running) return;
   Exchange& exchange = memory_->exchanges[stream.head];
+  if (memory_->devices[exchange.device].removed) return;
   while (exchange.sends == 0 && exchange.receives == 0) {
-    if (exchange.step == 0) return end_exchange(device);
-    enter_round(device, exchange);
+    if (exchange.step == 0) return end_exchange(number);
+    enter_round(number, exchange);
   }
 }
 
-void FlowEngine::enter_round(int device, Exchange& exchange) {
+void FlowEngine::enter_round(int32_t stream, Exchange& exchange) {
   exchange.round = memory_->steps[exchange.step].round;
   while (exchange.step != 0 && memory_->steps[exchange.step].round == exchange.round) {
     const int32_t item = exchange.step;
@@ -361,13 +424,15 @@ void FlowEngine::enter_round(int device, Exchange& exchange) {
     memory_->steps.give_back(item);
     if (step.peer == kReceives)
       exchange.receives += static_cast<int32_t>(step.amount);
-    else if (!memory_->streams[step.peer].removed)
-      send(device, memory_->streams[device].head, step);
+    else if (!memory_->devices[step.peer].removed)
+      send(stream, step);
   }
-  receive_early(device, exchange);
+  receive_early(stream, exchange);
 }
 
-void FlowEngine::send(int device, int32_t sender, const Step& step) {
+void FlowEngine::send(int32_t stream, const Step& step) {
+  const int32_t sender = memory_->streams[stream].head;
+  const int device = memory_->exchanges[sender].device;
   const int32_t index = memory_->messages.take();
   Message& message = memory_->messages[index];
   message.instance = memory_->exchanges[sender].instance;
@@ -376,16 +441,39 @@ void FlowEngine::send(int device, int32_t sender, const Step& step) {
   message.to = step.peer;
   message.sender = sender;
   message.bytes = step.amount;
-  Queue& queue = memory_->connections[device * memory_->header->room.devices + step.peer];
-  if (queue.head != 0) {
-    memory_->messages[queue.tail].next = index;
-    queue.tail = index;
-  } else if (begin(index)) {
-    queue.head = queue.tail = index;
-  } else {
-    return fly(index);
-  }
+  if (memory_->instances[message.instance].turn.ahead) announce(message);
   ++memory_->exchanges[sender].sends;
+  sent_.push_back(index);
+}
+
+// What a device sends in one instant on several streams goes in the order of its posts, whichever
+// of them was known when the others began.
+void FlowEngine::line_up() {
+  if (memory_->header->room.streams > 1)
+    std::stable_sort(sent_.begin(), sent_.end(), [&](int32_t a, int32_t b) {
+      return memory_->exchanges[memory_->messages[a].sender].number <
+             memory_->exchanges[memory_->messages[b].sender].number;
+    });
+  for (const int32_t index : sent_) {
+    const Message& message = memory_->messages[index];
+    Queue& queue = memory_->connections[message.from * memory_->header->room.devices + message.to];
+    if (queue.head != 0) {
+      memory_->messages[queue.tail].next = index;
+      queue.tail = index;
+    } else if (begin(index)) {
+      queue.head = queue.tail = index;
+    } else {
+      leave(index);
+    }
+  }
+  sent_.clear();
+}
+
+// Its last byte has left.
+void FlowEngine::leave(int32_t index) {
+  Exchange& sender = memory_->exchanges[memory_->messages[index].sender];
+  if (--sender.sends == 0 && sender.receives == 0) entering_.push_back(sender.stream);
+  fly(index);
 }
 
 // Returns false if there are no bytes.
@@ -406,10 +494,12 @@ void FlowEngine::fly(int32_t index) {
   queue.tail = index;
 }
 
-void FlowEngine::end_exchange(int device) {
-  Stream& stream = memory_->streams[device];
+void FlowEngine::end_exchange(int32_t number) {
+  Stream& stream = memory_->streams[number];
   const int32_t index = stream.head;
   Exchange& exchange = memory_->exchanges[index];
+  start_part(exchange);  // if nothing was to come
+  --memory_->devices[exchange.device].parts;
   exchange.end = memory_->header->now;
   exchange.ended = 1;
   stream.free = memory_->header->now;
@@ -417,7 +507,7 @@ void FlowEngine::end_exchange(int device) {
   stream.head = exchange.next;
   exchange.next = 0;
   ++memory_->header->num_ended;
-  if (stream.head != 0) await_start(device);
+  if (stream.head != 0) await_start(number);
   if (exchange.released) free_exchange(index);
 }
 
@@ -451,10 +541,12 @@ void FlowEngine::free_exchange(int32_t index) {
 // Exchanges that wait for this device never complete: their members find out by themselves.
 void FlowEngine::remove(int device) {
   Header& header = *memory_->header;
-  memory_->streams[device].removed = 1;
+  memory_->devices[device].removed = 1;
   int32_t* starts = memory_->starts;
-  header.num_starts =
-      static_cast<int32_t>(std::remove(starts, starts + header.num_starts, device) - starts);
+  int32_t* end = std::remove_if(starts, starts + header.num_starts, [&](int32_t stream) {
+    return stream / header.room.streams == device;
+  });
+  header.num_starts = static_cast<int32_t>(end - starts);
   std::make_heap(starts, starts + header.num_starts, StartsLater{memory_->streams});
   bundles_.remove(
       [&](int32_t index) {
@@ -475,7 +567,6 @@ void FlowEngine::remove(int device) {
 }
 
 Nanoseconds FlowEngine::now() const { return {memory_->header->now}; }
-bool FlowEngine::communicates(int device) const { return memory_->streams[device].running != 0; }
-Nanoseconds FlowEngine::stream_free(int device) const { return {memory_->streams[device].free}; }
+bool FlowEngine::communicates(int device) const { return memory_->devices[device].parts != 0; }
 
 }  // namespace medley

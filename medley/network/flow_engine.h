@@ -5,14 +5,19 @@
 // threads, of compute, or of whose turn it is: the caller says up to which time nobody can post any
 // more.
 //
-// Every device has one communication stream, which takes its exchanges in the order of their posts,
-// not before they are posted. An exchange is rounds of messages: a device enters a round when it
-// has sent and received all of the round before.
+// Every device has communication streams. Each takes its exchanges in the order of their posts, not
+// before they are posted; streams do not wait for each other, but share links and connections. An
+// exchange is rounds of messages: a device enters a round when it has sent and received all of the
+// round before.
 //
 //   device 0:  post ~~~ | round 0: send to 1, receive from 2 | round 1 ... | end
-//   message:   waits behind earlier ones of its connection (FIFO); then its bytes flow at the
-//              max-min fair rate, one message per connection; it arrives one latency after
+//   message:   waits behind earlier ones of its connection (FIFO), of whatever stream; of what a
+//              device sends in the same instant, what it posted first is first; then its bytes flow
+//              at the max-min fair rate, one message per connection; it arrives one latency after
 //              its last byte left
+//
+// Who only receives may have posted long before anything comes: where that is usual (Turn::ahead),
+// its part starts with its first message, not with its turn.
 //
 // An exchange is complete for a device when its own part has ended and every member has posted.
 // What happens is a pure function of the posts: the order in which they come in makes no
@@ -47,18 +52,28 @@ struct ExchangeKey {
   bool operator==(const ExchangeKey&) const = default;
 };
 
+// Where a device takes part in an exchange: the same on all members.
+struct Turn {
+  int stream = 0;
+  bool ahead = false;  // the part of who only receives starts when the first message is sent to it
+  bool operator==(const Turn&) const = default;
+};
+
 // How much a state has room for. One exchange is one post of one device, from the post to its
 // release.
 struct EngineRoom {
   int32_t devices = 0, links = 0, networks = 0;  // of the topology
+  int32_t streams = 0;                           // of each device
   int32_t exchanges = 0;
   int32_t steps = 0;
   int32_t messages = 0;
 };
+// `messages`: of exchanges that are posted ahead, each counts twice.
 EngineRoom engine_room(const Topology& topology,
                        int64_t exchanges,
                        int64_t steps,
-                       int64_t messages);
+                       int64_t messages,
+                       int64_t streams = 1);
 EngineRoom usual_room(const Topology& topology);
 
 class FlowEngine {
@@ -77,7 +92,8 @@ class FlowEngine {
            ExchangeKey key,
            int num_members,
            Nanoseconds at,
-           std::span<const RoundStep> steps);
+           std::span<const RoundStep> steps,
+           Turn turn = {});
 
   // Commits events up to `safe`: nobody will post at a time before it. Stops after the first
   // instant in which an exchange has ended, since whoever waits for it may post from then on, and
@@ -100,11 +116,10 @@ class FlowEngine {
   Nanoseconds now() const;
   // Whether an exchange of the device has started and not ended.
   bool communicates(int device) const;
-  // When the device's communication stream is free, as far as posts and events are known.
-  Nanoseconds stream_free(int device) const;
 
  private:
   struct Header;
+  struct Device;
   struct Stream;
   struct Exchange;
   struct Instance;
@@ -115,28 +130,37 @@ class FlowEngine {
   struct Memory;
 
   int32_t& bucket(ExchangeKey key);
-  int32_t find_instance(ExchangeKey key, int num_members);
-  void await_start(int device);
+  int32_t find_instance(ExchangeKey key, int num_members, Turn turn);
+  void await_start(int32_t stream);
   void process();
   void finish_due();
   void arrive_due();
   void arrive(int32_t message);
   void start_due();
-  void enter_rounds(int device);
-  void enter_round(int device, Exchange& exchange);
-  void end_exchange(int device);
+  void start_part(Exchange& exchange);
+  void enter_rounds(int32_t stream);
+  void enter_round(int32_t stream, Exchange& exchange);
+  void end_exchange(int32_t stream);
   void free_exchange(int32_t exchange);
-  void send(int device, int32_t sender, const Step& step);
+  void send(int32_t stream, const Step& step);
+  void line_up();
+  void leave(int32_t message);
   bool begin(int32_t message);
   void fly(int32_t message);
+  // Of a message: the stream that it goes to; the exchange there if it is in its round.
+  int32_t stream_to(const Message& message) const;
+  Exchange* receiver(const Message& message) const;
+  Message* find_early(const Message& message) const;
+  void announce(const Message& message);
   void take_early(int32_t message);
-  void receive_early(int device, Exchange& exchange);
+  void receive_early(int32_t stream, Exchange& exchange);
 
   const Topology& topology_;
   std::unique_ptr<Memory> memory_;
   Bundles bundles_;
   // Of one instant, kept for their memory.
-  std::vector<int32_t> finished_, entering_;  // messages; devices that may enter a round
+  std::vector<int32_t> finished_, sent_;  // messages
+  std::vector<int32_t> entering_;         // streams that may enter a round
 };
 
 }  // namespace medley

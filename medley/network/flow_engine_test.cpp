@@ -31,8 +31,13 @@ struct Engine {
       : memory(FlowEngine::bytes_needed(usual_room(topology))),
         engine((FlowEngine::format(memory, usual_room(topology)), memory), topology) {}
 
-  int post(int device, int64_t number, int members, int64_t time, std::vector<RoundStep> steps) {
-    return engine.post(device, {0, number}, members, {time}, steps);
+  int post(int device,
+           int64_t number,
+           int members,
+           int64_t time,
+           std::vector<RoundStep> steps,
+           Turn turn = {}) {
+    return engine.post(device, {0, number}, members, {time}, steps, turn);
   }
   void run() {
     while (engine.advance({int64_t{1} << 60})) {
@@ -101,6 +106,66 @@ TEST(FlowEngine, ExchangesOfADeviceQueue) {
   EXPECT_EQ(engine.end(second), 1100);
   EXPECT_EQ(engine.end(third), 5100);
   EXPECT_EQ(engine.engine.completion(second)->start, Nanoseconds{10});
+}
+
+// Of another stream, the message waits neither for the long one nor for its exchange: both share
+// the port of device 0.
+TEST(FlowEngine, StreamsDoNotWaitForEachOther) {
+  const Topology topology = flat(3);
+  Engine engine(topology);
+  const int other = post_message(engine, 0, 0, 1, 1000, 0);
+  engine.post(0, 1, 2, 10, {{0, 2, 100, true}}, {5});
+  const int message = engine.post(2, 1, 2, 0, {{0, 0, 100, false}}, {5});
+  engine.run();
+  EXPECT_EQ(engine.end(message), 10 + 200);
+  EXPECT_EQ(engine.end(other), 1100);
+}
+
+// Posted at 0, sent at 70: the device communicates from then on only.
+TEST(FlowEngine, ThePartOfWhoHasPostedAheadStartsWithItsMessage) {
+  const Topology topology = flat(2, 5e-9);
+  Engine engine(topology);
+  const Turn turn{1, true};
+  const int receiver = engine.post(1, 0, 2, 0, {{0, 0, 100, false}}, turn);
+  const int next = engine.post(1, 1, 2, 0, {{0, 0, 100, false}}, turn);
+  EXPECT_FALSE(engine.engine.advance({60}));
+  EXPECT_FALSE(engine.engine.communicates(1));
+  engine.post(0, 0, 2, 70, {{0, 1, 100, true}}, turn);
+  engine.post(0, 1, 2, 90, {{0, 1, 100, true}}, turn);
+  EXPECT_FALSE(engine.engine.advance({80}));
+  EXPECT_TRUE(engine.engine.communicates(1));
+  engine.run();
+  EXPECT_EQ(engine.engine.completion(receiver)->start, Nanoseconds{70});
+  EXPECT_EQ(engine.end(receiver), 175);
+  // It has been under way since 170, but the stream has had its hands full until 175.
+  EXPECT_EQ(engine.engine.completion(next)->start, Nanoseconds{175});
+  EXPECT_EQ(engine.end(next), 275);
+  EXPECT_FALSE(engine.engine.communicates(1));
+}
+
+TEST(FlowEngine, AStreamThatThereIsNoRoomForIsAnError) {
+  const Topology topology = flat(2);
+  Engine engine(topology);
+  EXPECT_THROW(engine.post(0, 0, 2, 0, {}, {2 + 3 * 2 * 2}), Error);
+}
+
+// What is sent at once goes over a connection in the order of the posts, even if one that was
+// posted before has its turn only when the other has begun.
+TEST(FlowEngine, WhatIsSentInOneInstantGoesInTheOrderOfThePosts) {
+  const Topology topology = flat(2);
+  for (const bool commit : {false, true}) {
+    Engine engine(topology);
+    engine.post(0, 0, 2, 0, {{0, 1, 100, true}}, {1});
+    engine.post(0, 1, 2, 0, {{0, 1, 100, true}}, {1});  // has its turn at 100
+    if (commit)
+      while (engine.engine.advance({100})) {
+      }
+    engine.post(0, 2, 2, 100, {{0, 1, 100, true}}, {2});
+    for (int number : {0, 1}) engine.post(1, number, 2, 100, {{0, 0, 100, false}}, {1});
+    const int last = engine.post(1, 2, 2, 100, {{0, 0, 100, false}}, {2});
+    engine.run();
+    EXPECT_EQ(engine.end(last), 300) << commit;
+  }
 }
 
 // The receiver posts late: the message has been there since 100.
@@ -210,6 +275,7 @@ TEST(FlowEngine, TheOrderOfPostsMakesNoDifference) {
       int64_t time;
       int64_t number;
       std::vector<RoundStep> steps;
+      Turn turn;
     };
     std::vector<std::vector<Posted>> posts(n);  // [device]
     std::vector<int64_t> clock(n, 0);
@@ -221,10 +287,13 @@ TEST(FlowEngine, TheOrderOfPostsMakesNoDifference) {
       for (int i = 0; i < count; ++i)
         collective.lengths.push_back(static_cast<int64_t>(random() % 30000));
       const auto sent = cheapest(collective, topology).messages;
+      const Turn turn{static_cast<int>(random() % 3)};
       for (int device = 0; device < n; ++device) {
-        Posted posted{clock[static_cast<size_t>(device)] += static_cast<int64_t>(random() % 20000),
+        Posted posted{clock[static_cast<size_t>(device)] +=
+                      static_cast<int64_t>(random() % 2 * (random() % 20000)),
                       number,
-                      {}};
+                      {},
+                      turn};
         for (const Message& message : sent) {
           if (message.from == device)
             posted.steps.push_back({message.round, message.to, message.bytes, true});
@@ -244,8 +313,8 @@ TEST(FlowEngine, TheOrderOfPostsMakesNoDifference) {
         const size_t device = random() % n;
         if (next[device] == posts[device].size()) continue;
         const Posted& posted = posts[device][next[device]++];
-        exchanges[{static_cast<int>(device), posted.number}] =
-            engine.post(static_cast<int>(device), posted.number, n, posted.time, posted.steps);
+        exchanges[{static_cast<int>(device), posted.number}] = engine.post(
+            static_cast<int>(device), posted.number, n, posted.time, posted.steps, posted.turn);
         --left;
         int64_t safe = int64_t{1} << 60;
         for (size_t d = 0; d < n; ++d)

@@ -24,6 +24,7 @@ struct Posted {
   int64_t number = 0;
   int64_t time = 0;
   std::vector<RoundStep> steps;
+  Turn turn;
 };
 using Posts = std::vector<std::vector<Posted>>;                     // [device], in order of time
 using Ends = std::map<std::pair<int, int64_t>, FlowEngine::Times>;  // (device, number)
@@ -32,11 +33,16 @@ class Reference {
  public:
   Reference(const Topology& topology, const Posts& posts)
       : topology_(topology), capacities_(link_rates(topology)) {
-    for (size_t device = 0; device < posts.size(); ++device) {
-      devices_.push_back({});
-      devices_.back().posts.assign(posts[device].begin(), posts[device].end());
-      for (const Posted& each : posts[device])
+    std::map<std::pair<int, int>, std::deque<Posted>> by_stream;
+    for (size_t device = 0; device < posts.size(); ++device)
+      for (const Posted& each : posts[device]) {
+        by_stream[{static_cast<int>(device), each.turn.stream}].push_back(each);
         last_post_[each.number] = std::max(last_post_[each.number], each.time);
+      }
+    for (auto& [key, of_stream] : by_stream) {
+      streams_.push_back({});
+      streams_.back().device = key.first;
+      streams_.back().posts = std::move(of_stream);
     }
   }
 
@@ -50,7 +56,7 @@ class Reference {
       now_ = next;
       for (Message& message : messages_)
         if (message.is_first && message.left <= rounding(message)) leave(message);
-      while (arrive() || start() || enter()) {
+      while (arrive() || start() || enter() || line_up()) {
       }
       share();
     }
@@ -58,7 +64,9 @@ class Reference {
   }
 
  private:
+  struct Stream;
   struct Message {
+    Stream* sender;
     int from, to;
     int64_t number;
     int round;
@@ -67,7 +75,8 @@ class Reference {
     uint64_t rate = 0;
     int64_t arrives = kNever;
   };
-  struct Device {
+  struct Stream {
+    int device = 0;
     std::deque<Posted> posts;  // the first runs, or waits for its time
     bool runs = false;
     int64_t free = 0, started = 0;
@@ -82,14 +91,14 @@ class Reference {
     return now_ + static_cast<int64_t>((message.left - rounding(message) + message.rate - 1) /
                                        message.rate);
   }
-  int64_t start(const Device& device) const {
-    if (device.runs || device.posts.empty()) return kNever;
-    return std::max(device.free, device.posts.front().time);
+  int64_t start(const Stream& stream) const {
+    if (stream.runs || stream.posts.empty()) return kNever;
+    return std::max(stream.free, stream.posts.front().time);
   }
   int64_t next_event() const {
     int64_t next = kNever;
     for (const Message& message : messages_) next = std::min({next, end(message), message.arrives});
-    for (const Device& device : devices_) next = std::min(next, start(device));
+    for (const Stream& stream : streams_) next = std::min(next, start(stream));
     return next;
   }
 
@@ -98,7 +107,7 @@ class Reference {
     message.rate = 0;
     message.left = 0;
     message.arrives = now_ + topology_.route(message.from, message.to).latency.value;
-    --devices_[static_cast<size_t>(message.from)].sends;
+    --message.sender->sends;
     for (Message& other : messages_)
       if (other.from == message.from && other.to == message.to && other.arrives == kNever) {
         other.is_first = true;
@@ -107,13 +116,12 @@ class Reference {
       }
   }
 
-  // Whether messages for the device's round are still to come.
-  bool lacks(size_t device) {
-    const Device& each = devices_[device];
+  // Whether messages for the stream's round are still to come.
+  bool lacks(const Stream& stream) {
     int expected = 0;
-    for (const RoundStep& step : each.posts.front().steps)
-      expected += !step.send && step.round == each.round;
-    return expected > received_[{static_cast<int>(device), each.posts.front().number, each.round}];
+    for (const RoundStep& step : stream.posts.front().steps)
+      expected += !step.send && step.round == stream.round;
+    return expected > received_[{stream.device, stream.posts.front().number, stream.round}];
   }
 
   bool arrive() {
@@ -125,27 +133,35 @@ class Reference {
   }
   bool start() {
     bool any = false;
-    for (Device& device : devices_) {
-      if (start(device) > now_) continue;
-      any = device.runs = true;
-      device.started = now_;
-      device.round = -1;
+    for (Stream& stream : streams_) {
+      if (start(stream) > now_) continue;
+      any = stream.runs = true;
+      stream.started = now_;
+      stream.round = -1;
     }
     return any;
   }
+  // When the part of the first exchange of the stream has started.
+  int64_t started(const Stream& stream) {
+    const Posted& posted = stream.posts.front();
+    bool sends = false;
+    for (const RoundStep& step : posted.steps) sends = sends || step.send;
+    if (!posted.turn.ahead || sends) return stream.started;
+    const auto first = first_message_.find({stream.device, posted.number});
+    return first == first_message_.end() ? now_ : std::max(stream.started, first->second);
+  }
   bool enter() {
     bool any = false;
-    for (size_t device = 0; device < devices_.size(); ++device) {
-      Device& each = devices_[device];
-      if (!each.runs || each.sends > 0 || lacks(device)) continue;
+    for (Stream& each : streams_) {
+      if (!each.runs || each.sends > 0 || lacks(each)) continue;
       any = true;
       int next = std::numeric_limits<int>::max();
       for (const RoundStep& step : each.posts.front().steps)
         if (step.round > each.round) next = std::min(next, step.round);
       if (next == std::numeric_limits<int>::max()) {
         const int64_t number = each.posts.front().number;
-        ends_[{static_cast<int>(device), number}] = {
-            {each.started}, {now_}, {std::max(now_, last_post_[number])}};
+        ends_[{each.device, number}] = {
+            {started(each)}, {now_}, {std::max(now_, last_post_[number])}};
         each.free = now_;
         each.runs = false;
         each.posts.pop_front();
@@ -153,23 +169,37 @@ class Reference {
       }
       each.round = next;
       for (const RoundStep& step : each.posts.front().steps)
-        if (step.send && step.round == next) send(static_cast<int>(device), step);
+        if (step.send && step.round == next) send(each, step);
     }
     return any;
   }
-  void send(int from, const RoundStep& step) {
-    Device& device = devices_[static_cast<size_t>(from)];
-    const bool waits = std::any_of(messages_.begin(), messages_.end(), [&](const Message& other) {
-      return other.from == from && other.to == step.peer && other.arrives == kNever;
+  void send(Stream& stream, const RoundStep& step) {
+    const int64_t number = stream.posts.front().number;
+    first_message_.try_emplace({step.peer, number}, now_);
+    sent_.push_back({&stream,
+                     stream.device,
+                     step.peer,
+                     number,
+                     step.round,
+                     Units{static_cast<uint64_t>(step.bytes)} << kUnitBits});
+    ++stream.sends;
+  }
+  // Numbers grow along the posts of each device.
+  bool line_up() {
+    std::stable_sort(sent_.begin(), sent_.end(), [](const Message& a, const Message& b) {
+      return a.number < b.number;
     });
-    messages_.push_back({from,
-                         step.peer,
-                         device.posts.front().number,
-                         step.round,
-                         Units{static_cast<uint64_t>(step.bytes)} << kUnitBits});
-    ++device.sends;
-    messages_.back().is_first = !waits;
-    if (!waits && step.bytes == 0) leave(messages_.back());
+    for (const Message& each : sent_) {
+      const bool waits = std::any_of(messages_.begin(), messages_.end(), [&](const Message& other) {
+        return other.from == each.from && other.to == each.to && other.arrives == kNever;
+      });
+      messages_.push_back(each);
+      messages_.back().is_first = !waits;
+      if (!waits && each.left == 0) leave(messages_.back());
+    }
+    const bool any = !sent_.empty();
+    sent_.clear();
+    return any;
   }
 
   // Progressive filling.
@@ -206,10 +236,12 @@ class Reference {
 
   const Topology& topology_;
   std::vector<uint64_t> capacities_;
-  std::vector<Device> devices_;
+  std::deque<Stream> streams_;
+  std::vector<Message> sent_;                              // in this instant
   std::deque<Message> messages_;                           // that have not arrived
   std::map<std::tuple<int, int64_t, int>, int> received_;  // [device, number, round]
   std::map<int64_t, int64_t> last_post_;
+  std::map<std::pair<int, int64_t>, int64_t> first_message_;  // [device, number]: when it was sent
   int64_t now_ = 0;
   Ends ends_;
 };
@@ -239,12 +271,42 @@ Cluster random_cluster(std::mt19937& random) {
   return cluster;
 }
 
-// Collectives of random kinds, algorithms and members, posted at random times.
+// Some devices send to the others, which may have posted that from the start on.
+void post_transfer(const Topology& topology,
+                   std::mt19937& random,
+                   int64_t number,
+                   std::vector<int64_t>& clock,
+                   Posts& posts) {
+  const int n = topology.num_devices();
+  const Turn turn{1 + static_cast<int>(random() % 2), random() % 4 != 0};
+  std::vector<bool> sends;
+  for (int device = 0; device < n; ++device) sends.push_back(random() % 2);
+  std::vector<std::vector<RoundStep>> steps(posts.size());
+  for (int from = 0; from < n; ++from)
+    for (int to = 0; to < n; ++to) {
+      if (!sends[static_cast<size_t>(from)] || sends[static_cast<size_t>(to)]) continue;
+      if (random() % 4 == 0) continue;
+      const auto bytes = static_cast<int64_t>(1 + random() % 60'000);
+      steps[static_cast<size_t>(from)].push_back({0, to, bytes, true});
+      steps[static_cast<size_t>(to)].push_back({0, from, bytes, false});
+    }
+  for (size_t device = 0; device < posts.size(); ++device) {
+    if (sends[device]) clock[device] += static_cast<int64_t>(random() % 40'000);
+    posts[device].push_back({number, clock[device], steps[device], turn});
+  }
+}
+
+// Collectives of random kinds, algorithms and members, posted at random times, and transfers on
+// other streams.
 Posts random_posts(const Topology& topology, std::mt19937& random) {
   const int n = topology.num_devices();
   Posts posts(static_cast<size_t>(n));
   std::vector<int64_t> clock(posts.size());
-  for (int64_t number = 0; number < 5; ++number) {
+  for (int64_t number = 0; number < 9; ++number) {
+    if (n > 1 && random() % 2) {
+      post_transfer(topology, random, number, clock, posts);
+      continue;
+    }
     Collective collective{static_cast<CollectiveKind>(random() % 4), {}, {}, 1};
     for (int device = 0; device < n; ++device)
       if (random() % 4 != 0) collective.devices.push_back(device);
@@ -266,7 +328,7 @@ Posts random_posts(const Topology& topology, std::mt19937& random) {
     for (size_t i = 0; i < members; ++i) {
       const auto device = static_cast<size_t>(collective.devices[i]);
       if (random() % 3) clock[device] += static_cast<int64_t>(random() % 40'000);
-      posts[device].push_back({number, clock[device], steps[i]});
+      posts[device].push_back({number, clock[device], steps[i], {}});
     }
   }
   return posts;
@@ -286,7 +348,8 @@ Ends run_engine(const Topology& topology, const Posts& posts) {
                                                                        {7, each.number},
                                                                        members[each.number],
                                                                        {each.time},
-                                                                       each.steps);
+                                                                       each.steps,
+                                                                       each.turn);
   while (engine.advance({kNever})) {
   }
   Ends ends;
