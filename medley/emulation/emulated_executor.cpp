@@ -91,23 +91,61 @@ std::unique_ptr<Frame> EmulatedExecutor::make_frame(const LoweredStage& stage) {
       inner_.make_frame(stage), memory_, stage.graph.values.size());
 }
 
-void EmulatedExecutor::index(const LoweredStage& stage) {
-  auto [place, is_new] = progress_.try_emplace(&stage);
-  if (!is_new) return;
-  Progress& progress = place->second;
-  progress.in_flight.resize(stage.communications.size());
+EmulatedExecutor::Progress::Progress(const LoweredStage& stage)
+    : in_flight(stage.communications.size()),
+      receiving(stage),
+      receipts(stage.communications.size()),
+      next_receipt(stage.communications.size()) {
   for (size_t c = 0; c < stage.communications.size(); ++c)
     for (size_t i = 0; i < stage.communications[c].outputs.size(); ++i)
-      progress.outputs[stage.communications[c].outputs[i]] = {c, i};
+      outputs[stage.communications[c].outputs[i]] = {c, i};
   const FrameSchedule schedule = schedule_frames(stage);
   for (size_t i = 0; i < stage.calls.size(); ++i) {
     const Call& call = stage.calls[i];
     if (schedule.uses[i].begins && call.function != FunctionKind::kUpdate)
-      progress.order.push_back(call.microbatch);
-    for (const medley::Step& step : find_function(stage, call.function).steps)
-      if (const auto* post = std::get_if<Post>(&step))
-        progress.posts.push_back({static_cast<size_t>(post->communication), call.microbatch});
+      order.push_back(call.microbatch);
+    const std::vector<medley::Step>& steps = find_function(stage, call.function).steps;
+    for (size_t s = 0; s < steps.size(); ++s) {
+      if (std::holds_alternative<Segment>(steps[s])) ++events;
+      if (const auto* post = std::get_if<Post>(&steps[s])) {
+        posts.push_back({static_cast<size_t>(post->communication), call.microbatch});
+        ++events;
+      }
+      const auto* wait = std::get_if<Wait>(&steps[s]);
+      if (!wait) continue;
+      const auto c = static_cast<size_t>(wait->communication);
+      if (!only_receives(stage.communications[c])) continue;
+      receipts[c].emplace_back(i, s);
+      ++events;
+    }
   }
+}
+
+void EmulatedExecutor::index(const LoweredStage& stage) { progress_.try_emplace(&stage, stage); }
+
+// To be called before anything of a step happens; most calls are in the middle of one.
+void EmulatedExecutor::begin_step(const LoweredStage& stage) {
+  Progress& progress = progress_.at(&stage);
+  if (progress.events_left > 0) return;
+  progress.events_left = progress.events;
+  progress.receiving.restart();
+  std::fill(progress.next_receipt.begin(), progress.next_receipt.end(), 0);
+  receive_ahead(stage);
+}
+
+void EmulatedExecutor::end_event(const LoweredStage& stage) {
+  Progress& progress = progress_.at(&stage);
+  if (--progress.events_left == 0) progress.sending.clear();
+}
+
+void EmulatedExecutor::receive_ahead(const LoweredStage& stage) {
+  progress_.at(&stage).receiving.post_ahead([&](const Receipt& receipt) {
+    const Communication& communication =
+        stage.communications[static_cast<size_t>(receipt.communication)];
+    return memory_->take(
+        bytes_of(stage, communication.outputs[0], stage.calls[receipt.call].microbatch),
+        communication.name);
+  });
 }
 
 std::unique_ptr<PreparedSegment> EmulatedExecutor::prepare(const LoweredStage& stage,
@@ -140,6 +178,7 @@ void EmulatedExecutor::run(PreparedSegment& prepared, Frames frames) {
   const LoweredStage& stage = segment.stage;
   if (options_.delay) options_.delay();
   if (segment.time > Nanoseconds{}) ledger_.compute(device_, segment.time);
+  begin_step(stage);
   decide(stage);
   for (const EmulatedSegment::Step& step : segment.steps) {
     for (const EmulatedSegment::Result& result : step.results) {
@@ -151,6 +190,7 @@ void EmulatedExecutor::run(PreparedSegment& prepared, Frames frames) {
     }
     for (ValueId value : *step.dies) slot(stage, frames, value) = nullptr;
   }
+  end_event(stage);
   inner_.run(*segment.inner, inner_frames(frames));
   if (options_.delay) options_.delay();
   ledger_.keep_pace(device_);
@@ -182,14 +222,23 @@ void EmulatedExecutor::note_posted(const LoweredStage& stage, Frames frames, Val
   const Progress::Posted& posted = progress.posts[progress.next_post];
   const Communication& communication = stage.communications[posted.communication];
   if (communication.inputs[progress.next_input] != value) return;
+  begin_step(stage);
   InFlight& in_flight = progress.in_flight[posted.communication];
   in_flight.inputs.push_back(slot(stage, frames, value));
   if (++progress.next_input < communication.inputs.size()) return;
   progress.next_input = 0;
   progress.next_post = (progress.next_post + 1) % progress.posts.size();
+  if (only_sends(communication)) {
+    auto& sending = progress.sending[communication.lane];
+    if (static_cast<int>(sending.size()) >= communication.depth) sending.pop_front();
+    sending.push_back(std::move(in_flight.inputs[0]));
+    in_flight.inputs.clear();
+    return end_event(stage);
+  }
+  end_event(stage);
   const bool reduces = communication.kind == CommunicationKind::kAllReduce;
   if (reduces && communication.inputs.size() == 1) {
-    progress.undecided.push_back(posted.communication);
+    progress.undecided.push_back(posted);
     return;
   }
   take_outputs(stage, posted);
@@ -204,24 +253,25 @@ void EmulatedExecutor::take_outputs(const LoweredStage& stage, const Progress::P
         memory_->take(bytes_of(stage, output, posted.microbatch), communication.name));
 }
 
-// A single tensor is as long after an all-reduce as before.
 void EmulatedExecutor::decide(const LoweredStage& stage) {
   Progress& progress = progress_.at(&stage);
-  for (size_t c : progress.undecided) {
-    InFlight& in_flight = progress.in_flight[c];
+  for (const Progress::Posted& posted : progress.undecided) {
+    InFlight& in_flight = progress.in_flight[posted.communication];
     MemoryMeter::Held input = std::move(in_flight.inputs.at(0));
     in_flight.inputs.clear();
-    const bool in_place = input.use_count() == 1;
-    in_flight.outputs.push_back(
-        in_place ? std::move(input) : memory_->take(input->bytes, stage.communications[c].name));
+    if (input.use_count() == 1)
+      in_flight.outputs.push_back(std::move(input));
+    else
+      take_outputs(stage, posted);
   }
   progress.undecided.clear();
 }
 
 // The tensors of all micro-batches are on the device from the beginning of the step.
 MemoryMeter::Held EmulatedExecutor::move_in(const LoweredStage& stage, const Input& input) {
-  const Progress& progress = progress_.at(&stage);
-  MemoryMeter::Slots& waiting = progress_.at(&stage).batch[input.value];
+  begin_step(stage);
+  Progress& progress = progress_.at(&stage);
+  MemoryMeter::Slots& waiting = progress.batch[input.value];
   if (waiting.empty()) {
     for (auto each = progress.order.rbegin(); each != progress.order.rend(); ++each)
       waiting.push_back(memory_->take(bytes_of(stage, input.value, *each), what_of(input)));
@@ -237,6 +287,11 @@ MemoryMeter::Held EmulatedExecutor::storage_for(const LoweredStage& stage,
   Progress& progress = progress_.at(&stage);
   if (const auto output = progress.outputs.find(value); output != progress.outputs.end()) {
     const auto [c, i] = output->second;
+    if (only_receives(stage.communications[c])) {
+      begin_step(stage);
+      const auto [call, step] = progress.receipts[c].at(progress.next_receipt[c]++);
+      return progress.receiving.take(call, step);
+    }
     InFlight& in_flight = progress.in_flight[c];
     MemoryMeter::Held place = std::move(in_flight.outputs.at(i));
     if (i + 1 == in_flight.outputs.size()) in_flight = {};
@@ -259,6 +314,13 @@ void EmulatedExecutor::write(const LoweredStage& stage,
   if (buffer) decide(stage);
   MemoryMeter::Held storage = buffer ? storage_for(stage, frames, value) : nullptr;
   slot(stage, frames, value) = std::move(storage);
+  const Progress& progress = progress_.at(&stage);
+  if (const auto output = progress.outputs.find(value);
+      buffer && output != progress.outputs.end() &&
+      only_receives(stage.communications[output->second.first])) {
+    receive_ahead(stage);
+    end_event(stage);
+  }
   inner_.write(stage, inner_frames(frames), value, std::move(buffer));
 }
 

@@ -4,12 +4,14 @@
 // the inner executor; before they do, the device's compute clock moves by the time that they take
 // on the kind. Decorates any executor; one per device, used by its thread only.
 
+#include <deque>
 #include <optional>
 
 #include "medley/cost/cost_model.h"
 #include "medley/emulation/emulated_transport.h"
 #include "medley/emulation/hidden_truth.h"
 #include "medley/emulation/memory_meter.h"
+#include "medley/program/lanes.h"
 #include "medley/runtime/executor.h"
 
 namespace medley {
@@ -53,6 +55,7 @@ class EmulatedExecutor final : public Executor {
   // Where this device is in the calls of a stage: which communication the next read is for, and
   // which micro-batch moves in next.
   struct Progress {
+    explicit Progress(const LoweredStage& stage);
     struct Posted {
       size_t communication;
       int microbatch;
@@ -61,7 +64,13 @@ class EmulatedExecutor final : public Executor {
     size_t next_post = 0, next_input = 0;
     std::map<ValueId, std::pair<size_t, size_t>> outputs;  // -> communication, place in its outputs
     std::vector<InFlight> in_flight;                       // [communication]
-    std::vector<size_t> undecided;  // posted all-reduces that may turn out to happen in place
+    // Of transfers. A step is told from the next by its events: segments, posts and receipts.
+    size_t events = 0, events_left = 0;                    // of a step
+    std::map<int, std::deque<MemoryMeter::Held>> sending;  // by lane, the oldest first
+    Receiving<MemoryMeter::Held> receiving;
+    std::vector<std::vector<std::pair<size_t, size_t>>> receipts;  // [communication] (call, step)
+    std::vector<size_t> next_receipt;                              // [communication]
+    std::vector<Posted> undecided;  // all-reduces that may turn out to happen in place
     std::vector<int> order;         // in which micro-batches begin
     std::map<ValueId, MemoryMeter::Slots> batch;  // what has not moved in yet, the next one last
   };
@@ -70,6 +79,9 @@ class EmulatedExecutor final : public Executor {
   MemoryMeter::Held& slot(const LoweredStage& stage, Frames frames, ValueId value) const;
   int64_t bytes_of(const LoweredStage& stage, ValueId value, int microbatch) const;
   void index(const LoweredStage& stage);
+  void begin_step(const LoweredStage& stage);
+  void end_event(const LoweredStage& stage);
+  void receive_ahead(const LoweredStage& stage);
   MemoryMeter::Held move_in(const LoweredStage& stage, const Input& input);
   void take_outputs(const LoweredStage& stage, const Progress::Posted& posted);
   void decide(const LoweredStage& stage);

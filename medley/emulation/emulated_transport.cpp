@@ -8,11 +8,14 @@
 namespace medley {
 namespace {
 
-uint64_t group_number(const std::vector<int>& group) {
+uint64_t group_number(const std::vector<int>& group, int lane) {
   uint64_t number = 0xcbf29ce484222325;  // FNV-1a
-  for (int device : group)
+  const auto add = [&](int part) {
     for (int shift = 0; shift < 32; shift += 8)
-      number = (number ^ (static_cast<uint64_t>(device) >> shift & 0xff)) * 0x100000001b3;
+      number = (number ^ (static_cast<uint64_t>(part) >> shift & 0xff)) * 0x100000001b3;
+  };
+  for (int device : group) add(device);
+  add(lane);
   return number;
 }
 
@@ -31,7 +34,7 @@ Collective collective_of(const Exchange& exchange) {
 
 }  // namespace
 
-std::vector<RoundStep> all_to_all_steps(const Exchange& exchange) {
+std::vector<RoundStep> messages_at_once(const Exchange& exchange) {
   std::vector<RoundStep> steps;
   for (size_t other = 0; other < exchange.group.size(); ++other) {
     if (other == static_cast<size_t>(exchange.me)) continue;
@@ -108,20 +111,20 @@ const EmulatedTransport::Plan& EmulatedTransport::plan(const Exchange& exchange)
 std::unique_ptr<Pending> EmulatedTransport::post(Exchange exchange) {
   if (delay_) delay_();
   const int device = exchange.group[static_cast<size_t>(exchange.me)];
-  ExchangeKey key{group_number(exchange.group), 0};
+  ExchangeKey key{group_number(exchange.group, exchange.lane), 0};
   {
     const std::scoped_lock lock(mutex_);
-    key.number = next_[{exchange.group, exchange.me}]++;
+    key.number = next_[{exchange.group, exchange.lane, exchange.me}]++;
   }
-  const int members = static_cast<int>(exchange.group.size());
-  const int booked =
-      exchange.kind == CommunicationKind::kAllToAll
-          ? ledger_.post(device, key, members, all_to_all_steps(exchange), exchange.name)
-          : ledger_.post(device,
-                         key,
-                         members,
-                         plan(exchange)[static_cast<size_t>(exchange.me)],
-                         exchange.name);
+  const bool transfers = exchange.kind == CommunicationKind::kTransfer;
+  const int booked = ledger_.post(device,
+                                  key,
+                                  static_cast<int>(exchange.group.size()),
+                                  transfers || exchange.kind == CommunicationKind::kAllToAll
+                                      ? messages_at_once(exchange)
+                                      : plan(exchange)[static_cast<size_t>(exchange.me)],
+                                  exchange.name,
+                                  {exchange.stream, transfers});
   try {
     return std::make_unique<EmulatedPending>(
         *this, inner_.post(std::move(exchange)), device, booked);

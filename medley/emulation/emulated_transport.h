@@ -37,12 +37,12 @@ class EmulatedTransport final : public Transport {
   HostDelay delay_;
   std::mutex mutex_;
   std::map<std::tuple<CommunicationKind, std::vector<int>, std::vector<int64_t>>, Plan> plans_;
-  std::map<std::pair<std::vector<int>, int>, int64_t>
-      next_;  // [group, member] -> number of its next exchange
+  std::map<std::tuple<std::vector<int>, int, int>, int64_t>
+      next_;  // [group, lane, member] -> number of its next exchange
 };
 
-// Returns the messages of member `me` of an all-to-all, all at once (network/collectives.h): a
-// device knows no lengths but its own.
-std::vector<RoundStep> all_to_all_steps(const Exchange& exchange);
+// Returns the messages of member `me` of an all-to-all, all at once (network/collectives.h), or of
+// a transfer: a device knows no lengths but its own.
+std::vector<RoundStep> messages_at_once(const Exchange& exchange);
 
 }  // namespace medley

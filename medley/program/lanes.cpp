@@ -28,4 +28,17 @@ std::map<int, std::vector<Receipt>> receipts(const LoweredStage& stage) {
   return lanes;
 }
 
+int stream_of(const Communication& communication) {
+  if (communication.lane >= 0) return 2 + communication.lane;
+  return communication.devices.empty() ? 0 : 1;
+}
+
+int num_streams(const Program& program) {
+  int last = 0;
+  for (const LoweredStage& stage : program.stages)
+    for (const Communication& communication : stage.communications)
+      last = std::max(last, stream_of(communication));
+  return last + 1;
+}
+
 }  // namespace medley

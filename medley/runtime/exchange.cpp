@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "medley/base/error.h"
+#include "medley/program/lanes.h"
 
 namespace medley {
 namespace {
@@ -67,6 +68,7 @@ Exchange make_exchange(const LoweredStage& stage,
   exchange.kind = communication.kind;
   exchange.reduce = communication.reduce;
   exchange.lane = communication.lane;
+  exchange.stream = stream_of(communication);
   exchange.group = communication.devices;
   const int own = stage.devices.at(static_cast<size_t>(device));
   if (exchange.group.empty())

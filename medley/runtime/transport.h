@@ -21,8 +21,9 @@ struct Exchange {
   Reduce reduce = Reduce::kSum;
   std::vector<int> group;  // devices of the cluster, in the order of the mesh's axis
   int me = -1;             // index into group
-  int lane = -1;  // of a transfer: those of one lane travel in order, those of several do not wait
-                  // for each other
+  int lane = -1;   // of a transfer: those of one lane travel in order, those of several do not wait
+                   // for each other
+  int stream = 0;  // of the device's (stream_of() of program/lanes.h)
   std::vector<int64_t> send, receive;
   DType dtype = DType::kF32;
   int64_t bytes_per_element = 0;

@@ -11,6 +11,7 @@
 #include "medley/emulation/emulated_clock.h"
 #include "medley/emulation/emulated_executor.h"
 #include "medley/emulation/emulated_transport.h"
+#include "medley/graph/passes.h"
 #include "medley/graph/text.h"
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/random.h"
@@ -29,7 +30,7 @@ constexpr uint64_t kSeeds = 40;
 
 struct Emulated {
   Trace trace;
-  std::vector<Nanoseconds> ends;  // [device of the mesh]
+  std::vector<Nanoseconds> ends;  // [device], of all stages
   std::vector<int64_t> peaks;
   std::vector<std::string> errors;
 };
@@ -41,11 +42,8 @@ Buffer buffer_of(const LoweredStage& stage, ValueId value, const std::vector<int
   return null_buffer(type.dtype, shape);
 }
 
-void run_device(const LoweredStage& stage,
-                size_t d,
-                Interpreter& interpreter,
-                EmulatedClock& clock,
-                Emulated& result) {
+// One step; returns its events.
+std::vector<TraceEvent> run_device(const LoweredStage& stage, size_t d, Interpreter& interpreter) {
   for (const Input& input : stage.graph.inputs)
     if (stage.lifetimes[static_cast<size_t>(input.value)] == Lifetime::kRun)
       interpreter.write(input.value, buffer_of(stage, input.value, stage.tables[0][d]));
@@ -56,11 +54,10 @@ void run_device(const LoweredStage& stage,
         batch.emplace_back(input.value, buffer_of(stage, input.value, stage.tables[m][d]));
     interpreter.set_batch(static_cast<int>(m), std::move(batch));
   }
-  const StepReport report = interpreter.run_step();
-  result.ends[d] = clock.now();
-  for (const TraceEvent& event : report.events) result.trace.events.push_back(event);
+  return interpreter.run_step().events;
 }
 
+// One step of all devices, each in a thread.
 Emulated emulate(const Program& program, const Cluster& cluster) {
   const Topology topology(cluster);
   const auto ledger = Ledger::create(topology);
@@ -68,40 +65,48 @@ Emulated emulate(const Program& program, const Cluster& cluster) {
   SteadyClock steady;
   InProcessTransport inner(null, steady, std::chrono::seconds(60));
   EmulatedTransport transport(inner, *ledger);
-  const LoweredStage& stage = program.stages[0];
+  struct Place {
+    int stage, index, device;
+  };
+  std::vector<Place> places;
+  std::vector<bool> used(static_cast<size_t>(topology.num_devices()));
+  for (size_t s = 0; s < program.stages.size(); ++s)
+    for (size_t d = 0; d < program.stages[s].devices.size(); ++d) {
+      places.push_back({static_cast<int>(s), static_cast<int>(d), program.stages[s].devices[d]});
+      used[static_cast<size_t>(places.back().device)] = true;
+    }
+  for (int i = 0; i < topology.num_devices(); ++i)
+    if (!used[static_cast<size_t>(i)]) ledger->join(i), ledger->leave(i);
   Emulated result;
   for (const Device& device : cluster.devices) result.trace.devices.push_back(device.name);
-  result.ends.resize(stage.devices.size());
-  result.peaks.resize(stage.devices.size());
-  result.errors.resize(stage.devices.size());
-  std::vector<Emulated> of_devices(stage.devices.size(), result);
+  result.ends.resize(places.size());
+  result.peaks.resize(places.size());
+  result.errors.resize(places.size());
+  std::vector<std::vector<TraceEvent>> events(places.size());
   std::vector<std::thread> threads;
-  for (int i = 0; i < topology.num_devices(); ++i)
-    if (std::find(stage.devices.begin(), stage.devices.end(), i) == stage.devices.end())
-      ledger->join(i), ledger->leave(i);
-  for (size_t d = 0; d < stage.devices.size(); ++d)
-    threads.emplace_back([&, d] {
+  for (size_t i = 0; i < places.size(); ++i)
+    threads.emplace_back([&, i] {
+      const auto [s, d, device] = places[i];
       try {
-        const int device = stage.devices[d];
         ledger->join(device);
         EmulatedExecutor executor(null, *ledger, device);
         EmulatedClock clock(*ledger, device);
         InterpreterOptions options;
         options.trace = true;
-        Interpreter interpreter(
-            program, 0, static_cast<int>(d), executor, transport, clock, options);
-        run_device(stage, d, interpreter, clock, of_devices[d]);
-        result.ends[d] = of_devices[d].ends[d];
-        result.peaks[d] = executor.memory().peak();
+        Interpreter interpreter(program, s, d, executor, transport, clock, options);
+        events[i] =
+            run_device(program.stages[static_cast<size_t>(s)], static_cast<size_t>(d), interpreter);
+        result.ends[i] = clock.now();
+        result.peaks[i] = executor.memory().peak();
         ledger->leave(device);
       } catch (const Error& error) {
-        result.errors[d] = error.what();
+        result.errors[i] = error.what();
         transport.abort(error.what());
       }
     });
   for (std::thread& thread : threads) thread.join();
-  for (const Emulated& each : of_devices)
-    for (const TraceEvent& event : each.trace.events) result.trace.events.push_back(event);
+  for (const auto& of_device : events)
+    result.trace.events.insert(result.trace.events.end(), of_device.begin(), of_device.end());
   sort(result.trace);
   return result;
 }
@@ -115,9 +120,10 @@ class Agreement : public ::testing::Test {
         files.read("tests/data/clusters/demo.yaml"), "demo.yaml", read_catalogue("data/devices"));
   }
 
-  void expect_agreement(const Plan& plan) {
-    verify(plan, graph, cluster);
-    const Program program = lower(graph, plan, cluster, {});
+  void expect_agreement(const Plan& plan) { expect_agreement(graph, plan); }
+  void expect_agreement(const Graph& of, const Plan& plan) {
+    verify(plan, of, cluster);
+    const Program program = lower(of, plan, cluster, {});
     const Emulated emulated = emulate(program, cluster);
     ASSERT_THAT(emulated.errors, Each(""));
     const Simulation simulated =
@@ -138,6 +144,12 @@ class Agreement : public ::testing::Test {
     }
   }
 
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const Device& device : cluster.devices) all.push_back(device.name);
+    return all;
+  }
+
   Plan rows(const std::vector<std::vector<int64_t>>& microbatches) const {
     std::vector<std::string> devices;
     for (size_t i = 0; i < microbatches[0].size(); ++i) devices.push_back(cluster.devices[i].name);
@@ -155,12 +167,30 @@ TEST_F(Agreement, UnevenRowsInSeveralMicrobatches) {
 }
 
 TEST_F(Agreement, RandomPlans) {
-  std::vector<std::string> names;
-  for (const Device& device : cluster.devices) names.push_back(device.name);
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
-    Plan plan = random_plan(graph, names, 5000, seed);
+    Plan plan = random_plan(graph, names(), 5000, seed);
     expect_agreement(plan);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(Agreement, RandomPipelines) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    expect_agreement(random_pipeline(graph, names(), 5000, seed));
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Cut anywhere, so that values skip stages; the head is tied to the embedding.
+TEST_F(Agreement, RandomPipelinesOfATransformer) {
+  LocalFiles files;
+  const Graph gpt =
+      run_passes(parse_graph(files.read("python/tests/golden/gpt.graph"), "gpt.graph"));
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    expect_agreement(gpt, random_pipeline(gpt, names(), 37, seed));
     if (HasFatalFailure()) return;
   }
 }

@@ -24,7 +24,8 @@ class ExactNetwork final : public SimulatedNetwork {
                         post.key,
                         static_cast<int>(post.exchanges->devices.size()),
                         post.at,
-                        post.exchanges->steps[at(post.member)]);
+                        post.exchanges->steps[at(post.member)],
+                        post.turn);
   }
   std::optional<FlowEngine::Times> completion(int exchange) override {
     return engine_.completion(exchange);
@@ -48,15 +49,28 @@ class ExactNetwork final : public SimulatedNetwork {
 
 class EstimatedNetwork final : public SimulatedNetwork {
  public:
-  explicit EstimatedNetwork(const Topology& topology) : streams_(at(topology.num_devices())) {}
+  EstimatedNetwork(const Topology& topology, int num_streams)
+      : topology_(topology),
+        num_streams_(num_streams),
+        streams_(at(topology.num_devices()) * at(num_streams)),
+        running_(at(topology.num_devices())),
+        links_(topology.links().size()) {}
 
   int post(const NetworkPost& post) override {
     const int index = static_cast<int>(exchanges_.size());
     const auto [place, is_new] =
         instance_of_.try_emplace({post.key.group, post.key.number}, instances_.size());
-    if (is_new) instances_.push_back({post.exchanges, {}, {}});
-    exchanges_.push_back({place->second, post.device, post.at});
-    Stream& stream = streams_[at(post.device)];
+    if (is_new) instances_.push_back({.exchanges = post.exchanges});
+    Instance& instance = instances_[place->second];
+    ++instance.num_posted;
+    instance.last_post = std::max(instance.last_post, post.at);
+    const int senders = post.exchanges->num_senders;
+    const bool receives = senders > 0 && post.member >= senders;
+    exchanges_.push_back(
+        {place->second, post.device, post.device * num_streams_ + post.turn.stream, post.at});
+    exchanges_.back().receives = receives;
+    if (receives) return index;
+    Stream& stream = streams_[at(exchanges_.back().stream)];
     stream.waiting.push_back(index);
     if (stream.waiting.size() == 1) arrive(index);
     while (!ready_.empty()) {
@@ -68,17 +82,29 @@ class EstimatedNetwork final : public SimulatedNetwork {
   }
 
   std::optional<FlowEngine::Times> completion(int index) override {
-    const Instance& instance = instances_[exchanges_[at(index)].instance];
+    const Exchange& exchange = exchanges_[at(index)];
+    const Instance& instance = instances_[exchange.instance];
     if (instance.end == Nanoseconds{-1}) return std::nullopt;
-    return FlowEngine::Times{instance.begin, instance.end, instance.end};
+    if (instance.exchanges->num_senders == 0)
+      return FlowEngine::Times{instance.begin, instance.end, instance.end};
+    if (instance.num_posted < instance.exchanges->devices.size()) return std::nullopt;
+    const Nanoseconds end = exchange.receives ? instance.end : instance.left;
+    return FlowEngine::Times{instance.begin, end, std::max(end, instance.last_post)};
   }
   void release(int) override {}
+
+  // Stops after an instant in which a transfer has got its links: then it is known when it ends,
+  // and whoever waits for it may post what goes before others.
   bool advance(Nanoseconds until) override {
     bool any = false;
-    for (; !changes_.empty() && changes_.top().at <= until; changes_.pop()) {
-      const Change& change = changes_.top();
-      for (int device : instances_[change.instance].here) streams_[at(device)].running += change.by;
+    while (!changes_.empty() && changes_.top().at <= until) {
+      const Change change = changes_.top();
+      changes_.pop();
       any = true;
+      for (int device : change.devices) running_[at(device)] += change.by;
+      if (change.by != 0) continue;
+      book(change.instance, change.at);
+      until = change.at;
     }
     return any;
   }
@@ -86,56 +112,106 @@ class EstimatedNetwork final : public SimulatedNetwork {
     if (changes_.empty()) return std::nullopt;
     return changes_.top().at;
   }
-  bool communicates(int device) const override { return streams_[at(device)].running > 0; }
+  bool communicates(int device) const override { return running_[at(device)] > 0; }
 
  private:
   struct Exchange {
     size_t instance;
-    int device;
+    int device, stream;  // the stream: of all
     Nanoseconds posted;
+    bool receives = false;
   };
   struct Instance {
     const Exchanges* exchanges;
-    std::vector<int> here;  // devices whose stream has come to it
-    Nanoseconds begin;
+    std::vector<int> here{};  // exchanges whose stream has come to them
+    size_t num_posted = 0;
+    Nanoseconds begin{}, last_post{};
+    Nanoseconds left{-1};  // of a transfer: when its last byte has left
     Nanoseconds end{-1};
   };
   struct Stream {
     std::deque<int> waiting;
     Nanoseconds free;
-    int running = 0;  // exchanges under way, once advance() has come to their beginning
   };
+  // A transfer is ready (0), or devices begin (1) or end (-1) to communicate.
   struct Change {
     Nanoseconds at;
-    int by;  // 1: begins, -1: ends
+    int by;
     size_t instance;
-    bool operator>(const Change& other) const { return at > other.at; }
+    std::vector<int> devices{};
+    bool operator>(const Change& other) const {
+      return std::tie(at, by, instance) > std::tie(other.at, other.by, other.instance);
+    }
   };
 
   void arrive(int index) {
     const Exchange& exchange = exchanges_[at(index)];
     Instance& instance = instances_[exchange.instance];
-    instance.here.push_back(exchange.device);
+    instance.here.push_back(index);
     instance.begin =
-        std::max({instance.begin, exchange.posted, streams_[at(exchange.device)].free});
-    if (instance.here.size() == instance.exchanges->devices.size())
-      ready_.push_back(exchange.instance);
+        std::max({instance.begin, exchange.posted, streams_[at(exchange.stream)].free});
+    const int senders = instance.exchanges->num_senders;
+    const size_t awaited = senders > 0 ? at(senders) : instance.exchanges->devices.size();
+    if (instance.here.size() == awaited) ready_.push_back(exchange.instance);
   }
 
   void run(size_t index) {
     Instance& instance = instances_[index];
+    if (instance.exchanges->num_senders > 0) {
+      changes_.push({instance.begin, 0, index});
+      return;
+    }
     instance.end = instance.begin + instance.exchanges->estimate;
-    for (int device : instance.here) {
-      Stream& stream = streams_[at(device)];
-      stream.free = instance.end;
+    communicate(index, instance.exchanges->devices, instance.end);
+    free_streams(instance, instance.end);
+  }
+
+  void book(size_t index, Nanoseconds now) {
+    Instance& instance = instances_[index];
+    instance.begin = now;
+    const auto& links = instance.exchanges->bytes_by_link;
+    for (const auto& [link, bytes] : links)
+      instance.begin = std::max(instance.begin, links_[at(link)]);
+    Nanoseconds longest;
+    for (const auto& [link, bytes] : links) {
+      const double bandwidth = topology_.links()[at(link)].bandwidth.value;
+      const Nanoseconds time = to_nanoseconds({static_cast<double>(bytes) / bandwidth});
+      links_[at(link)] = instance.begin + time;
+      longest = std::max(longest, time);
+    }
+    instance.left = instance.begin + longest;
+    instance.end = std::max(instance.left, instance.begin + instance.exchanges->estimate);
+    const auto& devices = instance.exchanges->devices;
+    const auto middle = devices.begin() + instance.exchanges->num_senders;
+    communicate(index, {devices.begin(), middle}, instance.left);
+    communicate(index, {middle, devices.end()}, instance.end);
+    free_streams(instance, instance.left);
+    while (!ready_.empty()) {
+      const size_t ready = ready_.front();
+      ready_.pop_front();
+      run(ready);
+    }
+  }
+
+  void communicate(size_t index, std::vector<int> devices, Nanoseconds until) {
+    changes_.push({instances_[index].begin, 1, index, devices});
+    changes_.push({until, -1, index, std::move(devices)});
+  }
+
+  void free_streams(const Instance& instance, Nanoseconds from) {
+    for (int index : instance.here) {
+      Stream& stream = streams_[at(exchanges_[at(index)].stream)];
+      stream.free = from;
       stream.waiting.pop_front();
       if (!stream.waiting.empty()) arrive(stream.waiting.front());
     }
-    changes_.push({instance.begin, 1, index});
-    changes_.push({instance.end, -1, index});
   }
 
-  std::vector<Stream> streams_;  // [device]
+  const Topology& topology_;
+  int num_streams_;
+  std::vector<Stream> streams_;     // [device * streams + stream]
+  std::vector<int> running_;        // [device] exchanges under way, as far as advance() has come
+  std::vector<Nanoseconds> links_;  // [link] when it is free of transfers
   std::vector<Exchange> exchanges_;
   std::deque<Instance> instances_;
   std::map<std::pair<uint64_t, int64_t>, size_t> instance_of_;
@@ -149,8 +225,8 @@ std::unique_ptr<SimulatedNetwork> exact_network(const Topology& topology, const 
   return std::make_unique<ExactNetwork>(topology, room);
 }
 
-std::unique_ptr<SimulatedNetwork> estimated_network(const Topology& topology) {
-  return std::make_unique<EstimatedNetwork>(topology);
+std::unique_ptr<SimulatedNetwork> estimated_network(const Topology& topology, int num_streams) {
+  return std::make_unique<EstimatedNetwork>(topology, num_streams);
 }
 
 }  // namespace medley

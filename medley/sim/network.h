@@ -1,8 +1,8 @@
 #pragma once
 
 // Who may go on when: the exchanges of all devices, followed message by message, or, for groups so
-// big that messages are too many, as wholes. Both keep the same promise: a device's communication
-// stream takes its exchanges in the order of their posts.
+// big that messages are too many, as wholes. Both keep the same promise: each of a device's
+// communication streams takes its exchanges in the order of their posts.
 
 #include <deque>
 #include <map>
@@ -22,6 +22,7 @@ struct NetworkPost {
   ExchangeKey key;
   Nanoseconds at;
   const Exchanges* exchanges = nullptr;
+  Turn turn;
 };
 
 class SimulatedNetwork {
@@ -43,13 +44,23 @@ class SimulatedNetwork {
 // The emulator's rules, message by message (network/flow_engine.h).
 std::unique_ptr<SimulatedNetwork> exact_network(const Topology& topology, const EngineRoom& room);
 
-// A communication begins when its last member has posted and come to it, and takes the estimate of
-// its algorithm (network/estimate.h) for all members:
+// A collective begins when its last member has posted and come to it, and takes the estimate of its
+// algorithm (network/estimate.h) for all members:
 //
 //   device 0   post .........|====== estimate ======|
 //   device 1            post |====== estimate ======|
 //
-// What it misses: members that begin while others are late, and groups that share links.
-std::unique_ptr<SimulatedNetwork> estimated_network(const Topology& topology);
+// A transfer begins when its last sender has come to it and the links on its way are free of
+// transfers; it occupies each for its bytes, so that transfers follow each other in the order in
+// which they are ready:
+//
+//   link       |== transfer a ==|== transfer b ==|
+//   receiver    .................| latency       | latency |
+//
+// What it misses: members that begin while others are late; groups that share links with others or
+// with transfers; that transfers share links instead of waiting, which for those of one direction
+// changes who is first, not when all are there; and that a link is idle where a transfer waits for
+// another one.
+std::unique_ptr<SimulatedNetwork> estimated_network(const Topology& topology, int num_streams);
 
 }  // namespace medley

@@ -1,6 +1,7 @@
 #include "medley/sim/prices.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "medley/base/error.h"
@@ -73,6 +74,9 @@ CommunicationPrices::CommunicationPrices(const LoweredStage& stage,
 }
 
 int CommunicationPrices::member(int index, int device) const {
+  if (const std::vector<int>& all = stage_.communications[at(index)].devices; !all.empty())
+    return static_cast<int>(std::find(all.begin(), all.end(), stage_.devices[at(device)]) -
+                            all.begin());
   const auto axis = at(stage_.communications[at(index)].axis);
   return static_cast<int>(device / strides_[axis] % stage_.mesh[axis]);
 }
@@ -84,23 +88,53 @@ Collective CommunicationPrices::collective(const Communication& communication,
   const auto type = [&](ValueId value) -> const TensorType& {
     return stage_.graph.values[at(value)].type;
   };
+  const bool transfers = communication.kind == CommunicationKind::kTransfer;
   Collective result;
-  result.kind = find_collective_kind(to_string(communication.kind)).value();
-  result.granule = bytes_per_element(type(communication.inputs.back()).dtype);
-  for (int member : members) result.devices.push_back(stage_.devices[at(member)]);
+  result.kind = transfers ? CollectiveKind::kAllToAll
+                          : find_collective_kind(to_string(communication.kind)).value();
+  result.granule =
+      bytes_per_element(type(only_receives(communication) ? communication.outputs.back()
+                                                          : communication.inputs.back())
+                            .dtype);
+  result.devices = communication.devices;
+  if (result.devices.empty())
+    for (int member : members) result.devices.push_back(stage_.devices[at(member)]);
   if (result.kind == CollectiveKind::kAllReduce) {
     int64_t bytes = 0;
     for (ValueId value : communication.inputs)
       bytes += num_bytes(type(value), tables[at(members[0])]);
     result.lengths = {bytes / result.granule * result.granule};
-    return result;
-  }
-  const bool gather = result.kind == CollectiveKind::kAllGather;
-  const bool all_to_all = result.kind == CollectiveKind::kAllToAll;
-  for (size_t from = 0; from < (all_to_all ? members.size() : 1); ++from)
+  } else if (result.kind == CollectiveKind::kAllToAll) {
+    result.lengths = lengths_of_messages(communication, microbatch, members, result.granule);
+  } else {
+    const bool gather = result.kind == CollectiveKind::kAllGather;
     for (const Size& size : gather ? communication.receive : communication.send)
-      result.lengths.push_back(result.granule * evaluate(size, tables[at(members[from])]));
+      result.lengths.push_back(result.granule * evaluate(size, tables[at(members[0])]));
+  }
   return result;
+}
+
+// Every device knows what it sends; of what other stages send, what it receives.
+std::vector<int64_t> CommunicationPrices::lengths_of_messages(const Communication& communication,
+                                                              int microbatch,
+                                                              const std::vector<int>& members,
+                                                              int64_t granule) const {
+  const size_t n = communication.devices.empty() ? members.size() : communication.devices.size();
+  const bool receives = only_receives(communication);
+  const std::vector<Size>& sizes = receives ? communication.receive : communication.send;
+  std::vector<int64_t> lengths(n * n);  // [from * n + to]
+  for (size_t m = 0; m < members.size(); ++m) {
+    size_t me = m;
+    if (!communication.devices.empty())
+      me = at(std::find(communication.devices.begin(),
+                        communication.devices.end(),
+                        stage_.devices[at(members[m])]) -
+              communication.devices.begin());
+    const std::vector<int64_t>& table = stage_.tables[at(microbatch)][at(members[m])];
+    for (size_t other = 0; other < n; ++other)
+      lengths[receives ? other * n + me : me * n + other] = granule * evaluate(sizes[other], table);
+  }
+  return lengths;
 }
 
 namespace {
@@ -134,30 +168,60 @@ Exchanges CommunicationPrices::exchanges(const Collective& collective) const {
 
 const Exchanges& CommunicationPrices::exchanges(int index, int microbatch, int device) {
   const Communication& communication = stage_.communications[at(index)];
-  const auto first =
-      static_cast<int>(device - member(index, device) * strides_[at(communication.axis)]);
+  const bool between_stages = !communication.devices.empty();
+  int first = 0;
+  if (!between_stages)
+    first = static_cast<int>(device - member(index, device) * strides_[at(communication.axis)]);
   const Exchanges*& found = found_[{index, microbatch, first}];
   if (found) return *found;
-  const Collective wanted =
-      collective(communication, microbatch, group_along(stage_.mesh, communication.axis, device));
-  const auto [place, is_new] = known_.try_emplace({wanted.kind, wanted.devices, wanted.lengths});
+  std::vector<int> members;
+  if (between_stages) {
+    members.resize(stage_.devices.size());
+    std::iota(members.begin(), members.end(), 0);
+  } else {
+    members = group_along(stage_.mesh, communication.axis, device);
+  }
+  const Collective wanted = collective(communication, microbatch, members);
+  int senders = 0;
+  if (communication.kind == CommunicationKind::kTransfer)
+    senders = static_cast<int>(only_sends(communication) ? members.size()
+                                                         : wanted.devices.size() - members.size());
+  const auto [place, is_new] =
+      known_.try_emplace({wanted.kind, senders, wanted.devices, wanted.lengths});
   if (is_new) place->second = exchanges(wanted);
+  place->second.num_senders = senders;
   found = &place->second;
   return *found;
 }
 
 NetworkSize network_size(const Program& program) {
   NetworkSize size;
+  const auto add = [&](const LoweredStage& stage, const Communication& communication) {
+    const auto here = static_cast<int64_t>(stage.devices.size());
+    size.posts += here;
+    if (communication.devices.empty()) {
+      const int64_t members = stage.mesh[at(communication.axis)];
+      size.messages += here / members * most_messages(communication.kind, members);
+      return;
+    }
+    // One stage counts for all.
+    if (communication.devices[0] != stage.devices[0]) return;
+    const auto members = static_cast<int64_t>(communication.devices.size());
+    const int64_t messages = only_sends(communication) ? here * (members - here)
+                                                       : most_messages(communication.kind, members);
+    size.messages += messages;
+    size.between_stages += messages;
+  };
   for (const LoweredStage& stage : program.stages)
     for (const Call& call : stage.calls)
-      for (const Step& step : find_function(stage, call.function).steps)
-        if (const auto* post = std::get_if<Post>(&step)) {
-          const Communication& communication = stage.communications[at(post->communication)];
-          const int64_t members = stage.mesh[at(communication.axis)];
-          const auto groups = static_cast<int64_t>(stage.devices.size()) / members;
-          size.posts += static_cast<int64_t>(stage.devices.size());
-          size.messages += groups * most_messages(communication.kind, members);
-        }
+      for (const Step& step : find_function(stage, call.function).steps) {
+        if (const auto* post = std::get_if<Post>(&step))
+          add(stage, stage.communications[at(post->communication)]);
+        if (const auto* wait = std::get_if<Wait>(&step))
+          if (const auto& awaited = stage.communications[at(wait->communication)];
+              only_receives(awaited))
+            add(stage, awaited);
+      }
   return size;
 }
 

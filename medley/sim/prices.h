@@ -2,7 +2,7 @@
 
 // What the pieces of a stage cost, each distinct one priced once: segments by kind of device and
 // the lengths that they depend on, communications by the lengths that their members exchange. Knows
-// nothing of when they run.
+// nothing of when they run, nor, of what stages exchange, more than its own stage does.
 
 #include <map>
 #include <memory>
@@ -45,6 +45,7 @@ class SegmentPrices {
 // One communication among its members.
 struct Exchanges {
   std::vector<int> devices;                            // of the cluster
+  int num_senders = 0;                                 // of a transfer: the first so many of them
   Nanoseconds estimate;                                // alone in the network
   std::vector<std::pair<int, int64_t>> bytes_by_link;  // (link, bytes), those that are used
   int64_t num_messages = 0;
@@ -62,24 +63,31 @@ class CommunicationPrices {
   const Exchanges& exchanges(int index, int microbatch, int device);
   // Which member of that group the device is.
   int member(int index, int device) const;
+  // `members` of the mesh: the group, or, of a communication between stages, this stage's devices.
   Collective collective(const Communication& communication,
                         int microbatch,
                         const std::vector<int>& members) const;
 
  private:
+  std::vector<int64_t> lengths_of_messages(const Communication& communication,
+                                           int microbatch,
+                                           const std::vector<int>& members,
+                                           int64_t granule) const;
   Exchanges exchanges(const Collective& collective) const;
 
   const LoweredStage& stage_;
   const CostModel& costs_;
   bool with_messages_;
   std::vector<int64_t> strides_;  // [axis]
-  std::map<std::tuple<CollectiveKind, std::vector<int>, std::vector<int64_t>>, Exchanges> known_;
+  std::map<std::tuple<CollectiveKind, int, std::vector<int>, std::vector<int64_t>>, Exchanges>
+      known_;                                                    // the number: of senders
   std::map<std::tuple<int, int, int>, const Exchanges*> found_;  // (index, micro-batch, group)
 };
 
 // Returns at least as many posts and messages as a step has.
 struct NetworkSize {
   int64_t posts = 0, messages = 0;
+  int64_t between_stages = 0;  // of the messages
 };
 NetworkSize network_size(const Program& program);
 

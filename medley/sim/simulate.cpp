@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <optional>
 
 #include "medley/base/error.h"
 #include "medley/program/calls.h"
+#include "medley/program/lanes.h"
 #include "medley/program/memory.h"
 #include "medley/sim/network.h"
 #include "medley/sim/prices.h"
@@ -21,17 +23,24 @@ constexpr int64_t kParts = 4096;  // of what a device does in a nanosecond while
 
 size_t at(int64_t index) { return static_cast<size_t>(index); }
 
+// An exchange of the network that a device has posted.
+struct Posted {
+  int exchange = -1;
+  int communication = 0;
+  int microbatch = 0;  // whose lengths it has
+};
+
 // One device: its place in the program and its compute clock.
 struct Actor {
+  explicit Actor(const LoweredStage& of) : posted(of.communications.size()), receiving(of) {}
   int stage = 0, index = 0;  // in the mesh
   size_t call = 0, step = 0;
+  bool is_done = false;
   Nanoseconds clock;
-  int waits_for = -1;  // an exchange of the engine
-  struct Posted {
-    int exchange = -1;
-    const Exchanges* exchanges = nullptr;
-  };
-  std::vector<Posted> posted;            // [communication], between post and wait
+  int waits_for = -1;                         // an exchange of the network
+  std::vector<Posted> posted;                 // [communication], between post and wait
+  std::map<int, std::deque<Posted>> sending;  // by lane, the oldest first
+  Receiving<Posted> receiving;
   std::map<uint64_t, int64_t> next_key;  // [group] number of its next exchange
   int64_t speed = kParts;                // in parts per nanosecond, while it does not communicate
   // A segment under way, of a device that communication slows down.
@@ -64,8 +73,16 @@ class Simulator {
   // Returns false if the device has to wait.
   bool follow(Actor& actor, const Call& call, const Step& step);
   bool compute(Actor& actor, const Call& call, const Segment& segment);
-  void post(Actor& actor, const Call& call, int index);
-  bool wait(Actor& actor, int index);
+  Posted post(Actor& actor, int index, int microbatch);
+  bool post_step(Actor& actor, const Call& call, int index);
+  bool wait_step(Actor& actor, int index);
+  void receive_ahead(Actor& actor);
+  bool await_sent(Actor& actor);
+  bool wait(Actor& actor, Posted& posted);
+  void record_wait(const Actor& actor,
+                   const Posted& posted,
+                   Nanoseconds start,
+                   const FlowEngine::Times& times);
   void record(const Actor& actor,
               Stream stream,
               std::string name,
@@ -80,7 +97,8 @@ class Simulator {
   std::unique_ptr<SimulatedNetwork> network_;
   std::vector<SegmentPrices> segments_;              // [stage]
   std::vector<CommunicationPrices> communications_;  // [stage]
-  std::vector<Actor> actors_;
+  std::deque<Actor> actors_;
+  std::map<std::vector<int>, uint64_t> groups_;  // of communications between stages
   std::vector<int64_t> bytes_by_link_;
   std::vector<int> ops_by_source_ = std::vector<int>(3);
   Simulation result_;
@@ -94,20 +112,25 @@ Simulator::Simulator(const Program& program, const CostModel& costs, const Simul
   const NetworkSize size = network_size(program);
   result_.exact = size.messages <= options.exact_messages;
   // A message is a step of its sender and one of its receiver.
-  network_ = result_.exact
-                 ? exact_network(
-                       costs.topology(),
-                       engine_room(costs.topology(), size.posts, 2 * size.messages, size.messages))
-                 : estimated_network(costs.topology());
+  const int streams = num_streams(program);
+  network_ = result_.exact ? exact_network(costs.topology(),
+                                           engine_room(costs.topology(),
+                                                       size.posts,
+                                                       2 * size.messages,
+                                                       size.messages + size.between_stages,
+                                                       streams))
+                           : estimated_network(costs.topology(), streams);
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const LoweredStage& stage = program.stages[s];
     segments_.emplace_back(stage, costs);
     communications_.emplace_back(stage, costs, result_.exact);
+    for (const Communication& communication : stage.communications)
+      if (!communication.devices.empty() && communication.lane < 0)
+        groups_.try_emplace(communication.devices, groups_.size());
     for (size_t d = 0; d < stage.devices.size(); ++d) {
-      Actor& actor = actors_.emplace_back();
+      Actor& actor = actors_.emplace_back(stage);
       actor.stage = static_cast<int>(s);
       actor.index = static_cast<int>(d);
-      actor.posted.resize(stage.communications.size());
       const double slowdown = costs.overlap_slowdown(costs.cluster().kind(stage.devices[d]));
       actor.speed = std::max<int64_t>(kParts, std::llround(slowdown * static_cast<double>(kParts)));
       actor.result.device = stage.devices[d];
@@ -116,6 +139,7 @@ Simulator::Simulator(const Program& program, const CostModel& costs, const Simul
 }
 
 Simulation Simulator::run() {
+  for (Actor& actor : actors_) receive_ahead(actor);
   do {
     for (bool moved = true; moved;) {
       moved = false;
@@ -127,7 +151,7 @@ Simulation Simulator::run() {
     }
   } while (go_on());
   for (Actor& actor : actors_) {
-    MEDLEY_CHECK_EQ(actor.call, stage(actor).calls.size());  // else a program that deadlocks
+    MEDLEY_CHECK(actor.is_done);  // else a program that deadlocks
     result_.step = std::max(result_.step, actor.clock);
   }
   for (Actor& actor : actors_) {
@@ -154,7 +178,7 @@ Simulation Simulator::run() {
 }
 
 bool Simulator::is_blocked(const Actor& actor) const {
-  if (actor.call == stage(actor).calls.size()) return true;
+  if (actor.is_done) return true;
   if (actor.underway) return actor.underway->left > 0;
   return actor.waits_for >= 0 && !network_->completion(actor.waits_for);
 }
@@ -201,21 +225,20 @@ void Simulator::run_until_blocked(Actor& actor) {
       if (!follow(actor, call, function.steps[actor.step])) return;
       if (!options_.memory) continue;
       actor.ran.resize(actor.call + 1);
-      const bool waits = std::holds_alternative<Wait>(function.steps[actor.step]);
-      actor.ran.back().push_back({waits ? actor.clock : begins, actor.clock});
+      const bool computes = std::holds_alternative<Segment>(function.steps[actor.step]);
+      actor.ran.back().push_back({computes ? begins : actor.clock, actor.clock});
     }
   }
+  actor.is_done = await_sent(actor);
 }
 
 bool Simulator::follow(Actor& actor, const Call& call, const Step& step) {
   if (const auto* segment = std::get_if<Segment>(&step)) {
     return compute(actor, call, *segment);
   } else if (const auto* sent = std::get_if<Post>(&step)) {
-    post(actor, call, sent->communication);
-  } else {
-    return wait(actor, std::get<Wait>(step).communication);
+    return post_step(actor, call, sent->communication);
   }
-  return true;
+  return wait_step(actor, std::get<Wait>(step).communication);
 }
 
 // Returns false if the device has to find out first when it communicates meanwhile.
@@ -242,32 +265,76 @@ bool Simulator::compute(Actor& actor, const Call& call, const Segment& segment) 
   return true;
 }
 
-void Simulator::post(Actor& actor, const Call& call, int index) {
+Posted Simulator::post(Actor& actor, int index, int microbatch) {
   const Communication& communication = stage(actor).communications[at(index)];
   const Exchanges& exchanges =
-      communications_[at(actor.stage)].exchanges(index, call.microbatch, actor.index);
-  const size_t members = exchanges.devices.size();
-  if (members == 1 && communication.kind == CommunicationKind::kAllReduce) return;
+      communications_[at(actor.stage)].exchanges(index, microbatch, actor.index);
+  Posted posted{-1, index, microbatch};
+  if (exchanges.devices.size() == 1 && communication.kind == CommunicationKind::kAllReduce)
+    return posted;
   const int me = communications_[at(actor.stage)].member(index, actor.index);
   if (me == 0) {
     for (const auto& [link, bytes] : exchanges.bytes_by_link) bytes_by_link_[at(link)] += bytes;
     result_.events += exchanges.num_messages;
   }
-  // A group is known by its stage, its axis and its first member.
-  const uint64_t group = (static_cast<uint64_t>(actor.stage) << 48) +
-                         (static_cast<uint64_t>(communication.axis) << 40) +
-                         static_cast<uint64_t>(exchanges.devices[0]);
-  actor.posted[at(index)].exchanges = &exchanges;
-  actor.posted[at(index)].exchange =
-      network_->post({.device = stage(actor).devices[at(actor.index)],
-                      .member = me,
-                      .key = {group, actor.next_key[group]++},
-                      .at = actor.clock,
-                      .exchanges = &exchanges});
+  // A group is known by its lane, or by its devices, or by its stage, its axis and its first
+  // member.
+  uint64_t group = (static_cast<uint64_t>(actor.stage) << 48) +
+                   (static_cast<uint64_t>(communication.axis) << 40) +
+                   static_cast<uint64_t>(exchanges.devices[0]);
+  if (!communication.devices.empty())
+    group = communication.lane < 0
+                ? (uint64_t{1} << 62) + groups_.at(communication.devices)
+                : (uint64_t{2} << 62) + static_cast<uint64_t>(communication.lane);
+  posted.exchange = network_->post(
+      {.device = stage(actor).devices[at(actor.index)],
+       .member = me,
+       .key = {group, actor.next_key[group]++},
+       .at = actor.clock,
+       .exchanges = &exchanges,
+       .turn = {stream_of(communication), communication.kind == CommunicationKind::kTransfer}});
+  return posted;
 }
 
-bool Simulator::wait(Actor& actor, int index) {
-  Actor::Posted& posted = actor.posted[at(index)];
+// Returns false if too many transfers are under way.
+bool Simulator::post_step(Actor& actor, const Call& call, int index) {
+  const Communication& communication = stage(actor).communications[at(index)];
+  if (communication.lane < 0) {
+    actor.posted[at(index)] = post(actor, index, call.microbatch);
+    return true;
+  }
+  std::deque<Posted>& sending = actor.sending[communication.lane];
+  for (; static_cast<int>(sending.size()) >= communication.depth; sending.pop_front())
+    if (!wait(actor, sending.front())) return false;
+  sending.push_back(post(actor, index, call.microbatch));
+  return true;
+}
+
+bool Simulator::wait_step(Actor& actor, int index) {
+  Posted& posted = actor.posted[at(index)];
+  const bool receives = only_receives(stage(actor).communications[at(index)]);
+  if (receives && posted.exchange < 0) posted = actor.receiving.take(actor.call, actor.step);
+  posted.microbatch = stage(actor).calls[actor.call].microbatch;
+  if (!wait(actor, posted)) return false;
+  if (receives) receive_ahead(actor);
+  return true;
+}
+
+void Simulator::receive_ahead(Actor& actor) {
+  actor.receiving.post_ahead([&](const Receipt& receipt) {
+    return post(actor, receipt.communication, stage(actor).calls[receipt.call].microbatch);
+  });
+}
+
+// At the end of the step.
+bool Simulator::await_sent(Actor& actor) {
+  for (auto& [lane, sending] : actor.sending)
+    for (; !sending.empty(); sending.pop_front())
+      if (!wait(actor, sending.front())) return false;
+  return true;
+}
+
+bool Simulator::wait(Actor& actor, Posted& posted) {
   if (posted.exchange < 0) return true;
   const auto times = network_->completion(posted.exchange);
   actor.waits_for = times ? -1 : posted.exchange;
@@ -276,24 +343,28 @@ bool Simulator::wait(Actor& actor, int index) {
   const Nanoseconds start = actor.clock;
   actor.clock = std::max(actor.clock, times->complete);
   actor.result.communicates += times->end - times->start;
-  if (options_.trace) {
-    const Communication& communication = stage(actor).communications[at(index)];
-    record(actor, Stream::kCompute, communication.name, std::string(kWaiting), start, actor.clock);
-    record(actor,
-           Stream::kCommunication,
-           communication.name,
-           to_string(communication.kind),
-           times->start,
-           times->end);
-    int64_t bytes = 0;
-    for (ValueId value : communication.inputs)
-      bytes += num_bytes(
-          type_of(stage(actor).graph, value),
-          stage(actor).tables[at(stage(actor).calls[actor.call].microbatch)][at(actor.index)]);
-    result_.trace.events.back().args = {{"bytes", std::to_string(bytes)}};
-  }
-  posted = {};
+  if (options_.trace) record_wait(actor, posted, start, *times);
+  posted.exchange = -1;
   return true;
+}
+
+void Simulator::record_wait(const Actor& actor,
+                            const Posted& posted,
+                            Nanoseconds start,
+                            const FlowEngine::Times& times) {
+  const Communication& communication = stage(actor).communications[at(posted.communication)];
+  record(actor, Stream::kCompute, communication.name, std::string(kWaiting), start, actor.clock);
+  record(actor,
+         Stream::kCommunication,
+         communication.name,
+         to_string(communication.kind),
+         times.start,
+         times.end);
+  int64_t bytes = 0;
+  for (ValueId value : only_receives(communication) ? communication.outputs : communication.inputs)
+    bytes += num_bytes(type_of(stage(actor).graph, value),
+                       stage(actor).tables[at(posted.microbatch)][at(actor.index)]);
+  result_.trace.events.back().args = {{"bytes", std::to_string(bytes)}};
 }
 
 // Of a segment that has taken longer than it would alone.
@@ -344,12 +415,6 @@ void Simulator::record(const Actor& actor,
 Simulation simulate(const Program& program,
                     const CostModel& costs,
                     const SimulateOptions& options) {
-  if (program.stages.size() != 1)
-    throw Error(
-        Blame::kCaller,
-        fmt::format("plan: pipelines[0].stages: found {}, expected 1: this version does not "
-                    "simulate several stages yet",
-                    program.stages.size()));
   return Simulator(program, costs, options).run();
 }
 

@@ -1,13 +1,17 @@
 #pragma once
 
 // What will happen when a program runs: the same calls, segments and communications that the
-// runtime executes, with times from the cost model. Every device has a stream for ops and one for
-// communications; messages share links as the emulator's do (network/flow_engine.h), so both agree
-// to the nanosecond where they are told the same times of ops.
+// runtime executes, with times from the cost model. Every device has a stream for ops and streams
+// for communications (stream_of() of program/lanes.h); messages share links as the emulator's do
+// (network/flow_engine.h), so both agree to the nanosecond where they are told the same times of
+// ops.
 //
 //   device 0   segment | post a | segment ........... | wait a | segment
 //   device 1   segment .......... | post a | segment  | wait a | segment
 //   network                                 a ========
+//
+// What stages send each other is posted ahead by who receives it; who sends waits where too many
+// are under way (Communication::depth).
 //
 // While a device communicates, its ops take longer by the factor that the profile has for its kind,
 // if it has one (CostModel::overlap_slowdown). Integer nanoseconds, deterministic. Knows nothing of
@@ -37,7 +41,7 @@ struct SimulatedDevice {
   int device = 0;            // of the cluster
   Nanoseconds computes;      // its compute stream is busy
   Nanoseconds waits;         // its compute stream stands still, until the step ends
-  Nanoseconds communicates;  // its communication stream is busy, overlapped or not
+  Nanoseconds communicates;  // its communication streams are busy, overlapped or not; their sum
   // As memory_use() (program/memory.h) counts.
   int64_t persistent_bytes = 0, peak_bytes = 0;
   std::string peak_at;
