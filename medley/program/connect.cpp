@@ -206,4 +206,45 @@ std::vector<Connections> connect(const std::vector<DecidedStage>& stages,
   return all;
 }
 
+Connections connect_alone(const DecidedStage& stage) {
+  constexpr int kNobody = -1;
+  constexpr int kMicrobatches = 2;
+  const Graph& graph = stage.completed.prepared.graph;
+  const auto whole = [](CrossingEnd end) {
+    end.division = {Part{std::string(kEven), {}, {}}, 1, {}};
+    end.devices = {kNobody};
+    return end;
+  };
+  Connections alone;
+  std::map<int, int> sizes;  // lane -> values of a micro-batch
+  const auto lane_of = [](bool sends, bool late) { return 2 * (sends ? 1 : 0) + (late ? 1 : 0); };
+  for (const Input& input : graph.inputs) {
+    if (input.kind != InputKind::kReceived) continue;
+    Crossing crossing;
+    crossing.name = input.name;
+    crossing.to = end_of(stage, input.value, -1);
+    crossing.from = whole(crossing.to);
+    crossing.lane = lane_of(false, is_read_late(stage, input.value));
+    ++sizes[crossing.lane];
+    alone.receives.emplace_back(input.value, crossing);
+  }
+  for (const Output& output : graph.outputs) {
+    if (output.kind != OutputKind::kSent) continue;
+    const OpId producer = graph.values[at(output.value)].producer;
+    Crossing crossing;
+    crossing.name = output.name;
+    crossing.from = end_of(stage, output.value, -1);
+    crossing.to = whole(crossing.from);
+    crossing.lane = lane_of(true, graph.ops[at(producer)].phase != Phase::kForward);
+    ++sizes[crossing.lane];
+    alone.sends.emplace(output.value, crossing);
+  }
+  for (auto& [value, crossing] : alone.receives)
+    crossing.depth = kMicrobatches * sizes.at(crossing.lane);
+  for (auto& [value, crossing] : alone.sends)
+    crossing.depth = kMicrobatches * sizes.at(crossing.lane);
+  alone.order = order_calls({1}, static_cast<int>(stage.microbatches.size()))[0];
+  return alone;
+}
+
 }  // namespace medley

@@ -32,4 +32,8 @@ struct Connections {
 // Requires: what a stage receives under a name one stage sends.
 std::vector<Connections> connect(const std::vector<DecidedStage>& stages, const Pipeline& pipeline);
 
+// One stage whose neighbours are one imaginary device that has everything whole. A lane for each
+// phase and direction, with room for two micro-batches.
+Connections connect_alone(const DecidedStage& stage);
+
 }  // namespace medley

@@ -415,20 +415,8 @@ std::vector<Completed> split(const Groundwork& ground, const Pipeline& pipeline)
   const Positions positions = place(ground.graph);
   const Partition parts =
       partition(ground.graph, positions, cuts_of(pipeline, positions, names), names);
-  for (size_t s = 0; s < pipeline.stages.size(); ++s) {
-    const StageGraph stage = stage_graph(ground.graph, parts, static_cast<int>(s));
-    StageContext context;
-    context.stage = static_cast<int>(s);
-    for (OpId op : stage.ops) context.names.push_back(names[static_cast<size_t>(op)]);
-    for (const Tied& tied : parts.tied) {
-      const auto& holders = tied.holders;
-      if (!std::count(holders.begin(), holders.end(), context.stage)) continue;
-      context.tied[tied.parameter] = tied.partial;
-      if (holders[0] != context.stage) context.counted_elsewhere.insert(tied.parameter);
-    }
-    stages.push_back({prepare(stage.graph, ground.optimizer, context), {}, {}});
-    stages.back().factors = factorize(stages.back().prepared.graph);
-  }
+  for (size_t s = 0; s < pipeline.stages.size(); ++s)
+    stages.push_back(prepare_stage(ground, names, parts, static_cast<int>(s)));
   return stages;
 }
 
@@ -455,6 +443,25 @@ Completed complete(
   const Groundwork ground = lay_ground(graph, optimizer);
   std::vector<Completed> stages = split(ground, plan.pipelines[static_cast<size_t>(pipeline)]);
   return complete(std::move(stages[static_cast<size_t>(stage)]), plan, pipeline, stage);
+}
+
+Completed prepare_stage(const Groundwork& ground,
+                        const std::vector<std::string>& names,
+                        const Partition& parts,
+                        int stage) {
+  const StageGraph own = stage_graph(ground.graph, parts, stage);
+  StageContext context;
+  context.stage = stage;
+  for (OpId op : own.ops) context.names.push_back(names[static_cast<size_t>(op)]);
+  for (const Tied& tied : parts.tied) {
+    const auto& holders = tied.holders;
+    if (!std::count(holders.begin(), holders.end(), stage)) continue;
+    context.tied[tied.parameter] = tied.partial;
+    if (holders[0] != stage) context.counted_elsewhere.insert(tied.parameter);
+  }
+  Completed prepared{prepare(own.graph, ground.optimizer, context), {}, {}};
+  prepared.factors = factorize(prepared.prepared.graph);
+  return prepared;
 }
 
 Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer) {
@@ -504,6 +511,20 @@ Program lower(const Groundwork& ground,
   }
   verify(program);
   return program;
+}
+
+LoweredStage lower_alone(Completed stage,
+                         const Plan& plan,
+                         const Cluster& cluster,
+                         const LowerOptions& options) {
+  const Pipeline& pipeline = plan.pipelines[0];
+  MEDLEY_CHECK_EQ(pipeline.stages.size(), size_t{1});
+  const DecidedStage decided{complete(std::move(stage), plan, 0, 0),
+                             pipeline.microbatches,
+                             devices_of(pipeline.stages[0].mesh, cluster)};
+  LowerOptions chosen = options;
+  if (chosen.bucket_bytes == 0) chosen.bucket_bytes = bucket_bytes(cluster, decided.devices.size());
+  return Lowering(decided, connect_alone(decided), plan.global_batch, chosen).run();
 }
 
 }  // namespace medley

@@ -9,6 +9,7 @@
 #include "medley/program/complete.h"
 #include "medley/program/prepare.h"
 #include "medley/program/program.h"
+#include "medley/program/stages.h"
 
 namespace medley {
 
@@ -54,5 +55,20 @@ Program lower(const Groundwork& ground,
               const Plan& plan,
               const Cluster& cluster,
               const LowerOptions& options = {});
+
+// What one stage of a partition computes, prepared, with nothing decided. `names`: stable_names()
+// of the graph.
+Completed prepare_stage(const Groundwork& ground,
+                        const std::vector<std::string>& names,
+                        const Partition& parts,
+                        int stage);
+
+// One stage by itself, for pricing: `plan` has a single one, which decides about `stage` as
+// prepare_stage() has it. What it receives comes from, and what it sends goes to, one imaginary
+// device. Each micro-batch goes forward and at once backward.
+LoweredStage lower_alone(Completed stage,
+                         const Plan& plan,
+                         const Cluster& cluster,
+                         const LowerOptions& options = {});
 
 }  // namespace medley
