@@ -1,0 +1,67 @@
+#include "medley/sim/stage_times.h"
+
+#include <algorithm>
+#include <map>
+
+#include "medley/sim/prices.h"
+
+namespace medley {
+namespace {
+
+class Walk {
+ public:
+  Walk(const LoweredStage& stage, const CostModel& costs, int device)
+      : stage_(stage), device_(device), segments_(stage, costs), communications_(stage, costs) {}
+
+  // Returns what it takes from here on; nothing if the stage has no such function.
+  Nanoseconds take(FunctionKind kind) {
+    const auto found = std::find_if(stage_.functions.begin(),
+                                    stage_.functions.end(),
+                                    [&](const Function& each) { return each.kind == kind; });
+    if (found == stage_.functions.end()) return {};
+    const Nanoseconds start = clock_;
+    for (const Step& step : found->steps) {
+      if (const auto* segment = std::get_if<Segment>(&step))
+        clock_ += segments_.price(*segment, 0, device_).time;
+      else if (const auto* post = std::get_if<Post>(&step))
+        this->post(post->communication);
+      else if (const auto done = done_.find(std::get<Wait>(step).communication);
+               done != done_.end())
+        clock_ = std::max(clock_, done->second);
+    }
+    return clock_ - start;
+  }
+
+ private:
+  void post(int communication) {
+    if (!stage_.communications[static_cast<size_t>(communication)].devices.empty()) return;
+    network_ =
+        std::max(network_, clock_) + communications_.exchanges(communication, 0, device_).estimate;
+    done_[communication] = network_;
+  }
+
+  const LoweredStage& stage_;
+  const int device_;
+  SegmentPrices segments_;
+  CommunicationPrices communications_;
+  Nanoseconds clock_, network_;      // when the device's ops, its communications are done
+  std::map<int, Nanoseconds> done_;  // communication -> when
+};
+
+}  // namespace
+
+FunctionTimes time_functions(const LoweredStage& stage, const CostModel& costs, int device) {
+  Walk walk(stage, costs, device);
+  FunctionTimes times;
+  const auto count = static_cast<int64_t>(stage.tables.size());
+  times.update =
+      walk.take(FunctionKind::kPrologue) * (count - 1) + walk.take(FunctionKind::kPrologueLast);
+  times.forward = walk.take(FunctionKind::kForward);
+  times.backward = walk.take(FunctionKind::kBackward);
+  const Nanoseconds last = walk.take(FunctionKind::kBackwardLast);
+  if (times.backward == Nanoseconds{}) times.backward = last;  // the only one
+  times.update += std::max(Nanoseconds{}, last - times.backward) + walk.take(FunctionKind::kUpdate);
+  return times;
+}
+
+}  // namespace medley
