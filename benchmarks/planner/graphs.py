@@ -11,11 +11,16 @@ from pathlib import Path
 
 LLAMA = "hidden_size=4096&intermediate_size=14336&num_attention_heads=32&num_key_value_heads=8"
 BIG = "hidden_size=8192&intermediate_size=28672&num_attention_heads=64&num_key_value_heads=8"
+GPT = "size=default&tokens=1024&vocab_size=51200&n_positions=1024&dtype=bfloat16"
 GRAPHS = {
     "bert12": "hf:bert?size=default&tokens=512",
     "bert24": "hf:bert?size=default&tokens=512&num_hidden_layers=24",
     "bert48": "hf:bert?size=default&tokens=512&num_hidden_layers=48",
     "gpt12": "hf:gpt2?size=default&tokens=512",
+    "gpt13b": f"hf:gpt2?{GPT}&n_embd=2048&n_head=32&n_layer=24",
+    "gpt26b": f"hf:gpt2?{GPT}&n_embd=2560&n_head=32&n_layer=32",
+    "llama7b": "hf:llama?size=default&tokens=2048&hidden_size=4096&intermediate_size=11008"
+    "&num_attention_heads=32&num_key_value_heads=32&num_hidden_layers=32&dtype=bfloat16",
     "llama12": f"hf:llama?size=default&tokens=512&{LLAMA}&num_hidden_layers=12&dtype=bfloat16",
     "moe12": "medley.models:bert_moe?size=hap&positions=512",
     "mixtral12": "hf:mixtral?size=default&tokens=512&num_hidden_layers=12&num_local_experts=16"

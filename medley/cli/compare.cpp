@@ -14,7 +14,6 @@
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
 #include "medley/planner/planner.h"
-#include "medley/planner/spmd.h"
 #include "medley/program/lower.h"
 #include "medley/sim/simulate.h"
 
@@ -115,8 +114,8 @@ std::string to_text(const std::vector<Row>& rows, Nanoseconds bound) {
   text = table.text() + text;
   if (bound.value > 0)
     text += fmt::format(
-        "lower bound {}: no plan of this search is faster in its model, which hides the exchange "
-        "of gradients whole\n",
+        "lower bound {}: no plan of these strategies is faster in the model that they search "
+        "with\n",
         to_string(bound));
   return text;
 }
@@ -150,7 +149,7 @@ void run(const Options& options, Session& session) {
     const Outcome& outcome = known.emplace(strategy, plan(request)).first->second;
     rows.push_back(evaluate(strategy, outcome, request));
   }
-  const Nanoseconds bound = spmd_lower_bound(request);
+  const Nanoseconds bound = lower_bound(wanted, request);
   if (!session.json) {
     session.out << to_text(rows, bound);
     return;

@@ -3,13 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <set>
 #include <utility>
 
 #include "medley/base/error.h"
 #include "medley/plan/nearest.h"
 #include "medley/planner/data_parallel.h"
+#include "medley/planner/harp.h"
+#include "medley/planner/megatron.h"
 #include "medley/planner/spmd.h"
+#include "medley/planner/work_bound.h"
 #include "medley/sim/simulate.h"
 
 namespace medley {
@@ -105,17 +110,34 @@ void check_reachable(const Request& request) {
 
 const std::vector<Strategy>& strategies() {
   static const std::vector<Strategy> kAll = {
-      {"auto", "the plan of all strategies whose predicted step is shortest", plan_auto},
+      {"auto",
+       "the plan of all strategies whose predicted step is shortest",
+       plan_auto,
+       work_bound},
       {"data-parallel-even",
        "the whole model on every device, the same number of rows for each",
-       data_parallel_even},
+       data_parallel_even,
+       spmd_lower_bound},
       {"data-parallel-proportional",
        "the whole model on every device, rows by speed",
-       data_parallel_proportional},
-      {"hap-even", "as hap, but all devices get equal shares of everything", hap_even},
+       data_parallel_proportional,
+       spmd_lower_bound},
+      {"hap-even",
+       "as hap, but all devices get equal shares of everything",
+       hap_even,
+       spmd_lower_bound},
       {"hap",
        "every op and tensor divided as suits it best, found by search (SPMD synthesis)",
-       hap},
+       hap,
+       spmd_lower_bound},
+      {"harp",
+       "a pipeline over unlike pools, cut where that balances it, transfers hidden",
+       harp,
+       work_bound},
+      {"megatron",
+       "the best grid of equal stages, each with data or tensor parallelism",
+       megatron,
+       work_bound},
   };
   return kAll;
 }
@@ -135,6 +157,18 @@ Outcome plan(const Request& request) {
   Request grounded = request;
   grounded.ground = &ground;
   return outcome_of(request.strategy, grounded);
+}
+
+Nanoseconds lower_bound(const std::vector<std::string>& strategies, const Request& request) {
+  std::map<Nanoseconds (*)(const Request&), Nanoseconds> known;
+  Nanoseconds least{std::numeric_limits<int64_t>::max()};
+  for (const std::string& name : strategies) {
+    const auto bound = find_strategy(name)->lower_bound;
+    const auto [found, is_new] = known.try_emplace(bound);
+    if (is_new) found->second = bound(request);
+    least = std::min(least, found->second);
+  }
+  return least;
 }
 
 Outcome outcome_of(std::string_view strategy, const Request& request) {

@@ -41,9 +41,16 @@ struct Strategy {
   std::string_view name;
   std::string_view help;
   Outcome (*plan)(const Request& request);
+  // Of the step of any plan of its search, in the model that it searches with. Requires: `request`
+  // has costs and ground.
+  Nanoseconds (*lower_bound)(const Request& request);
 };
 // All, `auto` first.
 const std::vector<Strategy>& strategies();
+
+// The least of the bounds of these strategies. Requires: names of the table; `request` has costs
+// and ground.
+Nanoseconds lower_bound(const std::vector<std::string>& strategies, const Request& request);
 
 // For strategies: what another one comes to, if it is not known already.
 // Requires: a name of the table; `request` has costs and ground.

@@ -160,6 +160,11 @@ std::optional<AxisState> SpmdProblem::batch_state(ValueId value) const {
   return std::nullopt;
 }
 
+// As complete() has it.
+AxisState SpmdProblem::received_state(ValueId value) const {
+  return batch_state(value).value_or(replicated());
+}
+
 void SpmdProblem::add_inputs() {
   for (size_t i = 0; i < graph_.inputs.size(); ++i) {
     const Input& input = graph_.inputs[i];
@@ -171,6 +176,9 @@ void SpmdProblem::add_inputs() {
       variable.states = {replicated()};
       if (const std::optional<AxisState> rows = batch_state(input.value))
         variable.states.push_back(*rows);
+    } else if (input.kind == InputKind::kReceived) {
+      variable.kind = Kind::kReceived;
+      variable.states = {received_state(input.value)};
     } else {
       continue;  // replicated; the optimizer's state lies as its update is computed
     }
@@ -404,6 +412,8 @@ void SpmdProblem::connect_outputs() {
       const int parameter = parameters.at(output.name);
       const std::vector<AxisState> stored = variables_[static_cast<size_t>(parameter)].states;
       add_edge(producer, parameter, output.value, from, stored, 1);
+    } else if (output.kind == OutputKind::kSent) {
+      send(producer, output.value, from);
     } else if (output.kind == OutputKind::kLoss || output.kind == OutputKind::kBuffer) {
       for (size_t c = 0; c < from.size(); ++c)
         add_unary(producer,
@@ -414,6 +424,14 @@ void SpmdProblem::connect_outputs() {
                              output.kind == OutputKind::kBuffer ? every : 1));
     }
   }
+}
+
+// What is cut or whole travels as it is (program/crossing.h), a partial sum is added up before.
+void SpmdProblem::send(int producer, ValueId value, const std::vector<AxisState>& from) {
+  const AxisState to = received_state(value);
+  for (size_t c = 0; c < from.size(); ++c)
+    if (options_.sends_as_received || from[c].holding == Holding::kPartialSum)
+      add_unary(producer, c, conversion(value, from[c], to, times(value, Phase::kForward)));
 }
 
 // Parameters, the optimizer's state, accumulated gradients, and what forward saves for backward.

@@ -43,6 +43,9 @@ struct SpmdOptions {
   double byte_price = 0;
   // Whether parameters and the optimizer's state may be stored in shards.
   bool shard_states = true;
+  // Whether what is sent to other stages has to leave as what is received from them arrives: by
+  // rows, or whole where rows are not divided. So the layers of one stage fit together.
+  bool sends_as_received = false;
   bool operator==(const SpmdOptions&) const = default;
 };
 
@@ -62,7 +65,7 @@ class SpmdProblem {
   std::string choice_text(int variable, int32_t choice) const;
 
  private:
-  enum class Kind : uint8_t { kOp, kParameter, kBatch, kCopy };
+  enum class Kind : uint8_t { kOp, kParameter, kBatch, kReceived, kCopy };
   struct Variable {
     Kind kind = Kind::kOp;
     int32_t index = 0;              // of the op, the input, or the value
@@ -109,6 +112,8 @@ class SpmdProblem {
   Ticks conversion(ValueId value, const AxisState& from, const AxisState& to, double times);
   std::vector<AxisState> parameter_states(ValueId value) const;
   std::optional<AxisState> batch_state(ValueId value) const;
+  AxisState received_state(ValueId value) const;
+  void send(int producer, ValueId value, const std::vector<AxisState>& from);
   int intern_states(const std::vector<AxisState>& states);
   std::string state_text(ValueId value, const AxisState& state) const;
   std::string choice_text(const Variable& variable, size_t choice) const;

@@ -77,7 +77,8 @@ Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
   add_folded(choices, stage);
   for (size_t v = 0; v < variables_.size(); ++v) {
     const Variable& variable = variables_[v];
-    if (variable.kind == Kind::kCopy || pbqp_id_[v] < 0) continue;
+    if (variable.kind == Kind::kCopy || variable.kind == Kind::kReceived || pbqp_id_[v] < 0)
+      continue;
     const auto choice = static_cast<size_t>(choices[static_cast<size_t>(pbqp_id_[v])]);
     if (variable.kind != Kind::kOp) {
       const Input& input = graph_.inputs[static_cast<size_t>(variable.index)];

@@ -14,6 +14,7 @@ from zoo import ZOO
 
 import medley
 from medley import _core, job
+from medley.cluster import parse_cluster
 
 ROWS = 6
 STEPS = 3
@@ -132,6 +133,41 @@ def test_random_pipelines_train_like_one_device(name: str) -> None:
             plan = _core.random_pipeline(graph.core, devices, ROWS, seed)
             got = exactness.train_plan(model, graph, plan, batch, 2, lr=1e-3)
             exactness.compare(got, want, model=name)
+
+
+# Two pools of two devices joined by a thin link, where a pipeline is fastest.
+POOLS = """
+format: medley-cluster
+version: 1
+nodes:
+  - {name: fast, count: 1, device: CPU, devices_per_node: 2}
+  - {name: slow, count: 1, device: half, devices_per_node: 2}
+networks:
+  - {name: fabric, inside: node, bandwidth: 10 GB/s, latency: 1 us}
+  - {name: wan, connects: [fast, slow], bandwidth: 100 Mbit/s, latency: 100 us}
+devices:
+  half: {based_on: CPU, speed: 0.5}
+"""
+
+
+@pytest.mark.parametrize("name", ["gpt", "gpt-dropout", "llama", "moe", "hf-t5", "hf-vit"])
+@pytest.mark.parametrize("strategy", ["harp", "megatron"])
+def test_planned_pipelines_train_like_one_device(name: str, strategy: str) -> None:
+    with exactness.double_precision():
+        model, batch = ZOO[name](batch=ROWS)
+        model, batch = model.double(), exactness.to_double(batch)
+        graph = medley.capture(model, batch)
+        machines = parse_cluster(POOLS, "pools.yaml")
+        found = medley.plan(graph, machines, strategy, global_batch=ROWS, microbatches=3)
+        text = found.text
+        for i, device in enumerate(["fast/0/0", "fast/0/1", "slow/0/0", "slow/0/1"]):
+            text = text.replace(device, f"a/{i}/0")
+        plan = json.loads(text)
+        del plan["cluster_hash"]
+        assert len(plan["pipelines"][0]["stages"]) > 1
+        want = exactness.train_eager(model, batch, 2, lr=1e-3, clip=1.0)
+        got = exactness.train_plan(model, graph, json.dumps(plan), batch, 2, lr=1e-3, clip=1.0)
+        exactness.compare(got, want, model=name)
 
 
 def test_what_is_not_emulated_yet_is_refused_in_words() -> None:

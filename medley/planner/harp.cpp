@@ -1,0 +1,95 @@
+#include "medley/planner/harp.h"
+
+#include <algorithm>
+#include <map>
+
+#include "medley/planner/outlines.h"
+
+namespace medley {
+namespace {
+
+constexpr int kLayersPerBlock = 2;
+constexpr int kCandidates = 6;  // chains that are synthesised as wholes and timed
+constexpr int kMostPriced = 3;  // of them, lowered and simulated
+constexpr int kMostMoves = 16;
+
+class Harp {
+ public:
+  explicit Harp(const Request& request)
+      : pools_(pools_of(request)),
+        synthesis_(request, {.per_block = kLayersPerBlock}),
+        outlines_(request, pools_, synthesis_) {
+    pipeline_.layers = static_cast<int>(synthesis_.layers().layers.size());
+    pipeline_.pools = outlines_.pools();
+    pipeline_.links = outlines_.links();
+    pipeline_.candidates = kCandidates;
+    for (int64_t count : microbatch_counts(request))
+      pipeline_.microbatches.push_back(microbatch_choice(count));
+  }
+
+  Outcome run() {
+    const auto found = plan_pipeline(pipeline_);
+    if (const auto* no = std::get_if<Infeasible>(&found)) return *no;
+    for (const PipelinePlan& plan : std::get<PipelinePlans>(found).plans) {
+      Outline outline{plan.microbatches, {}, {}};
+      for (const PipelineStage& stage : plan.stages) {
+        outline.stages.push_back(stage.range);
+        outline.works.push_back(work(plan.microbatches, StageSynthesis::byte_price(stage.option)));
+      }
+      note(outline);
+    }
+    move_cuts();
+    int priced = 0;
+    for (const auto& [time, outline] : timed_) {
+      outlines_.consider(outline);
+      if (++priced >= kMostPriced && std::holds_alternative<Plan>(outlines_.best())) break;
+    }
+    return outlines_.best();
+  }
+
+ private:
+  StageWork work(int64_t microbatches, double byte_price) const {
+    return {outlines_.rows(microbatches), microbatches, byte_price, StageStyle::kBest};
+  }
+
+  MicrobatchChoice microbatch_choice(int64_t count) {
+    return {static_cast<int>(count), outlines_.cuts(count), [this, count](const StageRange& range) {
+              return synthesis_.options(
+                  range.begin, range.end, outlines_.mesh(range), work(count, 0));
+            }};
+  }
+
+  void note(const Outline& outline) {
+    if (const std::optional<Nanoseconds> time = outlines_.timed(outline))
+      timed_.emplace(*time, outline);
+  }
+
+  // Moves one cut of the fastest outline by one layer while the timer sees a gain.
+  void move_cuts() {
+    for (int moves = 0; moves < kMostMoves && !timed_.empty(); ++moves) {
+      const auto [before, from] = *timed_.begin();
+      for (size_t cut = 1; cut < from.stages.size(); ++cut)
+        for (int by : {-1, 1}) {
+          Outline to = from;
+          to.stages[cut - 1].end += by;
+          to.stages[cut].begin += by;
+          if (to.stages[cut - 1].end > to.stages[cut - 1].begin &&
+              to.stages[cut].end > to.stages[cut].begin)
+            note(to);
+        }
+      if (timed_.begin()->first == before) return;
+    }
+  }
+
+  const std::vector<DevicePool> pools_;
+  StageSynthesis synthesis_;
+  Outlines outlines_;
+  PipelineRequest pipeline_;
+  std::map<Nanoseconds, Outline> timed_;
+};
+
+}  // namespace
+
+Outcome harp(const Request& request) { return Harp(request).run(); }
+
+}  // namespace medley

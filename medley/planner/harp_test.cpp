@@ -1,0 +1,205 @@
+#include "medley/planner/harp.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "medley/base/files.h"
+#include "medley/graph/passes.h"
+#include "medley/graph/text.h"
+#include "medley/planner/outlines.h"
+#include "medley/planner/stage_options.h"
+#include "medley/program/lower.h"
+#include "medley/program/memory.h"
+#include "medley/sim/simulate.h"
+
+namespace medley {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// Two pools, the second half as fast, joined by a link on which one micro-batch of the residual of
+// four rows takes about as long as a block.
+class HarpTest : public ::testing::Test {
+ protected:
+  HarpTest()
+      : graph(run_passes(
+            parse_graph(LocalFiles().read("python/tests/golden/gpt.graph"), "gpt.graph"))) {}
+
+  static Cluster two_pools(int fast, int slow, double memory = 1e9, double bandwidth = 50e6) {
+    DeviceKind kind;
+    kind.name = "whole";
+    kind.sustained = {{DType::kF32, 1e10}};
+    kind.memory_bandwidth = 1e10;
+    kind.launch_latency = 1e-7;
+    kind.memory_bytes = memory;
+    DeviceKind half = scaled(kind, 0.5);
+    half.name = "half";
+    half.memory_bytes = memory;
+    Cluster cluster;
+    cluster.pools = {{"fast", 1, fast, kind, false, 0}, {"slow", 1, slow, half, false, 0}};
+    cluster.networks = {{"fabric", true, {}, 10e9, 1e-6, {}},
+                        {"lan", false, {"fast", "slow"}, bandwidth, 1e-4, {}}};
+    for (int pool = 0; pool < 2; ++pool)
+      for (int i = 0; i < cluster.pools[static_cast<size_t>(pool)].devices_per_node; ++i)
+        cluster.devices.push_back(
+            {fmt::format("{}/0/{}", pool == 0 ? "fast" : "slow", i), pool, 0, i});
+    return cluster;
+  }
+
+  Outcome outcome(const Cluster& cluster,
+                  const std::string& strategy,
+                  int64_t batch,
+                  int64_t microbatches = 0) const {
+    return plan({.graph = graph,
+                 .cluster = cluster,
+                 .strategy = strategy,
+                 .global_batch = batch,
+                 .microbatches = microbatches,
+                 .devices = {},
+                 .optimizer = {}});
+  }
+
+  Plan planned(const Cluster& cluster,
+               const std::string& strategy,
+               int64_t batch,
+               int64_t microbatches = 0) const {
+    const Outcome found = outcome(cluster, strategy, batch, microbatches);
+    if (const auto* no = std::get_if<Infeasible>(&found)) {
+      ADD_FAILURE() << no->reason;
+      return {};
+    }
+    verify(std::get<Plan>(found), graph, cluster);
+    return std::get<Plan>(found);
+  }
+
+  Nanoseconds step(const Plan& plan, const Cluster& cluster) const {
+    return simulate(lower(graph, plan, cluster, {}), CostModel(cluster)).step;
+  }
+
+  Graph graph;
+};
+
+TEST_F(HarpTest, CutsOverAThinLinkAndUsesBothPools) {
+  const Cluster cluster = two_pools(2, 2, 1e9, 20e6);
+  const Plan found = planned(cluster, "harp", 64);
+  const Pipeline& pipeline = found.pipelines[0];
+  EXPECT_GE(pipeline.stages.size(), 2u);
+  EXPECT_EQ(pipeline.schedule, "h1f1b");
+  EXPECT_THAT(pipeline.in_flight, SizeIs(pipeline.stages.size()));
+  std::set<std::string> used;
+  for (const Stage& stage : pipeline.stages)
+    for (const std::string& device : stage.mesh.devices) used.insert(device.substr(0, 4));
+  EXPECT_THAT(used, SizeIs(2));
+  for (const char* other : {"data-parallel-even", "data-parallel-proportional", "megatron"})
+    EXPECT_LT(step(found, cluster), step(planned(cluster, other, 64), cluster)) << other;
+}
+
+TEST_F(HarpTest, IsTheSameEveryTime) {
+  const Cluster cluster = two_pools(2, 2);
+  EXPECT_EQ(print(planned(cluster, "harp", 32)), print(planned(cluster, "harp", 32)));
+}
+
+// Every way to cut the layers between the two devices, in both orders, and each device alone.
+TEST_F(HarpTest, IsAsGoodAsTheBestOfAllOutlines) {
+  for (const double bandwidth : {5e6, 50e6, 5e9}) {
+    const Cluster cluster = two_pools(1, 1, 1e9, bandwidth);
+    const CostModel costs(cluster);
+    const Groundwork ground = lay_ground(graph, {});
+    const Request request{.graph = graph,
+                          .cluster = cluster,
+                          .costs = &costs,
+                          .strategy = "harp",
+                          .global_batch = 32,
+                          .microbatches = 8,
+                          .devices = {},
+                          .optimizer = {},
+                          .ground = &ground};
+    const std::vector<DevicePool> pools = pools_of(request);
+    StageSynthesis synthesis(request, {.per_block = 2});
+    Outlines all(request, pools, synthesis);
+    const int layers = static_cast<int>(synthesis.layers().layers.size());
+    const StageWork work{4, 8, 0, StageStyle::kBest};
+    for (const int first : {0, 1}) {
+      all.consider({8, {{0, layers, first, 1}}, {work}});
+      for (int cut = 1; cut < layers; ++cut)
+        all.consider({8, {{0, cut, first, 1}, {cut, layers, 1 - first, 1}}, {work, work}});
+    }
+    const Nanoseconds best = step(std::get<Plan>(all.best()), cluster);
+    const Nanoseconds found = step(std::get<Plan>(harp(request)), cluster);
+    EXPECT_LE(found.value, best.value * 101 / 100) << bandwidth;
+  }
+}
+
+TEST_F(HarpTest, SaysWhatDoesNotFit) {
+  const Outcome found = outcome(two_pools(1, 1, 1e5), "harp", 8);
+  ASSERT_TRUE(std::holds_alternative<Infeasible>(found));
+  EXPECT_THAT(std::get<Infeasible>(found).reason, HasSubstr("more than it has"));
+}
+
+// What fits in no device alone fits in two.
+TEST_F(HarpTest, StaysWithinTheMemoryOfEachDevice) {
+  const Groundwork ground = lay_ground(graph, {});
+  const Cluster roomy = two_pools(1, 1);
+  double memory = 0;
+  for (const auto& use : memory_uses(lower(graph, planned(roomy, "harp", 8, 8), roomy, {})))
+    memory = std::max(memory, static_cast<double>(use.use.peak));
+  const Cluster tight = two_pools(1, 1, memory * 0.95);
+  const Plan found = planned(tight, "harp", 8, 8);
+  for (const auto& [stage, device, use] : memory_uses(lower(graph, found, tight, {})))
+    EXPECT_LE(static_cast<double>(use.peak), tight.kind(device).memory_bytes) << stage;
+}
+
+TEST_F(HarpTest, UsesOneDeviceIfThereIsOne) {
+  Cluster cluster = two_pools(1, 1);
+  cluster.devices.pop_back();
+  cluster.pools.pop_back();
+  cluster.networks.pop_back();
+  const Plan found = planned(cluster, "harp", 8);
+  EXPECT_THAT(found.pipelines[0].stages, SizeIs(1));
+}
+
+TEST_F(HarpTest, MegatronIsUniform) {
+  const Cluster cluster = two_pools(2, 2);
+  const Plan found = planned(cluster, "megatron", 64);
+  const auto& stages = found.pipelines[0].stages;
+  for (const Stage& stage : stages) EXPECT_THAT(stage.mesh.devices, SizeIs(4 / stages.size()));
+  for (const Part& part : found.parts) ADD_FAILURE() << "part " << part.name;
+}
+
+// A range is the sum of its layers, each synthesised once for its structure.
+TEST_F(HarpTest, RangesAreSumsOfTheirLayers) {
+  const Cluster cluster = two_pools(4, 1);
+  const CostModel costs(cluster);
+  const Groundwork ground = lay_ground(graph, {});
+  const Request request{.graph = graph,
+                        .cluster = cluster,
+                        .costs = &costs,
+                        .strategy = "harp",
+                        .global_batch = 64,
+                        .devices = {},
+                        .optimizer = {},
+                        .ground = &ground};
+  StageSynthesis synthesis(request, {.per_block = 2});
+  const StageWork work{8, 8, 0, StageStyle::kBest};
+  for (const StageMesh& mesh : {StageMesh{{0}}, StageMesh{{0, 1, 2, 3}}}) {
+    const int before = synthesis.num_syntheses();
+    const std::vector<StageOption> sum = synthesis.options(1, 5, mesh, work);
+    ASSERT_FALSE(sum.empty());
+    EXPECT_EQ(synthesis.num_syntheses() - before, 3);  // the two of a block, and the head's
+    const StageOption whole = synthesis.whole(1, 5, mesh, work)->option;
+    const auto close = [](auto a, auto b, double share) {
+      EXPECT_NEAR(static_cast<double>(a.value),
+                  static_cast<double>(b.value),
+                  share * static_cast<double>(b.value));
+    };
+    close(sum[0].forward + sum[0].backward, whole.forward + whole.backward, 0.1);
+    close(sum[0].persistent, whole.persistent, 0.1);
+    close(sum[0].saved, whole.saved, 0.1);
+  }
+}
+
+}  // namespace
+}  // namespace medley

@@ -1,0 +1,200 @@
+#include "medley/planner/outlines.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "medley/base/error.h"
+#include "medley/plan/apportion.h"
+#include "medley/planner/data_parallel.h"
+#include "medley/planner/shorten.h"
+#include "medley/program/lower.h"
+#include "medley/program/memory.h"
+#include "medley/schedule/h1f1b.h"
+#include "medley/sim/simulate.h"
+
+namespace medley {
+namespace {
+
+constexpr int kMostMends = 8;  // of a plan that does not fit
+constexpr double kMostBytePrice = 1e6;
+
+size_t at(int index) { return static_cast<size_t>(index); }
+
+Bytes least_memory(const Cluster& cluster, const std::vector<int>& devices) {
+  double least = cluster.kind(devices[0]).memory_bytes;
+  for (int device : devices) least = std::min(least, cluster.kind(device).memory_bytes);
+  return {static_cast<int64_t>(least)};
+}
+
+}  // namespace
+
+Outlines::Outlines(const Request& request,
+                   const std::vector<DevicePool>& pools,
+                   StageSynthesis& synthesis)
+    : request_(request),
+      pools_(pools),
+      synthesis_(synthesis),
+      links_(links_of(pools, request.costs->topology())) {
+  for (const DevicePool& pool : pools) {
+    const Device& first = request.cluster.devices[at(pool.devices[0])];
+    pipeline_pools_.push_back({request.cluster.pools[at(first.pool)].name,
+                               static_cast<int>(pool.devices.size()),
+                               mesh_sizes(pool),
+                               least_memory(request.cluster, pool.devices)});
+  }
+}
+
+int64_t Outlines::rows(int64_t microbatches) const {
+  return (request_.global_batch + microbatches - 1) / microbatches;
+}
+
+std::vector<CutBytes> Outlines::cuts(int64_t microbatches) const {
+  const Graph& graph = request_.ground->graph;
+  const std::vector<Layer>& layers = synthesis_.layers().layers;
+  const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), rows(microbatches));
+  std::vector<CutBytes> cuts;
+  for (size_t l = 0; l + 1 < layers.size(); ++l)
+    cuts.push_back({{evaluate(total_bytes(graph, layers[l].up), symbols)},
+                    {evaluate(total_bytes(graph, layers[l].down), symbols)}});
+  return cuts;
+}
+
+StageMesh Outlines::mesh(const StageRange& range) const {
+  const std::vector<int>& all = pools_[at(range.pool)].devices;
+  return {{all.begin(), all.begin() + range.devices}};
+}
+
+const std::optional<StageSolution>& Outlines::solution(const Outline& outline, size_t stage) {
+  const StageRange& range = outline.stages[stage];
+  const StageMesh own = pools_[at(range.pool)].alike
+                            ? mesh(range)
+                            : StageMesh{lay_out(pools_, outline.stages)[stage]};
+  return synthesis_.whole(range.begin, range.end, own, outline.works[stage]);
+}
+
+// The stages of an outline as they are when each is synthesised as a whole.
+std::optional<PipelinePlan> Outlines::whole(const Outline& outline) {
+  PipelinePlan plan;
+  plan.microbatches = static_cast<int>(outline.microbatches);
+  const std::vector<CutBytes> cuts = this->cuts(outline.microbatches);
+  const std::vector<std::vector<int>> devices = lay_out(pools_, outline.stages);
+  for (size_t s = 0; s < outline.stages.size(); ++s) {
+    const std::optional<StageSolution>& solved = solution(outline, s);
+    if (!solved) return std::nullopt;
+    PipelineStage stage{outline.stages[s], solved->option, 1, plan.microbatches};
+    const Bytes memory = pipeline_pools_[at(stage.range.pool)].memory;
+    const Bytes free = memory - stage.option.persistent - stage.option.transient;
+    if (free < stage.option.saved) return std::nullopt;
+    if (stage.option.saved > Bytes{})
+      stage.room = static_cast<int>(
+          std::min<int64_t>(free.value / stage.option.saved.value, plan.microbatches));
+    plan.stages.push_back(stage);
+    if (s == 0) continue;
+    const CutBytes& cut = cuts[at(stage.range.begin - 1)];
+    const int from = devices[s - 1].back(), to = devices[s].front();
+    const Topology& topology = request_.costs->topology();
+    const std::optional<LinkCurve> up = link_of(topology, from, to);
+    const std::optional<LinkCurve> down = link_of(topology, to, from);
+    if (!up || !down) return std::nullopt;
+    plan.boundaries.push_back({occupied(*up, cut.up), occupied(*down, cut.down), up->latency});
+  }
+  return plan;
+}
+
+std::optional<Nanoseconds> Outlines::timed(const Outline& outline) {
+  const std::optional<PipelinePlan> plan = whole(outline);
+  if (!plan) return std::nullopt;
+  return h1f1b(schedule_request(*plan)).finish + plan->stages[0].option.update;
+}
+
+Plan Outlines::to_plan(const Outline& outline, const std::vector<int>& in_flight) {
+  const std::vector<std::vector<int>> devices = lay_out(pools_, outline.stages);
+  const std::vector<double> even(devices[0].size(), 1.0);
+  Plan plan = empty_plan(
+      request_, devices[0], apportion(request_.global_batch, even), outline.microbatches);
+  Pipeline& pipeline = plan.pipelines[0];
+  pipeline.stages.clear();
+  for (size_t s = 0; s < outline.stages.size(); ++s) {
+    const StageSolution& solved = *solution(outline, s);
+    Stage stage = solved.stage;
+    stage.mesh.devices.clear();
+    for (int device : devices[s])
+      stage.mesh.devices.push_back(request_.cluster.devices[at(device)].name);
+    if (s == 0 && !solved.by_rows)
+      for (Microbatch& microbatch : pipeline.microbatches) microbatch.lengths.clear();
+    if (s > 0) stage.first = name_of_first(outline.stages[s].begin);
+    if (s > 0 && solved.by_rows) stage.rows.assign(devices[s].size(), 1.0);
+    pipeline.stages.push_back(std::move(stage));
+  }
+  if (outline.stages.size() > 1) {
+    pipeline.schedule = "h1f1b";
+    pipeline.in_flight.assign(in_flight.begin(), in_flight.end());
+  }
+  return plan;
+}
+
+std::string Outlines::name_of_first(int layer) const {
+  const int32_t position = synthesis_.layers().layers[at(layer)].begin;
+  return synthesis_.names()[at(synthesis_.positions().sequence[at(position)])];
+}
+
+void Outlines::consider(Outline outline) {
+  std::optional<PipelinePlan> stages = whole(outline);
+  for (int mend = 0; stages && mend < kMostMends; ++mend) {
+    const std::vector<int> counts = h1f1b(schedule_request(*stages)).counts;
+    Plan plan = to_plan(outline, counts);
+    const Program program = lower(*request_.ground, plan, request_.cluster);
+    const std::optional<Lack> lack = find_lack(program);
+    if (!lack) {
+      const Nanoseconds step = simulate(program, *request_.costs).step;
+      if (best_ && step >= best_step_) return;
+      best_ = std::move(plan);
+      best_step_ = step;
+      return;
+    }
+    if (misfit_.empty()) misfit_ = explain(*lack, counts);
+    PipelineStage& stage = stages->stages[lack->stage];
+    if (counts[lack->stage] > 1) {
+      const double saved = std::max(1.0, static_cast<double>(stage.option.saved.value));
+      const auto fewer = static_cast<int>(std::ceil(std::min(1e6, lack->bytes / saved)));
+      stage.room = std::max(1, counts[lack->stage] - std::max(1, fewer));
+      continue;
+    }
+    double& price = outline.works[lack->stage].byte_price;
+    if (price >= kMostBytePrice) return;
+    price = std::max(1.0, price * 16);
+    stages = whole(outline);
+  }
+}
+
+// Of the device that lacks most.
+std::optional<Outlines::Lack> Outlines::find_lack(const Program& program) const {
+  std::optional<Lack> worst;
+  for (const auto& [stage, device, use] : memory_uses(program)) {
+    const double missing =
+        static_cast<double>(use.peak) - request_.cluster.kind(device).memory_bytes;
+    if (missing > 0 && (!worst || missing > worst->bytes))
+      worst = Lack{static_cast<size_t>(stage), device, missing};
+  }
+  return worst;
+}
+
+std::string Outlines::explain(const Lack& lack, const std::vector<int>& counts) const {
+  return fmt::format("stage {} with {} micro-batches in flight: {} lacks {}",
+                     lack.stage,
+                     counts[lack.stage],
+                     request_.cluster.devices[at(lack.device)].name,
+                     to_string(Bytes{static_cast<int64_t>(lack.bytes)}));
+}
+
+Outcome Outlines::best() const {
+  if (!best_)
+    return Infeasible{misfit_.empty() ? "no chain of stages has room for a micro-batch" : misfit_};
+  Plan plan = *best_;
+  for (Stage& stage : plan.pipelines[0].stages) shorten(stage, synthesis_.names());
+  return plan;
+}
+
+}  // namespace medley

@@ -1,0 +1,72 @@
+#pragma once
+
+// From the outline of a pipeline, which layers each stage has on how many devices of which pool, to
+// a plan and its step: each stage is synthesised as a whole (stage_options.h), micro-batches in
+// flight are counted (schedule/h1f1b.h), the plan is lowered and simulated. Knows nothing of where
+// outlines come from.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "medley/planner/pools.h"
+#include "medley/planner/stage_options.h"
+
+namespace medley {
+
+struct Outline {
+  int64_t microbatches = 1;
+  std::vector<StageRange> stages;
+  std::vector<StageWork> works;  // [stage]
+  auto operator<=>(const Outline&) const = default;
+};
+
+class Outlines {
+ public:
+  // Requires: all outlive this.
+  Outlines(const Request& request, const std::vector<DevicePool>& pools, StageSynthesis& synthesis);
+
+  const std::vector<PipelinePool>& pools() const { return pipeline_pools_; }
+  const std::vector<std::vector<std::optional<LinkCurve>>>& links() const { return links_; }
+  // Of the larger micro-batches, if they have two sizes.
+  int64_t rows(int64_t microbatches) const;
+  // [layer] what crosses the cut behind it.
+  std::vector<CutBytes> cuts(int64_t microbatches) const;
+  // All meshes of one size in a pool are alike.
+  StageMesh mesh(const StageRange& range) const;
+
+  // How long a step takes by the timer. Nothing if a stage cannot be run like this, or has no room
+  // for a single micro-batch.
+  std::optional<Nanoseconds> timed(const Outline& outline);
+
+  // Lowers and simulates the outline and keeps it if it is the fastest so far; of one that does not
+  // fit, with fewer in flight, then in less memory.
+  void consider(Outline outline);
+
+  // The fastest that was considered; else why the first one did not fit.
+  Outcome best() const;
+
+ private:
+  struct Lack {
+    size_t stage = 0;
+    int device = 0;  // of the cluster
+    double bytes = 0;
+  };
+  const std::optional<StageSolution>& solution(const Outline& outline, size_t stage);
+  std::optional<PipelinePlan> whole(const Outline& outline);
+  Plan to_plan(const Outline& outline, const std::vector<int>& in_flight);
+  std::string name_of_first(int layer) const;
+  std::optional<Lack> find_lack(const Program& program) const;
+  std::string explain(const Lack& lack, const std::vector<int>& counts) const;
+
+  const Request& request_;
+  const std::vector<DevicePool>& pools_;
+  StageSynthesis& synthesis_;
+  std::vector<PipelinePool> pipeline_pools_;
+  std::vector<std::vector<std::optional<LinkCurve>>> links_;
+  std::optional<Plan> best_;
+  Nanoseconds best_step_;
+  std::string misfit_;
+};
+
+}  // namespace medley

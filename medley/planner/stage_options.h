@@ -1,0 +1,104 @@
+#pragma once
+
+// What a stage of a pipeline costs, and how its ops are divided best: SPMD synthesis of the ops of
+// some layers on a mesh of equal devices (planner/spmd_problem.h), lowered by itself and priced.
+//
+//   layer      0      1.0    1.1    2.0    2.1   ...  head          structures  e a b h
+//   synthesis  e      a      b      -      -          h             once for each, mesh and rows
+//   a range    the sum of its layers: what is sent inside it lies by rows, or whole
+//
+// A range chosen for a plan is synthesised as a whole. Knows nothing of which ranges are good.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "medley/planner/layers.h"
+#include "medley/planner/pipeline.h"
+#include "medley/planner/planner.h"
+
+namespace medley {
+
+// Equal devices on which a stage runs: those of a pool, or some of them.
+struct StageMesh {
+  std::vector<int> devices;  // of the cluster
+  auto operator<=>(const StageMesh&) const = default;
+};
+
+enum class StageStyle : uint8_t {
+  kBest,    // found by synthesis: by rows, and otherwise where that is faster
+  kData,    // whole on every device, rows divided
+  kTensor,  // found by synthesis, every device has all rows
+};
+
+// What a stage is to do in a step.
+struct StageWork {
+  int64_t rows = 1, microbatches = 1;  // rows of each
+  double byte_price = 0;               // in ticks per byte: the more, the less memory
+  StageStyle style = StageStyle::kBest;
+  auto operator<=>(const StageWork&) const = default;
+};
+
+struct StageSolution {
+  Stage stage;           // without its first op
+  bool by_rows = false;  // the devices divide the rows
+  StageOption option;
+};
+
+class StageSynthesis {
+ public:
+  // Requires: `request` has costs and ground, and outlives this.
+  StageSynthesis(const Request& request, const LayerOptions& options);
+
+  const Layers& layers() const { return layers_; }
+  const Positions& positions() const { return positions_; }
+  const std::vector<std::string>& names() const { return names_; }
+
+  // Layers [begin, end) as a whole. Nothing if no choices were found. The reference stays valid.
+  const std::optional<StageSolution>& whole(int begin,
+                                            int end,
+                                            const StageMesh& mesh,
+                                            const StageWork& work);
+
+  // The sums over layers, at each price that makes a difference: a few options, none of them worse
+  // than another in everything. The price of `work` is not looked at.
+  std::vector<StageOption> options(int begin,
+                                   int end,
+                                   const StageMesh& mesh,
+                                   const StageWork& work);
+
+  // The price that an option is for.
+  static double byte_price(const StageOption& option);
+
+  int num_syntheses() const { return num_syntheses_; }
+
+ private:
+  struct Task {
+    int begin = 0, end = 0;  // layers
+    StageMesh mesh;
+    StageWork work;
+    bool layer = false;  // to be summed up with others
+    auto operator<=>(const Task&) const = default;
+  };
+  const Completed& ground(int begin, int end);
+  std::optional<StageSolution> synthesise(const Task& task);
+  const std::optional<StageOption>& layer(int index, Task task);
+  const std::vector<StageOption>& sums(const Task& task);
+
+  const Request& request_;
+  std::vector<std::string> names_;
+  Positions positions_;
+  Layers layers_;
+  std::map<std::pair<int, int>, Completed> grounds_;  // by layers
+  std::map<Task, std::optional<StageSolution>> solved_;
+  std::map<Task, std::optional<StageOption>> of_layers_;
+  std::map<Task, std::vector<StageOption>> sums_;  // [layers] from the first on
+  int num_syntheses_ = 0;
+};
+
+// Those of a pipeline: what the request says, one where rows meet, else powers of two.
+std::vector<int64_t> microbatch_counts(const Request& request);
+
+}  // namespace medley
