@@ -91,7 +91,8 @@ Partition partition(const Graph& graph,
                     std::vector<int32_t> cuts,
                     const std::vector<std::string>& names);
 
-// Throws Error(kUs) unless every op is in a stage, those of Presence::kOnce in one; every operand
+// Throws Error(kUs) unless every op is in a stage, those of Presence::kOnce in one, those of
+// Presence::kWhereRead perhaps in none, if nobody reads them; every operand
 // of every op is an input, made in its stage or transferred to it, but for the terms of sums that
 // are other stages'; every term is added in one stage; forward ops read what came up, gradients go
 // down only; every transfer is read; every output is made.

@@ -57,8 +57,10 @@ class PartitionVerifier {
   }
 
   void check_presence(OpId id) const {
-    const bool once = positions_.presence[at(id)] == Presence::kOnce;
-    if (counts_[at(id)] < 1) fail(place(id), "must be in a stage");
+    const Presence presence = positions_.presence[at(id)];
+    const bool once = presence == Presence::kOnce;
+    if (counts_[at(id)] < 1 && presence != Presence::kWhereRead)
+      fail(place(id), "must be in a stage");
     if (once && counts_[at(id)] > 1) fail(place(id), "must be in one stage only");
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
 
 #include "medley/base/error.h"
 #include "medley/program/program.h"
@@ -33,28 +34,40 @@ class StageVerifier {
     for (const Function& function : stage_.functions)
       MEDLEY_CHECK(functions_.emplace(function.kind, &function).second);
     for (const Input& input : stage_.graph.inputs)
-      if (lifetime(input.value) == Lifetime::kRun) live_run_.insert(input.value);
-    for (const Call& call : stage_.calls) follow(call);
+      if (lifetime(input.value) == Lifetime::kRun) live_run_[at(input.value)] = true;
+    for (const Op& op : stage_.graph.ops) read_by_.push_back(operands(op));
+    for (const Call& call : stage_.calls) {
+      enter(call.microbatch);
+      follow(call);
+    }
     MEDLEY_CHECK(posted_.empty());
-    MEDLEY_CHECK(stage_.loss == kNone || live_run_.contains(stage_.loss));
+    MEDLEY_CHECK(stage_.loss == kNone || live_run_.at(at(stage_.loss)));
   }
 
  private:
   Lifetime lifetime(ValueId value) const { return stage_.lifetimes.at(static_cast<size_t>(value)); }
 
-  std::set<ValueId>& frame(ValueId value, const Call& call) {
-    if (lifetime(value) != Lifetime::kMicrobatch) return live_run_;
-    auto [found, added] = live_microbatch_.try_emplace(call.microbatch);
-    if (added)
-      for (const Input& input : stage_.graph.inputs)
-        if (input.kind == InputKind::kBatch) found->second.insert(input.value);
-    return found->second;
+  static size_t at(ValueId value) { return static_cast<size_t>(value); }
+
+  void enter(int microbatch) {
+    auto [found, added] = live_microbatch_.try_emplace(microbatch);
+    live_here_ = &found->second;
+    if (!added) return;
+    live_here_->resize(stage_.graph.values.size());
+    for (const Input& input : stage_.graph.inputs)
+      if (input.kind == InputKind::kBatch) (*live_here_)[at(input.value)] = true;
   }
 
-  void read(ValueId value, const Call& call, const std::string& who) {
-    if (!frame(value, call).contains(value))
-      throw Error(Blame::kUs,
-                  fmt::format("program: {} reads value {}, which is not there", who, value));
+  // Where a value of the present micro-batch is noted.
+  std::vector<bool>& live(ValueId value) {
+    return lifetime(value) == Lifetime::kMicrobatch ? *live_here_ : live_run_;
+  }
+
+  void read(ValueId value, std::string_view who, std::string_view where = "") {
+    if (!live(value)[at(value)])
+      throw Error(
+          Blame::kUs,
+          fmt::format("program: {}{} reads value {}, which is not there", where, who, value));
   }
 
   void follow(const Call& call) {
@@ -63,12 +76,12 @@ class StageVerifier {
     MEDLEY_CHECK(call.microbatch >= 0 &&
                  static_cast<size_t>(call.microbatch) < stage_.tables.size());
     for (const Step& step : found->second->steps) {
-      if (const auto* segment = std::get_if<Segment>(&step)) follow(*segment, call);
+      if (const auto* segment = std::get_if<Segment>(&step)) follow(*segment);
       if (const auto* post = std::get_if<Post>(&step)) {
         const Communication& communication =
             stage_.communications.at(static_cast<size_t>(post->communication));
-        for (ValueId value : communication.inputs) read(value, call, communication.name);
-        for (ValueId value : post->dies) frame(value, call).erase(value);
+        for (ValueId value : communication.inputs) read(value, communication.name);
+        for (ValueId value : post->dies) live(value)[at(value)] = false;
         MEDLEY_CHECK(!only_receives(communication));
         // Who sends does not wait.
         if (!only_sends(communication)) MEDLEY_CHECK(posted_.insert(post->communication).second);
@@ -78,34 +91,36 @@ class StageVerifier {
             stage_.communications.at(static_cast<size_t>(wait->communication));
         const size_t posts = only_receives(communication) ? 0 : 1;
         MEDLEY_CHECK_EQ(posted_.erase(wait->communication), posts);
-        for (ValueId value : communication.outputs) frame(value, call).insert(value);
+        for (ValueId value : communication.outputs) live(value)[at(value)] = true;
       }
     }
     for (const Assign& assign : found->second->assigns) {
-      read(assign.from, call, "an assignment");
+      read(assign.from, "an assignment");
       MEDLEY_CHECK(lifetime(assign.to) == Lifetime::kRun);
     }
   }
 
-  void follow(const Segment& segment, const Call& call) {
+  void follow(const Segment& segment) {
     MEDLEY_CHECK_EQ(segment.ops.size(), segment.dies.size());
     for (size_t i = 0; i < segment.ops.size(); ++i) {
       const Op& op = stage_.graph.ops.at(static_cast<size_t>(segment.ops[i]));
-      for (ValueId value : operands(op))
-        if (value != kNone) read(value, call, op.name);
+      for (ValueId value : read_by_[static_cast<size_t>(segment.ops[i])])
+        if (value != kNone) read(value, op.name);
       for (ValueId value : op.results)
-        if (value != kNone) frame(value, call).insert(value);
+        if (value != kNone) live(value)[at(value)] = true;
       for (ValueId value : segment.dies[i]) {
-        read(value, call, "the end of " + op.name);
-        frame(value, call).erase(value);
+        read(value, op.name, "the end of ");
+        live(value)[at(value)] = false;
       }
     }
   }
 
   const LoweredStage& stage_;
   std::map<FunctionKind, const Function*> functions_;
-  std::set<ValueId> live_run_;
-  std::map<int, std::set<ValueId>> live_microbatch_;
+  std::vector<bool> live_run_ = std::vector<bool>(stage_.graph.values.size());
+  std::map<int, std::vector<bool>> live_microbatch_;
+  std::vector<bool>* live_here_ = nullptr;     // of the call that is followed
+  std::vector<std::vector<ValueId>> read_by_;  // [op]
   std::set<int> posted_;
 };
 
