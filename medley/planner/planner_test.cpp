@@ -94,9 +94,14 @@ class Planner : public ::testing::Test {
 TEST_F(Planner, Strategies) {
   std::vector<std::string> names;
   for (const Strategy& strategy : strategies()) names.emplace_back(strategy.name);
-  EXPECT_THAT(
-      names,
-      ElementsAre("auto", "data-parallel-even", "data-parallel-proportional", "hap-even", "hap"));
+  EXPECT_THAT(names,
+              ElementsAre("auto",
+                          "data-parallel-even",
+                          "data-parallel-proportional",
+                          "hap-even",
+                          "hap",
+                          "harp",
+                          "megatron"));
 }
 
 TEST_F(Planner, EvenGivesAllTheSame) {
@@ -214,7 +219,7 @@ TEST_F(Planner, WhatCannotFitSaysWhatDoesNot) {
 TEST_F(Planner, RequestsThatMakeNoSense) {
   EXPECT_EQ(refusal(request("fastest", 8)),
             "strategy: found \"fastest\", expected one of auto, data-parallel-even, "
-            "data-parallel-proportional, hap-even, hap");
+            "data-parallel-proportional, hap-even, hap, harp, megatron");
   EXPECT_EQ(refusal(request("auto", 0)), "global batch: found 0, expected 1 to 1099511627776 rows");
   Request wanted = request("auto", 8);
   wanted.microbatches = 9;
