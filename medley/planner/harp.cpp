@@ -9,7 +9,7 @@ namespace medley {
 namespace {
 
 constexpr int kLayersPerBlock = 2;
-constexpr int kCandidates = 6;  // chains that are synthesised as wholes and timed
+constexpr int kCandidates = 4;  // chains that are synthesised as wholes and timed
 constexpr int kMostPriced = 3;  // of them, lowered and simulated
 constexpr int kMostMoves = 16;
 
@@ -28,16 +28,20 @@ class Harp {
   }
 
   Outcome run() {
+    solve_layers();
     const auto found = plan_pipeline(pipeline_);
     if (const auto* no = std::get_if<Infeasible>(&found)) return *no;
+    std::vector<Outline> all;
     for (const PipelinePlan& plan : std::get<PipelinePlans>(found).plans) {
       Outline outline{plan.microbatches, {}, {}};
       for (const PipelineStage& stage : plan.stages) {
         outline.stages.push_back(stage.range);
         outline.works.push_back(work(plan.microbatches, StageSynthesis::byte_price(stage.option)));
       }
-      note(outline);
+      all.push_back(std::move(outline));
     }
+    outlines_.solve(all);
+    for (const Outline& outline : all) note(outline);
     move_cuts();
     int priced = 0;
     for (const auto& [time, outline] : timed_) {
@@ -59,24 +63,44 @@ class Harp {
             }};
   }
 
+  // On all meshes that plan_pipeline() will ask for.
+  void solve_layers() {
+    std::vector<std::pair<StageMesh, StageWork>> uses;
+    for (const MicrobatchChoice& choice : pipeline_.microbatches)
+      for (int pool = 0; pool < static_cast<int>(pools_.size()); ++pool)
+        for (int size : pipeline_.pools[static_cast<size_t>(pool)].sizes)
+          uses.emplace_back(outlines_.mesh({0, 0, pool, size}), work(choice.count, 0));
+    synthesis_.solve_layers(uses);
+  }
+
   void note(const Outline& outline) {
     if (const std::optional<Nanoseconds> time = outlines_.timed(outline))
       timed_.emplace(*time, outline);
   }
 
-  // Moves one cut of the fastest outline by one layer while the timer sees a gain.
+  // Moves a cut beside the slowest stage of the fastest outline, so that it has a layer less, while
+  // the timer sees a gain.
   void move_cuts() {
     for (int moves = 0; moves < kMostMoves && !timed_.empty(); ++moves) {
       const auto [before, from] = *timed_.begin();
-      for (size_t cut = 1; cut < from.stages.size(); ++cut)
-        for (int by : {-1, 1}) {
-          Outline to = from;
-          to.stages[cut - 1].end += by;
-          to.stages[cut].begin += by;
-          if (to.stages[cut - 1].end > to.stages[cut - 1].begin &&
-              to.stages[cut].end > to.stages[cut].begin)
-            note(to);
-        }
+      const size_t slowest = outlines_.slowest_stage(from);
+      const StageRange& range = from.stages[slowest];
+      if (range.end - range.begin < 2) return;
+      std::vector<Outline> moved;
+      if (slowest > 0) {
+        Outline to = from;
+        ++to.stages[slowest].begin;
+        ++to.stages[slowest - 1].end;
+        moved.push_back(std::move(to));
+      }
+      if (slowest + 1 < from.stages.size()) {
+        Outline to = from;
+        --to.stages[slowest].end;
+        --to.stages[slowest + 1].begin;
+        moved.push_back(std::move(to));
+      }
+      outlines_.solve(moved);
+      for (const Outline& to : moved) note(to);
       if (timed_.begin()->first == before) return;
     }
   }

@@ -189,7 +189,7 @@ TEST_F(HarpTest, RangesAreSumsOfTheirLayers) {
     const std::vector<StageOption> sum = synthesis.options(1, 5, mesh, work);
     ASSERT_FALSE(sum.empty());
     EXPECT_EQ(synthesis.num_syntheses() - before, 3);  // the two of a block, and the head's
-    const StageOption whole = synthesis.whole(1, 5, mesh, work)->option;
+    const StageOption whole = synthesis.whole({1, 5, mesh, work})->option;
     const auto close = [](auto a, auto b, double share) {
       EXPECT_NEAR(static_cast<double>(a.value),
                   static_cast<double>(b.value),

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "medley/base/error.h"
 #include "medley/plan/apportion.h"
 #include "medley/planner/data_parallel.h"
+#include "medley/planner/parallel.h"
 #include "medley/planner/shorten.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
@@ -26,6 +28,24 @@ Bytes least_memory(const Cluster& cluster, const std::vector<int>& devices) {
   double least = cluster.kind(devices[0]).memory_bytes;
   for (int device : devices) least = std::min(least, cluster.kind(device).memory_bytes);
   return {static_cast<int64_t>(least)};
+}
+
+// The first micro-batches only.
+Plan shortened(Plan plan, int64_t microbatches) {
+  std::vector<Microbatch>& all = plan.pipelines[0].microbatches;
+  all.resize(static_cast<size_t>(microbatches));
+  plan.global_batch = 0;
+  for (const Microbatch& microbatch : all) plan.global_batch += microbatch.rows;
+  return plan;
+}
+
+// The inputs of a micro-batch on the first device, which has most rows.
+int64_t batch_bytes(const LoweredStage& stage) {
+  int64_t sum = 0;
+  for (const Input& input : stage.graph.inputs)
+    if (input.kind == InputKind::kBatch)
+      sum += num_bytes(type_of(stage.graph, input.value), stage.tables[0][0]);
+  return sum;
 }
 
 }  // namespace
@@ -66,12 +86,23 @@ StageMesh Outlines::mesh(const StageRange& range) const {
   return {{all.begin(), all.begin() + range.devices}};
 }
 
-const std::optional<StageSolution>& Outlines::solution(const Outline& outline, size_t stage) {
+StageTask Outlines::task(const Outline& outline, size_t stage) const {
   const StageRange& range = outline.stages[stage];
   const StageMesh own = pools_[at(range.pool)].alike
                             ? mesh(range)
                             : StageMesh{lay_out(pools_, outline.stages)[stage]};
-  return synthesis_.whole(range.begin, range.end, own, outline.works[stage]);
+  return {range.begin, range.end, own, outline.works[stage]};
+}
+
+const std::optional<StageSolution>& Outlines::solution(const Outline& outline, size_t stage) {
+  return synthesis_.whole(task(outline, stage));
+}
+
+void Outlines::solve(const std::vector<Outline>& outlines) {
+  std::vector<StageTask> tasks;
+  for (const Outline& outline : outlines)
+    for (size_t s = 0; s < outline.stages.size(); ++s) tasks.push_back(task(outline, s));
+  synthesis_.solve_wholes(tasks);
 }
 
 // The stages of an outline as they are when each is synthesised as a whole.
@@ -107,6 +138,18 @@ std::optional<Nanoseconds> Outlines::timed(const Outline& outline) {
   const std::optional<PipelinePlan> plan = whole(outline);
   if (!plan) return std::nullopt;
   return h1f1b(schedule_request(*plan)).finish + plan->stages[0].option.update;
+}
+
+size_t Outlines::slowest_stage(const Outline& outline) {
+  size_t slowest = 0;
+  Nanoseconds most;
+  for (size_t s = 0; s < outline.stages.size(); ++s) {
+    const StageOption& option = solution(outline, s)->option;
+    if (option.forward + option.backward <= most) continue;
+    most = option.forward + option.backward;
+    slowest = s;
+  }
+  return slowest;
 }
 
 Plan Outlines::to_plan(const Outline& outline, const std::vector<int>& in_flight) {
@@ -145,10 +188,14 @@ void Outlines::consider(Outline outline) {
   for (int mend = 0; stages && mend < kMostMends; ++mend) {
     const std::vector<int> counts = h1f1b(schedule_request(*stages)).counts;
     Plan plan = to_plan(outline, counts);
-    const Program program = lower(*request_.ground, plan, request_.cluster);
-    const std::optional<Lack> lack = find_lack(program);
+    // Until it is full, as long again, and twice as long.
+    const auto count = static_cast<int64_t>(plan.pipelines[0].microbatches.size());
+    const int64_t few = 2 * counts[0] + 4;
+    const int64_t enough = std::min(count, 2 * few);
+    const Program program = lower(*request_.ground, shortened(plan, enough), request_.cluster);
+    const std::optional<Lack> lack = find_lack(program, count - enough);
     if (!lack) {
-      const Nanoseconds step = simulate(program, *request_.costs).step;
+      const Nanoseconds step = step_time(plan, program, few);
       if (best_ && step >= best_step_) return;
       best_ = std::move(plan);
       best_step_ = step;
@@ -169,12 +216,32 @@ void Outlines::consider(Outline outline) {
   }
 }
 
-// Of the device that lacks most.
-std::optional<Outlines::Lack> Outlines::find_lack(const Program& program) const {
+// Of a plan whose first micro-batches the program has: what these take, and for each of the others
+// what one more takes, which is read off where there are fewer.
+Nanoseconds Outlines::step_time(const Plan& plan, const Program& program, int64_t fewer) const {
+  const auto all = static_cast<int64_t>(plan.pipelines[0].microbatches.size());
+  const auto some = static_cast<int64_t>(program.stages[0].tables.size());
+  std::array<Nanoseconds, 2> steps;
+  for_each_in_parallel(some == all ? 1 : 2, [&](size_t i) {
+    steps[i] = i == 0 ? simulate(program, *request_.costs).step
+                      : simulate(lower(*request_.ground, shortened(plan, fewer), request_.cluster),
+                                 *request_.costs)
+                            .step;
+  });
+  if (some == all) return steps[0];
+  return steps[0] + Nanoseconds{(steps[0] - steps[1]).value * (all - some) / (some - fewer)};
+}
+
+// Of the device that lacks most, if so many micro-batches more than the program has wait for their
+// turn.
+std::optional<Outlines::Lack> Outlines::find_lack(const Program& program,
+                                                  int64_t more_microbatches) const {
   std::optional<Lack> worst;
   for (const auto& [stage, device, use] : memory_uses(program)) {
+    const LoweredStage& lowered = program.stages[static_cast<size_t>(stage)];
+    const int64_t waiting = more_microbatches * batch_bytes(lowered);
     const double missing =
-        static_cast<double>(use.peak) - request_.cluster.kind(device).memory_bytes;
+        static_cast<double>(use.peak + waiting) - request_.cluster.kind(device).memory_bytes;
     if (missing > 0 && (!worst || missing > worst->bytes))
       worst = Lack{static_cast<size_t>(stage), device, missing};
   }

@@ -35,12 +35,18 @@ class Outlines {
   // All meshes of one size in a pool are alike.
   StageMesh mesh(const StageRange& range) const;
 
+  // Solves the stages of all on all cores.
+  void solve(const std::vector<Outline>& outlines);
+
   // How long a step takes by the timer. Nothing if a stage cannot be run like this, or has no room
   // for a single micro-batch.
   std::optional<Nanoseconds> timed(const Outline& outline);
+  // Requires: it could be timed.
+  size_t slowest_stage(const Outline& outline);
 
   // Lowers and simulates the outline and keeps it if it is the fastest so far; of one that does not
-  // fit, with fewer in flight, then in less memory.
+  // fit, with fewer in flight, then in less memory. Of many micro-batches a few are simulated: once
+  // the pipeline is full, one is like the next.
   void consider(Outline outline);
 
   // The fastest that was considered; else why the first one did not fit.
@@ -52,11 +58,13 @@ class Outlines {
     int device = 0;  // of the cluster
     double bytes = 0;
   };
+  StageTask task(const Outline& outline, size_t stage) const;
   const std::optional<StageSolution>& solution(const Outline& outline, size_t stage);
   std::optional<PipelinePlan> whole(const Outline& outline);
   Plan to_plan(const Outline& outline, const std::vector<int>& in_flight);
   std::string name_of_first(int layer) const;
-  std::optional<Lack> find_lack(const Program& program) const;
+  std::optional<Lack> find_lack(const Program& program, int64_t more_microbatches) const;
+  Nanoseconds step_time(const Plan& plan, const Program& program, int64_t fewer) const;
   std::string explain(const Lack& lack, const std::vector<int>& counts) const;
 
   const Request& request_;

@@ -6,6 +6,7 @@
 
 #include "medley/base/error.h"
 #include "medley/plan/apportion.h"
+#include "medley/planner/parallel.h"
 #include "medley/planner/spmd_problem.h"
 #include "medley/program/calls.h"
 #include "medley/program/memory.h"
@@ -71,25 +72,45 @@ StageSynthesis::StageSynthesis(const Request& request, const LayerOptions& optio
     : request_(request),
       names_(stable_names(request.ground->graph)),
       positions_(place(request.ground->graph)),
-      layers_(find_layers(request.ground->graph, positions_, options)) {}
-
-const Completed& StageSynthesis::ground(int begin, int end) {
-  const auto [found, is_new] = grounds_.try_emplace({begin, end});
-  if (is_new) {
-    const int last = static_cast<int>(layers_.layers.size());
-    std::vector<int> cuts;
-    if (begin > 0) cuts.push_back(begin);
-    if (end < last) cuts.push_back(end);
-    const Partition parts =
-        partition(request_.ground->graph, positions_, cuts_at(layers_, cuts), names_);
-    found->second = prepare_stage(*request_.ground, names_, parts, begin > 0 ? 1 : 0);
-  }
-  return found->second;
+      layers_(find_layers(request.ground->graph, positions_, options)) {
+  for (const Layer& layer : layers_.layers)
+    like_.push_back(
+        static_cast<int>(std::ranges::find(layers_.layers, layer.structure, &Layer::structure) -
+                         layers_.layers.begin()));
 }
 
-std::optional<StageSolution> StageSynthesis::synthesise(const Task& task) {
-  ++num_syntheses_;
-  const Completed& own = ground(task.begin, task.end);
+Completed StageSynthesis::ground(int begin, int end) const {
+  const int last = static_cast<int>(layers_.layers.size());
+  std::vector<int> cuts;
+  if (begin > 0) cuts.push_back(begin);
+  if (end < last) cuts.push_back(end);
+  const Partition parts =
+      partition(request_.ground->graph, positions_, cuts_at(layers_, cuts), names_);
+  return prepare_stage(*request_.ground, names_, parts, begin > 0 ? 1 : 0);
+}
+
+// Grounds first, which several keys have in common.
+void StageSynthesis::solve(std::vector<Key> keys) {
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  std::erase_if(keys, [&](const Key& key) { return solved_.contains(key); });
+  std::vector<std::pair<std::pair<int, int>, Completed*>> missing;
+  for (const Key& key : keys) {
+    const std::pair<int, int> layers{key.task.begin, key.task.end};
+    const auto [found, is_new] = grounds_.try_emplace(layers);
+    if (is_new) missing.emplace_back(layers, &found->second);
+  }
+  for_each_in_parallel(missing.size(), [&](size_t i) {
+    *missing[i].second = ground(missing[i].first.first, missing[i].first.second);
+  });
+  std::vector<std::optional<StageSolution>> solutions(keys.size());
+  for_each_in_parallel(keys.size(), [&](size_t i) { solutions[i] = synthesise(keys[i]); });
+  for (size_t i = 0; i < keys.size(); ++i) solved_[keys[i]] = std::move(solutions[i]);
+}
+
+std::optional<StageSolution> StageSynthesis::synthesise(const Key& key) const {
+  const StageTask& task = key.task;
+  const Completed& own = grounds_.at({task.begin, task.end});
   Plan plan = outline(request_, task.mesh, task.work);
   Pipeline& pipeline = plan.pipelines[0];
   if (task.mesh.devices.size() > 1 && task.work.style != StageStyle::kData) {
@@ -99,11 +120,11 @@ std::optional<StageSolution> StageSynthesis::synthesise(const Task& task) {
     SpmdOptions options;
     options.microbatches = task.work.microbatches;
     options.byte_price = task.work.byte_price;
-    options.sends_as_received = task.layer;
+    options.sends_as_received = key.layer;
     const SpmdProblem problem(own.prepared, catalogue, options);
     PbqpOptions search;
     search.rounds = kDualRounds;
-    const std::optional<PbqpSolution> found = solve(problem.pbqp(), search);
+    const std::optional<PbqpSolution> found = medley::solve(problem.pbqp(), search);
     if (!found) return std::nullopt;
     pipeline.stages[0] = problem.stage(found->choices, pipeline.stages[0].mesh);
   }
@@ -114,47 +135,55 @@ std::optional<StageSolution> StageSynthesis::synthesise(const Task& task) {
   return solution;
 }
 
-const std::optional<StageSolution>& StageSynthesis::whole(int begin,
-                                                          int end,
-                                                          const StageMesh& mesh,
-                                                          const StageWork& work) {
-  const Task task{begin, end, mesh, work, false};
-  const auto [found, is_new] = solved_.try_emplace(task);
-  if (is_new) found->second = synthesise(task);
-  return found->second;
+const std::optional<StageSolution>& StageSynthesis::solution(const Key& key) {
+  if (!solved_.contains(key)) solve({key});
+  return solved_.at(key);
+}
+
+const std::optional<StageSolution>& StageSynthesis::whole(const StageTask& task) {
+  return solution({task, false});
+}
+
+void StageSynthesis::solve_wholes(const std::vector<StageTask>& tasks) {
+  std::vector<Key> keys;
+  for (const StageTask& task : tasks) keys.push_back({task, false});
+  solve(std::move(keys));
 }
 
 // Of layers with the same structure the first one is synthesised.
-const std::optional<StageOption>& StageSynthesis::layer(int index, Task task) {
-  const auto& all = layers_.layers;
-  const auto same = std::find_if(all.begin(), all.end(), [&](const Layer& each) {
-    return each.structure == all[static_cast<size_t>(index)].structure;
-  });
-  task.begin = static_cast<int>(same - all.begin());
-  task.end = task.begin + 1;
-  const auto [found, is_new] = of_layers_.try_emplace(task);
-  if (is_new)
-    if (const std::optional<StageSolution> solution = synthesise(task))
-      found->second = solution->option;
-  return found->second;
+StageSynthesis::Key StageSynthesis::layer_key(int layer,
+                                              const StageMesh& mesh,
+                                              const StageWork& work,
+                                              size_t price) const {
+  const int first = like_[static_cast<size_t>(layer)];
+  Key key{{first, first + 1, mesh, work}, true};
+  key.task.work.byte_price = kBytePrices[price];
+  return key;
 }
 
-// [number of layers] from task.begin on, as far as there are solutions.
-const std::vector<StageOption>& StageSynthesis::sums(const Task& task) {
-  const auto [found, is_new] = sums_.try_emplace(task);
+bool StageSynthesis::has_plenty(const StageOption& option, const StageMesh& mesh) const {
+  const double memory = request_.cluster.kind(mesh.devices[0]).memory_bytes;
+  const Bytes needed = option.persistent + option.transient + option.saved * kPlenty;
+  return mesh.devices.size() == 1 || static_cast<double>(needed.value) <= memory;
+}
+
+// [number of layers] from the task's first one on, as far as there are solutions.
+const std::vector<StageOption>& StageSynthesis::sums(const StageTask& from) {
+  const auto [found, is_new] = sums_.try_emplace(from);
   std::vector<StageOption>& sums = found->second;
   if (!is_new) return sums;
   sums.emplace_back();
-  for (int i = task.begin; i < static_cast<int>(layers_.layers.size()); ++i) {
-    const std::optional<StageOption>& one = layer(i, task);
+  for (int i = from.begin; i < static_cast<int>(layers_.layers.size()); ++i) {
+    const int first = like_[static_cast<size_t>(i)];
+    const auto& one = solution({{first, first + 1, from.mesh, from.work}, true});
     if (!one) break;
     StageOption sum = sums.back();
-    sum.forward += one->forward;
-    sum.backward += one->backward;
-    sum.update += one->update;
-    sum.persistent += one->persistent;
-    sum.saved += one->saved;
-    sum.transient = std::max(sum.transient, one->transient);
+    sum.forward += one->option.forward;
+    sum.backward += one->option.backward;
+    sum.update += one->option.update;
+    sum.persistent += one->option.persistent;
+    sum.saved += one->option.saved;
+    sum.transient = std::max(sum.transient, one->option.transient);
     sums.push_back(sum);
   }
   return sums;
@@ -165,11 +194,10 @@ std::vector<StageOption> StageSynthesis::options(int begin,
                                                  const StageMesh& mesh,
                                                  const StageWork& work) {
   std::vector<StageOption> result;
-  const Bytes memory{static_cast<int64_t>(request_.cluster.kind(mesh.devices[0]).memory_bytes)};
   for (size_t p = 0; p < kBytePrices.size(); ++p) {
-    Task task{begin, 0, mesh, work, true};
-    task.work.byte_price = kBytePrices[p];
-    const std::vector<StageOption>& all = sums(task);
+    StageTask from{begin, 0, mesh, work};
+    from.work.byte_price = kBytePrices[p];
+    const std::vector<StageOption>& all = sums(from);
     if (static_cast<size_t>(end - begin) >= all.size()) continue;
     StageOption option = all[static_cast<size_t>(end - begin)];
     if (option.forward + option.backward + option.update >= kLongest) continue;
@@ -178,11 +206,25 @@ std::vector<StageOption> StageSynthesis::options(int begin,
           return is_worse(option, other);
         }))
       result.push_back(option);
-    if (mesh.devices.size() == 1 ||
-        option.persistent + option.transient + option.saved * kPlenty <= memory)
-      break;
+    if (has_plenty(option, mesh)) break;
   }
   return result;
+}
+
+void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageWork>>& uses) {
+  const int all = static_cast<int>(layers_.layers.size());
+  std::vector<Key> first, more;
+  for (const auto& [mesh, work] : uses)
+    for (int i = 0; i < all; ++i) first.push_back(layer_key(i, mesh, work, 0));
+  solve(std::move(first));
+  for (const auto& [mesh, work] : uses) {
+    StageTask from{0, 0, mesh, work};
+    from.work.byte_price = kBytePrices[0];
+    if (has_plenty(sums(from).back(), mesh)) continue;
+    for (size_t p = 1; p < kBytePrices.size(); ++p)
+      for (int i = 0; i < all; ++i) more.push_back(layer_key(i, mesh, work, p));
+  }
+  solve(std::move(more));
 }
 
 std::vector<int64_t> microbatch_counts(const Request& request) {

@@ -41,6 +41,13 @@ struct StageWork {
   auto operator<=>(const StageWork&) const = default;
 };
 
+struct StageTask {
+  int begin = 0, end = 0;  // layers
+  StageMesh mesh;
+  StageWork work;
+  auto operator<=>(const StageTask&) const = default;
+};
+
 struct StageSolution {
   Stage stage;           // without its first op
   bool by_rows = false;  // the devices divide the rows
@@ -56,11 +63,10 @@ class StageSynthesis {
   const Positions& positions() const { return positions_; }
   const std::vector<std::string>& names() const { return names_; }
 
-  // Layers [begin, end) as a whole. Nothing if no choices were found. The reference stays valid.
-  const std::optional<StageSolution>& whole(int begin,
-                                            int end,
-                                            const StageMesh& mesh,
-                                            const StageWork& work);
+  // Layers as a whole. Nothing if no choices were found. The reference stays valid.
+  const std::optional<StageSolution>& whole(const StageTask& task);
+  // Solves those that are not solved yet, on all cores.
+  void solve_wholes(const std::vector<StageTask>& tasks);
 
   // The sums over layers, at each price that makes a difference: a few options, none of them worse
   // than another in everything. The price of `work` is not looked at.
@@ -68,34 +74,36 @@ class StageSynthesis {
                                    int end,
                                    const StageMesh& mesh,
                                    const StageWork& work);
+  // Solves on all cores what options() will want for these, whatever the layers.
+  void solve_layers(const std::vector<std::pair<StageMesh, StageWork>>& uses);
 
   // The price that an option is for.
   static double byte_price(const StageOption& option);
 
-  int num_syntheses() const { return num_syntheses_; }
+  int num_syntheses() const { return static_cast<int>(solved_.size()); }
 
  private:
-  struct Task {
-    int begin = 0, end = 0;  // layers
-    StageMesh mesh;
-    StageWork work;
+  struct Key {
+    StageTask task;
     bool layer = false;  // to be summed up with others
-    auto operator<=>(const Task&) const = default;
+    auto operator<=>(const Key&) const = default;
   };
-  const Completed& ground(int begin, int end);
-  std::optional<StageSolution> synthesise(const Task& task);
-  const std::optional<StageOption>& layer(int index, Task task);
-  const std::vector<StageOption>& sums(const Task& task);
+  void solve(std::vector<Key> keys);
+  Completed ground(int begin, int end) const;
+  std::optional<StageSolution> synthesise(const Key& key) const;
+  const std::optional<StageSolution>& solution(const Key& key);
+  Key layer_key(int layer, const StageMesh& mesh, const StageWork& work, size_t price) const;
+  bool has_plenty(const StageOption& option, const StageMesh& mesh) const;
+  const std::vector<StageOption>& sums(const StageTask& from);
 
   const Request& request_;
   std::vector<std::string> names_;
   Positions positions_;
   Layers layers_;
+  std::vector<int> like_;                             // [layer] the first one of its structure
   std::map<std::pair<int, int>, Completed> grounds_;  // by layers
-  std::map<Task, std::optional<StageSolution>> solved_;
-  std::map<Task, std::optional<StageOption>> of_layers_;
-  std::map<Task, std::vector<StageOption>> sums_;  // [layers] from the first on
-  int num_syntheses_ = 0;
+  std::map<Key, std::optional<StageSolution>> solved_;
+  std::map<StageTask, std::vector<StageOption>> sums_;  // [layers] from its first one on
 };
 
 // Those of a pipeline: what the request says, one where rows meet, else powers of two.
