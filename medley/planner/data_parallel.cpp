@@ -12,6 +12,16 @@
 
 namespace medley {
 
+std::optional<Infeasible> rows_meet(const Request& request) {
+  const std::string& meet = request.ground->coupled_at;
+  if (meet.empty() || request.microbatches <= 1) return std::nullopt;
+  return Infeasible{fmt::format(
+      "rows of graph \"{}\" meet in {}, so that one micro-batch is exact and {} are not",
+      request.graph.name,
+      meet,
+      request.microbatches)};
+}
+
 std::vector<int> devices_of(const Request& request) {
   std::vector<int> devices;
   if (request.devices.empty()) {
@@ -158,12 +168,7 @@ Outcome with_microbatches(const Request& request,
     return std::pair(std::move(plan), std::move(misfit));
   };
   const std::string& meet = request.ground->coupled_at;
-  if (!meet.empty() && request.microbatches > 1)
-    return Infeasible{fmt::format(
-        "rows of graph \"{}\" meet in {}, so that one micro-batch is exact and {} are not",
-        request.graph.name,
-        meet,
-        request.microbatches)};
+  if (std::optional<Infeasible> no = rows_meet(request)) return std::move(*no);
 
   const int64_t first = std::max<int64_t>(1, request.microbatches);
   const int64_t last = request.microbatches > 0 || !meet.empty()

@@ -4,6 +4,8 @@
 // says only that: one mesh of one axis, and micro-batches with lengths. What becomes of every op
 // follows from complete(), as for any plan.
 
+#include <optional>
+
 #include "medley/planner/planner.h"
 #include "medley/planner/row_time.h"
 
@@ -20,6 +22,9 @@ Outcome data_parallel_proportional(const Request& request);
 // Requires: 1 <= microbatches <= the sum of all rows.
 std::vector<Microbatch> cut_into_microbatches(const std::vector<int64_t>& rows,
                                               int64_t microbatches);
+
+// Why the request cannot have as many micro-batches as it asks for, if it cannot: rows meet.
+std::optional<Infeasible> rows_meet(const Request& request);
 
 // Of the cluster, in the order of the request.
 std::vector<int> devices_of(const Request& request);

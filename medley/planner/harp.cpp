@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "medley/planner/data_parallel.h"
 #include "medley/planner/outlines.h"
 
 namespace medley {
@@ -114,6 +115,9 @@ class Harp {
 
 }  // namespace
 
-Outcome harp(const Request& request) { return Harp(request).run(); }
+Outcome harp(const Request& request) {
+  if (std::optional<Infeasible> no = rows_meet(request)) return std::move(*no);
+  return Harp(request).run();
+}
 
 }  // namespace medley

@@ -8,6 +8,7 @@
 #include "medley/base/files.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
+#include "medley/planner/megatron.h"
 #include "medley/planner/outlines.h"
 #include "medley/planner/stage_options.h"
 #include "medley/program/lower.h"
@@ -150,6 +151,32 @@ TEST_F(HarpTest, StaysWithinTheMemoryOfEachDevice) {
   const Plan found = planned(tight, "harp", 8, 8);
   for (const auto& [stage, device, use] : memory_uses(lower(graph, found, tight, {})))
     EXPECT_LE(static_cast<double>(use.peak), tight.kind(device).memory_bytes) << stage;
+}
+
+TEST_F(HarpTest, HasOneMicrobatchWhereRowsMeet) {
+  const Cluster cluster = two_pools(1, 1);
+  const CostModel costs(cluster);
+  Groundwork ground = lay_ground(graph, {});
+  ground.coupled_at = "norm";
+  Request request{.graph = graph,
+                  .cluster = cluster,
+                  .costs = &costs,
+                  .strategy = "harp",
+                  .global_batch = 8,
+                  .microbatches = 4,
+                  .devices = {},
+                  .optimizer = {},
+                  .ground = &ground};
+  for (const auto& strategy : {harp, megatron}) {
+    const Outcome none = strategy(request);
+    ASSERT_TRUE(std::holds_alternative<Infeasible>(none));
+    EXPECT_THAT(std::get<Infeasible>(none).reason, HasSubstr("meet in norm"));
+  }
+  request.microbatches = 0;
+  const Groundwork apart = lay_ground(graph, {});
+  EXPECT_EQ(microbatch_counts(request), std::vector<int64_t>{1});
+  request.ground = &apart;
+  EXPECT_EQ(microbatch_counts(request), (std::vector<int64_t>{1, 2, 4, 8}));
 }
 
 TEST_F(HarpTest, UsesOneDeviceIfThereIsOne) {

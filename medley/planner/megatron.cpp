@@ -22,6 +22,7 @@ std::vector<StageRange> even_ranges(int layers, int stages, int devices) {
 }  // namespace
 
 Outcome megatron(const Request& request) {
+  if (std::optional<Infeasible> no = rows_meet(request)) return std::move(*no);
   const std::vector<int> devices = devices_of(request);
   const int all = static_cast<int>(devices.size());
   const std::vector<DevicePool> pools{{devices, all, false}};
