@@ -10,8 +10,9 @@ namespace medley {
 namespace {
 
 constexpr int kLayersPerBlock = 2;
-constexpr int kCandidates = 4;  // chains that are synthesised as wholes and timed
-constexpr int kMostPriced = 3;  // of them, lowered and simulated
+constexpr int kOfEachCount = 2;    // chains for each number of micro-batches, and
+constexpr size_t kCandidates = 5;  // of all those that are synthesised as wholes and timed
+constexpr int kMostPriced = 3;     // of them, lowered and simulated
 constexpr int kMostMoves = 16;
 
 class Harp {
@@ -23,17 +24,31 @@ class Harp {
     pipeline_.layers = static_cast<int>(synthesis_.layers().layers.size());
     pipeline_.pools = outlines_.pools();
     pipeline_.links = outlines_.links();
-    pipeline_.candidates = kCandidates;
+    pipeline_.candidates = kOfEachCount;
     for (int64_t count : microbatch_counts(request))
       pipeline_.microbatches.push_back(microbatch_choice(count));
   }
 
   Outcome run() {
     solve_layers();
-    const auto found = plan_pipeline(pipeline_);
-    if (const auto* no = std::get_if<Infeasible>(&found)) return *no;
+    std::vector<PipelinePlan> plans;
+    std::string why_not;
+    for (const MicrobatchChoice& choice : pipeline_.microbatches) {
+      PipelineRequest one = pipeline_;
+      one.microbatches = {choice};
+      const auto found = plan_pipeline(one);
+      if (const auto* no = std::get_if<Infeasible>(&found)) {
+        why_not = no->reason;
+        continue;
+      }
+      const auto& some = std::get<PipelinePlans>(found).plans;
+      plans.insert(plans.end(), some.begin(), some.end());
+    }
+    if (plans.empty()) return Infeasible{why_not};
+    std::ranges::stable_sort(plans, {}, &PipelinePlan::predicted);
+    plans.resize(std::min<size_t>(plans.size(), kCandidates));
     std::vector<Outline> all;
-    for (const PipelinePlan& plan : std::get<PipelinePlans>(found).plans) {
+    for (const PipelinePlan& plan : plans) {
       Outline outline{plan.microbatches, {}, {}};
       for (const PipelineStage& stage : plan.stages) {
         outline.stages.push_back(stage.range);
