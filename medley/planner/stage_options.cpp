@@ -132,6 +132,16 @@ std::optional<StageSolution> StageSynthesis::synthesise(const Key& key) const {
   solution.option = price(lower_alone(own, plan, request_.cluster), *request_.costs);
   solution.by_rows = !pipeline.microbatches[0].lengths.empty();
   solution.stage = std::move(pipeline.stages[0]);
+  if (key.layer || !solution.by_rows || solution.stage.ops.empty()) return solution;
+  // Nothing need be said where saying nothing is as good.
+  Stage& stage = pipeline.stages[0];
+  stage = {};
+  stage.mesh = solution.stage.mesh;
+  const StageOption option = price(lower_alone(own, plan, request_.cluster), *request_.costs);
+  if (is_worse(solution.option, option)) {
+    solution.option = option;
+    solution.stage = std::move(stage);
+  }
   return solution;
 }
 

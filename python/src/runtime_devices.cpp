@@ -55,6 +55,11 @@ class Devices::EmulatedCluster {
     ledger_->join(device);
     joined_.push_back(device);
   }
+  // Of a device that the plan does not use: it will never post.
+  void leave_out(int device) {
+    ledger_->join(device);
+    ledger_->leave(device);
+  }
   std::unique_ptr<Transport> around(std::unique_ptr<Transport> inner) {
     inner_transport_ = std::move(inner);
     return std::make_unique<EmulatedTransport>(*inner_transport_, *ledger_, delay_);
@@ -130,7 +135,7 @@ Devices::Devices(const Program& program, const Cluster& cluster, const DeviceOpt
     emulated_ = std::make_unique<EmulatedCluster>(cluster, *options.emulation);
     // Nothing happens before every device has joined, and nobody else speaks for the unused ones.
     for (int d = 0; own_.at(0) == 0 && d < static_cast<int>(cluster.devices.size()); ++d)
-      if (std::find(used.begin(), used.end(), d) == used.end()) emulated_->join(d);
+      if (std::find(used.begin(), used.end(), d) == used.end()) emulated_->leave_out(d);
   }
   for (size_t i = 0; i < own_.size(); ++i) {
     const std::vector<std::string>& names = options.torch_devices;

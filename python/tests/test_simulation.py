@@ -5,6 +5,7 @@ byte.
 from __future__ import annotations
 
 import functools
+import json
 from typing import Any, cast
 
 import pytest
@@ -56,6 +57,21 @@ def _agree(name: str, plan: medley.Plan) -> None:
             assert waits == pytest.approx(predicted["devices"][device]["waits"], abs=1)
     for device, peak in trainer.peak_bytes().items():
         assert peak == predicted["devices"][device]["peak"], device
+
+
+def test_devices_that_a_plan_leaves_out_hold_nobody_back() -> None:
+    plan = {
+        "format": "medley-plan",
+        "version": 1,
+        "global_batch": ROWS,
+        "pipelines": [
+            {
+                "microbatches": [{"rows": ROWS, "lengths": [6, 5]}],
+                "stages": [{"mesh": {"devices": ["fast/0/1", "slow/1/0"]}}],
+            }
+        ],
+    }
+    _agree("gpt", medley.Plan(json.dumps(plan)))
 
 
 @pytest.mark.parametrize("microbatches", [1, 3])
