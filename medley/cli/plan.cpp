@@ -8,6 +8,7 @@
 #include "medley/cli/explain.h"
 #include "medley/cli/inputs.h"
 #include "medley/cli/options.h"
+#include "medley/cli/progress.h"
 #include "medley/cli/verbs.h"
 #include "medley/planner/planner.h"
 
@@ -25,6 +26,8 @@ void run(const Options& options, Session& session) {
   const Graph graph = read_graph(session.files, asked.graph);
   const Cluster cluster = read_cluster(session.files, asked.cluster, session.catalogue);
   const CostModel costs = read_costs(session.files, asked.profile, cluster);
+  SteadyClock clock;
+  Progress progress(session.terminal, clock);
   const Outcome outcome = plan({.graph = graph,
                                 .cluster = cluster,
                                 .costs = &costs,
@@ -32,7 +35,10 @@ void run(const Options& options, Session& session) {
                                 .global_batch = asked.global_batch,
                                 .microbatches = asked.microbatches,
                                 .devices = asked.devices,
-                                .optimizer = {}});
+                                .optimizer = {},
+                                .progress = [&](std::string_view what, size_t number, size_t of) {
+                                  progress.at(what, number, of);
+                                }});
   if (const auto* no = std::get_if<Infeasible>(&outcome))
     throw Error(Blame::kCaller,
                 fmt::format("{} on {}: no plan fits: {}", asked.graph, asked.cluster, no->reason));

@@ -14,11 +14,13 @@ constexpr int kOfEachCount = 2;    // chains for each number of micro-batches, a
 constexpr size_t kCandidates = 5;  // of all those that are synthesised as wholes and timed
 constexpr int kMostPriced = 3;     // of them, lowered and simulated
 constexpr int kMostMoves = 16;
+constexpr size_t kSteps = 3 + kMostPriced;
 
 class Harp {
  public:
   explicit Harp(const Request& request)
-      : pools_(pools_of(request)),
+      : request_(request),
+        pools_(pools_of(request)),
         synthesis_(request, {.per_block = kLayersPerBlock}),
         outlines_(request, pools_, synthesis_) {
     pipeline_.layers = static_cast<int>(synthesis_.layers().layers.size());
@@ -30,7 +32,9 @@ class Harp {
   }
 
   Outcome run() {
+    report(request_, "harp: layers", 1, kSteps);
     solve_layers();
+    report(request_, "harp: chains of stages", 2, kSteps);
     std::vector<PipelinePlan> plans;
     std::string why_not;
     for (const MicrobatchChoice& choice : pipeline_.microbatches) {
@@ -56,11 +60,13 @@ class Harp {
       }
       all.push_back(std::move(outline));
     }
+    report(request_, "harp: stages as wholes", 3, kSteps);
     outlines_.solve(all);
     for (const Outline& outline : all) note(outline);
     move_cuts();
     int priced = 0;
     for (const auto& [time, outline] : timed_) {
+      report(request_, "harp: simulating", static_cast<size_t>(4 + priced), kSteps);
       outlines_.consider(outline);
       if (++priced >= kMostPriced && std::holds_alternative<Plan>(outlines_.best())) break;
     }
@@ -121,6 +127,7 @@ class Harp {
     }
   }
 
+  const Request& request_;
   const std::vector<DevicePool> pools_;
   StageSynthesis synthesis_;
   Outlines outlines_;

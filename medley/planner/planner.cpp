@@ -35,6 +35,10 @@ Outcome plan_auto(const Request& request) {
     if (strategy.plan == plan_auto || strategy.plan == hap_even) continue;  // hap knows more
     Request one = request;
     one.known = &known;
+    report(request,
+           strategy.name,
+           static_cast<size_t>(&strategy - strategies().data()),
+           strategies().size() - 1);
     const Outcome& outcome =
         known.emplace(strategy.name, outcome_of(strategy.name, one)).first->second;
     if (const auto* no = std::get_if<Infeasible>(&outcome)) {
@@ -169,6 +173,10 @@ Nanoseconds lower_bound(const std::vector<std::string>& strategies, const Reques
     least = std::min(least, found->second);
   }
   return least;
+}
+
+void report(const Request& request, std::string_view what, size_t number, size_t of) {
+  if (request.progress) request.progress(what, number, of);
 }
 
 Outcome outcome_of(std::string_view strategy, const Request& request) {

@@ -3,6 +3,7 @@
 // Finds a plan. A strategy is a row in a table; `auto` asks all of them and takes the plan whose
 // predicted step is shortest. Knows nothing of how plans are run.
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -31,6 +32,8 @@ struct Request {
   // What was found out before: plan() fills in what is null, so that strategies find it there.
   const Groundwork* ground = nullptr;                     // of the graph and the optimizer
   const std::map<std::string, Outcome>* known = nullptr;  // by strategy, for this request
+  // Told now and then what is being done: "harp", the third of seven.
+  std::function<void(std::string_view what, size_t number, size_t of)> progress{};
 };
 
 // Throws Error(kCaller) for a request that makes no sense: an unknown strategy or device, no rows,
@@ -52,6 +55,8 @@ const std::vector<Strategy>& strategies();
 // and ground.
 Nanoseconds lower_bound(const std::vector<std::string>& strategies, const Request& request);
 
+// For strategies: tells whoever wants to know.
+void report(const Request& request, std::string_view what, size_t number, size_t of);
 // For strategies: what another one comes to, if it is not known already.
 // Requires: a name of the table; `request` has costs and ground.
 [[nodiscard]] Outcome outcome_of(std::string_view strategy, const Request& request);

@@ -86,7 +86,13 @@ class Synthesis {
       const bool had_fit = best_ && !best_->misfit;
       const Nanoseconds before = best_ ? best_->step : Nanoseconds{};
       bool fits = false;
-      for (const Start& start : all) fits |= search(start, count);
+      for (size_t i = 0; i < all.size(); ++i) {
+        report(request_,
+               fmt::format("{} with {} micro-batches", request_.strategy, count),
+               i + 1,
+               all.size());
+        fits |= search(all[i], count);
+      }
       const bool gained = best_ && !best_->misfit && (!had_fit || best_->step < before);
       if (request_.microbatches > 0 || !meet_.empty() || (fits && (!gained || count == 1))) break;
       if (2 * count > request_.global_batch) break;
