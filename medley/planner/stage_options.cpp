@@ -43,7 +43,7 @@ Plan outline(const Request& request, const StageMesh& mesh, const StageWork& wor
 }
 
 // Of the first device, which has the longest shards of all; times of the slowest kind.
-StageOption price(const LoweredStage& stage, const CostModel& costs) {
+StageOption price(const LoweredStage& stage, const CostModel& costs, int64_t microbatches) {
   std::map<std::string, FunctionTimes> kinds;
   StageOption option;
   for (size_t d = 0; d < stage.devices.size(); ++d) {
@@ -52,7 +52,8 @@ StageOption price(const LoweredStage& stage, const CostModel& costs) {
     times->second = time_functions(stage, costs, static_cast<int>(d));
     option.forward = std::max(option.forward, times->second.forward);
     option.backward = std::max(option.backward, times->second.backward);
-    option.update = std::max(option.update, times->second.update);
+    option.update =
+        std::max(option.update, times->second.prologue * microbatches + times->second.update);
   }
   const MemoryUse use = memory_use(stage, 0);
   option.persistent = {use.persistent + use.at_peak[static_cast<size_t>(MemoryPart::kGradients)]};
@@ -129,7 +130,8 @@ std::optional<StageSolution> StageSynthesis::synthesise(const Key& key) const {
     pipeline.stages[0] = problem.stage(found->choices, pipeline.stages[0].mesh);
   }
   StageSolution solution;
-  solution.option = price(lower_alone(own, plan, request_.cluster), *request_.costs);
+  solution.option =
+      price(lower_alone(own, plan, request_.cluster), *request_.costs, task.work.microbatches);
   solution.by_rows = !pipeline.microbatches[0].lengths.empty();
   solution.stage = std::move(pipeline.stages[0]);
   if (key.layer || !solution.by_rows || solution.stage.ops.empty()) return solution;
@@ -137,7 +139,8 @@ std::optional<StageSolution> StageSynthesis::synthesise(const Key& key) const {
   Stage& stage = pipeline.stages[0];
   stage = {};
   stage.mesh = solution.stage.mesh;
-  const StageOption option = price(lower_alone(own, plan, request_.cluster), *request_.costs);
+  const StageOption option =
+      price(lower_alone(own, plan, request_.cluster), *request_.costs, task.work.microbatches);
   if (is_worse(solution.option, option)) {
     solution.option = option;
     solution.stage = std::move(stage);

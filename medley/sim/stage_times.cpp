@@ -53,13 +53,14 @@ class Walk {
 FunctionTimes time_functions(const LoweredStage& stage, const CostModel& costs, int device) {
   Walk walk(stage, costs, device);
   FunctionTimes times;
-  const auto count = static_cast<int64_t>(stage.tables.size());
-  times.update =
-      walk.take(FunctionKind::kPrologue) * (count - 1) + walk.take(FunctionKind::kPrologueLast);
+  times.prologue = walk.take(FunctionKind::kPrologue);
+  const Nanoseconds last_prologue = walk.take(FunctionKind::kPrologueLast);
+  if (stage.tables.size() == 1) times.prologue = last_prologue;
+  times.update = last_prologue - times.prologue;
   times.forward = walk.take(FunctionKind::kForward);
   times.backward = walk.take(FunctionKind::kBackward);
   const Nanoseconds last = walk.take(FunctionKind::kBackwardLast);
-  if (times.backward == Nanoseconds{}) times.backward = last;  // the only one
+  if (stage.tables.size() == 1) times.backward = last;
   times.update += std::max(Nanoseconds{}, last - times.backward) + walk.take(FunctionKind::kUpdate);
   return times;
 }

@@ -10,7 +10,7 @@
 namespace medley {
 
 struct FunctionTimes {
-  Nanoseconds forward, backward;  // of the first micro-batch
+  Nanoseconds prologue, forward, backward;  // of the first micro-batch
   Nanoseconds update;  // what is done once a step, and the rest of the exchange of gradients
   bool operator==(const FunctionTimes&) const = default;
 };

@@ -39,7 +39,7 @@ TEST(StageTimes, AddUpToTheSimulatedStep) {
           plan_of_rows(names, std::vector<std::vector<int64_t>>(static_cast<size_t>(count), rows));
       const Program program = lower(graph, plan, cluster, {});
       const FunctionTimes times = time_functions(program.stages[0], costs, 0);
-      EXPECT_EQ((times.forward + times.backward) * count + times.update,
+      EXPECT_EQ((times.prologue + times.forward + times.backward) * count + times.update,
                 simulate(program, costs).step)
           << devices << " devices, " << count << " micro-batches";
     }

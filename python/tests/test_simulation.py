@@ -47,7 +47,13 @@ def _agree(name: str, plan: medley.Plan) -> None:
     predicted = cast("dict[str, Any]", _core.simulate_plan(graph.core, plan.text, cluster))
     with job.emulated():
         trainer = medley.Trainer(
-            model, graph, plan, medley.AdamW(lr=1e-3), local=True, keep_gradients=False
+            model,
+            graph,
+            plan,
+            medley.AdamW(lr=1e-3),
+            local=True,
+            cluster=cluster,
+            keep_gradients=False,
         )
     for _ in range(STEPS):
         metrics = trainer.step(batch)
