@@ -39,7 +39,7 @@ nb::dict simulate_plan(const medley::Graph& graph,
   update.kind = optimizer;
   update.momentum = momentum;
   const medley::Simulation result = simulation(graph, plan, cluster, profile, file, update);
-  nb::dict devices, sources, answer;
+  nb::dict devices, sources, links, answer;
   for (const medley::SimulatedDevice& each : result.devices) {
     nb::dict row;
     row["computes"] = each.computes.value;
@@ -52,7 +52,9 @@ nb::dict simulate_plan(const medley::Graph& graph,
   }
   for (const auto& [source, count] : result.ops_by_source)
     sources[to_string(source).c_str()] = count;
+  for (const auto& [link, bytes] : result.bytes_by_link) links[link.c_str()] = bytes;
   answer["step"] = result.step.value;
+  answer["bytes_by_link"] = links;
   answer["devices"] = devices;
   answer["ops_by_source"] = sources;
   return answer;
@@ -73,6 +75,7 @@ void init_simulate(nb::module_& m) {
         "file"_a = "<profile>",
         "optimizer"_a = "adamw",
         "momentum"_a = 0.0,
-        "Returns the predicted nanoseconds of a step, what each device does in it and needs, and "
-        "where the times of ops come from. `profile` is a text; without one all is analytic.");
+        "Returns the predicted nanoseconds of a step, what each device does in it and needs, what "
+        "each link carries, and where the times of ops come from. `profile` is a text; without one "
+        "all is analytic.");
 }

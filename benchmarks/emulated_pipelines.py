@@ -1,0 +1,173 @@
+"""Schedules of one pipeline over a thin link: predicted against emulated steps.
+
+    python benchmarks/emulated_pipelines.py [--seeds 1 2] [--spread 0.3]
+
+A GPT on 2 + 2 and on 4 + 2 emulated devices whose speed is hidden, as in emulated_prediction.py.
+`harp` plans with what `medley profile` measured; the same stages are then run with every schedule.
+"hidden" is the share of the boundaries' time (all micro-batches, both directions) by which the step
+is not longer than it would be over links a thousand times as fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import itertools
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import emulated_prediction as single
+
+import medley
+from medley import _core, models
+from medley.cluster import parse_cluster
+from medley.plan import Plan, plan
+from medley.profile import Truth
+
+CLUSTER = """
+format: medley-cluster
+version: 1
+nodes:
+  - {{name: fast, count: 1, device: quick, devices_per_node: {fast}}}
+  - {{name: slow, count: 1, device: lame, devices_per_node: 2}}
+networks:
+  - {{name: bus, inside: node, bandwidth: 4 GB/s, latency: 5 us}}
+  - {{name: wan, connects: [fast, slow], bandwidth: {link}, latency: {latency}}}
+devices:
+  quick:
+    sustained: {{f32: 10 Gflop/s}}
+    memory: 1 GiB
+    memory_bandwidth: 4 GB/s
+    launch_latency: 5 us
+  lame:
+    sustained: {{f32: 4 Gflop/s}}
+    memory: 1 GiB
+    memory_bandwidth: 2 GB/s
+    launch_latency: 8 us
+"""
+LINK, LATENCY = "60 Mbit/s", "200 us"
+SCHEDULES = ["h1f1b", "1f1b", "eager-1f1b", "gpipe"]
+ROWS, MICROBATCHES = 64, 16
+MAKE = functools.partial(models.gpt, width=128, layers=6)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One schedule on one hidden truth; seconds."""
+
+    devices: str
+    seed: int
+    schedule: str
+    emulated: float
+    predicted: float
+    over_fast_links: float
+    boundaries: float
+
+    @property
+    def error(self) -> float:
+        """Of the step."""
+        return self.predicted / self.emulated - 1
+
+    @property
+    def hidden(self) -> float:
+        """The share of the boundaries' time that does not make the step longer."""
+        return 1 - (self.emulated - self.over_fast_links) / self.boundaries
+
+
+class Pipelines(single.Family):
+    """A model, a cluster, and one pipeline with every schedule."""
+
+    def __init__(self, fast: int) -> None:
+        self.name = f"{fast} + 2"
+        self.rows = ROWS
+        self.cluster = parse_cluster(
+            CLUSTER.format(fast=fast, link=LINK, latency=LATENCY), "cluster"
+        )
+        self.free = parse_cluster(
+            CLUSTER.format(fast=fast, link="60 Gbit/s", latency="200 ns"), "cluster"
+        )
+        self.model, self.batch = MAKE(batch=ROWS)
+        self.graph = medley.capture(self.model, self.batch, name="gpt")
+
+    def variants(self, profile: Path) -> dict[str, Plan]:
+        """Returns the plan that harp finds, with each schedule."""
+        found = plan(
+            self.graph,
+            self.cluster,
+            "harp",
+            global_batch=ROWS,
+            microbatches=MICROBATCHES,
+            profile=profile,
+        )
+        plans = {"h1f1b": found}
+        for schedule in SCHEDULES[1:]:
+            text = json.loads(found.text)
+            text["pipelines"][0]["schedule"] = schedule
+            del text["pipelines"][0]["in_flight"]
+            plans[schedule] = Plan(json.dumps(text), self.graph, self.cluster)
+        return plans
+
+    def over_fast_links(self, chosen: Plan, profile: str) -> float:
+        """Returns the seconds of a step if links took next to no time."""
+        text = json.loads(chosen.text)
+        text.pop("cluster_hash", None)
+        found: Any = _core.simulate_plan(self.graph.core, json.dumps(text), self.free, profile)
+        return float(found["step"] * 1e-9)
+
+    def boundaries(self, chosen: Plan, profile: str) -> float:
+        """Returns the seconds for which the thin link is busy in a step, both directions added."""
+        found: Any = _core.simulate_plan(self.graph.core, chosen.text, self.cluster, profile)
+        sent = [size for link, size in found["bytes_by_link"].items() if "wan:fast" in link]
+        return float(sum(sent) * 8 / 60e6 + 2 * MICROBATCHES * 200e-6)
+
+
+def judge(fast: int, seed: int, spread: float, folder: Path) -> list[Row]:
+    """Returns a row for each schedule."""
+    family, truth = Pipelines(fast), Truth(seed, spread)
+    profile = family.profile(truth, folder)
+    rows = []
+    for name, chosen in family.variants(folder / f"{family.name}-{seed}.json").items():
+        emulated, _ = family.emulate(chosen, truth)
+        predicted, _ = family.predict(chosen, profile)
+        free = family.over_fast_links(chosen, profile)
+        busy = family.boundaries(chosen, profile)
+        rows.append(Row(family.name, seed, name, emulated, predicted, free, busy))
+    return rows
+
+
+def main() -> None:
+    """Prints a line for each run and the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--spread", type=float, default=0.3)
+    asked = parser.parse_args()
+    rows: list[Row] = []
+    print("devices  seed  schedule     emulated  predicted    error  hidden")
+    with tempfile.TemporaryDirectory() as folder:
+        for fast, seed in itertools.product((2, 4), asked.seeds):
+            for row in judge(fast, seed, asked.spread, Path(folder)):
+                rows.append(row)
+                print(
+                    f"{row.devices:7}  {row.seed:4}  {row.schedule:10}  "
+                    f"{row.emulated * 1e3:7.2f} ms {row.predicted * 1e3:7.2f} ms "
+                    f"{row.error:+7.1%} {row.hidden:7.0%}",
+                    flush=True,
+                )
+    errors = [abs(row.error) for row in rows]
+    print(f"error: median {statistics.median(errors):.1%}, worst {max(errors):.1%}")
+    swapped = [
+        f"{a.devices} {a.seed}: {a.schedule}, {b.schedule}"
+        for a, b in itertools.combinations(rows, 2)
+        if (a.devices, a.seed) == (b.devices, b.seed)
+        and (a.emulated < b.emulated) != (a.predicted < b.predicted)
+        and a.emulated != b.emulated
+    ]
+    print(f"order other than predicted: {', '.join(swapped) or 'none'}")
+
+
+if __name__ == "__main__":
+    main()
