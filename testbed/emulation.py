@@ -22,7 +22,7 @@ from pathlib import Path
 
 import medley
 from medley import job
-from testbed import compare
+from testbed import compare, contestants
 from testbed.comparators import workloads
 
 EMULATED_STEPS = 4
@@ -91,24 +91,21 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--tolerance", type=float, default=0.05)
     options = parser.parse_args()
-    options.plan_option = []
     options.profiles.mkdir(parents=True, exist_ok=True)
     cluster = options.cluster.resolve()
     pairs = []
     with tempfile.TemporaryDirectory(prefix="medley-emulation-") as name:
         folder = Path(name)
         for workload in options.workloads:
-            contestants = compare.plans(workload, cluster, options, folder)
+            planned = compare.plans(workload, cluster, folder, options.strategies)
             plans = [folder / f"{workload}.{strategy}.json" for strategy in options.strategies]
             times = options.profiles / f"{workload}.json"
             if not times.exists():
                 profile(workload, cluster, plans, folder / f"{workload}.graph", times)
                 print(f"{workload}: profiled, load {os.getloadavg()[0]:.1f}", flush=True)
-            for strategy, contestant, plan in zip(
-                options.strategies, contestants, plans, strict=True
-            ):
+            for strategy, contestant, plan in zip(options.strategies, planned, plans, strict=True):
                 emulated = emulated_seconds(workload, plan, cluster, times)
-                record = compare.run(contestant, cluster, options.steps, folder)
+                record = contestants.run(contestant, cluster, options.steps, folder)
                 pairs.append(Pair(f"{workload}, {strategy}", emulated, record.median))
                 print(f"{pairs[-1]}, load {os.getloadavg()[0]:.1f}", flush=True)
     print(f"\n{table(pairs)}")

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from medley.cluster import parse_cluster
-from testbed.comparators.ddp import split
+from testbed.comparators.rows import split
 from testbed.layout import Flow, Port, lay_out, quotas, speeds
 from testbed.network import shaping
 from testbed.ranks import environments
