@@ -30,7 +30,7 @@ from medley import _core, job, models
 from medley.cluster import Cluster, parse_cluster
 from medley.graph import Graph
 from medley.plan import Plan, plan
-from medley.profile import Profiler, Truth, wanted_ops
+from medley.profiler import Profiler, Truth, wanted_ops
 from medley.trainer import Trainer
 
 CLUSTER = """

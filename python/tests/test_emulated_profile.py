@@ -7,7 +7,7 @@ from pathlib import Path
 import medley
 from medley import job, models
 from medley.cluster import parse_cluster
-from medley.profile import Profiler, Truth, wanted_ops
+from medley.profiler import Profiler, Truth, wanted_ops
 
 CLUSTER = """
 format: medley-cluster

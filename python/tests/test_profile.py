@@ -17,7 +17,8 @@ from medley import _core, _runtime, cli, job
 from medley.cluster import Cluster, parse_cluster
 from medley.graph import Graph
 from medley.models import mlp
-from medley.profile import Profiler, Truth, executor_name, pieces_of, read_seconds, wanted_ops
+from medley.profile import read_seconds
+from medley.profiler import Profiler, Truth, executor_name, pieces_of, wanted_ops
 from medley.trainer import Trainer
 
 CLUSTER = """
@@ -301,14 +302,18 @@ def test_an_output_that_cannot_be_written_is_found_at_once(
     assert seen == []
 
 
-def test_processes_of_a_job_measure_together(files: tuple[str, str, str], tmp_path: Path) -> None:
+def measure_together(
+    files: tuple[str, str, str], tmp_path: Path, before: str = ""
+) -> dict[str, Any]:
+    """Runs `medley profile` as two processes; returns what the first one prints as JSON. `before`:
+    Python that both run first."""
     graph, _, output = files
     (tmp_path / "two.yaml").write_text(ONE.replace("devices_per_node: 1", "devices_per_node: 2"))
     text = (tmp_path / "two.yaml").read_text()
     text += "networks:\n  - {name: bus, inside: node, bandwidth: 1 GB/s, latency: 5 us}\n"
     (tmp_path / "two.yaml").write_text(text)
     script = tmp_path / "run.py"
-    script.write_text("import sys\nfrom medley.cli import main\nsys.exit(main())\n")
+    script.write_text(f"import sys\n{before}\nfrom medley.cli import main\nsys.exit(main())\n")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
     command += ["profile", graph, str(tmp_path / "two.yaml"), "-o", output, "--global-batch", "8"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
@@ -320,10 +325,27 @@ def test_processes_of_a_job_measure_together(files: tuple[str, str, str], tmp_pa
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout)
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def test_processes_of_a_job_measure_together(files: tuple[str, str, str], tmp_path: Path) -> None:
+    figures = measure_together(files, tmp_path)
     assert (figures["left"], figures["failed"]) == (0, [])
-    profile = json.loads(Path(output).read_text())
+    profile = json.loads(Path(files[2]).read_text())
     assert len(profile["ops"]["CPU"]) == figures["wanted"]
     assert {row["algorithm"] for row in profile["collectives"]} == {"backend"}
     assert all(row["devices"] == ["only/0/0", "only/0/1"] for row in profile["collectives"])
     assert profile["overlaps"]["CPU"] >= 1
+
+
+# Each process measures its share of the ops; the first one speaks for all.
+def test_what_fails_on_another_process_is_said(files: tuple[str, str, str], tmp_path: Path) -> None:
+    broken = "import os\nfrom medley import _runtime, profiler\n"
+    broken += "if os.environ['RANK'] == '1':\n"
+    broken += "    profiler._open = lambda name: _runtime.RealDevice('cuda:99')\n"
+    figures = measure_together(files, tmp_path, broken)
+    profile = json.loads(Path(files[2]).read_text())
+    measured = len(profile["ops"]["CPU"])
+    assert 0 < measured < figures["wanted"]
+    assert figures["left"] == 0
+    assert len(figures["failed"]) == len(set(figures["failed"])) == figures["wanted"] - measured

@@ -22,7 +22,7 @@ import torch
 import medley
 from medley import _core, models
 from medley.cluster import Cluster, parse_cluster
-from medley.profile import Profiler, Truth, wanted_ops
+from medley.profiler import Profiler, Truth, wanted_ops
 
 DATA_PARALLEL = ("data-parallel-even", "data-parallel-proportional")
 
