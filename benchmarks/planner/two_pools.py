@@ -24,7 +24,7 @@ UNIFORM = ["data-parallel-even", "megatron"]
 def compare(asked: argparse.Namespace, model: str, cluster: str, devices: list[str]) -> Any:
     """Returns the answer of `medley compare --json`."""
     command = [asked.binary, "compare", str(asked.graphs / f"{model}.graph"), cluster, "--json"]
-    command += ["--global-batch", str(asked.batch), "--strategies", ",".join(STRATEGIES)]
+    command += ["--global-batch", str(asked.batch), "--strategies", ",".join(asked.strategies)]
     if devices:
         command += ["--devices", ",".join(devices)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -46,12 +46,13 @@ def main() -> None:
     parser.add_argument("--gbits", nargs="+", type=int, default=[1, 3, 5, 10, 25, 100])
     parser.add_argument("--devices", type=int, default=4, help="in each pool")
     parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
     asked = parser.parse_args()
     text = CLUSTER.read_text().replace("devices_per_node: 8", f"devices_per_node: {asked.devices}")
     pools = {pool: [f"{pool}/0/{i}" for i in range(asked.devices)] for pool in ("a", "v")}
     for model in asked.models:
         print(f"{model}, {asked.devices} + {asked.devices} devices, {asked.batch} rows: seconds")
-        names = [name.replace("data-parallel", "dp") for name in STRATEGIES]
+        names = [name.replace("data-parallel", "dp") for name in asked.strategies]
         print("Gbit/s " + " ".join(f"{name:>15}" for name in [*names, "single"]), end="")
         print("  auto/uniform  auto/best other  bound/auto")
         with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +70,7 @@ def main() -> None:
                 auto = min(found.values())
                 uniform = min(found.get(name, 1e9) for name in UNIFORM)
                 other = min(uniform, single)
-                cells = [f"{found[n]:15.3f}" if n in found else f"{'-':>15}" for n in STRATEGIES]
+                cells = [f"{found[n]:15.3f}" if n in found else f"{'-':>15}" for n in asked.strategies]
                 bound = answer["lower_bound_ns"] * 1e-9 / auto
                 print(f"{gbits:6} " + " ".join(cells) + f" {single:15.3f}", end="")
                 print(f"  {uniform / auto:11.2f}x  {other / auto:14.2f}x  {bound:10.2f}")
