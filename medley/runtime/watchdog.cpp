@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -33,13 +34,6 @@ std::string to_json(const Failure& failure) {
       .dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-std::string to_string(const Failure& failure) {
-  std::string place = fmt::format("device {}", failure.device);
-  for (const std::string& part : {failure.call, failure.edge})
-    if (!part.empty()) place += ": " + part;
-  return fmt::format("{}: {}", place, failure.cause);
-}
-
 Watchdog::Watchdog(Store& store, WatchdogOptions options, Action abort, Action exit)
     : store_(store),
       options_(std::move(options)),
@@ -59,6 +53,21 @@ Watchdog::~Watchdog() {
   }
   changed_.notify_all();
   thread_.join();
+}
+
+std::string Watchdog::name(int device) const {
+  const auto place = std::find(options_.devices.begin(), options_.devices.end(), device);
+  const auto index = static_cast<size_t>(place - options_.devices.begin());
+  return index < options_.names.size() ? options_.names[index] : fmt::format("device {}", device);
+}
+
+// Causes mostly begin with the name already, and say call and exchange.
+std::string Watchdog::describe(const Failure& failure) const {
+  std::string text = name(failure.device);
+  if (failure.cause.starts_with(text + ": ")) return failure.cause;
+  for (const std::string& part : {failure.call, failure.edge})
+    if (!part.empty()) text += ": " + part;
+  return fmt::format("{}: {}", text, failure.cause);
 }
 
 std::string Watchdog::key(const std::string& what) const {
@@ -111,7 +120,7 @@ void Watchdog::run() {
       store_answered_ = steady_clock::now();
     } catch (const std::exception& cause) {
       if (steady_clock::now() - store_answered_ > options_.dead_after)
-        publish({options_.epoch, options_.device, "", "", cause.what()});
+        publish({options_.epoch, options_.device, "", options_.link, cause.what()});
     }
     std::unique_lock lock(mutex_);
     if (!first_)
@@ -145,16 +154,17 @@ void Watchdog::look_for_silence() {
     publish({options_.epoch,
              device,
              "",
-             "",
-             fmt::format("no sign of life for {} ms, says device {}",
+             options_.link,
+             fmt::format("no sign of life for {} ms, says {}: its process was killed or its link "
+                         "is dead",
                          options_.dead_after.count(),
-                         options_.device)});
+                         name(options_.device))});
     return;
   }
 }
 
 void Watchdog::end() {
-  const std::string cause = to_string(*first_failure());
+  const std::string cause = describe(*first_failure());
   abort_(cause);
   std::unique_lock lock(mutex_);
   if (changed_.wait_for(lock, options_.grace, [this] { return stop_; })) return;

@@ -34,12 +34,13 @@ struct Failure {
   bool operator==(const Failure&) const = default;
 };
 std::string to_json(const Failure& failure);
-std::string to_string(const Failure& failure);  // for people, one line
 
 struct WatchdogOptions {
   int epoch = 0;
   int device = 0;
-  std::vector<int> devices;  // all of the run
+  std::vector<int> devices;             // all of the run
+  std::vector<std::string> names = {};  // of `devices`, for messages; empty: their numbers
+  std::string link = {};  // to the store, for messages: "link to 10.0.0.1:29500 through eth0"
   std::chrono::milliseconds poll{200}, heartbeat{500}, dead_after{5000}, grace{3000};
 };
 
@@ -63,6 +64,8 @@ class Watchdog {
 
   // Nothing while all is well.
   std::optional<Failure> first_failure();
+  // For people, one line.
+  std::string describe(const Failure& failure) const;
 
  private:
   using Time = std::chrono::steady_clock::time_point;
@@ -72,6 +75,7 @@ class Watchdog {
   };
 
   std::string key(const std::string& what) const;
+  std::string name(int device) const;
   void run();
   void look();
   void look_for_silence();

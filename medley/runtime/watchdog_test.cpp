@@ -85,6 +85,26 @@ TEST(Watchdog, SilentDeviceIsNoticed) {
   EXPECT_THAT(a.cause_of("exit"), AllOf(HasSubstr("device 1: "), HasSubstr("no sign of life")));
 }
 
+// Whoever reads it wants to know which machine and which cable, not numbers.
+TEST(Watchdog, NamesDevicesAndTheLinkBetweenThem) {
+  InMemoryStore store;
+  const auto named = [](int device) {
+    WatchdogOptions result = options(device, 2, milliseconds(300));
+    result.names = {"fast/0/0", "slow/0/0"};
+    result.link = "link to 10.0.0.1:29500 through eth0";
+    return result;
+  };
+  Device a(store, named(0));
+  { Device killed(store, named(1)); }
+  EXPECT_EQ(a.cause_of("exit"),
+            "slow/0/0: link to 10.0.0.1:29500 through eth0: no sign of life for 300 ms, says "
+            "fast/0/0: its process was killed or its link is dead");
+  store.lose(0);
+  Device cut(store, named(0));
+  EXPECT_THAT(cut.cause_of("exit"),
+              ::testing::StartsWith("fast/0/0: link to 10.0.0.1:29500 through eth0: "));
+}
+
 TEST(Watchdog, FinishedDeviceIsNotMissed) {
   InMemoryStore store;
   Device a(store, options(0, 2, milliseconds(100)));

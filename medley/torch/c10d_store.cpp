@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "medley/base/error.h"
+#include "medley/torch/first_line.h"
 
 namespace medley {
 namespace {
@@ -40,7 +41,8 @@ class C10dStore final : public Store {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& cause) {
-      throw Error(Blame::kEnvironment, fmt::format("store: {}{}: {}", prefix_, key, cause.what()));
+      throw Error(Blame::kEnvironment,
+                  fmt::format("store: {}{}: {}", prefix_, key, first_line(cause)));
     }
   }
 
@@ -133,7 +135,7 @@ std::unique_ptr<Store> make_c10d_store(const std::string& host,
   try {
     return std::make_unique<C10dStore>(c10::make_intrusive<c10d::TCPStore>(host, options), prefix);
   } catch (const std::exception& cause) {
-    refuse(host, port, cause.what());
+    refuse(host, port, first_line(cause));
   }
 }
 

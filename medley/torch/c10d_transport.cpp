@@ -16,6 +16,7 @@
 #include "medley/base/error.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/combine.h"
+#include "medley/torch/first_line.h"
 #include "medley/torch/tensor_buffer.h"
 
 namespace medley {
@@ -33,11 +34,13 @@ int64_t total(const Lengths& lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
 }
 
-std::string text(const Exchange& exchange) {
-  return fmt::format("device {}: {} over devices [{}]",
+std::string text(const Exchange& exchange, const std::string& interface) {
+  return fmt::format("device {}: {} over devices [{}]{}{}",
                      exchange.group.at(static_cast<size_t>(exchange.me)),
                      exchange.name,
-                     fmt::join(exchange.group, ", "));
+                     fmt::join(exchange.group, ", "),
+                     interface.empty() ? "" : " through ",
+                     interface);
 }
 
 using Work = c10::intrusive_ptr<c10d::Work>;
@@ -106,8 +109,14 @@ at::Tensor reorder_pieces(const at::Tensor& flat,
 // One collective under way and what turns its output into that of the exchange.
 class C10dPending final : public Pending {
  public:
-  C10dPending(Exchange exchange, std::shared_ptr<Abort> abort, std::chrono::milliseconds timeout)
-      : exchange_(std::move(exchange)), abort_(std::move(abort)), timeout_(timeout) {}
+  C10dPending(Exchange exchange,
+              std::shared_ptr<Abort> abort,
+              std::chrono::milliseconds timeout,
+              std::string where)
+      : exchange_(std::move(exchange)),
+        abort_(std::move(abort)),
+        timeout_(timeout),
+        where_(std::move(where)) {}
 
   // A transfer, in a process group of all devices: `ranks[member]` there. Its messages have the
   // lane for a tag, so that lanes do not wait for each other.
@@ -268,7 +277,7 @@ class C10dPending final : public Pending {
         abort_->forget(message);
         if (abort_->cause()) return;
         if (std::chrono::steady_clock::now() >= end) throw_late();
-        throw Error(Blame::kEnvironment, fmt::format("{}: {}", text(exchange_), cause.what()));
+        throw Error(Blame::kEnvironment, fmt::format("{}: {}", where_, first_line(cause)));
       }
     }
     messages_.clear();
@@ -277,7 +286,7 @@ class C10dPending final : public Pending {
 
   [[noreturn]] void throw_late() const {
     throw Error(Blame::kEnvironment,
-                fmt::format("{}: not done within {} ms", text(exchange_), timeout_.count()));
+                fmt::format("{}: not done within {} ms", where_, timeout_.count()));
   }
 
   // A wait of Gloo is cut into slices, so that abort() ends it. NCCL only makes the stream wait
@@ -297,7 +306,7 @@ class C10dPending final : public Pending {
       throw;
     } catch (const std::exception& cause) {
       if (auto first = abort_->cause()) throw Error(Blame::kEnvironment, "aborted: " + *first);
-      throw Error(Blame::kEnvironment, fmt::format("{}: {}", text(exchange_), cause.what()));
+      throw Error(Blame::kEnvironment, fmt::format("{}: {}", where_, first_line(cause)));
     }
     work_.reset();
     inputs_.clear();
@@ -340,6 +349,7 @@ class C10dPending final : public Pending {
   Exchange exchange_;
   std::shared_ptr<Abort> abort_;
   std::chrono::milliseconds timeout_;
+  std::string where_;          // for messages
   std::vector<size_t> order_;  // members by rank
   Lengths received_;           // of the pieces of the output, by rank
   std::vector<std::vector<int64_t>> shapes_;
@@ -353,8 +363,12 @@ class C10dTransport final : public Transport {
  public:
   C10dTransport(std::map<std::vector<int>, std::string> names,
                 std::chrono::milliseconds timeout,
-                const at::Device& device)
-      : names_(std::move(names)), timeout_(timeout), device_(device) {
+                const at::Device& device,
+                std::string interface)
+      : names_(std::move(names)),
+        timeout_(timeout),
+        device_(device),
+        interface_(std::move(interface)) {
     for (const auto& [devices, name] : names_)
       if (devices.size() > everybody_.size()) everybody_ = devices;
   }
@@ -362,14 +376,14 @@ class C10dTransport final : public Transport {
   std::unique_ptr<Pending> post(Exchange exchange) override {
     const at::NoGradGuard no_grad;
     if (auto cause = abort_->cause()) throw Error(Blame::kEnvironment, "aborted: " + *cause);
-    const std::string where = text(exchange);
+    const std::string where = text(exchange, interface_);
     const bool transfers = exchange.kind == CommunicationKind::kTransfer;
     Group group = find(transfers ? everybody_ : exchange.group);
     std::vector<int> ranks;
     for (int device : exchange.group)
       ranks.push_back(static_cast<int>(std::find(everybody_.begin(), everybody_.end(), device) -
                                        everybody_.begin()));
-    auto pending = std::make_unique<C10dPending>(std::move(exchange), abort_, timeout_);
+    auto pending = std::make_unique<C10dPending>(std::move(exchange), abort_, timeout_, where);
     try {
       if (transfers)
         pending->start_transfer(*group, ranks, device_);
@@ -378,7 +392,7 @@ class C10dTransport final : public Transport {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& cause) {
-      throw Error(Blame::kEnvironment, fmt::format("{}: {}", where, cause.what()));
+      throw Error(Blame::kEnvironment, fmt::format("{}: {}", where, first_line(cause)));
     }
     return pending;
   }
@@ -411,6 +425,7 @@ class C10dTransport final : public Transport {
   std::vector<int> everybody_;  // the largest group
   std::chrono::milliseconds timeout_;
   at::Device device_;
+  std::string interface_;
   std::shared_ptr<Abort> abort_ = std::make_shared<Abort>();
   std::mutex mutex_;  // of groups_
   std::map<std::vector<int>, Group> groups_;
@@ -420,8 +435,9 @@ class C10dTransport final : public Transport {
 
 std::unique_ptr<Transport> make_c10d_transport(std::map<std::vector<int>, std::string> groups,
                                                std::chrono::milliseconds timeout,
-                                               const at::Device& device) {
-  return std::make_unique<C10dTransport>(std::move(groups), timeout, device);
+                                               const at::Device& device,
+                                               const std::string& interface) {
+  return std::make_unique<C10dTransport>(std::move(groups), timeout, device, interface);
 }
 
 }  // namespace medley

@@ -26,8 +26,10 @@ namespace medley {
 
 // `groups`: the c10d name of the process group of every set of devices, sorted; its ranks are in
 // this order. `timeout`: of every wait. `device`: where what is received from other stages goes.
+// `interface`: of the network, for messages.
 std::unique_ptr<Transport> make_c10d_transport(std::map<std::vector<int>, std::string> groups,
                                                std::chrono::milliseconds timeout,
-                                               const c10::Device& device = c10::kCPU);
+                                               const c10::Device& device = c10::kCPU,
+                                               const std::string& interface = "");
 
 }  // namespace medley

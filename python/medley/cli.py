@@ -271,6 +271,9 @@ VERBS = [
 # --- all verbs ------------------------------------------------------------------------------------
 
 
+_OF_A_JOB = ("probe", "profile", "train")  # what torchrun may start several times
+
+
 class _Parser(argparse.ArgumentParser):
     """Reports a wrong command line in one sentence."""
 
@@ -287,6 +290,12 @@ def _parser_of(verb: Verb) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    if verb.name in _OF_A_JOB:
+        parser.add_argument(
+            "--interface",
+            metavar="NAME",
+            help="network interface through which processes talk; default: the one to the master",
+        )
     verb.prepare(parser)
     return parser
 
@@ -316,7 +325,13 @@ def run(arguments: Sequence[str]) -> int:
         return 0 if arguments else _CALLERS
     for verb in VERBS:
         if verb.name == arguments[0]:
-            return verb.run(_parser_of(verb).parse_args(list(arguments[1:])))
+            options = _parser_of(verb).parse_args(list(arguments[1:]))
+            interface = vars(options).pop("interface", None)
+            if interface is not None:
+                from medley import job
+
+                job.use_interface(interface)
+            return verb.run(options)
     known = [name for name, _ in _core.cli_verbs()]
     if arguments[0] not in known and not arguments[0].startswith("-"):
         names = ", ".join([*known, *(verb.name for verb in VERBS)])

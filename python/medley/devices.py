@@ -46,7 +46,9 @@ def options(plan: Plan, cluster: Cluster, this: job.Job | None) -> dict[str, Any
         "own": [this.rank],
         "torch_devices": torch_devices,
         "groups": _groups(plan, numbers, epoch, "gloo" if torch_devices == ["cpu"] else "nccl"),
-        "membership": {**job.store_address(), "epoch": epoch},
+        "timeout_ms": 1000 * job.TIMEOUT_SECONDS,
+        "interface": job.interface(),
+        "membership": {**job.store_address(), "epoch": epoch, "interface": job.interface()},
         "versions": f"torch {torch.__version__}, {platform.machine()}",
         "emulation": emulation,
     }

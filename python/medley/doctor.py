@@ -122,11 +122,10 @@ def _host_name() -> list[Finding]:
 def _store() -> list[Finding]:
     if importlib.util.find_spec("torch") is None:
         return []
-    from medley import _runtime
-    from medley.launch import free_port
+    from medley.launch import serve_store
 
     begin = time.monotonic()
-    store = _runtime.c10d_store("127.0.0.1", free_port(), True, "doctor/", 5000)
+    store, _ = serve_store("doctor/", 5000)
     store.set("ping", "pong")
     answered = store.get("ping") == "pong"
     text = f"answers in {(time.monotonic() - begin) * 1e3:.0f} ms"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import datetime
 import functools
 import json
 import os
@@ -22,6 +23,11 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from medley import connections
+
+# How long processes wait for each other where nobody says otherwise: to come, and in an exchange.
+TIMEOUT_SECONDS = 600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,12 +145,30 @@ def interface_towards(host: str) -> str | None:
         return None
 
 
+def interface() -> str:
+    """Returns the interface that processes talk through, "" where nobody has chosen one."""
+    return os.environ.get("GLOO_SOCKET_IFNAME", "")
+
+
+def use_interface(name: str) -> None:
+    """Lets processes talk through an interface. Raises ValueError if there is none of this name."""
+    _check_interface(name, "--interface")
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = name
+
+
+def _check_interface(names: str, place: str) -> None:
+    own = addresses()
+    for name in names.split(","):
+        if name not in own:
+            raise ValueError(f"{place}: found {name}, expected one of {', '.join(own)}")
+
+
 def _choose_interface(master: str) -> None:
     # Gloo would take the address of the host's name, which often leads nowhere.
-    if "GLOO_SOCKET_IFNAME" not in os.environ:
-        name = interface_towards(master)
-        if name is not None:
-            os.environ["GLOO_SOCKET_IFNAME"] = name
+    if interface():
+        _check_interface(interface(), "environment: GLOO_SOCKET_IFNAME")
+    elif (towards := interface_towards(master)) is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = towards
 
 
 # --- talking to the other processes ---------------------------------------------------------------
@@ -154,8 +178,22 @@ def _choose_interface(master: str) -> None:
 def _join(job: Job) -> None:
     if not dist.is_initialized():
         _choose_interface(job.master)
-        dist.init_process_group("gloo")
+        where = f"{job.master}:{os.environ.get('MASTER_PORT', '')}"
+        where += f" through {interface()}" if interface() else ""
+        try:
+            with connections.guarded():
+                dist.init_process_group("gloo", timeout=_timeout())
+        except (RuntimeError, ValueError) as error:  # c10d's own and Gloo's
+            sentence = str(error).partition("\n")[0]
+            raise OSError(
+                f"rank {job.rank}: the {job.size} processes of the job did not meet at {where}: "
+                f"{sentence}"
+            ) from None
     _install_hook()
+
+
+def _timeout() -> datetime.timedelta:
+    return datetime.timedelta(seconds=TIMEOUT_SECONDS)
 
 
 def join() -> Job | None:
@@ -175,7 +213,10 @@ def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str
     names: dict[str, str] = {}
     for name, ranks in groups.items():
         order: dict[str, Any] = {} if ranks == sorted(ranks) else {"sort_ranks": False}
-        group = dist.new_group(ranks, backend=backend, group_desc=name, **order)
+        with connections.guarded():
+            group = dist.new_group(
+                ranks, timeout=_timeout(), backend=backend, group_desc=name, **order
+            )
         if dist.get_rank() in ranks:
             names[name] = group.group_name
     return names

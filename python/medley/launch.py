@@ -30,6 +30,7 @@ GRACE_SECONDS = 5.0
 # After Ctrl-C: how long a script may take to save what it has. A second Ctrl-C ends that.
 SAVE_SECONDS = 60.0
 TERMINATE_SECONDS = 2.0
+_ATTEMPTS = 20  # to find a port
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
@@ -208,8 +209,20 @@ def _environment(rank: int, size: int, port: int) -> dict[str, str]:
     }
 
 
+def serve_store(prefix: str = "", timeout_ms: int = 60_000) -> tuple[_runtime.Store, int]:
+    """Serves a store on the loopback, and returns it with its port."""
+    for attempt in range(_ATTEMPTS):
+        port = free_port()
+        try:
+            return _runtime.c10d_store("127.0.0.1", port, True, prefix, timeout_ms), port
+        except OSError as error:  # somebody else was faster
+            if attempt + 1 == _ATTEMPTS or "in use" not in str(error):
+                raise
+    raise AssertionError
+
+
 def free_port() -> int:
-    """Returns a port of the loopback that nobody listens on."""
+    """Returns a port of the loopback that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -217,8 +230,7 @@ def free_port() -> int:
 
 def supervise(command: Sequence[str], names: Sequence[str], values: Mapping[str, str]) -> int:
     """Runs `command` once per device, with `values` in its environment; returns the exit code."""
-    port = free_port()
-    store = _runtime.c10d_store("127.0.0.1", port, True)
+    store, port = serve_store()
     with job.environment(values):
         code = Supervisor(command, names, port).run()
     del store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sys
 import weakref
@@ -14,7 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from medley import _core, _runtime, devices, job
+from medley import _core, _runtime, connections, devices, job, stragglers
 from medley.cluster import Cluster, load_cluster
 from medley.files import read_text, whole_file, write_atomically
 from medley.graph import Graph, as_graph
@@ -74,6 +75,17 @@ def report_drift(meter: _runtime.Drift, always: bool) -> None:
         print(f"measured against the profile:\n{meter.text()}", end="", file=sys.stderr, flush=True)
 
 
+def expected_nanoseconds(
+    graph: _core.Graph, plan: str, cluster: Cluster, profile: str, rule: dict[str, Any]
+) -> dict[str, float]:
+    """Returns what each device is expected to compute in a step."""
+    momentum = rule.get("momentum", 0.0)
+    predicted: dict[str, Any] = _core.simulate_plan(
+        graph, plan, cluster, profile, optimizer=rule["kind"], momentum=momentum
+    )
+    return {name: row["computes"] for name, row in predicted["devices"].items()}
+
+
 class Trainer:
     """Trains `model` as `plan` says: on threads of this process, or as one process of a job.
 
@@ -113,13 +125,14 @@ class Trainer:
             "trace": trace or profile is not None,
             **devices.options(self.plan, machines, self._job),
         }
-        self._run = _runtime.Run(
-            self._graph.text(),
-            self.plan.text,
-            machines,
-            self.optimizer.description(),
-            options,
-        )
+        with connections.guarded():  # the one to the store
+            self._run = _runtime.Run(
+                self._graph.text(),
+                self.plan.text,
+                machines,
+                self.optimizer.description(),
+                options,
+            )
         self._drift = None
         if profile is not None:
             text = read_text(profile)
@@ -130,7 +143,24 @@ class Trainer:
             (kind, name): (_DTYPES[dtype], shape)
             for kind, name, dtype, shape in self._graph.core.inputs
         }
+        self._took = stragglers.Stopwatch()
         if self._job is not None:
+            self._end = weakref.finalize(
+                self,
+                stragglers.report,
+                self._job,
+                options["membership"]["epoch"],
+                self.plan.devices,
+                self._took,
+                functools.partial(
+                    expected_nanoseconds,
+                    self._graph.core,
+                    self.plan.text,
+                    machines,
+                    "" if profile is None else read_text(profile),
+                    self.optimizer.description(),
+                ),
+            )
             job.watch_end(self)
         self._load(_tensors_of(model))
 
@@ -143,9 +173,11 @@ class Trainer:
         """
         tensors = _named(batch)
         rate = self.optimizer.learning_rate(self.steps)
-        result = self._run.step(self._own(tensors), rate, self.steps)
+        with self._took.running():
+            result = self._run.step(self._own(tensors), rate, self.steps)
         if self._drift is not None:
             self._drift.add(self._run)
+        self._took.add(result.nanoseconds[0] - result.waiting[0])
         seconds = max(result.nanoseconds) * 1e-9
         shares = {
             name: waiting / max(1, whole)
@@ -191,10 +223,14 @@ class Trainer:
 
     def fail(self, cause: str) -> str:
         """Ends the run on all devices; returns its first cause, which may be another's."""
+        self._took.failed = True
         return str(self._run.fail(cause))
 
     def finish(self) -> None:
-        """Tells the other devices that this one has nothing more to do."""
+        """Tells the other devices that this one has nothing more to do; the first one says which
+        of them were slower than the plan expects."""
+        if self._job is not None:
+            self._end()
         self._run.finish()
 
     # --- whole tensors ---

@@ -143,7 +143,8 @@ Devices::Devices(const Program& program, const Cluster& cluster, const DeviceOpt
     executors_.push_back(make_aten_executor(torch_devices_.back()));
   }
   if (one_each_)
-    transport_ = make_c10d_transport(options.groups, options.timeout, torch_devices_.at(0));
+    transport_ = make_c10d_transport(
+        options.groups, options.timeout, torch_devices_.at(0), options.interface);
   else
     transport_ =
         std::make_unique<InProcessTransport>(*executors_.at(0), *steady_clock_, options.timeout);

@@ -38,6 +38,7 @@ struct DeviceOptions {
   // Of a process that has one device of many: the process group of every set of devices.
   std::map<std::vector<int>, std::string> groups;
   std::chrono::milliseconds timeout{600000};
+  std::string interface;  // of the network between processes, for messages
   bool keep_gradients = false;
   bool trace = false;
   std::optional<Emulation> emulation;

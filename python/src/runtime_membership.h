@@ -19,7 +19,8 @@ namespace medley {
 struct MembershipOptions {
   std::string host;  // of the store
   int port = 0;
-  std::string prefix;  // of keys in the store
+  std::string prefix;     // of keys in the store
+  std::string interface;  // of the network, for messages
   int epoch = 0;
   std::chrono::milliseconds timeout{120000};  // for the others to come
 };
@@ -42,10 +43,6 @@ class Membership {
   void finish();
 
  private:
-  std::string describe(const Failure& failure) const;
-
-  std::vector<int> devices_;
-  std::vector<std::string> names_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Watchdog> watchdog_;
   bool over_ = false;

@@ -72,6 +72,7 @@ medley::MembershipOptions read_membership(const nb::dict& entries) {
   read("port", membership.port);
   read("prefix", membership.prefix);
   read("epoch", membership.epoch);
+  read("interface", membership.interface);
   read.finish("membership");
   return membership;
 }
@@ -87,6 +88,7 @@ void read_options(const nb::dict& entries, medley::RunInput& input) {
   read("versions", input.versions);
   read("trace", input.devices.trace);
   read("timeout_ms", timeout);
+  read("interface", input.devices.interface);
   nb::dict emulation, membership;
   read("emulation", emulation);
   read("membership", membership);
@@ -173,7 +175,7 @@ void init_runtime_trainer(nb::module_& m) {
            "options"_a,
            "`graph` and `plan` are texts. The options: seed, keep_gradients, trace, own (indices "
            "of devices; all without), "
-           "torch_devices, timeout_ms, groups, membership, versions, emulation.")
+           "torch_devices, timeout_ms, interface, groups, membership, versions, emulation.")
       .def("load",
            &Run::load,
            "kind"_a,

@@ -114,13 +114,15 @@ class Page(HTMLParser):
             self.text[self._section] = self.text.get(self._section, "") + data + " "
 
 
-def report(run: Run, files: Files, *more: str) -> Page:
+def report(
+    run: Run, files: Files, *more: str, summary: str = "data-parallel-proportional: 12 rows"
+) -> Page:
     """Makes a report and reads it."""
     output = files.folder / "report.html"
     given = ["--graph", files.graph, "--cluster", files.cluster, "-o", str(output)]
     code, out, err = run("report", files.plan, *given, *more)
     assert (code, err) == (0, "")
-    assert out.startswith(f"{output}: data-parallel-proportional: 12 rows")
+    assert out.startswith(f"{output}: {summary}")
     return Page(output.read_text())
 
 
@@ -389,6 +391,34 @@ def test_stages_have_their_colors_and_counts() -> None:
     assert [bars["text"] for bars in figure["data"]] == [["0", "1"]] * 4
     lines = in_flight_over_time(content)["data"]
     assert [line["name"] for line in lines] == ["stage 0: at most 2", "stage 1: at most 1"]
+
+
+def test_a_pipeline_is_what_simulate_says(run: Run, files: Files) -> None:
+    stages: list[dict[str, Any]] = [
+        {"mesh": {"devices": ["fast/0/0"]}},
+        {"mesh": {"devices": ["slow/0/0", "slow/0/1"]}, "rows": [2, 1]},
+    ]
+    stages[1]["first"] = "blocks.1.norm1/native_layer_norm#0"
+    pipelines = [{"microbatches": [{"rows": 3}] * 4, "stages": stages}]
+    plan = {"format": "medley-plan", "version": 1, "global_batch": 12, "pipelines": pipelines}
+    path = files.folder / "stages.json"
+    path.write_text(json.dumps(plan))
+    simulated = ask(["simulate", files.graph, files.cluster, str(path)])
+    page = report(
+        run,
+        dataclasses.replace(files, plan=str(path)),
+        summary="written by hand: 12 rows a step on 3 devices, in 4 micro-batches",
+    )
+    computes = {row["device"]: row["computes_nanoseconds"] for row in simulated["devices"]}
+    assert sums(page.figures["times"], DEVICES, but="waits (bubble)") == computes
+    names = [bars["name"] for bars in page.figures["timeline"]["data"]]
+    for stage in range(2):
+        assert {f"stage {stage} forward", f"stage {stage} backward"} <= set(names)
+    lines = page.figures["in_flight"]["data"]
+    assert [line["name"] for line in lines] == ["stage 0: at most 2", "stage 1: at most 1"]
+    shares = page.figures["shares"]["data"]
+    assert [bar["x"] for bar in shares] == [[3, 2, 1]] * 4
+    assert "blocks.1.norm1/native_layer_norm#0" in page.text["stages"]
 
 
 def test_explanation_is_html_in_a_notebook(files: Files) -> None:

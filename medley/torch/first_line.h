@@ -1,0 +1,15 @@
+#pragma once
+
+// What PyTorch's errors say, without the stack trace behind it.
+
+#include <exception>
+#include <string>
+
+namespace medley {
+
+inline std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace medley

@@ -1,0 +1,155 @@
+"""torchrun on several nodes, here all on this machine, with one plan of several stages; what is
+said of interfaces, of processes that do not come, and of devices that are slow."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from test_processes import CLUSTER, SCRIPT, cut_into_stages, environment, folder
+
+from medley import connections, job, launch, stragglers
+
+__all__ = ["folder"]  # a fixture
+
+pytestmark = [pytest.mark.multi, pytest.mark.slow]
+
+
+def start_node(rank: int, port: int, *command: str, **more: str) -> subprocess.Popen[str]:
+    """Starts torchrun as the one of a node, with one process."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
+    torchrun += [f"--node-rank={rank}", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    return subprocess.Popen(
+        [*torchrun, *command],
+        env=environment(**more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_nodes(*command: str, **more: str) -> list[tuple[int, str, str]]:
+    """Runs a command on two nodes; returns code, output and errors of each."""
+    port = launch.free_port()
+    nodes = [start_node(rank, port, *command, **more) for rank in range(2)]
+    found = []
+    for node in nodes:
+        out, err = node.communicate(timeout=300)
+        found.append((node.returncode, out, err))
+    return found
+
+
+def test_nodes_train_one_plan_of_two_stages(folder: Path) -> None:
+    cut_into_stages(folder, "gpt")
+    for code, _, err in run_nodes(SCRIPT, str(folder), "gpt", "3"):
+        assert code == 0, err
+    across = json.loads((folder / "seen.json").read_text())
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        + [SCRIPT, str(folder), "gpt", "3"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert across["loss"] == json.loads((folder / "seen.json").read_text())["loss"]
+
+
+def test_an_interface_that_is_not_there_is_named(folder: Path) -> None:
+    for code, _, err in run_nodes(SCRIPT, str(folder), "gpt", "1", GLOO_SOCKET_IFNAME="wlan7"):
+        assert code != 0
+        assert "environment: GLOO_SOCKET_IFNAME: found wlan7, expected one of lo" in err
+
+
+def test_the_interface_of_a_verb_is_taken(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from medley import cli
+
+    arguments = ["train", "medley.models:gpt", "--data", str(folder / "none"), "--steps", "1"]
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(sys, "argv", ["medley", *arguments, "--interface", "wlan7"])
+    assert cli.main() == 2
+    assert "--interface: found wlan7, expected one of lo" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["medley", *arguments, "--interface", "lo"])
+    assert cli.main() == 2  # there is no such folder
+    assert "wlan7" not in capsys.readouterr().err
+    assert job.interface() == "lo"
+
+
+# The other node never starts.
+def test_who_waits_in_vain_says_where(folder: Path) -> None:
+    script = folder / "impatient.py"
+    script.write_text(
+        "from medley import job\njob.TIMEOUT_SECONDS = 3\njob.join()\n", encoding="utf-8"
+    )
+    port = launch.free_port()
+    more = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode != 0
+    assert (
+        f"rank 0: the 2 processes of the job did not meet at 127.0.0.1:{port} through lo: "
+        in done.stderr
+    )
+
+
+# Both processes are equally fast, but the plan takes b for many times as slow as a.
+def test_a_device_slower_than_planned_is_named(folder: Path) -> None:
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["pipelines"][0]["microbatches"] = [{"rows": 8, "lengths": [4, 4]}]
+    (folder / "plan.json").write_text(json.dumps(plan))
+    cluster = CLUSTER.replace("speed: 0.5", "speed: 0.5, launch_latency: 200 us")
+    (folder / "cluster.yaml").write_text(cluster)
+    (_, _, first), (_, _, second) = run_nodes(SCRIPT, str(folder), "gpt", "12")
+    (line,) = [line for line in first.splitlines() if line.startswith("medley: ")]
+    assert line.startswith("medley: a/0/0 is slow: computing takes it ")
+    assert "medley: " not in second
+
+
+def test_slow_is_measured_by_the_others() -> None:
+    expected = {"a": 10.0, "b": 20.0, "c": 10.0, "idle": 0.0}
+    assert stragglers.slow_devices(expected, {"a": 30, "b": 60, "c": 31, "idle": 5}) == {}
+    slow = stragglers.slow_devices(expected, {"a": 30, "b": 120, "c": 30})
+    assert slow == {"b": pytest.approx(2.0)}
+    (sentence,) = stragglers.sentences(slow)
+    assert sentence.startswith("medley: b is slow: computing takes it 2.0x as long")
+
+
+def test_a_port_taken_meanwhile_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = iter([taken.getsockname()[1]] * 2 + [launch.free_port()])
+        monkeypatch.setattr(launch, "free_port", lambda: next(ports))
+        store, port = launch.serve_store()
+        assert port != taken.getsockname()[1]
+        store.set("a", "1")
+
+
+def test_connections_made_inside_are_guarded() -> None:
+    def alive(one: socket.socket) -> int:
+        return one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        before = socket.create_connection(server.getsockname())
+        with connections.guarded():
+            inside = socket.create_connection(server.getsockname())
+        with before, inside:
+            assert (alive(before), alive(inside)) == (0, 1)
+            limit = inside.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            assert limit == 1000 * connections.DEAD_SECONDS
+            assert inside.getblocking()
