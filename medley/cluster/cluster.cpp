@@ -31,7 +31,7 @@ std::string hash(const Cluster& cluster) {
                         pool.preemptible,
                         pool.price_per_hour,
                         canonical(pool.kind));
-  for (const Network& network : cluster.networks)
+  for (const Network& network : cluster.networks) {
     text += fmt::format("network {} {} [{}] {} {} {}\n",
                         network.name,
                         network.inside_node,
@@ -39,6 +39,13 @@ std::string hash(const Cluster& cluster) {
                         network.bandwidth,
                         network.latency,
                         network.trunk ? fmt::to_string(*network.trunk) : "none");
+    for (const MessageCurve& curve : network.curves) {
+      text += fmt::format("curve {}", curve.devices);
+      for (const MessageCurve::Point& point : curve.points)
+        text += fmt::format(" {} {}", point.bytes, point.bandwidth);
+      text += "\n";
+    }
+  }
   return sha256_hex(text);
 }
 

@@ -38,14 +38,28 @@ struct NodePool {  // one entry of `nodes`
   bool operator==(const NodePool&) const = default;
 };
 
+// What `devices` devices of a node reach together, to as many on the other side, each with a
+// message of `bytes`: between two nodes, or between two devices inside one.
+struct MessageCurve {
+  struct Point {
+    int64_t bytes = 0;
+    double bandwidth = 0;  // bytes/s
+    bool operator==(const Point&) const = default;
+  };
+  int devices = 1;
+  std::vector<Point> points;  // ascending in bytes; a longer message never takes less time
+  bool operator==(const MessageCurve&) const = default;
+};
+
 struct Network {
   std::string name;
   // The fabric of a node, with one full-duplex port per device; or a switch, with one per node.
   bool inside_node = false;
-  std::vector<std::string> connects;  // the pools; empty: inside the nodes of all pools
-  double bandwidth = 0;               // bytes/s per port and direction
-  double latency = 0;                 // seconds
-  std::optional<double> trunk;        // bytes/s per direction, shared by the flows between pools
+  std::vector<std::string> connects;   // the pools; empty: inside the nodes of all pools
+  double bandwidth = 0;                // bytes/s per port and direction
+  double latency = 0;                  // seconds
+  std::optional<double> trunk;         // bytes/s per direction, shared by the flows between pools
+  std::vector<MessageCurve> curves{};  // ascending in devices; medley/tables prices by these
   bool operator==(const Network&) const = default;
 };
 

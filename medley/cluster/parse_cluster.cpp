@@ -157,8 +157,46 @@ std::vector<std::string> parse_pools_list(const YamlValue& value,
   return names;
 }
 
+MessageCurve::Point parse_point(const YamlValue& value) {
+  const std::vector<YamlValue> both = value.items();
+  if (both.size() != 2) value.fail("expected a size and a bandwidth: [1 MiB, 11.7 GB/s]");
+  const double bytes = both[0].positive_quantity(Dimension::kMemory);
+  if (bytes < 1 || bytes > 1e15) both[0].fail("must be from 1 B to 1000 TB");
+  return {static_cast<int64_t>(bytes), both[1].positive_quantity(Dimension::kBandwidth)};
+}
+
+MessageCurve parse_curve(const YamlFields& fields) {
+  fields.only({"devices", "points"});
+  MessageCurve curve;
+  curve.devices = static_cast<int>(fields.require("devices").positive_integer(kMostDevices));
+  const YamlValue& points = fields.require("points");
+  for (const YamlValue& item : points.items()) {
+    const MessageCurve::Point point = parse_point(item);
+    if (!curve.points.empty()) {
+      const MessageCurve::Point& last = curve.points.back();
+      if (point.bytes <= last.bytes) item.fail("sizes must ascend");
+      if (static_cast<double>(point.bytes) / point.bandwidth <
+          static_cast<double>(last.bytes) / last.bandwidth)
+        item.fail("takes less time than the shorter message before it");
+    }
+    curve.points.push_back(point);
+  }
+  if (curve.points.empty()) points.fail("expected at least one point: an empty list");
+  return curve;
+}
+
+std::vector<MessageCurve> parse_curves(const YamlValue& value) {
+  std::vector<MessageCurve> curves;
+  for (const YamlValue& item : value.items()) {
+    curves.push_back(parse_curve(item.fields()));
+    if (curves.size() > 1 && curves.back().devices <= curves[curves.size() - 2].devices)
+      item.fail("numbers of devices must ascend");
+  }
+  return curves;
+}
+
 Network parse_network(const YamlFields& fields, const std::vector<NodePool>& pools) {
-  fields.only({"name", "inside", "pools", "connects", "bandwidth", "latency", "trunk"});
+  fields.only({"name", "inside", "pools", "connects", "bandwidth", "latency", "trunk", "curves"});
   Network network;
   network.name = parse_name(fields.require("name"));
   const YamlValue* inside = fields.find("inside");
@@ -180,6 +218,7 @@ Network parse_network(const YamlFields& fields, const std::vector<NodePool>& poo
       trunk->fail("needs connects with two node pools or more");
     network.trunk = trunk->positive_quantity(Dimension::kBandwidth);
   }
+  if (const YamlValue* curves = fields.find("curves")) network.curves = parse_curves(*curves);
   return network;
 }
 

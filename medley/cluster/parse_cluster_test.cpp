@@ -74,12 +74,16 @@ TEST(ParseCluster, HashChangesWithContentOnly) {
   EXPECT_NE(hash(cluster), hash(other));
 }
 
-// The message for the example with `from` replaced by `to`.
-std::string message(const std::string& from, const std::string& to) {
+std::string replaced(const std::string& from, const std::string& to) {
   std::string text = example();
   const size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
-  text.replace(at, from.size(), to);
+  return text.replace(at, from.size(), to);
+}
+
+// The message for the example with `from` replaced by `to`.
+std::string message(const std::string& from, const std::string& to) {
+  const std::string text = replaced(from, to);
   try {
     parse_cluster(text, "c.yaml", catalogue());
   } catch (const Error& error) {
@@ -113,6 +117,32 @@ TEST(ParseCluster, NamesFileLineAndPlaceOfAMistake) {
   EXPECT_EQ(message("version: 1", "version: 2"), "c.yaml:2: version: expected 1: 2");
   EXPECT_EQ(message("medley-cluster", "medley-plan"),
             "c.yaml:1: format: expected medley-cluster: medley-plan");
+}
+
+TEST(ParseCluster, ReadsCurves) {
+  const auto with = [](const std::string& curves) {
+    return parse_cluster(
+        replaced("latency: 50 us", "latency: 50 us, curves: " + curves), "c.yaml", catalogue());
+  };
+  const Cluster cluster = with("[{devices: 1, points: [[1 MiB, 1 GB/s], [4 MB, 2 GB/s]]}]");
+  const MessageCurve expected{1, {{1 << 20, 1e9}, {4'000'000, 2e9}}};
+  EXPECT_THAT(cluster.networks[1].curves, ElementsAre(expected));
+  EXPECT_NE(hash(cluster), hash(parse_cluster(example(), "c.yaml", catalogue())));
+  const auto wrong = [](const std::string& curves) {
+    return message("latency: 50 us", "latency: 50 us, curves: " + curves);
+  };
+  const std::string place = "c.yaml:8: networks[1].curves[0].points";
+  EXPECT_EQ(wrong("[{devices: 1, points: []}]"),
+            place + ": expected at least one point: an empty list");
+  EXPECT_EQ(wrong("[{devices: 1, points: [[2 MB, 1 GB/s], [1 MB, 2 GB/s]]}]"),
+            place + "[1]: sizes must ascend");
+  EXPECT_EQ(wrong("[{devices: 1, points: [[1 MB, 1 GB/s], [2 MB, 9 GB/s]]}]"),
+            place + "[1]: takes less time than the shorter message before it");
+  EXPECT_EQ(wrong("[{devices: 1, points: [[1 MB]]}]"),
+            place + "[0]: expected a size and a bandwidth: [1 MiB, 11.7 GB/s]");
+  const std::string point = "points: [[1 MB, 1 GB/s]]";
+  EXPECT_EQ(wrong("[{devices: 2, " + point + "}, {devices: 1, " + point + "}]"),
+            "c.yaml:8: networks[1].curves[1]: numbers of devices must ascend");
 }
 
 TEST(ParseCluster, ChecksNetworks) {
