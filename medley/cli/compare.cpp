@@ -9,6 +9,7 @@
 
 #include "medley/base/error.h"
 #include "medley/cli/inputs.h"
+#include "medley/cli/measured.h"
 #include "medley/cli/options.h"
 #include "medley/cli/progress.h"
 #include "medley/cli/table.h"
@@ -166,8 +167,14 @@ std::function<void()> prepare_compare(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
   add_request_options(app, options->request);
   app.add_option("--strategies", options->strategies, "Only these: hap,data-parallel-even; all")
-      ->delimiter(',');
-  return [options, &session] { run(*options, session); };
+      ->delimiter(',')
+      ->excludes("--layers");
+  return [options, &session] {
+    if (without_graph(options->request))
+      compare_measured(options->request, session);
+    else
+      run(*options, session);
+  };
 }
 
 }  // namespace medley

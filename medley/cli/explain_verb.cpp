@@ -8,7 +8,9 @@
 #include "medley/cli/explain_layers.h"
 #include "medley/cli/explain_next_best.h"
 #include "medley/cli/inputs.h"
+#include "medley/cli/measured.h"
 #include "medley/cli/verbs.h"
+#include "medley/tables/layer_plan.h"
 
 namespace medley {
 namespace {
@@ -38,6 +40,12 @@ nlohmann::ordered_json find_next_best(const Plan& plan,
 }
 
 void run(const Options& options, Session& session) {
+  if (!options.plan.empty() && is_layer_plan(read_input(session.files, options.plan, "a plan"))) {
+    explain_measured(options.plan, options.layers, options.cluster, session);
+    return;
+  }
+  if (!options.plan.empty() && !options.layers.empty())
+    throw Error(Blame::kCaller, options.plan + ": found a plan for a graph, expected no --layers");
   if (!options.layers.empty()) {
     const nlohmann::ordered_json layers = layers_json(read_graph(session.files, options.layers));
     session.out << (session.json ? layers.dump(2) + "\n" : layers_text(layers));
@@ -70,9 +78,11 @@ void run(const Options& options, Session& session) {
 
 std::function<void()> prepare_explain(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
-  auto* plan = app.add_option("plan", options->plan, "The plan (plan.json)");
-  app.add_option("--layers", options->layers, "Of a graph: where a pipeline may cut it; no plan")
-      ->excludes(plan);
+  app.add_option("plan", options->plan, "The plan (plan.json)");
+  app.add_option("--layers",
+                 options->layers,
+                 "Of a graph, without a plan: where a pipeline may cut it; of measured layers: the "
+                 "table that the plan is for");
   auto* graph = app.add_option("--graph", options->graph, "The graph that it is for");
   auto* cluster = app.add_option(
       "--cluster", options->cluster, "The cluster that it is for: adds memory and times");

@@ -14,6 +14,7 @@ namespace medley {
 
 struct RequestOptions {
   std::string graph, cluster, profile;
+  std::string layers;  // a layer table in place of the graph, or ""
   int64_t global_batch = 0, microbatches = 0;
   std::vector<std::string> devices;
 };
@@ -22,8 +23,15 @@ void add_request_options(CLI::App& app, RequestOptions& options);
 // A graph, a cluster, and a plan for both.
 struct PlannedOptions {
   std::string graph, cluster, plan;
+  std::string layers;  // a layer table in place of the graph, or ""
 };
 void add_planned_options(CLI::App& app, PlannedOptions& options);
+
+// `--layers`: the table takes the place of the first positional argument. Once the command line is
+// parsed, without_graph() gives the others their places. Returns true if there is a table.
+void add_layers_option(CLI::App& app, std::string& layers, const std::string& last);
+bool without_graph(RequestOptions& options);
+bool without_graph(PlannedOptions& options);
 
 void add_profile_option(CLI::App& app, std::string& profile);
 

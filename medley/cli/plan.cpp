@@ -7,6 +7,7 @@
 #include "medley/base/error.h"
 #include "medley/cli/explain.h"
 #include "medley/cli/inputs.h"
+#include "medley/cli/measured.h"
 #include "medley/cli/options.h"
 #include "medley/cli/progress.h"
 #include "medley/cli/verbs.h"
@@ -57,11 +58,17 @@ void run(const Options& options, Session& session) {
 std::function<void()> prepare_plan(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
   add_request_options(app, options->request);
-  app.add_option("--strategy", options->strategy, "One of `medley list strategies`; auto");
+  app.add_option("--strategy", options->strategy, "One of `medley list strategies`; auto")
+      ->excludes("--layers");
   app.add_option("-o,--output",
                  options->output,
                  "Write the plan here and explain it; without, the plan is printed");
-  return [options, &session] { run(*options, session); };
+  return [options, &session] {
+    if (without_graph(options->request))
+      plan_measured(options->request, options->output, session);
+    else
+      run(*options, session);
+  };
 }
 
 }  // namespace medley

@@ -10,6 +10,7 @@
 #include "medley/base/error.h"
 #include "medley/base/units.h"
 #include "medley/cli/inputs.h"
+#include "medley/cli/measured.h"
 #include "medley/cli/options.h"
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
@@ -119,9 +120,17 @@ void run(const Options& options, Session& session) {
 std::function<void()> prepare_simulate(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
   add_planned_options(app, *options);
+  add_layers_option(app, options->layers, "plan");
   add_profile_option(app, options->profile);
   app.add_option("--trace", options->trace, "Write a trace here, for https://ui.perfetto.dev");
-  return [options, &session] { run(*options, session); };
+  for (const char* of_graphs : {"--profile", "--trace"})
+    app.get_option(of_graphs)->excludes("--layers");
+  return [options, &session] {
+    if (without_graph(*options))
+      simulate_measured(*options, session);
+    else
+      run(*options, session);
+  };
 }
 
 }  // namespace medley

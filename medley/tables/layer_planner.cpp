@@ -1,0 +1,241 @@
+#include "medley/tables/layer_planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "medley/base/error.h"
+#include "medley/schedule/h1f1b.h"
+#include "medley/schedule/schedules.h"
+
+namespace medley {
+namespace {
+
+void verify(const LayerRequest& request) {
+  const auto refuse = [](const std::string& what) { throw Error(Blame::kCaller, what); };
+  if (request.global_batch < 1)
+    refuse(fmt::format("global batch: found {}, expected at least 1", request.global_batch));
+  if (request.microbatches > 0 && request.global_batch % request.microbatches != 0)
+    refuse(fmt::format("micro-batches: found {}, expected a number that divides the {} rows",
+                       request.microbatches,
+                       request.global_batch));
+}
+
+// Numbers of micro-batches, most first.
+std::vector<int> counts_of(const LayerRequest& request) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  if (request.microbatches > 0) return {static_cast<int>(std::min(kMost, request.microbatches))};
+  std::vector<int> counts;
+  for (int64_t count = std::min(kMost, request.global_batch); count >= 1; --count)
+    if (request.global_batch % count == 0) counts.push_back(static_cast<int>(count));
+  return counts;
+}
+
+// Devices of a stage: replicas that can divide the batch, times a degree.
+std::vector<int> sizes_of(const TableCosts& costs, int pool, int64_t global_batch) {
+  std::set<int> sizes;
+  for (const int degree : costs.degrees(pool))
+    for (int replicas = 1; replicas * degree <= costs.devices(pool); ++replicas)
+      if (global_batch % replicas == 0) sizes.insert(replicas * degree);
+  return {sizes.begin(), sizes.end()};
+}
+
+bool dominates(const StageOption& a, const StageOption& b) {
+  return a.forward <= b.forward && a.backward <= b.backward && a.update <= b.update &&
+         a.persistent <= b.persistent && a.saved <= b.saved && a.transient <= b.transient;
+}
+
+// Options by number of rows, computed when they are first asked for.
+class Options {
+ public:
+  explicit Options(const TableCosts& costs) : costs_(costs) {}
+
+  const std::vector<StageOption>& at(const StageRange& range, int64_t rows) {
+    auto& known = by_rows_[rows];
+    const auto [found, fresh] = known.try_emplace(range);
+    if (fresh) found->second = ask(range, rows);
+    return found->second;
+  }
+
+ private:
+  std::vector<StageOption> ask(const StageRange& range, int64_t rows) const {
+    std::vector<StageOption> options;
+    for (const int degree : costs_.degrees(range.pool)) {
+      if (range.devices % degree != 0) continue;
+      const LayerMesh mesh{range.pool, range.devices / degree, degree};
+      const auto option = costs_.stage(range.begin, range.end, mesh, rows);
+      if (!option || option->forward + option->backward >= kLongest) continue;
+      const auto worse = [&](const StageOption& other) { return dominates(other, *option); };
+      if (std::ranges::any_of(options, worse)) continue;
+      std::erase_if(options, [&](const StageOption& other) { return dominates(*option, other); });
+      options.push_back(*option);
+    }
+    return options;
+  }
+
+  const TableCosts& costs_;
+  std::map<int64_t, std::map<StageRange, std::vector<StageOption>>> by_rows_;
+};
+
+LayerPlan to_layer_plan(const PipelinePlan& found, const LayerRequest& request) {
+  LayerPlan plan;
+  plan.table_hash = request.costs.table_hash();
+  plan.cluster_hash = request.costs.cluster_hash();
+  plan.global_batch = request.global_batch;
+  plan.microbatches = found.microbatches;
+  for (const PipelineStage& stage : found.stages)
+    plan.stages.push_back(
+        {stage.range.begin,
+         stage.range.end,
+         request.costs.cluster().pools[static_cast<size_t>(stage.range.pool)].name,
+         stage.range.devices / stage.option.id,
+         stage.option.id,
+         1});
+  return plan;
+}
+
+// Keeps the faster of two.
+void keep(std::variant<LayerOutcome, Infeasible>& best,
+          std::variant<LayerOutcome, Infeasible> other) {
+  const auto* one = std::get_if<LayerOutcome>(&best);
+  const auto* two = std::get_if<LayerOutcome>(&other);
+  if (two && (!one || two->report.step < one->report.step)) best = std::move(other);
+}
+
+// Of plans whose stages have `narrowest` devices or more, or a power of two times as many.
+void search(const LayerRequest& request,
+            int narrowest,
+            bool wider,
+            Options& options,
+            std::variant<LayerOutcome, Infeasible>& best) {
+  const TableCosts& costs = request.costs;
+  PipelineRequest asked;
+  asked.layers = costs.layers();
+  int widest = narrowest;
+  for (int p = 0; p < costs.pools(); ++p) {
+    const std::vector<int> sizes = sizes_of(costs, p, request.global_batch);
+    asked.pools.push_back({costs.cluster().pools[static_cast<size_t>(p)].name,
+                           costs.devices(p),
+                           sizes.empty() ? std::vector<int>{1} : sizes,
+                           costs.memory(p)});
+    if (!sizes.empty()) widest = std::max(widest, sizes.back());
+    std::vector<std::optional<LinkCurve>> row;
+    for (int q = 0; q < costs.pools(); ++q) row.push_back(costs.link(p, narrowest, q, narrowest));
+    asked.links.push_back(std::move(row));
+  }
+  for (int64_t times = 1; times * narrowest <= widest && (times == 1 || wider); times *= 2)
+    for (const int count : counts_of(request)) {
+      const int64_t rows = request.global_batch / count;
+      MicrobatchChoice choice;
+      choice.count = count;
+      for (int layer = 0; layer + 1 < costs.layers(); ++layer) {
+        const Bytes bytes = costs.cut(layer, rows) / times;
+        choice.cuts.push_back({bytes, bytes});
+      }
+      choice.options = [&options, rows, least = times * narrowest](const StageRange& range) {
+        return range.devices < least ? std::vector<StageOption>{} : options.at(range, rows);
+      };
+      asked.microbatches.push_back(std::move(choice));
+    }
+  const auto found = plan_pipeline(asked);
+  if (const auto* no = std::get_if<Infeasible>(&found)) {
+    if (std::holds_alternative<Infeasible>(best)) best = *no;
+    return;
+  }
+  for (const PipelinePlan& plan : std::get<PipelinePlans>(found).plans)
+    keep(best, scheduled(to_layer_plan(plan, request), "h1f1b", costs));
+}
+
+// Stages of a grid, or none if pools cannot be divided like this.
+std::vector<LayerStage> grid_stages(const TableCosts& costs, int stages, int degree) {
+  int devices = 0;
+  for (int p = 0; p < costs.pools(); ++p) devices += costs.devices(p);
+  std::vector<LayerStage> grid;
+  if (devices % (stages * degree) != 0) return grid;
+  const int each = devices / stages;
+  for (int p = 0; p < costs.pools(); ++p) {
+    if (costs.devices(p) % each != 0 || costs.devices_per_node(p) % degree != 0) return {};
+    for (int i = 0; i < costs.devices(p) / each; ++i) {
+      const auto number = static_cast<int>(grid.size());
+      grid.push_back({costs.layers() * number / stages,
+                      costs.layers() * (number + 1) / stages,
+                      costs.cluster().pools[static_cast<size_t>(p)].name,
+                      each / degree,
+                      degree,
+                      1});
+    }
+  }
+  return grid;
+}
+
+}  // namespace
+
+std::variant<LayerOutcome, Infeasible> scheduled(LayerPlan plan,
+                                                 std::string_view schedule,
+                                                 const TableCosts& costs) {
+  const ScheduleRequest request = schedule_request(plan, costs);
+  for (size_t i = 0; i < plan.stages.size(); ++i)
+    if (request.max_in_flight[i] < 1)
+      return Infeasible{
+          fmt::format("stage {} (layers {} to {}) on {} has no room for one micro-batch",
+                      i,
+                      plan.stages[i].begin,
+                      plan.stages[i].end - 1,
+                      plan.stages[i].pool)};
+  const std::vector<int> counts = peak_in_flight(find_schedule(schedule).order(request));
+  for (size_t i = 0; i < counts.size(); ++i) plan.stages[i].in_flight = counts[i];
+  plan.schedule = schedule;
+  StepReport report = simulate(plan, costs);
+  plan.predicted = report.step;
+  return LayerOutcome{std::move(plan), std::move(report)};
+}
+
+std::variant<LayerOutcome, Infeasible> plan_layers(const LayerRequest& request) {
+  verify(request);
+  if (request.costs.table().run.blocking > 0)
+    throw Error(Blame::kCaller,
+                fmt::format("run.blocking: found {}, expected 0: transfers that block calls are "
+                            "simulated, not planned for",
+                            request.costs.table().run.blocking));
+  std::variant<LayerOutcome, Infeasible> best = Infeasible{"no stage was measured"};
+  Options options(request.costs);
+  int node = 1;
+  for (int p = 0; p < request.costs.pools(); ++p)
+    node = std::max(node, request.costs.devices_per_node(p));
+  search(request, node, true, options, best);
+  for (int narrow = 1; narrow < node; narrow *= 2) search(request, narrow, false, options, best);
+  return best;
+}
+
+std::variant<LayerOutcome, Infeasible> plan_grid(const LayerRequest& request) {
+  verify(request);
+  const TableCosts& costs = request.costs;
+  std::variant<LayerOutcome, Infeasible> best = Infeasible{"no grid of equal stages fits"};
+  std::set<int> degrees;
+  for (int p = 0; p < costs.pools(); ++p)
+    degrees.insert(costs.degrees(p).begin(), costs.degrees(p).end());
+  for (int stages = 1; stages <= costs.layers(); ++stages)
+    for (const int degree : degrees)
+      for (const int count : counts_of(request)) {
+        LayerPlan plan{.table_hash = costs.table_hash(),
+                       .cluster_hash = costs.cluster_hash(),
+                       .global_batch = request.global_batch,
+                       .microbatches = count,
+                       .schedule = "",
+                       .stages = grid_stages(costs, stages, degree),
+                       .predicted = {}};
+        if (plan.stages.empty()) continue;
+        try {
+          verify(plan, costs);
+        } catch (const Error&) {  // not measured, or not linked
+          continue;
+        }
+        keep(best, scheduled(std::move(plan), "1f1b", costs));
+      }
+  return best;
+}
+
+}  // namespace medley
