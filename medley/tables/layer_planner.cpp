@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
+#include <optional>
 #include <set>
 
 #include "medley/base/error.h"
@@ -97,12 +97,84 @@ LayerPlan to_layer_plan(const PipelinePlan& found, const LayerRequest& request) 
   return plan;
 }
 
+bool runs(const LayerPlan& plan, const TableCosts& costs) {
+  try {
+    verify(plan, costs);
+  } catch (const Error&) {  // not measured, or not linked
+    return false;
+  }
+  return true;
+}
+
+using Found = std::variant<LayerOutcome, Infeasible>;
+
 // Keeps the faster of two.
-void keep(std::variant<LayerOutcome, Infeasible>& best,
-          std::variant<LayerOutcome, Infeasible> other) {
+void keep(Found& best, Found other) {
   const auto* one = std::get_if<LayerOutcome>(&best);
   const auto* two = std::get_if<LayerOutcome>(&other);
   if (two && (!one || two->report.step < one->report.step)) best = std::move(other);
+}
+
+// A plan by the counts of the rules of h1f1b() alone, a few timings; nothing if there is no room
+// for a micro-batch, or if no schedule could make it faster than `below`.
+std::optional<LayerPlan> roughly_scheduled(LayerPlan plan,
+                                           const TableCosts& costs,
+                                           Nanoseconds below) {
+  const ScheduleRequest request = schedule_request(plan, costs);
+  if (std::ranges::min(request.max_in_flight) < 1) return std::nullopt;
+  for (const StageTimes& stage : request.times.sizes[0].stages)
+    if ((stage.forward + stage.backward) * plan.microbatches >= below) return std::nullopt;
+  const std::vector<int> counts = h1f1b(request, 0).counts;
+  for (size_t i = 0; i < counts.size(); ++i) plan.stages[i].in_flight = counts[i];
+  plan.predicted = simulate(plan, costs).step;
+  if (plan.predicted >= below) return std::nullopt;
+  return plan;
+}
+
+// The plan with stages [first, last) replaced by others.
+LayerPlan replaced(LayerPlan plan, size_t first, size_t last, const std::vector<LayerStage>& by) {
+  const auto at = plan.stages.begin();
+  const auto gap = plan.stages.erase(at + static_cast<std::ptrdiff_t>(first),
+                                     at + static_cast<std::ptrdiff_t>(last));
+  plan.stages.insert(gap, by.begin(), by.end());
+  for (LayerStage& stage : plan.stages) stage.in_flight = 1;
+  return plan;
+}
+
+// The plans that are one step away and can run: a layer moved over a boundary, or one of two
+// stages doing the work of both.
+std::vector<LayerPlan> neighbours(const LayerPlan& plan, const TableCosts& costs) {
+  std::vector<LayerPlan> near;
+  for (size_t i = 0; i + 1 < plan.stages.size(); ++i) {
+    const LayerStage &one = plan.stages[i], &two = plan.stages[i + 1];
+    for (const int way : {-1, 1}) {
+      LayerStage first = one, second = two;
+      first.end = second.begin = one.end + way;
+      if (first.begin < first.end && second.begin < second.end)
+        near.push_back(replaced(plan, i, i + 2, {first, second}));
+    }
+    for (LayerStage whole : {one, two}) {
+      whole.begin = one.begin;
+      whole.end = two.end;
+      near.push_back(replaced(plan, i, i + 2, {whole}));
+    }
+  }
+  std::erase_if(near, [&](const LayerPlan& other) { return !runs(other, costs); });
+  return near;
+}
+
+// Goes to a better neighbour for as long as there is one.
+LayerPlan improved(LayerPlan plan, const TableCosts& costs) {
+  for (bool better = true; better;) {
+    better = false;
+    for (LayerPlan& other : neighbours(plan, costs))
+      if (auto next = roughly_scheduled(std::move(other), costs, plan.predicted)) {
+        plan = std::move(*next);
+        better = true;
+        break;
+      }
+  }
+  return plan;
 }
 
 // Of plans whose stages have `narrowest` devices or more, or a power of two times as many.
@@ -110,7 +182,8 @@ void search(const LayerRequest& request,
             int narrowest,
             bool wider,
             Options& options,
-            std::variant<LayerOutcome, Infeasible>& best) {
+            std::vector<LayerPlan>& candidates,
+            std::string& reason) {
   const TableCosts& costs = request.costs;
   PipelineRequest asked;
   asked.layers = costs.layers();
@@ -142,11 +215,12 @@ void search(const LayerRequest& request,
     }
   const auto found = plan_pipeline(asked);
   if (const auto* no = std::get_if<Infeasible>(&found)) {
-    if (std::holds_alternative<Infeasible>(best)) best = *no;
+    reason = no->reason;
     return;
   }
-  for (const PipelinePlan& plan : std::get<PipelinePlans>(found).plans)
-    keep(best, scheduled(to_layer_plan(plan, request), "h1f1b", costs));
+  for (const PipelinePlan& each : std::get<PipelinePlans>(found).plans)
+    if (auto plan = roughly_scheduled(to_layer_plan(each, request), costs, {INT64_MAX}))
+      candidates.push_back(std::move(*plan));
 }
 
 // Stages of a grid, or none if pools cannot be divided like this.
@@ -200,13 +274,22 @@ std::variant<LayerOutcome, Infeasible> plan_layers(const LayerRequest& request) 
                 fmt::format("run.blocking: found {}, expected 0: transfers that block calls are "
                             "simulated, not planned for",
                             request.costs.table().run.blocking));
-  std::variant<LayerOutcome, Infeasible> best = Infeasible{"no stage was measured"};
   Options options(request.costs);
   int node = 1;
   for (int p = 0; p < request.costs.pools(); ++p)
     node = std::max(node, request.costs.devices_per_node(p));
-  search(request, node, true, options, best);
-  for (int narrow = 1; narrow < node; narrow *= 2) search(request, narrow, false, options, best);
+  std::vector<LayerPlan> candidates;
+  std::string reason = "no stage was measured";
+  search(request, node, true, options, candidates, reason);
+  for (int narrow = 1; narrow < node; narrow *= 2)
+    search(request, narrow, false, options, candidates, reason);
+  // The best few, each made better where it stands.
+  constexpr size_t kFew = 3;
+  std::ranges::stable_sort(candidates, {}, &LayerPlan::predicted);
+  if (candidates.size() > kFew) candidates.resize(kFew);
+  Found best = Infeasible{reason};
+  for (LayerPlan& plan : candidates)
+    keep(best, scheduled(improved(std::move(plan), request.costs), "h1f1b", request.costs));
   return best;
 }
 
@@ -227,12 +310,7 @@ std::variant<LayerOutcome, Infeasible> plan_grid(const LayerRequest& request) {
                        .schedule = "",
                        .stages = grid_stages(costs, stages, degree),
                        .predicted = {}};
-        if (plan.stages.empty()) continue;
-        try {
-          verify(plan, costs);
-        } catch (const Error&) {  // not measured, or not linked
-          continue;
-        }
+        if (plan.stages.empty() || !runs(plan, costs)) continue;
         keep(best, scheduled(std::move(plan), "1f1b", costs));
       }
   return best;

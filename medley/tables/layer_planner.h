@@ -4,7 +4,7 @@
 // plan_pipeline(), which cannot tell that they were measured, and the choice among its candidates
 // by the exact timer. Knows nothing of files.
 
-#include <functional>
+#include <string_view>
 #include <variant>
 
 #include "medley/plan/plan.h"
@@ -37,8 +37,7 @@ struct LayerOutcome {
 [[nodiscard]] std::variant<LayerOutcome, Infeasible> plan_grid(const LayerRequest& request);
 
 // Sets the counts in flight to those of a schedule of schedules.h, within memory, and executes the
-// step. Infeasible if memory has no room for one micro-batch, or if `whole` and the schedule would
-// have more in flight than there is room for.
+// step. Infeasible if memory has no room for one micro-batch.
 [[nodiscard]] std::variant<LayerOutcome, Infeasible> scheduled(LayerPlan plan,
                                                                std::string_view schedule,
                                                                const TableCosts& costs);
