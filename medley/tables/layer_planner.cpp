@@ -141,21 +141,41 @@ LayerPlan replaced(LayerPlan plan, size_t first, size_t last, const std::vector<
   return plan;
 }
 
-// The plans that are one step away and can run: a layer moved over a boundary, or one of two
-// stages doing the work of both.
+// A layer moved over the boundary after stage i, to the one side or the other.
+void add_moves(const LayerPlan& plan, size_t i, std::vector<LayerPlan>& near) {
+  const LayerStage &one = plan.stages[i], &two = plan.stages[i + 1];
+  for (const int way : {-1, 1}) {
+    LayerStage first = one, second = two;
+    first.end = second.begin = one.end + way;
+    if (first.begin < first.end && second.begin < second.end)
+      near.push_back(replaced(plan, i, i + 2, {first, second}));
+  }
+}
+
+// The plans that are one step away and can run: a layer moved over a boundary, one of two stages
+// doing the work of both, or the devices of a stage as half or twice as many replicas, and then
+// perhaps a layer moved as well.
 std::vector<LayerPlan> neighbours(const LayerPlan& plan, const TableCosts& costs) {
   std::vector<LayerPlan> near;
-  for (size_t i = 0; i + 1 < plan.stages.size(); ++i) {
-    const LayerStage &one = plan.stages[i], &two = plan.stages[i + 1];
-    for (const int way : {-1, 1}) {
-      LayerStage first = one, second = two;
-      first.end = second.begin = one.end + way;
-      if (first.begin < first.end && second.begin < second.end)
-        near.push_back(replaced(plan, i, i + 2, {first, second}));
+  const size_t boundaries = plan.stages.size() - 1;
+  for (size_t i = 0; i <= boundaries; ++i) {
+    LayerStage narrow = plan.stages[i], wide = plan.stages[i];
+    narrow.replicas *= 2, narrow.tensor_parallel /= 2;
+    wide.replicas /= 2, wide.tensor_parallel *= 2;
+    for (const LayerStage& other : {narrow, wide}) {
+      if (other.replicas * other.tensor_parallel !=
+          plan.stages[i].replicas * plan.stages[i].tensor_parallel)
+        continue;
+      const LayerPlan changed = replaced(plan, i, i + 1, {other});
+      near.push_back(changed);
+      if (i > 0) add_moves(changed, i - 1, near);
+      if (i < boundaries) add_moves(changed, i, near);
     }
-    for (LayerStage whole : {one, two}) {
-      whole.begin = one.begin;
-      whole.end = two.end;
+    if (i == boundaries) break;
+    add_moves(plan, i, near);
+    for (LayerStage whole : {plan.stages[i], plan.stages[i + 1]}) {
+      whole.begin = plan.stages[i].begin;
+      whole.end = plan.stages[i + 1].end;
       near.push_back(replaced(plan, i, i + 2, {whole}));
     }
   }
