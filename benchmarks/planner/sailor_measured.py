@@ -88,7 +88,7 @@ def read_runs(data: Path, folder: Path) -> list[Run]:
     place = data / "measured_iterations.csv"
     if not place.exists():
         place = data / "measured" / "measured_iterations.csv"
-    runs = []
+    runs: list[Run] = []
     with place.open() as file:
         for row in csv.DictReader(file):
             if row.get("framework", "Megatron-DeepSpeed").startswith("Aceso"):
@@ -121,7 +121,8 @@ class Simulator:
         """Returns seconds of a step and GiB of its fullest stage."""
         table = self.folder / f"{run.model}.table"
         table.write_text(print_table({**self.tables[run.model], "run": constants}))
-        command = [self.medley, "simulate", "--json", "--layers", table, run.cluster, run.plan]
+        files = [str(path) for path in (table, run.cluster, run.plan)]
+        command = [self.medley, "simulate", "--json", "--layers", *files]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         found = json.loads(done.stdout)
         most = max(stage["peak_bytes"] for stage in found["stages"])
