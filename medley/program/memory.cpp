@@ -132,6 +132,7 @@ class MemoryFollower {
         schedule_(facts.schedule),
         run_(stage.graph.values.size(), kNone),
         in_flight_(stage.communications.size()),
+        receiving_(stage),
         batch_(stage.tables.size()) {
     frames_.assign(at(schedule_.num_frames), std::vector<int>(run_.size(), kNone));
     use_.saved.resize(stage.tables.size());
@@ -149,14 +150,7 @@ class MemoryFollower {
               input.value,
               storages_.add(bytes(input.value, static_cast<int>(m)), MemoryPart::kBatch));
     note("the batch");
-    for (const auto& [lane, all] : receipts(stage_)) {
-      Receiving& receiving = receiving_[lane];
-      for (const Receipt& receipt : all) {
-        receiving.places[{receipt.call, receipt.step}] = receiving.entries.size();
-        receiving.entries.push_back({receipt, kNone});
-      }
-      post_receipts(receiving);
-    }
+    receive_ahead();
     note("what is received ahead");
     for (point_.call = 0; point_.call < stage_.calls.size(); ++point_.call) follow_call();
     return std::move(use_);
@@ -165,16 +159,6 @@ class MemoryFollower {
  private:
   struct InFlight {
     std::vector<int> inputs, outputs;
-  };
-  // What is received on a lane in a step, as the interpreter posts it.
-  struct Receiving {
-    struct Entry {
-      Receipt receipt;
-      int storage;
-    };
-    std::vector<Entry> entries;
-    std::map<std::pair<size_t, size_t>, size_t> places;
-    size_t posted = 0, awaited = 0;
   };
 
   const Call& call() const { return stage_.calls[point_.call]; }
@@ -302,11 +286,8 @@ class MemoryFollower {
     const auto& outputs = communication.outputs;
     point_.during = storages_.live();
     if (only_receives(communication)) {
-      Receiving& lane = receiving_.at(communication.lane);
-      Receiving::Entry& entry = lane.entries[lane.places.at({point_.call, point_.step})];
-      put(outputs[0], std::exchange(entry.storage, kNone));
-      ++lane.awaited;
-      post_receipts(lane);
+      put(outputs[0], receiving_.take(point_.call, point_.step));
+      receive_ahead();
       end_point();
       return;
     }
@@ -329,15 +310,13 @@ class MemoryFollower {
     end_point();
   }
 
-  void post_receipts(Receiving& lane) {
-    for (; lane.posted < lane.entries.size(); ++lane.posted) {
-      Receiving::Entry& entry = lane.entries[lane.posted];
-      const Communication& communication = stage_.communications[at(entry.receipt.communication)];
-      if (lane.posted - lane.awaited >= at(communication.depth)) return;
-      entry.storage = storages_.add(
-          bytes(communication.outputs[0], stage_.calls[entry.receipt.call].microbatch),
+  void receive_ahead() {
+    receiving_.post_ahead([&](const Receipt& receipt) {
+      const Communication& communication = stage_.communications[at(receipt.communication)];
+      return storages_.add(
+          bytes(communication.outputs[0], stage_.calls[receipt.call].microbatch),
           MemoryPart::kCommunication);
-    }
+    });
   }
 
   void drop_all(std::vector<int>& storages) {
@@ -355,7 +334,7 @@ class MemoryFollower {
   std::vector<std::vector<int>> frames_;                     // [frame][value]
   std::vector<InFlight> in_flight_;                          // [communication]
   std::map<int, std::deque<int>> sending_;                   // by lane, the oldest first
-  std::map<int, Receiving> receiving_;                       // by lane
+  Receiving<int> receiving_;
   std::vector<std::vector<std::pair<ValueId, int>>> batch_;  // [microbatch]
   MemoryPoint point_;
   MemoryUse use_;

@@ -7,7 +7,6 @@
 #include <set>
 
 #include "medley/base/error.h"
-#include "medley/program/lanes.h"
 #include "medley/runtime/exchange.h"
 
 namespace medley {
@@ -34,24 +33,6 @@ struct Interpreter::PreparedCall {
   FrameUse use;
 };
 
-// A communication between its post and its wait.
-struct Interpreter::Outstanding {
-  bool posted = false;
-  Nanoseconds since;
-  std::unique_ptr<Pending> pending;  // null if there was nothing to transport
-  std::vector<Buffer> outputs;       // then
-};
-
-// What is received on a lane in a step, in order.
-struct Interpreter::Receiving {
-  struct Entry {
-    const PreparedStep* step;
-    Outstanding outstanding;
-  };
-  std::vector<Entry> entries;
-  size_t posted = 0, awaited = 0;
-};
-
 Interpreter::Interpreter(const Program& program,
                          int stage,
                          int device,
@@ -67,6 +48,7 @@ Interpreter::Interpreter(const Program& program,
       clock_(clock),
       options_(std::move(options)),
       outstanding_(stage_.communications.size()),
+      receiving_(stage_),
       batch_(stage_.tables.size()) {
   MEDLEY_CHECK_EQ(stage_.lifetimes.size(), stage_.graph.values.size());
   if (options_.device_name.empty())
@@ -84,7 +66,6 @@ Interpreter::Interpreter(const Program& program,
                       &prepare(call.function, table),
                       schedule.uses[i]});
   }
-  prepare_receipts();
   std::set<ValueId> kept{stage_.loss, stage_.gradient_norm};
   if (options_.keep_gradients)
     for (const Placement& gradient : stage_.gradients) kept.insert(gradient.input.value);
@@ -159,10 +140,8 @@ StepReport Interpreter::run_step() {
   current_call_ = nullptr;
   current_step_ = nullptr;
   try {
-    for (auto& [lane, receiving] : receiving_) {
-      receiving.posted = receiving.awaited = 0;
-      post_receipts(receiving);
-    }
+    receiving_.restart();
+    receive_ahead();
     for (const PreparedCall& call : calls_) {
       current_call_ = &call;
       current_step_ = nullptr;
@@ -271,17 +250,6 @@ void Interpreter::store(const PreparedStep& step, std::vector<Buffer> outputs, F
     executor_.write(stage_, frames, (*step.outputs)[i], std::move(outputs[i]));
 }
 
-void Interpreter::prepare_receipts() {
-  for (const auto& [lane, all] : receipts(stage_))
-    for (const Receipt& receipt : all) {
-      const PreparedCall& call = calls_[receipt.call];
-      const PreparedStep& step = call.function->steps[receipt.step];
-      Receiving& receiving = receiving_[lane];
-      places_[{&call, &step}] = receiving.entries.size();
-      receiving.entries.push_back({&step, {}});
-    }
-}
-
 void Interpreter::send(const PreparedStep& step, std::vector<Buffer> inputs) {
   auto& sending = sending_[step.lane];
   while (static_cast<int>(sending.size()) >= step.depth) {
@@ -295,23 +263,19 @@ void Interpreter::send(const PreparedStep& step, std::vector<Buffer> inputs) {
   sending.emplace_back(std::move(outstanding), &step);
 }
 
-void Interpreter::post_receipts(Receiving& lane) {
-  while (lane.posted < lane.entries.size()) {
-    Receiving::Entry& entry = lane.entries[lane.posted];
-    if (lane.posted - lane.awaited >= static_cast<size_t>(entry.step->depth)) return;
-    entry.outstanding = {true, clock_.now(), transport_.post(entry.step->exchange), {}};
-    ++lane.posted;
-  }
+void Interpreter::receive_ahead() {
+  receiving_.post_ahead([&](const Receipt& receipt) {
+    const PreparedStep& step = calls_[receipt.call].function->steps[receipt.step];
+    return Outstanding{true, clock_.now(), transport_.post(step.exchange), {}};
+  });
 }
 
 void Interpreter::receive(const PreparedStep& step, Frames frames) {
-  Receiving& lane = receiving_.at(step.lane);
-  const size_t place = places_.at({current_call_, &step});
-  if (place >= lane.posted)
-    throw Error(Blame::kUs, fmt::format("awaited as number {} of its lane, too early", place));
-  store(step, finish(lane.entries[place].outstanding, step.exchange), frames);
-  ++lane.awaited;
-  post_receipts(lane);
+  Outstanding outstanding =
+      receiving_.take(static_cast<size_t>(current_call_ - calls_.data()),
+                      static_cast<size_t>(&step - current_call_->function->steps.data()));
+  store(step, finish(outstanding, step.exchange), frames);
+  receive_ahead();
 }
 
 // All are read before one is written: values may change places.

@@ -14,6 +14,7 @@
 #include "medley/base/error.h"
 #include "medley/program/calls.h"
 #include "medley/program/frame_schedule.h"
+#include "medley/program/lanes.h"
 #include "medley/runtime/executor.h"
 #include "medley/runtime/transport.h"
 #include "medley/trace/trace.h"
@@ -74,8 +75,13 @@ class Interpreter {
   struct PreparedStep;
   struct PreparedFunction;
   struct PreparedCall;
-  struct Outstanding;
-  struct Receiving;
+  // A communication between its post and its wait.
+  struct Outstanding {
+    bool posted = false;
+    Nanoseconds since;
+    std::unique_ptr<Pending> pending;  // null if there was nothing to transport
+    std::vector<Buffer> outputs;       // then
+  };
 
   const PreparedFunction& prepare(FunctionKind kind, const std::vector<int64_t>& table);
   void check_batch() const;
@@ -85,9 +91,8 @@ class Interpreter {
   std::vector<Buffer> finish(Outstanding& outstanding, const Exchange& exchange);
   void store(const PreparedStep& step, std::vector<Buffer> outputs, Frames frames);
   // Of transfers (program.h, Communication::lane).
-  void prepare_receipts();
   void send(const PreparedStep& step, std::vector<Buffer> inputs);
-  void post_receipts(Receiving& lane);
+  void receive_ahead();
   void receive(const PreparedStep& step, Frames frames);
   void assign(const PreparedFunction& function, Frames frames);
   void empty_step_values(bool all);
@@ -110,9 +115,7 @@ class Interpreter {
   std::vector<PreparedCall> calls_;
   std::vector<Outstanding> outstanding_;  // [communication]
   std::map<int, std::deque<std::pair<Outstanding, const PreparedStep*>>> sending_;  // by lane
-  std::map<int, Receiving> receiving_;                                              // by lane
-  // Where a call awaits which transfer: its place in the order of its lane.
-  std::map<std::pair<const PreparedCall*, const PreparedStep*>, size_t> places_;
+  Receiving<Outstanding> receiving_;
   std::vector<BatchInputs> batch_;        // [microbatch]
   std::vector<ValueId> kept_, not_kept_;  // kStep values at the end of a step
 
