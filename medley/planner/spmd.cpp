@@ -316,6 +316,8 @@ class Synthesis {
     SpmdOptions options;
     options.microbatches = microbatches;
     Division division = divide(start, microbatches);
+    std::optional<Division> roomy;  // if it differs, and is needed
+    const Start memory_counts = even_ ? start : with_memory(start);
     bool fits = false;
     for (double exposed : {1.0, 0.3}) {
       options.overlapped_count = exposed;
@@ -325,12 +327,8 @@ class Synthesis {
       if (keep(std::move(*found))) best_options_ = options;
       fits |= ok;
       if (ok) continue;
-      if (even_) {
-        pay_for_memory(division, options);
-      } else {
-        Division roomy = divide(with_memory(start), microbatches);
-        pay_for_memory(roomy, options);
-      }
+      if (!roomy && memory_counts != start) roomy.emplace(divide(memory_counts, microbatches));
+      pay_for_memory(roomy ? *roomy : division, options);
     }
     return fits;
   }
