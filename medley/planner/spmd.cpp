@@ -174,10 +174,6 @@ class Synthesis {
     return plan;
   }
 
-  static bool are_equal(const std::vector<double>& shares) {
-    return std::adjacent_find(shares.begin(), shares.end(), std::not_equal_to<>()) == shares.end();
-  }
-
   // Where devices differ in memory, what is stored may be divided by it, too.
   Start with_memory(Start start) const {
     double most = 0;

@@ -15,11 +15,11 @@ namespace {
 // Up to so many devices an all-to-all is priced with the lengths of every pair.
 constexpr size_t kExactDevices = 64;
 
+}  // namespace
+
 bool are_equal(const std::vector<double>& shares) {
   return std::adjacent_find(shares.begin(), shares.end(), std::not_equal_to<>()) == shares.end();
 }
-
-}  // namespace
 
 double FactoredShape::bytes() const {
   double product = static_cast<double>(element_bytes);

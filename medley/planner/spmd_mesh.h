@@ -30,6 +30,9 @@ struct FactoredShape {
   auto operator<=>(const FactoredShape&) const = default;
 };
 
+// Whether all devices have the same.
+bool are_equal(const std::vector<double>& shares);
+
 class SpmdMesh {
  public:
   // `parts` as of parts_of() (program/complete.h). Requires: `costs` outlives this.
