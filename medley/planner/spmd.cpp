@@ -204,16 +204,10 @@ class Synthesis {
     return candidate;
   }
 
-  // Equal for plans that differ in parts that they do not use.
+  // Equal for plans that differ in what they do not use.
   static std::string meaning_of(Plan plan) {
     plan.strategy.clear();
-    const Stage& stage = plan.pipelines[0].stages[0];
-    std::erase_if(plan.parts, [&](const Part& part) {
-      for (const Choices* choices : {&stage.ops, &stage.states, &stage.batch, &stage.updates})
-        for (const auto& [name, text] : *choices)
-          if (text.find(part.name) != std::string::npos) return false;
-      return true;
-    });
+    drop_unused_parts(plan);
     return hash(plan);
   }
 
