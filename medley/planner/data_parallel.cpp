@@ -164,7 +164,7 @@ Outcome with_microbatches(const Request& request,
                           const std::vector<int64_t>& rows) {
   const auto attempt = [&](int64_t microbatches) {
     Plan plan = empty_plan(request, devices, rows, microbatches);
-    std::optional<std::string> misfit = find_misfit(plan, request);
+    std::optional<Misfit> misfit = find_misfit(plan, request);
     return std::pair(std::move(plan), std::move(misfit));
   };
   const std::string& meet = request.ground->coupled_at;

@@ -37,27 +37,6 @@ std::string microbatches_text(size_t count) {
   return count == 1 ? "1 micro-batch" : fmt::format("{} micro-batches", count);
 }
 
-// Bytes that a device needs but does not have; not positive if it has enough.
-double lacks(const MemoryUse& use, const DeviceKind& kind) {
-  return static_cast<double>(use.peak) - kind.memory_bytes;
-}
-
-struct Lack {
-  int device = 0;  // of the cluster
-  double bytes = 0;
-};
-
-// Those that lack memory.
-std::vector<Lack> find_lacks(const Plan& plan, const Request& request) {
-  std::vector<Lack> found;
-  for (const auto& [stage, device, use] :
-       memory_uses(lower(*request.ground, plan, request.cluster))) {
-    const double missing = lacks(use, request.cluster.kind(device));
-    if (missing > 0) found.push_back({device, missing});
-  }
-  return found;
-}
-
 // Rows of each device in a step; of all of them, as one device, where the batch is replicated.
 std::vector<int64_t> rows_of(const Plan& plan) {
   std::vector<int64_t> rows(std::max<size_t>(1, microbatches_of(plan)[0].lengths.size()), 0);
@@ -93,7 +72,7 @@ int64_t last_that_fits(int64_t holds, int64_t fails, const Fits& fits) {
   return holds;
 }
 
-std::string more_memory(const std::vector<Lack>& found, const Request& request) {
+std::string more_memory(const std::vector<Misfit::Lack>& found, const Request& request) {
   constexpr size_t kNamed = 3;
   std::string text;
   for (size_t i = 0; i < std::min(kNamed, found.size()); ++i)
@@ -105,14 +84,14 @@ std::string more_memory(const std::vector<Lack>& found, const Request& request) 
   return text + " would do";
 }
 
-std::string smallest_change(const Plan& plan, const Request& request) {
+std::string smallest_change(const Plan& plan, const Misfit& misfit, const Request& request) {
   const std::vector<int64_t> rows = rows_of(plan);
   const auto count = static_cast<int64_t>(microbatches_of(plan).size());
   const int64_t most = *std::max_element(rows.begin(), rows.end());
   const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   const bool may_cut = plan.per_microbatch_semantics || request.ground->coupled_at.empty();
   const auto fits_in = [&](int64_t microbatches) {
-    return find_lacks(with_rows(plan, rows, microbatches), request).empty();
+    return !find_misfit(with_rows(plan, rows, microbatches), request);
   };
   if (may_cut && count < most && fits_in(most))
     return microbatches_text(static_cast<size_t>(last_that_fits(most, count, fits_in))) +
@@ -120,53 +99,74 @@ std::string smallest_change(const Plan& plan, const Request& request) {
 
   std::vector<double> shares(rows.begin(), rows.end());
   const auto fits_with = [&](int64_t batch) {
-    return find_lacks(with_rows(plan, apportion(batch, shares), std::min(count, batch)), request)
-        .empty();
+    return !find_misfit(with_rows(plan, apportion(batch, shares), std::min(count, batch)), request);
   };
   if (total > 1 && !has_exact_lengths(plan) && fits_with(1))
     return fmt::format("a global batch of {} would fit", last_that_fits(1, total, fits_with));
-  return more_memory(find_lacks(plan, request), request);
+  return more_memory(misfit.lacks, request);
+}
+
+// Of one device of a plan, `place` in the mesh of its stage.
+std::string sentence_of(const Plan& plan,
+                        const DeviceMemory& memory,
+                        size_t place,
+                        double lacks,
+                        const Request& request) {
+  const auto& [stage, device, use] = memory;
+  const DeviceKind& kind = request.cluster.kind(device);
+  const size_t count = microbatches_of(plan).size();
+  const std::string where =
+      plan.pipelines[0].stages.size() == 1 ? "" : fmt::format("stage {}: ", stage);
+  return fmt::format(
+      "{}{} ({}) needs {} for up to {} in {}, {} of it for parameters and "
+      "optimizer state, and has {}: it lacks {}{}",
+      where,
+      request.cluster.devices[static_cast<size_t>(device)].name,
+      kind.name,
+      to_string(Bytes{use.peak}),
+      rows_text(most_rows(plan, stage, place)),
+      count == 1 ? "one micro-batch" : fmt::format("each of {} micro-batches", count),
+      to_string(Bytes{use.persistent}),
+      to_string(bytes(kind.memory_bytes)),
+      to_string(bytes(lacks)),
+      use.peak_at.empty() ? "" : fmt::format(" in {}", use.peak_at));
 }
 
 }  // namespace
 
-std::optional<std::string> find_misfit(const Plan& plan, const Request& request) {
+double Misfit::bytes() const {
+  double sum = 0;
+  for (const Lack& lack : lacks) sum += lack.bytes;
+  return sum;
+}
+
+std::optional<Misfit> find_misfit(const Plan& plan, const Request& request) {
   return find_misfit(plan, lower(*request.ground, plan, request.cluster), request);
 }
 
-std::optional<std::string> find_misfit(const Plan& plan,
-                                       const Program& program,
-                                       const Request& request) {
+std::optional<Misfit> find_misfit(const Plan& plan,
+                                  const Program& program,
+                                  const Request& request) {
+  Misfit misfit;
   int before = -1;
-  size_t place = 0;  // in the mesh of its stage
-  for (const auto& [stage, device, use] : memory_uses(program)) {
-    place = stage == before ? place + 1 : 0;
-    before = stage;
-    const DeviceKind& kind = request.cluster.kind(device);
-    if (lacks(use, kind) <= 0) continue;
-    const size_t count = microbatches_of(plan).size();
-    const std::string where = program.stages.size() == 1 ? "" : fmt::format("stage {}: ", stage);
-    return fmt::format(
-        "{}{} ({}) needs {} for up to {} in {}, {} of it for parameters and "
-        "optimizer state, and has {}: it lacks {}{}",
-        where,
-        request.cluster.devices[static_cast<size_t>(device)].name,
-        kind.name,
-        to_string(Bytes{use.peak}),
-        rows_text(most_rows(plan, stage, place)),
-        count == 1 ? "one micro-batch" : fmt::format("each of {} micro-batches", count),
-        to_string(Bytes{use.persistent}),
-        to_string(bytes(kind.memory_bytes)),
-        to_string(bytes(lacks(use, kind))),
-        use.peak_at.empty() ? "" : fmt::format(" in {}", use.peak_at));
+  size_t place = 0;
+  for (const DeviceMemory& memory : memory_uses(program)) {
+    place = memory.stage == before ? place + 1 : 0;
+    before = memory.stage;
+    const double lacks =
+        static_cast<double>(memory.use.peak) - request.cluster.kind(memory.device).memory_bytes;
+    if (lacks <= 0) continue;
+    if (misfit.lacks.empty()) misfit.sentence = sentence_of(plan, memory, place, lacks, request);
+    misfit.lacks.push_back({memory.device, lacks});
   }
-  return std::nullopt;
+  if (misfit.lacks.empty()) return std::nullopt;
+  return misfit;
 }
 
 std::string explain_misfit(const Plan& plan, const Request& request) {
-  const std::optional<std::string> misfit = find_misfit(plan, request);
+  const std::optional<Misfit> misfit = find_misfit(plan, request);
   MEDLEY_CHECK(misfit.has_value());
-  return fmt::format("{}; {}", *misfit, smallest_change(plan, request));
+  return fmt::format("{}; {}", misfit->sentence, smallest_change(plan, *misfit, request));
 }
 
 }  // namespace medley

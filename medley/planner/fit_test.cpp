@@ -115,9 +115,9 @@ TEST_F(Fit, ExactlyEnoughIsEnough) {
     (find_misfit(plan, request) ? low : high) = (low + high) / 2;
   }
   cluster.pools[0].kind.memory_bytes = std::ceil(low);
-  EXPECT_EQ(find_misfit(plan, request), std::nullopt);
+  EXPECT_FALSE(find_misfit(plan, request));
   cluster.pools[0].kind.memory_bytes = std::ceil(low) - 1;
-  EXPECT_THAT(*find_misfit(plan, request), HasSubstr("it lacks 1 B"));
+  EXPECT_THAT(find_misfit(plan, request).value().sentence, HasSubstr("it lacks 1 B"));
 }
 
 // Of a pipeline the stage is named, whichever it is.
@@ -136,11 +136,11 @@ TEST_F(Fit, TheStageThatLacksMemoryIsNamed) {
   second.mesh = {{"x"}, {1}, {"pool/1/0"}};
   plan.pipelines[0].stages.push_back(second);
   plan.pipelines[0].in_flight = {4, 4};
-  EXPECT_EQ(find_misfit(plan, request), std::nullopt);
+  EXPECT_FALSE(find_misfit(plan, request));
   cluster.pools.push_back(cluster.pools[0]);
   cluster.pools[1].kind.memory_bytes = 1e3;
   cluster.devices[1].pool = 1;
-  EXPECT_THAT(*find_misfit(plan, request),
+  EXPECT_THAT(find_misfit(plan, request).value().sentence,
               AllOf(HasSubstr("stage 1: pool/1/0 (kind) needs "),
                     HasSubstr(" for up to 10 rows in each of 4 micro-batches"),
                     HasSubstr(": it lacks ")));

@@ -15,7 +15,6 @@
 #include "medley/planner/ratio_problem.h"
 #include "medley/planner/shorten.h"
 #include "medley/program/lower.h"
-#include "medley/program/memory.h"
 #include "medley/sharding/coupling.h"
 #include "medley/sim/simulate.h"
 
@@ -35,8 +34,8 @@ struct Candidate {
   Plan plan;
   Program program;
   Nanoseconds step;
-  std::optional<std::string> misfit;
-  double missing_bytes = 0;  // on all devices; 0 if it fits
+  double missing_bytes = 0;  // on all devices
+  bool fits() const { return missing_bytes == 0; }
 
   // Of those that do not fit, the nearest to it, which is the one to complain about.
   bool better_than(const Candidate& other) const {
@@ -83,7 +82,7 @@ class Synthesis {
     consider_data_parallel();
     const std::vector<Start> all = starts();
     for (int64_t count = first_count();; count *= 2) {
-      const bool had_fit = best_ && !best_->misfit;
+      const bool had_fit = best_ && best_->fits();
       const Nanoseconds before = best_ ? best_->step : Nanoseconds{};
       bool fits = false;
       for (size_t i = 0; i < all.size(); ++i) {
@@ -93,18 +92,18 @@ class Synthesis {
                all.size());
         fits |= search(all[i], count);
       }
-      const bool gained = best_ && !best_->misfit && (!had_fit || best_->step < before);
+      const bool gained = best_ && best_->fits() && (!had_fit || best_->step < before);
       if (request_.microbatches > 0 || !meet_.empty() || (fits && (!gained || count == 1))) break;
       if (2 * count > request_.global_batch) break;
     }
-    if (best_ && !best_->misfit && !even_) {
+    if (best_ && best_->fits() && !even_) {
       SpmdOptions options = best_options_.value_or(SpmdOptions{});
       options.microbatches = static_cast<int64_t>(best_->plan.pipelines[0].microbatches.size());
       alternate(options);
     }
     if (!best_) return Infeasible{"no candidate was found"};
     shorten(best_->plan.pipelines[0].stages[0], prepared_.names);
-    if (best_->misfit) return Infeasible{explain_misfit(best_->plan, request_)};
+    if (!best_->fits()) return Infeasible{explain_misfit(best_->plan, request_)};
     best_->plan.strategy = request_.strategy;
     drop_unused_parts(best_->plan);
     return std::move(best_->plan);
@@ -199,7 +198,7 @@ class Synthesis {
   Candidate price(Plan plan) {
     const auto [known, added] = priced_.try_emplace(meaning_of(plan));
     Candidate candidate = added ? price_anew(plan) : known->second;
-    if (added) known->second = {{}, {}, candidate.step, candidate.misfit, candidate.missing_bytes};
+    if (added) known->second = {{}, {}, candidate.step, candidate.missing_bytes};
     candidate.plan = std::move(plan);
     return candidate;
   }
@@ -215,20 +214,9 @@ class Synthesis {
     Candidate candidate;
     candidate.program = lower(ground_, plan, request_.cluster);
     candidate.step = simulate(candidate.program, *request_.costs).step;
-    candidate.misfit = find_misfit(plan, candidate.program, request_);
-    if (candidate.misfit) candidate.missing_bytes = missing_bytes(candidate.program);
+    if (const auto misfit = find_misfit(plan, candidate.program, request_))
+      candidate.missing_bytes = misfit->bytes();
     return candidate;
-  }
-
-  double missing_bytes(const Program& program) const {
-    double sum = 0;
-    const LoweredStage& stage = program.stages[0];
-    const std::vector<MemoryUse> uses = memory_uses(stage);
-    for (size_t d = 0; d < stage.devices.size(); ++d) {
-      const double peak = static_cast<double>(uses[d].peak);
-      sum += std::max(0.0, peak - request_.cluster.kind(stage.devices[d]).memory_bytes);
-    }
-    return sum;
   }
 
   // Other ratios for the best decisions, then other decisions for these ratios, while it helps.
@@ -278,7 +266,7 @@ class Synthesis {
             evenly ? apportion(request_.global_batch, std::vector<double>(devices_.size(), 1.0))
                    : proportional_rows(request_, devices_),
             first_count()));
-        if (!first.misfit) {
+        if (first.fits()) {
           keep(std::move(first));
           continue;
         }
@@ -313,7 +301,7 @@ class Synthesis {
       options.overlapped_count = exposed;
       std::optional<Candidate> found = decide(division, options);
       if (!found) continue;
-      const bool ok = !found->misfit;
+      const bool ok = found->fits();
       if (keep(std::move(*found))) best_options_ = options;
       fits |= ok;
       if (ok) continue;
@@ -328,7 +316,7 @@ class Synthesis {
     double low = 0;
     for (options.byte_price = 1e-3; options.byte_price < 1e6; options.byte_price *= 16) {
       std::optional<Candidate> found = decide(division, options);
-      const bool ok = found && !found->misfit;
+      const bool ok = found && found->fits();
       if (found) keep(std::move(*found));
       if (ok) break;
       low = options.byte_price;
@@ -337,7 +325,7 @@ class Synthesis {
     for (int i = 0; i < 2 && low > 0 && high < 1e6; ++i) {
       options.byte_price = std::sqrt(low * high);
       std::optional<Candidate> found = decide(division, options);
-      (found && !found->misfit ? high : low) = options.byte_price;
+      (found && found->fits() ? high : low) = options.byte_price;
       if (found) keep(std::move(*found));
     }
   }
