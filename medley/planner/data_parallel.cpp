@@ -33,13 +33,9 @@ std::vector<int> devices_of(const Request& request) {
   return devices;
 }
 
-namespace {
-
 std::vector<int64_t> even_rows(const Request& request, const std::vector<int>& devices) {
   return apportion(request.global_batch, std::vector<double>(devices.size(), 1.0));
 }
-
-}  // namespace
 
 namespace {
 

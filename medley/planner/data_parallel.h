@@ -30,7 +30,9 @@ std::optional<Infeasible> rows_meet(const Request& request);
 std::vector<int> devices_of(const Request& request);
 // Of each device, read off around an even share of a micro-batch.
 std::vector<RowTime> row_times(const Request& request, const std::vector<int>& devices);
-// Rows of a step on each device such that the slowest is done as early as possible.
+// Rows of a step on each device, as equal as integers can be.
+std::vector<int64_t> even_rows(const Request& request, const std::vector<int>& devices);
+// The same such that the slowest is done as early as possible.
 std::vector<int64_t> proportional_rows(const Request& request, const std::vector<int>& devices);
 // One mesh of one axis, and what each device has of every micro-batch; everything else open.
 Plan plan_of_rows(std::vector<std::string> devices,

@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "medley/base/error.h"
-#include "medley/plan/apportion.h"
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/fit.h"
 #include "medley/planner/ratio_problem.h"
@@ -156,11 +155,12 @@ class Synthesis {
   }
 
   std::vector<Start> starts() const {
+    const std::vector<int64_t> rows = even_rows(request_, devices_);
     const std::vector<double> even(devices_.size(), 1.0);
-    if (even_) return {{apportion(request_.global_batch, even), even, {}}};
+    if (even_) return {{rows, even, {}}};
     std::vector<Start> all{{proportional_rows(request_, devices_), speeds_, {}}};
     for (const std::vector<double>& shares : {speeds_, even}) {
-      Start other{apportion(request_.global_batch, even), shares, {}};
+      Start other{rows, shares, {}};
       if (std::find(all.begin(), all.end(), other) == all.end()) all.push_back(std::move(other));
     }
     return all;
@@ -260,12 +260,9 @@ class Synthesis {
       if (even_ && !evenly) continue;
       if (meet_.empty() || first_count() == 1) {
         // What the strategy tries first: if that fits it is the strategy's answer.
-        Candidate first = price(empty_plan(
-            request_,
-            devices_,
-            evenly ? apportion(request_.global_batch, std::vector<double>(devices_.size(), 1.0))
-                   : proportional_rows(request_, devices_),
-            first_count()));
+        const std::vector<int64_t> rows =
+            evenly ? even_rows(request_, devices_) : proportional_rows(request_, devices_);
+        Candidate first = price(empty_plan(request_, devices_, rows, first_count()));
         if (first.fits()) {
           keep(std::move(first));
           continue;
