@@ -13,13 +13,6 @@ namespace {
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
-// What the search proves is proved within a few rounds, or never.
-PbqpOptions search_options() {
-  PbqpOptions options;
-  options.rounds = 20;
-  return options;
-}
-
 std::unique_ptr<OpCatalogue> catalogue_of(const Request& request, const Plan& plan) {
   const Pipeline& pipeline = plan.pipelines[0];
   std::vector<int> devices;
@@ -47,7 +40,8 @@ NextBest::NextBest(const Request& request, const Plan& plan)
     : request_(request), plan_(plan), catalogue_(catalogue_of(request, plan)) {
   MEDLEY_CHECK(knows(plan));
   std::vector<double> byte_prices;
-  for (double price = 1e-3; price < 1e6; price *= 16) byte_prices.push_back(price);
+  for (double price = kLeastBytePrice; price < kMostBytePrice; price *= kBytePriceStep)
+    byte_prices.push_back(price);
   if (!take_fastest({0}) && !take_fastest(byte_prices)) static_cast<void>(take_fastest({0}));
 }
 
@@ -55,7 +49,7 @@ NextBest::NextBest(const Request& request, const Plan& plan)
 bool NextBest::take_fastest(const std::vector<double>& byte_prices) {
   std::optional<Simulated> best;
   for (const double byte_price : byte_prices) {
-    for (const double exposed : {1.0, 0.3}) {
+    for (const double exposed : kOverlappedCounts) {
       SpmdOptions options;
       options.microbatches = static_cast<int64_t>(plan_.pipelines[0].microbatches.size());
       options.overlapped_count = exposed;

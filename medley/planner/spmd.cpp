@@ -23,9 +23,6 @@ namespace {
 constexpr const char* kSpeed = "speed";
 constexpr const char* kMemory = "memory";  // in proportion to it, where it is short
 
-// Rounds of dual ascent in one search: what is not proved by then is used as it is.
-constexpr int kDualRounds = 20;
-
 // How often decisions and ratios take turns.
 constexpr int kMostRounds = 3;
 
@@ -135,12 +132,6 @@ class Synthesis {
         bound = std::max(bound, found->lower_bound);
     }
     return {bound / kTicksPerNanosecond};
-  }
-
-  static PbqpOptions search_options() {
-    PbqpOptions options;
-    options.rounds = kDualRounds;
-    return options;
   }
 
   int64_t first_count() const { return std::max<int64_t>(1, request_.microbatches); }
@@ -294,7 +285,7 @@ class Synthesis {
     std::optional<Division> roomy;  // if it differs, and is needed
     const Start memory_counts = even_ ? start : with_memory(start);
     bool fits = false;
-    for (double exposed : {1.0, 0.3}) {
+    for (double exposed : kOverlappedCounts) {
       options.overlapped_count = exposed;
       std::optional<Candidate> found = decide(division, options);
       if (!found) continue;
@@ -311,7 +302,8 @@ class Synthesis {
   // The smallest price per byte at which the plan fits, to a factor of two.
   void pay_for_memory(Division& division, SpmdOptions options) {
     double low = 0;
-    for (options.byte_price = 1e-3; options.byte_price < 1e6; options.byte_price *= 16) {
+    options.byte_price = kLeastBytePrice;
+    for (; options.byte_price < kMostBytePrice; options.byte_price *= kBytePriceStep) {
       std::optional<Candidate> found = decide(division, options);
       const bool ok = found && found->fits();
       if (found) keep(std::move(*found));
@@ -319,7 +311,7 @@ class Synthesis {
       low = options.byte_price;
     }
     double high = options.byte_price;
-    for (int i = 0; i < 2 && low > 0 && high < 1e6; ++i) {
+    for (int i = 0; i < 2 && low > 0 && high < kMostBytePrice; ++i) {
       options.byte_price = std::sqrt(low * high);
       std::optional<Candidate> found = decide(division, options);
       (found && found->fits() ? high : low) = options.byte_price;

@@ -19,6 +19,7 @@
 // costs next to nothing: constants, masks that all layers read, the sum of the gradients' norms.
 // Knows nothing of how the problem is solved.
 
+#include <array>
 #include <deque>
 #include <map>
 #include <optional>
@@ -48,6 +49,17 @@ struct SpmdOptions {
   bool sends_as_received = false;
   bool operator==(const SpmdOptions&) const = default;
 };
+
+// What a search tries of them: of `overlapped_count`, and of `byte_price` where memory is short.
+inline constexpr std::array kOverlappedCounts{1.0, 0.3};
+inline constexpr double kLeastBytePrice = 1e-3, kMostBytePrice = 1e6, kBytePriceStep = 16;
+
+// What is not proved within a few rounds of dual ascent is used as it is.
+inline PbqpOptions search_options() {
+  PbqpOptions options;
+  options.rounds = 20;
+  return options;
+}
 
 class SpmdProblem {
  public:
