@@ -30,9 +30,9 @@ class Search {
  private:
   struct Step {  // a stage in front of what is behind it
     const Option& option;
-    int64_t sum, up;      // to add to `sum`, and to `end`
-    int64_t round, grow;  // t + r, and what a boundary adds to the count
-    int64_t most;         // what `depth` may come to
+    int64_t sum, up;  // t + r, to add to `sum`; and to `end`
+    int64_t grow;     // what a boundary adds to the count
+    int64_t most;     // what `depth` may come to
     int32_t index;
   };
 
@@ -113,7 +113,6 @@ Search::Step Search::step_over(const Option& option,
   Step step{option,
             option.time + crossing.round_trip,
             option.forward + crossing.up,
-            option.time + crossing.round_trip,
             0,
             option.room,
             static_cast<int32_t>(table_.index_of(option))};
@@ -146,7 +145,7 @@ inline void Search::extend(const Step& step, int32_t behind, std::vector<Label>&
   if (label.sum + table_.least_sum()[static_cast<size_t>(step.option.begin)] >= search_.below)
     return;
   const bool by_period = table_.rule() == InFlightRule::kPeriod;
-  label.depth = rest.depth + (by_period ? step.round : step.grow);
+  label.depth = rest.depth + (by_period ? step.sum : step.grow);
   if (label.depth > step.most) return;  // no room
   label.end = std::max(label.sum + step.option.update, rest.end + step.up);
   if (by_period) {
