@@ -65,12 +65,11 @@ std::vector<int> counts_at(const ScheduleRequest& request, InFlightRule rule, Na
     const BoundaryTimes& boundary = times.boundaries[b];
     counts[b] = std::min(
         microbatches,
-        counts[b + 1] +
-            (rule == InFlightRule::kIdeal
-                 ? ideal_growth(boundary.forward + boundary.backward + boundary.latency * 2, period)
-                 : published_growth(boundary.forward + boundary.latency,
-                                    period,
-                                    request.pools[b] == request.pools[b + 1])));
+        counts[b + 1] + (rule == InFlightRule::kIdeal
+                             ? ideal_growth(boundary.round_trip(), period)
+                             : published_growth(boundary.forward + boundary.latency,
+                                                period,
+                                                request.pools[b] == request.pools[b + 1])));
   }
   for (int& count : counts) count = std::min(count, microbatches);
   return counts;

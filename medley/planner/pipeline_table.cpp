@@ -128,7 +128,7 @@ void Table::add_crossings(const PipelineRequest& request, int choice) {
         c.times.forward = occupied(*up, cuts[end - 1].up);
         c.times.backward = occupied(*down, cuts[end - 1].down);
         c.times.latency = {(up->latency + down->latency).value / 2};
-        c.round_trip = (c.times.forward + c.times.backward + c.times.latency * 2).value;
+        c.round_trip = c.times.round_trip().value;
         c.occupied = std::max(c.times.forward, c.times.backward).value;
         c.up = (c.times.forward + c.times.latency).value;
         longest = std::max(longest, c.round_trip);

@@ -154,7 +154,7 @@ class Exhaustive {
       slowest = std::max(slowest, (o.forward + o.backward).value);
       if (i < boundaries_.size()) {
         const BoundaryTimes& b = boundaries_[i];
-        sum += (b.forward + b.backward + b.latency * 2).value;
+        sum += b.round_trip().value;
         slowest = std::max({slowest, b.forward.value, b.backward.value});
         after -= (b.backward + b.latency + o.backward).value;
       }
@@ -170,10 +170,9 @@ class Exhaustive {
     for (size_t i = counts.size() - 1; i-- > 0 && request_.in_flight != InFlightRule::kPeriod;) {
       const BoundaryTimes& b = boundaries_[i];
       const bool same = stages_[i].range.pool == stages_[i + 1].range.pool;
-      counts[i] =
-          counts[i + 1] + (request_.in_flight == InFlightRule::kIdeal
-                               ? ideal_growth(b.forward + b.backward + b.latency * 2, {period})
-                               : published_growth(b.forward + b.latency, {period}, same));
+      counts[i] = counts[i + 1] + (request_.in_flight == InFlightRule::kIdeal
+                                       ? ideal_growth(b.round_trip(), {period})
+                                       : published_growth(b.forward + b.latency, {period}, same));
     }
     for (size_t i = 0; i < stages_.size(); ++i) {
       const StageOption& o = stages_[i].option;

@@ -87,10 +87,10 @@ Nanoseconds estimate_pipeline(PipelineFormula formula,
         slowest = std::max(slowest, b.forward + b.latency);
         break;
       case PipelineFormula::kPaper:
-        once += b.forward + b.backward + b.latency * 2;
+        once += b.round_trip();
         break;
       case PipelineFormula::kOverlapped:
-        once += b.forward + b.backward + b.latency * 2;
+        once += b.round_trip();
         slowest = std::max({slowest, b.forward, b.backward});
         break;
     }

@@ -61,11 +61,8 @@ std::vector<int> ideal_in_flight(const ScheduleRequest& request) {
   const Nanoseconds t_max = slowest_stage(request.times);
   return grow(request.times, [&](size_t b) {
     Nanoseconds round_trip;
-    for (const MicrobatchTimes& size : request.times.sizes) {
-      const BoundaryTimes& boundary = size.boundaries[b];
-      round_trip =
-          std::max(round_trip, boundary.forward + boundary.backward + boundary.latency * 2);
-    }
+    for (const MicrobatchTimes& size : request.times.sizes)
+      round_trip = std::max(round_trip, size.boundaries[b].round_trip());
     return ideal_growth(round_trip, t_max);
   });
 }

@@ -26,7 +26,7 @@ struct Longest {
       }
       for (size_t i = 0; i < round_trips.size(); ++i) {
         const BoundaryTimes& b = size.boundaries[i];
-        round_trips[i] = std::max(round_trips[i], (b.forward + b.backward + b.latency * 2).value);
+        round_trips[i] = std::max(round_trips[i], b.round_trip().value);
         least_period = std::max({least_period, b.forward.value, b.backward.value});
       }
     }

@@ -20,6 +20,7 @@ struct StageTimes {
 struct BoundaryTimes {
   Nanoseconds forward, backward;
   Nanoseconds latency{};
+  Nanoseconds round_trip() const { return forward + backward + latency * 2; }
 };
 struct MicrobatchTimes {
   std::vector<StageTimes> stages;
