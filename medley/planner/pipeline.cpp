@@ -57,21 +57,19 @@ PipelinePlan plan_of(const Table& table, int choice, const Chain& chain) {
 }
 
 std::vector<int> counts_at(const ScheduleRequest& request, InFlightRule rule, Nanoseconds period) {
-  const MicrobatchTimes& times = request.times.sizes[0];
-  const int microbatches = request.times.num_microbatches();
-  std::vector<int> counts(times.stages.size(), 1);
-  if (rule == InFlightRule::kPeriod) counts = counts_for_period(period, request.times);
-  for (size_t b = counts.size() - 1; b-- > 0 && rule != InFlightRule::kPeriod;) {
-    const BoundaryTimes& boundary = times.boundaries[b];
-    counts[b] = std::min(
-        microbatches,
-        counts[b + 1] + (rule == InFlightRule::kIdeal
-                             ? ideal_growth(boundary.round_trip(), period)
-                             : published_growth(boundary.forward + boundary.latency,
-                                                period,
-                                                request.pools[b] == request.pools[b + 1])));
+  std::vector<int> counts;
+  switch (rule) {
+    case InFlightRule::kPeriod:
+      counts = counts_for_period(period, request.times);
+      break;
+    case InFlightRule::kIdeal:
+      counts = ideal_in_flight(request, period);
+      break;
+    case InFlightRule::kPublished:
+      counts = published_in_flight(request, period);
+      break;
   }
-  for (int& count : counts) count = std::min(count, microbatches);
+  for (int& count : counts) count = std::min(count, request.times.num_microbatches());
   return counts;
 }
 

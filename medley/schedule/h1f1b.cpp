@@ -57,24 +57,25 @@ int published_growth(Nanoseconds c, Nanoseconds t_max, bool same_pool) {
   return c * 2 < t_max ? 2 : 3;
 }
 
-std::vector<int> ideal_in_flight(const ScheduleRequest& request) {
-  const Nanoseconds t_max = slowest_stage(request.times);
+std::vector<int> ideal_in_flight(const ScheduleRequest& request, std::optional<Nanoseconds> t_max) {
+  const Nanoseconds slowest = t_max.value_or(slowest_stage(request.times));
   return grow(request.times, [&](size_t b) {
     Nanoseconds round_trip;
     for (const MicrobatchTimes& size : request.times.sizes)
       round_trip = std::max(round_trip, size.boundaries[b].round_trip());
-    return ideal_growth(round_trip, t_max);
+    return ideal_growth(round_trip, slowest);
   });
 }
 
-std::vector<int> published_in_flight(const ScheduleRequest& request) {
-  const Nanoseconds t_max = slowest_stage(request.times);
+std::vector<int> published_in_flight(const ScheduleRequest& request,
+                                     std::optional<Nanoseconds> t_max) {
+  const Nanoseconds slowest = t_max.value_or(slowest_stage(request.times));
   return grow(request.times, [&](size_t b) {
     Nanoseconds c;
     for (const MicrobatchTimes& size : request.times.sizes)
       c = std::max(c, size.boundaries[b].forward + size.boundaries[b].latency);
     const std::vector<int>& pools = request.pools;
-    return published_growth(c, t_max, !pools.empty() && pools[b] == pools[b + 1]);
+    return published_growth(c, slowest, !pools.empty() && pools[b] == pools[b + 1]);
   });
 }
 

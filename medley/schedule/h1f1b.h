@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "medley/schedule/schedule_request.h"
@@ -34,9 +35,12 @@ int ideal_growth(Nanoseconds round_trip, Nanoseconds t_max);
 // Requires: as above.
 int published_growth(Nanoseconds c, Nanoseconds t_max, bool same_pool);
 
-// Returns the counts that the two rules give, at most all micro-batches. Limits are not looked at.
-std::vector<int> ideal_in_flight(const ScheduleRequest& request);
-std::vector<int> published_in_flight(const ScheduleRequest& request);
+// Returns the counts that the two rules give, at most all micro-batches. `t_max` is that of the
+// slowest stage unless given. Limits are not looked at.
+std::vector<int> ideal_in_flight(const ScheduleRequest& request,
+                                 std::optional<Nanoseconds> t_max = {});
+std::vector<int> published_in_flight(const ScheduleRequest& request,
+                                     std::optional<Nanoseconds> t_max = {});
 
 struct InFlight {
   std::vector<int> counts;
