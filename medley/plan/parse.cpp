@@ -8,6 +8,7 @@
 #include "medley/base/json_place.h"
 #include "medley/plan/plan.h"
 #include "medley/plan/texts.h"
+#include "medley/schedule/schedules.h"
 
 namespace medley {
 namespace {
@@ -156,6 +157,12 @@ std::vector<T> read_some(const JsonPlace& at, T (*read)(const JsonPlace&)) {
   return some;
 }
 
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
+  for (const Schedule& schedule : schedules()) names.emplace_back(schedule.name);
+  return names;
+}
+
 Pipeline read_pipeline(const JsonPlace& at) {
   Pipeline pipeline;
   read_object(
@@ -166,7 +173,7 @@ Pipeline read_pipeline(const JsonPlace& at) {
        {"schedule",
         false,
         [&](const JsonPlace& p) {
-          pipeline.schedule = read_word(p, {"1f1b", "gpipe", "eager-1f1b", "h1f1b"});
+          pipeline.schedule = read_word(p, schedule_names());
         }},
        {"in_flight",
         false,

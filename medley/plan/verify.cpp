@@ -12,6 +12,7 @@
 #include "medley/plan/nearest.h"
 #include "medley/plan/plan.h"
 #include "medley/plan/texts.h"
+#include "medley/schedule/schedules.h"
 
 namespace medley {
 namespace {
@@ -162,8 +163,10 @@ void check_schedule(const Pipeline& pipeline) {
   const std::vector<int64_t>& counts = pipeline.in_flight;
   const std::string place = "pipelines[0].in_flight";
   if (counts.empty()) {
-    if (pipeline.schedule == "h1f1b" && pipeline.stages.size() > 1)
-      refuse(place, "none", "a count for each stage: those of h1f1b depend on times");
+    if (!find_schedule(pipeline.schedule).counts && pipeline.stages.size() > 1)
+      refuse(place,
+             "none",
+             fmt::format("a count for each stage: those of {} depend on times", pipeline.schedule));
     return;
   }
   if (counts.size() != pipeline.stages.size())

@@ -7,9 +7,7 @@
 
 #include "medley/base/error.h"
 #include "medley/plan/plan.h"
-#include "medley/schedule/eager_one_f_one_b.h"
-#include "medley/schedule/gpipe.h"
-#include "medley/schedule/one_f_one_b.h"
+#include "medley/schedule/schedules.h"
 
 namespace medley {
 namespace {
@@ -108,9 +106,10 @@ std::vector<int> counts_in_flight(const Pipeline& pipeline) {
       counts.push_back(static_cast<int>(std::min<int64_t>(count, microbatches)));
     return counts;
   }
-  if (pipeline.schedule == "gpipe") return gpipe(stages, microbatches);
-  if (pipeline.schedule == "eager-1f1b") return eager_one_f_one_b(stages, microbatches);
-  return one_f_one_b(stages, microbatches);
+  const Schedule& schedule = find_schedule(pipeline.schedule);
+  if (schedule.counts) return schedule.counts(stages, microbatches);
+  MEDLEY_CHECK_EQ(stages, 1);
+  return {1};
 }
 
 // Whether the stage first reads a value that it receives in its backward phase only.

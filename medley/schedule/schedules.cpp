@@ -11,7 +11,7 @@
 namespace medley {
 namespace {
 
-using Counts = std::vector<int> (*)(int stages, int microbatches);
+using Counts = decltype(Schedule::counts);
 
 // The order of counts that depend on nothing but these two numbers, held to the limits.
 template <Counts kCounts>
@@ -22,6 +22,11 @@ PipelineOrder held(const ScheduleRequest& request) {
   return order_calls(capped(counts, request.max_in_flight), microbatches);
 }
 
+template <Counts kCounts>
+Schedule of_counts(std::string_view name, std::string_view help) {
+  return {name, help, held<kCounts>, kCounts};
+}
+
 PipelineOrder h1f1b_order(const ScheduleRequest& request) {
   return order_calls(h1f1b(request).counts, request.times.num_microbatches());
 }
@@ -30,10 +35,10 @@ PipelineOrder h1f1b_order(const ScheduleRequest& request) {
 
 const std::vector<Schedule>& schedules() {
   static const std::vector<Schedule> kTable = {
-      {"1f1b", "one forward, one backward; transfers are waited for", held<one_f_one_b>},
-      {"eager-1f1b", "1f1b with one more in flight per boundary", held<eager_one_f_one_b>},
-      {"gpipe", "all forwards, then all backwards", held<gpipe>},
-      {"h1f1b", "in flight what hides each boundary's transfers", h1f1b_order},
+      of_counts<one_f_one_b>("1f1b", "one forward, one backward; transfers are waited for"),
+      of_counts<eager_one_f_one_b>("eager-1f1b", "1f1b with one more in flight per boundary"),
+      of_counts<gpipe>("gpipe", "all forwards, then all backwards"),
+      {"h1f1b", "in flight what hides each boundary's transfers", h1f1b_order, nullptr},
   };
   return kTable;
 }
