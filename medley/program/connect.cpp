@@ -187,7 +187,8 @@ std::vector<Connections> connect(const std::vector<DecidedStage>& stages,
     bool late = false;
     for (const Link& link : links)
       late = late || (phase == Phase::kForward && is_read_late(receiver, link.received));
-    const int slots = std::abs(counts[at(from)] - counts[at(to)]) + 1 + (late ? counts[at(to)] : 0);
+    const auto [later, earlier] = std::minmax(counts[at(from)], counts[at(to)]);
+    const int slots = message_slots(earlier, later) + (late ? counts[at(to)] : 0);
     for (const Link& link : links) {
       Crossing crossing;
       crossing.name = link.name;

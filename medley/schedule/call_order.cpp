@@ -71,12 +71,14 @@ std::vector<int> peak_in_flight(const PipelineOrder& order) {
   return peaks;
 }
 
+int message_slots(int earlier, int later) {
+  return earlier > later ? earlier - later + 1 : earlier;
+}
+
 std::vector<int> message_slots(const std::vector<int>& in_flight) {
   std::vector<int> slots;
-  for (size_t b = 0; b + 1 < in_flight.size(); ++b) {
-    const int more = in_flight[b] - in_flight[b + 1];
-    slots.push_back(more > 0 ? more + 1 : in_flight[b]);
-  }
+  for (size_t b = 0; b + 1 < in_flight.size(); ++b)
+    slots.push_back(message_slots(in_flight[b], in_flight[b + 1]));
   return slots;
 }
 

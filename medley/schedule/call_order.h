@@ -59,6 +59,8 @@ std::vector<int> peak_in_flight(const PipelineOrder& order);
 //
 // Returns N_i - N_{i+1} + 1, or N_i where the next stage has as many: with these no call waits for
 // a slot once the pipeline is full.
+int message_slots(int earlier, int later);
+// The same of all boundaries.
 std::vector<int> message_slots(const std::vector<int>& in_flight);
 
 struct OrderLimits {
