@@ -172,9 +172,7 @@ Pipeline read_pipeline(const JsonPlace& at) {
         [&](const JsonPlace& p) { pipeline.microbatches = read_some(p, read_microbatch); }},
        {"schedule",
         false,
-        [&](const JsonPlace& p) {
-          pipeline.schedule = read_word(p, schedule_names());
-        }},
+        [&](const JsonPlace& p) { pipeline.schedule = read_word(p, schedule_names()); }},
        {"in_flight",
         false,
         [&](const JsonPlace& p) { pipeline.in_flight = read_integers(p, 1, kMaxLength); }},

@@ -313,9 +313,8 @@ class MemoryFollower {
   void receive_ahead() {
     receiving_.post_ahead([&](const Receipt& receipt) {
       const Communication& communication = stage_.communications[at(receipt.communication)];
-      return storages_.add(
-          bytes(communication.outputs[0], stage_.calls[receipt.call].microbatch),
-          MemoryPart::kCommunication);
+      return storages_.add(bytes(communication.outputs[0], stage_.calls[receipt.call].microbatch),
+                           MemoryPart::kCommunication);
     });
   }
 
@@ -330,10 +329,10 @@ class MemoryFollower {
   const std::vector<bool>& saved_;  // [value]
   const FrameSchedule& schedule_;
   Storages storages_;
-  std::vector<int> run_;                                     // [value] kRun and kStep
-  std::vector<std::vector<int>> frames_;                     // [frame][value]
-  std::vector<InFlight> in_flight_;                          // [communication]
-  std::map<int, std::deque<int>> sending_;                   // by lane, the oldest first
+  std::vector<int> run_;                    // [value] kRun and kStep
+  std::vector<std::vector<int>> frames_;    // [frame][value]
+  std::vector<InFlight> in_flight_;         // [communication]
+  std::map<int, std::deque<int>> sending_;  // by lane, the oldest first
   Receiving<int> receiving_;
   std::vector<std::vector<std::pair<ValueId, int>>> batch_;  // [microbatch]
   MemoryPoint point_;
