@@ -83,6 +83,12 @@ std::vector<ValueId> Emitter::add_local_op(Op op, const std::vector<TensorType>&
   return results;
 }
 
+ValueId Emitter::add_local_value(const TensorType& type, Lifetime lifetime) {
+  stage.graph.values.push_back({type, kNone, 0});
+  stage.lifetimes.push_back(lifetime);
+  return static_cast<ValueId>(stage.graph.values.size() - 1);
+}
+
 void Emitter::define(ValueId value, const AxisState& state, ValueId local, Phase phase) {
   held_[{value, state}].push_back({local, phase, false});
 }
@@ -106,9 +112,9 @@ ValueId Emitter::in_state(ValueId value, const AxisState& wanted) {
   const AxisState state = devices_ == 1 ? own_state(value) : wanted;
   if (std::optional<ValueId> known = find(value, state)) return *known;
   if (const auto receiving = receiving_.find(value); receiving != receiving_.end()) {
-    const auto [communication, crossing] = receiving->second;
+    const Awaited awaited = std::move(receiving->second);
     receiving_.erase(receiving);
-    define(value, own_state(value), finish_receiving(value, communication, crossing), phase_);
+    define(value, own_state(value), finish_receiving(value, awaited), phase_);
     return in_state(value, state);
   }
   if (auto started = started_.find({value, state}); started != started_.end()) {
@@ -199,19 +205,13 @@ ValueId Emitter::convert_locally(ValueId value,
   MEDLEY_CHECK(cut.holding == Holding::kSharded);
   const std::vector<Size> sizes = local_factors(value, replicated());
   const auto position = static_cast<size_t>(cut.position);
-  const Size& full = sizes[position];
-  std::vector<Argument> arguments{ValueArgument{local},
-                                  product(sizes, 0, position),
-                                  full,
-                                  product(sizes, position + 1, sizes.size()),
-                                  symbols.offset(cut.part, full),
-                                  symbols.length(cut.part, full),
-                                  type.shape};
-  if (from.holding == Holding::kSharded) {
-    arguments.emplace_back(0.0);
-    return add_local_op(local_op("medley.place.default", std::move(arguments)), {type})[0];
-  }
-  return add_local_op(local_op("medley.take.default", std::move(arguments)), {type})[0];
+  return shard(from.holding == Holding::kSharded ? ShardOp::kPlace : ShardOp::kTake,
+               local,
+               product(sizes, 0, position),
+               sizes[position],
+               product(sizes, position + 1, sizes.size()),
+               cut.part,
+               type);
 }
 
 std::vector<Size> Emitter::lengths_of(int part, const Size& full) {
@@ -240,6 +240,27 @@ ValueId Emitter::unpack(ValueId flat,
       {type})[0];
 }
 
+ValueId Emitter::shard(ShardOp op,
+                       ValueId local,
+                       const Size& before,
+                       const Size& full,
+                       const Size& after,
+                       int part,
+                       const TensorType& type) {
+  std::vector<Argument> arguments{ValueArgument{local},
+                                  before,
+                                  full,
+                                  after,
+                                  symbols.offset(part, full),
+                                  symbols.length(part, full),
+                                  type.shape};
+  const bool places = op == ShardOp::kPlace;
+  if (places) arguments.emplace_back(0.0);  // around it
+  return add_local_op(
+      local_op(places ? "medley.place.default" : "medley.take.default", std::move(arguments)),
+      {type})[0];
+}
+
 std::string Emitter::label(ValueId value) const {
   for (const Input& input : graph_.inputs)
     if (input.value == value) return input.name;
@@ -257,10 +278,9 @@ Emitter::Started Emitter::exchange(Communication communication,
                                    const AxisState& from) {
   const int id = static_cast<int>(stage.communications.size());
   communication.inputs = {input};
-  stage.graph.values.push_back({received, kNone, 0});
-  stage.lifetimes.push_back(phase_ == Phase::kUpdate || last_only_ ? Lifetime::kStep
-                                                                   : Lifetime::kMicrobatch);
-  communication.outputs = {static_cast<ValueId>(stage.graph.values.size() - 1)};
+  const bool step = phase_ == Phase::kUpdate || last_only_;
+  communication.outputs = {
+      add_local_value(received, step ? Lifetime::kStep : Lifetime::kMicrobatch)};
   stage.communications.push_back(communication);
   post(id);
   return {id, communication.outputs[0], from};
@@ -418,10 +438,8 @@ void Emitter::start(ValueId value, const AxisState& state) {
                                     "all_reduce gradients from " + label(value)});
   }
   Communication& bucket = stage.communications[static_cast<size_t>(*bucket_)];
-  stage.graph.values.push_back({local_type(value, state), kNone, 0});
-  stage.lifetimes.push_back(Lifetime::kStep);
   bucket.inputs.push_back(local);
-  bucket.outputs.push_back(static_cast<ValueId>(stage.graph.values.size() - 1));
+  bucket.outputs.push_back(add_local_value(local_type(value, state), Lifetime::kStep));
   started_[{value, state}] = {*bucket_, bucket.outputs.back(), from};
   bucket_bytes_ += static_cast<double>(num_bytes(type, {1}));
   if (bucket_bytes_ >= static_cast<double>(options_.bucket_bytes)) flush_bucket();

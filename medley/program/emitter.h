@@ -77,6 +77,12 @@ class Emitter {
     AxisState from;
   };
 
+  struct Awaited {  // from another stage
+    int communication;
+    Crossing crossing;
+    std::vector<Size> lengths;  // in the dim that the sender cuts
+  };
+
   std::optional<ValueId> find(ValueId value, const AxisState& state) const;
   bool is_run_input(ValueId value) const;
   AxisState own_state(ValueId value) const {
@@ -88,9 +94,20 @@ class Emitter {
   ValueId convert_locally(ValueId value, ValueId local, const AxisState& from, const AxisState& to);
   Started begin(ValueId value, ValueId local, const AxisState& from, const AxisState& to);
   ValueId finish(ValueId value, const Started& started, const AxisState& to);
-  ValueId finish_receiving(ValueId value, int communication, const Crossing& crossing);
+  ValueId finish_receiving(ValueId value, const Awaited& awaited);
   void wait(int communication);
-  ValueId take(ValueId local, const Size& full, int part);
+  // This device's shard of a dim of `full` elements: cut out of the whole, or put where it belongs
+  // in it among zeros.
+  enum class ShardOp : uint8_t { kTake, kPlace };
+  ValueId shard(ShardOp op,
+                ValueId local,
+                const Size& before,
+                const Size& full,
+                const Size& after,
+                int part,
+                const TensorType& type);
+  // A value that no op makes: what a communication brings.
+  ValueId add_local_value(const TensorType& type, Lifetime lifetime);
   Started all_reduce(ValueId value, ValueId local, Reduce reduce);
   Started gather(ValueId value, ValueId local, const AxisState& from);
   Started reduce_scatter(ValueId value, ValueId local, const AxisState& to);
@@ -124,8 +141,8 @@ class Emitter {
   std::map<std::pair<ValueId, AxisState>, std::vector<Held>> held_;
   std::map<std::pair<ValueId, AxisState>, Started> started_;
   std::set<ValueId> received_;
-  std::map<ValueId, std::pair<int, Crossing>> receiving_;  // not yet awaited, by communication
-  std::optional<int> bucket_;                              // communication that is being filled
+  std::map<ValueId, Awaited> receiving_;
+  std::optional<int> bucket_;  // communication that is being filled
   double bucket_bytes_ = 0;
 };
 

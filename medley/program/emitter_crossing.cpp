@@ -63,29 +63,20 @@ Communication communication_of(const Crossing& crossing) {
 
 }  // namespace
 
-// The shard of a flat tensor that every device has whole.
-ValueId Emitter::take(ValueId local, const Size& full, int part) {
-  const Size length = symbols.length(part, full);
-  const DType dtype = stage.graph.values[static_cast<size_t>(local)].type.dtype;
-  const std::vector<Size> shape{length};
-  return add_local_op(local_op("medley.take.default",
-                               {ValueArgument{local},
-                                Size(1),
-                                full,
-                                Size(1),
-                                symbols.offset(part, full),
-                                length,
-                                shape}),
-                      {{dtype, shape}})[0];
-}
-
 void Emitter::send(ValueId value, const Crossing& crossing) {
   const int part = symbols.elsewhere(crossing.to.division);
   const TensorType& whole = graph_.values[static_cast<size_t>(value)].type;
   Communication communication = communication_of(crossing);
   const size_t senders = crossing.from.devices.size();
   if (crossing.from.dim < 0) {
-    communication.inputs = {take(in_state(value, replicated()), Size(1), crossing.from.state.part)};
+    const int own = crossing.from.state.part;
+    communication.inputs = {shard(ShardOp::kTake,
+                                  in_state(value, replicated()),
+                                  Size(1),
+                                  Size(1),
+                                  Size(1),
+                                  own,
+                                  {whole.dtype, {symbols.length(own, Size(1))}})};
     const std::vector<Size> sent =
         lengths(symbols, crossing.from, crossing.to, part, Size(1), true);
     std::copy(sent.begin(), sent.end(), communication.send.begin() + static_cast<int>(senders));
@@ -133,41 +124,26 @@ void Emitter::receive(ValueId value, const Crossing& crossing) {
     flat.shape = {elements(type)};
   }
   for (size_t i = 0; i < received.size(); ++i) communication.receive[i] = received[i] * rest;
-  stage.graph.values.push_back({flat, kNone, 0});
-  stage.lifetimes.push_back(Lifetime::kMicrobatch);
-  communication.outputs = {static_cast<ValueId>(stage.graph.values.size() - 1)};
+  communication.outputs = {add_local_value(flat, Lifetime::kMicrobatch)};
   received_.insert(value);
-  receiving_[value] = {static_cast<int>(stage.communications.size()), crossing};
+  receiving_[value] = {
+      static_cast<int>(stage.communications.size()), crossing, std::move(received)};
   stage.communications.push_back(std::move(communication));
 }
 
-ValueId Emitter::finish_receiving(ValueId value, int communication, const Crossing& crossing) {
+ValueId Emitter::finish_receiving(ValueId value, const Awaited& awaited) {
+  const auto& [communication, crossing, received] = awaited;
   wait(communication);
   const ValueId flat = stage.communications[static_cast<size_t>(communication)].outputs[0];
-  const TensorType& whole = graph_.values[static_cast<size_t>(value)].type;
-  const int part = crossing.to.state.part;
   const AxisState arrived = crossing.to.dim < 0 ? partial_sum() : crossing.to.state;
   ValueId local;
   if (crossing.to.dim < 0) {
-    local = add_local_op(local_op("medley.place.default",
-                                  {ValueArgument{flat},
-                                   Size(1),
-                                   Size(1),
-                                   Size(1),
-                                   symbols.offset(part, Size(1)),
-                                   symbols.length(part, Size(1)),
-                                   std::vector<Size>{},
-                                   0.0}),
-                         {{whole.dtype, {}}})[0];
+    const DType dtype = graph_.values[static_cast<size_t>(value)].type.dtype;
+    local = shard(
+        ShardOp::kPlace, flat, Size(1), Size(1), Size(1), crossing.to.state.part, {dtype, {}});
   } else {
     const TensorType type = local_type(value, arrived);
     const Around have = around(type, crossing.from.dim);
-    std::vector<Size> received = lengths(symbols,
-                                         crossing.to,
-                                         crossing.from,
-                                         symbols.elsewhere(crossing.from.division),
-                                         whole.shape[static_cast<size_t>(crossing.from.dim)],
-                                         false);
     local = unpack(flat, have.before, received, have.after, type);
   }
   const AxisState& wanted = own_state(value);
@@ -199,9 +175,7 @@ ValueId Emitter::sum_over_stages(std::optional<ValueId> local,
   communication.name = "all_reduce " + what + " over stages";
   communication.devices = devices;
   communication.inputs = {add_local_op(std::move(own), {type})[0]};
-  stage.graph.values.push_back({type, kNone, 0});
-  stage.lifetimes.push_back(Lifetime::kStep);
-  const auto sum = static_cast<ValueId>(stage.graph.values.size() - 1);
+  const ValueId sum = add_local_value(type, Lifetime::kStep);
   communication.outputs = {sum};
   const int id = static_cast<int>(stage.communications.size());
   stage.communications.push_back(std::move(communication));
