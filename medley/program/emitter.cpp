@@ -357,9 +357,10 @@ Emitter::Started Emitter::all_to_all(ValueId value,
   std::vector<Size> sent, received;
   for (int device = 0; device < devices_; ++device) {
     const bool same = cut == old_cut;
-    sent.push_back(same ? symbols.sent(from.part, to.part, whole[cut], device)
+    const Size& full = whole[cut];
+    sent.push_back(same ? symbols.sent({from.part, full}, {to.part, full}, full, device)
                         : symbols.length_of(to.part, whole[cut], device));
-    received.push_back(same ? symbols.received(from.part, to.part, whole[cut], device)
+    received.push_back(same ? symbols.received({from.part, full}, {to.part, full}, full, device)
                             : symbols.length_of(from.part, whole[old_cut], device));
   }
   const DType dtype = graph_.values[static_cast<size_t>(value)].type.dtype;

@@ -50,13 +50,6 @@ Size SymbolTable::row(int part, const Size& full) {
 Size SymbolTable::length_of(int part, const Size& full, int device) {
   return intern({Kind::kLengthOf, part, -1, full, device}, "of");
 }
-Size SymbolTable::sent(int from, int to, const Size& full, int device) {
-  return intern({Kind::kSent, from, to, full, device}, "sent");
-}
-Size SymbolTable::received(int from, int to, const Size& full, int device) {
-  return intern({Kind::kReceived, from, to, full, device}, "received");
-}
-
 Size SymbolTable::sent(const Cut& from, const Cut& to, const Size& whole, int device) {
   return intern({Kind::kSent, from.part, to.part, from.full, device, to.full, whole}, "sent");
 }
@@ -107,9 +100,8 @@ std::vector<int64_t> SymbolTable::values_of(const Rows& rows, int device, Divisi
     const int64_t full = evaluate(entry.full, values);
     const Division& own = divide_into(entry.part, full, rows, known);
     const auto common = [&](size_t i, size_t j) {
-      const bool in_elements = entry.whole != Size();
-      const int64_t other_full = in_elements ? evaluate(entry.other_full, values) : full;
-      const int64_t whole = in_elements ? evaluate(entry.whole, values) : full;
+      const int64_t other_full = evaluate(entry.other_full, values);
+      const int64_t whole = evaluate(entry.whole, values);
       const Division& other = divide_into(entry.other, other_full, rows, known);
       const int64_t unit = full == 0 ? 0 : whole / full;
       const int64_t other_unit = other_full == 0 ? 0 : whole / other_full;

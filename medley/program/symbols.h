@@ -41,12 +41,9 @@ class SymbolTable {
   Size offset(int part, const Size& full);  // where it starts
   Size row(int part, const Size& full);     // for the batch: where it starts in the global batch
   Size length_of(int part, const Size& full, int device);
-  // Elements common to the shard of one device under part `from` and of another under part `to`:
-  // what is sent to / received from `device`.
-  Size sent(int from, int to, const Size& full, int device);
-  Size received(int from, int to, const Size& full, int device);
-  // The same for a dim of `whole` elements that part `from` divides as a factor of `from_full`, and
-  // `to` as one of `to_full`, both the outermost of the dim: in elements of the dim.
+  // Elements common to the shard of one device under `from` and of another under `to`: what is sent
+  // to / received from `device`. Of a dim of `whole` elements that either divides as a factor of
+  // `full`, the outermost of the dim.
   struct Cut {
     int part;
     Size full;
@@ -76,7 +73,7 @@ class SymbolTable {
     int part, other;
     Size full;
     int device;
-    Size other_full{}, whole{};  // if the units differ
+    Size other_full{}, whole{};  // of what is sent or received
     auto operator<=>(const Entry&) const = default;
   };
   // How a part divides a factor: elements of each device, and where they start.
