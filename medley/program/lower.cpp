@@ -438,9 +438,7 @@ void check_rows_that_meet(const Groundwork& ground,
 
 }  // namespace
 
-Completed complete(
-    const Graph& graph, const Plan& plan, const Optimizer& optimizer, int pipeline, int stage) {
-  const Groundwork ground = lay_ground(graph, optimizer);
+Completed complete(const Groundwork& ground, const Plan& plan, int pipeline, int stage) {
   std::vector<Completed> stages = split(ground, plan.pipelines[static_cast<size_t>(pipeline)]);
   return complete(std::move(stages[static_cast<size_t>(stage)]), plan, pipeline, stage);
 }
@@ -462,6 +460,11 @@ Completed prepare_stage(const Groundwork& ground,
   Completed prepared{prepare(own.graph, ground.optimizer, context), {}, {}};
   prepared.factors = factorize(prepared.prepared.graph);
   return prepared;
+}
+
+Completed complete(
+    const Graph& graph, const Plan& plan, const Optimizer& optimizer, int pipeline, int stage) {
+  return complete(lay_ground(graph, optimizer), plan, pipeline, stage);
 }
 
 Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer) {

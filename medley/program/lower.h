@@ -38,6 +38,7 @@ struct Completed {
   Factors factors;
   Assignment assignment;
 };
+Completed complete(const Groundwork& ground, const Plan& plan, int pipeline = 0, int stage = 0);
 Completed complete(const Graph& graph,
                    const Plan& plan,
                    const Optimizer& optimizer,
