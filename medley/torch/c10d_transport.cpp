@@ -380,9 +380,10 @@ class C10dTransport final : public Transport {
     const bool transfers = exchange.kind == CommunicationKind::kTransfer;
     Group group = find(transfers ? everybody_ : exchange.group);
     std::vector<int> ranks;
-    for (int device : exchange.group)
-      ranks.push_back(static_cast<int>(std::find(everybody_.begin(), everybody_.end(), device) -
-                                       everybody_.begin()));
+    if (transfers)
+      for (int device : exchange.group)
+        ranks.push_back(static_cast<int>(std::find(everybody_.begin(), everybody_.end(), device) -
+                                         everybody_.begin()));
     auto pending = std::make_unique<C10dPending>(std::move(exchange), abort_, timeout_, where);
     try {
       if (transfers)
