@@ -388,30 +388,6 @@ Nanoseconds symmetric_rounds(int64_t block, const Group& group, bool at_once) {
   return total + round.finish();
 }
 
-// The same inside nodes first: there a neighbour gets all that it will pass on, then node by node
-// each device sends what its node has for the one of its place.
-Nanoseconds symmetric_hierarchy(int64_t block, const Group& group) {
-  const size_t n = group.devices.size(), inside = group.members[0].size();
-  Round round(group.topology, nullptr);
-  const auto add = [&](size_t from, size_t to, size_t blocks) {
-    round.add(group.topology.route(group.devices[from], group.devices[to]),
-              static_cast<double>(static_cast<int64_t>(blocks) * block));
-  };
-  Nanoseconds total{0};
-  for (size_t step = 1; step < inside; ++step) {
-    for (size_t i = 0; i < inside; ++i) add(i, (i + step) % inside, n / inside);
-    total += round.finish();
-  }
-  for (size_t step = inside; step < n; step += inside) {
-    for (size_t i = 0; i < inside; ++i) {
-      add(i, i + step, inside);
-      add(i + n - step, i, inside);
-    }
-    total += round.finish();
-  }
-  return total;
-}
-
 // A device sends nothing to itself.
 bool are_equal(const Lengths& blocks, size_t n) {
   for (size_t from = 0; from < n; ++from)
@@ -485,9 +461,6 @@ Nanoseconds estimate(const Algorithm& algorithm,
   for (const Equation& equation : kEquations)
     if (equation.name == algorithm.name)
       return times_of(collective.kind) * equation.time(lengths, collective.granule, group);
-  if (algorithm.name == "hierarchical-all-to-all" && are_equal(lengths, group.devices.size()) &&
-      group.is_symmetric())
-    return symmetric_hierarchy(lengths[1], group);
   return estimate(messages(algorithm, collective, group.grouping), collective, group.topology);
 }
 
