@@ -74,16 +74,19 @@ int32_t Bundles::find(int from, int to) {
   return index;
 }
 
+size_t Bundles::place_on(const Bundle& bundle, int link) {
+  return static_cast<size_t>(std::find(bundle.links, bundle.links + bundle.num_links, link) -
+                             bundle.links);
+}
+
 int32_t& Bundles::before_on(int32_t index, int link) {
   Bundle& bundle = memory_.bundles[index];
-  return bundle
-      .before[std::find(bundle.links, bundle.links + bundle.num_links, link) - bundle.links];
+  return bundle.before[place_on(bundle, link)];
 }
 
 int32_t& Bundles::after_on(int32_t index, int link) {
   Bundle& bundle = memory_.bundles[index];
-  return bundle
-      .after[std::find(bundle.links, bundle.links + bundle.num_links, link) - bundle.links];
+  return bundle.after[place_on(bundle, link)];
 }
 
 void Bundles::drop(int32_t index) {

@@ -88,6 +88,7 @@ class Bundles {
 
  private:
   int32_t find(int from, int to);
+  static size_t place_on(const Bundle& bundle, int link);
   int32_t& before_on(int32_t index, int link);
   int32_t& after_on(int32_t index, int link);
   void settle(Bundle& bundle, int64_t now);
