@@ -22,10 +22,16 @@ TEST(Progress, IsSilentForTwoSecondsAndLeavesNothingBehind) {
 }
 
 TEST(Progress, WithoutATerminalThereIsNone) {
-  ManualClock clock;
-  Progress progress(nullptr, clock);
-  clock.advance({3'000'000'000});
-  progress.at("pricing", 1, 3);
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  {
+    ManualClock clock;
+    Progress progress(nullptr, clock);
+    clock.advance({3'000'000'000});
+    progress.at("pricing", 1, 3);
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
 }  // namespace
