@@ -138,7 +138,7 @@ Stage read_stage(const JsonPlace& at) {
         [&](const JsonPlace& p) { stage.ops = read_choices(p, parse_choice_text, kChoiceForms); }},
        {"updates", false, [&](const JsonPlace& p) { stage.updates = read_states(p); }},
        {"recompute", false, [&](const JsonPlace& p) {
-          stage.recompute = read_word(p, {"none", "full"});
+          stage.recompute = read_word(p, {kRecompute.begin(), kRecompute.end()});
         }}});
   return stage;
 }

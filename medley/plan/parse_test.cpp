@@ -97,7 +97,7 @@ TEST(ParsePlan, RefusalsNamePlaceFoundAndExpected) {
            std::string(kStateForms)},
       {"\"mesh\"",
        R"("recompute": "some", "mesh")",
-       R"(p.json: pipelines[0].stages[0].recompute: found "some", expected "none" or "full")"},
+       R"(p.json: pipelines[0].stages[0].recompute: found "some", expected "none" or "all" or "blocks")"},
       {"\"stages\"",
        R"("stage": 1, "stages")",
        R"(p.json: pipelines[0]: found unknown key "stage", expected one of "microbatches", )"

@@ -3,6 +3,7 @@
 // The decisions of a planner or of a person: who computes what, and how much of it. Stored as JSON
 // (docs/formats/plan.md). Knows nothing of how it was found, nor of how it is run.
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -50,6 +51,9 @@ using Choices = std::map<std::string, std::string>;
 // States: "R", "P", "S(<dim>, <part>)" or "S(<dim>.<factor>, <part>)".
 // Choices: "replicate", "linear {<group>}", "<label> <part>", "<label>.<factor> <part>",
 // "composite <label> <part>".
+// What a stage computes again in its backward phase rather than keep (program/recompute.h).
+inline constexpr std::array<std::string_view, 3> kRecompute{"none", "all", "blocks"};
+
 struct Stage {
   Mesh mesh;
   std::string first;  // stable name of the first forward op of the stage; "" for the first stage
@@ -61,7 +65,7 @@ struct Stage {
                     // else "R"
   Choices ops;      // choices of ops
   Choices updates;  // of the optimizer's state and update, by parameter; absent: as the parameter
-  std::string recompute = "none";
+  std::string recompute = "none";  // one of kRecompute
   bool operator==(const Stage&) const = default;
 };
 

@@ -107,12 +107,15 @@ void check_runs_today(const Plan& plan) {
               list_text(stages[s].mesh.shape),
               "one size",
               "meshes of two axes");
-    if (stages[s].recompute != Stage().recompute)
-      not_yet(stage_place(0, s) + ".recompute",
-              quoted(stages[s].recompute),
-              "\"none\"",
-              "recomputation");
   }
+}
+
+void check_recompute(const std::vector<Stage>& stages) {
+  for (size_t s = 0; s < stages.size(); ++s)
+    if (std::find(kRecompute.begin(), kRecompute.end(), stages[s].recompute) == kRecompute.end())
+      refuse(stage_place(0, s) + ".recompute",
+             quoted(stages[s].recompute),
+             "\"none\", \"all\" or \"blocks\"");
 }
 
 // The stages cover the forward ops in their order.
@@ -419,6 +422,7 @@ void verify(const Plan& plan,
   check_rows(plan, graph, rows_meet_at);
   check_parts(plan);
   check_stages(plan.pipelines[0], graph);
+  check_recompute(plan.pipelines[0].stages);
   check_schedule(plan.pipelines[0]);
   for (size_t s = 0; s < plan.pipelines[0].stages.size(); ++s) TextCheck(plan, graph, s).run();
 }

@@ -140,10 +140,14 @@ TEST_F(VerifyPlan, WhatCannotRunYetIsRefusedInWords) {
             }),
             "pipelines[0].stages[0].mesh.shape: found [2, 1], expected one size: this version does "
             "not run meshes of two axes yet");
-  EXPECT_EQ(
-      refusal_of_stage([](Stage& s) { s.recompute = "full"; }),
-      "pipelines[0].stages[0].recompute: found \"full\", expected \"none\": this version does "
-      "not run recomputation yet");
+}
+
+TEST_F(VerifyPlan, RecomputeIsOneOfThree) {
+  for (const std::string_view how : kRecompute)
+    EXPECT_EQ(refusal_of_stage([&](Stage& s) { s.recompute = how; }), "accepted");
+  EXPECT_EQ(refusal_of_stage([](Stage& s) { s.recompute = "full"; }),
+            "pipelines[0].stages[0].recompute: found \"full\", expected \"none\", \"all\" or "
+            "\"blocks\"");
 }
 
 TEST_F(VerifyPlan, Stages) {

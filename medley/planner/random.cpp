@@ -27,6 +27,7 @@ class RandomPlanner {
     add_stage("", devices_);
     Prepared prepared = prepare(graph_, Optimizer{});
     choose({prepared, factorize(prepared.graph), {}});
+    draw_recompute();
     return std::move(plan_);
   }
 
@@ -55,6 +56,7 @@ class RandomPlanner {
     std::vector<int64_t> counts;
     for (size_t s = 0; s < sizes.size(); ++s, count += draw(3)) counts.push_back(count);
     plan_.pipelines[0].in_flight.assign(counts.rbegin(), counts.rend());
+    draw_recompute();
     return std::move(plan_);
   }
 
@@ -74,6 +76,11 @@ class RandomPlanner {
       plan_.pipelines[0].microbatches.push_back({rows, split(rows, devices)});
       left -= rows;
     }
+  }
+
+  void draw_recompute() {
+    for (Stage& stage : plan_.pipelines[0].stages)
+      stage.recompute = kRecompute[static_cast<size_t>(draw(kRecompute.size()))];
   }
 
   // Two stages or more.

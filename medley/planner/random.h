@@ -9,9 +9,9 @@
 namespace medley {
 
 // Returns a legal plan drawn at random: uneven rows and parts with zeros among them, a random state
-// for every parameter and its optimizer state, a random choice of its rule for every op. For tests:
-// any legal plan trains like one device. One mesh; several micro-batches only where rows are
-// independent.
+// for every parameter and its optimizer state, a random choice of its rule for every op, anything
+// computed again. For tests: any legal plan trains like one device. One mesh; several micro-batches
+// only where rows are independent.
 Plan random_plan(const Graph& graph,
                  const std::vector<std::string>& devices,
                  int64_t global_batch,

@@ -12,6 +12,7 @@
 #include "medley/plan/apportion.h"
 #include "medley/plan/match.h"
 #include "medley/plan/texts.h"
+#include "medley/program/recompute.h"
 
 namespace medley {
 namespace {
@@ -27,6 +28,7 @@ class Completer {
             const Stage& stage)
       : graph_(prepared.graph),
         names_(prepared.names),
+        originals_(originals(prepared)),
         factors_(factors),
         stage_(stage),
         planned_ops_(stage.ops),
@@ -186,7 +188,7 @@ class Completer {
         if (result != kNone) set_state(result, replicated());
       return;
     }
-    const Choice choice = planned(id).value_or(cheapest(id));
+    const Choice choice = decide(id);
     result_.choices[static_cast<size_t>(id)] = {choice};
     const std::vector<ValueId> values = operands(op);
     const std::vector<AxisState> wanted = operand_states(graph_, factors_, id, choice);
@@ -196,6 +198,14 @@ class Completer {
     for (size_t i = 0; i < results.size(); ++i)
       if (op.results[i] != kNone) set_state(op.results[i], results[i]);
     if (op.name == "medley.accumulate.default") announce_gradient(id);
+  }
+
+  // What is done again is done as it was.
+  Choice decide(OpId id) const {
+    const OpId original = originals_[static_cast<size_t>(id)];
+    if (original != kNone) return result_.choices[static_cast<size_t>(original)][kAxis];
+    if (std::optional<Choice> choice = planned(id)) return *choice;
+    return cheapest(id);
   }
 
   // The gradient will be needed in the state of its update: whoever else reads it, such as the
@@ -210,6 +220,8 @@ class Completer {
   // An op whose composite label is to be cut is replaced by its expansion before anything else is
   // decided.
   bool expand_first(OpId id) const {
+    if (const OpId original = originals_[static_cast<size_t>(id)]; original != kNone)
+      return std::count(result_.to_expand.begin(), result_.to_expand.end(), original) > 0;
     const std::optional<Instance>& instance = factors_.instances[static_cast<size_t>(id)];
     const Op& op = graph_.ops[static_cast<size_t>(id)];
     if (!instance || !has_expansion(op.name)) return false;
@@ -351,6 +363,7 @@ class Completer {
 
   const Graph& graph_;
   const std::vector<std::string>& names_;
+  const std::vector<OpId> originals_;  // [op] that it does again, or kNone
   const Factors& factors_;
   const Stage& stage_;
   const ChoiceFinder planned_ops_, planned_states_, planned_batch_, planned_updates_;

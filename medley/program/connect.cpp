@@ -97,21 +97,6 @@ std::map<std::string, Sent> all_sent(const std::vector<DecidedStage>& stages) {
   return sent;
 }
 
-std::vector<int> counts_in_flight(const Pipeline& pipeline) {
-  const int stages = static_cast<int>(pipeline.stages.size());
-  const int microbatches = static_cast<int>(pipeline.microbatches.size());
-  if (!pipeline.in_flight.empty()) {
-    std::vector<int> counts;
-    for (int64_t count : pipeline.in_flight)
-      counts.push_back(static_cast<int>(std::min<int64_t>(count, microbatches)));
-    return counts;
-  }
-  const Schedule& schedule = find_schedule(pipeline.schedule);
-  if (schedule.counts) return schedule.counts(stages, microbatches);
-  MEDLEY_CHECK_EQ(stages, 1);
-  return {1};
-}
-
 // Whether the stage first reads a value that it receives in its backward phase only.
 bool is_read_late(const DecidedStage& stage, ValueId value) {
   for (const Op& op : stage.completed.prepared.graph.ops) {
@@ -171,6 +156,21 @@ void connect_sums(const std::vector<DecidedStage>& stages, std::vector<Connectio
 }
 
 }  // namespace
+
+std::vector<int> counts_in_flight(const Pipeline& pipeline) {
+  const int stages = static_cast<int>(pipeline.stages.size());
+  const int microbatches = static_cast<int>(pipeline.microbatches.size());
+  if (!pipeline.in_flight.empty()) {
+    std::vector<int> counts;
+    for (int64_t count : pipeline.in_flight)
+      counts.push_back(static_cast<int>(std::min<int64_t>(count, microbatches)));
+    return counts;
+  }
+  const Schedule& schedule = find_schedule(pipeline.schedule);
+  if (schedule.counts) return schedule.counts(stages, microbatches);
+  MEDLEY_CHECK_EQ(stages, 1);
+  return {1};
+}
 
 std::vector<Connections> connect(const std::vector<DecidedStage>& stages,
                                  const Pipeline& pipeline) {

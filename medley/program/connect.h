@@ -29,6 +29,9 @@ struct Connections {
   StageOrder order;
 };
 
+// Micro-batches that each stage has in flight at most.
+std::vector<int> counts_in_flight(const Pipeline& pipeline);
+
 // Requires: what a stage receives under a name one stage sends.
 std::vector<Connections> connect(const std::vector<DecidedStage>& stages, const Pipeline& pipeline);
 

@@ -13,6 +13,7 @@
 #include "medley/program/connect.h"
 #include "medley/program/emitter.h"
 #include "medley/program/lifetimes.h"
+#include "medley/program/recompute.h"
 #include "medley/program/stages.h"
 #include "medley/sharding/coupling.h"
 
@@ -25,6 +26,7 @@ Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
   const std::set<OpId> chosen(ids.begin(), ids.end());
   result.graph.ops.clear();
   result.names.clear();
+  result.recomputed.clear();
   std::vector<ValueId> replaced(prepared.graph.values.size(), kNone);
   for (size_t i = 0; i < prepared.graph.ops.size(); ++i) {
     Op op = prepared.graph.ops[i];
@@ -47,6 +49,8 @@ Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
       }
     }
     result.names.resize(result.graph.ops.size(), prepared.names[i]);
+    if (!prepared.recomputed.empty())
+      result.recomputed.resize(result.graph.ops.size(), prepared.recomputed[i]);
   }
   for (Output& output : result.graph.outputs)
     if (replaced[static_cast<size_t>(output.value)] != kNone)
@@ -58,6 +62,19 @@ Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
         result.graph.values[static_cast<size_t>(value)].result = static_cast<int32_t>(r);
       }
   return result;
+}
+
+// What is computed again has the factors that it had.
+Factors factorize(const Prepared& prepared) {
+  const std::vector<OpId> of = originals(prepared);
+  std::vector<std::pair<ValueId, ValueId>> alike;
+  for (size_t i = 0; i < of.size(); ++i) {
+    if (of[i] == kNone) continue;
+    const std::vector<ValueId>& first = prepared.graph.ops[static_cast<size_t>(of[i])].results;
+    for (size_t r = 0; r < first.size(); ++r)
+      if (first[r] != kNone) alike.emplace_back(first[r], prepared.graph.ops[i].results[r]);
+  }
+  return factorize(prepared.graph, alike);
 }
 
 class Lowering {
@@ -366,7 +383,7 @@ Completed complete(Completed completed, const Plan& plan, int pipeline, int stag
         complete(completed.prepared, completed.factors, plan, chosen, chosen.stages[s]);
     if (completed.assignment.to_expand.empty()) return completed;
     completed.prepared = expand_ops(completed.prepared, completed.assignment.to_expand);
-    completed.factors = factorize(completed.prepared.graph);
+    completed.factors = factorize(completed.prepared);
   }
 }
 
@@ -404,11 +421,25 @@ std::vector<int32_t> cuts_of(const Pipeline& pipeline,
   return cuts;
 }
 
+Completed prepared(const Groundwork& ground, const Graph& graph, const StageContext& context) {
+  Completed result{prepare(graph, ground.optimizer, context), {}, {}};
+  result.factors = factorize(result.prepared);
+  return result;
+}
+
 // What each stage of a pipeline computes, prepared.
 std::vector<Completed> split(const Groundwork& ground, const Pipeline& pipeline) {
   std::vector<Completed> stages;
+  const std::vector<int> counts = counts_in_flight(pipeline);
   if (pipeline.stages.size() == 1) {
-    stages.push_back({ground.prepared, ground.factors, {}});
+    const std::string& how = pipeline.stages[0].recompute;
+    if (how == Stage().recompute)
+      stages.push_back({ground.prepared, ground.factors, {}});
+    else
+      stages.push_back(prepared(
+          ground,
+          ground.graph,
+          {.names = stable_names(ground.graph), .recompute = how, .in_flight = counts[0]}));
     return stages;
   }
   const std::vector<std::string> names = stable_names(ground.graph);
@@ -416,7 +447,8 @@ std::vector<Completed> split(const Groundwork& ground, const Pipeline& pipeline)
   const Partition parts =
       partition(ground.graph, positions, cuts_of(pipeline, positions, names), names);
   for (size_t s = 0; s < pipeline.stages.size(); ++s)
-    stages.push_back(prepare_stage(ground, names, parts, static_cast<int>(s)));
+    stages.push_back(prepare_stage(
+        ground, names, parts, static_cast<int>(s), pipeline.stages[s].recompute, counts[s]));
   return stages;
 }
 
@@ -446,10 +478,14 @@ Completed complete(const Groundwork& ground, const Plan& plan, int pipeline, int
 Completed prepare_stage(const Groundwork& ground,
                         const std::vector<std::string>& names,
                         const Partition& parts,
-                        int stage) {
+                        int stage,
+                        const std::string& recompute,
+                        int in_flight) {
   const StageGraph own = stage_graph(ground.graph, parts, stage);
   StageContext context;
   context.stage = stage;
+  context.recompute = recompute;
+  context.in_flight = in_flight;
   for (OpId op : own.ops) context.names.push_back(names[static_cast<size_t>(op)]);
   for (const Tied& tied : parts.tied) {
     const auto& holders = tied.holders;
@@ -457,9 +493,7 @@ Completed prepare_stage(const Groundwork& ground,
     context.tied[tied.parameter] = tied.partial;
     if (holders[0] != stage) context.counted_elsewhere.insert(tied.parameter);
   }
-  Completed prepared{prepare(own.graph, ground.optimizer, context), {}, {}};
-  prepared.factors = factorize(prepared.prepared.graph);
-  return prepared;
+  return prepared(ground, own.graph, context);
 }
 
 Completed complete(

@@ -58,11 +58,13 @@ Program lower(const Groundwork& ground,
               const LowerOptions& options = {});
 
 // What one stage of a partition computes, prepared, with nothing decided. `names`: stable_names()
-// of the graph.
+// of the graph; `recompute`: as in a plan, with so many micro-batches in flight.
 Completed prepare_stage(const Groundwork& ground,
                         const std::vector<std::string>& names,
                         const Partition& parts,
-                        int stage);
+                        int stage,
+                        const std::string& recompute = "none",
+                        int in_flight = 1);
 
 // One stage by itself, for pricing: `plan` has a single one, which decides about `stage` as
 // prepare_stage() has it. What it receives comes from, and what it sends goes to, one imaginary

@@ -9,6 +9,7 @@
 
 #include "medley/base/error.h"
 #include "medley/ops/rule.h"
+#include "medley/program/recompute.h"
 
 namespace medley {
 namespace {
@@ -33,6 +34,7 @@ class Preparer {
     accumulate_outputs();
     for (const auto& [parameter, partial] : context_.tied) add_up(parameter, partial);
     if (optimizer_.kind != "none") append_update();
+    recompute(prepared_, context_.recompute, context_.in_flight);
     relink();
     remove_unused();
     return std::move(prepared_);
@@ -197,12 +199,15 @@ class Preparer {
   void reorder(const std::vector<size_t>& order) {
     std::vector<Op> ops;
     std::vector<std::string> names;
+    std::vector<bool> recomputed;
     for (size_t i : order) {
       ops.push_back(std::move(graph().ops[i]));
       names.push_back(std::move(prepared_.names[i]));
+      if (!prepared_.recomputed.empty()) recomputed.push_back(prepared_.recomputed[i]);
     }
     graph().ops = std::move(ops);
     prepared_.names = std::move(names);
+    prepared_.recomputed = std::move(recomputed);
   }
 
   // The gradient of a tied parameter, of its parts in all stages, in their order.

@@ -30,6 +30,9 @@ struct Prepared {
   ValueId gradient_norm = kNone;
   bool weights_in_prologue =
       true;  // false: a weight depends on parameters, so several micro-batches would not be exact
+  // [op] whether it does again, under its name, what an op of the forward phase did (recompute.h).
+  // Empty: none does.
+  std::vector<bool> recomputed;
 };
 
 // The name of the op that adds up the squares of all gradients.
@@ -45,9 +48,11 @@ struct StageContext {
   std::vector<std::string> names;  // [op] stable names in the whole graph
   int stage = 0;
   // Parameters that other stages hold, too: the stages that have a part of the gradient, ascending.
-  std::map<std::string, std::vector<int>> tied;
+  std::map<std::string, std::vector<int>> tied{};
   // Of them, those whose gradient counts for the norm in another stage.
-  std::set<std::string> counted_elsewhere;
+  std::set<std::string> counted_elsewhere{};
+  std::string recompute = "none";  // as in a plan
+  int in_flight = 1;               // micro-batches
 };
 // The same for the graph of one stage. The norm is that of its own gradients. A part of the
 // gradient of a tied parameter is sent as "<parameter>@<stage>", and every holder adds up all

@@ -101,6 +101,8 @@ Plan random_pipeline(uint64_t seed, int& used) {
   std::vector<int64_t> counts;
   for (size_t s = 0; s < stages; ++s, count += draw(4)) counts.push_back(count);
   pipeline.in_flight.assign(counts.rbegin(), counts.rend());
+  for (Stage& stage : pipeline.stages)
+    stage.recompute = kRecompute[static_cast<size_t>(draw(kRecompute.size()))];
   return plan;
 }
 

@@ -102,12 +102,14 @@ class Factorizer {
  public:
   explicit Factorizer(const Graph& graph) : graph_(graph) {}
 
-  Factors run() {
+  Factors run(const std::vector<std::pair<ValueId, ValueId>>& alike) {
     add_dims();
     tie_batch();
     result_.instances.resize(graph_.ops.size());
     op_labels_.resize(graph_.ops.size());
     for (size_t i = 0; i < graph_.ops.size(); ++i) add_instance(i);
+    for (const auto& [a, b] : alike)
+      for (size_t d = 0; d < dims(a).size(); ++d) forest_.equate({dims(a)[d]}, {dims(b)[d]});
     tie_outputs();
     collect();
     return std::move(result_);
@@ -246,7 +248,9 @@ class Factorizer {
 
 }  // namespace
 
-Factors factorize(const Graph& graph) { return Factorizer(graph).run(); }
+Factors factorize(const Graph& graph, const std::vector<std::pair<ValueId, ValueId>>& alike) {
+  return Factorizer(graph).run(alike);
+}
 
 std::vector<ExtentId> flat_factors(const Factors& factors, ValueId value) {
   std::vector<ExtentId> flat;

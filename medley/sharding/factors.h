@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "medley/graph/graph.h"
@@ -26,8 +27,9 @@ struct Factors {
 };
 
 // Returns the factors of a graph. Gradients share the factors of their parameters, updates those of
-// what they update, and all batch dims of the batch inputs are one extent.
-Factors factorize(const Graph& graph);
+// what they update, and all batch dims of the batch inputs are one extent. So do the pairs in
+// `alike`, which are of one shape.
+Factors factorize(const Graph& graph, const std::vector<std::pair<ValueId, ValueId>>& alike = {});
 
 // Returns all factors of a value in one list: the positions that an AxisState names.
 std::vector<ExtentId> flat_factors(const Factors& factors, ValueId value);
