@@ -2,9 +2,12 @@
 //
 //   exact/8      a training step of 64 layers, 8 devices in 2 nodes: message by message
 //   estimated/n  the same step on n devices, communications as wholes
+//   pipeline/n   n stages of one device, 128 micro-batches, 1F1B: message by message
+//   pipeline_estimated/n  the same, transfers as wholes
 
 #include <benchmark/benchmark.h>
 
+#include "medley/schedule/one_f_one_b.h"
 #include "medley/sim/simulate.h"
 
 namespace medley {
@@ -96,8 +99,77 @@ void simulate_step(benchmark::State& state, int64_t exact_messages) {
 void exact(benchmark::State& state) { simulate_step(state, int64_t{1} << 60); }
 void estimated(benchmark::State& state) { simulate_step(state, 0); }
 
+int transfer(LoweredStage& stage, int from, int to, int lane, int slots) {
+  Communication transfer;
+  transfer.kind = CommunicationKind::kTransfer;
+  transfer.devices = {from, to};
+  transfer.lane = lane;
+  transfer.depth = slots;
+  transfer.send = transfer.receive = {Size(0), Size(0)};
+  const ValueId value = 0;
+  const Size length(64 * 1024);
+  const bool sends = stage.devices[0] == from;
+  (sends ? transfer.inputs : transfer.outputs) = {value};
+  (sends ? transfer.send[1] : transfer.receive[0]) = length;
+  stage.communications.push_back(transfer);
+  return static_cast<int>(stage.communications.size()) - 1;
+}
+
+// A product forward and one backward; 256 KiB go on and back.
+Program pipeline_of(int stages, int microbatches) {
+  Program program;
+  const std::vector<int> counts = one_f_one_b(stages, microbatches);
+  const PipelineOrder order = order_calls(counts, microbatches);
+  const std::vector<int> slots = message_slots(counts);
+  for (int s = 0; s < stages; ++s) {
+    LoweredStage& stage = program.stages.emplace_back();
+    stage.devices = {s};
+    stage.mesh = {1};
+    const ValueId x = add_input(stage.graph, InputKind::kBatch, "x", {DType::kF32, {64, 1024}});
+    const ValueId w =
+        add_input(stage.graph, InputKind::kParameter, "w", {DType::kF32, {1024, 1024}});
+    Function forward{FunctionKind::kForward, {}, {}}, backward{FunctionKind::kBackward, {}, {}};
+    Op op;
+    op.name = "aten.mm.default";
+    op.arguments = {ValueArgument{x}, ValueArgument{w}};
+    for (int i = 0; i < 2; ++i) add_op(stage.graph, op, {{DType::kF32, {64, 1024}}});
+    const auto at = [&](int boundary) { return slots[static_cast<size_t>(boundary)]; };
+    if (s > 0) forward.steps.emplace_back(Wait{transfer(stage, s - 1, s, 2 * s - 2, at(s - 1))});
+    forward.steps.emplace_back(Segment{{0}, {{}}});
+    if (s + 1 < stages) {
+      forward.steps.emplace_back(Post{transfer(stage, s, s + 1, 2 * s, at(s)), {}});
+      backward.steps.emplace_back(Wait{transfer(stage, s + 1, s, 2 * s + 1, at(s))});
+    }
+    backward.steps.emplace_back(Segment{{1}, {{}}});
+    if (s > 0)
+      backward.steps.emplace_back(Post{transfer(stage, s, s - 1, 2 * s - 1, at(s - 1)), {}});
+    stage.functions = {forward, backward};
+    for (const PipelineCall& call : order[static_cast<size_t>(s)])
+      stage.calls.push_back({call.function == PipelineFunction::kForward ? FunctionKind::kForward
+                                                                         : FunctionKind::kBackward,
+                             call.microbatch});
+    stage.lifetimes.assign(stage.graph.values.size(), Lifetime::kMicrobatch);
+    stage.tables.assign(static_cast<size_t>(microbatches), {{}});
+  }
+  return program;
+}
+
+void simulate_pipeline(benchmark::State& state, int64_t exact_messages) {
+  const auto stages = static_cast<int>(state.range(0));
+  const Program program = pipeline_of(stages, 128);
+  const CostModel costs(cluster_of(stages));
+  double step = 0;
+  for (auto _ : state)
+    step = to_seconds(simulate(program, costs, {.exact_messages = exact_messages}).step).value;
+  state.counters["step_ms"] = step * 1e3;
+}
+void pipeline(benchmark::State& state) { simulate_pipeline(state, int64_t{1} << 60); }
+void pipeline_estimated(benchmark::State& state) { simulate_pipeline(state, 0); }
+
 BENCHMARK(exact)->Arg(8)->Arg(16)->Arg(32)->Arg(64)->Unit(benchmark::kMillisecond);
 BENCHMARK(estimated)->Arg(8)->Arg(64)->Arg(1024)->Unit(benchmark::kMillisecond);
+BENCHMARK(pipeline)->Arg(8)->Arg(64)->Arg(512)->Unit(benchmark::kMillisecond);
+BENCHMARK(pipeline_estimated)->Arg(64)->Arg(512)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace medley

@@ -26,7 +26,7 @@ struct FlowEngine::Header {
 
 struct FlowEngine::Device {
   int32_t parts;  // that have started and not ended
-  int64_t posts;
+  uint32_t posts;
   int32_t removed;
 };
 
@@ -38,15 +38,17 @@ struct FlowEngine::Stream {
   int32_t early;       // messages for rounds that have not been entered, one for each round
 };
 
+// Of one cache line.
 struct FlowEngine::Exchange {
   int32_t next;
   int32_t device, stream, instance;  // the stream: of all
-  int64_t number;                    // of the device's posts
   int32_t step;                      // the next one to begin
   int32_t round;                     // the one that it is in
   int32_t sends, receives;           // of the round, still missing
-  int32_t ahead;                     // its part starts with its first message
-  int32_t ended, released;
+  uint32_t number;                   // of the device's posts
+  bool ahead;                        // its part starts with its first message
+  bool announces;                    // what it sends, to those
+  bool ended, released;
   int64_t posted, start, end;  // start: kNever until its part has started
 };
 
@@ -70,6 +72,7 @@ struct FlowEngine::Message {
   int32_t next;  // in its connection, among those under way, or early for other rounds
   int32_t instance, round;
   int32_t from, to;
+  int32_t stream;  // that it goes to
   int32_t sender;  // the exchange
   int64_t bytes;   // or how many, if early: none, if only announced
   int64_t due;     // its arrival
@@ -207,7 +210,7 @@ int FlowEngine::post(int device,
   exchange.instance = instance;
   exchange.posted = time.value;
   exchange.start = kNever;
-  exchange.ahead = turn.ahead;
+  exchange.ahead = exchange.announces = turn.ahead;
   exchange.round = -1;
   int32_t* link = &exchange.step;
   int32_t receives = 0;  // the step that counts those of the round
@@ -216,7 +219,7 @@ int FlowEngine::post(int device,
     MEDLEY_CHECK(step.round >= last_round && step.peer != device && step.bytes >= 0);
     if (step.round > last_round) receives = 0;
     last_round = step.round;
-    if (step.send) exchange.ahead = 0;
+    if (step.send) exchange.ahead = false;
     if (!step.send && receives != 0) {
       ++memory_->steps[receives].amount;
       continue;
@@ -281,7 +284,7 @@ void FlowEngine::process() {
     start_due();
     if (entering_.empty() && sent_.empty()) break;
     if (entering_.empty()) line_up();
-    for (const int32_t stream : entering_) enter_rounds(stream);
+    for (size_t i = 0; i < entering_.size(); ++i) enter_rounds(entering_[i]);  // may add more
     entering_.clear();
   }
   bundles_.share(memory_->header->now);
@@ -335,13 +338,8 @@ void FlowEngine::arrive_due() {
   }
 }
 
-int32_t FlowEngine::stream_to(const Message& message) const {
-  return message.to * memory_->header->room.streams +
-         memory_->instances[message.instance].turn.stream;
-}
-
 FlowEngine::Exchange* FlowEngine::receiver(const Message& message) const {
-  const Stream& stream = memory_->streams[stream_to(message)];
+  const Stream& stream = memory_->streams[message.stream];
   if (!stream.running) return nullptr;
   Exchange& head = memory_->exchanges[stream.head];
   return head.instance == message.instance && head.round == message.round ? &head : nullptr;
@@ -358,8 +356,7 @@ void FlowEngine::arrive(int32_t index) {
 }
 
 FlowEngine::Message* FlowEngine::find_early(const Message& message) const {
-  for (int32_t i = memory_->streams[stream_to(message)].early; i != 0;
-       i = memory_->messages[i].next) {
+  for (int32_t i = memory_->streams[message.stream].early; i != 0; i = memory_->messages[i].next) {
     Message& other = memory_->messages[i];
     if (other.instance == message.instance && other.round == message.round) return &other;
   }
@@ -372,7 +369,7 @@ void FlowEngine::announce(const Message& message) {
   if (find_early(message)) return;
   const int32_t index = memory_->messages.take();
   Message& early = memory_->messages[index];
-  Stream& stream = memory_->streams[stream_to(message)];
+  Stream& stream = memory_->streams[message.stream];
   early = message;
   early.bytes = 0;
   early.next = stream.early;
@@ -385,7 +382,7 @@ void FlowEngine::take_early(int32_t index) {
     ++other->bytes;
     return memory_->messages.give_back(index);
   }
-  Stream& stream = memory_->streams[stream_to(message)];
+  Stream& stream = memory_->streams[message.stream];
   message.bytes = 1;
   message.next = stream.early;
   stream.early = index;
@@ -432,24 +429,27 @@ void FlowEngine::enter_round(int32_t stream, Exchange& exchange) {
 
 void FlowEngine::send(int32_t stream, const Step& step) {
   const int32_t sender = memory_->streams[stream].head;
-  const int device = memory_->exchanges[sender].device;
+  Exchange& exchange = memory_->exchanges[sender];
+  const int device = exchange.device;
   const int32_t index = memory_->messages.take();
   Message& message = memory_->messages[index];
-  message.instance = memory_->exchanges[sender].instance;
+  message.instance = exchange.instance;
   message.round = step.round;
   message.from = device;
   message.to = step.peer;
+  message.stream = stream + (step.peer - device) * memory_->header->room.streams;
   message.sender = sender;
   message.bytes = step.amount;
-  if (memory_->instances[message.instance].turn.ahead) announce(message);
-  ++memory_->exchanges[sender].sends;
+  if (exchange.announces) announce(message);
+  ++exchange.sends;
   sent_.push_back(index);
+  if (memory_->header->room.streams == 1) line_up();  // posts are in order
 }
 
 // What a device sends in one instant on several streams goes in the order of its posts, whichever
 // of them was known when the others began.
 void FlowEngine::line_up() {
-  if (memory_->header->room.streams > 1)
+  if (sent_.size() > 1)
     std::stable_sort(sent_.begin(), sent_.end(), [&](int32_t a, int32_t b) {
       return memory_->exchanges[memory_->messages[a].sender].number <
              memory_->exchanges[memory_->messages[b].sender].number;
@@ -501,7 +501,7 @@ void FlowEngine::end_exchange(int32_t number) {
   start_part(exchange);  // if nothing was to come
   --memory_->devices[exchange.device].parts;
   exchange.end = memory_->header->now;
-  exchange.ended = 1;
+  exchange.ended = true;
   stream.free = memory_->header->now;
   stream.running = 0;
   stream.head = exchange.next;
@@ -523,7 +523,7 @@ int FlowEngine::device_of(int exchange) const { return memory_->exchanges[exchan
 void FlowEngine::release(int index) {
   Exchange& exchange = memory_->exchanges[index];
   MEDLEY_CHECK(!exchange.released);
-  exchange.released = 1;
+  exchange.released = true;
   if (exchange.ended) free_exchange(index);
 }
 

@@ -147,8 +147,7 @@ class FlowEngine {
   void leave(int32_t message);
   bool begin(int32_t message);
   void fly(int32_t message);
-  // Of a message: the stream that it goes to; the exchange there if it is in its round.
-  int32_t stream_to(const Message& message) const;
+  // The exchange that the message goes to, if it is in its round.
   Exchange* receiver(const Message& message) const;
   Message* find_early(const Message& message) const;
   void announce(const Message& message);
