@@ -1,7 +1,6 @@
 #include "runtime_devices.h"
 
 #include <ATen/Parallel.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
@@ -9,7 +8,6 @@
 #include <random>
 #include <thread>
 
-#include "medley/base/error.h"
 #include "medley/cost/cost_model.h"
 #include "medley/emulation/emulated_clock.h"
 #include "medley/emulation/emulated_executor.h"
@@ -127,11 +125,6 @@ Devices::Devices(const Program& program, const Cluster& cluster, const DeviceOpt
     used.insert(used.end(), stage.devices.begin(), stage.devices.end());
   for (int i = 0; !one_each_ && i < static_cast<int>(used.size()); ++i) own_.push_back(i);
   if (options.emulation) {
-    if (program.stages.size() != 1)
-      throw Error(Blame::kCaller,
-                  fmt::format("plan: pipelines[0].stages: found {}, expected 1: this version does "
-                              "not emulate several stages yet",
-                              program.stages.size()));
     emulated_ = std::make_unique<EmulatedCluster>(cluster, *options.emulation);
     // Nothing happens before every device has joined, and nobody else speaks for the unused ones.
     for (int d = 0; own_.at(0) == 0 && d < static_cast<int>(cluster.devices.size()); ++d)

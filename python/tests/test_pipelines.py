@@ -3,10 +3,11 @@ connections, tied weights, dropout, every schedule; written by hand and drawn at
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
-from typing import Any
+from typing import Any, cast
 
 import exactness
 import pytest
@@ -202,9 +203,23 @@ def test_planned_pipelines_train_like_one_device(name: str, strategy: str) -> No
         exactness.compare(got, want, model=name)
 
 
-def test_what_is_not_emulated_yet_is_refused_in_words() -> None:
-    model, batch = ZOO["mlp"](batch=ROWS)
+@pytest.mark.parametrize("name", ["three stages", "two to one"])
+def test_emulated_pipelines_train_alike_and_in_the_time_that_is_simulated(name: str) -> None:
+    case = CASES[name]
+    model, batch = ZOO[case.model](batch=ROWS)
     graph = medley.capture(model, batch)
-    plan = medley.Plan(plan_of(CASES["one device each"], graph))
-    with job.emulated(), pytest.raises(ValueError, match="does not emulate several stages yet"):
-        medley.Trainer(model, graph, plan, local=True, cluster=exactness.cluster())
+    text = plan_of(case, graph)
+    plan = medley.Plan(text)
+    cluster = exactness.cluster()
+    unhurried = medley.Trainer(copy.deepcopy(model), graph, plan, local=True, cluster=cluster)
+    want = unhurried.step(batch)
+    predicted = cast("dict[str, Any]", _core.simulate_plan(graph.core, text, cluster))
+    with job.emulated():
+        trainer = medley.Trainer(
+            model, graph, plan, local=True, cluster=cluster, keep_gradients=False
+        )
+        got = trainer.step(batch)
+    assert got.loss == want.loss
+    assert round(got.step_seconds * 1e9) == predicted["step"]
+    for device, peak in trainer.peak_bytes().items():
+        assert peak == predicted["devices"][device]["peak"], device

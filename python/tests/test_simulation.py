@@ -100,3 +100,11 @@ def test_random_plans(name: str, seed: int) -> None:
     *_, graph, cluster = _prepared(name)
     text = _core.random_plan(graph.core, DEVICES, ROWS, seed)
     _agree(name, medley.Plan(text, graph, cluster))
+
+
+@pytest.mark.parametrize("seed", range(RANDOM_PLANS))
+@pytest.mark.parametrize("name", ["gpt", "vgg"])
+def test_random_pipelines(name: str, seed: int) -> None:
+    *_, graph, cluster = _prepared(name)
+    text = _core.random_pipeline(graph.core, DEVICES, ROWS, seed)
+    _agree(name, medley.Plan(text, graph, cluster))

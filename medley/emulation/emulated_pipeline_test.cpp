@@ -1,0 +1,220 @@
+// Pipelines under the decorators: real lowered programs, with the null executor and the in-process
+// transport inside. That the times are those of the simulation is sim/agreement_test.cpp's.
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "medley/base/error.h"
+#include "medley/base/files.h"
+#include "medley/emulation/emulated_clock.h"
+#include "medley/emulation/emulated_executor.h"
+#include "medley/emulation/emulated_transport.h"
+#include "medley/graph/passes.h"
+#include "medley/graph/text.h"
+#include "medley/plan/plan.h"
+#include "medley/program/lower.h"
+#include "medley/program/memory.h"
+#include "medley/runtime/in_process_transport.h"
+#include "medley/runtime/interpreter.h"
+#include "medley/runtime/null_executor.h"
+
+namespace medley {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+// One device per node; every other one at half speed.
+Cluster cluster_of(int num_devices, double memory_bytes = 1e9) {
+  Cluster cluster;
+  const DeviceKind full{"full", {}, {{DType::kF32, 1e10}}, memory_bytes, 1e10, 1e-6};
+  for (int i = 0; i < num_devices; ++i) {
+    NodePool pool{"p" + std::to_string(i), 1, 1, i % 2 == 0 ? full : scaled(full, 0.5), false, 0};
+    if (i % 2) pool.kind.name = "half";
+    cluster.pools.push_back(pool);
+    cluster.devices.push_back({pool.name + "/0/0", i, 0, 0});
+  }
+  cluster.networks = {{"lan", false, {}, 1e9, 10e-6, {}}};
+  for (const NodePool& pool : cluster.pools) cluster.networks[0].connects.push_back(pool.name);
+  return cluster;
+}
+
+// Stages of so many devices each, over the transformer, whose head is tied to its embedding.
+Program pipeline_of(const std::vector<int>& sizes, const Cluster& cluster) {
+  const std::vector<std::string> kFirst = {
+      "", "blocks.0/add#1", "blocks.1.norm2/native_layer_norm#0"};
+  LocalFiles files;
+  const Graph graph =
+      run_passes(parse_graph(files.read("python/tests/golden/gpt.graph"), "gpt.graph"));
+  Plan plan;
+  plan.pipelines.resize(1);
+  for (int64_t rows : {3, 2, 3, 1}) {
+    plan.pipelines[0].microbatches.push_back({rows, {}});
+    plan.global_batch += rows;
+  }
+  int next = 0;
+  for (size_t s = 0; s < sizes.size(); ++s) {
+    Stage& stage = plan.pipelines[0].stages.emplace_back();
+    stage.first = kFirst[s];
+    stage.mesh = {{"x"}, {sizes[s]}, {}};
+    for (int i = 0; i < sizes[s]; ++i)
+      stage.mesh.devices.push_back(cluster.devices[static_cast<size_t>(next++)].name);
+  }
+  verify(plan, graph, cluster);
+  return lower(graph, plan, cluster, {});
+}
+
+Buffer buffer_of(const LoweredStage& stage, ValueId value, const std::vector<int64_t>& symbols) {
+  const TensorType& type = type_of(stage.graph, value);
+  std::vector<int64_t> shape;
+  for (const Size& size : type.shape) shape.push_back(evaluate(size, symbols));
+  return null_buffer(type.dtype, shape);
+}
+
+void fill(const LoweredStage& stage, size_t d, Interpreter& interpreter, bool first) {
+  for (size_t m = 0; m < stage.tables.size(); ++m) {
+    BatchInputs batch;
+    for (const Input& input : stage.graph.inputs) {
+      const bool runs = stage.lifetimes[static_cast<size_t>(input.value)] == Lifetime::kRun;
+      Buffer buffer = buffer_of(stage, input.value, stage.tables[m][d]);
+      if (!runs)
+        batch.emplace_back(input.value, std::move(buffer));
+      else if (first && m == 0)
+        interpreter.write(input.value, std::move(buffer));
+    }
+    interpreter.set_batch(static_cast<int>(m), std::move(batch));
+  }
+}
+
+struct Outcome {
+  std::vector<std::vector<TraceEvent>> events;  // [device], of all steps
+  std::vector<int64_t> peaks;
+  std::vector<std::string> errors;
+};
+
+Outcome run(const Program& program, const Cluster& cluster, unsigned delay_seed, int steps) {
+  const Topology topology(cluster);
+  const auto ledger = Ledger::create(topology);
+  NullExecutor null;
+  SteadyClock steady;
+  InProcessTransport inner(null, steady, std::chrono::seconds(60));
+  std::atomic<unsigned> calls = 0;
+  HostDelay delay;
+  if (delay_seed > 0)
+    delay = [&] {
+      std::mt19937 random(delay_seed * 1000003 + calls++);
+      if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+    };
+  EmulatedTransport transport(inner, *ledger, delay);
+  const auto n = cluster.devices.size();
+  Outcome result{std::vector<std::vector<TraceEvent>>(n),
+                 std::vector<int64_t>(n),
+                 std::vector<std::string>(n)};
+  std::vector<std::thread> threads;
+  for (size_t s = 0; s < program.stages.size(); ++s)
+    for (size_t i = 0; i < program.stages[s].devices.size(); ++i)
+      threads.emplace_back([&, s, i] {
+        const LoweredStage& stage = program.stages[s];
+        const int device = stage.devices[i];
+        const auto d = static_cast<size_t>(device);
+        try {
+          ledger->join(device);
+          EmulatedExecutor executor(null, *ledger, device, {{}, delay});
+          EmulatedClock clock(*ledger, device);
+          InterpreterOptions options;
+          options.trace = true;
+          Interpreter interpreter(program,
+                                  static_cast<int>(s),
+                                  static_cast<int>(i),
+                                  executor,
+                                  transport,
+                                  clock,
+                                  options);
+          for (int step = 0; step < steps; ++step) {
+            fill(stage, i, interpreter, step == 0);
+            for (TraceEvent& event : interpreter.run_step().events)
+              result.events[d].push_back(std::move(event));
+          }
+          result.peaks[d] = executor.memory().peak();
+          ledger->leave(device);
+        } catch (const Error& error) {
+          result.errors[d] = error.what();
+          transport.abort(error.what());
+        }
+      });
+  for (std::thread& thread : threads) thread.join();
+  return result;
+}
+
+const std::vector<std::vector<int>> kPipelines = {{1, 1}, {2, 1}, {1, 2, 1}};
+
+TEST(EmulatedPipeline, HostDelaysChangeNothing) {
+  for (const std::vector<int>& sizes : kPipelines) {
+    SCOPED_TRACE(::testing::PrintToString(sizes));
+    int devices = 0;
+    for (int size : sizes) devices += size;
+    const Cluster cluster = cluster_of(devices);
+    const Program program = pipeline_of(sizes, cluster);
+    std::vector<std::vector<std::vector<TraceEvent>>> runs;
+    for (unsigned seed : {0u, 1u, 2u}) {
+      Outcome each = run(program, cluster, seed, 2);
+      ASSERT_THAT(each.errors, Each(""));
+      runs.push_back(std::move(each.events));
+    }
+    EXPECT_TRUE(runs[0] == runs[1] && runs[0] == runs[2]);
+  }
+}
+
+// Three steps: what is received ahead and what is still being sent begins anew in each.
+TEST(EmulatedPipeline, MemoryIsWhatThePlanningSays) {
+  for (const std::vector<int>& sizes : kPipelines) {
+    SCOPED_TRACE(::testing::PrintToString(sizes));
+    int devices = 0;
+    for (int size : sizes) devices += size;
+    const Cluster cluster = cluster_of(devices);
+    const Program program = pipeline_of(sizes, cluster);
+    const Outcome outcome = run(program, cluster, 0, 3);
+    ASSERT_THAT(outcome.errors, Each(""));
+    for (const DeviceMemory& each : memory_uses(program))
+      EXPECT_EQ(outcome.peaks[static_cast<size_t>(each.device)], each.use.peak) << each.device;
+  }
+}
+
+// A transfer is on its way while both ends compute; it takes its bytes over the port and the
+// latency.
+TEST(EmulatedPipeline, TransfersTakeTheirTime) {
+  const Cluster cluster = cluster_of(2);
+  const Program program = pipeline_of({1, 1}, cluster);
+  const Outcome outcome = run(program, cluster, 0, 1);
+  ASSERT_THAT(outcome.errors, Each(""));
+  std::vector<const TraceEvent*> sent, received;
+  for (const TraceEvent& event : outcome.events[0])
+    if (event.category == "transfer" && event.name == "transfer blocks.0/add#0") {
+      sent.push_back(&event);
+    }
+  for (const TraceEvent& event : outcome.events[1])
+    if (event.category == "transfer" && event.name == "transfer blocks.0/add#0")
+      received.push_back(&event);
+  ASSERT_EQ(sent.size(), 4u);
+  ASSERT_EQ(received.size(), 4u);
+  for (size_t m = 0; m < 4; ++m) {
+    const int64_t bytes = std::stoll(sent[m]->args.at(0).second);
+    EXPECT_GT(bytes, 0);
+    EXPECT_EQ(received[m]->args, sent[m]->args);
+    EXPECT_EQ(received[m]->start, sent[m]->start);
+    EXPECT_GE(sent[m]->duration.value, bytes);
+    EXPECT_GE(received[m]->duration, sent[m]->duration + Nanoseconds{10'000});
+  }
+}
+
+TEST(EmulatedPipeline, WhatDoesNotFitIsNamed) {
+  const Cluster cluster = cluster_of(2, 300 * 1024);
+  const Outcome outcome = run(pipeline_of({1, 1}, cluster), cluster, 0, 1);
+  EXPECT_THAT(outcome.errors[0] + outcome.errors[1], HasSubstr("out of memory: "));
+}
+
+}  // namespace
+}  // namespace medley
