@@ -65,39 +65,44 @@ Json entries_json(const Plan& plan, const Stage& stage) {
 constexpr size_t kManyEntries = 16;
 
 // What became of all ops and parameters, or, if there is no graph, what the plan says.
-Json groups_json(const Plan& plan, const Stage& stage, const ExplainOptions& options) {
+Json groups_json(const Plan& plan, size_t pipeline, size_t number, const ExplainOptions& options) {
+  const Stage& stage = plan.pipelines[pipeline].stages[number];
   std::vector<Said> ops, stored;
   if (!options.graph || !options.cluster) {
     for (const auto& [name, text] : stage.ops) ops.push_back({name, text});
     for (const auto& [name, text] : stage.states) stored.push_back({name, text});
     return groups_json(plan, ops, stored);
   }
-  const Completed completed = complete(*options.graph, plan, {});
+  const Completed completed =
+      complete(*options.graph, plan, {}, static_cast<int>(pipeline), static_cast<int>(number));
   return groups_json(plan, ops_said(completed), parameters_said(completed));
 }
 
-// Kinds, memory and times of the only stage that can run.
+// Kinds, memory and times.
 void add_measures(Json& json, const Program& program, const Cluster& cluster, int64_t rows) {
-  const LoweredStage& stage = program.stages[0];
-  const Simulation simulation = simulate(program, CostModel(cluster));
+  const Simulation simulation = simulate(program, CostModel(cluster), {.memory = true});
   const double step = to_seconds(simulation.step).value;
   // Whoever comes last to a communication waits for nobody in it.
   Nanoseconds communicates = simulation.step;
-  Json& devices = json["stages"][0]["devices"];
-  for (size_t d = 0; d < stage.devices.size(); ++d) {
-    const DeviceKind& kind = cluster.kind(stage.devices[d]);
-    const SimulatedDevice& simulated = simulation.devices[d];
+  std::vector<size_t> next(program.stages.size());
+  for (const SimulatedDevice& simulated : simulation.devices) {
+    const auto stage = static_cast<size_t>(simulated.stage);
+    Json& device = json["stages"][stage]["devices"][next[stage]++];
+    const DeviceKind& kind = cluster.kind(simulated.device);
     const double computes = to_seconds(simulated.computes).value;
     communicates = std::min(communicates, simulated.communicates);
-    devices[d]["kind"] = kind.name;
-    devices[d]["memory_bytes"] = memory_use(stage, static_cast<int>(d)).peak;
-    devices[d]["available_bytes"] = static_cast<int64_t>(kind.memory_bytes);
-    devices[d]["computes_seconds"] = computes;
-    devices[d]["waits_share"] = step > 0 ? 1 - computes / step : 0;
+    device["kind"] = kind.name;
+    device["memory_bytes"] = simulated.peak_bytes;
+    device["available_bytes"] = static_cast<int64_t>(kind.memory_bytes);
+    device["computes_seconds"] = computes;
+    device["waits_share"] = step > 0 ? 1 - computes / step : 0;
   }
   json["step_seconds"] = step;
   json["rows_per_second"] = step > 0 ? static_cast<double>(rows) / step : 0;
-  json["communicates_seconds"] = to_seconds(communicates).value;
+  if (program.stages.size() == 1)
+    json["communicates_seconds"] = to_seconds(communicates).value;
+  else
+    json["bubble_share"] = simulation.bubble();
 }
 
 Json inputs_json(const Completed& completed) {
@@ -151,16 +156,18 @@ const char* kind_text(CommunicationKind kind) {
   return "";
 }
 
-// `bytes`: what the first device puts in for the first micro-batch.
+// `bytes`: what the first device puts in for the first micro-batch, or receives of another stage.
 Json communications_json(const LoweredStage& stage) {
   Json rows = Json::array();
   for (const Communication& communication : stage.communications) {
     int64_t bytes = 0;
-    for (ValueId value : communication.inputs)
+    const std::vector<ValueId>& tensors =
+        only_receives(communication) ? communication.outputs : communication.inputs;
+    for (ValueId value : tensors)
       bytes += num_bytes(stage.graph.values[static_cast<size_t>(value)].type, stage.tables[0][0]);
     rows.push_back({{"communication", communication.name},
                     {"kind", kind_text(communication.kind)},
-                    {"tensors", communication.inputs.size()},
+                    {"tensors", tensors.size()},
                     {"bytes", bytes}});
   }
   return rows;
@@ -227,6 +234,17 @@ std::string table_text(const Json& rows) {
   return table.text();
 }
 
+// Rows of one stage; of several, each says which.
+void add_rows(Json& all, const Json& rows, size_t stage, const Program& program) {
+  if (all.is_null()) all = Json::array();
+  for (const Json& row : rows) {
+    Json whole = Json::object();
+    if (program.stages.size() > 1) whole["stage"] = stage;
+    whole.update(row);
+    all.push_back(std::move(whole));
+  }
+}
+
 }  // namespace
 
 Json explain_json(const Plan& plan, const ExplainOptions& options) {
@@ -239,7 +257,7 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
                                 {"devices", devices_json(plan, plan.pipelines[p], s)},
                                 {"entries", entries_json(plan, stage)}});
       if (!options.expanded && json["stages"].back()["entries"].size() > kManyEntries)
-        json["stages"].back()["groups"] = groups_json(plan, stage, options);
+        json["stages"].back()["groups"] = groups_json(plan, p, s, options);
     }
   if (!options.graph) return json;
   json["graph"] = options.graph->name;
@@ -247,10 +265,12 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
   const Program program = lower(*options.graph, plan, *options.cluster, {});
   add_measures(json, program, *options.cluster, plan.global_batch);
   if (!options.expanded) return json;
-  const Completed completed = complete(*options.graph, plan, {});
-  json["inputs"] = inputs_json(completed);
-  json["ops"] = ops_json(completed);
-  json["communications"] = communications_json(program.stages[0]);
+  for (size_t s = 0; s < program.stages.size(); ++s) {
+    const Completed completed = complete(*options.graph, plan, {}, 0, static_cast<int>(s));
+    add_rows(json["inputs"], inputs_json(completed), s, program);
+    add_rows(json["ops"], ops_json(completed), s, program);
+    add_rows(json["communications"], communications_json(program.stages[s]), s, program);
+  }
   return json;
 }
 
@@ -271,10 +291,15 @@ std::string explain(const Plan& plan, const ExplainOptions& options) {
       out += "\n" + table_text(stage["entries"]);
   }
   if (json.contains("step_seconds"))
-    out += fmt::format("\nPredicted step: {}, {:.4g} rows/s; {} of communication, hidden or not.\n",
-                       to_string(Seconds{json["step_seconds"].get<double>()}),
-                       json["rows_per_second"].get<double>(),
-                       to_string(Seconds{json["communicates_seconds"].get<double>()}));
+    out += fmt::format(
+        "\nPredicted step: {}, {:.4g} rows/s; {}.\n",
+        to_string(Seconds{json["step_seconds"].get<double>()}),
+        json["rows_per_second"].get<double>(),
+        json.contains("bubble_share")
+            ? fmt::format("{:.1f} % of it stages stand idle or wait for each other",
+                          100 * json["bubble_share"].get<double>())
+            : fmt::format("{} of communication, hidden or not",
+                          to_string(Seconds{json["communicates_seconds"].get<double>()})));
   if (std::any_of(json["stages"].begin(), json["stages"].end(), [](const Json& stage) {
         return stage.contains("groups");
       }))

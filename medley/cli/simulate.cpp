@@ -12,6 +12,7 @@
 #include "medley/cli/inputs.h"
 #include "medley/cli/measured.h"
 #include "medley/cli/options.h"
+#include "medley/cli/simulate_schedules.h"
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
 #include "medley/program/lower.h"
@@ -23,6 +24,7 @@ using Json = nlohmann::ordered_json;
 
 struct Options : PlannedOptions {
   std::string profile, trace;
+  std::vector<std::string> schedules;
 };
 
 // Links by traffic, the busiest for its bandwidth first.
@@ -50,6 +52,8 @@ Json to_json(const Simulation& simulation, const CostModel& costs, int64_t rows)
                {"links", Json::array()},
                {"ops_by_source", Json::object()},
                {"events", simulation.events}};
+  const bool several = simulation.devices.back().stage > 0;
+  if (several) json["bubble_share"] = simulation.bubble();
   for (const SimulatedDevice& device : simulation.devices)
     json["devices"].push_back(
         {{"device", costs.cluster().devices[static_cast<size_t>(device.device)].name},
@@ -61,6 +65,11 @@ Json to_json(const Simulation& simulation, const CostModel& costs, int64_t rows)
          {"available_bytes",
           static_cast<int64_t>(costs.cluster().kind(device.device).memory_bytes)},
          {"peak_at", device.peak_at}});
+  if (several)
+    for (size_t d = 0; d < simulation.devices.size(); ++d) {
+      json["devices"][d]["stage"] = simulation.devices[d].stage;
+      json["devices"][d]["idles_nanoseconds"] = simulation.devices[d].idles.value;
+    }
   for (const LinkUse& use : link_uses(simulation, costs.topology()))
     json["links"].push_back(
         {{"link", use.link->name}, {"bytes", use.bytes}, {"busy_seconds", use.busy.value}});
@@ -73,22 +82,33 @@ std::string to_text(const Simulation& simulation, const CostModel& costs, int64_
   const auto share = [&](Nanoseconds part) {
     return fmt::format("{} {:.1f} %", to_string(part), 100 * (part / simulation.step));
   };
-  Table devices({"device", "kind", "computes", "waits", "communicates", "memory", "available"});
+  const bool several = simulation.devices.back().stage > 0;
+  std::vector<std::string> header = {
+      "device", "kind", "computes", "waits", "communicates", "memory", "available"};
+  if (several) header.insert(header.begin() + 1, "stage");
+  if (several) header.insert(header.begin() + 5, "idles");
+  Table devices(header);
   for (const SimulatedDevice& device : simulation.devices) {
     const DeviceKind& kind = costs.cluster().kind(device.device);
-    devices.add({costs.cluster().devices[static_cast<size_t>(device.device)].name,
-                 kind.name,
-                 share(device.computes),
-                 share(device.waits),
-                 share(device.communicates),
-                 to_string(Bytes{device.peak_bytes}),
-                 to_string(Bytes{static_cast<int64_t>(kind.memory_bytes)})});
+    std::vector<std::string> row = {
+        costs.cluster().devices[static_cast<size_t>(device.device)].name,
+        kind.name,
+        share(device.computes),
+        share(device.waits),
+        share(device.communicates),
+        to_string(Bytes{device.peak_bytes}),
+        to_string(Bytes{static_cast<int64_t>(kind.memory_bytes)})};
+    if (several) row.insert(row.begin() + 1, std::to_string(device.stage));
+    if (several) row.insert(row.begin() + 5, share(device.idles));
+    devices.add(std::move(row));
   }
   const double step = to_seconds(simulation.step).value;
-  std::string out = fmt::format("Step: {}, {:.4g} rows/s.\n\n{}",
-                                to_string(simulation.step),
-                                step > 0 ? static_cast<double>(rows) / step : 0,
-                                devices.text());
+  std::string out =
+      fmt::format("Step: {}, {:.4g} rows/s{}.\n\n{}",
+                  to_string(simulation.step),
+                  step > 0 ? static_cast<double>(rows) / step : 0,
+                  several ? fmt::format("; bubble {:.1f} %", 100 * simulation.bubble()) : "",
+                  devices.text());
   Table links({"link", "bytes", "busy"});
   for (const LinkUse& use : link_uses(simulation, costs.topology()))
     links.add({use.link->name,
@@ -107,6 +127,10 @@ void run(const Options& options, Session& session) {
   const Plan plan = read_plan(session.files, options.plan);
   verify_plan(plan, options.plan, graph, cluster);
   const CostModel costs = read_costs(session.files, options.profile, cluster);
+  if (!options.schedules.empty()) {
+    session.out << simulate_schedules(graph, plan, costs, options.schedules, session.json);
+    return;
+  }
   const Simulation simulation = simulate(
       lower(graph, plan, cluster, {}), costs, {.trace = !options.trace.empty(), .memory = true});
   if (!options.trace.empty())
@@ -123,7 +147,12 @@ std::function<void()> prepare_simulate(CLI::App& app, Session& session) {
   add_layers_option(app, options->layers, "plan");
   add_profile_option(app, options->profile);
   app.add_option("--trace", options->trace, "Write a trace here, for https://ui.perfetto.dev");
-  for (const char* of_graphs : {"--profile", "--trace"})
+  app.add_option("--schedules",
+                 options->schedules,
+                 "Compare these schedules of a pipeline: 1f1b,h1f1b; all")
+      ->delimiter(',')
+      ->excludes("--trace");
+  for (const char* of_graphs : {"--profile", "--trace", "--schedules"})
     app.get_option(of_graphs)->excludes("--layers");
   return [options, &session] {
     if (without_graph(*options))

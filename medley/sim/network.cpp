@@ -101,7 +101,8 @@ class EstimatedNetwork final : public SimulatedNetwork {
       const Change change = changes_.top();
       changes_.pop();
       any = true;
-      for (int device : change.devices) running_[at(device)] += change.by;
+      const std::vector<int>& devices = instances_[change.instance].exchanges->devices;
+      for (int i = change.first; i < change.last; ++i) running_[at(devices[at(i)])] += change.by;
       if (change.by != 0) continue;
       book(change.instance, change.at);
       until = change.at;
@@ -133,12 +134,12 @@ class EstimatedNetwork final : public SimulatedNetwork {
     std::deque<int> waiting;
     Nanoseconds free;
   };
-  // A transfer is ready (0), or devices begin (1) or end (-1) to communicate.
+  // A transfer is ready (0), or members [first, last) begin (1) or end (-1) to communicate.
   struct Change {
     Nanoseconds at;
     int by;
     size_t instance;
-    std::vector<int> devices{};
+    int first = 0, last = 0;
     bool operator>(const Change& other) const {
       return std::tie(at, by, instance) > std::tie(other.at, other.by, other.instance);
     }
@@ -162,7 +163,7 @@ class EstimatedNetwork final : public SimulatedNetwork {
       return;
     }
     instance.end = instance.begin + instance.exchanges->estimate;
-    communicate(index, instance.exchanges->devices, instance.end);
+    communicate(index, 0, static_cast<int>(instance.exchanges->devices.size()), instance.end);
     free_streams(instance, instance.end);
   }
 
@@ -181,10 +182,9 @@ class EstimatedNetwork final : public SimulatedNetwork {
     }
     instance.left = instance.begin + longest;
     instance.end = std::max(instance.left, instance.begin + instance.exchanges->estimate);
-    const auto& devices = instance.exchanges->devices;
-    const auto middle = devices.begin() + instance.exchanges->num_senders;
-    communicate(index, {devices.begin(), middle}, instance.left);
-    communicate(index, {middle, devices.end()}, instance.end);
+    const int senders = instance.exchanges->num_senders;
+    communicate(index, 0, senders, instance.left);
+    communicate(index, senders, static_cast<int>(instance.exchanges->devices.size()), instance.end);
     free_streams(instance, instance.left);
     while (!ready_.empty()) {
       const size_t ready = ready_.front();
@@ -193,9 +193,9 @@ class EstimatedNetwork final : public SimulatedNetwork {
     }
   }
 
-  void communicate(size_t index, std::vector<int> devices, Nanoseconds until) {
-    changes_.push({instances_[index].begin, 1, index, devices});
-    changes_.push({until, -1, index, std::move(devices)});
+  void communicate(size_t index, int first, int last, Nanoseconds until) {
+    changes_.push({instances_[index].begin, 1, index, first, last});
+    changes_.push({until, -1, index, first, last});
   }
 
   void free_streams(const Instance& instance, Nanoseconds from) {

@@ -10,6 +10,7 @@
 #include "medley/schedule/one_f_one_b.h"
 #include "medley/schedule/sample_pipelines.h"
 #include "medley/schedule/schedules.h"
+#include "medley/sim/schedule_request.h"
 #include "medley/sim/simulate.h"
 
 namespace medley {
@@ -111,6 +112,7 @@ Program program_of(const PipelineOrder& order,
           Post{maker.transfer(i, i - 1, kBackBefore, 2 * i - 1, slots[at(i - 1)]), {}});
     LoweredStage& stage = program.stages.emplace_back(std::move(maker.stage));
     stage.functions = {forward, backward};
+    stage.lifetimes.assign(stage.graph.values.size(), Lifetime::kMicrobatch);
     for (const PipelineCall& call : order[at(i)])
       stage.calls.push_back({call.function == PipelineFunction::kForward ? FunctionKind::kForward
                                                                          : FunctionKind::kBackward,
@@ -190,6 +192,7 @@ TEST(SimulatePipeline, EverySchedulesCallsAreWhenTheTimerSays) {
         ASSERT_EQ(simulation.devices[i].computes, timing.busy[i]);
         ASSERT_EQ(simulation.devices[i].waits, timing.idle[i]);
       }
+      ASSERT_EQ(simulation.bubble(), timing.bubble());
     }
   }
   EXPECT_GT(several, 200);
@@ -215,6 +218,37 @@ TEST(SimulatePipeline, WaitsForSlotsNoLongerThanTheTimerDoes) {
     }
   }
   EXPECT_GT(equal, all * 99 / 100);
+}
+
+// What a program was made of is what its simulation tells of it.
+TEST(SimulatePipeline, SchedulesAreChosenFromTheTimesOfStagesAndBoundaries) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    const ScheduleRequest request = in_fours(random_request(seed, 5, 12));
+    if (request.times.num_stages() == 1) continue;
+    SCOPED_TRACE(seed);
+    const PipelineOrder order = schedules()[seed % schedules().size()].order(request);
+    const Program program = program_of(order, request.times, all_slots(request.times));
+    EXPECT_EQ(in_flight(program), peak_in_flight(order));
+    const CostModel costs(cluster_of(request.times));
+    const ScheduleRequest found =
+        schedule_request(program, costs, simulate(program, costs, {.memory = true}));
+    ASSERT_EQ(found.times.num_microbatches(), request.times.num_microbatches());
+    for (size_t m = 0; m < request.times.size_of.size(); ++m) {
+      const MicrobatchTimes& a = found.times.sizes[at(found.times.size_of[m])];
+      const MicrobatchTimes& b = request.times.sizes[at(request.times.size_of[m])];
+      for (size_t i = 0; i < b.stages.size(); ++i) {
+        EXPECT_EQ(a.stages[i].forward, b.stages[i].forward);
+        EXPECT_EQ(a.stages[i].backward, b.stages[i].backward);
+      }
+      for (size_t i = 0; i < b.boundaries.size(); ++i) {
+        EXPECT_EQ(a.boundaries[i].forward, b.boundaries[i].forward);
+        EXPECT_EQ(a.boundaries[i].backward, b.boundaries[i].backward);
+        EXPECT_EQ(a.boundaries[i].latency, b.boundaries[i].latency);
+      }
+    }
+    // Nothing is saved from forward to backward: there is room for all.
+    EXPECT_THAT(found.max_in_flight, ::testing::Each(request.times.num_microbatches()));
+  }
 }
 
 constexpr int kStageTime = 3'000'000;  // one unit of the table: forward a third, backward two

@@ -79,6 +79,7 @@ class Simulator {
   void receive_ahead(Actor& actor);
   bool await_sent(Actor& actor);
   bool wait(Actor& actor, Posted& posted);
+  SimulatedCall& current_call(Actor& actor) const;
   void record_wait(const Actor& actor,
                    const Posted& posted,
                    Nanoseconds start,
@@ -134,6 +135,7 @@ Simulator::Simulator(const Program& program, const CostModel& costs, const Simul
       const double slowdown = costs.overlap_slowdown(costs.cluster().kind(stage.devices[d]));
       actor.speed = std::max<int64_t>(kParts, std::llround(slowdown * static_cast<double>(kParts)));
       actor.result.device = stage.devices[d];
+      actor.result.stage = static_cast<int>(s);
     }
   }
 }
@@ -155,7 +157,8 @@ Simulation Simulator::run() {
     result_.step = std::max(result_.step, actor.clock);
   }
   for (Actor& actor : actors_) {
-    actor.result.waits = result_.step - actor.result.computes;
+    actor.result.waits = actor.result.idles = result_.step - actor.result.computes;
+    for (const SimulatedCall& call : actor.result.calls) actor.result.idles -= call.waits;
     if (options_.memory) follow_memory(actor);
     result_.devices.push_back(std::move(actor.result));
   }
@@ -219,6 +222,7 @@ void Simulator::run_until_blocked(Actor& actor) {
   const LoweredStage& on = stage(actor);
   for (; actor.call < on.calls.size(); ++actor.call, actor.step = 0) {
     const Call& call = on.calls[actor.call];
+    current_call(actor);
     const Function& function = find_function(on, call.function);
     for (; actor.step < function.steps.size(); ++actor.step) {
       const Nanoseconds begins = actor.clock;
@@ -256,6 +260,7 @@ bool Simulator::compute(Actor& actor, const Call& call, const Segment& segment) 
     actor.underway.reset();
   }
   actor.result.computes += actor.clock - start;
+  current_call(actor).computes += actor.clock - start;
   for (size_t source = 0; source < ops_by_source_.size(); ++source)
     ops_by_source_[source] += price.ops_by_source[source];
   ++result_.events;
@@ -310,13 +315,23 @@ bool Simulator::post_step(Actor& actor, const Call& call, int index) {
   return true;
 }
 
+// That it has come to.
+SimulatedCall& Simulator::current_call(Actor& actor) const {
+  std::vector<SimulatedCall>& calls = actor.result.calls;
+  if (calls.size() == actor.call) calls.push_back({stage(actor).calls[actor.call], {}, {}});
+  return calls.back();
+}
+
 bool Simulator::wait_step(Actor& actor, int index) {
   Posted& posted = actor.posted[at(index)];
-  const bool receives = only_receives(stage(actor).communications[at(index)]);
+  const Communication& communication = stage(actor).communications[at(index)];
+  const bool receives = only_receives(communication);
+  const Nanoseconds start = actor.clock;
   if (receives && posted.exchange < 0) posted = actor.receiving.take(actor.call, actor.step);
   posted.microbatch = stage(actor).calls[actor.call].microbatch;
   if (!wait(actor, posted)) return false;
   if (receives) receive_ahead(actor);
+  if (communication.devices.empty()) current_call(actor).waits += actor.clock - start;
   return true;
 }
 
@@ -411,6 +426,13 @@ void Simulator::record(const Actor& actor,
 }
 
 }  // namespace
+
+double Simulation::bubble() const {
+  Nanoseconds idle;
+  for (const SimulatedDevice& device : devices) idle += device.idles;
+  if (step.value == 0) return 0;
+  return idle / (step * static_cast<int64_t>(devices.size()));
+}
 
 Simulation simulate(const Program& program,
                     const CostModel& costs,

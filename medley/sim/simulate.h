@@ -37,14 +37,24 @@ struct SimulateOptions {
   bool memory = false;  // fill the memory of SimulatedDevice
 };
 
+struct SimulatedCall {
+  Call call;
+  Nanoseconds computes;
+  Nanoseconds waits;  // for exchanges of its own stage
+  bool operator==(const SimulatedCall&) const = default;
+};
+
 struct SimulatedDevice {
-  int device = 0;            // of the cluster
+  int device = 0;  // of the cluster
+  int stage = 0;
   Nanoseconds computes;      // its compute stream is busy
   Nanoseconds waits;         // its compute stream stands still, until the step ends
+  Nanoseconds idles;         // of that, not for exchanges of its own stage: for other stages
   Nanoseconds communicates;  // its communication streams are busy, overlapped or not; their sum
   // As memory_use() (program/memory.h) counts.
   int64_t persistent_bytes = 0, peak_bytes = 0;
   std::string peak_at;
+  std::vector<SimulatedCall> calls;                               // in their order
   std::vector<std::pair<Nanoseconds, int64_t>> memory_over_time;  // (from, bytes alive)
   bool operator==(const SimulatedDevice&) const = default;
 };
@@ -57,6 +67,7 @@ struct Simulation {
   int64_t events = 0;                            // segments and messages followed
   bool exact = true;  // else by estimates: of what the emulation would do, a little less
   Trace trace;
+  double bubble() const;  // what devices idle, as a share of their time
   bool operator==(const Simulation&) const = default;
 };
 

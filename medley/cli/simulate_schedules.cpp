@@ -1,0 +1,128 @@
+#include "medley/cli/simulate_schedules.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "medley/base/error.h"
+#include "medley/cli/table.h"
+#include "medley/program/lower.h"
+#include "medley/schedule/schedules.h"
+#include "medley/sim/schedule_request.h"
+#include "medley/sim/simulate.h"
+
+namespace medley {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Row {
+  std::string schedule;
+  std::vector<int> in_flight;  // [stage]
+  Nanoseconds step;
+  double bubble = 0;
+  std::vector<int64_t> memory;   // [stage] the most that a device of it needs
+  std::vector<int64_t> lacking;  // [stage] the most that one of them lacks
+};
+
+Row simulate_with(const Groundwork& ground,
+                  Plan plan,
+                  const CostModel& costs,
+                  const std::string& schedule,
+                  const std::vector<int>& counts) {
+  Row row;
+  row.schedule = schedule;
+  row.in_flight = counts;
+  Pipeline& pipeline = plan.pipelines[0];
+  pipeline.schedule = schedule;
+  pipeline.in_flight.assign(counts.begin(), counts.end());
+  const Simulation simulation =
+      simulate(lower(ground, plan, costs.cluster()), costs, {.memory = true});
+  row.step = simulation.step;
+  row.bubble = simulation.bubble();
+  row.memory.resize(pipeline.stages.size());
+  row.lacking.resize(pipeline.stages.size());
+  for (const SimulatedDevice& device : simulation.devices) {
+    const auto has = static_cast<int64_t>(costs.cluster().kind(device.device).memory_bytes);
+    const auto stage = static_cast<size_t>(device.stage);
+    row.memory[stage] = std::max(row.memory[stage], device.peak_bytes);
+    row.lacking[stage] = std::max(row.lacking[stage], device.peak_bytes - has);
+  }
+  return row;
+}
+
+bool fits(const Row& row) {
+  return std::all_of(row.lacking.begin(), row.lacking.end(), [](int64_t b) { return b == 0; });
+}
+
+std::string to_text(const std::vector<Row>& rows) {
+  Nanoseconds best = rows[0].step;
+  for (const Row& row : rows) best = std::min(best, row.step);
+  Table table({"schedule", "in flight", "step", "vs best", "bubble", "memory by stage"});
+  std::string lacking;
+  for (const Row& row : rows) {
+    std::vector<std::string> memory;
+    for (int64_t bytes : row.memory) memory.push_back(to_string(Bytes{bytes}));
+    table.add({row.schedule,
+               fmt::format("{}", fmt::join(row.in_flight, " ")),
+               to_string(row.step),
+               fmt::format("{:.2f}x", row.step / best),
+               fmt::format("{:.1f} %", 100 * row.bubble),
+               fmt::format("{}", fmt::join(memory, ", "))});
+    for (size_t s = 0; s < row.lacking.size(); ++s)
+      if (row.lacking[s] > 0)
+        lacking += fmt::format("{} does not fit: stage {} lacks {}\n",
+                               row.schedule,
+                               s,
+                               to_string(Bytes{row.lacking[s]}));
+  }
+  return table.text() + lacking;
+}
+
+Json to_json(const Row& row) {
+  return {{"schedule", row.schedule},
+          {"in_flight", row.in_flight},
+          {"step_nanoseconds", row.step.value},
+          {"bubble_share", row.bubble},
+          {"memory_bytes", row.memory},
+          {"fits", fits(row)}};
+}
+
+}  // namespace
+
+std::string simulate_schedules(const Graph& graph,
+                               const Plan& plan,
+                               const CostModel& costs,
+                               const std::vector<std::string>& names,
+                               bool json) {
+  if (plan.pipelines[0].stages.size() < 2)
+    throw Error(
+        Blame::kCaller,
+        "plan: pipelines[0].stages: found 1, expected several: schedules are for pipelines");
+  std::vector<const Schedule*> wanted;
+  for (const std::string& name : names) {
+    if (name != "all") wanted.push_back(&find_schedule(name));
+    for (const Schedule& schedule : schedules())
+      if (name == "all") wanted.push_back(&schedule);
+  }
+  const Groundwork ground = lay_ground(graph, {});
+  const Program program = lower(ground, plan, costs.cluster());
+  const ScheduleRequest request =
+      schedule_request(program, costs, simulate(program, costs, {.memory = true}));
+  std::vector<Row> rows;
+  for (const Schedule* schedule : wanted)
+    rows.push_back(simulate_with(ground,
+                                 plan,
+                                 costs,
+                                 std::string(schedule->name),
+                                 peak_in_flight(schedule->order(request))));
+  if (!json) return to_text(rows);
+  Json out = Json::array();
+  for (const Row& row : rows) out.push_back(to_json(row));
+  return Json{{"schedules", out}}.dump(2) + "\n";
+}
+
+}  // namespace medley

@@ -1,0 +1,143 @@
+#include "medley/sim/schedule_request.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "medley/base/error.h"
+#include "medley/program/calls.h"
+#include "medley/program/memory.h"
+#include "medley/sim/prices.h"
+
+namespace medley {
+namespace {
+
+size_t at(int64_t index) { return static_cast<size_t>(index); }
+
+bool is_forward(FunctionKind kind) { return kind == FunctionKind::kForward; }
+bool is_backward(FunctionKind kind) {
+  return kind == FunctionKind::kBackward || kind == FunctionKind::kBackwardLast;
+}
+
+// [microbatch][stage]
+std::vector<std::vector<StageTimes>> stage_times(const Program& program,
+                                                 const Simulation& simulation) {
+  const size_t stages = program.stages.size();
+  std::vector<std::vector<StageTimes>> times(program.stages[0].tables.size(),
+                                             std::vector<StageTimes>(stages));
+  for (const SimulatedDevice& device : simulation.devices)
+    for (const SimulatedCall& each : device.calls) {
+      if (!is_forward(each.call.function) && !is_backward(each.call.function)) continue;
+      StageTimes& stage = times[at(each.call.microbatch)][at(device.stage)];
+      Nanoseconds& time = is_forward(each.call.function) ? stage.forward : stage.backward;
+      time = std::max(time, each.computes + each.waits);
+    }
+  return times;
+}
+
+// Adds what stage `from` sends a neighbour: [microbatch][boundary].
+void add_transfers(const Program& program,
+                   const CostModel& costs,
+                   size_t from,
+                   std::vector<std::vector<BoundaryTimes>>& times) {
+  const LoweredStage& stage = program.stages[from];
+  CommunicationPrices prices(stage, costs);
+  for (const Call& call : stage.calls) {
+    if (!is_forward(call.function) && !is_backward(call.function)) continue;
+    for (const Step& step : find_function(stage, call.function).steps) {
+      const auto* post = std::get_if<Post>(&step);
+      if (!post || !only_sends(stage.communications[at(post->communication)])) continue;
+      const int receiver = stage.communications[at(post->communication)].devices.back();
+      const bool on =
+          from + 1 < program.stages.size() && program.stages[from + 1].devices.back() == receiver;
+      const bool back = from > 0 && program.stages[from - 1].devices.back() == receiver;
+      if (!on && !back) continue;
+      const Exchanges& exchanges = prices.exchanges(post->communication, call.microbatch, 0);
+      Nanoseconds occupied;
+      for (const auto& [link, bytes] : exchanges.bytes_by_link) {
+        const double bandwidth = costs.topology().links()[at(link)].bandwidth.value;
+        occupied = std::max(occupied, to_nanoseconds({static_cast<double>(bytes) / bandwidth}));
+      }
+      BoundaryTimes& boundary = times[at(call.microbatch)][on ? from : from - 1];
+      (on ? boundary.forward : boundary.backward) += occupied;
+      boundary.latency = std::max({boundary.latency, exchanges.estimate - occupied, Nanoseconds{}});
+    }
+  }
+}
+
+// What the device sends to and receives from other stages in one micro-batch.
+int64_t transferred(const LoweredStage& stage, int device) {
+  int64_t bytes = 0;
+  for (const Communication& communication : stage.communications)
+    for (const auto* values : {&communication.inputs, &communication.outputs})
+      for (ValueId value : *values)
+        if (communication.lane >= 0)
+          bytes += num_bytes(type_of(stage.graph, value), stage.tables[0][at(device)]);
+  return bytes;
+}
+
+// One more in flight may also be one more on its way in each lane; one fewer frees what it has
+// saved at least.
+int room_for(const MemoryUse& use,
+             int64_t transferred,
+             int in_flight_now,
+             double memory_bytes,
+             int microbatches) {
+  int64_t saved = 0;
+  for (int64_t each : use.saved) saved = std::max(saved, each);
+  if (saved == 0) return microbatches;
+  const double left = memory_bytes - static_cast<double>(use.peak);
+  const double more =
+      std::floor(left / static_cast<double>(left < 0 ? saved : saved + transferred));
+  return static_cast<int>(std::clamp<double>(in_flight_now + more, 1, microbatches));
+}
+
+}  // namespace
+
+std::vector<int> in_flight(const Program& program) {
+  std::vector<int> most;
+  for (const LoweredStage& stage : program.stages) {
+    most.push_back(0);
+    int now = 0;
+    for (const Call& call : stage.calls) {
+      if (is_forward(call.function)) most.back() = std::max(most.back(), ++now);
+      if (is_backward(call.function)) --now;
+    }
+  }
+  return most;
+}
+
+ScheduleRequest schedule_request(const Program& program,
+                                 const CostModel& costs,
+                                 const Simulation& simulation) {
+  const size_t stages = program.stages.size();
+  MEDLEY_CHECK(stages > 1);
+  const auto microbatches = static_cast<int>(program.stages[0].tables.size());
+  const auto by_stage = stage_times(program, simulation);
+  std::vector<std::vector<BoundaryTimes>> by_boundary(at(microbatches),
+                                                      std::vector<BoundaryTimes>(stages - 1));
+  for (size_t s = 0; s < stages; ++s) add_transfers(program, costs, s, by_boundary);
+  ScheduleRequest request;
+  for (int m = 0; m < microbatches; ++m) {
+    request.times.sizes.push_back({by_stage[at(m)], by_boundary[at(m)]});
+    request.times.size_of.push_back(m);
+  }
+  const std::vector<int> now = in_flight(program);
+  request.max_in_flight.assign(stages, microbatches);
+  for (const auto& [stage, device, use] : memory_uses(program)) {
+    const std::vector<int>& devices = program.stages[at(stage)].devices;
+    const auto index =
+        static_cast<int>(std::find(devices.begin(), devices.end(), device) - devices.begin());
+    int& limit = request.max_in_flight[at(stage)];
+    limit = std::min(limit,
+                     room_for(use,
+                              transferred(program.stages[at(stage)], index),
+                              now[at(stage)],
+                              costs.cluster().kind(device).memory_bytes,
+                              microbatches));
+  }
+  for (const LoweredStage& stage : program.stages)
+    request.pools.push_back(costs.cluster().devices[at(stage.devices[0])].pool);
+  return request;
+}
+
+}  // namespace medley
