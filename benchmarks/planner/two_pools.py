@@ -70,7 +70,9 @@ def main() -> None:
                 auto = min(found.values())
                 uniform = min(found.get(name, 1e9) for name in UNIFORM)
                 other = min(uniform, single)
-                cells = [f"{found[n]:15.3f}" if n in found else f"{'-':>15}" for n in asked.strategies]
+                cells = [
+                    f"{found[n]:15.3f}" if n in found else f"{'-':>15}" for n in asked.strategies
+                ]
                 bound = answer["lower_bound_ns"] * 1e-9 / auto
                 print(f"{gbits:6} " + " ".join(cells) + f" {single:15.3f}", end="")
                 print(f"  {uniform / auto:11.2f}x  {other / auto:14.2f}x  {bound:10.2f}")
