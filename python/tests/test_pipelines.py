@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import exactness
 import pytest
-import torch
 from zoo import ZOO
 
 import medley
@@ -124,29 +123,29 @@ def test_pipeline_trains_like_one_device(name: str) -> None:
         exactness.compare(got, want, model=case.model)
 
 
-# Running statistics change once a step, dropout draws what it drew: no bit of a gradient differs.
+# Running statistics change once a step, dropout draws what it drew. Not bit by bit: what a product
+# of matrices rounds to depends on where its operands lie in memory.
 @pytest.mark.parametrize("name", ["mlp", "gpt-dropout", "resnet", "hf-mixtral"])
 @pytest.mark.parametrize("how", ["all", "blocks"])
-def test_recompute_changes_no_bit(name: str, how: str) -> None:
-    model, batch = ZOO[name](batch=ROWS)
-    graph = medley.capture(model, batch)
-    case = Case(name, (1,), microbatches=(ROWS,))
-    want, got = (
-        exactness.train_plan(
-            model,
-            graph,
-            plan_of(dataclasses.replace(case, recompute=each), graph),
-            batch,
-            2,
-            lr=1e-3,
-            clip=1.0,
+def test_recompute_changes_nothing(name: str, how: str) -> None:
+    with exactness.double_precision():
+        model, batch = ZOO[name](batch=ROWS)
+        model, batch = model.double(), exactness.to_double(batch)
+        graph = medley.capture(model, batch)
+        case = Case(name, (1,), microbatches=(ROWS,))
+        want, got = (
+            exactness.train_plan(
+                model,
+                graph,
+                plan_of(dataclasses.replace(case, recompute=each), graph),
+                batch,
+                2,
+                lr=1e-3,
+                clip=1.0,
+            )
+            for each in ("none", how)
         )
-        for each in ("none", how)
-    )
-    assert got.losses == want.losses
-    for what in ("gradients", "parameters"):
-        found, expected = getattr(got, what), getattr(want, what)
-        assert [each for each in expected if not torch.equal(found[each], expected[each])] == []
+        exactness.compare(got, want, model=name)
 
 
 # Those whose rows do not meet.
