@@ -270,7 +270,7 @@ def test_factors_of_the_gradient_travel_instead_of_it(rows: int) -> None:
 
 
 # Devices 2:1:1 have twelve experts 6:3:3.
-@pytest.mark.parametrize("rows", [32, 128])
+@pytest.mark.parametrize("rows", [32, 96])
 def test_experts_are_divided_by_speed(rows: int) -> None:
     cluster = _cluster([("T4-16GB", 1), ("0.5 T4-16GB", 2)])
     found = _find("experts", cluster, rows)
@@ -324,12 +324,12 @@ def test_states_are_sharded_under_memory_pressure_only() -> None:
 
 
 def test_where_data_parallelism_has_no_room_shards_have() -> None:
-    cluster = _cluster([("A100-40GB", 4)], **FAST, memory="780 MiB")
+    cluster = _cluster([("A100-40GB", 4)], **FAST, memory="640 MiB")
     for strategy in DATA_PARALLEL:
         with pytest.raises(ValueError, match=r"no plan fits: n0/0/0 .* lacks"):
             _find("gpt", cluster, 64, strategy)
     found = _find("gpt", cluster, 64)
-    assert found.peak <= 780 * 2**20
+    assert found.peak <= 640 * 2**20
     assert found.sharded()
 
 

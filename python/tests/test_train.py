@@ -115,7 +115,8 @@ def test_learns_on_unequal_devices_as_on_one(
     code, out, err = medley(*command, *more, "-o", "one")
     assert code == 0, err
     assert "saved one/model.safetensors after 15 steps" in out
-    code, out, err = medley(*command, *more, "--cluster", "cluster.yaml", "-o", "two", "--json")
+    both = ("--cluster", "cluster.yaml", "--strategy", "data-parallel-proportional")
+    code, out, err = medley(*command, *more, *both, "-o", "two", "--json")
     assert code == 0, err
     state = json.loads(out)
     one, two = losses(folder / "one"), losses(folder / "two")
