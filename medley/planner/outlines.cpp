@@ -11,6 +11,7 @@
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/parallel.h"
 #include "medley/planner/shorten.h"
+#include "medley/planner/spmd_problem.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
 #include "medley/schedule/h1f1b.h"
@@ -20,7 +21,6 @@ namespace medley {
 namespace {
 
 constexpr int kMostMends = 8;  // of a plan that does not fit
-constexpr double kMostBytePrice = 1e6;
 
 size_t at(int index) { return static_cast<size_t>(index); }
 
@@ -211,7 +211,7 @@ void Outlines::consider(Outline outline) {
     }
     double& price = outline.works[lack->stage].byte_price;
     if (price >= kMostBytePrice) return;
-    price = std::max(1.0, price * 16);
+    price = std::max(1.0, price * kBytePriceStep);
     stages = whole(outline);
   }
 }

@@ -21,8 +21,12 @@ constexpr std::array kBytePrices{0.0, 1.0, 1e3};
 // With so many in flight a mesh that has room for the whole model needs no other options.
 constexpr int64_t kPlenty = 16;
 
-constexpr int kDualRounds = 20;
 constexpr int64_t kMicrobatches = 3;  // of a stage by itself: a first, a usual and a last one
+
+StageWork at_price(StageWork work, size_t price) {
+  work.byte_price = kBytePrices[price];
+  return work;
+}
 
 Plan outline(const Request& request, const StageMesh& mesh, const StageWork& work) {
   Plan plan;
@@ -123,15 +127,16 @@ std::optional<StageSolution> StageSynthesis::synthesise(const Key& key) const {
     options.byte_price = task.work.byte_price;
     options.sends_as_received = key.layer;
     const SpmdProblem problem(own.prepared, catalogue, options);
-    PbqpOptions search;
-    search.rounds = kDualRounds;
-    const std::optional<PbqpSolution> found = medley::solve(problem.pbqp(), search);
+    const std::optional<PbqpSolution> found = medley::solve(problem.pbqp(), search_options());
     if (!found) return std::nullopt;
     pipeline.stages[0] = problem.stage(found->choices, pipeline.stages[0].mesh);
   }
+  const auto priced = [&] {
+    return price(
+        lower_alone(own, plan, request_.cluster), *request_.costs, task.work.microbatches);
+  };
   StageSolution solution;
-  solution.option =
-      price(lower_alone(own, plan, request_.cluster), *request_.costs, task.work.microbatches);
+  solution.option = priced();
   solution.by_rows = !pipeline.microbatches[0].lengths.empty();
   solution.stage = std::move(pipeline.stages[0]);
   if (key.layer || !solution.by_rows || solution.stage.ops.empty()) return solution;
@@ -139,8 +144,7 @@ std::optional<StageSolution> StageSynthesis::synthesise(const Key& key) const {
   Stage& stage = pipeline.stages[0];
   stage = {};
   stage.mesh = solution.stage.mesh;
-  const StageOption option =
-      price(lower_alone(own, plan, request_.cluster), *request_.costs, task.work.microbatches);
+  const StageOption option = priced();
   if (is_worse(solution.option, option)) {
     solution.option = option;
     solution.stage = std::move(stage);
@@ -166,12 +170,9 @@ void StageSynthesis::solve_wholes(const std::vector<StageTask>& tasks) {
 // Of layers with the same structure the first one is synthesised.
 StageSynthesis::Key StageSynthesis::layer_key(int layer,
                                               const StageMesh& mesh,
-                                              const StageWork& work,
-                                              size_t price) const {
+                                              const StageWork& work) const {
   const int first = like_[static_cast<size_t>(layer)];
-  Key key{{first, first + 1, mesh, work}, true};
-  key.task.work.byte_price = kBytePrices[price];
-  return key;
+  return {{first, first + 1, mesh, work}, true};
 }
 
 bool StageSynthesis::has_plenty(const StageOption& option, const StageMesh& mesh) const {
@@ -180,15 +181,16 @@ bool StageSynthesis::has_plenty(const StageOption& option, const StageMesh& mesh
   return mesh.devices.size() == 1 || static_cast<double>(needed.value) <= memory;
 }
 
-// [number of layers] from the task's first one on, as far as there are solutions.
-const std::vector<StageOption>& StageSynthesis::sums(const StageTask& from) {
-  const auto [found, is_new] = sums_.try_emplace(from);
+// [number of layers] from the first one on, as far as there are solutions.
+const std::vector<StageOption>& StageSynthesis::sums(int begin,
+                                                     const StageMesh& mesh,
+                                                     const StageWork& work) {
+  const auto [found, is_new] = sums_.try_emplace({begin, mesh, work});
   std::vector<StageOption>& sums = found->second;
   if (!is_new) return sums;
   sums.emplace_back();
-  for (int i = from.begin; i < static_cast<int>(layers_.layers.size()); ++i) {
-    const int first = like_[static_cast<size_t>(i)];
-    const auto& one = solution({{first, first + 1, from.mesh, from.work}, true});
+  for (int i = begin; i < static_cast<int>(layers_.layers.size()); ++i) {
+    const auto& one = solution(layer_key(i, mesh, work));
     if (!one) break;
     StageOption sum = sums.back();
     sum.forward += one->option.forward;
@@ -208,9 +210,7 @@ std::vector<StageOption> StageSynthesis::options(int begin,
                                                  const StageWork& work) {
   std::vector<StageOption> result;
   for (size_t p = 0; p < kBytePrices.size(); ++p) {
-    StageTask from{begin, 0, mesh, work};
-    from.work.byte_price = kBytePrices[p];
-    const std::vector<StageOption>& all = sums(from);
+    const std::vector<StageOption>& all = sums(begin, mesh, at_price(work, p));
     if (static_cast<size_t>(end - begin) >= all.size()) continue;
     StageOption option = all[static_cast<size_t>(end - begin)];
     if (option.forward + option.backward + option.update >= kLongest) continue;
@@ -228,14 +228,12 @@ void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageWo
   const int all = static_cast<int>(layers_.layers.size());
   std::vector<Key> first, more;
   for (const auto& [mesh, work] : uses)
-    for (int i = 0; i < all; ++i) first.push_back(layer_key(i, mesh, work, 0));
+    for (int i = 0; i < all; ++i) first.push_back(layer_key(i, mesh, at_price(work, 0)));
   solve(std::move(first));
   for (const auto& [mesh, work] : uses) {
-    StageTask from{0, 0, mesh, work};
-    from.work.byte_price = kBytePrices[0];
-    if (has_plenty(sums(from).back(), mesh)) continue;
+    if (has_plenty(sums(0, mesh, at_price(work, 0)).back(), mesh)) continue;
     for (size_t p = 1; p < kBytePrices.size(); ++p)
-      for (int i = 0; i < all; ++i) more.push_back(layer_key(i, mesh, work, p));
+      for (int i = 0; i < all; ++i) more.push_back(layer_key(i, mesh, at_price(work, p)));
   }
   solve(std::move(more));
 }

@@ -92,9 +92,9 @@ class StageSynthesis {
   Completed ground(int begin, int end) const;
   std::optional<StageSolution> synthesise(const Key& key) const;
   const std::optional<StageSolution>& solution(const Key& key);
-  Key layer_key(int layer, const StageMesh& mesh, const StageWork& work, size_t price) const;
+  Key layer_key(int layer, const StageMesh& mesh, const StageWork& work) const;
   bool has_plenty(const StageOption& option, const StageMesh& mesh) const;
-  const std::vector<StageOption>& sums(const StageTask& from);
+  const std::vector<StageOption>& sums(int begin, const StageMesh& mesh, const StageWork& work);
 
   const Request& request_;
   std::vector<std::string> names_;
@@ -103,7 +103,8 @@ class StageSynthesis {
   std::vector<int> like_;                             // [layer] the first one of its structure
   std::map<std::pair<int, int>, Completed> grounds_;  // by layers
   std::map<Key, std::optional<StageSolution>> solved_;
-  std::map<StageTask, std::vector<StageOption>> sums_;  // [layers] from its first one on
+  // By first layer, mesh and work: [number of layers].
+  std::map<std::tuple<int, StageMesh, StageWork>, std::vector<StageOption>> sums_;
 };
 
 // Those of a pipeline: what the request says, one where rows meet, else powers of two.
