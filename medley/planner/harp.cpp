@@ -1,7 +1,6 @@
 #include "medley/planner/harp.h"
 
 #include <algorithm>
-#include <map>
 
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/outlines.h"
@@ -62,15 +61,11 @@ class Harp {
     }
     report(request_, "harp: stages as wholes", 3, kSteps);
     outlines_.solve(all);
-    for (const Outline& outline : all) note(outline);
+    for (const Outline& outline : all) outlines_.note(outline);
     move_cuts();
-    int priced = 0;
-    for (const auto& [time, outline] : timed_) {
-      report(request_, "harp: simulating", static_cast<size_t>(4 + priced), kSteps);
-      outlines_.consider(outline);
-      if (++priced >= kMostPriced && std::holds_alternative<Plan>(outlines_.best())) break;
-    }
-    return outlines_.best();
+    return outlines_.choose(kMostPriced, [&](int candidate) {
+      report(request_, "harp: simulating", static_cast<size_t>(4 + candidate), kSteps);
+    });
   }
 
  private:
@@ -95,16 +90,12 @@ class Harp {
     synthesis_.solve_layers(uses);
   }
 
-  void note(const Outline& outline) {
-    if (const std::optional<Nanoseconds> time = outlines_.timed(outline))
-      timed_.emplace(*time, outline);
-  }
-
   // Moves a cut beside the slowest stage of the fastest outline, so that it has a layer less, while
   // the timer sees a gain.
   void move_cuts() {
-    for (int moves = 0; moves < kMostMoves && !timed_.empty(); ++moves) {
-      const auto [before, from] = *timed_.begin();
+    const std::map<Nanoseconds, Outline>& timed = outlines_.noted();
+    for (int moves = 0; moves < kMostMoves && !timed.empty(); ++moves) {
+      const auto [before, from] = *timed.begin();
       const size_t slowest = outlines_.slowest_stage(from);
       const StageRange& range = from.stages[slowest];
       if (range.end - range.begin < 2) return;
@@ -122,8 +113,8 @@ class Harp {
         moved.push_back(std::move(to));
       }
       outlines_.solve(moved);
-      for (const Outline& to : moved) note(to);
-      if (timed_.begin()->first == before) return;
+      for (const Outline& to : moved) outlines_.note(to);
+      if (timed.begin()->first == before) return;
     }
   }
 
@@ -132,7 +123,6 @@ class Harp {
   StageSynthesis synthesis_;
   Outlines outlines_;
   PipelineRequest pipeline_;
-  std::map<Nanoseconds, Outline> timed_;
 };
 
 }  // namespace

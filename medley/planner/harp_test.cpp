@@ -10,6 +10,7 @@
 #include "medley/graph/text.h"
 #include "medley/planner/megatron.h"
 #include "medley/planner/outlines.h"
+#include "medley/planner/sample_clusters.h"
 #include "medley/planner/stage_options.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
@@ -36,18 +37,28 @@ class HarpTest : public ::testing::Test {
     kind.memory_bandwidth = 1e10;
     kind.launch_latency = 1e-7;
     kind.memory_bytes = memory;
-    DeviceKind half = scaled(kind, 0.5);
-    half.name = "half";
-    half.memory_bytes = memory;
-    Cluster cluster;
-    cluster.pools = {{"fast", 1, fast, kind, false, 0}, {"slow", 1, slow, half, false, 0}};
-    cluster.networks = {{"fabric", true, {}, 10e9, 1e-6, {}},
-                        {"lan", false, {"fast", "slow"}, bandwidth, 1e-4, {}}};
-    for (int pool = 0; pool < 2; ++pool)
-      for (int i = 0; i < cluster.pools[static_cast<size_t>(pool)].devices_per_node; ++i)
-        cluster.devices.push_back(
-            {fmt::format("{}/0/{}", pool == 0 ? "fast" : "slow", i), pool, 0, i});
-    return cluster;
+    return two_speeds(fast,
+                      slow,
+                      kind,
+                      {{"fabric", true, {}, 10e9, 1e-6, {}},
+                       {"lan", false, {"fast", "slow"}, bandwidth, 1e-4, {}}});
+  }
+
+  // With all that plan() fills in.
+  Request request(const Cluster& cluster,
+                  const CostModel& costs,
+                  const Groundwork& ground,
+                  int64_t batch,
+                  int64_t microbatches = 0) const {
+    return {.graph = graph,
+            .cluster = cluster,
+            .costs = &costs,
+            .strategy = "harp",
+            .global_batch = batch,
+            .microbatches = microbatches,
+            .devices = {},
+            .optimizer = {},
+            .ground = &ground};
   }
 
   Outcome outcome(const Cluster& cluster,
@@ -109,18 +120,10 @@ TEST_F(HarpTest, IsAsGoodAsTheBestOfAllOutlines) {
     const Cluster cluster = two_pools(1, 1, 1e9, bandwidth);
     const CostModel costs(cluster);
     const Groundwork ground = lay_ground(graph, {});
-    const Request request{.graph = graph,
-                          .cluster = cluster,
-                          .costs = &costs,
-                          .strategy = "harp",
-                          .global_batch = 32,
-                          .microbatches = 8,
-                          .devices = {},
-                          .optimizer = {},
-                          .ground = &ground};
-    const std::vector<DevicePool> pools = pools_of(request);
-    StageSynthesis synthesis(request, {.per_block = 2});
-    Outlines all(request, pools, synthesis);
+    const Request asked = request(cluster, costs, ground, 32, 8);
+    const std::vector<DevicePool> pools = pools_of(asked);
+    StageSynthesis synthesis(asked, {.per_block = 2});
+    Outlines all(asked, pools, synthesis);
     const int layers = static_cast<int>(synthesis.layers().layers.size());
     const StageWork work{4, 8, 0, StageStyle::kBest};
     for (const int first : {0, 1}) {
@@ -129,7 +132,7 @@ TEST_F(HarpTest, IsAsGoodAsTheBestOfAllOutlines) {
         all.consider({8, {{0, cut, first, 1}, {cut, layers, 1 - first, 1}}, {work, work}});
     }
     const Nanoseconds best = step(std::get<Plan>(all.best()), cluster);
-    const Nanoseconds found = step(std::get<Plan>(harp(request)), cluster);
+    const Nanoseconds found = step(std::get<Plan>(harp(asked)), cluster);
     EXPECT_LE(found.value, best.value * 101 / 100) << bandwidth;
   }
 }
@@ -158,25 +161,17 @@ TEST_F(HarpTest, HasOneMicrobatchWhereRowsMeet) {
   const CostModel costs(cluster);
   Groundwork ground = lay_ground(graph, {});
   ground.coupled_at = "norm";
-  Request request{.graph = graph,
-                  .cluster = cluster,
-                  .costs = &costs,
-                  .strategy = "harp",
-                  .global_batch = 8,
-                  .microbatches = 4,
-                  .devices = {},
-                  .optimizer = {},
-                  .ground = &ground};
+  Request asked = request(cluster, costs, ground, 8, 4);
   for (const auto& strategy : {harp, megatron}) {
-    const Outcome none = strategy(request);
+    const Outcome none = strategy(asked);
     ASSERT_TRUE(std::holds_alternative<Infeasible>(none));
     EXPECT_THAT(std::get<Infeasible>(none).reason, HasSubstr("meet in norm"));
   }
-  request.microbatches = 0;
+  asked.microbatches = 0;
   const Groundwork apart = lay_ground(graph, {});
-  EXPECT_EQ(microbatch_counts(request), std::vector<int64_t>{1});
-  request.ground = &apart;
-  EXPECT_EQ(microbatch_counts(request), (std::vector<int64_t>{1, 2, 4, 8}));
+  EXPECT_EQ(microbatch_counts(asked), std::vector<int64_t>{1});
+  asked.ground = &apart;
+  EXPECT_EQ(microbatch_counts(asked), (std::vector<int64_t>{1, 2, 4, 8}));
 }
 
 TEST_F(HarpTest, UsesOneDeviceIfThereIsOne) {
@@ -201,15 +196,8 @@ TEST_F(HarpTest, RangesAreSumsOfTheirLayers) {
   const Cluster cluster = two_pools(4, 1);
   const CostModel costs(cluster);
   const Groundwork ground = lay_ground(graph, {});
-  const Request request{.graph = graph,
-                        .cluster = cluster,
-                        .costs = &costs,
-                        .strategy = "harp",
-                        .global_batch = 64,
-                        .devices = {},
-                        .optimizer = {},
-                        .ground = &ground};
-  StageSynthesis synthesis(request, {.per_block = 2});
+  const Request asked = request(cluster, costs, ground, 64);
+  StageSynthesis synthesis(asked, {.per_block = 2});
   const StageWork work{8, 8, 0, StageStyle::kBest};
   for (const StageMesh& mesh : {StageMesh{{0}}, StageMesh{{0, 1, 2, 3}}}) {
     const int before = synthesis.num_syntheses();

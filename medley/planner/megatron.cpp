@@ -1,7 +1,5 @@
 #include "medley/planner/megatron.h"
 
-#include <map>
-
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/outlines.h"
 
@@ -29,7 +27,6 @@ Outcome megatron(const Request& request) {
   StageSynthesis synthesis(request, {.per_block = kLayersPerBlock});
   Outlines outlines(request, pools, synthesis);
   const int layers = static_cast<int>(synthesis.layers().layers.size());
-  std::map<Nanoseconds, Outline> timed;
   for (int stages = 1; stages <= std::min(all, layers); ++stages) {
     if (all % stages != 0) continue;
     for (int64_t count : microbatch_counts(request))
@@ -39,16 +36,10 @@ Outcome megatron(const Request& request) {
         const Outline outline{count,
                               even_ranges(layers, stages, all / stages),
                               std::vector<StageWork>(static_cast<size_t>(stages), work)};
-        if (const std::optional<Nanoseconds> time = outlines.timed(outline))
-          timed.emplace(*time, outline);
+        outlines.note(outline);
       }
   }
-  int priced = 0;
-  for (const auto& [time, outline] : timed) {
-    outlines.consider(outline);
-    if (++priced >= kMostPriced && std::holds_alternative<Plan>(outlines.best())) break;
-  }
-  return outlines.best();
+  return outlines.choose(kMostPriced);
 }
 
 }  // namespace medley

@@ -134,10 +134,10 @@ std::optional<PipelinePlan> Outlines::whole(const Outline& outline) {
   return plan;
 }
 
-std::optional<Nanoseconds> Outlines::timed(const Outline& outline) {
+void Outlines::note(const Outline& outline) {
   const std::optional<PipelinePlan> plan = whole(outline);
-  if (!plan) return std::nullopt;
-  return h1f1b(schedule_request(*plan)).finish + plan->stages[0].option.update;
+  if (!plan) return;
+  noted_.emplace(h1f1b(schedule_request(*plan)).finish + plan->stages[0].option.update, outline);
 }
 
 size_t Outlines::slowest_stage(const Outline& outline) {
@@ -254,6 +254,16 @@ std::string Outlines::explain(const Lack& lack, const std::vector<int>& counts) 
                      counts[lack.stage],
                      request_.cluster.devices[at(lack.device)].name,
                      to_string(Bytes{static_cast<int64_t>(lack.bytes)}));
+}
+
+Outcome Outlines::choose(int most, const std::function<void(int)>& starting) {
+  int considered = 0;
+  for (const auto& [time, outline] : noted_) {
+    if (starting) starting(considered);
+    consider(outline);
+    if (++considered >= most && best_) break;
+  }
+  return best();
 }
 
 Outcome Outlines::best() const {

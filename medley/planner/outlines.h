@@ -5,6 +5,8 @@
 // flight are counted (schedule/h1f1b.h), the plan is lowered and simulated. Knows nothing of where
 // outlines come from.
 
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,10 +40,12 @@ class Outlines {
   // Solves the stages of all on all cores.
   void solve(const std::vector<Outline>& outlines);
 
-  // How long a step takes by the timer. Nothing if a stage cannot be run like this, or has no room
-  // for a single micro-batch.
-  std::optional<Nanoseconds> timed(const Outline& outline);
-  // Requires: it could be timed.
+  // Times an outline and keeps it, unless a stage cannot be run like this or has no room for a
+  // single micro-batch.
+  void note(const Outline& outline);
+  // By how long a step takes by the timer; of equal ones the first.
+  const std::map<Nanoseconds, Outline>& noted() const { return noted_; }
+  // Requires: it is noted.
   size_t slowest_stage(const Outline& outline);
 
   // Lowers and simulates the outline and keeps it if it is the fastest so far; of one that does not
@@ -49,6 +53,9 @@ class Outlines {
   // the pipeline is full, one is like the next.
   void consider(Outline outline);
 
+  // Considers the fastest noted, as many as told and more until one fits. Says before each which it
+  // is, from 0 on.
+  Outcome choose(int most, const std::function<void(int)>& starting = {});
   // The fastest that was considered; else why the first one did not fit.
   Outcome best() const;
 
@@ -72,6 +79,7 @@ class Outlines {
   StageSynthesis& synthesis_;
   std::vector<PipelinePool> pipeline_pools_;
   std::vector<std::vector<std::optional<LinkCurve>>> links_;
+  std::map<Nanoseconds, Outline> noted_;
   std::optional<Plan> best_;
   Nanoseconds best_step_;
   std::string misfit_;

@@ -9,6 +9,7 @@
 #include "medley/base/files.h"
 #include "medley/graph/text.h"
 #include "medley/planner/data_parallel.h"
+#include "medley/planner/sample_clusters.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
 #include "medley/sim/simulate.h"
@@ -25,28 +26,18 @@ class Planner : public ::testing::Test {
  protected:
   Planner() {
     graph = parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph");
-    cluster = two_speeds(1e9);
+    cluster = two_and_two(1e9);
   }
 
   // Two devices and two that take twice as long for everything.
-  static Cluster two_speeds(double memory_bytes) {
+  static Cluster two_and_two(double memory_bytes) {
     DeviceKind kind;
     kind.name = "whole";
     kind.sustained = {{DType::kF32, 1e9}};
     kind.memory_bandwidth = 1e12;
     kind.launch_latency = 1e-9;
     kind.memory_bytes = memory_bytes;
-    DeviceKind half = scaled(kind, 0.5);
-    half.name = "half";
-    half.memory_bytes = memory_bytes;
-    Cluster made;
-    made.pools = {{"fast", 1, 2, kind, false, 0}, {"slow", 1, 2, half, false, 0}};
-    made.networks = {{"lan", false, {"fast", "slow"}, 1e9, 1e-6, {}}};
-    for (int pool = 0; pool < 2; ++pool)
-      for (int i = 0; i < 2; ++i)
-        made.devices.push_back(
-            {made.pools[static_cast<size_t>(pool)].name + "/0/" + std::to_string(i), pool, 0, i});
-    return made;
+    return two_speeds(2, 2, kind, {{"lan", false, {"fast", "slow"}, 1e9, 1e-6, {}}});
   }
 
   Request request(const std::string& strategy, int64_t rows) const {
@@ -183,7 +174,7 @@ TEST_F(Planner, WhereMemoryIsShortAndUnequalItDividesWhatIsStored) {
   widen(", 16]", ", 256]");
   graph = parse_graph(text, "wide.graph");
   const double little = 300 << 10;
-  cluster = two_speeds(little);
+  cluster = two_and_two(little);
   EXPECT_TRUE(std::holds_alternative<Infeasible>(plan(request("hap", 4))));
   cluster.pools[1].kind.memory_bytes = 4 * little;
   const Plan found = planned(request("hap", 4));
@@ -193,7 +184,7 @@ TEST_F(Planner, WhereMemoryIsShortAndUnequalItDividesWhatIsStored) {
 }
 
 TEST_F(Planner, MemoryDecidesTheMicrobatches) {
-  cluster = two_speeds(40e3);
+  cluster = two_and_two(40e3);
   const Plan found = planned(request("data-parallel-even", 400));
   const size_t count = found.pipelines[0].microbatches.size();
   EXPECT_GT(count, 1u);
@@ -207,7 +198,7 @@ TEST_F(Planner, MemoryDecidesTheMicrobatches) {
 }
 
 TEST_F(Planner, WhatCannotFitSaysWhatDoesNot) {
-  cluster = two_speeds(2e3);
+  cluster = two_and_two(2e3);
   const Outcome outcome = plan(request("auto", 16));
   ASSERT_TRUE(std::holds_alternative<Infeasible>(outcome));
   EXPECT_THAT(std::get<Infeasible>(outcome).reason,

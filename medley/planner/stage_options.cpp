@@ -132,8 +132,7 @@ std::optional<StageSolution> StageSynthesis::synthesise(const Key& key) const {
     pipeline.stages[0] = problem.stage(found->choices, pipeline.stages[0].mesh);
   }
   const auto priced = [&] {
-    return price(
-        lower_alone(own, plan, request_.cluster), *request_.costs, task.work.microbatches);
+    return price(lower_alone(own, plan, request_.cluster), *request_.costs, task.work.microbatches);
   };
   StageSolution solution;
   solution.option = priced();

@@ -1,0 +1,33 @@
+#pragma once
+
+// A cluster for tests.
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "medley/cluster/cluster.h"
+
+namespace medley {
+
+// A node "fast" of such devices, and a node "slow" of devices that take twice as long for
+// everything and have as much memory.
+inline Cluster two_speeds(int fast,
+                          int slow,
+                          const DeviceKind& kind,
+                          std::vector<Network> networks) {
+  DeviceKind half = scaled(kind, 0.5);
+  half.name = "half";
+  half.memory_bytes = kind.memory_bytes;
+  Cluster cluster;
+  cluster.pools = {{"fast", 1, fast, kind, false, 0}, {"slow", 1, slow, half, false, 0}};
+  cluster.networks = std::move(networks);
+  for (int pool = 0; pool < 2; ++pool)
+    for (int i = 0; i < cluster.pools[static_cast<size_t>(pool)].devices_per_node; ++i)
+      cluster.devices.push_back(
+          {fmt::format("{}/0/{}", cluster.pools[static_cast<size_t>(pool)].name, i), pool, 0, i});
+  return cluster;
+}
+
+}  // namespace medley
