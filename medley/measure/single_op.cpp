@@ -94,10 +94,7 @@ class Shard {
   }
 
   void describe_cut() {
-    form_.cut = Cut{label_, 0};
-    form_.length = length_;
-    form_.offset = 0;
-    form_.full = size_of(label_);
+    form_.cuts = {{{label_, 0}, length_, 0, size_of(label_)}};
     if (op_.results.empty() || op_.results[0] == kNone) return;
     bool is_cut = false;
     for (const std::vector<int>& dim : instance_.results.at(0))

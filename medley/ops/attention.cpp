@@ -40,7 +40,7 @@ void dropout_local(Op& local, const LocalForm& form) {
 
 template <size_t k_offset>
 void experts_local(Op& local, const LocalForm& form) {
-  if (cuts(form, "x")) local.arguments.at(k_offset) = select_offset(form);
+  if (cuts(form, "x")) local.arguments.at(k_offset) = select_offset(form, "x");
 }
 
 }  // namespace

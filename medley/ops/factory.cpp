@@ -47,12 +47,11 @@ void arange_local(Op& local, const LocalForm& form) {
   const Argument step = k_numbers == 3 ? local.arguments.at(2) : Argument(Size(1));
   std::vector<Size> sizes = form.factor_sizes.empty() ? type.shape : form.factor_sizes;
   std::vector<Size> origin(sizes.size()), full = sizes;
-  if (form.cut && form.cut->label != kNone) {
-    const auto factor = static_cast<size_t>(form.cut->factor);
-    Size behind(1);
-    for (size_t k = factor + 1; k < sizes.size(); ++k) behind = behind * sizes[k];
-    origin.at(factor) = divide(form.offset, behind).value();
-    full.at(factor) = divide(form.full, behind).value();
+  for (const LocalCut& each : form.cuts) {
+    if (each.cut.label == kNone) continue;
+    const auto factor = static_cast<size_t>(each.cut.factor);
+    origin.at(factor) = each.offset;
+    full.at(factor) = each.full;
   }
   local.name = "medley.arange_shard.default";
   local.arguments = {start, step, sizes, origin, full, type.dtype};

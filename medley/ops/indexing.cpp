@@ -11,7 +11,7 @@ namespace {
 void embedding_local(Op& local, const LocalForm& form) {
   if (!cuts(form, "v")) return;
   local.name = "medley.embedding_select.default";
-  local.arguments = {local.arguments.at(0), local.arguments.at(1), select_offset(form)};
+  local.arguments = {local.arguments.at(0), local.arguments.at(1), select_offset(form, "v")};
 }
 
 // embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq)
@@ -24,7 +24,7 @@ void embedding_backward_local(Op& local, const LocalForm& form) {
   local.arguments.at(2) = form.results.at(0).shape.at(0);
   if (!cuts(form, "v")) return;
   local.name = "medley.embedding_backward_select.default";
-  local.arguments.emplace_back(select_offset(form));
+  local.arguments.emplace_back(select_offset(form, "v"));
 }
 
 constexpr int64_t kReduceNone = 0, kReduceMean = 1, kReduceSum = 2;
@@ -56,13 +56,13 @@ std::optional<Instance> nll_backward(const Graph& graph, const Op& op) {
 void nll_local(Op& local, const LocalForm& form) {
   if (!cuts(form, "v")) return;
   local.name = "medley.nll_select.default";
-  local.arguments.emplace_back(select_offset(form));
+  local.arguments.emplace_back(select_offset(form, "v"));
 }
 
 void nll_backward_local(Op& local, const LocalForm& form) {
   if (!cuts(form, "v")) return;
   local.name = "medley.nll_backward_select.default";
-  local.arguments.emplace_back(select_offset(form));
+  local.arguments.emplace_back(select_offset(form, "v"));
 }
 
 bool is_zeros(const Graph& graph, ValueId value) {

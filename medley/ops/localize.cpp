@@ -4,26 +4,36 @@
 
 namespace medley {
 
-bool cuts(const LocalForm& form, std::string_view label) {
-  if (!form.cut || form.cut->label == kNone) return false;
-  return form.instance->labels.at(static_cast<size_t>(form.cut->label)).name == label;
+namespace {
+
+const LocalCut* find_cut(const LocalForm& form, std::string_view label) {
+  for (const LocalCut& each : form.cuts)
+    if (each.cut.label != kNone &&
+        form.instance->labels.at(static_cast<size_t>(each.cut.label)).name == label)
+      return &each;
+  return nullptr;
 }
 
-Size select_offset(const LocalForm& form) {
-  const Size& rows = form.instance->labels.at(static_cast<size_t>(form.cut->label)).size;
-  return form.offset * divide(rows, form.full).value_or(Size(1));
+}  // namespace
+
+bool cuts(const LocalForm& form, std::string_view label) {
+  return find_cut(form, label) != nullptr;
+}
+
+Size select_offset(const LocalForm& form, std::string_view label) {
+  const LocalCut& cut = *find_cut(form, label);
+  return cut.offset * cut.behind;
 }
 
 Size whole_count(const LocalForm& form, size_t operand, const std::vector<size_t>& dims) {
   Size count(1);
   for (size_t d : dims) {
     Size size = form.operands.at(operand).shape.at(d);
-    if (form.cut) {
-      for (int label : form.instance->operands.at(operand).at(d)) {
-        if (label != form.cut->label) continue;
-        const Size& whole = whole_operand(form, operand).shape[d];
-        const auto others = divide(size, form.length);
-        size = others ? *others * form.full : whole;
+    for (int label : form.instance->operands.at(operand).at(d)) {
+      for (const LocalCut& each : form.cuts) {
+        if (label != each.cut.label) continue;
+        const auto others = divide(size, each.length);
+        size = others ? *others * each.full : whole_operand(form, operand).shape[d];
       }
     }
     count = count * size;

@@ -18,11 +18,12 @@ void result_shape(Op& local, const LocalForm& form) {
   local.arguments.at(k) = form.results.at(0).shape;
 }
 
-// Returns whether the label of this name is the one that is cut.
+// Returns whether the label of this name is cut.
 bool cuts(const LocalForm& form, std::string_view label);
 // Returns where the local range of a select label starts, in rows of the whole dim.
-Size select_offset(const LocalForm& form);
-// Returns the product of local sizes of these dims, the cut factor counted whole: the N of a mean.
+// Requires: cuts(form, label).
+Size select_offset(const LocalForm& form, std::string_view label);
+// Returns the product of local sizes of these dims, cut factors counted whole: the N of a mean.
 Size whole_count(const LocalForm& form, size_t operand, const std::vector<size_t>& dims);
 
 // Types of the op's operands before sharding.

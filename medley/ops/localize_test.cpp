@@ -30,10 +30,9 @@ class Local {
   // Cuts the label (its first factor, alone) to `length`, starting at `offset` of `full`.
   Local& cut(std::string_view label) {
     for (size_t i = 0; i < instance_.labels.size(); ++i)
-      if (instance_.labels[i].name == label) form_.cut = Cut{static_cast<int>(i), 0};
-    form_.length = Size::of(1);
-    form_.offset = Size::of(2);
-    form_.full = instance_.labels.at(static_cast<size_t>(form_.cut.value().label)).size;
+      if (instance_.labels[i].name == label)
+        form_.cuts = {
+            {{static_cast<int>(i), 0}, Size::of(1), Size::of(2), instance_.labels[i].size}};
     return *this;
   }
   Local& operand(size_t i, std::vector<Size> shape) {
@@ -121,6 +120,10 @@ TEST(Localize, MeanDividesByTheWholeCount) {
             "medley.mean.default(%0, [0, 2], true, none, b*4)");
   EXPECT_EQ(local.cut("d1").operand(0, {Size::of(0), kLength, 4}).text(),
             "aten.mean.dim(%0, [0, -1], true, none)");
+  // Two axes cut two of its dims: the one that stays matters to no count.
+  LocalCut first = local.cut("d0").form().cuts[0];
+  local.cut("d1").operand(0, {kLength, kLength, 4}).form().cuts.push_back(first);
+  EXPECT_EQ(local.text(), "medley.mean.default(%0, [0, 2], true, none, b*4)");
 }
 
 TEST(Localize, SelectLabelsTakeAnOffset) {
@@ -129,7 +132,7 @@ TEST(Localize, SelectLabelsTakeAnOffset) {
   EXPECT_EQ(embedding.cut("e").text(), "aten.embedding.default(%0, %1, -1, false, false)");
   EXPECT_EQ(embedding.cut("v").text(), "medley.embedding_select.default(%0, %1, offset)");
   // The leading of the factors (32, 8) of the vocabulary is cut: an offset counts eight rows.
-  embedding.form().full = Size(32);
+  embedding.form().cuts[0].behind = Size(8);
   EXPECT_EQ(embedding.text(), "medley.embedding_select.default(%0, %1, offset*8)");
 
   Local backward({"f32[b, 8]", "i64[b]"},
@@ -162,8 +165,8 @@ TEST(Localize, ArangeTakesItsBox) {
   Local local({"f32[4]"}, "aten.arange.start_step(2, 26, 2, none, none, none, none) : i64[12]");
   local.cut("d0").result(0, {Size(3) * kLength});
   // The second of the factors (3, 4) is cut: the shard is strided.
-  local.form().cut->factor = 1;
-  local.form().full = Size(4);
+  local.form().cuts[0].cut.factor = 1;
+  local.form().cuts[0].full = Size(4);
   local.form().factor_sizes = {3, kLength};
   EXPECT_EQ(local.text(),
             "medley.arange_shard.default(2, 2, [3, length], [0, offset], [3, 4], i64)");

@@ -56,10 +56,12 @@ std::optional<Instance> vector_norm(const Graph& graph, const Op& op) {
 }
 
 bool cuts_reduced(const LocalForm& form) {
-  if (!form.cut) return false;
-  for (const auto& labels : form.instance->results.at(0))
-    if (std::ranges::find(labels, form.cut->label) != labels.end()) return false;
-  return true;
+  const auto& results = form.instance->results.at(0);
+  return std::ranges::any_of(form.cuts, [&](const LocalCut& each) {
+    return std::ranges::none_of(results, [&](const std::vector<int>& labels) {
+      return std::ranges::find(labels, each.cut.label) != labels.end();
+    });
+  });
 }
 
 // A mean over a cut dim: the local sum over the whole count. mean(x, dtype), mean.dim(x, dims,

@@ -51,15 +51,20 @@ struct Cut {
   auto operator<=>(const Cut&) const = default;
 };
 
+// A factor of a label that is split: its elements on this device, where they start, and over all
+// devices; `behind` are the elements of the label's factors behind it.
+struct LocalCut {
+  Cut cut;
+  Size length, offset, full;
+  Size behind{1};
+};
+
 // What the local form of an op may use. Sizes are in the symbols of the local graph.
 struct LocalForm {
   const Graph* global = nullptr;  // the graph and the op before sharding
   const Op* op = nullptr;
   const Instance* instance = nullptr;
-  std::optional<Cut> cut;  // the label that is split, if any
-  // Of the cut factor, times the factors of the label behind it: on this device, where it starts,
-  // over all devices.
-  Size length, offset, full;
+  std::vector<LocalCut> cuts;  // of different factors
   std::vector<TensorType> operands,
       results;  // local types, parallel to operands(op) and op.results; of absent ones: anything
   // Local sizes, offsets and full sizes of every factor of the first result, in order (for dropout

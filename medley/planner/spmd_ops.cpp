@@ -261,7 +261,6 @@ Op OpCatalogue::localize(OpId id,
   form.operands = operand_types;
   form.results = result_types;
   if (choice.kind == ChoiceKind::kCut) {
-    form.cut = choice.cut;
     const auto& extents =
         factors_.labels[static_cast<size_t>(id)][static_cast<size_t>(choice.cut.label)];
     const int64_t full = cut_size(id, choice);
@@ -269,10 +268,12 @@ Op OpCatalogue::localize(OpId id,
     for (size_t k = static_cast<size_t>(choice.cut.factor) + 1; k < extents.size(); ++k)
       inner *= extent_size(extents[k]);
     const std::vector<int64_t>& lengths = mesh_.lengths(choice.part, full);
-    form.length = Size(lengths[static_cast<size_t>(device)] * inner);
-    form.offset =
-        Size(std::accumulate(lengths.begin(), lengths.begin() + device, int64_t{0}) * inner);
-    form.full = Size(full * inner);
+    const int64_t offset = std::accumulate(lengths.begin(), lengths.begin() + device, int64_t{0});
+    form.cuts = {{choice.cut,
+                  Size(lengths[static_cast<size_t>(device)]),
+                  Size(offset),
+                  Size(full),
+                  Size(inner)}};
   }
   if (!form.op->results.empty() && form.op->results[0] != kNone) {
     // Offsets do not change the time.

@@ -200,7 +200,6 @@ class Lowering {
     form.op = &op;
     form.instance = &*instance;
     if (choice.kind == ChoiceKind::kCut) {
-      form.cut = choice.cut;
       const auto& extents =
           completed_.factors.labels[static_cast<size_t>(id)][static_cast<size_t>(choice.cut.label)];
       const Size& full =
@@ -209,9 +208,11 @@ class Lowering {
       Size inner(1);
       for (size_t k = static_cast<size_t>(choice.cut.factor) + 1; k < extents.size(); ++k)
         inner = inner * completed_.factors.extent_sizes[static_cast<size_t>(extents[k])];
-      form.length = emitter_.symbols.length(choice.part, full) * inner;
-      form.offset = emitter_.symbols.offset(choice.part, full) * inner;
-      form.full = full * inner;
+      form.cuts = {{choice.cut,
+                    emitter_.symbols.length(choice.part, full),
+                    emitter_.symbols.offset(choice.part, full),
+                    full,
+                    inner}};
     }
     if (!op.results.empty() && op.results[0] != kNone)
       describe_factors(op.results[0], states[0], form);
