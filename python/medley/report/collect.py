@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 import os
@@ -45,7 +46,7 @@ class Content:
     compared: dict[str, Any] | None = None
     measured: Trace | None = None
 
-    @property
+    @functools.cached_property
     def seats(self) -> list[Seat]:
         """Devices by stage, in the order of the plan."""
         simulated = {row["device"]: row for row in self.simulated["devices"]}

@@ -305,8 +305,7 @@ def times(content: Content) -> Figure:
             lambda event: event.category not in ("forward", "backward"),
         ),
     ]
-    rows = [[e for e in trace.of(s.device) if e.computes] for s in seats for _, trace in sides]
-    busy = [[e for e in events if e.category != WAITING] for events in rows]
+    busy = [[e for e in trace.of(s.device) if e.works] for s in seats for _, trace in sides]
     sums = {
         name: [sum(e.end - e.start for e in events if wanted(e)) for events in busy]
         for name, _, wanted in parts

@@ -277,9 +277,7 @@ def _measured(content: Content) -> str:
     for seat in content.seats:
         predicted = seat.simulated["computes_nanoseconds"]
         found = sum(
-            event.end - event.start
-            for event in content.measured.of(seat.device)
-            if event.computes and event.category != "waiting"
+            event.end - event.start for event in content.measured.of(seat.device) if event.works
         )
         waits = (seat.simulated["waits_nanoseconds"] / spans[0], 1 - found / spans[1])
         rows.append(

@@ -4,6 +4,7 @@ files that `medley simulate --trace` and `Trainer.save_trace` write."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -27,6 +28,11 @@ class Event:
     bytes: int = 0
 
     @property
+    def works(self) -> bool:
+        """Whether the device computes and does not stand still."""
+        return self.computes and self.category != WAITING
+
+    @property
     def microbatch(self) -> str:
         """The number of a call's micro-batch, "" of what is done once a step."""
         return self.name.rpartition(" ")[2] if self.category in ("forward", "backward") else ""
@@ -46,7 +52,14 @@ class Trace:
 
     def of(self, device: str) -> list[Event]:
         """Returns the events of a device."""
-        return [event for event in self.events if event.device == device]
+        return self._by_device.get(device, [])
+
+    @functools.cached_property
+    def _by_device(self) -> dict[str, list[Event]]:
+        found: dict[str, list[Event]] = {}
+        for event in self.events:
+            found.setdefault(event.device, []).append(event)
+        return found
 
 
 def parse(text: str, file: str) -> Trace:
