@@ -27,6 +27,9 @@ WAITS = "#eeeeee"
 KINDS = ["#14b8a6", "#a855f7", "#eab308", "#ef4444", "#0ea5e9", "#84cc16"]  # of communication
 MOST_BARS = 20_000
 DEVICE_HEIGHT = 46
+EDGE = {"color": "white", "width": 0.5}  # of bars beside each other
+INSIDE: Figure = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
+STACK: Figure = {"barmode": "stack", "uniformtext": {"mode": "hide", "minsize": 8}}
 
 
 class Unit(NamedTuple):
@@ -123,23 +126,18 @@ def _bar_color(content: Content, event: Event, kinds: list[str]) -> str:
 
 def _bars(name: str, bars: list[tuple[float, Event]], unit: Unit, fill: str) -> Figure:
     computes = bars[0][1].computes
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": name,
-        "base": [event.start / unit.size for _, event in bars],
-        "x": [(event.end - event.start) / unit.size for _, event in bars],
-        "y": [y for y, _ in bars],
-        "width": 0.5 if computes else 0.18,
-        "marker": {"color": fill, "line": {"color": "white", "width": 0.5}},
-        "text": [event.microbatch for _, event in bars],
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
-        "hovertext": [_hover(event) for _, event in bars],
-        "hoverinfo": "text",
-        "customdata": [event.device for _, event in bars],
-    }
+    return _bar(
+        [(event.end - event.start) / unit.size for _, event in bars],
+        [y for y, _ in bars],
+        {"color": fill, "line": EDGE},
+        [event.microbatch for _, event in bars],
+        name=name,
+        base=[event.start / unit.size for _, event in bars],
+        width=0.5 if computes else 0.18,
+        hovertext=[_hover(event) for _, event in bars],
+        customdata=[event.device for _, event in bars],
+        **INSIDE,
+    )
 
 
 def _hover(event: Event) -> str:
@@ -263,7 +261,7 @@ def memory_at_peak(content: Content) -> Figure:
         values = [seat.memory[part + suffix] for seat in content.seats]
         if any(values):
             data.append(_stacked(content, part, values, size, fill, SIZES))
-    return _by_device(content, data, f"memory at the peak [{size.name}]")
+    return _rows(data, len(content.seats), f"memory at the peak [{size.name}]", **STACK)
 
 
 def shares(content: Content) -> Figure:
@@ -280,9 +278,7 @@ def shares(content: Content) -> Figure:
         )
         bar["marker"]["color"] = [color(seat.stage, number % 2 == 0) for seat in content.seats]
         data.append(bar)
-    figure = _by_device(content, data, "rows of a step")
-    figure["layout"]["showlegend"] = False
-    return figure
+    return _rows(data, len(content.seats), "rows of a step", showlegend=False, **STACK)
 
 
 def times(content: Content) -> Figure:
@@ -315,68 +311,40 @@ def times(content: Content) -> Figure:
         span - sum(values[row] for values in sums.values()) for row, span in enumerate(spans)
     ]
     data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": name,
-            "x": [value / unit.size for value in sums[name]],
-            "y": labels,
-            "marker": {"color": fill},
-            "text": [f"{value / span:.0%}" for value, span in zip(sums[name], spans, strict=True)],
-            "textposition": "inside",
-            "insidetextanchor": "middle",
-            "textangle": 0,
-            "hovertext": [
+        _bar(
+            [value / unit.size for value in sums[name]],
+            labels,
+            {"color": fill},
+            [f"{value / span:.0%}" for value, span in zip(sums[name], spans, strict=True)],
+            name=name,
+            hovertext=[
                 f"{_safe(device)}: {name} {said(value, TIMES)}, {value / span:.1%} of the step"
                 for device, value, span in zip(devices, sums[name], spans, strict=True)
             ],
-            "hoverinfo": "text",
-            "customdata": devices,
-        }
+            customdata=devices,
+            **INSIDE,
+        )
         for name, fill in [*((name, fill) for name, fill, _ in parts), ("waits (bubble)", WAITS)]
         if any(sums[name])
     ]
-    return _figure(
-        data,
-        height=110 + 34 * len(devices),
-        barmode="stack",
-        uniformtext={"mode": "hide", "minsize": 8},
-        xaxis={"title": {"text": f"time in a step [{unit.name}]"}},
-        yaxis={"autorange": "reversed"},
-    )
+    return _rows(data, len(devices), f"time in a step [{unit.name}]", **STACK)
 
 
 def _stacked(
     content: Content, name: str, values: list[int], unit: Unit, fill: str, units: list[Unit]
 ) -> Figure:
     devices = [seat.device for seat in content.seats]
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": name,
-        "x": [value / unit.size for value in values],
-        "y": devices,
-        "marker": {"color": fill, "line": {"color": "white", "width": 0.5}},
-        "text": [said(value, units) if value else "" for value in values],
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
-        "hovertext": [
+    return _bar(
+        [value / unit.size for value in values],
+        devices,
+        {"color": fill, "line": EDGE},
+        [said(value, units) if value else "" for value in values],
+        name=name,
+        hovertext=[
             f"{_safe(device)}: {name} {said(value, units)}"
             for device, value in zip(devices, values, strict=True)
         ],
-        "hoverinfo": "text",
-    }
-
-
-def _by_device(content: Content, data: list[Figure], title: str) -> Figure:
-    return _figure(
-        data,
-        height=110 + 34 * len(content.seats),
-        barmode="stack",
-        uniformtext={"mode": "hide", "minsize": 8},
-        xaxis={"title": {"text": title}},
-        yaxis={"autorange": "reversed"},
+        **INSIDE,
     )
 
 
@@ -388,27 +356,19 @@ def traffic(content: Content) -> Figure:
     links = content.simulated["links"]
     step = content.simulated["step_nanoseconds"] * 1e-9
     unit = unit_for(max((link["bytes"] for link in links), default=0), SIZES)
-    bar = {
-        "type": "bar",
-        "orientation": "h",
-        "x": [link["bytes"] / unit.size for link in links],
-        "y": [link["link"] for link in links],
-        "marker": {"color": KINDS[0]},
-        "text": [f"{link['busy_seconds'] / step:.1%} busy" for link in links],
-        "textposition": "auto",
-        "hovertext": [
+    bar = _bar(
+        [link["bytes"] / unit.size for link in links],
+        [link["link"] for link in links],
+        {"color": KINDS[0]},
+        [f"{link['busy_seconds'] / step:.1%} busy" for link in links],
+        textposition="auto",
+        hovertext=[
             f"{_safe(link['link'])}: {said(link['bytes'], SIZES)}, busy "
             f"{said(link['busy_seconds'] * 1e9, TIMES)} of the step"
             for link in links
         ],
-        "hoverinfo": "text",
-    }
-    return _figure(
-        [bar],
-        height=110 + 26 * len(links),
-        xaxis={"title": {"text": f"traffic in a step [{unit.name}]"}},
-        yaxis={"autorange": "reversed"},
     )
+    return _rows([bar], len(links), f"traffic in a step [{unit.name}]", row_height=26)
 
 
 def strategies(content: Content) -> Figure:
@@ -418,22 +378,15 @@ def strategies(content: Content) -> Figure:
     names = ["this plan", *(row["strategy"] for row in rows)]
     steps = [content.simulated["step_nanoseconds"], *(row["step_ns"] for row in rows)]
     best, unit = min(steps), unit_for(max(steps), TIMES)
-    bar = {
-        "type": "bar",
-        "orientation": "h",
-        "x": [step / unit.size for step in steps],
-        "y": names,
-        "marker": {"color": ["#1d74b5", *("#b8c4ce" for _ in rows)]},
-        "text": [f"{said(step, TIMES)}, {step / best:.2f}x the best" for step in steps],
-        "textposition": "auto",
-        "hoverinfo": "text",
-    }
-    figure = _figure(
-        [bar],
-        height=110 + 34 * len(names),
-        xaxis={"title": {"text": f"predicted step [{unit.name}]"}, "rangemode": "tozero"},
-        yaxis={"autorange": "reversed"},
+    bar = _bar(
+        [step / unit.size for step in steps],
+        names,
+        {"color": ["#1d74b5", *("#b8c4ce" for _ in rows)]},
+        [f"{said(step, TIMES)}, {step / best:.2f}x the best" for step in steps],
+        textposition="auto",
     )
+    figure = _rows([bar], len(names), f"predicted step [{unit.name}]")
+    figure["layout"]["xaxis"]["rangemode"] = "tozero"
     bound = content.compared["lower_bound_ns"] / unit.size
     if bound > 0:
         figure["layout"]["shapes"] = [
@@ -470,6 +423,25 @@ def _device_labels(content: Content) -> list[str]:
         + f"{_safe(seat.kind)}</span>"
         for seat in content.seats
     ]
+
+
+def _bar(x: list[float], y: list[Any], marker: Figure, text: list[str], **more: Any) -> Figure:
+    """Bars from the left."""
+    shape = {"type": "bar", "orientation": "h", "hoverinfo": "text"}
+    return {**shape, "x": x, "y": y, "marker": marker, "text": text, **more}
+
+
+def _rows(
+    data: list[Figure], count: int, title: str, row_height: int = 34, **layout: Any
+) -> Figure:
+    """A figure of so many rows of bars, the first one above."""
+    return _figure(
+        data,
+        height=110 + row_height * count,
+        xaxis={"title": {"text": title}},
+        yaxis={"autorange": "reversed"},
+        **layout,
+    )
 
 
 def _figure(data: list[Figure], height: int, **layout: Any) -> Figure:
