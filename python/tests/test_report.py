@@ -20,7 +20,7 @@ from medley import cli, job
 from medley.models import gpt
 from medley.plan import Explanation
 from medley.report.collect import Content, ask
-from medley.report.figures import in_flight_over_time, timeline
+from medley.report.figures import in_flight_over_time, memory_at_peak, timeline
 from medley.report.trace import Event, Trace, in_flight, merged, parse
 
 graph_objects = pytest.importorskip("plotly.graph_objects")
@@ -177,6 +177,21 @@ def test_figures_have_the_numbers_of_memory(run: Run, files: Files) -> None:
     over_time = page.figures["memory"]
     size = unit(over_time, "yaxis")
     assert {line["name"]: round(max(line["y"]) * size) for line in over_time["data"]} == peaks
+
+
+# More parts than there are colors: none is left out.
+def test_memory_shows_all_parts() -> None:
+    parts = {f"part{number}_bytes": 2**number for number in range(12)}
+    memory = {"device": "a", **parts, "peak_bytes": sum(parts.values()), "available_bytes": 2**20}
+    content = Content(
+        files={},
+        plan={},
+        explained={"stages": [{"devices": [{"device": "a", "rows": 1, "microbatches": [1]}]}]},
+        simulated={"devices": [{"device": "a", "kind": "k"}]},
+        memory=[memory],
+        predicted=Trace([], {}),
+    )
+    assert sums(memory_at_peak(content), ["a"]) == {"a": memory["peak_bytes"]}
 
 
 def test_shares_are_the_rows_of_the_plan(run: Run, files: Files) -> None:

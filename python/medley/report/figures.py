@@ -25,6 +25,8 @@ STAGES = [
 ONCE = {"prologue": "#c4c4c4", "update": "#7d7d7d"}  # what is done once a step
 WAITS = "#eeeeee"
 KINDS = ["#14b8a6", "#a855f7", "#eab308", "#ef4444", "#0ea5e9", "#84cc16"]  # of communication
+PARTS = ["#1d74b5", "#8ecae6", "#2c8a4b", "#a8ddb5", "#d97706"]  # of memory
+PARTS += ["#ffc98b", "#6b46b0", "#14b8a6", "#b0b0b0"]
 MOST_BARS = 20_000
 DEVICE_HEIGHT = 46
 EDGE = {"color": "white", "width": 0.5}  # of bars beside each other
@@ -254,12 +256,11 @@ def memory_at_peak(content: Content) -> Figure:
         and key not in ("peak_bytes", "available_bytes")
         and "per_microbatch" not in key
     ]
-    fills = ["#1d74b5", "#8ecae6", "#2c8a4b", "#a8ddb5", "#d97706"]
-    fills += ["#ffc98b", "#6b46b0", "#14b8a6", "#b0b0b0"]
     data = []
-    for part, fill in zip(parts, fills, strict=False):
+    for number, part in enumerate(parts):
         values = [seat.memory[part + suffix] for seat in content.seats]
         if any(values):
+            fill = PARTS[number % len(PARTS)]
             data.append(_stacked(content, part, values, size, fill, SIZES))
     return _rows(data, len(content.seats), f"memory at the peak [{size.name}]", **STACK)
 
