@@ -134,9 +134,9 @@ class Trainer:
                 options,
             )
         self._drift = None
+        measured = "" if profile is None else read_text(profile)
         if profile is not None:
-            text = read_text(profile)
-            self._drift = _runtime.Drift(self._run, machines, text, str(profile))
+            self._drift = _runtime.Drift(self._run, machines, measured, str(profile))
             first = self._job is None or self._job.rank == 0
             weakref.finalize(self, report_drift, self._drift, first)
         self._types = {
@@ -157,7 +157,7 @@ class Trainer:
                     self._graph.core,
                     self.plan.text,
                     machines,
-                    "" if profile is None else read_text(profile),
+                    measured,
                     self.optimizer.description(),
                 ),
             )
