@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from testbed.comparators import rows, timing, workloads
+from testbed.comparators import process, rows, timing, workloads
 
 
 def main() -> None:
     """Trains as one process of a job."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workload", help="such as vgg or vgg?rows=576")
-    parser.add_argument("cluster", help="cluster.yaml, for the speeds")
-    parser.add_argument("--output", type=Path, required=True)
+    parser = process.parser(__doc__)
     parser.add_argument("--split", choices=rows.SPLITS, required=True)
     parser.add_argument("--bucket-mb", type=float, default=25.0)
-    parser.add_argument("--steps", type=int, default=30)
     options = parser.parse_args()
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank, size = dist.get_rank(), dist.get_world_size()
+    rank, size = process.begin()
     model, example = workloads.load(options.workload)
     own = rows.share_of(rank, size, example, options.cluster, options.split)
     parallel = DistributedDataParallel(
@@ -38,14 +29,8 @@ def main() -> None:
         model.parameters(), lr=workloads.LEARNING_RATE, weight_decay=0.01, fused=True
     )
 
-    def step(number: int) -> float:
-        optimizer.zero_grad(set_to_none=False)
-        which = number % len(own.batches)
-        loss = parallel(**own.batches[which])
-        (loss * (own.labels[which] * size)).backward()
-        optimizer.step()
-        return float(loss.detach()) * own.labels[which]
-
+    # DDP's gradients are views of its buckets.
+    step = rows.step_of(parallel, optimizer, own, size, set_to_none=False)
     timing.train(step, options.steps, options.output, sum_losses=True)
     dist.destroy_process_group()
 

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import torch
 
 import medley
-from testbed.comparators import timing, workloads
+from testbed.comparators import process, timing, workloads
 
 
 def main() -> None:
     """Trains as one process of a job."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workload", help="such as vgg or vgg?rows=576")
-    parser.add_argument("cluster")
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=30)
-    options = parser.parse_args()
+    options = process.parser(__doc__, cluster="that of the plan").parse_args()
 
     torch.set_num_threads(1)
     model, example = workloads.load(options.workload)

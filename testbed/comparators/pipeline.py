@@ -6,9 +6,7 @@ add up to those of the global mean.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -17,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from medley.models.gpt import GPT
-from testbed.comparators import rows, timing, workloads
+from testbed.comparators import process, rows, timing, workloads
 
 
 class Part(nn.Module):
@@ -71,18 +69,16 @@ def cut(model: nn.Module, blocks: Sequence[int] | None, stages: int, stage: int)
 
 def main() -> None:
     """Trains as one process of a job."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workload", help="a GPT: gpt or gpt?rows=96")
-    parser.add_argument("cluster", help="is not read: the order of stages is that of the ranks")
-    parser.add_argument("--output", type=Path, required=True)
+    parser = process.parser(
+        __doc__,
+        workload="a GPT: gpt or gpt?rows=96",
+        cluster="is not read: the order of stages is that of the ranks",
+    )
     parser.add_argument("--blocks", type=int, nargs="+", help="of each stage; default: even")
     parser.add_argument("--microbatches", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=30)
     options = parser.parse_args()
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank, size = dist.get_rank(), dist.get_world_size()
+    rank, size = process.begin()
     model, example = workloads.load(options.workload)
     batch = len(example["labels"])
     if batch % options.microbatches or options.microbatches < size:

@@ -10,8 +10,10 @@ mean only if every loss is weighted by hand:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from medley.cluster import load_cluster
 from testbed.comparators import workloads
@@ -52,6 +54,23 @@ def share_of(rank: int, size: int, example: workloads.Batch, cluster: str, how: 
         for mine, whole in zip(own, data, strict=True)
     ]
     return Share(own, counts)
+
+
+def step_of(
+    model: nn.Module, optimizer: Optimizer, own: Share, size: int, set_to_none: bool = True
+) -> Callable[[int], float]:
+    """Returns what trains a step on a device's rows, of `size` devices whose gradients the model
+    averages, and returns its part of the loss."""
+
+    def step(number: int) -> float:
+        optimizer.zero_grad(set_to_none=set_to_none)
+        which = number % len(own.batches)
+        loss = model(**own.batches[which])
+        (loss * (own.labels[which] * size)).backward()
+        optimizer.step()
+        return float(loss.detach()) * own.labels[which]
+
+    return step
 
 
 def counted(labels: Tensor) -> int:
