@@ -24,7 +24,7 @@ import emulated_prediction as single
 
 import medley
 from medley import _core, models
-from medley.cluster import parse_cluster
+from medley.cluster import Cluster, parse_cluster
 from medley.plan import Plan, plan
 from medley.profile import Truth
 
@@ -36,7 +36,7 @@ nodes:
   - {{name: slow, count: 1, device: lame, devices_per_node: 2}}
 networks:
   - {{name: bus, inside: node, bandwidth: 4 GB/s, latency: 5 us}}
-  - {{name: wan, connects: [fast, slow], bandwidth: {link}, latency: {latency}}}
+  - {{name: wan, connects: [fast, slow], bandwidth: {mbits:g} Mbit/s, latency: {us:g} us}}
 devices:
   quick:
     sustained: {{f32: 10 Gflop/s}}
@@ -49,7 +49,8 @@ devices:
     memory_bandwidth: 2 GB/s
     launch_latency: 8 us
 """
-LINK, LATENCY = "60 Mbit/s", "200 us"
+BANDWIDTH, LATENCY = 60e6, 200e-6  # bit/s and seconds, of the link between the nodes
+FAST = 1000  # times: a link that takes next to no time
 SCHEDULES = ["h1f1b", "1f1b", "eager-1f1b", "gpipe"]
 ROWS, MICROBATCHES = 64, 16
 MAKE = functools.partial(models.gpt, width=128, layers=6)
@@ -78,18 +79,20 @@ class Row:
         return 1 - (self.emulated - self.over_fast_links) / self.boundaries
 
 
+def cluster(fast: int, bandwidth: float, latency: float) -> Cluster:
+    """Returns the cluster with such a link."""
+    text = CLUSTER.format(fast=fast, mbits=bandwidth * 1e-6, us=latency * 1e6)
+    return parse_cluster(text, "cluster")
+
+
 class Pipelines(single.Family):
     """A model, a cluster, and one pipeline with every schedule."""
 
     def __init__(self, fast: int) -> None:
         self.name = f"{fast} + 2"
         self.rows = ROWS
-        self.cluster = parse_cluster(
-            CLUSTER.format(fast=fast, link=LINK, latency=LATENCY), "cluster"
-        )
-        self.free = parse_cluster(
-            CLUSTER.format(fast=fast, link="60 Gbit/s", latency="200 ns"), "cluster"
-        )
+        self.cluster = cluster(fast, BANDWIDTH, LATENCY)
+        self.free = cluster(fast, BANDWIDTH * FAST, LATENCY / FAST)
         self.model, self.batch = MAKE(batch=ROWS)
         self.graph = medley.capture(self.model, self.batch, name="gpt")
 
@@ -125,7 +128,7 @@ class Pipelines(single.Family):
         """Returns the seconds for which the thin link is busy in a step, both directions added."""
         found: Any = _core.simulate_plan(self.graph.core, chosen.text, self.cluster, profile)
         sent = [size for link, size in found["bytes_by_link"].items() if "wan:fast" in link]
-        return float(sum(sent) * 8 / 60e6 + 2 * MICROBATCHES * 200e-6)
+        return float(sum(sent) * 8 / BANDWIDTH + 2 * MICROBATCHES * LATENCY)
 
 
 def judge(fast: int, seed: int, spread: float, folder: Path) -> list[Row]:
