@@ -10,7 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import fnmatch
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -90,6 +90,15 @@ def to_double(batch: Any) -> Any:
     if isinstance(batch, Mapping):
         return {name: to_double(value) for name, value in batch.items()}
     return type(batch)(to_double(value) for value in batch)
+
+
+def captured(
+    make: Callable[..., tuple[nn.Module, Any]], rows: int
+) -> tuple[nn.Module, Any, medley.Graph]:
+    """Returns a model in float64, its batch and its graph; called in double_precision()."""
+    model, batch = make(batch=rows)
+    model, batch = model.double(), to_double(batch)
+    return model, batch, medley.capture(model, batch)
 
 
 def loss_of(output: Any) -> Tensor:

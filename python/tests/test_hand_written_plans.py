@@ -156,9 +156,7 @@ def test_trains_like_one_device(name: str) -> None:
     case = CASES[name]
     torch.manual_seed(0)
     with exactness.double_precision():
-        model, batch = ZOO[case.model](batch=ROWS)
-        model, batch = model.double(), exactness.to_double(batch)
-        graph = medley.capture(model, batch)
+        model, batch, graph = exactness.captured(ZOO[case.model], ROWS)
         want = exactness.train_eager(model, batch, case.steps, lr=1e-3, clip=0.1)
     plan = plan_of(case)
     names = _core.communications(graph.core, plan, exactness.cluster())

@@ -114,9 +114,7 @@ def plan_of(case: Case, graph: medley.Graph) -> str:
 def test_pipeline_trains_like_one_device(name: str) -> None:
     case = CASES[name]
     with exactness.double_precision():
-        model, batch = ZOO[case.model](batch=ROWS)
-        model, batch = model.double(), exactness.to_double(batch)
-        graph = medley.capture(model, batch)
+        model, batch, graph = exactness.captured(ZOO[case.model], ROWS)
         plan = plan_of(case, graph)
         want = exactness.train_eager(model, batch, case.steps, lr=1e-3, clip=1.0)
         got = exactness.train_plan(model, graph, plan, batch, case.steps, lr=1e-3, clip=1.0)
@@ -129,9 +127,7 @@ def test_pipeline_trains_like_one_device(name: str) -> None:
 @pytest.mark.parametrize("how", ["all", "blocks"])
 def test_recompute_changes_nothing(name: str, how: str) -> None:
     with exactness.double_precision():
-        model, batch = ZOO[name](batch=ROWS)
-        model, batch = model.double(), exactness.to_double(batch)
-        graph = medley.capture(model, batch)
+        model, batch, graph = exactness.captured(ZOO[name], ROWS)
         case = Case(name, (1,), microbatches=(ROWS,))
         want, got = (
             exactness.train_plan(
@@ -156,9 +152,7 @@ SEEDS = int(os.environ.get("MEDLEY_PLAN_SEEDS", "2"))
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_pipelines_train_like_one_device(name: str) -> None:
     with exactness.double_precision():
-        model, batch = ZOO[name](batch=ROWS)
-        model, batch = model.double(), exactness.to_double(batch)
-        graph = medley.capture(model, batch)
+        model, batch, graph = exactness.captured(ZOO[name], ROWS)
         want = exactness.train_eager(model, batch, 2, lr=1e-3)
         for seed in range(SEEDS):
             devices = [f"a/{i}/0" for i in range(2 + (seed + len(name)) % 3)]
@@ -186,9 +180,7 @@ devices:
 @pytest.mark.parametrize("strategy", ["harp", "megatron"])
 def test_planned_pipelines_train_like_one_device(name: str, strategy: str) -> None:
     with exactness.double_precision():
-        model, batch = ZOO[name](batch=ROWS)
-        model, batch = model.double(), exactness.to_double(batch)
-        graph = medley.capture(model, batch)
+        model, batch, graph = exactness.captured(ZOO[name], ROWS)
         machines = parse_cluster(POOLS, "pools.yaml")
         found = medley.plan(graph, machines, strategy, global_batch=ROWS, microbatches=3)
         text = found.text

@@ -11,8 +11,6 @@ import pytest
 import torch
 from zoo import ZOO
 
-import medley
-
 ROWS = 5
 SEEDS = os.environ.get("MEDLEY_PLAN_SEEDS", "")
 # The larger graphs: a plan takes a second or more.
@@ -24,9 +22,7 @@ LONG = 2  # seeds with 50 steps, the others with 2
 def _prepared(name: str, steps: int) -> tuple[Any, Any, Any, exactness.Curve]:
     torch.manual_seed(0)
     with exactness.double_precision():
-        model, batch = ZOO[name](batch=ROWS)
-        model, batch = model.double(), exactness.to_double(batch)
-        graph = medley.capture(model, batch)
+        model, batch, graph = exactness.captured(ZOO[name], ROWS)
         return model, batch, graph, exactness.train_eager(model, batch, steps, lr=1e-3)
 
 

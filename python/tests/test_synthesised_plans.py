@@ -40,9 +40,7 @@ LONG = os.environ.get("MEDLEY_PLAN_SEEDS")  # set by the nightly run
 def _prepared(name: str, steps: int) -> tuple[Any, Any, Any, exactness.Curve]:
     torch.manual_seed(0)
     with exactness.double_precision():
-        model, batch = ZOO[name](batch=ROWS)
-        model, batch = model.double(), exactness.to_double(batch)
-        graph = medley.capture(model, batch)
+        model, batch, graph = exactness.captured(ZOO[name], ROWS)
         return model, batch, graph, exactness.train_eager(model, batch, steps, lr=1e-3)
 
 

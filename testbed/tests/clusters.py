@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import medley
+
 FOUR = """
 format: medley-cluster
 version: 1
@@ -34,3 +36,9 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=300, check=False
     )
+
+
+def first_of(graph: medley.Graph, block: int) -> str:
+    """Returns the first op of a GPT's block: where a stage may begin."""
+    names = (name for name in graph.core.stable_names() if "~" not in name)
+    return next(name for name in names if name.startswith(f"blocks.{block}."))

@@ -13,7 +13,7 @@ import torch
 import medley
 from testbed import compare, contestants
 from testbed.comparators import pipeline, timing, workloads
-from testbed.tests.clusters import FOUR, run
+from testbed.tests.clusters import FOUR, first_of, run
 
 WORKLOAD = "gpt?rows=12&layers=5"
 STEPS = 3
@@ -128,10 +128,9 @@ def test_a_plan_of_several_stages_takes_part(tmp_path: Path) -> None:
     (tmp_path / "two.yaml").write_text(TWO)
     model, example = workloads.load(WORKLOAD)
     graph = medley.capture(model, example)
-    first = next(n for n in graph.core.stable_names() if n.startswith("blocks.3.") and "~" not in n)
     stages = [
         {"mesh": {"devices": ["fast/0/0"]}},
-        {"mesh": {"devices": ["slow/0/0"]}, "first": first},
+        {"mesh": {"devices": ["slow/0/0"]}, "first": first_of(graph, 3)},
     ]
     pipelines = [{"microbatches": [{"rows": 3}] * 4, "stages": stages}]
     plan = {"format": "medley-plan", "version": 1, "global_batch": 12, "pipelines": pipelines}

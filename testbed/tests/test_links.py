@@ -12,7 +12,7 @@ import pytest
 
 import medley
 from medley.models import gpt
-from testbed.tests.clusters import FOUR, Testbed, run
+from testbed.tests.clusters import FOUR, Testbed, first_of, run
 
 pytestmark = pytest.mark.testbed
 
@@ -26,11 +26,6 @@ def folder(tmp_path: Path) -> Path:
     """Has a cluster and a plan of two stages of two devices."""
     (tmp_path / "cluster.yaml").write_text(FOUR)
     graph = medley.capture(*gpt(batch=8))
-    first = next(
-        name
-        for name in graph.core.stable_names()
-        if name.startswith("blocks.1.") and "~" not in name
-    )
     plan = {
         "format": "medley-plan",
         "version": 1,
@@ -40,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
                 "microbatches": [{"rows": 2, "lengths": [1, 1]}] * 4,
                 "stages": [
                     {"mesh": {"devices": DEVICES[:2]}},
-                    {"mesh": {"devices": DEVICES[2:]}, "first": first, "rows": [1, 1]},
+                    {"mesh": {"devices": DEVICES[2:]}, "first": first_of(graph, 1), "rows": [1, 1]},
                 ],
             }
         ],
