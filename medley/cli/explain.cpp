@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "medley/base/error.h"
 #include "medley/base/units.h"
@@ -65,17 +66,12 @@ Json entries_json(const Plan& plan, const Stage& stage) {
 constexpr size_t kManyEntries = 16;
 
 // What became of all ops and parameters, or, if there is no graph, what the plan says.
-Json groups_json(const Plan& plan, size_t pipeline, size_t number, const ExplainOptions& options) {
-  const Stage& stage = plan.pipelines[pipeline].stages[number];
+Json groups_json(const Plan& plan, const Stage& stage, const Completed* completed) {
+  if (completed) return groups_json(plan, ops_said(*completed), parameters_said(*completed));
   std::vector<Said> ops, stored;
-  if (!options.graph || !options.cluster) {
-    for (const auto& [name, text] : stage.ops) ops.push_back({name, text});
-    for (const auto& [name, text] : stage.states) stored.push_back({name, text});
-    return groups_json(plan, ops, stored);
-  }
-  const Completed completed =
-      complete(*options.graph, plan, {}, static_cast<int>(pipeline), static_cast<int>(number));
-  return groups_json(plan, ops_said(completed), parameters_said(completed));
+  for (const auto& [name, text] : stage.ops) ops.push_back({name, text});
+  for (const auto& [name, text] : stage.states) stored.push_back({name, text});
+  return groups_json(plan, ops, stored);
 }
 
 // Kinds, memory and times.
@@ -249,6 +245,12 @@ void add_rows(Json& all, const Json& rows, size_t stage, const Program& program)
 
 Json explain_json(const Plan& plan, const ExplainOptions& options) {
   Json json = {{"summary", summary(plan)}, {"stages", Json::array()}};
+  std::optional<Groundwork> ground;
+  if (options.graph && options.cluster) ground = lay_ground(*options.graph, {});
+  std::vector<Completed> completed;  // [stage], where somebody asks for it
+  const auto complete_all = [&] {
+    if (completed.empty()) completed = complete_stages(*ground, plan);
+  };
   for (size_t p = 0; p < plan.pipelines.size(); ++p)
     for (size_t s = 0; s < plan.pipelines[p].stages.size(); ++s) {
       const Stage& stage = plan.pipelines[p].stages[s];
@@ -256,19 +258,20 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
                                 {"first", stage.first},
                                 {"devices", devices_json(plan, plan.pipelines[p], s)},
                                 {"entries", entries_json(plan, stage)}});
-      if (!options.expanded && json["stages"].back()["entries"].size() > kManyEntries)
-        json["stages"].back()["groups"] = groups_json(plan, p, s, options);
+      if (options.expanded || json["stages"].back()["entries"].size() <= kManyEntries) continue;
+      if (ground) complete_all();
+      json["stages"].back()["groups"] = groups_json(plan, stage, ground ? &completed[s] : nullptr);
     }
   if (!options.graph) return json;
   json["graph"] = options.graph->name;
-  if (!options.cluster) return json;
-  const Program program = lower(*options.graph, plan, *options.cluster, {});
+  if (!ground) return json;
+  const Program program = lower(*ground, plan, *options.cluster);
   add_measures(json, program, *options.cluster, plan.global_batch);
   if (!options.expanded) return json;
+  complete_all();
   for (size_t s = 0; s < program.stages.size(); ++s) {
-    const Completed completed = complete(*options.graph, plan, {}, 0, static_cast<int>(s));
-    add_rows(json["inputs"], inputs_json(completed), s, program);
-    add_rows(json["ops"], ops_json(completed), s, program);
+    add_rows(json["inputs"], inputs_json(completed[s]), s, program);
+    add_rows(json["ops"], ops_json(completed[s]), s, program);
     add_rows(json["communications"], communications_json(program.stages[s]), s, program);
   }
   return json;

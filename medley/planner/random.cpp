@@ -48,10 +48,11 @@ class RandomPlanner {
       used += sizes[s];
       if (s > 0 && draw(2)) plan_.pipelines[0].stages[s].rows = draw_shares(sizes[s]);
     }
-    const Plan empty = plan_;
-    const Groundwork ground = lay_ground(graph_, {});
-    for (at_ = 0; at_ < sizes.size(); ++at_)
-      choose(complete(ground, empty, 0, static_cast<int>(at_)));
+    at_ = 0;
+    for (const Completed& completed : complete_stages(lay_ground(graph_, {}), plan_)) {
+      choose(completed);
+      ++at_;
+    }
     int64_t count = 1 + draw(2);
     std::vector<int64_t> counts;
     for (size_t s = 0; s < sizes.size(); ++s, count += draw(3)) counts.push_back(count);

@@ -375,9 +375,8 @@ int64_t bucket_bytes(const Cluster& cluster, size_t devices) {
   return std::clamp(static_cast<int64_t>(bytes), int64_t{1} << 20, int64_t{25} << 20);
 }
 
-Completed complete(Completed completed, const Plan& plan, int pipeline, int stage) {
-  const auto s = static_cast<size_t>(stage);
-  Pipeline chosen = plan.pipelines[static_cast<size_t>(pipeline)];
+Completed complete(Completed completed, const Plan& plan, size_t s) {
+  Pipeline chosen = plan.pipelines[0];
   chosen.microbatches = microbatches_of(chosen, s);
   for (;;) {
     completed.assignment =
@@ -471,9 +470,11 @@ void check_rows_that_meet(const Groundwork& ground,
 
 }  // namespace
 
-Completed complete(const Groundwork& ground, const Plan& plan, int pipeline, int stage) {
-  std::vector<Completed> stages = split(ground, plan.pipelines[static_cast<size_t>(pipeline)]);
-  return complete(std::move(stages[static_cast<size_t>(stage)]), plan, pipeline, stage);
+std::vector<Completed> complete_stages(const Groundwork& ground, const Plan& plan) {
+  MEDLEY_CHECK_EQ(plan.pipelines.size(), size_t{1});
+  std::vector<Completed> stages = split(ground, plan.pipelines[0]);
+  for (size_t s = 0; s < stages.size(); ++s) stages[s] = complete(std::move(stages[s]), plan, s);
+  return stages;
 }
 
 Completed prepare_stage(const Groundwork& ground,
@@ -497,11 +498,6 @@ Completed prepare_stage(const Groundwork& ground,
   return prepared(ground, own.graph, context);
 }
 
-Completed complete(
-    const Graph& graph, const Plan& plan, const Optimizer& optimizer, int pipeline, int stage) {
-  return complete(lay_ground(graph, optimizer), plan, pipeline, stage);
-}
-
 Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer) {
   Groundwork ground{graph, optimizer, prepare(graph, optimizer), {}, {}, hash(graph)};
   ground.factors = factorize(ground.prepared.graph);
@@ -521,15 +517,13 @@ Program lower(const Groundwork& ground,
               const Plan& plan,
               const Cluster& cluster,
               const LowerOptions& options) {
-  MEDLEY_CHECK_EQ(plan.pipelines.size(), size_t{1});
+  std::vector<Completed> completed = complete_stages(ground, plan);
   const Pipeline& pipeline = plan.pipelines[0];
   std::vector<DecidedStage> decided;
-  for (Completed& completed : split(ground, pipeline)) {
-    const size_t s = decided.size();
-    decided.push_back({complete(std::move(completed), plan, 0, static_cast<int>(s)),
+  for (size_t s = 0; s < completed.size(); ++s)
+    decided.push_back({std::move(completed[s]),
                        microbatches_of(pipeline, s),
                        devices_of(pipeline.stages[s].mesh, cluster)});
-  }
   check_rows_that_meet(ground, plan, decided);
   const std::vector<Connections> connections = connect(decided, pipeline);
   Program program;
@@ -557,7 +551,7 @@ LoweredStage lower_alone(Completed stage,
                          const LowerOptions& options) {
   const Pipeline& pipeline = plan.pipelines[0];
   MEDLEY_CHECK_EQ(pipeline.stages.size(), size_t{1});
-  const DecidedStage decided{complete(std::move(stage), plan, 0, 0),
+  const DecidedStage decided{complete(std::move(stage), plan, 0),
                              pipeline.microbatches,
                              devices_of(pipeline.stages[0].mesh, cluster)};
   LowerOptions chosen = options;

@@ -38,12 +38,8 @@ struct Completed {
   Factors factors;
   Assignment assignment;
 };
-Completed complete(const Groundwork& ground, const Plan& plan, int pipeline = 0, int stage = 0);
-Completed complete(const Graph& graph,
-                   const Plan& plan,
-                   const Optimizer& optimizer,
-                   int pipeline = 0,
-                   int stage = 0);
+// Of all stages of a plan with one pipeline.
+std::vector<Completed> complete_stages(const Groundwork& ground, const Plan& plan);
 
 // Requires: verify(plan, graph, cluster) has passed. Throws Error(kCaller) where an entry of the
 // plan does not fit the graph.
