@@ -35,6 +35,7 @@ struct Row {
   int64_t traffic = 0;                                        // bytes over all links
   std::map<std::string, std::pair<int64_t, int64_t>> memory;  // by kind: most used, has
   size_t microbatches = 0;
+  size_t stages = 0, recomputing = 0;  // those that compute blocks or all of it again
 };
 
 Row evaluate(const std::string& strategy, const Outcome& outcome, const Request& request) {
@@ -49,6 +50,10 @@ Row evaluate(const std::string& strategy, const Outcome& outcome, const Request&
   const Simulation simulated = simulate(program, *request.costs, {.trace = false, .memory = true});
   row.step = simulated.step;
   row.microbatches = found.pipelines[0].microbatches.size();
+  const std::vector<Stage>& stages = found.pipelines[0].stages;
+  row.stages = stages.size();
+  row.recomputing = static_cast<size_t>(std::ranges::count_if(
+      stages, [](const Stage& stage) { return stage.recompute != Stage().recompute; }));
   for (const auto& [link, bytes] : simulated.bytes_by_link)
     if (link.ends_with(":out")) row.traffic += bytes;
   for (const SimulatedDevice& device : simulated.devices) {
@@ -79,6 +84,8 @@ ordered_json to_json(const Row& row, Nanoseconds bound) {
   out["gap"] = bound.value > 0 ? row.step / bound - 1 : 0.0;
   out["traffic_bytes"] = row.traffic;
   out["microbatches"] = row.microbatches;
+  out["stages"] = row.stages;
+  out["recomputing_stages"] = row.recomputing;
   for (const auto& [kind, bytes] : row.memory)
     out["memory_bytes"][kind] = {{"used", bytes.first}, {"has", bytes.second}};
   return out;
@@ -112,6 +119,13 @@ std::string to_text(const std::vector<Row>& rows, Nanoseconds bound) {
                to_string(Bytes{row.traffic}),
                memory_text(row)});
   }
+  for (const Row& row : rows)
+    if (row.recomputing > 0)
+      text += fmt::format(
+          "{}: {} of {} stages compute part of the forward phase again to save memory\n",
+          row.strategy,
+          row.recomputing,
+          row.stages);
   text = table.text() + text;
   if (bound.value > 0)
     text += fmt::format(

@@ -241,6 +241,15 @@ void add_rows(Json& all, const Json& rows, size_t stage, const Program& program)
   }
 }
 
+// What a stage computes again rather than keep.
+std::string recompute_text(std::string_view recompute) {
+  if (recompute == Stage().recompute) return "";
+  return fmt::format(
+      "{} is computed again in the backward phase: kept is what {}.\n",
+      recompute == "all" ? "All of the forward phase" : "Each block of the forward phase",
+      recompute == "all" ? "comes into the stage" : "crosses between blocks");
+}
+
 }  // namespace
 
 Json explain_json(const Plan& plan, const ExplainOptions& options) {
@@ -256,6 +265,7 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
       const Stage& stage = plan.pipelines[p].stages[s];
       json["stages"].push_back({{"stage", fmt::format("pipelines[{}].stages[{}]", p, s)},
                                 {"first", stage.first},
+                                {"recompute", stage.recompute},
                                 {"devices", devices_json(plan, plan.pipelines[p], s)},
                                 {"entries", entries_json(plan, stage)}});
       if (options.expanded || json["stages"].back()["entries"].size() <= kManyEntries) continue;
@@ -288,6 +298,7 @@ std::string explain(const Plan& plan, const ExplainOptions& options) {
           "{}{}\n", stage["stage"].get<std::string>(), first.empty() ? "" : ", from " + first);
     }
     out += table_text(stage["devices"]);
+    out += recompute_text(stage["recompute"].get<std::string>());
     if (stage.contains("groups"))
       out += "\n" + groups_text(stage["groups"]);
     else if (!stage["entries"].empty())

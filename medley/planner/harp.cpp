@@ -55,7 +55,8 @@ class Harp {
       Outline outline{plan.microbatches, {}, {}};
       for (const PipelineStage& stage : plan.stages) {
         outline.stages.push_back(stage.range);
-        outline.works.push_back(work(plan.microbatches, StageSynthesis::byte_price(stage.option)));
+        outline.works.push_back(
+            StageSynthesis::work_of(stage.option, work(plan.microbatches), stage.in_flight));
       }
       all.push_back(std::move(outline));
     }
@@ -69,14 +70,13 @@ class Harp {
   }
 
  private:
-  StageWork work(int64_t microbatches, double byte_price) const {
-    return {outlines_.rows(microbatches), microbatches, byte_price, StageStyle::kBest};
+  StageWork work(int64_t microbatches) const {
+    return {outlines_.rows(microbatches), microbatches, 0, StageStyle::kBest};
   }
 
   MicrobatchChoice microbatch_choice(int64_t count) {
     return {static_cast<int>(count), outlines_.cuts(count), [this, count](const StageRange& range) {
-              return synthesis_.options(
-                  range.begin, range.end, outlines_.mesh(range), work(count, 0));
+              return synthesis_.options(range.begin, range.end, outlines_.mesh(range), work(count));
             }};
   }
 
@@ -86,7 +86,7 @@ class Harp {
     for (const MicrobatchChoice& choice : pipeline_.microbatches)
       for (int pool = 0; pool < static_cast<int>(pools_.size()); ++pool)
         for (int size : pipeline_.pools[static_cast<size_t>(pool)].sizes)
-          uses.emplace_back(outlines_.mesh({0, 0, pool, size}), work(choice.count, 0));
+          uses.emplace_back(outlines_.mesh({0, 0, pool, size}), work(choice.count));
     synthesis_.solve_layers(uses);
   }
 

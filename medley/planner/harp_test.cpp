@@ -1,6 +1,5 @@
 #include "medley/planner/harp.h"
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <set>
@@ -19,7 +18,10 @@
 namespace medley {
 namespace {
 
+using ::testing::Contains;
+using ::testing::Field;
 using ::testing::HasSubstr;
+using ::testing::Ne;
 using ::testing::SizeIs;
 
 // Two pools, the second half as fast, joined by a link on which one micro-batch of the residual of
@@ -42,6 +44,13 @@ class HarpTest : public ::testing::Test {
                       kind,
                       {{"fabric", true, {}, 10e9, 1e-6, {}},
                        {"lan", false, {"fast", "slow"}, bandwidth, 1e-4, {}}});
+  }
+
+  static Cluster one_device(Cluster cluster) {
+    cluster.devices.pop_back();
+    cluster.pools.pop_back();
+    cluster.networks.pop_back();
+    return cluster;
   }
 
   // With all that plan() fills in.
@@ -115,6 +124,16 @@ TEST_F(HarpTest, IsTheSameEveryTime) {
 }
 
 // Every way to cut the layers between the two devices, in both orders, and each device alone.
+std::vector<std::vector<StageRange>> all_outlines(int layers) {
+  std::vector<std::vector<StageRange>> outlines;
+  for (const int first : {0, 1}) {
+    outlines.push_back({{0, layers, first, 1}});
+    for (int cut = 1; cut < layers; ++cut)
+      outlines.push_back({{0, cut, first, 1}, {cut, layers, 1 - first, 1}});
+  }
+  return outlines;
+}
+
 TEST_F(HarpTest, IsAsGoodAsTheBestOfAllOutlines) {
   for (const double bandwidth : {5e6, 50e6, 5e9}) {
     const Cluster cluster = two_pools(1, 1, 1e9, bandwidth);
@@ -124,13 +143,9 @@ TEST_F(HarpTest, IsAsGoodAsTheBestOfAllOutlines) {
     const std::vector<DevicePool> pools = pools_of(asked);
     StageSynthesis synthesis(asked, {.per_block = 2});
     Outlines all(asked, pools, synthesis);
-    const int layers = static_cast<int>(synthesis.layers().layers.size());
     const StageWork work{4, 8, 0, StageStyle::kBest};
-    for (const int first : {0, 1}) {
-      all.consider({8, {{0, layers, first, 1}}, {work}});
-      for (int cut = 1; cut < layers; ++cut)
-        all.consider({8, {{0, cut, first, 1}, {cut, layers, 1 - first, 1}}, {work, work}});
-    }
+    for (const auto& stages : all_outlines(static_cast<int>(synthesis.layers().layers.size())))
+      all.consider({8, stages, std::vector<StageWork>(stages.size(), work)});
     const Nanoseconds best = step(std::get<Plan>(all.best()), cluster);
     const Nanoseconds found = step(std::get<Plan>(harp(asked)), cluster);
     EXPECT_LE(found.value, best.value * 101 / 100) << bandwidth;
@@ -156,6 +171,69 @@ TEST_F(HarpTest, StaysWithinTheMemoryOfEachDevice) {
     EXPECT_LE(static_cast<double>(use.peak), tight.kind(device).memory_bytes) << stage;
 }
 
+// Single devices, so that nothing else saves memory: even with one micro-batch in flight no outline
+// fits that keeps everything. harp's is not far from the best of all outlines and all that their
+// stages may do again.
+TEST_F(HarpTest, RecomputesWhereNothingElseFits) {
+  const Groundwork ground = lay_ground(graph, {});
+  const StageWork keeps{8, 8, 0, StageStyle::kBest};
+  double least = 1e9;
+  {
+    const Cluster roomy = two_pools(1, 1);
+    const CostModel costs(roomy);
+    const Request asked = request(roomy, costs, ground, 64, 8);
+    const std::vector<DevicePool> pools = pools_of(asked);
+    StageSynthesis synthesis(asked, {.per_block = 2});
+    for (const auto& stages : all_outlines(static_cast<int>(synthesis.layers().layers.size()))) {
+      Outlines one(asked, pools, synthesis);
+      one.consider({8, stages, std::vector<StageWork>(stages.size(), keeps)});
+      Plan plan = std::get<Plan>(one.best());
+      plan.pipelines[0].in_flight.assign(stages.size() > 1 ? stages.size() : 0, 1);
+      double most = 0;
+      for (const DeviceMemory& each : memory_uses(lower(ground, plan, roomy)))
+        most = std::max(most, static_cast<double>(each.use.peak));
+      least = std::min(least, most);
+    }
+  }
+  const Cluster tight = two_pools(1, 1, 0.9 * least);
+  const CostModel costs(tight);
+  const Request asked = request(tight, costs, ground, 64, 8);
+  const Plan found = planned(tight, "harp", 64, 8);
+  EXPECT_THAT(found.pipelines[0].stages, Contains(Field(&Stage::recompute, Ne("none"))));
+  for (const DeviceMemory& each : memory_uses(lower(graph, found, tight, {})))
+    EXPECT_LE(static_cast<double>(each.use.peak), 0.9 * least) << each.stage;
+  const std::vector<DevicePool> pools = pools_of(asked);
+  StageSynthesis synthesis(asked, {.per_block = 2});
+  Outlines all(asked, pools, synthesis);
+  for (const auto& stages : all_outlines(static_cast<int>(synthesis.layers().layers.size())))
+    for (const std::string_view a : kRecompute)
+      for (const std::string_view b : kRecompute) {
+        std::vector<StageWork> works(stages.size(), keeps);
+        works.front().recompute = a;
+        works.back().recompute = b;
+        for (StageWork& work : works)
+          if (work.recompute == "blocks") work.in_flight = 2;
+        all.consider({8, stages, works});
+      }
+  // Sums over layers say a little more than the whole stages need.
+  EXPECT_LE(step(found, tight).value, step(std::get<Plan>(all.best()), tight).value * 5 / 4);
+}
+
+TEST_F(HarpTest, MegatronRecomputesWhereNothingElseFits) {
+  const Cluster roomy = one_device(two_pools(1, 1));
+  const auto most = [&](const Plan& plan) {
+    double bytes = 0;
+    for (const DeviceMemory& each : memory_uses(lower(graph, plan, roomy, {})))
+      bytes = std::max(bytes, static_cast<double>(each.use.peak));
+    return bytes;
+  };
+  const double memory = 0.8 * most(planned(roomy, "megatron", 64, 8));
+  const Cluster tight = one_device(two_pools(1, 1, memory));
+  const Plan found = planned(tight, "megatron", 64, 8);
+  EXPECT_THAT(found.pipelines[0].stages, Contains(Field(&Stage::recompute, Ne("none"))));
+  EXPECT_LE(most(found), memory);
+}
+
 TEST_F(HarpTest, HasOneMicrobatchWhereRowsMeet) {
   const Cluster cluster = two_pools(1, 1);
   const CostModel costs(cluster);
@@ -175,10 +253,7 @@ TEST_F(HarpTest, HasOneMicrobatchWhereRowsMeet) {
 }
 
 TEST_F(HarpTest, UsesOneDeviceIfThereIsOne) {
-  Cluster cluster = two_pools(1, 1);
-  cluster.devices.pop_back();
-  cluster.pools.pop_back();
-  cluster.networks.pop_back();
+  const Cluster cluster = one_device(two_pools(1, 1));
   const Plan found = planned(cluster, "harp", 8);
   EXPECT_THAT(found.pipelines[0].stages, SizeIs(1));
 }
@@ -214,6 +289,46 @@ TEST_F(HarpTest, RangesAreSumsOfTheirLayers) {
     close(sum[0].persistent, whole.persistent, 0.1);
     close(sum[0].saved, whole.saved, 0.1);
   }
+}
+
+// What is computed again, too; where memory has room for plenty nothing is.
+TEST_F(HarpTest, RangesThatRecomputeAreSumsOfTheirLayers) {
+  const Groundwork ground = lay_ground(graph, {});
+  const StageWork work{8, 8, 0, StageStyle::kBest};
+  const auto options = [&](double memory, const auto& look) {
+    const Cluster cluster = two_pools(1, 1, memory);
+    const CostModel costs(cluster);
+    const Request asked = request(cluster, costs, ground, 64);
+    StageSynthesis synthesis(asked, {.per_block = 2});
+    look(synthesis, synthesis.options(1, 5, {{0}}, work));
+  };
+  options(1e9, [&](StageSynthesis&, const std::vector<StageOption>& all) {
+    EXPECT_THAT(all, SizeIs(1));
+  });
+  options(1e6, [&](StageSynthesis& synthesis, const std::vector<StageOption>& all) {
+    ASSERT_THAT(all, SizeIs(3));
+    std::set<std::string_view> seen;
+    for (const StageOption& sum : all) {
+      const StageWork how = StageSynthesis::work_of(sum, work, 8);
+      seen.insert(how.recompute);
+      const StageOption whole = synthesis.whole({1, 5, {{0}}, how})->option;
+      const auto close = [&](auto a, auto b, double share, const char* what) {
+        EXPECT_NEAR(static_cast<double>(a.value),
+                    static_cast<double>(b.value),
+                    share * static_cast<double>(b.value))
+            << how.recompute << ": " << what;
+      };
+      close(sum.forward + sum.backward, whole.forward + whole.backward, 0.1, "time");
+      close(sum.persistent, whole.persistent, 0.1, "persistent");
+      // Whole, blocks may be larger than layers where that needs less memory.
+      const auto needed = [](const StageOption& o) { return o.transient + o.saved * 8; };
+      EXPECT_LE(needed(whole), needed(sum) + Bytes{1 << 16}) << how.recompute;
+      if (how.recompute == "blocks") continue;
+      close(sum.saved, whole.saved, 0.1, "saved");
+      close(sum.transient, whole.transient, 0.1, "transient");
+    }
+    EXPECT_THAT(seen, SizeIs(3));
+  });
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ Outcome megatron(const Request& request) {
         const Outline outline{count,
                               even_ranges(layers, stages, all / stages),
                               std::vector<StageWork>(static_cast<size_t>(stages), work)};
-        outlines.note(outline);
+        outlines.note_recomputing(outline);
       }
   }
   return outlines.choose(kMostPriced);

@@ -39,6 +39,27 @@ Plan shortened(Plan plan, int64_t microbatches) {
   return plan;
 }
 
+Bytes needed(const StageOption& option, int in_flight) {
+  return option.persistent + option.transient + option.saved * in_flight;
+}
+
+// For how many micro-batches there is room.
+int room(const StageOption& option, Bytes free, int most) {
+  if (free < Bytes{}) return 0;
+  if (option.saved <= Bytes{}) return most;
+  return static_cast<int>(std::min<int64_t>(free.value / option.saved.value, most));
+}
+
+// By the timer.
+Nanoseconds time_of(const PipelinePlan& plan) {
+  return h1f1b(schedule_request(plan)).finish + plan.stages[0].option.update;
+}
+
+void recompute(StageWork& work, std::string_view how, int in_flight) {
+  work.recompute = how;
+  work.in_flight = how == kRecompute[2] ? in_flight : 1;
+}
+
 // The inputs of a micro-batch on the first device, which has most rows.
 int64_t batch_bytes(const LoweredStage& stage) {
   int64_t sum = 0;
@@ -105,8 +126,9 @@ void Outlines::solve(const std::vector<Outline>& outlines) {
   synthesis_.solve_wholes(tasks);
 }
 
-// The stages of an outline as they are when each is synthesised as a whole.
-std::optional<PipelinePlan> Outlines::whole(const Outline& outline) {
+// The stages of an outline as they are when each is synthesised as a whole. Some may have no room.
+std::optional<PipelinePlan> Outlines::stages(const Outline& outline,
+                                             const std::vector<Unseen>& unseen) {
   PipelinePlan plan;
   plan.microbatches = static_cast<int>(outline.microbatches);
   const std::vector<CutBytes> cuts = this->cuts(outline.microbatches);
@@ -115,12 +137,13 @@ std::optional<PipelinePlan> Outlines::whole(const Outline& outline) {
     const std::optional<StageSolution>& solved = solution(outline, s);
     if (!solved) return std::nullopt;
     PipelineStage stage{outline.stages[s], solved->option, 1, plan.microbatches};
-    const Bytes memory = pipeline_pools_[at(stage.range.pool)].memory;
-    const Bytes free = memory - stage.option.persistent - stage.option.transient;
-    if (free < stage.option.saved) return std::nullopt;
-    if (stage.option.saved > Bytes{})
-      stage.room = static_cast<int>(
-          std::min<int64_t>(free.value / stage.option.saved.value, plan.microbatches));
+    const Bytes free = pipeline_pools_[at(stage.range.pool)].memory - needed(stage.option, 0);
+    stage.room = room(stage.option, free, plan.microbatches);
+    if (!unseen.empty() && unseen[s].bytes > Bytes{}) {
+      // Part of it may grow with what is in flight.
+      const int half = std::min(stage.room, unseen[s].in_flight / 2);
+      stage.room = std::max(half, room(stage.option, free - unseen[s].bytes, plan.microbatches));
+    }
     plan.stages.push_back(stage);
     if (s == 0) continue;
     const CutBytes& cut = cuts[at(stage.range.begin - 1)];
@@ -134,10 +157,34 @@ std::optional<PipelinePlan> Outlines::whole(const Outline& outline) {
   return plan;
 }
 
+// Nothing if a stage cannot be run like this, or has no room for a single micro-batch.
+std::optional<PipelinePlan> Outlines::whole(const Outline& outline,
+                                            const std::vector<Unseen>& unseen) {
+  std::optional<PipelinePlan> plan = stages(outline, unseen);
+  if (plan && std::ranges::min(plan->stages, {}, &PipelineStage::room).room < 1) plan.reset();
+  return plan;
+}
+
 void Outlines::note(const Outline& outline) {
   const std::optional<PipelinePlan> plan = whole(outline);
-  if (!plan) return;
-  noted_.emplace(h1f1b(schedule_request(*plan)).finish + plan->stages[0].option.update, outline);
+  if (plan) noted_.emplace(time_of(*plan), outline);
+}
+
+void Outlines::note_recomputing(Outline outline) {
+  note(outline);
+  for (const std::string_view how : {kRecompute[2], kRecompute[1]}) {
+    const std::optional<PipelinePlan> plan = stages(outline, {});
+    if (!plan) return;
+    const std::vector<int> wanted = ideal_in_flight(schedule_request(*plan));
+    bool lacks = false;
+    for (size_t s = 0; s < plan->stages.size(); ++s) {
+      if (plan->stages[s].room >= wanted[s]) continue;
+      recompute(outline.works[s], how, wanted[s]);
+      lacks = true;
+    }
+    if (!lacks) return;
+    note(outline);
+  }
 }
 
 size_t Outlines::slowest_stage(const Outline& outline) {
@@ -184,8 +231,10 @@ std::string Outlines::name_of_first(int layer) const {
 }
 
 void Outlines::consider(Outline outline) {
-  std::optional<PipelinePlan> stages = whole(outline);
-  for (int mend = 0; stages && mend < kMostMends; ++mend) {
+  std::vector<Unseen> unseen(outline.stages.size());
+  for (int mend = 0; mend < kMostMends; ++mend) {
+    const std::optional<PipelinePlan> stages = whole(outline, unseen);
+    if (!stages) return;
     const std::vector<int> counts = h1f1b(schedule_request(*stages)).counts;
     Plan plan = to_plan(outline, counts);
     // Until it is full, as long again, and twice as long.
@@ -202,18 +251,49 @@ void Outlines::consider(Outline outline) {
       return;
     }
     if (misfit_.empty()) misfit_ = explain(*lack, counts);
-    PipelineStage& stage = stages->stages[lack->stage];
-    if (counts[lack->stage] > 1) {
-      const double saved = std::max(1.0, static_cast<double>(stage.option.saved.value));
-      const auto fewer = static_cast<int>(std::ceil(std::min(1e6, lack->bytes / saved)));
-      stage.room = std::max(1, counts[lack->stage] - std::max(1, fewer));
-      continue;
-    }
-    double& price = outline.works[lack->stage].byte_price;
-    if (price >= kMostBytePrice) return;
-    price = std::max(1.0, price * kBytePriceStep);
-    stages = whole(outline);
+    const PipelineStage& stage = stages->stages[lack->stage];
+    const int in_flight = counts[lack->stage];
+    const Bytes found = pipeline_pools_[at(stage.range.pool)].memory +
+                        Bytes{static_cast<int64_t>(std::ceil(lack->bytes))};
+    unseen[lack->stage] = {found - needed(stage.option, in_flight), in_flight};
+    std::optional<Outline> other = eased(outline, lack->stage, unseen);
+    if (!other) return;
+    outline = std::move(*other);
   }
+}
+
+// As it is, with a higher price of memory for a stage, or with more of it computed again: the
+// fastest that has room.
+std::optional<Outline> Outlines::eased(const Outline& outline,
+                                       size_t stage,
+                                       const std::vector<Unseen>& unseen) {
+  std::optional<Outline> best;
+  Nanoseconds least;
+  const auto attempt = [&](const Outline& each) {
+    const std::optional<PipelinePlan> plan = whole(each, unseen);
+    if (!plan) return false;
+    const Nanoseconds time = time_of(*plan);
+    if (best && time >= least) return true;
+    best = each;
+    least = time;
+    return true;
+  };
+  attempt(outline);
+  Outline other = outline;
+  double& price = other.works[stage].byte_price;
+  while (outline.stages[stage].devices > 1 && price < kMostBytePrice) {
+    price = std::max(1.0, price * kBytePriceStep);
+    if (attempt(other)) break;
+  }
+  other = outline;
+  const std::string_view now = outline.works[stage].recompute;
+  const std::vector<int> wanted = ideal_in_flight(schedule_request(*stages(outline, {})));
+  for (const std::string_view how : {kRecompute[2], kRecompute[1]}) {
+    if (how == now) continue;
+    recompute(other.works[stage], how, wanted[stage]);
+    attempt(other);
+  }
+  return best;
 }
 
 // Of a plan whose first micro-batches the program has: what these take, and for each of the others

@@ -43,14 +43,18 @@ class Outlines {
   // Times an outline and keeps it, unless a stage cannot be run like this or has no room for a
   // single micro-batch.
   void note(const Outline& outline);
+  // The same, and again with blocks, then all computed again in stages that have no room for as
+  // many micro-batches as hide transfers.
+  void note_recomputing(Outline outline);
   // By how long a step takes by the timer; of equal ones the first.
   const std::map<Nanoseconds, Outline>& noted() const { return noted_; }
   // Requires: it is noted.
   size_t slowest_stage(const Outline& outline);
 
   // Lowers and simulates the outline and keeps it if it is the fastest so far; of one that does not
-  // fit, with fewer in flight, then in less memory. Of many micro-batches a few are simulated: once
-  // the pipeline is full, one is like the next.
+  // fit, with fewer in flight, in less memory or computing more again, whichever the timer says is
+  // fastest. Of many micro-batches a few are simulated: once the pipeline is full, one is like the
+  // next.
   void consider(Outline outline);
 
   // Considers the fastest noted, as many as told and more until one fits. Says before each which it
@@ -67,7 +71,17 @@ class Outlines {
   };
   StageTask task(const Outline& outline, size_t stage) const;
   const std::optional<StageSolution>& solution(const Outline& outline, size_t stage);
-  std::optional<PipelinePlan> whole(const Outline& outline);
+  // What a stage needs beyond what its option says, found with so many micro-batches in flight.
+  struct Unseen {
+    Bytes bytes;
+    int in_flight = 0;
+  };
+  // `unseen`: by stage; empty: nothing.
+  std::optional<PipelinePlan> stages(const Outline& outline, const std::vector<Unseen>& unseen);
+  std::optional<PipelinePlan> whole(const Outline& outline, const std::vector<Unseen>& unseen = {});
+  std::optional<Outline> eased(const Outline& outline,
+                               size_t stage,
+                               const std::vector<Unseen>& unseen);
   Plan to_plan(const Outline& outline, const std::vector<int>& in_flight);
   std::string name_of_first(int layer) const;
   std::optional<Lack> find_lack(const Program& program, int64_t more_microbatches) const;

@@ -183,6 +183,25 @@ TEST_F(Planner, WhereMemoryIsShortAndUnequalItDividesWhatIsStored) {
     EXPECT_LE(static_cast<double>(each.use.peak), cluster.kind(each.device).memory_bytes);
 }
 
+// One device, one micro-batch: nothing can be divided, only computed again.
+TEST_F(Planner, HapRecomputesWhereMemoryIsShort) {
+  graph = parse_graph(LocalFiles().read("python/tests/golden/gpt.graph"), "gpt.graph");
+  cluster.devices.resize(1);
+  Request wanted = request("hap", 32);
+  wanted.microbatches = 1;
+  double most = 0;
+  for (const DeviceMemory& each : memory_uses(lower(graph, planned(wanted), cluster, {})))
+    most = static_cast<double>(each.use.peak);
+  for (auto& pool : cluster.pools) pool.kind.memory_bytes = 0.7 * most;
+  wanted.strategy = "data-parallel-even";
+  EXPECT_TRUE(std::holds_alternative<Infeasible>(plan(wanted)));
+  wanted.strategy = "hap";
+  const Plan found = planned(wanted);
+  EXPECT_EQ(found.pipelines[0].stages[0].recompute, "blocks");
+  for (const DeviceMemory& each : memory_uses(lower(graph, found, cluster, {})))
+    EXPECT_LE(static_cast<double>(each.use.peak), 0.7 * most);
+}
+
 TEST_F(Planner, MemoryDecidesTheMicrobatches) {
   cluster = two_and_two(40e3);
   const Plan found = planned(request("data-parallel-even", 400));

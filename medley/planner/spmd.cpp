@@ -290,6 +290,7 @@ class Synthesis {
       std::optional<Candidate> found = decide(division, options);
       if (!found) continue;
       const bool ok = found->fits();
+      if (!ok && keep(recomputed(found->plan))) best_options_ = options;
       if (keep(std::move(*found))) best_options_ = options;
       fits |= ok;
       if (ok) continue;
@@ -297,6 +298,12 @@ class Synthesis {
       pay_for_memory(roomy ? *roomy : division, options);
     }
     return fits;
+  }
+
+  // The same decisions, blocks computed again rather than kept.
+  Candidate recomputed(Plan plan) {
+    plan.pipelines[0].stages[0].recompute = "blocks";
+    return price(std::move(plan));
   }
 
   // The smallest price per byte at which the plan fits, to a factor of two.

@@ -23,9 +23,17 @@ constexpr int64_t kPlenty = 16;
 
 constexpr int64_t kMicrobatches = 3;  // of a stage by itself: a first, a usual and a last one
 
-StageWork at_price(StageWork work, size_t price) {
+constexpr std::string_view kKept = kRecompute[0], kAll = kRecompute[1], kBlocks = kRecompute[2];
+
+StageWork at_price(StageWork work, size_t price, std::string_view recompute = kKept) {
   work.byte_price = kBytePrices[price];
+  work.recompute = recompute;
   return work;
+}
+
+// A price does nothing for a single device.
+size_t num_prices(const StageMesh& mesh) {
+  return mesh.devices.size() == 1 ? 1 : kBytePrices.size();
 }
 
 Plan outline(const Request& request, const StageMesh& mesh, const StageWork& work) {
@@ -84,38 +92,77 @@ StageSynthesis::StageSynthesis(const Request& request, const LayerOptions& optio
                          layers_.layers.begin()));
 }
 
-Completed StageSynthesis::ground(int begin, int end) const {
+StageSynthesis::GroundKey StageSynthesis::ground_key(const StageTask& task) {
+  return {task.begin, task.end, task.work.recompute, task.work.in_flight};
+}
+
+StageSynthesis::Key StageSynthesis::plain(Key key) {
+  key.task.work.recompute = kKept;
+  key.task.work.in_flight = 1;
+  return key;
+}
+
+Completed StageSynthesis::ground(const GroundKey& key) const {
   const int last = static_cast<int>(layers_.layers.size());
   std::vector<int> cuts;
-  if (begin > 0) cuts.push_back(begin);
-  if (end < last) cuts.push_back(end);
+  if (key.begin > 0) cuts.push_back(key.begin);
+  if (key.end < last) cuts.push_back(key.end);
   const Partition parts =
       partition(request_.ground->graph, positions_, cuts_at(layers_, cuts), names_);
-  return prepare_stage(*request_.ground, names_, parts, begin > 0 ? 1 : 0);
+  return prepare_stage(*request_.ground,
+                       names_,
+                       parts,
+                       key.begin > 0 ? 1 : 0,
+                       std::string(key.recompute),
+                       key.in_flight);
+}
+
+// Decisions first, then what is priced again.
+void StageSynthesis::solve(const std::vector<Key>& keys) {
+  std::vector<Key> decided, again;
+  for (const Key& key : keys) {
+    decided.push_back(plain(key));
+    if (key.task.work.recompute != kKept) again.push_back(key);
+  }
+  solve_missing(std::move(decided));
+  solve_missing(std::move(again));
 }
 
 // Grounds first, which several keys have in common.
-void StageSynthesis::solve(std::vector<Key> keys) {
+void StageSynthesis::solve_missing(std::vector<Key> keys) {
   std::sort(keys.begin(), keys.end());
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   std::erase_if(keys, [&](const Key& key) { return solved_.contains(key); });
-  std::vector<std::pair<std::pair<int, int>, Completed*>> missing;
+  std::vector<std::pair<GroundKey, Completed*>> missing;
   for (const Key& key : keys) {
-    const std::pair<int, int> layers{key.task.begin, key.task.end};
-    const auto [found, is_new] = grounds_.try_emplace(layers);
-    if (is_new) missing.emplace_back(layers, &found->second);
+    const auto [found, is_new] = grounds_.try_emplace(ground_key(key.task));
+    if (is_new) missing.emplace_back(found->first, &found->second);
   }
-  for_each_in_parallel(missing.size(), [&](size_t i) {
-    *missing[i].second = ground(missing[i].first.first, missing[i].first.second);
-  });
+  for_each_in_parallel(missing.size(),
+                       [&](size_t i) { *missing[i].second = ground(missing[i].first); });
   std::vector<std::optional<StageSolution>> solutions(keys.size());
-  for_each_in_parallel(keys.size(), [&](size_t i) { solutions[i] = synthesise(keys[i]); });
+  for_each_in_parallel(keys.size(), [&](size_t i) {
+    solutions[i] = keys[i].task.work.recompute == kKept ? synthesise(keys[i]) : recomputed(keys[i]);
+  });
   for (size_t i = 0; i < keys.size(); ++i) solved_[keys[i]] = std::move(solutions[i]);
+}
+
+std::optional<StageSolution> StageSynthesis::recomputed(const Key& key) const {
+  std::optional<StageSolution> solution = solved_.at(plain(key));
+  if (!solution) return solution;
+  const StageTask& task = key.task;
+  solution->stage.recompute = task.work.recompute;
+  Plan plan = outline(request_, task.mesh, task.work);
+  plan.pipelines[0].stages[0] = solution->stage;
+  solution->option = price(lower_alone(grounds_.at(ground_key(task)), plan, request_.cluster),
+                           *request_.costs,
+                           task.work.microbatches);
+  return solution;
 }
 
 std::optional<StageSolution> StageSynthesis::synthesise(const Key& key) const {
   const StageTask& task = key.task;
-  const Completed& own = grounds_.at({task.begin, task.end});
+  const Completed& own = grounds_.at(ground_key(task));
   Plan plan = outline(request_, task.mesh, task.work);
   Pipeline& pipeline = plan.pipelines[0];
   if (task.mesh.devices.size() > 1 && task.work.style != StageStyle::kData) {
@@ -177,7 +224,7 @@ StageSynthesis::Key StageSynthesis::layer_key(int layer,
 bool StageSynthesis::has_plenty(const StageOption& option, const StageMesh& mesh) const {
   const double memory = request_.cluster.kind(mesh.devices[0]).memory_bytes;
   const Bytes needed = option.persistent + option.transient + option.saved * kPlenty;
-  return mesh.devices.size() == 1 || static_cast<double>(needed.value) <= memory;
+  return static_cast<double>(needed.value) <= memory;
 }
 
 // [number of layers] from the first one on, as far as there are solutions.
@@ -203,22 +250,34 @@ const std::vector<StageOption>& StageSynthesis::sums(int begin,
   return sums;
 }
 
+void StageSynthesis::offer(StageOption option, int id, std::vector<StageOption>& options) const {
+  if (option.forward + option.backward + option.update >= kLongest) return;
+  option.id = id;
+  if (std::none_of(options.begin(), options.end(), [&](const StageOption& other) {
+        return is_worse(option, other);
+      }))
+    options.push_back(option);
+}
+
 std::vector<StageOption> StageSynthesis::options(int begin,
                                                  int end,
                                                  const StageMesh& mesh,
                                                  const StageWork& work) {
+  const auto layers = static_cast<size_t>(end - begin);
   std::vector<StageOption> result;
-  for (size_t p = 0; p < kBytePrices.size(); ++p) {
-    const std::vector<StageOption>& all = sums(begin, mesh, at_price(work, p));
-    if (static_cast<size_t>(end - begin) >= all.size()) continue;
-    StageOption option = all[static_cast<size_t>(end - begin)];
-    if (option.forward + option.backward + option.update >= kLongest) continue;
-    option.id = static_cast<int>(p);
-    if (std::none_of(result.begin(), result.end(), [&](const StageOption& other) {
-          return is_worse(option, other);
-        }))
-      result.push_back(option);
-    if (has_plenty(option, mesh)) break;
+  for (size_t p = 0; p < num_prices(mesh); ++p) {
+    const std::vector<StageOption>& kept = sums(begin, mesh, at_price(work, p));
+    if (layers >= kept.size()) continue;
+    const StageOption& none = kept[layers];
+    const auto id = static_cast<int>(p * kRecompute.size());
+    offer(none, id, result);
+    if (has_plenty(none, mesh)) break;
+    const std::vector<StageOption>& again = sums(begin, mesh, at_price(work, p, kAll));
+    StageOption all = again[layers];
+    offer(all, id + 2, result);  // of each layer: blocks
+    all.saved = again[1].saved;
+    all.transient = none.transient + none.saved - all.saved;
+    offer(all, id + 1, result);
   }
   return result;
 }
@@ -228,13 +287,13 @@ void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageWo
   std::vector<Key> first, more;
   for (const auto& [mesh, work] : uses)
     for (int i = 0; i < all; ++i) first.push_back(layer_key(i, mesh, at_price(work, 0)));
-  solve(std::move(first));
+  solve(first);
   for (const auto& [mesh, work] : uses) {
     if (has_plenty(sums(0, mesh, at_price(work, 0)).back(), mesh)) continue;
-    for (size_t p = 1; p < kBytePrices.size(); ++p)
-      for (int i = 0; i < all; ++i) more.push_back(layer_key(i, mesh, at_price(work, p)));
+    for (size_t p = 0; p < num_prices(mesh); ++p)
+      for (int i = 0; i < all; ++i) more.push_back(layer_key(i, mesh, at_price(work, p, kAll)));
   }
-  solve(std::move(more));
+  solve(more);
 }
 
 std::vector<int64_t> microbatch_counts(const Request& request) {
@@ -248,8 +307,11 @@ std::vector<int64_t> microbatch_counts(const Request& request) {
   return counts;
 }
 
-double StageSynthesis::byte_price(const StageOption& option) {
-  return kBytePrices[static_cast<size_t>(option.id)];
+StageWork StageSynthesis::work_of(const StageOption& option, StageWork work, int in_flight) {
+  const auto id = static_cast<size_t>(option.id);
+  work = at_price(work, id / kRecompute.size(), kRecompute[id % kRecompute.size()]);
+  if (work.recompute == kBlocks) work.in_flight = in_flight;
+  return work;
 }
 
 }  // namespace medley

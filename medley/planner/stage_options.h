@@ -7,11 +7,21 @@
 //   synthesis  e      a      b      -      -          h             once for each, mesh and rows
 //   a range    the sum of its layers: what is sent inside it lies by rows, or whole
 //
-// A range chosen for a plan is synthesised as a whole. Knows nothing of which ranges are good.
+// A range chosen for a plan is synthesised as a whole. What is computed again rather than kept
+// (program/recompute.h) changes no decision: solutions are priced again with it. Of a range,
+// "blocks" keeps what comes into each layer, "all" what comes into the first one:
+//
+//            saved                   transient, and with all saved
+//   none     sum of the layers'      the largest of a layer's
+//   blocks   sum of what comes in    the largest of a layer's when it does all again
+//   all      what comes in           the largest of a layer's, and what `none` saves
+//
+// Knows nothing of which ranges are good.
 
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -38,6 +48,8 @@ struct StageWork {
   int64_t rows = 1, microbatches = 1;  // rows of each
   double byte_price = 0;               // in ticks per byte: the more, the less memory
   StageStyle style = StageStyle::kBest;
+  std::string_view recompute = kRecompute[0];
+  int in_flight = 1;  // micro-batches; told for "blocks", which depend on it
   auto operator<=>(const StageWork&) const = default;
 };
 
@@ -68,8 +80,8 @@ class StageSynthesis {
   // Solves those that are not solved yet, on all cores.
   void solve_wholes(const std::vector<StageTask>& tasks);
 
-  // The sums over layers, at each price that makes a difference: a few options, none of them worse
-  // than another in everything. The price of `work` is not looked at.
+  // The sums over layers, at each price and recompute that makes a difference: a few options, none
+  // of them worse than another in everything. Those of `work` are not looked at.
   std::vector<StageOption> options(int begin,
                                    int end,
                                    const StageMesh& mesh,
@@ -77,8 +89,8 @@ class StageSynthesis {
   // Solves on all cores what options() will want for these, whatever the layers.
   void solve_layers(const std::vector<std::pair<StageMesh, StageWork>>& uses);
 
-  // The price that an option is for.
-  static double byte_price(const StageOption& option);
+  // The price and the recompute that an option is for, with so many micro-batches in flight.
+  static StageWork work_of(const StageOption& option, StageWork work, int in_flight);
 
   int num_syntheses() const { return static_cast<int>(solved_.size()); }
 
@@ -88,20 +100,32 @@ class StageSynthesis {
     bool layer = false;  // to be summed up with others
     auto operator<=>(const Key&) const = default;
   };
-  void solve(std::vector<Key> keys);
-  Completed ground(int begin, int end) const;
+  // Of layers, what they compute.
+  struct GroundKey {
+    int begin = 0, end = 0;
+    std::string_view recompute;
+    int in_flight = 1;
+    auto operator<=>(const GroundKey&) const = default;
+  };
+  static GroundKey ground_key(const StageTask& task);
+  static Key plain(Key key);  // without recompute
+  void solve(const std::vector<Key>& keys);
+  void solve_missing(std::vector<Key> keys);
+  Completed ground(const GroundKey& key) const;
   std::optional<StageSolution> synthesise(const Key& key) const;
+  std::optional<StageSolution> recomputed(const Key& key) const;
   const std::optional<StageSolution>& solution(const Key& key);
   Key layer_key(int layer, const StageMesh& mesh, const StageWork& work) const;
   bool has_plenty(const StageOption& option, const StageMesh& mesh) const;
+  void offer(StageOption option, int id, std::vector<StageOption>& options) const;
   const std::vector<StageOption>& sums(int begin, const StageMesh& mesh, const StageWork& work);
 
   const Request& request_;
   std::vector<std::string> names_;
   Positions positions_;
   Layers layers_;
-  std::vector<int> like_;                             // [layer] the first one of its structure
-  std::map<std::pair<int, int>, Completed> grounds_;  // by layers
+  std::vector<int> like_;  // [layer] the first one of its structure
+  std::map<GroundKey, Completed> grounds_;
   std::map<Key, std::optional<StageSolution>> solved_;
   // By first layer, mesh and work: [number of layers].
   std::map<std::tuple<int, StageMesh, StageWork>, std::vector<StageOption>> sums_;
