@@ -3,201 +3,225 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <iterator>
 #include <numeric>
+#include <string>
 
 #include "medley/base/error.h"
-#include "medley/program/complete.h"
+#include "medley/sharding/conversion.h"
 
 namespace medley {
 namespace {
 
-// Up to so many devices an all-to-all is priced with the lengths of every pair.
-constexpr size_t kExactDevices = 64;
+size_t at(int32_t index) { return static_cast<size_t>(index); }
+
+constexpr size_t kMostAxes = 2;
+
+// The devices that differ in their place on one axis only, for each place on the others in order.
+std::vector<std::vector<int>> groups_on(const std::vector<int>& devices, int size, int stride) {
+  std::vector<std::vector<int>> groups;
+  for (int first = 0; first < static_cast<int>(devices.size()); ++first) {
+    if (first / stride % size != 0) continue;
+    std::vector<int>& group = groups.emplace_back();
+    for (int place = 0; place < size; ++place)
+      group.push_back(devices[at(first + place * stride)]);
+  }
+  return groups;
+}
 
 }  // namespace
-
-bool are_equal(const std::vector<double>& shares) {
-  return std::adjacent_find(shares.begin(), shares.end(), std::not_equal_to<>()) == shares.end();
-}
-
-double FactoredShape::bytes() const {
-  double product = static_cast<double>(element_bytes);
-  for (int64_t size : sizes) product *= static_cast<double>(size);
-  return product;
-}
 
 SpmdMesh::SpmdMesh(const CostModel& costs,
                    std::vector<int> devices,
                    std::vector<Part> parts,
-                   Microbatch microbatch)
+                   Microbatch microbatch,
+                   const std::vector<int64_t>& shape)
     : costs_(costs),
       devices_(std::move(devices)),
       parts_(std::move(parts)),
       microbatch_(std::move(microbatch)) {
   MEDLEY_CHECK(!devices_.empty());
-  slowest_memory_ = kind(0).memory_bandwidth;
+  std::vector<int> sizes(shape.begin(), shape.end());
+  if (sizes.empty()) sizes = {num_devices()};
+  MEDLEY_CHECK(sizes.size() <= kMostAxes);
+  MEDLEY_CHECK_EQ(std::accumulate(sizes.begin(), sizes.end(), 1, std::multiplies<>()),
+                  num_devices());
+  int stride = num_devices();
+  for (const int size : sizes) {
+    stride /= size;
+    strides_.push_back(stride);
+    axes_.emplace_back(costs_, groups_on(devices_, size, stride), parts_, microbatch_);
+  }
   std::map<std::string, size_t> kinds;  // by name -> index into of_kind_
   for (int d = 0; d < num_devices(); ++d) {
     const auto [found, added] = kinds.try_emplace(kind(d).name, of_kind_.size());
     if (added) of_kind_.emplace_back();
     of_kind_[found->second].push_back(d);
-    slowest_memory_ = std::min(slowest_memory_, kind(d).memory_bandwidth);
-    launch_ = std::max(launch_, kind(d).launch_latency);
-  }
-  for (const Part& part : parts_) {
-    shares_.push_back(shares_of(part));
-    largest_shares_.push_back(*std::max_element(shares_.back().begin(), shares_.back().end()));
   }
 }
 
 const DeviceKind& SpmdMesh::kind(int device) const {
-  return costs_.cluster().kind(devices_[static_cast<size_t>(device)]);
+  return costs_.cluster().kind(devices_[at(device)]);
 }
 
-const SpmdMesh::Cut& SpmdMesh::cut(int part, int64_t size) {
-  const auto [found, added] = cuts_.try_emplace({part, size});
-  Cut& made = found->second;
-  if (added) {
-    made.lengths =
-        part_lengths(parts_[static_cast<size_t>(part)], size, num_devices(), microbatch_);
-    made.longest = *std::max_element(made.lengths.begin(), made.lengths.end());
-    for (const Alike& devices : of_kind_) {
-      std::map<int64_t, Alike> by_length;
-      for (int device : devices)
-        by_length[made.lengths[static_cast<size_t>(device)]].push_back(device);
-      for (auto& [length, each] : by_length) made.alike.push_back(std::move(each));
-    }
-  }
-  return made;
+bool SpmdMesh::may_cut(int axis, int part, bool batch) const {
+  const std::string& name = parts_[at(part)].name;
+  return axis == 0 ? (name == kRows) == batch : name == kEven;
 }
 
-std::vector<double> SpmdMesh::shares_of(const Part& part) const {
-  std::vector<double> result(devices_.size(), 1.0);
-  if (part.name == kRows) result.assign(microbatch_.lengths.begin(), microbatch_.lengths.end());
-  if (!part.lengths.empty()) result.assign(part.lengths.begin(), part.lengths.end());
-  if (!part.shares.empty()) result = part.shares;
-  const double sum = std::accumulate(result.begin(), result.end(), 0.0);
-  for (double& share : result) share /= sum;
-  return result;
+int SpmdMesh::place(int device, int axis) const {
+  return device / strides_[at(axis)] % axes_[at(axis)].size();
 }
 
-const SpmdMesh::Curve& SpmdMesh::curve(const Pattern& pattern) {
-  const auto [found, added] = curves_.try_emplace(pattern);
+const std::vector<SpmdMesh::Alike>& SpmdMesh::alike(const MeshCut& cut) {
+  const auto [found, added] = alike_.try_emplace(cut);
   if (!added) return found->second;
-  const auto shares = [&](int part) {
-    return part < 0 ? std::vector<double>{} : shares_[static_cast<size_t>(part)];
-  };
-  const std::vector<double> from = shares(pattern.from), to = shares(pattern.to);
-  std::vector<double> from_start, to_start;
-  std::exclusive_scan(from.begin(), from.end(), std::back_inserter(from_start), 0.0);
-  std::exclusive_scan(to.begin(), to.end(), std::back_inserter(to_start), 0.0);
-  Collective collective{pattern.kind, devices_, {}, 1};
-  for (size_t k = 0; k < kSizes.size(); ++k) {
-    collective.lengths.clear();
-    const auto add = [&](double share) {
-      collective.lengths.push_back(static_cast<int64_t>(std::llround(share * kSizes[k])));
-    };
-    if (pattern.kind == CollectiveKind::kAllReduce) {
-      add(1);
-    } else if (pattern.kind == CollectiveKind::kAllToAll && from == to && are_equal(from)) {
-      add(pattern.same ? 0 : from[0] * to[0]);
-      collective.lengths.resize(devices_.size() * devices_.size(), collective.lengths[0]);
-    } else if (pattern.kind == CollectiveKind::kAllToAll) {
-      for (size_t i = 0; i < devices_.size(); ++i)
-        for (size_t j = 0; j < devices_.size(); ++j) {
-          const double common = std::min(from_start[i] + from[i], to_start[j] + to[j]) -
-                                std::max(from_start[i], to_start[j]);
-          add(pattern.same ? std::max(0.0, common) : from[i] * to[j]);
-        }
-    } else {
-      for (double share : from) add(share);
+  for (const Alike& devices : of_kind_) {
+    std::map<std::vector<int64_t>, Alike> by_lengths;
+    for (const int device : devices) {
+      std::vector<int64_t> all;
+      for (int axis = 0; axis < num_axes(); ++axis) {
+        const FactorCut& on = cut[at(axis)];
+        if (on.part < 0) continue;
+        const int64_t size = on.within ? all.back() : on.size;
+        all.push_back(lengths(axis, on.part, size)[at(place(device, axis))]);
+      }
+      by_lengths[std::move(all)].push_back(device);
     }
-    found->second[k] = to_seconds(costs_.collective(collective).value).value;
+    for (auto& [lengths, each] : by_lengths) found->second.push_back(std::move(each));
   }
   return found->second;
 }
 
-double SpmdMesh::collective(const Pattern& pattern, double bytes) {
-  const Curve& seconds = curve(pattern);
-  size_t k = 1;
-  while (k + 1 < kSizes.size() && kSizes[k] < bytes) ++k;
-  const double along = (bytes - kSizes[k - 1]) / (kSizes[k] - kSizes[k - 1]);
-  return std::max(0.0, seconds[k - 1] + along * (seconds[k] - seconds[k - 1]));
+int64_t SpmdMesh::length(int64_t size, int position, const State& state, int device, int axis) {
+  for (int a = 0; a < axis; ++a)
+    if (state[at(a)].holding == Holding::kSharded && state[at(a)].position == position)
+      size = lengths(a, state[at(a)].part, size)[at(place(device, a))];
+  return size;
 }
 
-int SpmdMesh::part_index(std::string_view name) const {
-  for (size_t part = 0; part < parts_.size(); ++part)
-    if (parts_[part].name == name) return static_cast<int>(part);
-  MEDLEY_CHECK(!"a part of that name");
-  return -1;
+StateId SpmdMesh::id(const State& state) {
+  MEDLEY_CHECK_EQ(static_cast<int>(state.size()), num_axes());
+  const auto [found, added] = state_ids_.try_emplace(state, static_cast<StateId>(states_.size()));
+  if (added) states_.push_back(state);
+  return found->second;
 }
 
-double SpmdMesh::copy(double bytes) const { return launch_ + 2 * bytes / slowest_memory_; }
-
-double SpmdMesh::held_bytes(const FactoredShape& shape, const AxisState& state) {
-  if (state.holding != Holding::kSharded) return shape.bytes();
-  const int64_t size = shape.sizes[static_cast<size_t>(state.position)];
-  return shape.bytes() / static_cast<double>(std::max<int64_t>(size, 1)) *
-         static_cast<double>(cut(state.part, size).longest);
+ShapeId SpmdMesh::id(const FactoredShape& shape) {
+  const auto [found, added] = shape_ids_.try_emplace(shape, static_cast<ShapeId>(shapes_.size()));
+  if (added) shapes_.push_back(shape);
+  return found->second;
 }
 
-double SpmdMesh::scarce_bytes(const FactoredShape& shape, const AxisState& state) {
-  if (state.holding != Holding::kSharded) return shape.bytes();
-  const auto memory = [&](int device) {
-    return costs_.cluster().kind(devices_[static_cast<size_t>(device)]).memory_bytes;
-  };
+double SpmdMesh::scarce_bytes(ShapeId shape_id, StateId state_id) {
+  const FactoredShape& shape = this->shape(shape_id);
+  const State& state = this->state(state_id);
+  std::vector<int> cut;  // positions, once each
+  MeshCut by;
+  for (const AxisState& on : state) {
+    const bool is_cut = on.holding == Holding::kSharded;
+    const bool within = is_cut && std::find(cut.begin(), cut.end(), on.position) != cut.end();
+    by.push_back(is_cut ? FactorCut{on.part, shape.sizes[at(on.position)], within} : FactorCut{});
+    if (is_cut && !within) cut.push_back(on.position);
+  }
+  if (cut.empty()) return shape.bytes();
+  const auto memory = [&](int device) { return kind(device).memory_bytes; };
   double least = memory(0);
   for (const Alike& devices : of_kind_) least = std::min(least, memory(devices[0]));
-  const int64_t size = shape.sizes[static_cast<size_t>(state.position)];
-  const Cut& by = cut(state.part, size);
   double most = 0;
-  for (const Alike& devices : by.alike)
-    most = std::max(most,
-                    static_cast<double>(by.lengths[static_cast<size_t>(devices[0])]) * least /
-                        std::max(memory(devices[0]), 1.0));
-  return shape.bytes() / static_cast<double>(std::max<int64_t>(size, 1)) * most;
-}
-
-Ticks SpmdMesh::conversion(const FactoredShape& shape, const AxisState& from, const AxisState& to) {
-  if (from == to || devices_.size() == 1) return 0;
-  return static_cast<Ticks>(std::llround(price(shape, from, to) * kTicksPerSecond));
-}
-
-double SpmdMesh::price(const FactoredShape& shape, const AxisState& from, const AxisState& to) {
-  const double whole = shape.bytes();
-  const auto held = [&](const AxisState& state) { return held_bytes(shape, state); };
-  // Lengths in whole elements differ from the shares: 12 heads on 8 devices.
-  const auto rounded = [&](const AxisState& state) {
-    return held(state) / largest_shares_[static_cast<size_t>(state.part)];
-  };
-  const bool sums = from.holding == Holding::kPartialSum || from.holding == Holding::kPartialMax;
-  if (to.holding == Holding::kPartialMax) return from.holding == Holding::kReplicated ? 0 : 1e3;
-  if (from.holding == Holding::kReplicated)
-    return copy(to.holding == Holding::kPartialSum ? whole : held(to));
-  if (from.holding == Holding::kPartialMax && to.holding != Holding::kReplicated)
-    return collective({CollectiveKind::kAllReduce, -1, -1, false}, whole) + copy(whole);
-  if (from.holding == Holding::kSharded && to.holding == Holding::kPartialSum) return copy(whole);
-  if (sums && to.holding == Holding::kReplicated)
-    return collective({CollectiveKind::kAllReduce, -1, -1, false}, whole);
-  if (sums)  // a reduce-scatter, which is an all-gather backwards
-    return collective({CollectiveKind::kAllGather, to.part, -1, false}, rounded(to)) +
-           (to.position > 0 ? copy(whole) : 0);
-  if (to.holding == Holding::kReplicated)
-    return collective({CollectiveKind::kAllGather, from.part, -1, false}, rounded(from)) +
-           (from.position > 0 ? copy(whole) : 0);
-  const bool same = from.position == to.position;
-  if (devices_.size() > kExactDevices) {
-    // As if all had as much as the one that has most: a matrix of lengths per pair of parts would
-    // be too much to price.
-    const int even = part_index(kEven);
-    const double most = std::max(held(from), held(to)) * static_cast<double>(devices_.size());
-    return collective({CollectiveKind::kAllToAll, even, even, same}, most) + copy(held(from)) +
-           copy(held(to));
+  for (const Alike& devices : alike(by)) {
+    double elements = 1;
+    for (const int position : cut)
+      elements *= static_cast<double>(
+          length(shape.sizes[at(position)], position, state, devices[0]));
+    most = std::max(most, elements * least / std::max(memory(devices[0]), 1.0));
   }
-  const double moved = std::max(rounded(from), rounded(to));
-  return collective({CollectiveKind::kAllToAll, from.part, to.part, same}, moved) +
-         copy(held(from)) + copy(held(to));
+  double bytes = shape.bytes();
+  for (const int position : cut)
+    bytes /= static_cast<double>(std::max<int64_t>(shape.sizes[at(position)], 1));
+  return bytes * most;
+}
+
+const std::vector<int>& SpmdMesh::steps(StateId from, StateId to) {
+  const uint64_t key = static_cast<uint64_t>(from) << 32 | static_cast<uint32_t>(to);
+  const auto [found, added] = steps_.try_emplace(key);
+  if (!added) return found->second;
+  State now = state(from);
+  for (const ConversionStep& change : conversion_steps(now, state(to))) {
+    const Step step{change.axis, id(now), change.to};
+    now[at(change.axis)] = change.to;
+    if (axis_of(change.axis).size() == 1) continue;
+    const auto [known, is_new] = step_ids_.try_emplace(step, static_cast<int>(all_steps_.size()));
+    if (is_new) {
+      all_steps_.push_back(step);
+      ticks_.emplace_back();
+    }
+    found->second.push_back(known->second);
+  }
+  return found->second;
+}
+
+// The largest that a group of these has together: what the other axis leaves of the value.
+FactoredShape SpmdMesh::shape_in_group(const Step& step, const FactoredShape& shape, size_t which) {
+  FactoredShape local = shape;
+  const State& state = this->state(step.from);
+  for (int axis = 0; axis < num_axes(); ++axis) {
+    const AxisState& other = state[at(axis)];
+    if (axis == step.axis || other.holding != Holding::kSharded) continue;
+    int64_t& size = local.sizes[at(other.position)];
+    const std::vector<int64_t>& all = lengths(axis, other.part, size);
+    int64_t longest = 0;
+    for (const int group : axis_of(step.axis).alike()[which])
+      longest = std::max(longest, all[at(group)]);  // of two axes: the group is a place on the other
+    size = longest;
+  }
+  return local;
+}
+
+SpmdMesh::StepTicks& SpmdMesh::ticks_of(int step_id, ShapeId shape) {
+  std::vector<StepTicks>& known = ticks_[at(step_id)];
+  if (at(shape) >= known.size()) known.resize(shapes_.size());
+  StepTicks& ticks = known[at(shape)];
+  if (ticks.alone >= 0) return ticks;
+  const Step step = all_steps_[at(step_id)];
+  const AxisState from = state(step.from)[at(step.axis)];
+  SpmdAxis& axis = axis_of(step.axis);
+  double seconds = 0;
+  for (size_t which = 0; which < axis.alike().size(); ++which)
+    seconds = std::max(seconds,
+                       axis.price(which, shape_in_group(step, this->shape(shape), which), from, step.to));
+  ticks.alone = static_cast<Ticks>(std::llround(seconds * kTicksPerSecond));
+  return ticks;
+}
+
+double SpmdMesh::ticks_in_bucket(int step_id, ShapeId shape) {
+  StepTicks& ticks = ticks_of(step_id, shape);
+  if (ticks.in_bucket >= 0) return ticks.in_bucket;
+  const Step step = all_steps_[at(step_id)];
+  const AxisState from = state(step.from)[at(step.axis)];
+  ticks.in_bucket = static_cast<double>(ticks.alone);
+  if (from.holding != Holding::kPartialSum || step.to.holding != Holding::kReplicated)
+    return ticks.in_bucket;
+  SpmdAxis& axis = axis_of(step.axis);
+  const FactoredShape bucket{1, {kBucketBytes}};
+  double most = 0;
+  for (size_t which = 0; which < axis.alike().size(); ++which) {
+    const Ticks full = std::llround(axis.price(which, bucket, from, step.to) * kTicksPerSecond);
+    most = std::max(most,
+                    static_cast<double>(full) *
+                        shape_in_group(step, this->shape(shape), which).bytes() /
+                        static_cast<double>(kBucketBytes));
+  }
+  ticks.in_bucket = std::min(ticks.in_bucket, most);
+  return ticks.in_bucket;
+}
+
+double SpmdMesh::conversion(ShapeId shape, StateId from, StateId to, bool in_buckets) {
+  if (from == to || devices_.size() == 1) return 0;
+  double sum = 0;
+  for (const int step : steps(from, to))
+    sum += in_buckets ? ticks_in_bucket(step, shape)
+                      : static_cast<double>(ticks_of(step, shape).alone);
+  return sum;
 }
 
 }  // namespace medley

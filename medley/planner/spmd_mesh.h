@@ -1,17 +1,21 @@
 #pragma once
 
-// What synthesis knows of the devices of one axis: how long the pieces are into which the parts of
-// a plan divide a factor, and what it costs to bring a value from one state to another.
+// What synthesis knows of a mesh of one or two axes: the pieces that its devices get of a factor, and
+// what it costs to bring a value from one state to another, axis by axis (sharding/conversion.h).
+//
+//            axis 1 ──▶                 a state: one entry per axis, (S(0, rows), S(1, even))
+//   axis 0  d0  d1  d2  d3   node 0     conversion on axis 1: within {d0 ... d3} and {d4 ... d7},
+//      │    d4  d5  d6  d7   node 1     on axis 0: within {d0, d4}, {d1, d5} ... through two ports
+//      ▼
+//
+// A factor that both axes cut is cut by axis 0 first; axis 1 divides each of its pieces.
 
-#include <array>
-#include <cstdint>
+#include <deque>
 #include <map>
-#include <string_view>
+#include <unordered_map>
 #include <vector>
 
-#include "medley/cost/cost_model.h"
-#include "medley/plan/plan.h"
-#include "medley/sharding/state.h"
+#include "medley/planner/spmd_axis.h"
 
 namespace medley {
 
@@ -21,83 +25,109 @@ using Ticks = int64_t;
 inline constexpr int64_t kTicksPerNanosecond = 10;
 inline constexpr double kTicksPerSecond = 1e10;
 
-// A value without its numbers: bytes per element and the sizes of all its factors in order, for one
-// micro-batch.
-struct FactoredShape {
-  int64_t element_bytes = 0;
-  std::vector<int64_t> sizes;
-  double bytes() const;
-  auto operator<=>(const FactoredShape&) const = default;
-};
+// States and shapes by number, in the order in which a mesh has met them.
+using StateId = int32_t;
+using ShapeId = int32_t;
 
-// Whether all devices have the same.
-bool are_equal(const std::vector<double>& shares);
+// Gradients are all-reduced in buckets: only bytes count, not how many tensors there are.
+inline constexpr int64_t kBucketBytes = 25 << 20;
 
 class SpmdMesh {
  public:
-  // `parts` as of parts_of() (program/complete.h). Requires: `costs` outlives this.
+  // `parts` as of parts_of() (program/complete.h). `shape`: sizes of the axes, over which `devices`
+  // lie in row-major order; empty: one axis. Requires: `costs` outlives this; at most two axes.
   SpmdMesh(const CostModel& costs,
            std::vector<int> devices,
            std::vector<Part> parts,
-           Microbatch microbatch);
+           Microbatch microbatch,
+           const std::vector<int64_t>& shape = {});
 
   const CostModel& costs() const { return costs_; }
   const std::vector<int>& devices() const { return devices_; }
   const std::vector<Part>& parts() const { return parts_; }
   const Microbatch& microbatch() const { return microbatch_; }
   int num_devices() const { return static_cast<int>(devices_.size()); }
+  int num_axes() const { return static_cast<int>(axes_.size()); }
   const DeviceKind& kind(int device) const;  // of devices()
 
-  // Elements of a factor of this size on each device.
-  const std::vector<int64_t>& lengths(int part, int64_t size) { return cut(part, size).lengths; }
-  // The devices of one kind and length are alike: one of them tells what all of them take. For a
-  // factor of this size, or by kind alone.
+  // Whether synthesis cuts the batch, or anything else, by this part on this axis: "rows" and those
+  // with shares on the first one, "even" on both.
+  bool may_cut(int axis, int part, bool batch) const;
+
+  // Where a factor is cut on an axis. `within`: it is what the axis before leaves of the factor.
+  struct FactorCut {
+    int part = -1;  // -1: nowhere
+    int64_t size = 0;
+    bool within = false;
+    auto operator<=>(const FactorCut&) const = default;
+  };
+  using MeshCut = std::vector<FactorCut>;  // [axis]
+  // The devices of one kind and length are alike: one of them tells what all of them take.
   using Alike = std::vector<int>;
-  const std::vector<Alike>& alike(int part, int64_t size) { return cut(part, size).alike; }
-  const std::vector<Alike>& alike() const { return of_kind_; }
+  const std::vector<Alike>& alike(const MeshCut& cut);
 
-  // What the device holds that has most.
-  double held_bytes(const FactoredShape& shape, const AxisState& state);
-  // The same of the device on which they weigh most, one of twice the least memory counting half.
-  double scarce_bytes(const FactoredShape& shape, const AxisState& state);
+  // The piece of factor `position`, of this size, that a device has before `axis` cuts it, too, or
+  // after all have.
+  int64_t length(int64_t size, int position, const State& state, int device, int axis);
+  int64_t length(int64_t size, int position, const State& state, int device) {
+    return length(size, position, state, device, num_axes());
+  }
+  // How an axis divides a piece, and the place of a device on it.
+  const std::vector<int64_t>& lengths(int axis, int part, int64_t size) {
+    return axis_of(axis).pieces(part, size).lengths;
+  }
+  int place(int device, int axis) const;
 
-  // The time of what the lowering puts in between (program/emitter.h): a collective and the local
-  // copies around it. Collectives are priced at a few sizes per kind and parts, and interpolated.
-  Ticks conversion(const FactoredShape& shape, const AxisState& from, const AxisState& to);
+  // Equal states have equal numbers; references stay valid.
+  StateId id(const State& state);
+  const State& state(StateId id) const { return states_[static_cast<size_t>(id)]; }
+  ShapeId id(const FactoredShape& shape);
+  const FactoredShape& shape(ShapeId id) const { return shapes_[static_cast<size_t>(id)]; }
+
+  // The bytes on the device on which they weigh most, one of twice the least memory counting half.
+  double scarce_bytes(ShapeId shape, StateId state);
+
+  // The time of what the lowering puts in between: on each axis the slowest group counts. With
+  // `in_buckets`, an all-reduce takes no more than its share of a bucket's.
+  double conversion(ShapeId shape, StateId from, StateId to, bool in_buckets = false);
+  Ticks conversion(const FactoredShape& shape, const State& from, const State& to) {
+    return static_cast<Ticks>(conversion(id(shape), id(from), id(to)));
+  }
 
  private:
-  struct Pattern {  // of a collective whose lengths grow in proportion
-    CollectiveKind kind = CollectiveKind::kAllReduce;
-    int from = -1, to = -1;  // parts
-    bool same = false;       // both cut the same factor
-    auto operator<=>(const Pattern&) const = default;
+  struct Step {  // of a conversion: one axis changes
+    int axis = 0;
+    StateId from = 0;
+    AxisState to;
+    auto operator<=>(const Step&) const = default;
   };
-  static constexpr std::array<double, 5> kSizes{1 << 10, 1 << 16, 1 << 20, 1 << 25, 1LL << 31};
-  using Curve = std::array<double, kSizes.size()>;  // seconds at so many bytes of the whole
+  struct StepTicks {
+    Ticks alone = -1;
+    double in_bucket = -1;  // < 0: not asked for yet
+  };
 
-  struct Cut {                     // of a factor by a part
-    std::vector<int64_t> lengths;  // [device]
-    int64_t longest = 0;
-    std::vector<Alike> alike;
-  };
-  const Cut& cut(int part, int64_t size);
-  std::vector<double> shares_of(const Part& part) const;
-  const Curve& curve(const Pattern& pattern);
-  double collective(const Pattern& pattern, double bytes);
-  int part_index(std::string_view name) const;
-  double copy(double bytes) const;  // seconds for reading and writing so many on the slowest device
-  double price(const FactoredShape& shape, const AxisState& from, const AxisState& to);
+  SpmdAxis& axis_of(int axis) { return axes_[static_cast<size_t>(axis)]; }
+  const std::vector<int>& steps(StateId from, StateId to);
+  FactoredShape shape_in_group(const Step& step, const FactoredShape& shape, size_t which);
+  StepTicks& ticks_of(int step, ShapeId shape);
+  double ticks_in_bucket(int step, ShapeId shape);
 
   const CostModel& costs_;
   std::vector<int> devices_;
   std::vector<Part> parts_;
   Microbatch microbatch_;
+  std::vector<int> strides_;  // [axis]
+  std::vector<SpmdAxis> axes_;
   std::vector<Alike> of_kind_;
-  std::vector<std::vector<double>> shares_;  // [part][device], adding up to 1
-  std::vector<double> largest_shares_;       // [part]
-  double slowest_memory_ = 0, launch_ = 0;
-  std::map<std::pair<int, int64_t>, Cut> cuts_;  // (part, size)
-  std::map<Pattern, Curve> curves_;
+  std::map<MeshCut, std::vector<Alike>> alike_;
+  std::deque<State> states_;
+  std::map<State, StateId> state_ids_;
+  std::deque<FactoredShape> shapes_;
+  std::map<FactoredShape, ShapeId> shape_ids_;
+  std::vector<Step> all_steps_;
+  std::map<Step, int> step_ids_;
+  std::unordered_map<uint64_t, std::vector<int>> steps_;  // (from, to)
+  std::vector<std::vector<StepTicks>> ticks_;             // [step][shape]
 };
 
 }  // namespace medley

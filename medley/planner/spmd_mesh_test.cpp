@@ -123,7 +123,7 @@ TEST(SpmdMesh, ConversionsAreCollectivesOfTheirLengths) {
     };
     const FactoredShape shape{1, {kSide, kSide}};
     const auto conversion = [&](const AxisState& from, const AxisState& to) {
-      return static_cast<double>(mesh.conversion(shape, from, to));
+      return static_cast<double>(mesh.conversion(shape, State{from}, State{to}));
     };
     EXPECT_NEAR(conversion(partial_sum(), replicated()), ticks(), 1) << run;
 

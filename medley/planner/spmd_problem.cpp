@@ -11,9 +11,6 @@
 namespace medley {
 namespace {
 
-// Gradients are all-reduced in buckets: only bytes count, not how many tensors there are.
-constexpr double kBucketBytes = 25 << 20;
-
 // Values smaller than this are converted for each reader: sharing them is not worth a variable.
 constexpr double kShareBytes = 4096;
 
@@ -83,9 +80,9 @@ bool SpmdProblem::is_hub(OpId id) const {
          });
 }
 
-bool SpmdProblem::maps_all_readers(ValueId value, const std::map<AxisState, AxisState>& map) const {
+bool SpmdProblem::maps_all_readers(ValueId value, const std::map<StateId, StateId>& map) const {
   for (const Reader& reader : readers_[static_cast<size_t>(value)])
-    for (const AxisState& wanted : *reader.wanted)
+    for (const StateId wanted : *reader.wanted)
       if (!map.contains(wanted)) return false;
   return true;
 }
@@ -106,7 +103,7 @@ bool SpmdProblem::fold_view(OpId id) {
   const int variable = op_variable_[static_cast<size_t>(id)];
   const OpChoices& choices = *variables_[static_cast<size_t>(variable)].op;
   View view{values[0], {}};
-  std::set<AxisState> seen;
+  std::set<StateId> seen;
   for (size_t c = 0; c < choices.choices.size(); ++c)
     if (!view.to_root.emplace(choices.results[0][c], choices.operands[0][c]).second ||
         !seen.insert(choices.operands[0][c]).second)
@@ -117,8 +114,8 @@ bool SpmdProblem::fold_view(OpId id) {
     return reader.variable == variable && reader.phase == op.phase;
   });
   for (const Reader& reader : readers_[static_cast<size_t>(op.results[0])]) {
-    std::vector<AxisState> wanted;
-    for (const AxisState& state : *reader.wanted) wanted.push_back(view.to_root.at(state));
+    std::vector<StateId> wanted;
+    for (const StateId state : *reader.wanted) wanted.push_back(view.to_root.at(state));
     mapped_.push_back(std::move(wanted));
     const Reader moved{reader.variable, &mapped_.back(), reader.phase};
     const bool again = std::any_of(readers.begin(), readers.end(), [&](const Reader& other) {
@@ -138,31 +135,58 @@ int SpmdProblem::add_variable(Variable variable, std::vector<int64_t> unary) {
   return static_cast<int>(variables_.size()) - 1;
 }
 
-std::vector<AxisState> SpmdProblem::parameter_states(ValueId value) const {
-  std::vector<AxisState> states{replicated()};
-  if (!options_.shard_states) return states;
+// Whole or cut on each axis, by different factors; a value of one factor may be cut by both.
+std::vector<StateId> SpmdProblem::parameter_states(ValueId value) {
+  std::vector<State> states{{}};
   const std::vector<ExtentId> flat = flat_factors(factors_, value);
-  for (size_t p = 0; p < flat.size(); ++p) {
-    if (!factors_.extent_sizes[static_cast<size_t>(flat[p])].is_constant()) continue;
-    for (int part = 0; part < static_cast<int>(part_names_.size()); ++part)
-      if (part_names_[static_cast<size_t>(part)] != kRows)
-        states.push_back(sharded(static_cast<int>(p), part));
+  for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+    std::vector<AxisState> here{replicated()};
+    for (size_t p = 0; p < flat.size() && options_.shard_states; ++p)
+      for (int part = 0; part < static_cast<int>(part_names_.size()); ++part)
+        if (factors_.extent_sizes[static_cast<size_t>(flat[p])].is_constant() &&
+            mesh_.may_cut(axis, part, false))
+          here.push_back(sharded(static_cast<int>(p), part));
+    std::vector<State> longer;
+    for (const State& before : states)
+      for (const AxisState& state : here) {
+        if (axis > 0 && flat.size() > 1 && state.holding == Holding::kSharded &&
+            before[0].position == state.position)
+          continue;
+        longer.push_back(before);
+        longer.back().push_back(state);
+      }
+    states = std::move(longer);
   }
-  return states;
+  std::vector<StateId> ids;
+  for (const State& state : states) ids.push_back(mesh_.id(state));
+  return ids;
 }
 
-std::optional<AxisState> SpmdProblem::batch_state(ValueId value) const {
-  if (part_names_[0] != kRows) return std::nullopt;
+// Whole, and cut by what each axis may cut the batch by, if that is divided at all.
+std::vector<StateId> SpmdProblem::batch_states(ValueId value) {
+  State state(static_cast<size_t>(mesh_.num_axes()));
+  std::vector<StateId> ids{mesh_.id(state)};
   const std::vector<ExtentId> flat = flat_factors(factors_, value);
-  for (size_t p = 0; p < flat.size(); ++p)
-    if (factors_.extent_sizes[static_cast<size_t>(flat[p])] == Size::of(0))
-      return sharded(static_cast<int>(p), 0);
-  return std::nullopt;
+  const auto batch = std::find_if(flat.begin(), flat.end(), [&](ExtentId extent) {
+    return factors_.extent_sizes[static_cast<size_t>(extent)] == Size::of(0);
+  });
+  if (part_names_[0] != kRows || batch == flat.end()) return ids;
+  const auto position = static_cast<int>(batch - flat.begin());
+  for (size_t axis = 0; axis < state.size(); ++axis)
+    for (size_t before = ids.size(), i = 0; i < before; ++i)
+      for (int part = 0; part < static_cast<int>(part_names_.size()); ++part) {
+        if (!mesh_.may_cut(static_cast<int>(axis), part, true)) continue;
+        state = mesh_.state(ids[i]);
+        state[axis] = sharded(position, part);
+        ids.push_back(mesh_.id(state));
+      }
+  return ids;
 }
 
-// As complete() has it.
-AxisState SpmdProblem::received_state(ValueId value) const {
-  return batch_state(value).value_or(replicated());
+// As complete() has it: by rows on the first axis, where the batch is divided by them.
+StateId SpmdProblem::received_state(ValueId value) {
+  const std::vector<StateId> states = batch_states(value);
+  return states.size() > 1 ? states[1] : states[0];
 }
 
 void SpmdProblem::add_inputs() {
@@ -173,9 +197,7 @@ void SpmdProblem::add_inputs() {
       variable.states = parameter_states(input.value);
     } else if (input.kind == InputKind::kBatch) {
       variable.kind = Kind::kBatch;
-      variable.states = {replicated()};
-      if (const std::optional<AxisState> rows = batch_state(input.value))
-        variable.states.push_back(*rows);
+      variable.states = batch_states(input.value);
     } else if (input.kind == InputKind::kReceived) {
       variable.kind = Kind::kReceived;
       variable.states = {received_state(input.value)};
@@ -194,12 +216,24 @@ void SpmdProblem::add_ops() {
     const auto id = static_cast<OpId>(i);
     if (is_hub(id)) {
       const OpChoices& choices = catalogue_.of(id);
-      const Choice& last = choices.choices.back();
-      fixed_[id] = last.kind == ChoiceKind::kLinear ? last : Choice{};
+      const MeshChoice& last = choices.choices.back();
+      fixed_[id] = last[0].choice.kind == ChoiceKind::kLinear ? last : choices.choices[0];
     } else {
       op_variable_[i] = add_op_variable(id);
     }
   }
+}
+
+// An update is computed in a state of its parameter, or whole.
+bool SpmdProblem::may_update(const OpChoices& choices, size_t choice) const {
+  const State& parameter = mesh_.state(choices.operands[0][choice]);
+  for (size_t axis = 0; axis < parameter.size(); ++axis) {
+    const auto& [on, composite] = choices.choices[choice][axis];
+    const bool cut = on.kind == ChoiceKind::kCut && !composite &&
+                     parameter[axis].holding == Holding::kSharded && options_.shard_states;
+    if (on.kind != ChoiceKind::kReplicate && !cut) return false;
+  }
+  return true;
 }
 
 // Ops of one name are told apart by no plan: the prologue repeats ops of the forward phase, and
@@ -214,11 +248,7 @@ int SpmdProblem::add_op_variable(OpId id) {
   std::vector<int64_t> unary;
   for (size_t c = 0; c < choices.choices.size(); ++c) {
     unary.push_back(static_cast<int64_t>(static_cast<double>(choices.costs[c]) * count));
-    // An update is computed in a state of its parameter, or whole.
-    if (name.starts_with("update/") && c > 0 &&
-        (choices.choices[c].kind != ChoiceKind::kCut || choices.composite[c] ||
-         choices.operands[0][c].holding != Holding::kSharded || !options_.shard_states))
-      unary.back() = kForbidden;
+    if (name.starts_with("update/") && !may_update(choices, c)) unary.back() = kForbidden;
   }
   const auto known = by_name_.find(name);
   if (known != by_name_.end() && variables_[static_cast<size_t>(known->second)].op == &choices) {
@@ -257,7 +287,7 @@ void SpmdProblem::connect() {
   for (const Input& input : graph_.inputs) {
     const int variable = input_variable_[static_cast<size_t>(input.value)];
     if (variable >= 0) {
-      const std::vector<AxisState> states = variables_[static_cast<size_t>(variable)].states;
+      const std::vector<StateId> states = variables_[static_cast<size_t>(variable)].states;
       connect_value(input.value, variable, states, true);
     } else if (input.kind == InputKind::kBuffer) {
       for (const Reader& reader : readers_[static_cast<size_t>(input.value)])
@@ -265,7 +295,7 @@ void SpmdProblem::connect() {
           add_unary(reader.variable,
                     c,
                     conversion(input.value,
-                               replicated(),
+                               whole(),
                                (*reader.wanted)[c],
                                times(input.value, reader.phase)));
     }
@@ -284,7 +314,7 @@ void SpmdProblem::connect() {
 // once for all of its readers.
 void SpmdProblem::connect_value(ValueId value,
                                 int producer,
-                                const std::vector<AxisState>& from,
+                                const std::vector<StateId>& from,
                                 bool input) {
   const std::vector<Reader>& readers = readers_[static_cast<size_t>(value)];
   if (!input) return connect_group(value, producer, from, readers);
@@ -298,7 +328,7 @@ void SpmdProblem::connect_value(ValueId value,
 
 void SpmdProblem::connect_group(ValueId value,
                                 int producer,
-                                const std::vector<AxisState>& from,
+                                const std::vector<StateId>& from,
                                 const std::vector<Reader>& readers) {
   if (readers.empty()) return;
   const OpId made_by = graph_.values[static_cast<size_t>(value)].producer;
@@ -313,10 +343,16 @@ void SpmdProblem::connect_group(ValueId value,
       add_edge(producer, reader.variable, value, from, *reader.wanted, times(value, reader.phase));
     return;
   }
-  std::set<AxisState> states(from.begin(), from.end());
-  for (const Reader& reader : readers) states.insert(reader.wanted->begin(), reader.wanted->end());
-  Variable copy{Kind::kCopy, value, nullptr, {states.begin(), states.end()}};
-  const std::vector<AxisState> all = copy.states;
+  std::vector<StateId> all = from;
+  for (const Reader& reader : readers)
+    all.insert(all.end(), reader.wanted->begin(), reader.wanted->end());
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  // By what they are: numbers depend on what the mesh has met before.
+  std::sort(all.begin(), all.end(), [&](StateId a, StateId b) {
+    return mesh_.state(a) < mesh_.state(b);
+  });
+  Variable copy{Kind::kCopy, value, nullptr, all};
   const int variable = add_variable(std::move(copy), std::vector<int64_t>(all.size(), 0));
   add_edge(producer, variable, value, from, all, count);
   if (made_by != kNone) note_meeting(value, variable, all);
@@ -340,32 +376,22 @@ double SpmdProblem::times(ValueId value, Phase reader) const {
   return count;
 }
 
-Ticks SpmdProblem::conversion(ValueId value,
-                              const AxisState& from,
-                              const AxisState& to,
-                              double times) {
+Ticks SpmdProblem::conversion(ValueId value, StateId from, StateId to, double times) {
   if (from == to) return 0;
-  const FactoredShape& shape = catalogue_.shape(value);
-  double cost = static_cast<double>(mesh_.conversion(shape, from, to));
-  if (stored_in_step_[static_cast<size_t>(value)] && from.holding == Holding::kPartialSum &&
-      to.holding == Holding::kReplicated) {
-    const FactoredShape bucket{1, {static_cast<int64_t>(kBucketBytes)}};
-    cost = std::min(
-        cost,
-        static_cast<double>(mesh_.conversion(bucket, from, to)) * shape.bytes() / kBucketBytes);
-  }
+  const double cost = mesh_.conversion(
+      catalogue_.shape_id(value), from, to, stored_in_step_[static_cast<size_t>(value)] != 0);
   return std::min(kForbidden, static_cast<int64_t>(std::llround(cost * times)));
 }
 
-int SpmdProblem::intern_states(const std::vector<AxisState>& states) {
+int SpmdProblem::intern_states(const std::vector<StateId>& states) {
   return state_lists_.try_emplace(states, static_cast<int>(state_lists_.size())).first->second;
 }
 
 void SpmdProblem::add_edge(int a,
                            int b,
                            ValueId value,
-                           const std::vector<AxisState>& from,
-                           const std::vector<AxisState>& to,
+                           const std::vector<StateId>& from,
+                           const std::vector<StateId>& to,
                            double times) {
   if (a == b) {
     for (size_t c = 0; c < from.size(); ++c)
@@ -387,8 +413,8 @@ void SpmdProblem::add_edge(int a,
     table.columns = static_cast<int32_t>(turned ? from.size() : to.size());
     for (int32_t row = 0; row < table.rows; ++row)
       for (int32_t column = 0; column < table.columns; ++column) {
-        const AxisState& have = from[static_cast<size_t>(turned ? column : row)];
-        const AxisState& want = to[static_cast<size_t>(turned ? row : column)];
+        const StateId have = from[static_cast<size_t>(turned ? column : row)];
+        const StateId want = to[static_cast<size_t>(turned ? row : column)];
         table.costs.push_back(conversion(value, have, want, times));
       }
     pbqp_.tables.push_back(std::move(table));
@@ -406,11 +432,11 @@ void SpmdProblem::connect_outputs() {
     const Value& value = graph_.values[static_cast<size_t>(output.value)];
     if (value.producer == kNone || op_variable_[static_cast<size_t>(value.producer)] < 0) continue;
     const int producer = op_variable_[static_cast<size_t>(value.producer)];
-    const std::vector<AxisState>& from =
+    const std::vector<StateId>& from =
         variables_[static_cast<size_t>(producer)].op->results[static_cast<size_t>(value.result)];
     if (output.kind == OutputKind::kParameter) {
       const int parameter = parameters.at(output.name);
-      const std::vector<AxisState> stored = variables_[static_cast<size_t>(parameter)].states;
+      const std::vector<StateId> stored = variables_[static_cast<size_t>(parameter)].states;
       add_edge(producer, parameter, output.value, from, stored, 1);
     } else if (output.kind == OutputKind::kSent) {
       send(producer, output.value, from);
@@ -420,35 +446,36 @@ void SpmdProblem::connect_outputs() {
                   c,
                   conversion(output.value,
                              from[c],
-                             replicated(),
+                             whole(),
                              output.kind == OutputKind::kBuffer ? every : 1));
     }
   }
 }
 
 // What is cut or whole travels as it is (program/crossing.h), a partial sum is added up before.
-void SpmdProblem::send(int producer, ValueId value, const std::vector<AxisState>& from) {
-  const AxisState to = received_state(value);
+void SpmdProblem::send(int producer, ValueId value, const std::vector<StateId>& from) {
+  const StateId to = received_state(value);
+  const auto is_sum = [](const AxisState& on) { return on.holding == Holding::kPartialSum; };
   for (size_t c = 0; c < from.size(); ++c)
-    if (options_.sends_as_received || from[c].holding == Holding::kPartialSum)
+    if (options_.sends_as_received || std::ranges::any_of(mesh_.state(from[c]), is_sum))
       add_unary(producer, c, conversion(value, from[c], to, times(value, Phase::kForward)));
 }
 
 // Parameters, the optimizer's state, accumulated gradients, and what forward saves for backward.
 void SpmdProblem::charge_memory() {
-  const auto price = [&](int variable, ValueId value, const std::vector<AxisState>& states) {
+  const auto price = [&](int variable, ValueId value, const std::vector<StateId>& states) {
     for (size_t c = 0; c < states.size(); ++c)
       add_unary(variable,
                 c,
                 static_cast<int64_t>(options_.byte_price *
-                                     mesh_.scarce_bytes(catalogue_.shape(value), states[c])));
+                                     mesh_.scarce_bytes(catalogue_.shape_id(value), states[c])));
   };
   std::set<ValueId> states;
   for (const Input& input : graph_.inputs) {
     if (input.kind == InputKind::kState) states.insert(input.value);
     const int variable = input_variable_[static_cast<size_t>(input.value)];
     if (input.kind == InputKind::kParameter) {
-      const std::vector<AxisState> stored = variables_[static_cast<size_t>(variable)].states;
+      const std::vector<StateId> stored = variables_[static_cast<size_t>(variable)].states;
       price(variable, input.value, stored);
     }
   }
@@ -476,7 +503,7 @@ void SpmdProblem::charge_memory() {
   }
 }
 
-void SpmdProblem::note_meeting(ValueId value, int variable, const std::vector<AxisState>& states) {
+void SpmdProblem::note_meeting(ValueId value, int variable, const std::vector<StateId>& states) {
   meetings_[value] = {variable, states};
 }
 

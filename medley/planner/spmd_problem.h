@@ -82,33 +82,34 @@ class SpmdProblem {
     Kind kind = Kind::kOp;
     int32_t index = 0;              // of the op, the input, or the value
     const OpChoices* op = nullptr;  // kOp
-    std::vector<AxisState> states;  // the others
+    std::vector<StateId> states;    // the others
   };
   struct Reader {
     int variable;
-    const std::vector<AxisState>* wanted;  // [choice of the variable]
+    const std::vector<StateId>* wanted;  // [choice of the variable]
     Phase phase;
   };
   // A value that is `root` in another layout.
   struct View {
     ValueId root = kNone;
-    std::map<AxisState, AxisState> to_root;
+    std::map<StateId, StateId> to_root;
   };
 
   void mark_sources();
   void fold_views();
   bool fold_view(OpId id);
   bool is_hub(OpId id) const;
-  bool maps_all_readers(ValueId value, const std::map<AxisState, AxisState>& map) const;
+  bool maps_all_readers(ValueId value, const std::map<StateId, StateId>& map) const;
   void add_inputs();
   void add_ops();
   int add_op_variable(OpId id);
+  bool may_update(const OpChoices& choices, size_t choice) const;
   void note_readers();
   void connect();
-  void connect_value(ValueId value, int producer, const std::vector<AxisState>& from, bool input);
+  void connect_value(ValueId value, int producer, const std::vector<StateId>& from, bool input);
   void connect_group(ValueId value,
                      int producer,
-                     const std::vector<AxisState>& from,
+                     const std::vector<StateId>& from,
                      const std::vector<Reader>& readers);
   void connect_outputs();
   void charge_memory();
@@ -116,22 +117,24 @@ class SpmdProblem {
   void add_edge(int a,
                 int b,
                 ValueId value,
-                const std::vector<AxisState>& from,
-                const std::vector<AxisState>& to,
+                const std::vector<StateId>& from,
+                const std::vector<StateId>& to,
                 double times);
   void add_unary(int variable, size_t choice, int64_t cost);
   double times(ValueId value, Phase reader) const;
-  Ticks conversion(ValueId value, const AxisState& from, const AxisState& to, double times);
-  std::vector<AxisState> parameter_states(ValueId value) const;
-  std::optional<AxisState> batch_state(ValueId value) const;
-  AxisState received_state(ValueId value) const;
-  void send(int producer, ValueId value, const std::vector<AxisState>& from);
-  int intern_states(const std::vector<AxisState>& states);
-  std::string state_text(ValueId value, const AxisState& state) const;
+  Ticks conversion(ValueId value, StateId from, StateId to, double times);
+  StateId whole() { return mesh_.id(State(static_cast<size_t>(mesh_.num_axes()))); }
+  std::vector<StateId> parameter_states(ValueId value);
+  std::vector<StateId> batch_states(ValueId value);
+  StateId received_state(ValueId value);
+  void send(int producer, ValueId value, const std::vector<StateId>& from);
+  int intern_states(const std::vector<StateId>& states);
+  std::string state_text(ValueId value, StateId state) const;
+  std::string choice_text(OpId op, const MeshChoice& choice) const;
   std::string choice_text(const Variable& variable, size_t choice) const;
   void finish();
-  void note_meeting(ValueId value, int variable, const std::vector<AxisState>& states);
-  std::optional<AxisState> state_of(ValueId value, const std::vector<int32_t>& choices) const;
+  void note_meeting(ValueId value, int variable, const std::vector<StateId>& states);
+  std::optional<StateId> state_of(ValueId value, const std::vector<int32_t>& choices) const;
   void add_folded(const std::vector<int32_t>& choices, Stage& stage) const;
 
   const Prepared& prepared_;
@@ -151,12 +154,12 @@ class SpmdProblem {
   std::vector<bool> batch_only_;               // [op] depends on no parameter
   std::vector<std::optional<View>> views_;     // [value]
   std::vector<OpId> folded_;                   // in order
-  std::map<OpId, Choice> fixed_;               // hubs
-  std::deque<std::vector<AxisState>> mapped_;  // what Reader::wanted may point to
+  std::map<OpId, MeshChoice> fixed_;           // hubs
+  std::deque<std::vector<StateId>> mapped_;    // what Reader::wanted may point to
   // The state in which the views of a value are taken: that of a variable.
   struct Meeting {
     int variable = -1;
-    std::vector<AxisState> states;  // [choice]
+    std::vector<StateId> states;  // [choice]
   };
   std::map<ValueId, Meeting> meetings_;
   std::set<ValueId> outputs_;
@@ -164,7 +167,7 @@ class SpmdProblem {
   std::map<std::string, int> by_name_;        // stable name -> variable
   std::vector<std::vector<Reader>> readers_;  // [value]
   std::vector<int> stored_in_step_;           // [value] 1: accumulated over micro-batches
-  std::map<std::vector<AxisState>, int> state_lists_;
+  std::map<std::vector<StateId>, int> state_lists_;
   std::map<std::vector<int64_t>, int> tables_;  // what a table is made of -> its index
 };
 

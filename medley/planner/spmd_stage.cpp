@@ -1,6 +1,7 @@
 // What a solution of the problem says in a plan.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -15,10 +16,10 @@ constexpr const char* kNorm = "norm/";
 
 }  // namespace
 
-std::optional<AxisState> SpmdProblem::state_of(ValueId value,
+std::optional<StateId> SpmdProblem::state_of(ValueId value,
                                                const std::vector<int32_t>& choices) const {
   if (const std::optional<View>& view = views_[static_cast<size_t>(value)]) {
-    const std::optional<AxisState> root = state_of(view->root, choices);
+    const std::optional<StateId> root = state_of(view->root, choices);
     for (const auto& [state, at_root] : view->to_root)
       if (root && at_root == *root) return state;
     return std::nullopt;
@@ -35,35 +36,46 @@ void SpmdProblem::add_folded(const std::vector<int32_t>& choices, Stage& stage) 
     const int variable = op_variable_[static_cast<size_t>(id)];
     if (pbqp_id_[static_cast<size_t>(variable)] >= 0) continue;
     const OpChoices& op = *variables_[static_cast<size_t>(variable)].op;
-    const std::optional<AxisState> state =
+    const std::optional<StateId> state =
         state_of(operands(graph_.ops[static_cast<size_t>(id)])[0], choices);
     for (size_t c = 0; state && c < op.choices.size(); ++c)
       if (op.operands[0][c] == *state)
-        stage.ops[prepared_.names[static_cast<size_t>(id)]] =
-            to_string(factors_, id, op.choices[c], part_names_);
+        stage.ops[prepared_.names[static_cast<size_t>(id)]] = choice_text(id, op.choices[c]);
   }
 }
 
-std::string SpmdProblem::state_text(ValueId value, const AxisState& state) const {
-  if (state.holding != Holding::kSharded) return "R";
-  int position = state.position;
+std::string SpmdProblem::state_text(ValueId value, StateId state) const {
   const auto& dims = factors_.values[static_cast<size_t>(value)];
-  size_t dim = 0;
-  while (position >= static_cast<int>(dims[dim].size()))
-    position -= static_cast<int>(dims[dim++].size());
-  const std::string& part = part_names_[static_cast<size_t>(state.part)];
-  return dims[dim].size() == 1 ? fmt::format("S({}, {})", dim, part)
-                               : fmt::format("S({}.{}, {})", dim, position, part);
+  std::vector<std::string> axes;
+  for (const AxisState& on : mesh_.state(state)) {
+    if (on.holding != Holding::kSharded) {
+      axes.emplace_back(on.holding == Holding::kPartialSum ? "P" : "R");
+      continue;
+    }
+    int position = on.position;
+    size_t dim = 0;
+    while (position >= static_cast<int>(dims[dim].size()))
+      position -= static_cast<int>(dims[dim++].size());
+    const std::string& part = part_names_[static_cast<size_t>(on.part)];
+    axes.push_back(dims[dim].size() == 1 ? fmt::format("S({}, {})", dim, part)
+                                         : fmt::format("S({}.{}, {})", dim, position, part));
+  }
+  return fmt::format("{}", fmt::join(axes, " x "));
+}
+
+std::string SpmdProblem::choice_text(OpId op, const MeshChoice& choice) const {
+  std::vector<std::string> axes;
+  for (const AxisChoice& on : choice)
+    axes.push_back((on.composite ? "composite " : "") +
+                   to_string(factors_, op, on.choice, part_names_));
+  return fmt::format("{}", fmt::join(axes, " x "));
 }
 
 std::string SpmdProblem::choice_text(const Variable& variable, size_t choice) const {
-  if (variable.kind == Kind::kOp)
-    return (variable.op->composite[choice] ? "composite " : "") +
-           to_string(factors_, variable.index, variable.op->choices[choice], part_names_);
+  if (variable.kind == Kind::kOp) return choice_text(variable.index, variable.op->choices[choice]);
   const ValueId value = variable.kind == Kind::kCopy
                             ? variable.index
                             : graph_.inputs[static_cast<size_t>(variable.index)].value;
-  if (variable.states[choice].holding == Holding::kPartialSum) return "P";
   return state_text(value, variable.states[choice]);
 }
 
@@ -72,8 +84,7 @@ Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
   stage.mesh = std::move(mesh);
   for (const auto& [id, choice] : fixed_)
     if (!prepared_.names[static_cast<size_t>(id)].starts_with(kNorm))
-      stage.ops[prepared_.names[static_cast<size_t>(id)]] =
-          to_string(factors_, id, choice, part_names_);
+      stage.ops[prepared_.names[static_cast<size_t>(id)]] = choice_text(id, choice);
   add_folded(choices, stage);
   for (size_t v = 0; v < variables_.size(); ++v) {
     const Variable& variable = variables_[v];
