@@ -1,6 +1,6 @@
 // Times of SPMD synthesis, stage by stage, for graphs captured by benchmarks/planner/graphs.py:
 //
-//   planner_times [--batch N] [--fast N] [--slow N] [--node N] [--second-axis N] [--different]
+//   planner_times [--batch N] [--fast N] [--slow N] [--node N] [--two-axes] [--different]
 //                 [--plan] <graph> ...
 //
 // One core; the graph is loaded before the clock starts. Prints one line of JSON per graph: seconds
@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <iostream>
@@ -23,7 +24,6 @@
 #include "medley/planner/spmd.h"
 #include "medley/planner/spmd_problem.h"
 #include "medley/program/complete.h"
-#include "planner/two_axis_instances.h"
 
 namespace {
 
@@ -97,17 +97,20 @@ Pbqp made_different(Pbqp problem) {
   return problem;
 }
 
-// Over the second of two axes: equal devices, one class of parts.
-Pbqp problem_of_equals(const Prepared& prepared, const Factors& factors, int count, int64_t batch) {
-  const Cluster cluster = cluster_of(count, 0, 1);
-  const CostModel costs(cluster);
-  const std::vector<double> shares(static_cast<size_t>(count), 1.0);
-  std::vector<int> all(shares.size());
-  std::iota(all.begin(), all.end(), 0);
-  const std::vector<Part> parts{{"rows", {}, {}}, {"even", {}, {}}};
-  OpCatalogue catalogue(
-      prepared.graph, factors, {costs, all, parts, {batch, apportion(batch, shares)}}, {});
-  return SpmdProblem(prepared, catalogue, {}).pbqp();
+// What variables can choose from.
+struct ChoiceCounts {
+  double mean = 0;
+  int least = 0, median = 0, most = 0;
+};
+
+ChoiceCounts choice_counts(const Pbqp& problem) {
+  std::vector<int> counts;
+  for (int v = 0; v < problem.num_variables(); ++v) counts.push_back(problem.num_choices(v));
+  std::sort(counts.begin(), counts.end());
+  return {std::accumulate(counts.begin(), counts.end(), 0.0) / static_cast<double>(counts.size()),
+          counts.front(),
+          counts[counts.size() / 2],
+          counts.back()};
 }
 
 void run(const std::string& path,
@@ -115,7 +118,7 @@ void run(const std::string& path,
          int fast,
          int slow,
          int per_node,
-         int second_axis,
+         bool two_axes,
          bool different,
          bool whole,
          bool lifted) {
@@ -148,27 +151,32 @@ void run(const std::string& path,
     all.push_back(static_cast<int>(d));
     shares.push_back(static_cast<int>(d) < fast ? 1.8 : 1.0);
   }
+  std::vector<int64_t> shape{static_cast<int64_t>(devices)};
+  if (two_axes) {
+    shape = {static_cast<int64_t>(devices) / per_node, per_node};
+    for (size_t node = 0; node < devices / static_cast<size_t>(per_node); ++node)
+      shares[node] = shares[node * static_cast<size_t>(per_node)];
+    shares.resize(static_cast<size_t>(shape[0]));
+  }
   microbatch.lengths = apportion(batch, shares);
-  const std::vector<Part> parts{{"rows", {}, {}}, {"even", {}, {}}, {"speed", {}, shares}};
-  OpCatalogue catalogue(prepared.graph, factors, {costs, all, parts, microbatch}, {});
+  std::vector<Part> parts{{"rows", {}, {}}, {"even", {}, {}}};
+  if (!two_axes || !are_equal(shares)) parts.push_back({"speed", {}, shares});
+  OpCatalogue catalogue(prepared.graph, factors, {costs, all, parts, microbatch, shape}, {});
   const SpmdProblem problem(prepared, catalogue, {});
   const Seconds tables = lap();
-  const Pbqp pbqp =
-      second_axis == 0
-          ? problem.pbqp()
-          : two_axis_instance(problem.pbqp(),
-                              problem_of_equals(prepared, factors, second_axis, batch));
+  const Pbqp& pbqp = problem.pbqp();
   const Pbqp changed = different ? made_different(pbqp) : Pbqp{};
   lap();
   PbqpOptions options;
   if (lifted) options.method = PbqpMethod::kLifted;
   const auto solution = solve(different ? changed : pbqp, options);
   const Seconds search = lap();
-  double choices = 0;
-  for (int v = 0; v < pbqp.num_variables(); ++v) choices += pbqp.num_choices(v);
+  const ChoiceCounts choices = choice_counts(pbqp);
   fmt::print(
       "{{\"graph\": \"{}\", \"ops\": {}, \"devices\": {}, \"signatures\": {}, \"variables\": {}, "
-      "\"edges\": {}, \"unaries\": {}, \"tables\": {}, \"choices\": {:.2f}, \"prepare_s\": {:.3f}, "
+      "\"edges\": {}, \"unaries\": {}, \"tables\": {}, \"choices\": {:.2f}, \"least\": {}, "
+      "\"median\": {}, "
+      "\"most\": {}, \"prepare_s\": {:.3f}, "
       "\"labels_s\": {:.3f}, \"tables_s\": {:.3f}, \"search_s\": {:.3f}, "
       "\"labels_cpu_s\": {:.4f}, \"tables_cpu_s\": {:.4f}, \"search_cpu_s\": {:.4f}, "
       "\"cost_ms\": {:.6f}, "
@@ -181,7 +189,10 @@ void run(const std::string& path,
       pbqp.edges.size(),
       pbqp.unaries.size(),
       pbqp.tables.size(),
-      choices / pbqp.num_variables(),
+      choices.mean,
+      choices.least,
+      choices.median,
+      choices.most,
       preparing.wall,
       labelling.wall,
       tables.wall,
@@ -220,20 +231,18 @@ int main(int argc, char** argv) {
   CLI::App app("Times of SPMD synthesis");
   std::vector<std::string> graphs;
   int64_t batch = 96;
-  int fast = 2, slow = 6, per_node = 1, second_axis = 0;
-  bool different = false, whole = false, lifted = false;
+  int fast = 2, slow = 6, per_node = 1;
+  bool two_axes = false, different = false, whole = false, lifted = false;
   app.add_option("graphs", graphs)->required();
   app.add_option("--batch", batch);
   app.add_option("--fast", fast);
   app.add_option("--slow", slow);
   app.add_option("--node", per_node, "devices per node");
-  app.add_option("--second-axis",
-                 second_axis,
-                 "so many equal devices in the place of each: a stand-in for two axes");
+  app.add_flag("--two-axes", two_axes, "a mesh of nodes and devices of a node");
   app.add_flag("--different", different, "no two layers alike");
   app.add_flag("--plan", whole, "the whole strategy, ratios and simulation included");
   app.add_flag("--lifted", lifted, "by the lifted dual alone");
   CLI11_PARSE(app, argc, argv);
   for (const std::string& graph : graphs)
-    run(graph, batch, fast, slow, per_node, second_axis, different, whole, lifted);
+    run(graph, batch, fast, slow, per_node, two_axes, different, whole, lifted);
 }

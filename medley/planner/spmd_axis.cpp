@@ -44,7 +44,8 @@ SpmdAxis::SpmdAxis(const CostModel& costs,
   for (const Part& part : parts_) {
     shares_.push_back(shares_of(part));
     largest_shares_.push_back(
-        shares_.back().empty() ? 0 : *std::max_element(shares_.back().begin(), shares_.back().end()));
+        shares_.back().empty() ? 0
+                               : *std::max_element(shares_.back().begin(), shares_.back().end()));
   }
 }
 
@@ -80,8 +81,7 @@ const SpmdAxis::Pieces& SpmdAxis::pieces(int part, int64_t size) {
   const auto [found, added] = pieces_.try_emplace({part, size});
   Pieces& made = found->second;
   if (added) {
-    made.lengths =
-        part_lengths(parts_[static_cast<size_t>(part)], size, this->size(), microbatch_);
+    made.lengths = part_lengths(parts_[static_cast<size_t>(part)], size, this->size(), microbatch_);
     made.longest = *std::max_element(made.lengths.begin(), made.lengths.end());
   }
   return made;

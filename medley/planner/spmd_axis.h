@@ -1,9 +1,9 @@
 #pragma once
 
-// What synthesis knows of one axis of a mesh: how long the pieces are into which the parts of a plan
-// divide a factor, and what it costs to bring a value from one state to another on it. The devices
-// that differ in their place on this axis only are a group; all groups convert at the same time, and
-// those that share links wait for each other. Knows nothing of the other axes.
+// What synthesis knows of one axis of a mesh: how long the pieces are into which the parts of a
+// plan divide a factor, and what it costs to bring a value from one state to another on it. The
+// devices that differ in their place on this axis only are a group; all groups convert at the same
+// time, and those that share links wait for each other. Knows nothing of the other axes.
 
 #include <array>
 #include <cstdint>
@@ -50,9 +50,9 @@ class SpmdAxis {
   using Alike = std::vector<int>;
   const std::vector<Alike>& alike() const { return alike_; }
 
-  // Seconds of what the lowering puts in between (program/emitter.h) in a group of alike()[which]: a
-  // collective and the local copies around it. `shape`: of what a group has together. Collectives are
-  // priced at a few sizes per kind and parts, and interpolated.
+  // Seconds of what the lowering puts in between (program/emitter.h) in a group of alike()[which]:
+  // a collective and the local copies around it. `shape`: of what a group has together. Collectives
+  // are priced at a few sizes per kind and parts, and interpolated.
   double price(size_t which,
                const FactoredShape& shape,
                const AxisState& from,
@@ -84,8 +84,8 @@ class SpmdAxis {
   std::vector<Part> parts_;
   Microbatch microbatch_;
   std::vector<Alike> alike_;
-  std::vector<std::vector<double>> shares_;     // [part][place], adding up to 1; empty: not for it
-  std::vector<double> largest_shares_;          // [part]
+  std::vector<std::vector<double>> shares_;      // [part][place], adding up to 1; empty: not for it
+  std::vector<double> largest_shares_;           // [part]
   std::vector<double> slowest_memory_, launch_;  // [alike]
   std::map<std::pair<int, int64_t>, Pieces> pieces_;  // (part, size)
   std::map<std::pair<size_t, Pattern>, Curve> curves_;

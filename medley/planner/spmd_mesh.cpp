@@ -22,8 +22,7 @@ std::vector<std::vector<int>> groups_on(const std::vector<int>& devices, int siz
   for (int first = 0; first < static_cast<int>(devices.size()); ++first) {
     if (first / stride % size != 0) continue;
     std::vector<int>& group = groups.emplace_back();
-    for (int place = 0; place < size; ++place)
-      group.push_back(devices[at(first + place * stride)]);
+    for (int place = 0; place < size; ++place) group.push_back(devices[at(first + place * stride)]);
   }
   return groups;
 }
@@ -131,8 +130,8 @@ double SpmdMesh::scarce_bytes(ShapeId shape_id, StateId state_id) {
   for (const Alike& devices : alike(by)) {
     double elements = 1;
     for (const int position : cut)
-      elements *= static_cast<double>(
-          length(shape.sizes[at(position)], position, state, devices[0]));
+      elements *=
+          static_cast<double>(length(shape.sizes[at(position)], position, state, devices[0]));
     most = std::max(most, elements * least / std::max(memory(devices[0]), 1.0));
   }
   double bytes = shape.bytes();
@@ -171,7 +170,8 @@ FactoredShape SpmdMesh::shape_in_group(const Step& step, const FactoredShape& sh
     const std::vector<int64_t>& all = lengths(axis, other.part, size);
     int64_t longest = 0;
     for (const int group : axis_of(step.axis).alike()[which])
-      longest = std::max(longest, all[at(group)]);  // of two axes: the group is a place on the other
+      longest =
+          std::max(longest, all[at(group)]);  // of two axes: the group is a place on the other
     size = longest;
   }
   return local;
@@ -187,8 +187,8 @@ SpmdMesh::StepTicks& SpmdMesh::ticks_of(int step_id, ShapeId shape) {
   SpmdAxis& axis = axis_of(step.axis);
   double seconds = 0;
   for (size_t which = 0; which < axis.alike().size(); ++which)
-    seconds = std::max(seconds,
-                       axis.price(which, shape_in_group(step, this->shape(shape), which), from, step.to));
+    seconds = std::max(
+        seconds, axis.price(which, shape_in_group(step, this->shape(shape), which), from, step.to));
   ticks.alone = static_cast<Ticks>(std::llround(seconds * kTicksPerSecond));
   return ticks;
 }

@@ -1,7 +1,8 @@
 #pragma once
 
-// What synthesis knows of a mesh of one or two axes: the pieces that its devices get of a factor, and
-// what it costs to bring a value from one state to another, axis by axis (sharding/conversion.h).
+// What synthesis knows of a mesh of one or two axes: the pieces that its devices get of a factor,
+// and what it costs to bring a value from one state to another, axis by axis
+// (sharding/conversion.h).
 //
 //            axis 1 ──▶                 a state: one entry per axis, (S(0, rows), S(1, even))
 //   axis 0  d0  d1  d2  d3   node 0     conversion on axis 1: within {d0 ... d3} and {d4 ... d7},

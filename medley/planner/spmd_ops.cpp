@@ -159,8 +159,7 @@ std::vector<OpCatalogue::OnAxis> OpCatalogue::enumerate(OpId id, int axis) const
     }
   }
   for (size_t group = 0; group < instance->linear.size(); ++group)
-    all.push_back(
-        on_axis(id, Choice{ChoiceKind::kLinear, {}, -1, static_cast<int>(group)}, false));
+    all.push_back(on_axis(id, Choice{ChoiceKind::kLinear, {}, -1, static_cast<int>(group)}, false));
   return all;
 }
 
@@ -178,9 +177,8 @@ OpCatalogue::OnAxis OpCatalogue::on_axis(OpId id, const Choice& choice, bool com
 // gather, and would double the choices.
 bool OpCatalogue::may_cut_twice(OpId id, const Cut& cut) const {
   const Op& op = graph_.ops[static_cast<size_t>(id)];
-  const ExtentId extent =
-      factors_.labels[static_cast<size_t>(id)][static_cast<size_t>(cut.label)]
-                     [static_cast<size_t>(cut.factor)];
+  const ExtentId extent = factors_.labels[static_cast<size_t>(id)][static_cast<size_t>(cut.label)]
+                                         [static_cast<size_t>(cut.factor)];
   if (factors_.extent_sizes[static_cast<size_t>(extent)] == Size::of(0)) return true;
   const auto has_one = [&](ValueId value) {
     return value == kNone || flat_factors(factors_, value).size() <= 1;
@@ -299,9 +297,8 @@ Nanoseconds OpCatalogue::local_time(OpId id, const OnMesh& way, int device) {
     if (values[i] != kNone) local.values.push_back({operand_types.back(), kNone, 0});
   }
   for (size_t r = 0; r < op.results.size(); ++r)
-    result_types.push_back(op.results[r] == kNone
-                               ? TensorType{}
-                               : local_type(op.results[r], way.results[r], device));
+    result_types.push_back(
+        op.results[r] == kNone ? TensorType{} : local_type(op.results[r], way.results[r], device));
   Op form = localize(id, way, device, operand_types, result_types);
   size_t next = 0;
   for_each_operand(form, [&](ValueId& value) {
@@ -353,10 +350,8 @@ std::vector<LocalCut> OpCatalogue::local_cuts(OpId id, const MeshChoice& choice,
   for (size_t axis = 0; axis < cuts.size(); ++axis) {
     if (cuts[axis].part < 0) continue;
     const Cut& cut = choice[axis].choice.cut;
-    const std::vector<int64_t>& lengths =
-        mesh_.lengths(static_cast<int>(axis),
-                      cuts[axis].part,
-                      cuts[axis].within ? piece : cuts[axis].size);
+    const std::vector<int64_t>& lengths = mesh_.lengths(
+        static_cast<int>(axis), cuts[axis].part, cuts[axis].within ? piece : cuts[axis].size);
     const auto place = lengths.begin() + mesh_.place(device, static_cast<int>(axis));
     const int64_t offset = std::accumulate(lengths.begin(), place, int64_t{0});
     piece = *place;
@@ -364,8 +359,7 @@ std::vector<LocalCut> OpCatalogue::local_cuts(OpId id, const MeshChoice& choice,
       made.back().length = Size(piece);
       continue;
     }
-    const auto& extents =
-        factors_.labels[static_cast<size_t>(id)][static_cast<size_t>(cut.label)];
+    const auto& extents = factors_.labels[static_cast<size_t>(id)][static_cast<size_t>(cut.label)];
     int64_t behind = 1;
     for (size_t k = static_cast<size_t>(cut.factor) + 1; k < extents.size(); ++k)
       behind *= extent_size(extents[k]);

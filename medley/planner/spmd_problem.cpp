@@ -292,12 +292,11 @@ void SpmdProblem::connect() {
     } else if (input.kind == InputKind::kBuffer) {
       for (const Reader& reader : readers_[static_cast<size_t>(input.value)])
         for (size_t c = 0; c < reader.wanted->size(); ++c)
-          add_unary(reader.variable,
-                    c,
-                    conversion(input.value,
-                               whole(),
-                               (*reader.wanted)[c],
-                               times(input.value, reader.phase)));
+          add_unary(
+              reader.variable,
+              c,
+              conversion(
+                  input.value, whole(), (*reader.wanted)[c], times(input.value, reader.phase)));
     }
   }
   for (size_t i = 0; i < graph_.ops.size(); ++i) {
@@ -442,12 +441,11 @@ void SpmdProblem::connect_outputs() {
       send(producer, output.value, from);
     } else if (output.kind == OutputKind::kLoss || output.kind == OutputKind::kBuffer) {
       for (size_t c = 0; c < from.size(); ++c)
-        add_unary(producer,
-                  c,
-                  conversion(output.value,
-                             from[c],
-                             whole(),
-                             output.kind == OutputKind::kBuffer ? every : 1));
+        add_unary(
+            producer,
+            c,
+            conversion(
+                output.value, from[c], whole(), output.kind == OutputKind::kBuffer ? every : 1));
     }
   }
 }

@@ -14,6 +14,7 @@
 //     |                          |
 //   update ---- accumulate    gelu_backward
 //
+// On a mesh of two axes a choice is one of each, and a state has an entry for each (spmd_mesh.h).
 // Micro-batches multiply what happens in each of them. Layout ops are no variables: who reads a
 // view reads what it is a view of, at other positions. Nor is what makes hubs of the problem and
 // costs next to nothing: constants, masks that all layers read, the sum of the gradients' norms.
@@ -147,15 +148,15 @@ class SpmdProblem {
 
   Pbqp pbqp_;
   std::vector<Variable> variables_;
-  std::vector<std::vector<int64_t>> unary_;    // [variable], until finish()
-  std::vector<int> op_variable_;               // [op] or -1
-  std::vector<int> input_variable_;            // [value] or -1
-  std::vector<bool> constant_;                 // [op] depends on no input
-  std::vector<bool> batch_only_;               // [op] depends on no parameter
-  std::vector<std::optional<View>> views_;     // [value]
-  std::vector<OpId> folded_;                   // in order
-  std::map<OpId, MeshChoice> fixed_;           // hubs
-  std::deque<std::vector<StateId>> mapped_;    // what Reader::wanted may point to
+  std::vector<std::vector<int64_t>> unary_;  // [variable], until finish()
+  std::vector<int> op_variable_;             // [op] or -1
+  std::vector<int> input_variable_;          // [value] or -1
+  std::vector<bool> constant_;               // [op] depends on no input
+  std::vector<bool> batch_only_;             // [op] depends on no parameter
+  std::vector<std::optional<View>> views_;   // [value]
+  std::vector<OpId> folded_;                 // in order
+  std::map<OpId, MeshChoice> fixed_;         // hubs
+  std::deque<std::vector<StateId>> mapped_;  // what Reader::wanted may point to
   // The state in which the views of a value are taken: that of a variable.
   struct Meeting {
     int variable = -1;

@@ -17,7 +17,7 @@ constexpr const char* kNorm = "norm/";
 }  // namespace
 
 std::optional<StateId> SpmdProblem::state_of(ValueId value,
-                                               const std::vector<int32_t>& choices) const {
+                                             const std::vector<int32_t>& choices) const {
   if (const std::optional<View>& view = views_[static_cast<size_t>(value)]) {
     const std::optional<StateId> root = state_of(view->root, choices);
     for (const auto& [state, at_root] : view->to_root)
