@@ -175,8 +175,7 @@ class EstimatedNetwork final : public SimulatedNetwork {
       instance.begin = std::max(instance.begin, links_[at(link)]);
     Nanoseconds longest;
     for (const auto& [link, bytes] : links) {
-      const double bandwidth = topology_.links()[at(link)].bandwidth.value;
-      const Nanoseconds time = to_nanoseconds({static_cast<double>(bytes) / bandwidth});
+      const Nanoseconds time = occupancy(topology_.links()[at(link)], bytes);
       links_[at(link)] = instance.begin + time;
       longest = std::max(longest, time);
     }

@@ -65,6 +65,14 @@ const SegmentPrice& SegmentPrices::price(const Segment& segment, int microbatch,
   return price;
 }
 
+int position_of(const std::vector<int>& devices, int device) {
+  return static_cast<int>(std::find(devices.begin(), devices.end(), device) - devices.begin());
+}
+
+Nanoseconds occupancy(const Link& link, int64_t bytes) {
+  return to_nanoseconds({static_cast<double>(bytes) / link.bandwidth.value});
+}
+
 CommunicationPrices::CommunicationPrices(const LoweredStage& stage,
                                          const CostModel& costs,
                                          bool with_messages)
@@ -75,8 +83,7 @@ CommunicationPrices::CommunicationPrices(const LoweredStage& stage,
 
 int CommunicationPrices::member(int index, int device) const {
   if (const std::vector<int>& all = stage_.communications[at(index)].devices; !all.empty())
-    return static_cast<int>(std::find(all.begin(), all.end(), stage_.devices[at(device)]) -
-                            all.begin());
+    return position_of(all, stage_.devices[at(device)]);
   const auto axis = at(stage_.communications[at(index)].axis);
   return static_cast<int>(device / strides_[axis] % stage_.mesh[axis]);
 }
@@ -126,10 +133,7 @@ std::vector<int64_t> CommunicationPrices::lengths_of_messages(const Communicatio
   for (size_t m = 0; m < members.size(); ++m) {
     size_t me = m;
     if (!communication.devices.empty())
-      me = at(std::find(communication.devices.begin(),
-                        communication.devices.end(),
-                        stage_.devices[at(members[m])]) -
-              communication.devices.begin());
+      me = at(position_of(communication.devices, stage_.devices[at(members[m])]));
     const std::vector<int64_t>& table = stage_.tables[at(microbatch)][at(members[m])];
     for (size_t other = 0; other < n; ++other)
       lengths[receives ? other * n + me : me * n + other] = granule * evaluate(sizes[other], table);

@@ -42,6 +42,12 @@ class SegmentPrices {
   std::map<std::tuple<const Segment*, std::string, std::vector<int64_t>>, SegmentPrice> prices_;
 };
 
+// Where a device stands among the members of a group. Requires: it is one of them.
+int position_of(const std::vector<int>& devices, int device);
+
+// How long the bytes occupy a link that they have for themselves.
+Nanoseconds occupancy(const Link& link, int64_t bytes);
+
 // One communication among its members.
 struct Exchanges {
   std::vector<int> devices;                            // of the cluster

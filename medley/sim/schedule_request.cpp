@@ -53,10 +53,8 @@ void add_transfers(const Program& program,
       if (!on && !back) continue;
       const Exchanges& exchanges = prices.exchanges(post->communication, call.microbatch, 0);
       Nanoseconds occupied;
-      for (const auto& [link, bytes] : exchanges.bytes_by_link) {
-        const double bandwidth = costs.topology().links()[at(link)].bandwidth.value;
-        occupied = std::max(occupied, to_nanoseconds({static_cast<double>(bytes) / bandwidth}));
-      }
+      for (const auto& [link, bytes] : exchanges.bytes_by_link)
+        occupied = std::max(occupied, occupancy(costs.topology().links()[at(link)], bytes));
       BoundaryTimes& boundary = times[at(call.microbatch)][on ? from : from - 1];
       (on ? boundary.forward : boundary.backward) += occupied;
       boundary.latency = std::max({boundary.latency, exchanges.estimate - occupied, Nanoseconds{}});
@@ -124,9 +122,7 @@ ScheduleRequest schedule_request(const Program& program,
   const std::vector<int> now = in_flight(program);
   request.max_in_flight.assign(stages, microbatches);
   for (const auto& [stage, device, use] : memory_uses(program)) {
-    const std::vector<int>& devices = program.stages[at(stage)].devices;
-    const auto index =
-        static_cast<int>(std::find(devices.begin(), devices.end(), device) - devices.begin());
+    const int index = position_of(program.stages[at(stage)].devices, device);
     int& limit = request.max_in_flight[at(stage)];
     limit = std::min(limit,
                      room_for(use,
