@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "medley/base/json_string.h"
 #include "medley/base/sha256.h"
 #include "medley/plan/plan.h"
 
@@ -8,11 +9,6 @@ namespace medley {
 namespace {
 
 constexpr size_t kLine = 100;
-
-std::string quote(const std::string& text) {
-  return nlohmann::json(text).dump(
-      -1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
-}
 
 // A JSON value that is not printed yet: scalars as text, containers with their members in order.
 struct Node {
@@ -30,7 +26,7 @@ struct Node {
 
 Node object() { return {'{', "", {}, {}}; }
 Node list() { return {'[', "", {}, {}}; }
-Node scalar(const std::string& text) { return {0, quote(text), {}, {}}; }
+Node scalar(const std::string& text) { return {0, json_string(text), {}, {}}; }
 Node scalar(int64_t value) { return {0, std::to_string(value), {}, {}}; }
 Node scalar(double value) { return {0, nlohmann::json(value).dump(), {}, {}}; }
 Node scalar(bool value) { return {0, value ? "true" : "false", {}, {}}; }
@@ -53,7 +49,7 @@ std::string one_line(const Node& node) {
   std::string out(1, node.bracket);
   for (const Node& member : node.members) {
     if (out.size() > 1) out += ", ";
-    if (node.bracket == '{') out += quote(member.key) + ": ";
+    if (node.bracket == '{') out += json_string(member.key) + ": ";
     out += one_line(member);
   }
   return out + (node.bracket == '{' ? '}' : ']');
@@ -86,7 +82,7 @@ void print(const Node& node, size_t indent, size_t before, std::string& out) {
   const char* separator = "\n";
   for (const Node& member : node.members) {
     out += separator + std::string(indent + 2, ' ');
-    const std::string label = node.bracket == '{' ? quote(member.key) + ": " : "";
+    const std::string label = node.bracket == '{' ? json_string(member.key) + ": " : "";
     out += label;
     print(member, indent + 2, indent + 2 + label.size(), out);
     separator = ",\n";

@@ -1,18 +1,13 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "medley/base/error.h"
+#include "medley/base/json_string.h"
 #include "medley/profile/profile.h"
 
 namespace medley {
 namespace {
-
-std::string quote(const std::string& text) {
-  return nlohmann::json(text).dump(
-      -1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
-}
 
 std::string number(double value) {
   MEDLEY_CHECK(std::isfinite(value));
@@ -22,7 +17,7 @@ std::string number(double value) {
 void add(std::string& out, const OpMeasurement& each) {
   const SizedOp& op = each.op;
   out += fmt::format("      {{\"op\": {}, \"class\": \"{}\", \"dtype\": \"{}\"",
-                     quote(op.key),
+                     json_string(op.key),
                      class_name(op.work_class),
                      to_string(op.dtype));
   if (op.work.flops > 0) out += ", \"flops\": " + number(op.work.flops);
@@ -34,10 +29,10 @@ void add(std::string& out, const OpMeasurement& each) {
 
 void add(std::string& out, const CollectiveMeasurement& each) {
   out += fmt::format("    {{\"collective\": {}, \"algorithm\": {}, \"devices\": [",
-                     quote(each.collective),
-                     quote(each.algorithm));
+                     json_string(each.collective),
+                     json_string(each.algorithm));
   for (size_t i = 0; i < each.devices.size(); ++i)
-    out += (i > 0 ? ", " : "") + quote(each.devices[i]);
+    out += (i > 0 ? ", " : "") + json_string(each.devices[i]);
   out += fmt::format(
       "], \"lengths\": [{}], \"time_ns\": {}}}", fmt::join(each.lengths, ", "), each.time.value);
 }
@@ -48,11 +43,11 @@ std::string print(const Profile& profile) {
   std::string out = fmt::format(
       "{{\n  \"format\": \"medley-profile\",\n  \"version\": 1,\n  \"executor\": {},\n  \"ops\": "
       "{{",
-      quote(profile.executor));
+      json_string(profile.executor));
   for (size_t i = 0; i < profile.ops.size(); ++i) {
     const std::string& kind = profile.ops[i].kind;
     if (i == 0 || profile.ops[i - 1].kind != kind)
-      out += fmt::format("{}\n    {}: [\n", i > 0 ? "\n    ]," : "", quote(kind));
+      out += fmt::format("{}\n    {}: [\n", i > 0 ? "\n    ]," : "", json_string(kind));
     else
       out += ",\n";
     add(out, profile.ops[i]);
@@ -71,7 +66,7 @@ std::string print(const Profile& profile) {
     for (size_t i = 0; i < profile.overlaps.size(); ++i)
       out += fmt::format("{}\n    {}: {}",
                          i > 0 ? "," : "",
-                         quote(profile.overlaps[i].kind),
+                         json_string(profile.overlaps[i].kind),
                          number(profile.overlaps[i].slowdown));
     out += "\n  }";
   }

@@ -7,6 +7,7 @@
 
 #include "medley/base/error.h"
 #include "medley/base/json_place.h"
+#include "medley/base/json_string.h"
 
 namespace medley {
 namespace {
@@ -106,15 +107,15 @@ void verify_stage(const LayerPlan& plan, size_t i, const TableCosts& costs) {
 }  // namespace
 
 std::string print(const LayerPlan& plan) {
-  const auto quote = [](const std::string& text) { return nlohmann::json(text).dump(); };
   std::string out = "{\n  \"format\": \"medley-layer-plan\",\n  \"version\": 1,\n";
   if (!plan.table_hash.empty())
-    out += fmt::format("  \"table_hash\": {},\n", quote(plan.table_hash));
+    out += fmt::format("  \"table_hash\": {},\n", json_string(plan.table_hash));
   if (!plan.cluster_hash.empty())
-    out += fmt::format("  \"cluster_hash\": {},\n", quote(plan.cluster_hash));
+    out += fmt::format("  \"cluster_hash\": {},\n", json_string(plan.cluster_hash));
   out += fmt::format(
       "  \"global_batch\": {},\n  \"microbatches\": {},\n", plan.global_batch, plan.microbatches);
-  if (!plan.schedule.empty()) out += fmt::format("  \"schedule\": {},\n", quote(plan.schedule));
+  if (!plan.schedule.empty())
+    out += fmt::format("  \"schedule\": {},\n", json_string(plan.schedule));
   if (plan.predicted.value > 0)
     out += fmt::format("  \"predicted_ns\": {},\n", plan.predicted.value);
   out += "  \"stages\": [";
@@ -126,7 +127,7 @@ std::string print(const LayerPlan& plan) {
         i > 0 ? "," : "",
         s.begin,
         s.end,
-        quote(s.pool),
+        json_string(s.pool),
         s.replicas,
         s.tensor_parallel,
         s.in_flight);

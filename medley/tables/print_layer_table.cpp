@@ -1,24 +1,18 @@
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
+#include "medley/base/json_string.h"
 #include "medley/base/sha256.h"
 #include "medley/tables/layer_table.h"
 
 namespace medley {
 namespace {
 
-std::string quote(const std::string& text) {
-  return nlohmann::json(text).dump(
-      -1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
-}
-
 // `each` prints what stands behind a name.
 template <typename Map, typename Each>
 std::string object(const Map& map, const Each& each) {
   std::string out;
   for (const auto& [name, value] : map)
-    out += fmt::format("{}\n      {}: {}", out.empty() ? "" : ",", quote(name), each(value));
+    out += fmt::format("{}\n      {}: {}", out.empty() ? "" : ",", json_string(name), each(value));
   return "{" + out + "}";
 }
 
@@ -49,10 +43,10 @@ std::string print(const LayerTable& table) {
   std::string out = fmt::format(
       "{{\n  \"format\": \"medley-layers\",\n  \"version\": 1,\n  \"model\": {},\n  \"source\": "
       "{},\n  \"layers\": [",
-      quote(table.model),
-      quote(table.source));
+      json_string(table.model),
+      json_string(table.source));
   for (size_t i = 0; i < table.layers.size(); ++i)
-    out += (i > 0 ? ", " : "") + quote(table.layers[i]);
+    out += (i > 0 ? ", " : "") + json_string(table.layers[i]);
   out += fmt::format("],\n  \"run\": {},\n  \"bytes\": [", to_json(table.run));
   for (size_t i = 0; i < table.bytes.size(); ++i)
     out += fmt::format("{}\n    {{\"tensor_parallel\": {}, \"layers\": {}}}",
@@ -64,7 +58,7 @@ std::string print(const LayerTable& table) {
     out +=
         fmt::format("{}\n    {{\"device\": {}, \"tensor_parallel\": {}, \"rows\": {}, \"ns\": {}}}",
                     i > 0 ? "," : "",
-                    quote(table.times[i].device),
+                    json_string(table.times[i].device),
                     table.times[i].tensor_parallel,
                     table.times[i].rows,
                     object(table.times[i].kinds, [](const auto& t) { return to_json(t); }));
