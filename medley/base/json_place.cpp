@@ -145,6 +145,15 @@ std::vector<int64_t> read_integers(const JsonPlace& at, int64_t smallest, int64_
   return integers;
 }
 
+void read_format(const JsonPlace& at, std::string_view format) {
+  if (*at.json != format) at.refuse(fmt::format("\"{}\"", format));
+}
+
+void read_version(const JsonPlace& at) {
+  if (!at.json->is_number_integer() || *at.json != 1)
+    at.refuse("1, the only version that this Medley reads");
+}
+
 void read_object(const JsonPlace& at, const std::vector<JsonField>& fields) {
   if (!at.json->is_object()) at.refuse("an object");
   const auto place = at_place(at.file, at.place);

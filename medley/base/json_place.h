@@ -34,6 +34,10 @@ std::vector<JsonPlace> read_list(const JsonPlace& at);
 std::vector<std::string> read_texts(const JsonPlace& at);
 std::vector<int64_t> read_integers(const JsonPlace& at, int64_t smallest, int64_t largest);
 
+// What every file of ours begins with.
+void read_format(const JsonPlace& at, std::string_view format);
+void read_version(const JsonPlace& at);
+
 // What may stand in an object.
 struct JsonField {
   std::string name;

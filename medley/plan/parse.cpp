@@ -184,11 +184,9 @@ Pipeline read_pipeline(const JsonPlace& at) {
 void check_version(const JsonPlace& at) {
   if (!at.json->is_object()) at.refuse("a plan");
   if (!at.json->contains("format")) at.refuse("\"format\": \"medley-plan\"");
-  read_word(at.member("format"), {"medley-plan"});
+  read_format(at.member("format"), "medley-plan");
   if (!at.json->contains("version")) at.refuse("\"version\": 1");
-  const JsonPlace version = at.member("version");
-  if (!version.json->is_number_integer() || *version.json != 1)
-    version.refuse("1, the only version that this Medley reads");
+  read_version(at.member("version"));
 }
 
 }  // namespace

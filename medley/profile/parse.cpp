@@ -188,17 +188,8 @@ Profile parse_profile(std::string_view text, std::string_view file) {
   const nlohmann::json json = parse_json(text, file);
   Profile profile;
   read_object({&json, std::string(file), ""},
-              {{"format",
-                true,
-                [](const JsonPlace& p) {
-                  if (*p.json != "medley-profile") p.refuse("\"medley-profile\"");
-                }},
-               {"version",
-                true,
-                [](const JsonPlace& p) {
-                  if (!p.json->is_number_integer() || *p.json != 1)
-                    p.refuse("1, the only version that this Medley reads");
-                }},
+              {{"format", true, [](const JsonPlace& p) { read_format(p, "medley-profile"); }},
+               {"version", true, read_version},
                {"executor",
                 true,
                 [&](const JsonPlace& p) {

@@ -145,17 +145,8 @@ LayerPlan parse_layer_plan(std::string_view text, std::string_view file) {
   LayerPlan plan;
   read_object(
       {&json, std::string(file), ""},
-      {{"format",
-        true,
-        [](const JsonPlace& p) {
-          if (*p.json != "medley-layer-plan") p.refuse("\"medley-layer-plan\"");
-        }},
-       {"version",
-        true,
-        [](const JsonPlace& p) {
-          if (!p.json->is_number_integer() || *p.json != 1)
-            p.refuse("1, the only version that this Medley reads");
-        }},
+      {{"format", true, [](const JsonPlace& p) { read_format(p, "medley-layer-plan"); }},
+       {"version", true, read_version},
        {"table_hash", false, [&](const JsonPlace& p) { plan.table_hash = read_text(p); }},
        {"cluster_hash", false, [&](const JsonPlace& p) { plan.cluster_hash = read_text(p); }},
        {"global_batch",

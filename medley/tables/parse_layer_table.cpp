@@ -144,17 +144,8 @@ LayerTable parse_layer_table(std::string_view text, std::string_view file) {
   LayerTable table;
   std::set<std::string> kinds;
   read_object({&json, std::string(file), ""},
-              {{"format",
-                true,
-                [](const JsonPlace& p) {
-                  if (*p.json != "medley-layers") p.refuse("\"medley-layers\"");
-                }},
-               {"version",
-                true,
-                [](const JsonPlace& p) {
-                  if (!p.json->is_number_integer() || *p.json != 1)
-                    p.refuse("1, the only version that this Medley reads");
-                }},
+              {{"format", true, [](const JsonPlace& p) { read_format(p, "medley-layers"); }},
+               {"version", true, read_version},
                {"model", true, [&](const JsonPlace& p) { table.model = read_text(p); }},
                {"source", true, [&](const JsonPlace& p) { table.source = read_text(p); }},
                {"layers",
