@@ -236,7 +236,12 @@ ScheduleRequest schedule_request(const LayerPlan& plan, const TableCosts& costs)
 }
 
 StepReport simulate(const LayerPlan& plan, const TableCosts& costs) {
-  const ScheduleRequest request = schedule_request(plan, costs);
+  return simulate(plan, costs, schedule_request(plan, costs));
+}
+
+StepReport simulate(const LayerPlan& plan,
+                    const TableCosts& costs,
+                    const ScheduleRequest& request) {
   std::vector<int> counts;
   for (const LayerStage& stage : plan.stages) counts.push_back(stage.in_flight);
   const Timing timing = time_calls(order_calls(counts, plan.microbatches), request.times);

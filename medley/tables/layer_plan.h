@@ -58,8 +58,11 @@ struct StepReport {
 // when its last call has ended. Requires: verify(plan, costs) passes.
 StepReport simulate(const LayerPlan& plan, const TableCosts& costs);
 
-// The times of a plan's stages and boundaries, for schedules: room is that of memory.
+// The times of a plan's stages and boundaries, for schedules: room is that of memory. Whatever
+// in_flight is, they are the same.
 // Requires: verify(plan, costs) passes but for in_flight.
 ScheduleRequest schedule_request(const LayerPlan& plan, const TableCosts& costs);
+// For those who have it: `request` is schedule_request(plan, costs).
+StepReport simulate(const LayerPlan& plan, const TableCosts& costs, const ScheduleRequest& request);
 
 }  // namespace medley
