@@ -21,12 +21,11 @@ TableCosts read_table_costs(const std::string& layers,
                             Session& session) {
   const LayerTable table =
       parse_layer_table(read_input(session.files, layers, "a layer table"), layers);
+  const Cluster read = read_cluster(session.files, cluster, session.catalogue);
   try {
-    return TableCosts(table, read_cluster(session.files, cluster, session.catalogue));
+    return TableCosts(table, read);
   } catch (const Error& error) {
-    if (std::string_view(error.what()).starts_with("times:"))
-      throw Error(Blame::kCaller, fmt::format("{}: {}", layers, error.what()));
-    throw;
+    throw Error(error.blame(), fmt::format("{}: {}", layers, error.what()));
   }
 }
 
