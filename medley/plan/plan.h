@@ -47,13 +47,13 @@ struct Mesh {
 // of inputs, with "*" for any run of characters; ChoiceFinder (plan/match.h) says which key wins.
 using Choices = std::map<std::string, std::string>;
 
+// What a stage computes again in its backward phase rather than keep (program/recompute.h).
+inline constexpr std::array<std::string_view, 3> kRecompute{"none", "all", "blocks"};
+
 // Texts (plan/texts.h), one per axis of the mesh joined by " x ".
 // States: "R", "P", "S(<dim>, <part>)" or "S(<dim>.<factor>, <part>)".
 // Choices: "replicate", "linear {<group>}", "<label> <part>", "<label>.<factor> <part>",
 // "composite <label> <part>".
-// What a stage computes again in its backward phase rather than keep (program/recompute.h).
-inline constexpr std::array<std::string_view, 3> kRecompute{"none", "all", "blocks"};
-
 struct Stage {
   Mesh mesh;
   std::string first;  // stable name of the first forward op of the stage; "" for the first stage
