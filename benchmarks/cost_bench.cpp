@@ -12,7 +12,7 @@ Cluster cluster() {
   const DeviceKind kind{"x", {{DType::kF32, 1e13}}, {{DType::kF32, 1e13}}, 1e9, 1e12, 5e-6};
   Cluster result;
   result.pools.push_back({"x", 1, 1, kind, false, 0});
-  result.devices.push_back({"x/0/0", 0, 0, 0});
+  result.devices = list_devices(result.pools);
   return result;
 }
 

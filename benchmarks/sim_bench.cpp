@@ -25,15 +25,9 @@ Cluster cluster_of(int num_devices) {
     pool.count = num_devices / kPerNode / 2;
     pool.devices_per_node = kPerNode;
     pool.kind = scaled({name, {}, {{DType::kF32, 1e13}}, 1e11, 1e12, 1e-6}, speed);
-    for (int node = 0; node < pool.count; ++node)
-      for (int i = 0; i < kPerNode; ++i)
-        cluster.devices.push_back(
-            {std::string(name) + "/" + std::to_string(node) + "/" + std::to_string(i),
-             static_cast<int>(cluster.pools.size()),
-             node,
-             i});
     cluster.pools.push_back(pool);
   }
+  cluster.devices = list_devices(cluster.pools);
   cluster.networks = {{"fabric", true, {}, 1e11, 3e-6, std::nullopt},
                       {"lan", false, {"fast", "slow"}, 1.25e10, 1e-5, std::nullopt}};
   return cluster;

@@ -49,6 +49,18 @@ std::string hash(const Cluster& cluster) {
   return sha256_hex(text);
 }
 
+std::vector<Device> list_devices(const std::vector<NodePool>& pools) {
+  std::vector<Device> devices;
+  for (size_t p = 0; p < pools.size(); ++p)
+    for (int node = 0; node < pools[p].count; ++node)
+      for (int index = 0; index < pools[p].devices_per_node; ++index)
+        devices.push_back({fmt::format("{}/{}/{}", pools[p].name, node, index),
+                           static_cast<int>(p),
+                           node,
+                           index});
+  return devices;
+}
+
 std::optional<int> find_device(const Cluster& cluster, std::string_view name) {
   for (size_t i = 0; i < cluster.devices.size(); ++i)
     if (cluster.devices[i].name == name) return static_cast<int>(i);

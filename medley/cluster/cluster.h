@@ -86,6 +86,9 @@ using Catalogue = std::map<std::string, DeviceKind>;
 Catalogue read_catalogue(const std::filesystem::path& directory);
 DeviceKind parse_device_kind(std::string_view json, std::string_view file);
 
+// The devices of the pools, in order of pool, node, index.
+std::vector<Device> list_devices(const std::vector<NodePool>& pools);
+
 // Strict: an unknown key is an error with its line. Throws Error(kCaller) "<file>:<line>:
 // nodes[1].count: must be positive: -3".
 Cluster parse_cluster(std::string_view yaml, std::string_view file, const Catalogue& catalogue);

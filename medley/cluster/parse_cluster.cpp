@@ -222,21 +222,12 @@ Network parse_network(const YamlFields& fields, const std::vector<NodePool>& poo
   return network;
 }
 
-std::vector<Device> list_devices(const std::vector<NodePool>& pools, const YamlValue& place) {
+void check_number_of_devices(const std::vector<NodePool>& pools, const YamlValue& place) {
   int64_t total = 0;
   for (const NodePool& pool : pools) {
     total += int64_t{pool.count} * pool.devices_per_node;
     if (total > kMostDevices) place.fail(fmt::format("must be at most {} devices", kMostDevices));
   }
-  std::vector<Device> devices;
-  for (size_t p = 0; p < pools.size(); ++p)
-    for (int node = 0; node < pools[p].count; ++node)
-      for (int index = 0; index < pools[p].devices_per_node; ++index)
-        devices.push_back({fmt::format("{}/{}/{}", pools[p].name, node, index),
-                           static_cast<int>(p),
-                           node,
-                           index});
-  return devices;
 }
 
 Cluster parse(const YamlValue& document, const Catalogue& catalogue) {
@@ -258,7 +249,8 @@ Cluster parse(const YamlValue& document, const Catalogue& catalogue) {
     cluster.pools.push_back(std::move(pool));
   }
   if (cluster.pools.empty()) nodes.fail("expected at least one entry: an empty list");
-  cluster.devices = list_devices(cluster.pools, nodes);
+  check_number_of_devices(cluster.pools, nodes);
+  cluster.devices = list_devices(cluster.pools);
   if (const YamlValue* networks = fields.find("networks"))
     for (const YamlValue& item : networks->items()) {
       Network network = parse_network(item.fields(), cluster.pools);

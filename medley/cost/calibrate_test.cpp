@@ -13,20 +13,13 @@ using ::testing::HasSubstr;
 Cluster cluster(double fabric, double lan, double trunk, double latency) {
   Cluster result;
   for (const char* name : {"fast", "slow"}) {
-    const int pool = static_cast<int>(result.pools.size());
     NodePool nodes;
     nodes.name = name;
     nodes.count = nodes.devices_per_node = 2;
     nodes.kind.name = name;
     result.pools.push_back(nodes);
-    for (int node = 0; node < 2; ++node)
-      for (int i = 0; i < 2; ++i)
-        result.devices.push_back(
-            {std::string(name) + "/" + std::to_string(node) + "/" + std::to_string(i),
-             pool,
-             node,
-             i});
   }
+  result.devices = list_devices(result.pools);
   result.networks.push_back({"fabric", true, {}, fabric, 1e-6, std::nullopt});
   result.networks.push_back({"lan", false, {"fast", "slow"}, lan, latency, trunk});
   return result;

@@ -19,13 +19,9 @@ DeviceKind kind(const std::string& name) {
 
 Cluster cluster() {
   Cluster result;
-  for (const char* name : {"fast", "slow"}) {
-    const int pool = static_cast<int>(result.pools.size());
+  for (const char* name : {"fast", "slow"})
     result.pools.push_back({name, 2, 1, kind(name), false, 0});
-    for (int node = 0; node < 2; ++node)
-      result.devices.push_back(
-          {std::string(name) + "/" + std::to_string(node) + "/0", pool, node, 0});
-  }
+  result.devices = list_devices(result.pools);
   result.networks.push_back({"lan", false, {"fast", "slow"}, 1e9, 1e-4, std::nullopt});
   return result;
 }

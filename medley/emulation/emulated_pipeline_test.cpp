@@ -35,8 +35,8 @@ Cluster cluster_of(int num_devices, double memory_bytes = 1e9) {
     NodePool pool{"p" + std::to_string(i), 1, 1, i % 2 == 0 ? full : scaled(full, 0.5), false, 0};
     if (i % 2) pool.kind.name = "half";
     cluster.pools.push_back(pool);
-    cluster.devices.push_back({pool.name + "/0/0", i, 0, 0});
   }
+  cluster.devices = list_devices(cluster.pools);
   cluster.networks = {{"lan", false, {}, 1e9, 10e-6, {}}};
   for (const NodePool& pool : cluster.pools) cluster.networks[0].connects.push_back(pool.name);
   return cluster;

@@ -33,10 +33,9 @@ Cluster cluster() {
     pool.name = name;
     pool.kind = scaled(full, speed);
     pool.kind.name = speed == 1 ? "full" : "half";
-    cluster.devices.push_back(
-        {std::string(name) + "/0/0", static_cast<int>(cluster.pools.size()), 0, 0});
     cluster.pools.push_back(pool);
   }
+  cluster.devices = list_devices(cluster.pools);
   cluster.networks = {{"lan", false, {"a", "b", "c"}, 1e9, 10e-6, std::nullopt}};
   return cluster;
 }

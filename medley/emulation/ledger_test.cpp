@@ -26,8 +26,7 @@ Topology flat(int n) {
   pool.name = "p";
   pool.count = n;
   cluster.pools = {pool};
-  for (int node = 0; node < n; ++node)
-    cluster.devices.push_back({"p/" + std::to_string(node) + "/0", 0, node, 0});
+  cluster.devices = list_devices(cluster.pools);
   cluster.networks = {{"lan", false, {"p"}, 1e9, 1e-6, std::nullopt}};
   return Topology(cluster);
 }

@@ -16,7 +16,7 @@ Cluster cluster() {
   Cluster cluster;
   const DeviceKind kind{"fast", {{DType::kF32, 1e9}}, {{DType::kF32, 1e9}}, 1e9, 1e6, 1e-6};
   cluster.pools.push_back({"fast", 2, 1, kind, false, 0});
-  cluster.devices = {{"fast/0/0", 0, 0, 0}, {"fast/1/0", 0, 1, 0}};
+  cluster.devices = list_devices(cluster.pools);
   cluster.networks = {{"lan", false, {"fast"}, 1e9, 0, std::nullopt}};
   return cluster;
 }

@@ -99,7 +99,7 @@ std::vector<CollectiveMeasurement> measure_emulated(const Collective& collective
 OverlapMeasurement measure_emulated_overlap(const DeviceKind& kind, const HiddenTruth& truth) {
   Cluster pair;
   pair.pools.push_back({"pair", 2, 1, kind, false, 0});
-  pair.devices = {{"pair/0/0", 0, 0, 0}, {"pair/1/0", 0, 1, 0}};
+  pair.devices = list_devices(pair.pools);
   pair.networks.push_back({"lan", false, {"pair"}, 1e6, 0, std::nullopt});
   const Topology topology(pair);
   const auto ledger = Ledger::create(topology);

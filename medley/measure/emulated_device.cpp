@@ -12,7 +12,7 @@ namespace {
 Cluster cluster_of_one(const DeviceKind& kind) {
   Cluster cluster;
   cluster.pools.push_back({"only", 1, 1, kind, false, 0});
-  cluster.devices.push_back({"only/0/0", 0, 0, 0});
+  cluster.devices = list_devices(cluster.pools);
   return cluster;
 }
 

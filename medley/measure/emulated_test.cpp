@@ -26,9 +26,7 @@ Cluster cluster(int nodes) {
   NodePool slow{"slow", 1, 1, scaled(kKind, 0.5), false, 0};
   slow.kind.name = "slow";
   cluster.pools.push_back(slow);
-  for (int node = 0; node < nodes; ++node)
-    cluster.devices.push_back({"fast/" + std::to_string(node) + "/0", 0, node, 0});
-  cluster.devices.push_back({"slow/0/0", 1, 0, 0});
+  cluster.devices = list_devices(cluster.pools);
   cluster.networks = {{"lan", false, {"fast", "slow"}, 1e9, 10e-6, std::nullopt}};
   return cluster;
 }

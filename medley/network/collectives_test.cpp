@@ -118,8 +118,7 @@ Topology flat(int n, double bandwidth, double latency) {
   pool.name = "p";
   pool.count = n;
   cluster.pools = {pool};
-  for (int node = 0; node < n; ++node)
-    cluster.devices.push_back({"p/" + std::to_string(node) + "/0", 0, node, 0});
+  cluster.devices = list_devices(cluster.pools);
   cluster.networks = {{"lan", false, {"p"}, bandwidth, latency, std::nullopt}};
   return Topology(cluster);
 }
@@ -180,10 +179,7 @@ TEST(Collectives, TheHierarchyKeepsBytesInsideNodes) {
   pool.count = 2;
   pool.devices_per_node = 4;
   cluster.pools = {pool};
-  for (int node = 0; node < 2; ++node)
-    for (int i = 0; i < 4; ++i)
-      cluster.devices.push_back(
-          {"p/" + std::to_string(node) + "/" + std::to_string(i), 0, node, i});
+  cluster.devices = list_devices(cluster.pools);
   cluster.networks = {{"fabric", true, {}, 100e9, 1e-6, std::nullopt},
                       {"lan", false, {"p"}, 1e9, 5e-6, std::nullopt}};
   const Topology topology(cluster);

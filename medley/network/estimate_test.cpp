@@ -21,14 +21,10 @@ Cluster random_cluster(std::mt19937& random) {
     pool.name = std::string(1, static_cast<char>('a' + p));
     pool.count = 1 + static_cast<int>(random() % 3);
     pool.devices_per_node = 1 + static_cast<int>(random() % 4);
-    for (int node = 0; node < pool.count; ++node)
-      for (int i = 0; i < pool.devices_per_node; ++i) cluster.devices.push_back({"", p, node, i});
     names.push_back(pool.name);
     cluster.pools.push_back(pool);
   }
-  for (Device& device : cluster.devices)
-    device.name = names[static_cast<size_t>(device.pool)] + "/" + std::to_string(device.node) +
-                  "/" + std::to_string(device.index);
+  cluster.devices = list_devices(cluster.pools);
   const std::optional<double> trunk = random() % 2 ? std::optional<double>(3e8) : std::nullopt;
   cluster.networks.push_back({"lan", false, names, 1e9, 2e-5, trunk});
   if (random() % 2) cluster.networks.push_back({"fabric", true, {}, 7e9, 3e-6, std::nullopt});
@@ -94,9 +90,8 @@ TEST(Estimate, OfNodesThatAreAlikeOneTellsTheTime) {
           cluster.pools.back().name = std::string(1, static_cast<char>('a' + p));
           cluster.pools.back().count = 3;
           cluster.pools.back().devices_per_node = devices;
-          for (int i = 0; i < 3 * devices; ++i)
-            cluster.devices.push_back({"", p, i / devices, i % devices});
         }
+        cluster.devices = list_devices(cluster.pools);
         cluster.networks.push_back({"lan", false, {"a", "b"}, 1e9, 2e-5, std::nullopt});
         if (fabric) cluster.networks.push_back({"fabric", true, {}, 7e9, 3e-6, std::nullopt});
         if (shortcut) cluster.networks.push_back({"fast", false, {"b"}, 4e9, 1e-6, std::nullopt});

@@ -19,8 +19,7 @@ Topology flat(int n, double latency = 0) {
   pool.name = "p";
   pool.count = n;
   cluster.pools = {pool};
-  for (int node = 0; node < n; ++node)
-    cluster.devices.push_back({"p/" + std::to_string(node) + "/0", 0, node, 0});
+  cluster.devices = list_devices(cluster.pools);
   cluster.networks = {{"lan", false, {"p"}, 1e9, latency, std::nullopt}};
   return Topology(cluster);
 }

@@ -258,12 +258,9 @@ Cluster random_cluster(std::mt19937& random) {
     nodes.name = names.emplace_back("p" + std::to_string(pool));
     nodes.count = 1 + static_cast<int>(random() % 3);
     nodes.devices_per_node = 1 + static_cast<int>(random() % 3);
-    for (int node = 0; node < nodes.count; ++node)
-      for (int i = 0; i < nodes.devices_per_node; ++i)
-        cluster.devices.push_back(
-            {nodes.name + "/" + std::to_string(node) + "/" + std::to_string(i), pool, node, i});
     cluster.pools.push_back(nodes);
   }
+  cluster.devices = list_devices(cluster.pools);
   if (random() % 2)
     cluster.networks.push_back({"fabric", true, {}, any(1e9, 1e11), any(0, 4e-6), std::nullopt});
   cluster.networks.push_back({"lan", false, names, any(1e7, 3e9), any(0, 3e-5), std::nullopt});

@@ -15,16 +15,9 @@ Cluster two_pools(std::vector<Network> networks) {
     NodePool pool;
     pool.name = name;
     pool.count = pool.devices_per_node = 2;
-    const int number = static_cast<int>(cluster.pools.size());
     cluster.pools.push_back(pool);
-    for (int node = 0; node < 2; ++node)
-      for (int index = 0; index < 2; ++index)
-        cluster.devices.push_back(
-            {std::string(name) + "/" + std::to_string(node) + "/" + std::to_string(index),
-             number,
-             node,
-             index});
   }
+  cluster.devices = list_devices(cluster.pools);
   cluster.networks = std::move(networks);
   return cluster;
 }

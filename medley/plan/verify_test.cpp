@@ -27,7 +27,7 @@ class VerifyPlan : public ::testing::Test {
     pool.name = "fast";
     pool.devices_per_node = 3;
     cluster.pools = {pool};
-    for (int i = 0; i < 3; ++i) cluster.devices.push_back({"fast/0/" + std::to_string(i), 0, 0, i});
+    cluster.devices = list_devices(cluster.pools);
 
     plan.global_batch = 8;
     plan.parts = {{"hidden", {24, 8}, {}}, {"speed", {}, {2, 1}}};

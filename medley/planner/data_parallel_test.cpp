@@ -33,7 +33,7 @@ Cluster two_kinds() {
   Cluster made;
   made.pools = {{"fast", 1, 1, whole, false, 0}, {"slow", 1, 2, half, false, 0}};
   made.networks = {{"lan", false, {"fast", "slow"}, 1e9, 1e-6, {}}};
-  made.devices = {{"fast/0/0", 0, 0, 0}, {"slow/0/0", 1, 0, 0}, {"slow/0/1", 1, 0, 1}};
+  made.devices = list_devices(made.pools);
   return made;
 }
 

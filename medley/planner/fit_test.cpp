@@ -28,8 +28,7 @@ class Fit : public ::testing::Test {
     Cluster made;
     made.pools = {{"pool", devices, 1, kind, false, 0}};
     made.networks = {{"lan", false, {"pool"}, 1e9, 1e-6, {}}};
-    for (int i = 0; i < devices; ++i)
-      made.devices.push_back({"pool/" + std::to_string(i) + "/0", 0, i, 0});
+    made.devices = list_devices(made.pools);
     return made;
   }
 

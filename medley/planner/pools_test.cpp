@@ -1,6 +1,5 @@
 #include "medley/planner/pools.h"
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "medley/graph/graph.h"
@@ -18,11 +17,7 @@ NodePool nodes(const char* name, int count, int per_node) {
 
 Cluster cluster_of(std::vector<NodePool> pools, std::vector<Network> networks) {
   Cluster cluster{std::move(pools), std::move(networks), {}};
-  for (size_t p = 0; p < cluster.pools.size(); ++p)
-    for (int n = 0; n < cluster.pools[p].count; ++n)
-      for (int d = 0; d < cluster.pools[p].devices_per_node; ++d)
-        cluster.devices.push_back(
-            {fmt::format("{}/{}/{}", cluster.pools[p].name, n, d), static_cast<int>(p), n, d});
+  cluster.devices = list_devices(cluster.pools);
   return cluster;
 }
 

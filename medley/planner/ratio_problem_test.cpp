@@ -33,13 +33,7 @@ Cluster cluster_of(int fast, int slow, double ratio, double bandwidth, double me
   Cluster made;
   made.pools = {{"fast", fast, 1, kind, false, 0}, {"slow", slow, 1, part, false, 0}};
   made.networks = {{"lan", false, {"fast", "slow"}, bandwidth, 1e-7, {}}};
-  for (int pool = 0; pool < 2; ++pool)
-    for (int i = 0; i < (pool == 0 ? fast : slow); ++i)
-      made.devices.push_back(
-          {made.pools[static_cast<size_t>(pool)].name + "/" + std::to_string(i) + "/0",
-           pool,
-           i,
-           0});
+  made.devices = list_devices(made.pools);
   return made;
 }
 

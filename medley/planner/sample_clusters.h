@@ -2,8 +2,6 @@
 
 // A cluster for tests.
 
-#include <fmt/format.h>
-
 #include <utility>
 #include <vector>
 
@@ -23,10 +21,7 @@ inline Cluster two_speeds(int fast,
   Cluster cluster;
   cluster.pools = {{"fast", 1, fast, kind, false, 0}, {"slow", 1, slow, half, false, 0}};
   cluster.networks = std::move(networks);
-  for (int pool = 0; pool < 2; ++pool)
-    for (int i = 0; i < cluster.pools[static_cast<size_t>(pool)].devices_per_node; ++i)
-      cluster.devices.push_back(
-          {fmt::format("{}/0/{}", cluster.pools[static_cast<size_t>(pool)].name, i), pool, 0, i});
+  cluster.devices = list_devices(cluster.pools);
   return cluster;
 }
 

@@ -27,7 +27,7 @@ Graph mlp() {
 Cluster two_devices() {
   Cluster cluster;
   cluster.pools = {{"a", 2, 1, {}, false, 0}};
-  cluster.devices = {{"a/0/0", 0, 0, 0}, {"a/1/0", 0, 1, 0}};
+  cluster.devices = list_devices(cluster.pools);
   return cluster;
 }
 
@@ -94,8 +94,7 @@ TEST(Lower, ZeroOneScattersGradients) {
 TEST(MemoryUses, AreThoseOfEachDevice) {
   Cluster cluster = two_devices();
   cluster.pools[0].count = 4;
-  cluster.devices.push_back({"a/2/0", 0, 2, 0});
-  cluster.devices.push_back({"a/3/0", 0, 3, 0});
+  cluster.devices = list_devices(cluster.pools);
   Plan plan = rows_plan({{12, {4, 2, 4, 2}}, {9, {4, 2, 0, 3}}});
   plan.pipelines[0].stages[0].mesh = {{"x"}, {4}, {"a/0/0", "a/1/0", "a/2/0", "a/3/0"}};
   plan.pipelines[0].stages[0].updates = {{"*", "S(0, even)"}};

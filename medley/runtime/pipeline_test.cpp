@@ -38,8 +38,7 @@ Graph mlp() {
 Cluster devices(int count) {
   Cluster cluster;
   cluster.pools = {{"a", count, 1, {}, false, 0}};
-  for (int i = 0; i < count; ++i)
-    cluster.devices.push_back({"a/" + std::to_string(i) + "/0", 0, i, 0});
+  cluster.devices = list_devices(cluster.pools);
   return cluster;
 }
 

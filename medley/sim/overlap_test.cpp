@@ -11,7 +11,7 @@ namespace {
 Cluster two_nodes() {
   Cluster cluster;
   cluster.pools = {{"a", 2, 1, {"kind", {}, {{DType::kF32, 1e12}}, 1e9, 1e12, 0}, false, 0}};
-  cluster.devices = {{"a/0/0", 0, 0, 0}, {"a/1/0", 0, 1, 0}};
+  cluster.devices = list_devices(cluster.pools);
   cluster.networks = {{"lan", false, {"a"}, 1e9, 1e-5, {}}};
   return cluster;
 }

@@ -27,12 +27,12 @@ Cluster cluster_of(const PipelineTimes& times) {
   for (size_t i = 0; i < times.num_stages(); ++i) {
     const std::string name = "p" + std::to_string(i);
     cluster.pools.push_back({name, 1, 1, kind, false, 0});
-    cluster.devices.push_back({name + "/0/0", static_cast<int>(i), 0, 0});
     if (i == 0) continue;
     const double latency = to_seconds(times.sizes[0].boundaries[i - 1].latency).value;
     cluster.networks.push_back(
         {"lan" + std::to_string(i), false, {"p" + std::to_string(i - 1), name}, 1e9, latency, {}});
   }
+  cluster.devices = list_devices(cluster.pools);
   return cluster;
 }
 

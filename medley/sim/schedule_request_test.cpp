@@ -17,7 +17,7 @@ Cluster two_nodes(double memory_bytes) {
   Cluster cluster;
   const DeviceKind kind{"kind", {}, {{DType::kF32, 1e9}}, memory_bytes, 1e9, 1e-6};
   cluster.pools = {{"a", 2, 1, kind, false, 0}};
-  cluster.devices = {{"a/0/0", 0, 0, 0}, {"a/1/0", 0, 1, 0}};
+  cluster.devices = list_devices(cluster.pools);
   cluster.networks = {{"lan", false, {"a"}, 1e9, 1e-6, {}}};
   return cluster;
 }

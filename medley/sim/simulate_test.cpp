@@ -27,7 +27,7 @@ class Simulate : public ::testing::Test {
     kind.memory_bytes = 1e9;
     cluster.pools = {{"a", 1, 3, kind, false, 0}};
     cluster.networks = {{"bus", true, {}, 1e9, 1e-6, {}}};
-    for (int i = 0; i < 3; ++i) cluster.devices.push_back({"a/0/" + std::to_string(i), 0, 0, i});
+    cluster.devices = list_devices(cluster.pools);
   }
 
   Simulation simulation(const std::vector<std::vector<int64_t>>& microbatches) const {
@@ -122,8 +122,7 @@ Cluster nodes(int count, double bandwidth, double flops = 1e9) {
   Cluster cluster;
   const DeviceKind kind{"kind", {}, {{DType::kF32, flops}}, 1e9, 1e12, 0};
   cluster.pools = {{"a", count, 1, kind, false, 0}};
-  for (int i = 0; i < count; ++i)
-    cluster.devices.push_back({"a/" + std::to_string(i) + "/0", 0, i, 0});
+  cluster.devices = list_devices(cluster.pools);
   cluster.networks = {{"lan", false, {"a"}, bandwidth, 1e-5, {}}};
   return cluster;
 }

@@ -21,7 +21,7 @@ Cluster equal_devices(int count) {
   Cluster cluster;
   cluster.pools = {{"a", 1, count, kind, false, 0}};
   cluster.networks = {{"bus", true, {}, 1e9, 1e-6, {}}};
-  for (int i = 0; i < count; ++i) cluster.devices.push_back({"a/0/" + std::to_string(i), 0, 0, i});
+  cluster.devices = list_devices(cluster.pools);
   return cluster;
 }
 

@@ -52,15 +52,9 @@ inline Cluster sample_cluster(int fast_nodes, int slow_nodes) {
     pool.devices_per_node = 4;
     pool.kind.name = name;
     pool.kind.memory_bytes = 16e9;
-    const int index = static_cast<int>(cluster.pools.size());
-    for (int node = 0; node < nodes; ++node)
-      for (int device = 0; device < 4; ++device) {
-        std::string each = name;
-        each += "/" + std::to_string(node) + "/" + std::to_string(device);
-        cluster.devices.push_back({each, index, node, device});
-      }
     cluster.pools.push_back(pool);
   }
+  cluster.devices = list_devices(cluster.pools);
   std::vector<std::string> names;
   for (const NodePool& pool : cluster.pools) names.push_back(pool.name);
   cluster.networks.push_back({"fabric", true, {}, 1e10, 0, std::nullopt});
