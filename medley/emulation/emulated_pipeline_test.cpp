@@ -3,23 +3,15 @@
 
 #include <gmock/gmock.h>
 
-#include <atomic>
-#include <random>
-#include <thread>
+#include <numeric>
 
-#include "medley/base/error.h"
 #include "medley/base/files.h"
-#include "medley/emulation/emulated_clock.h"
-#include "medley/emulation/emulated_executor.h"
-#include "medley/emulation/emulated_transport.h"
+#include "medley/emulation/sample_run.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
 #include "medley/plan/plan.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
-#include "medley/runtime/in_process_transport.h"
-#include "medley/runtime/interpreter.h"
-#include "medley/runtime/null_executor.h"
 
 namespace medley {
 namespace {
@@ -74,79 +66,26 @@ Buffer buffer_of(const LoweredStage& stage, ValueId value, const std::vector<int
   return null_buffer(type.dtype, shape);
 }
 
-void fill(const LoweredStage& stage, size_t d, Interpreter& interpreter, bool first) {
-  for (size_t m = 0; m < stage.tables.size(); ++m) {
-    BatchInputs batch;
-    for (const Input& input : stage.graph.inputs) {
-      const bool runs = stage.lifetimes[static_cast<size_t>(input.value)] == Lifetime::kRun;
-      Buffer buffer = buffer_of(stage, input.value, stage.tables[m][d]);
-      if (!runs)
-        batch.emplace_back(input.value, std::move(buffer));
-      else if (first && m == 0)
-        interpreter.write(input.value, std::move(buffer));
+EmulatedOutcome run(const Program& program,
+                    const Cluster& cluster,
+                    unsigned delay_seed,
+                    int steps) {
+  const auto fill = [&](Interpreter& interpreter, size_t s, size_t d, bool first) {
+    const LoweredStage& stage = program.stages[s];
+    for (size_t m = 0; m < stage.tables.size(); ++m) {
+      BatchInputs batch;
+      for (const Input& input : stage.graph.inputs) {
+        const bool runs = stage.lifetimes[static_cast<size_t>(input.value)] == Lifetime::kRun;
+        Buffer buffer = buffer_of(stage, input.value, stage.tables[m][d]);
+        if (!runs)
+          batch.emplace_back(input.value, std::move(buffer));
+        else if (first && m == 0)
+          interpreter.write(input.value, std::move(buffer));
+      }
+      interpreter.set_batch(static_cast<int>(m), std::move(batch));
     }
-    interpreter.set_batch(static_cast<int>(m), std::move(batch));
-  }
-}
-
-struct Outcome {
-  std::vector<std::vector<TraceEvent>> events;  // [device], of all steps
-  std::vector<int64_t> peaks;
-  std::vector<std::string> errors;
-};
-
-Outcome run(const Program& program, const Cluster& cluster, unsigned delay_seed, int steps) {
-  const Topology topology(cluster);
-  const auto ledger = Ledger::create(topology);
-  NullExecutor null;
-  SteadyClock steady;
-  InProcessTransport inner(null, steady, std::chrono::seconds(60));
-  std::atomic<unsigned> calls = 0;
-  HostDelay delay;
-  if (delay_seed > 0)
-    delay = [&] {
-      std::mt19937 random(delay_seed * 1000003 + calls++);
-      if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
-    };
-  EmulatedTransport transport(inner, *ledger, delay);
-  const auto n = cluster.devices.size();
-  Outcome result{std::vector<std::vector<TraceEvent>>(n),
-                 std::vector<int64_t>(n),
-                 std::vector<std::string>(n)};
-  std::vector<std::thread> threads;
-  for (size_t s = 0; s < program.stages.size(); ++s)
-    for (size_t i = 0; i < program.stages[s].devices.size(); ++i)
-      threads.emplace_back([&, s, i] {
-        const LoweredStage& stage = program.stages[s];
-        const int device = stage.devices[i];
-        const auto d = static_cast<size_t>(device);
-        try {
-          ledger->join(device);
-          EmulatedExecutor executor(null, *ledger, device, {{}, delay});
-          EmulatedClock clock(*ledger, device);
-          InterpreterOptions options;
-          options.trace = true;
-          Interpreter interpreter(program,
-                                  static_cast<int>(s),
-                                  static_cast<int>(i),
-                                  executor,
-                                  transport,
-                                  clock,
-                                  options);
-          for (int step = 0; step < steps; ++step) {
-            fill(stage, i, interpreter, step == 0);
-            for (TraceEvent& event : interpreter.run_step().events)
-              result.events[d].push_back(std::move(event));
-          }
-          result.peaks[d] = executor.memory().peak();
-          ledger->leave(device);
-        } catch (const Error& error) {
-          result.errors[d] = error.what();
-          transport.abort(error.what());
-        }
-      });
-  for (std::thread& thread : threads) thread.join();
-  return result;
+  };
+  return run_emulated(program, cluster, {}, random_delay(delay_seed, 8, 300), steps, fill);
 }
 
 const std::vector<std::vector<int>> kPipelines = {{1, 1}, {2, 1}, {1, 2, 1}};
@@ -154,13 +93,11 @@ const std::vector<std::vector<int>> kPipelines = {{1, 1}, {2, 1}, {1, 2, 1}};
 TEST(EmulatedPipeline, HostDelaysChangeNothing) {
   for (const std::vector<int>& sizes : kPipelines) {
     SCOPED_TRACE(::testing::PrintToString(sizes));
-    int devices = 0;
-    for (int size : sizes) devices += size;
-    const Cluster cluster = cluster_of(devices);
+    const Cluster cluster = cluster_of(std::accumulate(sizes.begin(), sizes.end(), 0));
     const Program program = pipeline_of(sizes, cluster);
     std::vector<std::vector<std::vector<TraceEvent>>> runs;
     for (unsigned seed : {0u, 1u, 2u}) {
-      Outcome each = run(program, cluster, seed, 2);
+      EmulatedOutcome each = run(program, cluster, seed, 2);
       ASSERT_THAT(each.errors, Each(""));
       runs.push_back(std::move(each.events));
     }
@@ -172,11 +109,9 @@ TEST(EmulatedPipeline, HostDelaysChangeNothing) {
 TEST(EmulatedPipeline, MemoryIsWhatThePlanningSays) {
   for (const std::vector<int>& sizes : kPipelines) {
     SCOPED_TRACE(::testing::PrintToString(sizes));
-    int devices = 0;
-    for (int size : sizes) devices += size;
-    const Cluster cluster = cluster_of(devices);
+    const Cluster cluster = cluster_of(std::accumulate(sizes.begin(), sizes.end(), 0));
     const Program program = pipeline_of(sizes, cluster);
-    const Outcome outcome = run(program, cluster, 0, 3);
+    const EmulatedOutcome outcome = run(program, cluster, 0, 3);
     ASSERT_THAT(outcome.errors, Each(""));
     for (const DeviceMemory& each : memory_uses(program))
       EXPECT_EQ(outcome.peaks[static_cast<size_t>(each.device)], each.use.peak) << each.device;
@@ -188,7 +123,7 @@ TEST(EmulatedPipeline, MemoryIsWhatThePlanningSays) {
 TEST(EmulatedPipeline, TransfersTakeTheirTime) {
   const Cluster cluster = cluster_of(2);
   const Program program = pipeline_of({1, 1}, cluster);
-  const Outcome outcome = run(program, cluster, 0, 1);
+  const EmulatedOutcome outcome = run(program, cluster, 0, 1);
   ASSERT_THAT(outcome.errors, Each(""));
   std::vector<const TraceEvent*> sent, received;
   for (const TraceEvent& event : outcome.events[0])
@@ -212,7 +147,7 @@ TEST(EmulatedPipeline, TransfersTakeTheirTime) {
 
 TEST(EmulatedPipeline, WhatDoesNotFitIsNamed) {
   const Cluster cluster = cluster_of(2, 300 * 1024);
-  const Outcome outcome = run(pipeline_of({1, 1}, cluster), cluster, 0, 1);
+  const EmulatedOutcome outcome = run(pipeline_of({1, 1}, cluster), cluster, 0, 1);
   EXPECT_THAT(outcome.errors[0] + outcome.errors[1], HasSubstr("out of memory: "));
 }
 

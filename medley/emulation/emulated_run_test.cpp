@@ -3,17 +3,8 @@
 
 #include <gmock/gmock.h>
 
-#include <random>
-#include <thread>
-
-#include "medley/base/error.h"
-#include "medley/emulation/emulated_clock.h"
-#include "medley/emulation/emulated_executor.h"
-#include "medley/emulation/emulated_transport.h"
+#include "medley/emulation/sample_run.h"
 #include "medley/program/memory.h"
-#include "medley/runtime/in_process_transport.h"
-#include "medley/runtime/interpreter.h"
-#include "medley/runtime/null_executor.h"
 
 namespace medley {
 namespace {
@@ -101,72 +92,26 @@ Program program(const std::vector<std::vector<int64_t>>& rows) {
   return program;
 }
 
-struct Outcome {
-  std::vector<std::vector<TraceEvent>> events;  // [device], of all steps
-  std::vector<int64_t> peaks;
-  std::vector<std::string> errors;
-};
-
-Outcome run(const Program& program,
-            const Cluster& on,
-            const HiddenTruth& truth,
-            unsigned delay_seed,
-            int steps) {
-  const Topology topology(on);
-  const auto ledger = Ledger::create(topology);
-  NullExecutor null;
-  SteadyClock steady;
-  InProcessTransport inner(null, steady, std::chrono::seconds(60));
-  std::atomic<unsigned> calls = 0;
-  HostDelay delay;
-  if (delay_seed > 0)
-    delay = [&] {
-      std::mt19937 random(delay_seed * 1000003 + calls++);
-      if (random() % 2 == 0)
-        std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500));
-    };
-  EmulatedTransport transport(inner, *ledger, delay);
-  Outcome result{std::vector<std::vector<TraceEvent>>(kDevices),
-                 std::vector<int64_t>(kDevices),
-                 std::vector<std::string>(kDevices)};
-  std::vector<std::thread> threads;
-  for (int device = 0; device < kDevices; ++device)
-    threads.emplace_back([&, device] {
-      const auto d = static_cast<size_t>(device);
-      try {
-        ledger->join(device);
-        EmulatedExecutor executor(null, *ledger, device, {truth, delay});
-        EmulatedClock clock(*ledger, device);
-        InterpreterOptions options;
-        options.trace = true;
-        Interpreter interpreter(program, 0, device, executor, transport, clock, options);
-        interpreter.write(0, null_buffer(DType::kF32, {256, 256}));
-        for (int step = 0; step < steps; ++step) {
-          for (int m = 0; m < 2; ++m)
-            interpreter.set_batch(
-                m,
-                {{1,
-                  null_buffer(DType::kF32,
-                              {program.stages[0].tables[static_cast<size_t>(m)][d][0], 256})}});
-          for (TraceEvent& event : interpreter.run_step().events)
-            result.events[d].push_back(std::move(event));
-        }
-        result.peaks[d] = executor.memory().peak();
-        ledger->leave(device);
-      } catch (const Error& error) {
-        result.errors[d] = error.what();
-        transport.abort(error.what());
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  return result;
+EmulatedOutcome run(const Program& program,
+                    const Cluster& on,
+                    const HiddenTruth& truth,
+                    unsigned delay_seed,
+                    int steps) {
+  const auto fill = [&](Interpreter& interpreter, size_t, size_t d, bool first) {
+    if (first) interpreter.write(0, null_buffer(DType::kF32, {256, 256}));
+    for (size_t m = 0; m < 2; ++m)
+      interpreter.set_batch(
+          static_cast<int>(m),
+          {{1, null_buffer(DType::kF32, {program.stages[0].tables[m][d][0], 256})}});
+  };
+  return run_emulated(program, on, truth, random_delay(delay_seed, 2, 1500), steps, fill);
 }
 
 TEST(EmulatedRun, HostDelaysChangeNothing) {
   const Program uneven = program({{40, 30, 7}, {20, 0, 3}});
   std::vector<std::vector<std::vector<TraceEvent>>> runs;
   for (unsigned seed : {0u, 1u, 2u, 3u}) {
-    Outcome each = run(uneven, cluster(), {5, 0.2}, seed, 5);
+    EmulatedOutcome each = run(uneven, cluster(), {5, 0.2}, seed, 5);
     EXPECT_THAT(each.errors, Each(""));
     runs.push_back(std::move(each.events));
   }
@@ -177,7 +122,7 @@ TEST(EmulatedRun, HostDelaysChangeNothing) {
 // What a device does until its first wait, in closed form. mul: 3 matrices of 256 KiB at 100 GB/s
 // and a launch.
 TEST(EmulatedRun, OpsAndMessagesTakeTheirTime) {
-  const Outcome once = run(program({{64, 64, 64}, {64, 64, 64}}), cluster(), {}, 0, 1);
+  const EmulatedOutcome once = run(program({{64, 64, 64}, {64, 64, 64}}), cluster(), {}, 0, 1);
   ASSERT_THAT(once.errors, Each(""));
   const std::vector<TraceEvent>& a = once.events[0];
   const Nanoseconds mul{1'000 + 7'864};
@@ -201,8 +146,8 @@ TEST(EmulatedRun, OpsAndMessagesTakeTheirTime) {
 
 TEST(EmulatedRun, TheHiddenTruthChangesTimesWithinItsSpread) {
   const Program even = program({{64, 64, 64}, {64, 64, 64}});
-  const Outcome plain = run(even, cluster(), {}, 0, 1),
-                other = run(even, cluster(), {7, 0.3}, 0, 1);
+  const EmulatedOutcome plain = run(even, cluster(), {}, 0, 1),
+                        other = run(even, cluster(), {7, 0.3}, 0, 1);
   const double ratio = static_cast<double>(other.events[0][0].duration.value) /
                        static_cast<double>(plain.events[0][0].duration.value);
   EXPECT_NE(ratio, 1);
@@ -212,7 +157,7 @@ TEST(EmulatedRun, TheHiddenTruthChangesTimesWithinItsSpread) {
 
 TEST(EmulatedRun, MemoryIsWhatThePlanningSays) {
   const Program uneven = program({{400, 300, 70}, {400, 300, 70}});
-  const Outcome once = run(uneven, cluster(), {}, 0, 2);
+  const EmulatedOutcome once = run(uneven, cluster(), {}, 0, 2);
   ASSERT_THAT(once.errors, Each(""));
   for (int device = 0; device < kDevices; ++device) {
     EXPECT_EQ(once.peaks[static_cast<size_t>(device)], memory_use(uneven.stages[0], device).peak);
@@ -222,7 +167,7 @@ TEST(EmulatedRun, MemoryIsWhatThePlanningSays) {
 TEST(EmulatedRun, WhatDoesNotFitIsNamed) {
   Cluster small = cluster();
   small.pools[1].kind.memory_bytes = 600 * 1024;
-  const Outcome once = run(program({{64, 256, 64}, {64, 64, 64}}), small, {}, 0, 1);
+  const EmulatedOutcome once = run(program({{64, 256, 64}, {64, 64, 64}}), small, {}, 0, 1);
   EXPECT_THAT(once.errors[1],
               AllOf(HasSubstr("b/0/0: out of memory: aten.mul.Tensor (layer): needs 256 KiB, "
                               "available are 24 KiB of 600 KiB")));
