@@ -113,11 +113,16 @@ void judge(const Setting& setting,
   best.what = text(setting, chain, ends);
 }
 
+std::vector<int> devices_of_pools(const TableCosts& costs) {
+  std::vector<int> devices;
+  for (int p = 0; p < costs.pools(); ++p) devices.push_back(costs.devices(p));
+  return devices;
+}
+
 // Calls `use` for all ways to cut the batch.
 template <typename Use>
 void for_settings(const TableCosts& costs, int64_t global_batch, const Use& use) {
-  int most = 0;
-  for (int p = 0; p < costs.pools(); ++p) most = std::max(most, costs.devices(p));
+  const int most = std::ranges::max(devices_of_pools(costs));
   for (int replicas = most * costs.pools(); replicas >= 1; --replicas)
     for (int64_t own = 1; own * replicas <= global_batch; ++own) {
       if (global_batch % (own * replicas) != 0) continue;
@@ -134,8 +139,10 @@ void for_settings(const TableCosts& costs, int64_t global_batch, const Use& use)
 class EqualReplicas {
  public:
   EqualReplicas(const Setting& setting, int most_stages, PeerResult& best)
-      : setting_(setting), most_stages_(most_stages), best_(best) {
-    for (int p = 0; p < setting.costs.pools(); ++p) left_.push_back(setting.costs.devices(p));
+      : setting_(setting),
+        most_stages_(most_stages),
+        best_(best),
+        left_(devices_of_pools(setting.costs)) {
     fastest_.assign(static_cast<size_t>(setting.costs.layers()) + 1, 0);
   }
   void run() {
@@ -201,8 +208,7 @@ class EqualReplicas {
 class SailorRules {
  public:
   SailorRules(const Setting& setting, int stages, PeerResult& best)
-      : setting_(setting), stages_(stages), best_(best) {
-    for (int p = 0; p < setting.costs.pools(); ++p) left_.push_back(setting.costs.devices(p));
+      : setting_(setting), stages_(stages), best_(best), left_(devices_of_pools(setting.costs)) {
     for (int s = 1; s <= stages; ++s) ends_.push_back(setting.costs.layers() * s / stages);
   }
   void run() { extend(0); }
