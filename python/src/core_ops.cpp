@@ -133,10 +133,8 @@ class LocalOp {
     const std::vector<Size>& own = factors_.at(static_cast<size_t>(label_));
     Size inner(1);
     for (size_t k = static_cast<size_t>(factor_) + 1; k < own.size(); ++k) inner = inner * own[k];
-    form_.cut = medley::Cut{label_, factor_};
-    form_.length = kLength * inner;
-    form_.offset = kOffset * inner;
-    form_.full = own.at(static_cast<size_t>(factor_)) * inner;
+    form_.cuts = {
+        {{label_, factor_}, kLength, kOffset, own.at(static_cast<size_t>(factor_)), inner}};
   }
 
   void describe_result() {
