@@ -13,7 +13,9 @@ constexpr int kOfEachCount = 2;    // chains for each number of micro-batches, a
 constexpr size_t kCandidates = 5;  // of all those that are synthesised as wholes and timed
 constexpr int kMostPriced = 3;     // of them, lowered and simulated
 constexpr int kMostMoves = 16;
-constexpr size_t kSteps = 3 + kMostPriced;
+// In percent of the fastest chain known: of what is slower, nothing is found out about memory.
+constexpr int64_t kSlower = 110;
+constexpr size_t kSteps = 2 + kMostPriced;
 
 class Harp {
  public:
@@ -21,37 +23,23 @@ class Harp {
       : request_(request),
         pools_(pools_of(request)),
         synthesis_(request, {.per_block = kLayersPerBlock}),
-        outlines_(request, pools_, synthesis_) {
+        outlines_(request, pools_, synthesis_),
+        counts_(microbatch_counts(request)) {
     pipeline_.layers = static_cast<int>(synthesis_.layers().layers.size());
     pipeline_.pools = outlines_.pools();
     pipeline_.links = outlines_.links();
     pipeline_.candidates = kOfEachCount;
-    for (int64_t count : microbatch_counts(request))
-      pipeline_.microbatches.push_back(microbatch_choice(count));
+    pipeline_.explain = false;
   }
 
   Outcome run() {
-    report(request_, "harp: layers", 1, kSteps);
-    solve_layers();
-    report(request_, "harp: chains of stages", 2, kSteps);
-    std::vector<PipelinePlan> plans;
-    std::string why_not;
-    for (const MicrobatchChoice& choice : pipeline_.microbatches) {
-      PipelineRequest one = pipeline_;
-      one.microbatches = {choice};
-      const auto found = plan_pipeline(one);
-      if (const auto* no = std::get_if<Infeasible>(&found)) {
-        why_not = no->reason;
-        continue;
-      }
-      const auto& some = std::get<PipelinePlans>(found).plans;
-      plans.insert(plans.end(), some.begin(), some.end());
-    }
-    if (plans.empty()) return Infeasible{why_not};
-    std::ranges::stable_sort(plans, {}, &PipelinePlan::predicted);
-    plans.resize(std::min<size_t>(plans.size(), kCandidates));
+    report(request_, "harp: chains of stages", 1, kSteps);
+    find_chains();
+    if (plans_.empty()) return why_none();
+    std::ranges::stable_sort(plans_, {}, &PipelinePlan::predicted);
+    plans_.resize(std::min<size_t>(plans_.size(), kCandidates));
     std::vector<Outline> all;
-    for (const PipelinePlan& plan : plans) {
+    for (const PipelinePlan& plan : plans_) {
       Outline outline{plan.microbatches, {}, {}};
       for (const PipelineStage& stage : plan.stages) {
         outline.stages.push_back(stage.range);
@@ -60,12 +48,12 @@ class Harp {
       }
       all.push_back(std::move(outline));
     }
-    report(request_, "harp: stages as wholes", 3, kSteps);
+    report(request_, "harp: stages as wholes", 2, kSteps);
     outlines_.solve(all);
     for (const Outline& outline : all) outlines_.note(outline);
     move_cuts();
     return outlines_.choose(kMostPriced, [&](int candidate) {
-      report(request_, "harp: simulating", static_cast<size_t>(4 + candidate), kSteps);
+      report(request_, "harp: simulating", static_cast<size_t>(3 + candidate), kSteps);
     });
   }
 
@@ -74,20 +62,59 @@ class Harp {
     return {outlines_.rows(microbatches), microbatches, 0, StageStyle::kBest};
   }
 
-  MicrobatchChoice microbatch_choice(int64_t count) {
-    return {static_cast<int>(count), outlines_.cuts(count), [this, count](const StageRange& range) {
-              return synthesis_.options(range.begin, range.end, outlines_.mesh(range), work(count));
+  // A step takes less with more micro-batches, until what each of them costs outweighs what stages
+  // wait: from a count on which most likely is many, up and then down while it helps.
+  void find_chains() {
+    const size_t start = counts_.size() * 2 / 3;
+    for (size_t i = start; i < counts_.size() && find_chains(counts_[i]); ++i) {
+    }
+    for (size_t i = start; i > 0 && find_chains(counts_[i - 1]); --i) {
+    }
+  }
+
+  // Returns whether it found a better one, or none is known.
+  bool find_chains(int64_t count) {
+    // First with what keeps everything at no price: what is slower than that need not be looked at.
+    if (!fastest_)
+      if (const auto first = chains(count, {}); !first.empty()) fastest_ = first.front().predicted;
+    const std::vector<PipelinePlan> some =
+        chains(count, fastest_ ? Nanoseconds{fastest_->value * kSlower / 100 / count} : kLongest);
+    const bool had = !plans_.empty();
+    const Nanoseconds before = had ? *fastest_ : kLongest;
+    if (some.empty()) return !had;
+    plans_.insert(plans_.end(), some.begin(), some.end());
+    fastest_ = std::min(fastest_.value_or(kLongest), some.front().predicted);
+    return !had || some.front().predicted < before;
+  }
+
+  // No stage is looked at closer that takes longer than `longest` for a micro-batch.
+  std::vector<PipelinePlan> chains(int64_t count, Nanoseconds longest) {
+    std::vector<std::pair<StageMesh, StageWork>> uses;
+    for (int pool = 0; pool < static_cast<int>(pools_.size()); ++pool)
+      for (int size : pipeline_.pools[static_cast<size_t>(pool)].sizes)
+        uses.emplace_back(outlines_.mesh({0, 0, pool, size}), work(count));
+    synthesis_.solve_layers(uses, longest);
+    PipelineRequest request = pipeline_;
+    request.microbatches = {choice(count, longest)};
+    auto found = plan_pipeline(request);
+    if (std::holds_alternative<Infeasible>(found)) return {};
+    return std::move(std::get<PipelinePlans>(found).plans);
+  }
+
+  MicrobatchChoice choice(int64_t count, Nanoseconds longest) {
+    return {static_cast<int>(count),
+            outlines_.cuts(count),
+            [this, count, longest](const StageRange& range) {
+              return synthesis_.options(
+                  range.begin, range.end, outlines_.mesh(range), work(count), longest);
             }};
   }
 
-  // On all meshes that plan_pipeline() will ask for.
-  void solve_layers() {
-    std::vector<std::pair<StageMesh, StageWork>> uses;
-    for (const MicrobatchChoice& choice : pipeline_.microbatches)
-      for (int pool = 0; pool < static_cast<int>(pools_.size()); ++pool)
-        for (int size : pipeline_.pools[static_cast<size_t>(pool)].sizes)
-          uses.emplace_back(outlines_.mesh({0, 0, pool, size}), work(choice.count));
-    synthesis_.solve_layers(uses);
+  Infeasible why_none() {
+    PipelineRequest request = pipeline_;
+    request.explain = true;
+    for (int64_t count : counts_) request.microbatches.push_back(choice(count, kLongest));
+    return std::get<Infeasible>(plan_pipeline(request));
   }
 
   // Moves a cut beside the slowest stage of the fastest outline, so that it has a layer less, while
@@ -122,7 +149,10 @@ class Harp {
   const std::vector<DevicePool> pools_;
   StageSynthesis synthesis_;
   Outlines outlines_;
-  PipelineRequest pipeline_;
+  const std::vector<int64_t> counts_;  // of micro-batches
+  PipelineRequest pipeline_;           // but for these
+  std::vector<PipelinePlan> plans_;
+  std::optional<Nanoseconds> fastest_;  // predicted
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
 #include <set>
 
 #include "medley/base/files.h"
@@ -152,6 +153,18 @@ TEST_F(HarpTest, IsAsGoodAsTheBestOfAllOutlines) {
   }
 }
 
+// Not all counts are tried; none of them is better than what is found.
+TEST_F(HarpTest, FindsTheNumberOfMicrobatches) {
+  for (const double bandwidth : {5e6, 50e6, 5e9}) {
+    const Cluster cluster = two_pools(2, 1, 1e9, bandwidth);
+    Nanoseconds best{std::numeric_limits<int64_t>::max()};
+    for (int64_t count = 1; count <= 64; count *= 2)
+      best = std::min(best, step(planned(cluster, "harp", 64, count), cluster));
+    EXPECT_LE(step(planned(cluster, "harp", 64), cluster).value, best.value * 101 / 100)
+        << bandwidth;
+  }
+}
+
 TEST_F(HarpTest, SaysWhatDoesNotFit) {
   const Outcome found = outcome(two_pools(1, 1, 1e5), "harp", 8);
   ASSERT_TRUE(std::holds_alternative<Infeasible>(found));
@@ -278,7 +291,8 @@ TEST_F(HarpTest, RangesAreSumsOfTheirLayers) {
     const int before = synthesis.num_syntheses();
     const std::vector<StageOption> sum = synthesis.options(1, 5, mesh, work);
     ASSERT_FALSE(sum.empty());
-    EXPECT_EQ(synthesis.num_syntheses() - before, 3);  // the two of a block, and the head's
+    // That in front of the blocks, the two of a block, and the head's.
+    EXPECT_EQ(synthesis.num_syntheses() - before, 4);
     const StageOption whole = synthesis.whole({1, 5, mesh, work})->option;
     const auto close = [](auto a, auto b, double share) {
       EXPECT_NEAR(static_cast<double>(a.value),

@@ -21,6 +21,8 @@ namespace medley {
 namespace {
 
 constexpr int kMostMends = 8;  // of a plan that does not fit
+constexpr double kClearlySlower = 1.02;
+constexpr int64_t kFull = 8;  // micro-batches simulated beyond three times those in flight
 
 size_t at(int index) { return static_cast<size_t>(index); }
 
@@ -206,9 +208,12 @@ Plan Outlines::to_plan(const Outline& outline, const std::vector<int>& in_flight
       request_, devices[0], apportion(request_.global_batch, even), outline.microbatches);
   Pipeline& pipeline = plan.pipelines[0];
   pipeline.stages.clear();
+  find_unsaid(outline);
   for (size_t s = 0; s < outline.stages.size(); ++s) {
     const StageSolution& solved = *solution(outline, s);
     Stage stage = solved.stage;
+    if (unsaid_.at(task(outline, s)))
+      for (Choices* said : {&stage.states, &stage.batch, &stage.ops, &stage.updates}) said->clear();
     stage.mesh.devices.clear();
     for (int device : devices[s])
       stage.mesh.devices.push_back(request_.cluster.devices[at(device)].name);
@@ -225,30 +230,42 @@ Plan Outlines::to_plan(const Outline& outline, const std::vector<int>& in_flight
   return plan;
 }
 
+// Nothing need be said of a stage where saying nothing is as good.
+void Outlines::find_unsaid(const Outline& outline) {
+  std::vector<std::pair<const StageTask, bool>*> missing;
+  for (size_t s = 0; s < outline.stages.size(); ++s)
+    if (const auto [found, is_new] = unsaid_.try_emplace(task(outline, s)); is_new)
+      missing.push_back(&*found);
+  for_each_in_parallel(missing.size(), [&](size_t i) {
+    missing[i]->second = synthesis_.is_as_good_unsaid(missing[i]->first);
+  });
+}
+
 std::string Outlines::name_of_first(int layer) const {
   const int32_t position = synthesis_.layers().layers[at(layer)].begin;
   return synthesis_.names()[at(synthesis_.positions().sequence[at(position)])];
 }
 
-void Outlines::consider(Outline outline) {
+bool Outlines::consider(Outline outline) {
   std::vector<Unseen> unseen(outline.stages.size());
   for (int mend = 0; mend < kMostMends; ++mend) {
     const std::optional<PipelinePlan> stages = whole(outline, unseen);
-    if (!stages) return;
+    if (!stages) return false;
     const std::vector<int> counts = h1f1b(schedule_request(*stages)).counts;
     Plan plan = to_plan(outline, counts);
-    // Until it is full, as long again, and twice as long.
+    // Until it is full, as long again, and until it is empty; all, if these are not many more.
     const auto count = static_cast<int64_t>(plan.pipelines[0].microbatches.size());
-    const int64_t few = 2 * counts[0] + 4;
-    const int64_t enough = std::min(count, 2 * few);
+    const int64_t few = 3 * counts[0] + kFull;
+    const int64_t enough = count > 2 * few ? few : count;
     const Program program = lower(*request_.ground, shortened(plan, enough), request_.cluster);
     const std::optional<Lack> lack = find_lack(program, count - enough);
     if (!lack) {
-      const Nanoseconds step = step_time(plan, program, few);
-      if (best_ && step >= best_step_) return;
-      best_ = std::move(plan);
-      best_step_ = step;
-      return;
+      const Nanoseconds step = step_time(program, count, counts[0]);
+      if (!best_ || step < best_step_) {
+        best_ = std::move(plan);
+        best_step_ = step;
+      }
+      return mend == 0;
     }
     if (misfit_.empty()) misfit_ = explain(*lack, counts);
     const PipelineStage& stage = stages->stages[lack->stage];
@@ -257,9 +274,10 @@ void Outlines::consider(Outline outline) {
                         Bytes{static_cast<int64_t>(std::ceil(lack->bytes))};
     unseen[lack->stage] = {found - needed(stage.option, in_flight), in_flight};
     std::optional<Outline> other = eased(outline, lack->stage, unseen);
-    if (!other) return;
+    if (!other) return false;
     outline = std::move(*other);
   }
+  return false;
 }
 
 // As it is, with a higher price of memory for a stage, or with more of it computed again: the
@@ -296,20 +314,22 @@ std::optional<Outline> Outlines::eased(const Outline& outline,
   return best;
 }
 
-// Of a plan whose first micro-batches the program has: what these take, and for each of the others
-// what one more takes, which is read off where there are fewer.
-Nanoseconds Outlines::step_time(const Plan& plan, const Program& program, int64_t fewer) const {
-  const auto all = static_cast<int64_t>(plan.pipelines[0].microbatches.size());
+// Of so many micro-batches, of which the program has the first. What one more takes is read off the
+// backward calls of the first stage while the pipeline is full.
+Nanoseconds Outlines::step_time(const Program& program, int64_t microbatches, int in_flight) const {
+  const Simulation simulated = simulate(program, *request_.costs);
   const auto some = static_cast<int64_t>(program.stages[0].tables.size());
-  std::array<Nanoseconds, 2> steps;
-  for_each_in_parallel(some == all ? 1 : 2, [&](size_t i) {
-    steps[i] = i == 0 ? simulate(program, *request_.costs).step
-                      : simulate(lower(*request_.ground, shortened(plan, fewer), request_.cluster),
-                                 *request_.costs)
-                            .step;
-  });
-  if (some == all) return steps[0];
-  return steps[0] + Nanoseconds{(steps[0] - steps[1]).value * (all - some) / (some - fewer)};
+  if (some == microbatches) return simulated.step;
+  std::map<FunctionKind, std::vector<Nanoseconds>> by_kind;  // [microbatch]
+  for (const SimulatedCall& each : simulated.devices[0].calls)
+    by_kind[each.call.function].push_back(each.ends);
+  // Where nothing is trained there is no backward call.
+  const auto backward = by_kind.find(FunctionKind::kBackward);
+  const std::vector<Nanoseconds>& ends =
+      backward == by_kind.end() ? by_kind.at(FunctionKind::kForward) : backward->second;
+  const int64_t first = in_flight, last = some - in_flight - 1;
+  const Nanoseconds full = ends[static_cast<size_t>(last)] - ends[static_cast<size_t>(first)];
+  return simulated.step + Nanoseconds{full.value * (microbatches - some) / (last - first)};
 }
 
 // Of the device that lacks most, if so many micro-batches more than the program has wait for their
@@ -338,10 +358,13 @@ std::string Outlines::explain(const Lack& lack, const std::vector<int>& counts) 
 
 Outcome Outlines::choose(int most, const std::function<void(int)>& starting) {
   int considered = 0;
+  std::optional<Nanoseconds> fitted;  // of the first one that fits, by the timer
   for (const auto& [time, outline] : noted_) {
+    if (best_ && considered >= most) break;
+    if (fitted && time / *fitted > kClearlySlower) break;
     if (starting) starting(considered);
-    consider(outline);
-    if (++considered >= most && best_) break;
+    if (consider(outline) && !fitted) fitted = time;
+    ++considered;
   }
   return best();
 }

@@ -54,11 +54,11 @@ class Outlines {
   // Lowers and simulates the outline and keeps it if it is the fastest so far; of one that does not
   // fit, with fewer in flight, in less memory or computing more again, whichever the timer says is
   // fastest. Of many micro-batches a few are simulated: once the pipeline is full, one is like the
-  // next.
-  void consider(Outline outline);
+  // next. Returns whether it fits as it is.
+  bool consider(Outline outline);
 
-  // Considers the fastest noted, as many as told and more until one fits. Says before each which it
-  // is, from 0 on.
+  // Considers the fastest noted, as many as told and more until one fits, but none that the timer
+  // says is clearly slower than the first that fits. Says before each which it is, from 0 on.
   Outcome choose(int most, const std::function<void(int)>& starting = {});
   // The fastest that was considered; else why the first one did not fit.
   Outcome best() const;
@@ -83,9 +83,10 @@ class Outlines {
                                size_t stage,
                                const std::vector<Unseen>& unseen);
   Plan to_plan(const Outline& outline, const std::vector<int>& in_flight);
+  void find_unsaid(const Outline& outline);
   std::string name_of_first(int layer) const;
   std::optional<Lack> find_lack(const Program& program, int64_t more_microbatches) const;
-  Nanoseconds step_time(const Plan& plan, const Program& program, int64_t fewer) const;
+  Nanoseconds step_time(const Program& program, int64_t microbatches, int in_flight) const;
   std::string explain(const Lack& lack, const std::vector<int>& counts) const;
 
   const Request& request_;
@@ -94,6 +95,7 @@ class Outlines {
   std::vector<PipelinePool> pipeline_pools_;
   std::vector<std::vector<std::optional<LinkCurve>>> links_;
   std::map<Nanoseconds, Outline> noted_;
+  std::map<StageTask, bool> unsaid_;
   std::optional<Plan> best_;
   Nanoseconds best_step_;
   std::string misfit_;

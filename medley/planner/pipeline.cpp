@@ -363,7 +363,7 @@ std::variant<PipelinePlans, Infeasible> plan_pipeline(const PipelineRequest& req
     found.lower_bound = std::min(found.lower_bound, {periods.run()});
     found.step_bound = std::min(found.step_bound, {periods.step_bound()});
   }
-  if (found.plans.empty()) return Infeasible{explain_misfit(request)};
+  if (found.plans.empty()) return Infeasible{request.explain ? explain_misfit(request) : ""};
   return found;
 }
 

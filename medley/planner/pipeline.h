@@ -108,6 +108,7 @@ struct PipelineRequest {
   int candidates = 8;  // plans to return at most
   bool pruned = true;  // false, for tests: every period from 1 ns to `longest_period` is tried
   Nanoseconds longest_period{};
+  bool explain = true;  // whether to find out what does not fit; else the reason is empty
 };
 
 struct PipelineStage {

@@ -178,24 +178,23 @@ std::optional<StageSolution> StageSynthesis::synthesise(const Key& key) const {
     if (!found) return std::nullopt;
     pipeline.stages[0] = problem.stage(found->choices, pipeline.stages[0].mesh);
   }
-  const auto priced = [&] {
-    return price(lower_alone(own, plan, request_.cluster), *request_.costs, task.work.microbatches);
-  };
   StageSolution solution;
-  solution.option = priced();
+  solution.option =
+      price(lower_alone(own, plan, request_.cluster), *request_.costs, task.work.microbatches);
   solution.by_rows = !pipeline.microbatches[0].lengths.empty();
   solution.stage = std::move(pipeline.stages[0]);
-  if (key.layer || !solution.by_rows || solution.stage.ops.empty()) return solution;
-  // Nothing need be said where saying nothing is as good.
-  Stage& stage = pipeline.stages[0];
-  stage = {};
-  stage.mesh = solution.stage.mesh;
-  const StageOption option = priced();
-  if (is_worse(solution.option, option)) {
-    solution.option = option;
-    solution.stage = std::move(stage);
-  }
   return solution;
+}
+
+bool StageSynthesis::is_as_good_unsaid(const StageTask& task) const {
+  const StageSolution& said = *solved_.at({task, false});
+  if (!said.by_rows || said.stage.ops.empty()) return false;
+  Plan plan = outline(request_, task.mesh, task.work);
+  plan.pipelines[0].stages[0].recompute = task.work.recompute;
+  return is_worse(said.option,
+                  price(lower_alone(grounds_.at(ground_key(task)), plan, request_.cluster),
+                        *request_.costs,
+                        task.work.microbatches));
 }
 
 const std::optional<StageSolution>& StageSynthesis::solution(const Key& key) {
@@ -227,27 +226,33 @@ bool StageSynthesis::has_plenty(const StageOption& option, const StageMesh& mesh
   return static_cast<double>(needed.value) <= memory;
 }
 
-// [number of layers] from the first one on, as far as there are solutions.
-const std::vector<StageOption>& StageSynthesis::sums(int begin,
+const std::vector<StageOption>& StageSynthesis::sums(std::optional<Sums>& sums,
+                                                     int begin,
                                                      const StageMesh& mesh,
                                                      const StageWork& work) {
-  const auto [found, is_new] = sums_.try_emplace({begin, mesh, work});
-  std::vector<StageOption>& sums = found->second;
-  if (!is_new) return sums;
-  sums.emplace_back();
-  for (int i = begin; i < static_cast<int>(layers_.layers.size()); ++i) {
-    const auto& one = solution(layer_key(i, mesh, work));
-    if (!one) break;
-    StageOption sum = sums.back();
-    sum.forward += one->option.forward;
-    sum.backward += one->option.backward;
-    sum.update += one->option.update;
-    sum.persistent += one->option.persistent;
-    sum.saved += one->option.saved;
-    sum.transient = std::max(sum.transient, one->option.transient);
-    sums.push_back(sum);
+  if (!sums) {
+    sums.emplace();
+    sums->ranges.resize(layers_.layers.size());
+    for (int i = 0; i < static_cast<int>(layers_.layers.size()); ++i) {
+      const auto& one = solution(layer_key(i, mesh, work));
+      sums->layers.push_back(one ? &one->option : nullptr);
+    }
   }
-  return sums;
+  std::vector<StageOption>& all = sums->ranges[static_cast<size_t>(begin)];
+  if (!all.empty()) return all;
+  all.emplace_back();
+  for (size_t i = static_cast<size_t>(begin); i < sums->layers.size() && sums->layers[i]; ++i) {
+    const StageOption& one = *sums->layers[i];
+    StageOption sum = all.back();
+    sum.forward += one.forward;
+    sum.backward += one.backward;
+    sum.update += one.update;
+    sum.persistent += one.persistent;
+    sum.saved += one.saved;
+    sum.transient = std::max(sum.transient, one.transient);
+    all.push_back(sum);
+  }
+  return all;
 }
 
 void StageSynthesis::offer(StageOption option, int id, std::vector<StageOption>& options) const {
@@ -259,20 +264,20 @@ void StageSynthesis::offer(StageOption option, int id, std::vector<StageOption>&
     options.push_back(option);
 }
 
-std::vector<StageOption> StageSynthesis::options(int begin,
-                                                 int end,
-                                                 const StageMesh& mesh,
-                                                 const StageWork& work) {
+std::vector<StageOption> StageSynthesis::options(
+    int begin, int end, const StageMesh& mesh, const StageWork& work, Nanoseconds longest) {
   const auto layers = static_cast<size_t>(end - begin);
   std::vector<StageOption> result;
+  Prices& prices = prices_[{work, mesh}];
   for (size_t p = 0; p < num_prices(mesh); ++p) {
-    const std::vector<StageOption>& kept = sums(begin, mesh, at_price(work, p));
+    const std::vector<StageOption>& kept = sums(prices.kept[p], begin, mesh, at_price(work, p));
     if (layers >= kept.size()) continue;
     const StageOption& none = kept[layers];
     const auto id = static_cast<int>(p * kRecompute.size());
     offer(none, id, result);
-    if (has_plenty(none, mesh)) break;
-    const std::vector<StageOption>& again = sums(begin, mesh, at_price(work, p, kAll));
+    if (has_plenty(none, mesh) || none.forward + none.backward > longest) break;
+    const std::vector<StageOption>& again =
+        sums(prices.again[p], begin, mesh, at_price(work, p, kAll));
     StageOption all = again[layers];
     offer(all, id + 2, result);  // of each layer: blocks
     all.saved = again[1].saved;
@@ -282,14 +287,30 @@ std::vector<StageOption> StageSynthesis::options(int begin,
   return result;
 }
 
-void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageWork>>& uses) {
+// Whether memory is short for any range that takes no longer: for one of the longest of them.
+bool StageSynthesis::needs_prices(const StageMesh& mesh,
+                                  const StageWork& work,
+                                  Nanoseconds longest) {
+  std::optional<Sums>& kept = prices_[{work, mesh}].kept[0];
+  for (int begin = 0; begin < static_cast<int>(layers_.layers.size()); ++begin) {
+    const std::vector<StageOption>& ranges = sums(kept, begin, mesh, at_price(work, 0));
+    const auto end = std::ranges::partition_point(ranges, [&](const StageOption& option) {
+      return option.forward + option.backward <= longest;
+    });
+    if (end != ranges.begin() && !has_plenty(*std::prev(end), mesh)) return true;
+  }
+  return false;
+}
+
+void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageWork>>& uses,
+                                  Nanoseconds longest) {
   const int all = static_cast<int>(layers_.layers.size());
   std::vector<Key> first, more;
   for (const auto& [mesh, work] : uses)
     for (int i = 0; i < all; ++i) first.push_back(layer_key(i, mesh, at_price(work, 0)));
   solve(first);
   for (const auto& [mesh, work] : uses) {
-    if (has_plenty(sums(0, mesh, at_price(work, 0)).back(), mesh)) continue;
+    if (!needs_prices(mesh, work, longest)) continue;
     for (size_t p = 0; p < num_prices(mesh); ++p)
       for (int i = 0; i < all; ++i) more.push_back(layer_key(i, mesh, at_price(work, p, kAll)));
   }

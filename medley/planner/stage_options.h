@@ -18,11 +18,12 @@
 //
 // Knows nothing of which ranges are good.
 
+#include <array>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "medley/planner/layers.h"
@@ -81,13 +82,20 @@ class StageSynthesis {
   void solve_wholes(const std::vector<StageTask>& tasks);
 
   // The sums over layers, at each price and recompute that makes a difference: a few options, none
-  // of them worse than another in everything. Those of `work` are not looked at.
+  // of them worse than another in everything. Those of `work` are not looked at. What takes longer
+  // than `longest` for a micro-batch is offered at no price only: all else is slower still.
   std::vector<StageOption> options(int begin,
                                    int end,
                                    const StageMesh& mesh,
-                                   const StageWork& work);
+                                   const StageWork& work,
+                                   Nanoseconds longest = kLongest);
   // Solves on all cores what options() will want for these, whatever the layers.
-  void solve_layers(const std::vector<std::pair<StageMesh, StageWork>>& uses);
+  void solve_layers(const std::vector<std::pair<StageMesh, StageWork>>& uses,
+                    Nanoseconds longest = kLongest);
+
+  // Whether layers as a whole do as well if the plan says nothing about their ops and parameters.
+  // Requires: whole() has a solution.
+  bool is_as_good_unsaid(const StageTask& task) const;
 
   // The price and the recompute that an option is for, with so many micro-batches in flight.
   static StageWork work_of(const StageOption& option, StageWork work, int in_flight);
@@ -117,8 +125,21 @@ class StageSynthesis {
   const std::optional<StageSolution>& solution(const Key& key);
   Key layer_key(int layer, const StageMesh& mesh, const StageWork& work) const;
   bool has_plenty(const StageOption& option, const StageMesh& mesh) const;
+  bool needs_prices(const StageMesh& mesh, const StageWork& work, Nanoseconds longest);
   void offer(StageOption option, int id, std::vector<StageOption>& options) const;
-  const std::vector<StageOption>& sums(int begin, const StageMesh& mesh, const StageWork& work);
+  // What the layers take on a mesh at a price, keeping all and doing all again, and the sums over
+  // ranges: [first layer][number of layers], as far as there are solutions.
+  struct Sums {
+    std::vector<const StageOption*> layers;  // [layer] null: no solution
+    std::vector<std::vector<StageOption>> ranges;
+  };
+  struct Prices {
+    std::array<std::optional<Sums>, 3> kept, again;  // [price]
+  };
+  const std::vector<StageOption>& sums(std::optional<Sums>& sums,
+                                       int begin,
+                                       const StageMesh& mesh,
+                                       const StageWork& work);
 
   const Request& request_;
   std::vector<std::string> names_;
@@ -127,8 +148,7 @@ class StageSynthesis {
   std::vector<int> like_;  // [layer] the first one of its structure
   std::map<GroundKey, Completed> grounds_;
   std::map<Key, std::optional<StageSolution>> solved_;
-  // By first layer, mesh and work: [number of layers].
-  std::map<std::tuple<int, StageMesh, StageWork>, std::vector<StageOption>> sums_;
+  std::map<std::pair<StageWork, StageMesh>, Prices> prices_;
 };
 
 // Those of a pipeline: what the request says, one where rows meet, else powers of two.

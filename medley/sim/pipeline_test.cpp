@@ -191,6 +191,8 @@ TEST(SimulatePipeline, EverySchedulesCallsAreWhenTheTimerSays) {
       for (size_t i = 0; i < order.size(); ++i) {
         ASSERT_EQ(simulation.devices[i].computes, timing.busy[i]);
         ASSERT_EQ(simulation.devices[i].waits, timing.idle[i]);
+        for (size_t k = 0; k < order[i].size(); ++k)
+          ASSERT_EQ(simulation.devices[i].calls[k].ends, timing.calls[i][k].end);
       }
       ASSERT_EQ(simulation.bubble(), timing.bubble());
     }

@@ -232,6 +232,7 @@ void Simulator::run_until_blocked(Actor& actor) {
       const bool computes = std::holds_alternative<Segment>(function.steps[actor.step]);
       actor.ran.back().push_back({computes ? begins : actor.clock, actor.clock});
     }
+    current_call(actor).ends = actor.clock;
   }
   actor.is_done = await_sent(actor);
 }
@@ -318,7 +319,7 @@ bool Simulator::post_step(Actor& actor, const Call& call, int index) {
 // That it has come to.
 SimulatedCall& Simulator::current_call(Actor& actor) const {
   std::vector<SimulatedCall>& calls = actor.result.calls;
-  if (calls.size() == actor.call) calls.push_back({stage(actor).calls[actor.call], {}, {}});
+  if (calls.size() == actor.call) calls.push_back({stage(actor).calls[actor.call], {}, {}, {}});
   return calls.back();
 }
 

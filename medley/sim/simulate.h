@@ -41,6 +41,7 @@ struct SimulatedCall {
   Call call;
   Nanoseconds computes;
   Nanoseconds waits;  // for exchanges of its own stage
+  Nanoseconds ends;   // when the device is through with it
   bool operator==(const SimulatedCall&) const = default;
 };
 
