@@ -100,14 +100,6 @@ void check_runs_today(const Plan& plan) {
   };
   if (plan.pipelines.size() != 1)
     not_yet("pipelines", std::to_string(plan.pipelines.size()), "1", "several pipelines");
-  const std::vector<Stage>& stages = plan.pipelines[0].stages;
-  for (size_t s = 0; s < stages.size(); ++s) {
-    if (stages[s].mesh.shape.size() != 1)
-      not_yet(stage_place(0, s) + ".mesh.shape",
-              list_text(stages[s].mesh.shape),
-              "one size",
-              "meshes of two axes");
-  }
 }
 
 void check_recompute(const std::vector<Stage>& stages) {
@@ -309,6 +301,11 @@ class TextCheck {
     const auto devices = static_cast<size_t>(stage_->mesh.shape[axis]);
     if (name == kEven) return;
     if (name == kRows) {
+      if (axis > 0)
+        refuse(place,
+               quoted(text),
+               fmt::format("another part on axis \"{}\": rows are divided over the first axis",
+                           stage_->mesh.axes[axis]));
       if (stage_index_ == 0 && pipeline_->microbatches[0].lengths.empty())
         refuse(place, quoted(text), "another part, or \"lengths\" in the micro-batches");
       if (stage_index_ > 0 && stage_->rows.empty())

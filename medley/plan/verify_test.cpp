@@ -134,12 +134,27 @@ TEST_F(VerifyPlan, WhatCannotRunYetIsRefusedInWords) {
               p.pipelines[1].stages[0].mesh = {{"data"}, {1}, {"fast/0/1"}};
             }),
             "pipelines: found 2, expected 1: this version does not run several pipelines yet");
-  EXPECT_EQ(refusal_of_stage([](Stage& s) {
-              s.mesh.shape = {2, 1};
-              s.mesh.axes = {"data", "model"};
-            }),
-            "pipelines[0].stages[0].mesh.shape: found [2, 1], expected one size: this version does "
-            "not run meshes of two axes yet");
+}
+
+TEST_F(VerifyPlan, TextsOfTwoAxesAreJoined) {
+  const auto two_axes = [](const std::string& state) {
+    return [state](Stage& s) {
+      s.mesh.shape = {2, 1};
+      s.mesh.axes = {"data", "model"};
+      s.ops.clear();
+      s.updates.clear();
+      s.batch.clear();
+      s.states = {{"fc2.weight", state}};
+    };
+  };
+  EXPECT_EQ(refusal_of_stage(two_axes("R x S(0, even)")), "accepted");
+  const std::string place = "pipelines[0].stages[0].states[\"fc2.weight\"]: found ";
+  EXPECT_EQ(refusal_of_stage(two_axes("R")),
+            place + "\"R\", which is for 1 axes, expected 2, as the mesh has");
+  EXPECT_EQ(refusal_of_stage(two_axes("R x S(0, rows)")),
+            place +
+                "\"R x S(0, rows)\", expected another part on axis \"model\": rows are divided "
+                "over the first axis");
 }
 
 TEST_F(VerifyPlan, RecomputeIsOneOfThree) {

@@ -23,8 +23,9 @@ class RandomPlanner {
   }
 
   Plan run() {
-    draw_microbatches(devices_.size());
-    add_stage("", devices_);
+    const std::vector<int64_t> shape = draw_shape(devices_.size());
+    draw_microbatches(static_cast<size_t>(shape[0]));
+    add_stage("", shape, devices_);
     Prepared prepared = prepare(graph_, Optimizer{});
     choose({prepared, factorize(prepared.graph), {}});
     draw_recompute();
@@ -33,7 +34,9 @@ class RandomPlanner {
 
   Plan run_pipeline() {
     const std::vector<size_t> sizes = draw_sizes();
-    draw_microbatches(sizes[0]);
+    std::vector<std::vector<int64_t>> shapes;
+    for (size_t size : sizes) shapes.push_back(draw_shape(size));
+    draw_microbatches(static_cast<size_t>(shapes[0][0]));
     const std::vector<std::string> names = stable_names(graph_);
     const std::vector<OpId> sequence = place(graph_).sequence;
     std::set<size_t> cuts;
@@ -44,9 +47,11 @@ class RandomPlanner {
     for (size_t s = 0; s < sizes.size(); ++s) {
       const auto first = devices_.begin() + static_cast<std::ptrdiff_t>(used);
       add_stage(s == 0 ? "" : names[static_cast<size_t>(sequence[*cut++])],
+                shapes[s],
                 {first, first + static_cast<std::ptrdiff_t>(sizes[s])});
       used += sizes[s];
-      if (s > 0 && draw(2)) plan_.pipelines[0].stages[s].rows = draw_shares(sizes[s]);
+      if (s > 0 && draw(2))
+        plan_.pipelines[0].stages[s].rows = draw_shares(static_cast<size_t>(shapes[s][0]));
     }
     at_ = 0;
     for (const Completed& completed : complete_stages(lay_ground(graph_, {}), plan_)) {
@@ -66,7 +71,7 @@ class RandomPlanner {
     return static_cast<int64_t>(random_() % static_cast<uint64_t>(below));
   }
   Stage& stage() { return plan_.pipelines[0].stages[at_]; }
-  bool has_rows() { return at_ == 0 || !stage().rows.empty(); }
+  bool has_rows(size_t axis) { return axis > 0 || at_ == 0 || !stage().rows.empty(); }
 
   void draw_microbatches(size_t devices) {
     plan_.pipelines.resize(1);
@@ -95,15 +100,36 @@ class RandomPlanner {
     return sizes;
   }
 
-  void add_stage(const std::string& first, const std::vector<std::string>& devices) {
+  void add_stage(const std::string& first,
+                 const std::vector<int64_t>& shape,
+                 const std::vector<std::string>& devices) {
     const std::vector<Stage>& stages = plan_.pipelines[0].stages;
     const std::string suffix = stages.empty() ? "" : std::to_string(stages.size());
-    for (const char* name : {"p", "q"})
-      plan_.parts.push_back({name + suffix, {}, draw_shares(devices.size())});
     Stage stage;
     stage.first = first;
-    stage.mesh = {{"x"}, {static_cast<int64_t>(devices.size())}, devices};
+    stage.mesh = {{"x"}, shape, devices};
+    if (shape.size() > 1) stage.mesh.axes.push_back("y");
+    for (const std::string& axis : stage.mesh.axes)
+      for (const char* name : {"p", "q"})
+        plan_.parts.push_back({part_name(name, axis, suffix),
+                               {},
+                               draw_shares(static_cast<size_t>(shape[axis == "x" ? 0 : 1]))});
     plan_.pipelines[0].stages.push_back(stage);
+  }
+
+  static std::string part_name(const std::string& name,
+                               const std::string& axis,
+                               const std::string& suffix) {
+    return name + (axis == "x" ? "" : axis) + suffix;
+  }
+
+  // One axis, or two, of which one may be a single device.
+  std::vector<int64_t> draw_shape(size_t devices) {
+    const auto count = static_cast<int64_t>(devices);
+    std::vector<std::vector<int64_t>> shapes{{count}};
+    for (int64_t inner = 1; count > 1 && inner <= count; ++inner)
+      if (count % inner == 0) shapes.push_back({count / inner, inner});
+    return shapes[static_cast<size_t>(draw(static_cast<int64_t>(shapes.size())))];
   }
 
   std::vector<double> draw_shares(size_t devices) {
@@ -120,11 +146,25 @@ class RandomPlanner {
     return lengths;
   }
 
-  std::string part_for(const Size& size) {
-    if (size == Size::of(0)) return "rows";
+  std::string part_for(const Size& size, size_t axis) {
+    if (size == Size::of(0) && axis == 0) return "rows";
     const std::string suffix = at_ == 0 ? "" : std::to_string(at_);
-    return std::vector<std::string>{
-        "p" + suffix, "q" + suffix, "even"}[static_cast<size_t>(draw(3))];
+    const std::string& name = stage().mesh.axes[axis];
+    return std::vector<std::string>{part_name("p", name, suffix),
+                                    part_name("q", name, suffix),
+                                    "even"}[static_cast<size_t>(draw(3))];
+  }
+
+  // Texts that `one_axis` draws, joined; nothing if it draws nothing.
+  template <typename OneAxis>
+  std::optional<std::string> on_all_axes(const OneAxis& one_axis) {
+    std::string all;
+    for (size_t axis = 0; axis < stage().mesh.axes.size(); ++axis) {
+      const std::optional<std::string> text = one_axis(axis);
+      if (!text) return std::nullopt;
+      all += (axis == 0 ? "" : " x ") + *text;
+    }
+    return all;
   }
 
   // The prologue repeats ops of the forward phase under their names: what is legal for one is for
@@ -134,19 +174,21 @@ class RandomPlanner {
     const Factors& factors = completed.factors;
     for (const Input& input : prepared.graph.inputs)
       if (input.kind == InputKind::kParameter) {
-        stage().states[input.name] = random_state(factors, input.value);
-        stage().updates[input.name] = random_state(factors, input.value);
+        const auto state = [&](size_t axis) { return random_state(factors, input.value, axis); };
+        stage().states[input.name] = *on_all_axes(state);
+        stage().updates[input.name] = *on_all_axes(state);
       }
     for (size_t i = 0; i < prepared.graph.ops.size(); ++i) {
       const std::string& name = prepared.names[i];
       if (name.starts_with("update/") || draw(4) == 0 || stage().ops.contains(name)) continue;
-      if (std::optional<std::string> choice =
-              random_choice(factors, prepared.graph, static_cast<OpId>(i)))
+      if (std::optional<std::string> choice = on_all_axes([&](size_t axis) {
+            return random_choice(factors, prepared.graph, static_cast<OpId>(i), axis);
+          }))
         stage().ops[name] = *choice;
     }
   }
 
-  std::string random_state(const Factors& factors, ValueId value) {
+  std::optional<std::string> random_state(const Factors& factors, ValueId value, size_t axis) {
     std::vector<std::pair<size_t, size_t>> places;
     const auto& dims = factors.values[static_cast<size_t>(value)];
     for (size_t d = 0; d < dims.size(); ++d)
@@ -154,11 +196,14 @@ class RandomPlanner {
     const auto pick = static_cast<size_t>(draw(static_cast<int64_t>(places.size()) + 1));
     if (pick == places.size()) return "R";
     const auto [dim, factor] = places[pick];
-    return "S(" + std::to_string(dim) + "." + std::to_string(factor) + ", " + part_for(Size(1)) +
-           ")";
+    return "S(" + std::to_string(dim) + "." + std::to_string(factor) + ", " +
+           part_for(Size(1), axis) + ")";
   }
 
-  std::optional<std::string> random_choice(const Factors& factors, const Graph& graph, OpId op) {
+  std::optional<std::string> random_choice(const Factors& factors,
+                                           const Graph& graph,
+                                           OpId op,
+                                           size_t axis) {
     const std::optional<Instance>& instance = factors.instances[static_cast<size_t>(op)];
     std::vector<std::string> texts{"replicate"};
     if (!instance) return std::nullopt;
@@ -171,8 +216,8 @@ class RandomPlanner {
         const Choice choice{
             ChoiceKind::kCut, {static_cast<int>(label), static_cast<int>(factor)}, 0, -1};
         const Size& size = factors.extent_sizes[static_cast<size_t>(extents[factor])];
-        if (!size.is_constant() && (size != Size::of(0) || !has_rows())) continue;
-        const std::string text = to_string(factors, op, choice, {part_for(size)});
+        if (!size.is_constant() && (size != Size::of(0) || !has_rows(axis))) continue;
+        const std::string text = to_string(factors, op, choice, {part_for(size, axis)});
         if (is_legal(factors, op, choice)) texts.push_back(text);
         if (instance->labels[label].composite &&
             has_expansion(graph.ops[static_cast<size_t>(op)].name))

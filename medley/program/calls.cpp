@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
+
 #include "medley/base/error.h"
 
 namespace medley {
@@ -52,6 +54,12 @@ const Function& find_function(const LoweredStage& stage, FunctionKind kind) {
 }
 
 std::vector<int> group_along(const std::vector<int64_t>& mesh, int axis, int device) {
+  if (axis == kWholeMesh) {
+    std::vector<int> all(1);
+    for (int64_t size : mesh) all.resize(all.size() * static_cast<size_t>(size));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
   MEDLEY_CHECK(axis >= 0 && static_cast<size_t>(axis) < mesh.size());
   int stride = 1;
   for (size_t i = mesh.size(); i-- > static_cast<size_t>(axis) + 1;)

@@ -17,7 +17,7 @@ std::string to_string(CommunicationKind kind);  // "all_gather"
 const Function& find_function(const LoweredStage& stage, FunctionKind kind);
 
 // Returns the devices of the mesh that differ from `device` in `axis` only, in the axis's order, as
-// indices into the mesh. Requires: 0 <= axis < number of axes.
+// indices into the mesh; all of them for kWholeMesh. Requires: axis < number of axes.
 std::vector<int> group_along(const std::vector<int64_t>& mesh, int axis, int device);
 
 }  // namespace medley

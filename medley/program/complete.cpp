@@ -13,11 +13,10 @@
 #include "medley/plan/match.h"
 #include "medley/plan/texts.h"
 #include "medley/program/recompute.h"
+#include "medley/sharding/conversion.h"
 
 namespace medley {
 namespace {
-
-constexpr int kAxis = 0;  // plans with a second axis are refused by verify(plan)
 
 class Completer {
  public:
@@ -38,7 +37,6 @@ class Completer {
     result_.parts = parts_of(plan, pipeline);
     for (const Part& part : result_.parts) result_.part_names.push_back(part.name);
     rows_ = !pipeline.microbatches.empty() && !pipeline.microbatches[0].lengths.empty() ? 0 : -1;
-    devices_ = static_cast<int>(stage.mesh.devices.size());
     symbols_ = {pipeline.microbatches.empty() ? 1 : pipeline.microbatches[0].rows};
   }
 
@@ -55,15 +53,15 @@ class Completer {
   }
 
  private:
-  const AxisState& state(ValueId value) const {
-    return result_.states[static_cast<size_t>(value)][kAxis];
-  }
+  const State& state(ValueId value) const { return result_.states[static_cast<size_t>(value)]; }
+  size_t num_axes() const { return stage_.mesh.shape.size(); }
+  State whole() const { return State(num_axes()); }
   const TensorType& type(ValueId value) const {
     return graph_.values[static_cast<size_t>(value)].type;
   }
 
-  void set_state(ValueId value, const AxisState& state) {
-    result_.states[static_cast<size_t>(value)] = {state};
+  void set_state(ValueId value, const State& state) {
+    result_.states[static_cast<size_t>(value)] = state;
     available_[static_cast<size_t>(value)].insert(state);
   }
 
@@ -86,12 +84,21 @@ class Completer {
                     fmt::format("plan: ops[\"{}\"]: matches no op of the graph", pattern));
   }
 
-  AxisState parse_state(ValueId value, const std::string& text, const std::string& place) const {
+  State parse_state(ValueId value, const std::string& text, const std::string& place) const {
     const auto parsed = parse_state_text(text);
     if (!parsed)
       throw Error(Blame::kCaller,
                   fmt::format("plan: {}: found \"{}\", expected {}", place, text, kStateForms));
-    const StateText& wanted = (*parsed)[kAxis];
+    State result;
+    for (const StateText& axis : *parsed)
+      result.push_back(parse_axis(value, axis, result.size(), place));
+    return result;
+  }
+
+  AxisState parse_axis(ValueId value,
+                       const StateText& wanted,
+                       size_t axis,
+                       const std::string& place) const {
     if (wanted.kind == StateText::Kind::kPartialSum)
       throw Error(Blame::kCaller,
                   fmt::format("plan: {}: found \"P\": nothing is stored as a partial sum", place));
@@ -113,46 +120,49 @@ class Completer {
     const int part = part_index(wanted.part, place);
     const Size& size =
         factors_.extent_sizes[static_cast<size_t>(factors[static_cast<size_t>(wanted.factor)])];
-    if ((part == rows_) != (size == Size::of(0)))
-      throw Error(
-          Blame::kCaller,
-          fmt::format("plan: {}: the part \"rows\" and the batch go together, and only they do",
-                      place));
+    const bool batch = size == Size::of(0);
+    if (part == rows_ ? !batch || axis > 0 : batch && axis == 0)
+      throw Error(Blame::kCaller,
+                  fmt::format("plan: {}: the part \"rows\" and the batch go together on the first "
+                              "axis, and only they do",
+                              place));
     return sharded(position_of(factors_, value, wanted.dim, wanted.factor), part);
   }
 
-  AxisState input_state(const Input& input) {
+  State input_state(const Input& input) {
     const auto named = [&](const ChoiceFinder& texts,
                            const char* field,
-                           const std::string& name) -> std::optional<AxisState> {
+                           const std::string& name) -> std::optional<State> {
       const std::string* text = texts.find(name);
       if (!text) return std::nullopt;
       return parse_state(input.value, *text, fmt::format("{}[\"{}\"]", field, name));
     };
     switch (input.kind) {
       case InputKind::kParameter: {
-        const AxisState stored =
-            named(planned_states_, "states", input.name).value_or(replicated());
+        const State stored = named(planned_states_, "states", input.name).value_or(whole());
         stored_[{InputKind::kParameter, input.name}] = stored;
-        const std::optional<AxisState> update = named(planned_updates_, "updates", input.name);
+        const std::optional<State> update = named(planned_updates_, "updates", input.name);
         updates_[input.name] = update.value_or(stored);
         return stored;
       }
       case InputKind::kBuffer:
         return stored_[{InputKind::kBuffer, input.name}] =
-                   named(planned_states_, "states", input.name).value_or(replicated());
+                   named(planned_states_, "states", input.name).value_or(whole());
       case InputKind::kState:
         return updates_.at(input.name.substr(input.name.find(':') + 1));
       case InputKind::kScalar:
-        return replicated();
+        return whole();
       case InputKind::kBatch:
-      case InputKind::kReceived:
-        return named(planned_batch_, "batch", input.name).value_or(batch_state(input.value));
+      case InputKind::kReceived: {
+        State default_state = whole();
+        default_state[0] = batch_state(input.value);
+        return named(planned_batch_, "batch", input.name).value_or(default_state);
+      }
     }
-    return replicated();
+    return whole();
   }
 
-  // The first factor that is the batch, divided into rows.
+  // The first factor that is the batch, divided into rows on the first axis.
   AxisState batch_state(ValueId value) const {
     if (rows_ < 0) return replicated();
     const std::vector<ExtentId> flat = flat_factors(factors_, value);
@@ -162,10 +172,10 @@ class Completer {
     return replicated();
   }
 
-  AxisState output_state(const Output& output) const {
+  State output_state(const Output& output) const {
     switch (output.kind) {
       case OutputKind::kLoss:
-        return replicated();
+        return whole();
       case OutputKind::kGradient:
         return updates_.at(output.name);
       case OutputKind::kBuffer:
@@ -177,7 +187,7 @@ class Completer {
       case OutputKind::kSent:
         return state(output.value);
     }
-    return replicated();
+    return whole();
   }
 
   void choose(OpId id) {
@@ -185,27 +195,32 @@ class Completer {
     if (expand_first(id)) {
       result_.to_expand.push_back(id);
       for (ValueId result : op.results)
-        if (result != kNone) set_state(result, replicated());
+        if (result != kNone) set_state(result, whole());
       return;
     }
-    const Choice choice = decide(id);
-    result_.choices[static_cast<size_t>(id)] = {choice};
+    const std::vector<Choice> choice = decide(id);
+    result_.choices[static_cast<size_t>(id)] = choice;
     const std::vector<ValueId> values = operands(op);
-    const std::vector<AxisState> wanted = operand_states(graph_, factors_, id, choice);
+    const std::vector<State> wanted = operand_states(graph_, factors_, id, choice);
     for (size_t i = 0; i < values.size(); ++i)
       if (values[i] != kNone) available_[static_cast<size_t>(values[i])].insert(wanted[i]);
-    const std::vector<AxisState> results = result_states(graph_, factors_, id, choice);
+    const std::vector<State> results = result_states(graph_, factors_, id, choice);
     for (size_t i = 0; i < results.size(); ++i)
       if (op.results[i] != kNone) set_state(op.results[i], results[i]);
     if (op.name == "medley.accumulate.default") announce_gradient(id);
   }
 
   // What is done again is done as it was.
-  Choice decide(OpId id) const {
+  std::vector<Choice> decide(OpId id) const {
     const OpId original = originals_[static_cast<size_t>(id)];
-    if (original != kNone) return result_.choices[static_cast<size_t>(original)][kAxis];
-    if (std::optional<Choice> choice = planned(id)) return *choice;
-    return cheapest(id);
+    if (original != kNone) return result_.choices[static_cast<size_t>(original)];
+    // By axis: what is planned, or what it may be.
+    std::vector<std::vector<Choice>> open;
+    for (size_t axis = 0; axis < num_axes(); ++axis) {
+      const std::optional<Choice> choice = planned(id, axis);
+      open.push_back(choice ? std::vector<Choice>{*choice} : candidates(id, axis));
+    }
+    return cheapest(id, open);
   }
 
   // The gradient will be needed in the state of its update: whoever else reads it, such as the
@@ -231,27 +246,35 @@ class Completer {
       return false;
     if (const std::string* text = planned_ops_.find(names_[static_cast<size_t>(id)])) {
       const auto parsed = parse_choice_text(*text);
-      return parsed && (*parsed)[kAxis].kind == ChoiceText::Kind::kComposite;
+      return parsed && std::any_of(parsed->begin(), parsed->end(), [](const ChoiceText& axis) {
+               return axis.kind == ChoiceText::Kind::kComposite;
+             });
     }
     const std::vector<ValueId> values = operands(op);
     for (size_t i = 0; i < values.size(); ++i) {
-      if (values[i] == kNone || state(values[i]).holding != Holding::kSharded) continue;
-      int position = 0;
-      for (const std::vector<int>& dim : instance->operands[i])
-        for (int label : dim) {
-          const int count = static_cast<int>(
-              factors_.labels[static_cast<size_t>(id)][static_cast<size_t>(label)].size());
-          const int at = state(values[i]).position;
-          if (at >= position && at < position + count &&
-              instance->labels[static_cast<size_t>(label)].composite)
-            return true;
-          position += count;
-        }
+      if (values[i] == kNone) continue;
+      for (const AxisState& axis : state(values[i]))
+        if (axis.holding == Holding::kSharded && cuts_composite(id, i, axis.position)) return true;
     }
     return false;
   }
 
-  std::optional<Choice> planned(OpId id) const {
+  bool cuts_composite(OpId id, size_t operand, int at) const {
+    const Instance& instance = *factors_.instances[static_cast<size_t>(id)];
+    int position = 0;
+    for (const std::vector<int>& dim : instance.operands[operand])
+      for (int label : dim) {
+        const int count = static_cast<int>(
+            factors_.labels[static_cast<size_t>(id)][static_cast<size_t>(label)].size());
+        if (at >= position && at < position + count &&
+            instance.labels[static_cast<size_t>(label)].composite)
+          return true;
+        position += count;
+      }
+    return false;
+  }
+
+  std::optional<Choice> planned(OpId id, size_t axis) const {
     const std::string& name = names_[static_cast<size_t>(id)];
     if (const std::string* text = planned_ops_.find(name)) {
       const auto parsed = parse_choice_text(*text);
@@ -259,7 +282,12 @@ class Completer {
         throw Error(
             Blame::kCaller,
             fmt::format("plan: ops[\"{}\"]: found \"{}\", expected {}", name, *text, kChoiceForms));
-      const std::optional<Choice> choice = resolve(id, (*parsed)[kAxis], name);
+      const std::optional<Choice> choice = resolve(id, (*parsed)[axis], name);
+      // What replaces a composite has other labels: on the other axis those that have it cut it.
+      const bool replaced = std::any_of(parsed->begin(), parsed->end(), [](const ChoiceText& each) {
+        return each.kind == ChoiceText::Kind::kComposite;
+      });
+      if (choice && replaced && !is_legal(factors_, id, *choice)) return std::nullopt;
       if (choice && !is_legal(factors_, id, *choice))
         throw Error(Blame::kCaller,
                     fmt::format("plan: ops[\"{}\"]: the rule of {} does not permit \"{}\"",
@@ -269,7 +297,7 @@ class Completer {
       return choice;
     }
     if (name.starts_with("update/")) {
-      const AxisState& update = updates_.at(name.substr(7));
+      const AxisState& update = updates_.at(name.substr(7))[axis];
       if (update.holding != Holding::kSharded) return Choice{};
       std::optional<Choice> cut = cut_for_operand(graph_, factors_, id, 0, update);
       if (!cut)
@@ -305,20 +333,20 @@ class Completer {
     return Choice{ChoiceKind::kCut, {}, -1, -1};
   }
 
-  std::vector<Choice> candidates(OpId id) const {
+  std::vector<Choice> candidates(OpId id, size_t axis) const {
     const Op& op = graph_.ops[static_cast<size_t>(id)];
     const std::vector<ValueId> values = operands(op);
     std::vector<Choice> all;
     const auto add = [&](const std::optional<Choice>& choice) {
       if (choice && std::find(all.begin(), all.end(), *choice) == all.end()) all.push_back(*choice);
     };
-    for (size_t r = 0; r < op.results.size(); ++r)
+    for (size_t r = 0; axis == 0 && r < op.results.size(); ++r)
       if (op.results[r] != kNone)
         add(cut_for_result(graph_, factors_, id, static_cast<int>(r), batch_state(op.results[r])));
     for (size_t i = 0; i < values.size(); ++i)
       if (values[i] != kNone)
-        for (const AxisState& available : available_[static_cast<size_t>(values[i])])
-          add(cut_for_operand(graph_, factors_, id, static_cast<int>(i), available));
+        for (const State& available : available_[static_cast<size_t>(values[i])])
+          add(cut_for_operand(graph_, factors_, id, static_cast<int>(i), available[axis]));
     const std::optional<Instance>& instance = factors_.instances[static_cast<size_t>(id)];
     const WorkClass work = work_class(op.name);
     // Partial sums through a product would have every device compute all of it.
@@ -327,20 +355,27 @@ class Completer {
          ++g)
       for (int operand : instance->linear[g])
         if (const ValueId value = values[static_cast<size_t>(operand)];
-            value != kNone && state(value).holding == Holding::kPartialSum)
+            value != kNone && state(value)[axis].holding == Holding::kPartialSum)
           add(Choice{ChoiceKind::kLinear, {}, -1, static_cast<int>(g)});
     all.push_back(Choice{});
     return all;
   }
 
-  Choice cheapest(OpId id) const {
+  // Of all combinations.
+  std::vector<Choice> cheapest(OpId id, const std::vector<std::vector<Choice>>& open) const {
     using Cost = std::tuple<double, int, size_t>;  // bytes moved, conversions, order
     std::optional<Cost> best_cost;
-    Choice best;
+    std::vector<Choice> best;
     const std::vector<ValueId> values = operands(graph_.ops[static_cast<size_t>(id)]);
-    const std::vector<Choice> all = candidates(id);
-    for (size_t c = 0; c < all.size(); ++c) {
-      const std::vector<AxisState> wanted = operand_states(graph_, factors_, id, all[c]);
+    size_t combinations = 1;
+    for (const std::vector<Choice>& axis : open) combinations *= axis.size();
+    for (size_t c = 0; c < combinations; ++c) {
+      std::vector<Choice> choice(open.size());
+      size_t left = c;
+      for (size_t axis = open.size(); axis-- > 0; left /= open[axis].size())
+        choice[axis] = open[axis][left % open[axis].size()];
+      if (combinations == 1) return choice;
+      const std::vector<State> wanted = operand_states(graph_, factors_, id, choice);
       double bytes = 0;
       int conversions = 0;
       for (size_t i = 0; i < values.size(); ++i) {
@@ -349,13 +384,13 @@ class Completer {
         bytes += conversion_bytes(static_cast<double>(num_bytes(type(values[i]), symbols_)),
                                   state(values[i]),
                                   wanted[i],
-                                  devices_);
+                                  stage_.mesh.shape);
         ++conversions;
       }
       const Cost cost{bytes, conversions, c};
       if (!best_cost || cost < *best_cost) {
         best_cost = cost;
-        best = all[c];
+        best = std::move(choice);
       }
     }
     return best;
@@ -368,12 +403,10 @@ class Completer {
   const Stage& stage_;
   const ChoiceFinder planned_ops_, planned_states_, planned_batch_, planned_updates_;
   int rows_ = -1;  // index of the part "rows"
-  int devices_ = 1;
   std::vector<int64_t> symbols_;
-  std::vector<std::set<AxisState>>
-      available_;  // [value] states that it has or is brought to anyway
-  std::map<std::pair<InputKind, std::string>, AxisState> stored_;
-  std::map<std::string, AxisState> updates_;  // by parameter
+  std::vector<std::set<State>> available_;  // [value] states that it has or is brought to anyway
+  std::map<std::pair<InputKind, std::string>, State> stored_;
+  std::map<std::string, State> updates_;  // by parameter
   Assignment result_;
 };
 
@@ -408,19 +441,42 @@ std::vector<int64_t> part_lengths(const Part& part,
   return part.lengths;
 }
 
+namespace {
+
 double conversion_bytes(double value_bytes,
                         const AxisState& from,
                         const AxisState& to,
-                        int devices) {
+                        int64_t devices) {
   if (from == to || devices == 1) return 0;
-  const double share = (devices - 1.0) / devices;
+  const auto count = static_cast<double>(devices);
+  const double share = (count - 1.0) / count;
   const bool local = to.holding == Holding::kPartialSum && from.holding != Holding::kPartialMax;
   if (from.holding == Holding::kReplicated || local) return 0;
   if (from.holding == Holding::kSharded)
-    return to.holding == Holding::kSharded ? value_bytes * share / devices : value_bytes * share;
+    return to.holding == Holding::kSharded ? value_bytes * share / count : value_bytes * share;
   return to.holding == Holding::kSharded && from.holding == Holding::kPartialSum
              ? value_bytes * share
              : 2 * value_bytes * share;
+}
+
+}  // namespace
+
+double conversion_bytes(double value_bytes,
+                        const State& from,
+                        const State& to,
+                        const std::vector<int64_t>& mesh) {
+  double bytes = 0;
+  State now = from;
+  for (const auto& [axis, next] : conversion_steps(from, to)) {
+    const auto changed = static_cast<size_t>(axis);
+    double held = value_bytes;
+    for (size_t other = 0; other < mesh.size(); ++other)
+      if (other != changed && now[other].holding == Holding::kSharded)
+        held /= static_cast<double>(mesh[other]);
+    bytes += conversion_bytes(held, now[changed], next, mesh[changed]);
+    now[changed] = next;
+  }
+  return bytes;
 }
 
 Assignment complete(const Prepared& prepared,

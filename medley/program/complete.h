@@ -42,11 +42,11 @@ Assignment complete(const Prepared& prepared,
                     const Pipeline& pipeline,
                     const Stage& stage);
 
-// Returns the bytes that a device sends to bring `type` from one state of an axis to another, for
+// Returns the bytes that a device sends to bring `type` from one state to another on a mesh, for
 // concrete symbol values.
 double conversion_bytes(double value_bytes,
-                        const AxisState& from,
-                        const AxisState& to,
-                        int devices);
+                        const State& from,
+                        const State& to,
+                        const std::vector<int64_t>& mesh);
 
 }  // namespace medley

@@ -32,7 +32,8 @@ std::vector<OuterFactor> outer_factors(const DecidedStage& stage, ValueId value)
 
 SymbolTable::Elsewhere division(const DecidedStage& stage, int part) {
   SymbolTable::Elsewhere result{
-      stage.completed.assignment.parts[at(part)], static_cast<int>(stage.devices.size()), {}};
+      stage.completed.assignment.parts[at(part)], static_cast<int>(stage.mesh[0]), {}};
+  if (stage.mesh.size() > 1) result.inner = static_cast<int>(stage.mesh[1]);
   if (result.part.name != kRows) return result;
   int64_t row = 0;
   for (const Microbatch& microbatch : stage.microbatches) {
@@ -42,20 +43,22 @@ SymbolTable::Elsewhere division(const DecidedStage& stage, int part) {
   return result;
 }
 
-// As the value is cut already, if that is at the outermost factor of a dim; else evenly in the dim
-// that the other end cuts; else in the first dim that is large enough, or in the largest one.
+// As the value is cut already on axis 0, if that is at the outermost factor of a dim; else evenly
+// in the dim that the other end cuts; else in the first dim that is large enough, or in the largest
+// one. What axis 0 has left axis 1 cuts evenly.
 CrossingEnd end_of(const DecidedStage& stage, ValueId value, int preferred_dim) {
   const std::vector<std::string>& names = stage.completed.assignment.part_names;
   const auto even = static_cast<int>(std::find(names.begin(), names.end(), kEven) - names.begin());
   CrossingEnd end;
   end.devices = stage.devices;
   const AxisState& own = stage.completed.assignment.states[at(value)][0];
+  AxisState outer = sharded(0, even);
   const std::vector<int64_t> symbols{stage.microbatches[0].rows};
   int64_t best = -1;
   for (const OuterFactor& factor : outer_factors(stage, value)) {
     if (own.holding == Holding::kSharded && own.position == factor.position) {
       end.dim = factor.dim;
-      end.state = own;
+      outer = own;
       end.full = factor.full;
       break;
     }
@@ -65,14 +68,16 @@ CrossingEnd end_of(const DecidedStage& stage, ValueId value, int preferred_dim) 
     if (size <= best) continue;
     best = size;
     end.dim = factor.dim;
-    end.state = sharded(factor.position, even);
+    outer = sharded(factor.position, even);
     end.full = factor.full;
   }
   if (end.dim < 0) {
-    end.state = sharded(0, even);
+    outer = sharded(0, even);
     end.full = Size(1);
   }
-  end.division = division(stage, end.state.part);
+  end.state = {outer};
+  if (stage.mesh.size() > 1) end.state.push_back(sharded(outer.position, even));
+  end.division = division(stage, outer.part);
   return end;
 }
 

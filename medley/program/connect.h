@@ -16,7 +16,8 @@ namespace medley {
 struct DecidedStage {
   Completed completed;
   std::vector<Microbatch> microbatches;  // with the stage's own lengths
-  std::vector<int> devices;              // of the cluster
+  std::vector<int> devices;              // of the cluster, row-major over the mesh
+  std::vector<int64_t> mesh;             // sizes of its axes
 };
 
 // What a stage has to know of the others.

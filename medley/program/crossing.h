@@ -21,7 +21,8 @@ namespace medley {
 struct CrossingEnd {
   int dim = -1;                     // that is cut, at its outermost factor; -1: a tensor without
                                     // dims, of which the first device has all
-  AxisState state;                  // that says so, in the stage's own parts
+  State state;                      // that says so, in the stage's own parts; axis 1 cuts what
+                                    // axis 0 has left of the same dim
   Size full;                        // the outermost factor of that dim
   SymbolTable::Elsewhere division;  // the part, for the other end
   std::vector<int> devices;         // of the cluster

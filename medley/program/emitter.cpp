@@ -6,14 +6,17 @@
 
 #include "medley/base/error.h"
 #include "medley/ops/rule.h"
+#include "medley/sharding/conversion.h"
 
 namespace medley {
 
-Emitter::Emitter(const Completed& completed, int devices, const LowerOptions& options)
-    : symbols(completed.assignment.parts, devices),
+Emitter::Emitter(const Completed& completed,
+                 const std::vector<int64_t>& mesh,
+                 const LowerOptions& options)
+    : symbols(completed.assignment.parts, mesh),
       completed_(completed),
       graph_(completed.prepared.graph),
-      devices_(devices),
+      mesh_(mesh),
       options_(options) {
   stage.graph.name = graph_.name;
 }
@@ -38,18 +41,16 @@ const Size& Emitter::full_size(ValueId value, int position) const {
   return completed_.factors.extent_sizes[static_cast<size_t>(flat[static_cast<size_t>(position)])];
 }
 
-std::vector<Size> Emitter::local_factors(ValueId value, const AxisState& state) {
+std::vector<Size> Emitter::local_factors(ValueId value, const State& state) {
   std::vector<Size> sizes;
-  for (ExtentId extent : flat_factors(completed_.factors, value))
-    sizes.push_back(completed_.factors.extent_sizes[static_cast<size_t>(extent)]);
-  if (state.holding == Holding::kSharded) {
-    Size& cut = sizes[static_cast<size_t>(state.position)];
-    cut = symbols.length(state.part, cut);
+  for (ExtentId extent : flat_factors(completed_.factors, value)) {
+    const Size& full = completed_.factors.extent_sizes[static_cast<size_t>(extent)];
+    sizes.push_back(symbols.length(state, static_cast<int>(sizes.size()), full));
   }
   return sizes;
 }
 
-TensorType Emitter::local_type(ValueId value, const AxisState& state) {
+TensorType Emitter::local_type(ValueId value, const State& state) {
   const std::vector<Size> sizes = local_factors(value, state);
   TensorType type{graph_.values[static_cast<size_t>(value)].type.dtype, {}};
   size_t next = 0;
@@ -64,7 +65,7 @@ bool Emitter::is_run_input(ValueId value) const {
   return graph_.values[static_cast<size_t>(value)].producer == kNone && !received_.contains(value);
 }
 
-ValueId Emitter::add_local_input(const Input& input, const AxisState& state) {
+ValueId Emitter::add_local_input(const Input& input, const State& state) {
   const ValueId local =
       add_input(stage.graph, input.kind, input.name, local_type(input.value, state));
   const bool microbatch = input.kind == InputKind::kBatch || input.kind == InputKind::kReceived;
@@ -89,11 +90,11 @@ ValueId Emitter::add_local_value(const TensorType& type, Lifetime lifetime) {
   return static_cast<ValueId>(stage.graph.values.size() - 1);
 }
 
-void Emitter::define(ValueId value, const AxisState& state, ValueId local, Phase phase) {
+void Emitter::define(ValueId value, const State& state, ValueId local, Phase phase) {
   held_[{value, state}].push_back({local, phase, false});
 }
 
-std::optional<ValueId> Emitter::find(ValueId value, const AxisState& state) const {
+std::optional<ValueId> Emitter::find(ValueId value, const State& state) const {
   const auto found = held_.find({value, state});
   if (found == held_.end()) return std::nullopt;
   for (const Held& held : found->second) {
@@ -107,9 +108,40 @@ std::optional<ValueId> Emitter::find(ValueId value, const AxisState& state) cons
   return std::nullopt;
 }
 
-ValueId Emitter::in_state(ValueId value, const AxisState& wanted) {
-  // On one device all states are one.
-  const AxisState state = devices_ == 1 ? own_state(value) : wanted;
+State Emitter::on_axes_that_matter(State state, const State& as) const {
+  for (size_t axis = 0; axis < mesh_.size(); ++axis)
+    if (mesh_[axis] == 1) state[axis] = as[axis];
+  return state;
+}
+
+State Emitter::Conversion::gathered() const {
+  State state = to;
+  for (size_t i = 0; i < state.size(); ++i)
+    if (axis < 0 || axis == static_cast<int>(i)) state[i] = replicated();
+  return state;
+}
+
+// Sums over both axes are one over the mesh.
+std::vector<Emitter::Conversion> Emitter::conversions(const State& from, const State& to) const {
+  const auto all = [](const State& state, const AxisState& are) {
+    return std::all_of(
+        state.begin(), state.end(), [&](const AxisState& axis) { return axis == are; });
+  };
+  if (mesh_.size() > 1 && all(from, partial_sum()) && all(to, replicated()))
+    return {{kWholeMesh, from, to}};
+  std::vector<Conversion> result;
+  State now = from;
+  for (const ConversionStep& step : conversion_steps(from, to)) {
+    State next = now;
+    next[static_cast<size_t>(step.axis)] = step.to;
+    result.push_back({step.axis, now, next});
+    now = std::move(next);
+  }
+  return result;
+}
+
+ValueId Emitter::in_state(ValueId value, const State& wanted) {
+  const State state = on_axes_that_matter(wanted, own_state(value));
   if (std::optional<ValueId> known = find(value, state)) return *known;
   if (const auto receiving = receiving_.find(value); receiving != receiving_.end()) {
     const Awaited awaited = std::move(receiving->second);
@@ -117,35 +149,33 @@ ValueId Emitter::in_state(ValueId value, const AxisState& wanted) {
     define(value, own_state(value), finish_receiving(value, awaited), phase_);
     return in_state(value, state);
   }
-  if (auto started = started_.find({value, state}); started != started_.end()) {
-    const ValueId local = finish(value, started->second, state);
-    define(value, state, local, phase_);
-    return local;
-  }
-  ValueId local;
-  if (std::optional<ValueId> view = view_of_converted(value, state)) {
-    local = *view;
-  } else {
-    local = convert(value, own_state(value), state);
-  }
-  define(value, state, local, phase_);
-  return local;
+  if (!started_.contains({value, state}))
+    if (std::optional<ValueId> view = view_of_converted(value, state)) {
+      define(value, state, *view, phase_);
+      return *view;
+    }
+  return convert(value, own_state(value), state);
 }
 
 // What only passed through views is converted where it was made, once for all of its views: a
 // partial sum, or a parameter that is gathered.
-std::optional<ValueId> Emitter::view_of_converted(ValueId value, const AxisState& state) {
+std::optional<ValueId> Emitter::view_of_converted(ValueId value, const State& state) {
   const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
-  if (state.holding != Holding::kReplicated || producer == kNone) return std::nullopt;
+  if (state != whole() || producer == kNone) return std::nullopt;
   const Op& op = graph_.ops[static_cast<size_t>(producer)];
   const std::vector<ValueId> values = operands(op);
   if (work_class(op.name) != WorkClass::kView || values.size() != 1 || op.results.size() != 1 ||
       op.phase != phase_)
     return std::nullopt;
-  const Holding from = own_state(values[0]).holding;
-  const bool gathers = from == Holding::kSharded && is_parameter_view(value);
-  if (from != own_state(value).holding || (from != Holding::kPartialSum && !gathers))
-    return std::nullopt;
+  bool converts = false;
+  for (size_t axis = 0; axis < state.size(); ++axis) {
+    const Holding from = own_state(values[0])[axis].holding;
+    if (from != own_state(value)[axis].holding || from == Holding::kPartialMax ||
+        (from == Holding::kSharded && !is_parameter_view(value)))
+      return std::nullopt;
+    converts = converts || from != Holding::kReplicated;
+  }
+  if (!converts) return std::nullopt;
   Op view = op;
   const ValueId operand = in_state(values[0], state);
   for_each_operand(view, [&](ValueId& each) { each = operand; });
@@ -165,59 +195,87 @@ bool Emitter::is_parameter_view(ValueId value) const {
          is_parameter_view(values[0]);
 }
 
-ValueId Emitter::convert(ValueId value, const AxisState& from, const AxisState& to) {
-  const std::optional<ValueId> held = find(value, from);
-  if (!held) {
-    const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
-    throw Error(
-        Blame::kCaller,
-        fmt::format(
-            "graph \"{}\": what {} gives: found it read in the {} phase, expected nothing to "
-            "leave the prologue but weights of losses, which depend on the batch only",
-            graph_.name,
-            producer == kNone ? "an input" : graph_.ops[static_cast<size_t>(producer)].name,
-            to_string(phase_)));
+ValueId Emitter::convert(ValueId value, const State& from, const State& to) {
+  ValueId local = held(value, from);
+  for (const Conversion& step : conversions(from, to)) {
+    if (const std::optional<ValueId> known = find(value, step.to)) {
+      local = *known;
+      continue;
+    }
+    const auto started = started_.find({value, step.to});
+    local =
+        started != started_.end() ? finish(value, started->second, step.to) : convert(value, step);
+    define(value, step.to, local, phase_);
   }
-  const ValueId local = *held;
-  const bool reduces = from.holding == Holding::kPartialSum || from.holding == Holding::kPartialMax;
-  if (from.holding == Holding::kReplicated ||
-      (to.holding == Holding::kPartialSum && from.holding == Holding::kSharded))
-    return convert_locally(value, local, from, to);
-  if (from.holding == Holding::kPartialMax && to.holding != Holding::kReplicated) {
-    in_state(value, replicated());
-    return convert_locally(value, *find(value, replicated()), replicated(), to);
-  }
-  MEDLEY_CHECK(!reduces || to.holding == Holding::kReplicated || to.holding == Holding::kSharded);
-  return finish(value, begin(value, local, from, to), to);
+  return local;
 }
 
-ValueId Emitter::convert_locally(ValueId value,
-                                 ValueId local,
-                                 const AxisState& from,
-                                 const AxisState& to) {
-  const TensorType type = local_type(value, to);
+ValueId Emitter::held(ValueId value, const State& state) const {
+  if (const std::optional<ValueId> local = find(value, state)) return *local;
+  const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
+  throw Error(
+      Blame::kCaller,
+      fmt::format("graph \"{}\": what {} gives: found it read in the {} phase, expected nothing to "
+                  "leave the prologue but weights of losses, which depend on the batch only",
+                  graph_.name,
+                  producer == kNone ? "an input" : graph_.ops[static_cast<size_t>(producer)].name,
+                  to_string(phase_)));
+}
+
+// Without a word to the others.
+bool Emitter::is_local(const Conversion& step) const {
+  const AxisState &from = step.old_state(), &to = step.new_state();
+  return from.holding == Holding::kReplicated ||
+         (to.holding == Holding::kPartialSum && from.holding == Holding::kSharded);
+}
+
+ValueId Emitter::convert(ValueId value, const Conversion& step) {
+  const ValueId local = held(value, step.from);
+  const AxisState &from = step.old_state(), &to = step.new_state();
+  const bool reduces = from.holding == Holding::kPartialSum || from.holding == Holding::kPartialMax;
+  if (is_local(step)) return convert_locally(value, local, step);
+  if (from.holding == Holding::kPartialMax && to.holding != Holding::kReplicated) {
+    const Conversion reduced{step.axis, step.from, step.gathered()};
+    std::optional<ValueId> maximum = find(value, reduced.to);
+    if (!maximum) {
+      maximum = convert(value, reduced);
+      define(value, reduced.to, *maximum, phase_);
+    }
+    return convert_locally(value, *maximum, {step.axis, reduced.to, step.to});
+  }
+  MEDLEY_CHECK(!reduces || to.holding == Holding::kReplicated || to.holding == Holding::kSharded);
+  return finish(value, begin(value, local, step), step.to);
+}
+
+ValueId Emitter::convert_locally(ValueId value, ValueId local, const Conversion& step) {
+  const AxisState &from = step.old_state(), &to = step.new_state();
+  const TensorType type = local_type(value, step.to);
   if (from.holding == Holding::kReplicated && to.holding == Holding::kPartialMax) return local;
   if (from.holding == Holding::kReplicated && to.holding == Holding::kPartialSum)
     return add_local_op(
-        local_op("medley.keep_first.default", {ValueArgument{local}, SymbolTable::me()}),
+        local_op("medley.keep_first.default", {ValueArgument{local}, symbols.me(step.axis)}),
         {type})[0];
   const AxisState& cut = from.holding == Holding::kSharded ? from : to;
   MEDLEY_CHECK(cut.holding == Holding::kSharded);
-  const std::vector<Size> sizes = local_factors(value, replicated());
+  const std::vector<Size> sizes = local_factors(value, step.gathered());
   const auto position = static_cast<size_t>(cut.position);
+  // Of what the other axis has left.
+  State alone = whole();
+  alone[static_cast<size_t>(step.axis)] = cut;
   return shard(from.holding == Holding::kSharded ? ShardOp::kPlace : ShardOp::kTake,
                local,
-               product(sizes, 0, position),
-               sizes[position],
-               product(sizes, position + 1, sizes.size()),
-               cut.part,
+               {product(sizes, 0, position),
+                sizes[position],
+                product(sizes, position + 1, sizes.size()),
+                symbols.offset(alone, cut.position, sizes[position]),
+                symbols.length(alone, cut.position, sizes[position])},
                type);
 }
 
-std::vector<Size> Emitter::lengths_of(int part, const Size& full) {
+std::vector<Size> Emitter::lengths_of(int axis, int part, const Size& full) {
   std::vector<Size> lengths;
-  for (int device = 0; device < devices_; ++device)
-    lengths.push_back(symbols.length_of(part, full, device));
+  for (int device = 0; device < mesh_[static_cast<size_t>(axis)]; ++device)
+    lengths.push_back(symbols.length_of(axis, part, full, device));
   return lengths;
 }
 
@@ -240,19 +298,13 @@ ValueId Emitter::unpack(ValueId flat,
       {type})[0];
 }
 
-ValueId Emitter::shard(ShardOp op,
-                       ValueId local,
-                       const Size& before,
-                       const Size& full,
-                       const Size& after,
-                       int part,
-                       const TensorType& type) {
+ValueId Emitter::shard(ShardOp op, ValueId local, const Piece& piece, const TensorType& type) {
   std::vector<Argument> arguments{ValueArgument{local},
-                                  before,
-                                  full,
-                                  after,
-                                  symbols.offset(part, full),
-                                  symbols.length(part, full),
+                                  piece.before,
+                                  piece.full,
+                                  piece.after,
+                                  piece.offset,
+                                  piece.length,
                                   type.shape};
   const bool places = op == ShardOp::kPlace;
   if (places) arguments.emplace_back(0.0);  // around it
@@ -286,33 +338,43 @@ Emitter::Started Emitter::exchange(Communication communication,
   return {id, communication.outputs[0], from};
 }
 
-Emitter::Started Emitter::begin(ValueId value,
-                                ValueId local,
-                                const AxisState& from,
-                                const AxisState& to) {
-  if (to.holding == Holding::kReplicated) {
-    if (from.holding == Holding::kSharded) return gather(value, local, from);
-    return all_reduce(
-        value, local, from.holding == Holding::kPartialMax ? Reduce::kMax : Reduce::kSum);
-  }
-  return from.holding == Holding::kPartialSum ? reduce_scatter(value, local, to)
-                                              : all_to_all(value, local, from, to);
+Emitter::Started Emitter::begin(ValueId value, ValueId local, const Conversion& step) {
+  const Holding from = step.old_state().holding;
+  if (step.new_state().holding == Holding::kReplicated)
+    return from == Holding::kSharded ? gather(value, local, step) : all_reduce(value, local, step);
+  return from == Holding::kPartialSum ? reduce_scatter(value, local, step)
+                                      : all_to_all(value, local, step);
 }
 
-Emitter::Started Emitter::all_reduce(ValueId value, ValueId local, Reduce reduce) {
-  Communication communication{
-      CommunicationKind::kAllReduce, reduce, 0, {}, {}, {}, {}, "all_reduce " + label(value)};
-  return exchange(std::move(communication), local, local_type(value, replicated()), partial_sum());
+Emitter::Started Emitter::all_reduce(ValueId value, ValueId local, const Conversion& step) {
+  const Reduce reduce =
+      step.old_state().holding == Holding::kPartialMax ? Reduce::kMax : Reduce::kSum;
+  Communication communication{CommunicationKind::kAllReduce,
+                              reduce,
+                              step.axis,
+                              {},
+                              {},
+                              {},
+                              {},
+                              "all_reduce " + label(value)};
+  return exchange(std::move(communication), local, local_type(value, step.to), partial_sum());
 }
 
-Emitter::Started Emitter::gather(ValueId value, ValueId local, const AxisState& from) {
-  std::vector<Size> sizes = local_factors(value, replicated());
+Emitter::Started Emitter::gather(ValueId value, ValueId local, const Conversion& step) {
+  const AxisState& from = step.old_state();
+  std::vector<Size> sizes = local_factors(value, step.to);
   const auto position = static_cast<size_t>(from.position);
   const Size full = sizes[position];
   const Size rest = product(sizes, 0, position) * product(sizes, position + 1, sizes.size());
-  Communication communication{
-      CommunicationKind::kAllGather, Reduce::kSum, 0, {}, {}, {}, {}, "all_gather " + label(value)};
-  for (const Size& length : lengths_of(from.part, full))
+  Communication communication{CommunicationKind::kAllGather,
+                              Reduce::kSum,
+                              step.axis,
+                              {},
+                              {},
+                              {},
+                              {},
+                              "all_gather " + label(value)};
+  for (const Size& length : lengths_of(step.axis, from.part, full))
     communication.receive.push_back(length * rest);
   return exchange(std::move(communication),
                   local,
@@ -320,18 +382,19 @@ Emitter::Started Emitter::gather(ValueId value, ValueId local, const AxisState& 
                   from);
 }
 
-Emitter::Started Emitter::reduce_scatter(ValueId value, ValueId local, const AxisState& to) {
-  const std::vector<Size> sizes = local_factors(value, replicated());
+Emitter::Started Emitter::reduce_scatter(ValueId value, ValueId local, const Conversion& step) {
+  const AxisState& to = step.new_state();
+  const std::vector<Size> sizes = local_factors(value, step.gathered());
   const auto position = static_cast<size_t>(to.position);
   const Size& full = sizes[position];
   const Size before = product(sizes, 0, position),
              after = product(sizes, position + 1, sizes.size());
   const DType dtype = graph_.values[static_cast<size_t>(value)].type.dtype;
-  const std::vector<Size> lengths = lengths_of(to.part, full);
+  const std::vector<Size> lengths = lengths_of(step.axis, to.part, full);
   const ValueId packed = pack(local, before, lengths, after, {dtype, {before * full * after}});
   Communication communication{CommunicationKind::kReduceScatter,
                               Reduce::kSum,
-                              0,
+                              step.axis,
                               {},
                               {},
                               {},
@@ -340,28 +403,28 @@ Emitter::Started Emitter::reduce_scatter(ValueId value, ValueId local, const Axi
   for (const Size& length : lengths) communication.send.push_back(before * length * after);
   return exchange(std::move(communication),
                   packed,
-                  {dtype, {before * symbols.length(to.part, full) * after}},
+                  {dtype, {before * local_factors(value, step.to)[position] * after}},
                   partial_sum());
 }
 
-Emitter::Started Emitter::all_to_all(ValueId value,
-                                     ValueId local,
-                                     const AxisState& from,
-                                     const AxisState& to) {
-  const std::vector<Size> whole = local_factors(value, replicated());
+Emitter::Started Emitter::all_to_all(ValueId value, ValueId local, const Conversion& step) {
+  const AxisState &from = step.old_state(), &to = step.new_state();
+  const std::vector<Size> whole = local_factors(value, step.gathered());
   const auto cut = static_cast<size_t>(to.position);
-  std::vector<Size> have = local_factors(value, from), want = local_factors(value, to);
+  std::vector<Size> have = local_factors(value, step.from), want = local_factors(value, step.to);
   const Size have_rest = product(have, 0, cut) * product(have, cut + 1, have.size());
   const auto old_cut = static_cast<size_t>(from.position);
   const Size want_rest = product(want, 0, old_cut) * product(want, old_cut + 1, want.size());
   std::vector<Size> sent, received;
-  for (int device = 0; device < devices_; ++device) {
+  const int axis = step.axis;
+  for (int device = 0; device < mesh_[static_cast<size_t>(axis)]; ++device) {
     const bool same = cut == old_cut;
     const Size& full = whole[cut];
-    sent.push_back(same ? symbols.sent({from.part, full}, {to.part, full}, full, device)
-                        : symbols.length_of(to.part, whole[cut], device));
-    received.push_back(same ? symbols.received({from.part, full}, {to.part, full}, full, device)
-                            : symbols.length_of(from.part, whole[old_cut], device));
+    sent.push_back(same ? symbols.sent(axis, {from.part, full}, {to.part, full}, full, device)
+                        : symbols.length_of(axis, to.part, whole[cut], device));
+    received.push_back(
+        same ? symbols.received(axis, {from.part, full}, {to.part, full}, full, device)
+             : symbols.length_of(axis, from.part, whole[old_cut], device));
   }
   const DType dtype = graph_.values[static_cast<size_t>(value)].type.dtype;
   const ValueId packed = pack(local,
@@ -369,8 +432,14 @@ Emitter::Started Emitter::all_to_all(ValueId value,
                               sent,
                               product(have, cut + 1, have.size()),
                               {dtype, {product(have, 0, have.size())}});
-  Communication communication{
-      CommunicationKind::kAllToAll, Reduce::kSum, 0, {}, {}, {}, {}, "all_to_all " + label(value)};
+  Communication communication{CommunicationKind::kAllToAll,
+                              Reduce::kSum,
+                              axis,
+                              {},
+                              {},
+                              {},
+                              {},
+                              "all_to_all " + label(value)};
   for (const Size& length : sent) communication.send.push_back(length * have_rest);
   for (const Size& length : received) communication.receive.push_back(length * want_rest);
   return exchange(std::move(communication), packed, {dtype, {product(want, 0, want.size())}}, from);
@@ -385,7 +454,7 @@ void Emitter::wait(int communication) {
   if (!waited) order.push_back({Item::Kind::kWait, communication, last_only_});
 }
 
-ValueId Emitter::finish(ValueId value, const Started& started, const AxisState& to) {
+ValueId Emitter::finish(ValueId value, const Started& started, const State& to) {
   wait(started.communication);
   const Communication& communication =
       stage.communications[static_cast<size_t>(started.communication)];
@@ -412,44 +481,66 @@ ValueId Emitter::finish(ValueId value, const Started& started, const AxisState& 
   return unpack(started.received, before, lengths, after, type);
 }
 
-void Emitter::start(ValueId value, const AxisState& state) {
-  if (devices_ == 1 || find(value, state)) return;
-  const AxisState from = own_state(value);
-  const ValueId local = *find(value, from);
-  if (from.holding != Holding::kPartialSum || state.holding != Holding::kReplicated) {
-    if (from.holding != Holding::kReplicated)
-      started_[{value, state}] = begin(value, local, from, state);
+// What is local is done first: it makes what follows smaller.
+void Emitter::start(ValueId value, const State& wanted) {
+  const State state = on_axes_that_matter(wanted, own_state(value));
+  if (find(value, state)) return;
+  std::optional<Conversion> first;
+  for (Conversion& step : conversions(own_state(value), state)) {
+    if (find(value, step.to)) continue;
+    if (!is_local(step)) {
+      first = std::move(step);
+      break;
+    }
+    if (state.size() > 1) define(value, step.to, convert(value, step), phase_);
+  }
+  if (!first) return;
+  const ValueId local = *find(value, first->from);
+  if (first->old_state() != partial_sum() || first->new_state() != replicated()) {
+    started_[{value, first->to}] = begin(value, local, *first);
     return;
   }
-  const TensorType& type = graph_.values[static_cast<size_t>(value)].type;
-  if (bucket_) {
-    const ValueId first = stage.communications[static_cast<size_t>(*bucket_)].inputs[0];
-    if (stage.graph.values[static_cast<size_t>(first)].type.dtype != type.dtype) flush_bucket();
+  const TensorType type = local_type(value, first->to);
+  auto open = buckets_.find(first->axis);
+  if (open != buckets_.end()) {
+    const ValueId other =
+        stage.communications[static_cast<size_t>(open->second.communication)].inputs[0];
+    if (stage.graph.values[static_cast<size_t>(other)].type.dtype != type.dtype) {
+      post(open->second.communication);
+      buckets_.erase(open);
+      open = buckets_.end();
+    }
   }
-  if (!bucket_) {
-    bucket_ = static_cast<int>(stage.communications.size());
-    bucket_bytes_ = 0;
+  if (open == buckets_.end()) {
+    open =
+        buckets_.emplace(first->axis, Bucket{static_cast<int>(stage.communications.size())}).first;
     stage.communications.push_back({CommunicationKind::kAllReduce,
                                     Reduce::kSum,
-                                    0,
+                                    first->axis,
                                     {},
                                     {},
                                     {},
                                     {},
                                     "all_reduce gradients from " + label(value)});
   }
-  Communication& bucket = stage.communications[static_cast<size_t>(*bucket_)];
+  const int id = open->second.communication;
+  Communication& bucket = stage.communications[static_cast<size_t>(id)];
   bucket.inputs.push_back(local);
-  bucket.outputs.push_back(add_local_value(local_type(value, state), Lifetime::kStep));
-  started_[{value, state}] = {*bucket_, bucket.outputs.back(), from};
-  bucket_bytes_ += static_cast<double>(num_bytes(type, {1}));
-  if (bucket_bytes_ >= static_cast<double>(options_.bucket_bytes)) flush_bucket();
+  bucket.outputs.push_back(add_local_value(type, Lifetime::kStep));
+  started_[{value, first->to}] = {id, bucket.outputs.back(), first->old_state()};
+  double bytes =
+      static_cast<double>(num_bytes(graph_.values[static_cast<size_t>(value)].type, {1}));
+  for (size_t axis = 0; axis < mesh_.size(); ++axis)
+    if (first->to[axis].holding == Holding::kSharded) bytes /= static_cast<double>(mesh_[axis]);
+  open->second.bytes += bytes;
+  if (open->second.bytes < static_cast<double>(options_.bucket_bytes)) return;
+  post(id);
+  buckets_.erase(open);
 }
 
-void Emitter::flush_bucket() {
-  if (!bucket_) return;
-  post(*bucket_);
-  bucket_.reset();
+void Emitter::flush_buckets() {
+  for (const auto& [axis, bucket] : buckets_) post(bucket.communication);
+  buckets_.clear();
 }
 
 }  // namespace medley

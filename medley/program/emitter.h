@@ -25,23 +25,25 @@ struct Item {
 
 class Emitter {
  public:
-  Emitter(const Completed& completed, int devices, const LowerOptions& options);
+  Emitter(const Completed& completed,
+          const std::vector<int64_t>& mesh,
+          const LowerOptions& options);
 
   // Where ops go from now on.
   void enter(Phase phase, bool last_only);
 
   // Makes a value of the whole graph known, as it is after its op (or as an input).
-  void define(ValueId value, const AxisState& state, ValueId local, Phase phase);
+  void define(ValueId value, const State& state, ValueId local, Phase phase);
   // Returns the local value that holds `value` in `state`, converting if it has to.
-  ValueId in_state(ValueId value, const AxisState& state);
+  ValueId in_state(ValueId value, const State& state);
 
-  ValueId add_local_input(const Input& input, const AxisState& state);
+  ValueId add_local_input(const Input& input, const State& state);
   std::vector<ValueId> add_local_op(Op op, const std::vector<TensorType>& types);
 
-  // Starts the conversion of a gradient; in_state() then finishes it. All-reduces are gathered into
-  // buckets until flush_bucket().
-  void start(ValueId value, const AxisState& state);
-  void flush_bucket();
+  // Starts the conversion of a gradient, of which in_state() then finishes what is under way and
+  // does the rest. All-reduces are gathered into a bucket for each group until flush_buckets().
+  void start(ValueId value, const State& state);
+  void flush_buckets();
 
   // To and from other stages. What is received is there in the state that the assignment says, the
   // wait for it where it is first read.
@@ -57,8 +59,10 @@ class Emitter {
                           const std::vector<int>& devices);
 
   // Sizes of the factors of a value in a state, and its type.
-  std::vector<Size> local_factors(ValueId value, const AxisState& state);
-  TensorType local_type(ValueId value, const AxisState& state);
+  std::vector<Size> local_factors(ValueId value, const State& state);
+  TensorType local_type(ValueId value, const State& state);
+  // Of a value that every device has whole.
+  State whole() const { return State(mesh_.size()); }
   const Size& full_size(ValueId value, int position) const;
 
   LoweredStage stage;
@@ -83,35 +87,54 @@ class Emitter {
     std::vector<Size> lengths;  // in the dim that the sender cuts
   };
 
-  std::optional<ValueId> find(ValueId value, const AxisState& state) const;
+  // A conversion on one axis, or on the whole mesh from partial sums to the sum.
+  struct Conversion {
+    int axis;  // or kWholeMesh
+    State from, to;
+    const AxisState& old_state() const { return from[axis < 0 ? 0 : static_cast<size_t>(axis)]; }
+    const AxisState& new_state() const { return to[axis < 0 ? 0 : static_cast<size_t>(axis)]; }
+    // As the other axes have it.
+    State gathered() const;
+  };
+  struct Bucket {
+    int communication;  // that is being filled
+    double bytes = 0;
+  };
+
+  std::optional<ValueId> find(ValueId value, const State& state) const;
+  // Throws Error(kCaller) if it is not there in this phase.
+  ValueId held(ValueId value, const State& state) const;
   bool is_run_input(ValueId value) const;
-  AxisState own_state(ValueId value) const {
-    return completed_.assignment.states[static_cast<size_t>(value)][0];
+  const State& own_state(ValueId value) const {
+    return completed_.assignment.states[static_cast<size_t>(value)];
   }
-  std::optional<ValueId> view_of_converted(ValueId value, const AxisState& state);
+  // On an axis of one device all states are one: that of `as`.
+  State on_axes_that_matter(State state, const State& as) const;
+  std::vector<Conversion> conversions(const State& from, const State& to) const;
+  std::optional<ValueId> view_of_converted(ValueId value, const State& state);
   bool is_parameter_view(ValueId value) const;
-  ValueId convert(ValueId value, const AxisState& from, const AxisState& to);
-  ValueId convert_locally(ValueId value, ValueId local, const AxisState& from, const AxisState& to);
-  Started begin(ValueId value, ValueId local, const AxisState& from, const AxisState& to);
-  ValueId finish(ValueId value, const Started& started, const AxisState& to);
+  ValueId convert(ValueId value, const State& from, const State& to);
+  ValueId convert(ValueId value, const Conversion& step);
+  ValueId convert_locally(ValueId value, ValueId local, const Conversion& step);
+  bool is_local(const Conversion& step) const;
+  Started begin(ValueId value, ValueId local, const Conversion& step);
+  ValueId finish(ValueId value, const Started& started, const State& to);
   ValueId finish_receiving(ValueId value, const Awaited& awaited);
   void wait(int communication);
   // This device's shard of a dim of `full` elements: cut out of the whole, or put where it belongs
   // in it among zeros.
   enum class ShardOp : uint8_t { kTake, kPlace };
-  ValueId shard(ShardOp op,
-                ValueId local,
-                const Size& before,
-                const Size& full,
-                const Size& after,
-                int part,
-                const TensorType& type);
+  struct Piece {
+    Size before, full, after, offset, length;
+  };
+  ValueId shard(ShardOp op, ValueId local, const Piece& piece, const TensorType& type);
+  Piece piece_of_one(const State& state);
   // A value that no op makes: what a communication brings.
   ValueId add_local_value(const TensorType& type, Lifetime lifetime);
-  Started all_reduce(ValueId value, ValueId local, Reduce reduce);
-  Started gather(ValueId value, ValueId local, const AxisState& from);
-  Started reduce_scatter(ValueId value, ValueId local, const AxisState& to);
-  Started all_to_all(ValueId value, ValueId local, const AxisState& from, const AxisState& to);
+  Started all_reduce(ValueId value, ValueId local, const Conversion& step);
+  Started gather(ValueId value, ValueId local, const Conversion& step);
+  Started reduce_scatter(ValueId value, ValueId local, const Conversion& step);
+  Started all_to_all(ValueId value, ValueId local, const Conversion& step);
   ValueId pack(ValueId local,
                const Size& before,
                const std::vector<Size>& lengths,
@@ -127,23 +150,22 @@ class Emitter {
                    const TensorType& received,
                    const AxisState& from);
   void post(int communication);
-  std::vector<Size> lengths_of(int part, const Size& full);
+  std::vector<Size> lengths_of(int axis, int part, const Size& full);
   std::string label(ValueId value) const;
   Op local_op(std::string name, std::vector<Argument> arguments) const;
   Size product(const std::vector<Size>& sizes, size_t first, size_t last) const;
 
   const Completed& completed_;
   const Graph& graph_;
-  int devices_;
+  std::vector<int64_t> mesh_;  // sizes of the axes
   LowerOptions options_;
   Phase phase_ = Phase::kForward;
   bool last_only_ = false;
-  std::map<std::pair<ValueId, AxisState>, std::vector<Held>> held_;
-  std::map<std::pair<ValueId, AxisState>, Started> started_;
+  std::map<std::pair<ValueId, State>, std::vector<Held>> held_;
+  std::map<std::pair<ValueId, State>, Started> started_;
   std::set<ValueId> received_;
   std::map<ValueId, Awaited> receiving_;
-  std::optional<int> bucket_;  // communication that is being filled
-  double bucket_bytes_ = 0;
+  std::map<int, Bucket> buckets_;  // by axis
 };
 
 }  // namespace medley

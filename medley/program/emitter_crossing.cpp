@@ -35,13 +35,14 @@ std::vector<Size> lengths(SymbolTable& symbols,
                           const Size& whole,
                           bool sends) {
   std::vector<Size> result;
-  const SymbolTable::Cut here{own.state.part, own.full}, there{part, other.full};
-  for (int device = 0; device < other.division.devices; ++device) {
+  const int own_part = own.state.size() == 1 ? own.state[0].part : symbols.elsewhere(own.division);
+  const SymbolTable::Cut here{own_part, own.full}, there{part, other.full};
+  for (int device = 0; device < other.division.count(); ++device) {
     if (own.dim == other.dim)
-      result.push_back(sends ? symbols.sent(here, there, whole, device)
-                             : symbols.received(there, here, whole, device));
+      result.push_back(sends ? symbols.sent(0, here, there, whole, device)
+                             : symbols.received(0, there, here, whole, device));
     else
-      result.push_back(symbols.length_of(part, other.full, device) *
+      result.push_back(symbols.length_of(0, part, other.full, device) *
                        divide(whole, other.full).value());
   }
   return result;
@@ -69,14 +70,9 @@ void Emitter::send(ValueId value, const Crossing& crossing) {
   Communication communication = communication_of(crossing);
   const size_t senders = crossing.from.devices.size();
   if (crossing.from.dim < 0) {
-    const int own = crossing.from.state.part;
-    communication.inputs = {shard(ShardOp::kTake,
-                                  in_state(value, replicated()),
-                                  Size(1),
-                                  Size(1),
-                                  Size(1),
-                                  own,
-                                  {whole.dtype, {symbols.length(own, Size(1))}})};
+    const Piece own = piece_of_one(crossing.from.state);
+    communication.inputs = {
+        shard(ShardOp::kTake, in_state(value, this->whole()), own, {whole.dtype, {own.length}})};
     const std::vector<Size> sent =
         lengths(symbols, crossing.from, crossing.to, part, Size(1), true);
     std::copy(sent.begin(), sent.end(), communication.send.begin() + static_cast<int>(senders));
@@ -110,7 +106,7 @@ void Emitter::receive(ValueId value, const Crossing& crossing) {
   Size rest(1);
   if (crossing.to.dim < 0) {
     received = lengths(symbols, crossing.to, crossing.from, part, Size(1), false);
-    flat.shape = {symbols.length(crossing.to.state.part, Size(1))};
+    flat.shape = {piece_of_one(crossing.to.state).length};
   } else {
     const TensorType type = local_type(value, crossing.to.state);
     const Around have = around(type, crossing.from.dim);
@@ -135,27 +131,38 @@ ValueId Emitter::finish_receiving(ValueId value, const Awaited& awaited) {
   const auto& [communication, crossing, received] = awaited;
   wait(communication);
   const ValueId flat = stage.communications[static_cast<size_t>(communication)].outputs[0];
-  const AxisState arrived = crossing.to.dim < 0 ? partial_sum() : crossing.to.state;
+  const State wanted = own_state(value);
+  const State arrived =
+      crossing.to.dim < 0 ? State(mesh_.size(), partial_sum()) : crossing.to.state;
   ValueId local;
   if (crossing.to.dim < 0) {
     const DType dtype = graph_.values[static_cast<size_t>(value)].type.dtype;
-    local = shard(
-        ShardOp::kPlace, flat, Size(1), Size(1), Size(1), crossing.to.state.part, {dtype, {}});
+    local = shard(ShardOp::kPlace, flat, piece_of_one(crossing.to.state), {dtype, {}});
   } else {
     const TensorType type = local_type(value, arrived);
     const Around have = around(type, crossing.from.dim);
     local = unpack(flat, have.before, received, have.after, type);
   }
-  const AxisState& wanted = own_state(value);
-  if (devices_ == 1 || arrived == wanted) return local;
-  return finish(value, begin(value, local, arrived, wanted), wanted);
+  const State from = on_axes_that_matter(arrived, wanted);
+  define(value, from, local, phase_);
+  return convert(value, from, wanted);
+}
+
+// A tensor without dims, as if it were a dim of one element.
+Emitter::Piece Emitter::piece_of_one(const State& state) {
+  return {Size(1),
+          Size(1),
+          Size(1),
+          symbols.offset(state, 0, Size(1)),
+          symbols.length(state, 0, Size(1))};
 }
 
 void Emitter::sum_over_stages(ValueId value, const std::vector<int>& devices) {
   const DType dtype = graph_.values[static_cast<size_t>(value)].type.dtype;
-  const ValueId sum = sum_over_stages(in_state(value, replicated()), dtype, label(value), devices);
-  for (const AxisState& state : {own_state(value), replicated()}) held_[{value, state}].clear();
-  define(value, devices_ == 1 ? own_state(value) : replicated(), sum, phase_);
+  const ValueId sum = sum_over_stages(in_state(value, whole()), dtype, label(value), devices);
+  for (auto& [key, all] : held_)
+    if (key.first == value) all.clear();
+  define(value, on_axes_that_matter(whole(), own_state(value)), sum, phase_);
 }
 
 ValueId Emitter::sum_over_stages(std::optional<ValueId> local,
@@ -164,17 +171,23 @@ ValueId Emitter::sum_over_stages(std::optional<ValueId> local,
                                  const std::vector<int>& devices) {
   const TensorType type{dtype, {}};
   // Every stage adds once, whatever the number of its devices.
-  Op own =
-      local
-          ? local_op("medley.keep_first.default", {ValueArgument{*local}, SymbolTable::me()})
-          : local_op(
-                "aten.full.default",
-                {std::vector<Size>{}, 0.0, dtype, NoneArgument{}, NoneArgument{}, NoneArgument{}});
+  ValueId own = kNone;
+  if (local) {
+    own = *local;
+    for (int axis = 0; axis < static_cast<int>(mesh_.size()); ++axis)
+      own = add_local_op(
+          local_op("medley.keep_first.default", {ValueArgument{own}, symbols.me(axis)}), {type})[0];
+  } else {
+    own = add_local_op(
+        local_op("aten.full.default",
+                 {std::vector<Size>{}, 0.0, dtype, NoneArgument{}, NoneArgument{}, NoneArgument{}}),
+        {type})[0];
+  }
   Communication communication;
   communication.kind = CommunicationKind::kAllReduce;
   communication.name = "all_reduce " + what + " over stages";
   communication.devices = devices;
-  communication.inputs = {add_local_op(std::move(own), {type})[0]};
+  communication.inputs = {own};
   const ValueId sum = add_local_value(type, Lifetime::kStep);
   communication.outputs = {sum};
   const int id = static_cast<int>(stage.communications.size());

@@ -89,9 +89,9 @@ class Lowering {
         connections_(connections),
         global_batch_(global_batch),
         options_(options),
-        emitter_(decided.completed, static_cast<int>(decided.devices.size()), options) {
+        emitter_(decided.completed, decided.mesh, options) {
     emitter_.stage.devices = decided.devices;
-    emitter_.stage.mesh = {static_cast<int64_t>(decided.devices.size())};
+    emitter_.stage.mesh = decided.mesh;
   }
 
   LoweredStage run() {
@@ -112,21 +112,28 @@ class Lowering {
   }
 
  private:
-  const AxisState& state(ValueId value) const {
-    return completed_.assignment.states[static_cast<size_t>(value)][0];
+  const State& state(ValueId value) const {
+    return completed_.assignment.states[static_cast<size_t>(value)];
   }
 
-  Placement placement(const Input& input, ValueId whole, const AxisState& at) {
-    Placement placed{input, {at}, {}, Size(0), Size(0)};
+  Placement placement(const Input& input, ValueId whole, const State& at) {
+    Placement placed{input, at, {}, {}};
     for (const auto& dim : completed_.factors.values[static_cast<size_t>(whole)]) {
       std::vector<Size>& sizes = placed.factors.emplace_back();
       for (ExtentId extent : dim)
         sizes.push_back(completed_.factors.extent_sizes[static_cast<size_t>(extent)]);
     }
-    if (at.holding == Holding::kSharded) {
-      const Size& full = emitter_.full_size(whole, at.position);
-      placed.offset = emitter_.symbols.offset(at.part, full);
-      placed.length = emitter_.symbols.length(at.part, full);
+    for (const AxisState& axis : at) {
+      const int position = axis.position;
+      if (axis.holding != Holding::kSharded ||
+          std::any_of(placed.cuts.begin(), placed.cuts.end(), [&](const Placement::Cut& cut) {
+            return cut.position == position;
+          }))
+        continue;
+      const Size& full = emitter_.full_size(whole, position);
+      placed.cuts.push_back({position,
+                             emitter_.symbols.offset(at, position, full),
+                             emitter_.symbols.length(at, position, full)});
     }
     return placed;
   }
@@ -139,9 +146,9 @@ class Lowering {
 
   void emit(OpId id) {
     const Op& op = graph_.ops[static_cast<size_t>(id)];
-    const Choice& choice = completed_.assignment.choices[static_cast<size_t>(id)][0];
+    const std::vector<Choice>& choice = completed_.assignment.choices[static_cast<size_t>(id)];
     const std::vector<ValueId> values = operands(op);
-    const std::vector<AxisState> wanted = operand_states(graph_, completed_.factors, id, choice);
+    const std::vector<State> wanted = operand_states(graph_, completed_.factors, id, choice);
     Op local = op;
     LocalForm form;
     std::vector<ValueId> locals;
@@ -156,7 +163,7 @@ class Lowering {
       while (values[next] == kNone) ++next;
       value = locals[next++];
     });
-    const std::vector<AxisState> states = result_states(graph_, completed_.factors, id, choice);
+    const std::vector<State> states = result_states(graph_, completed_.factors, id, choice);
     std::vector<TensorType> types;
     for (size_t r = 0; r < op.results.size(); ++r) {
       form.results.push_back(
@@ -190,8 +197,8 @@ class Lowering {
   void localize(OpId id,
                 Op& local,
                 LocalForm& form,
-                const Choice& choice,
-                const std::vector<AxisState>& states) {
+                const std::vector<Choice>& choice,
+                const std::vector<State>& states) {
     const Op& op = graph_.ops[static_cast<size_t>(id)];
     const Rule* rule = find_rule(op.name);
     const std::optional<Instance>& instance = completed_.factors.instances[static_cast<size_t>(id)];
@@ -199,38 +206,41 @@ class Lowering {
     form.global = &graph_;
     form.op = &op;
     form.instance = &*instance;
-    if (choice.kind == ChoiceKind::kCut) {
-      const auto& extents =
-          completed_.factors.labels[static_cast<size_t>(id)][static_cast<size_t>(choice.cut.label)];
-      const Size& full =
-          completed_.factors
-              .extent_sizes[static_cast<size_t>(extents[static_cast<size_t>(choice.cut.factor)])];
-      Size inner(1);
-      for (size_t k = static_cast<size_t>(choice.cut.factor) + 1; k < extents.size(); ++k)
-        inner = inner * completed_.factors.extent_sizes[static_cast<size_t>(extents[k])];
-      form.cuts = {{choice.cut,
-                    emitter_.symbols.length(choice.part, full),
-                    emitter_.symbols.offset(choice.part, full),
-                    full,
-                    inner}};
-    }
+    for (const Choice& axis : choice)
+      if (axis.kind == ChoiceKind::kCut && (form.cuts.empty() || form.cuts[0].cut != axis.cut))
+        form.cuts.push_back(local_cut(id, axis.cut, choice));
     if (!op.results.empty() && op.results[0] != kNone)
       describe_factors(op.results[0], states[0], form);
     rule->localize(local, form);
   }
 
-  void describe_factors(ValueId value, const AxisState& at, LocalForm& form) {
+  LocalCut local_cut(OpId id, const Cut& cut, const std::vector<Choice>& choice) {
+    const std::vector<Size>& sizes = completed_.factors.extent_sizes;
+    const auto& extents =
+        completed_.factors.labels[static_cast<size_t>(id)][static_cast<size_t>(cut.label)];
+    const auto factor = static_cast<size_t>(cut.factor);
+    // Who cuts this factor, as if it were a value by itself.
+    State at;
+    for (const Choice& axis : choice)
+      at.push_back(axis.kind == ChoiceKind::kCut && axis.cut == cut ? sharded(0, axis.part)
+                                                                    : replicated());
+    const Size& full = sizes[static_cast<size_t>(extents[factor])];
+    LocalCut local{
+        cut, emitter_.symbols.length(at, 0, full), emitter_.symbols.offset(at, 0, full), full};
+    for (size_t k = factor + 1; k < extents.size(); ++k)
+      local.behind = local.behind * sizes[static_cast<size_t>(extents[k])];
+    return local;
+  }
+
+  void describe_factors(ValueId value, const State& at, LocalForm& form) {
     form.factor_sizes = emitter_.local_factors(value, at);
-    const std::vector<Size> whole = emitter_.local_factors(value, replicated());
+    const std::vector<Size> whole = emitter_.local_factors(value, emitter_.whole());
     for (size_t p = 0; p < whole.size(); ++p) {
-      const bool cut = at.holding == Holding::kSharded && at.position == static_cast<int>(p);
+      const int position = static_cast<int>(p);
       const bool batch = whole[p] == SymbolTable::rows();
       form.factor_fulls.push_back(batch ? SymbolTable::batch() : whole[p]);
-      if (batch)
-        form.factor_offsets.push_back(cut ? emitter_.symbols.row(at.part, whole[p])
-                                          : SymbolTable::first_row());
-      else
-        form.factor_offsets.push_back(cut ? emitter_.symbols.offset(at.part, whole[p]) : Size(0));
+      form.factor_offsets.push_back(batch ? emitter_.symbols.row(at, position, whole[p])
+                                          : emitter_.symbols.offset(at, position, whole[p]));
     }
   }
 
@@ -238,19 +248,19 @@ class Lowering {
   // where the update needs them.
   void synchronise(const Op& op) {
     emitter_.enter(op.phase, true);
-    if (op.phase == Phase::kPrologue) emitter_.in_state(op.results[0], replicated());
+    if (op.phase == Phase::kPrologue) emitter_.in_state(op.results[0], emitter_.whole());
     if (op.phase == Phase::kBackward) {
       for (size_t i = 0; i < graph_.outputs.size(); ++i)
         if (graph_.outputs[i].kind == OutputKind::kGradient &&
             graph_.outputs[i].value == op.results[0])
-          emitter_.start(op.results[0], completed_.assignment.stored[i][0]);
+          emitter_.start(op.results[0], completed_.assignment.stored[i]);
     }
     emitter_.enter(op.phase, false);
   }
 
   void end_backward() {
     emitter_.enter(Phase::kBackward, true);
-    emitter_.flush_bucket();
+    emitter_.flush_buckets();
   }
 
   // Brings every output to where it is kept, and notes what replaces what.
@@ -261,7 +271,7 @@ class Lowering {
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
       const Output& output = graph_.outputs[i];
       if (output.kind == OutputKind::kSent) continue;
-      const AxisState& kept = completed_.assignment.stored[i][0];
+      const State& kept = completed_.assignment.stored[i];
       const bool forward = output.kind == OutputKind::kBuffer;
       emitter_.enter(forward ? Phase::kForward : Phase::kUpdate, false);
       const ValueId local = emitter_.in_state(output.value, kept);
@@ -297,7 +307,7 @@ class Lowering {
                                       connections_.all_devices);
     if (completed_.prepared.gradient_norm != kNone)
       emitter_.stage.gradient_norm =
-          emitter_.in_state(completed_.prepared.gradient_norm, replicated());
+          emitter_.in_state(completed_.prepared.gradient_norm, emitter_.whole());
   }
 
   void finish() {
@@ -523,7 +533,8 @@ Program lower(const Groundwork& ground,
   for (size_t s = 0; s < completed.size(); ++s)
     decided.push_back({std::move(completed[s]),
                        microbatches_of(pipeline, s),
-                       devices_of(pipeline.stages[s].mesh, cluster)});
+                       devices_of(pipeline.stages[s].mesh, cluster),
+                       pipeline.stages[s].mesh.shape});
   check_rows_that_meet(ground, plan, decided);
   const std::vector<Connections> connections = connect(decided, pipeline);
   Program program;
@@ -553,7 +564,8 @@ LoweredStage lower_alone(Completed stage,
   MEDLEY_CHECK_EQ(pipeline.stages.size(), size_t{1});
   const DecidedStage decided{complete(std::move(stage), plan, 0),
                              pipeline.microbatches,
-                             devices_of(pipeline.stages[0].mesh, cluster)};
+                             devices_of(pipeline.stages[0].mesh, cluster),
+                             pipeline.stages[0].mesh.shape};
   LowerOptions chosen = options;
   if (chosen.bucket_bytes == 0) chosen.bucket_bytes = bucket_bytes(cluster, decided.devices.size());
   return Lowering(decided, connect_alone(decided), plan.global_batch, chosen).run();

@@ -56,6 +56,7 @@ void print_step(std::string& out, const LoweredStage& stage, const Step& step) {
     if (!communication.send.empty()) out += fmt::format(" send [{}]", sizes(communication.send));
     if (!communication.receive.empty())
       out += fmt::format(" receive [{}]", sizes(communication.receive));
+    if (communication.axis != 0) out += fmt::format(" axis {}", communication.axis);
     if (communication.lane >= 0)
       out += fmt::format(" lane {} depth {}", communication.lane, communication.depth);
     if (!communication.devices.empty())

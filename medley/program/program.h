@@ -28,11 +28,13 @@ enum class CommunicationKind : uint8_t {
               // only, the latter outputs only
 };
 enum class Reduce : uint8_t { kSum, kMax };
+inline constexpr int kWholeMesh = -1;  // an axis that stands for all of them
 
 struct Communication {
   CommunicationKind kind = CommunicationKind::kAllReduce;
   Reduce reduce = Reduce::kSum;
-  int axis = 0;  // the group is the devices of the mesh that differ in this axis only
+  int axis = 0;  // the group is the devices of the mesh that differ in this axis only; or
+                 // kWholeMesh
   std::vector<ValueId> inputs, outputs;
   std::vector<Size> send, receive;  // elements per device of the group; empty for all-reduce
   std::string name;                 // for traces and errors: "all_gather transformer.wte.weight"
@@ -109,8 +111,12 @@ struct Placement {
   Input input;  // kind, name, local value
   State state;
   std::vector<std::vector<Size>> factors;  // whole sizes, [dim][factor]
-  // Of the factor that axis 0 cuts, if any: its start and length on this device.
-  Size offset, length;
+  // Of the factors that are cut: which, counted over all, and start and length on this device.
+  struct Cut {
+    int position;
+    Size offset, length;
+  };
+  std::vector<Cut> cuts;
 };
 
 // The op "medley.accumulate"(%g) -> %sum adds into the slot of its result: the first call of a step

@@ -7,11 +7,17 @@
 #include <numeric>
 
 #include "medley/base/error.h"
+#include "medley/plan/apportion.h"
 #include "medley/program/complete.h"
 
 namespace medley {
-SymbolTable::SymbolTable(std::vector<Part> parts, int devices)
-    : parts_(std::move(parts)), devices_(devices), names_{"b", "batch", "first_row", "me"} {}
+SymbolTable::SymbolTable(std::vector<Part> parts, std::vector<int64_t> mesh)
+    : parts_(std::move(parts)), mesh_(std::move(mesh)), names_{"b", "batch", "first_row", "me"} {}
+
+int SymbolTable::coordinate(int device, int axis) const {
+  if (mesh_.size() == 1) return device;
+  return static_cast<int>(axis == 0 ? device / mesh_[1] : device % mesh_[1]);
+}
 
 int SymbolTable::elsewhere(const Elsewhere& division) {
   const auto found = std::find(elsewhere_.begin(), elsewhere_.end(), division);
@@ -29,32 +35,76 @@ Size SymbolTable::intern(const Entry& entry, const char* what) {
   const auto [found, added] = known_.try_emplace(entry, static_cast<Symbol>(names_.size()));
   if (added) {
     entries_.push_back(entry);
-    std::string name =
-        fmt::format("{}.{}.{}", part_name(entry.part), to_string(entry.full, {"b"}), what);
+    std::string name = what;
+    if (entry.part >= 0)
+      name = fmt::format("{}.{}.{}", part_name(entry.part), to_string(entry.full, names_), what);
     if (entry.other >= 0) name += "." + part_name(entry.other);
+    if (entry.inner >= 0) name += "." + part_name(entry.inner);
     if (entry.device >= 0) name += fmt::format(".{}", entry.device);
+    if (entry.axis > 0) name += fmt::format(".axis{}", entry.axis);
     names_.push_back(std::move(name));
   }
   return Size::of(found->second);
 }
 
-Size SymbolTable::length(int part, const Size& full) {
-  return intern({Kind::kLength, part, -1, full, -1}, "length");
+Size SymbolTable::me(int axis) {
+  if (axis == 0) return Size::of(3);
+  return intern({Kind::kMe, -1, -1, {}, -1, {}, {}, axis}, "me");
 }
-Size SymbolTable::offset(int part, const Size& full) {
-  return intern({Kind::kOffset, part, -1, full, -1}, "offset");
+
+namespace {
+
+bool cuts(const AxisState& state, int position) {
+  return state.holding == Holding::kSharded && state.position == position;
 }
-Size SymbolTable::row(int part, const Size& full) {
-  return intern({Kind::kRow, part, -1, full, -1}, "row");
+
+}  // namespace
+
+Size SymbolTable::length(const State& state, int position, const Size& full) {
+  Size left = full;
+  for (size_t axis = 0; axis < state.size(); ++axis)
+    if (cuts(state[axis], position))
+      left = intern({Kind::kLength, state[axis].part, -1, left, -1, {}, {}, static_cast<int>(axis)},
+                    "length");
+  return left;
 }
-Size SymbolTable::length_of(int part, const Size& full, int device) {
-  return intern({Kind::kLengthOf, part, -1, full, device}, "of");
+
+// Nothing if no axis cuts it.
+std::optional<Size> SymbolTable::start(Kind kind,
+                                       const State& state,
+                                       int position,
+                                       const Size& full) {
+  Entry entry{kind, -1, -1, full, -1};
+  for (size_t axis = 0; axis < state.size(); ++axis) {
+    if (!cuts(state[axis], position)) continue;
+    if (entry.part < 0) {
+      entry.part = state[axis].part;
+      entry.axis = static_cast<int>(axis);
+    } else {
+      entry.inner = state[axis].part;
+    }
+  }
+  if (entry.part < 0) return std::nullopt;
+  return intern(entry, kind == Kind::kRow ? "row" : "offset");
 }
-Size SymbolTable::sent(const Cut& from, const Cut& to, const Size& whole, int device) {
-  return intern({Kind::kSent, from.part, to.part, from.full, device, to.full, whole}, "sent");
+
+Size SymbolTable::offset(const State& state, int position, const Size& full) {
+  return start(Kind::kOffset, state, position, full).value_or(Size(0));
 }
-Size SymbolTable::received(const Cut& from, const Cut& to, const Size& whole, int device) {
-  return intern({Kind::kReceived, from.part, to.part, from.full, device, to.full, whole},
+
+Size SymbolTable::row(const State& state, int position, const Size& full) {
+  return start(Kind::kRow, state, position, full).value_or(first_row());
+}
+
+Size SymbolTable::length_of(int axis, int part, const Size& full, int device) {
+  return intern({Kind::kLengthOf, part, -1, full, device, {}, {}, axis}, "of");
+}
+Size SymbolTable::sent(int axis, const Cut& from, const Cut& to, const Size& whole, int device) {
+  return intern({Kind::kSent, from.part, to.part, from.full, device, to.full, whole, axis}, "sent");
+}
+Size SymbolTable::received(
+    int axis, const Cut& from, const Cut& to, const Size& whole, int device) {
+  return intern({Kind::kReceived, from.part, to.part, from.full, device, to.full, whole, axis},
                 "received");
 }
 
@@ -70,22 +120,34 @@ void SymbolTable::set_parts(std::vector<Part> parts) {
   parts_ = std::move(parts);
 }
 
-std::vector<int64_t> SymbolTable::lengths_of(int part, int64_t full, const Rows& rows) const {
+std::vector<int64_t> SymbolTable::lengths_of(int axis,
+                                             int part,
+                                             int64_t full,
+                                             const Rows& rows) const {
   const auto p = static_cast<size_t>(part);
-  if (p < parts_.size()) return part_lengths(parts_[p], full, devices_, rows.microbatch);
+  if (p < parts_.size())
+    return part_lengths(
+        parts_[p], full, static_cast<int>(mesh_[static_cast<size_t>(axis)]), rows.microbatch);
   const Elsewhere& other = elsewhere_[p - parts_.size()];
-  if (!other.rows.empty()) return other.rows.at(rows.first);
-  return part_lengths(other.part, full, other.devices, rows.microbatch);
+  const std::vector<int64_t> outer =
+      other.rows.empty() ? part_lengths(other.part, full, other.devices, rows.microbatch)
+                         : other.rows.at(rows.first);
+  if (other.inner == 1) return outer;
+  std::vector<int64_t> all;
+  for (int64_t length : outer) {
+    const std::vector<int64_t> pieces =
+        apportion(length, std::vector<double>(static_cast<size_t>(other.inner), 1.0));
+    all.insert(all.end(), pieces.begin(), pieces.end());
+  }
+  return all;
 }
 
-const SymbolTable::Division& SymbolTable::divide_into(int part,
-                                                      int64_t full,
-                                                      const Rows& rows,
-                                                      Divisions& known) const {
-  const auto [found, added] = known.try_emplace({part, full});
+const SymbolTable::Division& SymbolTable::divide_into(
+    int axis, int part, int64_t full, const Rows& rows, Divisions& known) const {
+  const auto [found, added] = known.try_emplace({axis, part, full});
   Division& division = found->second;
   if (!added) return division;
-  division.lengths = lengths_of(part, full, rows);
+  division.lengths = lengths_of(axis, part, full, rows);
   std::exclusive_scan(division.lengths.begin(),
                       division.lengths.end(),
                       std::back_inserter(division.starts),
@@ -94,15 +156,26 @@ const SymbolTable::Division& SymbolTable::divide_into(int part,
 }
 
 std::vector<int64_t> SymbolTable::values_of(const Rows& rows, int device, Divisions& known) const {
-  std::vector<int64_t> values{rows.microbatch.rows, rows.global_batch, rows.first, device};
-  const auto d = static_cast<size_t>(device);
+  std::vector<int64_t> values{
+      rows.microbatch.rows, rows.global_batch, rows.first, coordinate(device, 0)};
   for (const Entry& entry : entries_) {
+    if (entry.kind == Kind::kMe) {
+      values.push_back(coordinate(device, entry.axis));
+      continue;
+    }
     const int64_t full = evaluate(entry.full, values);
-    const Division& own = divide_into(entry.part, full, rows, known);
+    const Division& own = divide_into(entry.axis, entry.part, full, rows, known);
+    const bool of_mesh = static_cast<size_t>(entry.part) >= parts_.size();
+    const auto d = static_cast<size_t>(of_mesh ? device : coordinate(device, entry.axis));
+    const auto start = [&] {
+      if (entry.inner < 0) return own.starts[d];
+      const Division& inner = divide_into(1, entry.inner, own.lengths[d], rows, known);
+      return own.starts[d] + inner.starts[static_cast<size_t>(coordinate(device, 1))];
+    };
     const auto common = [&](size_t i, size_t j) {
       const int64_t other_full = evaluate(entry.other_full, values);
       const int64_t whole = evaluate(entry.whole, values);
-      const Division& other = divide_into(entry.other, other_full, rows, known);
+      const Division& other = divide_into(entry.axis, entry.other, other_full, rows, known);
       const int64_t unit = full == 0 ? 0 : whole / full;
       const int64_t other_unit = other_full == 0 ? 0 : whole / other_full;
       return std::max<int64_t>(0,
@@ -116,10 +189,10 @@ std::vector<int64_t> SymbolTable::values_of(const Rows& rows, int device, Divisi
         values.push_back(own.lengths[d]);
         break;
       case Kind::kOffset:
-        values.push_back(own.starts[d]);
+        values.push_back(start());
         break;
       case Kind::kRow:
-        values.push_back(rows.first + own.starts[d]);
+        values.push_back(rows.first + start());
         break;
       case Kind::kLengthOf:
         values.push_back(own.lengths[peer]);
@@ -129,6 +202,8 @@ std::vector<int64_t> SymbolTable::values_of(const Rows& rows, int device, Divisi
         break;
       case Kind::kReceived:
         values.push_back(common(peer, d));
+        break;
+      case Kind::kMe:
         break;
     }
   }
@@ -148,7 +223,9 @@ std::vector<std::vector<int64_t>> SymbolTable::tables(const Microbatch& microbat
                                                       int64_t global_batch) const {
   Divisions known;
   std::vector<std::vector<int64_t>> all;
-  for (int device = 0; device < devices_; ++device)
+  int64_t devices = 1;
+  for (int64_t size : mesh_) devices *= size;
+  for (int device = 0; device < devices; ++device)
     all.push_back(values_of({microbatch, first_row, global_batch}, device, known));
   return all;
 }

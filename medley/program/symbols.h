@@ -5,6 +5,7 @@
 // values.
 
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -12,22 +13,26 @@
 
 #include "medley/graph/size.h"
 #include "medley/plan/plan.h"
+#include "medley/sharding/state.h"
 
 namespace medley {
 
 class SymbolTable {
  public:
   SymbolTable() = default;
-  // Requires: parts as in Assignment, one axis of `devices` devices.
-  SymbolTable(std::vector<Part> parts, int devices);
+  // Requires: parts as in Assignment, a mesh of one or two axes, row-major.
+  SymbolTable(std::vector<Part> parts, std::vector<int64_t> mesh);
 
-  // How another stage divides something over its devices. `rows`: the lengths of the part "rows"
-  // there, by the first row of a micro-batch; empty for other parts. Returns the index of a part
-  // that may stand wherever one does below; the same for the same division.
+  // How the devices of a stage divide something, all axes together: axis 0 by the part, each of its
+  // pieces evenly over the `inner` devices of axis 1. `rows`: the lengths of the part "rows" there,
+  // by the first row of a micro-batch; empty for other parts. Returns the index of a part for Cut;
+  // the same for the same division.
   struct Elsewhere {
     Part part;
-    int devices = 0;
+    int devices = 0;  // of axis 0
     std::map<int64_t, std::vector<int64_t>> rows;
+    int inner = 1;
+    int count() const { return devices * inner; }
     bool operator==(const Elsewhere&) const = default;
   };
   int elsewhere(const Elsewhere& division);
@@ -35,21 +40,24 @@ class SymbolTable {
   static Size rows() { return Size::of(0); }       // of the micro-batch
   static Size batch() { return Size::of(1); }      // rows of the global batch
   static Size first_row() { return Size::of(2); }  // of the micro-batch in the global batch
-  static Size me() { return Size::of(3); }         // this device's index on the axis
+  Size me(int axis);                               // this device's index on an axis
 
-  Size length(int part, const Size& full);  // of this device's shard
-  Size offset(int part, const Size& full);  // where it starts
-  Size row(int part, const Size& full);     // for the batch: where it starts in the global batch
-  Size length_of(int part, const Size& full, int device);
+  // Of the factor at a position, `full` elements, the shard that this device has in a state.
+  Size length(const State& state, int position, const Size& full);
+  Size offset(const State& state, int position, const Size& full);  // where it starts
+  // For the batch: where it starts in the global batch.
+  Size row(const State& state, int position, const Size& full);
+  // What the device of this index on an axis has of `full` elements.
+  Size length_of(int axis, int part, const Size& full, int device);
   // Elements common to the shard of one device under `from` and of another under `to`: what is sent
-  // to / received from `device`. Of a dim of `whole` elements that either divides as a factor of
-  // `full`, the outermost of the dim.
+  // to / received from `device`, on an axis or, under a division of all of them, of the mesh. Of a
+  // dim of `whole` elements that either divides as a factor of `full`, the outermost of the dim.
   struct Cut {
     int part;
     Size full;
   };
-  Size sent(const Cut& from, const Cut& to, const Size& whole, int device);
-  Size received(const Cut& from, const Cut& to, const Size& whole, int device);
+  Size sent(int axis, const Cut& from, const Cut& to, const Size& whole, int device);
+  Size received(int axis, const Cut& from, const Cut& to, const Size& whole, int device);
 
   const std::vector<std::string>& names() const { return names_; }
   const std::vector<Part>& parts() const { return parts_; }
@@ -67,13 +75,15 @@ class SymbolTable {
                                            int64_t global_batch) const;
 
  private:
-  enum class Kind { kLength, kOffset, kRow, kLengthOf, kSent, kReceived };
+  enum class Kind { kLength, kOffset, kRow, kLengthOf, kSent, kReceived, kMe };
   struct Entry {
     Kind kind;
     int part, other;
     Size full;
     int device;
     Size other_full{}, whole{};  // of what is sent or received
+    int axis = 0;
+    int inner = -1;  // of an offset: by which axis 1 divides this device's piece of axis 0
     auto operator<=>(const Entry&) const = default;
   };
   // How a part divides a factor: elements of each device, and where they start.
@@ -81,19 +91,22 @@ class SymbolTable {
     std::vector<int64_t> lengths, starts;
   };
   Size intern(const Entry& entry, const char* what);
-  using Divisions = std::map<std::pair<int, int64_t>, Division>;  // by part and size
+  using Divisions = std::map<std::tuple<int, int, int64_t>, Division>;  // by axis, part and size
   struct Rows {  // of the global batch that the tables are for
     const Microbatch& microbatch;
     int64_t first, global_batch;
   };
   const std::string& part_name(int part) const;
-  std::vector<int64_t> lengths_of(int part, int64_t full, const Rows& rows) const;
-  const Division& divide_into(int part, int64_t full, const Rows& rows, Divisions& known) const;
+  int coordinate(int device, int axis) const;
+  std::optional<Size> start(Kind kind, const State& state, int position, const Size& full);
+  std::vector<int64_t> lengths_of(int axis, int part, int64_t full, const Rows& rows) const;
+  const Division& divide_into(
+      int axis, int part, int64_t full, const Rows& rows, Divisions& known) const;
   std::vector<int64_t> values_of(const Rows& rows, int device, Divisions& known) const;
 
   std::vector<Part> parts_;
   std::vector<Elsewhere> elsewhere_;  // parts parts_.size(), ...
-  int devices_ = 0;
+  std::vector<int64_t> mesh_;
   std::vector<std::string> names_;
   std::vector<Entry> entries_;  // of symbols 4, 5, ...
   std::map<Entry, Symbol> known_;

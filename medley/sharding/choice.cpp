@@ -132,6 +132,37 @@ std::vector<AxisState> result_states(const Graph& graph,
   return states;
 }
 
+namespace {
+
+template <typename StatesOf>
+std::vector<State> on_all_axes(const std::vector<Choice>& choice, const StatesOf& states_of) {
+  std::vector<State> all;
+  for (const Choice& axis : choice) {
+    const std::vector<AxisState> states = states_of(axis);
+    all.resize(states.size());
+    for (size_t i = 0; i < states.size(); ++i) all[i].push_back(states[i]);
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<State> operand_states(const Graph& graph,
+                                  const Factors& factors,
+                                  OpId op,
+                                  const std::vector<Choice>& choice) {
+  return on_all_axes(choice,
+                     [&](const Choice& axis) { return operand_states(graph, factors, op, axis); });
+}
+
+std::vector<State> result_states(const Graph& graph,
+                                 const Factors& factors,
+                                 OpId op,
+                                 const std::vector<Choice>& choice) {
+  return on_all_axes(choice,
+                     [&](const Choice& axis) { return result_states(graph, factors, op, axis); });
+}
+
 std::optional<Choice> cut_for_operand(
     const Graph& graph, const Factors& factors, OpId op, int operand, const AxisState& state) {
   const std::optional<Instance>& instance = factors.instances[static_cast<size_t>(op)];

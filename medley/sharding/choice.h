@@ -40,6 +40,16 @@ std::vector<AxisState> result_states(const Graph& graph,
                                      OpId op,
                                      const Choice& choice);
 
+// The same on a mesh: of each operand / result the state on every axis.
+std::vector<State> operand_states(const Graph& graph,
+                                  const Factors& factors,
+                                  OpId op,
+                                  const std::vector<Choice>& choice);
+std::vector<State> result_states(const Graph& graph,
+                                 const Factors& factors,
+                                 OpId op,
+                                 const std::vector<Choice>& choice);
+
 // Returns the cut that makes an operand (or a result) have this state, if its label may be cut
 // there.
 std::optional<Choice> cut_for_operand(

@@ -84,6 +84,7 @@ CommunicationPrices::CommunicationPrices(const LoweredStage& stage,
 int CommunicationPrices::member(int index, int device) const {
   if (const std::vector<int>& all = stage_.communications[at(index)].devices; !all.empty())
     return position_of(all, stage_.devices[at(device)]);
+  if (stage_.communications[at(index)].axis == kWholeMesh) return device;
   const auto axis = at(stage_.communications[at(index)].axis);
   return static_cast<int>(device / strides_[axis] % stage_.mesh[axis]);
 }
@@ -174,7 +175,7 @@ const Exchanges& CommunicationPrices::exchanges(int index, int microbatch, int d
   const Communication& communication = stage_.communications[at(index)];
   const bool between_stages = !communication.devices.empty();
   int first = 0;
-  if (!between_stages)
+  if (!between_stages && communication.axis != kWholeMesh)
     first = static_cast<int>(device - member(index, device) * strides_[at(communication.axis)]);
   const Exchanges*& found = found_[{index, microbatch, first}];
   if (found) return *found;
@@ -204,7 +205,8 @@ NetworkSize network_size(const Program& program) {
     const auto here = static_cast<int64_t>(stage.devices.size());
     size.posts += here;
     if (communication.devices.empty()) {
-      const int64_t members = stage.mesh[at(communication.axis)];
+      const int64_t members =
+          communication.axis == kWholeMesh ? here : stage.mesh[at(communication.axis)];
       size.messages += here / members * most_messages(communication.kind, members);
       return;
     }

@@ -283,10 +283,10 @@ Posted Simulator::post(Actor& actor, int index, int microbatch) {
     for (const auto& [link, bytes] : exchanges.bytes_by_link) bytes_by_link_[at(link)] += bytes;
     result_.events += exchanges.num_messages;
   }
-  // A group is known by its lane, or by its devices, or by its stage, its axis and its first
-  // member.
+  // A group is known by its lane, or by its devices, or by its stage, its axis (or the whole mesh)
+  // and its first member.
   uint64_t group = (static_cast<uint64_t>(actor.stage) << 48) +
-                   (static_cast<uint64_t>(communication.axis) << 40) +
+                   (static_cast<uint64_t>(communication.axis & 0xff) << 40) +
                    static_cast<uint64_t>(exchanges.devices[0]);
   if (!communication.devices.empty())
     group = communication.lane < 0

@@ -84,6 +84,8 @@ def _groups(plan: Plan, numbers: list[int], epoch: int, backend: str) -> dict[tu
         for axis in range(len(shape)):
             for line in ranks.movedim(axis, -1).reshape(-1, shape[axis]).tolist():
                 want(line)
+        if len(shape) > 1:
+            want(ranks.flatten().tolist())
         first += count
     if len(plan.mesh_shapes) > 1:
         want(list(range(first)))

@@ -183,7 +183,7 @@ at::Tensor Run::assemble(const std::string& kind,
 }
 
 bool Run::is_cut(const std::string& kind, const std::string& name) const {
-  return find(kind, name)[0].placement->state.at(0).holding == Holding::kSharded;
+  return !find(kind, name)[0].placement->cuts.empty();
 }
 
 void Run::set_batch(const std::map<std::string, at::Tensor>& batch) {

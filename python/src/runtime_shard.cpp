@@ -5,8 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
 
 #include "medley/base/error.h"
 #include "medley/torch/arguments.h"
@@ -16,10 +14,6 @@ namespace {
 
 constexpr Symbol kRowsSymbol = 0;  // rows of the micro-batch: symbol 0 of every local graph
 
-int64_t product(const std::vector<int64_t>& sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
-}
-
 // The sizes of all factors of the whole value, dim after dim.
 std::vector<int64_t> flat_factors(const Placement& placement, const Table& table) {
   std::vector<int64_t> sizes;
@@ -28,9 +22,18 @@ std::vector<int64_t> flat_factors(const Placement& placement, const Table& table
   return sizes;
 }
 
-const AxisState* cut_of(const Placement& placement) {
-  MEDLEY_CHECK_EQ(placement.state.size(), size_t{1});
-  return placement.state[0].holding == Holding::kSharded ? &placement.state[0] : nullptr;
+// The piece of a tensor with the sizes of all factors that lies on the device with this table.
+at::Tensor piece_of(at::Tensor factors, const Placement& placement, const Table& table) {
+  for (const Placement::Cut& cut : placement.cuts)
+    factors =
+        factors.narrow(cut.position, evaluate(cut.offset, table), evaluate(cut.length, table));
+  return factors;
+}
+
+// The length in rows if the batch is divided, and nothing else.
+const Size* rows_of(const Placement& placement) {
+  if (placement.cuts.size() != 1 || placement.cuts[0].position != 0) return nullptr;
+  return placement.factors[0][0] == Size::of(kRowsSymbol) ? &placement.cuts[0].length : nullptr;
 }
 
 // Elements of dim 0 per row of the batch; 0 if it does not depend on the batch.
@@ -61,11 +64,8 @@ at::Tensor shard_of(const at::Tensor& whole,
                     const Placement& placement,
                     const Table& table) {
   at::Tensor shard = whole;
-  if (const AxisState* cut = cut_of(placement))
-    shard = whole.reshape(flat_factors(placement, table))
-                .narrow(cut->position,
-                        evaluate(placement.offset, table),
-                        evaluate(placement.length, table));
+  if (!placement.cuts.empty())
+    shard = piece_of(whole.reshape(flat_factors(placement, table)), placement, table);
   const Value& local = stage.graph.values[static_cast<size_t>(placement.input.value)];
   return shard.reshape(shape_of(local.type, table)).contiguous();
 }
@@ -73,19 +73,12 @@ at::Tensor shard_of(const at::Tensor& whole,
 at::Tensor assemble(const std::vector<at::Tensor>& shards,
                     const Placement& placement,
                     const std::vector<const Table*>& tables) {
-  const AxisState* cut = cut_of(placement);
-  if (!cut) return shards.at(0).reshape(whole_shape(placement, *tables.at(0)));
+  if (placement.cuts.empty()) return shards.at(0).reshape(whole_shape(placement, *tables.at(0)));
   const std::vector<int64_t> factors = flat_factors(placement, *tables.at(0));
   const at::Tensor whole = at::empty(factors, shards.at(0).options());
   for (size_t i = 0; i < shards.size(); ++i) {
-    std::vector<int64_t> local = factors;
-    local[static_cast<size_t>(cut->position)] = evaluate(placement.length, *tables[i]);
-    if (product(local) == 0) continue;
-    whole
-        .narrow(cut->position,
-                evaluate(placement.offset, *tables[i]),
-                local[static_cast<size_t>(cut->position)])
-        .copy_(shards[i].reshape(local));
+    const at::Tensor piece = piece_of(whole, placement, *tables[i]);
+    if (piece.numel() > 0) piece.copy_(shards[i].reshape(piece.sizes()));
   }
   return whole.reshape(whole_shape(placement, *tables[0]));
 }
@@ -100,17 +93,13 @@ const Table& BatchSlicer::table(size_t microbatch) const {
   return stage_.tables[microbatch][static_cast<size_t>(device_)];
 }
 
-bool BatchSlicer::is_cut_by_rows(const Placement& placement) const {
-  const AxisState* cut = cut_of(placement);
-  return cut && cut->position == 0 && placement.factors[0][0] == Size::of(kRowsSymbol);
-}
-
 std::vector<at::Tensor> BatchSlicer::slice(const Placement& placement,
                                            const at::Tensor& given) const {
   const int64_t scale = per_row(placement);
+  const Size* rows_here = rows_of(placement);
   int64_t own_rows = 0;
   for (size_t m = 0; m < stage_.tables.size(); ++m)
-    own_rows += is_cut_by_rows(placement) ? evaluate(placement.length, table(m)) : 0;
+    own_rows += rows_here ? evaluate(*rows_here, table(m)) : 0;
   Table global = table(0);
   global[kRowsSymbol] = program_.global_batch;
   std::vector<int64_t> expected = whole_shape(placement, global);
@@ -119,7 +108,7 @@ std::vector<at::Tensor> BatchSlicer::slice(const Placement& placement,
   const at::ScalarType type =
       to_scalar_type(stage_.graph.values[static_cast<size_t>(placement.input.value)].type.dtype);
   const bool is_whole = given.sizes() == at::IntArrayRef(expected);
-  const bool may_be_own = accept_own_ && is_cut_by_rows(placement);
+  const bool may_be_own = accept_own_ && rows_here;
   const bool is_own = may_be_own && given.sizes() == at::IntArrayRef(own);
   if (given.scalar_type() != type || !(is_whole || is_own)) {
     const std::string also =
@@ -137,7 +126,7 @@ std::vector<at::Tensor> BatchSlicer::slice(const Placement& placement,
   int64_t next = 0;
   for (size_t m = 0; m < stage_.tables.size(); ++m) {
     if (is_own && !is_whole) {
-      const int64_t length = evaluate(placement.length, table(m)) * scale;
+      const int64_t length = evaluate(*rows_here, table(m)) * scale;
       slices.push_back(given.narrow(0, next, length).contiguous());
       next += length;
       continue;

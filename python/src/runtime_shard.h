@@ -45,7 +45,6 @@ class BatchSlicer {
 
  private:
   const Table& table(size_t microbatch) const;
-  bool is_cut_by_rows(const Placement& placement) const;
 
   const Program& program_;
   const LoweredStage& stage_;

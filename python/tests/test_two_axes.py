@@ -1,0 +1,132 @@
+"""Meshes of two axes: what lies between nodes and what inside them, in one plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import exactness
+import pytest
+import torch
+from test_hand_written_plans import MEGATRON_GPT
+from zoo import ZOO
+
+from medley import _core
+
+ROWS = 6
+DEVICES = [f"a/{i}/0" for i in range(4)]
+
+
+def inner(states: dict[str, str], outer: str = "R") -> dict[str, str]:
+    """Returns states of axis 1, on axis 0 as `outer`."""
+    return {name: f"{outer} x {state}" for name, state in states.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A plan on a mesh, its model, and words of its communications that must or must not occur."""
+
+    model: str
+    stage: dict[str, Any]
+    shape: tuple[int, int] = (2, 2)
+    rows: tuple[int, ...] | None = (4, 2)
+    has: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+
+CASES = {
+    "rows between nodes, tensors inside": Case(
+        "gpt",
+        {"states": inner(MEGATRON_GPT)},
+        has=("all_reduce gradients",),
+        lacks=("all_gather", "all_to_all"),
+    ),
+    "the other way round": Case(
+        "gpt",
+        {
+            "states": {name: f"{state} x R" for name, state in MEGATRON_GPT.items()},
+            "batch": {"*": "R x S(0, even)"},
+        },
+        rows=None,
+    ),
+    "rows on both axes": Case(
+        "gpt",
+        {"batch": {"*": "S(0, rows) x S(0, part)"}},
+        has=("all_reduce gradients",),
+        lacks=("all_gather", "all_to_all", "reduce_scatter"),
+    ),
+    "ZeRO between nodes, tensors inside": Case(
+        "gpt",
+        {"states": inner(MEGATRON_GPT), "updates": {"*.mlp.*": "S(0, even) x R", "*": "R x R"}},
+        has=("reduce_scatter accumulate/",),
+    ),
+    "ZeRO-3 over all devices": Case(
+        "bert",
+        {"states": {"*": "S(0, outer) x S(0, part)"}, "batch": {"*": "S(0, rows) x S(0, even)"}},
+        has=("reduce_scatter accumulate/", "all_gather"),
+    ),
+    "two dims of a weight": Case(
+        "llama",
+        {"states": {"*.up.weight": "S(1, outer) x S(0, part)", "*.down.weight": "S(0, even) x R"}},
+        rows=None,
+    ),
+    "experts between nodes, rows inside": Case(
+        "bert-moe",
+        {
+            "states": {
+                "*.experts.up": "S(0, outer) x R",
+                "*.experts.down": "S(0, outer) x R",
+            },
+            "ops": {
+                "*.experts/bmm#1": "b outer x replicate",
+                "*.experts/bmm#2": "b outer x replicate",
+            },
+        },
+    ),
+    "vocabulary inside": Case(
+        "gpt", {"states": {"tokens.weight": "R x S(0, part)"}}, has=("_log_softmax",)
+    ),
+    "an axis of one device": Case("gpt", {"states": inner(MEGATRON_GPT)}, (1, 2), (6,)),
+    "channels and rows": Case(
+        "vgg", {"states": {"features.*.weight": "R x S(0, part)"}}, rows=(5, 1)
+    ),
+}
+
+
+def plan_of(case: Case) -> str:
+    """Returns the plan as JSON."""
+    count = case.shape[0] * case.shape[1]
+    microbatch: dict[str, Any] = {"rows": ROWS}
+    if case.rows:
+        microbatch["lengths"] = case.rows
+    mesh = {"axes": ["node", "device"], "shape": case.shape, "devices": DEVICES[:count]}
+    return json.dumps(
+        {
+            "format": "medley-plan",
+            "version": 1,
+            "global_batch": ROWS,
+            "parts": [
+                {"name": "part", "shares": [3, 1][: case.shape[1]]},
+                {"name": "outer", "shares": [1, 2][: case.shape[0]]},
+            ],
+            "pipelines": [{"microbatches": [microbatch], "stages": [{"mesh": mesh, **case.stage}]}],
+        }
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_trains_like_one_device(name: str) -> None:
+    case = CASES[name]
+    torch.manual_seed(0)
+    with exactness.double_precision():
+        model, batch, graph = exactness.captured(ZOO[case.model], ROWS)
+        want = exactness.train_eager(model, batch, 5, lr=1e-3, clip=0.1)
+    plan = plan_of(case)
+    names = _core.communications(graph.core, plan, exactness.cluster())
+    for word in case.has:
+        assert any(word in each for each in names), names
+    for word in case.lacks:
+        assert not any(word in each for each in names), names
+    got = exactness.train_plan(model, graph, plan, batch, 5, lr=1e-3, clip=0.1)
+    exactness.compare(got, want, model=case.model)
