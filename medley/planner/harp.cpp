@@ -13,7 +13,8 @@ constexpr int kOfEachCount = 2;    // chains for each number of micro-batches, a
 constexpr size_t kCandidates = 5;  // of all those that are synthesised as wholes and timed
 constexpr int kMostPriced = 3;     // of them, lowered and simulated
 constexpr int kMostMoves = 16;
-// In percent of the fastest chain known: of what is slower, nothing is found out about memory.
+// In percent of the fastest chain known. Whole stages are not that much faster than their layers: a
+// slower chain is no candidate, and stages of slower ones are not made to need less memory.
 constexpr int64_t kSlower = 110;
 constexpr size_t kSteps = 2 + kMostPriced;
 
@@ -38,6 +39,9 @@ class Harp {
     if (plans_.empty()) return why_none();
     std::ranges::stable_sort(plans_, {}, &PipelinePlan::predicted);
     plans_.resize(std::min<size_t>(plans_.size(), kCandidates));
+    std::erase_if(plans_, [&](const PipelinePlan& plan) {
+      return plan.predicted.value > fastest_->value * kSlower / 100;
+    });
     std::vector<Outline> all;
     for (const PipelinePlan& plan : plans_) {
       Outline outline{plan.microbatches, {}, {}};
