@@ -22,12 +22,14 @@ const std::vector<Microbatch>& microbatches_of(const Plan& plan) {
   return plan.pipelines[0].microbatches;
 }
 
+// Of a device, or of those that share its place on the first axis.
 int64_t most_rows(const Plan& plan, int stage, size_t device) {
+  const Pipeline& pipeline = plan.pipelines[0];
+  const Mesh& mesh = pipeline.stages[static_cast<size_t>(stage)].mesh;
+  const size_t place = device * static_cast<size_t>(mesh.shape[0]) / mesh.devices.size();
   int64_t most = 0;
-  for (const Microbatch& microbatch :
-       microbatches_of(plan.pipelines[0], static_cast<size_t>(stage)))
-    most =
-        std::max(most, microbatch.lengths.empty() ? microbatch.rows : microbatch.lengths[device]);
+  for (const Microbatch& microbatch : microbatches_of(pipeline, static_cast<size_t>(stage)))
+    most = std::max(most, microbatch.lengths.empty() ? microbatch.rows : microbatch.lengths[place]);
   return most;
 }
 

@@ -9,8 +9,10 @@
 #include <optional>
 
 #include "medley/base/error.h"
+#include "medley/plan/apportion.h"
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/fit.h"
+#include "medley/planner/mesh_layouts.h"
 #include "medley/planner/ratio_problem.h"
 #include "medley/planner/shorten.h"
 #include "medley/program/lower.h"
@@ -40,11 +42,13 @@ struct Candidate {
   }
 };
 
-// How devices share: rows of the batch, and everything else.
+// How devices share: rows of the batch, and everything else. On a mesh of nodes the nodes share,
+// and the devices of a node are alike.
 struct Start {
-  std::vector<int64_t> rows;   // [device]
-  std::vector<double> shares;  // [device] of the part "speed"
-  std::vector<double> memory;  // [device] of the part "memory"; empty: there is none
+  size_t layout = 0;           // of the search
+  std::vector<int64_t> rows;   // [place on the first axis]
+  std::vector<double> shares;  // [place] of the part "speed"
+  std::vector<double> memory;  // [place] of the part "memory"; empty: there is none
   bool operator==(const Start&) const = default;
 };
 
@@ -67,36 +71,23 @@ class Synthesis {
   Synthesis(const Request& request, bool even)
       : request_(request),
         even_(even),
-        devices_(devices_of(request)),
+        layouts_(mesh_layouts(request.cluster, devices_of(request))),
         ground_(*request.ground),
         prepared_(ground_.prepared),
         factors_(ground_.factors),
-        meet_(ground_.coupled_at),
-        speeds_(speeds()) {}
+        meet_(ground_.coupled_at) {
+    for (const MeshLayout& layout : layouts_) speeds_.push_back(speeds(layout.devices));
+  }
 
   Outcome run() {
     consider_data_parallel();
-    const std::vector<Start> all = starts();
-    for (int64_t count = first_count();; count *= 2) {
-      const bool had_fit = best_ && best_->fits();
-      const Nanoseconds before = best_ ? best_->step : Nanoseconds{};
-      bool fits = false;
-      for (size_t i = 0; i < all.size(); ++i) {
-        report(request_,
-               fmt::format("{} with {} micro-batches", request_.strategy, count),
-               i + 1,
-               all.size());
-        fits |= search(all[i], count);
-      }
-      const bool gained = best_ && best_->fits() && (!had_fit || best_->step < before);
-      if (request_.microbatches > 0 || !meet_.empty() || (fits && (!gained || count == 1))) break;
-      if (2 * count > request_.global_batch) break;
-    }
+    search_layout(0);
     if (best_ && best_->fits() && !even_) {
       SpmdOptions options = best_options_.value_or(SpmdOptions{});
       options.microbatches = static_cast<int64_t>(best_->plan.pipelines[0].microbatches.size());
       alternate(options);
     }
+    for (size_t layout = 1; layout < layouts_.size(); ++layout) search_layout(layout);
     if (!best_) return Infeasible{"no candidate was found"};
     shorten(best_->plan.pipelines[0].stages[0], prepared_.names);
     if (!best_->fits()) return Infeasible{explain_misfit(best_->plan, request_)};
@@ -110,16 +101,41 @@ class Synthesis {
   // not.
   Nanoseconds lower_bound() {
     Nanoseconds least{std::numeric_limits<int64_t>::max()};
-    for (const Start& start : starts()) least = std::min(least, lower_bound(start));
+    for (size_t layout = 0; layout < layouts_.size(); ++layout)
+      for (const Start& start : starts(layout)) least = std::min(least, lower_bound(start));
     return least;
   }
 
  private:
+  // With more and more micro-batches while that is needed to fit, or helps.
+  void search_layout(size_t layout) {
+    const std::vector<Start> all = starts(layout);
+    for (int64_t count = first_count();; count *= 2) {
+      const bool had_fit = best_ && best_->fits();
+      const Nanoseconds before = best_ ? best_->step : Nanoseconds{};
+      bool fits = false;
+      for (size_t i = 0; i < all.size(); ++i) {
+        report(request_,
+               fmt::format("{} with {} micro-batches{}",
+                           request_.strategy,
+                           count,
+                           layout == 0 ? "" : ", nodes and devices"),
+               i + 1,
+               all.size());
+        fits |= search(all[i], count);
+      }
+      const bool gained = best_ && best_->fits() && (!had_fit || best_->step < before);
+      if (request_.microbatches > 0 || !meet_.empty() || (fits && (!gained || count == 1))) break;
+      if (2 * count > request_.global_batch) break;
+    }
+  }
+
   // With the lengths that communications have from this start.
   Nanoseconds lower_bound(const Start& start) {
     SpmdPricing pricing;
-    const double sum = std::accumulate(speeds_.begin(), speeds_.end(), 0.0);
-    for (double each : speeds_) pricing.weights.push_back(each / sum);
+    const std::vector<double>& speeds = speeds_[start.layout];
+    const double sum = std::accumulate(speeds.begin(), speeds.end(), 0.0);
+    for (double each : speeds) pricing.weights.push_back(each / sum);
     Division division = divide(start, first_count(), std::move(pricing));
     SpmdOptions options;
     options.microbatches = first_count();
@@ -136,29 +152,41 @@ class Synthesis {
 
   int64_t first_count() const { return std::max<int64_t>(1, request_.microbatches); }
 
-  // Rows per second of each device when it computes all of the model.
-  std::vector<double> speeds() const {
+  // Rows per second of each device when it computes all of the model; of the fastest 1.
+  std::vector<double> speeds(const std::vector<int>& devices) const {
     std::vector<double> result;
-    for (const RowTime& time : row_times(request_, devices_)) result.push_back(1 / time.per_row);
-    const double most = *std::max_element(result.begin(), result.end());
-    for (double& each : result) each = std::max(each / most, kMinShare);
-    return result;
+    for (const RowTime& time : row_times(request_, devices)) result.push_back(1 / time.per_row);
+    return of_largest(std::move(result));
   }
 
-  std::vector<Start> starts() const {
-    const std::vector<int64_t> rows = even_rows(request_, devices_);
-    const std::vector<double> even(devices_.size(), 1.0);
-    if (even_) return {{rows, even, {}}};
-    std::vector<Start> all{{proportional_rows(request_, devices_), speeds_, {}}};
-    for (const std::vector<double>& shares : {speeds_, even}) {
-      Start other{rows, shares, {}};
+  static std::vector<double> of_largest(std::vector<double> shares) {
+    const double most = *std::max_element(shares.begin(), shares.end());
+    for (double& each : shares) each = std::max(each / most, kMinShare);
+    return shares;
+  }
+
+  std::vector<Start> starts(size_t layout) const {
+    const MeshLayout& mesh = layouts_[layout];
+    const std::vector<double> even(mesh.num_places(), 1.0);
+    const std::vector<int64_t> rows = apportion(request_.global_batch, even);
+    if (even_) return {{layout, rows, even, {}}};
+    const std::vector<double> speeds = of_largest(sums_of_places(mesh, speeds_[layout]));
+    std::vector<Start> all{{layout,
+                            layout == 0 ? proportional_rows(request_, mesh.devices)
+                                        : apportion(request_.global_batch, speeds),
+                            speeds,
+                            {}}};
+    for (const std::vector<double>& shares : {speeds, even}) {
+      Start other{layout, rows, shares, {}};
       if (std::find(all.begin(), all.end(), other) == all.end()) all.push_back(std::move(other));
     }
     return all;
   }
 
   Plan outline(const Start& start, int64_t microbatches) const {
-    Plan plan = empty_plan(request_, devices_, start.rows, microbatches);
+    const MeshLayout& layout = layouts_[start.layout];
+    Plan plan = empty_plan(request_, layout.devices, start.rows, microbatches);
+    plan.pipelines[0].stages[0].mesh = mesh_of(layout, request_.cluster);
     if (!are_equal(start.shares)) plan.parts.push_back({kSpeed, {}, start.shares});
     if (!start.memory.empty()) plan.parts.push_back({kMemory, {}, start.memory});
     return plan;
@@ -166,11 +194,11 @@ class Synthesis {
 
   // Where devices differ in memory, what is stored may be divided by it, too.
   Start with_memory(Start start) const {
-    double most = 0;
-    for (int device : devices_) most = std::max(most, request_.cluster.kind(device).memory_bytes);
-    for (int device : devices_)
-      start.memory.push_back(
-          std::max(request_.cluster.kind(device).memory_bytes / most, kMinShare));
+    const MeshLayout& layout = layouts_[start.layout];
+    std::vector<double> memory;
+    for (const int device : layout.devices)
+      memory.push_back(request_.cluster.kind(device).memory_bytes);
+    start.memory = of_largest(sums_of_places(layout, memory));
     if (are_equal(start.memory)) start.memory.clear();
     return start;
   }
@@ -178,7 +206,12 @@ class Synthesis {
   Division divide(const Start& start, int64_t microbatches, SpmdPricing pricing = {}) const {
     Plan plan = outline(start, microbatches);
     const Pipeline& pipeline = plan.pipelines[0];
-    SpmdMesh mesh(*request_.costs, devices_, parts_of(plan, pipeline), pipeline.microbatches[0]);
+    const MeshLayout& layout = layouts_[start.layout];
+    SpmdMesh mesh(*request_.costs,
+                  layout.devices,
+                  parts_of(plan, pipeline),
+                  pipeline.microbatches[0],
+                  layout.shape);
     return {start,
             std::move(plan),
             OpCatalogue(prepared_.graph, factors_, std::move(mesh), std::move(pricing))};
@@ -231,7 +264,7 @@ class Synthesis {
   }
 
   Start start_of(const Plan& plan) const {
-    Start start{std::vector<int64_t>(devices_.size(), 0), speeds_, {}};
+    Start start{0, std::vector<int64_t>(layouts_[0].devices.size(), 0), speeds_[0], {}};
     for (const Microbatch& microbatch : plan.pipelines[0].microbatches)
       for (size_t d = 0; d < microbatch.lengths.size(); ++d) start.rows[d] += microbatch.lengths[d];
     for (const Part& part : plan.parts)
@@ -246,14 +279,15 @@ class Synthesis {
   }
 
   void consider_data_parallel() {
+    const std::vector<int>& devices = layouts_[0].devices;
     for (const std::string_view strategy : {"data-parallel-even", "data-parallel-proportional"}) {
       const bool evenly = strategy == "data-parallel-even";
       if (even_ && !evenly) continue;
       if (meet_.empty() || first_count() == 1) {
         // What the strategy tries first: if that fits it is the strategy's answer.
         const std::vector<int64_t> rows =
-            evenly ? even_rows(request_, devices_) : proportional_rows(request_, devices_);
-        Candidate first = price(empty_plan(request_, devices_, rows, first_count()));
+            evenly ? even_rows(request_, devices) : proportional_rows(request_, devices);
+        Candidate first = price(empty_plan(request_, devices, rows, first_count()));
         if (first.fits()) {
           keep(std::move(first));
           continue;
@@ -328,12 +362,12 @@ class Synthesis {
 
   const Request& request_;
   const bool even_;  // all devices get equal shares
-  const std::vector<int> devices_;
+  const std::vector<MeshLayout> layouts_;
   const Groundwork& ground_;
   const Prepared& prepared_;
   const Factors& factors_;
   const std::string& meet_;                  // where rows meet: one micro-batch only
-  const std::vector<double> speeds_;         // [device]
+  std::vector<std::vector<double>> speeds_;  // [layout][device]
   std::map<std::string, Candidate> priced_;  // by meaning, without plans and programs
   std::vector<Question> asked_;
   std::optional<Candidate> best_;
