@@ -306,6 +306,9 @@ class Synthesis {
     Plan plan = division.outline;
     Stage& stage = plan.pipelines[0].stages[0];
     stage = problem.stage(found->choices, stage.mesh);
+    // As the plan will be in the end: rows that nothing is divided by would divide what is left
+    // open. With one axis, ratios and other decisions follow, which want all parts.
+    if (layouts_[division.start.layout].shape.size() > 1) drop_unused_parts(plan);
     return price(std::move(plan));
   }
 

@@ -136,7 +136,7 @@ int SpmdProblem::add_variable(Variable variable, std::vector<int64_t> unary) {
 }
 
 // Whole or cut on each axis, by different factors; a value of one factor may be cut by both.
-std::vector<StateId> SpmdProblem::parameter_states(ValueId value) {
+std::vector<StateId> SpmdProblem::parameter_states(ValueId value) const {
   std::vector<State> states{{}};
   const std::vector<ExtentId> flat = flat_factors(factors_, value);
   for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
@@ -163,7 +163,7 @@ std::vector<StateId> SpmdProblem::parameter_states(ValueId value) {
 }
 
 // Whole, and cut by what each axis may cut the batch by, if that is divided at all.
-std::vector<StateId> SpmdProblem::batch_states(ValueId value) {
+std::vector<StateId> SpmdProblem::batch_states(ValueId value) const {
   State state(static_cast<size_t>(mesh_.num_axes()));
   std::vector<StateId> ids{mesh_.id(state)};
   const std::vector<ExtentId> flat = flat_factors(factors_, value);
@@ -184,7 +184,7 @@ std::vector<StateId> SpmdProblem::batch_states(ValueId value) {
 }
 
 // As complete() has it: by rows on the first axis, where the batch is divided by them.
-StateId SpmdProblem::received_state(ValueId value) {
+StateId SpmdProblem::received_state(ValueId value) const {
   const std::vector<StateId> states = batch_states(value);
   return states.size() > 1 ? states[1] : states[0];
 }

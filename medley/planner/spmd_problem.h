@@ -124,10 +124,10 @@ class SpmdProblem {
   void add_unary(int variable, size_t choice, int64_t cost);
   double times(ValueId value, Phase reader) const;
   Ticks conversion(ValueId value, StateId from, StateId to, double times);
-  StateId whole() { return mesh_.id(State(static_cast<size_t>(mesh_.num_axes()))); }
-  std::vector<StateId> parameter_states(ValueId value);
-  std::vector<StateId> batch_states(ValueId value);
-  StateId received_state(ValueId value);
+  StateId whole() const { return mesh_.id(State(static_cast<size_t>(mesh_.num_axes()))); }
+  std::vector<StateId> parameter_states(ValueId value) const;
+  std::vector<StateId> batch_states(ValueId value) const;
+  StateId received_state(ValueId value) const;
   void send(int producer, ValueId value, const std::vector<StateId>& from);
   int intern_states(const std::vector<StateId>& states);
   std::string state_text(ValueId value, StateId state) const;
@@ -137,6 +137,7 @@ class SpmdProblem {
   void note_meeting(ValueId value, int variable, const std::vector<StateId>& states);
   std::optional<StateId> state_of(ValueId value, const std::vector<int32_t>& choices) const;
   void add_folded(const std::vector<int32_t>& choices, Stage& stage) const;
+  void add_constants(const std::vector<int32_t>& choices, Stage& stage) const;
 
   const Prepared& prepared_;
   const Graph& graph_;

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "medley/base/error.h"
 #include "medley/planner/spmd_problem.h"
@@ -41,6 +43,38 @@ void SpmdProblem::add_folded(const std::vector<int32_t>& choices, Stage& stage) 
     for (size_t c = 0; state && c < op.choices.size(); ++c)
       if (op.operands[0][c] == *state)
         stage.ops[prepared_.names[static_cast<size_t>(id)]] = choice_text(id, op.choices[c]);
+  }
+}
+
+// What depends on no input is no variable: it can be made as its readers want it. complete() does
+// not look ahead and divides it by rows; where they want it otherwise the plan says so.
+void SpmdProblem::add_constants(const std::vector<int32_t>& choices, Stage& stage) const {
+  std::map<ValueId, std::set<StateId>> wanted;  // by constants
+  for (size_t i = graph_.ops.size(); i-- > 0;) {
+    if (!constant_[i]) continue;
+    const auto id = static_cast<OpId>(i);
+    const Op& op = graph_.ops[i];
+    const OpChoices& ways = catalogue_.of(id);
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      if (op.results[r] == kNone) continue;
+      std::set<StateId> states = wanted[op.results[r]];
+      for (const Reader& reader : readers_[static_cast<size_t>(op.results[r])])
+        if (const int variable = pbqp_id_[static_cast<size_t>(reader.variable)]; variable >= 0)
+          states.insert(
+              (*reader.wanted)[static_cast<size_t>(choices[static_cast<size_t>(variable)])]);
+      if (states.empty()) continue;
+      const StateId state = states.size() == 1 ? *states.begin() : ways.results[r][0];
+      const auto found = std::ranges::find(ways.results[r], state);
+      const auto way = found == ways.results[r].end() ? 0 : found - ways.results[r].begin();
+      const std::vector<ValueId> values = operands(op);
+      for (size_t k = 0; k < values.size(); ++k)
+        if (values[k] != kNone)
+          wanted[values[k]].insert(ways.operands[k][static_cast<size_t>(way)]);
+      const StateId rows = received_state(op.results[r]);
+      if (rows != whole() && rows != state)
+        stage.ops[prepared_.names[i]] = choice_text(id, ways.choices[static_cast<size_t>(way)]);
+      break;
+    }
   }
 }
 
@@ -86,6 +120,8 @@ Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
     if (!prepared_.names[static_cast<size_t>(id)].starts_with(kNorm))
       stage.ops[prepared_.names[static_cast<size_t>(id)]] = choice_text(id, choice);
   add_folded(choices, stage);
+  // On one axis complete() divides them, as it always has.
+  if (mesh_.num_axes() > 1) add_constants(choices, stage);
   for (size_t v = 0; v < variables_.size(); ++v) {
     const Variable& variable = variables_[v];
     if (variable.kind == Kind::kCopy || variable.kind == Kind::kReceived || pbqp_id_[v] < 0)

@@ -13,8 +13,9 @@
 
 #include "medley/graph/text.h"
 #include "medley/plan/apportion.h"
-#include "medley/planner/spmd_problem.h"
+#include "medley/planner/spmd.h"
 #include "medley/program/lower.h"
+#include "medley/sim/simulate.h"
 
 namespace medley {
 namespace {
@@ -282,6 +283,55 @@ TEST(SpmdProblem, OnEqualLinksNothingIsLost) {
     EXPECT_TRUE(two.proved && one.proved);
     EXPECT_LT(static_cast<double>(two.cost), 1.005 * static_cast<double>(one.cost)) << rows;
   }
+}
+
+Request request_of(const Graph& graph,
+                   const Cluster& cluster,
+                   const CostModel& costs,
+                   const Groundwork& ground,
+                   int64_t batch) {
+  return {.graph = graph,
+          .cluster = cluster,
+          .costs = &costs,
+          .strategy = "hap",
+          .global_batch = batch,
+          .microbatches = 1,
+          .devices = {},
+          .optimizer = {},
+          .ground = &ground};
+}
+
+// The optimum of two axes is below that of one here, so that the bound of one would not do.
+TEST(Hap, TheBoundIsOneOfBothMeshes) {
+  const Graph graph = read_graph("gpt.graph");
+  const Groundwork ground = lay_ground(graph, {});
+  const Cluster cluster = cluster_of(2, 4, kThin / 10, kFast);
+  const CostModel costs(cluster);
+  const auto ticks = static_cast<double>(
+      spmd_lower_bound(request_of(graph, cluster, costs, ground, 8)).value * kTicksPerNanosecond);
+  const auto two = static_cast<double>(optimum(ground, cluster, {2, 4}, 8).cost);
+  const auto one = static_cast<double>(optimum(ground, cluster, {8}, 8).cost);
+  EXPECT_LE(ticks, two);
+  EXPECT_GT(ticks, 0.5 * two);
+  EXPECT_GT(one, 3 * two);
+}
+
+// Eight rows are not worth the exchange of all gradients over ten gigabit per second.
+TEST(Hap, TakesAMeshOfNodesWhereThatIsFaster) {
+  const Graph graph = read_graph("gpt.graph");
+  const Groundwork ground = lay_ground(graph, {});
+  const Cluster cluster = cluster_of(2, 4, kThin / 10, kFast);
+  const CostModel costs(cluster);
+  const Request request = request_of(graph, cluster, costs, ground, 8);
+  const auto step = [&](std::string_view strategy) {
+    const Plan plan = std::get<Plan>(outcome_of(strategy, request));
+    return static_cast<double>(simulate(lower(ground, plan, cluster), costs).step.value);
+  };
+  const Plan plan = std::get<Plan>(outcome_of("hap", request));
+  EXPECT_EQ(plan.pipelines[0].stages[0].mesh.shape, (std::vector<int64_t>{2, 4}));
+  EXPECT_EQ(parse_plan(print(plan), "plan.json"), plan);
+  verify(plan, graph, cluster);
+  EXPECT_LT(step("hap"), 0.5 * step("data-parallel-even"));
 }
 
 }  // namespace
