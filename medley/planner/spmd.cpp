@@ -28,6 +28,9 @@ constexpr const char* kMemory = "memory";  // in proportion to it, where it is s
 // How often decisions and ratios take turns.
 constexpr int kMostRounds = 3;
 
+// Ticks per byte at which a search holds as little as possible.
+constexpr double kOnlyBytes = 1e3;
+
 struct Candidate {
   Plan plan;
   Program program;
@@ -81,13 +84,13 @@ class Synthesis {
 
   Outcome run() {
     consider_data_parallel();
-    search_layout(0);
+    search_one_axis();
     if (best_ && best_->fits() && !even_) {
       SpmdOptions options = best_options_.value_or(SpmdOptions{});
       options.microbatches = static_cast<int64_t>(best_->plan.pipelines[0].microbatches.size());
       alternate(options);
     }
-    for (size_t layout = 1; layout < layouts_.size(); ++layout) search_layout(layout);
+    if (layouts_.size() > 1) search_nodes();
     if (!best_) return Infeasible{"no candidate was found"};
     shorten(best_->plan.pipelines[0].stages[0], prepared_.names);
     if (!best_->fits()) return Infeasible{explain_misfit(best_->plan, request_)};
@@ -108,18 +111,15 @@ class Synthesis {
 
  private:
   // With more and more micro-batches while that is needed to fit, or helps.
-  void search_layout(size_t layout) {
-    const std::vector<Start> all = starts(layout);
+  void search_one_axis() {
+    const std::vector<Start> all = starts(0);
     for (int64_t count = first_count();; count *= 2) {
       const bool had_fit = best_ && best_->fits();
       const Nanoseconds before = best_ ? best_->step : Nanoseconds{};
       bool fits = false;
       for (size_t i = 0; i < all.size(); ++i) {
         report(request_,
-               fmt::format("{} with {} micro-batches{}",
-                           request_.strategy,
-                           count,
-                           layout == 0 ? "" : ", nodes and devices"),
+               fmt::format("{} with {} micro-batches", request_.strategy, count),
                i + 1,
                all.size());
         fits |= search(all[i], count);
@@ -127,6 +127,18 @@ class Synthesis {
       const bool gained = best_ && best_->fits() && (!had_fit || best_->step < before);
       if (request_.microbatches > 0 || !meet_.empty() || (fits && (!gained || count == 1))) break;
       if (2 * count > request_.global_batch) break;
+    }
+  }
+
+  // A search takes ten times as long as one of one axis, so that it is for as many micro-batches as
+  // are best there, and over where there is no memory for any of its plans.
+  void search_nodes() {
+    const std::vector<Start> all = starts(1);
+    const int64_t count =
+        best_ ? static_cast<int64_t>(best_->plan.pipelines[0].microbatches.size()) : first_count();
+    for (size_t i = 0; i < all.size() && !hopeless_; ++i) {
+      report(request_, request_.strategy + " on nodes", i + 1, all.size());
+      search(all[i], count);
     }
   }
 
@@ -325,6 +337,7 @@ class Synthesis {
     const Start memory_counts = even_ ? start : with_memory(start);
     bool fits = false;
     for (double exposed : kOverlappedCounts) {
+      if (hopeless_) break;
       options.overlapped_count = exposed;
       std::optional<Candidate> found = decide(division, options);
       if (!found) continue;
@@ -347,6 +360,13 @@ class Synthesis {
 
   // The smallest price per byte at which the plan fits, to a factor of two.
   void pay_for_memory(Division& division, SpmdOptions options) {
+    if (division.start.layout > 0) {
+      options.byte_price = kOnlyBytes;
+      std::optional<Candidate> least = decide(division, options);
+      hopeless_ = !least || !least->fits();
+      if (least) keep(std::move(*least));
+      if (hopeless_) return;
+    }
     double low = 0;
     options.byte_price = kLeastBytePrice;
     for (; options.byte_price < kMostBytePrice; options.byte_price *= kBytePriceStep) {
@@ -375,6 +395,7 @@ class Synthesis {
   std::vector<std::vector<double>> speeds_;  // [layout][device]
   std::map<std::string, Candidate> priced_;  // by meaning, without plans and programs
   std::vector<Question> asked_;
+  bool hopeless_ = false;  // on nodes: what holds least does not fit
   std::optional<Candidate> best_;
   std::optional<SpmdOptions> best_options_;  // of the search that found it; nothing: data parallel
 };
