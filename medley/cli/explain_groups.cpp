@@ -147,6 +147,8 @@ std::string divided_by(const std::string& choice) {
       out += kWhole;
     else if (axis.kind == ChoiceText::Kind::kLinear)
       out += kSums;
+    else if (axis.kind == ChoiceText::Kind::kOpen)
+      out += "*";
     else
       out += axis.part;
   }

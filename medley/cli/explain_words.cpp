@@ -36,6 +36,8 @@ std::string words(const Plan& plan, const ChoiceText& choice) {
   switch (choice.kind) {
     case ChoiceText::Kind::kReplicate:
       return "every device computes all of it";
+    case ChoiceText::Kind::kOpen:
+      return "as suits what it reads";
     case ChoiceText::Kind::kLinear:
       return "passes partial sums through";
     case ChoiceText::Kind::kLabel:

@@ -77,6 +77,8 @@ std::optional<ChoiceText> parse_linear(std::string_view group) {
 
 std::optional<ChoiceText> parse_one_choice(std::string_view text) {
   if (text == "replicate") return ChoiceText{};
+  if (text == "*")
+    return ChoiceText{.kind = ChoiceText::Kind::kOpen, .group = {}, .label = {}, .part = {}};
   if (text.starts_with("linear ")) return parse_linear(text.substr(7));
   ChoiceText choice{.kind = ChoiceText::Kind::kLabel, .group = {}, .label = {}, .part = {}};
   if (text.starts_with("composite ")) {
@@ -126,6 +128,8 @@ std::string print_one(const ChoiceText& choice) {
   switch (choice.kind) {
     case ChoiceText::Kind::kReplicate:
       return "replicate";
+    case ChoiceText::Kind::kOpen:
+      return "*";
     case ChoiceText::Kind::kLinear:
       return fmt::format("linear {{{}}}", fmt::join(choice.group, "+"));
     case ChoiceText::Kind::kLabel:

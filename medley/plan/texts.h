@@ -25,8 +25,9 @@ struct StateText {
 // "linear {0}", "linear {0+1}": partial sums pass through, in these operands jointly.
 // "<label> <part>", "<label>.<factor> <part>": the label of the op's rule is divided.
 // "composite <label> <part>": the same, for a label whose statistics are then all-reduced.
+// "*": whatever suits what it reads, as for an op that the plan does not name.
 struct ChoiceText {
-  enum class Kind : uint8_t { kReplicate, kLinear, kLabel, kComposite };
+  enum class Kind : uint8_t { kReplicate, kLinear, kLabel, kComposite, kOpen };
   Kind kind = Kind::kReplicate;
   std::vector<int> group;  // operands, of kLinear
   std::string label;       // of kLabel and kComposite
@@ -51,7 +52,7 @@ inline constexpr std::string_view kStateForms =
     "\"R\", \"P\", \"S(<dim>, <part>)\" or \"S(<dim>.<factor>, <part>)\" for each axis, joined by "
     "\" x \"";
 inline constexpr std::string_view kChoiceForms =
-    "\"replicate\", \"linear {<operands>}\", \"<label> <part>\", \"<label>.<factor> <part>\" or "
-    "\"composite <label> <part>\" for each axis, joined by \" x \"";
+    "\"replicate\", \"linear {<operands>}\", \"<label> <part>\", \"<label>.<factor> <part>\", "
+    "\"composite <label> <part>\" or \"*\" for each axis, joined by \" x \"";
 
 }  // namespace medley

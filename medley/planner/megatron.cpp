@@ -1,5 +1,7 @@
 #include "medley/planner/megatron.h"
 
+#include <map>
+
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/outlines.h"
 
@@ -17,6 +19,22 @@ std::vector<StageRange> even_ranges(int layers, int stages, int devices) {
   return ranges;
 }
 
+// Devices that divide tensors: powers of two within the smallest node, and all.
+std::vector<int> tensor_degrees(const Request& request, const std::vector<int>& all, int devices) {
+  std::map<std::pair<int, int>, int> nodes;
+  for (int device : all) {
+    const Device& each = request.cluster.devices[static_cast<size_t>(device)];
+    ++nodes[{each.pool, each.node}];
+  }
+  int smallest = devices;
+  for (const auto& [node, count] : nodes) smallest = std::min(smallest, count);
+  std::vector<int> degrees;
+  for (int degree = 1; degree <= smallest && degree < devices; degree *= 2)
+    if (devices % degree == 0) degrees.push_back(degree);
+  degrees.push_back(devices);
+  return degrees;
+}
+
 }  // namespace
 
 Outcome megatron(const Request& request) {
@@ -29,12 +47,14 @@ Outcome megatron(const Request& request) {
   const int layers = static_cast<int>(synthesis.layers().layers.size());
   for (int stages = 1; stages <= std::min(all, layers); ++stages) {
     if (all % stages != 0) continue;
+    const int each = all / stages;
     for (int64_t count : microbatch_counts(request))
-      for (const StageStyle style : {StageStyle::kData, StageStyle::kTensor}) {
-        if (style == StageStyle::kTensor && all == stages) continue;  // the same
-        const StageWork work{outlines.rows(count), count, 0, style};
+      for (const int degree : tensor_degrees(request, devices, each)) {
+        StageWork work{outlines.rows(count), count, 0, StageStyle::kTensor};
+        if (degree == 1) work.style = StageStyle::kData;
+        if (degree > 1 && degree < each) work.inner = degree;
         const Outline outline{count,
-                              even_ranges(layers, stages, all / stages),
+                              even_ranges(layers, stages, each),
                               std::vector<StageWork>(static_cast<size_t>(stages), work)};
         outlines.note_recomputing(outline);
       }

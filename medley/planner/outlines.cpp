@@ -203,7 +203,10 @@ size_t Outlines::slowest_stage(const Outline& outline) {
 
 Plan Outlines::to_plan(const Outline& outline, const std::vector<int>& in_flight) {
   const std::vector<std::vector<int>> devices = lay_out(pools_, outline.stages);
-  const std::vector<double> even(devices[0].size(), 1.0);
+  const auto outer = [&](size_t s) {  // devices of the first axis
+    return devices[s].size() / static_cast<size_t>(outline.works[s].inner);
+  };
+  const std::vector<double> even(outer(0), 1.0);
   Plan plan = empty_plan(
       request_, devices[0], apportion(request_.global_batch, even), outline.microbatches);
   Pipeline& pipeline = plan.pipelines[0];
@@ -220,7 +223,7 @@ Plan Outlines::to_plan(const Outline& outline, const std::vector<int>& in_flight
     if (s == 0 && !solved.by_rows)
       for (Microbatch& microbatch : pipeline.microbatches) microbatch.lengths.clear();
     if (s > 0) stage.first = name_of_first(outline.stages[s].begin);
-    if (s > 0 && solved.by_rows) stage.rows.assign(devices[s].size(), 1.0);
+    if (s > 0 && solved.by_rows) stage.rows.assign(outer(s), 1.0);
     pipeline.stages.push_back(std::move(stage));
   }
   if (outline.stages.size() > 1) {

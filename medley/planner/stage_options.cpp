@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
 
 #include "medley/base/error.h"
@@ -31,6 +32,12 @@ StageWork at_price(StageWork work, size_t price, std::string_view recompute = kK
   return work;
 }
 
+// Of an option that keeps everything; those that compute again follow. `inner`: a power of two.
+int id_of(int inner, size_t price) {
+  const auto grid = static_cast<size_t>(std::countr_zero(static_cast<unsigned>(inner)));
+  return static_cast<int>((grid * kBytePrices.size() + price) * kRecompute.size());
+}
+
 // A price does nothing for a single device.
 size_t num_prices(const StageMesh& mesh) {
   return mesh.devices.size() == 1 ? 1 : kBytePrices.size();
@@ -40,18 +47,38 @@ Plan outline(const Request& request, const StageMesh& mesh, const StageWork& wor
   Plan plan;
   plan.global_batch = kMicrobatches * work.rows;
   Stage stage;
-  const auto count = static_cast<int64_t>(mesh.devices.size());
+  const auto count = static_cast<int64_t>(mesh.devices.size()) / work.inner;
   stage.mesh = {{"data"}, {count}, {}};
+  if (work.inner > 1) {
+    stage.mesh.axes.emplace_back("model");
+    stage.mesh.shape.push_back(work.inner);
+  }
   for (int device : mesh.devices)
     stage.mesh.devices.push_back(request.cluster.devices[static_cast<size_t>(device)].name);
   Microbatch microbatch{work.rows, {}};
-  if (work.style == StageStyle::kData || (work.style == StageStyle::kBest && work.rows >= count))
-    microbatch.lengths = apportion(work.rows, std::vector<double>(mesh.devices.size(), 1.0));
+  if (work.style == StageStyle::kData || work.inner > 1 ||
+      (work.style == StageStyle::kBest && work.rows >= count))
+    microbatch.lengths = apportion(work.rows, std::vector<double>(static_cast<size_t>(count), 1.0));
   Pipeline pipeline;
   pipeline.microbatches.assign(static_cast<size_t>(kMicrobatches), microbatch);
   pipeline.stages = {std::move(stage)};
   plan.pipelines = {std::move(pipeline)};
   return plan;
+}
+
+// What a stage of one axis does, on the second axis of another mesh: rows are divided on the first.
+Stage on_second_axis(const Stage& inner, Mesh mesh) {
+  Stage stage;
+  stage.mesh = std::move(mesh);
+  const auto joined = [](const Choices& texts, const char* first) {
+    Choices result;
+    for (const auto& [name, text] : texts) result[name] = first + (" x " + text);
+    return result;
+  };
+  stage.states = joined(inner.states, "R");
+  stage.updates = joined(inner.updates, "R");
+  stage.ops = joined(inner.ops, "*");
+  return stage;
 }
 
 // Of the first device, which has the longest shards of all; times of the slowest kind.
@@ -117,13 +144,24 @@ Completed StageSynthesis::ground(const GroundKey& key) const {
                        key.in_flight);
 }
 
-// Decisions first, then what is priced again.
+StageSynthesis::Key StageSynthesis::inner_key(Key key) {
+  const auto outer = static_cast<int64_t>(key.task.mesh.devices.size()) / key.task.work.inner;
+  key.task.mesh.devices.resize(static_cast<size_t>(key.task.work.inner));
+  key.task.work.rows = (key.task.work.rows + outer - 1) / outer;
+  key.task.work.style = StageStyle::kTensor;
+  key.task.work.inner = 1;
+  return key;
+}
+
+// Decisions first, those of one axis before those of two; then what is priced again.
 void StageSynthesis::solve(const std::vector<Key>& keys) {
-  std::vector<Key> decided, again;
+  std::vector<Key> inner, decided, again;
   for (const Key& key : keys) {
     decided.push_back(plain(key));
+    if (key.task.work.inner > 1) inner.push_back(inner_key(plain(key)));
     if (key.task.work.recompute != kKept) again.push_back(key);
   }
+  solve_missing(std::move(inner));
   solve_missing(std::move(decided));
   solve_missing(std::move(again));
 }
@@ -160,24 +198,39 @@ std::optional<StageSolution> StageSynthesis::recomputed(const Key& key) const {
   return solution;
 }
 
+// Nothing if none were found.
+std::optional<Stage> StageSynthesis::decisions(const Key& key, const Plan& outline) const {
+  const StageTask& task = key.task;
+  const Pipeline& pipeline = outline.pipelines[0];
+  if (task.mesh.devices.size() == 1 || task.work.style == StageStyle::kData)
+    return pipeline.stages[0];
+  if (task.work.inner > 1) {
+    const std::optional<StageSolution>& inner = solved_.at(inner_key(key));
+    if (!inner) return std::nullopt;
+    return on_second_axis(inner->stage, pipeline.stages[0].mesh);
+  }
+  const Completed& own = grounds_.at(ground_key(task));
+  SpmdMesh mesh(
+      *request_.costs, task.mesh.devices, parts_of(outline, pipeline), pipeline.microbatches[0]);
+  OpCatalogue catalogue(own.prepared.graph, own.factors, std::move(mesh), {});
+  SpmdOptions options;
+  options.microbatches = task.work.microbatches;
+  options.byte_price = task.work.byte_price;
+  options.sends_as_received = key.layer;
+  const SpmdProblem problem(own.prepared, catalogue, options);
+  const std::optional<PbqpSolution> found = medley::solve(problem.pbqp(), search_options());
+  if (!found) return std::nullopt;
+  return problem.stage(found->choices, pipeline.stages[0].mesh);
+}
+
 std::optional<StageSolution> StageSynthesis::synthesise(const Key& key) const {
   const StageTask& task = key.task;
   const Completed& own = grounds_.at(ground_key(task));
   Plan plan = outline(request_, task.mesh, task.work);
   Pipeline& pipeline = plan.pipelines[0];
-  if (task.mesh.devices.size() > 1 && task.work.style != StageStyle::kData) {
-    SpmdMesh mesh(
-        *request_.costs, task.mesh.devices, parts_of(plan, pipeline), pipeline.microbatches[0]);
-    OpCatalogue catalogue(own.prepared.graph, own.factors, std::move(mesh), {});
-    SpmdOptions options;
-    options.microbatches = task.work.microbatches;
-    options.byte_price = task.work.byte_price;
-    options.sends_as_received = key.layer;
-    const SpmdProblem problem(own.prepared, catalogue, options);
-    const std::optional<PbqpSolution> found = medley::solve(problem.pbqp(), search_options());
-    if (!found) return std::nullopt;
-    pipeline.stages[0] = problem.stage(found->choices, pipeline.stages[0].mesh);
-  }
+  std::optional<Stage> decided = decisions(key, plan);
+  if (!decided) return std::nullopt;
+  pipeline.stages[0] = std::move(*decided);
   StageSolution solution;
   solution.option =
       price(lower_alone(own, plan, request_.cluster), *request_.costs, task.work.microbatches);
@@ -264,25 +317,45 @@ void StageSynthesis::offer(StageOption option, int id, std::vector<StageOption>&
     options.push_back(option);
 }
 
+std::vector<StageWork> StageSynthesis::works_on(const StageMesh& mesh,
+                                                const StageWork& work) const {
+  std::vector<StageWork> works{work};
+  std::map<std::pair<int, int>, int> nodes;
+  for (int device : mesh.devices) {
+    const Device& each = request_.cluster.devices[static_cast<size_t>(device)];
+    ++nodes[{each.pool, each.node}];
+  }
+  const auto most = static_cast<size_t>(nodes.begin()->second);
+  if (nodes.size() == 1 || nodes.size() * most != mesh.devices.size()) return works;
+  StageWork grid = work;
+  grid.style = StageStyle::kTensor;
+  while (most % (2 * static_cast<size_t>(grid.inner)) == 0) grid.inner *= 2;
+  const auto outer = static_cast<int64_t>(mesh.devices.size()) / grid.inner;
+  if (grid.inner > 1 && work.rows >= outer) works.push_back(grid);
+  return works;
+}
+
 std::vector<StageOption> StageSynthesis::options(
     int begin, int end, const StageMesh& mesh, const StageWork& work, Nanoseconds longest) {
   const auto layers = static_cast<size_t>(end - begin);
   std::vector<StageOption> result;
-  Prices& prices = prices_[{work, mesh}];
-  for (size_t p = 0; p < num_prices(mesh); ++p) {
-    const std::vector<StageOption>& kept = sums(prices.kept[p], begin, mesh, at_price(work, p));
-    if (layers >= kept.size()) continue;
-    const StageOption& none = kept[layers];
-    const auto id = static_cast<int>(p * kRecompute.size());
-    offer(none, id, result);
-    if (has_plenty(none, mesh) || none.forward + none.backward > longest) break;
-    const std::vector<StageOption>& again =
-        sums(prices.again[p], begin, mesh, at_price(work, p, kAll));
-    StageOption all = again[layers];
-    offer(all, id + 2, result);  // of each layer: blocks
-    all.saved = again[1].saved;
-    all.transient = none.transient + none.saved - all.saved;
-    offer(all, id + 1, result);
+  for (const StageWork& each : works_on(mesh, work)) {
+    Prices& prices = prices_[{each, mesh}];
+    for (size_t p = 0; p < num_prices(mesh); ++p) {
+      const std::vector<StageOption>& kept = sums(prices.kept[p], begin, mesh, at_price(each, p));
+      if (layers >= kept.size()) continue;
+      const StageOption& none = kept[layers];
+      const int id = id_of(each.inner, p);
+      offer(none, id, result);
+      if (has_plenty(none, mesh) || none.forward + none.backward > longest) break;
+      const std::vector<StageOption>& again =
+          sums(prices.again[p], begin, mesh, at_price(each, p, kAll));
+      StageOption all = again[layers];
+      offer(all, id + 2, result);  // of each layer: blocks
+      all.saved = again[1].saved;
+      all.transient = none.transient + none.saved - all.saved;
+      offer(all, id + 1, result);
+    }
   }
   return result;
 }
@@ -305,11 +378,14 @@ bool StageSynthesis::needs_prices(const StageMesh& mesh,
 void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageWork>>& uses,
                                   Nanoseconds longest) {
   const int all = static_cast<int>(layers_.layers.size());
-  std::vector<Key> first, more;
+  std::vector<std::pair<StageMesh, StageWork>> every;
   for (const auto& [mesh, work] : uses)
+    for (const StageWork& each : works_on(mesh, work)) every.emplace_back(mesh, each);
+  std::vector<Key> first, more;
+  for (const auto& [mesh, work] : every)
     for (int i = 0; i < all; ++i) first.push_back(layer_key(i, mesh, at_price(work, 0)));
   solve(first);
-  for (const auto& [mesh, work] : uses) {
+  for (const auto& [mesh, work] : every) {
     if (!needs_prices(mesh, work, longest)) continue;
     for (size_t p = 0; p < num_prices(mesh); ++p)
       for (int i = 0; i < all; ++i) more.push_back(layer_key(i, mesh, at_price(work, p, kAll)));
@@ -330,7 +406,10 @@ std::vector<int64_t> microbatch_counts(const Request& request) {
 
 StageWork StageSynthesis::work_of(const StageOption& option, StageWork work, int in_flight) {
   const auto id = static_cast<size_t>(option.id);
-  work = at_price(work, id / kRecompute.size(), kRecompute[id % kRecompute.size()]);
+  const size_t price = id / kRecompute.size();
+  work = at_price(work, price % kBytePrices.size(), kRecompute[id % kRecompute.size()]);
+  work.inner = 1 << price / kBytePrices.size();
+  if (work.inner > 1) work.style = StageStyle::kTensor;
   if (work.recompute == kBlocks) work.in_flight = in_flight;
   return work;
 }

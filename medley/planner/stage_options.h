@@ -51,6 +51,9 @@ struct StageWork {
   StageStyle style = StageStyle::kBest;
   std::string_view recompute = kRecompute[0];
   int in_flight = 1;  // micro-batches; told for "blocks", which depend on it
+  // Devices of a second axis: neighbours that have all rows of a device of the first axis, found
+  // like kTensor for these rows. 1: the mesh has one axis.
+  int inner = 1;
   auto operator<=>(const StageWork&) const = default;
 };
 
@@ -117,11 +120,16 @@ class StageSynthesis {
   };
   static GroundKey ground_key(const StageTask& task);
   static Key plain(Key key);  // without recompute
+  // What the devices of the second axis do of a task for a mesh of two.
+  static Key inner_key(Key key);
   void solve(const std::vector<Key>& keys);
   void solve_missing(std::vector<Key> keys);
   Completed ground(const GroundKey& key) const;
   std::optional<StageSolution> synthesise(const Key& key) const;
   std::optional<StageSolution> recomputed(const Key& key) const;
+  std::optional<Stage> decisions(const Key& key, const Plan& outline) const;
+  // `work` as it is, and with the devices of each node as a second axis where a mesh has several.
+  std::vector<StageWork> works_on(const StageMesh& mesh, const StageWork& work) const;
   const std::optional<StageSolution>& solution(const Key& key);
   Key layer_key(int layer, const StageMesh& mesh, const StageWork& work) const;
   bool has_plenty(const StageOption& option, const StageMesh& mesh) const;

@@ -282,6 +282,7 @@ class Completer {
         throw Error(
             Blame::kCaller,
             fmt::format("plan: ops[\"{}\"]: found \"{}\", expected {}", name, *text, kChoiceForms));
+      if ((*parsed)[axis].kind == ChoiceText::Kind::kOpen) return std::nullopt;
       const std::optional<Choice> choice = resolve(id, (*parsed)[axis], name);
       // What replaces a composite has other labels: on the other axis those that have it cut it.
       const bool replaced = std::any_of(parsed->begin(), parsed->end(), [](const ChoiceText& each) {
