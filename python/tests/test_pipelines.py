@@ -202,6 +202,37 @@ def test_planned_pipelines_train_like_one_device(name: str, strategy: str) -> No
         exactness.compare(got, want, model=name)
 
 
+NODES = """
+format: medley-cluster
+version: 1
+nodes:
+  - {name: a, count: 2, device: whole, devices_per_node: 2}
+networks:
+  - {name: fabric, inside: node, bandwidth: 100 GB/s, latency: 1 us}
+  - {name: lan, connects: [a], bandwidth: 10 Gbit/s, latency: 10 us}
+devices:
+  whole: {based_on: CPU, speed: 0.001}
+"""
+
+
+# Four devices cannot share six rows evenly: rows between the nodes, tensors inside them.
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+def test_grids_train_like_one_device(name: str) -> None:
+    with exactness.double_precision():
+        model, batch, graph = exactness.captured(ZOO[name], ROWS)
+        machines = parse_cluster(NODES, "nodes.yaml")
+        found = medley.plan(graph, machines, "megatron", global_batch=ROWS, microbatches=1)
+        text = found.text
+        for i, device in enumerate(["a/0/0", "a/0/1", "a/1/0", "a/1/1"]):
+            text = text.replace(f'"{device}"', f'"a/{i}/ "')
+        plan = json.loads(text.replace("/ ", "/0"))
+        del plan["cluster_hash"]
+        assert plan["pipelines"][0]["stages"][0]["mesh"]["shape"] == [2, 2]
+        want = exactness.train_eager(model, batch, 2, lr=1e-3, clip=1.0)
+        got = exactness.train_plan(model, graph, json.dumps(plan), batch, 2, lr=1e-3, clip=1.0)
+        exactness.compare(got, want, model=name)
+
+
 # In half the memory some stage computes again what it would have kept.
 @pytest.mark.parametrize("name", ["gpt", "gpt-dropout", "llama"])
 def test_pipelines_planned_for_little_memory_recompute(name: str) -> None:
