@@ -45,6 +45,8 @@ TEST(ChoiceText, PrintsWhatItParsed) {
                            "n.1 heads",
                            "composite d even",
                            "composite d.1 even",
+                           "*",
+                           "* x n heads",
                            "x' rows",
                            "n rows x replicate",
                            "x rows x x even"})

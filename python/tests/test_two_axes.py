@@ -87,6 +87,11 @@ CASES = {
     "vocabulary inside": Case(
         "gpt", {"states": {"tokens.weight": "R x S(0, part)"}}, has=("_log_softmax",)
     ),
+    "sequences inside, rows as they come": Case(
+        "gpt",
+        {"states": inner(MEGATRON_GPT), "ops": {"*/native_layer_norm#0": "* x d1 part"}},
+        has=("reduce_scatter", "all_gather"),
+    ),
     "an axis of one device": Case("gpt", {"states": inner(MEGATRON_GPT)}, (1, 2), (6,)),
     "channels and rows": Case(
         "vgg", {"states": {"features.*.weight": "R x S(0, part)"}}, rows=(5, 1)
