@@ -9,7 +9,7 @@ namespace medley {
 namespace {
 
 constexpr int kLayersPerBlock = 1;
-constexpr int kMostPriced = 2;  // grids that are lowered and simulated
+constexpr int kMostPriced = 4;  // grids that are lowered and simulated
 
 // Runs of layers that differ by one at most.
 std::vector<StageRange> even_ranges(int layers, int stages, int devices) {
