@@ -33,6 +33,18 @@ NETWORKS = {
     "fast links": {"bandwidth": "100 TB/s", "latency": "0 us", "memory": "8 GiB"},
     "thin links": {"bandwidth": "2 GB/s", "latency": "0 us", "memory": "8 GiB"},
 }
+# Two nodes of two devices, fast links inside and thin ones between: six rows do not divide by four.
+NODES = """
+format: medley-cluster
+version: 1
+nodes:
+  - {name: a, count: 2, device: CPU, devices_per_node: 2}
+networks:
+  - {name: fabric, inside: node, bandwidth: 10 TB/s, latency: 0 us}
+  - {name: lan, connects: [a], bandwidth: 4 GB/s, latency: 0 us}
+devices:
+  CPU: {launch_latency: 1 ns}
+"""
 LONG = os.environ.get("MEDLEY_PLAN_SEEDS")  # set by the nightly run
 
 
@@ -45,8 +57,12 @@ def _prepared(name: str, steps: int) -> tuple[Any, Any, Any, exactness.Curve]:
 
 
 def _train(name: str, network: str, steps: int) -> medley.Plan:
+    return _train_on(CLUSTER.format(**NETWORKS[network]), name, steps)
+
+
+def _train_on(machines: str, name: str, steps: int) -> medley.Plan:
     model, batch, graph, want = _prepared(name, steps)
-    cluster = parse_cluster(CLUSTER.format(**NETWORKS[network]))
+    cluster = parse_cluster(machines)
     plan = medley.plan(graph, cluster=cluster, strategy="hap", global_batch=ROWS)
     trainer = medley.Trainer(
         model,
@@ -72,6 +88,12 @@ def _cuts(plan: medley.Plan) -> set[str]:
 @pytest.mark.parametrize("name", ZOO)
 def test_trains_like_one_device(name: str, network: str) -> None:
     _train(name, network, 50 if LONG else 2)
+
+
+@pytest.mark.parametrize("name", ["gpt", "bert", "llama", "moe", "hf-gpt2"])
+def test_nodes_train_like_one_device(name: str) -> None:
+    shapes = _train_on(NODES, name, 2).mesh_shapes
+    assert shapes == [[2, 2]] or name not in ("gpt", "hf-gpt2")
 
 
 def test_fifty_steps() -> None:
