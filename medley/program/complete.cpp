@@ -246,9 +246,7 @@ class Completer {
       return false;
     if (const std::string* text = planned_ops_.find(names_[static_cast<size_t>(id)])) {
       const auto parsed = parse_choice_text(*text);
-      return parsed && std::any_of(parsed->begin(), parsed->end(), [](const ChoiceText& axis) {
-               return axis.kind == ChoiceText::Kind::kComposite;
-             });
+      return parsed && is_replaced(*parsed);
     }
     const std::vector<ValueId> values = operands(op);
     for (size_t i = 0; i < values.size(); ++i) {
@@ -274,6 +272,17 @@ class Completer {
     return false;
   }
 
+  static bool is_replaced(const std::vector<ChoiceText>& axes) {
+    return std::any_of(axes.begin(), axes.end(), [](const ChoiceText& axis) {
+      return axis.kind == ChoiceText::Kind::kComposite;
+    });
+  }
+
+  const Size& cut_size(OpId id, const Cut& cut) const {
+    const auto& extents = factors_.labels[static_cast<size_t>(id)][static_cast<size_t>(cut.label)];
+    return factors_.extent_sizes[static_cast<size_t>(extents[static_cast<size_t>(cut.factor)])];
+  }
+
   std::optional<Choice> planned(OpId id, size_t axis) const {
     const std::string& name = names_[static_cast<size_t>(id)];
     if (const std::string* text = planned_ops_.find(name)) {
@@ -282,18 +291,22 @@ class Completer {
         throw Error(
             Blame::kCaller,
             fmt::format("plan: ops[\"{}\"]: found \"{}\", expected {}", name, *text, kChoiceForms));
-      if ((*parsed)[axis].kind == ChoiceText::Kind::kOpen) return std::nullopt;
+      // What has replaced a composite has other labels: it follows what it reads on all axes.
+      if ((*parsed)[axis].kind == ChoiceText::Kind::kOpen || is_replaced(*parsed))
+        return std::nullopt;
       const std::optional<Choice> choice = resolve(id, (*parsed)[axis], name);
-      // What replaces a composite has other labels: on the other axis those that have it cut it.
-      const bool replaced = std::any_of(parsed->begin(), parsed->end(), [](const ChoiceText& each) {
-        return each.kind == ChoiceText::Kind::kComposite;
-      });
-      if (choice && replaced && !is_legal(factors_, id, *choice)) return std::nullopt;
       if (choice && !is_legal(factors_, id, *choice))
         throw Error(Blame::kCaller,
                     fmt::format("plan: ops[\"{}\"]: the rule of {} does not permit \"{}\"",
                                 name,
                                 graph_.ops[static_cast<size_t>(id)].name,
+                                *text));
+      if (choice && choice->kind == ChoiceKind::kCut && choice->part == rows_ &&
+          (axis > 0 || cut_size(id, choice->cut) != Size::of(0)))
+        throw Error(Blame::kCaller,
+                    fmt::format("plan: ops[\"{}\"]: found \"{}\", expected another part: \"rows\" "
+                                "divides the batch, on the first axis",
+                                name,
                                 *text));
       return choice;
     }
@@ -312,7 +325,6 @@ class Completer {
 
   std::optional<Choice> resolve(OpId id, const ChoiceText& text, const std::string& name) const {
     if (text.kind == ChoiceText::Kind::kReplicate) return Choice{};
-    if (text.kind == ChoiceText::Kind::kComposite) return std::nullopt;  // already expanded
     const std::optional<Instance>& instance = factors_.instances[static_cast<size_t>(id)];
     if (!instance)
       throw Error(Blame::kCaller,

@@ -59,6 +59,20 @@ TEST(Lower, DataParallelIsRowsAndReductions) {
       << print(program);
 }
 
+// Weights have no rows of the batch.
+TEST(Lower, RowsDivideTheBatchOnly) {
+  Plan plan = rows_plan({{8, {7, 1}}});
+  plan.pipelines[0].stages[0].ops["fc2/mm#0"] = "n rows";
+  try {
+    lower(mlp(), plan, two_devices(), {});
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "plan: ops[\"fc2/mm#0\"]: found \"n rows\", expected another part: \"rows\" "
+                 "divides the batch, on the first axis");
+  }
+}
+
 // A second micro-batch is another table of lengths and two more calls.
 TEST(Lower, MicrobatchIsATable) {
   const Program program = lower(mlp(), rows_plan({{8, {7, 1}}, {3, {3, 0}}}), two_devices(), {});

@@ -208,8 +208,8 @@ def small_cluster() -> _core.Cluster:
     return parse_cluster(CLUSTER)
 
 
-def draw_state(dims: list[list[str]], part: str, rng: random.Random) -> str:
-    """Returns a random state of a buffer whose dims have these factors."""
+def draw_state(dims: list[list[str]], part: str, rng: random.Random, rows: str = "rows") -> str:
+    """Returns a random state of a buffer whose dims have these factors; `rows` cuts the batch."""
     places = [
         (d, k, factor)
         for d, factors in enumerate(dims)
@@ -219,4 +219,4 @@ def draw_state(dims: list[list[str]], part: str, rng: random.Random) -> str:
     if not places or rng.random() < 0.25:
         return "R"
     d, k, factor = rng.choice(places)
-    return f"S({d}.{k}, {'rows' if factor == 'b' else part})"
+    return f"S({d}.{k}, {rows if factor == 'b' else part})"

@@ -34,9 +34,14 @@ def test_any_plan_is_right(seed: int, cluster: _core.Cluster) -> None:
         devices = [f"a/{i}/0" for i in range(DEVICES)]
         plan = json.loads(_core.random_plan(graph, devices, BATCH, seed * PLANS + draw))
         stage = plan["pipelines"][0]["stages"][0]
+        parts = {part["name"] for part in plan["parts"]}  # "py": of a second axis
         for name in [name for name in stage.get("ops", {}) if name.startswith("norm/")]:
             del stage["ops"][name]  # there is nothing to train
-        stage["states"] = {name: draw_state(dims[name], "p", rng) for name in buffers}
+        stage["states"] = {
+            name: draw_state(dims[name], "p", rng)
+            + (f" x {draw_state(dims[name], 'py', rng, rows='even')}" if "py" in parts else "")
+            for name in buffers
+        }
         run = _runtime.Run(text, json.dumps(plan), cluster, {"kind": "none"}, {"timeout_ms": 20000})
         for name, whole in buffers.items():
             run.load("buffer", name, whole if name[0] == "x" else torch.zeros_like(whole))
