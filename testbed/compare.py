@@ -162,7 +162,7 @@ def main() -> int:
     options = parser.parse_args()
     cluster = options.cluster.resolve()
     code = 0
-    raw: dict[str, object] = {}
+    raw: dict[str, object] = {}  # of the workloads that are done: written after each
     with tempfile.TemporaryDirectory(prefix="medley-compare-") as name:
         folder = Path(name)
         for workload in options.workloads:
@@ -191,4 +191,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("stopped: what --output names has the workloads that were done")
