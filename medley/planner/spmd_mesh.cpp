@@ -14,15 +14,14 @@ namespace {
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
-constexpr size_t kMostAxes = 2;
-
 // The devices that differ in their place on one axis only, for each place on the others in order.
-std::vector<std::vector<int>> groups_on(const std::vector<int>& devices, int size, int stride) {
+std::vector<std::vector<int>> groups_on(const std::vector<int>& devices, const AlongAxis& axis) {
   std::vector<std::vector<int>> groups;
   for (int first = 0; first < static_cast<int>(devices.size()); ++first) {
-    if (first / stride % size != 0) continue;
+    if (axis.place(first) != 0) continue;
     std::vector<int>& group = groups.emplace_back();
-    for (int place = 0; place < size; ++place) group.push_back(devices[at(first + place * stride)]);
+    for (int place = 0; place < axis.count; ++place)
+      group.push_back(devices[at(first + place * axis.stride)]);
   }
   return groups;
 }
@@ -39,16 +38,12 @@ SpmdMesh::SpmdMesh(const CostModel& costs,
       parts_(std::move(parts)),
       microbatch_(std::move(microbatch)) {
   MEDLEY_CHECK(!devices_.empty());
-  std::vector<int> sizes(shape.begin(), shape.end());
-  if (sizes.empty()) sizes = {num_devices()};
-  MEDLEY_CHECK(sizes.size() <= kMostAxes);
-  MEDLEY_CHECK_EQ(std::accumulate(sizes.begin(), sizes.end(), 1, std::multiplies<>()),
-                  num_devices());
-  int stride = num_devices();
-  for (const int size : sizes) {
-    stride /= size;
-    strides_.push_back(stride);
-    axes_.emplace_back(costs_, groups_on(devices_, size, stride), parts_, microbatch_);
+  const std::vector<int64_t> sizes = shape.empty() ? std::vector<int64_t>{num_devices()} : shape;
+  MEDLEY_CHECK(sizes.size() <= State::kMostAxes);
+  MEDLEY_CHECK_EQ(along(sizes, kWholeMesh).count, num_devices());
+  for (int axis = 0; axis < static_cast<int>(sizes.size()); ++axis) {
+    along_.push_back(along(sizes, axis));
+    axes_.emplace_back(costs_, groups_on(devices_, along_.back()), parts_, microbatch_);
   }
   std::map<std::string, size_t> kinds;  // by name -> index into of_kind_
   for (int d = 0; d < num_devices(); ++d) {
@@ -65,10 +60,6 @@ const DeviceKind& SpmdMesh::kind(int device) const {
 bool SpmdMesh::may_cut(int axis, int part, bool batch) const {
   const std::string& name = parts_[at(part)].name;
   return axis == 0 ? (name == kRows) == batch : name == kEven;
-}
-
-int SpmdMesh::place(int device, int axis) const {
-  return device / strides_[at(axis)] % axes_[at(axis)].size();
 }
 
 const std::vector<SpmdMesh::Alike>& SpmdMesh::alike(const MeshCut& cut) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "medley/planner/spmd_axis.h"
+#include "medley/program/calls.h"
 
 namespace medley {
 
@@ -77,7 +78,7 @@ class SpmdMesh {
   const std::vector<int64_t>& lengths(int axis, int part, int64_t size) {
     return axis_of(axis).pieces(part, size).lengths;
   }
-  int place(int device, int axis) const;
+  int place(int device, int axis) const { return along_[static_cast<size_t>(axis)].place(device); }
 
   // Equal states have equal numbers; references stay valid.
   StateId id(const State& state);
@@ -117,7 +118,7 @@ class SpmdMesh {
   std::vector<int> devices_;
   std::vector<Part> parts_;
   Microbatch microbatch_;
-  std::vector<int> strides_;  // [axis]
+  std::vector<AlongAxis> along_;  // [axis]
   std::vector<SpmdAxis> axes_;
   std::vector<Alike> of_kind_;
   std::map<MeshCut, std::vector<Alike>> alike_;

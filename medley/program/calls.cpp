@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
-
 #include "medley/base/error.h"
 
 namespace medley {
@@ -53,21 +51,21 @@ const Function& find_function(const LoweredStage& stage, FunctionKind kind) {
       fmt::format("a call of function kind {}, which the stage lacks", static_cast<int>(kind)));
 }
 
-std::vector<int> group_along(const std::vector<int64_t>& mesh, int axis, int device) {
-  if (axis == kWholeMesh) {
-    std::vector<int> all(1);
-    for (int64_t size : mesh) all.resize(all.size() * static_cast<size_t>(size));
-    std::iota(all.begin(), all.end(), 0);
-    return all;
+AlongAxis along(const std::vector<int64_t>& mesh, int axis) {
+  MEDLEY_CHECK(axis == kWholeMesh || (axis >= 0 && static_cast<size_t>(axis) < mesh.size()));
+  AlongAxis result;
+  for (size_t i = mesh.size(); i-- > 0;) {
+    const auto size = static_cast<int>(mesh[i]);
+    if (axis == kWholeMesh || static_cast<int>(i) == axis) result.count *= size;
+    if (static_cast<int>(i) > axis && axis != kWholeMesh) result.stride *= size;
   }
-  MEDLEY_CHECK(axis >= 0 && static_cast<size_t>(axis) < mesh.size());
-  int stride = 1;
-  for (size_t i = mesh.size(); i-- > static_cast<size_t>(axis) + 1;)
-    stride *= static_cast<int>(mesh[i]);
-  const int size = static_cast<int>(mesh[static_cast<size_t>(axis)]);
-  const int first = device - device / stride % size * stride;
+  return result;
+}
+
+std::vector<int> group_along(const std::vector<int64_t>& mesh, int axis, int device) {
+  const AlongAxis on = along(mesh, axis);
   std::vector<int> group;
-  for (int i = 0; i < size; ++i) group.push_back(first + i * stride);
+  for (int i = 0; i < on.count; ++i) group.push_back(on.first(device) + i * on.stride);
   return group;
 }
 

@@ -16,8 +16,17 @@ std::string to_string(CommunicationKind kind);  // "all_gather"
 // Returns the function of a kind. Throws Error(kUs) if the stage lacks it.
 const Function& find_function(const LoweredStage& stage, FunctionKind kind);
 
+// Where the devices of a mesh lie that communicate along an axis, or along all of them: so many, so
+// far apart as indices into the mesh. Requires: axis < number of axes, or kWholeMesh.
+struct AlongAxis {
+  int count = 1, stride = 1;
+  int place(int device) const { return device / stride % count; }
+  int first(int device) const { return device - place(device) * stride; }
+};
+AlongAxis along(const std::vector<int64_t>& mesh, int axis);
+
 // Returns the devices of the mesh that differ from `device` in `axis` only, in the axis's order, as
-// indices into the mesh; all of them for kWholeMesh. Requires: axis < number of axes.
+// indices into the mesh; all of them for kWholeMesh.
 std::vector<int> group_along(const std::vector<int64_t>& mesh, int axis, int device);
 
 }  // namespace medley

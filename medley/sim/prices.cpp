@@ -76,17 +76,12 @@ Nanoseconds occupancy(const Link& link, int64_t bytes) {
 CommunicationPrices::CommunicationPrices(const LoweredStage& stage,
                                          const CostModel& costs,
                                          bool with_messages)
-    : stage_(stage), costs_(costs), with_messages_(with_messages), strides_(stage.mesh.size(), 1) {
-  for (size_t axis = stage.mesh.size(); axis-- > 1;)
-    strides_[axis - 1] = strides_[axis] * stage.mesh[axis];
-}
+    : stage_(stage), costs_(costs), with_messages_(with_messages) {}
 
 int CommunicationPrices::member(int index, int device) const {
   if (const std::vector<int>& all = stage_.communications[at(index)].devices; !all.empty())
     return position_of(all, stage_.devices[at(device)]);
-  if (stage_.communications[at(index)].axis == kWholeMesh) return device;
-  const auto axis = at(stage_.communications[at(index)].axis);
-  return static_cast<int>(device / strides_[axis] % stage_.mesh[axis]);
+  return along(stage_.mesh, stage_.communications[at(index)].axis).place(device);
 }
 
 Collective CommunicationPrices::collective(const Communication& communication,
@@ -174,9 +169,7 @@ Exchanges CommunicationPrices::exchanges(const Collective& collective) const {
 const Exchanges& CommunicationPrices::exchanges(int index, int microbatch, int device) {
   const Communication& communication = stage_.communications[at(index)];
   const bool between_stages = !communication.devices.empty();
-  int first = 0;
-  if (!between_stages && communication.axis != kWholeMesh)
-    first = static_cast<int>(device - member(index, device) * strides_[at(communication.axis)]);
+  const int first = between_stages ? 0 : along(stage_.mesh, communication.axis).first(device);
   const Exchanges*& found = found_[{index, microbatch, first}];
   if (found) return *found;
   std::vector<int> members;
@@ -205,8 +198,7 @@ NetworkSize network_size(const Program& program) {
     const auto here = static_cast<int64_t>(stage.devices.size());
     size.posts += here;
     if (communication.devices.empty()) {
-      const int64_t members =
-          communication.axis == kWholeMesh ? here : stage.mesh[at(communication.axis)];
+      const int64_t members = along(stage.mesh, communication.axis).count;
       size.messages += here / members * most_messages(communication.kind, members);
       return;
     }

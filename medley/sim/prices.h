@@ -84,7 +84,6 @@ class CommunicationPrices {
   const LoweredStage& stage_;
   const CostModel& costs_;
   bool with_messages_;
-  std::vector<int64_t> strides_;  // [axis]
   std::map<std::tuple<CollectiveKind, int, std::vector<int>, std::vector<int64_t>>, Exchanges>
       known_;                                                    // the number: of senders
   std::map<std::tuple<int, int, int>, const Exchanges*> found_;  // (index, micro-batch, group)
