@@ -82,9 +82,9 @@ const std::vector<SpmdMesh::Alike>& SpmdMesh::alike(const MeshCut& cut) {
   return found->second;
 }
 
-int64_t SpmdMesh::length(int64_t size, int position, const State& state, int device, int axis) {
-  for (int a = 0; a < axis; ++a)
-    if (state[at(a)].holding == Holding::kSharded && state[at(a)].position == position)
+int64_t SpmdMesh::length(int64_t size, int position, const State& state, int device) {
+  for (int a = 0; a < num_axes(); ++a)
+    if (state[at(a)].cuts(position))
       size = lengths(a, state[at(a)].part, size)[at(place(device, a))];
   return size;
 }

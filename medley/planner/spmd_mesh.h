@@ -68,12 +68,8 @@ class SpmdMesh {
   using Alike = std::vector<int>;
   const std::vector<Alike>& alike(const MeshCut& cut);
 
-  // The piece of factor `position`, of this size, that a device has before `axis` cuts it, too, or
-  // after all have.
-  int64_t length(int64_t size, int position, const State& state, int device, int axis);
-  int64_t length(int64_t size, int position, const State& state, int device) {
-    return length(size, position, state, device, num_axes());
-  }
+  // The piece of factor `position`, of this size, that a device has in a state.
+  int64_t length(int64_t size, int position, const State& state, int device);
   // How an axis divides a piece, and the place of a device on it.
   const std::vector<int64_t>& lengths(int axis, int part, int64_t size) {
     return axis_of(axis).pieces(part, size).lengths;

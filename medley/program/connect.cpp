@@ -56,7 +56,7 @@ CrossingEnd end_of(const DecidedStage& stage, ValueId value, int preferred_dim) 
   const std::vector<int64_t> symbols{stage.microbatches[0].rows};
   int64_t best = -1;
   for (const OuterFactor& factor : outer_factors(stage, value)) {
-    if (own.holding == Holding::kSharded && own.position == factor.position) {
+    if (own.cuts(factor.position)) {
       end.dim = factor.dim;
       outer = own;
       end.full = factor.full;

@@ -7,17 +7,16 @@
 #include <numeric>
 
 #include "medley/base/error.h"
-#include "medley/plan/apportion.h"
+#include "medley/program/calls.h"
 #include "medley/program/complete.h"
 
 namespace medley {
 SymbolTable::SymbolTable(std::vector<Part> parts, std::vector<int64_t> mesh)
-    : parts_(std::move(parts)), mesh_(std::move(mesh)), names_{"b", "batch", "first_row", "me"} {}
-
-int SymbolTable::coordinate(int device, int axis) const {
-  if (mesh_.size() == 1) return device;
-  return static_cast<int>(axis == 0 ? device / mesh_[1] : device % mesh_[1]);
+    : parts_(std::move(parts)), mesh_(std::move(mesh)), names_{"b", "batch", "first_row", "me"} {
+  if (mesh_.size() > 1) names_.push_back("me.axis1");
 }
+
+int SymbolTable::coordinate(int device, int axis) const { return along(mesh_, axis).place(device); }
 
 int SymbolTable::elsewhere(const Elsewhere& division) {
   const auto found = std::find(elsewhere_.begin(), elsewhere_.end(), division);
@@ -35,9 +34,8 @@ Size SymbolTable::intern(const Entry& entry, const char* what) {
   const auto [found, added] = known_.try_emplace(entry, static_cast<Symbol>(names_.size()));
   if (added) {
     entries_.push_back(entry);
-    std::string name = what;
-    if (entry.part >= 0)
-      name = fmt::format("{}.{}.{}", part_name(entry.part), to_string(entry.full, names_), what);
+    std::string name =
+        fmt::format("{}.{}.{}", part_name(entry.part), to_string(entry.full, names_), what);
     if (entry.other >= 0) name += "." + part_name(entry.other);
     if (entry.inner >= 0) name += "." + part_name(entry.inner);
     if (entry.device >= 0) name += fmt::format(".{}", entry.device);
@@ -47,24 +45,14 @@ Size SymbolTable::intern(const Entry& entry, const char* what) {
   return Size::of(found->second);
 }
 
-Size SymbolTable::me(int axis) {
-  if (axis == 0) return Size::of(3);
-  return intern({Kind::kMe, -1, -1, {}, -1, {}, {}, axis}, "me");
-}
-
-namespace {
-
-bool cuts(const AxisState& state, int position) {
-  return state.holding == Holding::kSharded && state.position == position;
-}
-
-}  // namespace
-
 Size SymbolTable::length(const State& state, int position, const Size& full) {
   Size left = full;
   for (size_t axis = 0; axis < state.size(); ++axis)
-    if (cuts(state[axis], position))
-      left = intern({Kind::kLength, state[axis].part, -1, left, -1, {}, {}, static_cast<int>(axis)},
+    if (state[axis].cuts(position))
+      left = intern({.kind = Kind::kLength,
+                     .axis = static_cast<int>(axis),
+                     .part = state[axis].part,
+                     .full = left},
                     "length");
   return left;
 }
@@ -74,9 +62,9 @@ std::optional<Size> SymbolTable::start(Kind kind,
                                        const State& state,
                                        int position,
                                        const Size& full) {
-  Entry entry{kind, -1, -1, full, -1};
+  Entry entry{.kind = kind, .full = full};
   for (size_t axis = 0; axis < state.size(); ++axis) {
-    if (!cuts(state[axis], position)) continue;
+    if (!state[axis].cuts(position)) continue;
     if (entry.part < 0) {
       entry.part = state[axis].part;
       entry.axis = static_cast<int>(axis);
@@ -97,15 +85,26 @@ Size SymbolTable::row(const State& state, int position, const Size& full) {
 }
 
 Size SymbolTable::length_of(int axis, int part, const Size& full, int device) {
-  return intern({Kind::kLengthOf, part, -1, full, device, {}, {}, axis}, "of");
+  return intern(
+      {.kind = Kind::kLengthOf, .axis = axis, .part = part, .full = full, .device = device}, "of");
 }
 Size SymbolTable::sent(int axis, const Cut& from, const Cut& to, const Size& whole, int device) {
-  return intern({Kind::kSent, from.part, to.part, from.full, device, to.full, whole, axis}, "sent");
+  return intern(exchanged(Kind::kSent, axis, from, to, whole, device), "sent");
 }
 Size SymbolTable::received(
     int axis, const Cut& from, const Cut& to, const Size& whole, int device) {
-  return intern({Kind::kReceived, from.part, to.part, from.full, device, to.full, whole, axis},
-                "received");
+  return intern(exchanged(Kind::kReceived, axis, from, to, whole, device), "received");
+}
+SymbolTable::Entry SymbolTable::exchanged(
+    Kind kind, int axis, const Cut& from, const Cut& to, const Size& whole, int device) {
+  return {.kind = kind,
+          .axis = axis,
+          .part = from.part,
+          .full = from.full,
+          .device = device,
+          .other = to.part,
+          .other_full = to.full,
+          .whole = whole};
 }
 
 std::vector<std::pair<Symbol, Size>> SymbolTable::lengths_under(int part) const {
@@ -135,8 +134,7 @@ std::vector<int64_t> SymbolTable::lengths_of(int axis,
   if (other.inner == 1) return outer;
   std::vector<int64_t> all;
   for (int64_t length : outer) {
-    const std::vector<int64_t> pieces =
-        apportion(length, std::vector<double>(static_cast<size_t>(other.inner), 1.0));
+    const std::vector<int64_t> pieces = part_lengths(Part{}, length, other.inner, rows.microbatch);
     all.insert(all.end(), pieces.begin(), pieces.end());
   }
   return all;
@@ -156,13 +154,10 @@ const SymbolTable::Division& SymbolTable::divide_into(
 }
 
 std::vector<int64_t> SymbolTable::values_of(const Rows& rows, int device, Divisions& known) const {
-  std::vector<int64_t> values{
-      rows.microbatch.rows, rows.global_batch, rows.first, coordinate(device, 0)};
+  std::vector<int64_t> values{rows.microbatch.rows, rows.global_batch, rows.first};
+  for (int axis = 0; axis < static_cast<int>(mesh_.size()); ++axis)
+    values.push_back(coordinate(device, axis));
   for (const Entry& entry : entries_) {
-    if (entry.kind == Kind::kMe) {
-      values.push_back(coordinate(device, entry.axis));
-      continue;
-    }
     const int64_t full = evaluate(entry.full, values);
     const Division& own = divide_into(entry.axis, entry.part, full, rows, known);
     const bool of_mesh = static_cast<size_t>(entry.part) >= parts_.size();
@@ -203,8 +198,6 @@ std::vector<int64_t> SymbolTable::values_of(const Rows& rows, int device, Divisi
       case Kind::kReceived:
         values.push_back(common(peer, d));
         break;
-      case Kind::kMe:
-        break;
     }
   }
   return values;
@@ -223,8 +216,7 @@ std::vector<std::vector<int64_t>> SymbolTable::tables(const Microbatch& microbat
                                                       int64_t global_batch) const {
   Divisions known;
   std::vector<std::vector<int64_t>> all;
-  int64_t devices = 1;
-  for (int64_t size : mesh_) devices *= size;
+  const int devices = along(mesh_, kWholeMesh).count;
   for (int device = 0; device < devices; ++device)
     all.push_back(values_of({microbatch, first_row, global_batch}, device, known));
   return all;

@@ -37,10 +37,10 @@ class SymbolTable {
   };
   int elsewhere(const Elsewhere& division);
 
-  static Size rows() { return Size::of(0); }       // of the micro-batch
-  static Size batch() { return Size::of(1); }      // rows of the global batch
-  static Size first_row() { return Size::of(2); }  // of the micro-batch in the global batch
-  Size me(int axis);                               // this device's index on an axis
+  static Size rows() { return Size::of(0); }               // of the micro-batch
+  static Size batch() { return Size::of(1); }              // rows of the global batch
+  static Size first_row() { return Size::of(2); }          // of the micro-batch in the global batch
+  static Size me(int axis) { return Size::of(3 + axis); }  // this device's index on an axis
 
   // Of the factor at a position, `full` elements, the shard that this device has in a state.
   Size length(const State& state, int position, const Size& full);
@@ -75,21 +75,23 @@ class SymbolTable {
                                            int64_t global_batch) const;
 
  private:
-  enum class Kind { kLength, kOffset, kRow, kLengthOf, kSent, kReceived, kMe };
+  enum class Kind { kLength, kOffset, kRow, kLengthOf, kSent, kReceived };
   struct Entry {
     Kind kind;
-    int part, other;
-    Size full;
-    int device;
-    Size other_full{}, whole{};  // of what is sent or received
-    int axis = 0;
-    int inner = -1;  // of an offset: by which axis 1 divides this device's piece of axis 0
+    int axis = 0, part = -1;
+    Size full{};
+    int inner = -1;              // of an offset: how axis 1 divides this device's piece of axis 0
+    int device = -1;             // of the axis, unless it is this one
+    int other = -1;              // of what is sent or received: the part at the other end,
+    Size other_full{}, whole{};  // what that divides, and the elements of the dim
     auto operator<=>(const Entry&) const = default;
   };
   // How a part divides a factor: elements of each device, and where they start.
   struct Division {
     std::vector<int64_t> lengths, starts;
   };
+  static Entry exchanged(
+      Kind kind, int axis, const Cut& from, const Cut& to, const Size& whole, int device);
   Size intern(const Entry& entry, const char* what);
   using Divisions = std::map<std::tuple<int, int, int64_t>, Division>;  // by axis, part and size
   struct Rows {  // of the global batch that the tables are for
@@ -108,7 +110,7 @@ class SymbolTable {
   std::vector<Elsewhere> elsewhere_;  // parts parts_.size(), ...
   std::vector<int64_t> mesh_;
   std::vector<std::string> names_;
-  std::vector<Entry> entries_;  // of symbols 4, 5, ...
+  std::vector<Entry> entries_;  // of the symbols after those of the device
   std::map<Entry, Symbol> known_;
 };
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "medley/base/error.h"
+#include "medley/program/calls.h"
 #include "medley/program/program.h"
 
 namespace medley {
@@ -20,8 +21,7 @@ class StageVerifier {
     const size_t values = stage_.graph.values.size();
     MEDLEY_CHECK_EQ(stage_.lifetimes.size(), values);
     MEDLEY_CHECK_EQ(stage_.inputs.size(), stage_.graph.inputs.size());
-    int64_t devices = 1;
-    for (int64_t size : stage_.mesh) devices *= size;
+    const int64_t devices = along(stage_.mesh, kWholeMesh).count;
     MEDLEY_CHECK_EQ(static_cast<int64_t>(stage_.devices.size()), devices);
     for (const auto& tables : stage_.tables) {
       MEDLEY_CHECK_EQ(static_cast<int64_t>(tables.size()), devices);

@@ -18,6 +18,7 @@ struct AxisState {
   Holding holding = Holding::kReplicated;
   int position = -1;  // of the factor that is cut, counted over all factors of the value
   int part = -1;      // index into the plan's parts
+  bool cuts(int factor) const { return holding == Holding::kSharded && position == factor; }
   auto operator<=>(const AxisState&) const = default;
 };
 
