@@ -6,6 +6,7 @@
 
 #include "medley/base/error.h"
 #include "medley/ops/rule.h"
+#include "medley/program/calls.h"
 #include "medley/sharding/conversion.h"
 
 namespace medley {
@@ -123,11 +124,7 @@ State Emitter::Conversion::gathered() const {
 
 // Sums over both axes are one over the mesh.
 std::vector<Emitter::Conversion> Emitter::conversions(const State& from, const State& to) const {
-  const auto all = [](const State& state, const AxisState& are) {
-    return std::all_of(
-        state.begin(), state.end(), [&](const AxisState& axis) { return axis == are; });
-  };
-  if (mesh_.size() > 1 && all(from, partial_sum()) && all(to, replicated()))
+  if (mesh_.size() > 1 && from == State(mesh_.size(), partial_sum()) && to == whole())
     return {{kWholeMesh, from, to}};
   std::vector<Conversion> result;
   State now = from;
@@ -235,13 +232,8 @@ ValueId Emitter::convert(ValueId value, const Conversion& step) {
   const bool reduces = from.holding == Holding::kPartialSum || from.holding == Holding::kPartialMax;
   if (is_local(step)) return convert_locally(value, local, step);
   if (from.holding == Holding::kPartialMax && to.holding != Holding::kReplicated) {
-    const Conversion reduced{step.axis, step.from, step.gathered()};
-    std::optional<ValueId> maximum = find(value, reduced.to);
-    if (!maximum) {
-      maximum = convert(value, reduced);
-      define(value, reduced.to, *maximum, phase_);
-    }
-    return convert_locally(value, *maximum, {step.axis, reduced.to, step.to});
+    const ValueId maximum = convert(value, step.from, step.gathered());
+    return convert_locally(value, maximum, {step.axis, step.gathered(), step.to});
   }
   MEDLEY_CHECK(!reduces || to.holding == Holding::kReplicated || to.holding == Holding::kSharded);
   return finish(value, begin(value, local, step), step.to);
@@ -338,6 +330,17 @@ Emitter::Started Emitter::exchange(Communication communication,
   return {id, communication.outputs[0], from};
 }
 
+Communication Emitter::communication_for(CommunicationKind kind,
+                                         const Conversion& step,
+                                         ValueId value) const {
+  Communication communication;
+  communication.kind = kind;
+  communication.axis = step.axis;
+  if (step.old_state().holding == Holding::kPartialMax) communication.reduce = Reduce::kMax;
+  communication.name = to_string(kind) + " " + label(value);
+  return communication;
+}
+
 Emitter::Started Emitter::begin(ValueId value, ValueId local, const Conversion& step) {
   const Holding from = step.old_state().holding;
   if (step.new_state().holding == Holding::kReplicated)
@@ -347,17 +350,10 @@ Emitter::Started Emitter::begin(ValueId value, ValueId local, const Conversion& 
 }
 
 Emitter::Started Emitter::all_reduce(ValueId value, ValueId local, const Conversion& step) {
-  const Reduce reduce =
-      step.old_state().holding == Holding::kPartialMax ? Reduce::kMax : Reduce::kSum;
-  Communication communication{CommunicationKind::kAllReduce,
-                              reduce,
-                              step.axis,
-                              {},
-                              {},
-                              {},
-                              {},
-                              "all_reduce " + label(value)};
-  return exchange(std::move(communication), local, local_type(value, step.to), partial_sum());
+  return exchange(communication_for(CommunicationKind::kAllReduce, step, value),
+                  local,
+                  local_type(value, step.to),
+                  partial_sum());
 }
 
 Emitter::Started Emitter::gather(ValueId value, ValueId local, const Conversion& step) {
@@ -366,14 +362,7 @@ Emitter::Started Emitter::gather(ValueId value, ValueId local, const Conversion&
   const auto position = static_cast<size_t>(from.position);
   const Size full = sizes[position];
   const Size rest = product(sizes, 0, position) * product(sizes, position + 1, sizes.size());
-  Communication communication{CommunicationKind::kAllGather,
-                              Reduce::kSum,
-                              step.axis,
-                              {},
-                              {},
-                              {},
-                              {},
-                              "all_gather " + label(value)};
+  Communication communication = communication_for(CommunicationKind::kAllGather, step, value);
   for (const Size& length : lengths_of(step.axis, from.part, full))
     communication.receive.push_back(length * rest);
   return exchange(std::move(communication),
@@ -392,14 +381,7 @@ Emitter::Started Emitter::reduce_scatter(ValueId value, ValueId local, const Con
   const DType dtype = graph_.values[static_cast<size_t>(value)].type.dtype;
   const std::vector<Size> lengths = lengths_of(step.axis, to.part, full);
   const ValueId packed = pack(local, before, lengths, after, {dtype, {before * full * after}});
-  Communication communication{CommunicationKind::kReduceScatter,
-                              Reduce::kSum,
-                              step.axis,
-                              {},
-                              {},
-                              {},
-                              {},
-                              "reduce_scatter " + label(value)};
+  Communication communication = communication_for(CommunicationKind::kReduceScatter, step, value);
   for (const Size& length : lengths) communication.send.push_back(before * length * after);
   return exchange(std::move(communication),
                   packed,
@@ -432,14 +414,7 @@ Emitter::Started Emitter::all_to_all(ValueId value, ValueId local, const Convers
                               sent,
                               product(have, cut + 1, have.size()),
                               {dtype, {product(have, 0, have.size())}});
-  Communication communication{CommunicationKind::kAllToAll,
-                              Reduce::kSum,
-                              axis,
-                              {},
-                              {},
-                              {},
-                              {},
-                              "all_to_all " + label(value)};
+  Communication communication = communication_for(CommunicationKind::kAllToAll, step, value);
   for (const Size& length : sent) communication.send.push_back(length * have_rest);
   for (const Size& length : received) communication.receive.push_back(length * want_rest);
   return exchange(std::move(communication), packed, {dtype, {product(want, 0, want.size())}}, from);
@@ -481,61 +456,51 @@ ValueId Emitter::finish(ValueId value, const Started& started, const State& to) 
   return unpack(started.received, before, lengths, after, type);
 }
 
-// What is local is done first: it makes what follows smaller.
+// What is local before the first communication is done first: it makes that smaller.
 void Emitter::start(ValueId value, const State& wanted) {
   const State state = on_axes_that_matter(wanted, own_state(value));
   if (find(value, state)) return;
-  std::optional<Conversion> first;
-  for (Conversion& step : conversions(own_state(value), state)) {
-    if (find(value, step.to)) continue;
-    if (!is_local(step)) {
-      first = std::move(step);
-      break;
-    }
-    if (state.size() > 1) define(value, step.to, convert(value, step), phase_);
-  }
-  if (!first) return;
-  const ValueId local = *find(value, first->from);
-  if (first->old_state() != partial_sum() || first->new_state() != replicated()) {
-    started_[{value, first->to}] = begin(value, local, *first);
+  for (const Conversion& step : conversions(own_state(value), state)) {
+    if (is_local(step) || find(value, step.to)) continue;
+    const ValueId local = convert(value, own_state(value), step.from);
+    const bool sums = step.old_state() == partial_sum() && step.new_state() == replicated();
+    started_[{value, step.to}] =
+        sums ? all_reduce_in_bucket(value, local, step) : begin(value, local, step);
     return;
   }
-  const TensorType type = local_type(value, first->to);
-  auto open = buckets_.find(first->axis);
-  if (open != buckets_.end()) {
+}
+
+Emitter::Started Emitter::all_reduce_in_bucket(ValueId value,
+                                               ValueId local,
+                                               const Conversion& step) {
+  const TensorType type = local_type(value, step.to);
+  const auto post_bucket = [&] {
+    post(buckets_.at(step.axis).communication);
+    buckets_.erase(step.axis);
+  };
+  if (const auto open = buckets_.find(step.axis); open != buckets_.end()) {
     const ValueId other =
         stage.communications[static_cast<size_t>(open->second.communication)].inputs[0];
-    if (stage.graph.values[static_cast<size_t>(other)].type.dtype != type.dtype) {
-      post(open->second.communication);
-      buckets_.erase(open);
-      open = buckets_.end();
-    }
+    if (stage.graph.values[static_cast<size_t>(other)].type.dtype != type.dtype) post_bucket();
   }
-  if (open == buckets_.end()) {
-    open =
-        buckets_.emplace(first->axis, Bucket{static_cast<int>(stage.communications.size())}).first;
-    stage.communications.push_back({CommunicationKind::kAllReduce,
-                                    Reduce::kSum,
-                                    first->axis,
-                                    {},
-                                    {},
-                                    {},
-                                    {},
-                                    "all_reduce gradients from " + label(value)});
+  if (!buckets_.contains(step.axis)) {
+    buckets_[step.axis].communication = static_cast<int>(stage.communications.size());
+    stage.communications.push_back(communication_for(CommunicationKind::kAllReduce, step, value));
+    stage.communications.back().name = "all_reduce gradients from " + label(value);
   }
-  const int id = open->second.communication;
-  Communication& bucket = stage.communications[static_cast<size_t>(id)];
-  bucket.inputs.push_back(local);
-  bucket.outputs.push_back(add_local_value(type, Lifetime::kStep));
-  started_[{value, first->to}] = {id, bucket.outputs.back(), first->old_state()};
+  Bucket& bucket = buckets_.at(step.axis);
+  const int id = bucket.communication;
+  Communication& communication = stage.communications[static_cast<size_t>(id)];
+  communication.inputs.push_back(local);
+  communication.outputs.push_back(add_local_value(type, Lifetime::kStep));
+  const Started started{id, communication.outputs.back(), step.old_state()};
   double bytes =
       static_cast<double>(num_bytes(graph_.values[static_cast<size_t>(value)].type, {1}));
   for (size_t axis = 0; axis < mesh_.size(); ++axis)
-    if (first->to[axis].holding == Holding::kSharded) bytes /= static_cast<double>(mesh_[axis]);
-  open->second.bytes += bytes;
-  if (open->second.bytes < static_cast<double>(options_.bucket_bytes)) return;
-  post(id);
-  buckets_.erase(open);
+    if (step.to[axis].holding == Holding::kSharded) bytes /= static_cast<double>(mesh_[axis]);
+  bucket.bytes += bytes;
+  if (bucket.bytes >= static_cast<double>(options_.bucket_bytes)) post_bucket();
+  return started;
 }
 
 void Emitter::flush_buckets() {

@@ -97,7 +97,7 @@ class Emitter {
     State gathered() const;
   };
   struct Bucket {
-    int communication;  // that is being filled
+    int communication = 0;  // that is being filled
     double bytes = 0;
   };
 
@@ -117,6 +117,9 @@ class Emitter {
   ValueId convert(ValueId value, const Conversion& step);
   ValueId convert_locally(ValueId value, ValueId local, const Conversion& step);
   bool is_local(const Conversion& step) const;
+  Communication communication_for(CommunicationKind kind,
+                                  const Conversion& step,
+                                  ValueId value) const;
   Started begin(ValueId value, ValueId local, const Conversion& step);
   ValueId finish(ValueId value, const Started& started, const State& to);
   ValueId finish_receiving(ValueId value, const Awaited& awaited);
@@ -132,6 +135,7 @@ class Emitter {
   // A value that no op makes: what a communication brings.
   ValueId add_local_value(const TensorType& type, Lifetime lifetime);
   Started all_reduce(ValueId value, ValueId local, const Conversion& step);
+  Started all_reduce_in_bucket(ValueId value, ValueId local, const Conversion& step);
   Started gather(ValueId value, ValueId local, const Conversion& step);
   Started reduce_scatter(ValueId value, ValueId local, const Conversion& step);
   Started all_to_all(ValueId value, ValueId local, const Conversion& step);
