@@ -43,7 +43,8 @@ struct Mesh {
   bool operator==(const Mesh&) const = default;
 };
 
-// By name, a text that says what to do with it. Keys are stable names (see stable_names) or names
+// By name, a text that says what to do with it; "*" on one axis leaves that axis open. Keys are
+// stable names (see stable_names) or names
 // of inputs, with "*" for any run of characters; ChoiceFinder (plan/match.h) says which key wins.
 using Choices = std::map<std::string, std::string>;
 

@@ -177,8 +177,7 @@ OpCatalogue::OnAxis OpCatalogue::on_axis(OpId id, const Choice& choice, bool com
 // gather, and would double the choices.
 bool OpCatalogue::may_cut_twice(OpId id, const Cut& cut) const {
   const Op& op = graph_.ops[static_cast<size_t>(id)];
-  const ExtentId extent = factors_.labels[static_cast<size_t>(id)][static_cast<size_t>(cut.label)]
-                                         [static_cast<size_t>(cut.factor)];
+  const ExtentId extent = extent_of(factors_, id, cut);
   if (factors_.extent_sizes[static_cast<size_t>(extent)] == Size::of(0)) return true;
   const auto has_one = [&](ValueId value) {
     return value == kNone || flat_factors(factors_, value).size() <= 1;
@@ -232,10 +231,8 @@ SpmdMesh::MeshCut OpCatalogue::cut_of(OpId id, const MeshChoice& choice) const {
     const Choice& on = choice[axis].choice;
     SpmdMesh::FactorCut& cut = cuts.emplace_back();
     if (on.kind != ChoiceKind::kCut) continue;
-    const ExtentId extent =
-        factors_.labels[static_cast<size_t>(id)][static_cast<size_t>(on.cut.label)]
-                       [static_cast<size_t>(on.cut.factor)];
-    cut = {on.part, extent_size(extent), axis > 0 && choice[0].choice.cut == on.cut};
+    const int64_t size = extent_size(extent_of(factors_, id, on.cut));
+    cut = {on.part, size, axis > 0 && choice[0].choice.cut == on.cut};
   }
   return cuts;
 }

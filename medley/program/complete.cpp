@@ -190,15 +190,33 @@ class Completer {
     return whole();
   }
 
+  // What the plan says of an op.
+  struct Planned {
+    std::string_view text;
+    std::vector<ChoiceText> axes;
+  };
+  std::optional<Planned> planned_for(OpId id) const {
+    const std::string& name = names_[static_cast<size_t>(id)];
+    const std::string* text = planned_ops_.find(name);
+    if (!text) return std::nullopt;
+    const auto parsed = parse_choice_text(*text);
+    if (!parsed)
+      throw Error(
+          Blame::kCaller,
+          fmt::format("plan: ops[\"{}\"]: found \"{}\", expected {}", name, *text, kChoiceForms));
+    return Planned{*text, *parsed};
+  }
+
   void choose(OpId id) {
     const Op& op = graph_.ops[static_cast<size_t>(id)];
-    if (expand_first(id)) {
+    const std::optional<Planned> planned = planned_for(id);
+    if (expand_first(id, planned)) {
       result_.to_expand.push_back(id);
       for (ValueId result : op.results)
         if (result != kNone) set_state(result, whole());
       return;
     }
-    const std::vector<Choice> choice = decide(id);
+    const std::vector<Choice> choice = decide(id, planned);
     result_.choices[static_cast<size_t>(id)] = choice;
     const std::vector<ValueId> values = operands(op);
     const std::vector<State> wanted = operand_states(graph_, factors_, id, choice);
@@ -211,13 +229,13 @@ class Completer {
   }
 
   // What is done again is done as it was.
-  std::vector<Choice> decide(OpId id) const {
+  std::vector<Choice> decide(OpId id, const std::optional<Planned>& planned) const {
     const OpId original = originals_[static_cast<size_t>(id)];
     if (original != kNone) return result_.choices[static_cast<size_t>(original)];
     // By axis: what is planned, or what it may be.
     std::vector<std::vector<Choice>> open;
     for (size_t axis = 0; axis < num_axes(); ++axis) {
-      const std::optional<Choice> choice = planned(id, axis);
+      const std::optional<Choice> choice = choice_on(id, planned, axis);
       open.push_back(choice ? std::vector<Choice>{*choice} : candidates(id, axis));
     }
     return cheapest(id, open);
@@ -234,7 +252,7 @@ class Completer {
 
   // An op whose composite label is to be cut is replaced by its expansion before anything else is
   // decided.
-  bool expand_first(OpId id) const {
+  bool expand_first(OpId id, const std::optional<Planned>& planned) const {
     if (const OpId original = originals_[static_cast<size_t>(id)]; original != kNone)
       return std::count(result_.to_expand.begin(), result_.to_expand.end(), original) > 0;
     const std::optional<Instance>& instance = factors_.instances[static_cast<size_t>(id)];
@@ -244,10 +262,7 @@ class Completer {
           return label.composite;
         }))
       return false;
-    if (const std::string* text = planned_ops_.find(names_[static_cast<size_t>(id)])) {
-      const auto parsed = parse_choice_text(*text);
-      return parsed && is_replaced(*parsed);
-    }
+    if (planned) return is_replaced(planned->axes);
     const std::vector<ValueId> values = operands(op);
     for (size_t i = 0; i < values.size(); ++i) {
       if (values[i] == kNone) continue;
@@ -278,36 +293,31 @@ class Completer {
     });
   }
 
-  const Size& cut_size(OpId id, const Cut& cut) const {
-    const auto& extents = factors_.labels[static_cast<size_t>(id)][static_cast<size_t>(cut.label)];
-    return factors_.extent_sizes[static_cast<size_t>(extents[static_cast<size_t>(cut.factor)])];
-  }
-
-  std::optional<Choice> planned(OpId id, size_t axis) const {
+  // Nothing if that is open.
+  std::optional<Choice> choice_on(OpId id,
+                                  const std::optional<Planned>& planned,
+                                  size_t axis) const {
     const std::string& name = names_[static_cast<size_t>(id)];
-    if (const std::string* text = planned_ops_.find(name)) {
-      const auto parsed = parse_choice_text(*text);
-      if (!parsed)
-        throw Error(
-            Blame::kCaller,
-            fmt::format("plan: ops[\"{}\"]: found \"{}\", expected {}", name, *text, kChoiceForms));
+    if (planned) {
       // What has replaced a composite has other labels: it follows what it reads on all axes.
-      if ((*parsed)[axis].kind == ChoiceText::Kind::kOpen || is_replaced(*parsed))
+      if (planned->axes[axis].kind == ChoiceText::Kind::kOpen || is_replaced(planned->axes))
         return std::nullopt;
-      const std::optional<Choice> choice = resolve(id, (*parsed)[axis], name);
+      const std::optional<Choice> choice = resolve(id, planned->axes[axis], name);
       if (choice && !is_legal(factors_, id, *choice))
         throw Error(Blame::kCaller,
                     fmt::format("plan: ops[\"{}\"]: the rule of {} does not permit \"{}\"",
                                 name,
                                 graph_.ops[static_cast<size_t>(id)].name,
-                                *text));
+                                planned->text));
       if (choice && choice->kind == ChoiceKind::kCut && choice->part == rows_ &&
-          (axis > 0 || cut_size(id, choice->cut) != Size::of(0)))
+          (axis > 0 ||
+           factors_.extent_sizes[static_cast<size_t>(extent_of(factors_, id, choice->cut))] !=
+               Size::of(0)))
         throw Error(Blame::kCaller,
                     fmt::format("plan: ops[\"{}\"]: found \"{}\", expected another part: \"rows\" "
                                 "divides the batch, on the first axis",
                                 name,
-                                *text));
+                                planned->text));
       return choice;
     }
     if (name.starts_with("update/")) {

@@ -218,16 +218,15 @@ class Lowering {
     const std::vector<Size>& sizes = completed_.factors.extent_sizes;
     const auto& extents =
         completed_.factors.labels[static_cast<size_t>(id)][static_cast<size_t>(cut.label)];
-    const auto factor = static_cast<size_t>(cut.factor);
     // Who cuts this factor, as if it were a value by itself.
     State at;
     for (const Choice& axis : choice)
       at.push_back(axis.kind == ChoiceKind::kCut && axis.cut == cut ? sharded(0, axis.part)
                                                                     : replicated());
-    const Size& full = sizes[static_cast<size_t>(extents[factor])];
+    const Size& full = sizes[static_cast<size_t>(extent_of(completed_.factors, id, cut))];
     LocalCut local{
         cut, emitter_.symbols.length(at, 0, full), emitter_.symbols.offset(at, 0, full), full};
-    for (size_t k = factor + 1; k < extents.size(); ++k)
+    for (auto k = static_cast<size_t>(cut.factor) + 1; k < extents.size(); ++k)
       local.behind = local.behind * sizes[static_cast<size_t>(extents[k])];
     return local;
   }

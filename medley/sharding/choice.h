@@ -29,6 +29,12 @@ struct Choice {
 // factor, an existing group).
 bool is_legal(const Factors& factors, OpId op, const Choice& choice);
 
+// Returns the factor that a cut divides.
+inline ExtentId extent_of(const Factors& factors, OpId op, const Cut& cut) {
+  const auto& labels = factors.labels[static_cast<size_t>(op)];
+  return labels[static_cast<size_t>(cut.label)][static_cast<size_t>(cut.factor)];
+}
+
 // Returns the state that each operand must have / each result gets, in the order of operands(op) /
 // op.results. Requires: is_legal.
 std::vector<AxisState> operand_states(const Graph& graph,
