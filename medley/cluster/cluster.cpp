@@ -67,4 +67,22 @@ std::optional<int> find_device(const Cluster& cluster, std::string_view name) {
   return std::nullopt;
 }
 
+std::vector<std::string> names_of(const Cluster& cluster, const std::vector<int>& devices) {
+  std::vector<std::string> names;
+  for (int device : devices) names.push_back(cluster.devices[static_cast<size_t>(device)].name);
+  return names;
+}
+
+std::vector<std::vector<int>> by_node(const Cluster& cluster, const std::vector<int>& devices) {
+  std::vector<std::vector<int>> nodes;
+  std::map<std::pair<int, int>, size_t> known;  // (pool, node) -> index into nodes
+  for (int device : devices) {
+    const Device& at = cluster.devices[static_cast<size_t>(device)];
+    const auto [found, added] = known.try_emplace({at.pool, at.node}, nodes.size());
+    if (added) nodes.emplace_back();
+    nodes[found->second].push_back(device);
+  }
+  return nodes;
+}
+
 }  // namespace medley

@@ -94,5 +94,8 @@ std::vector<Device> list_devices(const std::vector<NodePool>& pools);
 Cluster parse_cluster(std::string_view yaml, std::string_view file, const Catalogue& catalogue);
 std::string hash(const Cluster& cluster);  // SHA-256 of its canonical form
 std::optional<int> find_device(const Cluster& cluster, std::string_view name);
+std::vector<std::string> names_of(const Cluster& cluster, const std::vector<int>& devices);
+// Nodes, and the devices of each, in the order in which these are given.
+std::vector<std::vector<int>> by_node(const Cluster& cluster, const std::vector<int>& devices);
 
 }  // namespace medley

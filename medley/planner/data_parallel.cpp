@@ -141,10 +141,7 @@ Plan empty_plan(const Request& request,
                 const std::vector<int>& devices,
                 const std::vector<int64_t>& rows,
                 int64_t microbatches) {
-  std::vector<std::string> names;
-  for (int device : devices)
-    names.push_back(request.cluster.devices[static_cast<size_t>(device)].name);
-  Plan plan = plan_of_rows(std::move(names), {rows});
+  Plan plan = plan_of_rows(names_of(request.cluster, devices), {rows});
   plan.pipelines[0].microbatches = cut_into_microbatches(rows, microbatches);
   plan.strategy = request.strategy;
   plan.graph_hash = request.ground->graph_hash;

@@ -1,6 +1,6 @@
 #include "medley/planner/megatron.h"
 
-#include <map>
+#include <algorithm>
 
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/outlines.h"
@@ -21,13 +21,9 @@ std::vector<StageRange> even_ranges(int layers, int stages, int devices) {
 
 // Devices that divide tensors: powers of two within the smallest node, and all.
 std::vector<int> tensor_degrees(const Request& request, const std::vector<int>& all, int devices) {
-  std::map<std::pair<int, int>, int> nodes;
-  for (int device : all) {
-    const Device& each = request.cluster.devices[static_cast<size_t>(device)];
-    ++nodes[{each.pool, each.node}];
-  }
   int smallest = devices;
-  for (const auto& [node, count] : nodes) smallest = std::min(smallest, count);
+  for (const std::vector<int>& node : by_node(request.cluster, all))
+    smallest = std::min(smallest, static_cast<int>(node.size()));
   std::vector<int> degrees;
   for (int degree = 1; degree <= smallest && degree < devices; degree *= 2)
     if (devices % degree == 0) degrees.push_back(degree);

@@ -1,22 +1,13 @@
 #include "medley/planner/mesh_layouts.h"
 
 #include <algorithm>
-#include <map>
-#include <utility>
 
 namespace medley {
 
 std::vector<MeshLayout> mesh_layouts(const Cluster& cluster, const std::vector<int>& devices) {
   const auto count = static_cast<int64_t>(devices.size());
   std::vector<MeshLayout> layouts{{devices, {count}}};
-  std::vector<std::vector<int>> nodes;
-  std::map<std::pair<int, int>, size_t> known;  // (pool, node) -> index into nodes
-  for (const int device : devices) {
-    const Device& at = cluster.devices[static_cast<size_t>(device)];
-    const auto [found, added] = known.try_emplace({at.pool, at.node}, nodes.size());
-    if (added) nodes.emplace_back();
-    nodes[found->second].push_back(device);
-  }
+  const std::vector<std::vector<int>> nodes = by_node(cluster, devices);
   const size_t each = nodes[0].size();
   if (nodes.size() < 2 || each < 2 ||
       std::ranges::any_of(nodes, [&](const auto& node) { return node.size() != each; }))
@@ -33,8 +24,7 @@ Mesh mesh_of(const MeshLayout& layout, const Cluster& cluster) {
   mesh.axes = layout.shape.size() == 1 ? std::vector<std::string>{"data"}
                                        : std::vector<std::string>{"node", "device"};
   mesh.shape = layout.shape;
-  for (const int device : layout.devices)
-    mesh.devices.push_back(cluster.devices[static_cast<size_t>(device)].name);
+  mesh.devices = names_of(cluster, layout.devices);
   return mesh;
 }
 

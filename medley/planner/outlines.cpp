@@ -24,7 +24,7 @@ constexpr int kMostMends = 8;  // of a plan that does not fit
 constexpr double kClearlySlower = 1.02;
 constexpr int64_t kFull = 8;  // micro-batches simulated beyond three times those in flight
 
-size_t at(int index) { return static_cast<size_t>(index); }
+size_t at(int64_t index) { return static_cast<size_t>(index); }
 
 Bytes least_memory(const Cluster& cluster, const std::vector<int>& devices) {
   double least = cluster.kind(devices[0]).memory_bytes;
@@ -203,12 +203,11 @@ size_t Outlines::slowest_stage(const Outline& outline) {
 
 Plan Outlines::to_plan(const Outline& outline, const std::vector<int>& in_flight) {
   const std::vector<std::vector<int>> devices = lay_out(pools_, outline.stages);
-  const auto outer = [&](size_t s) {  // devices of the first axis
-    return devices[s].size() / static_cast<size_t>(outline.works[s].inner);
+  const auto even = [&](size_t s) {  // over the devices of the first axis
+    return std::vector<double>(at(solution(outline, s)->stage.mesh.shape[0]), 1.0);
   };
-  const std::vector<double> even(outer(0), 1.0);
   Plan plan = empty_plan(
-      request_, devices[0], apportion(request_.global_batch, even), outline.microbatches);
+      request_, devices[0], apportion(request_.global_batch, even(0)), outline.microbatches);
   Pipeline& pipeline = plan.pipelines[0];
   pipeline.stages.clear();
   find_unsaid(outline);
@@ -217,13 +216,11 @@ Plan Outlines::to_plan(const Outline& outline, const std::vector<int>& in_flight
     Stage stage = solved.stage;
     if (unsaid_.at(task(outline, s)))
       for (Choices* said : {&stage.states, &stage.batch, &stage.ops, &stage.updates}) said->clear();
-    stage.mesh.devices.clear();
-    for (int device : devices[s])
-      stage.mesh.devices.push_back(request_.cluster.devices[at(device)].name);
+    stage.mesh.devices = names_of(request_.cluster, devices[s]);
     if (s == 0 && !solved.by_rows)
       for (Microbatch& microbatch : pipeline.microbatches) microbatch.lengths.clear();
     if (s > 0) stage.first = name_of_first(outline.stages[s].begin);
-    if (s > 0 && solved.by_rows) stage.rows.assign(outer(s), 1.0);
+    if (s > 0 && solved.by_rows) stage.rows = even(s);
     pipeline.stages.push_back(std::move(stage));
   }
   if (outline.stages.size() > 1) {

@@ -13,14 +13,10 @@ namespace medley {
 std::vector<DevicePool> pools_of(const Request& request) {
   std::vector<int> devices = devices_of(request);
   std::sort(devices.begin(), devices.end());
-  const auto device = [&](int d) -> const Device& {
-    return request.cluster.devices[static_cast<size_t>(d)];
-  };
-  std::map<std::pair<int, int>, std::vector<int>> nodes;  // (pool, node) -> devices
-  for (int d : devices) nodes[{device(d).pool, device(d).node}].push_back(d);
   std::map<std::pair<int, size_t>, DevicePool> pools;  // (pool, devices of a node)
-  for (const auto& [place, on_node] : nodes) {
-    DevicePool& pool = pools[{place.first, on_node.size()}];
+  for (const std::vector<int>& on_node : by_node(request.cluster, devices)) {
+    const Device& first = request.cluster.devices[static_cast<size_t>(on_node[0])];
+    DevicePool& pool = pools[{first.pool, on_node.size()}];
     pool.per_node = static_cast<int>(on_node.size());
     pool.devices.insert(pool.devices.end(), on_node.begin(), on_node.end());
   }

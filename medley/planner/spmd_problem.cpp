@@ -345,12 +345,11 @@ void SpmdProblem::connect_group(ValueId value,
   std::vector<StateId> all = from;
   for (const Reader& reader : readers)
     all.insert(all.end(), reader.wanted->begin(), reader.wanted->end());
-  std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
   // By what they are: numbers depend on what the mesh has met before.
   std::sort(all.begin(), all.end(), [&](StateId a, StateId b) {
     return mesh_.state(a) < mesh_.state(b);
   });
+  all.erase(std::unique(all.begin(), all.end()), all.end());
   Variable copy{Kind::kCopy, value, nullptr, all};
   const int variable = add_variable(std::move(copy), std::vector<int64_t>(all.size(), 0));
   add_edge(producer, variable, value, from, all, count);

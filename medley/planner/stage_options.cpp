@@ -43,6 +43,12 @@ size_t num_prices(const StageMesh& mesh) {
   return mesh.devices.size() == 1 ? 1 : kBytePrices.size();
 }
 
+StageWork on_two_axes(StageWork work, int inner) {
+  work.inner = inner;
+  work.style = StageStyle::kTensor;
+  return work;
+}
+
 Plan outline(const Request& request, const StageMesh& mesh, const StageWork& work) {
   Plan plan;
   plan.global_batch = kMicrobatches * work.rows;
@@ -53,8 +59,7 @@ Plan outline(const Request& request, const StageMesh& mesh, const StageWork& wor
     stage.mesh.axes.emplace_back("model");
     stage.mesh.shape.push_back(work.inner);
   }
-  for (int device : mesh.devices)
-    stage.mesh.devices.push_back(request.cluster.devices[static_cast<size_t>(device)].name);
+  stage.mesh.devices = names_of(request.cluster, mesh.devices);
   Microbatch microbatch{work.rows, {}};
   if (work.style == StageStyle::kData || work.inner > 1 ||
       (work.style == StageStyle::kBest && work.rows >= count))
@@ -185,6 +190,12 @@ void StageSynthesis::solve_missing(std::vector<Key> keys) {
   for (size_t i = 0; i < keys.size(); ++i) solved_[keys[i]] = std::move(solutions[i]);
 }
 
+StageOption StageSynthesis::price_alone(const StageTask& task, const Plan& plan) const {
+  return price(lower_alone(grounds_.at(ground_key(task)), plan, request_.cluster),
+               *request_.costs,
+               task.work.microbatches);
+}
+
 std::optional<StageSolution> StageSynthesis::recomputed(const Key& key) const {
   std::optional<StageSolution> solution = solved_.at(plain(key));
   if (!solution) return solution;
@@ -192,9 +203,7 @@ std::optional<StageSolution> StageSynthesis::recomputed(const Key& key) const {
   solution->stage.recompute = task.work.recompute;
   Plan plan = outline(request_, task.mesh, task.work);
   plan.pipelines[0].stages[0] = solution->stage;
-  solution->option = price(lower_alone(grounds_.at(ground_key(task)), plan, request_.cluster),
-                           *request_.costs,
-                           task.work.microbatches);
+  solution->option = price_alone(task, plan);
   return solution;
 }
 
@@ -225,15 +234,13 @@ std::optional<Stage> StageSynthesis::decisions(const Key& key, const Plan& outli
 
 std::optional<StageSolution> StageSynthesis::synthesise(const Key& key) const {
   const StageTask& task = key.task;
-  const Completed& own = grounds_.at(ground_key(task));
   Plan plan = outline(request_, task.mesh, task.work);
   Pipeline& pipeline = plan.pipelines[0];
   std::optional<Stage> decided = decisions(key, plan);
   if (!decided) return std::nullopt;
   pipeline.stages[0] = std::move(*decided);
   StageSolution solution;
-  solution.option =
-      price(lower_alone(own, plan, request_.cluster), *request_.costs, task.work.microbatches);
+  solution.option = price_alone(task, plan);
   solution.by_rows = !pipeline.microbatches[0].lengths.empty();
   solution.stage = std::move(pipeline.stages[0]);
   return solution;
@@ -244,10 +251,7 @@ bool StageSynthesis::is_as_good_unsaid(const StageTask& task) const {
   if (!said.by_rows || said.stage.ops.empty()) return false;
   Plan plan = outline(request_, task.mesh, task.work);
   plan.pipelines[0].stages[0].recompute = task.work.recompute;
-  return is_worse(said.option,
-                  price(lower_alone(grounds_.at(ground_key(task)), plan, request_.cluster),
-                        *request_.costs,
-                        task.work.microbatches));
+  return is_worse(said.option, price_alone(task, plan));
 }
 
 const std::optional<StageSolution>& StageSynthesis::solution(const Key& key) {
@@ -317,30 +321,27 @@ void StageSynthesis::offer(StageOption option, int id, std::vector<StageOption>&
     options.push_back(option);
 }
 
-std::vector<StageWork> StageSynthesis::works_on(const StageMesh& mesh,
-                                                const StageWork& work) const {
-  std::vector<StageWork> works{work};
-  std::map<std::pair<int, int>, int> nodes;
-  for (int device : mesh.devices) {
-    const Device& each = request_.cluster.devices[static_cast<size_t>(device)];
-    ++nodes[{each.pool, each.node}];
-  }
-  const auto most = static_cast<size_t>(nodes.begin()->second);
-  if (nodes.size() == 1 || nodes.size() * most != mesh.devices.size()) return works;
-  StageWork grid = work;
-  grid.style = StageStyle::kTensor;
-  while (most % (2 * static_cast<size_t>(grid.inner)) == 0) grid.inner *= 2;
-  const auto outer = static_cast<int64_t>(mesh.devices.size()) / grid.inner;
-  if (grid.inner > 1 && work.rows >= outer) works.push_back(grid);
-  return works;
+std::vector<StageSynthesis::Offer>& StageSynthesis::offers(const StageMesh& mesh,
+                                                           const StageWork& work) {
+  const auto [found, is_new] = offers_.try_emplace({work, mesh});
+  std::vector<Offer>& all = found->second;
+  if (!is_new) return all;
+  all.push_back({work, {}});
+  const std::vector<std::vector<int>> nodes = by_node(request_.cluster, mesh.devices);
+  const size_t each = nodes[0].size();
+  if (nodes.size() == 1 || nodes.size() * each != mesh.devices.size()) return all;
+  int inner = 1;
+  while (each % (2 * static_cast<size_t>(inner)) == 0) inner *= 2;
+  const auto outer = static_cast<int64_t>(mesh.devices.size()) / inner;
+  if (inner > 1 && work.rows >= outer) all.push_back({on_two_axes(work, inner), {}});
+  return all;
 }
 
 std::vector<StageOption> StageSynthesis::options(
     int begin, int end, const StageMesh& mesh, const StageWork& work, Nanoseconds longest) {
   const auto layers = static_cast<size_t>(end - begin);
   std::vector<StageOption> result;
-  for (const StageWork& each : works_on(mesh, work)) {
-    Prices& prices = prices_[{each, mesh}];
+  for (auto& [each, prices] : offers(mesh, work)) {
     for (size_t p = 0; p < num_prices(mesh); ++p) {
       const std::vector<StageOption>& kept = sums(prices.kept[p], begin, mesh, at_price(each, p));
       if (layers >= kept.size()) continue;
@@ -361,12 +362,10 @@ std::vector<StageOption> StageSynthesis::options(
 }
 
 // Whether memory is short for any range that takes no longer: for one of the longest of them.
-bool StageSynthesis::needs_prices(const StageMesh& mesh,
-                                  const StageWork& work,
-                                  Nanoseconds longest) {
-  std::optional<Sums>& kept = prices_[{work, mesh}].kept[0];
+bool StageSynthesis::needs_prices(const StageMesh& mesh, Offer& offer, Nanoseconds longest) {
+  std::optional<Sums>& kept = offer.prices.kept[0];
   for (int begin = 0; begin < static_cast<int>(layers_.layers.size()); ++begin) {
-    const std::vector<StageOption>& ranges = sums(kept, begin, mesh, at_price(work, 0));
+    const std::vector<StageOption>& ranges = sums(kept, begin, mesh, at_price(offer.work, 0));
     const auto end = std::ranges::partition_point(ranges, [&](const StageOption& option) {
       return option.forward + option.backward <= longest;
     });
@@ -378,17 +377,18 @@ bool StageSynthesis::needs_prices(const StageMesh& mesh,
 void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageWork>>& uses,
                                   Nanoseconds longest) {
   const int all = static_cast<int>(layers_.layers.size());
-  std::vector<std::pair<StageMesh, StageWork>> every;
+  std::vector<std::pair<const StageMesh*, Offer*>> every;
   for (const auto& [mesh, work] : uses)
-    for (const StageWork& each : works_on(mesh, work)) every.emplace_back(mesh, each);
+    for (Offer& offer : offers(mesh, work)) every.emplace_back(&mesh, &offer);
   std::vector<Key> first, more;
-  for (const auto& [mesh, work] : every)
-    for (int i = 0; i < all; ++i) first.push_back(layer_key(i, mesh, at_price(work, 0)));
+  for (const auto& [mesh, offer] : every)
+    for (int i = 0; i < all; ++i) first.push_back(layer_key(i, *mesh, at_price(offer->work, 0)));
   solve(first);
-  for (const auto& [mesh, work] : every) {
-    if (!needs_prices(mesh, work, longest)) continue;
-    for (size_t p = 0; p < num_prices(mesh); ++p)
-      for (int i = 0; i < all; ++i) more.push_back(layer_key(i, mesh, at_price(work, p, kAll)));
+  for (const auto& [mesh, offer] : every) {
+    if (!needs_prices(*mesh, *offer, longest)) continue;
+    for (size_t p = 0; p < num_prices(*mesh); ++p)
+      for (int i = 0; i < all; ++i)
+        more.push_back(layer_key(i, *mesh, at_price(offer->work, p, kAll)));
   }
   solve(more);
 }
@@ -408,8 +408,8 @@ StageWork StageSynthesis::work_of(const StageOption& option, StageWork work, int
   const auto id = static_cast<size_t>(option.id);
   const size_t price = id / kRecompute.size();
   work = at_price(work, price % kBytePrices.size(), kRecompute[id % kRecompute.size()]);
-  work.inner = 1 << price / kBytePrices.size();
-  if (work.inner > 1) work.style = StageStyle::kTensor;
+  const int inner = 1 << price / kBytePrices.size();
+  if (inner > 1) work = on_two_axes(work, inner);
   if (work.recompute == kBlocks) work.in_flight = in_flight;
   return work;
 }

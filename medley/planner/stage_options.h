@@ -127,13 +127,11 @@ class StageSynthesis {
   Completed ground(const GroundKey& key) const;
   std::optional<StageSolution> synthesise(const Key& key) const;
   std::optional<StageSolution> recomputed(const Key& key) const;
+  StageOption price_alone(const StageTask& task, const Plan& plan) const;
   std::optional<Stage> decisions(const Key& key, const Plan& outline) const;
-  // `work` as it is, and with the devices of each node as a second axis where a mesh has several.
-  std::vector<StageWork> works_on(const StageMesh& mesh, const StageWork& work) const;
   const std::optional<StageSolution>& solution(const Key& key);
   Key layer_key(int layer, const StageMesh& mesh, const StageWork& work) const;
   bool has_plenty(const StageOption& option, const StageMesh& mesh) const;
-  bool needs_prices(const StageMesh& mesh, const StageWork& work, Nanoseconds longest);
   void offer(StageOption option, int id, std::vector<StageOption>& options) const;
   // What the layers take on a mesh at a price, keeping all and doing all again, and the sums over
   // ranges: [first layer][number of layers], as far as there are solutions.
@@ -144,6 +142,14 @@ class StageSynthesis {
   struct Prices {
     std::array<std::optional<Sums>, 3> kept, again;  // [price]
   };
+  struct Offer {
+    StageWork work;
+    Prices prices;
+  };
+  // `work` as it is, and with the devices of each node as a second axis where a mesh has several.
+  // The reference stays valid.
+  std::vector<Offer>& offers(const StageMesh& mesh, const StageWork& work);
+  bool needs_prices(const StageMesh& mesh, Offer& offer, Nanoseconds longest);
   const std::vector<StageOption>& sums(std::optional<Sums>& sums,
                                        int begin,
                                        const StageMesh& mesh,
@@ -156,7 +162,7 @@ class StageSynthesis {
   std::vector<int> like_;  // [layer] the first one of its structure
   std::map<GroundKey, Completed> grounds_;
   std::map<Key, std::optional<StageSolution>> solved_;
-  std::map<std::pair<StageWork, StageMesh>, Prices> prices_;
+  std::map<std::pair<StageWork, StageMesh>, std::vector<Offer>> offers_;
 };
 
 // Those of a pipeline: what the request says, one where rows meet, else powers of two.
