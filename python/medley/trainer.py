@@ -348,10 +348,15 @@ class Trainer:
         """Returns the lowered program, the same on every device."""
         return self._run.program_text()
 
+    def trace_json(self) -> str:
+        """Returns what the devices of this process did in the last step, for Perfetto
+        (https://ui.perfetto.dev). Times are those of the machine's steady clock. Needs
+        `trace=True`."""
+        return self._run.trace_json()
+
     def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes what the devices of this process did in the last step, for Perfetto
-        (https://ui.perfetto.dev). Needs `trace=True`."""
-        write_atomically(path, self._run.trace_json())
+        """Writes trace_json() to a file."""
+        write_atomically(path, self.trace_json())
 
 
 def write_model(folder: Path, tensors: Mapping[str, Tensor], model: nn.Module) -> None:
