@@ -10,7 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import fnmatch
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -176,6 +176,24 @@ def compare(got: Curve, want: Curve, relative: float = 1e-10, model: str = "") -
             floor = ZERO_GRADIENT_FLOOR if zero else FLOOR
             bound = max(relative * tensor.abs().max().item(), floor)
             assert difference <= bound, f"{what} {name}: differs by {difference}, bound {bound}"
+
+
+def check(
+    model: nn.Module, batch: Any, graph: Any, plan: str, steps: int, *, clip: float, name: str
+) -> None:
+    """Asserts that a plan trains a model of the zoo like plain PyTorch on one device."""
+    want = train_eager(model, batch, steps, lr=1e-3, clip=clip)
+    got = train_plan(model, graph, plan, batch, steps, lr=1e-3, clip=clip)
+    compare(got, want, model=name)
+
+
+def check_communications(graph: Any, plan: str, has: Sequence[str], lacks: Sequence[str]) -> None:
+    """Asserts that some communication's name has each word of `has`, and none one of `lacks`."""
+    names = _core.communications(graph.core, plan, cluster())
+    for word in has:
+        assert any(word in each for each in names), names
+    for word in lacks:
+        assert not any(word in each for each in names), names
 
 
 def random_plan(graph: Any, seed: int, rows: int, devices: int) -> str:

@@ -116,9 +116,7 @@ def test_pipeline_trains_like_one_device(name: str) -> None:
     with exactness.double_precision():
         model, batch, graph = exactness.captured(ZOO[case.model], ROWS)
         plan = plan_of(case, graph)
-        want = exactness.train_eager(model, batch, case.steps, lr=1e-3, clip=1.0)
-        got = exactness.train_plan(model, graph, plan, batch, case.steps, lr=1e-3, clip=1.0)
-        exactness.compare(got, want, model=case.model)
+        exactness.check(model, batch, graph, plan, case.steps, clip=1.0, name=case.model)
 
 
 # Running statistics change once a step, dropout draws what it drew. Not bit by bit: what a product
@@ -197,9 +195,7 @@ def test_planned_pipelines_train_like_one_device(name: str, strategy: str) -> No
         model, batch, graph = exactness.captured(ZOO[name], ROWS)
         plan, _ = planned(graph, strategy)
         assert strategy == "megatron" or len(plan["pipelines"][0]["stages"]) > 1
-        want = exactness.train_eager(model, batch, 2, lr=1e-3, clip=1.0)
-        got = exactness.train_plan(model, graph, json.dumps(plan), batch, 2, lr=1e-3, clip=1.0)
-        exactness.compare(got, want, model=name)
+        exactness.check(model, batch, graph, json.dumps(plan), 2, clip=1.0, name=name)
 
 
 NODES = """
@@ -228,9 +224,7 @@ def test_grids_train_like_one_device(name: str) -> None:
         plan = json.loads(text.replace("/ ", "/0"))
         del plan["cluster_hash"]
         assert plan["pipelines"][0]["stages"][0]["mesh"]["shape"] == [2, 2]
-        want = exactness.train_eager(model, batch, 2, lr=1e-3, clip=1.0)
-        got = exactness.train_plan(model, graph, json.dumps(plan), batch, 2, lr=1e-3, clip=1.0)
-        exactness.compare(got, want, model=name)
+        exactness.check(model, batch, graph, json.dumps(plan), 2, clip=1.0, name=name)
 
 
 # In half the memory some stage computes again what it would have kept.
@@ -241,9 +235,7 @@ def test_pipelines_planned_for_little_memory_recompute(name: str) -> None:
         _, most = planned(graph, "harp")
         plan, _ = planned(graph, "harp", most // 2)
         assert any("recompute" in stage for stage in plan["pipelines"][0]["stages"])
-        want = exactness.train_eager(model, batch, 2, lr=1e-3, clip=1.0)
-        got = exactness.train_plan(model, graph, json.dumps(plan), batch, 2, lr=1e-3, clip=1.0)
-        exactness.compare(got, want, model=name)
+        exactness.check(model, batch, graph, json.dumps(plan), 2, clip=1.0, name=name)
 
 
 @pytest.mark.parametrize("name", ["three stages", "two to one"])
