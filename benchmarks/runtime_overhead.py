@@ -156,17 +156,18 @@ def replay(devices: list[list[Event]]) -> float:
 def make(width: int) -> tuple[torch.nn.Module, Any]:
     """Returns the model and its batch, the same at every call."""
     torch.manual_seed(0)
-    return models.gpt(width=width, layers=6, tokens=TOKENS, batch=ROWS)
+    return models.gpt(width=width, layers=6, positions=TOKENS, batch=ROWS)
 
 
-def work(plan: str, width: int, steps: int, folder: Path) -> None:
-    """Trains as one device and writes begin, end and trace of each step."""
+def work(folder: Path, width: int, steps: int) -> None:
+    """Trains as one device of the plan in a folder and writes there begin, end and trace of each
+    step."""
     torch.set_num_threads(1)
     model, batch = make(width)
     trainer = medley.Trainer(
         model,
         medley.capture(model, batch),
-        medley.Plan(plan),
+        medley.Plan.load(folder / "plan.json"),
         medley.AdamW(lr=1e-4),
         cluster=parse_cluster(CLUSTER),
         keep_gradients=False,
@@ -213,8 +214,7 @@ def main() -> None:
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        plan = (options.worker / "plan.json").read_text()
-        return work(plan, options.width, options.steps, options.worker)
+        return work(options.worker, options.width, options.steps)
 
     names = medley.capture(*make(options.width)).core.stable_names()
     forward = [name for name in names if "/~" not in name and not name.startswith("~")]
