@@ -7,9 +7,9 @@
 #include <cmath>
 
 #include "medley/base/error.h"
+#include "medley/base/parallel.h"
 #include "medley/plan/apportion.h"
 #include "medley/planner/data_parallel.h"
-#include "medley/planner/parallel.h"
 #include "medley/planner/shorten.h"
 #include "medley/planner/spmd_problem.h"
 #include "medley/program/lower.h"

@@ -6,8 +6,8 @@
 #include <map>
 
 #include "medley/base/error.h"
+#include "medley/base/parallel.h"
 #include "medley/plan/apportion.h"
-#include "medley/planner/parallel.h"
 #include "medley/planner/spmd_problem.h"
 #include "medley/program/calls.h"
 #include "medley/program/memory.h"

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "medley/base/error.h"
+#include "medley/base/parallel.h"
 #include "medley/base/sha256.h"
 #include "medley/graph/text.h"
 #include "medley/ops/rule.h"
@@ -455,9 +456,11 @@ std::vector<Completed> split(const Groundwork& ground, const Pipeline& pipeline)
   const Positions positions = place(ground.graph);
   const Partition parts =
       partition(ground.graph, positions, cuts_of(pipeline, positions, names), names);
-  for (size_t s = 0; s < pipeline.stages.size(); ++s)
-    stages.push_back(prepare_stage(
-        ground, names, parts, static_cast<int>(s), pipeline.stages[s].recompute, counts[s]));
+  stages.resize(pipeline.stages.size());
+  for_each_in_parallel(stages.size(), [&](size_t s) {
+    stages[s] = prepare_stage(
+        ground, names, parts, static_cast<int>(s), pipeline.stages[s].recompute, counts[s]);
+  });
   return stages;
 }
 
@@ -482,7 +485,8 @@ void check_rows_that_meet(const Groundwork& ground,
 std::vector<Completed> complete_stages(const Groundwork& ground, const Plan& plan) {
   MEDLEY_CHECK_EQ(plan.pipelines.size(), size_t{1});
   std::vector<Completed> stages = split(ground, plan.pipelines[0]);
-  for (size_t s = 0; s < stages.size(); ++s) stages[s] = complete(std::move(stages[s]), plan, s);
+  for_each_in_parallel(stages.size(),
+                       [&](size_t s) { stages[s] = complete(std::move(stages[s]), plan, s); });
   return stages;
 }
 
@@ -540,12 +544,13 @@ Program lower(const Groundwork& ground,
   program.graph_hash = ground.graph_hash;
   program.plan_hash = sha256_hex(print(plan));
   program.global_batch = plan.global_batch;
-  for (size_t s = 0; s < decided.size(); ++s) {
+  program.stages.resize(decided.size());
+  for_each_in_parallel(decided.size(), [&](size_t s) {
     LowerOptions chosen = options;
     if (chosen.bucket_bytes == 0)
       chosen.bucket_bytes = bucket_bytes(cluster, decided[s].devices.size());
-    program.stages.push_back(Lowering(decided[s], connections[s], plan.global_batch, chosen).run());
-  }
+    program.stages[s] = Lowering(decided[s], connections[s], plan.global_batch, chosen).run();
+  });
   int64_t row = 0;
   for (const Microbatch& microbatch : pipeline.microbatches) {
     program.microbatch_starts.push_back(row);

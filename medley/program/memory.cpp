@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "medley/base/error.h"
+#include "medley/base/parallel.h"
 #include "medley/ops/rule.h"
 #include "medley/program/calls.h"
 #include "medley/program/frame_schedule.h"
@@ -384,12 +385,12 @@ std::vector<MemoryUse> memory_uses(const LoweredStage& stage) {
 }
 
 std::vector<DeviceMemory> memory_uses(const Program& program) {
+  std::vector<std::vector<MemoryUse>> uses(program.stages.size());
+  for_each_in_parallel(uses.size(), [&](size_t s) { uses[s] = memory_uses(program.stages[s]); });
   std::vector<DeviceMemory> all;
-  for (size_t s = 0; s < program.stages.size(); ++s) {
-    std::vector<MemoryUse> uses = memory_uses(program.stages[s]);
-    for (size_t d = 0; d < uses.size(); ++d)
-      all.push_back({static_cast<int>(s), program.stages[s].devices[d], std::move(uses[d])});
-  }
+  for (size_t s = 0; s < uses.size(); ++s)
+    for (size_t d = 0; d < uses[s].size(); ++d)
+      all.push_back({static_cast<int>(s), program.stages[s].devices[d], std::move(uses[s][d])});
   return all;
 }
 
