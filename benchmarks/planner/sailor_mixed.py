@@ -74,7 +74,7 @@ def main() -> int:
                 if done.returncode not in (0, 1):
                     sys.exit(done.stderr)
                 found = json.loads(done.stdout)
-                failed = failed or done.returncode == 1 or found["planning_cpu_s"] > limit
+                failed = failed or done.returncode == 1 or found["planning_s"] > limit
                 step = found["step_s"]
                 print(
                     f"| {' + '.join(f'{count} {pool}' for pool, count in pools.items())} "

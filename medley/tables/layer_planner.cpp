@@ -8,6 +8,7 @@
 #include <set>
 
 #include "medley/base/error.h"
+#include "medley/base/parallel.h"
 #include "medley/schedule/h1f1b.h"
 #include "medley/schedule/schedules.h"
 
@@ -197,14 +198,16 @@ LayerPlan improved(LayerPlan plan, const TableCosts& costs) {
   return plan;
 }
 
-// Of plans whose stages have `narrowest` devices or more, or a power of two times as many.
+// Of plans with one of these counts of micro-batches whose stages have `narrowest` devices or more,
+// or a power of two times as many.
 void search(const LayerRequest& request,
+            const std::vector<int>& counts,
             int narrowest,
             bool wider,
-            Options& options,
             std::vector<LayerPlan>& candidates,
             std::string& reason) {
   const TableCosts& costs = request.costs;
+  Options options(costs);
   PipelineRequest asked;
   asked.layers = costs.layers();
   int widest = narrowest;
@@ -220,7 +223,7 @@ void search(const LayerRequest& request,
     asked.links.push_back(std::move(row));
   }
   for (int64_t times = 1; times * narrowest <= widest && (times == 1 || wider); times *= 2)
-    for (const int count : counts_of(request)) {
+    for (const int count : counts) {
       const int64_t rows = request.global_batch / count;
       MicrobatchChoice choice;
       choice.count = count;
@@ -241,6 +244,45 @@ void search(const LayerRequest& request,
   for (const PipelinePlan& each : std::get<PipelinePlans>(found).plans)
     if (auto plan = roughly_scheduled(to_layer_plan(each, request), costs, {INT64_MAX}))
       candidates.push_back(std::move(*plan));
+}
+
+// Of each list of counts the best few, lists one after the other.
+std::vector<LayerPlan> best_few(const LayerRequest& request,
+                                const std::vector<std::vector<int>>& counts,
+                                std::string& reason) {
+  constexpr size_t kFew = 3;
+  int node = 1;
+  for (int p = 0; p < request.costs.pools(); ++p)
+    node = std::max(node, request.costs.devices_per_node(p));
+  struct Search {
+    size_t list;
+    int narrowest;
+    std::vector<LayerPlan> found = {};
+    std::string reason = {};
+  };
+  std::vector<Search> searches;
+  for (size_t list = 0; list < counts.size(); ++list) {
+    searches.push_back({list, node});
+    for (int narrow = 1; narrow < node; narrow *= 2) searches.push_back({list, narrow});
+  }
+  for_each_in_parallel(searches.size(), [&](size_t i) {
+    Search& each = searches[i];
+    const bool wider = each.narrowest == node;
+    search(request, counts[each.list], each.narrowest, wider, each.found, each.reason);
+  });
+  std::vector<LayerPlan> all;
+  for (size_t list = 0; list < counts.size(); ++list) {
+    std::vector<LayerPlan> found;
+    for (const Search& each : searches) {
+      if (each.list != list) continue;
+      found.insert(found.end(), each.found.begin(), each.found.end());
+      if (!each.reason.empty()) reason = each.reason;
+    }
+    std::ranges::stable_sort(found, {}, &LayerPlan::predicted);
+    found.resize(std::min(found.size(), kFew));
+    all.insert(all.end(), found.begin(), found.end());
+  }
+  return all;
 }
 
 // Stages of a grid, or none if pools cannot be divided like this.
@@ -294,19 +336,18 @@ std::variant<LayerOutcome, Infeasible> plan_layers(const LayerRequest& request) 
                 fmt::format("run.blocking: found {}, expected 0: transfers that block calls are "
                             "simulated, not planned for",
                             request.costs.table().run.blocking));
-  Options options(request.costs);
-  int node = 1;
-  for (int p = 0; p < request.costs.pools(); ++p)
-    node = std::max(node, request.costs.devices_per_node(p));
-  std::vector<LayerPlan> candidates;
   std::string reason = "no stage was measured";
-  search(request, node, true, options, candidates, reason);
-  for (int narrow = 1; narrow < node; narrow *= 2)
-    search(request, narrow, false, options, candidates, reason);
-  // The best few, each made better where it stands.
-  constexpr size_t kFew = 3;
-  std::ranges::stable_sort(candidates, {}, &LayerPlan::predicted);
-  if (candidates.size() > kFew) candidates.resize(kFew);
+  const std::vector<int> counts = counts_of(request);
+  // The best few of all counts, and of the next more and fewer than the best has, which the search
+  // leaves out where it predicts them to be a little slower; each made better where it stands.
+  std::vector<LayerPlan> candidates = best_few(request, {counts}, reason);
+  if (!candidates.empty()) {
+    const auto best = std::ranges::find(counts, candidates[0].microbatches);
+    std::vector<std::vector<int>> beside;
+    if (best != counts.begin()) beside.push_back({*std::prev(best)});
+    if (std::next(best) != counts.end()) beside.push_back({*std::next(best)});
+    for (LayerPlan& plan : best_few(request, beside, reason)) candidates.push_back(std::move(plan));
+  }
   Found best = Infeasible{reason};
   for (LayerPlan& plan : candidates)
     keep(best, scheduled(improved(std::move(plan), request.costs), "h1f1b", request.costs));
