@@ -154,8 +154,9 @@ void add_moves(const LayerPlan& plan, size_t i, std::vector<LayerPlan>& near) {
 }
 
 // The plans that are one step away and can run: a layer moved over a boundary, one of two stages
-// doing the work of both, or the devices of a stage as half or twice as many replicas, and then
-// perhaps a layer moved as well.
+// doing the work of both, half of the replicas of a stage doing half of its layers, two stages of
+// unlike pools in the other order, or the devices of a stage as half or twice as many replicas, and
+// then perhaps a layer moved as well.
 std::vector<LayerPlan> neighbours(const LayerPlan& plan, const TableCosts& costs) {
   std::vector<LayerPlan> near;
   const size_t boundaries = plan.stages.size() - 1;
@@ -172,7 +173,20 @@ std::vector<LayerPlan> neighbours(const LayerPlan& plan, const TableCosts& costs
       if (i > 0) add_moves(changed, i - 1, near);
       if (i < boundaries) add_moves(changed, i, near);
     }
+    if (LayerStage first = plan.stages[i], second = first;
+        first.replicas % 2 == 0 && first.end - first.begin >= 2) {
+      first.replicas = second.replicas = first.replicas / 2;
+      first.end = second.begin = (first.begin + first.end) / 2;
+      near.push_back(replaced(plan, i, i + 1, {first, second}));
+    }
     if (i == boundaries) break;
+    if (LayerStage first = plan.stages[i + 1], second = plan.stages[i]; first.pool != second.pool) {
+      const int layers = first.end - first.begin;
+      second.end = first.end;
+      first.begin = plan.stages[i].begin;
+      first.end = second.begin = first.begin + layers;
+      near.push_back(replaced(plan, i, i + 2, {first, second}));
+    }
     add_moves(plan, i, near);
     for (LayerStage whole : {plan.stages[i], plan.stages[i + 1]}) {
       whole.begin = plan.stages[i].begin;
