@@ -1,5 +1,5 @@
 # medley_module(<name> [DEPS <module>...] [LIBS <target>...] [PROGRAM <program>]
-#               [TEST_DEPS <module>...])
+#               [TEST_DEPS <module>...] [TEST_LIBS <target>...])
 #
 # One folder = one static library.  Every *.cpp beside the CMakeLists.txt is in
 # it, except *_test.cpp, which make the test program <name>_test, and main.cpp,
@@ -7,7 +7,7 @@
 # scripts/check_layers.py reads DEPS: it is the only statement of who may
 # include whom; tests may include TEST_DEPS too.  Headers of LIBS are seen by this module and its test only.
 function(medley_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PROGRAM" "DEPS;LIBS;TEST_DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PROGRAM" "DEPS;LIBS;TEST_DEPS;TEST_LIBS")
   file(GLOB sources CONFIGURE_DEPENDS *.cpp)
   file(GLOB tests CONFIGURE_DEPENDS *_test.cpp)
   list(REMOVE_ITEM sources ${tests} ${CMAKE_CURRENT_SOURCE_DIR}/main.cpp)
@@ -36,7 +36,7 @@ function(medley_module name)
   if(MEDLEY_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE medley_${name} ${arg_TEST_DEPS} ${arg_LIBS}
-                          GTest::gmock_main)
+                          ${arg_TEST_LIBS} GTest::gmock_main)
     medley_sanitize(${name}_test)
     add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(${name} PROPERTIES LABELS unit)

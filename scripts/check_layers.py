@@ -13,7 +13,7 @@ def declared_deps(module: Path, key: str) -> set[str]:
     call = re.search(r"medley_module\(\s*(\w+)([^)]*)\)", text)
     if not call or call[1] != module.name:
         sys.exit(f"{module}/CMakeLists.txt: expected medley_module({module.name} ...)")
-    ends = r"(?=\bLIBS\b|\bPROGRAM\b|\bTEST_DEPS\b|$)"
+    ends = r"(?=\bLIBS\b|\bPROGRAM\b|\bTEST_DEPS\b|\bTEST_LIBS\b|$)"
     deps = re.search(rf"\b{key}\b([\w\s]*?){ends}", call[2])
     return set(deps[1].split()) if deps else set()
 

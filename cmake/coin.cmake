@@ -1,0 +1,23 @@
+# Clp, the linear programming solver of COIN-OR (https://github.com/coin-or/Clp), as Coin::Clp; for tests Cbc, its
+# integer programming solver (https://github.com/coin-or/Cbc), as Coin::Cbc.
+find_path(CLP_INCLUDE_DIR ClpSimplex.hpp PATH_SUFFIXES coin coin-or)
+find_library(CLP_LIBRARY Clp)
+find_library(COINUTILS_LIBRARY CoinUtils)
+if(NOT CLP_INCLUDE_DIR OR NOT CLP_LIBRARY OR NOT COINUTILS_LIBRARY)
+  message(FATAL_ERROR "Clp is missing: install coinor-libclp-dev (scripts/setup.sh does)")
+endif()
+add_library(Coin::Clp INTERFACE IMPORTED)
+target_include_directories(Coin::Clp SYSTEM INTERFACE ${CLP_INCLUDE_DIR})
+target_link_libraries(Coin::Clp INTERFACE ${CLP_LIBRARY} ${COINUTILS_LIBRARY})
+
+if(MEDLEY_TESTS)
+  add_library(Coin::Cbc INTERFACE IMPORTED)
+  target_link_libraries(Coin::Cbc INTERFACE Coin::Clp)
+  foreach(part Cbc Cgl OsiClp Osi)
+    find_library(COIN_${part} ${part})
+    if(NOT COIN_${part})
+      message(FATAL_ERROR "${part} is missing: install coinor-libcbc-dev (scripts/setup.sh does)")
+    endif()
+    target_link_libraries(Coin::Cbc INTERFACE ${COIN_${part}})
+  endforeach()
+endif()
