@@ -75,8 +75,8 @@ Json groups_json(const Plan& plan, const Stage& stage, const Completed* complete
 }
 
 // Kinds, memory and times.
-void add_measures(Json& json, const Program& program, const Cluster& cluster, int64_t rows) {
-  const Simulation simulation = simulate(program, CostModel(cluster), {.memory = true});
+void add_measures(Json& json, const Program& program, const CostModel& costs, int64_t rows) {
+  const Simulation simulation = simulate(program, costs, {.memory = true});
   const double step = to_seconds(simulation.step).value;
   // Whoever comes last to a communication waits for nobody in it.
   Nanoseconds communicates = simulation.step;
@@ -84,7 +84,7 @@ void add_measures(Json& json, const Program& program, const Cluster& cluster, in
   for (const SimulatedDevice& simulated : simulation.devices) {
     const auto stage = static_cast<size_t>(simulated.stage);
     Json& device = json["stages"][stage]["devices"][next[stage]++];
-    const DeviceKind& kind = cluster.kind(simulated.device);
+    const DeviceKind& kind = costs.cluster().kind(simulated.device);
     const double computes = to_seconds(simulated.computes).value;
     communicates = std::min(communicates, simulated.communicates);
     device["kind"] = kind.name;
@@ -255,7 +255,7 @@ std::string recompute_text(std::string_view recompute) {
 Json explain_json(const Plan& plan, const ExplainOptions& options) {
   Json json = {{"summary", summary(plan)}, {"stages", Json::array()}};
   std::optional<Groundwork> ground;
-  if (options.graph && options.cluster) ground = lay_ground(*options.graph, {});
+  if (options.graph && options.costs) ground = lay_ground(*options.graph, {});
   std::vector<Completed> completed;  // [stage], where somebody asks for it
   const auto complete_all = [&] {
     if (completed.empty()) completed = complete_stages(*ground, plan);
@@ -275,8 +275,8 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
   if (!options.graph) return json;
   json["graph"] = options.graph->name;
   if (!ground) return json;
-  const Program program = lower(*ground, plan, *options.cluster);
-  add_measures(json, program, *options.cluster, plan.global_batch);
+  const Program program = lower(*ground, plan, options.costs->cluster());
+  add_measures(json, program, *options.costs, plan.global_batch);
   if (!options.expanded) return json;
   complete_all();
   for (size_t s = 0; s < program.stages.size(); ++s) {

@@ -5,7 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "medley/cluster/cluster.h"
+#include "medley/cost/cost_model.h"
 #include "medley/graph/graph.h"
 #include "medley/plan/plan.h"
 
@@ -13,11 +13,11 @@ namespace medley {
 
 struct ExplainOptions {
   const Graph* graph = nullptr;  // adds what is in the graph: without it only what the plan says
-  const Cluster* cluster = nullptr;  // with a graph, adds kinds, memory and times
+  const CostModel* costs = nullptr;  // of a cluster: with a graph, adds kinds, memory and times
   bool expanded = false;             // every input, op and communication; needs the graph
 };
 
-// Requires: verify(plan, graph, cluster) has passed where both are given.
+// Requires: verify(plan, graph, cluster) has passed where graph and costs are given.
 std::string explain(const Plan& plan, const ExplainOptions& options);
 nlohmann::ordered_json explain_json(const Plan& plan, const ExplainOptions& options);
 

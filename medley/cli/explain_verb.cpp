@@ -9,6 +9,7 @@
 #include "medley/cli/explain_next_best.h"
 #include "medley/cli/inputs.h"
 #include "medley/cli/measured.h"
+#include "medley/cli/options.h"
 #include "medley/cli/verbs.h"
 #include "medley/tables/layer_plan.h"
 
@@ -16,18 +17,17 @@ namespace medley {
 namespace {
 
 struct Options {
-  std::string plan, layers, graph, cluster;
+  std::string plan, layers, graph, cluster, profile;
   bool expanded = false;
 };
 
 nlohmann::ordered_json find_next_best(const Plan& plan,
                                       const Graph& graph,
-                                      const Cluster& cluster,
+                                      const CostModel& costs,
                                       Session& session) {
-  const CostModel costs(cluster);
   const Groundwork ground = lay_ground(graph, {});
   const Request request{.graph = graph,
-                        .cluster = cluster,
+                        .cluster = costs.cluster(),
                         .costs = &costs,
                         .strategy = plan.strategy,
                         .global_batch = plan.global_batch,
@@ -58,12 +58,14 @@ void run(const Options& options, Session& session) {
   if (!options.graph.empty()) graph = read_graph(session.files, options.graph);
   if (!options.cluster.empty())
     cluster = read_cluster(session.files, options.cluster, session.catalogue);
+  std::optional<CostModel> costs;
+  if (cluster) costs.emplace(read_costs(session.files, options.profile, *cluster));
   if (graph && cluster) verify_plan(plan, options.plan, *graph, *cluster);
   const ExplainOptions about{
-      graph ? &*graph : nullptr, cluster ? &*cluster : nullptr, options.expanded};
+      graph ? &*graph : nullptr, costs ? &*costs : nullptr, options.expanded};
   nlohmann::ordered_json next_best = nlohmann::ordered_json::array();
-  if (graph && cluster && !options.expanded)
-    next_best = find_next_best(plan, *graph, *cluster, session);
+  if (graph && costs && !options.expanded)
+    next_best = find_next_best(plan, *graph, *costs, session);
   if (!session.json) {
     session.out << explain(plan, about) << (next_best.empty() ? "" : "\n")
                 << next_best_text(next_best);
@@ -86,6 +88,8 @@ std::function<void()> prepare_explain(CLI::App& app, Session& session) {
   auto* graph = app.add_option("--graph", options->graph, "The graph that it is for");
   auto* cluster = app.add_option(
       "--cluster", options->cluster, "The cluster that it is for: adds memory and times");
+  add_profile_option(app, options->profile);
+  app.get_option("--profile")->needs(graph)->needs(cluster);
   app.add_flag("--expanded", options->expanded, "Every input, op and communication")
       ->needs(graph)
       ->needs(cluster);

@@ -49,7 +49,7 @@ void run(const Options& options, Session& session) {
     return;
   }
   write_atomically(session.files, options.output, print(found));
-  const ExplainOptions about{.graph = &graph, .cluster = &cluster};
+  const ExplainOptions about{.graph = &graph, .costs = &costs};
   session.out << (session.json ? explain_json(found, about).dump(2) + "\n" : explain(found, about));
 }
 

@@ -29,11 +29,13 @@ class Explanation(str):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A plan as its JSON text, with the graph and the cluster that it was made for, if known."""
+    """A plan as its JSON text, with the graph, the cluster and the profile that it was made for, if
+    known."""
 
     text: str
     graph: Graph | None = None
     cluster: Cluster | None = None
+    profile: str | os.PathLike[str] | None = None  # the file
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Plan:
@@ -56,7 +58,11 @@ class Plan:
                 "explain: the plan was read without graph and cluster; use "
                 'medley.plan(graph, cluster="cluster.yaml", plan=...)'
             )
-        return Explanation(_core.explain_plan(self.text, self.graph.core, self.cluster, expanded))
+        return Explanation(
+            _core.explain_plan(
+                self.text, self.graph.core, self.cluster, expanded, *measured(self.profile)
+            )
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the plan in the form of its JSON."""
@@ -137,13 +143,12 @@ def plan(
                 f"{where}: global_batch: found {chosen.global_batch}, expected {global_batch} as "
                 "the script asks"
             )
-        return Plan(chosen.text, whole, machines)
+        return Plan(chosen.text, whole, machines, profile)
     if global_batch is None:
         raise ValueError("plan: expected global_batch, the number of rows of a step")
     rule = (optimizer or AdamW()).description()
 
     def find() -> bytes:
-        measured = () if profile is None else (read_profile(profile), str(profile))
         text: str = _core.plan(
             whole.core,
             machines,
@@ -152,11 +157,16 @@ def plan(
             microbatches or 0,
             rule["kind"],
             rule.get("momentum", 0.0),
-            *measured,
+            *measured(profile),
         )
         return text.encode()
 
-    return Plan(job.from_first(find).decode(), whole, machines)
+    return Plan(job.from_first(find).decode(), whole, machines, profile)
+
+
+def measured(profile: str | os.PathLike[str] | None) -> tuple[str, str]:
+    """Returns what the core takes for a profile: its text and its name."""
+    return ("", "<profile>") if profile is None else (read_profile(profile), str(profile))
 
 
 def read_profile(path: str | os.PathLike[str]) -> str:

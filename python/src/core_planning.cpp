@@ -19,6 +19,13 @@ namespace {
 using medley::Cluster;
 using medley::Graph;
 
+medley::CostModel costs_of(const Cluster& cluster,
+                           const std::string& profile,
+                           const std::string& file) {
+  if (profile.empty()) return medley::CostModel(cluster);
+  return medley::CostModel(cluster, medley::parse_profile(profile, file));
+}
+
 std::string find_plan(const Graph& graph,
                       const Cluster& cluster,
                       const std::string& strategy,
@@ -27,11 +34,10 @@ std::string find_plan(const Graph& graph,
                       const medley::Optimizer& optimizer,
                       const std::string& profile,
                       const std::string& file) {
-  std::optional<medley::CostModel> costs;
-  if (!profile.empty()) costs.emplace(cluster, medley::parse_profile(profile, file));
+  const medley::CostModel costs = costs_of(cluster, profile, file);
   const medley::Outcome outcome = medley::plan({.graph = graph,
                                                 .cluster = cluster,
-                                                .costs = costs ? &*costs : nullptr,
+                                                .costs = &costs,
                                                 .strategy = strategy,
                                                 .global_batch = global_batch,
                                                 .microbatches = microbatches,
@@ -98,13 +104,21 @@ void init_planning(nb::module_& m) {
       "Raises ValueError with the first reason why the plan cannot be run.");
   m.def(
       "explain_plan",
-      [](const std::string& text, const Graph& graph, const Cluster& cluster, bool expanded) {
+      [](const std::string& text,
+         const Graph& graph,
+         const Cluster& cluster,
+         bool expanded,
+         const std::string& profile,
+         const std::string& file) {
+        const medley::CostModel costs = costs_of(cluster, profile, file);
         return explain(medley::parse_plan(text, "<plan>"),
-                       {.graph = &graph, .cluster = &cluster, .expanded = expanded});
+                       {.graph = &graph, .costs = &costs, .expanded = expanded});
       },
       "text"_a,
       "graph"_a,
       "cluster"_a,
       "expanded"_a = false,
+      "profile"_a = "",
+      "file"_a = "<profile>",
       "Returns a plan in plain words and tables.");
 }

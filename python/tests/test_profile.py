@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -156,6 +157,18 @@ def test_an_empty_file_is_no_profile(graph: Graph, cluster: Cluster, tmp_path: P
     path.touch()
     with pytest.raises(ValueError, match=r"p\.json: found nothing, expected what"):
         medley.plan(graph, cluster, global_batch=8, profile=path)
+
+
+def test_a_plan_is_explained_with_the_times_that_it_was_made_with(
+    graph: Graph, cluster: Cluster, tmp_path: Path
+) -> None:
+    path = tmp_path / "p.json"
+    measure(graph, cluster, path, Truth(5, 0.3))
+    chosen = medley.plan(graph, cluster, "data-parallel-even", global_batch=32, profile=path)
+    simulated: Any = _core.simulate_plan(graph.core, chosen.text, cluster, path.read_text())
+    said = f"{32 / (simulated['step'] * 1e-9):.4g} rows/s"
+    assert said in chosen.explain()
+    assert said not in dataclasses.replace(chosen, profile=None).explain()
 
 
 # Every op of the families runs alone, with operands made up for it: none is left out.
