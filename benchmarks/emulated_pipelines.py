@@ -1,6 +1,6 @@
 """Schedules of one pipeline over a thin link: predicted against emulated steps.
 
-    python benchmarks/emulated_pipelines.py [--seeds 1 2] [--spread 0.3]
+    python benchmarks/emulated_pipelines.py [--seeds 1 2] [--spread 0.3] [--microbatches 16]
 
 A GPT on 2 + 2 and on 4 + 2 emulated devices whose speed is hidden, as in emulated_prediction.py.
 `harp` plans with what `medley profile` measured; the same stages are then run with every schedule.
@@ -52,7 +52,7 @@ devices:
 BANDWIDTH, LATENCY = 60e6, 200e-6  # bit/s and seconds, of the link between the nodes
 FAST = 1000  # times: a link that takes next to no time
 SCHEDULES = ["h1f1b", "1f1b", "eager-1f1b", "gpipe"]
-ROWS, MICROBATCHES = 64, 16
+ROWS = 4  # of a micro-batch
 MAKE = functools.partial(models.gpt, width=128, layers=6)
 
 
@@ -88,12 +88,13 @@ def cluster(fast: int, bandwidth: float, latency: float) -> Cluster:
 class Pipelines(single.Family):
     """A model, a cluster, and one pipeline with every schedule."""
 
-    def __init__(self, fast: int) -> None:
+    def __init__(self, fast: int, microbatches: int) -> None:
         self.name = f"{fast} + 2"
-        self.rows = ROWS
+        self.microbatches = microbatches
+        self.rows = ROWS * microbatches
         self.cluster = cluster(fast, BANDWIDTH, LATENCY)
         self.free = cluster(fast, BANDWIDTH * FAST, LATENCY / FAST)
-        self.model, self.batch = MAKE(batch=ROWS)
+        self.model, self.batch = MAKE(batch=self.rows)
         self.graph = medley.capture(self.model, self.batch, name="gpt")
 
     def variants(self, profile: Path) -> dict[str, Plan]:
@@ -102,8 +103,8 @@ class Pipelines(single.Family):
             self.graph,
             self.cluster,
             "harp",
-            global_batch=ROWS,
-            microbatches=MICROBATCHES,
+            global_batch=self.rows,
+            microbatches=self.microbatches,
             profile=profile,
         )
         plans = {"h1f1b": found}
@@ -128,12 +129,12 @@ class Pipelines(single.Family):
         """Returns the seconds for which the thin link is busy in a step, both directions added."""
         found: Any = _core.simulate_plan(self.graph.core, chosen.text, self.cluster, profile)
         sent = [size for link, size in found["bytes_by_link"].items() if "wan:fast" in link]
-        return float(sum(sent) * 8 / BANDWIDTH + 2 * MICROBATCHES * LATENCY)
+        return float(sum(sent) * 8 / BANDWIDTH + 2 * self.microbatches * LATENCY)
 
 
-def judge(fast: int, seed: int, spread: float, folder: Path) -> list[Row]:
+def judge(family: Pipelines, seed: int, spread: float, folder: Path) -> list[Row]:
     """Returns a row for each schedule."""
-    family, truth = Pipelines(fast), Truth(seed, spread)
+    truth = Truth(seed, spread)
     profile = family.profile(truth, folder)
     rows = []
     for name, chosen in family.variants(folder / f"{family.name}-{seed}.json").items():
@@ -150,12 +151,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--spread", type=float, default=0.3)
+    parser.add_argument("--microbatches", type=int, default=16)
     asked = parser.parse_args()
     rows: list[Row] = []
     print("devices  seed  schedule     emulated  predicted    error  hidden")
     with tempfile.TemporaryDirectory() as folder:
         for fast, seed in itertools.product((2, 4), asked.seeds):
-            for row in judge(fast, seed, asked.spread, Path(folder)):
+            family = Pipelines(fast, asked.microbatches)
+            for row in judge(family, seed, asked.spread, Path(folder)):
                 rows.append(row)
                 print(
                     f"{row.devices:7}  {row.seed:4}  {row.schedule:10}  "
