@@ -126,6 +126,7 @@ class Synthesis {
       }
       const bool gained = best_ && best_->fits() && (!had_fit || best_->step < before);
       if (request_.microbatches > 0 || !meet_.empty() || (fits && (!gained || count == 1))) break;
+      if (had_fit && !gained) break;
       if (2 * count > request_.global_batch) break;
     }
   }
@@ -136,7 +137,7 @@ class Synthesis {
     const std::vector<Start> all = starts(1);
     const int64_t count =
         best_ ? static_cast<int64_t>(best_->plan.pipelines[0].microbatches.size()) : first_count();
-    for (size_t i = 0; i < all.size() && !hopeless_; ++i) {
+    for (size_t i = 0; i < all.size(); ++i) {
       report(request_, request_.strategy + " on nodes", i + 1, all.size());
       search(all[i], count);
     }
@@ -337,7 +338,6 @@ class Synthesis {
     const Start memory_counts = even_ ? start : with_memory(start);
     bool fits = false;
     for (double exposed : kOverlappedCounts) {
-      if (hopeless_) break;
       options.overlapped_count = exposed;
       std::optional<Candidate> found = decide(division, options);
       if (!found) continue;
@@ -347,7 +347,7 @@ class Synthesis {
       fits |= ok;
       if (ok) continue;
       if (!roomy && memory_counts != start) roomy.emplace(divide(memory_counts, microbatches));
-      pay_for_memory(roomy ? *roomy : division, options);
+      if (!pay_for_memory(roomy ? *roomy : division, options)) break;
     }
     return fits;
   }
@@ -358,15 +358,14 @@ class Synthesis {
     return price(std::move(plan));
   }
 
-  // The smallest price per byte at which the plan fits, to a factor of two.
-  void pay_for_memory(Division& division, SpmdOptions options) {
-    if (division.start.layout > 0) {
-      options.byte_price = kOnlyBytes;
-      std::optional<Candidate> least = decide(division, options);
-      hopeless_ = !least || !least->fits();
-      if (least) keep(std::move(*least));
-      if (hopeless_) return;
-    }
+  // The smallest price per byte at which the plan fits, to a factor of two. Returns false if not even
+  // what holds least fits.
+  bool pay_for_memory(Division& division, SpmdOptions options) {
+    options.byte_price = kOnlyBytes;
+    std::optional<Candidate> least = decide(division, options);
+    const bool hopeless = !least || !least->fits();
+    if (least) keep(std::move(*least));
+    if (hopeless) return false;
     double low = 0;
     options.byte_price = kLeastBytePrice;
     for (; options.byte_price < kMostBytePrice; options.byte_price *= kBytePriceStep) {
@@ -383,6 +382,7 @@ class Synthesis {
       (found && found->fits() ? high : low) = options.byte_price;
       if (found) keep(std::move(*found));
     }
+    return true;
   }
 
   const Request& request_;
@@ -395,7 +395,6 @@ class Synthesis {
   std::vector<std::vector<double>> speeds_;  // [layout][device]
   std::map<std::string, Candidate> priced_;  // by meaning, without plans and programs
   std::vector<Question> asked_;
-  bool hopeless_ = false;  // on nodes: what holds least does not fit
   std::optional<Candidate> best_;
   std::optional<SpmdOptions> best_options_;  // of the search that found it; nothing: data parallel
 };
