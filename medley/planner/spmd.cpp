@@ -113,6 +113,7 @@ class Synthesis {
   // With more and more micro-batches while that is needed to fit, or helps.
   void search_one_axis() {
     const std::vector<Start> all = starts(0);
+    bool gained_before = false;
     for (int64_t count = first_count();; count *= 2) {
       const bool had_fit = best_ && best_->fits();
       const Nanoseconds before = best_ ? best_->step : Nanoseconds{};
@@ -126,7 +127,8 @@ class Synthesis {
       }
       const bool gained = best_ && best_->fits() && (!had_fit || best_->step < before);
       if (request_.microbatches > 0 || !meet_.empty() || (fits && (!gained || count == 1))) break;
-      if (had_fit && !gained) break;
+      if (gained_before && !gained) break;
+      gained_before |= gained;
       if (2 * count > request_.global_batch) break;
     }
   }
