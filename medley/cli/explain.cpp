@@ -76,19 +76,21 @@ Json groups_json(const Plan& plan, const Stage& stage, const Completed* complete
 
 // Kinds, memory and times.
 void add_measures(Json& json, const Program& program, const CostModel& costs, int64_t rows) {
-  const Simulation simulation = simulate(program, costs, {.memory = true});
+  const Simulation simulation = simulate(program, costs);
+  const std::vector<DeviceMemory> memory = memory_uses(program);
   const double step = to_seconds(simulation.step).value;
   // Whoever comes last to a communication waits for nobody in it.
   Nanoseconds communicates = simulation.step;
   std::vector<size_t> next(program.stages.size());
-  for (const SimulatedDevice& simulated : simulation.devices) {
+  for (size_t d = 0; d < simulation.devices.size(); ++d) {
+    const SimulatedDevice& simulated = simulation.devices[d];
     const auto stage = static_cast<size_t>(simulated.stage);
     Json& device = json["stages"][stage]["devices"][next[stage]++];
     const DeviceKind& kind = costs.cluster().kind(simulated.device);
     const double computes = to_seconds(simulated.computes).value;
     communicates = std::min(communicates, simulated.communicates);
     device["kind"] = kind.name;
-    device["memory_bytes"] = simulated.peak_bytes;
+    device["memory_bytes"] = memory[d].use.peak;
     device["available_bytes"] = static_cast<int64_t>(kind.memory_bytes);
     device["computes_seconds"] = computes;
     device["waits_share"] = step > 0 ? 1 - computes / step : 0;
