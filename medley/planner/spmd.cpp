@@ -360,8 +360,8 @@ class Synthesis {
     return price(std::move(plan));
   }
 
-  // The smallest price per byte at which the plan fits, to a factor of two. Returns false if not even
-  // what holds least fits.
+  // The smallest price per byte at which the plan fits, to a factor of two. Returns false if not
+  // even what holds least fits.
   bool pay_for_memory(Division& division, SpmdOptions options) {
     options.byte_price = kOnlyBytes;
     std::optional<Candidate> least = decide(division, options);
