@@ -16,8 +16,6 @@ SymbolTable::SymbolTable(std::vector<Part> parts, std::vector<int64_t> mesh)
   if (mesh_.size() > 1) names_.push_back("me.axis1");
 }
 
-int SymbolTable::coordinate(int device, int axis) const { return along(mesh_, axis).place(device); }
-
 int SymbolTable::elsewhere(const Elsewhere& division) {
   const auto found = std::find(elsewhere_.begin(), elsewhere_.end(), division);
   const auto index = static_cast<size_t>(found - elsewhere_.begin());
@@ -156,16 +154,19 @@ const SymbolTable::Division& SymbolTable::divide_into(
 std::vector<int64_t> SymbolTable::values_of(const Rows& rows, int device, Divisions& known) const {
   std::vector<int64_t> values{rows.microbatch.rows, rows.global_batch, rows.first};
   for (int axis = 0; axis < static_cast<int>(mesh_.size()); ++axis)
-    values.push_back(coordinate(device, axis));
+    values.push_back(along(mesh_, axis).place(device));
+  const auto me_on = [&](int axis) {
+    return static_cast<size_t>(values[kMe + static_cast<size_t>(axis)]);
+  };
   for (const Entry& entry : entries_) {
     const int64_t full = evaluate(entry.full, values);
     const Division& own = divide_into(entry.axis, entry.part, full, rows, known);
     const bool of_mesh = static_cast<size_t>(entry.part) >= parts_.size();
-    const auto d = static_cast<size_t>(of_mesh ? device : coordinate(device, entry.axis));
+    const size_t d = of_mesh ? static_cast<size_t>(device) : me_on(entry.axis);
     const auto start = [&] {
       if (entry.inner < 0) return own.starts[d];
       const Division& inner = divide_into(1, entry.inner, own.lengths[d], rows, known);
-      return own.starts[d] + inner.starts[static_cast<size_t>(coordinate(device, 1))];
+      return own.starts[d] + inner.starts[me_on(1)];
     };
     const auto common = [&](size_t i, size_t j) {
       const int64_t other_full = evaluate(entry.other_full, values);

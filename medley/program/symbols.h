@@ -37,10 +37,10 @@ class SymbolTable {
   };
   int elsewhere(const Elsewhere& division);
 
-  static Size rows() { return Size::of(0); }               // of the micro-batch
-  static Size batch() { return Size::of(1); }              // rows of the global batch
-  static Size first_row() { return Size::of(2); }          // of the micro-batch in the global batch
-  static Size me(int axis) { return Size::of(3 + axis); }  // this device's index on an axis
+  static Size rows() { return Size::of(0); }       // of the micro-batch
+  static Size batch() { return Size::of(1); }      // rows of the global batch
+  static Size first_row() { return Size::of(2); }  // of the micro-batch in the global batch
+  static Size me(int axis) { return Size::of(kMe + axis); }  // this device's index on an axis
 
   // Of the factor at a position, `full` elements, the shard that this device has in a state.
   Size length(const State& state, int position, const Size& full);
@@ -75,6 +75,7 @@ class SymbolTable {
                                            int64_t global_batch) const;
 
  private:
+  static constexpr int kMe = 3;  // and what follows: one for each axis
   enum class Kind { kLength, kOffset, kRow, kLengthOf, kSent, kReceived };
   struct Entry {
     Kind kind;
@@ -99,7 +100,6 @@ class SymbolTable {
     int64_t first, global_batch;
   };
   const std::string& part_name(int part) const;
-  int coordinate(int device, int axis) const;
   std::optional<Size> start(Kind kind, const State& state, int position, const Size& full);
   std::vector<int64_t> lengths_of(int axis, int part, int64_t full, const Rows& rows) const;
   const Division& divide_into(
