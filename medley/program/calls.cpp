@@ -56,8 +56,10 @@ AlongAxis along(const std::vector<int64_t>& mesh, int axis) {
   AlongAxis result;
   for (size_t i = mesh.size(); i-- > 0;) {
     const auto size = static_cast<int>(mesh[i]);
-    if (axis == kWholeMesh || static_cast<int>(i) == axis) result.count *= size;
-    if (static_cast<int>(i) > axis && axis != kWholeMesh) result.stride *= size;
+    if (axis == kWholeMesh || static_cast<int>(i) == axis)
+      result.count *= size;
+    else if (static_cast<int>(i) > axis)
+      result.stride *= size;
   }
   return result;
 }

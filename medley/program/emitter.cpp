@@ -232,8 +232,9 @@ ValueId Emitter::convert(ValueId value, const Conversion& step) {
   const bool reduces = from.holding == Holding::kPartialSum || from.holding == Holding::kPartialMax;
   if (is_local(step)) return convert_locally(value, local, step);
   if (from.holding == Holding::kPartialMax && to.holding != Holding::kReplicated) {
-    const ValueId maximum = convert(value, step.from, step.gathered());
-    return convert_locally(value, maximum, {step.axis, step.gathered(), step.to});
+    const State whole_maximum = step.gathered();
+    const ValueId maximum = convert(value, step.from, whole_maximum);
+    return convert_locally(value, maximum, {step.axis, whole_maximum, step.to});
   }
   MEDLEY_CHECK(!reduces || to.holding == Holding::kReplicated || to.holding == Holding::kSharded);
   return finish(value, begin(value, local, step), step.to);
