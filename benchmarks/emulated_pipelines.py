@@ -156,8 +156,8 @@ def main() -> None:
     rows: list[Row] = []
     print("devices  seed  schedule     emulated  predicted    error  hidden")
     with tempfile.TemporaryDirectory() as folder:
-        for fast, seed in itertools.product((2, 4), asked.seeds):
-            family = Pipelines(fast, asked.microbatches)
+        families = [Pipelines(fast, asked.microbatches) for fast in (2, 4)]
+        for family, seed in itertools.product(families, asked.seeds):
             for row in judge(family, seed, asked.spread, Path(folder)):
                 rows.append(row)
                 print(
