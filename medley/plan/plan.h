@@ -44,8 +44,8 @@ struct Mesh {
 };
 
 // By name, a text that says what to do with it; "*" on one axis leaves that axis open. Keys are
-// stable names (see stable_names) or names
-// of inputs, with "*" for any run of characters; ChoiceFinder (plan/match.h) says which key wins.
+// stable names (see stable_names) or names of inputs, with "*" for any run of characters;
+// ChoiceFinder (plan/match.h) says which key wins.
 using Choices = std::map<std::string, std::string>;
 
 // What a stage computes again in its backward phase rather than keep (program/recompute.h).
