@@ -10,6 +10,7 @@
 #include "medley/cli/explain.h"
 #include "medley/cli/inputs.h"
 #include "medley/planner/planner.h"
+#include "python/src/core_costs.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -18,13 +19,6 @@ namespace {
 
 using medley::Cluster;
 using medley::Graph;
-
-medley::CostModel costs_of(const Cluster& cluster,
-                           const std::string& profile,
-                           const std::string& file) {
-  if (profile.empty()) return medley::CostModel(cluster);
-  return medley::CostModel(cluster, medley::parse_profile(profile, file));
-}
 
 std::string find_plan(const Graph& graph,
                       const Cluster& cluster,

@@ -6,6 +6,7 @@
 #include "medley/plan/plan.h"
 #include "medley/program/lower.h"
 #include "medley/sim/simulate.h"
+#include "python/src/core_costs.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -23,9 +24,7 @@ medley::Simulation simulation(const medley::Graph& graph,
   verify(parsed, graph, cluster);
   const medley::Program program = lower(graph, parsed, cluster, optimizer);
   const medley::SimulateOptions options{.trace = false, .memory = true};
-  if (profile.empty()) return simulate(program, medley::CostModel(cluster), options);
-  return simulate(
-      program, medley::CostModel(cluster, medley::parse_profile(profile, file)), options);
+  return simulate(program, costs_of(cluster, profile, file), options);
 }
 
 nb::dict simulate_plan(const medley::Graph& graph,
