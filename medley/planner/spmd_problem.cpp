@@ -288,7 +288,7 @@ void SpmdProblem::connect() {
     const int variable = input_variable_[static_cast<size_t>(input.value)];
     if (variable >= 0) {
       const std::vector<StateId> states = variables_[static_cast<size_t>(variable)].states;
-      connect_value(input.value, variable, states, true);
+      connect_value(input.value, variable, states, input.kind != InputKind::kReceived);
     } else if (input.kind == InputKind::kBuffer) {
       for (const Reader& reader : readers_[static_cast<size_t>(input.value)])
         for (size_t c = 0; c < reader.wanted->size(); ++c)
@@ -353,7 +353,9 @@ void SpmdProblem::connect_group(ValueId value,
   Variable copy{Kind::kCopy, value, nullptr, all};
   const int variable = add_variable(std::move(copy), std::vector<int64_t>(all.size(), 0));
   add_edge(producer, variable, value, from, all, count);
-  if (made_by != kNone) note_meeting(value, variable, all);
+  const bool in_one_group =
+      made_by != kNone || variables_[static_cast<size_t>(producer)].kind == Kind::kReceived;
+  if (in_one_group) note_meeting(value, variable, all);
   for (const Reader& reader : readers)
     add_edge(variable, reader.variable, value, all, *reader.wanted, times(value, reader.phase));
 }
