@@ -53,6 +53,8 @@ PipelinePlan plan_of(const Table& table, int choice, const Chain& chain) {
     if (i + 1 < chain.stages.size())
       plan.boundaries.push_back(table.crossing(o.pool, chain.stages[i + 1]->pool, o.end)->times);
   }
+  if (chain.stages.size() > 1)
+    plan.exchange = {table.exchange(chain.stages.front()->pool, chain.stages.back()->pool)};
   return plan;
 }
 
@@ -135,7 +137,8 @@ class Periods {
 
  private:
   int64_t best() const {
-    return found_.plans.empty() ? kNever : found_.plans.front().predicted.value;
+    const int64_t below = request_.below.value;
+    return found_.plans.empty() ? below : std::min(below, found_.plans.front().predicted.value);
   }
   // No better plan than this matters.
   int64_t enough() const {
@@ -160,6 +163,7 @@ class Periods {
 
 void Periods::add(PipelinePlan plan) {
   std::vector<PipelinePlan>& plans = found_.plans;
+  if (plan.predicted >= request_.below) return;
   for (const PipelinePlan& other : plans)
     if (same_stages(other, plan)) return;
   const auto place = std::ranges::upper_bound(plans, plan.predicted, {}, &PipelinePlan::predicted);
@@ -197,7 +201,7 @@ std::vector<Interval> Periods::first_intervals(int64_t least) {
   std::vector<Interval> intervals;
   for (int64_t high = more_ == 0 ? longest : least;; high = std::min(longest, high + step)) {
     if (best() < kNever && least_sum + more_ * low >= best()) return {};
-    const bool had = !found_.plans.empty();
+    const bool had = best() < kNever;
     const int64_t before = best();
     const std::optional<Interval> left = search({low, high, least_sum});
     if (left) intervals.push_back(*left);
@@ -352,6 +356,12 @@ Nanoseconds occupied(const LinkCurve& link, Bytes message) {
   return a.time + share(static_cast<double>((b.time - a.time).value),
                         static_cast<double>((message - a.size).value),
                         static_cast<double>((b.size - a.size).value));
+}
+
+std::optional<Nanoseconds> exchange_time(const std::optional<LinkCurve>& link, Bytes shared) {
+  if (shared <= Bytes{}) return Nanoseconds{};
+  if (!link) return std::nullopt;
+  return occupied(*link, shared) + link->latency;
 }
 
 std::variant<PipelinePlans, Infeasible> plan_pipeline(const PipelineRequest& request) {

@@ -13,15 +13,18 @@
 // stage i for one micro-batch, r_i the round trip over the boundary after it, c_i the longer of its
 // two directions, B micro-batches:
 //
-//   step = sum(t_i + r_i) + (B-1) P + W_0       P >= t_i, P >= c_i
+//   step = sum(t_i + r_i) + (B-1) P + max(W_0, X)     P >= t_i, P >= c_i
 //   W_i  = max(u_i, W_{i+1} - b_i - down_i - latency_i)             W of no stage: 0
 //
-// W is what is left to do once the last backward is through: stage i updates in u_i while those
-// before it still go backward in b, so that only the first stages' updates are waited for. Memory
-// holds N_i micro-batches on stage i, N being what hides the transfers at period P (InFlightRule),
-// and P may be longer than any stage where memory has no room for more.
+// X is what the first stage takes to send its part of the gradient of parameters that the last
+// layer has as well (an embedding tied to the head) to the last stage; its own part is there long
+// before. W is what is left to do once the last backward is through: stage i updates in u_i while
+// those before it still go backward in b, so that only the first stages' updates are waited for.
+// Memory holds N_i micro-batches on stage i, N being what hides the transfers at period P
+// (InFlightRule), and P may be longer than any stage where memory has no room for more.
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <variant>
@@ -102,10 +105,12 @@ struct PipelineRequest {
   int layers = 0;
   std::vector<PipelinePool> pools;
   std::vector<std::vector<std::optional<LinkCurve>>> links;  // [from][to]; nothing: no link
+  Bytes shared;                                              // that the ends exchange once a step
   std::vector<MicrobatchChoice> microbatches;                // the best of these is taken
   InFlightRule in_flight = InFlightRule::kPeriod;
   double gap = 0;      // stop when no plan can be better by more than this share
   int candidates = 8;  // plans to return at most
+  Nanoseconds below{std::numeric_limits<int64_t>::max() / 4};  // of what plans take to be returned
   bool pruned = true;  // false, for tests: every period from 1 ns to `longest_period` is tried
   Nanoseconds longest_period{};
   bool explain = true;  // whether to find out what does not fit; else the reason is empty
@@ -121,6 +126,7 @@ struct PipelinePlan {
   int microbatches = 0;
   std::vector<PipelineStage> stages;
   std::vector<BoundaryTimes> boundaries;  // one fewer
+  Nanoseconds exchange;                   // X
   Nanoseconds period, predicted;
 };
 
@@ -138,7 +144,10 @@ struct PipelinePlans {
 // or micro-batches, with more than 16 pools, or whose tables have other sizes.
 [[nodiscard]] std::variant<PipelinePlans, Infeasible> plan_pipeline(const PipelineRequest& request);
 
-// What the timer and h1f1b() need to judge a plan, update and W left out.
+// How long the ends of a chain exchange so many bytes; nothing if there is no link.
+std::optional<Nanoseconds> exchange_time(const std::optional<LinkCurve>& link, Bytes shared);
+
+// What the timer and h1f1b() need to judge a plan, X and W left out.
 ScheduleRequest schedule_request(const PipelinePlan& plan);
 
 }  // namespace medley

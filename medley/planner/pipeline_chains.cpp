@@ -24,15 +24,17 @@ struct Range {
 
 class Search {
  public:
-  Search(const Table& table, const ChainSearch& search);
+  // `last`: the pool of the last stage; -1: any.
+  Search(const Table& table, const ChainSearch& search, int last);
   Chain run(int64_t& labels);
 
  private:
   struct Step {  // a stage in front of what is behind it
     const Option& option;
-    int64_t sum, up;  // t + r, to add to `sum`; and to `end`
-    int64_t grow;     // what a boundary adds to the count
-    int64_t most;     // what `depth` may come to
+    int64_t sum, up;   // t + r, to add to `sum`; and to `end`
+    int64_t grow;      // what a boundary adds to the count
+    int64_t exchange;  // X, of a first stage
+    int64_t most;      // what `depth` may come to
     int32_t index;
   };
 
@@ -58,6 +60,7 @@ class Search {
 
   const Table& table_;
   const ChainSearch search_;
+  const int last_;
   const Reach reach_;
   const unsigned all_;
   const size_t states_, stride_;
@@ -77,9 +80,10 @@ size_t longest_pool(const Table& table) {
   return static_cast<size_t>(most) + 1;
 }
 
-Search::Search(const Table& table, const ChainSearch& search)
+Search::Search(const Table& table, const ChainSearch& search, int last)
     : table_(table),
       search_(search),
+      last_(last),
       reach_(table, search.period),
       all_((1u << table.pools()) - 1),
       states_((static_cast<size_t>(all_) + 1) * static_cast<size_t>(table.pools())),
@@ -114,6 +118,7 @@ Search::Step Search::step_over(const Option& option,
             option.time + crossing.round_trip,
             option.forward + crossing.up,
             0,
+            option.begin == 0 && last_ >= 0 ? table_.exchange(option.pool, last_) : 0,
             option.room,
             static_cast<int32_t>(table_.index_of(option))};
   const Nanoseconds period{search_.period};
@@ -147,7 +152,7 @@ inline void Search::extend(const Step& step, int32_t behind, std::vector<Label>&
   const bool by_period = table_.rule() == InFlightRule::kPeriod;
   label.depth = rest.depth + (by_period ? step.sum : step.grow);
   if (label.depth > step.most) return;  // no room
-  label.end = std::max(label.sum + step.option.update, rest.end + step.up);
+  label.end = std::max(label.sum + std::max(step.option.update, step.exchange), rest.end + step.up);
   if (by_period) {
     for (const Label& other : front)
       if (never_worse(other, label)) return;
@@ -163,6 +168,7 @@ void Search::add_stage(const Option& option) {
   const int pool = option.pool, end = option.end;
   const int devices = table_.sizes(pool)[static_cast<size_t>(option.size)];
   if (end == table_.layers()) {
+    if (last_ >= 0 && pool != last_) return;
     Label label{option.time,
                 option.time + option.update,
                 table_.rule() == InFlightRule::kPeriod ? option.time : 1,
@@ -271,7 +277,15 @@ Chain Search::run(int64_t& labels) {
 }  // namespace
 
 Chain cheapest_chain(const Table& table, const ChainSearch& search, int64_t& labels) {
-  return Search(table, search).run(labels);
+  if (!table.has_exchange()) return Search(table, search, -1).run(labels);
+  Chain best;
+  for (int last = 0; last < table.pools(); ++last) {
+    ChainSearch better = search;
+    better.below = std::min(search.below, best.cost);
+    Chain chain = Search(table, better, last).run(labels);
+    if (chain.cost < best.cost) best = std::move(chain);
+  }
+  return best;
 }
 
 }  // namespace medley::pipeline

@@ -8,7 +8,7 @@
 //
 //   sum     t + r of all stages behind it
 //   end     sum and what the updates take beyond it:
-//             max(sum + u,  end behind + forward + up + latency)
+//             max(sum + u,  end behind + forward + up + latency); of a first stage also sum + X
 //   depth   what decides how many micro-batches a stage before it has in flight
 //
 // none of which another one equals or beats in all three on as many devices or fewer. `depth` is
@@ -18,6 +18,8 @@
 //
 // since in period.h's  max over k of (N_k - 1 + ceil(S_ik / P))  the whole numbers N_k - 1 may be
 // moved under the ceil: Z is the largest S + (N_k - 1) P.
+//
+// X depends on the pools of both ends: where there is any, one search for each pool of the last.
 
 #include <vector>
 

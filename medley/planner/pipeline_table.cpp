@@ -120,6 +120,8 @@ void Table::add_crossings(const PipelineRequest& request, int choice) {
   for (size_t from = 0; from < count; ++from)
     for (size_t to = 0; to < count; ++to) {
       const auto &up = request.links[from][to], &down = request.links[to][from];
+      exchanges_.push_back(exchange_time(up, request.shared).value_or(Nanoseconds{kNever}).value);
+      has_exchange_ |= exchanges_.back() > 0;
       if (!up || !down) continue;
       linked_[from * count + to] = 1;
       for (size_t end = 1; end < n; ++end) {

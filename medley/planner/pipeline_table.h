@@ -62,6 +62,12 @@ class Table {
   // After layer `end - 1`. Null if there is no link in both directions.
   const Crossing* crossing(int from, int to, int end) const;
 
+  // X of pipeline.h between the pools of the first and the last stage; kNever: they have no link.
+  int64_t exchange(int first, int last) const {
+    return exchanges_[static_cast<size_t>(first) * devices_.size() + static_cast<size_t>(last)];
+  }
+  bool has_exchange() const { return has_exchange_; }
+
   // The least sum of stages' times that layers [0, end) can have, on any devices.
   const std::vector<int64_t>& least_sum() const { return least_sum_; }
   // No step is longer than this many nanoseconds but for its micro-batches.
@@ -91,6 +97,8 @@ class Table {
   std::vector<int64_t> least_from_, least_over_;
   std::vector<Crossing> crossings_;  // [from][to][end]
   std::vector<char> linked_;         // [from][to]
+  std::vector<int64_t> exchanges_;   // [first][last]
+  bool has_exchange_ = false;
   std::vector<int64_t> least_sum_, steps_;
   int64_t longest_period_ = 0;
 };

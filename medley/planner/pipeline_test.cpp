@@ -95,6 +95,7 @@ Example random_example(uint64_t seed) {
   request.in_flight = std::array{InFlightRule::kPeriod,
                                  InFlightRule::kIdeal,
                                  InFlightRule::kPublished}[static_cast<size_t>(draw(0, 2))];
+  if (draw(0, 2) == 0) request.shared = {draw(1, 40)};
   return example;
 }
 
@@ -160,7 +161,16 @@ class Exhaustive {
       }
       after = std::max(after, o.update.value);
     }
-    return sum + after;
+    return sum + std::max(after, exchange()->value);
+  }
+
+  // What the ends exchange once a step; nothing if they cannot.
+  std::optional<Nanoseconds> exchange() const {
+    if (stages_.size() == 1 || request_.shared == Bytes{}) return Nanoseconds{};
+    const auto first = static_cast<size_t>(stages_.front().range.pool);
+    const auto& link = request_.links[first][static_cast<size_t>(stages_.back().range.pool)];
+    if (!link) return std::nullopt;
+    return occupied(*link, request_.shared) + link->latency;
   }
 
   bool fits(const ScheduleRequest& request, int64_t period) const {
@@ -184,6 +194,7 @@ class Exhaustive {
   }
 
   void judge() {
+    if (!exchange()) return;
     int64_t period = 1;
     const int64_t first = once(period);
     const int64_t more = choice_.count - 1;
@@ -222,7 +233,7 @@ std::optional<int64_t> predicted(const std::variant<PipelinePlans, Infeasible>& 
 
 // Neither the bounds nor dropping chains from fronts loses the best plan.
 TEST(PipelinePlanner, FindsWhatExhaustiveSearchFinds) {
-  int feasible = 0, memory_bound = 0, several_stages = 0, unlike = 0;
+  int feasible = 0, memory_bound = 0, several_stages = 0, unlike = 0, exchanging = 0;
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     SCOPED_TRACE(seed);
     Example example = random_example(seed);
@@ -237,6 +248,7 @@ TEST(PipelinePlanner, FindsWhatExhaustiveSearchFinds) {
       EXPECT_EQ(found.lower_bound.value, *best);
       ++feasible;
       several_stages += plan.stages.size() > 1;
+      exchanging += plan.exchange > Nanoseconds{};
       unlike += plan.stages.front().range.pool != plan.stages.back().range.pool;
       int64_t slowest = 1;
       for (const PipelineStage& s : plan.stages)
@@ -253,6 +265,11 @@ TEST(PipelinePlanner, FindsWhatExhaustiveSearchFinds) {
       EXPECT_LE(static_cast<double>(rough.plans.front().predicted.value) * 0.8,
                 static_cast<double>(*best));
       request.gap = 0;
+      request.below = {*best};
+      EXPECT_EQ(predicted(plan_pipeline(request)), std::nullopt);
+      ++request.below.value;
+      EXPECT_EQ(predicted(plan_pipeline(request)), best);
+      request.below = PipelineRequest{}.below;
     }
     request.pruned = false;
     request.longest_period = {Exhaustive::kLongestPeriod};
@@ -262,6 +279,7 @@ TEST(PipelinePlanner, FindsWhatExhaustiveSearchFinds) {
   EXPECT_GT(feasible, 700);
   EXPECT_GT(several_stages, 250);
   EXPECT_GT(unlike, 100);
+  EXPECT_GT(exchanging, 50);
   EXPECT_GT(memory_bound, 30);
 }
 
