@@ -16,27 +16,31 @@ constexpr int kMostMoves = 16;
 // In percent of the fastest chain known. Whole stages are not that much faster than their layers: a
 // slower chain is no candidate, and stages of slower ones are not made to need less memory.
 constexpr int64_t kSlower = 110;
+// What the ends exchange, in percent of a step, for pools to be tried at both ends.
+constexpr int64_t kMatters = 2;
 constexpr size_t kSteps = 2 + kMostPriced;
+
+size_t at(int index) { return static_cast<size_t>(index); }
 
 class Harp {
  public:
   explicit Harp(const Request& request)
       : request_(request),
-        pools_(pools_of(request)),
+        pools_(with_pieces(pools_of(request))),
         synthesis_(request, {.per_block = kLayersPerBlock}),
         outlines_(request, pools_, synthesis_),
         counts_(microbatch_counts(request)) {
     pipeline_.layers = static_cast<int>(synthesis_.layers().layers.size());
-    pipeline_.pools = outlines_.pools();
-    pipeline_.links = outlines_.links();
+    pipeline_.shared = outlines_.shared();
     pipeline_.candidates = kOfEachCount;
     pipeline_.explain = false;
   }
 
   Outcome run() {
     report(request_, "harp: chains of stages", 1, kSteps);
-    find_chains();
+    find_chains(whole_pools());
     if (plans_.empty()) return why_none();
+    use_pools_twice();
     std::ranges::stable_sort(plans_, {}, &PipelinePlan::predicted);
     plans_.resize(std::min<size_t>(plans_.size(), kCandidates));
     std::erase_if(plans_, [&](const PipelinePlan& plan) {
@@ -56,9 +60,12 @@ class Harp {
     outlines_.solve(all);
     for (const Outline& outline : all) outlines_.note(outline);
     move_cuts();
-    return outlines_.choose(kMostPriced, [&](int candidate) {
+    Outcome chosen = outlines_.choose(kMostPriced, [&](int candidate) {
       report(request_, "harp: simulating", static_cast<size_t>(3 + candidate), kSteps);
     });
+    if (std::holds_alternative<Infeasible>(chosen)) return chosen;
+    outlines_.join_axes();
+    return outlines_.best();
   }
 
  private:
@@ -66,23 +73,60 @@ class Harp {
     return {outlines_.rows(microbatches), microbatches, 0, StageStyle::kBest};
   }
 
+  // Some of the pools, by number.
+  using Pools = std::vector<int>;
+
+  static std::vector<DevicePool> with_pieces(std::vector<DevicePool> pools) {
+    const int whole = static_cast<int>(pools.size());
+    for (int p = 0; p < whole; ++p)
+      for (const auto& pieces : cut_in_two(pools[static_cast<size_t>(p)], p))
+        pools.insert(pools.end(), pieces.begin(), pieces.end());
+    return pools;
+  }
+
+  Pools whole_pools() const {
+    Pools whole;
+    for (int p = 0; p < static_cast<int>(pools_.size()); ++p)
+      if (pools_[static_cast<size_t>(p)].piece_of < 0) whole.push_back(p);
+    return whole;
+  }
+
+  // Where the ends of a chain share parameters, and it matters what they send each other once a
+  // step, both may be on pieces of one pool, with other pools between them.
+  void use_pools_twice() {
+    const Pools whole = whole_pools();
+    Nanoseconds most;
+    for (int from : whole)
+      for (int to : whole)
+        if (const auto& link = outlines_.links()[at(from)][at(to)])
+          most = std::max(most, *exchange_time(link, pipeline_.shared));
+    if (most.value * 100 < fastest_->value * kMatters) return;
+    for (size_t piece = whole.size(); whole.size() > 1 && piece < pools_.size(); piece += 2) {
+      Pools pools{static_cast<int>(piece), static_cast<int>(piece) + 1};
+      for (int p : whole)
+        if (p != pools_[piece].piece_of) pools.push_back(p);
+      find_chains(pools);
+    }
+  }
+
   // A step takes less with more micro-batches, until what each of them costs outweighs what stages
   // wait: from a count on which most likely is many, up and then down while it helps.
-  void find_chains() {
+  void find_chains(const Pools& pools) {
     const size_t start = counts_.size() * 2 / 3;
-    for (size_t i = start; i < counts_.size() && find_chains(counts_[i]); ++i) {
+    for (size_t i = start; i < counts_.size() && find_chains(pools, counts_[i]); ++i) {
     }
-    for (size_t i = start; i > 0 && find_chains(counts_[i - 1]); --i) {
+    for (size_t i = start; i > 0 && find_chains(pools, counts_[i - 1]); --i) {
     }
   }
 
   // Returns whether it found a better one, or none is known.
-  bool find_chains(int64_t count) {
+  bool find_chains(const Pools& pools, int64_t count) {
     // First with what keeps everything at no price: what is slower than that need not be looked at.
     if (!fastest_)
-      if (const auto first = chains(count, {}); !first.empty()) fastest_ = first.front().predicted;
-    const std::vector<PipelinePlan> some =
-        chains(count, fastest_ ? Nanoseconds{fastest_->value * kSlower / 100 / count} : kLongest);
+      if (const auto first = chains(pools, count, {}); !first.empty())
+        fastest_ = first.front().predicted;
+    const std::vector<PipelinePlan> some = chains(
+        pools, count, fastest_ ? Nanoseconds{fastest_->value * kSlower / 100 / count} : kLongest);
     const bool had = !plans_.empty();
     const Nanoseconds before = had ? *fastest_ : kLongest;
     if (some.empty()) return !had;
@@ -92,32 +136,65 @@ class Harp {
   }
 
   // No stage is looked at closer that takes longer than `longest` for a micro-batch.
-  std::vector<PipelinePlan> chains(int64_t count, Nanoseconds longest) {
+  std::vector<PipelinePlan> chains(const Pools& pools, int64_t count, Nanoseconds longest) {
     std::vector<std::pair<StageMesh, StageWork>> uses;
-    for (int pool = 0; pool < static_cast<int>(pools_.size()); ++pool)
-      for (int size : pipeline_.pools[static_cast<size_t>(pool)].sizes)
+    for (int pool : pools)
+      for (int size : outlines_.pools()[at(pool)].sizes)
         uses.emplace_back(outlines_.mesh({0, 0, pool, size}), work(count));
     synthesis_.solve_layers(uses, longest);
-    PipelineRequest request = pipeline_;
-    request.microbatches = {choice(count, longest)};
+    PipelineRequest request = request_on(pools);
+    request.microbatches = {choice(pools, count, longest)};
+    if (fastest_) request.below = {fastest_->value * kSlower / 100};
     auto found = plan_pipeline(request);
     if (std::holds_alternative<Infeasible>(found)) return {};
-    return std::move(std::get<PipelinePlans>(found).plans);
+    std::vector<PipelinePlan> plans = std::move(std::get<PipelinePlans>(found).plans);
+    for (PipelinePlan& plan : plans)
+      for (PipelineStage& stage : plan.stages) stage.range.pool = pools[at(stage.range.pool)];
+    return plans;
   }
 
-  MicrobatchChoice choice(int64_t count, Nanoseconds longest) {
+  PipelineRequest request_on(const Pools& pools) const {
+    PipelineRequest request = pipeline_;
+    for (int pool : pools) {
+      request.pools.push_back(outlines_.pools()[at(pool)]);
+      auto& links = request.links.emplace_back();
+      for (int to : pools) {
+        links.push_back(outlines_.links()[at(pool)][at(to)]);
+        const DevicePool &one = pools_[at(pool)], &two = pools_[at(to)];
+        if ((one.piece_of < 0) != (two.piece_of < 0) && (on_one_node(one) || on_one_node(two)))
+          halve(links.back());
+      }
+    }
+    return request;
+  }
+
+  // Of a piece, the pool.
+  bool on_one_node(const DevicePool& pool) const {
+    const DevicePool& whole = pool.piece_of < 0 ? pool : pools_[at(pool.piece_of)];
+    return static_cast<int>(whole.devices.size()) <= whole.per_node;
+  }
+
+  // A port that is on the way to a pool and on the way back has half of its bandwidth for each.
+  static void halve(std::optional<LinkCurve>& link) {
+    if (!link) return;
+    for (LinkCurve::Point& point : link->points) point.time = point.time * int64_t{2};
+  }
+
+  MicrobatchChoice choice(const Pools& pools, int64_t count, Nanoseconds longest) {
     return {static_cast<int>(count),
             outlines_.cuts(count),
-            [this, count, longest](const StageRange& range) {
+            [this, pools, count, longest](StageRange range) {
+              range.pool = pools[at(range.pool)];
               return synthesis_.options(
                   range.begin, range.end, outlines_.mesh(range), work(count), longest);
             }};
   }
 
   Infeasible why_none() {
-    PipelineRequest request = pipeline_;
+    const Pools whole = whole_pools();
+    PipelineRequest request = request_on(whole);
     request.explain = true;
-    for (int64_t count : counts_) request.microbatches.push_back(choice(count, kLongest));
+    for (int64_t count : counts_) request.microbatches.push_back(choice(whole, count, kLongest));
     return std::get<Infeasible>(plan_pipeline(request));
   }
 
@@ -154,7 +231,7 @@ class Harp {
   StageSynthesis synthesis_;
   Outlines outlines_;
   const std::vector<int64_t> counts_;  // of micro-batches
-  PipelineRequest pipeline_;           // but for these
+  PipelineRequest pipeline_;           // but for these and pools
   std::vector<PipelinePlan> plans_;
   std::optional<Nanoseconds> fastest_;  // predicted
 };

@@ -1,5 +1,6 @@
 #include "medley/planner/harp.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <limits>
@@ -20,6 +21,7 @@ namespace medley {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::Ne;
@@ -45,6 +47,15 @@ class HarpTest : public ::testing::Test {
                       kind,
                       {{"fabric", true, {}, 10e9, 1e-6, {}},
                        {"lan", false, {"fast", "slow"}, bandwidth, 1e-4, {}}});
+  }
+
+  // Two nodes of two devices.
+  static Cluster nodes(double bandwidth) {
+    Cluster cluster = two_pools(2, 1, 1e9, bandwidth);
+    cluster.pools = {{"node", 2, 2, cluster.pools[0].kind, false, 0}};
+    cluster.networks[1].connects = {"node"};
+    cluster.devices = list_devices(cluster.pools);
+    return cluster;
   }
 
   static Cluster one_device(Cluster cluster) {
@@ -74,21 +85,23 @@ class HarpTest : public ::testing::Test {
   Outcome outcome(const Cluster& cluster,
                   const std::string& strategy,
                   int64_t batch,
-                  int64_t microbatches = 0) const {
+                  int64_t microbatches = 0,
+                  std::vector<std::string> devices = {}) const {
     return plan({.graph = graph,
                  .cluster = cluster,
                  .strategy = strategy,
                  .global_batch = batch,
                  .microbatches = microbatches,
-                 .devices = {},
+                 .devices = std::move(devices),
                  .optimizer = {}});
   }
 
   Plan planned(const Cluster& cluster,
                const std::string& strategy,
                int64_t batch,
-               int64_t microbatches = 0) const {
-    const Outcome found = outcome(cluster, strategy, batch, microbatches);
+               int64_t microbatches = 0,
+               std::vector<std::string> devices = {}) const {
+    const Outcome found = outcome(cluster, strategy, batch, microbatches, std::move(devices));
     if (const auto* no = std::get_if<Infeasible>(&found)) {
       ADD_FAILURE() << no->reason;
       return {};
@@ -117,6 +130,27 @@ TEST_F(HarpTest, CutsOverAThinLinkAndUsesBothPools) {
   EXPECT_THAT(used, SizeIs(2));
   for (const char* other : {"data-parallel-even", "data-parallel-proportional", "megatron"})
     EXPECT_LT(step(found, cluster), step(planned(cluster, other, 64), cluster)) << other;
+}
+
+// The head is tied to the embedding: stages on both sides of the link send each other its gradient.
+TEST_F(HarpTest, IsNeverSlowerThanWithoutTheOtherPool) {
+  for (const double bandwidth : {20e6, 50e6}) {
+    const Cluster cluster = two_pools(4, 4, 1e9, bandwidth);
+    const Plan all = planned(cluster, "harp", 64);
+    std::vector<std::string> fast;
+    for (int i = 0; i < 4; ++i) fast.push_back(fmt::format("fast/0/{}", i));
+    const Plan one = planned(cluster, "harp", 64, 0, fast);
+    EXPECT_LE(step(all, cluster).value, step(one, cluster).value * 101 / 100) << bandwidth;
+  }
+}
+
+// Where that link is slow and the one of activations is not too slow, both ends are on one pool.
+TEST_F(HarpTest, UsesAPoolAtBothEndsThatShareParameters) {
+  const Plan found = planned(two_pools(4, 4, 1e9, 50e6), "harp", 64);
+  std::vector<std::string> pools;
+  for (const Stage& stage : found.pipelines[0].stages)
+    pools.push_back(stage.mesh.devices[0].substr(0, 4));
+  EXPECT_THAT(pools, ElementsAre("slow", "fast", "slow"));
 }
 
 TEST_F(HarpTest, IsTheSameEveryTime) {
@@ -280,6 +314,43 @@ TEST_F(HarpTest, MegatronIsUniform) {
 }
 
 // A range is the sum of its layers, each synthesised once for its structure.
+// With one micro-batch there is little to gain from stages: all nodes work on one, with what both
+// axes divide chosen at once.
+TEST_F(HarpTest, DecidesOverNodesAndDevicesAtOnce) {
+  for (const double bandwidth : {30e6, 100e6}) {
+    const Cluster cluster = nodes(bandwidth);
+    const Plan found = planned(cluster, "harp", 32, 1);
+    const auto& ops = found.pipelines[0].stages[0].ops;
+    EXPECT_TRUE(std::ranges::any_of(ops, [](const auto& op) {
+      return !op.second.starts_with("*") && op.second.find(" x ") != std::string::npos;
+    }));
+    EXPECT_LE(step(found, cluster).value,
+              step(planned(cluster, "hap", 32, 1), cluster).value * 102 / 100);
+  }
+}
+
+// What comes from another stage is brought to the state that its readers want once for all of them,
+// also where they read views of it: a search that knows no better divides ops in vain.
+TEST_F(HarpTest, StagesAreNoSlowerThanWithRowsAlone) {
+  for (const double bandwidth : {1e6, 10e6, 100e6}) {
+    const Cluster cluster = nodes(bandwidth);
+    const CostModel costs(cluster);
+    const Groundwork ground = lay_ground(graph, {});
+    const Request asked = request(cluster, costs, ground, 32, 4);
+    StageSynthesis synthesis(asked, {.per_block = 2});
+    const auto layers = static_cast<int>(synthesis.layers().layers.size());
+    const auto step = [&](int begin, int end, StageStyle style) {
+      const StageTask task{begin, end, {{0, 1, 2, 3}}, {8, 4, 0, style}};
+      const StageOption& option = synthesis.whole(task)->option;
+      return (option.forward + option.backward) * int64_t{4} + option.update;
+    };
+    for (const auto& [begin, end] : {std::pair{0, 2}, {1, 3}, {2, layers}})
+      EXPECT_LE(step(begin, end, StageStyle::kBest).value,
+                step(begin, end, StageStyle::kData).value * 101 / 100)
+          << bandwidth << ", layers " << begin << " to " << end;
+  }
+}
+
 TEST_F(HarpTest, RangesAreSumsOfTheirLayers) {
   const Cluster cluster = two_pools(4, 1);
   const CostModel costs(cluster);

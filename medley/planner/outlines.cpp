@@ -54,7 +54,8 @@ int room(const StageOption& option, Bytes free, int most) {
 
 // By the timer.
 Nanoseconds time_of(const PipelinePlan& plan) {
-  return h1f1b(schedule_request(plan)).finish + plan.stages[0].option.update;
+  return h1f1b(schedule_request(plan)).finish +
+         std::max(plan.stages[0].option.update, plan.exchange);
 }
 
 void recompute(StageWork& work, std::string_view how, int in_flight) {
@@ -82,9 +83,12 @@ Outlines::Outlines(const Request& request,
       links_(links_of(pools, request.costs->topology())) {
   for (const DevicePool& pool : pools) {
     const Device& first = request.cluster.devices[at(pool.devices[0])];
+    const int devices = static_cast<int>(pool.devices.size());
+    std::vector<int> sizes = mesh_sizes(pool.piece_of < 0 ? pool : pools[at(pool.piece_of)]);
+    std::erase_if(sizes, [&](int size) { return size > devices; });
     pipeline_pools_.push_back({request.cluster.pools[at(first.pool)].name,
-                               static_cast<int>(pool.devices.size()),
-                               mesh_sizes(pool),
+                               devices,
+                               std::move(sizes),
                                least_memory(request.cluster, pool.devices)});
   }
 }
@@ -104,8 +108,20 @@ std::vector<CutBytes> Outlines::cuts(int64_t microbatches) const {
   return cuts;
 }
 
+Bytes Outlines::shared() const {
+  const Graph& graph = request_.ground->graph;
+  const std::vector<Layer>& layers = synthesis_.layers().layers;
+  const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), 1);
+  Bytes sum;
+  for (const ValueId parameter : layers.front().parameters)
+    if (layers.size() > 1 && std::ranges::count(layers.back().parameters, parameter))
+      sum += {num_bytes(type_of(graph, parameter), symbols)};
+  return sum;
+}
+
 StageMesh Outlines::mesh(const StageRange& range) const {
-  const std::vector<int>& all = pools_[at(range.pool)].devices;
+  const int whole = pools_[at(range.pool)].piece_of;
+  const std::vector<int>& all = pools_[at(whole < 0 ? range.pool : whole)].devices;
   return {{all.begin(), all.begin() + range.devices}};
 }
 
@@ -156,6 +172,12 @@ std::optional<PipelinePlan> Outlines::stages(const Outline& outline,
     if (!up || !down) return std::nullopt;
     plan.boundaries.push_back({occupied(*up, cut.up), occupied(*down, cut.down), up->latency});
   }
+  if (plan.stages.size() == 1) return plan;
+  const std::optional<Nanoseconds> exchange = exchange_time(
+      link_of(request_.costs->topology(), devices.front().front(), devices.back().front()),
+      shared());
+  if (!exchange) return std::nullopt;
+  plan.exchange = *exchange;
   return plan;
 }
 
@@ -263,6 +285,7 @@ bool Outlines::consider(Outline outline) {
       const Nanoseconds step = step_time(program, count, counts[0]);
       if (!best_ || step < best_step_) {
         best_ = std::move(plan);
+        best_outline_ = outline;
         best_step_ = step;
       }
       return mend == 0;
@@ -367,6 +390,29 @@ Outcome Outlines::choose(int most, const std::function<void(int)>& starting) {
     ++considered;
   }
   return best();
+}
+
+void Outlines::join_axes() {
+  if (!best_) return;
+  Outline joined = best_outline_;
+  std::vector<Outline> ways;
+  std::vector<size_t> stages;
+  for (size_t s = 0; s < joined.stages.size(); ++s)
+    if (const auto work = synthesis_.on_nodes(task(joined, s).mesh, joined.works[s])) {
+      ways.push_back(joined);
+      ways.back().works[s] = *work;
+      stages.push_back(s);
+    }
+  solve(ways);
+  const auto step = [&](const StageOption& option) {
+    return (option.forward + option.backward) * joined.microbatches + option.update;
+  };
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const auto &now = solution(joined, stages[i]), &other = solution(ways[i], stages[i]);
+    if (other && step(other->option) < step(now->option))
+      joined.works[stages[i]] = ways[i].works[stages[i]];
+  }
+  if (joined != best_outline_) consider(joined);
 }
 
 Outcome Outlines::best() const {

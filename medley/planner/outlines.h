@@ -34,7 +34,9 @@ class Outlines {
   int64_t rows(int64_t microbatches) const;
   // [layer] what crosses the cut behind it.
   std::vector<CutBytes> cuts(int64_t microbatches) const;
-  // All meshes of one size in a pool are alike.
+  // Of parameters that the first and the last layer read.
+  Bytes shared() const;
+  // All meshes of one size in a pool, and in its pieces, are alike.
   StageMesh mesh(const StageRange& range) const;
 
   // Solves the stages of all on all cores.
@@ -60,6 +62,9 @@ class Outlines {
   // Considers the fastest noted, as many as told and more until one fits, but none that the timer
   // says is clearly slower than the first that fits. Says before each which it is, from 0 on.
   Outcome choose(int most, const std::function<void(int)>& starting = {});
+  // Considers the best once more, with those of its stages on several nodes decided over nodes and
+  // devices at once that are faster so by themselves.
+  void join_axes();
   // The fastest that was considered; else why the first one did not fit.
   Outcome best() const;
 
@@ -97,6 +102,7 @@ class Outlines {
   std::map<Nanoseconds, Outline> noted_;
   std::map<StageTask, bool> unsaid_;
   std::optional<Plan> best_;
+  Outline best_outline_;
   Nanoseconds best_step_;
   std::string misfit_;
 };

@@ -35,6 +35,24 @@ std::vector<int> mesh_sizes(const DevicePool& pool) {
   return sizes;
 }
 
+std::vector<std::array<DevicePool, 2>> cut_in_two(const DevicePool& pool, int number) {
+  const int devices = static_cast<int>(pool.devices.size());
+  const int unit = devices > pool.per_node ? pool.per_node : 1;
+  const int units = devices / unit;
+  std::vector<int> first{units / 2};
+  if (units % 4 == 0) first.push_back(units / 4 * 3);
+  std::vector<std::array<DevicePool, 2>> ways;
+  for (const int some : first) {
+    const auto middle = pool.devices.begin() + some * unit;
+    std::array<DevicePool, 2> pieces{pool, pool};
+    pieces[0].devices = {pool.devices.begin(), middle};
+    pieces[1].devices = {middle, pool.devices.end()};
+    pieces[0].piece_of = pieces[1].piece_of = number;
+    if (some > 0) ways.push_back(std::move(pieces));
+  }
+  return ways;
+}
+
 std::optional<LinkCurve> link_of(const Topology& topology, int from, int to) {
   if (from == to) return LinkCurve{{{Bytes{1}, Nanoseconds{1}}}, {}};
   try {
@@ -54,13 +72,30 @@ std::vector<std::vector<std::optional<LinkCurve>>> links_of(const std::vector<De
   return links;
 }
 
+namespace {
+
+// Whether a mesh would lie on parts of two nodes if each came behind the one before.
+bool straddles(const std::vector<DevicePool>& pools, const std::vector<StageRange>& stages) {
+  std::vector<int> used(pools.size(), 0);
+  for (const StageRange& stage : stages) {
+    const auto pool = static_cast<size_t>(stage.pool);
+    const int node = pools[pool].per_node, place = used[pool] % node;
+    if (place > 0 && place + stage.devices > node) return true;
+    used[pool] += stage.devices;
+  }
+  return false;
+}
+
+}  // namespace
+
 std::vector<std::vector<int>> lay_out(const std::vector<DevicePool>& pools,
                                       const std::vector<StageRange>& stages) {
   std::vector<size_t> order(stages.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return stages[a].devices > stages[b].devices;
-  });
+  if (straddles(pools, stages))
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return stages[a].devices > stages[b].devices;
+    });
   std::vector<size_t> used(pools.size(), 0);
   std::vector<std::vector<int>> result(stages.size());
   for (size_t s : order) {

@@ -8,6 +8,8 @@ namespace medley {
 namespace {
 
 using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::Pair;
 
 NodePool nodes(const char* name, int count, int per_node) {
   DeviceKind kind;
@@ -64,6 +66,30 @@ TEST(Pools, AreLaidOutWithoutStraddlingNodes) {
   EXPECT_THAT(
       found,
       ElementsAre(ElementsAre(6), ElementsAre(8, 9), ElementsAre(4, 5), ElementsAre(0, 1, 2, 3)));
+}
+
+// The stages that other pools send to are at the ports of different nodes.
+TEST(Pools, AreLaidOutInOrderWhereNothingStraddles) {
+  const std::vector<DevicePool> pools{{{0, 1, 2, 3}, 2, true}};
+  EXPECT_THAT(lay_out(pools, {{0, 1, 0, 1}, {1, 2, 0, 1}, {2, 3, 0, 2}}),
+              ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2, 3)));
+}
+
+TEST(Pools, AreCutInTwoBetweenNodesOrWithinTheOnlyOne) {
+  const auto cut = [](int count, int per_node) {
+    DevicePool pool{std::vector<int>(static_cast<size_t>(count * per_node)), per_node};
+    std::vector<std::pair<size_t, size_t>> sizes;
+    for (const auto& [one, two] : cut_in_two(pool, 3)) {
+      EXPECT_EQ(one.piece_of, 3);
+      sizes.emplace_back(one.devices.size(), two.devices.size());
+    }
+    return sizes;
+  };
+  EXPECT_THAT(cut(1, 8), ElementsAre(Pair(4, 4), Pair(6, 2)));
+  EXPECT_THAT(cut(1, 2), ElementsAre(Pair(1, 1)));
+  EXPECT_THAT(cut(4, 2), ElementsAre(Pair(4, 4), Pair(6, 2)));
+  EXPECT_THAT(cut(3, 4), ElementsAre(Pair(4, 8)));
+  EXPECT_THAT(cut(1, 1), IsEmpty());
 }
 
 TEST(Pools, HaveNoLinkWhereNoNetworkJoinsThem) {

@@ -43,10 +43,15 @@ size_t num_prices(const StageMesh& mesh) {
   return mesh.devices.size() == 1 ? 1 : kBytePrices.size();
 }
 
-StageWork on_two_axes(StageWork work, int inner) {
+StageWork on_two_axes(StageWork work, int inner, StageStyle style = StageStyle::kTensor) {
   work.inner = inner;
-  work.style = StageStyle::kTensor;
+  work.style = style;
   return work;
+}
+
+// Rows between the nodes, and inside them what is found for the devices of one.
+bool is_product(const StageWork& work) {
+  return work.inner > 1 && work.style == StageStyle::kTensor;
 }
 
 Plan outline(const Request& request, const StageMesh& mesh, const StageWork& work) {
@@ -163,7 +168,7 @@ void StageSynthesis::solve(const std::vector<Key>& keys) {
   std::vector<Key> inner, decided, again;
   for (const Key& key : keys) {
     decided.push_back(plain(key));
-    if (key.task.work.inner > 1) inner.push_back(inner_key(plain(key)));
+    if (is_product(key.task.work)) inner.push_back(inner_key(plain(key)));
     if (key.task.work.recompute != kKept) again.push_back(key);
   }
   solve_missing(std::move(inner));
@@ -213,14 +218,17 @@ std::optional<Stage> StageSynthesis::decisions(const Key& key, const Plan& outli
   const Pipeline& pipeline = outline.pipelines[0];
   if (task.mesh.devices.size() == 1 || task.work.style == StageStyle::kData)
     return pipeline.stages[0];
-  if (task.work.inner > 1) {
+  if (is_product(task.work)) {
     const std::optional<StageSolution>& inner = solved_.at(inner_key(key));
     if (!inner) return std::nullopt;
     return on_second_axis(inner->stage, pipeline.stages[0].mesh);
   }
   const Completed& own = grounds_.at(ground_key(task));
-  SpmdMesh mesh(
-      *request_.costs, task.mesh.devices, parts_of(outline, pipeline), pipeline.microbatches[0]);
+  SpmdMesh mesh(*request_.costs,
+                task.mesh.devices,
+                parts_of(outline, pipeline),
+                pipeline.microbatches[0],
+                pipeline.stages[0].mesh.shape);
   OpCatalogue catalogue(own.prepared.graph, own.factors, std::move(mesh), {});
   SpmdOptions options;
   options.microbatches = task.work.microbatches;
@@ -327,14 +335,27 @@ std::vector<StageSynthesis::Offer>& StageSynthesis::offers(const StageMesh& mesh
   std::vector<Offer>& all = found->second;
   if (!is_new) return all;
   all.push_back({work, {}});
+  if (const int inner = second_axis(mesh, work); inner > 1)
+    all.push_back({on_two_axes(work, inner), {}});
+  return all;
+}
+
+// Its size; 1: there is none.
+int StageSynthesis::second_axis(const StageMesh& mesh, const StageWork& work) const {
   const std::vector<std::vector<int>> nodes = by_node(request_.cluster, mesh.devices);
   const size_t each = nodes[0].size();
-  if (nodes.size() == 1 || nodes.size() * each != mesh.devices.size()) return all;
+  if (nodes.size() == 1 || nodes.size() * each != mesh.devices.size()) return 1;
   int inner = 1;
   while (each % (2 * static_cast<size_t>(inner)) == 0) inner *= 2;
   const auto outer = static_cast<int64_t>(mesh.devices.size()) / inner;
-  if (inner > 1 && work.rows >= outer) all.push_back({on_two_axes(work, inner), {}});
-  return all;
+  return work.rows >= outer ? inner : 1;
+}
+
+std::optional<StageWork> StageSynthesis::on_nodes(const StageMesh& mesh,
+                                                  const StageWork& work) const {
+  const int inner = second_axis(mesh, work);
+  if (inner == 1) return std::nullopt;
+  return on_two_axes(work, inner, StageStyle::kBest);
 }
 
 std::vector<StageOption> StageSynthesis::options(

@@ -51,8 +51,8 @@ struct StageWork {
   StageStyle style = StageStyle::kBest;
   std::string_view recompute = kRecompute[0];
   int in_flight = 1;  // micro-batches; told for "blocks", which depend on it
-  // Devices of a second axis: neighbours that have all rows of a device of the first axis, found
-  // like kTensor for these rows. 1: the mesh has one axis.
+  // Devices of a second axis: neighbours that share the rows of a place on the first. kTensor:
+  // found for them alone, with these rows; kBest: over both axes at once. 1: the mesh has one axis.
   int inner = 1;
   auto operator<=>(const StageWork&) const = default;
 };
@@ -99,6 +99,10 @@ class StageSynthesis {
   // Whether layers as a whole do as well if the plan says nothing about their ops and parameters.
   // Requires: whole() has a solution.
   bool is_as_good_unsaid(const StageTask& task) const;
+
+  // The same on nodes x devices, decided over both axes at once, which takes ten times as long as
+  // what options() offers. Nothing on one node, or where a node's devices are no second axis.
+  std::optional<StageWork> on_nodes(const StageMesh& mesh, const StageWork& work) const;
 
   // The price and the recompute that an option is for, with so many micro-batches in flight.
   static StageWork work_of(const StageOption& option, StageWork work, int in_flight);
@@ -149,6 +153,7 @@ class StageSynthesis {
   // `work` as it is, and with the devices of each node as a second axis where a mesh has several.
   // The reference stays valid.
   std::vector<Offer>& offers(const StageMesh& mesh, const StageWork& work);
+  int second_axis(const StageMesh& mesh, const StageWork& work) const;
   bool needs_prices(const StageMesh& mesh, Offer& offer, Nanoseconds longest);
   const std::vector<StageOption>& sums(std::optional<Sums>& sums,
                                        int begin,
