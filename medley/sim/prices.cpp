@@ -192,6 +192,25 @@ const Exchanges& CommunicationPrices::exchanges(int index, int microbatch, int d
   return *found;
 }
 
+Nanoseconds CommunicationPrices::with_others(int index, int microbatch, int device) {
+  const Exchanges& own = exchanges(index, microbatch, device);
+  const AlongAxis axis = along(stage_.mesh, stage_.communications[at(index)].axis);
+  const int devices = static_cast<int>(stage_.devices.size());
+  if (axis.count == devices) return own.estimate;
+  std::map<int, int64_t> loads;
+  for (int other = 0; other < devices; ++other)
+    if (axis.first(other) == other)
+      for (const auto& [link, bytes] : exchanges(index, microbatch, other).bytes_by_link)
+        loads[link] += bytes;
+  Nanoseconds alone, together;
+  for (const auto& [link, bytes] : own.bytes_by_link) {
+    const Link& over = costs_.topology().links()[at(link)];
+    alone = std::max(alone, occupancy(over, bytes));
+    together = std::max(together, occupancy(over, loads.at(link)));
+  }
+  return own.estimate + together - alone;
+}
+
 NetworkSize network_size(const Program& program) {
   NetworkSize size;
   const auto add = [&](const LoweredStage& stage, const Communication& communication) {

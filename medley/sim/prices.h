@@ -67,6 +67,8 @@ class CommunicationPrices {
   // Communication `index` of the stage for the group that `device`, of the mesh, is in. The
   // reference stays valid.
   const Exchanges& exchanges(int index, int microbatch, int device);
+  // How long that takes while all groups along its axis do the same.
+  Nanoseconds with_others(int index, int microbatch, int device);
   // Which member of that group the device is.
   int member(int index, int device) const;
   // `members` of the mesh: the group, or, of a communication between stages, this stage's devices.

@@ -35,8 +35,7 @@ class Walk {
  private:
   void post(int communication) {
     if (!stage_.communications[static_cast<size_t>(communication)].devices.empty()) return;
-    network_ =
-        std::max(network_, clock_) + communications_.exchanges(communication, 0, device_).estimate;
+    network_ = std::max(network_, clock_) + communications_.with_others(communication, 0, device_);
     done_[communication] = network_;
   }
 

@@ -15,7 +15,8 @@ struct FunctionTimes {
   bool operator==(const FunctionTimes&) const = default;
 };
 
-// As `device`, of the mesh, sees it: all others are taken to be as far.
+// As `device`, of the mesh, sees it: all others are taken to be as far. Groups of an axis that do
+// the same share the links that they have in common.
 FunctionTimes time_functions(const LoweredStage& stage, const CostModel& costs, int device);
 
 }  // namespace medley

@@ -46,5 +46,24 @@ TEST(StageTimes, AddUpToTheSimulatedStep) {
   }
 }
 
+// Two nodes of two devices: what the first devices of the nodes send each other goes through the
+// same ports as what the second ones do.
+TEST(StageTimes, GroupsBetweenNodesShareTheirPorts) {
+  const Graph graph = parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph");
+  Cluster cluster = equal_devices(1);
+  cluster.pools[0].count = cluster.pools[0].devices_per_node = 2;
+  cluster.networks.push_back({"lan", false, {"a"}, 1e6, 1e-6, {}});
+  cluster.devices = list_devices(cluster.pools);
+  const CostModel costs(cluster);
+  Plan plan = plan_of_rows({"a/0/0", "a/1/0"}, {{16, 16}});
+  Mesh& mesh = plan.pipelines[0].stages[0].mesh;
+  mesh = {{"node", "device"}, {2, 2}, {"a/0/0", "a/0/1", "a/1/0", "a/1/1"}};
+  const Program program = lower(graph, plan, cluster, {});
+  const FunctionTimes times = time_functions(program.stages[0], costs, 0);
+  const Nanoseconds sum = times.prologue + times.forward + times.backward + times.update;
+  const Nanoseconds step = simulate(program, costs).step;
+  EXPECT_NEAR(sum / step, 1.0, 0.02) << sum.value << " " << step.value;
+}
+
 }  // namespace
 }  // namespace medley
