@@ -13,6 +13,7 @@
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/harp.h"
 #include "medley/planner/megatron.h"
+#include "medley/planner/pools.h"
 #include "medley/planner/spmd.h"
 #include "medley/planner/work_bound.h"
 #include "medley/sim/simulate.h"
@@ -29,6 +30,12 @@ Outcome plan_auto(const Request& request) {
   std::optional<Plan> best;
   Nanoseconds best_time;
   std::string reasons;
+  const auto keep = [&](const Plan& found) {
+    const Nanoseconds time = step_time(found, request);
+    if (best && time >= best_time) return;
+    best_time = time;
+    best = found;
+  };
   std::map<std::string, Outcome> known =
       request.known ? *request.known : std::map<std::string, Outcome>();
   for (const Strategy& strategy : strategies()) {
@@ -45,11 +52,18 @@ Outcome plan_auto(const Request& request) {
       reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", strategy.name, no->reason);
       continue;
     }
-    const Plan& found = std::get<Plan>(outcome);
-    const Nanoseconds time = step_time(found, request);
-    if (best && time >= best_time) continue;
-    best_time = time;
-    best = found;
+    keep(std::get<Plan>(outcome));
+  }
+  // A mesh of one pool: among the chains of harp such meshes are not searched as closely.
+  const std::vector<DevicePool> pools = pools_of(request);
+  for (size_t p = 0; pools.size() > 1 && p < pools.size(); ++p) {
+    Request one = request;
+    one.devices = names_of(request.cluster, pools[p].devices);
+    one.strategy = "hap";
+    one.known = nullptr;
+    if (best && work_bound(one) >= best_time) continue;
+    const Outcome outcome = hap(one);
+    if (const auto* found = std::get_if<Plan>(&outcome)) keep(*found);
   }
   if (!best) return Infeasible{reasons};
   return std::move(*best);
