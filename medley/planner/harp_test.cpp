@@ -314,19 +314,15 @@ TEST_F(HarpTest, MegatronIsUniform) {
 }
 
 // A range is the sum of its layers, each synthesised once for its structure.
-// With one micro-batch there is little to gain from stages: all nodes work on one, with what both
-// axes divide chosen at once.
+// With one micro-batch there is nothing to gain from stages. What the nodes and what their devices
+// divide depend on each other.
 TEST_F(HarpTest, DecidesOverNodesAndDevicesAtOnce) {
-  for (const double bandwidth : {30e6, 100e6}) {
-    const Cluster cluster = nodes(bandwidth);
-    const Plan found = planned(cluster, "harp", 32, 1);
-    const auto& ops = found.pipelines[0].stages[0].ops;
-    EXPECT_TRUE(std::ranges::any_of(ops, [](const auto& op) {
-      return !op.second.starts_with("*") && op.second.find(" x ") != std::string::npos;
-    }));
-    EXPECT_LE(step(found, cluster).value,
-              step(planned(cluster, "hap", 32, 1), cluster).value * 102 / 100);
-  }
+  const Cluster cluster = nodes(200e6);
+  const Plan found = planned(cluster, "harp", 8, 1);
+  EXPECT_TRUE(std::ranges::any_of(found.pipelines[0].stages[0].ops, [](const auto& op) {
+    return !op.second.starts_with("*") && op.second.find(" x ") != std::string::npos;
+  }));
+  EXPECT_LE(step(found, cluster), step(planned(cluster, "hap", 8, 1), cluster));
 }
 
 // What comes from another stage is brought to the state that its readers want once for all of them,
