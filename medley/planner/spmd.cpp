@@ -361,28 +361,29 @@ class Synthesis {
   }
 
   // The smallest price per byte at which the plan fits, to a factor of two. Returns false if not
-  // even what holds least fits.
+  // even what holds least fits. What was enough the last time is most likely about right.
   bool pay_for_memory(Division& division, SpmdOptions options) {
-    options.byte_price = kOnlyBytes;
-    std::optional<Candidate> least = decide(division, options);
-    const bool hopeless = !least || !least->fits();
-    if (least) keep(std::move(*least));
-    if (hopeless) return false;
-    double low = 0;
-    options.byte_price = kLeastBytePrice;
-    for (; options.byte_price < kMostBytePrice; options.byte_price *= kBytePriceStep) {
+    const auto fits_at = [&](double price) {
+      options.byte_price = price;
       std::optional<Candidate> found = decide(division, options);
-      const bool ok = found && found->fits();
+      const bool fits = found && found->fits();
       if (found) keep(std::move(*found));
-      if (ok) break;
-      low = options.byte_price;
+      return fits;
+    };
+    double low = 0, high = enough_.value_or(kLeastBytePrice);
+    if (enough_ && fits_at(high)) {
+      while (high > kLeastBytePrice && low == 0)
+        (fits_at(high / kBytePriceStep) ? high : low) = high / kBytePriceStep;
+    } else {
+      if (!fits_at(kOnlyBytes)) return false;
+      if (enough_) low = high, high *= kBytePriceStep;
+      for (; high < kMostBytePrice && !fits_at(high); high *= kBytePriceStep) low = high;
     }
-    double high = options.byte_price;
-    for (int i = 0; i < 2 && low > 0 && high < kMostBytePrice; ++i) {
-      options.byte_price = std::sqrt(low * high);
-      std::optional<Candidate> found = decide(division, options);
-      (found && found->fits() ? high : low) = options.byte_price;
-      if (found) keep(std::move(*found));
+    if (high >= kMostBytePrice) return true;
+    enough_ = high;
+    for (int i = 0; i < 2 && low > 0; ++i) {
+      const double middle = std::sqrt(low * high);
+      (fits_at(middle) ? high : low) = middle;
     }
     return true;
   }
@@ -397,6 +398,7 @@ class Synthesis {
   std::vector<std::vector<double>> speeds_;  // [layout][device]
   std::map<std::string, Candidate> priced_;  // by meaning, without plans and programs
   std::vector<Question> asked_;
+  std::optional<double> enough_;  // of prices per byte, the last at which something did fit
   std::optional<Candidate> best_;
   std::optional<SpmdOptions> best_options_;  // of the search that found it; nothing: data parallel
 };
