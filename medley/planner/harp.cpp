@@ -144,7 +144,7 @@ class Harp {
     synthesis_.solve_layers(uses, longest);
     PipelineRequest request = request_on(pools);
     request.microbatches = {choice(pools, count, longest)};
-    if (fastest_) request.below = {fastest_->value * kSlower / 100};
+    if (pools_[at(pools[0])].piece_of >= 0) request.below = {fastest_->value * kSlower / 100};
     auto found = plan_pipeline(request);
     if (std::holds_alternative<Infeasible>(found)) return {};
     std::vector<PipelinePlan> plans = std::move(std::get<PipelinePlans>(found).plans);
