@@ -145,12 +145,34 @@ class Harp {
     PipelineRequest request = request_on(pools);
     request.microbatches = {choice(pools, count, longest)};
     if (pools_[at(pools[0])].piece_of >= 0) request.below = {fastest_->value * kSlower / 100};
-    auto found = plan_pipeline(request);
-    if (std::holds_alternative<Infeasible>(found)) return {};
-    std::vector<PipelinePlan> plans = std::move(std::get<PipelinePlans>(found).plans);
+    std::vector<PipelinePlan> plans = plans_of(request);
+    // The updates may hide what the ends exchange: those that are best but for it are candidates,
+    // too.
+    if (request.shared > Bytes{} && pools_[at(pools[0])].piece_of < 0) {
+      request.shared = {};
+      for (PipelinePlan& plan : plans_of(request)) {
+        const auto& link = request.links[at(plan.stages.front().range.pool)];
+        if (plan.stages.size() > 1)
+          plan.exchange = exchange_time(link[at(plan.stages.back().range.pool)], pipeline_.shared)
+                              .value_or(kLongest);
+        plan.predicted += plan.exchange;
+        const bool known = std::ranges::any_of(plans, [&](const PipelinePlan& other) {
+          return std::ranges::equal(
+              other.stages, plan.stages, {}, &PipelineStage::range, &PipelineStage::range);
+        });
+        if (!known) plans.push_back(std::move(plan));
+      }
+    }
+    std::ranges::stable_sort(plans, {}, &PipelinePlan::predicted);
     for (PipelinePlan& plan : plans)
       for (PipelineStage& stage : plan.stages) stage.range.pool = pools[at(stage.range.pool)];
     return plans;
+  }
+
+  static std::vector<PipelinePlan> plans_of(const PipelineRequest& request) {
+    auto found = plan_pipeline(request);
+    if (std::holds_alternative<Infeasible>(found)) return {};
+    return std::move(std::get<PipelinePlans>(found).plans);
   }
 
   PipelineRequest request_on(const Pools& pools) const {
