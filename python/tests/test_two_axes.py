@@ -10,6 +10,7 @@ import exactness
 import pytest
 import torch
 from test_hand_written_plans import MEGATRON_GPT
+from test_pipelines import cuts
 from zoo import ZOO
 
 ROWS = 6
@@ -127,3 +128,31 @@ def test_trains_like_one_device(name: str) -> None:
         plan = plan_of(case)
         exactness.check_communications(graph, plan, case.has, case.lacks)
         exactness.check(model, batch, graph, plan, 5, clip=0.1, name=case.model)
+
+
+# As planners find them for a stage on several nodes: both axes divide one op, and what comes from
+# the other stage is divided by rows on the first axis only.
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("model", ["gpt", "llama"])
+def test_a_stage_of_a_pipeline_trains_like_one_device(model: str, first: bool) -> None:
+    wide = Case(
+        model,
+        {
+            "states": {"*": "S(0, outer) x S(0, part)"},
+            "ops": {"*.mlp.*/contract#0": "d0 rows x n part"},
+        },
+    )
+    torch.manual_seed(0)
+    with exactness.double_precision():
+        model_, batch, graph = exactness.captured(ZOO[model], ROWS)
+        plan = json.loads(plan_of(wide))
+        pipeline = plan["pipelines"][0]
+        stages = [pipeline["stages"][0], {"mesh": {"devices": ["a/4/0"]}}]
+        if not first:
+            stages.reverse()
+            stages[1]["rows"] = [2, 1]
+        stages[1]["first"] = cuts(graph, 2)[0]
+        pipeline["stages"] = stages
+        rows = {"rows": 3, "lengths": [2, 1]} if first else {"rows": 3}
+        pipeline["microbatches"] = [rows, rows]
+        exactness.check(model_, batch, graph, json.dumps(plan), 3, clip=0.1, name=model)
