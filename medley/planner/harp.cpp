@@ -1,6 +1,7 @@
 #include "medley/planner/harp.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/outlines.h"
@@ -95,13 +96,14 @@ class Harp {
   // step, both may be on pieces of one pool, with other pools between them.
   void use_pools_twice() {
     const Pools whole = whole_pools();
+    if (whole.size() < 2 || whole.size() >= kMostPools) return;
     Nanoseconds most;
     for (int from : whole)
       for (int to : whole)
         if (const auto& link = outlines_.links()[at(from)][at(to)])
           most = std::max(most, *exchange_time(link, pipeline_.shared));
     if (most.value * 100 < fastest_->value * kMatters) return;
-    for (size_t piece = whole.size(); whole.size() > 1 && piece < pools_.size(); piece += 2) {
+    for (size_t piece = whole.size(); piece < pools_.size(); piece += 2) {
       Pools pools{static_cast<int>(piece), static_cast<int>(piece) + 1};
       for (int p : whole)
         if (p != pools_[piece].piece_of) pools.push_back(p);
@@ -146,27 +148,29 @@ class Harp {
     request.microbatches = {choice(pools, count, longest)};
     if (pools_[at(pools[0])].piece_of >= 0) request.below = {fastest_->value * kSlower / 100};
     std::vector<PipelinePlan> plans = plans_of(request);
-    // The updates may hide what the ends exchange: those that are best but for it are candidates,
-    // too.
-    if (request.shared > Bytes{} && pools_[at(pools[0])].piece_of < 0) {
-      request.shared = {};
-      for (PipelinePlan& plan : plans_of(request)) {
-        const auto& link = request.links[at(plan.stages.front().range.pool)];
-        if (plan.stages.size() > 1)
-          plan.exchange = exchange_time(link[at(plan.stages.back().range.pool)], pipeline_.shared)
-                              .value_or(kLongest);
-        plan.predicted += plan.exchange;
-        const bool known = std::ranges::any_of(plans, [&](const PipelinePlan& other) {
-          return std::ranges::equal(
-              other.stages, plan.stages, {}, &PipelineStage::range, &PipelineStage::range);
-        });
-        if (!known) plans.push_back(std::move(plan));
-      }
-    }
+    if (request.shared > Bytes{} && pools_[at(pools[0])].piece_of < 0) add_others(request, plans);
     std::ranges::stable_sort(plans, {}, &PipelinePlan::predicted);
     for (PipelinePlan& plan : plans)
       for (PipelineStage& stage : plan.stages) stage.range.pool = pools[at(stage.range.pool)];
     return plans;
+  }
+
+  // What the ends exchange is a small part of a step, and what is predicted is rough: adds those
+  // that are best but for it.
+  static void add_others(PipelineRequest request, std::vector<PipelinePlan>& plans) {
+    const Bytes shared = std::exchange(request.shared, {});
+    for (PipelinePlan& plan : plans_of(request)) {
+      const auto& link = request.links[at(plan.stages.front().range.pool)];
+      if (plan.stages.size() > 1)
+        plan.exchange =
+            exchange_time(link[at(plan.stages.back().range.pool)], shared).value_or(kLongest);
+      plan.predicted += plan.exchange;
+      const bool known = std::ranges::any_of(plans, [&](const PipelinePlan& other) {
+        return std::ranges::equal(
+            other.stages, plan.stages, {}, &PipelineStage::range, &PipelineStage::range);
+      });
+      if (!known) plans.push_back(std::move(plan));
+    }
   }
 
   static std::vector<PipelinePlan> plans_of(const PipelineRequest& request) {

@@ -21,7 +21,8 @@ void verify(const PipelineRequest& request) {
     if (!holds) throw Error(Blame::kCaller, fmt::format("pipeline: {}", what));
   };
   require(request.layers >= 1, "has no layers");
-  require(!request.pools.empty() && request.pools.size() <= 16, "needs 1 to 16 pools");
+  require(!request.pools.empty() && request.pools.size() <= kMostPools,
+          fmt::format("needs 1 to {} pools", kMostPools));
   require(!request.microbatches.empty(), "has no number of micro-batches");
   require(request.links.size() == request.pools.size(), "needs a row of links for each pool");
   for (size_t p = 0; p < request.pools.size(); ++p) {

@@ -101,6 +101,8 @@ enum class InFlightRule {
   kPublished,  // N_i = N_{i+1} + published_growth(up_i + latency_i, P, same pool), as HARP has it
 };
 
+inline constexpr size_t kMostPools = 16;
+
 struct PipelineRequest {
   int layers = 0;
   std::vector<PipelinePool> pools;
@@ -141,7 +143,7 @@ struct PipelinePlans {
 
 // If nothing fits, says which stage misses how many bytes in the plan that misses least. Devices
 // may be left idle. Deterministic. Throws Error(kCaller) for a request without layers, pools, sizes
-// or micro-batches, with more than 16 pools, or whose tables have other sizes.
+// or micro-batches, with more than kMostPools pools, or whose tables have other sizes.
 [[nodiscard]] std::variant<PipelinePlans, Infeasible> plan_pipeline(const PipelineRequest& request);
 
 // How long the ends of a chain exchange so many bytes; nothing if there is no link.
