@@ -40,6 +40,7 @@ std::vector<ValueId> add_op(Graph& graph, Op op, const std::vector<TensorType>& 
 
 std::vector<ValueId> operands(const Op& op) {
   std::vector<ValueId> all;
+  all.reserve(op.arguments.size());
   for (const Argument& argument : op.arguments) {
     if (const auto* one = std::get_if<ValueArgument>(&argument)) {
       all.push_back(one->value);
@@ -125,9 +126,9 @@ std::string to_string(OutputKind kind) {
 }
 
 int64_t num_bytes(const TensorType& type, const std::vector<int64_t>& symbol_values) {
-  Size count(bytes_per_element(type.dtype));
-  for (const Size& size : type.shape) count = count * Size(evaluate(size, symbol_values));
-  return count.coefficient;
+  int64_t bytes = bytes_per_element(type.dtype);
+  for (const Size& size : type.shape) bytes = multiply(bytes, evaluate(size, symbol_values));
+  return bytes;
 }
 
 }  // namespace medley

@@ -8,7 +8,6 @@
 #include "medley/base/error.h"
 
 namespace medley {
-namespace {
 
 int64_t multiply(int64_t a, int64_t b) {
   int64_t product = 0;
@@ -16,8 +15,6 @@ int64_t multiply(int64_t a, int64_t b) {
     throw Error(Blame::kCaller, fmt::format("a size does not fit 64 bits: {} * {}", a, b));
   return product;
 }
-
-}  // namespace
 
 Size operator*(const Size& a, const Size& b) {
   Size product(multiply(a.coefficient, b.coefficient));

@@ -32,6 +32,8 @@ struct Size {
   auto operator<=>(const Size&) const = default;
 };
 
+// Throws Error(kCaller) if it does not fit.
+int64_t multiply(int64_t a, int64_t b);
 Size operator*(const Size& a, const Size& b);
 // Returns a / b if b divides a exactly for every value of the symbols, else nothing.
 std::optional<Size> divide(const Size& a, const Size& b);

@@ -36,7 +36,7 @@ class Contents {
     for (ValueId value : stage_.communications.at(static_cast<size_t>(wait.communication)).outputs)
       add(value);
   }
-  std::vector<ValueId> values() const { return {values_.begin(), values_.end()}; }
+  const std::set<ValueId>& values() const { return values_; }
 
  private:
   const LoweredStage& stage_;
@@ -48,6 +48,16 @@ int owner(const Call& call) {
   return call.function == FunctionKind::kUpdate ? -1 : call.microbatch;
 }
 
+// What is left in a frame by these functions, one after the other.
+std::vector<ValueId> leftovers(const LoweredStage& stage,
+                               const std::vector<FunctionKind>& functions) {
+  Contents contents(stage);
+  if (functions.front() != FunctionKind::kUpdate)
+    for (const Input& input : stage.graph.inputs) contents.add(input.value);
+  for (FunctionKind kind : functions) contents.run(find_function(stage, kind));
+  return {contents.values().begin(), contents.values().end()};
+}
+
 }  // namespace
 
 FrameSchedule schedule_frames(const LoweredStage& stage) {
@@ -55,28 +65,29 @@ FrameSchedule schedule_frames(const LoweredStage& stage) {
   for (size_t i = 0; i < stage.calls.size(); ++i) last[owner(stage.calls[i])] = i;
   struct Held {
     int frame;
-    Contents contents;
+    std::vector<FunctionKind> functions;
   };
   FrameSchedule schedule;
   std::set<int> free;
   std::map<int, Held> held;
+  std::map<std::vector<FunctionKind>, std::vector<ValueId>> left;  // by them: the same for most
   for (size_t i = 0; i < stage.calls.size(); ++i) {
     const int who = owner(stage.calls[i]);
     FrameUse& use = schedule.uses.emplace_back();
     use.begins = !held.contains(who);
     if (use.begins) {
       if (free.empty()) free.insert(schedule.num_frames++);
-      Held& fresh = held.emplace(who, Held{*free.begin(), Contents(stage)}).first->second;
+      held.emplace(who, Held{*free.begin(), {}});
       free.erase(free.begin());
-      for (const Input& input : stage.graph.inputs)
-        if (who >= 0) fresh.contents.add(input.value);
     }
     Held& current = held.at(who);
-    current.contents.run(find_function(stage, stage.calls[i].function));
+    current.functions.push_back(stage.calls[i].function);
     use.frame = current.frame;
     use.ends = last.at(who) == i;
     if (!use.ends) continue;
-    use.leftovers = current.contents.values();
+    const auto [found, is_new] = left.try_emplace(current.functions);
+    if (is_new) found->second = leftovers(stage, current.functions);
+    use.leftovers = found->second;
     free.insert(current.frame);
     held.erase(who);
   }

@@ -112,12 +112,67 @@ std::vector<bool> saved_values(const LoweredStage& stage) {
   return saved;
 }
 
+// The symbols that sizes of values depend on. Others, such as where a shard begins, do not matter.
+std::vector<size_t> symbols_of_sizes(const LoweredStage& stage) {
+  std::vector<bool> used;
+  for (const Value& value : stage.graph.values)
+    for (const Size& size : value.type.shape)
+      for (Symbol symbol : size.symbols) {
+        if (at(symbol) >= used.size()) used.resize(at(symbol) + 1);
+        used[at(symbol)] = true;
+      }
+  std::vector<size_t> symbols;
+  for (size_t symbol = 0; symbol < used.size(); ++symbol)
+    if (used[symbol]) symbols.push_back(symbol);
+  return symbols;
+}
+
+// [op][result] the value whose storage it takes.
+std::vector<std::vector<ValueId>> storage_operands(const Graph& graph) {
+  std::vector<std::vector<ValueId>> all;
+  for (const Op& op : graph.ops) {
+    std::vector<ValueId>& operands = all.emplace_back();
+    for (size_t r = 0; r < op.results.size(); ++r) operands.push_back(storage_operand(op, r));
+  }
+  return all;
+}
+
 // What is the same on all devices of a stage.
 struct StageFacts {
   explicit StageFacts(const LoweredStage& stage)
-      : saved(saved_values(stage)), schedule(schedule_frames(stage)) {}
-  std::vector<bool> saved;  // [value]
+      : saved(saved_values(stage)),
+        aliases(storage_operands(stage.graph)),
+        symbols(symbols_of_sizes(stage)),
+        schedule(schedule_frames(stage)) {}
+  std::vector<bool> saved;                    // [value]
+  std::vector<std::vector<ValueId>> aliases;  // [op][result]
+  std::vector<size_t> symbols;                // of sizes
   FrameSchedule schedule;
+};
+
+// [value] bytes on one device, for each micro-batch; micro-batches of equal lengths have one table.
+class ByteTables {
+ public:
+  ByteTables(const LoweredStage& stage, const std::vector<size_t>& symbols, int device) {
+    std::map<std::vector<int64_t>, size_t> known;
+    for (const auto& of_microbatch : stage.tables) {
+      const std::vector<int64_t>& lengths = of_microbatch[at(device)];
+      std::vector<int64_t> key;
+      for (size_t symbol : symbols) key.push_back(lengths[symbol]);
+      const auto [found, is_new] = known.try_emplace(std::move(key), tables_.size());
+      of_.push_back(found->second);
+      if (!is_new) continue;
+      std::vector<int64_t>& bytes = tables_.emplace_back();
+      for (const Value& value : stage.graph.values) bytes.push_back(num_bytes(value.type, lengths));
+    }
+  }
+  int64_t operator()(ValueId value, int microbatch) const {
+    return tables_[of_[at(microbatch)]][at(value)];
+  }
+
+ private:
+  std::vector<size_t> of_;  // [microbatch] into tables_
+  std::vector<std::vector<int64_t>> tables_;
 };
 
 class MemoryFollower {
@@ -127,9 +182,10 @@ class MemoryFollower {
                  int device,
                  std::vector<MemoryPoint>* points)
       : stage_(stage),
-        device_(device),
+        bytes_(stage, facts.symbols, device),
         points_(points),
         saved_(facts.saved),
+        aliases_(facts.aliases),
         schedule_(facts.schedule),
         run_(stage.graph.values.size(), kNone),
         in_flight_(stage.communications.size()),
@@ -142,14 +198,14 @@ class MemoryFollower {
   MemoryUse run() {
     for (const Input& input : stage_.graph.inputs)
       if (lifetime(input.value) == Lifetime::kRun)
-        run_[at(input.value)] = storages_.add(bytes(input.value, 0), part_of(input));
+        run_[at(input.value)] = storages_.add(bytes_(input.value, 0), part_of(input));
     use_.persistent = storages_.live();
     for (size_t m = 0; m < batch_.size(); ++m)
       for (const Input& input : stage_.graph.inputs)
         if (lifetime(input.value) == Lifetime::kMicrobatch)
           batch_[m].emplace_back(
               input.value,
-              storages_.add(bytes(input.value, static_cast<int>(m)), MemoryPart::kBatch));
+              storages_.add(bytes_(input.value, static_cast<int>(m)), MemoryPart::kBatch));
     note("the batch");
     receive_ahead();
     note("what is received ahead");
@@ -164,11 +220,7 @@ class MemoryFollower {
 
   const Call& call() const { return stage_.calls[point_.call]; }
   Lifetime lifetime(ValueId value) const { return stage_.lifetimes[at(value)]; }
-  int64_t bytes(ValueId value, int microbatch) const {
-    return num_bytes(stage_.graph.values[at(value)].type,
-                     stage_.tables[at(microbatch)][at(device_)]);
-  }
-  int64_t bytes(ValueId value) const { return bytes(value, call().microbatch); }
+  int64_t bytes(ValueId value) const { return bytes_(value, call().microbatch); }
   int& slot(ValueId value) {
     if (lifetime(value) != Lifetime::kMicrobatch) return run_[at(value)];
     return frames_[at(schedule_.uses[point_.call].frame)][at(value)];
@@ -240,7 +292,7 @@ class MemoryFollower {
       for (size_t r = 0; r < op.results.size(); ++r) {
         const ValueId result = op.results[r];
         if (result == kNone || (adds && slot(result) != kNone)) continue;
-        const ValueId alias = storage_operand(op, r);
+        const ValueId alias = aliases_[at(segment.ops[point_.op])][r];
         const int shared = alias == kNone ? kNone : slot(alias);
         put(result,
             shared != kNone ? storages_.hold(shared)
@@ -314,7 +366,7 @@ class MemoryFollower {
   void receive_ahead() {
     receiving_.post_ahead([&](const Receipt& receipt) {
       const Communication& communication = stage_.communications[at(receipt.communication)];
-      return storages_.add(bytes(communication.outputs[0], stage_.calls[receipt.call].microbatch),
+      return storages_.add(bytes_(communication.outputs[0], stage_.calls[receipt.call].microbatch),
                            MemoryPart::kCommunication);
     });
   }
@@ -325,9 +377,10 @@ class MemoryFollower {
   }
 
   const LoweredStage& stage_;
-  const int device_;
+  const ByteTables bytes_;
   std::vector<MemoryPoint>* points_;
-  const std::vector<bool>& saved_;  // [value]
+  const std::vector<bool>& saved_;                    // [value]
+  const std::vector<std::vector<ValueId>>& aliases_;  // [op][result]
   const FrameSchedule& schedule_;
   Storages storages_;
   std::vector<int> run_;                    // [value] kRun and kStep
@@ -339,15 +392,6 @@ class MemoryFollower {
   MemoryPoint point_;
   MemoryUse use_;
 };
-
-// The symbols that sizes of values depend on. Others, such as where a shard begins, do not matter.
-std::vector<size_t> symbols_of_sizes(const LoweredStage& stage) {
-  std::set<size_t> symbols;
-  for (const Value& value : stage.graph.values)
-    for (const Size& size : value.type.shape)
-      for (const auto& symbol : size.symbols) symbols.insert(at(symbol));
-  return {symbols.begin(), symbols.end()};
-}
 
 }  // namespace
 
@@ -370,13 +414,12 @@ MemoryUse memory_use(const LoweredStage& stage, int device) {
 
 std::vector<MemoryUse> memory_uses(const LoweredStage& stage) {
   const StageFacts facts(stage);
-  const std::vector<size_t> symbols = symbols_of_sizes(stage);
   std::map<std::vector<int64_t>, size_t> first;  // by sizes -> the first device that has them
   std::vector<MemoryUse> uses;
   for (size_t d = 0; d < stage.devices.size(); ++d) {
     std::vector<int64_t> sizes;
     for (const auto& of_microbatch : stage.tables)
-      for (size_t symbol : symbols) sizes.push_back(of_microbatch[d][symbol]);
+      for (size_t symbol : facts.symbols) sizes.push_back(of_microbatch[d][symbol]);
     const auto [found, added] = first.try_emplace(std::move(sizes), d);
     uses.push_back(added ? MemoryFollower(stage, facts, static_cast<int>(d), nullptr).run()
                          : uses[found->second]);

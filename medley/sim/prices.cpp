@@ -33,27 +33,55 @@ void add_symbols(const Graph& graph, const Op& op, std::set<Symbol>& symbols) {
   }
 }
 
+// [microbatch] the first one in which all devices exchange as much as in this one.
+std::vector<int> first_alike(const LoweredStage& stage) {
+  std::set<Symbol> symbols;
+  for (const Communication& communication : stage.communications) {
+    for (const auto* values : {&communication.inputs, &communication.outputs})
+      for (ValueId value : *values) add_symbols(type_of(stage.graph, value), symbols);
+    for (const auto* sizes : {&communication.send, &communication.receive})
+      for (const Size& size : *sizes) symbols.insert(size.symbols.begin(), size.symbols.end());
+  }
+  std::map<std::vector<int64_t>, int> known;  // by their values on all devices
+  std::vector<int> first;
+  for (const auto& tables : stage.tables) {
+    std::vector<int64_t> lengths;
+    for (const std::vector<int64_t>& table : tables)
+      for (Symbol symbol : symbols) lengths.push_back(table[at(symbol)]);
+    const auto place = known.try_emplace(std::move(lengths), static_cast<int>(first.size())).first;
+    first.push_back(place->second);
+  }
+  return first;
+}
+
 }  // namespace
 
 SegmentPrices::SegmentPrices(const LoweredStage& stage, const CostModel& costs)
     : stage_(stage), costs_(costs) {}
 
-const std::vector<Symbol>& SegmentPrices::symbols_of(const Segment& segment) {
-  const auto [place, is_new] = symbols_.try_emplace(&segment);
-  if (!is_new) return place->second;
+SegmentPrices::Known& SegmentPrices::known(const Segment& segment) {
+  const auto [place, is_new] = known_.try_emplace(&segment);
+  Known& known = place->second;
+  if (!is_new) return known;
   std::set<Symbol> symbols;
   for (OpId op : segment.ops) add_symbols(stage_.graph, stage_.graph.ops[at(op)], symbols);
-  place->second.assign(symbols.begin(), symbols.end());
-  return place->second;
+  known.symbols.assign(symbols.begin(), symbols.end());
+  known.last.resize(stage_.devices.size());
+  return known;
 }
 
 const SegmentPrice& SegmentPrices::price(const Segment& segment, int microbatch, int device) {
   const std::vector<int64_t>& table = stage_.tables[at(microbatch)][at(device)];
-  const DeviceKind& kind = costs_.cluster().kind(stage_.devices[at(device)]);
+  Known& known = this->known(segment);
+  const auto value = [&](Symbol symbol) { return table[at(symbol)]; };
+  Known::Last& last = known.last[at(device)];
+  if (last.price && std::ranges::equal(known.symbols, *last.values, {}, value)) return *last.price;
   std::vector<int64_t> values;
-  for (Symbol symbol : symbols_of(segment)) values.push_back(table[at(symbol)]);
-  const auto [place, is_new] = prices_.try_emplace({&segment, kind.name, std::move(values)});
+  for (Symbol symbol : known.symbols) values.push_back(value(symbol));
+  const DeviceKind& kind = costs_.cluster().kind(stage_.devices[at(device)]);
+  const auto [place, is_new] = known.prices.try_emplace({kind.name, std::move(values)});
   SegmentPrice& price = place->second;
+  last = {&place->first.second, &price};
   if (!is_new) return price;
   price.ops_by_source.resize(3);
   for (OpId id : segment.ops) {
@@ -170,7 +198,8 @@ const Exchanges& CommunicationPrices::exchanges(int index, int microbatch, int d
   const Communication& communication = stage_.communications[at(index)];
   const bool between_stages = !communication.devices.empty();
   const int first = between_stages ? 0 : along(stage_.mesh, communication.axis).first(device);
-  const Exchanges*& found = found_[{index, microbatch, first}];
+  if (first_alike_.empty()) first_alike_ = first_alike(stage_);
+  const Exchanges*& found = found_[{index, first_alike_[at(microbatch)], first}];
   if (found) return *found;
   std::vector<int> members;
   if (between_stages) {

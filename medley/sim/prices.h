@@ -32,14 +32,23 @@ class SegmentPrices {
   const SegmentPrice& price(const Segment& segment, int microbatch, int device);
 
  private:
-  const std::vector<Symbol>& symbols_of(const Segment& segment);
+  // What the work of a segment depends on, and its prices.
+  struct Known {
+    // Devices that agree in the values of these take equally long. (All differ in others, such as
+    // where their shards start.)
+    std::vector<Symbol> symbols;
+    std::map<std::pair<std::string, std::vector<int64_t>>, SegmentPrice> prices;  // by kind, values
+    struct Last {
+      const std::vector<int64_t>* values = nullptr;  // of the symbols
+      const SegmentPrice* price = nullptr;
+    };
+    std::vector<Last> last;  // [device] most micro-batches are like the one before
+  };
+  Known& known(const Segment& segment);
 
   const LoweredStage& stage_;
   const CostModel& costs_;
-  // The symbols whose values the work of a segment depends on: devices that agree in these take
-  // equally long. (All differ in others, such as where their shards start.)
-  std::map<const Segment*, std::vector<Symbol>> symbols_;
-  std::map<std::tuple<const Segment*, std::string, std::vector<int64_t>>, SegmentPrice> prices_;
+  std::map<const Segment*, Known> known_;
 };
 
 // Where a device stands among the members of a group. Requires: it is one of them.
@@ -87,8 +96,10 @@ class CommunicationPrices {
   const CostModel& costs_;
   bool with_messages_;
   std::map<std::tuple<CollectiveKind, int, std::vector<int>, std::vector<int64_t>>, Exchanges>
-      known_;                                                    // the number: of senders
-  std::map<std::tuple<int, int, int>, const Exchanges*> found_;  // (index, micro-batch, group)
+      known_;                     // the number: of senders
+  std::vector<int> first_alike_;  // [microbatch]
+  std::map<std::tuple<int, int, int>, const Exchanges*>
+      found_;  // (index, the first micro-batch alike, first member)
 };
 
 // Returns at least as many posts and messages as a step has.
