@@ -104,7 +104,7 @@ void add_measures(Json& json, const Program& program, const CostModel& costs, in
 }
 
 Json inputs_json(const Completed& completed) {
-  const Graph& graph = completed.prepared.graph;
+  const Graph& graph = completed.prepared->graph;
   Json rows = Json::array();
   for (const Input& input : graph.inputs) {
     std::string type;
@@ -122,7 +122,7 @@ Json inputs_json(const Completed& completed) {
 }
 
 Json ops_json(const Completed& completed) {
-  const Graph& graph = completed.prepared.graph;
+  const Graph& graph = completed.prepared->graph;
   Json rows = Json::array();
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     std::string results;
@@ -131,7 +131,7 @@ Json ops_json(const Completed& completed) {
         results +=
             (results.empty() ? "" : "; ") +
             state_text(completed, value, completed.assignment.states[static_cast<size_t>(value)]);
-    rows.push_back({{"op", completed.prepared.names[i]},
+    rows.push_back({{"op", completed.prepared->names[i]},
                     {"choice", choices_text(completed, static_cast<OpId>(i))},
                     {"results", results}});
   }

@@ -82,9 +82,9 @@ std::vector<Question> first_of(std::vector<Question> questions) {
 
 std::vector<Question> questions_about(const Completed& completed) {
   std::vector<Question> questions;
-  const Graph& graph = completed.prepared.graph;
+  const Graph& graph = completed.prepared->graph;
   for (size_t i = 0; i < graph.ops.size(); ++i) {
-    const std::string& name = completed.prepared.names[i];
+    const std::string& name = completed.prepared->names[i];
     const std::string text = choices_text(completed, static_cast<OpId>(i));
     const std::string by = divided_by(text);
     if (is_heavy(graph.ops[i])) ask(questions, Kind::kLayer, module_pattern(name), by, name);

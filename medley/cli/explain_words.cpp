@@ -71,7 +71,7 @@ std::string words(const Plan& plan, const std::optional<std::vector<ChoiceText>>
 }
 
 std::string state_text(const Completed& completed, ValueId value, const State& state) {
-  const auto& dims = completed.factors.values[static_cast<size_t>(value)];
+  const auto& dims = completed.factors->values[static_cast<size_t>(value)];
   std::vector<StateText> texts;
   for (const AxisState& axis : state) {
     StateText text;
@@ -96,20 +96,20 @@ std::string choices_text(const Completed& completed, OpId op) {
   std::string text;
   for (const Choice& choice : completed.assignment.choices[static_cast<size_t>(op)])
     text += (text.empty() ? "" : " x ") +
-            to_string(completed.factors, op, choice, completed.assignment.part_names);
+            to_string(*completed.factors, op, choice, completed.assignment.part_names);
   return text;
 }
 
 std::vector<Said> ops_said(const Completed& completed) {
   std::vector<Said> all;
-  for (size_t i = 0; i < completed.prepared.graph.ops.size(); ++i)
-    all.push_back({completed.prepared.names[i], choices_text(completed, static_cast<OpId>(i))});
+  for (size_t i = 0; i < completed.prepared->graph.ops.size(); ++i)
+    all.push_back({completed.prepared->names[i], choices_text(completed, static_cast<OpId>(i))});
   return all;
 }
 
 std::vector<Said> parameters_said(const Completed& completed) {
   std::vector<Said> all;
-  for (const Input& input : completed.prepared.graph.inputs)
+  for (const Input& input : completed.prepared->graph.inputs)
     if (input.kind == InputKind::kParameter)
       all.push_back({input.name,
                      state_text(completed,

@@ -88,7 +88,7 @@ class RowLines {
     const DeviceKind& kind = request_.cluster.kind(device);
     const auto [known, is_new] = known_.try_emplace({kind.name, rows});
     if (is_new)
-      known->second = row_time(request_.ground->prepared.graph, kind, rows, *request_.costs);
+      known->second = row_time(request_.ground->prepared->graph, kind, rows, *request_.costs);
     return known->second;
   }
 

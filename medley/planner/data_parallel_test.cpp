@@ -76,7 +76,7 @@ TEST(DataParallel, ProportionalComputesNoLongerThanEvenUnderAnyProfile) {
   const Cluster cluster = two_kinds();
   const Groundwork ground = lay_ground(graph, {});
   for (unsigned seed = 0; seed < 40; ++seed) {
-    const CostModel costs(cluster, random_profile(ground.prepared.graph, cluster, seed));
+    const CostModel costs(cluster, random_profile(ground.prepared->graph, cluster, seed));
     const auto slowest = [&](const char* strategy) {
       const Request request{.graph = graph,
                             .cluster = cluster,

@@ -265,7 +265,8 @@ void Outlines::find_unsaid(const Outline& outline) {
 
 std::string Outlines::name_of_first(int layer) const {
   const int32_t position = synthesis_.layers().layers[at(layer)].begin;
-  return synthesis_.names()[at(synthesis_.positions().sequence[at(position)])];
+  const PreparedStages& stages = synthesis_.stages();
+  return stages.names()[at(stages.positions().sequence[at(position)])];
 }
 
 bool Outlines::consider(Outline outline) {
@@ -279,15 +280,16 @@ bool Outlines::consider(Outline outline) {
     const auto count = static_cast<int64_t>(plan.pipelines[0].microbatches.size());
     const int64_t few = 3 * counts[0] + kFull;
     const int64_t enough = count > 2 * few ? few : count;
-    const Program program = lower(*request_.ground, shortened(plan, enough), request_.cluster);
+    const Program program = lower(synthesis_.stages(), shortened(plan, enough), request_.cluster);
+    const auto step = [&] { return step_time(program, count, counts[0]); };
+    // Whether it fits need not be known of one that is slower than one that does.
+    std::optional<Nanoseconds> known;
+    if (best_ && *(known = step()) >= best_step_) return false;
     const std::optional<Lack> lack = find_lack(program, count - enough);
     if (!lack) {
-      const Nanoseconds step = step_time(program, count, counts[0]);
-      if (!best_ || step < best_step_) {
-        best_ = std::move(plan);
-        best_outline_ = outline;
-        best_step_ = step;
-      }
+      best_ = std::move(plan);
+      best_outline_ = outline;
+      best_step_ = known ? *known : step();
       return mend == 0;
     }
     if (misfit_.empty()) misfit_ = explain(*lack, counts);
@@ -419,7 +421,7 @@ Outcome Outlines::best() const {
   if (!best_)
     return Infeasible{misfit_.empty() ? "no chain of stages has room for a micro-batch" : misfit_};
   Plan plan = *best_;
-  for (Stage& stage : plan.pipelines[0].stages) shorten(stage, synthesis_.names());
+  for (Stage& stage : plan.pipelines[0].stages) shorten(stage, synthesis_.stages().names());
   return plan;
 }
 

@@ -27,7 +27,7 @@ class RandomPlanner {
     draw_microbatches(static_cast<size_t>(shape[0]));
     add_stage("", shape, devices_);
     Prepared prepared = prepare(graph_, Optimizer{});
-    choose({prepared, factorize(prepared.graph), {}});
+    choose(prepared, factorize(prepared.graph));
     draw_recompute();
     return std::move(plan_);
   }
@@ -55,7 +55,7 @@ class RandomPlanner {
     }
     at_ = 0;
     for (const Completed& completed : complete_stages(lay_ground(graph_, {}), plan_)) {
-      choose(completed);
+      choose(*completed.prepared, *completed.factors);
       ++at_;
     }
     int64_t count = 1 + draw(2);
@@ -169,9 +169,7 @@ class RandomPlanner {
 
   // The prologue repeats ops of the forward phase under their names: what is legal for one is for
   // the other.
-  void choose(const Completed& completed) {
-    const Prepared& prepared = completed.prepared;
-    const Factors& factors = completed.factors;
+  void choose(const Prepared& prepared, const Factors& factors) {
     for (const Input& input : prepared.graph.inputs)
       if (input.kind == InputKind::kParameter) {
         const auto state = [&](size_t axis) { return random_state(factors, input.value, axis); };

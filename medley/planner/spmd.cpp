@@ -76,8 +76,8 @@ class Synthesis {
         even_(even),
         layouts_(mesh_layouts(request.cluster, devices_of(request))),
         ground_(*request.ground),
-        prepared_(ground_.prepared),
-        factors_(ground_.factors),
+        prepared_(*ground_.prepared),
+        factors_(*ground_.factors),
         meet_(ground_.coupled_at) {
     for (const MeshLayout& layout : layouts_) speeds_.push_back(speeds(layout.devices));
   }

@@ -89,10 +89,10 @@ TEST(OpCatalogue, DevicesThatAreAlikeTakeWhatEachOfThemTakes) {
     const CostModel costs(grouped), costs_apart(apart);
     const std::vector<int64_t> shares = random_shares(grouped.devices.size(), random);
     for (const SpmdPricing& pricing : {SpmdPricing{}, SpmdPricing{to_double(shares)}}) {
-      OpCatalogue one(ground.prepared.graph, ground.factors, mesh_of(costs, shares), pricing);
+      OpCatalogue one(ground.prepared->graph, *ground.factors, mesh_of(costs, shares), pricing);
       OpCatalogue each(
-          ground.prepared.graph, ground.factors, mesh_of(costs_apart, shares), pricing);
-      for (size_t op = 0; op < ground.prepared.graph.ops.size(); ++op) {
+          ground.prepared->graph, *ground.factors, mesh_of(costs_apart, shares), pricing);
+      for (size_t op = 0; op < ground.prepared->graph.ops.size(); ++op) {
         const std::vector<Ticks>& found = one.of(static_cast<OpId>(op)).costs;
         const std::vector<Ticks>& expected = each.of(static_cast<OpId>(op)).costs;
         ASSERT_EQ(found.size(), expected.size());
@@ -100,7 +100,7 @@ TEST(OpCatalogue, DevicesThatAreAlikeTakeWhatEachOfThemTakes) {
           EXPECT_NEAR(static_cast<double>(found[c]),
                       static_cast<double>(expected[c]),
                       pricing.weights.empty() ? 0 : 1)
-              << run << " " << ground.prepared.names[op] << " " << c;
+              << run << " " << ground.prepared->names[op] << " " << c;
       }
     }
   }

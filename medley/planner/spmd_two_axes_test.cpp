@@ -65,8 +65,8 @@ Found optimum(const Groundwork& ground,
               const SpmdOptions& options = {}) {
   const CostModel costs(cluster);
   OpCatalogue catalogue(
-      ground.prepared.graph, ground.factors, mesh_of(costs, shape, rows), SpmdPricing{});
-  const SpmdProblem problem(ground.prepared, catalogue, options);
+      ground.prepared->graph, *ground.factors, mesh_of(costs, shape, rows), SpmdPricing{});
+  const SpmdProblem problem(*ground.prepared, catalogue, options);
   const auto solution = solve(problem.pbqp(), search_options());
   return {solution->cost,
           solution->cost == solution->lower_bound,
@@ -113,10 +113,10 @@ TEST(SpmdMesh, GroupsOnAFabricDoNotWaitForEachOther) {
 TEST(OpCatalogue, RowsCutTwiceTakeWhatTheirPieceTakes) {
   const Groundwork ground = lay_ground(read_graph("mlp.graph"), {});
   const CostModel costs(cluster_of(2, 4, kThin, kFast));
-  OpCatalogue two(ground.prepared.graph, ground.factors, mesh_of(costs, {2, 4}, 64), {});
-  OpCatalogue one(ground.prepared.graph, ground.factors, mesh_of(costs, {8}, 64), {});
+  OpCatalogue two(ground.prepared->graph, *ground.factors, mesh_of(costs, {2, 4}, 64), {});
+  OpCatalogue one(ground.prepared->graph, *ground.factors, mesh_of(costs, {8}, 64), {});
   int compared = 0;
-  for (size_t op = 0; op < ground.prepared.graph.ops.size(); ++op) {
+  for (size_t op = 0; op < ground.prepared->graph.ops.size(); ++op) {
     const OpChoices &on_two = two.of(static_cast<OpId>(op)),
                     &on_one = one.of(static_cast<OpId>(op));
     for (size_t c = 0; c < on_two.choices.size(); ++c)
@@ -125,7 +125,7 @@ TEST(OpCatalogue, RowsCutTwiceTakeWhatTheirPieceTakes) {
         if (outer != on_one.choices[d][0] || outer.choice.kind != ChoiceKind::kCut ||
             outer.choice.part != 0 || inner.choice.cut != outer.choice.cut)
           continue;
-        EXPECT_EQ(on_two.costs[c], on_one.costs[d]) << ground.prepared.names[op];
+        EXPECT_EQ(on_two.costs[c], on_one.costs[d]) << ground.prepared->names[op];
         ++compared;
       }
   }
@@ -150,7 +150,7 @@ class Squares {
  public:
   Squares(const Groundwork& ground, OpCatalogue& catalogue)
       : ground_(ground), catalogue_(catalogue), mesh_(catalogue.mesh()) {
-    for (size_t i = 0; i < ground.prepared.graph.ops.size(); ++i)
+    for (size_t i = 0; i < ground.prepared->graph.ops.size(); ++i)
       ops_.push_back(&catalogue.of(static_cast<OpId>(i)));
   }
 
@@ -194,7 +194,7 @@ class Squares {
 
  private:
   const OpChoices& of(std::string_view name) {
-    const std::vector<Op>& ops = ground_.prepared.graph.ops;
+    const std::vector<Op>& ops = ground_.prepared->graph.ops;
     const auto found = std::ranges::find_if(ops, [&](const Op& op) { return op.name == name; });
     return *ops_.at(static_cast<size_t>(found - ops.begin()));
   }
@@ -226,7 +226,7 @@ TEST(SpmdProblem, OnTwoAxesIsWhatTryingAllChoicesSays) {
       const Cluster cluster = cluster_of(2, 2, between, 1e11);
       const CostModel costs(cluster);
       OpCatalogue catalogue(
-          ground.prepared.graph, ground.factors, mesh_of(costs, {2, 2}, rows), SpmdPricing{});
+          ground.prepared->graph, *ground.factors, mesh_of(costs, {2, 2}, rows), SpmdPricing{});
       const Found found = optimum(ground, cluster, {2, 2}, rows);
       EXPECT_TRUE(found.proved);
       EXPECT_EQ(found.cost, Squares(ground, catalogue).least());

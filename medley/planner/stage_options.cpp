@@ -120,9 +120,8 @@ bool is_worse(const StageOption& a, const StageOption& b) {
 
 StageSynthesis::StageSynthesis(const Request& request, const LayerOptions& options)
     : request_(request),
-      names_(stable_names(request.ground->graph)),
-      positions_(place(request.ground->graph)),
-      layers_(find_layers(request.ground->graph, positions_, options)) {
+      stages_(*request.ground),
+      layers_(find_layers(request.ground->graph, stages_.positions(), options)) {
   for (const Layer& layer : layers_.layers)
     like_.push_back(
         static_cast<int>(std::ranges::find(layers_.layers, layer.structure, &Layer::structure) -
@@ -139,19 +138,14 @@ StageSynthesis::Key StageSynthesis::plain(Key key) {
   return key;
 }
 
-Completed StageSynthesis::ground(const GroundKey& key) const {
+Completed StageSynthesis::ground(const GroundKey& key) {
   const int last = static_cast<int>(layers_.layers.size());
   std::vector<int> cuts;
   if (key.begin > 0) cuts.push_back(key.begin);
   if (key.end < last) cuts.push_back(key.end);
-  const Partition parts =
-      partition(request_.ground->graph, positions_, cuts_at(layers_, cuts), names_);
-  return prepare_stage(*request_.ground,
-                       names_,
-                       parts,
-                       key.begin > 0 ? 1 : 0,
-                       std::string(key.recompute),
-                       key.in_flight);
+  const Partition parts = partition(
+      request_.ground->graph, stages_.positions(), cuts_at(layers_, cuts), stages_.names());
+  return stages_.stage(parts, key.begin > 0 ? 1 : 0, std::string(key.recompute), key.in_flight);
 }
 
 StageSynthesis::Key StageSynthesis::inner_key(Key key) {
@@ -229,12 +223,12 @@ std::optional<Stage> StageSynthesis::decisions(const Key& key, const Plan& outli
                 parts_of(outline, pipeline),
                 pipeline.microbatches[0],
                 pipeline.stages[0].mesh.shape);
-  OpCatalogue catalogue(own.prepared.graph, own.factors, std::move(mesh), {});
+  OpCatalogue catalogue(own.prepared->graph, *own.factors, std::move(mesh), {});
   SpmdOptions options;
   options.microbatches = task.work.microbatches;
   options.byte_price = task.work.byte_price;
   options.sends_as_received = key.layer;
-  const SpmdProblem problem(own.prepared, catalogue, options);
+  const SpmdProblem problem(*own.prepared, catalogue, options);
   const std::optional<PbqpSolution> found = medley::solve(problem.pbqp(), search_options());
   if (!found) return std::nullopt;
   return problem.stage(found->choices, pipeline.stages[0].mesh);
@@ -417,7 +411,7 @@ void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageWo
 std::vector<int64_t> microbatch_counts(const Request& request) {
   constexpr int64_t kMost = 256;
   if (request.microbatches > 0) return {request.microbatches};
-  if (!request.ground->coupled_at.empty() || !request.ground->prepared.weights_in_prologue)
+  if (!request.ground->coupled_at.empty() || !request.ground->prepared->weights_in_prologue)
     return {1};
   std::vector<int64_t> counts;
   for (int64_t count = 1; count <= std::min(kMost, request.global_batch); count *= 2)

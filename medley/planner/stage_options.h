@@ -76,8 +76,7 @@ class StageSynthesis {
   StageSynthesis(const Request& request, const LayerOptions& options);
 
   const Layers& layers() const { return layers_; }
-  const Positions& positions() const { return positions_; }
-  const std::vector<std::string>& names() const { return names_; }
+  PreparedStages& stages() { return stages_; }
 
   // Layers as a whole. Nothing if no choices were found. The reference stays valid.
   const std::optional<StageSolution>& whole(const StageTask& task);
@@ -128,7 +127,7 @@ class StageSynthesis {
   static Key inner_key(Key key);
   void solve(const std::vector<Key>& keys);
   void solve_missing(std::vector<Key> keys);
-  Completed ground(const GroundKey& key) const;
+  Completed ground(const GroundKey& key);
   std::optional<StageSolution> synthesise(const Key& key) const;
   std::optional<StageSolution> recomputed(const Key& key) const;
   StageOption price_alone(const StageTask& task, const Plan& plan) const;
@@ -161,8 +160,7 @@ class StageSynthesis {
                                        const StageWork& work);
 
   const Request& request_;
-  std::vector<std::string> names_;
-  Positions positions_;
+  PreparedStages stages_;
   Layers layers_;
   std::vector<int> like_;  // [layer] the first one of its structure
   std::map<GroundKey, Completed> grounds_;

@@ -20,7 +20,7 @@ struct OuterFactor {
   Size full;
 };
 std::vector<OuterFactor> outer_factors(const DecidedStage& stage, ValueId value) {
-  const Factors& factors = stage.completed.factors;
+  const Factors& factors = *stage.completed.factors;
   const auto& dims = factors.values[at(value)];
   std::vector<OuterFactor> found;
   for (int dim = 0; dim < static_cast<int>(dims.size()); ++dim)
@@ -90,7 +90,7 @@ struct Sent {
 std::map<std::string, Sent> all_sent(const std::vector<DecidedStage>& stages) {
   std::map<std::string, Sent> sent;
   for (size_t s = 0; s < stages.size(); ++s) {
-    const Graph& graph = stages[s].completed.prepared.graph;
+    const Graph& graph = stages[s].completed.prepared->graph;
     for (const Output& output : graph.outputs)
       if (output.kind == OutputKind::kSent)
         MEDLEY_CHECK(sent.emplace(output.name,
@@ -104,7 +104,7 @@ std::map<std::string, Sent> all_sent(const std::vector<DecidedStage>& stages) {
 
 // Whether the stage first reads a value that it receives in its backward phase only.
 bool is_read_late(const DecidedStage& stage, ValueId value) {
-  for (const Op& op : stage.completed.prepared.graph.ops) {
+  for (const Op& op : stage.completed.prepared->graph.ops) {
     const std::vector<ValueId> read = operands(op);
     if (op.phase == Phase::kForward && std::find(read.begin(), read.end(), value) != read.end())
       return false;
@@ -126,10 +126,10 @@ std::map<Lane, std::vector<Link>> find_lanes(const std::vector<DecidedStage>& st
   const std::map<std::string, Sent> sent = all_sent(stages);
   std::map<Lane, std::vector<Link>> lanes;
   for (size_t s = 0; s < stages.size(); ++s)
-    for (const Input& input : stages[s].completed.prepared.graph.inputs) {
+    for (const Input& input : stages[s].completed.prepared->graph.inputs) {
       if (input.kind != InputKind::kReceived) continue;
       const Sent& from = sent.at(input.name);
-      const Op& op = stages[at(from.stage)].completed.prepared.graph.ops[at(from.producer)];
+      const Op& op = stages[at(from.stage)].completed.prepared->graph.ops[at(from.producer)];
       const Phase phase = op.name == "medley.accumulate.default" ? Phase::kUpdate : op.phase;
       lanes[{from.stage, static_cast<int>(s), phase}].push_back({input.name, from, input.value});
     }
@@ -146,7 +146,7 @@ void connect_sums(const std::vector<DecidedStage>& stages, std::vector<Connectio
   std::vector<int> with_gradients, devices;
   DType loss = DType::kF32;
   for (const DecidedStage& stage : stages) {
-    const Prepared& prepared = stage.completed.prepared;
+    const Prepared& prepared = *stage.completed.prepared;
     devices.insert(devices.end(), stage.devices.begin(), stage.devices.end());
     if (prepared.gradient_norm != kNone)
       with_gradients.insert(with_gradients.end(), stage.devices.begin(), stage.devices.end());
@@ -156,7 +156,7 @@ void connect_sums(const std::vector<DecidedStage>& stages, std::vector<Connectio
   for (size_t s = 0; s < stages.size(); ++s) {
     all[s].all_devices = devices;
     all[s].loss = loss;
-    if (stages[s].completed.prepared.gradient_norm != kNone) all[s].norm_devices = with_gradients;
+    if (stages[s].completed.prepared->gradient_norm != kNone) all[s].norm_devices = with_gradients;
   }
 }
 
@@ -214,7 +214,7 @@ std::vector<Connections> connect(const std::vector<DecidedStage>& stages,
 Connections connect_alone(const DecidedStage& stage) {
   constexpr int kNobody = -1;
   constexpr int kMicrobatches = 2;
-  const Graph& graph = stage.completed.prepared.graph;
+  const Graph& graph = stage.completed.prepared->graph;
   const auto whole = [](CrossingEnd end) {
     end.division = {Part{std::string(kEven), {}, {}}, 1, {}};
     end.devices = {kNobody};

@@ -16,7 +16,7 @@ Emitter::Emitter(const Completed& completed,
                  const LowerOptions& options)
     : symbols(completed.assignment.parts, mesh),
       completed_(completed),
-      graph_(completed.prepared.graph),
+      graph_(completed.prepared->graph),
       mesh_(mesh),
       options_(options) {
   stage.graph.name = graph_.name;
@@ -38,14 +38,14 @@ Size Emitter::product(const std::vector<Size>& sizes, size_t first, size_t last)
 }
 
 const Size& Emitter::full_size(ValueId value, int position) const {
-  const std::vector<ExtentId> flat = flat_factors(completed_.factors, value);
-  return completed_.factors.extent_sizes[static_cast<size_t>(flat[static_cast<size_t>(position)])];
+  const std::vector<ExtentId> flat = flat_factors(*completed_.factors, value);
+  return completed_.factors->extent_sizes[static_cast<size_t>(flat[static_cast<size_t>(position)])];
 }
 
 std::vector<Size> Emitter::local_factors(ValueId value, const State& state) {
   std::vector<Size> sizes;
-  for (ExtentId extent : flat_factors(completed_.factors, value)) {
-    const Size& full = completed_.factors.extent_sizes[static_cast<size_t>(extent)];
+  for (ExtentId extent : flat_factors(*completed_.factors, value)) {
+    const Size& full = completed_.factors->extent_sizes[static_cast<size_t>(extent)];
     sizes.push_back(symbols.length(state, static_cast<int>(sizes.size()), full));
   }
   return sizes;
@@ -55,7 +55,7 @@ TensorType Emitter::local_type(ValueId value, const State& state) {
   const std::vector<Size> sizes = local_factors(value, state);
   TensorType type{graph_.values[static_cast<size_t>(value)].type.dtype, {}};
   size_t next = 0;
-  for (const auto& dim : completed_.factors.values[static_cast<size_t>(value)]) {
+  for (const auto& dim : completed_.factors->values[static_cast<size_t>(value)]) {
     type.shape.push_back(product(sizes, next, next + dim.size()));
     next += dim.size();
   }
@@ -310,7 +310,7 @@ std::string Emitter::label(ValueId value) const {
   for (const Input& input : graph_.inputs)
     if (input.value == value) return input.name;
   const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
-  return completed_.prepared.names[static_cast<size_t>(producer)];
+  return completed_.prepared->names[static_cast<size_t>(producer)];
 }
 
 void Emitter::post(int communication) {

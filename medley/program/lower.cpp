@@ -9,74 +9,13 @@
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/base/sha256.h"
-#include "medley/graph/text.h"
 #include "medley/ops/rule.h"
 #include "medley/program/connect.h"
 #include "medley/program/emitter.h"
 #include "medley/program/lifetimes.h"
-#include "medley/program/recompute.h"
-#include "medley/program/stages.h"
-#include "medley/sharding/coupling.h"
 
 namespace medley {
 namespace {
-
-// Replaces ops by their expansions; ids of values stay, names carry over.
-Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
-  Prepared result = prepared;
-  const std::set<OpId> chosen(ids.begin(), ids.end());
-  result.graph.ops.clear();
-  result.names.clear();
-  result.recomputed.clear();
-  std::vector<ValueId> replaced(prepared.graph.values.size(), kNone);
-  for (size_t i = 0; i < prepared.graph.ops.size(); ++i) {
-    Op op = prepared.graph.ops[i];
-    for_each_operand(op, [&](ValueId& value) {
-      if (replaced[static_cast<size_t>(value)] != kNone)
-        value = replaced[static_cast<size_t>(value)];
-    });
-    if (!chosen.contains(static_cast<OpId>(i))) {
-      result.graph.ops.push_back(std::move(op));
-    } else {
-      const size_t first = result.graph.ops.size();
-      const std::vector<ValueId> fresh = expand(result.graph, op);
-      replaced.resize(result.graph.values.size(), kNone);
-      for (size_t r = 0; r < fresh.size(); ++r)
-        if (op.results[r] != kNone) replaced[static_cast<size_t>(op.results[r])] = fresh[r];
-      for (size_t k = first; k < result.graph.ops.size(); ++k) {
-        result.graph.ops[k].phase = op.phase;
-        result.graph.ops[k].module = op.module;
-        result.graph.ops[k].source = op.source;
-      }
-    }
-    result.names.resize(result.graph.ops.size(), prepared.names[i]);
-    if (!prepared.recomputed.empty())
-      result.recomputed.resize(result.graph.ops.size(), prepared.recomputed[i]);
-  }
-  for (Output& output : result.graph.outputs)
-    if (replaced[static_cast<size_t>(output.value)] != kNone)
-      output.value = replaced[static_cast<size_t>(output.value)];
-  for (size_t i = 0; i < result.graph.ops.size(); ++i)
-    for (size_t r = 0; r < result.graph.ops[i].results.size(); ++r)
-      if (const ValueId value = result.graph.ops[i].results[r]; value != kNone) {
-        result.graph.values[static_cast<size_t>(value)].producer = static_cast<OpId>(i);
-        result.graph.values[static_cast<size_t>(value)].result = static_cast<int32_t>(r);
-      }
-  return result;
-}
-
-// What is computed again has the factors that it had.
-Factors factorize(const Prepared& prepared) {
-  const std::vector<OpId> of = originals(prepared);
-  std::vector<std::pair<ValueId, ValueId>> alike;
-  for (size_t i = 0; i < of.size(); ++i) {
-    if (of[i] == kNone) continue;
-    const std::vector<ValueId>& first = prepared.graph.ops[static_cast<size_t>(of[i])].results;
-    for (size_t r = 0; r < first.size(); ++r)
-      if (first[r] != kNone) alike.emplace_back(first[r], prepared.graph.ops[i].results[r]);
-  }
-  return factorize(prepared.graph, alike);
-}
 
 class Lowering {
  public:
@@ -85,7 +24,7 @@ class Lowering {
            int64_t global_batch,
            const LowerOptions& options)
       : completed_(decided.completed),
-        graph_(decided.completed.prepared.graph),
+        graph_(decided.completed.prepared->graph),
         microbatches_(decided.microbatches),
         connections_(connections),
         global_batch_(global_batch),
@@ -119,10 +58,10 @@ class Lowering {
 
   Placement placement(const Input& input, ValueId whole, const State& at) {
     Placement placed{input, at, {}, {}};
-    for (const auto& dim : completed_.factors.values[static_cast<size_t>(whole)]) {
+    for (const auto& dim : completed_.factors->values[static_cast<size_t>(whole)]) {
       std::vector<Size>& sizes = placed.factors.emplace_back();
       for (ExtentId extent : dim)
-        sizes.push_back(completed_.factors.extent_sizes[static_cast<size_t>(extent)]);
+        sizes.push_back(completed_.factors->extent_sizes[static_cast<size_t>(extent)]);
     }
     for (const AxisState& axis : at) {
       const int position = axis.position;
@@ -149,7 +88,7 @@ class Lowering {
     const Op& op = graph_.ops[static_cast<size_t>(id)];
     const std::vector<Choice>& choice = completed_.assignment.choices[static_cast<size_t>(id)];
     const std::vector<ValueId> values = operands(op);
-    const std::vector<State> wanted = operand_states(graph_, completed_.factors, id, choice);
+    const std::vector<State> wanted = operand_states(graph_, *completed_.factors, id, choice);
     Op local = op;
     LocalForm form;
     std::vector<ValueId> locals;
@@ -164,7 +103,7 @@ class Lowering {
       while (values[next] == kNone) ++next;
       value = locals[next++];
     });
-    const std::vector<State> states = result_states(graph_, completed_.factors, id, choice);
+    const std::vector<State> states = result_states(graph_, *completed_.factors, id, choice);
     std::vector<TensorType> types;
     for (size_t r = 0; r < op.results.size(); ++r) {
       form.results.push_back(
@@ -184,7 +123,7 @@ class Lowering {
       emitter_.define(op.results[r], states[r], results[r], op.phase);
     }
     if (op.name == "medley.accumulate.default") synchronise(op);
-    if (completed_.prepared.names[static_cast<size_t>(id)] == kNormSum &&
+    if (completed_.prepared->names[static_cast<size_t>(id)] == kNormSum &&
         !connections_.norm_devices.empty())
       emitter_.sum_over_stages(op.results[0], connections_.norm_devices);
     // What has been accumulated leaves after the last micro-batch.
@@ -202,7 +141,8 @@ class Lowering {
                 const std::vector<State>& states) {
     const Op& op = graph_.ops[static_cast<size_t>(id)];
     const Rule* rule = find_rule(op.name);
-    const std::optional<Instance>& instance = completed_.factors.instances[static_cast<size_t>(id)];
+    const std::optional<Instance>& instance =
+        completed_.factors->instances[static_cast<size_t>(id)];
     if (!rule || !rule->localize || !instance) return;
     form.global = &graph_;
     form.op = &op;
@@ -216,15 +156,15 @@ class Lowering {
   }
 
   LocalCut local_cut(OpId id, const Cut& cut, const std::vector<Choice>& choice) {
-    const std::vector<Size>& sizes = completed_.factors.extent_sizes;
+    const std::vector<Size>& sizes = completed_.factors->extent_sizes;
     const auto& extents =
-        completed_.factors.labels[static_cast<size_t>(id)][static_cast<size_t>(cut.label)];
+        completed_.factors->labels[static_cast<size_t>(id)][static_cast<size_t>(cut.label)];
     // Who cuts this factor, as if it were a value by itself.
     State at;
     for (const Choice& axis : choice)
       at.push_back(axis.kind == ChoiceKind::kCut && axis.cut == cut ? sharded(0, axis.part)
                                                                     : replicated());
-    const Size& full = sizes[static_cast<size_t>(extent_of(completed_.factors, id, cut))];
+    const Size& full = sizes[static_cast<size_t>(extent_of(*completed_.factors, id, cut))];
     LocalCut local{
         cut, emitter_.symbols.length(at, 0, full), emitter_.symbols.offset(at, 0, full), full};
     for (auto k = static_cast<size_t>(cut.factor) + 1; k < extents.size(); ++k)
@@ -305,9 +245,9 @@ class Lowering {
                                       connections_.loss,
                                       "loss",
                                       connections_.all_devices);
-    if (completed_.prepared.gradient_norm != kNone)
+    if (completed_.prepared->gradient_norm != kNone)
       emitter_.stage.gradient_norm =
-          emitter_.in_state(completed_.prepared.gradient_norm, emitter_.whole());
+          emitter_.in_state(completed_.prepared->gradient_norm, emitter_.whole());
   }
 
   void finish() {
@@ -385,18 +325,6 @@ int64_t bucket_bytes(const Cluster& cluster, size_t devices) {
   return std::clamp(static_cast<int64_t>(bytes), int64_t{1} << 20, int64_t{25} << 20);
 }
 
-Completed complete(Completed completed, const Plan& plan, size_t s) {
-  Pipeline chosen = plan.pipelines[0];
-  chosen.microbatches = microbatches_of(chosen, s);
-  for (;;) {
-    completed.assignment =
-        complete(completed.prepared, completed.factors, plan, chosen, chosen.stages[s]);
-    if (completed.assignment.to_expand.empty()) return completed;
-    completed.prepared = expand_ops(completed.prepared, completed.assignment.to_expand);
-    completed.factors = factorize(completed.prepared);
-  }
-}
-
 std::vector<int> devices_of(const Mesh& mesh, const Cluster& cluster) {
   std::vector<int> devices;
   for (const std::string& name : mesh.devices) {
@@ -409,61 +337,6 @@ std::vector<int> devices_of(const Mesh& mesh, const Cluster& cluster) {
   return devices;
 }
 
-// The positions in the forward sequence at which the stages of a pipeline begin: where the first op
-// is that a stage names, or the next one that is computed in one stage only.
-std::vector<int32_t> cuts_of(const Pipeline& pipeline,
-                             const Positions& positions,
-                             const std::vector<std::string>& names) {
-  std::vector<int32_t> cuts;
-  for (size_t s = 1; s < pipeline.stages.size(); ++s) {
-    const std::string& first = pipeline.stages[s].first;
-    const auto op = static_cast<OpId>(std::find(names.begin(), names.end(), first) - names.begin());
-    const auto next = std::lower_bound(positions.sequence.begin(), positions.sequence.end(), op);
-    const auto cut = static_cast<int32_t>(next - positions.sequence.begin());
-    if (next == positions.sequence.end() || cut <= (cuts.empty() ? 0 : cuts.back()))
-      throw Error(Blame::kCaller,
-                  fmt::format("plan: pipelines[0].stages[{}].first: found \"{}\", expected an op "
-                              "such that each stage has one that others do not have",
-                              s,
-                              first));
-    cuts.push_back(cut);
-  }
-  return cuts;
-}
-
-Completed prepared(const Groundwork& ground, const Graph& graph, const StageContext& context) {
-  Completed result{prepare(graph, ground.optimizer, context), {}, {}};
-  result.factors = factorize(result.prepared);
-  return result;
-}
-
-// What each stage of a pipeline computes, prepared.
-std::vector<Completed> split(const Groundwork& ground, const Pipeline& pipeline) {
-  std::vector<Completed> stages;
-  const std::vector<int> counts = counts_in_flight(pipeline);
-  if (pipeline.stages.size() == 1) {
-    const std::string& how = pipeline.stages[0].recompute;
-    if (how == Stage().recompute)
-      stages.push_back({ground.prepared, ground.factors, {}});
-    else
-      stages.push_back(prepared(
-          ground,
-          ground.graph,
-          {.names = stable_names(ground.graph), .recompute = how, .in_flight = counts[0]}));
-    return stages;
-  }
-  const std::vector<std::string> names = stable_names(ground.graph);
-  const Positions positions = place(ground.graph);
-  const Partition parts =
-      partition(ground.graph, positions, cuts_of(pipeline, positions, names), names);
-  stages.resize(pipeline.stages.size());
-  for_each_in_parallel(stages.size(), [&](size_t s) {
-    stages[s] = prepare_stage(
-        ground, names, parts, static_cast<int>(s), pipeline.stages[s].recompute, counts[s]);
-  });
-  return stages;
-}
-
 void check_rows_that_meet(const Groundwork& ground,
                           const Plan& plan,
                           const std::vector<DecidedStage>& stages) {
@@ -471,7 +344,7 @@ void check_rows_that_meet(const Groundwork& ground,
   if (count == 1 || plan.per_microbatch_semantics) return;
   std::string at = ground.coupled_at;
   for (const DecidedStage& stage : stages)
-    if (at.empty() && !stage.completed.prepared.weights_in_prologue) at = "a loss weight";
+    if (at.empty() && !stage.completed.prepared->weights_in_prologue) at = "a loss weight";
   if (!at.empty())
     throw Error(Blame::kCaller,
                 fmt::format("plan: pipelines[0].microbatches: found {}, expected 1: rows of the "
@@ -480,57 +353,11 @@ void check_rows_that_meet(const Groundwork& ground,
                             at));
 }
 
-}  // namespace
-
-std::vector<Completed> complete_stages(const Groundwork& ground, const Plan& plan) {
-  MEDLEY_CHECK_EQ(plan.pipelines.size(), size_t{1});
-  std::vector<Completed> stages = split(ground, plan.pipelines[0]);
-  for_each_in_parallel(stages.size(),
-                       [&](size_t s) { stages[s] = complete(std::move(stages[s]), plan, s); });
-  return stages;
-}
-
-Completed prepare_stage(const Groundwork& ground,
-                        const std::vector<std::string>& names,
-                        const Partition& parts,
-                        int stage,
-                        const std::string& recompute,
-                        int in_flight) {
-  const StageGraph own = stage_graph(ground.graph, parts, stage);
-  StageContext context;
-  context.stage = stage;
-  context.recompute = recompute;
-  context.in_flight = in_flight;
-  for (OpId op : own.ops) context.names.push_back(names[static_cast<size_t>(op)]);
-  for (const Tied& tied : parts.tied) {
-    const auto& holders = tied.holders;
-    if (!std::count(holders.begin(), holders.end(), stage)) continue;
-    context.tied[tied.parameter] = tied.partial;
-    if (holders[0] != stage) context.counted_elsewhere.insert(tied.parameter);
-  }
-  return prepared(ground, own.graph, context);
-}
-
-Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer) {
-  Groundwork ground{graph, optimizer, prepare(graph, optimizer), {}, {}, hash(graph)};
-  ground.factors = factorize(ground.prepared.graph);
-  ground.coupled_at = row_coupling(graph, factorize(graph));
-  return ground;
-}
-
-Program lower(const Graph& graph,
-              const Plan& plan,
-              const Cluster& cluster,
-              const Optimizer& optimizer,
-              const LowerOptions& options) {
-  return lower(lay_ground(graph, optimizer), plan, cluster, options);
-}
-
 Program lower(const Groundwork& ground,
+              std::vector<Completed> completed,
               const Plan& plan,
               const Cluster& cluster,
               const LowerOptions& options) {
-  std::vector<Completed> completed = complete_stages(ground, plan);
   const Pipeline& pipeline = plan.pipelines[0];
   std::vector<DecidedStage> decided;
   for (size_t s = 0; s < completed.size(); ++s)
@@ -560,13 +387,37 @@ Program lower(const Groundwork& ground,
   return program;
 }
 
+}  // namespace
+
+Program lower(const Graph& graph,
+              const Plan& plan,
+              const Cluster& cluster,
+              const Optimizer& optimizer,
+              const LowerOptions& options) {
+  return lower(lay_ground(graph, optimizer), plan, cluster, options);
+}
+
+Program lower(const Groundwork& ground,
+              const Plan& plan,
+              const Cluster& cluster,
+              const LowerOptions& options) {
+  return lower(ground, complete_stages(ground, plan), plan, cluster, options);
+}
+
+Program lower(PreparedStages& prepared,
+              const Plan& plan,
+              const Cluster& cluster,
+              const LowerOptions& options) {
+  return lower(prepared.ground(), complete_stages(prepared, plan), plan, cluster, options);
+}
+
 LoweredStage lower_alone(Completed stage,
                          const Plan& plan,
                          const Cluster& cluster,
                          const LowerOptions& options) {
   const Pipeline& pipeline = plan.pipelines[0];
   MEDLEY_CHECK_EQ(pipeline.stages.size(), size_t{1});
-  const DecidedStage decided{complete(std::move(stage), plan, 0),
+  const DecidedStage decided{complete_stage(std::move(stage), plan, 0),
                              pipeline.microbatches,
                              devices_of(pipeline.stages[0].mesh, cluster),
                              pipeline.stages[0].mesh.shape};

@@ -6,10 +6,8 @@
 
 #include "medley/cluster/cluster.h"
 #include "medley/plan/plan.h"
-#include "medley/program/complete.h"
-#include "medley/program/prepare.h"
+#include "medley/program/complete_stages.h"
 #include "medley/program/program.h"
-#include "medley/program/stages.h"
 
 namespace medley {
 
@@ -19,27 +17,6 @@ struct LowerOptions {
   int64_t bucket_bytes = 0;
   bool keep_gradients = false;  // until the next step, for reading back
 };
-
-// What lowering finds out about a graph before it looks at a plan: shared by the plans of a search.
-struct Groundwork {
-  Graph graph;
-  Optimizer optimizer;
-  Prepared prepared;
-  Factors factors;         // of the prepared graph
-  std::string coupled_at;  // row_coupling() of the graph
-  std::string graph_hash;
-};
-Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer);
-
-// The decisions of a stage with the graph that they are about (composites expanded), for lowering
-// and for explain.
-struct Completed {
-  Prepared prepared;
-  Factors factors;
-  Assignment assignment;
-};
-// Of all stages of a plan with one pipeline.
-std::vector<Completed> complete_stages(const Groundwork& ground, const Plan& plan);
 
 // Requires: verify(plan, graph, cluster) has passed. Throws Error(kCaller) where an entry of the
 // plan does not fit the graph.
@@ -52,18 +29,13 @@ Program lower(const Groundwork& ground,
               const Plan& plan,
               const Cluster& cluster,
               const LowerOptions& options = {});
-
-// What one stage of a partition computes, prepared, with nothing decided. `names`: stable_names()
-// of the graph; `recompute`: as in a plan, with so many micro-batches in flight.
-Completed prepare_stage(const Groundwork& ground,
-                        const std::vector<std::string>& names,
-                        const Partition& parts,
-                        int stage,
-                        const std::string& recompute = "none",
-                        int in_flight = 1);
+Program lower(PreparedStages& prepared,
+              const Plan& plan,
+              const Cluster& cluster,
+              const LowerOptions& options = {});
 
 // One stage by itself, for pricing: `plan` has a single one, which decides about `stage` as
-// prepare_stage() has it. What it receives comes from, and what it sends goes to, one imaginary
+// PreparedStages has it. What it receives comes from, and what it sends goes to, one imaginary
 // device. Each micro-batch goes forward and at once backward.
 LoweredStage lower_alone(Completed stage,
                          const Plan& plan,

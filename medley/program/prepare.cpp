@@ -19,9 +19,10 @@ class Preparer {
  public:
   Preparer(const Graph& graph, const Optimizer& optimizer, const StageContext& context)
       : optimizer_(optimizer), source_(graph), context_(context), names_(context.names) {
-    prepared_.graph = graph;
-    prepared_.graph.ops.clear();
-    prepared_.graph.outputs.clear();
+    prepared_.graph.name = graph.name;
+    prepared_.graph.symbols = graph.symbols;
+    prepared_.graph.values = graph.values;
+    prepared_.graph.inputs = graph.inputs;
   }
 
   Prepared run() {

@@ -73,7 +73,7 @@ struct Transfer {
 struct Tied {
   std::string parameter;
   std::vector<int> holders, partial;  // ascending
-  bool operator==(const Tied&) const = default;
+  auto operator<=>(const Tied&) const = default;
 };
 
 struct Partition {

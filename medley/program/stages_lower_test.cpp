@@ -16,12 +16,14 @@ namespace {
 
 using testing::ElementsAre;
 
-Graph mlp() {
-  std::ifstream file("tests/data/mlp.graph");
+Graph read(const std::string& path) {
+  std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
-  return run_passes(parse_graph(text.str(), "mlp.graph"));
+  return run_passes(parse_graph(text.str(), path));
 }
+
+Graph mlp() { return read("tests/data/mlp.graph"); }
 
 Cluster devices(int count) {
   Cluster cluster;
@@ -134,6 +136,34 @@ TEST(LowerStages, MemoryGrowsWithWhatIsInFlight) {
   EXPECT_GE(peaks[1], peaks[0] + saved);
   EXPECT_GE(peaks[2], peaks[1] + 2 * saved);
   EXPECT_GE(peaks[3], peaks[2] + 4 * saved);
+}
+
+// Both ends of the model read the table of tokens. Where a stage stands among the others matters to
+// the last one, and what it recomputes to each.
+TEST(LowerStages, WhatPlansHaveInCommonIsPreparedOnce) {
+  const Groundwork ground = lay_ground(read("python/tests/golden/gpt.graph"), {});
+  PreparedStages prepared(ground);
+  const char *first = "blocks.1.norm1/native_layer_norm#0", *head = "norm/native_layer_norm#0";
+  for (const std::vector<std::string>& begins :
+       std::vector<std::vector<std::string>>{{first}, {first, head}, {head}, {first}})
+    for (const char* recompute : {"none", "all", "blocks"})
+      for (const int in_flight : {1, 2}) {
+        Plan plan;
+        plan.global_batch = 4;
+        plan.pipelines.resize(1);
+        Pipeline& pipeline = plan.pipelines[0];
+        pipeline.microbatches = {{2, {}}, {2, {}}};
+        for (size_t s = 0; s <= begins.size(); ++s) {
+          Stage& stage = pipeline.stages.emplace_back();
+          stage.mesh = mesh_of(static_cast<int>(s), 1);
+          if (s > 0) stage.first = begins[s - 1];
+          stage.recompute = recompute;
+          pipeline.in_flight.push_back(s == 0 ? in_flight : 1);
+        }
+        const Cluster cluster = devices(3);
+        EXPECT_EQ(print(lower(prepared, plan, cluster)), print(lower(ground, plan, cluster)))
+            << begins.size() << " " << begins[0] << " " << recompute << " " << in_flight;
+      }
 }
 
 }  // namespace

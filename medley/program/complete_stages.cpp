@@ -1,0 +1,209 @@
+#include "medley/program/complete_stages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "medley/base/error.h"
+#include "medley/base/parallel.h"
+#include "medley/graph/text.h"
+#include "medley/ops/rule.h"
+#include "medley/program/connect.h"
+#include "medley/program/recompute.h"
+#include "medley/sharding/coupling.h"
+
+namespace medley {
+namespace {
+
+// Replaces ops by their expansions; ids of values stay, names carry over.
+Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
+  Prepared result = prepared;
+  const std::set<OpId> chosen(ids.begin(), ids.end());
+  result.graph.ops.clear();
+  result.names.clear();
+  result.recomputed.clear();
+  std::vector<ValueId> replaced(prepared.graph.values.size(), kNone);
+  for (size_t i = 0; i < prepared.graph.ops.size(); ++i) {
+    Op op = prepared.graph.ops[i];
+    for_each_operand(op, [&](ValueId& value) {
+      if (replaced[static_cast<size_t>(value)] != kNone)
+        value = replaced[static_cast<size_t>(value)];
+    });
+    if (!chosen.contains(static_cast<OpId>(i))) {
+      result.graph.ops.push_back(std::move(op));
+    } else {
+      const size_t first = result.graph.ops.size();
+      const std::vector<ValueId> fresh = expand(result.graph, op);
+      replaced.resize(result.graph.values.size(), kNone);
+      for (size_t r = 0; r < fresh.size(); ++r)
+        if (op.results[r] != kNone) replaced[static_cast<size_t>(op.results[r])] = fresh[r];
+      for (size_t k = first; k < result.graph.ops.size(); ++k) {
+        result.graph.ops[k].phase = op.phase;
+        result.graph.ops[k].module = op.module;
+        result.graph.ops[k].source = op.source;
+      }
+    }
+    result.names.resize(result.graph.ops.size(), prepared.names[i]);
+    if (!prepared.recomputed.empty())
+      result.recomputed.resize(result.graph.ops.size(), prepared.recomputed[i]);
+  }
+  for (Output& output : result.graph.outputs)
+    if (replaced[static_cast<size_t>(output.value)] != kNone)
+      output.value = replaced[static_cast<size_t>(output.value)];
+  for (size_t i = 0; i < result.graph.ops.size(); ++i)
+    for (size_t r = 0; r < result.graph.ops[i].results.size(); ++r)
+      if (const ValueId value = result.graph.ops[i].results[r]; value != kNone) {
+        result.graph.values[static_cast<size_t>(value)].producer = static_cast<OpId>(i);
+        result.graph.values[static_cast<size_t>(value)].result = static_cast<int32_t>(r);
+      }
+  return result;
+}
+
+// What is computed again has the factors that it had.
+Factors factorize(const Prepared& prepared) {
+  const std::vector<OpId> of = originals(prepared);
+  std::vector<std::pair<ValueId, ValueId>> alike;
+  for (size_t i = 0; i < of.size(); ++i) {
+    if (of[i] == kNone) continue;
+    const std::vector<ValueId>& first = prepared.graph.ops[static_cast<size_t>(of[i])].results;
+    for (size_t r = 0; r < first.size(); ++r)
+      if (first[r] != kNone) alike.emplace_back(first[r], prepared.graph.ops[i].results[r]);
+  }
+  return factorize(prepared.graph, alike);
+}
+
+Completed undecided(Prepared prepared) {
+  auto factors = std::make_shared<const Factors>(factorize(prepared));
+  return {std::make_shared<const Prepared>(std::move(prepared)), std::move(factors), {}};
+}
+
+// The positions in the forward sequence at which the stages of a pipeline begin: where the first op
+// is that a stage names, or the next one that is computed in one stage only.
+std::vector<int32_t> cuts_of(const Pipeline& pipeline,
+                             const Positions& positions,
+                             const std::vector<std::string>& names) {
+  std::vector<int32_t> cuts;
+  for (size_t s = 1; s < pipeline.stages.size(); ++s) {
+    const std::string& first = pipeline.stages[s].first;
+    const auto op = static_cast<OpId>(std::find(names.begin(), names.end(), first) - names.begin());
+    const auto next = std::lower_bound(positions.sequence.begin(), positions.sequence.end(), op);
+    const auto cut = static_cast<int32_t>(next - positions.sequence.begin());
+    if (next == positions.sequence.end() || cut <= (cuts.empty() ? 0 : cuts.back()))
+      throw Error(Blame::kCaller,
+                  fmt::format("plan: pipelines[0].stages[{}].first: found \"{}\", expected an op "
+                              "such that each stage has one that others do not have",
+                              s,
+                              first));
+    cuts.push_back(cut);
+  }
+  return cuts;
+}
+
+// Of a plan with one stage, the whole graph.
+Completed only_stage(const Groundwork& ground, const Pipeline& pipeline) {
+  const std::string& how = pipeline.stages[0].recompute;
+  if (how == Stage().recompute) return {ground.prepared, ground.factors, {}};
+  return undecided(prepare(ground.graph,
+                           ground.optimizer,
+                           {.names = stable_names(ground.graph),
+                            .recompute = how,
+                            .in_flight = counts_in_flight(pipeline)[0]}));
+}
+
+// What each stage of a pipeline computes, prepared.
+std::vector<Completed> split(PreparedStages& prepared, const Pipeline& pipeline) {
+  const std::vector<int> counts = counts_in_flight(pipeline);
+  const Partition parts = partition(prepared.ground().graph,
+                                    prepared.positions(),
+                                    cuts_of(pipeline, prepared.positions(), prepared.names()),
+                                    prepared.names());
+  std::vector<Completed> stages(pipeline.stages.size());
+  for_each_in_parallel(stages.size(), [&](size_t s) {
+    stages[s] = prepared.stage(parts, static_cast<int>(s), pipeline.stages[s].recompute, counts[s]);
+  });
+  return stages;
+}
+
+}  // namespace
+
+Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer) {
+  auto prepared = std::make_shared<const Prepared>(prepare(graph, optimizer));
+  auto factors = std::make_shared<const Factors>(factorize(prepared->graph));
+  return {graph,
+          optimizer,
+          std::move(prepared),
+          std::move(factors),
+          row_coupling(graph, factorize(graph)),
+          hash(graph)};
+}
+
+PreparedStages::PreparedStages(const Groundwork& ground)
+    : ground_(ground), names_(stable_names(ground.graph)), positions_(place(ground.graph)) {}
+
+Completed PreparedStages::stage(const Partition& parts,
+                                int stage,
+                                const std::string& recompute,
+                                int in_flight) {
+  const auto at = static_cast<size_t>(stage);
+  Key key{stage > 0 ? parts.cuts[at - 1] : 0,
+          at < parts.cuts.size() ? parts.cuts[at] : kNone,
+          recompute,
+          recompute == kRecompute[2] ? in_flight : 1,  // only its blocks depend on them
+          0,
+          {}};
+  for (const Tied& tied : parts.tied)
+    if (std::ranges::count(tied.holders, stage)) key.tied.push_back(tied);
+  if (!key.tied.empty()) key.stage = stage;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = known_.find(key); found != known_.end()) return found->second;
+  }
+  Completed fresh = prepare_stage(parts, key, stage);
+  const std::lock_guard lock(mutex_);
+  return known_.try_emplace(std::move(key), std::move(fresh)).first->second;
+}
+
+Completed PreparedStages::prepare_stage(const Partition& parts, const Key& key, int stage) const {
+  const StageGraph own = stage_graph(ground_.graph, parts, stage);
+  StageContext context;
+  context.stage = key.stage;
+  context.recompute = key.recompute;
+  context.in_flight = key.in_flight;
+  for (OpId op : own.ops) context.names.push_back(names_[static_cast<size_t>(op)]);
+  for (const Tied& tied : key.tied) {
+    context.tied[tied.parameter] = tied.partial;
+    if (tied.holders[0] != stage) context.counted_elsewhere.insert(tied.parameter);
+  }
+  return undecided(prepare(own.graph, ground_.optimizer, context));
+}
+
+Completed complete_stage(Completed completed, const Plan& plan, size_t s) {
+  Pipeline chosen = plan.pipelines[0];
+  chosen.microbatches = microbatches_of(chosen, s);
+  for (;;) {
+    completed.assignment =
+        complete(*completed.prepared, *completed.factors, plan, chosen, chosen.stages[s]);
+    if (completed.assignment.to_expand.empty()) return completed;
+    completed = undecided(expand_ops(*completed.prepared, completed.assignment.to_expand));
+  }
+}
+
+std::vector<Completed> complete_stages(const Groundwork& ground, const Plan& plan) {
+  MEDLEY_CHECK_EQ(plan.pipelines.size(), size_t{1});
+  const Pipeline& pipeline = plan.pipelines[0];
+  if (pipeline.stages.size() == 1) return {complete_stage(only_stage(ground, pipeline), plan, 0)};
+  PreparedStages prepared(ground);
+  return complete_stages(prepared, plan);
+}
+
+std::vector<Completed> complete_stages(PreparedStages& prepared, const Plan& plan) {
+  MEDLEY_CHECK_EQ(plan.pipelines.size(), size_t{1});
+  if (plan.pipelines[0].stages.size() == 1) return complete_stages(prepared.ground(), plan);
+  std::vector<Completed> stages = split(prepared, plan.pipelines[0]);
+  for_each_in_parallel(
+      stages.size(), [&](size_t s) { stages[s] = complete_stage(std::move(stages[s]), plan, s); });
+  return stages;
+}
+
+}  // namespace medley

@@ -1,0 +1,85 @@
+#pragma once
+
+// What each stage of a plan computes, and the plan's decisions about it, before any of it is
+// lowered. What does not depend on a plan is found once for all plans of a search. Knows nothing of
+// devices.
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "medley/plan/plan.h"
+#include "medley/program/complete.h"
+#include "medley/program/prepare.h"
+#include "medley/program/stages.h"
+
+namespace medley {
+
+// What is found out about a graph before anybody looks at a plan.
+struct Groundwork {
+  Graph graph;
+  Optimizer optimizer;
+  std::shared_ptr<const Prepared> prepared;
+  std::shared_ptr<const Factors> factors;  // of the prepared graph
+  std::string coupled_at;                  // row_coupling() of the graph
+  std::string graph_hash;
+};
+Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer);
+
+// The decisions of a stage with the graph that they are about (composites expanded), for lowering
+// and for explain.
+struct Completed {
+  std::shared_ptr<const Prepared> prepared;
+  std::shared_ptr<const Factors> factors;
+  Assignment assignment;
+};
+
+// The stages of pipelines over one graph, each prepared once, however many plans have it. Threads
+// may share one.
+class PreparedStages {
+ public:
+  // Requires: `ground` outlives this.
+  explicit PreparedStages(const Groundwork& ground);
+
+  const Groundwork& ground() const { return ground_; }
+  const std::vector<std::string>& names() const { return names_; }  // [op] stable_names()
+  const Positions& positions() const { return positions_; }
+
+  // What a stage of a partition by names() computes, with nothing decided. `recompute`: as in a
+  // plan, with so many micro-batches in flight.
+  Completed stage(const Partition& parts,
+                  int stage,
+                  const std::string& recompute = "none",
+                  int in_flight = 1);
+
+ private:
+  // Stages that agree in this compute the same. Where one stands among the others matters for
+  // parameters that it shares with them.
+  struct Key {
+    int32_t begin = 0, end = 0;  // positions; kNone: to the last
+    std::string recompute;
+    int in_flight = 1;
+    int stage = 0;
+    std::vector<Tied> tied;
+    auto operator<=>(const Key&) const = default;
+  };
+  Completed prepare_stage(const Partition& parts, const Key& key, int stage) const;
+
+  const Groundwork& ground_;
+  std::vector<std::string> names_;
+  Positions positions_;
+  std::mutex mutex_;
+  std::map<Key, Completed> known_;
+};
+
+// Of a stage that is prepared: what the plan decides about its stage `s`, and complete() where it
+// says nothing.
+Completed complete_stage(Completed prepared, const Plan& plan, size_t s);
+
+// Of all stages of a plan with one pipeline.
+std::vector<Completed> complete_stages(const Groundwork& ground, const Plan& plan);
+std::vector<Completed> complete_stages(PreparedStages& stages, const Plan& plan);
+
+}  // namespace medley
