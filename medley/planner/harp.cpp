@@ -61,10 +61,9 @@ class Harp {
     outlines_.solve(all);
     for (const Outline& outline : all) outlines_.note(outline);
     move_cuts();
-    Outcome chosen = outlines_.choose(kMostPriced, [&](int candidate) {
+    outlines_.choose(kMostPriced, [&](int candidate) {
       report(request_, "harp: simulating", static_cast<size_t>(3 + candidate), kSteps);
     });
-    if (std::holds_alternative<Infeasible>(chosen)) return chosen;
     outlines_.join_axes();
     return outlines_.best();
   }

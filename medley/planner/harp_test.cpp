@@ -347,6 +347,32 @@ TEST_F(HarpTest, StagesAreNoSlowerThanWithRowsAlone) {
   }
 }
 
+// Blocks are the same but for names: what is found for one is said of the other.
+TEST_F(HarpTest, StagesThatAreAlikeAreSolvedOnce) {
+  const Cluster cluster = two_pools(4, 1);
+  const CostModel costs(cluster);
+  const Groundwork ground = lay_ground(graph, {});
+  const Request asked = request(cluster, costs, ground, 64);
+  StageSynthesis both(asked, {.per_block = 2}), second(asked, {.per_block = 2});
+  for (const StageMesh& mesh : {StageMesh{{0}}, StageMesh{{0, 1, 2, 3}}})
+    for (const StageStyle style : {StageStyle::kBest, StageStyle::kTensor, StageStyle::kData})
+      for (const auto& [recompute, in_flight] : {std::pair{"none", 1}, {"all", 1}, {"blocks", 8}}) {
+        const StageWork work{8, 8, 0, style, recompute, in_flight};
+        both.whole({1, 3, mesh, work});
+        const int before = both.num_syntheses();
+        const std::optional<StageSolution>& said = both.whole({3, 5, mesh, work});
+        EXPECT_EQ(both.num_syntheses(), before);
+        const std::optional<StageSolution>& found = second.whole({3, 5, mesh, work});
+        ASSERT_TRUE(said && found);
+        EXPECT_EQ(said->stage, found->stage);
+        EXPECT_EQ(said->by_rows, found->by_rows);
+        EXPECT_EQ(said->option, found->option);
+        // With the head it is another stage.
+        both.whole({4, 6, mesh, work});
+        EXPECT_GT(both.num_syntheses(), before);
+      }
+}
+
 TEST_F(HarpTest, RangesAreSumsOfTheirLayers) {
   const Cluster cluster = two_pools(4, 1);
   const CostModel costs(cluster);

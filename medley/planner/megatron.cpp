@@ -55,7 +55,8 @@ Outcome megatron(const Request& request) {
         outlines.note_recomputing(outline);
       }
   }
-  return outlines.choose(kMostPriced);
+  outlines.choose(kMostPriced);
+  return outlines.best();
 }
 
 }  // namespace medley

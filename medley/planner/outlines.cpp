@@ -381,7 +381,7 @@ std::string Outlines::explain(const Lack& lack, const std::vector<int>& counts) 
                      to_string(Bytes{static_cast<int64_t>(lack.bytes)}));
 }
 
-Outcome Outlines::choose(int most, const std::function<void(int)>& starting) {
+void Outlines::choose(int most, const std::function<void(int)>& starting) {
   int considered = 0;
   std::optional<Nanoseconds> fitted;  // of the first one that fits, by the timer
   for (const auto& [time, outline] : noted_) {
@@ -391,7 +391,6 @@ Outcome Outlines::choose(int most, const std::function<void(int)>& starting) {
     if (consider(outline) && !fitted) fitted = time;
     ++considered;
   }
-  return best();
 }
 
 void Outlines::join_axes() {

@@ -56,12 +56,12 @@ class Outlines {
   // Lowers and simulates the outline and keeps it if it is the fastest so far; of one that does not
   // fit, with fewer in flight, in less memory or computing more again, whichever the timer says is
   // fastest. Of many micro-batches a few are simulated: once the pipeline is full, one is like the
-  // next. Returns whether it fits as it is.
+  // next. Returns whether it fits as it is; false of one that is slower than another that fits.
   bool consider(Outline outline);
 
   // Considers the fastest noted, as many as told and more until one fits, but none that the timer
   // says is clearly slower than the first that fits. Says before each which it is, from 0 on.
-  Outcome choose(int most, const std::function<void(int)>& starting = {});
+  void choose(int most, const std::function<void(int)>& starting = {});
   // Considers the best once more, with those of its stages on several nodes decided over nodes and
   // devices at once that are faster so by themselves.
   void join_axes();

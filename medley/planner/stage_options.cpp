@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <map>
+#include <span>
 
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
@@ -182,11 +183,47 @@ void StageSynthesis::solve_missing(std::vector<Key> keys) {
   }
   for_each_in_parallel(missing.size(),
                        [&](size_t i) { *missing[i].second = ground(missing[i].first); });
-  std::vector<std::optional<StageSolution>> solutions(keys.size());
-  for_each_in_parallel(keys.size(), [&](size_t i) {
-    solutions[i] = keys[i].task.work.recompute == kKept ? synthesise(keys[i]) : recomputed(keys[i]);
+  std::vector<std::pair<const Key, std::optional<StageSolution>>*> distinct;
+  std::vector<Like> others;
+  for (const Key& key : keys) {
+    std::optional<Like> like = find_like(key);
+    auto& fresh = *solved_.try_emplace(key).first;
+    if (!like) {
+      distinct.push_back(&fresh);
+      continue;
+    }
+    like->to = &fresh.second;
+    others.push_back(std::move(*like));
+  }
+  for_each_in_parallel(distinct.size(), [&](size_t i) {
+    auto& [key, solution] = *distinct[i];
+    solution = key.task.work.recompute == kKept ? synthesise(key) : recomputed(key);
   });
-  for (size_t i = 0; i < keys.size(); ++i) solved_[keys[i]] = std::move(solutions[i]);
+  num_syntheses_ += static_cast<int>(distinct.size());
+  for (const Like& like : others) {
+    *like.to = *like.from;
+    if (*like.to) (*like.to)->stage = renamed(std::move((*like.to)->stage), like.names);
+  }
+}
+
+// Another whole of the same work that computes the same, solved or about to be.
+std::optional<StageSynthesis::Like> StageSynthesis::find_like(const Key& key) const {
+  if (key.layer) return std::nullopt;
+  const auto structures = [&](const StageTask& task) {
+    return std::span(like_).subspan(static_cast<size_t>(task.begin),
+                                    static_cast<size_t>(task.end - task.begin));
+  };
+  for (const auto& [other, solution] : solved_) {
+    StageWork work = other.task.work;
+    work.in_flight = key.task.work.in_flight;  // it matters to what is computed only
+    if (other.layer || other.task.mesh != key.task.mesh || work != key.task.work ||
+        !std::ranges::equal(structures(other.task), structures(key.task)))
+      continue;
+    std::optional<Renaming> names = renaming(*grounds_.at(ground_key(other.task)).prepared,
+                                             *grounds_.at(ground_key(key.task)).prepared);
+    if (names) return Like{&solution, nullptr, std::move(*names)};
+  }
+  return std::nullopt;
 }
 
 StageOption StageSynthesis::price_alone(const StageTask& task, const Plan& plan) const {

@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "medley/planner/alike_stages.h"
 #include "medley/planner/layers.h"
 #include "medley/planner/pipeline.h"
 #include "medley/planner/planner.h"
@@ -106,7 +107,7 @@ class StageSynthesis {
   // The price and the recompute that an option is for, with so many micro-batches in flight.
   static StageWork work_of(const StageOption& option, StageWork work, int in_flight);
 
-  int num_syntheses() const { return static_cast<int>(solved_.size()); }
+  int num_syntheses() const { return num_syntheses_; }
 
  private:
   struct Key {
@@ -127,6 +128,13 @@ class StageSynthesis {
   static Key inner_key(Key key);
   void solve(const std::vector<Key>& keys);
   void solve_missing(std::vector<Key> keys);
+  // A solution of what is the same but for names.
+  struct Like {
+    const std::optional<StageSolution>* from;
+    std::optional<StageSolution>* to;
+    Renaming names;
+  };
+  std::optional<Like> find_like(const Key& key) const;
   Completed ground(const GroundKey& key);
   std::optional<StageSolution> synthesise(const Key& key) const;
   std::optional<StageSolution> recomputed(const Key& key) const;
@@ -165,6 +173,7 @@ class StageSynthesis {
   std::vector<int> like_;  // [layer] the first one of its structure
   std::map<GroundKey, Completed> grounds_;
   std::map<Key, std::optional<StageSolution>> solved_;
+  int num_syntheses_ = 0;  // of solved_, those that are no others' but for names
   std::map<std::pair<StageWork, StageMesh>, std::vector<Offer>> offers_;
 };
 
