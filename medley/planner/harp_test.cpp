@@ -325,6 +325,21 @@ TEST_F(HarpTest, DecidesOverNodesAndDevicesAtOnce) {
   EXPECT_LE(step(found, cluster), step(planned(cluster, "hap", 8, 1), cluster));
 }
 
+// Over a link this thin a pool alone is fastest; its chains are not searched as closely as one
+// mesh.
+TEST_F(HarpTest, AutoIsNoSlowerThanOneMeshOfAnyPool) {
+  for (const int64_t rows : {4, 12}) {
+    const Cluster cluster = two_pools(4, 2, 1e9, 1e5);
+    std::map<std::string, std::vector<std::string>> pools;
+    for (const Device& device : cluster.devices)
+      pools[cluster.pools[static_cast<size_t>(device.pool)].name].push_back(device.name);
+    const Nanoseconds found = step(planned(cluster, "auto", rows), cluster);
+    for (const auto& [name, devices] : pools)
+      EXPECT_LE(found, step(planned(cluster, "hap", rows, 0, devices), cluster))
+          << name << ", " << rows << " rows";
+  }
+}
+
 // What comes from another stage is brought to the state that its readers want once for all of them,
 // also where they read views of it: a search that knows no better divides ops in vain.
 TEST_F(HarpTest, StagesAreNoSlowerThanWithRowsAlone) {
