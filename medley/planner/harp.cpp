@@ -17,6 +17,8 @@ constexpr int kMostMoves = 16;
 // In percent of the fastest chain known. Whole stages are not that much faster than their layers: a
 // slower chain is no candidate, and stages of slower ones are not made to need less memory.
 constexpr int64_t kSlower = 110;
+// Chains are compared by sums over their layers, which are off by more than this.
+constexpr double kGap = 0.002;
 // What the ends exchange, in percent of a step, for pools to be tried at both ends.
 constexpr int64_t kMatters = 2;
 constexpr size_t kSteps = 2 + kMostPriced;
@@ -35,6 +37,7 @@ class Harp {
     pipeline_.shared = outlines_.shared();
     pipeline_.candidates = kOfEachCount;
     pipeline_.explain = false;
+    pipeline_.gap = kGap;
   }
 
   Outcome run() {
