@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "medley/base/error.h"
+#include "medley/base/parallel.h"
 #include "medley/planner/pipeline_chains.h"
 #include "medley/schedule/h1f1b.h"
 #include "medley/schedule/period.h"
@@ -110,6 +111,9 @@ bool same_stages(const PipelinePlan& a, const PipelinePlan& b) {
          std::ranges::equal(a.stages, b.stages, {}, &PipelineStage::option, &PipelineStage::option);
 }
 
+// Intervals searched at once, whatever the number of cores: the result is the same on all machines.
+constexpr size_t kAtOnce = 2;
+
 // Periods in [low, high] that are not decided yet. No chain for any of them costs less than `cost`.
 struct Interval {
   int64_t low = 0, high = 0, cost = 0;
@@ -147,8 +151,9 @@ class Periods {
     return best() - static_cast<int64_t>(static_cast<double>(best()) * request_.gap);
   }
   int64_t bound(const Interval& interval) const { return interval.cost + more_ * interval.low; }
-  // Searches at the upper end of an interval. Returns what is left of it.
-  std::optional<Interval> search(Interval interval);
+  // Searches at the upper ends of some intervals, on all cores. Returns what is left of each.
+  std::vector<std::optional<Interval>> search(const std::vector<Interval>& intervals);
+  std::optional<Interval> settle_by(const Chain& chain, Interval interval);
   // Where to divide an interval: at the middle one of the steps in it; at its end if there are few.
   int64_t middle_of(const Interval& interval) const;
   void add(PipelinePlan plan);
@@ -172,11 +177,24 @@ void Periods::add(PipelinePlan plan) {
   if (plans.size() > static_cast<size_t>(std::max(1, request_.candidates))) plans.pop_back();
 }
 
-std::optional<Interval> Periods::search(Interval interval) {
-  ChainSearch search{interval.high};
-  if (best() < kNever) search.below = best() - more_ * interval.low;
-  const Chain chain = cheapest_chain(table_, search, found_.labels);
-  ++found_.searches;
+std::vector<std::optional<Interval>> Periods::search(const std::vector<Interval>& intervals) {
+  std::vector<Chain> chains(intervals.size());
+  std::vector<int64_t> labels(intervals.size());
+  for_each_in_parallel(intervals.size(), [&](size_t i) {
+    ChainSearch search{intervals[i].high};
+    if (best() < kNever) search.below = best() - more_ * intervals[i].low;
+    chains[i] = cheapest_chain(table_, search, labels[i]);
+  });
+  std::vector<std::optional<Interval>> left;
+  for (size_t i = 0; i < intervals.size(); ++i) {
+    ++found_.searches;
+    found_.labels += labels[i];
+    left.push_back(settle_by(chains[i], intervals[i]));
+  }
+  return left;
+}
+
+std::optional<Interval> Periods::settle_by(const Chain& chain, Interval interval) {
   if (chain.stages.empty()) return std::nullopt;
   PipelinePlan plan = plan_of(table_, choice_, chain);
   settle(plan, request_.in_flight, interval.high, chain.cost);
@@ -204,7 +222,7 @@ std::vector<Interval> Periods::first_intervals(int64_t least) {
     if (best() < kNever && least_sum + more_ * low >= best()) return {};
     const bool had = best() < kNever;
     const int64_t before = best();
-    const std::optional<Interval> left = search({low, high, least_sum});
+    const std::optional<Interval> left = search({{low, high, least_sum}})[0];
     if (left) intervals.push_back(*left);
     low = high + 1;
     // Once there is any plan, limits hold for whatever is above.
@@ -238,21 +256,27 @@ int64_t Periods::run() {
   std::vector<Interval> intervals = first_intervals(least);
   const auto last = [&](const Interval& a, const Interval& b) { return bound(a) > bound(b); };
   std::ranges::make_heap(intervals, last);
-  while (!intervals.empty() && bound(intervals.front()) < enough()) {
-    std::ranges::pop_heap(intervals, last);
-    Interval interval = intervals.back();
-    intervals.pop_back();
-    const auto push = [&](const Interval& i) {
-      intervals.push_back(i);
-      std::ranges::push_heap(intervals, last);
-    };
-    // What is beyond the limit above cannot be better.
-    if (more_ > 0 && best() < kNever)
-      interval.high = std::min(interval.high, (best() - interval.cost) / more_);
-    const int64_t middle = middle_of(interval);
-    const std::optional<Interval> left = search({interval.low, middle, interval.cost});
-    if (left) push(*left);
-    if (middle < interval.high) push({middle + 1, interval.high, interval.cost});
+  const auto push = [&](const Interval& i) {
+    intervals.push_back(i);
+    std::ranges::push_heap(intervals, last);
+  };
+  const auto is_open = [&] { return !intervals.empty() && bound(intervals.front()) < enough(); };
+  while (is_open()) {
+    std::vector<Interval> lower, upper;
+    while (lower.size() < kAtOnce && is_open()) {
+      std::ranges::pop_heap(intervals, last);
+      Interval interval = intervals.back();
+      intervals.pop_back();
+      // What is beyond the limit above cannot be better.
+      if (more_ > 0 && best() < kNever)
+        interval.high = std::min(interval.high, (best() - interval.cost) / more_);
+      const int64_t middle = middle_of(interval);
+      lower.push_back({interval.low, middle, interval.cost});
+      if (middle < interval.high) upper.push_back({middle + 1, interval.high, interval.cost});
+    }
+    for (const std::optional<Interval>& left : search(lower))
+      if (left) push(*left);
+    for (const Interval& interval : upper) push(interval);
   }
   return intervals.empty() ? best() : std::min(best(), bound(intervals.front()));
 }
