@@ -281,15 +281,16 @@ bool Outlines::consider(Outline outline) {
     const int64_t few = 3 * counts[0] + kFull;
     const int64_t enough = count > 2 * few ? few : count;
     const Program program = lower(synthesis_.stages(), shortened(plan, enough), request_.cluster);
-    const auto step = [&] { return step_time(program, count, counts[0]); };
-    // Whether it fits need not be known of one that is slower than one that does.
-    std::optional<Nanoseconds> known;
-    if (best_ && *(known = step()) >= best_step_) return false;
+    // Whether it fits need not be known of one that is slower than one that does, and how long it
+    // takes need not be known of the first before it fits.
+    std::optional<Nanoseconds> step;
+    if (best_) step = step_time(program, count, counts[0]);
+    if (step && *step >= best_step_) return false;
     const std::optional<Lack> lack = find_lack(program, count - enough);
     if (!lack) {
       best_ = std::move(plan);
       best_outline_ = outline;
-      best_step_ = known ? *known : step();
+      best_step_ = step ? *step : step_time(program, count, counts[0]);
       return mend == 0;
     }
     if (misfit_.empty()) misfit_ = explain(*lack, counts);

@@ -153,7 +153,8 @@ class Periods {
   int64_t bound(const Interval& interval) const { return interval.cost + more_ * interval.low; }
   // Searches at the upper ends of some intervals, on all cores. Returns what is left of each.
   std::vector<std::optional<Interval>> search(const std::vector<Interval>& intervals);
-  std::optional<Interval> settle_by(const Chain& chain, Interval interval);
+  // Adds the plan of the cheapest chain for the upper end. Returns what is left of the interval.
+  std::optional<Interval> take(const Chain& chain, Interval interval);
   // Where to divide an interval: at the middle one of the steps in it; at its end if there are few.
   int64_t middle_of(const Interval& interval) const;
   void add(PipelinePlan plan);
@@ -189,12 +190,12 @@ std::vector<std::optional<Interval>> Periods::search(const std::vector<Interval>
   for (size_t i = 0; i < intervals.size(); ++i) {
     ++found_.searches;
     found_.labels += labels[i];
-    left.push_back(settle_by(chains[i], intervals[i]));
+    left.push_back(take(chains[i], intervals[i]));
   }
   return left;
 }
 
-std::optional<Interval> Periods::settle_by(const Chain& chain, Interval interval) {
+std::optional<Interval> Periods::take(const Chain& chain, Interval interval) {
   if (chain.stages.empty()) return std::nullopt;
   PipelinePlan plan = plan_of(table_, choice_, chain);
   settle(plan, request_.in_flight, interval.high, chain.cost);

@@ -184,25 +184,23 @@ void StageSynthesis::solve_missing(std::vector<Key> keys) {
   for_each_in_parallel(missing.size(),
                        [&](size_t i) { *missing[i].second = ground(missing[i].first); });
   std::vector<std::pair<const Key, std::optional<StageSolution>>*> distinct;
-  std::vector<Like> others;
+  std::vector<std::pair<std::optional<StageSolution>*, Like>> others;
   for (const Key& key : keys) {
     std::optional<Like> like = find_like(key);
     auto& fresh = *solved_.try_emplace(key).first;
-    if (!like) {
+    if (like)
+      others.emplace_back(&fresh.second, std::move(*like));
+    else
       distinct.push_back(&fresh);
-      continue;
-    }
-    like->to = &fresh.second;
-    others.push_back(std::move(*like));
   }
   for_each_in_parallel(distinct.size(), [&](size_t i) {
     auto& [key, solution] = *distinct[i];
     solution = key.task.work.recompute == kKept ? synthesise(key) : recomputed(key);
   });
   num_syntheses_ += static_cast<int>(distinct.size());
-  for (const Like& like : others) {
-    *like.to = *like.from;
-    if (*like.to) (*like.to)->stage = renamed(std::move((*like.to)->stage), like.names);
+  for (const auto& [solution, like] : others) {
+    *solution = like.solution;
+    if (*solution) (*solution)->stage = renamed(like.solution->stage, like.names);
   }
 }
 
@@ -221,7 +219,7 @@ std::optional<StageSynthesis::Like> StageSynthesis::find_like(const Key& key) co
       continue;
     std::optional<Renaming> names = renaming(*grounds_.at(ground_key(other.task)).prepared,
                                              *grounds_.at(ground_key(key.task)).prepared);
-    if (names) return Like{&solution, nullptr, std::move(*names)};
+    if (names) return Like{solution, std::move(*names)};
   }
   return std::nullopt;
 }

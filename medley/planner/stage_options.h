@@ -130,8 +130,7 @@ class StageSynthesis {
   void solve_missing(std::vector<Key> keys);
   // A solution of what is the same but for names.
   struct Like {
-    const std::optional<StageSolution>* from;
-    std::optional<StageSolution>* to;
+    const std::optional<StageSolution>& solution;
     Renaming names;
   };
   std::optional<Like> find_like(const Key& key) const;

@@ -128,12 +128,11 @@ std::vector<Completed> split(PreparedStages& prepared, const Pipeline& pipeline)
 }  // namespace
 
 Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer) {
-  auto prepared = std::make_shared<const Prepared>(prepare(graph, optimizer));
-  auto factors = std::make_shared<const Factors>(factorize(prepared->graph));
+  Completed whole = undecided(prepare(graph, optimizer));
   return {graph,
           optimizer,
-          std::move(prepared),
-          std::move(factors),
+          std::move(whole.prepared),
+          std::move(whole.factors),
           row_coupling(graph, factorize(graph)),
           hash(graph)};
 }

@@ -1,10 +1,8 @@
 #include "medley/program/lower.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"

@@ -2,9 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include <fstream>
-#include <sstream>
-
+#include "medley/base/files.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
 #include "medley/program/lanes.h"
@@ -17,10 +15,7 @@ namespace {
 using testing::ElementsAre;
 
 Graph read(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return run_passes(parse_graph(text.str(), path));
+  return run_passes(parse_graph(LocalFiles().read(path), path));
 }
 
 Graph mlp() { return read("tests/data/mlp.graph"); }
