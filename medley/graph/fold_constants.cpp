@@ -30,8 +30,27 @@ std::optional<double> constant(
   return uniform.of(value);
 }
 
+// Replaces where(condition, x, constant), which passes partial sums of x if the number is 0 only;
+// returns whether the op is one.
+bool fold_choice(Rewrite& rewrite,
+                 const Op& op,
+                 const TensorType& result,
+                 const UniformValues& uniform) {
+  if (op.name != "aten.where.self" || op.arguments.size() != 3) return false;
+  const ValueId x = tensor_argument(op, 1);
+  const std::optional<double> number = uniform.of_argument(op, 2);
+  if (x == kNone || type_of(rewrite.to(), x) != result || !number ||
+      stored_as(result.dtype, *number) != number)
+    return false;
+  rewrite.replace(
+      op.results[0],
+      rewrite.emit(
+          op, "aten.where.ScalarOther", {op.arguments[0], op.arguments[1], *number}, result));
+  return true;
+}
+
 // Replaces the op if it is a product or quotient with a constant; returns whether it is.
-bool fold(Rewrite& rewrite, const Op& op, const TensorType& result, const UniformValues& uniform) {
+bool fold_arithmetic(Rewrite& rewrite, const Op& op, const TensorType& result, const UniformValues& uniform) {
   const Arithmetic kind = arithmetic(op);
   if (kind == Arithmetic::kNone || !is_exact(result.dtype)) return false;
   const auto a = constant(rewrite.to(), op, 0, result.dtype, uniform);
@@ -71,8 +90,12 @@ Graph fold_constants(const Graph& graph) {
     Op translated = rewrite.translate(op);
     uniform.update(rewrite.to());
     const bool one_result = op.results.size() == 1 && op.results[0] != kNone;
-    if (!one_result || !fold(rewrite, translated, type_of(graph, op.results[0]), uniform))
-      rewrite.keep(std::move(translated));
+    const auto folded = [&] {
+      const TensorType& result = type_of(graph, op.results[0]);
+      return fold_choice(rewrite, translated, result, uniform) ||
+             fold_arithmetic(rewrite, translated, result, uniform);
+    };
+    if (!one_result || !folded()) rewrite.keep(std::move(translated));
   }
   return rewrite.finish();
 }

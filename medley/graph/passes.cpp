@@ -50,7 +50,7 @@ const std::vector<Pass>& passes() {
       {"drop_unread_operands",
        "operands read for their shape, or not at all",
        drop_unread_operands},
-      {"fold_constants", "compute products and quotients of scalar constants", fold_constants},
+      {"fold_constants", "constants become numbers of products, quotients and choices", fold_constants},
       {"fold_identities", "drop ops that change nothing", fold_identities},
       {"split_addmm", "addmm becomes mm and add", split_addmm},
       {"merge_views_into_mm", "view, mm, view becomes contract", merge_views_into_mm},

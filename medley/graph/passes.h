@@ -22,7 +22,8 @@ Graph remove_dead_ops(const Graph& graph);
 // other; x * 1 and x / 1, the tangent of the loss among them.
 Graph fold_identities(const Graph& graph);
 // Computes products and quotients of constants (ones, full, scalar_tensor, ... of shape []), and
-// multiplies or divides by the number where the factor is a constant of shape [].
+// multiplies or divides by the number where the factor is a constant of shape []. Chooses the
+// number where the last operand of where() is a constant.
 Graph fold_constants(const Graph& graph);
 // addmm(bias, a, b) with alpha = beta = 1 -> add(mm(a, b), bias)
 Graph split_addmm(const Graph& graph);

@@ -176,6 +176,24 @@ TEST(FoldConstants, RoundsToTheDtype) {
               HasSubstr("aten.mul.Scalar(%5, 0.10000000149011612)"));
 }
 
+// The gradient of a bias of attention scores is such a sum over rows.
+TEST(FoldConstants, ChosenConstantsBecomeNumbers) {
+  const auto chosen = [](const std::string& constant, const std::string& type) {
+    return after(fold_constants,
+                 op("%7", "aten.gt.Scalar(%3, 0)", "bool[b, 8]") + op("%8", constant, type) +
+                     op("%9", "aten.where.self(%7, %3, %8)", "f32[b, 8]") +
+                     op("%10", "test.use.default(%9)", "f32[]") + "output loss %10\n");
+  };
+  const std::string folded = "aten.where.ScalarOther(%7, %3, 0.0) : f32[b, 8]";
+  EXPECT_THAT(chosen("aten.scalar_tensor.default(0, f32)", "f32[]"), HasSubstr(folded));
+  EXPECT_THAT(chosen("aten.full.default(sizes[], 0, f32)", "f32[]"), HasSubstr(folded));
+  EXPECT_THAT(chosen("aten.scalar_tensor.default(0, bf16)", "bf16[]"), HasSubstr(folded));
+  EXPECT_THAT(chosen("aten.zeros_like.default(%3)", "f32[b, 8]"), HasSubstr(folded));
+  EXPECT_THAT(chosen("aten.full.default(sizes[], 0.1, f64)", "f64[]"),
+              HasSubstr("aten.where.self(%7, %3, %8)"));  // not a number of f32
+  EXPECT_THAT(chosen("test.use.default(%3)", "f32[]"), HasSubstr("aten.where.self(%7, %3, %8)"));
+}
+
 TEST(SplitAddmm, OnlyPlainOnes) {
   const std::string input = op("%7", "aten.view.default(%2, [b*4, 8])", "f32[b*4, 8]");
   const std::string use = op("%9", "aten.sum.default(%8, none)", "f32[]") + "output loss %9\n";
