@@ -67,4 +67,4 @@ bench: build
 	$(VENV)/python benchmarks/executor.py
 
 clean:
-	rm -rf build python/medley/*.so python/medley/_core.pyi python/medley/_runtime.pyi
+	rm -rf build python/medley/bin python/medley/*.so python/medley/_core.pyi python/medley/_runtime.pyi

@@ -30,7 +30,7 @@ function(medley_module name)
   if(arg_PROGRAM)
     add_executable(${arg_PROGRAM} main.cpp)
     target_link_libraries(${arg_PROGRAM} PRIVATE medley_${name})
-    medley_options(${arg_PROGRAM})
+    medley_program(${arg_PROGRAM})
   endif()
 
   if(MEDLEY_TESTS AND tests)
@@ -40,6 +40,16 @@ function(medley_module name)
     medley_sanitize(${name}_test)
     add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(${name} PROPERTIES LABELS unit)
+  endif()
+endfunction()
+
+# An executable of ours that is no test. Plans are made of many small pieces: with mimalloc, the first
+# library that has malloc, finding one takes about two thirds of the time that it takes with glibc's.
+function(medley_program target)
+  medley_options(${target})
+  if(mimalloc_FOUND AND NOT MEDLEY_SANITIZE)
+    target_link_options(${target} PRIVATE -Wl,--no-as-needed)
+    target_link_libraries(${target} PRIVATE mimalloc)
   endif()
 endfunction()
 

@@ -1,4 +1,4 @@
-# What pip puts into a wheel: extension modules with their stubs, Python files, the device catalogue.
+# What pip puts into a wheel: extension modules with their stubs, the program of the core, Python files, the device catalogue.
 set(modules _core)
 if(TARGET _runtime)
   list(APPEND modules _runtime)
@@ -7,6 +7,7 @@ if(TARGET _runtime)
   set_target_properties(_runtime PROPERTIES INSTALL_RPATH "$ORIGIN/../torch/lib;${torch_folder}/lib")
 endif()
 install(TARGETS ${modules} LIBRARY DESTINATION medley COMPONENT wheel)
+install(TARGETS medley RUNTIME DESTINATION medley/bin COMPONENT wheel)
 foreach(module IN LISTS modules)  # not the folder: it may keep the stub of a module that an earlier build had
   install(FILES ${CMAKE_BINARY_DIR}/package/medley/${module}.pyi DESTINATION medley COMPONENT wheel)
 endforeach()

@@ -8,8 +8,8 @@ cat >.venv/bin/medley <<END
 #!$PWD/.venv/bin/python
 import sys
 
-from medley.cli import main
+from medley.cli import command
 
-sys.exit(main())
+sys.exit(command())
 END
 chmod +x .venv/bin/medley

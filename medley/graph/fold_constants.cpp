@@ -50,7 +50,10 @@ bool fold_choice(Rewrite& rewrite,
 }
 
 // Replaces the op if it is a product or quotient with a constant; returns whether it is.
-bool fold_arithmetic(Rewrite& rewrite, const Op& op, const TensorType& result, const UniformValues& uniform) {
+bool fold_arithmetic(Rewrite& rewrite,
+                     const Op& op,
+                     const TensorType& result,
+                     const UniformValues& uniform) {
   const Arithmetic kind = arithmetic(op);
   if (kind == Arithmetic::kNone || !is_exact(result.dtype)) return false;
   const auto a = constant(rewrite.to(), op, 0, result.dtype, uniform);

@@ -2,6 +2,6 @@
 
 import sys
 
-from medley.cli import main
+from medley.cli import command
 
-sys.exit(main())
+sys.exit(command())

@@ -189,17 +189,22 @@ def _figures(
 
 
 def _print(outcomes: list[Outcome], one: Outcome, seconds: float, trace: Path) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     even = outcomes[0]
-    names = list(SPEEDS)
+    kinds = list(dict.fromkeys(name.split("/")[0] for name in SPEEDS))
     table = Table(
-        title="A GPT on 4 devices, 2 of them at half speed (emulated)", title_justify="left"
+        title="A GPT on 4 devices, 2 of them at half speed (emulated)",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
     )
     table.add_column("")
-    for title in ("step", "tokens/s", "speed", *(f"{name} waits" for name in names), "final loss"):
-        table.add_column(title, justify="right")
+    for title in ("step", "tokens/s", "speed", *(f"{kind} wait" for kind in kinds), "loss"):
+        table.add_column(title, justify="right", no_wrap=True)
 
     def row(name: str, step: float, waits: list[str], loss: str) -> None:
         table.add_row(
@@ -212,10 +217,15 @@ def _print(outcomes: list[Outcome], one: Outcome, seconds: float, trace: Path) -
         )
 
     for outcome in outcomes:
-        waits = [f"{outcome.waiting[name]:.0%}" for name in names]
+        waits = [
+            ", ".join(
+                f"{wait:.0%}" for name, wait in outcome.waiting.items() if name.startswith(kind)
+            )
+            for kind in kinds
+        ]
         row(outcome.name, outcome.step_seconds, waits, f"{outcome.loss:.4f}")
-    row("perfect balance", perfect_seconds(even), ["0%"] * len(names), "")
-    row(one.name, one.step_seconds, [""] * len(names), f"{one.loss:.4f}")
+    row("perfect balance", perfect_seconds(even), ["0%"] * len(kinds), "")
+    row(one.name, one.step_seconds, [""] * len(kinds), f"{one.loss:.4f}")
     console = Console(highlight=False)
     console.print(table)
     spread = max(abs(outcome.loss - one.loss) for outcome in outcomes)

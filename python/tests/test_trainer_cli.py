@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -192,6 +196,40 @@ def test_missing_package_is_one_sentence(medley: Command, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "rich.console", None)  # importing it raises
     code, _, errors = medley("doctor")
     assert (code, errors) == (3, "medley: rich is missing: pip install rich\n")
+
+
+def test_interrupt_ends_a_verb_of_the_core_at_once(tmp_path: Path) -> None:
+    graph = tmp_path / "g.graph"
+    os.mkfifo(graph)  # nobody writes: opening it takes for ever
+    process = subprocess.Popen(
+        [sys.executable, "-m", "medley", "check", str(graph)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    program = str(Path(cli.__file__).with_name("bin") / "medley").encode()
+    command_line = Path(f"/proc/{process.pid}/cmdline")
+    end = time.monotonic() + 60
+    while not command_line.read_bytes().startswith(program) and time.monotonic() < end:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert out == b""
+    assert process.returncode == -signal.SIGINT
+
+
+def test_table_of_the_demo_fits_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    waiting = dict(zip(demo.SPEEDS, (0.55, 0.55, 0.11, 0.11), strict=True))
+    names = ("even split", "proportional split", "one fast device")
+    *outcomes, one = (demo.Outcome(name, 0.02506, 3.2912, waiting) for name in names)
+    demo._print(outcomes, one, 28, Path("trace.json"))
+    out = capsys.readouterr().out
+    for text in (*names, "tokens/s", "fast wait", "55%, 55%", "11%, 11%", "25.06 ms", "3.2912"):
+        assert text in out
+    assert "…" not in out
 
 
 # Perfect balance of the speeds 2:2:1:1 would be 1.5 times as fast as the even split.
