@@ -1,8 +1,9 @@
 #include "medley/planner/pipeline_chains.h"
 
 #include <algorithm>
-#include <bit>
+#include <optional>
 
+#include "medley/planner/pipeline_ahead.h"
 #include "medley/schedule/h1f1b.h"
 
 namespace medley::pipeline {
@@ -51,17 +52,28 @@ class Search {
   std::vector<Label>& made(unsigned finished, int devices) {
     return made_[finished * stride_ + static_cast<size_t>(devices)];
   }
+  // What stages in front cost at least; nothing is known if chains that cannot be finished count.
+  int64_t ahead(int layer, unsigned finished, int pool, int used) const {
+    return ahead_ ? ahead_->sum(layer, finished, pool, table_.devices(pool) - used) : 0;
+  }
+  // [finished] of which there are chains that begin there.
+  std::vector<unsigned>& live(int layer, int pool) {
+    return live_[static_cast<size_t>(layer * table_.pools() + pool)];
+  }
   void find_most_devices(int layer, int pool);
   void add_stage(const Option& option);
+  void add_to_pool(const Step& step, unsigned finished, int devices);
+  void open_pool(const Step& step, unsigned finished, int next, int devices);
   Step step_over(const Option& option, const Crossing& crossing, bool same_pool) const;
-  void extend(const Step& step, int32_t behind, std::vector<Label>& front) const;
+  // Of sums of `below` or more nothing comes.
+  void extend(const Step& step, int32_t behind, int64_t below, std::vector<Label>& front) const;
   void keep(std::vector<Label>& front, const Label& label) const;
   void finish(int layer, int pool);
 
   const Table& table_;
   const ChainSearch search_;
   const int last_;
-  const Reach reach_;
+  std::optional<Ahead> ahead_;
   const unsigned all_;
   const size_t states_, stride_;
   std::vector<Label> labels_;
@@ -70,8 +82,9 @@ class Search {
   std::vector<int> largest_;   // the last one
   std::vector<Range> closed_;  // [layer][finished][pool], into closed_labels_
   std::vector<int32_t> closed_labels_;
-  std::vector<int> most_;                 // [finished], of the pool and layer at hand
-  std::vector<std::vector<Label>> made_;  // [finished][devices], of the pool and layer at hand
+  std::vector<std::vector<unsigned>> live_;  // [layer][pool]
+  std::vector<int> most_;                    // [finished], of the pool and layer at hand
+  std::vector<std::vector<Label>> made_;     // [finished][devices], of the pool and layer at hand
 };
 
 size_t longest_pool(const Table& table) {
@@ -84,30 +97,28 @@ Search::Search(const Table& table, const ChainSearch& search, int last)
     : table_(table),
       search_(search),
       last_(last),
-      reach_(table, search.period),
       all_((1u << table.pools()) - 1),
       states_((static_cast<size_t>(all_) + 1) * static_cast<size_t>(table.pools())),
       stride_(longest_pool(table)) {
+  if (search.pruned) ahead_.emplace(table, search.period);
   const size_t rows = static_cast<size_t>(table.layers() + 1) * states_;
   fronts_.resize(rows * stride_);
   fewest_.assign(rows, static_cast<int>(stride_));
   largest_.assign(rows, -1);
   closed_.resize(rows);
+  live_.resize(static_cast<size_t>((table.layers() + 1) * table.pools()));
   most_.resize(all_ + 1);
   made_.resize((static_cast<size_t>(all_) + 1) * stride_);
 }
 
 // Of devices of a pool, the most that may be used behind a layer so that the rest can do what is in
-// front of it.
+// front of it in time.
 void Search::find_most_devices(int layer, int pool) {
   for (unsigned finished = 0; finished <= all_; ++finished) {
     int& most = most_[finished];
     most = table_.devices(pool);
     if (finished >> pool & 1u) most = -1;
-    const unsigned others = all_ & ~finished & ~(1u << pool);
-    while (search_.pruned && most >= 0 &&
-           reach_.layers(others, pool, table_.devices(pool) - most) < layer)
-      --most;
+    while (most >= 0 && ahead(layer, finished, pool, most) >= search_.below) --most;
   }
 }
 
@@ -143,12 +154,14 @@ void Search::keep(std::vector<Label>& front, const Label& label) const {
   front.push_back(label);
 }
 
-inline void Search::extend(const Step& step, int32_t behind, std::vector<Label>& front) const {
+inline void Search::extend(const Step& step,
+                           int32_t behind,
+                           int64_t below,
+                           std::vector<Label>& front) const {
   const Label& rest = labels_[static_cast<size_t>(behind)];
   Label label;
   label.sum = rest.sum + step.sum;
-  if (label.sum + table_.least_sum()[static_cast<size_t>(step.option.begin)] >= search_.below)
-    return;
+  if (label.sum >= below) return;
   const bool by_period = table_.rule() == InFlightRule::kPeriod;
   label.depth = rest.depth + (by_period ? step.sum : step.grow);
   if (label.depth > step.most) return;  // no room
@@ -178,27 +191,41 @@ void Search::add_stage(const Option& option) {
     return;
   }
   for (int next = 0; next < table_.pools(); ++next) {
+    const std::vector<unsigned>& behind = live(end, next);
     const Crossing* crossing = table_.crossing(pool, next, end);
-    if (crossing == nullptr || crossing->occupied > search_.period) continue;
+    if (behind.empty() || crossing == nullptr || crossing->occupied > search_.period) continue;
     const Step step = step_over(option, *crossing, pool == next);
-    for (unsigned finished = 0; finished <= all_; ++finished) {
-      if (finished >> pool & 1u) continue;
-      if (next != pool) {
-        if (!(finished >> next & 1u) || devices > most_[finished]) continue;
-        const Range range = closed(end, finished & ~(1u << next), next);
-        for (int32_t i = range.begin; i < range.end; ++i)
-          extend(step, closed_labels_[static_cast<size_t>(i)], made(finished, devices));
-        continue;
-      }
-      const size_t row = static_cast<size_t>(end) * states_ + state(finished, pool);
-      const int most = std::min(most_[finished] - devices, largest_[row]);
-      for (int used = fewest_[row]; used <= most; ++used) {
-        const Range range = fronts_[front(end, finished, pool, used)];
-        for (int32_t i = range.begin; i < range.end; ++i)
-          extend(step, i, made(finished, used + devices));
-      }
+    for (const unsigned finished : behind) {
+      if (next == pool)
+        add_to_pool(step, finished, devices);
+      else if (!(finished >> pool & 1u))
+        open_pool(step, finished, next, devices);
     }
   }
+}
+
+// In front of stages on the same pool.
+void Search::add_to_pool(const Step& step, unsigned finished, int devices) {
+  const int pool = step.option.pool;
+  const size_t row = static_cast<size_t>(step.option.end) * states_ + state(finished, pool);
+  const int most = std::min(most_[finished] - devices, largest_[row]);
+  for (int used = fewest_[row]; used <= most; ++used) {
+    const Range range = fronts_[front(step.option.end, finished, pool, used)];
+    if (range.begin == range.end) continue;
+    const int64_t below = search_.below - ahead(step.option.begin, finished, pool, used + devices);
+    for (int32_t i = range.begin; i < range.end; ++i)
+      extend(step, i, below, made(finished, used + devices));
+  }
+}
+
+// In front of stages on another pool, which is finished then.
+void Search::open_pool(const Step& step, unsigned finished, int next, int devices) {
+  const unsigned now = finished | 1u << next;
+  if (devices > most_[now]) return;
+  const Range range = closed(step.option.end, finished, next);
+  const int64_t below = search_.below - ahead(step.option.begin, now, step.option.pool, devices);
+  for (int32_t i = range.begin; i < range.end; ++i)
+    extend(step, closed_labels_[static_cast<size_t>(i)], below, made(now, devices));
 }
 
 // Keeps what no chain on fewer devices is as good as.
@@ -236,6 +263,7 @@ void Search::finish(int layer, int pool) {
       if (kept) closed_labels_.push_back(ids[i]);
     }
     range.end = static_cast<int32_t>(closed_labels_.size());
+    if (!best.empty()) live(layer, pool).push_back(finished);
   }
 }
 

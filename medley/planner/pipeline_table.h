@@ -108,14 +108,13 @@ class Table {
 class Reach {
  public:
   Reach(const Table& table, int64_t period);
+  bool covers() const { return covers_; }
 
+ private:
   // With all devices of the pools in `others`, then `left` of this one.
   int layers(unsigned others, int pool, int left) const {
     return reach_[index(others, pool) + static_cast<size_t>(left)];
   }
-  bool covers() const { return covers_; }
-
- private:
   size_t index(unsigned others, int pool) const {
     return (others * static_cast<size_t>(pools_) + static_cast<size_t>(pool)) * stride_;
   }
