@@ -10,12 +10,13 @@ namespace medley {
 namespace {
 
 // Ops that give the values of their first operand whenever the type stays the same.
-constexpr std::array<std::string_view, 17> kCopies{"_reshape_alias",
+constexpr std::array<std::string_view, 18> kCopies{"_reshape_alias",
                                                    "_to_copy",
                                                    "_unsafe_view",
                                                    "alias",
                                                    "clone",
                                                    "contiguous",
+                                                   "copy",
                                                    "detach",
                                                    "expand",
                                                    "lift_fresh",
@@ -89,9 +90,14 @@ ValueId undone_view(const Graph& graph, const Op& op, ValueId operand) {
   return before && is_view(*before) ? tensor_argument(*before, 0) : kNone;
 }
 
-// Returns the factor beside a one in x * 1, 1 * x or x / 1.
-ValueId beside_one(const Op& op, const UniformValues& uniform) {
+// Returns x of x * 1, 1 * x, x / 1, x + 0 or 0 + x.
+ValueId beside_neutral(const Op& op, const UniformValues& uniform) {
   const std::string_view name = short_name(op);
+  if (op.name == "aten.add.Tensor" && op.arguments.size() == 3) {
+    if (uniform.of_argument(op, 1) == 0.0) return tensor_argument(op, 0);
+    if (uniform.of_argument(op, 0) == 0.0 && number_argument(op, 2) == 1.0)
+      return tensor_argument(op, 1);
+  }
   if ((name != "mul" && name != "div") || op.arguments.size() != 2) return kNone;
   if (uniform.of_argument(op, 1) == 1.0) return tensor_argument(op, 0);
   if (name == "mul" && uniform.of_argument(op, 0) == 1.0) return tensor_argument(op, 1);
@@ -103,12 +109,13 @@ ValueId repeated(const Graph& graph,
                  const Op& op,
                  const TensorType& result,
                  const UniformValues& uniform) {
-  const ValueId operand = tensor_argument(op, 0);
   if (!op.name.starts_with("aten.") || op.results.size() != 1) return kNone;
+  // copy(self, source): `self` says where to, which is nowhere.
+  const ValueId operand = tensor_argument(op, op.name == "aten.copy.default" ? 1 : 0);
   const auto same_type = [&](ValueId value) {
     return value != kNone && type_of(graph, value) == result;
   };
-  if (const ValueId factor = beside_one(op, uniform); same_type(factor)) return factor;
+  if (const ValueId x = beside_neutral(op, uniform); same_type(x)) return x;
   if (operand == kNone) return kNone;
   if (std::binary_search(kCopies.begin(), kCopies.end(), short_name(op)) && same_type(operand))
     return operand;

@@ -77,6 +77,7 @@ TEST(FoldIdentities, CopiesOfTheSameType) {
                                  "alias.default(%3)",
                                  "lift_fresh_copy.default(%3)",
                                  "clone.default(%3, none)",
+                                 "copy.default(%8, %3, false)",
                                  "_to_copy.default(%3, f32, none, none, none, false, none)",
                                  "view.default(%3, [b, 8])",
                                  "_unsafe_view.default(%3, [b, 8])",
@@ -87,6 +88,7 @@ TEST(FoldIdentities, CopiesOfTheSameType) {
                                  "transpose.int(%3, 1, -1)",
                                  "mul.Scalar(%3, 1)",
                                  "mul.Tensor(%3, 1.0)",
+                                 "add.Tensor(%3, 0, 1)",
                                  "div.Tensor(%3, 1)"})
     EXPECT_EQ(identity(filled(op("%9", "aten." + call, "f32[b, 8]"))), "%3") << call;
 }
@@ -194,6 +196,48 @@ TEST(FoldConstants, ChosenConstantsBecomeNumbers) {
   EXPECT_THAT(chosen("test.use.default(%3)", "f32[]"), HasSubstr("aten.where.self(%7, %3, %8)"));
 }
 
+TEST(FoldEmpty, CatAndGradient) {
+  const std::string nothing =
+      op("%7", "aten.slice.Tensor(%3, 1, 8, 9223372036854775807, 1)", "f32[b, 0]");
+  const std::string use = op("%10", "test.use.default(%9)", "f32[]") + "output loss %10\n";
+  EXPECT_EQ(after(fold_empty,
+                  nothing + op("%8", "aten.cat.default([%7, %3], 1)", "f32[b, 8]") +
+                      op("%9", "aten.cat.default([%8, %7, %3], -1)", "f32[b, 16]") + use),
+            "%7 = aten.cat.default([%3, %3], -1) : f32[b, 16]\n"
+            "%8 = test.use.default(%7) : f32[]\noutput loss %8\n");
+  const std::string backward = op(
+      "%8", "aten.slice_backward.default(%7, [b, 8], 1, 8, 9223372036854775807, 1)", "f32[b, 8]");
+  EXPECT_THAT(
+      after(fold_empty, nothing + backward + op("%9", "aten.neg.default(%8)", "f32[b, 8]") + use),
+      HasSubstr("%7 = aten.full.default([b, 8], 0, f32, none, none, none) : f32[b, 8]"));
+  EXPECT_THAT(after(fold_identities,
+                    op("%7", "aten.full.default([b, 8], 0, f32, none, none, none)", "f32[b, 8]") +
+                        op("%8", "aten.neg.default(%3)", "f32[b, 8]") +
+                        op("%9", "aten.add.Tensor(%7, %8, 1)", "f32[b, 8]") + use),
+              HasSubstr("test.use.default(%7)"));
+}
+
+TEST(FoldCounts, OnlyWholeDimsInTheirOrder) {
+  const auto indexed = [](const std::string& indices, const std::string& shape) {
+    return after(fold_counts,
+                 op("%7", "aten.arange.default(b, i64)", "i64[b]") +
+                     op("%8", "aten.arange.start(0, 4, i64)", "i64[4]") +
+                     op("%9", "aten.unsqueeze.default(%7, 1)", "i64[b, 1]") +
+                     op("%10", "aten.view.default(%9, [b, 1, 1])", "i64[b, 1, 1]") +
+                     op("%11", "aten.add.Tensor(%8, 0, 1)", "i64[4]") +
+                     op("%12", "aten.arange.start(1, 5, i64)", "i64[4]") +
+                     op("%13", "aten.unsqueeze.default(%8, 1)", "i64[4, 1]") +
+                     op("%14", "aten.index.Tensor(%2, [" + indices + "])", "f32" + shape) +
+                     op("%15", "test.use.default(%14)", "f32[]") + "output loss %15\n");
+  };
+  EXPECT_THAT(indexed("%10, %11", "[b, 1, 4, 8]"), HasSubstr("view.default(%2, [b, 1, 4, 8])"));
+  EXPECT_THAT(indexed("%9", "[b, 1, 4, 8]"), HasSubstr("view.default(%2, [b, 1, 4, 8])"));
+  EXPECT_THAT(indexed("none, %13", "[b, 4, 1, 8]"), HasSubstr("view.default(%2, [b, 4, 1, 8])"));
+  EXPECT_THAT(indexed("%10, %12", "[b, 1, 4, 8]"), HasSubstr("index.Tensor"));  // from 1 on
+  EXPECT_THAT(indexed("%8", "[4, 4, 8]"), HasSubstr("index.Tensor"));           // a few rows
+  EXPECT_THAT(indexed("%7, %13", "[4, b, 8]"), HasSubstr("index.Tensor"));      // transposes
+}
+
 TEST(SplitAddmm, OnlyPlainOnes) {
   const std::string input = op("%7", "aten.view.default(%2, [b*4, 8])", "f32[b*4, 8]");
   const std::string use = op("%9", "aten.sum.default(%8, none)", "f32[]") + "output loss %9\n";
@@ -205,6 +249,23 @@ TEST(SplitAddmm, OnlyPlainOnes) {
   EXPECT_THAT(after(split_addmm,
                     input + op("%8", "aten.addmm.default(%1, %7, %0, 1, 2)", "f32[b*4, 16]") + use),
               HasSubstr("aten.addmm.default(%1, %7, %0, 1, 2)"));
+}
+
+TEST(SplitAddmm, BatchedWithFactors) {
+  const auto split = [](const std::string& factors) {
+    return after(split_addmm,
+                 op("%7", "aten.transpose.int(%2, 1, 2)", "f32[b, 8, 4]") +
+                     op("%8", "aten.bmm.default(%2, %7)", "f32[b, 4, 4]") +
+                     op("%9", "aten.baddbmm.default(%8, %2, %7, " + factors + ")", "f32[b, 4, 4]") +
+                     op("%10", "test.use.default(%9)", "f32[]") + "output loss %10\n");
+  };
+  EXPECT_THAT(split("1.0, 0.25"),
+              HasSubstr("%9 = aten.bmm.default(%2, %7) : f32[b, 4, 4]\n"
+                        "%10 = aten.mul.Scalar(%9, 0.25) : f32[b, 4, 4]\n"
+                        "%11 = aten.add.Tensor(%10, %8, 1) : f32[b, 4, 4]\n"));
+  EXPECT_THAT(split("3, 1"),
+              HasSubstr("%10 = aten.mul.Scalar(%8, 3) : f32[b, 4, 4]\n"
+                        "%11 = aten.add.Tensor(%9, %10, 1) : f32[b, 4, 4]\n"));
 }
 
 const std::string kFlat = op("%7", "aten.view.default(%2, [b*4, 8])", "f32[b*4, 8]");

@@ -150,7 +150,7 @@ std::optional<Instance> expand(const Graph& graph, const Op& op) {
   return builder.finish(kLinear);
 }
 
-// repeat: a dim d repeated z times is the product (z! d).
+// repeat: a dim d repeated z times is the product (z d).
 std::optional<Instance> repeat(const Graph& graph, const Op& op) {
   InstanceBuilder builder(graph, op);
   const auto& from = builder.operand(0);
@@ -161,7 +161,7 @@ std::optional<Instance> repeat(const Graph& graph, const Op& op) {
     const Size size = d < added ? Size(1) : from[d - added];
     const auto times = divide(to[d], size);
     if (!times) return std::nullopt;
-    builder.label_result(0, d, builder.label(*times, size != Size(1)));
+    builder.label_result(0, d, builder.label(*times));
     if (d < added) continue;
     const int label = builder.label(size);
     builder.label_operand(0, d - added, label);

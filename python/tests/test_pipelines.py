@@ -52,6 +52,7 @@ CASES = {
     "micro-batches of two sizes": Case("llama", (2, 1), ((2, 1), ()), microbatches=(2, 2, 1, 1)),
     "a device without rows": Case("llama", (2, 2), ((1, 0), (0, 1))),
     "two stacks": Case("hf-t5", (1, 2, 1), ((), (2, 1), ())),
+    "a mask": Case("hf-bert", (1, 2), ((), (1, 2))),
     "convolutions": Case("vgg", (2, 2), ((2, 1), (1, 1))),
     "vision": Case("hf-vit", (1, 2), ((), (1, 2))),
     "experts": Case("hf-mixtral", (1, 2), ((), (1, 2))),

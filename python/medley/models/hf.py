@@ -110,12 +110,25 @@ def _family(config: Any) -> str:
     )
 
 
+def _longest(model: Any) -> int:
+    """Returns how many tokens the model takes at most; 128 if there is no limit."""
+    config = model.config
+    for name in ("max_position_embeddings", "n_positions"):
+        if limit := getattr(config, name, None):
+            # RoBERTa counts positions from behind that of padding on.
+            for path, module in model.named_modules():
+                if path.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+                    limit -= 0 if module.padding_idx is None else module.padding_idx + 1
+            return int(limit)
+    return 128
+
+
 def build(
     config: Any, batch: int = 4, tokens: int | None = None, dropout: float | None = 0.0
 ) -> tuple[nn.Module, dict[str, Tensor]]:
     """Returns the model of a transformers config, in training mode, and an example batch.
 
-    `tokens` defaults to the longest the model takes; `dropout` None keeps the config's own.
+    `tokens` defaults to the longest the model takes, or 128; `dropout` None keeps the config's own.
     """
     import transformers
 
@@ -135,7 +148,7 @@ def build(
         images = torch.randn(shape, device="cpu")
         labels = torch.randint(0, config.num_labels, (batch,), device="cpu")
         return model, {"pixel_values": images, "labels": labels}
-    tokens = tokens or getattr(config, "max_position_embeddings", None) or config.n_positions
+    tokens = tokens or _longest(model)
     ids = torch.randint(0, config.vocab_size, (batch, tokens), device="cpu")
     if family == "AutoModelForCausalLM":
         return model, {"input_ids": ids, "labels": ids.clone()}
