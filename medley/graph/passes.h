@@ -17,16 +17,16 @@ Graph drop_unread_operands(const Graph& graph);
 
 // Drops ops whose results reach no output.
 Graph remove_dead_ops(const Graph& graph);
-// Replaces the result by the operand: detach, alias, clone, lift_fresh_copy, copy and _to_copy to the same
-// dtype; views, expands, slices and permutes that change nothing; views and permutes that undo each
-// other; x * 1, x / 1 and x + 0, the tangent of the loss among them.
+// Replaces the result by the operand: detach, alias, clone, lift_fresh_copy, copy and _to_copy to
+// the same dtype; views, expands, slices and permutes that change nothing; views and permutes that
+// undo each other; x * 1, x / 1 and x + 0, the tangent of the loss among them.
 Graph fold_identities(const Graph& graph);
 // Computes products and quotients of constants (ones, full, scalar_tensor, ... of shape []), and
 // multiplies or divides by the number where the factor is a constant of shape []. Chooses the
 // number where the last operand of where() is a constant.
 Graph fold_constants(const Graph& graph);
-// Tensors without elements (what is behind the part of a head that is rotated, if all of it is): cat
-// goes without them, and the gradient of such a slice is zeros.
+// Tensors without elements (what is behind the part of a head that is rotated, if all of it is):
+// cat goes without them, and the gradient of such a slice is zeros.
 Graph fold_empty(const Graph& graph);
 // x[indices] -> view(x) where the index tensors only count its rows and columns, as those do with
 // which transformers' models read a mask: no row then seems to read another.

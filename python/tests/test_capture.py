@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from zoo import ZOO
 
 import medley
-from medley import custom_ops, models
+from medley import _core, custom_ops, models
 from medley.capture import capture_text, substitute
 from medley.capture.batch import read_batch
 from medley.capture.convert import convert
@@ -263,6 +263,29 @@ def test_models_of_transformers_run_like_eager(
     batch = {k: t.double() if t.is_floating_point() else t for k, t in batch.items()}
     text = capture_text(model, batch, kind)
     assert_runs_like_eager(model, {k: t[:3] for k, t in batch.items()}, text)
+
+
+# Padding masks, gradients of a shared bias, tensors without elements, copies into a part, repeats.
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("bert", TINY),
+        ("roberta", TINY),  # 38 tokens
+        ("bart", {"d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 256}),
+        ("t5", {"d_model": 64, "d_kv": 16, "num_layers": 1, "num_heads": 4}),
+        ("phi3", {**TINY, "pad_token_id": 0}),
+        ("deepseek_v3", {**TINY, "num_hidden_layers": 1}),
+        ("bloom", {"hidden_size": 64, "n_layer": 1, "n_head": 4}),  # any number of tokens
+    ],
+)
+def test_rows_of_models_of_transformers_are_independent(
+    kind: str, fields: dict[str, Any], tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": kind, **fields}))
+    with torch.device("meta"):
+        model, batch = hf.from_file(str(path))
+    assert _core.row_coupling(medley.capture(model, batch).core) == ""
 
 
 def test_a_config_that_is_none_is_refused(tmp_path: pathlib.Path) -> None:
