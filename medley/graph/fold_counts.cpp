@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 
 #include "medley/graph/passes.h"
 #include "medley/graph/rewrite.h"
@@ -39,17 +40,15 @@ bool counts(const Graph& graph, ValueId value) {
   return false;
 }
 
+using Indices = std::vector<ValueArgument>;
+
 // Whether x[indices] has the elements of x in their order: each index tensor counts the whole of
 // its dim of x, along a dim of its own, and these come in the order of the dims of x.
-bool keeps_all(const Graph& graph, const Op& op) {
-  const ValueId x = tensor_argument(op, 0);
-  const auto* list = std::get_if<std::vector<ValueArgument>>(&op.arguments.at(1));
-  if (x == kNone || !list || list->size() > type_of(graph, x).shape.size()) return false;
-  size_t before =
-      0;            // from the right, the place of the dim that the last index counts along, and 1
-  size_t last = 0;  // the dim of x, and 1
-  for (size_t d = list->size(); d-- > 0;) {
-    const ValueId index = (*list)[d].value;
+bool keeps_all(const Graph& graph, ValueId x, const Indices& indices) {
+  size_t before = 0;  // place from the right of the dim that the last index counts along; from 1 on
+  size_t last = 0;    // the dim of x; from 1 on
+  for (size_t d = indices.size(); d-- > 0;) {
+    const ValueId index = indices[d].value;
     if (index == kNone) continue;
     if (last != 0 && d + 2 != last) return false;  // made dims would come first
     last = d + 1;
@@ -66,22 +65,102 @@ bool keeps_all(const Graph& graph, const Op& op) {
   return last != 0;
 }
 
+// Whether the indices are the numbers of all rows of x, and for each row one of a column.
+bool picks_columns(const Graph& graph, ValueId x, const Indices& indices) {
+  if (indices.size() != 2 || indices[0].value == kNone || indices[1].value == kNone) return false;
+  const std::vector<Size> rows{type_of(graph, x).shape[0]};
+  const TensorType& columns = type_of(graph, indices[1].value);
+  return type_of(graph, indices[0].value).shape == rows && columns.shape == rows &&
+         is_whole(columns.dtype) && counts(graph, indices[0].value);
+}
+
+class CountFolder {
+ public:
+  explicit CountFolder(const Graph& graph) : graph_(graph), rewrite_(graph) {}
+
+  Graph run() {
+    for (const Op& op : graph_.ops) {
+      Op translated = rewrite_.translate(op);
+      const ValueId folded = fold(op, translated);
+      if (folded == kNone)
+        rewrite_.keep(std::move(translated));
+      else
+        rewrite_.replace(op.results[0], folded);
+    }
+    return rewrite_.finish();
+  }
+
+ private:
+  // Returns the same result of other ops, or kNone.
+  ValueId fold(const Op& place, const Op& op) {
+    const bool puts = op.name == "aten.index_put.default" && op.arguments.size() == 4;
+    if (!puts && (op.name != "aten.index.Tensor" || op.arguments.size() != 2)) return kNone;
+    const ValueId x = tensor_argument(op, 0);
+    const auto* indices = std::get_if<Indices>(&op.arguments[1]);
+    if (x == kNone || !indices || indices->size() > type_of(rewrite_.to(), x).shape.size() ||
+        place.results.size() != 1 || place.results[0] == kNone)
+      return kNone;
+    const TensorType& type = type_of(graph_, place.results[0]);
+    if (!puts && keeps_all(rewrite_.to(), x, *indices))
+      return rewrite_.emit(place, "aten.view.default", {ValueArgument{x}, type.shape}, type);
+    if (!picks_columns(rewrite_.to(), x, *indices)) return kNone;
+    if (!puts) return pick(place, x, (*indices)[1].value, type);
+    const ValueId values = tensor_argument(op, 2);
+    if (values == kNone || op.arguments[3] != Argument(true)) return kNone;
+    return add_picked(place, x, (*indices)[1].value, values);
+  }
+
+  // x[i, column[i], ..]
+  ValueId pick(const Op& place, ValueId x, ValueId columns, const TensorType& type) {
+    const ValueId wide = widened(place, x, columns);
+    const TensorType one{type_of(rewrite_.to(), x).dtype, type_of(rewrite_.to(), wide).shape};
+    const ValueId picked = rewrite_.emit(
+        place, "aten.gather.default", {ValueArgument{x}, Size(1), ValueArgument{wide}, false}, one);
+    return rewrite_.emit(place, "aten.view.default", {ValueArgument{picked}, type.shape}, type);
+  }
+
+  // x, and in each row a value more in one column.
+  ValueId add_picked(const Op& place, ValueId x, ValueId columns, ValueId values) {
+    const ValueId wide = widened(place, x, columns);
+    const TensorType type = type_of(rewrite_.to(), x);
+    const TensorType one{type.dtype, type_of(rewrite_.to(), wide).shape};
+    std::vector<Size> shape = type_of(rewrite_.to(), values).shape;
+    shape.insert(shape.begin() + 1, Size(1));
+    if (shape != one.shape) return kNone;
+    const ValueId apart =
+        rewrite_.emit(place, "aten.view.default", {ValueArgument{values}, one.shape}, one);
+    return rewrite_.emit(place,
+                         "aten.scatter_add.default",
+                         {ValueArgument{x}, Size(1), ValueArgument{wide}, ValueArgument{apart}},
+                         type);
+  }
+
+  // Columns from 0 on, one for each element of a row's columns: [rows, 1, ..].
+  ValueId widened(const Op& place, ValueId x, ValueId columns) {
+    std::vector<Size> shape = type_of(rewrite_.to(), x).shape;
+    const Size limit = std::exchange(shape[1], Size(1));
+    const auto emit = [&](const char* name, std::vector<Argument> rest, std::vector<Size> to) {
+      rest.insert(rest.begin(), ValueArgument{columns});
+      columns = rewrite_.emit(place, name, std::move(rest), {DType::kI64, std::move(to)});
+    };
+    if (type_of(rewrite_.to(), columns).dtype != DType::kI64) {
+      const NoneArgument none;
+      emit("aten._to_copy.default", {DType::kI64, none, none, none, false, none}, {shape[0]});
+    }
+    emit("aten.remainder.Scalar", {limit}, {shape[0]});  // -1 is the last one
+    std::vector<Size> narrow(shape.size(), Size(1));
+    narrow[0] = shape[0];
+    emit("aten.view.default", {narrow}, narrow);
+    emit("aten.expand.default", {shape, false}, shape);
+    return columns;
+  }
+
+  const Graph& graph_;
+  Rewrite rewrite_;
+};
+
 }  // namespace
 
-Graph fold_counts(const Graph& graph) {
-  Rewrite rewrite(graph);
-  for (const Op& op : graph.ops) {
-    Op index = rewrite.translate(op);
-    if (index.name != "aten.index.Tensor" || index.arguments.size() != 2 ||
-        index.results.size() != 1 || index.results[0] == kNone || !keeps_all(rewrite.to(), index)) {
-      rewrite.keep(std::move(index));
-      continue;
-    }
-    const TensorType& type = type_of(graph, op.results[0]);
-    rewrite.replace(op.results[0],
-                    rewrite.emit(op, "aten.view.default", {index.arguments[0], type.shape}, type));
-  }
-  return rewrite.finish();
-}
+Graph fold_counts(const Graph& graph) { return CountFolder(graph).run(); }
 
 }  // namespace medley

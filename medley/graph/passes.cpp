@@ -77,7 +77,7 @@ const std::vector<Pass>& passes() {
        "constants become numbers of products, quotients and choices",
        fold_constants},
       {"fold_empty", "drop tensors without elements from what is joined", fold_empty},
-      {"fold_counts", "index tensors that only count become views", fold_counts},
+      {"fold_counts", "index tensors that only count become views and gather", fold_counts},
       {"fold_identities", "drop ops that change nothing", fold_identities},
       {"split_addmm", "addmm becomes mm and add, baddbmm bmm and add", split_addmm},
       {"merge_views_into_mm", "view, mm, view becomes contract", merge_views_into_mm},

@@ -29,7 +29,8 @@ Graph fold_constants(const Graph& graph);
 // cat goes without them, and the gradient of such a slice is zeros.
 Graph fold_empty(const Graph& graph);
 // x[indices] -> view(x) where the index tensors only count its rows and columns, as those do with
-// which transformers' models read a mask: no row then seems to read another.
+// which transformers' models read a mask; x[0 1 2 .., columns] -> gather, and its gradient
+// scatter_add: no row then seems to read another.
 Graph fold_counts(const Graph& graph);
 // addmm(bias, a, b) with alpha = beta = 1 -> add(mm(a, b), bias)
 // baddbmm(c, a, b) -> add(alpha * bmm(a, b), beta * c)

@@ -196,6 +196,32 @@ TEST(FoldConstants, ChosenConstantsBecomeNumbers) {
   EXPECT_THAT(chosen("test.use.default(%3)", "f32[]"), HasSubstr("aten.where.self(%7, %3, %8)"));
 }
 
+TEST(FoldCounts, OneColumnOfEachRow) {
+  const std::string count = op("%7", "aten.arange.default(b, i64)", "i64[b]") +
+                            op("%8", "test.last.default(%3)", "i32[b]");
+  const std::string use = op("%10", "test.use.default(%9)", "f32[]") + "output loss %10\n";
+  const std::string columns =
+      "%8 = aten._to_copy.default(%7, i64, none, none, none, false, none) : i64[b]\n"
+      "%9 = aten.remainder.Scalar(%8, 4) : i64[b]\n"
+      "%10 = aten.view.default(%9, [b, 1, 1]) : i64[b, 1, 1]\n"
+      "%11 = aten.expand.default(%10, [b, 1, 8], false) : i64[b, 1, 8]\n";
+  EXPECT_THAT(
+      after(fold_counts, count + op("%9", "aten.index.Tensor(%2, [%7, %8])", "f32[b, 8]") + use),
+      HasSubstr(columns + "%12 = aten.gather.default(%2, 1, %11, false) : f32[b, 1, 8]\n"
+                          "%13 = aten.view.default(%12, [b, 8]) : f32[b, 8]\n"));
+  const auto put = [&](const std::string& adds) {
+    return after(
+        fold_counts,
+        count + op("%9", "aten.index_put.default(%2, [%7, %8], %3, " + adds + ")", "f32[b, 4, 8]") +
+            use);
+  };
+  EXPECT_THAT(
+      put("true"),
+      HasSubstr(columns + "%12 = aten.view.default(%3, [b, 1, 8]) : f32[b, 1, 8]\n"
+                          "%13 = aten.scatter_add.default(%2, 1, %11, %12) : f32[b, 4, 8]\n"));
+  EXPECT_THAT(put("false"), HasSubstr("index_put"));
+}
+
 TEST(FoldEmpty, CatAndGradient) {
   const std::string nothing =
       op("%7", "aten.slice.Tensor(%3, 1, 8, 9223372036854775807, 1)", "f32[b, 0]");

@@ -265,12 +265,15 @@ def test_models_of_transformers_run_like_eager(
     assert_runs_like_eager(model, {k: t[:3] for k, t in batch.items()}, text)
 
 
-# Padding masks, gradients of a shared bias, tensors without elements, copies into a part, repeats.
+# Padding masks, the last token of each row, gradients of a shared bias, tensors without elements,
+# copies into a part of a tensor, repeats.
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [
         ("bert", TINY),
         ("roberta", TINY),  # 38 tokens
+        ("bert", {**TINY, "architectures": ["BertForTokenClassification"]}),
+        ("llama", {**TINY, "architectures": ["LlamaForSequenceClassification"]}),
         ("bart", {"d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 256}),
         ("t5", {"d_model": 64, "d_kv": 16, "num_layers": 1, "num_heads": 4}),
         ("phi3", {**TINY, "pad_token_id": 0}),

@@ -90,6 +90,8 @@ _FAMILIES = (
     "AutoModelForMaskedLM",
     "AutoModelForCausalLM",
     "AutoModelForSeq2SeqLM",
+    "AutoModelForSequenceClassification",
+    "AutoModelForTokenClassification",
 )
 
 
@@ -106,7 +108,7 @@ def _family(config: Any) -> str:
             return family
     raise ValueError(
         f"{config.model_type}: expected a language model (causal, masked, sequence to sequence) "
-        "or an image classifier"
+        "or a classifier (of images, sequences, tokens)"
     )
 
 
@@ -141,6 +143,8 @@ def build(
     family = _family(config)
     if family == "AutoModelForSeq2SeqLM" and not hasattr(config, "decoder_start_token_id"):
         config.decoder_start_token_id = config.pad_token_id or 0
+    if family == "AutoModelForSequenceClassification" and config.pad_token_id is None:
+        config.pad_token_id = 0
     model: nn.Module = getattr(transformers, family).from_config(config)
     model.train()
     if family == "AutoModelForImageClassification":
@@ -156,13 +160,16 @@ def build(
         labels = torch.randint(0, config.vocab_size, (batch, max(tokens // 2, 1)), device="cpu")
         return model, {"input_ids": ids, "labels": labels}
     lengths = torch.randint(tokens // 2, tokens + 1, (batch, 1), device="cpu")
-    masked = torch.rand((batch, tokens), device="cpu") < 0.15
-    masked[:, 0] = True
-    return model, {
+    padded = {
         "input_ids": ids,
         "attention_mask": (torch.arange(tokens, device="cpu")[None, :] < lengths).long(),
-        "labels": torch.where(masked, ids, -100),
     }
+    if "Classification" in family:
+        shape = (batch,) if "Sequence" in family else (batch, tokens)
+        return model, padded | {"labels": torch.randint(0, config.num_labels, shape, device="cpu")}
+    masked = torch.rand((batch, tokens), device="cpu") < 0.15
+    masked[:, 0] = True
+    return model, padded | {"labels": torch.where(masked, ids, -100)}
 
 
 def make(kind: str, size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
