@@ -165,8 +165,8 @@ def build(
         "attention_mask": (torch.arange(tokens, device="cpu")[None, :] < lengths).long(),
     }
     if "Classification" in family:
-        shape = (batch,) if "Sequence" in family else (batch, tokens)
-        return model, padded | {"labels": torch.randint(0, config.num_labels, shape, device="cpu")}
+        labelled = ids[:, 0] if "Sequence" in family else ids
+        return model, padded | {"labels": labelled % config.num_labels}
     masked = torch.rand((batch, tokens), device="cpu") < 0.15
     masked[:, 0] = True
     return model, padded | {"labels": torch.where(masked, ids, -100)}
