@@ -1,5 +1,7 @@
 #include "medley/planner/harp.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -41,7 +43,6 @@ class Harp {
   }
 
   Outcome run() {
-    report(request_, "harp: chains of stages", 1, kSteps);
     find_chains(whole_pools());
     if (plans_.empty()) return why_none();
     use_pools_twice();
@@ -125,6 +126,7 @@ class Harp {
 
   // Returns whether it found a better one, or none is known.
   bool find_chains(const Pools& pools, int64_t count) {
+    report(request_, fmt::format("harp: chains of {} micro-batches", count), 1, kSteps);
     // First with what keeps everything at no price: what is slower than that need not be looked at.
     if (!fastest_)
       if (const auto first = chains(pools, count, {}); !first.empty())

@@ -1,5 +1,7 @@
 #include "medley/planner/megatron.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "medley/planner/data_parallel.h"
@@ -43,19 +45,30 @@ Outcome megatron(const Request& request) {
   const int layers = static_cast<int>(synthesis.layers().layers.size());
   for (int stages = 1; stages <= std::min(all, layers); ++stages) {
     if (all % stages != 0) continue;
+    report(request,
+           fmt::format("megatron: {} stages", stages),
+           static_cast<size_t>(stages),
+           static_cast<size_t>(std::min(all, layers)));
     const int each = all / stages;
+    std::vector<Outline> grids;
     for (int64_t count : microbatch_counts(request))
       for (const int degree : tensor_degrees(request, devices, each)) {
         StageWork work{outlines.rows(count), count, 0, StageStyle::kTensor};
         if (degree == 1) work.style = StageStyle::kData;
         if (degree > 1 && degree < each) work.inner = degree;
-        const Outline outline{count,
-                              even_ranges(layers, stages, each),
-                              std::vector<StageWork>(static_cast<size_t>(stages), work)};
-        outlines.note_recomputing(outline);
+        grids.push_back({count,
+                         even_ranges(layers, stages, each),
+                         std::vector<StageWork>(static_cast<size_t>(stages), work)});
       }
+    outlines.solve(grids);
+    for (const Outline& grid : grids) outlines.note_recomputing(grid);
   }
-  outlines.choose(kMostPriced);
+  outlines.choose(kMostPriced, [&](int candidate) {
+    report(request,
+           "megatron: simulating",
+           static_cast<size_t>(std::min(candidate + 1, kMostPriced)),
+           kMostPriced);
+  });
   return outlines.best();
 }
 

@@ -32,7 +32,7 @@ struct Request {
   // What was found out before: plan() fills in what is null, so that strategies find it there.
   const Groundwork* ground = nullptr;                     // of the graph and the optimizer
   const std::map<std::string, Outcome>* known = nullptr;  // by strategy, for this request
-  // Told now and then what is being done: "harp", the third of seven.
+  // Told now and then what is being done: "harp", the third of seven. May throw, which ends it.
   std::function<void(std::string_view what, size_t number, size_t of)> progress{};
 };
 

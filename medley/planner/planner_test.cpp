@@ -242,6 +242,26 @@ TEST_F(Planner, RequestsThatMakeNoSense) {
   EXPECT_EQ(refusal(wanted), "devices: found \"fast/0/0\" twice, expected it once");
 }
 
+// An interrupt that whoever shows progress sees.
+TEST_F(Planner, WhatProgressThrowsEndsIt) {
+  struct Interrupted {};
+  for (const std::string strategy : {"auto", "hap", "hap-even", "harp", "megatron"}) {
+    Request asked = request(strategy, 64);
+    size_t told = 0;
+    asked.progress = [&](std::string_view, size_t, size_t) { ++told; };
+    (void)plan(asked);
+    ASSERT_GT(told, 0u) << strategy;
+    for (size_t last = 1; last <= told; ++last) {
+      size_t now = 0;
+      asked.progress = [&](std::string_view, size_t, size_t) {
+        if (++now == last) throw Interrupted();
+      };
+      EXPECT_THROW((void)plan(asked), Interrupted) << strategy << " at " << last << " of " << told;
+      EXPECT_EQ(now, last);
+    }
+  }
+}
+
 TEST(CutIntoMicrobatches, NoneIsEmptyAndAllRowsAreThere) {
   for (const std::vector<int64_t>& rows :
        {std::vector<int64_t>{1, 1, 1}, {7, 0, 2}, {5, 4, 3}, {12}}) {

@@ -20,6 +20,12 @@ namespace {
 using medley::Cluster;
 using medley::Graph;
 
+// Lets an interrupt, or whatever else the handler of a signal raises, end what is under way.
+void check_signals(std::string_view, size_t, size_t) {
+  const nb::gil_scoped_acquire held;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
 std::string find_plan(const Graph& graph,
                       const Cluster& cluster,
                       const std::string& strategy,
@@ -36,7 +42,8 @@ std::string find_plan(const Graph& graph,
                                                 .global_batch = global_batch,
                                                 .microbatches = microbatches,
                                                 .devices = {},
-                                                .optimizer = optimizer});
+                                                .optimizer = optimizer,
+                                                .progress = check_signals});
   if (const auto* no = std::get_if<medley::Infeasible>(&outcome))
     throw medley::Error(medley::Blame::kCaller, "no plan fits: " + no->reason);
   return print(std::get<medley::Plan>(outcome));
