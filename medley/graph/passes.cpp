@@ -24,45 +24,22 @@ Graph remove_dead_ops(const Graph& graph) {
   return rewrite.finish();
 }
 
-namespace {
-
-// bias + product, where both have the factors of the op (arguments 3 and 4): for any factors of
-// baddbmm, but only for 1 of addmm.
-bool splits(const Op& op) {
-  if (op.arguments.size() != 5 || op.results.size() != 1 || op.results[0] == kNone) return false;
-  const auto beta = number_argument(op, 3), alpha = number_argument(op, 4);
-  if (op.name == "aten.addmm.default") return beta == 1.0 && alpha == 1.0;
-  return op.name == "aten.baddbmm.default" && beta && alpha && tensor_argument(op, 0) != kNone;
-}
-
-}  // namespace
-
 Graph split_addmm(const Graph& graph) {
   Rewrite rewrite(graph);
   for (const Op& op : graph.ops) {
     Op addmm = rewrite.translate(op);
-    if (!splits(addmm)) {
+    if (addmm.name != "aten.addmm.default" || addmm.arguments.size() != 5 ||
+        addmm.results.size() != 1 || addmm.results[0] == kNone ||
+        number_argument(addmm, 3) != 1.0 || number_argument(addmm, 4) != 1.0) {
       rewrite.keep(std::move(addmm));
       continue;
     }
-    const auto times = [&](const Argument& factor, ValueId value) -> Argument {
-      if (number_argument(addmm, &factor - addmm.arguments.data()) == 1.0)
-        return ValueArgument{value};
-      const TensorType type = type_of(rewrite.to(), value);
-      return ValueArgument{
-          rewrite.emit(op, "aten.mul.Scalar", {ValueArgument{value}, factor}, type)};
-    };
     const TensorType& type = type_of(graph, op.results[0]);
-    const bool batched = addmm.name == "aten.baddbmm.default";
-    const ValueId product = rewrite.emit(op,
-                                         batched ? "aten.bmm.default" : "aten.mm.default",
-                                         {addmm.arguments[1], addmm.arguments[2]},
-                                         type);
-    Argument scaled = times(addmm.arguments[4], product);
-    Argument bias = times(addmm.arguments[3], tensor_argument(addmm, 0));
-    rewrite.replace(
-        op.results[0],
-        rewrite.emit(op, "aten.add.Tensor", {std::move(scaled), std::move(bias), Size(1)}, type));
+    const ValueId product =
+        rewrite.emit(op, "aten.mm.default", {addmm.arguments[1], addmm.arguments[2]}, type);
+    const ValueId sum = rewrite.emit(
+        op, "aten.add.Tensor", {ValueArgument{product}, addmm.arguments[0], Size(1)}, type);
+    rewrite.replace(op.results[0], sum);
   }
   return rewrite.finish();
 }
@@ -79,7 +56,7 @@ const std::vector<Pass>& passes() {
       {"fold_empty", "drop tensors without elements from what is joined", fold_empty},
       {"fold_counts", "index tensors that only count become views and gather", fold_counts},
       {"fold_identities", "drop ops that change nothing", fold_identities},
-      {"split_addmm", "addmm becomes mm and add, baddbmm bmm and add", split_addmm},
+      {"split_addmm", "addmm becomes mm and add", split_addmm},
       {"merge_views_into_mm", "view, mm, view becomes contract", merge_views_into_mm},
       {"remove_dead_ops", "drop what the passes left behind", remove_dead_ops},
   };

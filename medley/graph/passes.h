@@ -33,7 +33,6 @@ Graph fold_empty(const Graph& graph);
 // scatter_add: no row then seems to read another.
 Graph fold_counts(const Graph& graph);
 // addmm(bias, a, b) with alpha = beta = 1 -> add(mm(a, b), bias)
-// baddbmm(c, a, b) -> add(alpha * bmm(a, b), beta * c)
 Graph split_addmm(const Graph& graph);
 // view - mm - view -> medley.contract(x [.., k], w [k, n]) -> [.., n], where the views merge and
 // restore the leading dims; also through mm - mm and mm - add(bias [n]).

@@ -277,23 +277,6 @@ TEST(SplitAddmm, OnlyPlainOnes) {
               HasSubstr("aten.addmm.default(%1, %7, %0, 1, 2)"));
 }
 
-TEST(SplitAddmm, BatchedWithFactors) {
-  const auto split = [](const std::string& factors) {
-    return after(split_addmm,
-                 op("%7", "aten.transpose.int(%2, 1, 2)", "f32[b, 8, 4]") +
-                     op("%8", "aten.bmm.default(%2, %7)", "f32[b, 4, 4]") +
-                     op("%9", "aten.baddbmm.default(%8, %2, %7, " + factors + ")", "f32[b, 4, 4]") +
-                     op("%10", "test.use.default(%9)", "f32[]") + "output loss %10\n");
-  };
-  EXPECT_THAT(split("1.0, 0.25"),
-              HasSubstr("%9 = aten.bmm.default(%2, %7) : f32[b, 4, 4]\n"
-                        "%10 = aten.mul.Scalar(%9, 0.25) : f32[b, 4, 4]\n"
-                        "%11 = aten.add.Tensor(%10, %8, 1) : f32[b, 4, 4]\n"));
-  EXPECT_THAT(split("3, 1"),
-              HasSubstr("%10 = aten.mul.Scalar(%8, 3) : f32[b, 4, 4]\n"
-                        "%11 = aten.add.Tensor(%9, %10, 1) : f32[b, 4, 4]\n"));
-}
-
 const std::string kFlat = op("%7", "aten.view.default(%2, [b*4, 8])", "f32[b*4, 8]");
 const std::string kMm = op("%8", "aten.mm.default(%7, %0)", "f32[b*4, 16]");
 const std::string kRestored =
