@@ -199,6 +199,7 @@ def _print(outcomes: list[Outcome], one: Outcome, seconds: float, trace: Path) -
         title="A GPT on 4 devices, 2 of them at half speed (emulated)",
         title_justify="left",
         box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
         pad_edge=False,
         show_edge=False,
     )

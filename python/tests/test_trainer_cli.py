@@ -227,7 +227,9 @@ def test_table_of_the_demo_fits_a_terminal(
     *outcomes, one = (demo.Outcome(name, 0.02506, 3.2912, waiting) for name in names)
     demo._print(outcomes, one, 28, Path("trace.json"))
     out = capsys.readouterr().out
-    for text in (*names, "tokens/s", "fast wait", "55%, 55%", "11%, 11%", "25.06 ms", "3.2912"):
+    for name in names:
+        assert any(line.startswith(f"{name} ") for line in out.splitlines())
+    for text in ("tokens/s", "fast wait", "55%, 55%", "11%, 11%", "25.06 ms", "3.2912"):
         assert text in out
     assert "…" not in out
 
