@@ -68,6 +68,23 @@ class Descriptor {
     return bytes;
   }
 
+  // To its end, which only a file that lies on a disk knows before: others may be pipes.
+  std::string read_all() {
+    std::string bytes;
+    size_t have = 0;
+    for (bytes.resize(static_cast<size_t>(size()) + 1);; bytes.resize(2 * bytes.size())) {
+      while (have < bytes.size()) {
+        const ssize_t done = ::read(fd_, bytes.data() + have, bytes.size() - have);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) fail(path_, "read", errno);
+        have += static_cast<size_t>(done);
+        if (done > 0) continue;
+        bytes.resize(have);
+        return bytes;
+      }
+    }
+  }
+
   int64_t size() const {
     struct stat status {};
     if (::fstat(fd_, &status) != 0) fail(path_, "read", errno);
@@ -116,8 +133,7 @@ int64_t LocalFiles::size(const std::string& path) {
 }
 
 std::string LocalFiles::read(const std::string& path) {
-  Descriptor file(path, "read", O_RDONLY);
-  return file.read(0, file.size());
+  return Descriptor(path, "read", O_RDONLY).read_all();
 }
 
 std::string LocalFiles::read_range(const std::string& path, int64_t offset, int64_t count) {

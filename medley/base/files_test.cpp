@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <functional>
+#include <thread>
 
 #include "medley/base/error.h"
 #include "medley/base/memory_files.h"
@@ -58,6 +60,20 @@ TEST(LocalFiles, KeepsWhatIsWritten) {
   TemporaryFolder folder;
   LocalFiles files;
   expect_file_system(files, folder.path());
+}
+
+// `medley plan <(zcat g.graph.gz) ...`
+TEST(LocalFiles, ReadsAPipeToItsEnd) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const std::string text(200'000, 'x');
+  std::jthread writer([&] {
+    for (size_t at = 0; at < text.size();)
+      at += static_cast<size_t>(::write(ends[1], text.data() + at, text.size() - at));
+    ::close(ends[1]);
+  });
+  EXPECT_EQ(LocalFiles().read("/dev/fd/" + std::to_string(ends[0])), text);
+  ::close(ends[0]);
 }
 
 TEST(MemoryFiles, BehavesLikeTheDisk) {
