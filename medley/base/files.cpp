@@ -70,18 +70,17 @@ class Descriptor {
 
   // To its end, which only a file that lies on a disk knows before: others may be pipes.
   std::string read_all() {
-    std::string bytes;
-    size_t have = 0;
-    for (bytes.resize(static_cast<size_t>(size()) + 1);; bytes.resize(2 * bytes.size())) {
-      while (have < bytes.size()) {
-        const ssize_t done = ::read(fd_, bytes.data() + have, bytes.size() - have);
-        if (done < 0 && errno == EINTR) continue;
-        if (done < 0) fail(path_, "read", errno);
-        have += static_cast<size_t>(done);
-        if (done > 0) continue;
+    std::string bytes(static_cast<size_t>(size()) + 1, '\0');
+    for (size_t have = 0;;) {
+      const ssize_t done = ::read(fd_, bytes.data() + have, bytes.size() - have);
+      if (done < 0 && errno == EINTR) continue;
+      if (done < 0) fail(path_, "read", errno);
+      have += static_cast<size_t>(done);
+      if (done == 0) {
         bytes.resize(have);
         return bytes;
       }
+      if (have == bytes.size()) bytes.resize(2 * have);
     }
   }
 
