@@ -13,6 +13,10 @@ fail() {
   exit 3
 }
 
+is_installed() {
+  dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed'
+}
+
 missing_packages() {
   local tool_and_package tool package
   local tools=(g++:g++ cmake:cmake ninja:ninja-build make:make git:git "$PYTHON:python3")
@@ -24,7 +28,7 @@ missing_packages() {
   done
   for package in libgtest-dev libgmock-dev libfmt-dev nlohmann-json3-dev libyaml-cpp-dev libssl-dev \
       libcli11-dev libbenchmark-dev coinor-libclp-dev coinor-libcbc-dev ccache; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"
+    is_installed "$package" || echo "$package"
   done
   # The interpreter may be Debian's or somebody's own: ask it, not dpkg.
   "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
@@ -45,7 +49,7 @@ install_packages() {
 # Not needed: plans are found in two thirds of the time with it.
 install_allocator() {
   local package=libmimalloc-dev
-  ! dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || return 0
+  ! is_installed "$package" || return 0
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     (apt-get update && apt-get install -y --no-install-recommends "$package") >/dev/null 2>&1 && return
   fi
