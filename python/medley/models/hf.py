@@ -119,8 +119,9 @@ def _longest(model: Any) -> int:
         if limit := getattr(config, name, None):
             # RoBERTa counts positions from behind that of padding on.
             for path, module in model.named_modules():
-                if path.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-                    limit -= 0 if module.padding_idx is None else module.padding_idx + 1
+                padding = getattr(module, "padding_idx", None)
+                if path.endswith("position_embeddings") and padding is not None:
+                    limit -= padding + 1
             return int(limit)
     return 128
 
