@@ -42,20 +42,15 @@ bool sums_nll(const Op& op) {
 
 Graph drop_unread_operands(const Graph& graph) {
   Rewrite rewrite(graph);
-  const auto full = [&](const Op& op, const TensorType& type, Argument fill) {
-    const NoneArgument none;
-    return rewrite.emit(
-        op, "aten.full.default", {type.shape, std::move(fill), type.dtype, none, none, none}, type);
-  };
   for (const Op& op : graph.ops) {
-    const bool one = op.results.size() == 1 && op.results[0] != kNone;
-    if (const std::optional<Argument> fill = fill_of(op); fill && one) {
-      rewrite.replace(op.results[0], full(op, type_of(graph, op.results[0]), *fill));
+    if (const std::optional<Argument> fill = fill_of(op); fill && has_one_result(op)) {
+      rewrite.replace(op.results[0], rewrite.emit_full(op, *fill, type_of(graph, op.results[0])));
       continue;
     }
     Op copy = rewrite.translate(op);
     if (sums_nll(op) && tensor_argument(op, 6) != kNone)
-      copy.arguments[6] = ValueArgument{full(op, type_of(graph, tensor_argument(op, 6)), Size(1))};
+      copy.arguments[6] =
+          ValueArgument{rewrite.emit_full(op, Size(1), type_of(graph, tensor_argument(op, 6)))};
     rewrite.keep(std::move(copy));
   }
   return rewrite.finish();

@@ -10,8 +10,7 @@ namespace {
 enum class Arithmetic { kNone, kProduct, kQuotient };
 
 Arithmetic arithmetic(const Op& op) {
-  if (op.arguments.size() != 2 || op.results.size() != 1 || op.results[0] == kNone)
-    return Arithmetic::kNone;
+  if (op.arguments.size() != 2 || !has_one_result(op)) return Arithmetic::kNone;
   if (op.name == "aten.mul.Tensor" || op.name == "aten.mul.Scalar") return Arithmetic::kProduct;
   if (op.name == "aten.div.Tensor" || op.name == "aten.div.Scalar") return Arithmetic::kQuotient;
   return Arithmetic::kNone;
@@ -61,16 +60,7 @@ bool fold_arithmetic(Rewrite& rewrite,
   if (a && b && result.shape.empty()) {
     const bool product = kind == Arithmetic::kProduct;
     const auto number = stored_as(result.dtype, product ? *a * *b : *a / *b);
-    rewrite.replace(op.results[0],
-                    rewrite.emit(op,
-                                 "aten.full.default",
-                                 {std::vector<Size>{},
-                                  *number,
-                                  result.dtype,
-                                  NoneArgument{},
-                                  NoneArgument{},
-                                  NoneArgument{}},
-                                 result));
+    rewrite.replace(op.results[0], rewrite.emit_full(op, *number, result));
     return true;
   }
   if (kind == Arithmetic::kQuotient && !b) return false;
@@ -92,13 +82,12 @@ Graph fold_constants(const Graph& graph) {
   for (const Op& op : graph.ops) {
     Op translated = rewrite.translate(op);
     uniform.update(rewrite.to());
-    const bool one_result = op.results.size() == 1 && op.results[0] != kNone;
     const auto folded = [&] {
       const TensorType& result = type_of(graph, op.results[0]);
       return fold_choice(rewrite, translated, result, uniform) ||
              fold_arithmetic(rewrite, translated, result, uniform);
     };
-    if (!one_result || !folded()) rewrite.keep(std::move(translated));
+    if (!has_one_result(op) || !folded()) rewrite.keep(std::move(translated));
   }
   return rewrite.finish();
 }

@@ -98,7 +98,7 @@ class CountFolder {
     const ValueId x = tensor_argument(op, 0);
     const auto* indices = std::get_if<Indices>(&op.arguments[1]);
     if (x == kNone || !indices || indices->size() > type_of(rewrite_.to(), x).shape.size() ||
-        place.results.size() != 1 || place.results[0] == kNone)
+        !has_one_result(place))
       return kNone;
     const TensorType& type = type_of(graph_, place.results[0]);
     if (!puts && keeps_all(rewrite_.to(), x, *indices))
@@ -121,12 +121,13 @@ class CountFolder {
 
   // x, and in each row a value more in one column.
   ValueId add_picked(const Op& place, ValueId x, ValueId columns, ValueId values) {
-    const ValueId wide = widened(place, x, columns);
     const TensorType type = type_of(rewrite_.to(), x);
-    const TensorType one{type.dtype, type_of(rewrite_.to(), wide).shape};
+    TensorType one = type;
+    one.shape[1] = Size(1);
     std::vector<Size> shape = type_of(rewrite_.to(), values).shape;
     shape.insert(shape.begin() + 1, Size(1));
     if (shape != one.shape) return kNone;
+    const ValueId wide = widened(place, x, columns);
     const ValueId apart =
         rewrite_.emit(place, "aten.view.default", {ValueArgument{values}, one.shape}, one);
     return rewrite_.emit(place,

@@ -16,8 +16,7 @@ Graph fold_empty(const Graph& graph) {
   Rewrite rewrite(graph);
   for (const Op& op : graph.ops) {
     Op translated = rewrite.translate(op);
-    const bool one = op.results.size() == 1 && op.results[0] != kNone && !op.arguments.empty() &&
-                     !is_empty(graph, op.results[0]);
+    const bool one = has_one_result(op) && !op.arguments.empty() && !is_empty(graph, op.results[0]);
     auto* list = op.name == "aten.cat.default" && one
                      ? std::get_if<std::vector<ValueArgument>>(&translated.arguments[0])
                      : nullptr;
@@ -28,12 +27,7 @@ Graph fold_empty(const Graph& graph) {
       rewrite.replace(op.results[0], list->front().value);
     } else if (one && op.name == "aten.slice_backward.default" &&
                is_empty(rewrite.to(), tensor_argument(translated, 0))) {
-      const TensorType& type = type_of(graph, op.results[0]);
-      const NoneArgument none;
-      rewrite.replace(
-          op.results[0],
-          rewrite.emit(
-              op, "aten.full.default", {type.shape, Size(0), type.dtype, none, none, none}, type));
+      rewrite.replace(op.results[0], rewrite.emit_full(op, Size(0), type_of(graph, op.results[0])));
     } else {
       rewrite.keep(std::move(translated));
     }

@@ -132,10 +132,10 @@ Graph fold_identities(const Graph& graph) {
   for (const Op& op : graph.ops) {
     Op translated = rewrite.translate(op);
     uniform.update(rewrite.to());
-    const bool one_result = op.results.size() == 1 && op.results[0] != kNone;
     const ValueId same =
-        one_result ? repeated(rewrite.to(), translated, type_of(graph, op.results[0]), uniform)
-                   : kNone;
+        has_one_result(op)
+            ? repeated(rewrite.to(), translated, type_of(graph, op.results[0]), uniform)
+            : kNone;
     if (same == kNone)
       rewrite.keep(std::move(translated));
     else

@@ -29,8 +29,8 @@ Graph split_addmm(const Graph& graph) {
   for (const Op& op : graph.ops) {
     Op addmm = rewrite.translate(op);
     if (addmm.name != "aten.addmm.default" || addmm.arguments.size() != 5 ||
-        addmm.results.size() != 1 || addmm.results[0] == kNone ||
-        number_argument(addmm, 3) != 1.0 || number_argument(addmm, 4) != 1.0) {
+        !has_one_result(addmm) || number_argument(addmm, 3) != 1.0 ||
+        number_argument(addmm, 4) != 1.0) {
       rewrite.keep(std::move(addmm));
       continue;
     }

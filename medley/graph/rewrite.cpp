@@ -43,6 +43,14 @@ ValueId Rewrite::emit(const Op& place,
   return add_op(to_, std::move(op), {std::move(type)})[0];
 }
 
+ValueId Rewrite::emit_full(const Op& place, Argument fill, const TensorType& type) {
+  const NoneArgument none;
+  return emit(place,
+              "aten.full.default",
+              {type.shape, std::move(fill), type.dtype, none, none, none},
+              type);
+}
+
 void Rewrite::replace(ValueId old, ValueId by) { now_[static_cast<size_t>(old)] = by; }
 
 ValueId Rewrite::now(ValueId old) const {
@@ -77,10 +85,12 @@ std::optional<double> number_argument(const Op& op, size_t i) {
   return static_cast<double>(size->coefficient);
 }
 
+bool has_one_result(const Op& op) { return op.results.size() == 1 && op.results[0] != kNone; }
+
 bool is_view(const Op& op) {
   return (op.name == "aten.view.default" || op.name == "aten._unsafe_view.default" ||
           op.name == "aten.reshape.default") &&
-         tensor_argument(op, 0) != kNone && op.results.size() == 1 && op.results[0] != kNone;
+         tensor_argument(op, 0) != kNone && has_one_result(op);
 }
 
 }  // namespace medley

@@ -26,6 +26,8 @@ class Rewrite {
                std::string_view name,
                std::vector<Argument> arguments,
                TensorType type);
+  // The same of aten.full, every element being `fill`.
+  ValueId emit_full(const Op& place, Argument fill, const TensorType& type);
   // Every later use of `old` becomes a use of `by`, a value of the new graph.
   void replace(ValueId old, ValueId by);
   ValueId now(ValueId old) const;
@@ -42,6 +44,7 @@ const Op* producer_of(const Graph& graph, ValueId value);
 // Returns the tensor or the number that argument `i` is, if it is one.
 ValueId tensor_argument(const Op& op, size_t i);
 std::optional<double> number_argument(const Op& op, size_t i);
+bool has_one_result(const Op& op);
 // Whether the op is aten.view, _unsafe_view or reshape with one tensor, and one result.
 bool is_view(const Op& op);
 
