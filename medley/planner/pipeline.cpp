@@ -216,7 +216,7 @@ int64_t Periods::middle_of(const Interval& interval) const {
 // Goes up from the least period until something fits.
 std::vector<Interval> Periods::first_intervals(int64_t least) {
   const int64_t longest = std::max(least, table_.longest_period());
-  const int64_t least_sum = table_.least_sum().back();
+  const int64_t least_sum = table_.least_sum();
   int64_t low = least, step = std::max<int64_t>(1, least / 128);
   std::vector<Interval> intervals;
   for (int64_t high = more_ == 0 ? longest : least;; high = std::min(longest, high + step)) {
@@ -286,7 +286,7 @@ int64_t Periods::run() {
 int64_t Periods::step_bound() const {
   const int64_t least = least_period(table_);
   if (least == kNever) return kNever;
-  return std::max(least * table_.microbatches(), table_.least_sum().back());
+  return std::max(least * table_.microbatches(), table_.least_sum());
 }
 
 struct Misfit {

@@ -4,9 +4,8 @@
 
 namespace medley::pipeline {
 
-Ahead::Ahead(const Table& table, int64_t period) : table_(table), period_(period) {
-  for (int p = 0; p < table.pools(); ++p)
-    stride_ = std::max(stride_, static_cast<size_t>(table.devices(p)) + 1);
+Ahead::Ahead(const Table& table, int64_t period)
+    : table_(table), period_(period), stride_(static_cast<size_t>(table.most_devices()) + 1) {
   sums_.assign(index(table.layers(), 0, 0), kNever);
   std::fill_n(sums_.begin(), index(std::min(1, table.layers()), 0, 0), 0);
   for (int layer = 1; layer < table.layers(); ++layer) fill(layer);
@@ -18,9 +17,7 @@ std::vector<Ahead::Stage> Ahead::stages_before(int layer, int pool) const {
   for (size_t s = 0; s < table_.sizes(pool).size(); ++s)
     for (int begin = layer - 1; begin >= 0; --begin) {
       if (table_.least_over(pool, s, begin, layer) > period_) break;
-      int64_t least = kNever;
-      for (const Option& option : table_.options(pool, s, begin, layer))
-        least = std::min(least, option.time);
+      const int64_t least = table_.least_time(pool, s, begin, layer);
       if (least <= period_) stages.push_back({begin, table_.sizes(pool)[s], least});
     }
   return stages;

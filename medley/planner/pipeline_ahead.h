@@ -49,7 +49,7 @@ class Ahead {
 
   const Table& table_;
   const int64_t period_;
-  size_t stride_ = 0;  // the most devices of a pool, and one
+  const size_t stride_;  // the most devices of a pool, and one
   std::vector<int64_t> sums_;
 };
 

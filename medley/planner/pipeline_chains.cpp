@@ -25,8 +25,9 @@ struct Range {
 
 class Search {
  public:
-  // `last`: the pool of the last stage; -1: any.
-  Search(const Table& table, const ChainSearch& search, int last);
+  // `ahead`: for the period; null: look at chains that cannot be finished, too. `last`: the pool of
+  // the last stage; -1: any.
+  Search(const Table& table, const ChainSearch& search, const Ahead* ahead, int last);
   Chain run(int64_t& labels);
 
  private:
@@ -73,7 +74,7 @@ class Search {
   const Table& table_;
   const ChainSearch search_;
   const int last_;
-  std::optional<Ahead> ahead_;
+  const Ahead* const ahead_;
   const unsigned all_;
   const size_t states_, stride_;
   std::vector<Label> labels_;
@@ -87,20 +88,14 @@ class Search {
   std::vector<std::vector<Label>> made_;     // [finished][devices], of the pool and layer at hand
 };
 
-size_t longest_pool(const Table& table) {
-  int most = 0;
-  for (int p = 0; p < table.pools(); ++p) most = std::max(most, table.devices(p));
-  return static_cast<size_t>(most) + 1;
-}
-
-Search::Search(const Table& table, const ChainSearch& search, int last)
+Search::Search(const Table& table, const ChainSearch& search, const Ahead* ahead, int last)
     : table_(table),
       search_(search),
       last_(last),
+      ahead_(ahead),
       all_((1u << table.pools()) - 1),
       states_((static_cast<size_t>(all_) + 1) * static_cast<size_t>(table.pools())),
-      stride_(longest_pool(table)) {
-  if (search.pruned) ahead_.emplace(table, search.period);
+      stride_(static_cast<size_t>(table.most_devices()) + 1) {
   const size_t rows = static_cast<size_t>(table.layers() + 1) * states_;
   fronts_.resize(rows * stride_);
   fewest_.assign(rows, static_cast<int>(stride_));
@@ -305,12 +300,15 @@ Chain Search::run(int64_t& labels) {
 }  // namespace
 
 Chain cheapest_chain(const Table& table, const ChainSearch& search, int64_t& labels) {
-  if (!table.has_exchange()) return Search(table, search, -1).run(labels);
+  std::optional<Ahead> computed;
+  if (search.pruned) computed.emplace(table, search.period);
+  const Ahead* ahead = computed ? &*computed : nullptr;
+  if (!table.has_exchange()) return Search(table, search, ahead, -1).run(labels);
   Chain best;
   for (int last = 0; last < table.pools(); ++last) {
     ChainSearch better = search;
     better.below = std::min(search.below, best.cost);
-    Chain chain = Search(table, better, last).run(labels);
+    Chain chain = Search(table, better, ahead, last).run(labels);
     if (chain.cost < best.cost) best = std::move(chain);
   }
   return best;

@@ -147,14 +147,13 @@ void Table::add_bounds() {
   steps_.erase(same.begin(), same.end());
   least_from_.assign(begin_of_.size() - 1, kNever);
   least_over_ = least_from_;
-  least_sum_.assign(static_cast<size_t>(layers_) + 1, kNever);
-  least_sum_[0] = 0;
+  std::vector<int64_t> sums(static_cast<size_t>(layers_) + 1, kNever);
+  sums[0] = 0;
   for (int pool = 0; pool < pools(); ++pool)
     for (size_t s = 0; s < sizes(pool).size(); ++s)
       for (int begin = 0; begin < layers_; ++begin)
         for (int end = layers_; end > begin; --end) {
-          int64_t least = kNever;
-          for (const Option& o : options(pool, s, begin, end)) least = std::min(least, o.time);
+          int64_t least = least_time(pool, s, begin, end);
           if (end < layers_) least = std::min(least, least_from(pool, s, begin, end + 1));
           least_from_[cell(pool, s, begin, end)] = least;
           if (begin > 0) least = std::min(least, least_over(pool, s, begin - 1, end));
@@ -163,11 +162,12 @@ void Table::add_bounds() {
   for (int end = 1; end <= layers_; ++end)
     for (int begin = 0; begin < end; ++begin)
       for (int pool = 0; pool < pools(); ++pool)
-        for (size_t s = 0; s < sizes(pool).size(); ++s)
-          for (const Option& o : options(pool, s, begin, end)) {
-            int64_t& least = least_sum_[static_cast<size_t>(end)];
-            least = std::min(least, least_sum_[static_cast<size_t>(begin)] + o.time);
-          }
+        for (size_t s = 0; s < sizes(pool).size(); ++s) {
+          int64_t& least = sums[static_cast<size_t>(end)];
+          least =
+              std::min(least, sums[static_cast<size_t>(begin)] + least_time(pool, s, begin, end));
+        }
+  least_sum_ = sums.back();
 }
 
 Table::Span Table::options(int pool, size_t size, int begin, int end) const {
@@ -185,11 +185,11 @@ const Crossing* Table::crossing(int from, int to, int end) const {
   return &crossings_[pair * static_cast<size_t>(layers_) + static_cast<size_t>(end)];
 }
 
-Reach::Reach(const Table& table, int64_t period) : pools_(table.pools()) {
+Reach::Reach(const Table& table, int64_t period)
+    : pools_(table.pools()), stride_(static_cast<size_t>(table.most_devices()) + 1) {
   // How far one stage gets, [pool][size][begin].
   std::vector<std::vector<std::vector<int>>> far(static_cast<size_t>(pools_));
   for (int p = 0; p < pools_; ++p) {
-    stride_ = std::max(stride_, static_cast<size_t>(table.devices(p)) + 1);
     for (size_t s = 0; s < table.sizes(p).size(); ++s) {
       auto& row = far[static_cast<size_t>(p)].emplace_back();
       for (int begin = 0, end = 0; begin < table.layers(); ++begin) {

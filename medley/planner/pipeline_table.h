@@ -3,6 +3,7 @@
 // The numbers of a pipeline request for one choice of micro-batches, laid out for the search, and
 // what bounds it. Private to pipeline*.cpp.
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -36,6 +37,7 @@ class Table {
   int layers() const { return layers_; }
   int pools() const { return static_cast<int>(devices_.size()); }
   int devices(int pool) const { return devices_[static_cast<size_t>(pool)]; }
+  int most_devices() const { return std::ranges::max(devices_); }  // of a pool
   const std::vector<int>& sizes(int pool) const { return sizes_[static_cast<size_t>(pool)]; }
   int microbatches() const { return microbatches_; }
   InFlightRule rule() const { return rule_; }
@@ -50,6 +52,13 @@ class Table {
   const Option& option(int64_t index) const { return options_[static_cast<size_t>(index)]; }
   int64_t index_of(const Option& option) const { return &option - options_.data(); }
   const StageOption& offered(const Option& option) const;
+  // The least time of these; kNever: there are none.
+  int64_t least_time(int pool, size_t size, int begin, int end) const {
+    int64_t least = kNever;
+    for (const Option& option : options(pool, size, begin, end))
+      least = std::min(least, option.time);
+    return least;
+  }
   // The least time of stages [begin, x) for any x >= end: beyond it no stage is as short.
   int64_t least_from(int pool, size_t size, int begin, int end) const {
     return least_from_[cell(pool, size, begin, end)];
@@ -68,8 +77,8 @@ class Table {
   }
   bool has_exchange() const { return has_exchange_; }
 
-  // The least sum of stages' times that layers [0, end) can have, on any devices.
-  const std::vector<int64_t>& least_sum() const { return least_sum_; }
+  // The least sum of stages' times that all layers can have, on any devices.
+  int64_t least_sum() const { return least_sum_; }
   // No step is longer than this many nanoseconds but for its micro-batches.
   int64_t longest_period() const { return longest_period_; }
   // Times of stages and messages, ascending: where chains become possible as the period grows.
@@ -99,7 +108,8 @@ class Table {
   std::vector<char> linked_;         // [from][to]
   std::vector<int64_t> exchanges_;   // [first][last]
   bool has_exchange_ = false;
-  std::vector<int64_t> least_sum_, steps_;
+  int64_t least_sum_ = kNever;
+  std::vector<int64_t> steps_;
   int64_t longest_period_ = 0;
 };
 
