@@ -258,10 +258,8 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
   Json json = {{"summary", summary(plan)}, {"stages", Json::array()}};
   std::optional<Groundwork> ground;
   if (options.graph && options.costs) ground = lay_ground(*options.graph, {});
-  std::vector<Completed> completed;  // [stage], where somebody asks for it
-  const auto complete_all = [&] {
-    if (completed.empty()) completed = complete_stages(*ground, plan);
-  };
+  std::vector<Completed> completed;  // [stage]
+  if (ground) completed = complete_stages(*ground, plan);
   for (size_t p = 0; p < plan.pipelines.size(); ++p)
     for (size_t s = 0; s < plan.pipelines[p].stages.size(); ++s) {
       const Stage& stage = plan.pipelines[p].stages[s];
@@ -271,16 +269,14 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
                                 {"devices", devices_json(plan, plan.pipelines[p], s)},
                                 {"entries", entries_json(plan, stage)}});
       if (options.expanded || json["stages"].back()["entries"].size() <= kManyEntries) continue;
-      if (ground) complete_all();
       json["stages"].back()["groups"] = groups_json(plan, stage, ground ? &completed[s] : nullptr);
     }
   if (!options.graph) return json;
   json["graph"] = options.graph->name;
   if (!ground) return json;
-  const Program program = lower(*ground, plan, options.costs->cluster());
+  const Program program = lower(*ground, completed, plan, options.costs->cluster());
   add_measures(json, program, *options.costs, plan.global_batch);
   if (!options.expanded) return json;
-  complete_all();
   for (size_t s = 0; s < program.stages.size(); ++s) {
     add_rows(json["inputs"], inputs_json(completed[s]), s, program);
     add_rows(json["ops"], ops_json(completed[s]), s, program);

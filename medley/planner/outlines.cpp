@@ -181,7 +181,6 @@ std::optional<PipelinePlan> Outlines::stages(const Outline& outline,
   return plan;
 }
 
-// Nothing if a stage cannot be run like this, or has no room for a single micro-batch.
 std::optional<PipelinePlan> Outlines::whole(const Outline& outline,
                                             const std::vector<Unseen>& unseen) {
   std::optional<PipelinePlan> plan = stages(outline, unseen);
@@ -269,39 +268,69 @@ std::string Outlines::name_of_first(int layer) const {
   return stages.names()[at(stages.positions().sequence[at(position)])];
 }
 
-bool Outlines::consider(Outline outline) {
+std::optional<Outlines::Trial> Outlines::trial(const Outline& outline,
+                                               const std::vector<Unseen>& unseen) {
+  std::optional<PipelinePlan> stages = whole(outline, unseen);
+  if (!stages) return std::nullopt;
+  std::vector<int> counts = h1f1b(schedule_request(*stages)).counts;
+  Plan plan = to_plan(outline, counts);
+  return Trial{std::move(*stages), std::move(counts), std::move(plan), {}, {}};
+}
+
+void Outlines::lower(Trial& trial) const {
+  // Until it is full, as long again, and until it is empty; all, if these are not many more.
+  const auto count = static_cast<int64_t>(trial.plan.pipelines[0].microbatches.size());
+  const int64_t few = 3 * trial.counts[0] + kFull;
+  const Plan some = shortened(trial.plan, count > 2 * few ? few : count);
+  trial.program = medley::lower(synthesis_.stages(), some, request_.cluster);
+}
+
+void Outlines::simulate(Trial& trial) const {
+  const Simulation simulated = medley::simulate(trial.program, *request_.costs);
+  trial.step = simulated.step;
+  const auto count = static_cast<int64_t>(trial.plan.pipelines[0].microbatches.size());
+  const auto some = static_cast<int64_t>(trial.program.stages[0].tables.size());
+  if (some == count) return;
+  std::map<FunctionKind, std::vector<Nanoseconds>> by_kind;  // [microbatch]
+  for (const SimulatedCall& each : simulated.devices[0].calls)
+    by_kind[each.call.function].push_back(each.ends);
+  // Where nothing is trained there is no backward call.
+  const auto backward = by_kind.find(FunctionKind::kBackward);
+  const std::vector<Nanoseconds>& ends =
+      backward == by_kind.end() ? by_kind.at(FunctionKind::kForward) : backward->second;
+  const int64_t first = trial.counts[0], last = some - trial.counts[0] - 1;
+  const Nanoseconds full = ends[static_cast<size_t>(last)] - ends[static_cast<size_t>(first)];
+  *trial.step += Nanoseconds{full.value * (count - some) / (last - first)};
+}
+
+bool Outlines::consider(Outline outline, std::optional<Trial> trial) {
   std::vector<Unseen> unseen(outline.stages.size());
   for (int mend = 0; mend < kMostMends; ++mend) {
-    const std::optional<PipelinePlan> stages = whole(outline, unseen);
-    if (!stages) return false;
-    const std::vector<int> counts = h1f1b(schedule_request(*stages)).counts;
-    Plan plan = to_plan(outline, counts);
-    // Until it is full, as long again, and until it is empty; all, if these are not many more.
-    const auto count = static_cast<int64_t>(plan.pipelines[0].microbatches.size());
-    const int64_t few = 3 * counts[0] + kFull;
-    const int64_t enough = count > 2 * few ? few : count;
-    const Program program = lower(synthesis_.stages(), shortened(plan, enough), request_.cluster);
+    if (!trial) trial = this->trial(outline, unseen);
+    if (!trial) return false;
+    if (trial->program.stages.empty()) lower(*trial);
     // Whether it fits need not be known of one that is slower than one that does, and how long it
     // takes need not be known of the first before it fits.
-    std::optional<Nanoseconds> step;
-    if (best_) step = step_time(program, count, counts[0]);
-    if (step && *step >= best_step_) return false;
-    const std::optional<Lack> lack = find_lack(program, count - enough);
+    if (best_ && !trial->step) simulate(*trial);
+    if (best_ && *trial->step >= best_step_) return false;
+    const std::optional<Lack> lack = find_lack(*trial);
     if (!lack) {
-      best_ = std::move(plan);
+      if (!trial->step) simulate(*trial);
+      best_ = std::move(trial->plan);
       best_outline_ = outline;
-      best_step_ = step ? *step : step_time(program, count, counts[0]);
+      best_step_ = *trial->step;
       return mend == 0;
     }
-    if (misfit_.empty()) misfit_ = explain(*lack, counts);
-    const PipelineStage& stage = stages->stages[lack->stage];
-    const int in_flight = counts[lack->stage];
+    if (misfit_.empty()) misfit_ = explain(*lack, trial->counts);
+    const PipelineStage& stage = trial->stages.stages[lack->stage];
+    const int in_flight = trial->counts[lack->stage];
     const Bytes found = pipeline_pools_[at(stage.range.pool)].memory +
                         Bytes{static_cast<int64_t>(std::ceil(lack->bytes))};
     unseen[lack->stage] = {found - needed(stage.option, in_flight), in_flight};
     std::optional<Outline> other = eased(outline, lack->stage, unseen);
     if (!other) return false;
     outline = std::move(*other);
+    trial.reset();
   }
   return false;
 }
@@ -342,30 +371,13 @@ std::optional<Outline> Outlines::eased(const Outline& outline,
 
 // Of so many micro-batches, of which the program has the first. What one more takes is read off the
 // backward calls of the first stage while the pipeline is full.
-Nanoseconds Outlines::step_time(const Program& program, int64_t microbatches, int in_flight) const {
-  const Simulation simulated = simulate(program, *request_.costs);
-  const auto some = static_cast<int64_t>(program.stages[0].tables.size());
-  if (some == microbatches) return simulated.step;
-  std::map<FunctionKind, std::vector<Nanoseconds>> by_kind;  // [microbatch]
-  for (const SimulatedCall& each : simulated.devices[0].calls)
-    by_kind[each.call.function].push_back(each.ends);
-  // Where nothing is trained there is no backward call.
-  const auto backward = by_kind.find(FunctionKind::kBackward);
-  const std::vector<Nanoseconds>& ends =
-      backward == by_kind.end() ? by_kind.at(FunctionKind::kForward) : backward->second;
-  const int64_t first = in_flight, last = some - in_flight - 1;
-  const Nanoseconds full = ends[static_cast<size_t>(last)] - ends[static_cast<size_t>(first)];
-  return simulated.step + Nanoseconds{full.value * (microbatches - some) / (last - first)};
-}
-
-// Of the device that lacks most, if so many micro-batches more than the program has wait for their
-// turn.
-std::optional<Outlines::Lack> Outlines::find_lack(const Program& program,
-                                                  int64_t more_microbatches) const {
+// Of the device that lacks most, where the inputs of micro-batches that are not lowered wait, too.
+std::optional<Outlines::Lack> Outlines::find_lack(const Trial& trial) const {
   std::optional<Lack> worst;
-  for (const auto& [stage, device, use] : memory_uses(program)) {
-    const LoweredStage& lowered = program.stages[static_cast<size_t>(stage)];
-    const int64_t waiting = more_microbatches * batch_bytes(lowered);
+  for (const auto& [stage, device, use] : memory_uses(trial.program)) {
+    const LoweredStage& lowered = trial.program.stages[static_cast<size_t>(stage)];
+    const size_t more = trial.plan.pipelines[0].microbatches.size() - lowered.tables.size();
+    const int64_t waiting = static_cast<int64_t>(more) * batch_bytes(lowered);
     const double missing =
         static_cast<double>(use.peak + waiting) - request_.cluster.kind(device).memory_bytes;
     if (missing > 0 && (!worst || missing > worst->bytes))
@@ -383,13 +395,27 @@ std::string Outlines::explain(const Lack& lack, const std::vector<int>& counts) 
 }
 
 void Outlines::choose(int most, const std::function<void(int)>& starting) {
-  int considered = 0;
+  // Those that are considered if the first fits, on all cores.
+  std::vector<std::optional<Trial>> trials;
+  for (const auto& [time, outline] : noted_) {
+    if (std::ssize(trials) == most || time / noted_.begin()->first > kClearlySlower) break;
+    trials.push_back(trial(outline, {}));
+  }
+  if (starting) starting(0);
+  for_each_in_parallel(trials.size(), [&](size_t i) {
+    if (!trials[i]) return;
+    lower(*trials[i]);
+    simulate(*trials[i]);
+  });
+  size_t considered = 0;
   std::optional<Nanoseconds> fitted;  // of the first one that fits, by the timer
   for (const auto& [time, outline] : noted_) {
-    if (best_ && considered >= most) break;
+    if (best_ && considered >= static_cast<size_t>(most)) break;
     if (fitted && time / *fitted > kClearlySlower) break;
-    if (starting) starting(considered);
-    if (consider(outline) && !fitted) fitted = time;
+    if (starting && considered > 0) starting(static_cast<int>(considered));
+    const bool ready = considered < trials.size();
+    if (consider(outline, ready ? std::move(trials[considered]) : std::nullopt) && !fitted)
+      fitted = time;
     ++considered;
   }
 }

@@ -9,10 +9,12 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "medley/planner/pools.h"
 #include "medley/planner/stage_options.h"
+#include "medley/program/program.h"
 
 namespace medley {
 
@@ -57,7 +59,7 @@ class Outlines {
   // fit, with fewer in flight, in less memory or computing more again, whichever the timer says is
   // fastest. Of many micro-batches a few are simulated: once the pipeline is full, one is like the
   // next. Returns whether it fits as it is; false of one that is slower than another that fits.
-  bool consider(Outline outline);
+  bool consider(Outline outline) { return consider(std::move(outline), std::nullopt); }
 
   // Considers the fastest noted, as many as told and more until one fits, but none that the timer
   // says is clearly slower than the first that fits. Says before each which it is, from 0 on.
@@ -69,6 +71,14 @@ class Outlines {
   Outcome best() const;
 
  private:
+  // An outline as it would run.
+  struct Trial {
+    PipelinePlan stages;
+    std::vector<int> counts;  // in flight
+    Plan plan;
+    Program program;                  // of the first micro-batches, once it is lowered
+    std::optional<Nanoseconds> step;  // once it is simulated
+  };
   struct Lack {
     size_t stage = 0;
     int device = 0;  // of the cluster
@@ -83,15 +93,22 @@ class Outlines {
   };
   // `unseen`: by stage; empty: nothing.
   std::optional<PipelinePlan> stages(const Outline& outline, const std::vector<Unseen>& unseen);
+  // Nothing if a stage cannot be run like this, or has no room for a single micro-batch.
   std::optional<PipelinePlan> whole(const Outline& outline, const std::vector<Unseen>& unseen = {});
   std::optional<Outline> eased(const Outline& outline,
                                size_t stage,
                                const std::vector<Unseen>& unseen);
   Plan to_plan(const Outline& outline, const std::vector<int>& in_flight);
+  // Nothing where whole() is.
+  std::optional<Trial> trial(const Outline& outline, const std::vector<Unseen>& unseen);
+  // Threads may do so, each its own.
+  void lower(Trial& trial) const;
+  void simulate(Trial& trial) const;
+  // `trial`: of the outline; nothing: not made yet.
+  bool consider(Outline outline, std::optional<Trial> trial);
   void find_unsaid(const Outline& outline);
   std::string name_of_first(int layer) const;
-  std::optional<Lack> find_lack(const Program& program, int64_t more_microbatches) const;
-  Nanoseconds step_time(const Program& program, int64_t microbatches, int in_flight) const;
+  std::optional<Lack> find_lack(const Trial& trial) const;
   std::string explain(const Lack& lack, const std::vector<int>& counts) const;
 
   const Request& request_;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <set>
 
 #include "medley/base/error.h"
@@ -128,13 +130,19 @@ std::vector<Completed> split(PreparedStages& prepared, const Pipeline& pipeline)
 }  // namespace
 
 Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer) {
-  Completed whole = undecided(prepare(graph, optimizer));
-  return {graph,
-          optimizer,
-          std::move(whole.prepared),
-          std::move(whole.factors),
-          row_coupling(graph, factorize(graph)),
-          hash(graph)};
+  Groundwork ground{graph, optimizer, {}, {}, {}, {}};
+  const std::array<std::function<void()>, 2> halves{
+      [&] {
+        Completed whole = undecided(prepare(graph, optimizer));
+        ground.prepared = std::move(whole.prepared);
+        ground.factors = std::move(whole.factors);
+      },
+      [&] {
+        ground.coupled_at = row_coupling(graph, factorize(graph));
+        ground.graph_hash = hash(graph);
+      }};
+  for_each_in_parallel(halves.size(), [&](size_t i) { halves[i](); });
+  return ground;
 }
 
 PreparedStages::PreparedStages(const Groundwork& ground)

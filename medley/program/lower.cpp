@@ -351,6 +351,8 @@ void check_rows_that_meet(const Groundwork& ground,
                             at));
 }
 
+}  // namespace
+
 Program lower(const Groundwork& ground,
               std::vector<Completed> completed,
               const Plan& plan,
@@ -384,8 +386,6 @@ Program lower(const Groundwork& ground,
   verify(program);
   return program;
 }
-
-}  // namespace
 
 Program lower(const Graph& graph,
               const Plan& plan,

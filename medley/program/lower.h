@@ -33,6 +33,12 @@ Program lower(PreparedStages& prepared,
               const Plan& plan,
               const Cluster& cluster,
               const LowerOptions& options = {});
+// `completed`: all stages of the plan.
+Program lower(const Groundwork& ground,
+              std::vector<Completed> completed,
+              const Plan& plan,
+              const Cluster& cluster,
+              const LowerOptions& options = {});
 
 // One stage by itself, for pricing: `plan` has a single one, which decides about `stage` as
 // PreparedStages has it. What it receives comes from, and what it sends goes to, one imaginary
