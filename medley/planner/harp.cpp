@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "medley/planner/data_parallel.h"
@@ -129,10 +130,11 @@ class Harp {
     report(request_, fmt::format("harp: chains of {} micro-batches", count), 1, kSteps);
     // First with what keeps everything at no price: what is slower than that need not be looked at.
     if (!fastest_)
-      if (const auto first = chains(pools, count, {}); !first.empty())
+      if (const auto first = chains(pools, count, {{}, kLongest}); !first.empty())
         fastest_ = first.front().predicted;
-    const std::vector<PipelinePlan> some = chains(
-        pools, count, fastest_ ? Nanoseconds{fastest_->value * kSlower / 100 / count} : kLongest);
+    const Nanoseconds longest =
+        fastest_ ? Nanoseconds{fastest_->value * kSlower / 100 / count} : kLongest;
+    const std::vector<PipelinePlan> some = chains(pools, count, {longest, longest});
     const bool had = !plans_.empty();
     const Nanoseconds before = had ? *fastest_ : kLongest;
     if (some.empty()) return !had;
@@ -141,15 +143,20 @@ class Harp {
     return !had || some.front().predicted < before;
   }
 
-  // No stage is looked at closer that takes longer than `longest` for a micro-batch.
-  std::vector<PipelinePlan> chains(const Pools& pools, int64_t count, Nanoseconds longest) {
+  // Of a stage for a micro-batch.
+  struct Limits {
+    Nanoseconds closer;   // none that takes longer is looked at closer,
+    Nanoseconds longest;  // or at all
+  };
+
+  std::vector<PipelinePlan> chains(const Pools& pools, int64_t count, const Limits& limits) {
     std::vector<std::pair<StageMesh, StageWork>> uses;
     for (int pool : pools)
       for (int size : outlines_.pools()[at(pool)].sizes)
         uses.emplace_back(outlines_.mesh({0, 0, pool, size}), work(count));
-    synthesis_.solve_layers(uses, longest);
+    synthesis_.solve_layers(uses, limits.closer);
     PipelineRequest request = request_on(pools);
-    request.microbatches = {choice(pools, count, longest)};
+    request.microbatches = {choice(pools, count, limits)};
     if (pools_[at(pools[0])].piece_of >= 0) request.below = {fastest_->value * kSlower / 100};
     std::vector<PipelinePlan> plans = plans_of(request);
     if (request.shared > Bytes{} && pools_[at(pools[0])].piece_of < 0) add_others(request, plans);
@@ -210,13 +217,21 @@ class Harp {
     for (LinkCurve::Point& point : link->points) point.time = point.time * int64_t{2};
   }
 
-  MicrobatchChoice choice(const Pools& pools, int64_t count, Nanoseconds longest) {
+  MicrobatchChoice choice(const Pools& pools, int64_t count, const Limits& limits) {
+    std::map<std::pair<int, int>, StageOffers*> offers;  // [pool, devices]
+    for (int p = 0; p < static_cast<int>(pools.size()); ++p)
+      for (int size : outlines_.pools()[at(pools[at(p)])].sizes)
+        offers[{p, size}] =
+            &synthesis_.offers(outlines_.mesh({0, 0, pools[at(p)], size}), work(count));
     return {static_cast<int>(count),
             outlines_.cuts(count),
-            [this, pools, count, longest](StageRange range) {
-              range.pool = pools[at(range.pool)];
-              return synthesis_.options(
-                  range.begin, range.end, outlines_.mesh(range), work(count), longest);
+            [this, offers = std::move(offers), limits](const StageRange& range) {
+              std::vector<StageOption> options = synthesis_.options(
+                  range.begin, range.end, *offers.at({range.pool, range.devices}), limits.closer);
+              std::erase_if(options, [&](const StageOption& option) {
+                return option.forward + option.backward > limits.longest;
+              });
+              return options;
             }};
   }
 
@@ -224,7 +239,8 @@ class Harp {
     const Pools whole = whole_pools();
     PipelineRequest request = request_on(whole);
     request.explain = true;
-    for (int64_t count : counts_) request.microbatches.push_back(choice(whole, count, kLongest));
+    for (int64_t count : counts_)
+      request.microbatches.push_back(choice(whole, count, {kLongest, kLongest}));
     return std::get<Infeasible>(plan_pipeline(request));
   }
 

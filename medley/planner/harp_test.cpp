@@ -397,7 +397,7 @@ TEST_F(HarpTest, RangesAreSumsOfTheirLayers) {
   const StageWork work{8, 8, 0, StageStyle::kBest};
   for (const StageMesh& mesh : {StageMesh{{0}}, StageMesh{{0, 1, 2, 3}}}) {
     const int before = synthesis.num_syntheses();
-    const std::vector<StageOption> sum = synthesis.options(1, 5, mesh, work);
+    const std::vector<StageOption> sum = synthesis.options(1, 5, synthesis.offers(mesh, work));
     ASSERT_FALSE(sum.empty());
     // That in front of the blocks, the two of a block, and the head's.
     EXPECT_EQ(synthesis.num_syntheses() - before, 4);
@@ -422,7 +422,7 @@ TEST_F(HarpTest, RangesThatRecomputeAreSumsOfTheirLayers) {
     const CostModel costs(cluster);
     const Request asked = request(cluster, costs, ground, 64);
     StageSynthesis synthesis(asked, {.per_block = 2});
-    look(synthesis, synthesis.options(1, 5, {{0}}, work));
+    look(synthesis, synthesis.options(1, 5, synthesis.offers({{0}}, work)));
   };
   options(1e9, [&](StageSynthesis&, const std::vector<StageOption>& all) {
     EXPECT_THAT(all, SizeIs(1));

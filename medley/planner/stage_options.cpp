@@ -358,14 +358,14 @@ void StageSynthesis::offer(StageOption option, int id, std::vector<StageOption>&
     options.push_back(option);
 }
 
-std::vector<StageSynthesis::Offer>& StageSynthesis::offers(const StageMesh& mesh,
-                                                           const StageWork& work) {
+StageOffers& StageSynthesis::offers(const StageMesh& mesh, const StageWork& work) {
   const auto [found, is_new] = offers_.try_emplace({work, mesh});
-  std::vector<Offer>& all = found->second;
+  StageOffers& all = found->second;
   if (!is_new) return all;
-  all.push_back({work, {}});
+  all.mesh_ = mesh;
+  all.each_.push_back({work, {}});
   if (const int inner = second_axis(mesh, work); inner > 1)
-    all.push_back({on_two_axes(work, inner), {}});
+    all.each_.push_back({on_two_axes(work, inner), {}});
   return all;
 }
 
@@ -387,11 +387,14 @@ std::optional<StageWork> StageSynthesis::on_nodes(const StageMesh& mesh,
   return on_two_axes(work, inner, StageStyle::kBest);
 }
 
-std::vector<StageOption> StageSynthesis::options(
-    int begin, int end, const StageMesh& mesh, const StageWork& work, Nanoseconds longest) {
+std::vector<StageOption> StageSynthesis::options(int begin,
+                                                 int end,
+                                                 StageOffers& offers,
+                                                 Nanoseconds longest) {
+  const StageMesh& mesh = offers.mesh_;
   const auto layers = static_cast<size_t>(end - begin);
   std::vector<StageOption> result;
-  for (auto& [each, prices] : offers(mesh, work)) {
+  for (auto& [each, prices] : offers.each_) {
     for (size_t p = 0; p < num_prices(mesh); ++p) {
       const std::vector<StageOption>& kept = sums(prices.kept[p], begin, mesh, at_price(each, p));
       if (layers >= kept.size()) continue;
@@ -429,7 +432,7 @@ void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageWo
   const int all = static_cast<int>(layers_.layers.size());
   std::vector<std::pair<const StageMesh*, Offer*>> every;
   for (const auto& [mesh, work] : uses)
-    for (Offer& offer : offers(mesh, work)) every.emplace_back(&mesh, &offer);
+    for (Offer& offer : offers(mesh, work).each_) every.emplace_back(&mesh, &offer);
   std::vector<Key> first, more;
   for (const auto& [mesh, offer] : every)
     for (int i = 0; i < all; ++i) first.push_back(layer_key(i, *mesh, at_price(offer->work, 0)));

@@ -71,6 +71,27 @@ struct StageSolution {
   StageOption option;
 };
 
+// What is offered on a mesh for some work: as it is, and with the devices of each node as a second
+// axis where it has several. Private to StageSynthesis.
+class StageOffers {
+  friend class StageSynthesis;
+  // What the layers take at a price, keeping all and doing all again, and the sums over ranges:
+  // [first layer][number of layers], as far as there are solutions.
+  struct Sums {
+    std::vector<const StageOption*> layers;  // [layer] null: no solution
+    std::vector<std::vector<StageOption>> ranges;
+  };
+  struct Prices {
+    std::array<std::optional<Sums>, 3> kept, again;  // [price]
+  };
+  struct Offer {
+    StageWork work;
+    Prices prices;
+  };
+  StageMesh mesh_;
+  std::vector<Offer> each_;
+};
+
 class StageSynthesis {
  public:
   // Requires: `request` has costs and ground, and outlives this.
@@ -84,13 +105,15 @@ class StageSynthesis {
   // Solves those that are not solved yet, on all cores.
   void solve_wholes(const std::vector<StageTask>& tasks);
 
+  // Prices and recompute of `work` are not looked at. The reference stays valid.
+  StageOffers& offers(const StageMesh& mesh, const StageWork& work);
+
   // The sums over layers, at each price and recompute that makes a difference: a few options, none
-  // of them worse than another in everything. Those of `work` are not looked at. What takes longer
-  // than `longest` for a micro-batch is offered at no price only: all else is slower still.
+  // of them worse than another in everything. What takes longer than `longest` for a micro-batch is
+  // offered at no price only: all else is slower still.
   std::vector<StageOption> options(int begin,
                                    int end,
-                                   const StageMesh& mesh,
-                                   const StageWork& work,
+                                   StageOffers& offers,
                                    Nanoseconds longest = kLongest);
   // Solves on all cores what options() will want for these, whatever the layers.
   void solve_layers(const std::vector<std::pair<StageMesh, StageWork>>& uses,
@@ -143,22 +166,8 @@ class StageSynthesis {
   Key layer_key(int layer, const StageMesh& mesh, const StageWork& work) const;
   bool has_plenty(const StageOption& option, const StageMesh& mesh) const;
   void offer(StageOption option, int id, std::vector<StageOption>& options) const;
-  // What the layers take on a mesh at a price, keeping all and doing all again, and the sums over
-  // ranges: [first layer][number of layers], as far as there are solutions.
-  struct Sums {
-    std::vector<const StageOption*> layers;  // [layer] null: no solution
-    std::vector<std::vector<StageOption>> ranges;
-  };
-  struct Prices {
-    std::array<std::optional<Sums>, 3> kept, again;  // [price]
-  };
-  struct Offer {
-    StageWork work;
-    Prices prices;
-  };
-  // `work` as it is, and with the devices of each node as a second axis where a mesh has several.
-  // The reference stays valid.
-  std::vector<Offer>& offers(const StageMesh& mesh, const StageWork& work);
+  using Sums = StageOffers::Sums;
+  using Offer = StageOffers::Offer;
   int second_axis(const StageMesh& mesh, const StageWork& work) const;
   bool needs_prices(const StageMesh& mesh, Offer& offer, Nanoseconds longest);
   const std::vector<StageOption>& sums(std::optional<Sums>& sums,
@@ -173,7 +182,7 @@ class StageSynthesis {
   std::map<GroundKey, Completed> grounds_;
   std::map<Key, std::optional<StageSolution>> solved_;
   int num_syntheses_ = 0;  // of solved_, those that are no others' but for names
-  std::map<std::pair<StageWork, StageMesh>, std::vector<Offer>> offers_;
+  std::map<std::pair<StageWork, StageMesh>, StageOffers> offers_;
 };
 
 // Those of a pipeline: what the request says, one where rows meet, else powers of two.
