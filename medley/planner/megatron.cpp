@@ -3,15 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/outlines.h"
+#include "medley/planner/work_bound.h"
 
 namespace medley {
 namespace {
 
 constexpr int kLayersPerBlock = 1;
 constexpr int kMostPriced = 4;  // grids that are lowered and simulated
+// Of what the flops of a stage's layers take by themselves: ops differ in what they reach.
+constexpr double kOfBound = 0.9;
 
 // Runs of layers that differ by one at most.
 std::vector<StageRange> even_ranges(int layers, int stages, int devices) {
@@ -33,6 +37,37 @@ std::vector<int> tensor_degrees(const Request& request, const std::vector<int>& 
   return degrees;
 }
 
+// What the stage takes at least that has most to do for its slowest device, in flops of layers.
+Nanoseconds least_step(const Request& request,
+                       const Layers& layers,
+                       const std::vector<StageRange>& stages,
+                       const std::vector<int>& devices) {
+  std::map<const DeviceKind*, double> alone;  // nanoseconds that the model takes one device
+  const auto flops = [&](int begin, int end) {
+    double sum = 0;
+    for (int l = begin; l < end; ++l) {
+      const Layer& layer = layers.layers[static_cast<size_t>(l)];
+      sum += layer.flops + layer.backward_flops;
+    }
+    return sum;
+  };
+  const double all = flops(0, static_cast<int>(layers.layers.size()));
+  double most = 0;
+  size_t next = 0;
+  for (const StageRange& stage : stages)
+    for (int d = 0; d < stage.devices; ++d) {
+      const int device = devices[next++];
+      const auto [found, is_new] = alone.try_emplace(&request.cluster.kind(device));
+      if (is_new) {
+        Request one = request;
+        one.devices = {request.cluster.devices[static_cast<size_t>(device)].name};
+        found->second = static_cast<double>(work_bound(one).value);
+      }
+      most = std::max(most, found->second * flops(stage.begin, stage.end) / all / stage.devices);
+    }
+  return {static_cast<int64_t>(most * kOfBound)};
+}
+
 }  // namespace
 
 Outcome megatron(const Request& request) {
@@ -50,18 +85,19 @@ Outcome megatron(const Request& request) {
            static_cast<size_t>(stages),
            static_cast<size_t>(std::min(all, layers)));
     const int each = all / stages;
+    const std::vector<StageRange> ranges = even_ranges(layers, stages, each);
+    if (request.faster_than &&
+        least_step(request, synthesis.layers(), ranges, devices) >= *request.faster_than)
+      continue;
     std::vector<Outline> grids;
     for (int64_t count : microbatch_counts(request))
       for (const int degree : tensor_degrees(request, devices, each)) {
         StageWork work{outlines.rows(count), count, 0, StageStyle::kTensor};
         if (degree == 1) work.style = StageStyle::kData;
         if (degree > 1 && degree < each) work.inner = degree;
-        grids.push_back({count,
-                         even_ranges(layers, stages, each),
-                         std::vector<StageWork>(static_cast<size_t>(stages), work)});
+        grids.push_back({count, ranges, std::vector<StageWork>(static_cast<size_t>(stages), work)});
       }
-    outlines.solve(grids);
-    for (const Outline& grid : grids) outlines.note_recomputing(grid);
+    outlines.note_recomputing(std::move(grids));
   }
   outlines.choose(kMostPriced, [&](int candidate) {
     report(request,

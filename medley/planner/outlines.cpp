@@ -193,21 +193,29 @@ void Outlines::note(const Outline& outline) {
   if (plan) noted_.emplace(time_of(*plan), outline);
 }
 
-void Outlines::note_recomputing(Outline outline) {
-  note(outline);
-  for (const std::string_view how : {kRecompute[2], kRecompute[1]}) {
-    const std::optional<PipelinePlan> plan = stages(outline, {});
-    if (!plan) return;
-    const std::vector<int> wanted = ideal_in_flight(schedule_request(*plan));
-    bool lacks = false;
-    for (size_t s = 0; s < plan->stages.size(); ++s) {
-      if (plan->stages[s].room >= wanted[s]) continue;
-      recompute(outline.works[s], how, wanted[s]);
-      lacks = true;
-    }
-    if (!lacks) return;
-    note(outline);
+void Outlines::note_recomputing(std::vector<Outline> outlines) {
+  for (const std::string_view how : {kRecompute[0], kRecompute[2], kRecompute[1]}) {
+    if (how != kRecompute[0])
+      std::erase_if(outlines, [&](Outline& outline) { return !recompute_more(outline, how); });
+    solve(outlines);
+    for (const Outline& outline : outlines) note(outline);
   }
+}
+
+// Returns whether a stage lacks room for as many micro-batches as hide transfers, and it is of use
+// to make some: what computes more takes longer.
+bool Outlines::recompute_more(Outline& outline, std::string_view how) {
+  std::optional<PipelinePlan> plan = stages(outline, {});
+  if (!plan) return false;
+  const std::vector<int> wanted = ideal_in_flight(schedule_request(*plan));
+  bool lacks = false;
+  for (size_t s = 0; s < plan->stages.size(); ++s) {
+    if (plan->stages[s].room >= wanted[s]) continue;
+    recompute(outline.works[s], how, wanted[s]);
+    lacks = true;
+  }
+  for (PipelineStage& stage : plan->stages) stage.room = plan->microbatches;
+  return lacks && (!request_.faster_than || time_of(*plan) < *request_.faster_than);
 }
 
 size_t Outlines::slowest_stage(const Outline& outline) {

@@ -47,9 +47,9 @@ class Outlines {
   // Times an outline and keeps it, unless a stage cannot be run like this or has no room for a
   // single micro-batch.
   void note(const Outline& outline);
-  // The same, and again with blocks, then all computed again in stages that have no room for as
-  // many micro-batches as hide transfers.
-  void note_recomputing(Outline outline);
+  // The same of all, and again with blocks, then all computed again in stages that have no room for
+  // as many micro-batches as hide transfers. Solves them on all cores.
+  void note_recomputing(std::vector<Outline> outlines);
   // By how long a step takes by the timer; of equal ones the first.
   const std::map<Nanoseconds, Outline>& noted() const { return noted_; }
   // Requires: it is noted.
@@ -86,6 +86,7 @@ class Outlines {
   };
   StageTask task(const Outline& outline, size_t stage) const;
   const std::optional<StageSolution>& solution(const Outline& outline, size_t stage);
+  bool recompute_more(Outline& outline, std::string_view how);
   // What a stage needs beyond what its option says, found with so many micro-batches in flight.
   struct Unseen {
     Bytes bytes;

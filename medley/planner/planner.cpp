@@ -25,45 +25,52 @@ Nanoseconds step_time(const Plan& plan, const Request& request) {
   return simulate(lower(*request.ground, plan, request.cluster), *request.costs).step;
 }
 
-// The plan whose predicted step is shortest; of equals the earlier strategy.
+// All that `auto` asks, those that are quick for what they find first: others may then give up.
+std::vector<const Strategy*> asked_by_auto();
+
+// The plan whose predicted step is shortest; of equals that of the earlier row of the table.
 Outcome plan_auto(const Request& request) {
   std::optional<Plan> best;
   Nanoseconds best_time;
-  std::string reasons;
-  const auto keep = [&](const Plan& found) {
+  size_t best_row = 0;
+  const auto keep = [&](const Plan& found, size_t row) {
     const Nanoseconds time = step_time(found, request);
-    if (best && time >= best_time) return;
+    if (best && std::pair(time, row) >= std::pair(best_time, best_row)) return;
     best_time = time;
+    best_row = row;
     best = found;
+  };
+  const auto limited = [&] {
+    Request one = request;
+    if (best) one.faster_than = best_time;
+    return one;
   };
   std::map<std::string, Outcome> known =
       request.known ? *request.known : std::map<std::string, Outcome>();
-  for (const Strategy& strategy : strategies()) {
-    if (strategy.plan == plan_auto || strategy.plan == hap_even) continue;  // hap knows more
-    Request one = request;
+  std::string reasons;
+  const std::vector<const Strategy*> all = asked_by_auto();
+  for (size_t i = 0; i < all.size(); ++i) {
+    Request one = limited();
     one.known = &known;
-    report(request,
-           strategy.name,
-           static_cast<size_t>(&strategy - strategies().data()),
-           strategies().size() - 1);
+    report(request, all[i]->name, i + 1, all.size());
     const Outcome& outcome =
-        known.emplace(strategy.name, outcome_of(strategy.name, one)).first->second;
+        known.emplace(all[i]->name, outcome_of(all[i]->name, one)).first->second;
     if (const auto* no = std::get_if<Infeasible>(&outcome)) {
-      reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", strategy.name, no->reason);
+      reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", all[i]->name, no->reason);
       continue;
     }
-    keep(std::get<Plan>(outcome));
+    keep(std::get<Plan>(outcome), static_cast<size_t>(all[i] - strategies().data()));
   }
   // A mesh of one pool: among the chains of harp such meshes are not searched as closely.
   const std::vector<DevicePool> pools = pools_of(request);
   for (size_t p = 0; pools.size() > 1 && p < pools.size(); ++p) {
-    Request one = request;
+    Request one = limited();
     one.devices = names_of(request.cluster, pools[p].devices);
     one.strategy = "hap";
     one.known = nullptr;
     if (best && work_bound(one) >= best_time) continue;
     const Outcome outcome = hap(one);
-    if (const auto* found = std::get_if<Plan>(&outcome)) keep(*found);
+    if (const auto* found = std::get_if<Plan>(&outcome)) keep(*found, strategies().size());
   }
   if (!best) return Infeasible{reasons};
   return std::move(*best);
@@ -96,6 +103,16 @@ const Strategy* find_strategy(std::string_view name) {
   for (const Strategy& strategy : strategies())
     if (strategy.name == name) return &strategy;
   return nullptr;
+}
+
+std::vector<const Strategy*> asked_by_auto() {
+  std::vector<const Strategy*> all;
+  for (const Strategy& strategy : strategies())
+    if (strategy.plan != plan_auto && strategy.plan != hap_even)  // hap knows more
+      all.push_back(&strategy);
+  std::ranges::stable_partition(
+      all, [](const Strategy* each) { return each->plan != hap && each->plan != megatron; });
+  return all;
 }
 
 [[noreturn]] void refuse_strategy(const Request& request) {

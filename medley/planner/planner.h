@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -29,6 +30,8 @@ struct Request {
   int64_t microbatches = 0;          // 0: as few as fit into memory
   std::vector<std::string> devices;  // to be used; empty: all of the cluster
   Optimizer optimizer;               // whose state and update are counted
+  // A plan that takes as long is of no use, and need not be looked for.
+  std::optional<Nanoseconds> faster_than{};
   // What was found out before: plan() fills in what is null, so that strategies find it there.
   const Groundwork* ground = nullptr;                     // of the graph and the optimizer
   const std::map<std::string, Outcome>* known = nullptr;  // by strategy, for this request

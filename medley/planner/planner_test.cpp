@@ -122,6 +122,21 @@ TEST_F(Planner, AutoTakesTheShortestStep) {
   EXPECT_EQ(step("auto"), shortest);
 }
 
+// What a strategy finds does not depend on a limit that it can meet.
+TEST_F(Planner, GivesUpWhereItCannotBeFaster) {
+  const CostModel costs(cluster);
+  for (const std::string strategy : {"megatron", "hap", "harp"}) {
+    Request wanted = request(strategy, 60);
+    const Plan free = planned(wanted);
+    const Nanoseconds step = simulate(lower(graph, free, cluster, {}), costs).step;
+    wanted.faster_than = step + Nanoseconds{1};
+    EXPECT_EQ(print(planned(wanted)), print(free)) << strategy;
+  }
+  Request grids = request("megatron", 60);
+  grids.faster_than = Nanoseconds{1};
+  EXPECT_TRUE(std::holds_alternative<Infeasible>(plan(grids)));
+}
+
 TEST_F(Planner, RowsBySpeedKeepAllDevicesBusy) {
   const Plan found = planned(request("data-parallel-proportional", 60));
   const Simulation simulation = simulate(lower(graph, found, cluster, {}), CostModel(cluster));

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
 
 #include "medley/base/error.h"
+#include "medley/base/parallel.h"
 #include "medley/plan/apportion.h"
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/fit.h"
@@ -31,11 +33,15 @@ constexpr int kMostRounds = 3;
 // Ticks per byte at which a search holds as little as possible.
 constexpr double kOnlyBytes = 1e3;
 
+// What needs less memory is rarely faster, and hardly ever by more than this.
+constexpr double kMostGain = 1.25;
+
 struct Candidate {
   Plan plan;
   Program program;
   Nanoseconds step;
   double missing_bytes = 0;  // on all devices
+  Nanoseconds modelled{};    // what the search took for the step
   bool fits() const { return missing_bytes == 0; }
 
   // Of those that do not fit, the nearest to it, which is the one to complain about.
@@ -69,6 +75,27 @@ struct Question {
   bool operator==(const Question&) const = default;
 };
 
+// What some searches have found and know of each other.
+struct Found {
+  std::map<std::string, Candidate> priced;  // by meaning, without plans and programs
+  std::vector<Question> asked;
+  std::optional<double> enough;  // of prices per byte, the last at which something did fit
+  std::optional<Candidate> best;
+  std::optional<SpmdOptions> best_options;  // of the search for it; nothing: data parallel
+};
+
+bool keep(Found& found, Candidate candidate) {
+  const bool better = !found.best || candidate.better_than(*found.best);
+  if (better) found.best = std::move(candidate);
+  return better;
+}
+
+// Of the searches from one start, or from several.
+struct Ending {
+  bool fits = false;    // some plan, without a price on memory
+  bool is_slow = true;  // no plan is worth a price on memory, nor a search with more micro-batches
+};
+
 class Synthesis {
  public:
   Synthesis(const Request& request, bool even)
@@ -85,18 +112,19 @@ class Synthesis {
   Outcome run() {
     consider_data_parallel();
     search_one_axis();
-    if (best_ && best_->fits() && !even_) {
-      SpmdOptions options = best_options_.value_or(SpmdOptions{});
-      options.microbatches = static_cast<int64_t>(best_->plan.pipelines[0].microbatches.size());
+    std::optional<Candidate>& best = found_.best;
+    if (best && best->fits() && !even_) {
+      SpmdOptions options = found_.best_options.value_or(SpmdOptions{});
+      options.microbatches = static_cast<int64_t>(best->plan.pipelines[0].microbatches.size());
       alternate(options);
     }
     if (layouts_.size() > 1) search_nodes();
-    if (!best_) return Infeasible{"no candidate was found"};
-    shorten(best_->plan.pipelines[0].stages[0], prepared_.names);
-    if (!best_->fits()) return Infeasible{explain_misfit(best_->plan, request_)};
-    best_->plan.strategy = request_.strategy;
-    drop_unused_parts(best_->plan);
-    return std::move(best_->plan);
+    if (!best) return Infeasible{"no candidate was found"};
+    shorten(best->plan.pipelines[0].stages[0], prepared_.names);
+    if (!best->fits()) return Infeasible{explain_misfit(best->plan, request_)};
+    best->plan.strategy = request_.strategy;
+    drop_unused_parts(best->plan);
+    return std::move(best->plan);
   }
 
   // The least cost of the model when every device counts by its speed; of the divisions that the
@@ -115,18 +143,12 @@ class Synthesis {
     const std::vector<Start> all = starts(0);
     bool gained_before = false;
     for (int64_t count = first_count();; count *= 2) {
-      const bool had_fit = best_ && best_->fits();
-      const Nanoseconds before = best_ ? best_->step : Nanoseconds{};
-      bool fits = false;
-      for (size_t i = 0; i < all.size(); ++i) {
-        report(request_,
-               fmt::format("{} with {} micro-batches", request_.strategy, count),
-               i + 1,
-               all.size());
-        fits |= search(all[i], count);
-      }
-      const bool gained = best_ && best_->fits() && (!had_fit || best_->step < before);
-      if (request_.microbatches > 0 || !meet_.empty() || (fits && (!gained || count == 1))) break;
+      const std::optional<Nanoseconds> before = fitting_step();
+      const Ending ending =
+          search(all, count, fmt::format("{} with {} micro-batches", request_.strategy, count));
+      const bool gained = fitting_step() && (!before || *fitting_step() < *before);
+      if (request_.microbatches > 0 || !meet_.empty()) break;
+      if (ending.is_slow || (ending.fits && (!gained || count == 1))) break;
       if (gained_before && !gained) break;
       gained_before |= gained;
       if (2 * count > request_.global_batch) break;
@@ -136,13 +158,45 @@ class Synthesis {
   // A search takes ten times as long as one of one axis, so that it is for as many micro-batches as
   // are best there, and over where there is no memory for any of its plans.
   void search_nodes() {
-    const std::vector<Start> all = starts(1);
+    const std::optional<Candidate>& best = found_.best;
     const int64_t count =
-        best_ ? static_cast<int64_t>(best_->plan.pipelines[0].microbatches.size()) : first_count();
-    for (size_t i = 0; i < all.size(); ++i) {
-      report(request_, request_.strategy + " on nodes", i + 1, all.size());
-      search(all[i], count);
+        best ? static_cast<int64_t>(best->plan.pipelines[0].microbatches.size()) : first_count();
+    search(starts(1), count, request_.strategy + " on nodes");
+  }
+
+  std::optional<Nanoseconds> fitting_step() const {
+    return found_.best && found_.best->fits() ? std::optional(found_.best->step) : std::nullopt;
+  }
+
+  // From all starts, on all cores, but from the first one at first where nobody knows yet what
+  // price on memory is enough. What is found does not depend on the number of cores.
+  Ending search(const std::vector<Start>& all, int64_t microbatches, const std::string& what) {
+    Ending ending;
+    for (size_t begin = 0; begin < all.size();) {
+      const size_t end = begin == 0 && !found_.enough ? 1 : all.size();
+      report(request_, what, end, all.size());
+      std::vector<Found> found(end - begin);
+      std::vector<Ending> endings(found.size());
+      for (Found& each : found) each.enough = found_.enough;
+      for_each_in_parallel(found.size(), [&](size_t i) {
+        endings[i] = search(found[i], all[begin + i], microbatches);
+      });
+      for (size_t i = 0; i < found.size(); ++i) {
+        add(std::move(found[i]));
+        ending.fits |= endings[i].fits;
+        ending.is_slow &= endings[i].is_slow;
+      }
+      begin = end;
     }
+    return ending;
+  }
+
+  void add(Found other) {
+    found_.priced.merge(other.priced);
+    found_.asked.insert(found_.asked.end(), other.asked.begin(), other.asked.end());
+    found_.enough = other.enough;
+    if (!other.best || !keep(found_, std::move(*other.best))) return;
+    if (other.best_options) found_.best_options = other.best_options;
   }
 
   // With the lengths that communications have from this start.
@@ -236,10 +290,13 @@ class Synthesis {
 
   // Plans that do the same are priced once. The second time there is no program: nobody needs that
   // of a plan that is no better than one before.
-  Candidate price(Plan plan) {
-    const auto [known, added] = priced_.try_emplace(meaning_of(plan));
+  Candidate price(Found& found, Plan plan) const {
+    const std::string meaning = meaning_of(plan);
+    if (const auto known = found_.priced.find(meaning); known != found_.priced.end())
+      return {std::move(plan), {}, known->second.step, known->second.missing_bytes, {}};
+    const auto [known, added] = found.priced.try_emplace(meaning);
     Candidate candidate = added ? price_anew(plan) : known->second;
-    if (added) known->second = {{}, {}, candidate.step, candidate.missing_bytes};
+    if (added) known->second = {{}, {}, candidate.step, candidate.missing_bytes, {}};
     candidate.plan = std::move(plan);
     return candidate;
   }
@@ -263,18 +320,19 @@ class Synthesis {
   // Other ratios for the best decisions, then other decisions for these ratios, while it helps.
   void alternate(const SpmdOptions& options) {
     for (int round = 0; round < kMostRounds; ++round) {
-      const auto ratios = best_ratios(ratio_problem(best_->plan, best_->program, *request_.costs));
+      const Candidate& best = *found_.best;
+      const auto ratios = best_ratios(ratio_problem(best.plan, best.program, *request_.costs));
       const auto* found = std::get_if<Ratios>(&ratios);
       if (!found) return;
-      Candidate divided = price(with_ratios(best_->plan, found->shares));
+      Candidate divided = price(found_, with_ratios(best.plan, found->shares));
       const Start start = start_of(divided.plan);
-      const bool helped = keep(std::move(divided));
+      const bool helped = keep(found_, std::move(divided));
       bool gained = false;
-      if (std::find(asked_.begin(), asked_.end(), Question{start, options}) == asked_.end()) {
+      if (std::ranges::count(found_.asked, Question{start, options}) == 0) {
         Division division = divide(start, options.microbatches);
-        std::optional<Candidate> decided = decide(division, options);
+        std::optional<Candidate> decided = decide(found_, division, options);
         if (!decided) return;
-        gained = keep(std::move(*decided));
+        gained = keep(found_, std::move(*decided));
       }
       if (!helped && !gained) return;
     }
@@ -289,12 +347,6 @@ class Synthesis {
     return start;
   }
 
-  bool keep(Candidate candidate) {
-    const bool better = !best_ || candidate.better_than(*best_);
-    if (better) best_ = std::move(candidate);
-    return better;
-  }
-
   void consider_data_parallel() {
     const std::vector<int>& devices = layouts_[0].devices;
     for (const std::string_view strategy : {"data-parallel-even", "data-parallel-proportional"}) {
@@ -304,19 +356,21 @@ class Synthesis {
         // What the strategy tries first: if that fits it is the strategy's answer.
         const std::vector<int64_t> rows =
             evenly ? even_rows(request_, devices) : proportional_rows(request_, devices);
-        Candidate first = price(empty_plan(request_, devices, rows, first_count()));
+        Candidate first = price(found_, empty_plan(request_, devices, rows, first_count()));
         if (first.fits()) {
-          keep(std::move(first));
+          keep(found_, std::move(first));
           continue;
         }
       }
       Outcome outcome = outcome_of(strategy, request_);
-      if (auto* found = std::get_if<Plan>(&outcome)) keep(price(std::move(*found)));
+      if (auto* found = std::get_if<Plan>(&outcome)) keep(found_, price(found_, std::move(*found)));
     }
   }
 
-  std::optional<Candidate> decide(Division& division, const SpmdOptions& options) {
-    asked_.push_back({division.start, options});
+  std::optional<Candidate> decide(Found& known,
+                                  Division& division,
+                                  const SpmdOptions& options) const {
+    known.asked.push_back({division.start, options});
     const SpmdProblem problem(prepared_, division.catalogue, options);
     const std::optional<PbqpSolution> found = solve(problem.pbqp(), search_options());
     if (!found) return std::nullopt;
@@ -326,62 +380,85 @@ class Synthesis {
     // As the plan will be in the end: rows that nothing is divided by would divide what is left
     // open. With one axis, ratios and other decisions follow, which want all parts.
     if (layouts_[division.start.layout].shape.size() > 1) drop_unused_parts(plan);
-    return price(std::move(plan));
+    Candidate priced = price(known, std::move(plan));
+    priced.modelled = {found->cost / kTicksPerNanosecond};
+    return priced;
   }
 
-  // Returns whether some plan fits without a price on memory.
-  bool search(const Start& start, int64_t microbatches) {
+  Ending search(Found& known, const Start& start, int64_t microbatches) const {
     if (microbatches > 1 && *std::max_element(start.rows.begin(), start.rows.end()) < microbatches)
-      return true;
+      return {.fits = true};
     SpmdOptions options;
     options.microbatches = microbatches;
     Division division = divide(start, microbatches);
-    std::optional<Division> roomy;  // if it differs, and is needed
-    const Start memory_counts = even_ ? start : with_memory(start);
-    bool fits = false;
+    Ending ending;
+    std::vector<double> too_large;  // with these counts of what is overlapped
     for (double exposed : kOverlappedCounts) {
       options.overlapped_count = exposed;
-      std::optional<Candidate> found = decide(division, options);
+      std::optional<Candidate> found = decide(known, division, options);
+      ending.is_slow &= found && is_slow(known, found->modelled);
       if (!found) continue;
       const bool ok = found->fits();
-      if (!ok && keep(recomputed(found->plan))) best_options_ = options;
-      if (keep(std::move(*found))) best_options_ = options;
-      fits |= ok;
-      if (ok) continue;
-      if (!roomy && memory_counts != start) roomy.emplace(divide(memory_counts, microbatches));
-      if (!pay_for_memory(roomy ? *roomy : division, options)) break;
+      if (!ok && keep(known, recomputed(known, found->plan))) known.best_options = options;
+      if (keep(known, std::move(*found))) known.best_options = options;
+      ending.fits |= ok;
+      if (!ok) too_large.push_back(exposed);
     }
-    return fits;
+    if (ending.is_slow || too_large.empty()) return ending;
+    const Start memory_counts = even_ ? start : with_memory(start);
+    std::optional<Division> roomy;  // if it differs
+    if (memory_counts != start) roomy.emplace(divide(memory_counts, microbatches));
+    for (double exposed : too_large) {
+      options.overlapped_count = exposed;
+      if (!pay_for_memory(known, roomy ? *roomy : division, options)) break;
+    }
+    return ending;
+  }
+
+  // Whether what takes as long is of no use even if it should turn out to be so much faster.
+  bool is_slow(const Found& known, Nanoseconds time, double gain = 1) const {
+    const auto is_faster = [&](const std::optional<Candidate>& other) {
+      return other && other->fits() && time / other->step > gain;
+    };
+    return is_faster(found_.best) || is_faster(known.best) ||
+           (request_.faster_than && time / *request_.faster_than > gain);
   }
 
   // The same decisions, blocks computed again rather than kept.
-  Candidate recomputed(Plan plan) {
+  Candidate recomputed(Found& known, Plan plan) const {
     plan.pipelines[0].stages[0].recompute = "blocks";
-    return price(std::move(plan));
+    return price(known, std::move(plan));
   }
 
-  // The smallest price per byte at which the plan fits, to a factor of two. Returns false if not
-  // even what holds least fits. What was enough the last time is most likely about right.
-  bool pay_for_memory(Division& division, SpmdOptions options) {
+  // The smallest price per byte at which the plan fits, to a factor of two, unless what fits is of
+  // no use. Returns false if not even what holds least fits. What was enough the last time is most
+  // likely about right.
+  bool pay_for_memory(Found& known, Division& division, SpmdOptions options) const {
+    bool slow = false;
     const auto fits_at = [&](double price) {
       options.byte_price = price;
-      std::optional<Candidate> found = decide(division, options);
+      std::optional<Candidate> found = decide(known, division, options);
       const bool fits = found && found->fits();
-      if (found) keep(std::move(*found));
+      slow = found && !fits && is_slow(known, found->step, kMostGain);
+      if (found) keep(known, std::move(*found));
       return fits;
     };
-    double low = 0, high = enough_.value_or(kLeastBytePrice);
-    if (enough_ && fits_at(high)) {
+    double low = 0, high = known.enough.value_or(kLeastBytePrice);
+    if (known.enough && fits_at(high)) {
       while (high > kLeastBytePrice && low == 0)
         (fits_at(high / kBytePriceStep) ? high : low) = high / kBytePriceStep;
     } else {
+      if (slow) return true;
       if (!fits_at(kOnlyBytes)) return false;
-      if (enough_) low = high, high *= kBytePriceStep;
-      for (; high < kMostBytePrice && !fits_at(high); high *= kBytePriceStep) low = high;
+      if (known.enough) low = high, high *= kBytePriceStep;
+      for (; high < kMostBytePrice && !fits_at(high); high *= kBytePriceStep) {
+        if (slow) return true;
+        low = high;
+      }
     }
     if (high >= kMostBytePrice) return true;
-    enough_ = high;
-    for (int i = 0; i < 2 && low > 0; ++i) {
+    known.enough = high;
+    for (int i = 0; i < 2 && low > 0 && !slow; ++i) {
       const double middle = std::sqrt(low * high);
       (fits_at(middle) ? high : low) = middle;
     }
@@ -396,11 +473,7 @@ class Synthesis {
   const Factors& factors_;
   const std::string& meet_;                  // where rows meet: one micro-batch only
   std::vector<std::vector<double>> speeds_;  // [layout][device]
-  std::map<std::string, Candidate> priced_;  // by meaning, without plans and programs
-  std::vector<Question> asked_;
-  std::optional<double> enough_;  // of prices per byte, the last at which something did fit
-  std::optional<Candidate> best_;
-  std::optional<SpmdOptions> best_options_;  // of the search that found it; nothing: data parallel
+  Found found_;
 };
 
 }  // namespace
