@@ -198,7 +198,9 @@ def _tiles(content: Content) -> str:
     fullest = max(
         content.seats, key=lambda seat: seat.memory["peak_bytes"] / seat.memory["available_bytes"]
     ).memory
-    sources = ", ".join(f"{n} {source}" for source, n in simulated["ops_by_source"].items())
+    by_source = simulated["ops_by_source"]
+    all_ops = sum(by_source.values())
+    sources = ", ".join(f"{n / all_ops:.0%} {source}" for source, n in by_source.items())
     tiles = [(said(step, TIMES), "predicted step")]
     if content.measured is not None:
         span = content.measured.span
@@ -211,7 +213,7 @@ def _tiles(content: Content) -> str:
             said(fullest["peak_bytes"], SIZES),
             f"on {fullest['device']}, the fullest: of {said(fullest['available_bytes'], SIZES)}",
         ),
-        (sources or "none", "where the times of ops come from"),
+        (sources or "none", f"where the times of {all_ops:,} ops come from"),
     ]
     return (
         '<div class="tiles">'
