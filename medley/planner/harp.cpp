@@ -8,6 +8,7 @@
 
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/outlines.h"
+#include "medley/planner/work_bound.h"
 
 namespace medley {
 namespace {
@@ -47,6 +48,7 @@ class Harp {
     find_chains(whole_pools());
     if (plans_.empty()) return why_none();
     use_pools_twice();
+    add_meshes();
     std::ranges::stable_sort(plans_, {}, &PipelinePlan::predicted);
     plans_.resize(std::min<size_t>(plans_.size(), kCandidates));
     std::erase_if(plans_, [&](const PipelinePlan& plan) {
@@ -115,10 +117,52 @@ class Harp {
     }
   }
 
+  // One stage on all devices of a pool with few micro-batches, where nobody waits for another: the
+  // search for the number of micro-batches begins with more, which chains need.
+  void add_meshes() {
+    for (const int pool : whole_pools()) {
+      Request alone = request_;
+      alone.devices = names_of(request_.cluster, pools_[at(pool)].devices);
+      if (work_bound(alone) >= *fastest_) continue;
+      std::optional<PipelinePlan> best;
+      for (size_t i = 0; i < first_tried(); ++i)
+        for (PipelinePlan& plan : meshes(pool, counts_[i]))
+          if (!best || plan.predicted < best->predicted) best = std::move(plan);
+      if (best) plans_.push_back(std::move(*best));
+    }
+  }
+
+  std::vector<PipelinePlan> meshes(int pool, int64_t count) {
+    const PipelinePool& all = outlines_.pools()[at(pool)];
+    const StageRange range{0, pipeline_.layers, pool, all.devices};
+    const StageMesh mesh = outlines_.mesh(range);
+    const Nanoseconds longest = longest_stage(count);
+    synthesis_.solve_layers({{mesh, work(count)}}, longest);
+    std::vector<PipelinePlan> plans;
+    for (const StageOption& option : synthesis_.options(
+             range.begin, range.end, synthesis_.offers(mesh, work(count)), longest)) {
+      const Nanoseconds time = option.forward + option.backward;
+      const Bytes needed = option.persistent + option.saved + option.transient;
+      if (time > longest || needed > all.memory) continue;
+      PipelinePlan& plan = plans.emplace_back();
+      plan.microbatches = static_cast<int>(count);
+      plan.stages = {{range, option, 1, 1}};
+      plan.predicted = time * count + option.update;
+    }
+    return plans;
+  }
+
+  size_t first_tried() const { return counts_.size() * 2 / 3; }
+
+  // What takes longer for a micro-batch is no candidate.
+  Nanoseconds longest_stage(int64_t count) const {
+    return fastest_ ? Nanoseconds{fastest_->value * kSlower / 100 / count} : kLongest;
+  }
+
   // A step takes less with more micro-batches, until what each of them costs outweighs what stages
   // wait: from a count on which most likely is many, up and then down while it helps.
   void find_chains(const Pools& pools) {
-    const size_t start = counts_.size() * 2 / 3;
+    const size_t start = first_tried();
     for (size_t i = start; i < counts_.size() && find_chains(pools, counts_[i]); ++i) {
     }
     for (size_t i = start; i > 0 && find_chains(pools, counts_[i - 1]); --i) {
@@ -132,8 +176,7 @@ class Harp {
     if (!fastest_)
       if (const auto first = chains(pools, count, {{}, kLongest}); !first.empty())
         fastest_ = first.front().predicted;
-    const Nanoseconds longest =
-        fastest_ ? Nanoseconds{fastest_->value * kSlower / 100 / count} : kLongest;
+    const Nanoseconds longest = longest_stage(count);
     const std::vector<PipelinePlan> some = chains(pools, count, {longest, longest});
     const bool had = !plans_.empty();
     const Nanoseconds before = had ? *fastest_ : kLongest;
@@ -160,9 +203,18 @@ class Harp {
     if (pools_[at(pools[0])].piece_of >= 0) request.below = {fastest_->value * kSlower / 100};
     std::vector<PipelinePlan> plans = plans_of(request);
     if (request.shared > Bytes{} && pools_[at(pools[0])].piece_of < 0) add_others(request, plans);
+    for (PipelinePlan& plan : plans) {
+      std::vector<StageRange> ranges;
+      for (PipelineStage& stage : plan.stages) {
+        stage.range.pool = pools[at(stage.range.pool)];
+        ranges.push_back(stage.range);
+      }
+      // The search knows of what the ends share only.
+      const Nanoseconds exchange = outlines_.exchange(ranges).value_or(kLongest);
+      plan.predicted += exchange - plan.exchange;
+      plan.exchange = exchange;
+    }
     std::ranges::stable_sort(plans, {}, &PipelinePlan::predicted);
-    for (PipelinePlan& plan : plans)
-      for (PipelineStage& stage : plan.stages) stage.range.pool = pools[at(stage.range.pool)];
     return plans;
   }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <set>
 
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
@@ -144,6 +146,32 @@ void Outlines::solve(const std::vector<Outline>& outlines) {
   synthesis_.solve_wholes(tasks);
 }
 
+std::optional<Nanoseconds> Outlines::exchange(const std::vector<StageRange>& ranges) const {
+  const std::vector<std::vector<int>> devices = lay_out(pools_, ranges);
+  const Graph& graph = request_.ground->graph;
+  const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), 1);
+  std::map<ValueId, std::set<size_t>> readers;  // stages
+  for (size_t s = 0; s < ranges.size(); ++s)
+    for (int l = ranges[s].begin; l < ranges[s].end; ++l)
+      for (const ValueId parameter : synthesis_.layers().layers[at(l)].parameters)
+        readers[parameter].insert(s);
+  std::map<std::pair<int, int>, Nanoseconds> busy;  // [from pool, to pool]
+  Nanoseconds most;
+  for (const auto& [parameter, stages] : readers)
+    for (const size_t from : stages)
+      for (const size_t to : stages) {
+        if (from == to) continue;
+        const std::optional<Nanoseconds> time =
+            exchange_time(link_of(request_.costs->topology(), devices[from][0], devices[to][0]),
+                          {num_bytes(type_of(graph, parameter), symbols)});
+        if (!time) return std::nullopt;
+        Nanoseconds& sum = busy[{ranges[from].pool, ranges[to].pool}];
+        sum += *time;
+        most = std::max(most, sum);
+      }
+  return most;
+}
+
 // The stages of an outline as they are when each is synthesised as a whole. Some may have no room.
 std::optional<PipelinePlan> Outlines::stages(const Outline& outline,
                                              const std::vector<Unseen>& unseen) {
@@ -172,10 +200,7 @@ std::optional<PipelinePlan> Outlines::stages(const Outline& outline,
     if (!up || !down) return std::nullopt;
     plan.boundaries.push_back({occupied(*up, cut.up), occupied(*down, cut.down), up->latency});
   }
-  if (plan.stages.size() == 1) return plan;
-  const std::optional<Nanoseconds> exchange = exchange_time(
-      link_of(request_.costs->topology(), devices.front().front(), devices.back().front()),
-      shared());
+  const std::optional<Nanoseconds> exchange = this->exchange(outline.stages);
   if (!exchange) return std::nullopt;
   plan.exchange = *exchange;
   return plan;

@@ -38,6 +38,10 @@ class Outlines {
   std::vector<CutBytes> cuts(int64_t microbatches) const;
   // Of parameters that the first and the last layer read.
   Bytes shared() const;
+  // How long stages exchange gradients of parameters that several of them read, once a step: each
+  // sends its part to all others, and what goes from one pool to another shares a link. Nothing if
+  // there is none.
+  std::optional<Nanoseconds> exchange(const std::vector<StageRange>& ranges) const;
   // All meshes of one size in a pool, and in its pieces, are alike.
   StageMesh mesh(const StageRange& range) const;
 

@@ -22,6 +22,7 @@ import torch
 import medley
 from medley import _core, models
 from medley.cluster import Cluster, parse_cluster
+from medley.models import hf
 from medley.profiler import Profiler, Truth, wanted_ops
 
 DATA_PARALLEL = ("data-parallel-even", "data-parallel-proportional")
@@ -385,6 +386,31 @@ def _never_worse(graph: medley.Graph, cluster: Cluster, rows: int, profile: Path
     found = step("hap")
     for strategy in DATA_PARALLEL:
         assert found <= step(strategy), strategy
+
+
+# The encoder, the decoder and the head read one table of 32,128 words: what the ends of a chain
+# share is not all that crosses the thin link once a step.
+def test_a_pipeline_pays_for_weights_that_three_places_share() -> None:
+    with torch.device("meta"):
+        model, batch = hf.t5(size="default", tokens=256, num_layers=6, num_decoder_layers=6)
+    graph = medley.capture(model, batch, name="t5", check=False)
+    lines = [
+        "format: medley-cluster",
+        "version: 1",
+        "nodes:",
+        "  - {name: a, count: 1, device: A100-40GB, devices_per_node: 2}",
+        "networks:",
+        "  - {name: nvlink, inside: node, bandwidth: 100 GB/s, latency: 5 us}",
+    ]
+    one = parse_cluster("\n".join(lines) + "\n")
+    lines.insert(4, "  - {name: v, count: 1, device: V100-32GB, devices_per_node: 2}")
+    lines.append("  - {name: wan, connects: [a, v], bandwidth: 5 Gbit/s, latency: 200 us}")
+    two = parse_cluster("\n".join(lines) + "\n")
+    steps = [
+        Priced(graph, cluster, medley.plan(graph, cluster, "harp", global_batch=256).text).step
+        for cluster in (one, two)
+    ]
+    assert steps[1] <= steps[0]
 
 
 @pytest.mark.parametrize("seed", range(4))
