@@ -113,9 +113,7 @@ TEST(Layout, ExpandMakesLabelsOfTheResult) {
 
 TEST(Layout, RepeatIsAProduct) {
   EXPECT_EQ(instance_of({"f32[4, 1]"}, "aten.repeat.default(%0, [3, 8]) : f32[12, 8]"),
-            "d1=4 1 -> (d0=3! d1) d2=8 {0}");
-  EXPECT_EQ(instance_of({"f32[4, 1]"}, "aten.repeat.default(%0, [b, 8]) : f32[b*4, 8]"),
-            "d1=4! 1 -> (d0=b d1) d2=8 {0}");
+            "d1=4 1 -> (d0=3 d1) d2=8 {0}");
 }
 
 // --- parts of dims -------------------------------------------------------------------------------

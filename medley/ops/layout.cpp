@@ -150,8 +150,7 @@ std::optional<Instance> expand(const Graph& graph, const Op& op) {
   return builder.finish(kLinear);
 }
 
-// repeat: a dim d repeated z times is the product (z d). One of them may be cut, z if it counts
-// rows: of both the local number of times would not follow from the local sizes.
+// repeat: a dim d repeated z times is the product (z d).
 std::optional<Instance> repeat(const Graph& graph, const Op& op) {
   InstanceBuilder builder(graph, op);
   const auto& from = builder.operand(0);
@@ -162,10 +161,9 @@ std::optional<Instance> repeat(const Graph& graph, const Op& op) {
     const Size size = d < added ? Size(1) : from[d - added];
     const auto times = divide(to[d], size);
     if (!times) return std::nullopt;
-    const bool rows = !times->is_constant();
-    builder.label_result(0, d, builder.label(*times, !rows && size != Size(1)));
+    builder.label_result(0, d, builder.label(*times));
     if (d < added) continue;
-    const int label = builder.label(size, rows && size != Size(1));
+    const int label = builder.label(size);
     builder.label_operand(0, d - added, label);
     builder.label_result(0, d, label);
   }

@@ -85,7 +85,7 @@ TEST(Localize, RepeatCountsTheShard) {
                 .result(0, {12, kLength})
                 .text(),
             "aten.repeat.default(%0, [3, length])");
-  EXPECT_EQ(Local({"f32[4, 1]"}, "aten.repeat.default(%0, [b, 8]) : f32[b*4, 8]")
+  EXPECT_EQ(Local({"f32[4, 1]"}, "aten.repeat.default(%0, [3, 8]) : f32[12, 8]")
                 .cut("d0")
                 .result(0, {kLength * Size(4), 8})
                 .text(),

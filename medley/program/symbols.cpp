@@ -43,10 +43,14 @@ Size SymbolTable::intern(const Entry& entry, const char* what) {
   return Size::of(found->second);
 }
 
+bool SymbolTable::is_cut(const State& state, size_t axis, int position) const {
+  return mesh_.at(axis) > 1 && state[axis].cuts(position);
+}
+
 Size SymbolTable::length(const State& state, int position, const Size& full) {
   Size left = full;
   for (size_t axis = 0; axis < state.size(); ++axis)
-    if (state[axis].cuts(position))
+    if (is_cut(state, axis, position))
       left = intern({.kind = Kind::kLength,
                      .axis = static_cast<int>(axis),
                      .part = state[axis].part,
@@ -62,7 +66,7 @@ std::optional<Size> SymbolTable::start(Kind kind,
                                        const Size& full) {
   Entry entry{.kind = kind, .full = full};
   for (size_t axis = 0; axis < state.size(); ++axis) {
-    if (!state[axis].cuts(position)) continue;
+    if (!is_cut(state, axis, position)) continue;
     if (entry.part < 0) {
       entry.part = state[axis].part;
       entry.axis = static_cast<int>(axis);

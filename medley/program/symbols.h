@@ -94,6 +94,8 @@ class SymbolTable {
   static Entry exchanged(
       Kind kind, int axis, const Cut& from, const Cut& to, const Size& whole, int device);
   Size intern(const Entry& entry, const char* what);
+  // An axis of one device cuts nothing, so sizes there do not depend on who says that it does.
+  bool is_cut(const State& state, size_t axis, int position) const;
   using Divisions = std::map<std::tuple<int, int, int64_t>, Division>;  // by axis, part and size
   struct Rows {  // of the global batch that the tables are for
     const Microbatch& microbatch;

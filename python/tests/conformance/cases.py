@@ -152,7 +152,7 @@ LAYOUT = [
     "aten.expand.default(f64[b, 3, 1, 5, 2], [b, 3, 2, 5, 2])",
     "aten.repeat.default(f64[b, 6], [1, 2])",
     "aten.repeat.default(f64[5], [b, 3])",
-    "aten.repeat.default(f64[4, 3], [b, 1])",
+    "aten.repeat.default(f64[4, 3], [b, 2])",
     "aten.repeat.default(f64[1, 6], [b, 1, 1])",
 ]
 

@@ -16,7 +16,6 @@ RIGHT_TOO = {
     "aten.any.default": {"without the lock of d0", "without the lock of d1"},  # a sum of truths
     "aten.any.dim": {"without the lock of d1"},
     # Every device would do the work of all, or most of it.
-    "aten.repeat.default": {"without the lock of d1"},
     "medley.attention_backward.default": {"without the lock of e", "without the lock of t"},
     "medley.experts.default": {"without the lock of k"},
     "medley.experts_backward.default": {"without the lock of k", "without the lock of o"},
