@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <set>
 
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
@@ -93,6 +92,20 @@ Outlines::Outlines(const Request& request,
                                std::move(sizes),
                                least_memory(request.cluster, pool.devices)});
   }
+  find_tied();
+}
+
+void Outlines::find_tied() {
+  const Graph& graph = request_.ground->graph;
+  const std::vector<Layer>& layers = synthesis_.layers().layers;
+  const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), 1);
+  std::map<ValueId, std::set<int>> readers;
+  for (size_t l = 0; l < layers.size(); ++l)
+    for (const ValueId parameter : layers[l].parameters)
+      readers[parameter].insert(static_cast<int>(l));
+  for (auto& [parameter, read] : readers)
+    if (read.size() > 1)
+      tied_.push_back({{num_bytes(type_of(graph, parameter), symbols)}, std::move(read)});
 }
 
 int64_t Outlines::rows(int64_t microbatches) const {
@@ -111,13 +124,10 @@ std::vector<CutBytes> Outlines::cuts(int64_t microbatches) const {
 }
 
 Bytes Outlines::shared() const {
-  const Graph& graph = request_.ground->graph;
-  const std::vector<Layer>& layers = synthesis_.layers().layers;
-  const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), 1);
+  const int last = static_cast<int>(synthesis_.layers().layers.size()) - 1;
   Bytes sum;
-  for (const ValueId parameter : layers.front().parameters)
-    if (layers.size() > 1 && std::ranges::count(layers.back().parameters, parameter))
-      sum += {num_bytes(type_of(graph, parameter), symbols)};
+  for (const Tied& tied : tied_)
+    if (tied.layers.contains(0) && tied.layers.contains(last)) sum += tied.bytes;
   return sum;
 }
 
@@ -147,28 +157,26 @@ void Outlines::solve(const std::vector<Outline>& outlines) {
 }
 
 std::optional<Nanoseconds> Outlines::exchange(const std::vector<StageRange>& ranges) const {
+  if (tied_.empty()) return Nanoseconds{};
   const std::vector<std::vector<int>> devices = lay_out(pools_, ranges);
-  const Graph& graph = request_.ground->graph;
-  const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), 1);
-  std::map<ValueId, std::set<size_t>> readers;  // stages
-  for (size_t s = 0; s < ranges.size(); ++s)
-    for (int l = ranges[s].begin; l < ranges[s].end; ++l)
-      for (const ValueId parameter : synthesis_.layers().layers[at(l)].parameters)
-        readers[parameter].insert(s);
   std::map<std::pair<int, int>, Nanoseconds> busy;  // [from pool, to pool]
   Nanoseconds most;
-  for (const auto& [parameter, stages] : readers)
-    for (const size_t from : stages)
-      for (const size_t to : stages) {
-        if (from == to) continue;
-        const std::optional<Nanoseconds> time =
-            exchange_time(link_of(request_.costs->topology(), devices[from][0], devices[to][0]),
-                          {num_bytes(type_of(graph, parameter), symbols)});
+  for (const Tied& tied : tied_) {
+    const auto reads = [&](size_t s) {
+      const auto first = tied.layers.lower_bound(ranges[s].begin);
+      return first != tied.layers.end() && *first < ranges[s].end;
+    };
+    for (size_t from = 0; from < ranges.size(); ++from)
+      for (size_t to = 0; to < ranges.size(); ++to) {
+        if (from == to || !reads(from) || !reads(to)) continue;
+        const std::optional<Nanoseconds> time = exchange_time(
+            link_of(request_.costs->topology(), devices[from][0], devices[to][0]), tied.bytes);
         if (!time) return std::nullopt;
         Nanoseconds& sum = busy[{ranges[from].pool, ranges[to].pool}];
         sum += *time;
         most = std::max(most, sum);
       }
+  }
   return most;
 }
 
@@ -318,6 +326,8 @@ void Outlines::lower(Trial& trial) const {
   trial.program = medley::lower(synthesis_.stages(), some, request_.cluster);
 }
 
+// Of so many micro-batches, of which the program has the first. What one more takes is read off the
+// backward calls of the first stage while the pipeline is full.
 void Outlines::simulate(Trial& trial) const {
   const Simulation simulated = medley::simulate(trial.program, *request_.costs);
   trial.step = simulated.step;
@@ -402,8 +412,6 @@ std::optional<Outline> Outlines::eased(const Outline& outline,
   return best;
 }
 
-// Of so many micro-batches, of which the program has the first. What one more takes is read off the
-// backward calls of the first stage while the pipeline is full.
 // Of the device that lacks most, where the inputs of micro-batches that are not lowered wait, too.
 std::optional<Outlines::Lack> Outlines::find_lack(const Trial& trial) const {
   std::optional<Lack> worst;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,6 +76,11 @@ class Outlines {
   Outcome best() const;
 
  private:
+  // A parameter that several layers read.
+  struct Tied {
+    Bytes bytes;
+    std::set<int> layers;
+  };
   // An outline as it would run.
   struct Trial {
     PipelinePlan stages;
@@ -88,6 +94,7 @@ class Outlines {
     int device = 0;  // of the cluster
     double bytes = 0;
   };
+  void find_tied();
   StageTask task(const Outline& outline, size_t stage) const;
   const std::optional<StageSolution>& solution(const Outline& outline, size_t stage);
   bool recompute_more(Outline& outline, std::string_view how);
@@ -121,6 +128,7 @@ class Outlines {
   StageSynthesis& synthesis_;
   std::vector<PipelinePool> pipeline_pools_;
   std::vector<std::vector<std::optional<LinkCurve>>> links_;
+  std::vector<Tied> tied_;
   std::map<Nanoseconds, Outline> noted_;
   std::map<StageTask, bool> unsaid_;
   std::optional<Plan> best_;
