@@ -80,6 +80,12 @@ class Harp {
     return {outlines_.rows(microbatches), microbatches, 0, StageStyle::kBest};
   }
 
+  // Of a stage for a micro-batch.
+  struct Limits {
+    Nanoseconds closer;   // none that takes longer is looked at closer,
+    Nanoseconds longest;  // or at all
+  };
+
   // Some of the pools, by number.
   using Pools = std::vector<int>;
 
@@ -139,15 +145,13 @@ class Harp {
     const Nanoseconds longest = longest_stage(count);
     synthesis_.solve_layers({{mesh, work(count)}}, longest);
     std::vector<PipelinePlan> plans;
-    for (const StageOption& option : synthesis_.options(
-             range.begin, range.end, synthesis_.offers(mesh, work(count)), longest)) {
-      const Nanoseconds time = option.forward + option.backward;
-      const Bytes needed = option.persistent + option.saved + option.transient;
-      if (time > longest || needed > all.memory) continue;
+    for (const StageOption& option :
+         options(range, synthesis_.offers(mesh, work(count)), {longest, longest})) {
+      if (option.persistent + option.saved + option.transient > all.memory) continue;
       PipelinePlan& plan = plans.emplace_back();
       plan.microbatches = static_cast<int>(count);
       plan.stages = {{range, option, 1, 1}};
-      plan.predicted = time * count + option.update;
+      plan.predicted = (option.forward + option.backward) * count + option.update;
     }
     return plans;
   }
@@ -186,12 +190,6 @@ class Harp {
     return !had || some.front().predicted < before;
   }
 
-  // Of a stage for a micro-batch.
-  struct Limits {
-    Nanoseconds closer;   // none that takes longer is looked at closer,
-    Nanoseconds longest;  // or at all
-  };
-
   std::vector<PipelinePlan> chains(const Pools& pools, int64_t count, const Limits& limits) {
     std::vector<std::pair<StageMesh, StageWork>> uses;
     for (int pool : pools)
@@ -221,13 +219,8 @@ class Harp {
   // What the ends exchange is a small part of a step, and what is predicted is rough: adds those
   // that are best but for it.
   static void add_others(PipelineRequest request, std::vector<PipelinePlan>& plans) {
-    const Bytes shared = std::exchange(request.shared, {});
+    request.shared = {};
     for (PipelinePlan& plan : plans_of(request)) {
-      const auto& link = request.links[at(plan.stages.front().range.pool)];
-      if (plan.stages.size() > 1)
-        plan.exchange =
-            exchange_time(link[at(plan.stages.back().range.pool)], shared).value_or(kLongest);
-      plan.predicted += plan.exchange;
       const bool known = std::ranges::any_of(plans, [&](const PipelinePlan& other) {
         return std::ranges::equal(
             other.stages, plan.stages, {}, &PipelineStage::range, &PipelineStage::range);
@@ -278,13 +271,19 @@ class Harp {
     return {static_cast<int>(count),
             outlines_.cuts(count),
             [this, offers = std::move(offers), limits](const StageRange& range) {
-              std::vector<StageOption> options = synthesis_.options(
-                  range.begin, range.end, *offers.at({range.pool, range.devices}), limits.closer);
-              std::erase_if(options, [&](const StageOption& option) {
-                return option.forward + option.backward > limits.longest;
-              });
-              return options;
+              return options(range, *offers.at({range.pool, range.devices}), limits);
             }};
+  }
+
+  std::vector<StageOption> options(const StageRange& range,
+                                   StageOffers& offers,
+                                   const Limits& limits) {
+    std::vector<StageOption> options =
+        synthesis_.options(range.begin, range.end, offers, limits.closer);
+    std::erase_if(options, [&](const StageOption& option) {
+      return option.forward + option.backward > limits.longest;
+    });
+    return options;
   }
 
   Infeasible why_none() {
