@@ -37,34 +37,41 @@ std::vector<int> tensor_degrees(const Request& request, const std::vector<int>& 
   return degrees;
 }
 
-// What the stage takes at least that has most to do for its slowest device, in flops of layers.
-Nanoseconds least_step(const Request& request,
-                       const Layers& layers,
-                       const std::vector<StageRange>& stages,
-                       const std::vector<int>& devices) {
-  std::map<const DeviceKind*, double> alone;  // nanoseconds that the model takes one device
-  const auto flops = [&](int begin, int end) {
-    double sum = 0;
-    for (int l = begin; l < end; ++l) {
-      const Layer& layer = layers.layers[static_cast<size_t>(l)];
-      sum += layer.flops + layer.backward_flops;
+// Nanoseconds that the whole model takes a device alone at least, by flops: [device].
+std::vector<double> times_alone(const Request& request, const std::vector<int>& devices) {
+  std::map<const DeviceKind*, double> by_kind;
+  std::vector<double> times;
+  for (const int device : devices) {
+    const auto [found, is_new] = by_kind.try_emplace(&request.cluster.kind(device));
+    if (is_new) {
+      Request alone = request;
+      alone.devices = {request.cluster.devices[static_cast<size_t>(device)].name};
+      found->second = static_cast<double>(work_bound(alone).value);
     }
+    times.push_back(found->second);
+  }
+  return times;
+}
+
+// What the stage takes at least that has most to do for its slowest device, in flops of layers.
+Nanoseconds least_step(const std::vector<Layer>& layers,
+                       const std::vector<StageRange>& stages,
+                       const std::vector<double>& alone) {
+  const auto flops = [&](size_t begin, size_t end) {
+    double sum = 0;
+    for (size_t l = begin; l < end; ++l) sum += layers[l].flops + layers[l].backward_flops;
     return sum;
   };
-  const double all = flops(0, static_cast<int>(layers.layers.size()));
+  const double all = flops(0, layers.size());
   double most = 0;
-  size_t next = 0;
-  for (const StageRange& stage : stages)
-    for (int d = 0; d < stage.devices; ++d) {
-      const int device = devices[next++];
-      const auto [found, is_new] = alone.try_emplace(&request.cluster.kind(device));
-      if (is_new) {
-        Request one = request;
-        one.devices = {request.cluster.devices[static_cast<size_t>(device)].name};
-        found->second = static_cast<double>(work_bound(one).value);
-      }
-      most = std::max(most, found->second * flops(stage.begin, stage.end) / all / stage.devices);
-    }
+  auto device = alone.begin();
+  for (const StageRange& stage : stages) {
+    const double slowest = *std::max_element(device, device + stage.devices);
+    const double part =
+        flops(static_cast<size_t>(stage.begin), static_cast<size_t>(stage.end)) / all;
+    most = std::max(most, slowest * part / stage.devices);
+    device += stage.devices;
+  }
   return {static_cast<int64_t>(most * kOfBound)};
 }
 
@@ -78,6 +85,8 @@ Outcome megatron(const Request& request) {
   StageSynthesis synthesis(request, {.per_block = kLayersPerBlock});
   Outlines outlines(request, pools, synthesis);
   const int layers = static_cast<int>(synthesis.layers().layers.size());
+  const std::vector<double> alone =
+      request.faster_than ? times_alone(request, devices) : std::vector<double>{};
   for (int stages = 1; stages <= std::min(all, layers); ++stages) {
     if (all % stages != 0) continue;
     report(request,
@@ -87,7 +96,7 @@ Outcome megatron(const Request& request) {
     const int each = all / stages;
     const std::vector<StageRange> ranges = even_ranges(layers, stages, each);
     if (request.faster_than &&
-        least_step(request, synthesis.layers(), ranges, devices) >= *request.faster_than)
+        least_step(synthesis.layers().layers, ranges, alone) >= *request.faster_than)
       continue;
     std::vector<Outline> grids;
     for (int64_t count : microbatch_counts(request))
