@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
@@ -292,11 +293,11 @@ class Synthesis {
   // of a plan that is no better than one before.
   Candidate price(Found& found, Plan plan) const {
     const std::string meaning = meaning_of(plan);
-    if (const auto known = found_.priced.find(meaning); known != found_.priced.end())
-      return {std::move(plan), {}, known->second.step, known->second.missing_bytes, {}};
-    const auto [known, added] = found.priced.try_emplace(meaning);
-    Candidate candidate = added ? price_anew(plan) : known->second;
-    if (added) known->second = {{}, {}, candidate.step, candidate.missing_bytes, {}};
+    for (const Found* known : {&found_, &std::as_const(found)})
+      if (const auto priced = known->priced.find(meaning); priced != known->priced.end())
+        return {std::move(plan), {}, priced->second.step, priced->second.missing_bytes, {}};
+    Candidate candidate = price_anew(plan);
+    found.priced[meaning] = {{}, {}, candidate.step, candidate.missing_bytes, {}};
     candidate.plan = std::move(plan);
     return candidate;
   }
