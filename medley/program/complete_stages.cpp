@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <functional>
 #include <set>
 
 #include "medley/base/error.h"
@@ -131,17 +129,16 @@ std::vector<Completed> split(PreparedStages& prepared, const Pipeline& pipeline)
 
 Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer) {
   Groundwork ground{graph, optimizer, {}, {}, {}, {}};
-  const std::array<std::function<void()>, 2> halves{
-      [&] {
-        Completed whole = undecided(prepare(graph, optimizer));
-        ground.prepared = std::move(whole.prepared);
-        ground.factors = std::move(whole.factors);
-      },
-      [&] {
-        ground.coupled_at = row_coupling(graph, factorize(graph));
-        ground.graph_hash = hash(graph);
-      }};
-  for_each_in_parallel(halves.size(), [&](size_t i) { halves[i](); });
+  for_each_in_parallel(2, [&](size_t half) {
+    if (half == 0) {
+      Completed whole = undecided(prepare(graph, optimizer));
+      ground.prepared = std::move(whole.prepared);
+      ground.factors = std::move(whole.factors);
+    } else {
+      ground.coupled_at = row_coupling(graph, factorize(graph));
+      ground.graph_hash = hash(graph);
+    }
+  });
   return ground;
 }
 
