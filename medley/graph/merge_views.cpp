@@ -7,7 +7,7 @@ namespace {
 // Whether the op is aten.<name> with these tensors first and one result.
 bool is_binary(const Op& op, std::string_view name) {
   return op.name == name && tensor_argument(op, 0) != kNone && tensor_argument(op, 1) != kNone &&
-         op.results.size() == 1 && op.results[0] != kNone;
+         has_one_result(op);
 }
 
 // Finds the matrices [r, k] whose rows are the merged leading dims of some tensor, follows them

@@ -61,7 +61,7 @@ void UniformValues::update(const Graph& graph) {
   known_.resize(graph.values.size());
   for (; ops_seen_ < graph.ops.size(); ++ops_seen_) {
     const Op& op = graph.ops[ops_seen_];
-    if (op.results.size() != 1 || op.results[0] == kNone) continue;
+    if (!has_one_result(op)) continue;
     const std::optional<double> number = evaluate(op);
     if (number)
       known_[static_cast<size_t>(op.results[0])] =
