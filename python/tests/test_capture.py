@@ -291,12 +291,34 @@ def test_rows_of_models_of_transformers_are_independent(
     assert _core.row_coupling(medley.capture(model, batch).core) == ""
 
 
+def test_images_have_a_size_where_the_config_has_none(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "regnet"}))
+    with torch.device("meta"):
+        _, batch = hf.from_file(str(path), batch=2)
+    assert batch["pixel_values"].shape == (2, 3, 224, 224)
+
+
+def test_dropout_is_off_whatever_its_name(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "config.json"
+    for kind, field in (("bart", "dropout"), ("swin", "drop_path_rate")):
+        path.write_text(json.dumps({"model_type": kind, field: 0.2}))
+        with torch.device("meta"):
+            off, _ = hf.from_file(str(path), batch=2)
+            on, _ = hf.from_file(str(path), batch=2, dropout=None)
+        assert getattr(off.config, field) == 0
+        assert getattr(on.config, field) == 0.2
+
+
 def test_a_config_that_is_none_is_refused(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "config.json"
     for text in ("{", "{}", '{"model_type": "no such model"}'):
         path.write_text(text)
         with pytest.raises(ValueError, match=r"config\.json: "):
             hf.from_file(str(path))
+    path.write_text(json.dumps({"model_type": "gpt2", "n_embd": 30, "n_head": 4}))
+    with pytest.raises(ValueError, match="hf:gpt2: .*divisible by num_heads"):
+        hf.from_file(str(path))
     with pytest.raises(ValueError, match="unknown size 'huge'; expected one of tiny"):
         models.gpt("huge")
     with pytest.raises(ValueError, match="unknown \\['depth'\\]"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import torch
@@ -76,15 +77,8 @@ _TINY: dict[str, dict[str, Any]] = {
 }
 KINDS = tuple(_TINY)
 _OWN = ("batch", "tokens", "dropout")  # arguments of build()
-_DROPOUTS = (
-    "attn_pdrop",
-    "embd_pdrop",
-    "resid_pdrop",
-    "attention_dropout",
-    "dropout_rate",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-)
+_DROPOUTS = re.compile("dropout|pdrop$|layerdrop|drop_path_rate")  # fields of configs
+_IMAGE_SIZE = 224  # where a config has none: convolutions take any
 _FAMILIES = (
     "AutoModelForImageClassification",
     "AutoModelForMaskedLM",
@@ -126,33 +120,48 @@ def _longest(model: Any) -> int:
     return 128
 
 
+def _in_a_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
 def build(
     config: Any, batch: int = 4, tokens: int | None = None, dropout: float | None = 0.0
 ) -> tuple[nn.Module, dict[str, Tensor]]:
     """Returns the model of a transformers config, in training mode, and an example batch.
 
-    `tokens` defaults to the longest the model takes, or 128; `dropout` None keeps the config's own.
+    `tokens` defaults to the longest the model takes, or 128; `dropout`, of stochastic depth too,
+    None keeps the config's own. Raises ValueError if transformers cannot build it.
     """
     import transformers
 
     config.use_cache = False
     config.architectures = config.architectures or []
     if dropout is not None:
-        for name in _DROPOUTS:
-            if hasattr(config, name):
+        for name, value in config.to_dict().items():
+            if _DROPOUTS.search(name) and isinstance(value, float):
                 setattr(config, name, dropout)
     family = _family(config)
     if family == "AutoModelForSeq2SeqLM" and not hasattr(config, "decoder_start_token_id"):
         config.decoder_start_token_id = config.pad_token_id or 0
     if family == "AutoModelForSequenceClassification" and config.pad_token_id is None:
         config.pad_token_id = 0
-    model: nn.Module = getattr(transformers, family).from_config(config)
+    try:
+        model: nn.Module = getattr(transformers, family).from_config(config)
+    except Exception as error:  # of fields that do not fit each other
+        raise ValueError(f"hf:{config.model_type}: {_in_a_line(error)}") from None
     model.train()
     if family == "AutoModelForImageClassification":
-        shape = (batch, config.num_channels, config.image_size, config.image_size)
+        size = getattr(config, "image_size", _IMAGE_SIZE)
+        height, width = size if isinstance(size, list | tuple) else (size, size)
+        shape = (batch, getattr(config, "num_channels", 3), height, width)
         images = torch.randn(shape, device="cpu")
         labels = torch.randint(0, config.num_labels, (batch,), device="cpu")
         return model, {"pixel_values": images, "labels": labels}
+    if not hasattr(config, "vocab_size"):
+        raise ValueError(
+            f"hf:{config.model_type}: its config has no vocab_size, expected a model of tokens or "
+            "of images; for any other write a function that returns it and an example batch"
+        )
     tokens = tokens or _longest(model)
     ids = torch.randint(0, config.vocab_size, (batch, tokens), device="cpu")
     if family == "AutoModelForCausalLM":
@@ -207,7 +216,7 @@ def _configured(
     try:
         config = transformers.AutoConfig.for_model(kind, **{**fields, **overrides})
     except Exception as error:  # of a kind that other versions of the package do not have
-        raise ValueError(f"hf:{kind}: {' '.join(str(error).split())}") from None
+        raise ValueError(f"hf:{kind}: {_in_a_line(error)}") from None
     return build(config, **own)
 
 
