@@ -164,6 +164,28 @@ def test_a_fixed_batch_in_a_view_is_refused() -> None:
     refuse(lambda x: x.view(4, 2, 4).sum(), "module 'inner'", "x.shape[0]")
 
 
+@pytest.mark.parametrize(
+    ("query", "key", "value", "shares_heads"),
+    [
+        ((4, 1, 2), (2, 2, 2), (2, 2, 2), False),  # fewer heads, not said to be shared
+        ((2, 2, 2), (4, 1, 2), (4, 1, 2), True),  # more heads
+        ((1, 2, 4), (1, 4, 2), (1, 4, 2), False),  # another width
+        ((2, 2, 2), (2, 2, 2), (2, 1, 4), False),  # values of other positions
+    ],
+)
+def test_attention_that_does_not_fit_together_is_refused(
+    query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...], shares_heads: bool
+) -> None:
+    def body(x: Tensor) -> Tensor:
+        rows = x.shape[0]
+        q, k, v = x.view(rows, *query), x.view(rows, *key), x.view(rows, *value)
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=shares_heads).sum()
+
+    with pytest.raises(RuntimeError):
+        Body(body)(X)
+    refuse(body, "scaled_dot_product_attention: found query", "module 'inner'")
+
+
 def test_random_numbers_that_depend_on_the_split_are_refused() -> None:
     refuse(lambda x: (x + torch.randn_like(x)).sum(), "randn_like", "module 'inner'", "dropout")
 

@@ -272,6 +272,18 @@ class Interceptor:
                 f"[batch, heads, positions, width]; found {list(query.shape)}, {list(key.shape)}, "
                 f"{list(value.shape)}"
             )
+        heads, groups = query.shape[1], key.shape[1]
+        if (
+            not (groups in (1, heads) or (enable_gqa and heads % groups == 0))
+            or value.shape[1:3] != key.shape[1:3]
+            or key.shape[3] != query.shape[3]
+        ):
+            raise CaptureError(
+                f"scaled_dot_product_attention: found query {list(query.shape)}, key "
+                f"{list(key.shape)}, value {list(value.shape)}; expected as many heads in each "
+                "(with enable_gqa: a divisor in key and value), query and key of one width, key "
+                "and value of as many positions"
+            )
         bias = self._bias(query, key, attn_mask)
         if is_causal and query.shape[2] != key.shape[2]:
             # PyTorch aligns the mask at the top left, our op at the bottom right.
