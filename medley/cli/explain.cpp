@@ -256,8 +256,10 @@ std::string recompute_text(std::string_view recompute) {
 
 Json explain_json(const Plan& plan, const ExplainOptions& options) {
   Json json = {{"summary", summary(plan)}, {"stages", Json::array()}};
-  std::optional<Groundwork> ground;
-  if (options.graph && options.costs) ground = lay_ground(*options.graph, {});
+  std::optional<Groundwork> own;
+  const Groundwork* ground = options.ground;
+  if (!ground && options.graph && options.costs)
+    ground = &own.emplace(lay_ground(*options.graph, {}));
   std::vector<Completed> completed;  // [stage]
   if (ground) completed = complete_stages(*ground, plan);
   for (size_t p = 0; p < plan.pipelines.size(); ++p)

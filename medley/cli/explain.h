@@ -8,13 +8,15 @@
 #include "medley/cost/cost_model.h"
 #include "medley/graph/graph.h"
 #include "medley/plan/plan.h"
+#include "medley/program/complete_stages.h"
 
 namespace medley {
 
 struct ExplainOptions {
   const Graph* graph = nullptr;  // adds what is in the graph: without it only what the plan says
-  const CostModel* costs = nullptr;  // of a cluster: with a graph, adds kinds, memory and times
-  bool expanded = false;             // every input, op and communication; needs the graph
+  const CostModel* costs = nullptr;    // of a cluster: with a graph, adds kinds, memory and times
+  bool expanded = false;               // every input, op and communication; needs the graph
+  const Groundwork* ground = nullptr;  // of the graph, where it is laid already
 };
 
 // Requires: verify(plan, graph, cluster) has passed where graph and costs are given.

@@ -22,11 +22,10 @@ struct Options {
 };
 
 nlohmann::ordered_json find_next_best(const Plan& plan,
-                                      const Graph& graph,
+                                      const Groundwork& ground,
                                       const CostModel& costs,
                                       Session& session) {
-  const Groundwork ground = lay_ground(graph, {});
-  const Request request{.graph = graph,
+  const Request request{.graph = ground.graph,
                         .cluster = costs.cluster(),
                         .costs = &costs,
                         .strategy = plan.strategy,
@@ -61,11 +60,14 @@ void run(const Options& options, Session& session) {
   std::optional<CostModel> costs;
   if (cluster) costs.emplace(read_costs(session.files, options.profile, *cluster));
   if (graph && cluster) verify_plan(plan, options.plan, *graph, *cluster);
-  const ExplainOptions about{
-      graph ? &*graph : nullptr, costs ? &*costs : nullptr, options.expanded};
+  std::optional<Groundwork> ground;
+  if (graph && costs) ground.emplace(lay_ground(*graph, {}));
+  const ExplainOptions about{.graph = graph ? &*graph : nullptr,
+                             .costs = costs ? &*costs : nullptr,
+                             .expanded = options.expanded,
+                             .ground = ground ? &*ground : nullptr};
   nlohmann::ordered_json next_best = nlohmann::ordered_json::array();
-  if (graph && costs && !options.expanded)
-    next_best = find_next_best(plan, *graph, *costs, session);
+  if (ground && !options.expanded) next_best = find_next_best(plan, *ground, *costs, session);
   if (!session.json) {
     session.out << explain(plan, about) << (next_best.empty() ? "" : "\n")
                 << next_best_text(next_best);

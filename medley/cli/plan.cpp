@@ -27,6 +27,7 @@ void run(const Options& options, Session& session) {
   const Graph graph = read_graph(session.files, asked.graph);
   const Cluster cluster = read_cluster(session.files, asked.cluster, session.catalogue);
   const CostModel costs = read_costs(session.files, asked.profile, cluster);
+  const Groundwork ground = lay_ground(graph, {});
   SteadyClock clock;
   Progress progress(session.terminal, clock);
   const Outcome outcome = plan({.graph = graph,
@@ -37,6 +38,7 @@ void run(const Options& options, Session& session) {
                                 .microbatches = asked.microbatches,
                                 .devices = asked.devices,
                                 .optimizer = {},
+                                .ground = &ground,
                                 .progress = [&](std::string_view what, size_t number, size_t of) {
                                   progress.at(what, number, of);
                                 }});
@@ -49,7 +51,7 @@ void run(const Options& options, Session& session) {
     return;
   }
   write_atomically(session.files, options.output, print(found));
-  const ExplainOptions about{.graph = &graph, .costs = &costs};
+  const ExplainOptions about{.graph = &graph, .costs = &costs, .ground = &ground};
   session.out << (session.json ? explain_json(found, about).dump(2) + "\n" : explain(found, about));
 }
 
