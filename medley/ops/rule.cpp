@@ -1,6 +1,7 @@
 #include "medley/ops/rule.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "medley/base/error.h"
 #include "medley/ops/families.h"
@@ -32,8 +33,13 @@ const std::vector<Rule>& rules() {
 }
 
 const Rule* find_rule(std::string_view op) {
-  const auto found = std::ranges::lower_bound(rules(), op, {}, &Rule::op);
-  return found != rules().end() && found->op == op ? &*found : nullptr;
+  static const auto kByOp = [] {
+    std::unordered_map<std::string_view, const Rule*> by_op;
+    for (const Rule& rule : rules()) by_op.emplace(rule.op, &rule);
+    return by_op;
+  }();
+  const auto found = kByOp.find(op);
+  return found == kByOp.end() ? nullptr : found->second;
 }
 
 std::optional<Instance> instantiate(const Graph& graph, const Op& op) {

@@ -99,6 +99,7 @@ struct Rule {
   std::optional<Instance> (*instance)(const Graph&, const Op&) =
       nullptr;  // for layout ops, whose labels depend on arguments
   WorkClass work = WorkClass::kMemory;
+  bool reads_producers = false;  // `instance` looks at the ops that made the operands
 };
 
 // All rules, sorted by op; made of one table per family (ops/<family>.cpp).

@@ -202,7 +202,7 @@ class RandomPlanner {
                                            const Graph& graph,
                                            OpId op,
                                            size_t axis) {
-    const std::optional<Instance>& instance = factors.instances[static_cast<size_t>(op)];
+    const std::shared_ptr<const Instance>& instance = factors.instances[static_cast<size_t>(op)];
     std::vector<std::string> texts{"replicate"};
     if (!instance) return std::nullopt;
     for (size_t group = 0; group < instance->linear.size(); ++group)

@@ -99,7 +99,7 @@ std::string OpCatalogue::signature(OpId id) const {
   for (ValueId value : operands(op)) add_value(value);
   for (ValueId value : op.results) add_value(value);
   for (const Argument& argument : op.arguments) add_argument(key, argument);
-  const std::optional<Instance>& instance = factors_.instances[static_cast<size_t>(id)];
+  const std::shared_ptr<const Instance>& instance = factors_.instances[static_cast<size_t>(id)];
   key.add(instance ? 1 : 0);
   if (!instance) return key.take();
   for (size_t l = 0; l < instance->labels.size(); ++l) {
@@ -140,7 +140,7 @@ OpChoices OpCatalogue::enumerate(OpId id) {
 std::vector<OpCatalogue::OnAxis> OpCatalogue::enumerate(OpId id, int axis) const {
   const Op& op = graph_.ops[static_cast<size_t>(id)];
   std::vector<OnAxis> all{on_axis(id, Choice{}, false)};
-  const std::optional<Instance>& instance = factors_.instances[static_cast<size_t>(id)];
+  const std::shared_ptr<const Instance>& instance = factors_.instances[static_cast<size_t>(id)];
   if (!instance) return all;
   for (size_t label = 0; label < instance->labels.size(); ++label) {
     const auto& extents = factors_.labels[static_cast<size_t>(id)][label];
@@ -317,7 +317,7 @@ Op OpCatalogue::localize(OpId id,
                          const std::vector<TensorType>& result_types) {
   Op local = graph_.ops[static_cast<size_t>(id)];
   const Rule* rule = find_rule(local.name);
-  const std::optional<Instance>& instance = factors_.instances[static_cast<size_t>(id)];
+  const std::shared_ptr<const Instance>& instance = factors_.instances[static_cast<size_t>(id)];
   if (!rule || !rule->localize || !instance) return local;
   LocalForm form;
   form.global = &graph_;

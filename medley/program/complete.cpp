@@ -255,7 +255,7 @@ class Completer {
   bool expand_first(OpId id, const std::optional<Planned>& planned) const {
     if (const OpId original = originals_[static_cast<size_t>(id)]; original != kNone)
       return std::count(result_.to_expand.begin(), result_.to_expand.end(), original) > 0;
-    const std::optional<Instance>& instance = factors_.instances[static_cast<size_t>(id)];
+    const std::shared_ptr<const Instance>& instance = factors_.instances[static_cast<size_t>(id)];
     const Op& op = graph_.ops[static_cast<size_t>(id)];
     if (!instance || !has_expansion(op.name)) return false;
     if (std::none_of(instance->labels.begin(), instance->labels.end(), [](const Label& label) {
@@ -335,7 +335,7 @@ class Completer {
 
   std::optional<Choice> resolve(OpId id, const ChoiceText& text, const std::string& name) const {
     if (text.kind == ChoiceText::Kind::kReplicate) return Choice{};
-    const std::optional<Instance>& instance = factors_.instances[static_cast<size_t>(id)];
+    const std::shared_ptr<const Instance>& instance = factors_.instances[static_cast<size_t>(id)];
     if (!instance)
       throw Error(Blame::kCaller,
                   fmt::format("plan: ops[\"{}\"]: {} has no rule: expected \"replicate\"",
@@ -370,7 +370,7 @@ class Completer {
       if (values[i] != kNone)
         for (const State& available : available_[static_cast<size_t>(values[i])])
           add(cut_for_operand(graph_, factors_, id, static_cast<int>(i), available[axis]));
-    const std::optional<Instance>& instance = factors_.instances[static_cast<size_t>(id)];
+    const std::shared_ptr<const Instance>& instance = factors_.instances[static_cast<size_t>(id)];
     const WorkClass work = work_class(op.name);
     // Partial sums through a product would have every device compute all of it.
     for (size_t g = 0; instance && (work == WorkClass::kMemory || work == WorkClass::kView) &&

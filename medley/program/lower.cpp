@@ -139,7 +139,7 @@ class Lowering {
                 const std::vector<State>& states) {
     const Op& op = graph_.ops[static_cast<size_t>(id)];
     const Rule* rule = find_rule(op.name);
-    const std::optional<Instance>& instance =
+    const std::shared_ptr<const Instance>& instance =
         completed_.factors->instances[static_cast<size_t>(id)];
     if (!rule || !rule->localize || !instance) return;
     form.global = &graph_;

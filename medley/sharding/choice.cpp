@@ -11,8 +11,8 @@ namespace medley {
 namespace {
 
 const Instance& instance_of(const Factors& factors, OpId op) {
-  const std::optional<Instance>& instance = factors.instances[static_cast<size_t>(op)];
-  MEDLEY_CHECK(instance.has_value());
+  const std::shared_ptr<const Instance>& instance = factors.instances[static_cast<size_t>(op)];
+  MEDLEY_CHECK(instance != nullptr);
   return *instance;
 }
 
@@ -80,7 +80,7 @@ AxisState absent_state(Absent absent) {
 
 bool is_legal(const Factors& factors, OpId op, const Choice& choice) {
   if (choice.kind == ChoiceKind::kReplicate) return true;
-  const std::optional<Instance>& instance = factors.instances[static_cast<size_t>(op)];
+  const std::shared_ptr<const Instance>& instance = factors.instances[static_cast<size_t>(op)];
   if (!instance) return false;
   if (choice.kind == ChoiceKind::kLinear)
     return choice.group >= 0 && choice.group < static_cast<int>(instance->linear.size());
@@ -165,7 +165,7 @@ std::vector<State> result_states(const Graph& graph,
 
 std::optional<Choice> cut_for_operand(
     const Graph& graph, const Factors& factors, OpId op, int operand, const AxisState& state) {
-  const std::optional<Instance>& instance = factors.instances[static_cast<size_t>(op)];
+  const std::shared_ptr<const Instance>& instance = factors.instances[static_cast<size_t>(op)];
   if (!instance ||
       operands(graph.ops[static_cast<size_t>(op)])[static_cast<size_t>(operand)] == kNone)
     return std::nullopt;
@@ -174,7 +174,7 @@ std::optional<Choice> cut_for_operand(
 
 std::optional<Choice> cut_for_result(
     const Graph&, const Factors& factors, OpId op, int result, const AxisState& state) {
-  const std::optional<Instance>& instance = factors.instances[static_cast<size_t>(op)];
+  const std::shared_ptr<const Instance>& instance = factors.instances[static_cast<size_t>(op)];
   if (!instance) return std::nullopt;
   return cut_choice(factors, op, instance->results[static_cast<size_t>(result)], state);
 }

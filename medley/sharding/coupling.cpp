@@ -93,7 +93,7 @@ class RowAnalysis {
       if (cut && fits(id, *cut)) return cut;
     }
     if (fits(id, Choice{})) return Choice{};
-    const std::optional<Instance>& instance = factors_.instances[static_cast<size_t>(id)];
+    const std::shared_ptr<const Instance>& instance = factors_.instances[static_cast<size_t>(id)];
     for (int group = 0; instance && group < static_cast<int>(instance->linear.size()); ++group) {
       const Choice linear{ChoiceKind::kLinear, {}, -1, group};
       if (fits(id, linear)) return linear;

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <exception>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "medley/base/error.h"
+#include "medley/ops/known_instances.h"
 
 namespace medley {
 namespace {
@@ -100,7 +102,7 @@ class ExtentForest {
 
 class Factorizer {
  public:
-  explicit Factorizer(const Graph& graph) : graph_(graph) {}
+  explicit Factorizer(const Graph& graph) : graph_(graph), known_(graph) {}
 
   Factors run(const std::vector<std::pair<ValueId, ValueId>>& alike) {
     add_dims();
@@ -140,10 +142,10 @@ class Factorizer {
   }
 
   // A graph whose shapes contradict each other was not captured: its author has to know which op.
-  std::optional<Instance> instance_of(size_t i) const {
+  std::shared_ptr<const Instance> instance_of(size_t i) {
     const Op& op = graph_.ops[i];
     try {
-      return instantiate(graph_, op);
+      return known_.of(op);
     } catch (const std::exception& error) {
       throw Error(
           Blame::kCaller,
@@ -158,7 +160,7 @@ class Factorizer {
 
   void add_instance(size_t i) {
     const Op& op = graph_.ops[i];
-    std::optional<Instance> instance = instance_of(i);
+    std::shared_ptr<const Instance> instance = instance_of(i);
     if (!instance) return;
     std::vector<ExtentId>& labels = op_labels_[i];
     for (const Label& label : instance->labels) labels.push_back(forest_.add(label.size));
@@ -240,6 +242,7 @@ class Factorizer {
   }
 
   const Graph& graph_;
+  KnownInstances known_;
   ExtentForest forest_;
   std::vector<std::vector<ExtentId>> dims_;       // [value][dim]
   std::vector<std::vector<ExtentId>> op_labels_;  // [op][label]

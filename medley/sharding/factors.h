@@ -5,7 +5,7 @@
 // gets the factors 3, h, dh. Equal factors share an extent, which gives their size. Knows nothing
 // of devices or plans.
 
-#include <optional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,8 +21,8 @@ struct Factors {
   std::vector<Size> extent_sizes;  // [extent]
   std::vector<std::vector<std::vector<ExtentId>>>
       values;  // [value][dim] -> factors in order; a dim of size 1 has none
-  std::vector<std::optional<Instance>>
-      instances;  // [op]; empty: no rule fits, "replicate" is the only choice
+  // [op], shared by ops alike; null: no rule fits, "replicate" is the only choice
+  std::vector<std::shared_ptr<const Instance>> instances;
   std::vector<std::vector<std::vector<ExtentId>>> labels;  // [op][label] -> factors in order
 };
 

@@ -1,0 +1,36 @@
+#pragma once
+
+// The instances of the ops of one graph: each made once, however many ops are alike.
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "medley/graph/graph.h"
+#include "medley/ops/rule.h"
+
+namespace medley {
+
+class KnownInstances {
+ public:
+  // `graph` outlives this.
+  explicit KnownInstances(const Graph& graph) : graph_(graph) {}
+
+  // What instantiate() returns for an op of the graph; null for nothing. Throws what it throws.
+  std::shared_ptr<const Instance> of(const Op& op);
+
+ private:
+  struct Known {
+    const Op* op;
+    std::shared_ptr<const Instance> instance;
+  };
+
+  bool alike(const Op& a, const Op& b) const;
+  bool alike(ValueId a, ValueId b) const;
+  uint64_t hash(const Op& op) const;
+
+  const Graph& graph_;
+  std::unordered_map<uint64_t, std::vector<Known>> known_;  // [hash()]
+};
+
+}  // namespace medley
