@@ -16,6 +16,7 @@
 #include "medley/planner/data_parallel.h"
 #include "medley/planner/fit.h"
 #include "medley/planner/mesh_layouts.h"
+#include "medley/planner/node_levels.h"
 #include "medley/planner/ratio_problem.h"
 #include "medley/planner/shorten.h"
 #include "medley/program/lower.h"
@@ -30,6 +31,11 @@ constexpr const char* kMemory = "memory";  // in proportion to it, where it is s
 
 // How often decisions and ratios take turns.
 constexpr int kMostRounds = 3;
+
+// Between shares by speed and as much for every node.
+constexpr double kNodeLevels[] = {0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1};
+// What may be gained by them, as a share of a step, for them to be tried.
+constexpr double kWorthSpreading = 0.05;
 
 // Ticks per byte at which a search holds as little as possible.
 constexpr double kOnlyBytes = 1e3;
@@ -117,6 +123,7 @@ class Synthesis {
     if (best && best->fits() && !even_) {
       SpmdOptions options = found_.best_options.value_or(SpmdOptions{});
       options.microbatches = static_cast<int64_t>(best->plan.pipelines[0].microbatches.size());
+      spread_over_nodes(options);
       alternate(options);
     }
     if (layouts_.size() > 1) search_nodes();
@@ -135,6 +142,9 @@ class Synthesis {
     Nanoseconds least{std::numeric_limits<int64_t>::max()};
     for (size_t layout = 0; layout < layouts_.size(); ++layout)
       for (const Start& start : starts(layout)) least = std::min(least, lower_bound(start));
+    for (const std::vector<double>& shares : shares_of_levels())
+      least =
+          std::min(least, lower_bound({0, apportion(request_.global_batch, shares), shares, {}}));
     return least;
   }
 
@@ -318,6 +328,84 @@ class Synthesis {
     return candidate;
   }
 
+  // Shares at each level of a node (planner/node_levels.h); none where nodes are as fast as each
+  // other.
+  std::vector<std::vector<double>> shares_of_levels() const {
+    const std::vector<int>& devices = layouts_[0].devices;
+    std::vector<std::vector<int>> nodes = by_node(request_.cluster, devices);
+    std::vector<double> speeds;
+    for (std::vector<int>& node : nodes) {
+      speeds.push_back(0);
+      for (int& device : node) {
+        device = static_cast<int>(std::ranges::find(devices, device) - devices.begin());
+        speeds.back() += speeds_[0][static_cast<size_t>(device)];
+      }
+    }
+    std::vector<std::vector<double>> shares;
+    if (are_equal(speeds)) return shares;
+    for (const double level : kNodeLevels)
+      shares.push_back(shares_at_level(speeds_[0], nodes, level));
+    return shares;
+  }
+
+  // The best decisions with the shares of every level, and other decisions for the best of these:
+  // the ratios that follow know of devices, not of the ports that those of a node have in common.
+  void spread_over_nodes(SpmdOptions& options) {
+    Plan plan = found_.best->plan;
+    drop_unused_parts(plan);
+    const Nanoseconds before = found_.best->step;
+    const std::vector<std::vector<double>> levels = shares_of_levels();
+    if (levels.empty() || uneven_ports(simulate(found_.best->program, *request_.costs),
+                                       request_.costs->topology()) < kWorthSpreading)
+      return;
+    if (std::ranges::count(plan.parts, kSpeed, &Part::name) == 0) {  // all is even
+      const std::vector<double>& shares = levels[levels.size() / 2];
+      const std::vector<int64_t> rows = apportion(request_.global_batch, shares);
+      std::optional<Candidate> uneven = decide_at({0, rows, shares, {}}, options);
+      if (!uneven) return;
+      plan = uneven->plan;
+      keep(found_, std::move(*uneven));
+    }
+    std::vector<Found> found(levels.size());
+    for_each_in_parallel(found.size(), [&](size_t i) {
+      Plan spread = with_shares(plan, levels[i]);
+      Candidate first = price(found[i], spread);
+      const bool lacks_memory = first.step < before && !first.fits();
+      keep(found[i], std::move(first));
+      if (lacks_memory && halve_microbatches(spread))
+        keep(found[i], price(found[i], std::move(spread)));
+    });
+    for (Found& each : found) add(std::move(each));
+    const Plan& spread = found_.best->plan;
+    if (found_.best->step == before) return;
+    options.microbatches = static_cast<int64_t>(spread.pipelines[0].microbatches.size());
+    if (std::optional<Candidate> decided = decide_at(start_of(spread), options))
+      keep(found_, std::move(*decided));
+  }
+
+  static Plan with_shares(const Plan& plan, const std::vector<double>& shares) {
+    std::vector<std::vector<double>> all = present_shares(plan);
+    const std::vector<std::string> parts = ratio_parts(plan);
+    for (size_t k = 0; k < parts.size(); ++k)
+      if (parts[k] != kMemory) all[k] = shares;
+    return with_ratios(plan, all);
+  }
+
+  // Returns whether there can be twice as many.
+  bool halve_microbatches(Plan& plan) const {
+    auto& microbatches = plan.pipelines[0].microbatches;
+    const auto count = 2 * static_cast<int64_t>(microbatches.size());
+    const bool may = meet_.empty() && request_.microbatches == 0 && count <= plan.global_batch &&
+                     !microbatches[0].lengths.empty();
+    if (may) microbatches = cut_into_microbatches(start_of(plan).rows, count);
+    return may;
+  }
+
+  std::optional<Candidate> decide_at(const Start& start, const SpmdOptions& options) {
+    Division division = divide(start, options.microbatches);
+    return decide(found_, division, options);
+  }
+
   // Other ratios for the best decisions, then other decisions for these ratios, while it helps.
   void alternate(const SpmdOptions& options) {
     for (int round = 0; round < kMostRounds; ++round) {
@@ -330,8 +418,7 @@ class Synthesis {
       const bool helped = keep(found_, std::move(divided));
       bool gained = false;
       if (std::ranges::count(found_.asked, Question{start, options}) == 0) {
-        Division division = divide(start, options.microbatches);
-        std::optional<Candidate> decided = decide(found_, division, options);
+        std::optional<Candidate> decided = decide_at(start, options);
         if (!decided) return;
         gained = keep(found_, std::move(*decided));
       }

@@ -296,6 +296,32 @@ def test_experts_are_divided_by_speed(rows: int) -> None:
         assert found.step < _find("experts", cluster, rows, strategy).step
 
 
+CROWDED = """
+format: medley-cluster
+version: 1
+nodes:
+  - {name: crowd, count: 1, device: T4-16GB, devices_per_node: 4}
+  - {name: alone, count: 4, device: T4-16GB, devices_per_node: 1}
+networks:
+  - {name: bus, inside: node, bandwidth: 12 GB/s, latency: 5 us}
+  - {name: lan, connects: [crowd, alone], bandwidth: 10 Gbit/s, latency: 10 us}
+"""
+
+
+# Four devices in one node are as fast as each of the four others, but all of their tokens go through
+# one port.
+def test_devices_behind_one_port_have_less_than_those_with_one_each() -> None:
+    cluster = parse_cluster(CROWDED)
+    found = _find("experts", cluster, 128)
+    (microbatch,) = found.microbatches
+    (part,) = found.entries["parts"]
+    for shares in (microbatch["lengths"], part["shares"]):
+        assert max(shares[:4]) < min(shares[4:])
+    assert found.state("layers.1.experts.up") == "S(0, speed)"
+    assert len(found.sends("all_to_all", "layers.1.experts/")) == 4
+    assert found.step < 0.9 * _find("experts", cluster, 128, "hap-even").step
+
+
 def test_states_are_sharded_under_memory_pressure_only() -> None:
     rows = 64
     roomy = _cluster([("A100-40GB", 4)], **FAST)
