@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import exactness
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from zoo import ZOO
 
@@ -15,6 +17,37 @@ from medley import _core
 def test_models_fall_back_nowhere(name: str) -> None:
     model, batch = ZOO[name]()
     assert _core.fallbacks(medley.capture(model, batch).core) == []
+
+
+class Prompted(nn.Module):
+    """Rows attend to learned keys and values, and learned queries to rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key = nn.Parameter(torch.randn(1, 2, 3, 4))
+        self.value = nn.Parameter(torch.randn(1, 2, 3, 5))
+        self.query = nn.Parameter(torch.randn(1, 2, 6, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [b, 2, 7, 4] -> []."""
+        learned = F.scaled_dot_product_attention(x, self.key, self.value)
+        pooled = F.scaled_dot_product_attention(self.query, x, learned)
+        return pooled.square().mean()
+
+
+def test_attention_to_what_all_rows_share() -> None:
+    def make(batch: int) -> tuple[nn.Module, Tensor]:
+        torch.manual_seed(0)
+        return Prompted(), torch.randn(batch, 2, 7, 4)
+
+    with exactness.double_precision():
+        model, batch, graph = exactness.captured(make, 5)
+        assert _core.fallbacks(graph.core) == []
+        want = exactness.train_eager(model, batch, 2, lr=1e-3)
+        for seed in range(5):
+            plan = exactness.random_plan(graph, seed, 5, devices=3)
+            got = exactness.train_plan(model, graph, plan, batch, 2, lr=1e-3)
+            exactness.compare(got, want, model="prompted")
 
 
 class Unusual(nn.Module):

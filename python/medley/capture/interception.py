@@ -284,6 +284,11 @@ class Interceptor:
                 "(with enable_gqa: a divisor in key and value), query and key of one width, key "
                 "and value of as many positions"
             )
+        # Keys and values that all rows share, such as learned ones, are of one row.
+        (rows,) = torch.broadcast_shapes(query.shape[:1], key.shape[:1], value.shape[:1])
+        query, key, value = (
+            x if x.shape[0] == rows else x.expand(rows, -1, -1, -1) for x in (query, key, value)
+        )
         bias = self._bias(query, key, attn_mask)
         if is_causal and query.shape[2] != key.shape[2]:
             # PyTorch aligns the mask at the top left, our op at the bottom right.
