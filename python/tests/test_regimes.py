@@ -308,8 +308,8 @@ networks:
 """
 
 
-# Four devices in one node are as fast as each of the four others, but all of their tokens go through
-# one port.
+# Four devices in one node are as fast as each of the four others, but all of their tokens go
+# through one port.
 def test_devices_behind_one_port_have_less_than_those_with_one_each() -> None:
     cluster = parse_cluster(CROWDED)
     found = _find("experts", cluster, 128)
