@@ -285,7 +285,7 @@ class Interceptor:
                 "and value of as many positions"
             )
         # Keys and values that all rows share, such as learned ones, are of one row.
-        (rows,) = torch.broadcast_shapes(query.shape[:1], key.shape[:1], value.shape[:1])
+        rows = next((x.shape[0] for x in (query, key, value) if x.shape[0] != 1), 1)
         query, key, value = (
             x if x.shape[0] == rows else x.expand(rows, -1, -1, -1) for x in (query, key, value)
         )
