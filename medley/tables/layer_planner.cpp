@@ -362,9 +362,12 @@ std::variant<LayerOutcome, Infeasible> plan_layers(const LayerRequest& request) 
     if (std::next(best) != counts.end()) beside.push_back({*std::next(best)});
     for (LayerPlan& plan : best_few(request, beside, reason)) candidates.push_back(std::move(plan));
   }
+  std::vector<Found> found(candidates.size());
+  for_each_in_parallel(found.size(), [&](size_t i) {
+    found[i] = scheduled(improved(std::move(candidates[i]), request.costs), "h1f1b", request.costs);
+  });
   Found best = Infeasible{reason};
-  for (LayerPlan& plan : candidates)
-    keep(best, scheduled(improved(std::move(plan), request.costs), "h1f1b", request.costs));
+  for (Found& each : found) keep(best, std::move(each));
   return best;
 }
 
