@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -139,13 +138,14 @@ class Synthesis {
   // search starts from the cheapest, since even rows may balance the links that rows by speed do
   // not.
   Nanoseconds lower_bound() {
-    Nanoseconds least{std::numeric_limits<int64_t>::max()};
+    std::vector<Start> all;
     for (size_t layout = 0; layout < layouts_.size(); ++layout)
-      for (const Start& start : starts(layout)) least = std::min(least, lower_bound(start));
+      for (Start& start : starts(layout)) all.push_back(std::move(start));
     for (const std::vector<double>& shares : shares_of_levels())
-      least =
-          std::min(least, lower_bound({0, apportion(request_.global_batch, shares), shares, {}}));
-    return least;
+      all.push_back({0, apportion(request_.global_batch, shares), shares, {}});
+    std::vector<Nanoseconds> bounds(all.size());
+    for_each_in_parallel(all.size(), [&](size_t i) { bounds[i] = lower_bound(all[i]); });
+    return *std::ranges::min_element(bounds);
   }
 
  private:
@@ -211,7 +211,7 @@ class Synthesis {
   }
 
   // With the lengths that communications have from this start.
-  Nanoseconds lower_bound(const Start& start) {
+  Nanoseconds lower_bound(const Start& start) const {
     SpmdPricing pricing;
     const std::vector<double>& speeds = speeds_[start.layout];
     const double sum = std::accumulate(speeds.begin(), speeds.end(), 0.0);
