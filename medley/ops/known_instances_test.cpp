@@ -3,22 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 #include <string>
 
+#include "medley/base/files.h"
 #include "medley/graph/text.h"
 #include "medley/ops/instance.h"
 
 namespace medley {
 namespace {
 
-Graph read_graph(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return parse_graph(text.str(), path);
-}
+Graph read_graph(const std::string& file) { return parse_graph(LocalFiles().read(file), file); }
 
 // Of the op alone and as it is known; "none" where no rule fits.
 void expect_as_alone(const Graph& graph) {

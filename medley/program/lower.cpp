@@ -144,7 +144,7 @@ class Lowering {
     if (!rule || !rule->localize || !instance) return;
     form.global = &graph_;
     form.op = &op;
-    form.instance = &*instance;
+    form.instance = instance.get();
     for (const Choice& axis : choice)
       if (axis.kind == ChoiceKind::kCut && (form.cuts.empty() || form.cuts[0].cut != axis.cut))
         form.cuts.push_back(local_cut(id, axis.cut, choice));
