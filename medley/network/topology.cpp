@@ -33,6 +33,7 @@ Topology::Topology(const Cluster& cluster) : cluster_(cluster) {
     nodes_.push_back(node);
   }
   for (const Network& network : cluster_.networks) {
+    const int index = static_cast<int>(ports_.size());
     std::vector<Port> ports(devices.size());
     for (size_t d = 0; d < devices.size(); ++d) {
       if (!serves(network, cluster_.pools[static_cast<size_t>(devices[d].pool)].name)) continue;
@@ -42,14 +43,16 @@ Topology::Topology(const Cluster& cluster) : cluster_(cluster) {
       }
       const std::string& name = devices[d].name;
       const std::string owner = network.inside_node ? name : name.substr(0, name.rfind('/'));
-      ports[d].out = add_link(fmt::format("{}:{}:out", network.name, owner), network.bandwidth);
-      ports[d].in = add_link(fmt::format("{}:{}:in", network.name, owner), network.bandwidth);
+      ports[d].out =
+          add_link(fmt::format("{}:{}:out", network.name, owner), network.bandwidth, index);
+      ports[d].in =
+          add_link(fmt::format("{}:{}:in", network.name, owner), network.bandwidth, index);
     }
     ports_.push_back(std::move(ports));
     Port trunk;
     if (network.trunk) {
-      trunk.out = add_link(network.name + ":trunk:up", *network.trunk);
-      trunk.in = add_link(network.name + ":trunk:down", *network.trunk);
+      trunk.out = add_link(network.name + ":trunk:up", *network.trunk, index);
+      trunk.in = add_link(network.name + ":trunk:down", *network.trunk, index);
     }
     trunks_.push_back(trunk);
     latencies_.push_back(to_nanoseconds({network.latency}));
@@ -77,8 +80,8 @@ Topology::Topology(const Cluster& cluster) : cluster_(cluster) {
     }
 }
 
-int Topology::add_link(std::string name, double bandwidth) {
-  links_.push_back({std::move(name), {bandwidth}});
+int Topology::add_link(std::string name, double bandwidth, int network) {
+  links_.push_back({std::move(name), {bandwidth}, network});
   return static_cast<int>(links_.size()) - 1;
 }
 

@@ -23,6 +23,7 @@ namespace medley {
 struct Link {
   std::string name;  // "lan:fast/0:out", "lan:trunk:up", "nvlink:fast/0/1:in"
   BytesPerSecond bandwidth;
+  int network = -1;  // index into Cluster::networks
   bool operator==(const Link&) const = default;
 };
 
@@ -63,7 +64,7 @@ class Topology {
   struct Port {
     int out = -1, in = -1;  // indices into links_
   };
-  int add_link(std::string name, double bandwidth);
+  int add_link(std::string name, double bandwidth, int network);
   int choose_network(int from, int to) const;  // -1: none
   int network(int from, int to) const;         // as chosen. Throws Error(kCaller)
 

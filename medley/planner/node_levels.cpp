@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <string>
 
 namespace medley {
 
@@ -38,12 +37,11 @@ std::vector<double> shares_at_level(const std::vector<double>& speeds,
 }
 
 double uneven_ports(const Simulation& simulation, const Topology& topology) {
-  std::map<std::string, std::vector<double>> busy;  // [network][link] seconds
+  std::map<int, std::vector<double>> busy;  // [network][link] seconds
   for (const Link& link : topology.links()) {
     const auto found = simulation.bytes_by_link.find(link.name);
-    const int64_t bytes = found == simulation.bytes_by_link.end() ? 0 : found->second;
-    busy[link.name.substr(0, link.name.find(':'))].push_back(static_cast<double>(bytes) /
-                                                             link.bandwidth.value);
+    const Bytes bytes{found == simulation.bytes_by_link.end() ? 0 : found->second};
+    busy[link.network].push_back((bytes / link.bandwidth).value);
   }
   double longest = 0, more = 0;
   for (const auto& [network, seconds] : busy) {

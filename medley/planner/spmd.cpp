@@ -135,8 +135,8 @@ class Synthesis {
   }
 
   // The least cost of the model when every device counts by its speed; of the divisions that the
-  // search starts from the cheapest, since even rows may balance the links that rows by speed do
-  // not.
+  // search starts from or spreads over nodes the cheapest, since they may balance the links that
+  // rows by speed do not.
   Nanoseconds lower_bound() {
     std::vector<Start> all;
     for (size_t layout = 0; layout < layouts_.size(); ++layout)
@@ -158,11 +158,10 @@ class Synthesis {
       const Ending ending =
           search(all, count, fmt::format("{} with {} micro-batches", request_.strategy, count));
       const bool gained = fitting_step() && (!before || *fitting_step() < *before);
-      if (request_.microbatches > 0 || !meet_.empty()) break;
       if (ending.is_slow || (ending.fits && (!gained || count == 1))) break;
       if (gained_before && !gained) break;
       gained_before |= gained;
-      if (2 * count > request_.global_batch) break;
+      if (!may_double(count)) break;
     }
   }
 
@@ -351,13 +350,13 @@ class Synthesis {
   // The best decisions with the shares of every level, and other decisions for the best of these:
   // the ratios that follow know of devices, not of the ports that those of a node have in common.
   void spread_over_nodes(SpmdOptions& options) {
-    Plan plan = found_.best->plan;
-    drop_unused_parts(plan);
-    const Nanoseconds before = found_.best->step;
     const std::vector<std::vector<double>> levels = shares_of_levels();
     if (levels.empty() || uneven_ports(simulate(found_.best->program, *request_.costs),
                                        request_.costs->topology()) < kWorthSpreading)
       return;
+    const Nanoseconds before = found_.best->step;
+    Plan plan = found_.best->plan;
+    drop_unused_parts(plan);
     if (std::ranges::count(plan.parts, kSpeed, &Part::name) == 0) {  // all is even
       const std::vector<double>& shares = levels[levels.size() / 2];
       const std::vector<int64_t> rows = apportion(request_.global_batch, shares);
@@ -376,10 +375,12 @@ class Synthesis {
         keep(found[i], price(found[i], std::move(spread)));
     });
     for (Found& each : found) add(std::move(each));
-    const Plan& spread = found_.best->plan;
     if (found_.best->step == before) return;
+    const Plan& spread = found_.best->plan;
     options.microbatches = static_cast<int64_t>(spread.pipelines[0].microbatches.size());
-    if (std::optional<Candidate> decided = decide_at(start_of(spread), options))
+    const Start start = start_of(spread);
+    if (is_asked(start, options)) return;
+    if (std::optional<Candidate> decided = decide_at(start, options))
       keep(found_, std::move(*decided));
   }
 
@@ -391,14 +392,22 @@ class Synthesis {
     return with_ratios(plan, all);
   }
 
-  // Returns whether there can be twice as many.
+  // Returns whether it could: there may be twice as many, and rows are divided.
   bool halve_microbatches(Plan& plan) const {
     auto& microbatches = plan.pipelines[0].microbatches;
-    const auto count = 2 * static_cast<int64_t>(microbatches.size());
-    const bool may = meet_.empty() && request_.microbatches == 0 && count <= plan.global_batch &&
-                     !microbatches[0].lengths.empty();
-    if (may) microbatches = cut_into_microbatches(start_of(plan).rows, count);
-    return may;
+    const auto count = static_cast<int64_t>(microbatches.size());
+    if (!may_double(count) || microbatches[0].lengths.empty()) return false;
+    microbatches = cut_into_microbatches(start_of(plan).rows, 2 * count);
+    return true;
+  }
+
+  // Whether there may be twice as many micro-batches.
+  bool may_double(int64_t count) const {
+    return request_.microbatches == 0 && meet_.empty() && 2 * count <= request_.global_batch;
+  }
+
+  bool is_asked(const Start& start, const SpmdOptions& options) const {
+    return std::ranges::count(found_.asked, Question{start, options}) > 0;
   }
 
   std::optional<Candidate> decide_at(const Start& start, const SpmdOptions& options) {
@@ -417,7 +426,7 @@ class Synthesis {
       const Start start = start_of(divided.plan);
       const bool helped = keep(found_, std::move(divided));
       bool gained = false;
-      if (std::ranges::count(found_.asked, Question{start, options}) == 0) {
+      if (!is_asked(start, options)) {
         std::optional<Candidate> decided = decide_at(start, options);
         if (!decided) return;
         gained = keep(found_, std::move(*decided));
