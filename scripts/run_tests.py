@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test_logs"
 # Pointer arithmetic, text readers and index maps live in these.
-SANITIZED = ["base", "graph", "ops", "sharding", "program"]
+SANITIZED = ["base", "graph", "ops", "sharding", "stages", "program"]
 THREADED = ["emulation", "planner", "program", "runtime", "tables", "trace"]
 PLAN_SEEDS_NIGHTLY = "200"
 NOTHING_COLLECTED = 5  # exit status of pytest

@@ -6,7 +6,7 @@
 
 #include "medley/base/units.h"
 #include "medley/cli/table.h"
-#include "medley/planner/layers.h"
+#include "medley/stages/layers.h"
 
 namespace medley {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "medley/base/error.h"
 #include "medley/plan/apportion.h"
-#include "medley/planner/balance.h"
 #include "medley/planner/fit.h"
+#include "medley/solve/balance.h"
 
 namespace medley {
 

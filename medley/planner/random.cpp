@@ -6,8 +6,8 @@
 
 #include "medley/base/error.h"
 #include "medley/program/lower.h"
-#include "medley/program/stages.h"
 #include "medley/sharding/coupling.h"
+#include "medley/stages/stages.h"
 
 namespace medley {
 namespace {

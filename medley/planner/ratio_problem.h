@@ -1,6 +1,6 @@
 #pragma once
 
-// From a plan to the question how unevenly to divide it (planner/ratios.h), and back. The decisions
+// From a plan to the question how unevenly to divide it (solve/ratios.h), and back. The decisions
 // stay: only the lengths of parts and the rows of devices may change.
 //
 // The program's own steps are followed in the order of its calls, with ops and communications
@@ -21,8 +21,8 @@
 
 #include "medley/cost/cost_model.h"
 #include "medley/plan/plan.h"
-#include "medley/planner/ratios.h"
 #include "medley/program/program.h"
+#include "medley/solve/ratios.h"
 
 namespace medley {
 

@@ -28,9 +28,9 @@
 #include <string>
 #include <vector>
 
-#include "medley/planner/pbqp.h"
 #include "medley/planner/spmd_ops.h"
 #include "medley/program/prepare.h"
+#include "medley/solve/pbqp.h"
 
 namespace medley {
 

@@ -27,9 +27,9 @@
 #include <vector>
 
 #include "medley/planner/alike_stages.h"
-#include "medley/planner/layers.h"
 #include "medley/planner/pipeline.h"
 #include "medley/planner/planner.h"
+#include "medley/stages/layers.h"
 
 namespace medley {
 

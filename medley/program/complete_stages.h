@@ -13,7 +13,7 @@
 #include "medley/plan/plan.h"
 #include "medley/program/complete.h"
 #include "medley/program/prepare.h"
-#include "medley/program/stages.h"
+#include "medley/stages/stages.h"
 
 namespace medley {
 

@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "medley/graph/graph.h"
-#include "medley/planner/layers.h"
-#include "medley/program/stages.h"
+#include "medley/stages/layers.h"
+#include "medley/stages/stages.h"
 
 namespace nb = nanobind;
 
