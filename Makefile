@@ -1,9 +1,9 @@
 # make setup   install what is missing (Debian packages, wheels in .venv)
-# make build   core, torch and Python modules; .venv/bin/medley works afterwards
-# make test    build, then every tier of tests; the closing summary says what was skipped and why
+# make build   what is needed to use Medley; .venv/bin/medley works afterwards
+# make test    build the rest, then run every tier of tests; the closing summary says what was skipped and why
 # make nightly what takes longer too: slow tests, many random plans, every module sanitized, TSan, clang-tidy
 # make wheel   dist/medley-*.whl, for the PyTorch of .venv
-# make demo    a small run on an emulated cluster
+# make demo    build, then a small run on an emulated cluster
 # make format  rewrite; make lint: check formatting, types and layers
 # make bench   google-benchmark programs, and training steps against PyTorch eager
 
@@ -13,8 +13,10 @@ VENV := .venv/bin
 CXX_FILES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp')
 PY_FOLDERS = $(wildcard python scripts examples benchmarks testbed tests)
 SETUP := .venv/setup.stamp
+# When make began: the time limit of a full run counts set-up and builds too.
+STARTED := $(shell date +%s)
 
-.PHONY: setup build sanitized test nightly wheel demo format lint bench clean
+.PHONY: setup build test nightly wheel demo format lint bench clean
 
 setup: $(SETUP)
 
@@ -25,21 +27,17 @@ $(SETUP): requirements.txt scripts/setup.sh
 build/%/build.ninja: $(SETUP)
 	cmake --preset $*
 
+# No tests and no benchmarks: what the first demo waits for.
 build: $(SETUP) build/torch/build.ninja
-	cmake --build build/torch -j $(NPROC)
+	cmake --build build/torch -j $(NPROC) --target python_modules
 	scripts/link_venv.sh
 
-sanitized: $(SETUP) build/dev/build.ninja
-	cmake --build build/dev -j $(NPROC) --target $$($(PYTHON) scripts/run_tests.py --targets dev)
-
-test: build sanitized
-	$(VENV)/python scripts/run_tests.py --jobs $(NPROC)
+test: build build/dev/build.ninja
+	$(VENV)/python scripts/run_tests.py --build --jobs $(NPROC) --since $(STARTED)
 
 nightly: build build/dev/build.ninja build/tsan/build.ninja
-	scripts/setup.sh --nightly
-	cmake --build build/dev -j $(NPROC) --target $$($(PYTHON) scripts/run_tests.py --nightly --targets dev)
-	cmake --build build/tsan -j $(NPROC) --target $$($(PYTHON) scripts/run_tests.py --targets tsan)
-	$(VENV)/python scripts/run_tests.py --nightly --jobs $(NPROC)
+	PYTHON=$(PYTHON) scripts/setup.sh --nightly
+	$(VENV)/python scripts/run_tests.py --build --nightly --jobs $(NPROC) --since $(STARTED)
 
 # The compiler by the name by which CMake finds it: ccache then knows what `make build` has compiled.
 wheel: $(SETUP)
@@ -63,6 +61,7 @@ lint: $(SETUP)
 	$(VENV)/mypy
 
 bench: build
+	cmake --build build/torch -j $(NPROC)
 	set -e; for program in build/torch/bin/*_bench; do $$program; done
 	$(VENV)/python benchmarks/executor.py
 

@@ -1,10 +1,17 @@
-"""Runs every tier of tests on what `make build` and `make sanitized` built, and sums up.
+"""Runs every tier of tests and sums up; --build builds their programs first.
 
 A tier that should have run and collected nothing fails; a tier that cannot run here says why.
 --nightly adds what takes longer: slow tests, all modules under sanitizers, clang-tidy.
+
+The seconds of each tier are printed, and kept in build/test_logs/seconds.json with those of earlier
+runs. A run of all tiers fails if it takes longer than MEDLEY_TEST_LIMIT minutes, from --since on:
+20 where the variable is not set, which two cores keep from `git clone` on; 0 is no limit. What runs
+nightly has no limit unless the variable is set.
 """
 
 import argparse
+import datetime
+import json
 import os
 import re
 import shutil
@@ -20,7 +27,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test_logs"
-# Pointer arithmetic, text readers and index maps live in these.
+SECONDS = LOGS / "seconds.json"
+RUNS_KEPT = 100
+LIMIT_MINUTES = 20
+LONGEST_CASES = 15
+# Pointer arithmetic, text readers and index maps live in these. Their tests run under sanitizers;
+# without, nightly only.
 SANITIZED = ["base", "graph", "ops", "sharding", "stages", "program"]
 THREADED = ["emulation", "planner", "program", "runtime", "tables", "trace"]
 PLAN_SEEDS_NIGHTLY = "200"
@@ -42,7 +54,17 @@ class Result:
 
     @property
     def status(self) -> str:
-        return "failed" if self.failed else "passed" if self.passed else "skipped"
+        if self.failed:
+            return "failed"
+        return "passed" if self.passed else "skipped" if self.skipped or self.why else "done"
+
+    def add(self, other: "Result") -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+
+Row = tuple[str, Result, float]  # a tier, what came out, seconds
 
 
 def failure(why: str) -> Result:
@@ -104,8 +126,30 @@ def sanitized_modules(nightly: bool) -> list[str]:
     return [m for m in modules_with_tests() if (nightly or m in SANITIZED) and m != "torch"]
 
 
+def plain_modules(nightly: bool) -> list[str]:
+    return [m for m in modules_with_tests() if nightly or m not in SANITIZED]
+
+
+def targets(modules: list[str]) -> list[str]:
+    return [f"{module}_test" for module in modules]
+
+
 def threaded_modules() -> list[str]:
     return [m for m in modules_with_tests() if m in THREADED]
+
+
+def build(options: Options) -> Result:
+    """Builds the programs of the tests; the modules of Python are there (`make build`)."""
+    presets = {"torch": ["all"], "dev": targets(sanitized_modules(options.nightly))}
+    if options.nightly:
+        presets["tsan"] = targets(threaded_modules())
+    else:
+        presets["torch"] = ["benchmarks/all", *targets(plain_modules(options.nightly))]
+    for preset, wanted in presets.items():
+        command = ["cmake", "--build", f"build/{preset}", "-j", str(options.jobs)]
+        if run([*command, "--target", *wanted], f"build_{preset}")[0]:
+            return failure(f"build/{preset} cannot be built")
+    return Result()
 
 
 def ctest(preset: str, options: Options, *choice: str) -> Result:
@@ -134,22 +178,23 @@ def ctest(preset: str, options: Options, *choice: str) -> Result:
     return result
 
 
-def only(modules: list[str]) -> list[str]:
-    return ["-R", f"^({'|'.join(modules)})$"]
+def one_of(modules: list[str]) -> str:
+    return f"^({'|'.join(modules)})$"
 
 
 def unit(options: Options) -> Result:
-    return ctest("torch", options, "-L", "unit")
+    left_out = [] if options.nightly else ["-E", one_of(SANITIZED)]
+    return ctest("torch", options, "-L", "unit", *left_out)
 
 
 def sanitized(options: Options) -> Result:
-    return ctest("dev", options, *only(sanitized_modules(options.nightly)))
+    return ctest("dev", options, "-R", one_of(sanitized_modules(options.nightly)))
 
 
 def tsan(options: Options) -> Result:
     if not options.nightly:
         return skip("nightly")
-    return ctest("tsan", options, *only(threaded_modules()))
+    return ctest("tsan", options, "-R", one_of(threaded_modules()))
 
 
 def golden(options: Options) -> Result:
@@ -257,6 +302,7 @@ def clang_tidy(options: Options) -> Result:
 
 
 TIERS: list[tuple[str, Callable[[Options], Result]]] = [
+    ("build", build),
     ("unit", unit),
     ("unit, ASan+UBSan", sanitized),
     ("unit, TSan", tsan),
@@ -270,37 +316,96 @@ TIERS: list[tuple[str, Callable[[Options], Result]]] = [
 ]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--nightly", action="store_true", help="the long tiers too")
-    parser.add_argument("--only", help="name of one tier", choices=[name for name, _ in TIERS])
-    parser.add_argument("--targets", choices=["dev", "tsan"], help="print what to build and stop")
-    args = parser.parse_args()
-    if args.targets:
-        tsan_build = args.targets == "tsan"
-        modules = threaded_modules() if tsan_build else sanitized_modules(args.nightly)
-        print(" ".join(f"{module}_test" for module in modules))
-        return 0
+def longest_cases() -> list[str]:
+    """Returns the test cases of this run that took longest, from the reports of pytest."""
+    cases = []
+    for report in LOGS.glob("*.xml"):
+        for case in ElementTree.parse(report).iter("testcase"):
+            name = f"{case.get('classname')}.{case.get('name')}"
+            cases.append((float(case.get("time") or 0), f"{report.stem}: {name}"))
+    return [f"{seconds:7.1f} s  {name}" for seconds, name in sorted(cases)[-LONGEST_CASES:][::-1]]
 
-    LOGS.mkdir(parents=True, exist_ok=True)
-    options = Options(args.jobs, args.nightly)
-    total = Result()
-    rows = []
-    for name, tier in TIERS:
-        if args.only in (None, name):
-            start = time.monotonic()
-            result = tier(options)
-            rows.append((name, result, time.monotonic() - start))
-            total.passed += result.passed
-            total.failed += result.failed
-            total.skipped += result.skipped
+
+def keep(rows: list[Row], total: float, nightly: bool) -> None:
+    """Adds this run to the history of seconds."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    history = json.loads(SECONDS.read_text()) if SECONDS.exists() else []
+    entry = {
+        "commit": commit.stdout.strip(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "cores": os.cpu_count(),
+        "nightly": nightly,
+        "failed": sum(result.failed for _, result, _ in rows),
+        "seconds": {name: round(seconds, 1) for name, _, seconds in rows},
+        "total": round(total, 1),
+    }
+    SECONDS.write_text(json.dumps([*history, entry][-RUNS_KEPT:], indent=1) + "\n")
+
+
+def too_long(total: float, rows: list[Row], nightly: bool) -> str:
+    """Returns what is to be said of a run that took longer than it may, "" of others."""
+    limit = float(os.environ.get("MEDLEY_TEST_LIMIT") or (0 if nightly else LIMIT_MINUTES))
+    if not 0 < 60 * limit < total:
+        return ""
+    most = sorted(rows, key=lambda row: -row[2])[:3]
+    return (
+        f"found {total / 60:.1f} minutes, expected at most {limit:g} (MEDLEY_TEST_LIMIT); longest: "
+        + ", ".join(f"{name} {seconds:.0f} s" for name, _, seconds in most)
+    )
+
+
+def finish(rows: list[Row], total: float, nightly: bool) -> int:
+    """Sums up, keeps the seconds of a run of all tiers; returns the exit status."""
     print(f"\n{'Summary':<28}passed failed skipped")
+    sum_of = Result()
     for name, result, seconds in rows:
         counts = f"{result.passed:>6} {result.failed:>6} {result.skipped:>7}"
         print(f"  {name:<18}{result.status:<8}{counts}  {seconds:6.1f} s  {'; '.join(result.why)}")
-    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
-    return int(total.failed > 0)
+        sum_of.add(result)
+    slow = ""
+    if total:
+        print("\n".join(["Longest:", *longest_cases()]))
+        keep(rows, total, nightly)
+        slow = too_long(total, rows, nightly)
+        print(f"{total / 60:.1f} minutes in all" + (f"; {slow}" if slow else ""))
+    print(f"{sum_of.passed} passed, {sum_of.failed} failed, {sum_of.skipped} skipped")
+    return int(sum_of.failed > 0 or bool(slow))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--nightly", action="store_true", help="the long tiers too")
+    parser.add_argument("--only", help="name of one tier", choices=[name for name, _ in TIERS])
+    parser.add_argument(
+        "--build", action="store_true", help="build the programs of the tests first"
+    )
+    parser.add_argument(
+        "--since", type=float, default=time.time(), help="when the run began, in seconds since 1970"
+    )
+    args = parser.parse_args()
+
+    LOGS.mkdir(parents=True, exist_ok=True)
+    for report in LOGS.glob("*.xml"):
+        report.unlink()
+    options = Options(args.jobs, args.nightly)
+    rows = [("before", Result(), time.time() - args.since)] if args.build else []
+    for name, tier in TIERS:
+        if args.only not in (None, name) or (tier is build and not args.build):
+            continue
+        start = time.monotonic()
+        rows.append((name, tier(options), time.monotonic() - start))
+        if tier is build and rows[-1][1].failed:
+            break
+    return finish(rows, 0 if args.only else time.time() - args.since, args.nightly)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ missing_packages() {
     command -v "$tool" >/dev/null || echo "$package"
   done
   for package in libgtest-dev libgmock-dev libfmt-dev nlohmann-json3-dev libyaml-cpp-dev libssl-dev \
-      libcli11-dev libbenchmark-dev coinor-libclp-dev coinor-libcbc-dev ccache; do
+      libcli11-dev libbenchmark-dev coinor-libclp-dev coinor-libcbc-dev; do
     is_installed "$package" || echo "$package"
   done
   # The interpreter may be Debian's or somebody's own: ask it, not dpkg.

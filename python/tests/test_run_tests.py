@@ -1,0 +1,71 @@
+"""scripts/run_tests.py: seconds are kept, and a run that takes too long fails."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import run_tests  # noqa: E402
+
+ROWS = [
+    ("before", run_tests.Result(), 200.0),
+    ("unit", run_tests.Result(passed=3), 90.0),
+    ("python", run_tests.Result(passed=5, skipped=1, why=["skipped 1: no CUDA"]), 700.0),
+]
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(run_tests, "LOGS", tmp_path)
+    monkeypatch.setattr(run_tests, "SECONDS", tmp_path / "seconds.json")
+    monkeypatch.delenv("MEDLEY_TEST_LIMIT", raising=False)
+    return tmp_path
+
+
+def test_a_run_beyond_its_limit_fails_and_says_what_took_longest(
+    logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_tests.finish(ROWS, 20 * 60.0, nightly=False) == 0
+    assert run_tests.finish(ROWS, 20 * 60 + 1.0, nightly=False) == 1
+    said = capsys.readouterr().out
+    assert "expected at most 20 (MEDLEY_TEST_LIMIT); longest: python 700 s, before 200 s" in said
+    monkeypatch.setenv("MEDLEY_TEST_LIMIT", "30")
+    assert run_tests.finish(ROWS, 29 * 60.0, nightly=False) == 0
+    assert run_tests.finish(ROWS, 31 * 60.0, nightly=False) == 1
+
+
+def test_what_runs_nightly_has_a_limit_only_where_one_is_set(
+    logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_tests.finish(ROWS, 5 * 3600.0, nightly=True) == 0
+    monkeypatch.setenv("MEDLEY_TEST_LIMIT", "60")
+    assert run_tests.finish(ROWS, 5 * 3600.0, nightly=True) == 1
+
+
+def test_seconds_of_each_run_are_kept(logs: Path) -> None:
+    for total in (900.0, 1000.0):
+        run_tests.finish(ROWS, total, nightly=False)
+    run_tests.finish(ROWS[1:2], 0, nightly=False)  # one tier alone is no run
+    kept = json.loads((logs / "seconds.json").read_text())
+    assert [run["total"] for run in kept] == [900.0, 1000.0]
+    assert kept[0]["seconds"] == {"before": 200.0, "unit": 90.0, "python": 700.0}
+    assert kept[0]["failed"] == 0
+
+
+def test_cases_that_took_longest_are_named(logs: Path) -> None:
+    (logs / "python.xml").write_text(
+        '<testsuite><testcase classname="a" name="fast" time="0.1"/>'
+        '<testcase classname="a" name="slow" time="31.5"/></testsuite>'
+    )
+    assert run_tests.longest_cases()[0].split() == ["31.5", "s", "python:", "a.slow"]
+
+
+# Modules of SANITIZED are not built and run twice; nothing is left out.
+def test_every_module_is_tested_once() -> None:
+    plain, sanitized = run_tests.plain_modules(False), run_tests.sanitized_modules(False)
+    assert sorted(plain + sanitized) == run_tests.modules_with_tests()
+    assert run_tests.plain_modules(True) == run_tests.modules_with_tests()
