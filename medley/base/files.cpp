@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <random>
 #include <system_error>
 #include <utility>
 
@@ -16,6 +17,8 @@
 
 namespace medley {
 namespace {
+
+constexpr int kMostLinks = 40;  // as many as Linux follows
 
 [[noreturn]] void fail(const std::string& path, const char* action, int code) {
   throw Error(Blame::kEnvironment,
@@ -70,12 +73,14 @@ class Descriptor {
 
   // To its end, which only a file that lies on a disk knows before: others may be pipes.
   std::string read_all() {
+    require_at_most(size());
     std::string bytes(static_cast<size_t>(size()) + 1, '\0');
     for (size_t have = 0;;) {
       const ssize_t done = ::read(fd_, bytes.data() + have, bytes.size() - have);
       if (done < 0 && errno == EINTR) continue;
       if (done < 0) fail(path_, "read", errno);
       have += static_cast<size_t>(done);
+      require_at_most(static_cast<int64_t>(have));
       if (done == 0) {
         bytes.resize(have);
         return bytes;
@@ -84,11 +89,29 @@ class Descriptor {
     }
   }
 
-  int64_t size() const {
+  struct stat status() const {
     struct stat status {};
     if (::fstat(fd_, &status) != 0) fail(path_, "read", errno);
-    if (S_ISDIR(status.st_mode)) fail(path_, "read", EISDIR);
-    return status.st_size;
+    return status;
+  }
+
+  int64_t size() const {
+    const struct stat found = status();
+    if (S_ISDIR(found.st_mode)) fail(path_, "read", EISDIR);
+    return found.st_size;
+  }
+
+  void require_file() const {
+    const mode_t mode = status().st_mode;
+    if (S_ISREG(mode) || S_ISDIR(mode)) return;
+    const char* found = S_ISFIFO(mode) ? "pipe" : "device";
+    throw Error(Blame::kCaller, fmt::format("{}: found a {}, expected a file", path_, found));
+  }
+
+  void take_permissions_of(const std::string& other) {
+    struct stat found {};
+    if (::stat(other.c_str(), &found) == 0 && ::fchmod(fd_, found.st_mode & 07777) != 0)
+      fail(path_, "write", errno);
   }
 
   void sync() {
@@ -96,9 +119,47 @@ class Descriptor {
   }
 
  private:
+  void require_at_most(int64_t bytes) const {
+    if (bytes <= Files::kMostBytes) return;
+    throw Error(
+        Blame::kCaller,
+        fmt::format(
+            "{}: found {} bytes or more, expected at most {}", path_, bytes, Files::kMostBytes));
+  }
+
   const std::string& path_;
   int fd_;
 };
+
+// Links of /proc/self/fd lead to what a process has open, which may have no name.
+bool is_descriptor(const std::string& path) {
+  std::error_code none;  // whatever goes wrong, it is no descriptor
+  std::filesystem::path at = path;
+  for (int links = 0; links < kMostLinks; ++links) {
+    const std::string folder = std::filesystem::canonical(parent_path(at.string()), none).string();
+    if (folder.starts_with("/proc/") && folder.ends_with("/fd")) return true;
+    if (none || !std::filesystem::is_symlink(at, none)) return false;
+    at = at.parent_path() / std::filesystem::read_symlink(at, none);
+  }
+  return false;
+}
+
+// Of a file that is not complete yet. Hidden, and no name is too long for it.
+std::string temporary_beside(const std::string& target) {
+  constexpr size_t kMostOfName = 200;
+  const std::string name = std::filesystem::path(target).filename().string();
+  std::random_device random;
+  return join_path(
+      parent_path(target),
+      fmt::format(".{}.{:08x}{:08x}.part", name.substr(0, kMostOfName), random(), random()));
+}
+
+void remove_quietly(Files& files, const std::string& path) {
+  try {
+    if (files.exists(path)) files.remove(path);
+  } catch (const Error&) {  // what went wrong before is what counts
+  }
+}
 
 }  // namespace
 
@@ -113,11 +174,22 @@ std::string parent_path(const std::string& path) {
 }
 
 void write_atomically(Files& files, const std::string& path, std::string_view bytes) {
-  std::string temporary = path + ".tmp";
-  files.write(temporary, bytes);
-  files.sync(temporary);
-  files.rename(temporary, path);
-  files.sync(parent_path(path));
+  const FileKind kind = files.kind(path);
+  if (kind == FileKind::kStream) return files.append(path, bytes);
+  if (kind == FileKind::kDirectory) fail(path, "write", EISDIR);
+  const std::string target = files.resolve(path);
+  const std::string temporary = temporary_beside(target);
+  try {
+    files.create(temporary, bytes, target);
+    files.sync(temporary);
+    files.rename(temporary, target);
+  } catch (const Error& error) {
+    remove_quietly(files, temporary);
+    std::string_view what = error.what();
+    if (what.starts_with(temporary)) what.remove_prefix(temporary.size());
+    throw Error(error.blame(), fmt::format("{}{}", path, what));
+  }
+  files.sync(parent_path(target));
 }
 
 bool LocalFiles::exists(const std::string& path) {
@@ -127,12 +199,36 @@ bool LocalFiles::exists(const std::string& path) {
   return false;
 }
 
+FileKind LocalFiles::kind(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) {
+    if (errno != ENOENT && errno != ENOTDIR) fail(path, "look up", errno);
+    return FileKind::kNothing;
+  }
+  if (S_ISDIR(status.st_mode)) return FileKind::kDirectory;
+  return S_ISREG(status.st_mode) && !is_descriptor(path) ? FileKind::kRegular : FileKind::kStream;
+}
+
+std::string LocalFiles::resolve(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path at = path;
+  for (int links = 0; std::filesystem::is_symlink(at, error); ++links) {
+    if (links == kMostLinks) fail(path, "look up", ELOOP);
+    at = at.parent_path() / std::filesystem::read_symlink(at, error);
+    if (error) fail(path, "look up", error.value());
+  }
+  return at.string();
+}
+
 int64_t LocalFiles::size(const std::string& path) {
   return Descriptor(path, "read", O_RDONLY).size();
 }
 
 std::string LocalFiles::read(const std::string& path) {
-  return Descriptor(path, "read", O_RDONLY).read_all();
+  if (is_descriptor(path)) return Descriptor(path, "read", O_RDONLY).read_all();
+  Descriptor file(path, "read", O_RDONLY | O_NONBLOCK);  // waits for nobody who writes to a pipe
+  file.require_file();
+  return file.read_all();
 }
 
 std::string LocalFiles::read_range(const std::string& path, int64_t offset, int64_t count) {
@@ -158,7 +254,15 @@ void LocalFiles::write(const std::string& path, std::string_view bytes) {
 }
 
 void LocalFiles::append(const std::string& path, std::string_view bytes) {
-  Descriptor file(path, "write", O_WRONLY | O_CREAT | O_APPEND);
+  const int create = kind(path) == FileKind::kStream ? 0 : O_CREAT;
+  Descriptor file(path, "write", O_WRONLY | O_APPEND | create);
+  file.write(bytes);
+  file.close();
+}
+
+void LocalFiles::create(const std::string& path, std::string_view bytes, const std::string& like) {
+  Descriptor file(path, "write", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+  file.take_permissions_of(like);
   file.write(bytes);
   file.close();
 }

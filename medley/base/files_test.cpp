@@ -1,6 +1,8 @@
 #include "medley/base/files.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -76,6 +78,38 @@ TEST(LocalFiles, ReadsAPipeToItsEnd) {
   ::close(ends[0]);
 }
 
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// `medley check /dev/zero` would end when memory does, and a pipe that nobody writes to never.
+TEST(LocalFiles, RefusesToReadWhatMayNotEnd) {
+  TemporaryFolder folder;
+  const std::string link = join_path(folder.path(), "zero.json");
+  const std::string pipe = join_path(folder.path(), "pipe.json");
+  std::filesystem::create_symlink("/dev/zero", link);
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  LocalFiles files;
+  EXPECT_EQ(message_of([&] { files.read(link); }), link + ": found a device, expected a file");
+  EXPECT_EQ(message_of([&] { files.read(pipe); }), pipe + ": found a pipe, expected a file");
+}
+
+// Judged before it is read: a sparse file of a terabyte takes no time and no memory.
+TEST(LocalFiles, RefusesToReadMoreThanAnyReaderTakes) {
+  TemporaryFolder folder;
+  const std::string path = join_path(folder.path(), "sparse.graph");
+  LocalFiles files;
+  files.write(path, "x");
+  std::filesystem::resize_file(path, uintmax_t{1} << 40);
+  EXPECT_EQ(message_of([&] { files.read(path); }),
+            path + ": found 1099511627776 bytes or more, expected at most 268435456");
+}
+
 TEST(MemoryFiles, BehavesLikeTheDisk) {
   MemoryFiles files;
   expect_file_system(files, "root");
@@ -139,6 +173,98 @@ TEST(WriteAtomically, LeavesTheOldOrTheNewFile) {
       }
     }
   }
+}
+
+// `-o` may name anything. A pipe of this process's own stands for /dev/stdout and the like.
+TEST(WriteAtomically, WritesToWhatIsNoFile) {
+  TemporaryFolder folder;
+  LocalFiles files;
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  write_atomically(files, "/dev/fd/" + std::to_string(ends[1]), "to the pipe");
+  std::array<char, 11> text{};
+  EXPECT_EQ(::read(ends[0], text.data(), text.size()), 11);
+  EXPECT_EQ(std::string(text.begin(), text.end()), "to the pipe");
+  ::close(ends[0]);
+  ::close(ends[1]);
+
+  const std::string full = join_path(folder.path(), "full");
+  std::filesystem::create_symlink("/dev/full", full);
+  EXPECT_EQ(message_of([&] { write_atomically(files, full, "x"); }),
+            full + ": cannot write: No space left on device");
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full")) << "it is not replaced";
+  EXPECT_THAT(files.list(folder.path()), ElementsAre("full"));
+}
+
+TEST(WriteAtomically, FollowsLinks) {
+  TemporaryFolder folder;
+  LocalFiles files;
+  const auto path = [&](const std::string& name) { return join_path(folder.path(), name); };
+  files.make_directories(path("data"));
+  files.write(path("data/old"), "old");
+  std::filesystem::create_symlink("data/old", path("link"));
+  std::filesystem::create_symlink("data/absent", path("dangling"));
+  std::filesystem::create_symlink("loop", path("loop"));
+  write_atomically(files, path("link"), "new");
+  write_atomically(files, path("dangling"), "made");
+  EXPECT_TRUE(std::filesystem::is_symlink(path("link")));
+  EXPECT_EQ(files.read(path("data/old")), "new");
+  EXPECT_EQ(files.read(path("data/absent")), "made");
+  EXPECT_THAT(message_of([&] { write_atomically(files, path("loop"), "x"); }),
+              HasSubstr("loop: cannot look up: Too many levels of symbolic links"));
+}
+
+// A name that could be guessed would let others choose what is overwritten.
+TEST(WriteAtomically, DoesNotUseAFixedTemporaryName) {
+  TemporaryFolder folder;
+  LocalFiles files;
+  const std::string victim = join_path(folder.path(), "victim");
+  const std::string path = join_path(folder.path(), "plan.json");
+  files.write(victim, "precious");
+  std::filesystem::create_symlink("victim", path + ".tmp");
+  write_atomically(files, path, "plan");
+  EXPECT_EQ(files.read(victim), "precious");
+  EXPECT_EQ(files.read(path), "plan");
+  EXPECT_FALSE(std::filesystem::is_symlink(path));
+  std::vector<std::jthread> writers;
+  for (int i = 0; i < 8; ++i) writers.emplace_back([&] { write_atomically(files, path, "plan"); });
+  writers.clear();
+  EXPECT_THAT(files.list(folder.path()), ElementsAre("plan.json", "plan.json.tmp", "victim"));
+}
+
+TEST(WriteAtomically, NamesTheFileThatWasAskedForAndLeavesNothing) {
+  TemporaryFolder folder;
+  LocalFiles files;
+  const std::string absent = join_path(folder.path(), "no/plan.json");
+  EXPECT_EQ(message_of([&] { write_atomically(files, absent, "x"); }),
+            absent + ": cannot write: No such file or directory");
+  EXPECT_EQ(message_of([&] { write_atomically(files, folder.path(), "x"); }),
+            folder.path() + ": cannot write: Is a directory");
+  MemoryFiles memory;
+  for (int n = 0; n < 3; ++n) {  // create, sync, rename
+    memory.fail_call(n);
+    EXPECT_THAT(message_of([&] { write_atomically(memory, "plan.json", "x"); }),
+                ::testing::StartsWith("plan.json: cannot "));
+    EXPECT_THAT(memory.list("."), ::testing::IsEmpty());
+  }
+}
+
+TEST(WriteAtomically, KeepsPermissions) {
+  TemporaryFolder folder;
+  LocalFiles files;
+  const std::string path = join_path(folder.path(), "plan.json");
+  const mode_t before = ::umask(027);
+  write_atomically(files, path, "new");
+  ::umask(before);
+  const auto mode = [&] {
+    struct stat status {};
+    ::stat(path.c_str(), &status);
+    return status.st_mode & 0777;
+  };
+  EXPECT_EQ(mode(), 0640u) << "as any new file";
+  ASSERT_EQ(::chmod(path.c_str(), 0604), 0);
+  write_atomically(files, path, "newer");
+  EXPECT_EQ(mode(), 0604u) << "as the file that it replaces";
 }
 
 TEST(Paths, JoinAndParent) {

@@ -30,6 +30,13 @@ bool MemoryFiles::exists(const std::string& path) {
   return names_.contains(normal(path)) || directories_.contains(normal(path));
 }
 
+FileKind MemoryFiles::kind(const std::string& path) {
+  if (directories_.contains(normal(path))) return FileKind::kDirectory;
+  return names_.contains(normal(path)) ? FileKind::kRegular : FileKind::kNothing;
+}
+
+std::string MemoryFiles::resolve(const std::string& path) { return normal(path); }
+
 int64_t MemoryFiles::size(const std::string& path) {
   return static_cast<int64_t>(find(path, "read").now.size());
 }
@@ -75,6 +82,11 @@ void MemoryFiles::append(const std::string& path, std::string_view bytes) {
   if (!file) file = std::make_shared<File>();
   file->now += bytes.substr(0, fails ? bytes.size() / 2 : bytes.size());
   if (fails) fail(path, "write", "injected failure");
+}
+
+void MemoryFiles::create(const std::string& path, std::string_view bytes, const std::string&) {
+  if (exists(path)) fail(path, "write", "there is such a file");
+  write(path, bytes);
 }
 
 void MemoryFiles::sync(const std::string& path) {

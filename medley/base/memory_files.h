@@ -19,16 +19,20 @@ class MemoryFiles : public Files {
   // The n-th changing call from now on (0 is the next one) fails; a failing write or append leaves
   // half of its bytes.
   void fail_call(int n) { fail_at_ = calls_ + n; }
-  // How many changing calls (write, append, sync, rename, remove, make_directories) there were.
+  // How many changing calls (write, append, create, sync, rename, remove, make_directories) there
+  // were.
   int calls() const { return calls_; }
 
   bool exists(const std::string& path) override;
+  FileKind kind(const std::string& path) override;
+  std::string resolve(const std::string& path) override;  // there are no links here
   int64_t size(const std::string& path) override;
   std::string read(const std::string& path) override;
   std::string read_range(const std::string& path, int64_t offset, int64_t count) override;
   std::vector<std::string> list(const std::string& directory) override;
   void write(const std::string& path, std::string_view bytes) override;
   void append(const std::string& path, std::string_view bytes) override;
+  void create(const std::string& path, std::string_view bytes, const std::string& like) override;
   void sync(const std::string& path) override;
   void rename(const std::string& from, const std::string& to) override;
   void remove(const std::string& path) override;

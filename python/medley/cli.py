@@ -381,7 +381,8 @@ def main() -> int:
 
 
 def _fail(what: object, code: int) -> int:
-    print(f"medley: {what}" if code == 130 else str(what), file=sys.stderr)
+    if not getattr(what, "_medley_said_elsewhere", False):  # by another process (medley/job.py)
+        print(f"medley: {what}" if code == 130 else str(what), file=sys.stderr)
     return code
 
 

@@ -222,12 +222,15 @@ def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str
     return names
 
 
+# The attribute of an error that another process of the job tells people of.
+SAID_ELSEWHERE = "_medley_said_elsewhere"
 # What may be raised on every process after rank 0 has raised it; any other error becomes the last.
 _RAISED = (ValueError, TypeError, NotImplementedError, OSError, RuntimeError)
 
 
 def from_first(make: Callable[[], bytes]) -> bytes:
-    """Returns what `make` returns on rank 0, everywhere; an error there is raised everywhere."""
+    """Returns what `make` returns on rank 0, everywhere; an error there is raised everywhere, and
+    said by rank 0 alone."""
     job = join()
     if job is None or job.size == 1:
         return make()
@@ -248,7 +251,9 @@ def from_first(make: Callable[[], bytes]) -> bytes:
     if raised is not None:
         raise raised
     if sent[0]:
-        raise _RAISED[sent[0] - 1](sent[1:].decode())
+        theirs = _RAISED[sent[0] - 1](sent[1:].decode())
+        setattr(theirs, SAID_ELSEWHERE, True)
+        raise theirs
     return sent[1:]
 
 
@@ -348,7 +353,8 @@ def _install_hook() -> None:
         if interrupted:
             _leave("interrupted", 130)
         if isinstance(error, (ValueError, OSError)) and _is_ours(trace):
-            _leave(str(error), 2 if isinstance(error, ValueError) else 3)
+            said = getattr(error, SAID_ELSEWHERE, False)
+            _leave("" if said else str(error), 2 if isinstance(error, ValueError) else 3)
         before(kind, error, trace)
 
     sys.excepthook = hook
@@ -364,5 +370,6 @@ def _is_ours(trace: TracebackType | None) -> bool:
 
 
 def _leave(sentence: str, code: int) -> None:
-    print(f"medley: {sentence}", file=sys.stderr, flush=True)
+    if sentence:
+        print(f"medley: {sentence}", file=sys.stderr, flush=True)
     os._exit(code)

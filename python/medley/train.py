@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from medley import job, model_name
 from medley.cluster import Cluster, load_cluster, parse_cluster
-from medley.files import write_atomically
+from medley.files import make_folder, require_writable, unwritable, write_atomically
 from medley.graph import Graph, capture
 from medley.optimizer import SGD, AdamW, Optimizer, cosine, warmup
 from medley.plan import Plan, plan
@@ -97,8 +97,11 @@ class Report:
         if this is not None and this.rank > 0:
             return self
         folder = Path(self._options.output)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = open(folder / "metrics.jsonl", "w", encoding="utf-8")
+        make_folder(folder)
+        try:
+            self._file = open(folder / "metrics.jsonl", "w", encoding="utf-8")
+        except OSError as error:
+            raise unwritable(folder / "metrics.jsonl", error) from None
         if sys.stderr.isatty() and not self._options.json:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -139,8 +142,11 @@ class Report:
 
     def _write(self, fields: dict[str, Any]) -> None:
         if self._file is not None:
-            self._file.write(json.dumps(fields) + "\n")
-            self._file.flush()
+            try:
+                self._file.write(json.dumps(fields) + "\n")
+                self._file.flush()
+            except OSError as error:
+                raise unwritable(self._file.name, error) from None
 
     def _say(self, line: str) -> None:
         if self._file is None or self._options.json:
@@ -243,6 +249,7 @@ def train(options: Options) -> int:
     torch.manual_seed(options.seed)
     size = None if options.length is None else (2, options.length)
     model, example = model_name.load(options.model, size)
+    job.from_first(lambda: _check_output(options.output, model))
     model.train()
     data = open_data(options, example)
     if options.autocast is not None:
@@ -261,6 +268,12 @@ def train(options: Options) -> int:
         # Whoever catches this prints it; the other processes of the job are told here.
         trainer.fail(f"{type(error).__name__}: {error}")
         raise
+
+
+def _check_output(folder: str, model: nn.Module) -> bytes:
+    # What is known to fail at the end fails at the start.
+    require_writable(folder, sum(value.nbytes for value in model.state_dict().values()))
+    return b""
 
 
 def _plan(options: Options, graph: Graph, rule: Optimizer) -> Plan:

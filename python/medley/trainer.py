@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from medley import _core, _runtime, connections, devices, job, stragglers
 from medley.cluster import Cluster, load_cluster
-from medley.files import read_text, whole_file, write_atomically
+from medley.files import make_folder, read_text, unwritable, whole_file, write_atomically
 from medley.graph import Graph, as_graph
 from medley.optimizer import AdamW, Optimizer
 from medley.plan import Plan
+from medley.weights_file import write_weights
 
 MODEL_FILE = "model.safetensors"
 DRIFT_LIMIT = 0.2  # of times of ops, from the profile's
@@ -285,10 +286,12 @@ class Trainer:
         the first one writes.
         """
         tensors = self.parameters() | self.buffers()
-        if self._job is None or self._job.rank == 0:
+
+        def write() -> bytes:
             write_model(Path(folder), self._persistent(tensors), self._model)
-        if self._job is not None:
-            job.barrier()
+            return b""
+
+        write() if self._job is None else job.from_first(write)
 
     def load_model(self, folder: str | os.PathLike[str]) -> None:
         """Takes parameters and buffers from what `save_model` wrote; the optimizer starts anew."""
@@ -361,13 +364,15 @@ class Trainer:
 
 def write_model(folder: Path, tensors: Mapping[str, Tensor], model: nn.Module) -> None:
     """Writes a safetensors file, whole or not at all, and the config of the model if it has one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    contiguous = {name: value.contiguous() for name, value in tensors.items()}
-    with whole_file(folder / MODEL_FILE) as part:
-        safetensors.torch.save_file(contiguous, part, metadata={"format": "pt"})
+    make_folder(folder)
+    with whole_file(folder / MODEL_FILE) as file:
+        write_weights(file, tensors)
     config = getattr(model, "config", None)
     if hasattr(config, "save_pretrained"):
-        config.save_pretrained(folder)  # type: ignore[union-attr]
+        try:
+            config.save_pretrained(folder)  # type: ignore[union-attr]
+        except OSError as error:
+            raise unwritable(folder, error) from None
 
 
 def _tensors_of(model: nn.Module) -> dict[str, Tensor]:

@@ -219,6 +219,24 @@ def test_bad_input_is_one_sentence(medley: Command, arguments: list[str], senten
     assert len(err.strip().splitlines()) == 1
 
 
+# What fails at the end, when all is computed, is said at the start.
+def test_an_output_that_cannot_be_written_is_said_before_training(
+    medley: Command, folder: Path
+) -> None:
+    (folder / "out").touch()
+    code, out, err = medley(*TEXT, "--steps", "1000000")
+    assert (code, out) == (3, "")
+    assert err == "out: cannot be written: Not a directory\n"
+
+
+def test_a_full_disk_is_one_sentence(medley: Command, folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "out" / "model.safetensors").symlink_to("/dev/full")
+    code, _, err = medley(*TEXT, "--steps", "2")
+    assert code == 3
+    assert err == "out/model.safetensors: cannot be written: No space left on device\n"
+
+
 def test_tokens_that_the_model_lacks_are_one_sentence(medley: Command, folder: Path) -> None:
     (folder / "text" / "c.txt").write_bytes(b"\xff" * 40)
     code, _, err = medley(*TEXT, "--steps", "2")

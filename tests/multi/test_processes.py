@@ -151,6 +151,16 @@ def test_devices_with_different_programs_do_not_start(folder: Path) -> None:
     assert not (folder / "model").exists()
 
 
+# The first process writes: it alone has something to say, and the others leave as it does.
+def test_a_model_that_cannot_be_saved_is_one_sentence(folder: Path) -> None:
+    (folder / "model").touch()
+    done = run([*LAUNCH, str(folder / "plan.json"), SCRIPT, str(folder), "gpt", "2"])
+    assert done.returncode == 3, done.stderr
+    said = [line for line in done.stderr.splitlines() if "medley: " in line]
+    assert said == [f"[b/0/0] medley: {folder / 'model'}: cannot be written: File exists"]
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("launcher", ["launch", "torchrun"])
 def test_a_killed_device_ends_all(folder: Path, launcher: str) -> None:
     script = [SCRIPT, str(folder), "gpt", "100000"]
