@@ -53,7 +53,7 @@ void check_fit(const std::string& path, const Plan& plan, const Read& read) {
                         .devices = {},
                         .optimizer = {},
                         .ground = &ground};
-  if (find_misfit(plan, request))
+  if (in_plan(path, [&] { return find_misfit(plan, request); }))
     throw Error(Blame::kCaller, fmt::format("{}: {}", path, explain_misfit(plan, request)));
 }
 

@@ -4,26 +4,18 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <new>
+#include <stdexcept>
 
 #include "medley/base/error.h"
+#include "medley/base/exit_code.h"
+#include "medley/base/printable.h"
 #include "medley/cli/verbs.h"
 
 namespace medley {
 namespace {
 
 constexpr const char* kVersion = "medley " MEDLEY_VERSION;
-
-int exit_code(Blame blame) {
-  switch (blame) {
-    case Blame::kUs:
-      return 1;
-    case Blame::kCaller:
-      return 2;
-    case Blame::kEnvironment:
-      return 3;
-  }
-  return 1;
-}
 
 // The option parser's own messages may have several lines.
 std::string one_line(std::string text) {
@@ -107,14 +99,18 @@ const std::vector<Verb>& verbs() {
 }
 
 int run_cli(const std::vector<std::string>& arguments, const Surroundings& surroundings) {
+  PrintableStream out(surroundings.out), err(surroundings.err);
   const auto report = [&](const std::exception& error, int code) {
-    surroundings.err << error.what() << "\n";
+    err << error.what() << "\n" << std::flush;
     return code;
   };
   try {
-    return run_verb(arguments, surroundings);
+    return run_verb(arguments,
+                    {out, err, surroundings.files, surroundings.catalogue, surroundings.terminal});
   } catch (const Error& error) {
     return report(error, exit_code(error.blame()));
+  } catch (const std::bad_alloc&) {
+    return report(std::runtime_error("medley: out of memory"), exit_code(Blame::kEnvironment));
   } catch (const std::exception& error) {
     return report(error, exit_code(Blame::kUs));
   }

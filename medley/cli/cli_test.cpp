@@ -129,6 +129,37 @@ TEST_F(Cli, BadInputIsOneSentenceAndCode2) {
   }
 }
 
+// What is wrong whatever the graph is needs no graph to be seen; the rest is said of the file too.
+TEST_F(Cli, CheckNamesTheFileOfAPlanAndWhatWouldBeRight) {
+  const std::string plan = R"({"format": "medley-plan", "version": 1, "global_batch": 64,
+    "pipelines": [{"microbatches": [{"rows": 64, "lengths": [26, ROWS]}], "stages": [{
+      "mesh": {"devices": ["fast/0/1", "slow/0/0"]}, "ops": {"fc1/addmm#0": "CHOICE"}}]}]})";
+  const auto check = [&](const std::string& rows,
+                         const std::string& choice,
+                         const std::vector<std::string>& more) {
+    std::string text = plan;
+    text.replace(text.find("ROWS"), 4, rows);
+    text.replace(text.find("CHOICE"), 6, choice);
+    files.write("p.json", text);
+    std::vector<std::string> arguments = {"check", "p.json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(arguments);
+  };
+  EXPECT_EQ(check("39", "replicate", {}).err,
+            "p.json: pipelines[0].microbatches[0].lengths: found [26, 39], which add up to 65, "
+            "expected a sum of 64 rows\n");
+  EXPECT_EQ(check("38", "replicate", {}).code, 0);
+  EXPECT_THAT(check("38", "q even", {"mlp.graph", "cluster.yaml"}).err,
+              StartsWith("p.json: ops[\"fc1/addmm#0\"]: the rule of aten.addmm.default does not "
+                         "permit \"q even\", expected \"replicate\", a label ("));
+}
+
+// A terminal would obey the names of files.
+TEST_F(Cli, ControlCharactersAreShown) {
+  const Result result = run({"check", "\x1b[31mred.json"});
+  EXPECT_EQ(result.err, "\\x1b[31mred.json: found no such file, expected a plan\n");
+}
+
 TEST_F(Cli, WhatDoesNotFitSaysSo) {
   std::string yaml = files.read("cluster.yaml");
   const std::string memory = "memory: 8 GiB";

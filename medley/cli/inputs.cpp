@@ -5,9 +5,17 @@
 #include "medley/base/error.h"
 #include "medley/graph/text.h"
 #include "medley/graph/verify.h"
+#include "medley/plan/verify_rows.h"
 #include "medley/sharding/coupling.h"
 
 namespace medley {
+
+Error in_file(const std::string& path, const Error& error) {
+  std::string_view what = error.what();
+  for (const std::string& known : {path + ": ", std::string("plan: ")})
+    if (what.starts_with(known)) what.remove_prefix(known.size());
+  return {error.blame(), fmt::format("{}: {}", path, what)};
+}
 
 std::string read_input(Files& files, const std::string& path, std::string_view what) {
   if (!files.exists(path))
@@ -30,7 +38,9 @@ Cluster read_cluster(Files& files, const std::string& path, const std::string& c
 }
 
 Plan read_plan(Files& files, const std::string& path) {
-  return parse_plan(read_input(files, path, "a plan"), path);
+  Plan plan = parse_plan(read_input(files, path, "a plan"), path);
+  in_plan(path, [&] { verify_rows(plan); });
+  return plan;
 }
 
 CostModel read_costs(Files& files, const std::string& profile, const Cluster& cluster) {
@@ -48,11 +58,7 @@ void verify_plan(const Plan& plan,
                  const std::string& path,
                  const Graph& graph,
                  const Cluster& cluster) {
-  try {
-    verify(plan, graph, cluster, row_coupling(graph, factorize(graph)));
-  } catch (const Error& error) {
-    throw Error(error.blame(), fmt::format("{}: {}", path, error.what()));
-  }
+  in_plan(path, [&] { verify(plan, graph, cluster, row_coupling(graph, factorize(graph))); });
 }
 
 }  // namespace medley

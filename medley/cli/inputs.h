@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "medley/base/error.h"
 #include "medley/base/files.h"
 #include "medley/cluster/cluster.h"
 #include "medley/cost/cost_model.h"
@@ -9,6 +10,19 @@
 #include "medley/plan/plan.h"
 
 namespace medley {
+
+// The same error, of something in a file: "<path>: ...".
+Error in_file(const std::string& path, const Error& error);
+
+// Runs what reads a plan further: what is wrong with the plan is said of its file.
+template <typename Body>
+auto in_plan(const std::string& path, Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    throw in_file(path, error);
+  }
+}
 
 // Read and verify a file. Throw Error(kCaller) that names it; one that is not there is the caller's
 // mistake too.

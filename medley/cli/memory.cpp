@@ -73,7 +73,8 @@ void run(const PlannedOptions& options, Session& session) {
   const Cluster cluster = read_cluster(session.files, options.cluster, session.catalogue);
   const Plan plan = read_plan(session.files, options.plan);
   verify_plan(plan, options.plan, graph, cluster);
-  const std::vector<DeviceMemory> all = memory_uses(lower(graph, plan, cluster, {}));
+  const std::vector<DeviceMemory> all =
+      in_plan(options.plan, [&] { return memory_uses(lower(graph, plan, cluster, {})); });
   session.out << (session.json ? to_json(all, cluster).dump(2) + "\n" : to_text(all, cluster));
 }
 

@@ -131,8 +131,9 @@ void run(const Options& options, Session& session) {
     session.out << simulate_schedules(graph, plan, costs, options.schedules, session.json);
     return;
   }
-  const Simulation simulation = simulate(
-      lower(graph, plan, cluster, {}), costs, {.trace = !options.trace.empty(), .memory = true});
+  const Program program = in_plan(options.plan, [&] { return lower(graph, plan, cluster, {}); });
+  const Simulation simulation =
+      simulate(program, costs, {.trace = !options.trace.empty(), .memory = true});
   if (!options.trace.empty())
     write_atomically(session.files, options.trace, to_chrome_json(simulation.trace));
   session.out << (session.json ? to_json(simulation, costs, plan.global_batch).dump(2) + "\n"

@@ -12,6 +12,7 @@
 #include "medley/plan/nearest.h"
 #include "medley/plan/plan.h"
 #include "medley/plan/texts.h"
+#include "medley/plan/verify_rows.h"
 #include "medley/schedule/schedules.h"
 
 namespace medley {
@@ -195,11 +196,20 @@ void check_microbatch(const Microbatch& microbatch,
            fmt::format("a sum of {} rows", rows));
 }
 
-void check_rows(const Plan& plan, const Graph& graph, const std::string& rows_meet_at) {
+void check_pipelines(const Plan& plan) {
+  if (plan.pipelines.empty()) refuse("pipelines", "none", "at least one");
+  for (size_t p = 0; p < plan.pipelines.size(); ++p)
+    if (plan.pipelines[p].stages.empty())
+      refuse(fmt::format("pipelines[{}].stages", p), "none", "at least one");
+}
+
+}  // namespace
+
+void verify_rows(const Plan& plan) {
+  check_pipelines(plan);
   if (plan.global_batch < 1 || plan.global_batch > kMaxLength)
     refuse("global_batch", plan.global_batch, "a positive number");
   int64_t rows = 0;
-  size_t count = 0;
   for (size_t p = 0; p < plan.pipelines.size(); ++p) {
     const auto& microbatches = plan.pipelines[p].microbatches;
     const int64_t devices = plan.pipelines[p].stages[0].mesh.shape[0];
@@ -210,12 +220,18 @@ void check_rows(const Plan& plan, const Graph& graph, const std::string& rows_me
       check_microbatch(microbatches[m], microbatches[0], devices, place);
       rows += microbatches[m].rows;
     }
-    count += microbatches.size();
   }
   if (rows != plan.global_batch)
     refuse(plan.pipelines.size() == 1 ? "pipelines[0].microbatches" : "pipelines",
            fmt::format("{} rows in all micro-batches together", rows),
            fmt::format("the global batch of {}", plan.global_batch));
+}
+
+namespace {
+
+void check_coupling(const Plan& plan, const Graph& graph, const std::string& rows_meet_at) {
+  size_t count = 0;
+  for (const Pipeline& pipeline : plan.pipelines) count += pipeline.microbatches.size();
   if (!rows_meet_at.empty() && count > 1 && !plan.per_microbatch_semantics)
     refuse(
         "pipelines",
@@ -409,14 +425,12 @@ void verify(const Plan& plan,
             const Graph& graph,
             const Cluster& cluster,
             const std::string& rows_meet_at) {
-  if (plan.pipelines.empty()) refuse("pipelines", "none", "at least one");
-  for (size_t p = 0; p < plan.pipelines.size(); ++p)
-    if (plan.pipelines[p].stages.empty())
-      refuse(fmt::format("pipelines[{}].stages", p), "none", "at least one");
+  check_pipelines(plan);
   check_hashes(plan, graph, cluster);
   check_devices(plan, cluster);
   check_runs_today(plan);
-  check_rows(plan, graph, rows_meet_at);
+  verify_rows(plan);
+  check_coupling(plan, graph, rows_meet_at);
   check_parts(plan);
   check_stages(plan.pipelines[0], graph);
   check_recompute(plan.pipelines[0].stages);

@@ -1,6 +1,7 @@
 #include "medley/program/complete.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -305,10 +306,12 @@ class Completer {
       const std::optional<Choice> choice = resolve(id, planned->axes[axis], name);
       if (choice && !is_legal(factors_, id, *choice))
         throw Error(Blame::kCaller,
-                    fmt::format("plan: ops[\"{}\"]: the rule of {} does not permit \"{}\"",
+                    fmt::format("plan: ops[\"{}\"]: the rule of {} does not permit \"{}\", "
+                                "expected {}",
                                 name,
                                 graph_.ops[static_cast<size_t>(id)].name,
-                                planned->text));
+                                planned->text,
+                                permitted(id)));
       if (choice && choice->kind == ChoiceKind::kCut && choice->part == rows_ &&
           (axis > 0 ||
            factors_.extent_sizes[static_cast<size_t>(extent_of(factors_, id, choice->cut))] !=
@@ -331,6 +334,19 @@ class Completer {
       return cut;
     }
     return std::nullopt;
+  }
+
+  // What a plan may say of an op, for messages.
+  std::string permitted(OpId id) const {
+    std::string labels, all = "\"replicate\"";
+    const Instance& instance = *factors_.instances[static_cast<size_t>(id)];
+    for (size_t l = 0; l < instance.labels.size(); ++l)
+      if (is_legal(factors_, id, {ChoiceKind::kCut, {static_cast<int>(l), 0}, -1, -1}))
+        labels += (labels.empty() ? "" : ", ") + instance.labels[l].name;
+    if (!labels.empty()) all += fmt::format(", a label ({}) and a part", labels);
+    for (const std::vector<int>& group : instance.linear)
+      all += fmt::format(", \"linear {{{}}}\"", fmt::join(group, "+"));
+    return all;
   }
 
   std::optional<Choice> resolve(OpId id, const ChoiceText& text, const std::string& name) const {
