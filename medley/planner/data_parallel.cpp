@@ -22,17 +22,6 @@ std::optional<Infeasible> rows_meet(const Request& request) {
       request.microbatches)};
 }
 
-std::vector<int> devices_of(const Request& request) {
-  std::vector<int> devices;
-  if (request.devices.empty()) {
-    devices.resize(request.cluster.devices.size());
-    std::iota(devices.begin(), devices.end(), 0);
-  }
-  for (const std::string& name : request.devices)
-    devices.push_back(*find_device(request.cluster, name));
-  return devices;
-}
-
 std::vector<int64_t> even_rows(const Request& request, const std::vector<int>& devices) {
   return apportion(request.global_batch, std::vector<double>(devices.size(), 1.0));
 }

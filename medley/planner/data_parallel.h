@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "medley/planner/planner.h"
+#include "medley/planner/request.h"
 #include "medley/planner/row_time.h"
 
 namespace medley {
@@ -26,8 +26,6 @@ std::vector<Microbatch> cut_into_microbatches(const std::vector<int64_t>& rows,
 // Why the request cannot have as many micro-batches as it asks for, if it cannot: rows meet.
 std::optional<Infeasible> rows_meet(const Request& request);
 
-// Of the cluster, in the order of the request.
-std::vector<int> devices_of(const Request& request);
 // Of each device, read off around an even share of a micro-batch.
 std::vector<RowTime> row_times(const Request& request, const std::vector<int>& devices);
 // Rows of a step on each device, as equal as integers can be.

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "medley/planner/planner.h"
+#include "medley/planner/request.h"
 #include "medley/program/program.h"
 
 namespace medley {

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "medley/planner/planner.h"
+#include "medley/planner/request.h"
 #include "medley/planner/spmd_problem.h"
 
 namespace medley {

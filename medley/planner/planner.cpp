@@ -25,8 +25,14 @@ Nanoseconds step_time(const Plan& plan, const Request& request) {
   return simulate(lower(*request.ground, plan, request.cluster), *request.costs).step;
 }
 
-// All that `auto` asks, those that are quick for what they find first: others may then give up.
-std::vector<const Strategy*> asked_by_auto();
+// The rows of the table that `auto` asks, in its order.
+std::vector<size_t> asked_by_auto() {
+  std::vector<size_t> rows;
+  for (const AskedByAuto turn : {AskedByAuto::kFirst, AskedByAuto::kLast})
+    for (size_t row = 0; row < strategies().size(); ++row)
+      if (strategies()[row].asked_by_auto == turn) rows.push_back(row);
+  return rows;
+}
 
 // The plan whose predicted step is shortest; of equals that of the earlier row of the table.
 Outcome plan_auto(const Request& request) {
@@ -48,28 +54,27 @@ Outcome plan_auto(const Request& request) {
   std::map<std::string, Outcome> known =
       request.known ? *request.known : std::map<std::string, Outcome>();
   std::string reasons;
-  const std::vector<const Strategy*> all = asked_by_auto();
-  for (size_t i = 0; i < all.size(); ++i) {
+  const std::vector<size_t> rows = asked_by_auto();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::string name(strategies()[rows[i]].name);
     Request one = limited();
     one.known = &known;
-    report(request, all[i]->name, i + 1, all.size());
-    const Outcome& outcome =
-        known.emplace(all[i]->name, outcome_of(all[i]->name, one)).first->second;
+    report(request, name, i + 1, rows.size());
+    const Outcome& outcome = known.emplace(name, one.ask(name)).first->second;
     if (const auto* no = std::get_if<Infeasible>(&outcome)) {
-      reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", all[i]->name, no->reason);
+      reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", name, no->reason);
       continue;
     }
-    keep(std::get<Plan>(outcome), static_cast<size_t>(all[i] - strategies().data()));
+    keep(std::get<Plan>(outcome), rows[i]);
   }
   // A mesh of one pool: among the chains of harp such meshes are not searched as closely.
   const std::vector<DevicePool> pools = pools_of(request);
   for (size_t p = 0; pools.size() > 1 && p < pools.size(); ++p) {
     Request one = limited();
     one.devices = names_of(request.cluster, pools[p].devices);
-    one.strategy = "hap";
     one.known = nullptr;
     if (best && work_bound(one) >= best_time) continue;
-    const Outcome outcome = hap(one);
+    const Outcome outcome = one.ask("hap");
     if (const auto* found = std::get_if<Plan>(&outcome)) keep(*found, strategies().size());
   }
   if (!best) return Infeasible{reasons};
@@ -105,16 +110,6 @@ const Strategy* find_strategy(std::string_view name) {
   return nullptr;
 }
 
-std::vector<const Strategy*> asked_by_auto() {
-  std::vector<const Strategy*> all;
-  for (const Strategy& strategy : strategies())
-    if (strategy.plan != plan_auto && strategy.plan != hap_even)  // hap knows more
-      all.push_back(&strategy);
-  std::ranges::stable_partition(
-      all, [](const Strategy* each) { return each->plan != hap && each->plan != megatron; });
-  return all;
-}
-
 [[noreturn]] void refuse_strategy(const Request& request) {
   std::vector<std::string> names;
   for (const Strategy& strategy : strategies()) names.emplace_back(strategy.name);
@@ -147,30 +142,37 @@ const std::vector<Strategy>& strategies() {
   static const std::vector<Strategy> kAll = {
       {"auto",
        "the plan of all strategies whose predicted step is shortest",
+       AskedByAuto::kNever,
        plan_auto,
        work_bound},
       {"data-parallel-even",
        "the whole model on every device, the same number of rows for each",
+       AskedByAuto::kFirst,
        data_parallel_even,
        spmd_lower_bound},
       {"data-parallel-proportional",
        "the whole model on every device, rows by speed",
+       AskedByAuto::kFirst,
        data_parallel_proportional,
        spmd_lower_bound},
       {"hap-even",
        "as hap, but all devices get equal shares of everything",
+       AskedByAuto::kNever,
        hap_even,
        spmd_lower_bound},
       {"hap",
        "every op and tensor divided as suits it best, found by search (SPMD synthesis)",
+       AskedByAuto::kLast,
        hap,
        spmd_lower_bound},
       {"harp",
        "a pipeline over unlike pools, cut where that balances it, transfers hidden",
+       AskedByAuto::kFirst,
        harp,
        work_bound},
       {"megatron",
        "the best grid of equal stages, each with data or tensor parallelism",
+       AskedByAuto::kLast,
        megatron,
        work_bound},
   };
@@ -187,11 +189,16 @@ Outcome plan(const Request& request) {
   }
   check_reachable(request);
   if (!find_strategy(request.strategy)) refuse_strategy(request);
-  if (request.ground) return outcome_of(request.strategy, request);
+  Request asked = request;
+  asked.answer = [](const Request& one) {
+    const Strategy* strategy = find_strategy(one.strategy);
+    MEDLEY_CHECK(strategy);
+    return strategy->plan(one);
+  };
+  if (request.ground) return asked.ask(request.strategy);
   const Groundwork ground = lay_ground(request.graph, request.optimizer);
-  Request grounded = request;
-  grounded.ground = &ground;
-  return outcome_of(request.strategy, grounded);
+  asked.ground = &ground;
+  return asked.ask(request.strategy);
 }
 
 Nanoseconds lower_bound(const std::vector<std::string>& strategies, const Request& request) {
@@ -204,22 +211,6 @@ Nanoseconds lower_bound(const std::vector<std::string>& strategies, const Reques
     least = std::min(least, found->second);
   }
   return least;
-}
-
-void report(const Request& request, std::string_view what, size_t number, size_t of) {
-  if (request.progress) request.progress(what, number, of);
-}
-
-Outcome outcome_of(std::string_view strategy, const Request& request) {
-  if (request.known)
-    if (const auto known = request.known->find(std::string(strategy));
-        known != request.known->end())
-      return known->second;
-  Request one = request;
-  one.strategy = strategy;
-  const Strategy* row = find_strategy(strategy);
-  MEDLEY_CHECK(row);
-  return row->plan(one);
 }
 
 }  // namespace medley

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "medley/planner/pipeline.h"
-#include "medley/planner/planner.h"
+#include "medley/planner/request.h"
 
 namespace medley {
 

@@ -459,7 +459,7 @@ class Synthesis {
           continue;
         }
       }
-      Outcome outcome = outcome_of(strategy, request_);
+      Outcome outcome = request_.ask(strategy);
       if (auto* found = std::get_if<Plan>(&outcome)) keep(found_, price(found_, std::move(*found)));
     }
   }

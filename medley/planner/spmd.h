@@ -9,7 +9,7 @@
 //
 // Data parallelism by either split is among the candidates, so that the answer is never worse.
 
-#include "medley/planner/planner.h"
+#include "medley/planner/request.h"
 #include "medley/planner/spmd_problem.h"
 
 namespace medley {

@@ -28,7 +28,7 @@
 
 #include "medley/planner/alike_stages.h"
 #include "medley/planner/pipeline.h"
-#include "medley/planner/planner.h"
+#include "medley/planner/request.h"
 #include "medley/stages/layers.h"
 
 namespace medley {

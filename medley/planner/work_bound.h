@@ -1,6 +1,6 @@
 #pragma once
 
-#include "medley/planner/planner.h"
+#include "medley/planner/request.h"
 
 namespace medley {
 

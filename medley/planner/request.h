@@ -1,0 +1,53 @@
+#pragma once
+
+// What all strategies are asked and what they answer: a graph, a cluster and a number of rows; a
+// plan, or the sentence why there is none. Knows no strategy.
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "medley/cluster/cluster.h"
+#include "medley/cost/cost_model.h"
+#include "medley/graph/graph.h"
+#include "medley/plan/plan.h"
+#include "medley/program/lower.h"
+
+namespace medley {
+
+using Outcome = std::variant<Plan, Infeasible>;
+
+struct Request {
+  const Graph& graph;
+  const Cluster& cluster;
+  const CostModel* costs = nullptr;  // of the cluster; null: analytic
+  std::string strategy = "auto";
+  int64_t global_batch = 0;
+  int64_t microbatches = 0;          // 0: as few as fit into memory
+  std::vector<std::string> devices;  // to be used; empty: all of the cluster
+  Optimizer optimizer;               // whose state and update are counted
+  // A plan that takes as long is of no use, and need not be looked for.
+  std::optional<Nanoseconds> faster_than{};
+  // What was found out before: plan() fills in what is null, so that strategies find it there.
+  const Groundwork* ground = nullptr;                     // of the graph and the optimizer
+  const std::map<std::string, Outcome>* known = nullptr;  // by strategy, for this request
+  // Told now and then what is being done: "harp", the third of seven. May throw, which ends it.
+  std::function<void(std::string_view what, size_t number, size_t of)> progress{};
+  // Answers a request by the strategy that it names: the table of strategies, set by plan().
+  std::function<Outcome(const Request&)> answer{};
+
+  // For strategies: what another one comes to, if it is not known already. Requires: `answer`.
+  [[nodiscard]] Outcome ask(std::string_view other) const;
+};
+
+// For strategies: tells whoever wants to know.
+void report(const Request& request, std::string_view what, size_t number, size_t of);
+
+// Of the cluster, in the order of the request.
+std::vector<int> devices_of(const Request& request);
+
+}  // namespace medley
