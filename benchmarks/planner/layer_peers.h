@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "medley/tables/layer_planner.h"
+#include "medley/pipelines/layer_planner.h"
 
 namespace medley {
 

@@ -21,9 +21,9 @@
 #include "medley/graph/text.h"
 #include "medley/plan/apportion.h"
 #include "medley/planner/planner.h"
-#include "medley/planner/spmd.h"
-#include "medley/planner/spmd_problem.h"
 #include "medley/program/complete.h"
+#include "medley/synthesis/spmd.h"
+#include "medley/synthesis/spmd_problem.h"
 
 namespace {
 

@@ -15,7 +15,7 @@
 #include <cmath>
 #include <random>
 
-#include "medley/planner/pipeline.h"
+#include "medley/pipelines/pipeline.h"
 
 namespace {
 

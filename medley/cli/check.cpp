@@ -9,8 +9,8 @@
 #include "medley/cli/inputs.h"
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
-#include "medley/planner/fit.h"
 #include "medley/program/lower.h"
+#include "medley/synthesis/fit.h"
 
 namespace medley {
 namespace {

@@ -13,7 +13,7 @@
 #include "medley/cli/explain_words.h"
 #include "medley/cli/table.h"
 #include "medley/ops/rule.h"
-#include "medley/planner/next_best.h"
+#include "medley/synthesis/next_best.h"
 
 namespace medley {
 namespace {

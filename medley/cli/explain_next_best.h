@@ -1,7 +1,7 @@
 #pragma once
 
 // What a plan could do instead, per layer, and what that would cost: the best plan without the way
-// in which a layer, an op or a parameter is divided now (planner/next_best.h).
+// in which a layer, an op or a parameter is divided now (synthesis/next_best.h).
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>

@@ -11,7 +11,7 @@
 #include "medley/cli/measured.h"
 #include "medley/cli/options.h"
 #include "medley/cli/verbs.h"
-#include "medley/tables/layer_plan.h"
+#include "medley/pipelines/layer_plan.h"
 
 namespace medley {
 namespace {

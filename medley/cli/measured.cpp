@@ -8,7 +8,7 @@
 #include "medley/base/error.h"
 #include "medley/cli/inputs.h"
 #include "medley/cli/table.h"
-#include "medley/tables/layer_planner.h"
+#include "medley/pipelines/layer_planner.h"
 
 namespace medley {
 namespace {

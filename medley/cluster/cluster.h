@@ -59,7 +59,7 @@ struct Network {
   double bandwidth = 0;                // bytes/s per port and direction
   double latency = 0;                  // seconds
   std::optional<double> trunk;         // bytes/s per direction, shared by the flows between pools
-  std::vector<MessageCurve> curves{};  // ascending in devices; medley/tables prices by these
+  std::vector<MessageCurve> curves{};  // ascending in devices; medley/pipelines prices by these
   bool operator==(const Network&) const = default;
 };
 

@@ -12,13 +12,13 @@
 #include "medley/base/error.h"
 #include "medley/graph/text.h"
 #include "medley/graph/verify.h"
-#include "medley/planner/data_parallel.h"
-#include "medley/planner/fit.h"
 #include "medley/planner/planner.h"
-#include "medley/planner/ratio_problem.h"
 #include "medley/profile/profile.h"
 #include "medley/sharding/coupling.h"
 #include "medley/sim/simulate.h"
+#include "medley/synthesis/data_parallel.h"
+#include "medley/synthesis/fit.h"
+#include "medley/synthesis/ratio_problem.h"
 
 namespace medley {
 namespace {

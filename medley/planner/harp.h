@@ -11,7 +11,7 @@
 // Every stage is on devices of one pool, as many as divide a node well or whole nodes. Devices may
 // be left idle.
 
-#include "medley/planner/request.h"
+#include "medley/synthesis/request.h"
 
 namespace medley {
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <map>
 
-#include "medley/planner/data_parallel.h"
-#include "medley/planner/outlines.h"
-#include "medley/planner/work_bound.h"
+#include "medley/pipelines/outlines.h"
+#include "medley/synthesis/data_parallel.h"
+#include "medley/synthesis/work_bound.h"
 
 namespace medley {
 namespace {

@@ -6,7 +6,7 @@
 // https://arxiv.org/abs/2104.04473), with equal shares; stages that lack memory compute blocks or
 // all of the forward phase again. The best of all these grids by the simulator. A baseline.
 
-#include "medley/planner/request.h"
+#include "medley/synthesis/request.h"
 
 namespace medley {
 

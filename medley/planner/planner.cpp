@@ -9,14 +9,14 @@
 #include <utility>
 
 #include "medley/base/error.h"
+#include "medley/pipelines/pools.h"
 #include "medley/plan/nearest.h"
-#include "medley/planner/data_parallel.h"
 #include "medley/planner/harp.h"
 #include "medley/planner/megatron.h"
-#include "medley/planner/pools.h"
-#include "medley/planner/spmd.h"
-#include "medley/planner/work_bound.h"
 #include "medley/sim/simulate.h"
+#include "medley/synthesis/data_parallel.h"
+#include "medley/synthesis/spmd.h"
+#include "medley/synthesis/work_bound.h"
 
 namespace medley {
 namespace {

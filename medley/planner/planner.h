@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "medley/planner/request.h"
+#include "medley/synthesis/request.h"
 
 namespace medley {
 

@@ -5,8 +5,8 @@
 
 #include "medley/base/files.h"
 #include "medley/graph/text.h"
-#include "medley/planner/data_parallel.h"
 #include "medley/program/lower.h"
+#include "medley/synthesis/data_parallel.h"
 
 namespace medley {
 namespace {

@@ -1,0 +1,45 @@
+#pragma once
+
+// From a layer table and a cluster to a pipeline, or to the sentence why there is none: options for
+// plan_pipeline(), which cannot tell that they were measured, and the choice among its candidates
+// by the exact timer. Knows nothing of files.
+
+#include <string_view>
+#include <variant>
+
+#include "medley/pipelines/layer_plan.h"
+#include "medley/plan/plan.h"
+
+namespace medley {
+
+struct LayerRequest {
+  const TableCosts& costs;
+  int64_t global_batch = 0;
+  int64_t microbatches = 0;  // 0: any number that divides the batch
+};
+
+struct LayerOutcome {
+  LayerPlan plan;
+  StepReport report;
+};
+
+// Any layers on any devices of any pool, in any order of pools; a stage lies on one pool. What a
+// cut takes depends on how many devices are on both of its sides, which plan_pipeline() does not
+// know: it is asked for plans whose stages all have at least so many, for each power of two, and
+// the timer judges what it finds by the devices that they have. Throws Error(kCaller) for a batch
+// below 1, micro-batches that do not divide it, or transfers that block calls
+// (RunConstants::blocking): those are simulated, not planned for.
+[[nodiscard]] std::variant<LayerOutcome, Infeasible> plan_layers(const LayerRequest& request);
+
+// The best grid: stages of as equal numbers of layers as there can be, all on as many devices with
+// one degree, pools in the order of the cluster, scheduled by 1F1B. What one gets who takes unequal
+// devices for equal ones.
+[[nodiscard]] std::variant<LayerOutcome, Infeasible> plan_grid(const LayerRequest& request);
+
+// Sets the counts in flight to those of a schedule of schedules.h, within memory, and executes the
+// step. Infeasible if memory has no room for one micro-batch.
+[[nodiscard]] std::variant<LayerOutcome, Infeasible> scheduled(LayerPlan plan,
+                                                               std::string_view schedule,
+                                                               const TableCosts& costs);
+
+}  // namespace medley

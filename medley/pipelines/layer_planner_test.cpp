@@ -1,0 +1,108 @@
+#include "medley/pipelines/layer_planner.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "medley/base/error.h"
+#include "medley/pipelines/sample_tables.h"
+
+namespace medley {
+namespace {
+
+const LayerOutcome& found(const std::variant<LayerOutcome, Infeasible>& outcome) {
+  EXPECT_TRUE(std::holds_alternative<LayerOutcome>(outcome))
+      << std::get_if<Infeasible>(&outcome)->reason;
+  return std::get<LayerOutcome>(outcome);
+}
+
+// The stages of a pool follow each other, as in plan_pipeline().
+bool comes_back(const std::vector<LayerStage>& stages, const std::string& pool) {
+  return !stages.empty() && stages.back().pool != pool &&
+         std::ranges::find(stages, pool, &LayerStage::pool) != stages.end();
+}
+
+// Every chain of stages, judged by the timer under H-1F1B.
+void try_all(const TableCosts& costs, LayerPlan& plan, std::vector<int> left, LayerPlan& best) {
+  const int begin = plan.stages.empty() ? 0 : plan.stages.back().end;
+  if (begin == costs.layers()) {
+    try {
+      verify(plan, costs);
+    } catch (const Error&) {
+      return;
+    }
+    const auto outcome = scheduled(plan, "h1f1b", costs);
+    if (const auto* each = std::get_if<LayerOutcome>(&outcome))
+      if (each->plan.predicted < best.predicted) best = each->plan;
+    return;
+  }
+  for (int pool = 0; pool < costs.pools(); ++pool) {
+    const std::string& name = costs.cluster().pools[static_cast<size_t>(pool)].name;
+    if (comes_back(plan.stages, name)) continue;
+    for (const int degree : costs.degrees(pool))
+      for (int replicas = 1; replicas * degree <= left[static_cast<size_t>(pool)]; replicas *= 2)
+        for (int end = begin + 1; end <= costs.layers(); ++end) {
+          plan.stages.push_back({begin, end, name, replicas, degree, 1});
+          left[static_cast<size_t>(pool)] -= replicas * degree;
+          try_all(costs, plan, left, best);
+          left[static_cast<size_t>(pool)] += replicas * degree;
+          plan.stages.pop_back();
+        }
+  }
+}
+
+// The search prices cuts by classes of widths, and a step by the period that it has once it is
+// full; the timer knows that stages go on with forwards while a pipeline fills, and so may like
+// others.
+TEST(LayerPlanner, IsAsGoodAsAllChainsOneByOne) {
+  for (const auto& [fast, slow, batch] : {std::tuple{1, 1, 32}, {1, 0, 4}, {0, 1, 16}}) {
+    const TableCosts costs(sample_table(), sample_cluster(fast, slow));
+    LayerPlan plan, best;
+    plan.global_batch = batch;
+    plan.microbatches = batch;
+    best.predicted = {INT64_MAX};
+    std::vector<int> left;
+    for (int p = 0; p < costs.pools(); ++p) left.push_back(costs.devices(p));
+    try_all(costs, plan, left, best);
+    const auto outcome = plan_layers({costs, batch, batch});
+    verify(found(outcome).plan, costs);
+    EXPECT_EQ(found(outcome).plan.predicted, found(outcome).report.step);
+    EXPECT_GE(found(outcome).report.step, best.predicted);
+    EXPECT_LE(found(outcome).report.step / best.predicted, 1.05)
+        << print(found(outcome).plan) << print(best);
+  }
+}
+
+TEST(LayerPlanner, KeepsToTheMicrobatchesAsked) {
+  const TableCosts costs(sample_table(), sample_cluster(1, 1));
+  const auto outcome = plan_layers({costs, 16, 8});
+  EXPECT_EQ(found(outcome).plan.microbatches, 8);
+  EXPECT_THROW((void)plan_layers({costs, 16, 5}), Error);
+  EXPECT_THROW((void)plan_layers({costs, 0, 0}), Error);
+}
+
+TEST(LayerPlanner, SaysWhatLacksMemory) {
+  Cluster cluster = sample_cluster(1, 0);
+  cluster.pools[0].kind.memory_bytes = 1e8;
+  const TableCosts costs(sample_table(), cluster);
+  const auto outcome = plan_layers({costs, 4, 0});
+  ASSERT_TRUE(std::holds_alternative<Infeasible>(outcome));
+  EXPECT_THAT(std::get<Infeasible>(outcome).reason, ::testing::HasSubstr("on each device"));
+}
+
+TEST(LayerPlanner, IsNeverWorseThanTheGrid) {
+  const TableCosts costs(sample_table(), sample_cluster(2, 2));
+  const auto grid = plan_grid({costs, 32, 0});
+  const auto best = plan_layers({costs, 32, 0});
+  EXPECT_EQ(found(grid).plan.schedule, "1f1b");
+  EXPECT_LE(found(best).report.step, found(grid).report.step);
+}
+
+TEST(LayerPlanner, PlansTheSameTwice) {
+  const TableCosts costs(sample_table(), sample_cluster(2, 1));
+  const auto once = plan_layers({costs, 32, 0}), twice = plan_layers({costs, 32, 0});
+  EXPECT_EQ(print(found(once).plan), print(found(twice).plan));
+}
+
+}  // namespace
+}  // namespace medley

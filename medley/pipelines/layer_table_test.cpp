@@ -1,0 +1,76 @@
+#include "medley/pipelines/layer_table.h"
+
+#include <gmock/gmock.h>
+
+#include "medley/base/error.h"
+#include "medley/pipelines/sample_tables.h"
+
+namespace medley {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// What parsing the sample says once one text in it is replaced.
+std::string message(const std::string& what, const std::string& by) {
+  std::string text = print(sample_table());
+  const size_t at = text.find(what);
+  EXPECT_NE(at, std::string::npos) << what;
+  text.replace(at, what.size(), by);
+  try {
+    (void)parse_layer_table(text, "t.json");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.blame(), Blame::kCaller);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(LayerTable, PrintsWhatParsesBackEqual) {
+  LayerTable table = sample_table();
+  table.run = {3.5, 1.125, {5'000'000'000}, 2.5, 0.75};
+  EXPECT_EQ(parse_layer_table(print(table), "t.json"), table);
+  EXPECT_NE(hash(table), hash(sample_table()));
+}
+
+TEST(LayerTable, SortsItsEntries) {
+  LayerTable table = sample_table();
+  LayerTable turned = table;
+  std::swap(turned.times.front(), turned.times.back());
+  std::swap(turned.bytes.front(), turned.bytes.back());
+  EXPECT_EQ(parse_layer_table(print(turned), "t.json"), table);
+}
+
+TEST(LayerTable, NamesThePlaceOfAMistake) {
+  EXPECT_EQ(message("\"version\": 1", "\"version\": 2"),
+            "t.json: version: found 2, expected 1, the only version that this Medley reads");
+  EXPECT_THAT(message("\"model\"", "\"modle\""), StartsWith("t.json: "));
+  EXPECT_EQ(message("\"rows\": 1,", "\"rows\": 0,"),
+            "t.json: times[0].rows: found 0, expected an integer from 1 to 4294967296");
+  EXPECT_EQ(message("[1000000, 2000000, 1000000]", "[1000000, 2000000]"),
+            "t.json: times[0].ns.block: found [1000000,2000000], expected nanoseconds of forward, "
+            "backward and update");
+  EXPECT_THAT(message("[1000000, 2000000, 1000000]", "[-1, 2000000, 1000000]"),
+              StartsWith("t.json: times[0].ns.block[0]: found -1"));
+  EXPECT_THAT(message("\"saved\": 1, \"fixed", "\"saved\": -1, \"fixed"),
+              StartsWith("t.json: run.saved: found -1, expected a number from 0"));
+}
+
+TEST(LayerTable, WantsEveryKindOnceAndNoOther) {
+  EXPECT_THAT(message("\"embedding\", \"block\"", "\"embedding\", \"blokc\""), HasSubstr("blokc"));
+  EXPECT_THAT(message("\"layers\": [\"embedding\", ", "\"layers\": ["), HasSubstr("embedding"));
+  EXPECT_THAT(message("\"layers\": [", "\"layers\": [\"\", "),
+              StartsWith("t.json: layers[0]: found \"\""));
+}
+
+TEST(LayerTable, WantsEachMeasurementOnceAndItsBytes) {
+  EXPECT_EQ(message("\"tensor_parallel\": 1, \"rows\": 1", "\"tensor_parallel\": 1, \"rows\": 2"),
+            "t.json: times: found fast, tensor_parallel 1, rows 2 twice, expected each once");
+  EXPECT_EQ(
+      message("\"tensor_parallel\": 1, \"rows\": 1", "\"tensor_parallel\": 3, \"rows\": 1"),
+      "t.json: times: found fast, tensor_parallel 3, rows 1, expected bytes of that degree as "
+      "well");
+}
+
+}  // namespace
+}  // namespace medley

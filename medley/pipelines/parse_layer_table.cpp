@@ -1,0 +1,172 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
+
+#include "medley/base/error.h"
+#include "medley/base/json_place.h"
+#include "medley/pipelines/layer_table.h"
+
+namespace medley {
+namespace {
+
+constexpr size_t kMostLayers = 4096;
+constexpr int64_t kMostDegree = 4096;
+constexpr int64_t kMostRows = int64_t{1} << 32;
+constexpr int64_t kMostBytes = int64_t{1} << 50;  // sums of all layers still fit
+constexpr int64_t kMostTime = int64_t{1} << 40;   // 18 minutes
+
+double read_factor(const JsonPlace& at, double least) {
+  const std::string expected = fmt::format("a number from {} to 1000", least);
+  if (!at.json->is_number()) at.refuse(expected);
+  const auto value = at.json->get<double>();
+  if (!(value >= least && value <= 1000)) at.refuse(expected);
+  return value;
+}
+
+Bytes read_bytes(const JsonPlace& at) { return {read_integer(at, 0, kMostBytes)}; }
+
+std::vector<std::string> read_layers(const JsonPlace& at) {
+  std::vector<std::string> layers = read_texts(at);
+  if (layers.empty() || layers.size() > kMostLayers)
+    at.refuse(fmt::format("1 to {} kinds of layers", kMostLayers));
+  for (size_t i = 0; i < layers.size(); ++i)
+    if (layers[i].empty()) at.element(i).refuse("the name of a kind of layer");
+  return layers;
+}
+
+RunConstants read_constants(const JsonPlace& at) {
+  RunConstants run;
+  read_object(
+      at,
+      {{"state", false, [&](const JsonPlace& p) { run.state = read_factor(p, 1); }},
+       {"saved", false, [&](const JsonPlace& p) { run.saved = read_factor(p, 0); }},
+       {"fixed_bytes", false, [&](const JsonPlace& p) { run.fixed = read_bytes(p); }},
+       {"all_reduce", false, [&](const JsonPlace& p) { run.all_reduce = read_factor(p, 0); }},
+       {"blocking", false, [&](const JsonPlace& p) { run.blocking = read_factor(p, 0); }}});
+  return run;
+}
+
+// An entry for each kind of layer, and for nothing else.
+template <typename Entry, typename Read>
+std::map<std::string, Entry> read_kinds(const JsonPlace& at,
+                                        const std::set<std::string>& kinds,
+                                        const Read& read) {
+  std::map<std::string, Entry> entries;
+  std::vector<JsonField> fields;
+  for (const std::string& kind : kinds)
+    fields.push_back({kind, true, [&](const JsonPlace& p) { entries[kind] = read(p); }});
+  read_object(at, fields);
+  return entries;
+}
+
+LayerBytes read_layer_bytes(const JsonPlace& at) {
+  LayerBytes bytes;
+  read_object(at,
+              {{"parameters", true, [&](const JsonPlace& p) { bytes.parameters = read_bytes(p); }},
+               {"saved", true, [&](const JsonPlace& p) { bytes.saved = read_bytes(p); }},
+               {"output", true, [&](const JsonPlace& p) { bytes.output = read_bytes(p); }}});
+  return bytes;
+}
+
+LayerTimes read_layer_times(const JsonPlace& at) {
+  const std::vector<int64_t> ns = read_integers(at, 0, kMostTime);
+  if (ns.size() != 3) at.refuse("nanoseconds of forward, backward and update");
+  return {{ns[0]}, {ns[1]}, {ns[2]}};
+}
+
+int read_degree(const JsonPlace& at) { return static_cast<int>(read_integer(at, 1, kMostDegree)); }
+
+MeasuredBytes read_measured_bytes(const JsonPlace& at, const std::set<std::string>& kinds) {
+  MeasuredBytes each;
+  read_object(at,
+              {{"tensor_parallel",
+                true,
+                [&](const JsonPlace& p) { each.tensor_parallel = read_degree(p); }},
+               {"layers", true, [&](const JsonPlace& p) {
+                  each.kinds = read_kinds<LayerBytes>(p, kinds, read_layer_bytes);
+                }}});
+  return each;
+}
+
+MeasuredTimes read_measured_times(const JsonPlace& at, const std::set<std::string>& kinds) {
+  MeasuredTimes each;
+  read_object(
+      at,
+      {{"device",
+        true,
+        [&](const JsonPlace& p) {
+          each.device = read_text(p);
+          if (each.device.empty()) p.refuse("a kind of device");
+        }},
+       {"tensor_parallel",
+        true,
+        [&](const JsonPlace& p) { each.tensor_parallel = read_degree(p); }},
+       {"rows", true, [&](const JsonPlace& p) { each.rows = read_integer(p, 1, kMostRows); }},
+       {"ns", true, [&](const JsonPlace& p) {
+          each.kinds = read_kinds<LayerTimes>(p, kinds, read_layer_times);
+        }}});
+  return each;
+}
+
+auto key(const MeasuredTimes& each) {
+  return std::tie(each.device, each.tensor_parallel, each.rows);
+}
+
+void sort_unique(LayerTable& table, std::string_view file) {
+  std::ranges::stable_sort(table.bytes, {}, &MeasuredBytes::tensor_parallel);
+  std::ranges::stable_sort(table.times, [](auto& a, auto& b) { return key(a) < key(b); });
+  const auto fail = [&](const std::string& what) {
+    throw Error(Blame::kCaller, fmt::format("{}: {}", file, what));
+  };
+  for (size_t i = 1; i < table.bytes.size(); ++i)
+    if (table.bytes[i - 1].tensor_parallel == table.bytes[i].tensor_parallel)
+      fail(fmt::format("bytes: found tensor_parallel {} twice, expected each once",
+                       table.bytes[i].tensor_parallel));
+  for (size_t i = 0; i < table.times.size(); ++i) {
+    const MeasuredTimes& each = table.times[i];
+    const std::string what = fmt::format(
+        "{}, tensor_parallel {}, rows {}", each.device, each.tensor_parallel, each.rows);
+    if (i > 0 && key(table.times[i - 1]) == key(each))
+      fail(fmt::format("times: found {} twice, expected each once", what));
+    if (!std::ranges::binary_search(
+            table.bytes, each.tensor_parallel, {}, &MeasuredBytes::tensor_parallel))
+      fail(fmt::format("times: found {}, expected bytes of that degree as well", what));
+  }
+}
+
+}  // namespace
+
+LayerTable parse_layer_table(std::string_view text, std::string_view file) {
+  const nlohmann::json json = parse_json(text, file);
+  LayerTable table;
+  std::set<std::string> kinds;
+  read_object({&json, std::string(file), ""},
+              {{"format", true, [](const JsonPlace& p) { read_format(p, "medley-layers"); }},
+               {"version", true, read_version},
+               {"model", true, [&](const JsonPlace& p) { table.model = read_text(p); }},
+               {"source", true, [&](const JsonPlace& p) { table.source = read_text(p); }},
+               {"layers",
+                true,
+                [&](const JsonPlace& p) {
+                  table.layers = read_layers(p);
+                  kinds.insert(table.layers.begin(), table.layers.end());
+                }},
+               {"run", false, [&](const JsonPlace& p) { table.run = read_constants(p); }},
+               {"bytes",
+                true,
+                [&](const JsonPlace& p) {
+                  for (const JsonPlace& each : read_list(p))
+                    table.bytes.push_back(read_measured_bytes(each, kinds));
+                }},
+               {"times", true, [&](const JsonPlace& p) {
+                  for (const JsonPlace& each : read_list(p))
+                    table.times.push_back(read_measured_times(each, kinds));
+                }}});
+  sort_unique(table, file);
+  return table;
+}
+
+}  // namespace medley

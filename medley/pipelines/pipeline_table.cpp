@@ -1,0 +1,233 @@
+#include "medley/pipelines/pipeline_table.h"
+
+#include <algorithm>
+
+#include "medley/base/error.h"
+
+namespace medley::pipeline {
+namespace {
+
+// How many micro-batches a stage has room for, at most `most`; kNever if all fit.
+int64_t room_of(const StageOption& option, Bytes memory, int64_t most) {
+  const int64_t left = (memory - option.persistent - option.transient).value;
+  if (left < 0) return 0;
+  const int64_t room = option.saved.value > 0 ? left / option.saved.value : most;
+  return room >= most ? kNever : room;
+}
+
+bool never_worse(const Option& a, const Option& b) {
+  return a.time <= b.time && a.forward <= b.forward && a.time + a.update <= b.time + b.update &&
+         a.room >= b.room;
+}
+
+// Drops those that another one, of a mesh as small, is never worse than; the earlier of equals
+// stays. Options are in order of size.
+void drop_dominated(std::vector<Option>& options, std::vector<StageOption>& offered) {
+  std::vector<Option> kept;
+  std::vector<StageOption> kept_offered;
+  for (size_t i = 0; i < options.size(); ++i) {
+    bool drop = false;
+    for (size_t j = 0; j < options.size() && !drop; ++j)
+      drop = j != i && options[j].size <= options[i].size && never_worse(options[j], options[i]) &&
+             (j < i || !never_worse(options[i], options[j]) || options[j].size < options[i].size);
+    if (drop) continue;
+    kept.push_back(options[i]);
+    kept_offered.push_back(offered[i]);
+  }
+  options = std::move(kept);
+  offered = std::move(kept_offered);
+}
+
+}  // namespace
+
+Table::Table(const PipelineRequest& request, int choice, bool ignore_memory)
+    : layers_(request.layers),
+      microbatches_(request.microbatches[static_cast<size_t>(choice)].count),
+      rule_(request.in_flight) {
+  size_t sizes = 0;
+  for (const PipelinePool& pool : request.pools) {
+    devices_.push_back(pool.devices);
+    sizes_.push_back(pool.sizes);
+    std::ranges::sort(sizes_.back());
+    const auto same = std::ranges::unique(sizes_.back());
+    sizes_.back().erase(same.begin(), same.end());
+    std::erase_if(sizes_.back(), [&](int size) { return size > pool.devices; });
+    first_size_.push_back(sizes);
+    sizes += sizes_.back().size();
+  }
+  first_size_.push_back(sizes);
+  add_options(request, choice, ignore_memory);
+  add_crossings(request, choice);
+  add_bounds();
+}
+
+void Table::add_options(const PipelineRequest& request, int choice, bool ignore_memory) {
+  const MicrobatchChoice& microbatch = request.microbatches[static_cast<size_t>(choice)];
+  const auto n = static_cast<size_t>(layers_ + 1);
+  begin_of_.assign(first_size_.back() * n * n + 1, 0);
+  int64_t longest = 0;
+  for (int pool = 0; pool < pools(); ++pool) {
+    const Bytes memory = request.pools[static_cast<size_t>(pool)].memory;
+    for (int begin = 0; begin <= layers_; ++begin)
+      for (int end = 0; end <= layers_; ++end) {
+        std::vector<Option> options;
+        std::vector<StageOption> offered;
+        for (size_t s = 0; s < sizes(pool).size() && begin < end; ++s) {
+          int32_t index = 0;
+          for (const StageOption& o :
+               microbatch.options({begin, end, pool, this->sizes(pool)[s]})) {
+            MEDLEY_CHECK(o.forward.value >= 0 && o.backward.value >= 0 && o.update.value >= 0);
+            MEDLEY_CHECK((o.forward + o.backward + o.update) < kLongest);
+            const int64_t room = ignore_memory ? kNever : room_of(o, memory, microbatches_);
+            longest = std::max(longest, (o.forward + o.backward).value);
+            if (room >= 1) {
+              options.push_back({(o.forward + o.backward).value,
+                                 o.forward.value,
+                                 o.update.value,
+                                 room,
+                                 begin,
+                                 end,
+                                 index,
+                                 static_cast<int16_t>(pool),
+                                 static_cast<int16_t>(s)});
+              offered.push_back(o);
+            }
+            ++index;
+          }
+        }
+        drop_dominated(options, offered);
+        size_t next = 0;
+        for (size_t s = 0; s < sizes(pool).size(); ++s) {
+          begin_of_[cell(pool, s, begin, end)] = static_cast<int64_t>(options_.size());
+          for (; next < options.size() && options[next].size == static_cast<int>(s); ++next) {
+            options_.push_back(options[next]);
+            offered_.push_back(offered[next]);
+          }
+        }
+      }
+  }
+  begin_of_.back() = static_cast<int64_t>(options_.size());
+  longest_period_ = std::max<int64_t>(1, longest * layers_);
+}
+
+void Table::add_crossings(const PipelineRequest& request, int choice) {
+  const std::vector<CutBytes>& cuts = request.microbatches[static_cast<size_t>(choice)].cuts;
+  const auto count = static_cast<size_t>(pools());
+  const auto n = static_cast<size_t>(layers_);
+  crossings_.resize(count * count * n);
+  linked_.assign(count * count, 0);
+  int64_t longest = 0;
+  for (size_t from = 0; from < count; ++from)
+    for (size_t to = 0; to < count; ++to) {
+      const auto &up = request.links[from][to], &down = request.links[to][from];
+      exchanges_.push_back(exchange_time(up, request.shared).value_or(Nanoseconds{kNever}).value);
+      has_exchange_ |= exchanges_.back() > 0;
+      if (!up || !down) continue;
+      linked_[from * count + to] = 1;
+      for (size_t end = 1; end < n; ++end) {
+        Crossing& c = crossings_[(from * count + to) * n + end];
+        // BoundaryTimes has one latency: the mean has the same round trip.
+        c.times.forward = occupied(*up, cuts[end - 1].up);
+        c.times.backward = occupied(*down, cuts[end - 1].down);
+        c.times.latency = {(up->latency + down->latency).value / 2};
+        c.round_trip = c.times.round_trip().value;
+        c.occupied = std::max(c.times.forward, c.times.backward).value;
+        c.up = (c.times.forward + c.times.latency).value;
+        longest = std::max(longest, c.round_trip);
+      }
+    }
+  longest_period_ += longest * layers_;
+}
+
+void Table::add_bounds() {
+  for (const Option& o : options_) steps_.push_back(o.time);
+  for (const Crossing& c : crossings_) steps_.push_back(c.occupied);
+  std::ranges::sort(steps_);
+  const auto same = std::ranges::unique(steps_);
+  steps_.erase(same.begin(), same.end());
+  least_from_.assign(begin_of_.size() - 1, kNever);
+  least_over_ = least_from_;
+  std::vector<int64_t> sums(static_cast<size_t>(layers_) + 1, kNever);
+  sums[0] = 0;
+  for (int pool = 0; pool < pools(); ++pool)
+    for (size_t s = 0; s < sizes(pool).size(); ++s)
+      for (int begin = 0; begin < layers_; ++begin)
+        for (int end = layers_; end > begin; --end) {
+          int64_t least = least_time(pool, s, begin, end);
+          if (end < layers_) least = std::min(least, least_from(pool, s, begin, end + 1));
+          least_from_[cell(pool, s, begin, end)] = least;
+          if (begin > 0) least = std::min(least, least_over(pool, s, begin - 1, end));
+          least_over_[cell(pool, s, begin, end)] = least;
+        }
+  for (int end = 1; end <= layers_; ++end)
+    for (int begin = 0; begin < end; ++begin)
+      for (int pool = 0; pool < pools(); ++pool)
+        for (size_t s = 0; s < sizes(pool).size(); ++s) {
+          int64_t& least = sums[static_cast<size_t>(end)];
+          least =
+              std::min(least, sums[static_cast<size_t>(begin)] + least_time(pool, s, begin, end));
+        }
+  least_sum_ = sums.back();
+}
+
+Table::Span Table::options(int pool, size_t size, int begin, int end) const {
+  const size_t at = cell(pool, size, begin, end);
+  return {options_.data() + begin_of_[at], options_.data() + begin_of_[at + 1]};
+}
+
+const StageOption& Table::offered(const Option& option) const {
+  return offered_[static_cast<size_t>(index_of(option))];
+}
+
+const Crossing* Table::crossing(int from, int to, int end) const {
+  const size_t pair = static_cast<size_t>(from) * devices_.size() + static_cast<size_t>(to);
+  if (!linked_[pair]) return nullptr;
+  return &crossings_[pair * static_cast<size_t>(layers_) + static_cast<size_t>(end)];
+}
+
+Reach::Reach(const Table& table, int64_t period)
+    : pools_(table.pools()), stride_(static_cast<size_t>(table.most_devices()) + 1) {
+  // How far one stage gets, [pool][size][begin].
+  std::vector<std::vector<std::vector<int>>> far(static_cast<size_t>(pools_));
+  for (int p = 0; p < pools_; ++p) {
+    for (size_t s = 0; s < table.sizes(p).size(); ++s) {
+      auto& row = far[static_cast<size_t>(p)].emplace_back();
+      for (int begin = 0, end = 0; begin < table.layers(); ++begin) {
+        end = std::max(end, begin);
+        while (end < table.layers() && table.least_over(p, s, begin, end + 1) <= period) ++end;
+        row.push_back(end);
+      }
+      row.push_back(table.layers());
+    }
+  }
+  const unsigned all = (1u << pools_) - 1;
+  reach_.assign((static_cast<size_t>(all) + 1) * static_cast<size_t>(pools_) * stride_, 0);
+  for (unsigned others = 0; others <= all; ++others)
+    for (int p = 0; p < pools_; ++p) {
+      if (others >> p & 1u) continue;
+      int* reach = &reach_[index(others, p)];
+      for (int q = 0; q < pools_; ++q)
+        if (others >> q & 1u)
+          reach[0] = std::max(reach[0], layers(others & ~(1u << q), q, table.devices(q)));
+      for (int d = 1; d <= table.devices(p); ++d) {
+        reach[d] = reach[d - 1];
+        for (size_t s = 0; s < table.sizes(p).size() && table.sizes(p)[s] <= d; ++s)
+          reach[d] = std::max(
+              reach[d],
+              far[static_cast<size_t>(p)][s][static_cast<size_t>(reach[d - table.sizes(p)[s]])]);
+      }
+      covers_ |= reach[table.devices(p)] == table.layers();
+    }
+}
+
+int64_t least_period(const Table& table) {
+  int64_t low = 0, high = table.longest_period();
+  if (!Reach(table, high).covers()) return kNever;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (Reach(table, middle).covers() ? high : low) = middle;
+  }
+  return high;
+}
+
+}  // namespace medley::pipeline

@@ -1,0 +1,140 @@
+#pragma once
+
+// The numbers of a pipeline request for one choice of micro-batches, laid out for the search, and
+// what bounds it. Private to pipeline*.cpp.
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "medley/pipelines/pipeline.h"
+
+namespace medley::pipeline {
+
+inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
+
+struct Option {
+  int64_t time = 0, forward = 0, update = 0;  // time: forward and backward
+  int64_t room = 0;                           // of micro-batches; kNever if all fit
+  int32_t begin = 0, end = 0, index = 0;      // index: as the source counts them
+  int16_t pool = 0, size = 0;                 // size: into `sizes` of the pool
+};
+
+// Over a cut, from one pool to another.
+struct Crossing {
+  int64_t round_trip = 0, occupied = 0;  // both directions and latencies; the longer direction
+  int64_t up = 0;                        // with its latency
+  BoundaryTimes times;
+};
+
+class Table {
+ public:
+  // Asks for all options. Those that another one on as many devices or fewer is never worse than
+  // are dropped. `ignore_memory` finds room for everything.
+  Table(const PipelineRequest& request, int choice, bool ignore_memory);
+
+  int layers() const { return layers_; }
+  int pools() const { return static_cast<int>(devices_.size()); }
+  int devices(int pool) const { return devices_[static_cast<size_t>(pool)]; }
+  int most_devices() const { return std::ranges::max(devices_); }  // of a pool
+  const std::vector<int>& sizes(int pool) const { return sizes_[static_cast<size_t>(pool)]; }
+  int microbatches() const { return microbatches_; }
+  InFlightRule rule() const { return rule_; }
+
+  // Of layers [begin, end) on the size-th size of a pool.
+  struct Span {
+    const Option *first, *last;
+    const Option* begin() const { return first; }
+    const Option* end() const { return last; }
+  };
+  Span options(int pool, size_t size, int begin, int end) const;
+  const Option& option(int64_t index) const { return options_[static_cast<size_t>(index)]; }
+  int64_t index_of(const Option& option) const { return &option - options_.data(); }
+  const StageOption& offered(const Option& option) const;
+  // The least time of these; kNever: there are none.
+  int64_t least_time(int pool, size_t size, int begin, int end) const {
+    int64_t least = kNever;
+    for (const Option& option : options(pool, size, begin, end))
+      least = std::min(least, option.time);
+    return least;
+  }
+  // The least time of stages [begin, x) for any x >= end: beyond it no stage is as short.
+  int64_t least_from(int pool, size_t size, int begin, int end) const {
+    return least_from_[cell(pool, size, begin, end)];
+  }
+  // The least time of any stage that has at least layers [begin, end).
+  int64_t least_over(int pool, size_t size, int begin, int end) const {
+    return least_over_[cell(pool, size, begin, end)];
+  }
+
+  // After layer `end - 1`. Null if there is no link in both directions.
+  const Crossing* crossing(int from, int to, int end) const;
+
+  // X of pipeline.h between the pools of the first and the last stage; kNever: they have no link.
+  int64_t exchange(int first, int last) const {
+    return exchanges_[static_cast<size_t>(first) * devices_.size() + static_cast<size_t>(last)];
+  }
+  bool has_exchange() const { return has_exchange_; }
+
+  // The least sum of stages' times that all layers can have, on any devices.
+  int64_t least_sum() const { return least_sum_; }
+  // No step is longer than this many nanoseconds but for its micro-batches.
+  int64_t longest_period() const { return longest_period_; }
+  // Times of stages and messages, ascending: where chains become possible as the period grows.
+  const std::vector<int64_t>& steps() const { return steps_; }
+
+ private:
+  size_t cell(int pool, size_t size, int begin, int end) const {
+    const auto n = static_cast<size_t>(layers_ + 1);
+    const auto p = static_cast<size_t>(pool);
+    const size_t range = static_cast<size_t>(begin) * n + static_cast<size_t>(end);
+    return first_size_[p] * n * n + range * (first_size_[p + 1] - first_size_[p]) + size;
+  }
+  void add_options(const PipelineRequest& request, int choice, bool ignore_memory);
+  void add_crossings(const PipelineRequest& request, int choice);
+  void add_bounds();
+
+  int layers_ = 0, microbatches_ = 0;
+  InFlightRule rule_ = InFlightRule::kPeriod;
+  std::vector<int> devices_;
+  std::vector<std::vector<int>> sizes_;  // ascending
+  std::vector<size_t> first_size_;       // [pool]; one more than pools
+  std::vector<Option> options_;
+  std::vector<StageOption> offered_;  // parallel
+  std::vector<int64_t> begin_of_;     // [cell]; one more
+  std::vector<int64_t> least_from_, least_over_;
+  std::vector<Crossing> crossings_;  // [from][to][end]
+  std::vector<char> linked_;         // [from][to]
+  std::vector<int64_t> exchanges_;   // [first][last]
+  bool has_exchange_ = false;
+  int64_t least_sum_ = kNever;
+  std::vector<int64_t> steps_;
+  int64_t longest_period_ = 0;
+};
+
+// How far the front of a model gets on some devices if no stage takes longer than a period: every
+// pool in any order, memory and transfers for nothing. What it cannot reach, no chain can.
+class Reach {
+ public:
+  Reach(const Table& table, int64_t period);
+  bool covers() const { return covers_; }
+
+ private:
+  // With all devices of the pools in `others`, then `left` of this one.
+  int layers(unsigned others, int pool, int left) const {
+    return reach_[index(others, pool) + static_cast<size_t>(left)];
+  }
+  size_t index(unsigned others, int pool) const {
+    return (others * static_cast<size_t>(pools_) + static_cast<size_t>(pool)) * stride_;
+  }
+  int pools_ = 0;
+  size_t stride_ = 0;
+  std::vector<int> reach_;
+  bool covers_ = false;
+};
+
+// The least period with which some chain could cover all layers, or kNever.
+int64_t least_period(const Table& table);
+
+}  // namespace medley::pipeline

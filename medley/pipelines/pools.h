@@ -1,0 +1,46 @@
+#pragma once
+
+// The devices of a request as a pipeline sees them: pools of equal nodes, the sizes of meshes that
+// can be cut out of them, and the links between them.
+
+#include <array>
+#include <vector>
+
+#include "medley/pipelines/pipeline.h"
+#include "medley/synthesis/request.h"
+
+namespace medley {
+
+struct DevicePool {
+  std::vector<int> devices;  // of the cluster, node after node
+  int per_node = 1;
+  bool alike = true;  // of one kind and equally connected, so that any of them stand for all
+  int piece_of = -1;  // a pool; -1: it is a whole one
+};
+
+// In the order of the cluster. Nodes of which the request uses another number of devices are a pool
+// of their own.
+std::vector<DevicePool> pools_of(const Request& request);
+
+// Powers of two that divide a node, a node, powers of two of nodes, all. Each divides the next but
+// for the last, so that meshes laid out from the largest on never straddle a node.
+std::vector<int> mesh_sizes(const DevicePool& pool);
+
+// A pool as two, at half of its nodes and, where quarters are possible, at three quarters; within a
+// node of one. So the stages at both ends of a pipeline can be on it, others between them.
+std::vector<std::array<DevicePool, 2>> cut_in_two(const DevicePool& pool, int number);
+
+// Over the path from one device to another. Nothing: there is none.
+std::optional<LinkCurve> link_of(const Topology& topology, int from, int to);
+
+// Over the path from one pool to another, or between two nodes of one; [from][to]. Nothing: none.
+std::vector<std::vector<std::optional<LinkCurve>>> links_of(const std::vector<DevicePool>& pools,
+                                                            const Topology& topology);
+
+// The devices of each stage of a plan: one stage after the other, so that neighbours are near and
+// the ends of a pool far from each other; where a mesh would straddle a node, the largest first.
+// Requires: sizes as of mesh_sizes().
+std::vector<std::vector<int>> lay_out(const std::vector<DevicePool>& pools,
+                                      const std::vector<StageRange>& stages);
+
+}  // namespace medley

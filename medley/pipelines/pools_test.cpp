@@ -1,0 +1,108 @@
+#include "medley/pipelines/pools.h"
+
+#include <gmock/gmock.h>
+
+#include "medley/graph/graph.h"
+
+namespace medley {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::Pair;
+
+NodePool nodes(const char* name, int count, int per_node) {
+  DeviceKind kind;
+  kind.name = name;
+  return {name, count, per_node, kind, false, 0};
+}
+
+Cluster cluster_of(std::vector<NodePool> pools, std::vector<Network> networks) {
+  Cluster cluster{std::move(pools), std::move(networks), {}};
+  cluster.devices = list_devices(cluster.pools);
+  return cluster;
+}
+
+Request request(const Graph& graph, const Cluster& cluster, std::vector<std::string> devices) {
+  return {.graph = graph,
+          .cluster = cluster,
+          .strategy = "harp",
+          .global_batch = 1,
+          .devices = std::move(devices),
+          .optimizer = {}};
+}
+
+TEST(Pools, AreThoseOfTheClusterThatAreUsed) {
+  const Graph graph;
+  const Cluster cluster = cluster_of({nodes("a", 2, 2), nodes("b", 1, 3)}, {});
+  const std::vector<DevicePool> all = pools_of(request(graph, cluster, {}));
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_THAT(all[0].devices, ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(all[0].per_node, 2);
+  EXPECT_THAT(all[1].devices, ElementsAre(4, 5, 6));
+  // A node of which only one device is used is no node of two.
+  const auto some = pools_of(request(graph, cluster, {"a/1/1", "a/0/0", "a/1/0", "b/0/2"}));
+  ASSERT_EQ(some.size(), 3u);
+  EXPECT_THAT(some[0].devices, ElementsAre(0));
+  EXPECT_THAT(some[1].devices, ElementsAre(2, 3));
+  EXPECT_THAT(some[2].devices, ElementsAre(6));
+}
+
+TEST(Pools, HaveMeshesThatDivideANodeAndWholeNodes) {
+  const auto sizes = [](int count, int per_node) {
+    return mesh_sizes({std::vector<int>(static_cast<size_t>(count * per_node)), per_node});
+  };
+  EXPECT_THAT(sizes(1, 1), ElementsAre(1));
+  EXPECT_THAT(sizes(1, 8), ElementsAre(1, 2, 4, 8));
+  EXPECT_THAT(sizes(4, 8), ElementsAre(1, 2, 4, 8, 16, 32));
+  EXPECT_THAT(sizes(3, 2), ElementsAre(1, 2, 4, 6));
+  EXPECT_THAT(sizes(2, 6), ElementsAre(1, 2, 6, 12));
+}
+
+// Laid out from the largest on, a mesh smaller than a node lies within one.
+TEST(Pools, AreLaidOutWithoutStraddlingNodes) {
+  const std::vector<DevicePool> pools{{{0, 1, 2, 3, 4, 5, 6, 7}, 4, true}, {{8, 9}, 2, true}};
+  const auto found = lay_out(pools, {{0, 1, 0, 1}, {1, 2, 1, 2}, {2, 3, 0, 2}, {3, 4, 0, 4}});
+  EXPECT_THAT(
+      found,
+      ElementsAre(ElementsAre(6), ElementsAre(8, 9), ElementsAre(4, 5), ElementsAre(0, 1, 2, 3)));
+}
+
+// The stages that other pools send to are at the ports of different nodes.
+TEST(Pools, AreLaidOutInOrderWhereNothingStraddles) {
+  const std::vector<DevicePool> pools{{{0, 1, 2, 3}, 2, true}};
+  EXPECT_THAT(lay_out(pools, {{0, 1, 0, 1}, {1, 2, 0, 1}, {2, 3, 0, 2}}),
+              ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2, 3)));
+}
+
+TEST(Pools, AreCutInTwoBetweenNodesOrWithinTheOnlyOne) {
+  const auto cut = [](int count, int per_node) {
+    DevicePool pool{std::vector<int>(static_cast<size_t>(count * per_node)), per_node};
+    std::vector<std::pair<size_t, size_t>> sizes;
+    for (const auto& [one, two] : cut_in_two(pool, 3)) {
+      EXPECT_EQ(one.piece_of, 3);
+      sizes.emplace_back(one.devices.size(), two.devices.size());
+    }
+    return sizes;
+  };
+  EXPECT_THAT(cut(1, 8), ElementsAre(Pair(4, 4), Pair(6, 2)));
+  EXPECT_THAT(cut(1, 2), ElementsAre(Pair(1, 1)));
+  EXPECT_THAT(cut(4, 2), ElementsAre(Pair(4, 4), Pair(6, 2)));
+  EXPECT_THAT(cut(3, 4), ElementsAre(Pair(4, 8)));
+  EXPECT_THAT(cut(1, 1), IsEmpty());
+}
+
+TEST(Pools, HaveNoLinkWhereNoNetworkJoinsThem) {
+  const Cluster cluster = cluster_of({nodes("a", 1, 1), nodes("b", 2, 1), nodes("c", 1, 1)},
+                                     {{"lan", false, {"a", "b"}, 1e9, 1e-3, {}}});
+  const Graph graph;
+  const auto pools = pools_of(request(graph, cluster, {}));
+  const auto links = links_of(pools, Topology(cluster));
+  ASSERT_TRUE(links[0][1] && links[1][0] && links[1][1]);
+  EXPECT_FALSE(links[0][2] || links[2][1]);
+  EXPECT_EQ(occupied(*links[0][1], Bytes{1'000'000}), Nanoseconds{1'000'000});
+  EXPECT_EQ(links[1][1]->latency, Nanoseconds{1'000'000});
+}
+
+}  // namespace
+}  // namespace medley

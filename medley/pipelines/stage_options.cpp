@@ -1,0 +1,470 @@
+#include "medley/pipelines/stage_options.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <map>
+#include <span>
+
+#include "medley/base/error.h"
+#include "medley/base/parallel.h"
+#include "medley/plan/apportion.h"
+#include "medley/program/calls.h"
+#include "medley/program/memory.h"
+#include "medley/sim/stage_times.h"
+#include "medley/synthesis/spmd_problem.h"
+
+namespace medley {
+namespace {
+
+// In ticks per byte: fastest, in less memory, in as little as possible.
+constexpr std::array kBytePrices{0.0, 1.0, 1e3};
+
+// With so many in flight a mesh that has room for the whole model needs no other options.
+constexpr int64_t kPlenty = 16;
+
+constexpr int64_t kMicrobatches = 3;  // of a stage by itself: a first, a usual and a last one
+
+constexpr std::string_view kKept = kRecompute[0], kAll = kRecompute[1], kBlocks = kRecompute[2];
+
+StageWork at_price(StageWork work, size_t price, std::string_view recompute = kKept) {
+  work.byte_price = kBytePrices[price];
+  work.recompute = recompute;
+  return work;
+}
+
+// Of an option that keeps everything; those that compute again follow. `inner`: a power of two.
+int id_of(int inner, size_t price) {
+  const auto grid = static_cast<size_t>(std::countr_zero(static_cast<unsigned>(inner)));
+  return static_cast<int>((grid * kBytePrices.size() + price) * kRecompute.size());
+}
+
+// A price does nothing for a single device.
+size_t num_prices(const StageMesh& mesh) {
+  return mesh.devices.size() == 1 ? 1 : kBytePrices.size();
+}
+
+StageWork on_two_axes(StageWork work, int inner, StageStyle style = StageStyle::kTensor) {
+  work.inner = inner;
+  work.style = style;
+  return work;
+}
+
+// Rows between the nodes, and inside them what is found for the devices of one.
+bool is_product(const StageWork& work) {
+  return work.inner > 1 && work.style == StageStyle::kTensor;
+}
+
+Plan outline(const Request& request, const StageMesh& mesh, const StageWork& work) {
+  Plan plan;
+  plan.global_batch = kMicrobatches * work.rows;
+  Stage stage;
+  const auto count = static_cast<int64_t>(mesh.devices.size()) / work.inner;
+  stage.mesh = {{"data"}, {count}, {}};
+  if (work.inner > 1) {
+    stage.mesh.axes.emplace_back("model");
+    stage.mesh.shape.push_back(work.inner);
+  }
+  stage.mesh.devices = names_of(request.cluster, mesh.devices);
+  Microbatch microbatch{work.rows, {}};
+  if (work.style == StageStyle::kData || work.inner > 1 ||
+      (work.style == StageStyle::kBest && work.rows >= count))
+    microbatch.lengths = apportion(work.rows, std::vector<double>(static_cast<size_t>(count), 1.0));
+  Pipeline pipeline;
+  pipeline.microbatches.assign(static_cast<size_t>(kMicrobatches), microbatch);
+  pipeline.stages = {std::move(stage)};
+  plan.pipelines = {std::move(pipeline)};
+  return plan;
+}
+
+// What a stage of one axis does, on the second axis of another mesh: rows are divided on the first.
+Stage on_second_axis(const Stage& inner, Mesh mesh) {
+  Stage stage;
+  stage.mesh = std::move(mesh);
+  const auto joined = [](const Choices& texts, const char* first) {
+    Choices result;
+    for (const auto& [name, text] : texts) result[name] = first + (" x " + text);
+    return result;
+  };
+  stage.states = joined(inner.states, "R");
+  stage.updates = joined(inner.updates, "R");
+  stage.ops = joined(inner.ops, "*");
+  return stage;
+}
+
+// Of the first device, which has the longest shards of all; times of the slowest kind.
+StageOption price(const LoweredStage& stage, const CostModel& costs, int64_t microbatches) {
+  std::map<std::string, FunctionTimes> kinds;
+  StageOption option;
+  for (size_t d = 0; d < stage.devices.size(); ++d) {
+    const auto [times, is_new] = kinds.try_emplace(costs.cluster().kind(stage.devices[d]).name);
+    if (!is_new) continue;
+    times->second = time_functions(stage, costs, static_cast<int>(d));
+    option.forward = std::max(option.forward, times->second.forward);
+    option.backward = std::max(option.backward, times->second.backward);
+    option.update =
+        std::max(option.update, times->second.prologue * microbatches + times->second.update);
+  }
+  const MemoryUse use = memory_use(stage, 0);
+  option.persistent = {use.persistent + use.at_peak[static_cast<size_t>(MemoryPart::kGradients)]};
+  option.saved = {use.saved[0]};
+  option.transient = std::max(Bytes{}, Bytes{use.peak} - option.persistent - option.saved);
+  return option;
+}
+
+bool is_worse(const StageOption& a, const StageOption& b) {
+  return a.forward + a.backward >= b.forward + b.backward && a.update >= b.update &&
+         a.persistent >= b.persistent && a.saved >= b.saved && a.transient >= b.transient;
+}
+
+}  // namespace
+
+StageSynthesis::StageSynthesis(const Request& request, const LayerOptions& options)
+    : request_(request),
+      stages_(*request.ground),
+      layers_(find_layers(request.ground->graph, stages_.positions(), options)) {
+  for (const Layer& layer : layers_.layers)
+    like_.push_back(
+        static_cast<int>(std::ranges::find(layers_.layers, layer.structure, &Layer::structure) -
+                         layers_.layers.begin()));
+}
+
+StageSynthesis::GroundKey StageSynthesis::ground_key(const StageTask& task) {
+  return {task.begin, task.end, task.work.recompute, task.work.in_flight};
+}
+
+StageSynthesis::Key StageSynthesis::plain(Key key) {
+  key.task.work.recompute = kKept;
+  key.task.work.in_flight = 1;
+  return key;
+}
+
+Completed StageSynthesis::ground(const GroundKey& key) {
+  const int last = static_cast<int>(layers_.layers.size());
+  std::vector<int> cuts;
+  if (key.begin > 0) cuts.push_back(key.begin);
+  if (key.end < last) cuts.push_back(key.end);
+  const Partition parts = partition(
+      request_.ground->graph, stages_.positions(), cuts_at(layers_, cuts), stages_.names());
+  return stages_.stage(parts, key.begin > 0 ? 1 : 0, std::string(key.recompute), key.in_flight);
+}
+
+StageSynthesis::Key StageSynthesis::inner_key(Key key) {
+  const auto outer = static_cast<int64_t>(key.task.mesh.devices.size()) / key.task.work.inner;
+  key.task.mesh.devices.resize(static_cast<size_t>(key.task.work.inner));
+  key.task.work.rows = (key.task.work.rows + outer - 1) / outer;
+  key.task.work.style = StageStyle::kTensor;
+  key.task.work.inner = 1;
+  return key;
+}
+
+// Decisions first, those of one axis before those of two; then what is priced again.
+void StageSynthesis::solve(const std::vector<Key>& keys) {
+  std::vector<Key> inner, decided, again;
+  for (const Key& key : keys) {
+    decided.push_back(plain(key));
+    if (is_product(key.task.work)) inner.push_back(inner_key(plain(key)));
+    if (key.task.work.recompute != kKept) again.push_back(key);
+  }
+  solve_missing(std::move(inner));
+  solve_missing(std::move(decided));
+  solve_missing(std::move(again));
+}
+
+// Grounds first, which several keys have in common.
+void StageSynthesis::solve_missing(std::vector<Key> keys) {
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  std::erase_if(keys, [&](const Key& key) { return solved_.contains(key); });
+  std::vector<std::pair<GroundKey, Completed*>> missing;
+  for (const Key& key : keys) {
+    const auto [found, is_new] = grounds_.try_emplace(ground_key(key.task));
+    if (is_new) missing.emplace_back(found->first, &found->second);
+  }
+  for_each_in_parallel(missing.size(),
+                       [&](size_t i) { *missing[i].second = ground(missing[i].first); });
+  std::vector<std::pair<const Key, std::optional<StageSolution>>*> distinct;
+  std::vector<std::pair<std::optional<StageSolution>*, Like>> others;
+  for (const Key& key : keys) {
+    std::optional<Like> like = find_like(key);
+    auto& fresh = *solved_.try_emplace(key).first;
+    if (like)
+      others.emplace_back(&fresh.second, std::move(*like));
+    else
+      distinct.push_back(&fresh);
+  }
+  for_each_in_parallel(distinct.size(), [&](size_t i) {
+    auto& [key, solution] = *distinct[i];
+    solution = key.task.work.recompute == kKept ? synthesise(key) : recomputed(key);
+  });
+  num_syntheses_ += static_cast<int>(distinct.size());
+  for (const auto& [solution, like] : others) {
+    *solution = like.solution;
+    if (*solution) (*solution)->stage = renamed(like.solution->stage, like.names);
+  }
+}
+
+// Another whole of the same work that computes the same, solved or about to be.
+std::optional<StageSynthesis::Like> StageSynthesis::find_like(const Key& key) const {
+  if (key.layer) return std::nullopt;
+  const auto structures = [&](const StageTask& task) {
+    return std::span(like_).subspan(static_cast<size_t>(task.begin),
+                                    static_cast<size_t>(task.end - task.begin));
+  };
+  for (const auto& [other, solution] : solved_) {
+    StageWork work = other.task.work;
+    work.in_flight = key.task.work.in_flight;  // it matters to what is computed only
+    if (other.layer || other.task.mesh != key.task.mesh || work != key.task.work ||
+        !std::ranges::equal(structures(other.task), structures(key.task)))
+      continue;
+    std::optional<Renaming> names = renaming(*grounds_.at(ground_key(other.task)).prepared,
+                                             *grounds_.at(ground_key(key.task)).prepared);
+    if (names) return Like{solution, std::move(*names)};
+  }
+  return std::nullopt;
+}
+
+StageOption StageSynthesis::price_alone(const StageTask& task, const Plan& plan) const {
+  return price(lower_alone(grounds_.at(ground_key(task)), plan, request_.cluster),
+               *request_.costs,
+               task.work.microbatches);
+}
+
+std::optional<StageSolution> StageSynthesis::recomputed(const Key& key) const {
+  std::optional<StageSolution> solution = solved_.at(plain(key));
+  if (!solution) return solution;
+  const StageTask& task = key.task;
+  solution->stage.recompute = task.work.recompute;
+  Plan plan = outline(request_, task.mesh, task.work);
+  plan.pipelines[0].stages[0] = solution->stage;
+  solution->option = price_alone(task, plan);
+  return solution;
+}
+
+// Nothing if none were found.
+std::optional<Stage> StageSynthesis::decisions(const Key& key, const Plan& outline) const {
+  const StageTask& task = key.task;
+  const Pipeline& pipeline = outline.pipelines[0];
+  if (task.mesh.devices.size() == 1 || task.work.style == StageStyle::kData)
+    return pipeline.stages[0];
+  if (is_product(task.work)) {
+    const std::optional<StageSolution>& inner = solved_.at(inner_key(key));
+    if (!inner) return std::nullopt;
+    return on_second_axis(inner->stage, pipeline.stages[0].mesh);
+  }
+  const Completed& own = grounds_.at(ground_key(task));
+  SpmdMesh mesh(*request_.costs,
+                task.mesh.devices,
+                parts_of(outline, pipeline),
+                pipeline.microbatches[0],
+                pipeline.stages[0].mesh.shape);
+  OpCatalogue catalogue(own.prepared->graph, *own.factors, std::move(mesh), {});
+  SpmdOptions options;
+  options.microbatches = task.work.microbatches;
+  options.byte_price = task.work.byte_price;
+  options.sends_as_received = key.layer;
+  const SpmdProblem problem(*own.prepared, catalogue, options);
+  const std::optional<PbqpSolution> found = medley::solve(problem.pbqp(), search_options());
+  if (!found) return std::nullopt;
+  return problem.stage(found->choices, pipeline.stages[0].mesh);
+}
+
+std::optional<StageSolution> StageSynthesis::synthesise(const Key& key) const {
+  const StageTask& task = key.task;
+  Plan plan = outline(request_, task.mesh, task.work);
+  Pipeline& pipeline = plan.pipelines[0];
+  std::optional<Stage> decided = decisions(key, plan);
+  if (!decided) return std::nullopt;
+  pipeline.stages[0] = std::move(*decided);
+  StageSolution solution;
+  solution.option = price_alone(task, plan);
+  solution.by_rows = !pipeline.microbatches[0].lengths.empty();
+  solution.stage = std::move(pipeline.stages[0]);
+  return solution;
+}
+
+bool StageSynthesis::is_as_good_unsaid(const StageTask& task) const {
+  const StageSolution& said = *solved_.at({task, false});
+  if (!said.by_rows || said.stage.ops.empty()) return false;
+  Plan plan = outline(request_, task.mesh, task.work);
+  plan.pipelines[0].stages[0].recompute = task.work.recompute;
+  return is_worse(said.option, price_alone(task, plan));
+}
+
+const std::optional<StageSolution>& StageSynthesis::solution(const Key& key) {
+  if (!solved_.contains(key)) solve({key});
+  return solved_.at(key);
+}
+
+const std::optional<StageSolution>& StageSynthesis::whole(const StageTask& task) {
+  return solution({task, false});
+}
+
+void StageSynthesis::solve_wholes(const std::vector<StageTask>& tasks) {
+  std::vector<Key> keys;
+  for (const StageTask& task : tasks) keys.push_back({task, false});
+  solve(std::move(keys));
+}
+
+// Of layers with the same structure the first one is synthesised.
+StageSynthesis::Key StageSynthesis::layer_key(int layer,
+                                              const StageMesh& mesh,
+                                              const StageWork& work) const {
+  const int first = like_[static_cast<size_t>(layer)];
+  return {{first, first + 1, mesh, work}, true};
+}
+
+bool StageSynthesis::has_plenty(const StageOption& option, const StageMesh& mesh) const {
+  const double memory = request_.cluster.kind(mesh.devices[0]).memory_bytes;
+  const Bytes needed = option.persistent + option.transient + option.saved * kPlenty;
+  return static_cast<double>(needed.value) <= memory;
+}
+
+const std::vector<StageOption>& StageSynthesis::sums(std::optional<Sums>& sums,
+                                                     int begin,
+                                                     const StageMesh& mesh,
+                                                     const StageWork& work) {
+  if (!sums) {
+    sums.emplace();
+    sums->ranges.resize(layers_.layers.size());
+    for (int i = 0; i < static_cast<int>(layers_.layers.size()); ++i) {
+      const auto& one = solution(layer_key(i, mesh, work));
+      sums->layers.push_back(one ? &one->option : nullptr);
+    }
+  }
+  std::vector<StageOption>& all = sums->ranges[static_cast<size_t>(begin)];
+  if (!all.empty()) return all;
+  all.emplace_back();
+  for (size_t i = static_cast<size_t>(begin); i < sums->layers.size() && sums->layers[i]; ++i) {
+    const StageOption& one = *sums->layers[i];
+    StageOption sum = all.back();
+    sum.forward += one.forward;
+    sum.backward += one.backward;
+    sum.update += one.update;
+    sum.persistent += one.persistent;
+    sum.saved += one.saved;
+    sum.transient = std::max(sum.transient, one.transient);
+    all.push_back(sum);
+  }
+  return all;
+}
+
+void StageSynthesis::offer(StageOption option, int id, std::vector<StageOption>& options) const {
+  if (option.forward + option.backward + option.update >= kLongest) return;
+  option.id = id;
+  if (std::none_of(options.begin(), options.end(), [&](const StageOption& other) {
+        return is_worse(option, other);
+      }))
+    options.push_back(option);
+}
+
+StageOffers& StageSynthesis::offers(const StageMesh& mesh, const StageWork& work) {
+  const auto [found, is_new] = offers_.try_emplace({work, mesh});
+  StageOffers& all = found->second;
+  if (!is_new) return all;
+  all.mesh_ = mesh;
+  all.each_.push_back({work, {}});
+  if (const int inner = second_axis(mesh, work); inner > 1)
+    all.each_.push_back({on_two_axes(work, inner), {}});
+  return all;
+}
+
+// Its size; 1: there is none.
+int StageSynthesis::second_axis(const StageMesh& mesh, const StageWork& work) const {
+  const std::vector<std::vector<int>> nodes = by_node(request_.cluster, mesh.devices);
+  const size_t each = nodes[0].size();
+  if (nodes.size() == 1 || nodes.size() * each != mesh.devices.size()) return 1;
+  int inner = 1;
+  while (each % (2 * static_cast<size_t>(inner)) == 0) inner *= 2;
+  const auto outer = static_cast<int64_t>(mesh.devices.size()) / inner;
+  return work.rows >= outer ? inner : 1;
+}
+
+std::optional<StageWork> StageSynthesis::on_nodes(const StageMesh& mesh,
+                                                  const StageWork& work) const {
+  const int inner = second_axis(mesh, work);
+  if (inner == 1) return std::nullopt;
+  return on_two_axes(work, inner, StageStyle::kBest);
+}
+
+std::vector<StageOption> StageSynthesis::options(int begin,
+                                                 int end,
+                                                 StageOffers& offers,
+                                                 Nanoseconds longest) {
+  const StageMesh& mesh = offers.mesh_;
+  const auto layers = static_cast<size_t>(end - begin);
+  std::vector<StageOption> result;
+  for (auto& [each, prices] : offers.each_) {
+    for (size_t p = 0; p < num_prices(mesh); ++p) {
+      const std::vector<StageOption>& kept = sums(prices.kept[p], begin, mesh, at_price(each, p));
+      if (layers >= kept.size()) continue;
+      const StageOption& none = kept[layers];
+      const int id = id_of(each.inner, p);
+      offer(none, id, result);
+      if (has_plenty(none, mesh) || none.forward + none.backward > longest) break;
+      const std::vector<StageOption>& again =
+          sums(prices.again[p], begin, mesh, at_price(each, p, kAll));
+      StageOption all = again[layers];
+      offer(all, id + 2, result);  // of each layer: blocks
+      all.saved = again[1].saved;
+      all.transient = none.transient + none.saved - all.saved;
+      offer(all, id + 1, result);
+    }
+  }
+  return result;
+}
+
+// Whether memory is short for any range that takes no longer: for one of the longest of them.
+bool StageSynthesis::needs_prices(const StageMesh& mesh, Offer& offer, Nanoseconds longest) {
+  std::optional<Sums>& kept = offer.prices.kept[0];
+  for (int begin = 0; begin < static_cast<int>(layers_.layers.size()); ++begin) {
+    const std::vector<StageOption>& ranges = sums(kept, begin, mesh, at_price(offer.work, 0));
+    const auto end = std::ranges::partition_point(ranges, [&](const StageOption& option) {
+      return option.forward + option.backward <= longest;
+    });
+    if (end != ranges.begin() && !has_plenty(*std::prev(end), mesh)) return true;
+  }
+  return false;
+}
+
+void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageWork>>& uses,
+                                  Nanoseconds longest) {
+  const int all = static_cast<int>(layers_.layers.size());
+  std::vector<std::pair<const StageMesh*, Offer*>> every;
+  for (const auto& [mesh, work] : uses)
+    for (Offer& offer : offers(mesh, work).each_) every.emplace_back(&mesh, &offer);
+  std::vector<Key> first, more;
+  for (const auto& [mesh, offer] : every)
+    for (int i = 0; i < all; ++i) first.push_back(layer_key(i, *mesh, at_price(offer->work, 0)));
+  solve(first);
+  for (const auto& [mesh, offer] : every) {
+    if (!needs_prices(*mesh, *offer, longest)) continue;
+    for (size_t p = 0; p < num_prices(*mesh); ++p)
+      for (int i = 0; i < all; ++i)
+        more.push_back(layer_key(i, *mesh, at_price(offer->work, p, kAll)));
+  }
+  solve(more);
+}
+
+std::vector<int64_t> microbatch_counts(const Request& request) {
+  constexpr int64_t kMost = 256;
+  if (request.microbatches > 0) return {request.microbatches};
+  if (!request.ground->coupled_at.empty() || !request.ground->prepared->weights_in_prologue)
+    return {1};
+  std::vector<int64_t> counts;
+  for (int64_t count = 1; count <= std::min(kMost, request.global_batch); count *= 2)
+    counts.push_back(count);
+  return counts;
+}
+
+StageWork StageSynthesis::work_of(const StageOption& option, StageWork work, int in_flight) {
+  const auto id = static_cast<size_t>(option.id);
+  const size_t price = id / kRecompute.size();
+  work = at_price(work, price % kBytePrices.size(), kRecompute[id % kRecompute.size()]);
+  const int inner = 1 << price / kBytePrices.size();
+  if (inner > 1) work = on_two_axes(work, inner);
+  if (work.recompute == kBlocks) work.in_flight = in_flight;
+  return work;
+}
+
+}  // namespace medley

@@ -1,0 +1,191 @@
+#pragma once
+
+// What a stage of a pipeline costs, and how its ops are divided best: SPMD synthesis of the ops of
+// some layers on a mesh of equal devices (synthesis/spmd_problem.h), lowered by itself and priced.
+//
+//   layer      0      1.0    1.1    2.0    2.1   ...  head          structures  e a b h
+//   synthesis  e      a      b      -      -          h             once for each, mesh and rows
+//   a range    the sum of its layers: what is sent inside it lies by rows, or whole
+//
+// A range chosen for a plan is synthesised as a whole. What is computed again rather than kept
+// (program/recompute.h) changes no decision: solutions are priced again with it. Of a range,
+// "blocks" keeps what comes into each layer, "all" what comes into the first one:
+//
+//            saved                   transient, and with all saved
+//   none     sum of the layers'      the largest of a layer's
+//   blocks   sum of what comes in    the largest of a layer's when it does all again
+//   all      what comes in           the largest of a layer's, and what `none` saves
+//
+// Knows nothing of which ranges are good.
+
+#include <array>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "medley/pipelines/alike_stages.h"
+#include "medley/pipelines/pipeline.h"
+#include "medley/stages/layers.h"
+#include "medley/synthesis/request.h"
+
+namespace medley {
+
+// Equal devices on which a stage runs: those of a pool, or some of them.
+struct StageMesh {
+  std::vector<int> devices;  // of the cluster
+  auto operator<=>(const StageMesh&) const = default;
+};
+
+enum class StageStyle : uint8_t {
+  kBest,    // found by synthesis: by rows, and otherwise where that is faster
+  kData,    // whole on every device, rows divided
+  kTensor,  // found by synthesis, every device has all rows
+};
+
+// What a stage is to do in a step.
+struct StageWork {
+  int64_t rows = 1, microbatches = 1;  // rows of each
+  double byte_price = 0;               // in ticks per byte: the more, the less memory
+  StageStyle style = StageStyle::kBest;
+  std::string_view recompute = kRecompute[0];
+  int in_flight = 1;  // micro-batches; told for "blocks", which depend on it
+  // Devices of a second axis: neighbours that share the rows of a place on the first. kTensor:
+  // found for them alone, with these rows; kBest: over both axes at once. 1: the mesh has one axis.
+  int inner = 1;
+  auto operator<=>(const StageWork&) const = default;
+};
+
+struct StageTask {
+  int begin = 0, end = 0;  // layers
+  StageMesh mesh;
+  StageWork work;
+  auto operator<=>(const StageTask&) const = default;
+};
+
+struct StageSolution {
+  Stage stage;           // without its first op
+  bool by_rows = false;  // the devices divide the rows
+  StageOption option;
+};
+
+// What is offered on a mesh for some work: as it is, and with the devices of each node as a second
+// axis where it has several. Private to StageSynthesis.
+class StageOffers {
+  friend class StageSynthesis;
+  // What the layers take at a price, keeping all and doing all again, and the sums over ranges:
+  // [first layer][number of layers], as far as there are solutions.
+  struct Sums {
+    std::vector<const StageOption*> layers;  // [layer] null: no solution
+    std::vector<std::vector<StageOption>> ranges;
+  };
+  struct Prices {
+    std::array<std::optional<Sums>, 3> kept, again;  // [price]
+  };
+  struct Offer {
+    StageWork work;
+    Prices prices;
+  };
+  StageMesh mesh_;
+  std::vector<Offer> each_;
+};
+
+class StageSynthesis {
+ public:
+  // Requires: `request` has costs and ground, and outlives this.
+  StageSynthesis(const Request& request, const LayerOptions& options);
+
+  const Layers& layers() const { return layers_; }
+  PreparedStages& stages() { return stages_; }
+
+  // Layers as a whole. Nothing if no choices were found. The reference stays valid.
+  const std::optional<StageSolution>& whole(const StageTask& task);
+  // Solves those that are not solved yet, on all cores.
+  void solve_wholes(const std::vector<StageTask>& tasks);
+
+  // Prices and recompute of `work` are not looked at. The reference stays valid.
+  StageOffers& offers(const StageMesh& mesh, const StageWork& work);
+
+  // The sums over layers, at each price and recompute that makes a difference: a few options, none
+  // of them worse than another in everything. What takes longer than `longest` for a micro-batch is
+  // offered at no price only: all else is slower still.
+  std::vector<StageOption> options(int begin,
+                                   int end,
+                                   StageOffers& offers,
+                                   Nanoseconds longest = kLongest);
+  // Solves on all cores what options() will want for these, whatever the layers.
+  void solve_layers(const std::vector<std::pair<StageMesh, StageWork>>& uses,
+                    Nanoseconds longest = kLongest);
+
+  // Whether layers as a whole do as well if the plan says nothing about their ops and parameters.
+  // Requires: whole() has a solution.
+  bool is_as_good_unsaid(const StageTask& task) const;
+
+  // The same on nodes x devices, decided over both axes at once, which takes ten times as long as
+  // what options() offers. Nothing on one node, or where a node's devices are no second axis.
+  std::optional<StageWork> on_nodes(const StageMesh& mesh, const StageWork& work) const;
+
+  // The price and the recompute that an option is for, with so many micro-batches in flight.
+  static StageWork work_of(const StageOption& option, StageWork work, int in_flight);
+
+  int num_syntheses() const { return num_syntheses_; }
+
+ private:
+  struct Key {
+    StageTask task;
+    bool layer = false;  // to be summed up with others
+    auto operator<=>(const Key&) const = default;
+  };
+  // Of layers, what they compute.
+  struct GroundKey {
+    int begin = 0, end = 0;
+    std::string_view recompute;
+    int in_flight = 1;
+    auto operator<=>(const GroundKey&) const = default;
+  };
+  static GroundKey ground_key(const StageTask& task);
+  static Key plain(Key key);  // without recompute
+  // What the devices of the second axis do of a task for a mesh of two.
+  static Key inner_key(Key key);
+  void solve(const std::vector<Key>& keys);
+  void solve_missing(std::vector<Key> keys);
+  // A solution of what is the same but for names.
+  struct Like {
+    const std::optional<StageSolution>& solution;
+    Renaming names;
+  };
+  std::optional<Like> find_like(const Key& key) const;
+  Completed ground(const GroundKey& key);
+  std::optional<StageSolution> synthesise(const Key& key) const;
+  std::optional<StageSolution> recomputed(const Key& key) const;
+  StageOption price_alone(const StageTask& task, const Plan& plan) const;
+  std::optional<Stage> decisions(const Key& key, const Plan& outline) const;
+  const std::optional<StageSolution>& solution(const Key& key);
+  Key layer_key(int layer, const StageMesh& mesh, const StageWork& work) const;
+  bool has_plenty(const StageOption& option, const StageMesh& mesh) const;
+  void offer(StageOption option, int id, std::vector<StageOption>& options) const;
+  using Sums = StageOffers::Sums;
+  using Offer = StageOffers::Offer;
+  int second_axis(const StageMesh& mesh, const StageWork& work) const;
+  bool needs_prices(const StageMesh& mesh, Offer& offer, Nanoseconds longest);
+  const std::vector<StageOption>& sums(std::optional<Sums>& sums,
+                                       int begin,
+                                       const StageMesh& mesh,
+                                       const StageWork& work);
+
+  const Request& request_;
+  PreparedStages stages_;
+  Layers layers_;
+  std::vector<int> like_;  // [layer] the first one of its structure
+  std::map<GroundKey, Completed> grounds_;
+  std::map<Key, std::optional<StageSolution>> solved_;
+  int num_syntheses_ = 0;  // of solved_, those that are no others' but for names
+  std::map<std::pair<StageWork, StageMesh>, StageOffers> offers_;
+};
+
+// Those of a pipeline: what the request says, one where rows meet, else powers of two.
+std::vector<int64_t> microbatch_counts(const Request& request);
+
+}  // namespace medley

@@ -1,0 +1,240 @@
+#include "medley/pipelines/table_costs.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "medley/base/error.h"
+#include "medley/network/topology.h"
+
+namespace medley {
+namespace {
+
+// The curve for so many senders; null if the network has none.
+const MessageCurve* curve_for(const Network& network, int devices) {
+  const MessageCurve* found = network.curves.empty() ? nullptr : &network.curves.front();
+  for (const MessageCurve& curve : network.curves)
+    if (curve.devices <= devices) found = &curve;
+  return found;
+}
+
+// What `devices` of a node's devices send takes, by the bytes of all nodes together.
+LinkCurve side(const Network& network, int nodes, int devices) {
+  const MessageCurve* curve = curve_for(network, devices);
+  const Nanoseconds latency = to_nanoseconds({network.latency});
+  if (!curve) return constant_bandwidth({network.bandwidth * nodes}, latency);
+  // Fewer than the curve is for share it; more of them have no more than it says.
+  LinkCurve link{{}, latency};
+  for (const MessageCurve::Point& point : curve->points) {
+    const double size = static_cast<double>(point.bytes) * curve->devices;
+    link.points.push_back(
+        {{static_cast<int64_t>(size) * nodes}, to_nanoseconds({size / point.bandwidth})});
+  }
+  return link;
+}
+
+// Of two sides of a link the slower one, at the sizes of both.
+LinkCurve slower(const LinkCurve& a, const LinkCurve& b) {
+  std::set<Bytes> sizes;
+  for (const LinkCurve* each : {&a, &b})
+    for (const LinkCurve::Point& point : each->points) sizes.insert(point.size);
+  LinkCurve link{{}, std::max(a.latency, b.latency)};
+  for (const Bytes size : sizes)
+    link.points.push_back({size, std::max(occupied(a, size), occupied(b, size))});
+  return link;
+}
+
+std::vector<int64_t> running_sums(const std::vector<int64_t>& values) {
+  std::vector<int64_t> sums{0};
+  for (const int64_t value : values) sums.push_back(sums.back() + value);
+  return sums;
+}
+
+int64_t between(const std::vector<int64_t>& sums, int begin, int end) {
+  return sums[static_cast<size_t>(end)] - sums[static_cast<size_t>(begin)];
+}
+
+Bytes times(double factor, int64_t bytes) {
+  return {std::llround(factor * static_cast<double>(bytes))};
+}
+
+}  // namespace
+
+TableCosts::TableCosts(const LayerTable& table, const Cluster& cluster)
+    : table_(table),
+      cluster_(cluster),
+      table_hash_(hash(table)),
+      cluster_hash_(hash(cluster)),
+      degrees_(cluster.pools.size()) {
+  int first = 0;
+  for (const NodePool& pool : cluster_.pools) {
+    first_device_.push_back(first);
+    first += pool.count * pool.devices_per_node;
+  }
+  std::set<std::string> known;
+  for (const MeasuredTimes& each : table_.times) known.insert(each.device);
+  for (int pool = 0; pool < pools(); ++pool) {
+    const NodePool& of = cluster_.pools[static_cast<size_t>(pool)];
+    std::vector<int>& degrees = degrees_[static_cast<size_t>(pool)];
+    for (const MeasuredTimes& each : table_.times)
+      if (each.device == of.kind.name && of.devices_per_node % each.tensor_parallel == 0 &&
+          std::ranges::find(degrees, each.tensor_parallel) == degrees.end())
+        degrees.push_back(each.tensor_parallel);
+    std::ranges::sort(degrees);
+    for (const int degree : degrees) add_times(pool, degree);
+  }
+  if (times_.empty())
+    throw Error(Blame::kCaller,
+                fmt::format("times: found those of {}, expected some for a kind of the cluster: {}",
+                            fmt::join(known, ", "),
+                            cluster_.pools[0].kind.name));
+  for (const MeasuredBytes& each : table_.bytes) {
+    std::vector<int64_t> parameters, saved;
+    for (const std::string& kind : table_.layers) {
+      parameters.push_back(each.kinds.at(kind).parameters.value);
+      saved.push_back(each.kinds.at(kind).saved.value);
+    }
+    bytes_[each.tensor_parallel] = {running_sums(parameters), running_sums(saved)};
+  }
+  for (const std::string& kind : table_.layers)
+    outputs_.push_back(table_.bytes.front().kinds.at(kind).output.value);
+
+  const Topology topology(cluster_);
+  for (int from = 0; from < pools(); ++from)
+    for (int to = 0; to < pools(); ++to)
+      for (const bool same_node : {false, true}) {
+        // Any other device of the other node, or of the same.
+        const int a = first_device_[static_cast<size_t>(from)];
+        int b = first_device_[static_cast<size_t>(to)];
+        if (from == to) b += same_node ? 1 : devices_per_node(to);
+        const bool exists = from != to ? !same_node
+                                       : (same_node ? devices_per_node(to) > 1
+                                                    : devices(to) > devices_per_node(to));
+        int found = -1;
+        try {
+          if (exists) found = topology.route(a, b).network;
+        } catch (const Error&) {  // no network links them
+        }
+        networks_.push_back(found);
+      }
+  for (int pool = 0; pool < pools(); ++pool)
+    for (const bool same_node : {false, true})
+      if (const Network* found = network(pool, pool, same_node))
+        for (int devices = 1; devices <= devices_per_node(pool); ++devices)
+          node_links_[{pool, same_node, devices}] = side(*found, 1, devices);
+}
+
+void TableCosts::add_times(int pool, int degree) {
+  const std::string& kind = cluster_.pools[static_cast<size_t>(pool)].kind.name;
+  // From the most rows to the fewest.
+  std::map<std::string, LayerTimes> least;
+  for (auto each = table_.times.rbegin(); each != table_.times.rend(); ++each) {
+    if (each->device != kind || each->tensor_parallel != degree) continue;
+    for (const auto& [name, measured] : each->kinds) {
+      LayerTimes& at_most = least.try_emplace(name, measured).first->second;
+      at_most.forward = std::min(at_most.forward, measured.forward);
+      at_most.backward = std::min(at_most.backward, measured.backward);
+      at_most.update = measured.update;
+    }
+    std::vector<int64_t> forward, backward, update;
+    for (const std::string& layer : table_.layers) {
+      forward.push_back(least.at(layer).forward.value);
+      backward.push_back(least.at(layer).backward.value);
+      update.push_back(least.at(layer).update.value);
+    }
+    times_[{pool, degree, each->rows}] = {
+        running_sums(forward), running_sums(backward), running_sums(update)};
+  }
+}
+
+int TableCosts::devices_per_node(int pool) const {
+  return cluster_.pools[static_cast<size_t>(pool)].devices_per_node;
+}
+int TableCosts::devices(int pool) const {
+  return cluster_.pools[static_cast<size_t>(pool)].count * devices_per_node(pool);
+}
+Bytes TableCosts::memory(int pool) const {
+  return {static_cast<int64_t>(cluster_.pools[static_cast<size_t>(pool)].kind.memory_bytes)};
+}
+
+const Network* TableCosts::network(int from, int to, bool same_node) const {
+  const int found = networks_[static_cast<size_t>((from * pools() + to) * 2 + (same_node ? 1 : 0))];
+  return found < 0 ? nullptr : &cluster_.networks[static_cast<size_t>(found)];
+}
+
+const LinkCurve* TableCosts::node_link(int pool, bool same_node, int devices) const {
+  const auto found = node_links_.find({pool, same_node, devices});
+  return found == node_links_.end() ? nullptr : &found->second;
+}
+
+std::optional<StageOption> TableCosts::stage(int begin,
+                                             int end,
+                                             const LayerMesh& mesh,
+                                             int64_t rows) const {
+  if (rows % mesh.replicas != 0) return std::nullopt;
+  const int64_t own = rows / mesh.replicas;
+  const auto found = times_.find({mesh.pool, mesh.tensor_parallel, own});
+  if (found == times_.end()) return std::nullopt;
+  const ByteSums& bytes = bytes_.at(mesh.tensor_parallel);
+  const RunConstants& run = table_.run;
+  const std::optional<Nanoseconds> reduce = all_reduce(begin, end, mesh);
+  if (!reduce) return std::nullopt;
+  StageOption stage;
+  stage.forward = {between(found->second.forward, begin, end)};
+  stage.backward = {between(found->second.backward, begin, end)};
+  stage.update = Nanoseconds{between(found->second.update, begin, end)} + *reduce;
+  stage.persistent = times(run.state, between(bytes.parameters, begin, end)) + run.fixed;
+  stage.saved = times(run.saved, own * between(bytes.saved, begin, end));
+  // What was received for a call and what it sends.
+  if (begin > 0) stage.transient += cut(begin - 1, own);
+  if (end < layers()) stage.transient += cut(end - 1, own);
+  stage.id = mesh.tensor_parallel;
+  return stage;
+}
+
+std::optional<Nanoseconds> TableCosts::all_reduce(int begin, int end, const LayerMesh& mesh) const {
+  const int per_node = std::min(mesh.replicas, devices_per_node(mesh.pool) / mesh.tensor_parallel);
+  const int nodes = (mesh.replicas + per_node - 1) / per_node;
+  const int64_t bytes = between(bytes_.at(mesh.tensor_parallel).parameters, begin, end);
+  // What each of a ring sends to the next.
+  const auto ring = [](int64_t whole, int of) { return Bytes{2 * whole * (of - 1) / of}; };
+  Nanoseconds time;
+  if (per_node > 1) {
+    const LinkCurve* fabric = node_link(mesh.pool, true, 1);
+    if (!fabric) return std::nullopt;
+    time += occupied(*fabric, ring(bytes, per_node));
+  }
+  if (nodes > 1) {
+    // All devices of a node do so at once, each with its part of what the node's replicas have.
+    const LinkCurve* lan = node_link(mesh.pool, false, per_node * mesh.tensor_parallel);
+    if (!lan) return std::nullopt;
+    time += occupied(*lan, ring(bytes * mesh.tensor_parallel, nodes));
+  }
+  return to_nanoseconds({to_seconds(time).value * table_.run.all_reduce});
+}
+
+std::optional<LinkCurve> TableCosts::link(int from,
+                                          int from_devices,
+                                          int to,
+                                          int to_devices) const {
+  // Stages of a pool that has one node only are in it.
+  const bool same_node = from == to && devices(from) == devices_per_node(from);
+  const Network* between_them = network(from, to, same_node);
+  if (!between_them) return std::nullopt;
+  const auto side_of = [&](int pool, int devices) {
+    if (same_node) return side(*between_them, devices, 1);
+    const int node = devices_per_node(pool);
+    const int nodes = (devices + node - 1) / node;
+    return side(*between_them, nodes, devices / nodes);
+  };
+  return slower(side_of(from, from_devices), side_of(to, to_devices));
+}
+
+Bytes TableCosts::cut(int layer, int64_t rows) const {
+  return {outputs_[static_cast<size_t>(layer)] * rows};
+}
+
+}  // namespace medley

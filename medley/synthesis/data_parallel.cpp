@@ -1,0 +1,213 @@
+#include "medley/synthesis/data_parallel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "medley/base/error.h"
+#include "medley/plan/apportion.h"
+#include "medley/solve/balance.h"
+#include "medley/synthesis/fit.h"
+
+namespace medley {
+
+std::optional<Infeasible> rows_meet(const Request& request) {
+  const std::string& meet = request.ground->coupled_at;
+  if (meet.empty() || request.microbatches <= 1) return std::nullopt;
+  return Infeasible{fmt::format(
+      "rows of graph \"{}\" meet in {}, so that one micro-batch is exact and {} are not",
+      request.graph.name,
+      meet,
+      request.microbatches)};
+}
+
+std::vector<int64_t> even_rows(const Request& request, const std::vector<int>& devices) {
+  return apportion(request.global_batch, std::vector<double>(devices.size(), 1.0));
+}
+
+namespace {
+
+// What devices take for rows of a step. What ops take need not grow evenly with rows, so a line is
+// read off where it is used.
+class RowLines {
+ public:
+  RowLines(const Request& request, const std::vector<int>& devices)
+      : request_(request),
+        devices_(devices),
+        microbatches_(std::max<int64_t>(1, request.microbatches)) {
+    const auto count = static_cast<int64_t>(devices.size());
+    typical_ = std::max<int64_t>(1, request.global_batch / count / microbatches_);
+  }
+
+  // Read off at these rows of a step; where a device has none, at an even share.
+  std::vector<RowTime> at(const std::vector<int64_t>& rows) {
+    std::vector<RowTime> times;
+    for (size_t d = 0; d < devices_.size(); ++d) {
+      const int64_t each = (rows[d] + microbatches_ - 1) / microbatches_;
+      times.push_back(line(devices_[d], each > 0 ? each : typical_));
+    }
+    return times;
+  }
+
+  std::vector<int64_t> balanced(const std::vector<RowTime>& times) const {
+    std::vector<double> fixed, per_row;
+    for (const RowTime& time : times) {
+      fixed.push_back(static_cast<double>(microbatches_) * time.fixed + time.update);
+      per_row.push_back(time.per_row);
+    }
+    return balance(request_.global_batch, fixed, per_row);
+  }
+
+  // Seconds that the slowest device computes in a step.
+  double slowest(const std::vector<int64_t>& rows) {
+    const std::vector<RowTime> times = at(rows);
+    double most = 0;
+    for (size_t d = 0; d < rows.size(); ++d) {
+      const int64_t each = (rows[d] + microbatches_ - 1) / microbatches_;
+      const double microbatch =
+          each > 0 ? times[d].fixed + static_cast<double>(each) * times[d].per_row : 0;
+      most = std::max(most, static_cast<double>(microbatches_) * microbatch + times[d].update);
+    }
+    return most;
+  }
+
+ private:
+  const RowTime& line(int device, int64_t rows) {
+    const DeviceKind& kind = request_.cluster.kind(device);
+    const auto [known, is_new] = known_.try_emplace({kind.name, rows});
+    if (is_new)
+      known->second = row_time(request_.ground->prepared->graph, kind, rows, *request_.costs);
+    return known->second;
+  }
+
+  const Request& request_;
+  const std::vector<int>& devices_;
+  const int64_t microbatches_;
+  int64_t typical_ = 1;
+  std::map<std::pair<std::string, int64_t>, RowTime> known_;  // by kind and rows
+};
+
+// A division is worth another look while it gains so much.
+constexpr double kWorthIt = 0.999;
+constexpr int kMostLooks = 8;
+
+}  // namespace
+
+std::vector<RowTime> row_times(const Request& request, const std::vector<int>& devices) {
+  return RowLines(request, devices).at(std::vector<int64_t>(devices.size(), 0));
+}
+
+std::vector<int64_t> proportional_rows(const Request& request, const std::vector<int>& devices) {
+  RowLines lines(request, devices);
+  const std::vector<int64_t> even = even_rows(request, devices);
+  std::vector<int64_t> best = lines.balanced(lines.at(std::vector<int64_t>(devices.size(), 0)));
+  for (int look = 0; look < kMostLooks; ++look) {
+    std::vector<int64_t> rows = lines.balanced(lines.at(best));
+    if (lines.slowest(rows) >= kWorthIt * lines.slowest(best)) break;
+    best = std::move(rows);
+  }
+  return lines.slowest(even) < kWorthIt * lines.slowest(best) ? even : best;
+}
+
+Plan plan_of_rows(std::vector<std::string> devices,
+                  const std::vector<std::vector<int64_t>>& microbatches) {
+  Plan plan;
+  Stage stage;
+  stage.mesh = {{"data"}, {static_cast<int64_t>(devices.size())}, std::move(devices)};
+  Pipeline pipeline;
+  pipeline.stages = {std::move(stage)};
+  for (const std::vector<int64_t>& lengths : microbatches) {
+    const int64_t rows = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    pipeline.microbatches.push_back({rows, lengths});
+    plan.global_batch += rows;
+  }
+  plan.pipelines = {std::move(pipeline)};
+  return plan;
+}
+
+Plan empty_plan(const Request& request,
+                const std::vector<int>& devices,
+                const std::vector<int64_t>& rows,
+                int64_t microbatches) {
+  Plan plan = plan_of_rows(names_of(request.cluster, devices), {rows});
+  plan.pipelines[0].microbatches = cut_into_microbatches(rows, microbatches);
+  plan.strategy = request.strategy;
+  plan.graph_hash = request.ground->graph_hash;
+  plan.cluster_hash = hash(request.cluster);
+  return plan;
+}
+
+namespace {
+
+// The fewest micro-batches that fit into memory, unless the request says how many.
+Outcome with_microbatches(const Request& request,
+                          const std::vector<int>& devices,
+                          const std::vector<int64_t>& rows) {
+  const auto attempt = [&](int64_t microbatches) {
+    Plan plan = empty_plan(request, devices, rows, microbatches);
+    std::optional<Misfit> misfit = find_misfit(plan, request);
+    return std::pair(std::move(plan), std::move(misfit));
+  };
+  const std::string& meet = request.ground->coupled_at;
+  if (std::optional<Infeasible> no = rows_meet(request)) return std::move(*no);
+
+  const int64_t first = std::max<int64_t>(1, request.microbatches);
+  const int64_t last = request.microbatches > 0 || !meet.empty()
+                           ? first
+                           : *std::max_element(rows.begin(), rows.end());
+  auto [plan, misfit] = attempt(first);
+  if (!misfit) return plan;
+  int64_t too_few = first;
+  int64_t enough = first;
+  while (misfit) {
+    if (enough == last) return Infeasible{explain_misfit(plan, request)};
+    too_few = enough;
+    enough = std::min(2 * enough, last);
+    std::tie(plan, misfit) = attempt(enough);
+  }
+  while (too_few + 1 < enough) {
+    const int64_t middle = (too_few + enough) / 2;
+    auto [smaller, does_not_fit] = attempt(middle);
+    if (does_not_fit) {
+      too_few = middle;
+    } else {
+      enough = middle;
+      plan = std::move(smaller);
+    }
+  }
+  return plan;
+}
+
+}  // namespace
+
+std::vector<Microbatch> cut_into_microbatches(const std::vector<int64_t>& rows,
+                                              int64_t microbatches) {
+  const auto count = static_cast<size_t>(microbatches);
+  std::vector<Microbatch> result(count);
+  for (Microbatch& microbatch : result) microbatch.lengths.assign(rows.size(), 0);
+  size_t next = 0;  // whose turn it is to take a row more
+  for (size_t d = 0; d < rows.size(); ++d) {
+    for (Microbatch& microbatch : result) microbatch.lengths[d] = rows[d] / microbatches;
+    for (int64_t left = rows[d] % microbatches; left > 0; --left) {
+      ++result[next].lengths[d];
+      next = (next + 1) % count;
+    }
+  }
+  for (Microbatch& microbatch : result)
+    microbatch.rows =
+        std::accumulate(microbatch.lengths.begin(), microbatch.lengths.end(), int64_t{0});
+  return result;
+}
+
+Outcome data_parallel_even(const Request& request) {
+  const std::vector<int> devices = devices_of(request);
+  return with_microbatches(request, devices, even_rows(request, devices));
+}
+
+Outcome data_parallel_proportional(const Request& request) {
+  const std::vector<int> devices = devices_of(request);
+  return with_microbatches(request, devices, proportional_rows(request, devices));
+}
+
+}  // namespace medley

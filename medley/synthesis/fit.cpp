@@ -1,0 +1,174 @@
+#include "medley/synthesis/fit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <vector>
+
+#include "medley/base/error.h"
+#include "medley/base/units.h"
+#include "medley/plan/apportion.h"
+#include "medley/program/memory.h"
+#include "medley/synthesis/data_parallel.h"
+
+namespace medley {
+namespace {
+
+Bytes bytes(double count) { return {static_cast<int64_t>(count)}; }
+
+const std::vector<Microbatch>& microbatches_of(const Plan& plan) {
+  return plan.pipelines[0].microbatches;
+}
+
+// Of a device, or of those that share its place on the first axis.
+int64_t most_rows(const Plan& plan, int stage, size_t device) {
+  const Pipeline& pipeline = plan.pipelines[0];
+  const Mesh& mesh = pipeline.stages[static_cast<size_t>(stage)].mesh;
+  const size_t place = device * static_cast<size_t>(mesh.shape[0]) / mesh.devices.size();
+  int64_t most = 0;
+  for (const Microbatch& microbatch : microbatches_of(pipeline, static_cast<size_t>(stage)))
+    most = std::max(most, microbatch.lengths.empty() ? microbatch.rows : microbatch.lengths[place]);
+  return most;
+}
+
+std::string rows_text(int64_t rows) { return rows == 1 ? "1 row" : fmt::format("{} rows", rows); }
+
+std::string microbatches_text(size_t count) {
+  return count == 1 ? "1 micro-batch" : fmt::format("{} micro-batches", count);
+}
+
+// Rows of each device in a step; of all of them, as one device, where the batch is replicated.
+std::vector<int64_t> rows_of(const Plan& plan) {
+  std::vector<int64_t> rows(std::max<size_t>(1, microbatches_of(plan)[0].lengths.size()), 0);
+  for (const Microbatch& microbatch : microbatches_of(plan))
+    for (size_t d = 0; d < rows.size(); ++d)
+      rows[d] += microbatch.lengths.empty() ? microbatch.rows : microbatch.lengths[d];
+  return rows;
+}
+
+Plan with_rows(Plan plan, const std::vector<int64_t>& rows, int64_t count) {
+  const bool replicated = microbatches_of(plan)[0].lengths.empty();
+  plan.global_batch = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  plan.pipelines[0].microbatches = cut_into_microbatches(rows, count);
+  if (replicated)
+    for (Microbatch& microbatch : plan.pipelines[0].microbatches) microbatch.lengths.clear();
+  return plan;
+}
+
+// Parts with exact lengths fit extents of their sum only, which may be the batch's.
+bool has_exact_lengths(const Plan& plan) {
+  return std::any_of(
+      plan.parts.begin(), plan.parts.end(), [](const Part& part) { return !part.lengths.empty(); });
+}
+
+// Returns the number nearest to `fails` for which `fits`, which holds for `holds` and not for
+// `fails`.
+template <typename Fits>
+int64_t last_that_fits(int64_t holds, int64_t fails, const Fits& fits) {
+  while (std::abs(holds - fails) > 1) {
+    const int64_t middle = holds + (fails - holds) / 2;
+    (fits(middle) ? holds : fails) = middle;
+  }
+  return holds;
+}
+
+std::string more_memory(const std::vector<Misfit::Lack>& found, const Request& request) {
+  constexpr size_t kNamed = 3;
+  std::string text;
+  for (size_t i = 0; i < std::min(kNamed, found.size()); ++i)
+    text += fmt::format("{}{} more on {}",
+                        i == 0 ? "" : ", ",
+                        to_string(bytes(found[i].bytes)),
+                        request.cluster.devices[static_cast<size_t>(found[i].device)].name);
+  if (found.size() > kNamed) text += fmt::format(" and so on {} others", found.size() - kNamed);
+  return text + " would do";
+}
+
+std::string smallest_change(const Plan& plan, const Misfit& misfit, const Request& request) {
+  const std::vector<int64_t> rows = rows_of(plan);
+  const auto count = static_cast<int64_t>(microbatches_of(plan).size());
+  const int64_t most = *std::max_element(rows.begin(), rows.end());
+  const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  const bool may_cut = plan.per_microbatch_semantics || request.ground->coupled_at.empty();
+  const auto fits_in = [&](int64_t microbatches) {
+    return !find_misfit(with_rows(plan, rows, microbatches), request);
+  };
+  if (may_cut && count < most && fits_in(most))
+    return microbatches_text(static_cast<size_t>(last_that_fits(most, count, fits_in))) +
+           " would fit";
+
+  std::vector<double> shares(rows.begin(), rows.end());
+  const auto fits_with = [&](int64_t batch) {
+    return !find_misfit(with_rows(plan, apportion(batch, shares), std::min(count, batch)), request);
+  };
+  if (total > 1 && !has_exact_lengths(plan) && fits_with(1))
+    return fmt::format("a global batch of {} would fit", last_that_fits(1, total, fits_with));
+  return more_memory(misfit.lacks, request);
+}
+
+// Of one device of a plan, `place` in the mesh of its stage.
+std::string sentence_of(const Plan& plan,
+                        const DeviceMemory& memory,
+                        size_t place,
+                        double lacks,
+                        const Request& request) {
+  const auto& [stage, device, use] = memory;
+  const DeviceKind& kind = request.cluster.kind(device);
+  const size_t count = microbatches_of(plan).size();
+  const std::string where =
+      plan.pipelines[0].stages.size() == 1 ? "" : fmt::format("stage {}: ", stage);
+  return fmt::format(
+      "{}{} ({}) needs {} for up to {} in {}, {} of it for parameters and "
+      "optimizer state, and has {}: it lacks {}{}",
+      where,
+      request.cluster.devices[static_cast<size_t>(device)].name,
+      kind.name,
+      to_string(Bytes{use.peak}),
+      rows_text(most_rows(plan, stage, place)),
+      count == 1 ? "one micro-batch" : fmt::format("each of {} micro-batches", count),
+      to_string(Bytes{use.persistent}),
+      to_string(bytes(kind.memory_bytes)),
+      to_string(bytes(lacks)),
+      use.peak_at.empty() ? "" : fmt::format(" in {}", use.peak_at));
+}
+
+}  // namespace
+
+double Misfit::bytes() const {
+  double sum = 0;
+  for (const Lack& lack : lacks) sum += lack.bytes;
+  return sum;
+}
+
+std::optional<Misfit> find_misfit(const Plan& plan, const Request& request) {
+  return find_misfit(plan, lower(*request.ground, plan, request.cluster), request);
+}
+
+std::optional<Misfit> find_misfit(const Plan& plan,
+                                  const Program& program,
+                                  const Request& request) {
+  Misfit misfit;
+  int before = -1;
+  size_t place = 0;
+  for (const DeviceMemory& memory : memory_uses(program)) {
+    place = memory.stage == before ? place + 1 : 0;
+    before = memory.stage;
+    const double lacks =
+        static_cast<double>(memory.use.peak) - request.cluster.kind(memory.device).memory_bytes;
+    if (lacks <= 0) continue;
+    if (misfit.lacks.empty()) misfit.sentence = sentence_of(plan, memory, place, lacks, request);
+    misfit.lacks.push_back({memory.device, lacks});
+  }
+  if (misfit.lacks.empty()) return std::nullopt;
+  return misfit;
+}
+
+std::string explain_misfit(const Plan& plan, const Request& request) {
+  const std::optional<Misfit> misfit = find_misfit(plan, request);
+  MEDLEY_CHECK(misfit.has_value());
+  return fmt::format("{}; {}", misfit->sentence, smallest_change(plan, *misfit, request));
+}
+
+}  // namespace medley

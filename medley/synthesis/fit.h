@@ -1,0 +1,34 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "medley/program/program.h"
+#include "medley/synthesis/request.h"
+
+namespace medley {
+
+// Which devices' memory does not hold a plan.
+struct Misfit {
+  struct Lack {
+    int device = 0;  // of the cluster
+    double bytes = 0;
+  };
+  std::vector<Lack> lacks;  // stage by stage
+  std::string sentence;     // about the first of them
+  double bytes() const;     // that all of them lack
+};
+
+// Returns nothing if all devices have enough. Lowers the plan, so that what is counted is what will
+// run. All require that the request has ground.
+std::optional<Misfit> find_misfit(const Plan& plan, const Request& request);
+// The same, if it is lowered already.
+std::optional<Misfit> find_misfit(const Plan& plan, const Program& program, const Request& request);
+
+// The sentence, and the smallest change found with which the plan would fit: more
+// micro-batches, where rows do not meet; else a smaller batch, divided alike; else memory, and
+// where. Lowers the plan up to a score of times. Requires: it does not fit.
+std::string explain_misfit(const Plan& plan, const Request& request);
+
+}  // namespace medley

@@ -1,0 +1,150 @@
+#include "medley/synthesis/fit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "medley/base/files.h"
+#include "medley/graph/text.h"
+#include "medley/planner/planner.h"
+#include "medley/synthesis/data_parallel.h"
+
+namespace medley {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+class Fit : public ::testing::Test {
+ protected:
+  // `devices` alike, one per node.
+  static Cluster cluster_of(int devices, double memory_bytes) {
+    DeviceKind kind;
+    kind.name = "kind";
+    kind.sustained = {{DType::kF32, 1e9}};
+    kind.memory_bandwidth = 1e10;
+    kind.memory_bytes = memory_bytes;
+    Cluster made;
+    made.pools = {{"pool", devices, 1, kind, false, 0}};
+    made.networks = {{"lan", false, {"pool"}, 1e9, 1e-6, {}}};
+    made.devices = list_devices(made.pools);
+    return made;
+  }
+
+  static Graph mlp() { return parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph"); }
+
+  std::string reason(const std::string& strategy, int64_t rows, int64_t microbatches) const {
+    Request request{.graph = graph,
+                    .cluster = cluster,
+                    .strategy = strategy,
+                    .global_batch = rows,
+                    .devices = {},
+                    .optimizer = {}};
+    request.microbatches = microbatches;
+    const Outcome outcome = plan(request);
+    const auto* no = std::get_if<Infeasible>(&outcome);
+    return no ? no->reason : "it fits";
+  }
+
+  // The number before the text.
+  static int64_t number_before(const std::string& text, const std::string& what) {
+    const size_t end = text.find(what);
+    if (end == std::string::npos) return -1;
+    const size_t start = text.find_last_not_of("0123456789", end - 1) + 1;
+    return std::stoll(text.substr(start, end - start));
+  }
+
+  Graph graph = mlp();
+  Cluster cluster = cluster_of(2, 64 << 10);
+};
+
+// The advice is followed: as many micro-batches fit, one less does not.
+TEST_F(Fit, FewestMicrobatchesThatFit) {
+  const std::string text = reason("data-parallel-even", 1000, 2);
+  EXPECT_THAT(text, AllOf(HasSubstr("pool/0/0 (kind) needs "), HasSubstr(": it lacks ")));
+  const int64_t enough = number_before(text, " micro-batches would fit");
+  ASSERT_GT(enough, 2) << text;
+  EXPECT_EQ(reason("data-parallel-even", 1000, enough), "it fits");
+  EXPECT_NE(reason("data-parallel-even", 1000, enough - 1), "it fits");
+}
+
+// Rows that meet cannot be cut into micro-batches: fewer rows are what is left.
+TEST_F(Fit, LargestBatchThatFitsWhereRowsMeet) {
+  graph = parse_graph(R"(medley-graph 1
+graph "contrastive"
+symbols b
+%0 = batch "a" : f32[b, 4]
+%1 = aten.t.default(%0) : f32[4, b] @forward ""
+%2 = aten.mm.default(%0, %1) : f32[b, b] @forward ""
+%3 = aten.sum.default(%2, none) : f32[] @forward ""
+output loss %3
+)",
+                      "contrastive.graph");
+  const std::string text = reason("data-parallel-even", 1000, 0);
+  ASSERT_THAT(text, HasSubstr("; a global batch of "));
+  const int64_t batch = number_before(text, " would fit");
+  EXPECT_EQ(reason("data-parallel-even", batch, 0), "it fits");
+  EXPECT_NE(reason("data-parallel-even", batch + 2, 0), "it fits");
+}
+
+// What no rows change needs memory; every device that lacks it is counted.
+TEST_F(Fit, ParametersThatDoNotFitNeedMemory) {
+  cluster = cluster_of(5, 2e3);
+  EXPECT_THAT(reason("data-parallel-even", 16, 0),
+              AllOf(HasSubstr("for up to 1 row in each of"),
+                    HasSubstr(" more on pool/0/0, "),
+                    EndsWith(" and so on 2 others would do")));
+}
+
+TEST_F(Fit, ExactlyEnoughIsEnough) {
+  const Groundwork ground = lay_ground(graph, {});
+  const Request request{.graph = graph,
+                        .cluster = cluster,
+                        .strategy = "",
+                        .global_batch = 40,
+                        .devices = {},
+                        .optimizer = {},
+                        .ground = &ground};
+  const Plan plan = empty_plan(request, {0, 1}, {20, 20}, 1);
+  cluster.pools[0].kind.memory_bytes = 0;
+  double low = 0, high = 1e6;
+  while (high - low > 0.5) {
+    cluster.pools[0].kind.memory_bytes = (low + high) / 2;
+    (find_misfit(plan, request) ? low : high) = (low + high) / 2;
+  }
+  cluster.pools[0].kind.memory_bytes = std::ceil(low);
+  EXPECT_FALSE(find_misfit(plan, request));
+  cluster.pools[0].kind.memory_bytes = std::ceil(low) - 1;
+  EXPECT_THAT(find_misfit(plan, request).value().sentence, HasSubstr("it lacks 1 B"));
+}
+
+// Of a pipeline the stage is named, whichever it is.
+TEST_F(Fit, TheStageThatLacksMemoryIsNamed) {
+  const Groundwork ground = lay_ground(graph, {});
+  const Request request{.graph = graph,
+                        .cluster = cluster,
+                        .strategy = "",
+                        .global_batch = 40,
+                        .devices = {},
+                        .optimizer = {},
+                        .ground = &ground};
+  Plan plan = empty_plan(request, {0}, {40}, 4);
+  Stage second;
+  second.first = "fc2/addmm#0";
+  second.mesh = {{"x"}, {1}, {"pool/1/0"}};
+  plan.pipelines[0].stages.push_back(second);
+  plan.pipelines[0].in_flight = {4, 4};
+  EXPECT_FALSE(find_misfit(plan, request));
+  cluster.pools.push_back(cluster.pools[0]);
+  cluster.pools[1].kind.memory_bytes = 1e3;
+  cluster.devices[1].pool = 1;
+  EXPECT_THAT(find_misfit(plan, request).value().sentence,
+              AllOf(HasSubstr("stage 1: pool/1/0 (kind) needs "),
+                    HasSubstr(" for up to 10 rows in each of 4 micro-batches"),
+                    HasSubstr(": it lacks ")));
+}
+
+}  // namespace
+}  // namespace medley

@@ -1,0 +1,32 @@
+#include "medley/synthesis/request.h"
+
+#include "medley/base/error.h"
+
+namespace medley {
+
+Outcome Request::ask(std::string_view other) const {
+  if (known)
+    if (const auto found = known->find(std::string(other)); found != known->end())
+      return found->second;
+  MEDLEY_CHECK(answer);
+  Request one = *this;
+  one.strategy = other;
+  return answer(one);
+}
+
+void report(const Request& request, std::string_view what, size_t number, size_t of) {
+  if (request.progress) request.progress(what, number, of);
+}
+
+std::vector<int> devices_of(const Request& request) {
+  std::vector<int> devices;
+  if (request.devices.empty()) {
+    devices.resize(request.cluster.devices.size());
+    std::iota(devices.begin(), devices.end(), 0);
+  }
+  for (const std::string& name : request.devices)
+    devices.push_back(*find_device(request.cluster, name));
+  return devices;
+}
+
+}  // namespace medley

@@ -1,0 +1,216 @@
+#include "medley/synthesis/spmd_mesh.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "medley/base/error.h"
+#include "medley/sharding/conversion.h"
+
+namespace medley {
+namespace {
+
+size_t at(int32_t index) { return static_cast<size_t>(index); }
+
+// The devices that differ in their place on one axis only, for each place on the others in order.
+std::vector<std::vector<int>> groups_on(const std::vector<int>& devices, const AlongAxis& axis) {
+  std::vector<std::vector<int>> groups;
+  for (int first = 0; first < static_cast<int>(devices.size()); ++first) {
+    if (axis.place(first) != 0) continue;
+    std::vector<int>& group = groups.emplace_back();
+    for (int place = 0; place < axis.count; ++place)
+      group.push_back(devices[at(first + place * axis.stride)]);
+  }
+  return groups;
+}
+
+}  // namespace
+
+SpmdMesh::SpmdMesh(const CostModel& costs,
+                   std::vector<int> devices,
+                   std::vector<Part> parts,
+                   Microbatch microbatch,
+                   const std::vector<int64_t>& shape)
+    : costs_(costs),
+      devices_(std::move(devices)),
+      parts_(std::move(parts)),
+      microbatch_(std::move(microbatch)) {
+  MEDLEY_CHECK(!devices_.empty());
+  const std::vector<int64_t> sizes = shape.empty() ? std::vector<int64_t>{num_devices()} : shape;
+  MEDLEY_CHECK(sizes.size() <= State::kMostAxes);
+  MEDLEY_CHECK_EQ(along(sizes, kWholeMesh).count, num_devices());
+  for (int axis = 0; axis < static_cast<int>(sizes.size()); ++axis) {
+    along_.push_back(along(sizes, axis));
+    axes_.emplace_back(costs_, groups_on(devices_, along_.back()), parts_, microbatch_);
+  }
+  std::map<std::string, size_t> kinds;  // by name -> index into of_kind_
+  for (int d = 0; d < num_devices(); ++d) {
+    const auto [found, added] = kinds.try_emplace(kind(d).name, of_kind_.size());
+    if (added) of_kind_.emplace_back();
+    of_kind_[found->second].push_back(d);
+  }
+}
+
+const DeviceKind& SpmdMesh::kind(int device) const {
+  return costs_.cluster().kind(devices_[at(device)]);
+}
+
+bool SpmdMesh::may_cut(int axis, int part, bool batch) const {
+  const std::string& name = parts_[at(part)].name;
+  return axis == 0 ? (name == kRows) == batch : name == kEven;
+}
+
+const std::vector<SpmdMesh::Alike>& SpmdMesh::alike(const MeshCut& cut) {
+  const auto [found, added] = alike_.try_emplace(cut);
+  if (!added) return found->second;
+  for (const Alike& devices : of_kind_) {
+    std::map<std::vector<int64_t>, Alike> by_lengths;
+    for (const int device : devices) {
+      std::vector<int64_t> all;
+      for (int axis = 0; axis < num_axes(); ++axis) {
+        const FactorCut& on = cut[at(axis)];
+        if (on.part < 0) continue;
+        const int64_t size = on.within ? all.back() : on.size;
+        all.push_back(lengths(axis, on.part, size)[at(place(device, axis))]);
+      }
+      by_lengths[std::move(all)].push_back(device);
+    }
+    for (auto& [lengths, each] : by_lengths) found->second.push_back(std::move(each));
+  }
+  return found->second;
+}
+
+int64_t SpmdMesh::length(int64_t size, int position, const State& state, int device) {
+  for (int a = 0; a < num_axes(); ++a)
+    if (state[at(a)].cuts(position))
+      size = lengths(a, state[at(a)].part, size)[at(place(device, a))];
+  return size;
+}
+
+StateId SpmdMesh::id(const State& state) {
+  MEDLEY_CHECK_EQ(static_cast<int>(state.size()), num_axes());
+  const auto [found, added] = state_ids_.try_emplace(state, static_cast<StateId>(states_.size()));
+  if (added) states_.push_back(state);
+  return found->second;
+}
+
+ShapeId SpmdMesh::id(const FactoredShape& shape) {
+  const auto [found, added] = shape_ids_.try_emplace(shape, static_cast<ShapeId>(shapes_.size()));
+  if (added) shapes_.push_back(shape);
+  return found->second;
+}
+
+double SpmdMesh::scarce_bytes(ShapeId shape_id, StateId state_id) {
+  const FactoredShape& shape = this->shape(shape_id);
+  const State& state = this->state(state_id);
+  std::vector<int> cut;  // positions, once each
+  MeshCut by;
+  for (const AxisState& on : state) {
+    const bool is_cut = on.holding == Holding::kSharded;
+    const bool within = is_cut && std::find(cut.begin(), cut.end(), on.position) != cut.end();
+    by.push_back(is_cut ? FactorCut{on.part, shape.sizes[at(on.position)], within} : FactorCut{});
+    if (is_cut && !within) cut.push_back(on.position);
+  }
+  if (cut.empty()) return shape.bytes();
+  const auto memory = [&](int device) { return kind(device).memory_bytes; };
+  double least = memory(0);
+  for (const Alike& devices : of_kind_) least = std::min(least, memory(devices[0]));
+  double most = 0;
+  for (const Alike& devices : alike(by)) {
+    double elements = 1;
+    for (const int position : cut)
+      elements *=
+          static_cast<double>(length(shape.sizes[at(position)], position, state, devices[0]));
+    most = std::max(most, elements * least / std::max(memory(devices[0]), 1.0));
+  }
+  double bytes = shape.bytes();
+  for (const int position : cut)
+    bytes /= static_cast<double>(std::max<int64_t>(shape.sizes[at(position)], 1));
+  return bytes * most;
+}
+
+const std::vector<int>& SpmdMesh::steps(StateId from, StateId to) {
+  const uint64_t key = static_cast<uint64_t>(from) << 32 | static_cast<uint32_t>(to);
+  const auto [found, added] = steps_.try_emplace(key);
+  if (!added) return found->second;
+  State now = state(from);
+  for (const ConversionStep& change : conversion_steps(now, state(to))) {
+    const Step step{change.axis, id(now), change.to};
+    now[at(change.axis)] = change.to;
+    if (axis_of(change.axis).size() == 1) continue;
+    const auto [known, is_new] = step_ids_.try_emplace(step, static_cast<int>(all_steps_.size()));
+    if (is_new) {
+      all_steps_.push_back(step);
+      ticks_.emplace_back();
+    }
+    found->second.push_back(known->second);
+  }
+  return found->second;
+}
+
+// The largest that a group of these has together: what the other axis leaves of the value.
+FactoredShape SpmdMesh::shape_in_group(const Step& step, const FactoredShape& shape, size_t which) {
+  FactoredShape local = shape;
+  const State& state = this->state(step.from);
+  for (int axis = 0; axis < num_axes(); ++axis) {
+    const AxisState& other = state[at(axis)];
+    if (axis == step.axis || other.holding != Holding::kSharded) continue;
+    int64_t& size = local.sizes[at(other.position)];
+    const std::vector<int64_t>& all = lengths(axis, other.part, size);
+    int64_t longest = 0;
+    for (const int group : axis_of(step.axis).alike()[which])
+      longest =
+          std::max(longest, all[at(group)]);  // of two axes: the group is a place on the other
+    size = longest;
+  }
+  return local;
+}
+
+SpmdMesh::StepTicks& SpmdMesh::ticks_of(int step_id, ShapeId shape) {
+  std::vector<StepTicks>& known = ticks_[at(step_id)];
+  if (at(shape) >= known.size()) known.resize(shapes_.size());
+  StepTicks& ticks = known[at(shape)];
+  if (ticks.alone >= 0) return ticks;
+  const Step step = all_steps_[at(step_id)];
+  const AxisState from = state(step.from)[at(step.axis)];
+  SpmdAxis& axis = axis_of(step.axis);
+  double seconds = 0;
+  for (size_t which = 0; which < axis.alike().size(); ++which)
+    seconds = std::max(
+        seconds, axis.price(which, shape_in_group(step, this->shape(shape), which), from, step.to));
+  ticks.alone = static_cast<Ticks>(std::llround(seconds * kTicksPerSecond));
+  return ticks;
+}
+
+double SpmdMesh::ticks_in_bucket(int step_id, ShapeId shape) {
+  StepTicks& ticks = ticks_of(step_id, shape);
+  if (ticks.in_bucket >= 0) return ticks.in_bucket;
+  const Step step = all_steps_[at(step_id)];
+  const AxisState from = state(step.from)[at(step.axis)];
+  ticks.in_bucket = static_cast<double>(ticks.alone);
+  if (from.holding != Holding::kPartialSum || step.to.holding != Holding::kReplicated)
+    return ticks.in_bucket;
+  SpmdAxis& axis = axis_of(step.axis);
+  const FactoredShape bucket{1, {kBucketBytes}};
+  double most = 0;
+  for (size_t which = 0; which < axis.alike().size(); ++which) {
+    const Ticks full = std::llround(axis.price(which, bucket, from, step.to) * kTicksPerSecond);
+    most = std::max(most,
+                    static_cast<double>(full) *
+                        shape_in_group(step, this->shape(shape), which).bytes() /
+                        static_cast<double>(kBucketBytes));
+  }
+  ticks.in_bucket = std::min(ticks.in_bucket, most);
+  return ticks.in_bucket;
+}
+
+double SpmdMesh::conversion(ShapeId shape, StateId from, StateId to, bool in_buckets) {
+  if (from == to || devices_.size() == 1) return 0;
+  double sum = 0;
+  for (const int step : steps(from, to))
+    sum += in_buckets ? ticks_in_bucket(step, shape)
+                      : static_cast<double>(ticks_of(step, shape).alone);
+  return sum;
+}
+
+}  // namespace medley

@@ -1,0 +1,534 @@
+#include "medley/synthesis/spmd_problem.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+// Values smaller than this are converted for each reader: sharing them is not worth a variable.
+constexpr double kShareBytes = 4096;
+
+// A value of the batch alone with more readers than this is not tied to them.
+constexpr size_t kMostReaders = 8;
+
+// An op of small values with more operands than this has no variable.
+constexpr size_t kMostOperands = 16;
+
+}  // namespace
+
+SpmdProblem::SpmdProblem(const Prepared& prepared,
+                         OpCatalogue& catalogue,
+                         const SpmdOptions& options)
+    : prepared_(prepared),
+      graph_(prepared.graph),
+      factors_(catalogue.factors()),
+      catalogue_(catalogue),
+      mesh_(catalogue.mesh()),
+      options_(options) {
+  for (const Part& part : mesh_.parts()) part_names_.push_back(part.name);
+  input_variable_.assign(graph_.values.size(), -1);
+  op_variable_.assign(graph_.ops.size(), -1);
+  readers_.resize(graph_.values.size());
+  views_.resize(graph_.values.size());
+  mark_sources();
+  add_inputs();
+  add_ops();
+  note_readers();
+  fold_views();
+  connect();
+  connect_outputs();
+  if (options_.byte_price > 0) charge_memory();
+  finish();
+}
+
+// What depends on no input is made again wherever it is needed; complete() decides for it.
+void SpmdProblem::mark_sources() {
+  constant_.assign(graph_.ops.size(), true);
+  batch_only_.assign(graph_.ops.size(), true);
+  stored_in_step_.assign(graph_.values.size(), 0);
+  std::set<ValueId> batch;
+  for (const Input& input : graph_.inputs)
+    if (input.kind == InputKind::kBatch) batch.insert(input.value);
+  for (const Output& output : graph_.outputs) outputs_.insert(output.value);
+  for (size_t i = 0; i < graph_.ops.size(); ++i) {
+    const Op& op = graph_.ops[i];
+    for (ValueId value : operands(op)) {
+      if (value == kNone) continue;
+      const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
+      if (producer == kNone || !constant_[static_cast<size_t>(producer)]) constant_[i] = false;
+      if (producer == kNone ? !batch.contains(value) : !batch_only_[static_cast<size_t>(producer)])
+        batch_only_[i] = false;
+    }
+    for (ValueId result : op.results)
+      if (result != kNone && (op.phase == Phase::kUpdate || op.name == "medley.accumulate.default"))
+        stored_in_step_[static_cast<size_t>(result)] = 1;
+  }
+}
+
+bool SpmdProblem::is_hub(OpId id) const {
+  const std::vector<ValueId> values = operands(graph_.ops[static_cast<size_t>(id)]);
+  return values.size() > kMostOperands &&
+         std::all_of(values.begin(), values.end(), [&](ValueId value) {
+           return value == kNone ||
+                  static_cast<double>(num_bytes(type_of(graph_, value), {1})) < kShareBytes;
+         });
+}
+
+bool SpmdProblem::maps_all_readers(ValueId value, const std::map<StateId, StateId>& map) const {
+  for (const Reader& reader : readers_[static_cast<size_t>(value)])
+    for (const StateId wanted : *reader.wanted)
+      if (!map.contains(wanted)) return false;
+  return true;
+}
+
+// From the last op on, so that the readers of a view of a view are known to the first one.
+void SpmdProblem::fold_views() {
+  for (size_t i = graph_.ops.size(); i-- > 0;)
+    if (op_variable_[i] >= 0 && fold_view(static_cast<OpId>(i)))
+      folded_.push_back(static_cast<OpId>(i));
+  std::reverse(folded_.begin(), folded_.end());
+}
+
+bool SpmdProblem::fold_view(OpId id) {
+  const Op& op = graph_.ops[static_cast<size_t>(id)];
+  if (work_class(op.name) != WorkClass::kView || op.results.size() != 1) return false;
+  const std::vector<ValueId> values = operands(op);
+  if (values.size() != 1 || values[0] == kNone || outputs_.contains(op.results[0])) return false;
+  const int variable = op_variable_[static_cast<size_t>(id)];
+  const OpChoices& choices = *variables_[static_cast<size_t>(variable)].op;
+  View view{values[0], {}};
+  std::set<StateId> seen;
+  for (size_t c = 0; c < choices.choices.size(); ++c)
+    if (!view.to_root.emplace(choices.results[0][c], choices.operands[0][c]).second ||
+        !seen.insert(choices.operands[0][c]).second)
+      return false;
+  if (!maps_all_readers(op.results[0], view.to_root)) return false;
+  auto& readers = readers_[static_cast<size_t>(values[0])];
+  std::erase_if(readers, [&](const Reader& reader) {
+    return reader.variable == variable && reader.phase == op.phase;
+  });
+  for (const Reader& reader : readers_[static_cast<size_t>(op.results[0])]) {
+    std::vector<StateId> wanted;
+    for (const StateId state : *reader.wanted) wanted.push_back(view.to_root.at(state));
+    mapped_.push_back(std::move(wanted));
+    const Reader moved{reader.variable, &mapped_.back(), reader.phase};
+    const bool again = std::any_of(readers.begin(), readers.end(), [&](const Reader& other) {
+      return other.variable == moved.variable && *other.wanted == *moved.wanted &&
+             other.phase == moved.phase;
+    });
+    if (!again) readers.push_back(moved);
+  }
+  readers_[static_cast<size_t>(op.results[0])].clear();
+  views_[static_cast<size_t>(op.results[0])] = std::move(view);
+  return true;
+}
+
+int SpmdProblem::add_variable(Variable variable, std::vector<int64_t> unary) {
+  variables_.push_back(std::move(variable));
+  unary_.push_back(std::move(unary));
+  return static_cast<int>(variables_.size()) - 1;
+}
+
+// Whole or cut on each axis, by different factors; a value of one factor may be cut by both.
+std::vector<StateId> SpmdProblem::parameter_states(ValueId value) const {
+  std::vector<State> states{{}};
+  const std::vector<ExtentId> flat = flat_factors(factors_, value);
+  for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+    std::vector<AxisState> here{replicated()};
+    for (size_t p = 0; p < flat.size() && options_.shard_states; ++p)
+      for (int part = 0; part < static_cast<int>(part_names_.size()); ++part)
+        if (factors_.extent_sizes[static_cast<size_t>(flat[p])].is_constant() &&
+            mesh_.may_cut(axis, part, false))
+          here.push_back(sharded(static_cast<int>(p), part));
+    std::vector<State> longer;
+    for (const State& before : states)
+      for (const AxisState& state : here) {
+        if (axis > 0 && flat.size() > 1 && state.holding == Holding::kSharded &&
+            before[0].position == state.position)
+          continue;
+        longer.push_back(before);
+        longer.back().push_back(state);
+      }
+    states = std::move(longer);
+  }
+  std::vector<StateId> ids;
+  for (const State& state : states) ids.push_back(mesh_.id(state));
+  return ids;
+}
+
+// Whole, and cut by what each axis may cut the batch by, if that is divided at all.
+std::vector<StateId> SpmdProblem::batch_states(ValueId value) const {
+  State state(static_cast<size_t>(mesh_.num_axes()));
+  std::vector<StateId> ids{mesh_.id(state)};
+  const std::vector<ExtentId> flat = flat_factors(factors_, value);
+  const auto batch = std::find_if(flat.begin(), flat.end(), [&](ExtentId extent) {
+    return factors_.extent_sizes[static_cast<size_t>(extent)] == Size::of(0);
+  });
+  if (part_names_[0] != kRows || batch == flat.end()) return ids;
+  const auto position = static_cast<int>(batch - flat.begin());
+  for (size_t axis = 0; axis < state.size(); ++axis)
+    for (size_t before = ids.size(), i = 0; i < before; ++i)
+      for (int part = 0; part < static_cast<int>(part_names_.size()); ++part) {
+        if (!mesh_.may_cut(static_cast<int>(axis), part, true)) continue;
+        state = mesh_.state(ids[i]);
+        state[axis] = sharded(position, part);
+        ids.push_back(mesh_.id(state));
+      }
+  return ids;
+}
+
+// As complete() has it: by rows on the first axis, where the batch is divided by them.
+StateId SpmdProblem::received_state(ValueId value) const {
+  const std::vector<StateId> states = batch_states(value);
+  return states.size() > 1 ? states[1] : states[0];
+}
+
+void SpmdProblem::add_inputs() {
+  for (size_t i = 0; i < graph_.inputs.size(); ++i) {
+    const Input& input = graph_.inputs[i];
+    Variable variable{Kind::kParameter, static_cast<int32_t>(i), nullptr, {}};
+    if (input.kind == InputKind::kParameter) {
+      variable.states = parameter_states(input.value);
+    } else if (input.kind == InputKind::kBatch) {
+      variable.kind = Kind::kBatch;
+      variable.states = batch_states(input.value);
+    } else if (input.kind == InputKind::kReceived) {
+      variable.kind = Kind::kReceived;
+      variable.states = {received_state(input.value)};
+    } else {
+      continue;  // replicated; the optimizer's state lies as its update is computed
+    }
+    std::vector<int64_t> unary(variable.states.size(), 0);
+    input_variable_[static_cast<size_t>(input.value)] =
+        add_variable(std::move(variable), std::move(unary));
+  }
+}
+
+void SpmdProblem::add_ops() {
+  for (size_t i = 0; i < graph_.ops.size(); ++i) {
+    if (constant_[i]) continue;
+    const auto id = static_cast<OpId>(i);
+    if (is_hub(id)) {
+      const OpChoices& choices = catalogue_.of(id);
+      const MeshChoice& last = choices.choices.back();
+      fixed_[id] = last[0].choice.kind == ChoiceKind::kLinear ? last : choices.choices[0];
+    } else {
+      op_variable_[i] = add_op_variable(id);
+    }
+  }
+}
+
+// An update is computed in a state of its parameter, or whole.
+bool SpmdProblem::may_update(const OpChoices& choices, size_t choice) const {
+  const State& parameter = mesh_.state(choices.operands[0][choice]);
+  for (size_t axis = 0; axis < parameter.size(); ++axis) {
+    const auto& [on, composite] = choices.choices[choice][axis];
+    const bool cut = on.kind == ChoiceKind::kCut && !composite &&
+                     parameter[axis].holding == Holding::kSharded && options_.shard_states;
+    if (on.kind != ChoiceKind::kReplicate && !cut) return false;
+  }
+  return true;
+}
+
+// Ops of one name are told apart by no plan: the prologue repeats ops of the forward phase, and
+// views of parameters are repeated in the backward phase. They share a variable.
+int SpmdProblem::add_op_variable(OpId id) {
+  const Op& op = graph_.ops[static_cast<size_t>(id)];
+  const std::string& name = prepared_.names[static_cast<size_t>(id)];
+  const OpChoices& choices = catalogue_.of(id);
+  const double count =
+      options_.ops_count *
+      (op.phase == Phase::kUpdate ? 1 : static_cast<double>(options_.microbatches));
+  std::vector<int64_t> unary;
+  for (size_t c = 0; c < choices.choices.size(); ++c) {
+    unary.push_back(static_cast<int64_t>(static_cast<double>(choices.costs[c]) * count));
+    if (name.starts_with("update/") && !may_update(choices, c)) unary.back() = kForbidden;
+  }
+  const auto known = by_name_.find(name);
+  if (known != by_name_.end() && variables_[static_cast<size_t>(known->second)].op == &choices) {
+    for (size_t c = 0; c < unary.size(); ++c) add_unary(known->second, c, unary[c]);
+    return known->second;
+  }
+  const int variable = add_variable({Kind::kOp, id, &choices, {}}, std::move(unary));
+  by_name_.try_emplace(name, variable);
+  return variable;
+}
+
+void SpmdProblem::add_unary(int variable, size_t choice, int64_t cost) {
+  int64_t& total = unary_[static_cast<size_t>(variable)][choice];
+  total = std::min(kForbidden, total + cost);
+}
+
+void SpmdProblem::note_readers() {
+  for (size_t i = 0; i < graph_.ops.size(); ++i) {
+    if (op_variable_[i] < 0) continue;
+    const std::vector<ValueId> values = operands(graph_.ops[i]);
+    const OpChoices& choices = *variables_[static_cast<size_t>(op_variable_[i])].op;
+    for (size_t k = 0; k < values.size(); ++k) {
+      if (values[k] == kNone) continue;
+      auto& readers = readers_[static_cast<size_t>(values[k])];
+      const Reader reader{op_variable_[i], &choices.operands[k], graph_.ops[i].phase};
+      const bool again = std::any_of(readers.begin(), readers.end(), [&](const Reader& other) {
+        return other.variable == reader.variable && *other.wanted == *reader.wanted &&
+               other.phase == reader.phase;
+      });
+      if (!again) readers.push_back(reader);
+    }
+  }
+}
+
+void SpmdProblem::connect() {
+  for (const Input& input : graph_.inputs) {
+    const int variable = input_variable_[static_cast<size_t>(input.value)];
+    if (variable >= 0) {
+      const std::vector<StateId> states = variables_[static_cast<size_t>(variable)].states;
+      connect_value(input.value, variable, states, input.kind != InputKind::kReceived);
+    } else if (input.kind == InputKind::kBuffer) {
+      for (const Reader& reader : readers_[static_cast<size_t>(input.value)])
+        for (size_t c = 0; c < reader.wanted->size(); ++c)
+          add_unary(
+              reader.variable,
+              c,
+              conversion(
+                  input.value, whole(), (*reader.wanted)[c], times(input.value, reader.phase)));
+    }
+  }
+  for (size_t i = 0; i < graph_.ops.size(); ++i) {
+    if (op_variable_[i] < 0) continue;
+    const Op& op = graph_.ops[i];
+    const OpChoices& choices = *variables_[static_cast<size_t>(op_variable_[i])].op;
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (op.results[r] != kNone)
+        connect_value(op.results[r], op_variable_[i], choices.results[r], false);
+  }
+}
+
+// A parameter is brought to a state anew in each phase (it is not kept gathered); anything else
+// once for all of its readers.
+void SpmdProblem::connect_value(ValueId value,
+                                int producer,
+                                const std::vector<StateId>& from,
+                                bool input) {
+  const std::vector<Reader>& readers = readers_[static_cast<size_t>(value)];
+  if (!input) return connect_group(value, producer, from, readers);
+  for (Phase phase : {Phase::kPrologue, Phase::kForward, Phase::kBackward, Phase::kUpdate}) {
+    std::vector<Reader> group;
+    for (const Reader& reader : readers)
+      if (reader.phase == phase) group.push_back(reader);
+    connect_group(value, producer, from, group);
+  }
+}
+
+void SpmdProblem::connect_group(ValueId value,
+                                int producer,
+                                const std::vector<StateId>& from,
+                                const std::vector<Reader>& readers) {
+  if (readers.empty()) return;
+  const OpId made_by = graph_.values[static_cast<size_t>(value)].producer;
+  const bool from_batch = made_by == kNone
+                              ? variables_[static_cast<size_t>(producer)].kind == Kind::kBatch
+                              : batch_only_[static_cast<size_t>(made_by)];
+  note_meeting(value, producer, from);
+  if (from_batch && readers.size() > kMostReaders) return;
+  const double count = times(value, readers[0].phase);
+  if (readers.size() == 1 || catalogue_.shape(value).bytes() < kShareBytes) {
+    for (const Reader& reader : readers)
+      add_edge(producer, reader.variable, value, from, *reader.wanted, times(value, reader.phase));
+    return;
+  }
+  std::vector<StateId> all = from;
+  for (const Reader& reader : readers)
+    all.insert(all.end(), reader.wanted->begin(), reader.wanted->end());
+  // By what they are: numbers depend on what the mesh has met before.
+  std::sort(all.begin(), all.end(), [&](StateId a, StateId b) {
+    return mesh_.state(a) < mesh_.state(b);
+  });
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  Variable copy{Kind::kCopy, value, nullptr, all};
+  const int variable = add_variable(std::move(copy), std::vector<int64_t>(all.size(), 0));
+  add_edge(producer, variable, value, from, all, count);
+  const bool in_one_group =
+      made_by != kNone || variables_[static_cast<size_t>(producer)].kind == Kind::kReceived;
+  if (in_one_group) note_meeting(value, variable, all);
+  for (const Reader& reader : readers)
+    add_edge(variable, reader.variable, value, all, *reader.wanted, times(value, reader.phase));
+}
+
+// How often a value is converted in a step for readers of this phase.
+double SpmdProblem::times(ValueId value, Phase reader) const {
+  const bool once = reader == Phase::kUpdate || stored_in_step_[static_cast<size_t>(value)];
+  double count = once ? 1 : static_cast<double>(options_.microbatches);
+  if (reader == Phase::kUpdate && stored_in_step_[static_cast<size_t>(value)]) {
+    const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
+    if (graph_.ops[static_cast<size_t>(producer)].phase == Phase::kBackward)
+      count *= options_.overlapped_count;
+  }
+  if (input_variable_[static_cast<size_t>(value)] >= 0 && reader != Phase::kUpdate &&
+      variables_[static_cast<size_t>(input_variable_[static_cast<size_t>(value)])].kind ==
+          Kind::kParameter)
+    count *= options_.overlapped_count;
+  return count;
+}
+
+Ticks SpmdProblem::conversion(ValueId value, StateId from, StateId to, double times) {
+  if (from == to) return 0;
+  const double cost = mesh_.conversion(
+      catalogue_.shape_id(value), from, to, stored_in_step_[static_cast<size_t>(value)] != 0);
+  return std::min(kForbidden, static_cast<int64_t>(std::llround(cost * times)));
+}
+
+int SpmdProblem::intern_states(const std::vector<StateId>& states) {
+  return state_lists_.try_emplace(states, static_cast<int>(state_lists_.size())).first->second;
+}
+
+void SpmdProblem::add_edge(int a,
+                           int b,
+                           ValueId value,
+                           const std::vector<StateId>& from,
+                           const std::vector<StateId>& to,
+                           double times) {
+  if (a == b) {
+    for (size_t c = 0; c < from.size(); ++c)
+      add_unary(a, c, conversion(value, from[c], to[c], times));
+    return;
+  }
+  const bool turned = a > b;
+  const int64_t kept = stored_in_step_[static_cast<size_t>(value)];
+  const std::vector<int64_t> key{catalogue_.shape_id(value),
+                                 intern_states(from),
+                                 intern_states(to),
+                                 static_cast<int64_t>(std::llround(times * 1e6)),
+                                 kept,
+                                 turned ? 1 : 0};
+  const auto [found, added] = tables_.try_emplace(key, static_cast<int>(pbqp_.tables.size()));
+  if (added) {
+    PbqpTable table;
+    table.rows = static_cast<int32_t>(turned ? to.size() : from.size());
+    table.columns = static_cast<int32_t>(turned ? from.size() : to.size());
+    for (int32_t row = 0; row < table.rows; ++row)
+      for (int32_t column = 0; column < table.columns; ++column) {
+        const StateId have = from[static_cast<size_t>(turned ? column : row)];
+        const StateId want = to[static_cast<size_t>(turned ? row : column)];
+        table.costs.push_back(conversion(value, have, want, times));
+      }
+    pbqp_.tables.push_back(std::move(table));
+  }
+  pbqp_.edges.push_back({std::min(a, b), std::max(a, b), found->second});
+}
+
+void SpmdProblem::connect_outputs() {
+  std::map<std::string, int> parameters;
+  for (const Input& input : graph_.inputs)
+    if (input.kind == InputKind::kParameter)
+      parameters[input.name] = input_variable_[static_cast<size_t>(input.value)];
+  const double every = static_cast<double>(options_.microbatches);
+  for (const Output& output : graph_.outputs) {
+    const Value& value = graph_.values[static_cast<size_t>(output.value)];
+    if (value.producer == kNone || op_variable_[static_cast<size_t>(value.producer)] < 0) continue;
+    const int producer = op_variable_[static_cast<size_t>(value.producer)];
+    const std::vector<StateId>& from =
+        variables_[static_cast<size_t>(producer)].op->results[static_cast<size_t>(value.result)];
+    if (output.kind == OutputKind::kParameter) {
+      const int parameter = parameters.at(output.name);
+      const std::vector<StateId> stored = variables_[static_cast<size_t>(parameter)].states;
+      add_edge(producer, parameter, output.value, from, stored, 1);
+    } else if (output.kind == OutputKind::kSent) {
+      send(producer, output.value, from);
+    } else if (output.kind == OutputKind::kLoss || output.kind == OutputKind::kBuffer) {
+      for (size_t c = 0; c < from.size(); ++c)
+        add_unary(
+            producer,
+            c,
+            conversion(
+                output.value, from[c], whole(), output.kind == OutputKind::kBuffer ? every : 1));
+    }
+  }
+}
+
+// What is cut or whole travels as it is (program/crossing.h), a partial sum is added up before.
+void SpmdProblem::send(int producer, ValueId value, const std::vector<StateId>& from) {
+  const StateId to = received_state(value);
+  const auto is_sum = [](const AxisState& on) { return on.holding == Holding::kPartialSum; };
+  for (size_t c = 0; c < from.size(); ++c)
+    if (options_.sends_as_received || std::ranges::any_of(mesh_.state(from[c]), is_sum))
+      add_unary(producer, c, conversion(value, from[c], to, times(value, Phase::kForward)));
+}
+
+// Parameters, the optimizer's state, accumulated gradients, and what forward saves for backward.
+void SpmdProblem::charge_memory() {
+  const auto price = [&](int variable, ValueId value, const std::vector<StateId>& states) {
+    for (size_t c = 0; c < states.size(); ++c)
+      add_unary(variable,
+                c,
+                static_cast<int64_t>(options_.byte_price *
+                                     mesh_.scarce_bytes(catalogue_.shape_id(value), states[c])));
+  };
+  std::set<ValueId> states;
+  for (const Input& input : graph_.inputs) {
+    if (input.kind == InputKind::kState) states.insert(input.value);
+    const int variable = input_variable_[static_cast<size_t>(input.value)];
+    if (input.kind == InputKind::kParameter) {
+      const std::vector<StateId> stored = variables_[static_cast<size_t>(variable)].states;
+      price(variable, input.value, stored);
+    }
+  }
+  for (size_t i = 0; i < graph_.ops.size(); ++i) {
+    if (op_variable_[i] < 0) continue;
+    const Op& op = graph_.ops[i];
+    const OpChoices& choices = *variables_[static_cast<size_t>(op_variable_[i])].op;
+    const std::vector<ValueId> values = operands(op);
+    for (size_t k = 0; k < values.size(); ++k)
+      if (values[k] != kNone && states.contains(values[k]))
+        price(op_variable_[i], values[k], choices.operands[k]);
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      const ValueId result = op.results[r];
+      if (result == kNone) continue;
+      const auto& readers = readers_[static_cast<size_t>(result)];
+      const bool saved = op.phase == Phase::kForward &&
+                         std::any_of(readers.begin(), readers.end(), [](const Reader& reader) {
+                           return reader.phase == Phase::kBackward;
+                         });
+      const bool gradient =
+          op.phase == Phase::kBackward && stored_in_step_[static_cast<size_t>(result)];
+      if ((saved && storage_operand(op, r) == kNone) || gradient)
+        price(op_variable_[i], result, choices.results[r]);
+    }
+  }
+}
+
+void SpmdProblem::note_meeting(ValueId value, int variable, const std::vector<StateId>& states) {
+  meetings_[value] = {variable, states};
+}
+
+// Numbers the variables that are left.
+void SpmdProblem::finish() {
+  std::vector<bool> alive(variables_.size(), false);
+  const std::set<OpId> folded(folded_.begin(), folded_.end());
+  for (size_t v = 0; v < variables_.size(); ++v) alive[v] = variables_[v].kind != Kind::kOp;
+  for (size_t i = 0; i < graph_.ops.size(); ++i)
+    if (op_variable_[i] >= 0 && !folded.contains(static_cast<OpId>(i)))
+      alive[static_cast<size_t>(op_variable_[i])] = true;
+  std::map<std::vector<int64_t>, int32_t> distinct;
+  pbqp_id_.assign(variables_.size(), -1);
+  for (size_t v = 0; v < variables_.size(); ++v) {
+    if (!alive[v]) continue;
+    const auto [found, added] =
+        distinct.try_emplace(unary_[v], static_cast<int32_t>(pbqp_.unaries.size()));
+    if (added) pbqp_.unaries.push_back(unary_[v]);
+    pbqp_id_[v] = static_cast<int>(pbqp_.unary_of.size());
+    pbqp_.unary_of.push_back(found->second);
+  }
+  for (PbqpEdge& edge : pbqp_.edges) {
+    edge.u = pbqp_id_[static_cast<size_t>(edge.u)];
+    edge.v = pbqp_id_[static_cast<size_t>(edge.v)];
+  }
+  verify(pbqp_);
+}
+
+}  // namespace medley

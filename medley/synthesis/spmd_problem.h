@@ -1,0 +1,176 @@
+#pragma once
+
+// SPMD synthesis as a pairwise discrete problem: which choice of its rule every op of a joint graph
+// takes, and how every parameter is stored, so that computing and converting between states takes
+// least time.
+//
+//   variables   one per op (its choices), per parameter and batch input (states it is stored in),
+//               and a copy per value with several readers: the state into which it is converted
+//               once for all of them
+//   unaries     the time of the op on its devices; memory times a price
+//   edges       conversions from the state of a producer to the state that a reader wants
+//
+//   weight ----- matmul ----- copy of x ----- gelu           x is read by gelu and by gelu_backward
+//     |                          |
+//   update ---- accumulate    gelu_backward
+//
+// On a mesh of two axes a choice is one of each, and a state has an entry for each (spmd_mesh.h).
+// Micro-batches multiply what happens in each of them. Layout ops are no variables: who reads a
+// view reads what it is a view of, at other positions. Nor is what makes hubs of the problem and
+// costs next to nothing: constants, masks that all layers read, the sum of the gradients' norms.
+// Knows nothing of how the problem is solved.
+
+#include <array>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "medley/program/prepare.h"
+#include "medley/solve/pbqp.h"
+#include "medley/synthesis/spmd_ops.h"
+
+namespace medley {
+
+struct SpmdOptions {
+  int64_t microbatches = 1;
+  // The share of the time of ops that counts.
+  double ops_count = 1;
+  // The share that counts of what runs beside ops: the exchange of gradients, and the gathering of
+  // parameters.
+  double overlapped_count = 1;
+  // Ticks per byte that a device holds: a multiplier for memory.
+  double byte_price = 0;
+  // Whether parameters and the optimizer's state may be stored in shards.
+  bool shard_states = true;
+  // Whether what is sent to other stages has to leave as what is received from them arrives: by
+  // rows, or whole where rows are not divided. So the layers of one stage fit together.
+  bool sends_as_received = false;
+  bool operator==(const SpmdOptions&) const = default;
+};
+
+// What a search tries of them: of `overlapped_count`, and of `byte_price` where memory is short.
+inline constexpr std::array kOverlappedCounts{1.0, 0.3};
+inline constexpr double kLeastBytePrice = 1e-3, kMostBytePrice = 1e6, kBytePriceStep = 16;
+
+// What is not proved within a few rounds of dual ascent is used as it is.
+inline PbqpOptions search_options() {
+  PbqpOptions options;
+  options.rounds = 20;
+  return options;
+}
+
+class SpmdProblem {
+ public:
+  // Several problems may share a catalogue, one after the other. Requires: both outlive this; the
+  // catalogue is of the prepared graph.
+  SpmdProblem(const Prepared& prepared, OpCatalogue& catalogue, const SpmdOptions& options);
+
+  const Pbqp& pbqp() const { return pbqp_; }
+  // Returns the stage of a plan with these decisions, all under exact names.
+  // Requires: one choice per variable, as a solution of pbqp().
+  Stage stage(const std::vector<int32_t>& choices, Mesh mesh) const;
+  // Returns the variable of pbqp() that decides about an op or a parameter; -1 if none does.
+  int variable_of(const std::string& name) const;
+  // What a plan says if a variable of pbqp() takes this choice.
+  std::string choice_text(int variable, int32_t choice) const;
+
+ private:
+  enum class Kind : uint8_t { kOp, kParameter, kBatch, kReceived, kCopy };
+  struct Variable {
+    Kind kind = Kind::kOp;
+    int32_t index = 0;              // of the op, the input, or the value
+    const OpChoices* op = nullptr;  // kOp
+    std::vector<StateId> states;    // the others
+  };
+  struct Reader {
+    int variable;
+    const std::vector<StateId>* wanted;  // [choice of the variable]
+    Phase phase;
+  };
+  // A value that is `root` in another layout.
+  struct View {
+    ValueId root = kNone;
+    std::map<StateId, StateId> to_root;
+  };
+
+  void mark_sources();
+  void fold_views();
+  bool fold_view(OpId id);
+  bool is_hub(OpId id) const;
+  bool maps_all_readers(ValueId value, const std::map<StateId, StateId>& map) const;
+  void add_inputs();
+  void add_ops();
+  int add_op_variable(OpId id);
+  bool may_update(const OpChoices& choices, size_t choice) const;
+  void note_readers();
+  void connect();
+  void connect_value(ValueId value, int producer, const std::vector<StateId>& from, bool input);
+  void connect_group(ValueId value,
+                     int producer,
+                     const std::vector<StateId>& from,
+                     const std::vector<Reader>& readers);
+  void connect_outputs();
+  void charge_memory();
+  int add_variable(Variable variable, std::vector<int64_t> unary);
+  void add_edge(int a,
+                int b,
+                ValueId value,
+                const std::vector<StateId>& from,
+                const std::vector<StateId>& to,
+                double times);
+  void add_unary(int variable, size_t choice, int64_t cost);
+  double times(ValueId value, Phase reader) const;
+  Ticks conversion(ValueId value, StateId from, StateId to, double times);
+  StateId whole() const { return mesh_.id(State(static_cast<size_t>(mesh_.num_axes()))); }
+  std::vector<StateId> parameter_states(ValueId value) const;
+  std::vector<StateId> batch_states(ValueId value) const;
+  StateId received_state(ValueId value) const;
+  void send(int producer, ValueId value, const std::vector<StateId>& from);
+  int intern_states(const std::vector<StateId>& states);
+  std::string state_text(ValueId value, StateId state) const;
+  std::string choice_text(OpId op, const MeshChoice& choice) const;
+  std::string choice_text(const Variable& variable, size_t choice) const;
+  void finish();
+  void note_meeting(ValueId value, int variable, const std::vector<StateId>& states);
+  std::optional<StateId> state_of(ValueId value, const std::vector<int32_t>& choices) const;
+  void add_folded(const std::vector<int32_t>& choices, Stage& stage) const;
+  void add_constants(const std::vector<int32_t>& choices, Stage& stage) const;
+
+  const Prepared& prepared_;
+  const Graph& graph_;
+  const Factors& factors_;
+  OpCatalogue& catalogue_;
+  SpmdMesh& mesh_;
+  SpmdOptions options_;
+  std::vector<std::string> part_names_;
+
+  Pbqp pbqp_;
+  std::vector<Variable> variables_;
+  std::vector<std::vector<int64_t>> unary_;  // [variable], until finish()
+  std::vector<int> op_variable_;             // [op] or -1
+  std::vector<int> input_variable_;          // [value] or -1
+  std::vector<bool> constant_;               // [op] depends on no input
+  std::vector<bool> batch_only_;             // [op] depends on no parameter
+  std::vector<std::optional<View>> views_;   // [value]
+  std::vector<OpId> folded_;                 // in order
+  std::map<OpId, MeshChoice> fixed_;         // hubs
+  std::deque<std::vector<StateId>> mapped_;  // what Reader::wanted may point to
+  // The state in which the views of a value are taken: that of a variable.
+  struct Meeting {
+    int variable = -1;
+    std::vector<StateId> states;  // [choice]
+  };
+  std::map<ValueId, Meeting> meetings_;
+  std::set<ValueId> outputs_;
+  std::vector<int> pbqp_id_;                  // [variable] or -1: folded
+  std::map<std::string, int> by_name_;        // stable name -> variable
+  std::vector<std::vector<Reader>> readers_;  // [value]
+  std::vector<int> stored_in_step_;           // [value] 1: accumulated over micro-batches
+  std::map<std::vector<StateId>, int> state_lists_;
+  std::map<std::vector<int64_t>, int> tables_;  // what a table is made of -> its index
+};
+
+}  // namespace medley

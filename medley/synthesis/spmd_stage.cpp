@@ -1,0 +1,164 @@
+// What a solution of the problem says in a plan.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "medley/base/error.h"
+#include "medley/synthesis/spmd_problem.h"
+
+namespace medley {
+namespace {
+
+// The gradient's norm is left to complete(): a trainer may do without, and a plan is for both.
+constexpr const char* kNorm = "norm/";
+
+}  // namespace
+
+std::optional<StateId> SpmdProblem::state_of(ValueId value,
+                                             const std::vector<int32_t>& choices) const {
+  if (const std::optional<View>& view = views_[static_cast<size_t>(value)]) {
+    const std::optional<StateId> root = state_of(view->root, choices);
+    for (const auto& [state, at_root] : view->to_root)
+      if (root && at_root == *root) return state;
+    return std::nullopt;
+  }
+  const auto meeting = meetings_.find(value);
+  if (meeting == meetings_.end()) return std::nullopt;
+  const int id = pbqp_id_[static_cast<size_t>(meeting->second.variable)];
+  return meeting->second.states[static_cast<size_t>(choices[static_cast<size_t>(id)])];
+}
+
+// A view takes the state into which its root is brought; where it cannot, complete() decides.
+void SpmdProblem::add_folded(const std::vector<int32_t>& choices, Stage& stage) const {
+  for (const OpId id : folded_) {
+    const int variable = op_variable_[static_cast<size_t>(id)];
+    if (pbqp_id_[static_cast<size_t>(variable)] >= 0) continue;
+    const OpChoices& op = *variables_[static_cast<size_t>(variable)].op;
+    const std::optional<StateId> state =
+        state_of(operands(graph_.ops[static_cast<size_t>(id)])[0], choices);
+    for (size_t c = 0; state && c < op.choices.size(); ++c)
+      if (op.operands[0][c] == *state)
+        stage.ops[prepared_.names[static_cast<size_t>(id)]] = choice_text(id, op.choices[c]);
+  }
+}
+
+// What depends on no input is no variable: it can be made as its readers want it. complete() does
+// not look ahead and divides it by rows; where they want it otherwise the plan says so.
+void SpmdProblem::add_constants(const std::vector<int32_t>& choices, Stage& stage) const {
+  std::map<ValueId, std::set<StateId>> wanted;  // by constants
+  for (size_t i = graph_.ops.size(); i-- > 0;) {
+    if (!constant_[i]) continue;
+    const auto id = static_cast<OpId>(i);
+    const Op& op = graph_.ops[i];
+    const OpChoices& ways = catalogue_.of(id);
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      if (op.results[r] == kNone) continue;
+      std::set<StateId> states = wanted[op.results[r]];
+      for (const Reader& reader : readers_[static_cast<size_t>(op.results[r])])
+        if (const int variable = pbqp_id_[static_cast<size_t>(reader.variable)]; variable >= 0)
+          states.insert(
+              (*reader.wanted)[static_cast<size_t>(choices[static_cast<size_t>(variable)])]);
+      if (states.empty()) continue;
+      const StateId state = states.size() == 1 ? *states.begin() : ways.results[r][0];
+      const auto found = std::ranges::find(ways.results[r], state);
+      const auto way = found == ways.results[r].end() ? 0 : found - ways.results[r].begin();
+      const std::vector<ValueId> values = operands(op);
+      for (size_t k = 0; k < values.size(); ++k)
+        if (values[k] != kNone)
+          wanted[values[k]].insert(ways.operands[k][static_cast<size_t>(way)]);
+      const StateId rows = received_state(op.results[r]);
+      if (rows != whole() && rows != state)
+        stage.ops[prepared_.names[i]] = choice_text(id, ways.choices[static_cast<size_t>(way)]);
+      break;
+    }
+  }
+}
+
+std::string SpmdProblem::state_text(ValueId value, StateId state) const {
+  const auto& dims = factors_.values[static_cast<size_t>(value)];
+  std::vector<std::string> axes;
+  for (const AxisState& on : mesh_.state(state)) {
+    if (on.holding != Holding::kSharded) {
+      axes.emplace_back(on.holding == Holding::kPartialSum ? "P" : "R");
+      continue;
+    }
+    int position = on.position;
+    size_t dim = 0;
+    while (position >= static_cast<int>(dims[dim].size()))
+      position -= static_cast<int>(dims[dim++].size());
+    const std::string& part = part_names_[static_cast<size_t>(on.part)];
+    axes.push_back(dims[dim].size() == 1 ? fmt::format("S({}, {})", dim, part)
+                                         : fmt::format("S({}.{}, {})", dim, position, part));
+  }
+  return fmt::format("{}", fmt::join(axes, " x "));
+}
+
+std::string SpmdProblem::choice_text(OpId op, const MeshChoice& choice) const {
+  std::vector<std::string> axes;
+  for (const AxisChoice& on : choice)
+    axes.push_back((on.composite ? "composite " : "") +
+                   to_string(factors_, op, on.choice, part_names_));
+  return fmt::format("{}", fmt::join(axes, " x "));
+}
+
+std::string SpmdProblem::choice_text(const Variable& variable, size_t choice) const {
+  if (variable.kind == Kind::kOp) return choice_text(variable.index, variable.op->choices[choice]);
+  const ValueId value = variable.kind == Kind::kCopy
+                            ? variable.index
+                            : graph_.inputs[static_cast<size_t>(variable.index)].value;
+  return state_text(value, variable.states[choice]);
+}
+
+Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
+  Stage stage;
+  stage.mesh = std::move(mesh);
+  for (const auto& [id, choice] : fixed_)
+    if (!prepared_.names[static_cast<size_t>(id)].starts_with(kNorm))
+      stage.ops[prepared_.names[static_cast<size_t>(id)]] = choice_text(id, choice);
+  add_folded(choices, stage);
+  // On one axis complete() divides them, as it always has.
+  if (mesh_.num_axes() > 1) add_constants(choices, stage);
+  for (size_t v = 0; v < variables_.size(); ++v) {
+    const Variable& variable = variables_[v];
+    if (variable.kind == Kind::kCopy || variable.kind == Kind::kReceived || pbqp_id_[v] < 0)
+      continue;
+    const auto choice = static_cast<size_t>(choices[static_cast<size_t>(pbqp_id_[v])]);
+    if (variable.kind != Kind::kOp) {
+      const Input& input = graph_.inputs[static_cast<size_t>(variable.index)];
+      (variable.kind == Kind::kBatch ? stage.batch : stage.states)[input.name] =
+          choice_text(variable, choice);
+      continue;
+    }
+    const std::string& name = prepared_.names[static_cast<size_t>(variable.index)];
+    if (name.starts_with(kNorm)) continue;
+    if (name.starts_with("update/")) {
+      const ValueId parameter = operands(graph_.ops[static_cast<size_t>(variable.index)])[0];
+      stage.updates[name.substr(7)] = state_text(parameter, variable.op->operands[0][choice]);
+    } else if (by_name_.at(name) == static_cast<int>(v)) {
+      stage.ops[name] = choice_text(variable, choice);
+    }
+  }
+  return stage;
+}
+
+int SpmdProblem::variable_of(const std::string& name) const {
+  int variable = -1;
+  if (const auto op = by_name_.find(name); op != by_name_.end()) variable = op->second;
+  for (const Input& input : graph_.inputs)
+    if (input.kind == InputKind::kParameter && input.name == name)
+      variable = input_variable_[static_cast<size_t>(input.value)];
+  return variable < 0 ? -1 : pbqp_id_[static_cast<size_t>(variable)];
+}
+
+std::string SpmdProblem::choice_text(int variable, int32_t choice) const {
+  const auto found = std::find(pbqp_id_.begin(), pbqp_id_.end(), variable);
+  MEDLEY_CHECK(found != pbqp_id_.end());
+  return choice_text(variables_[static_cast<size_t>(found - pbqp_id_.begin())],
+                     static_cast<size_t>(choice));
+}
+
+}  // namespace medley

@@ -1,0 +1,338 @@
+// Synthesis on meshes of two axes.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <set>
+#include <sstream>
+
+#include "medley/graph/text.h"
+#include "medley/plan/apportion.h"
+#include "medley/program/lower.h"
+#include "medley/sim/simulate.h"
+#include "medley/synthesis/spmd.h"
+
+namespace medley {
+namespace {
+
+Cluster cluster_of(int nodes, int per_node, double between, double inside) {
+  Cluster cluster;
+  NodePool pool;
+  pool.name = "p";
+  pool.kind = {"k", {}, {{DType::kF32, 1e13}, {DType::kF64, 5e12}}, 4e10, 1e12, 2e-6};
+  pool.count = nodes;
+  pool.devices_per_node = per_node;
+  cluster.pools = {pool};
+  cluster.networks = {{"lan", false, {"p"}, between, 1e-5, std::nullopt}};
+  if (per_node > 1) cluster.networks.push_back({"fabric", true, {}, inside, 2e-6, std::nullopt});
+  for (int i = 0; i < nodes * per_node; ++i)
+    cluster.devices.push_back(
+        {fmt::format("p/{}/{}", i / per_node, i % per_node), 0, i / per_node, i % per_node});
+  return cluster;
+}
+
+SpmdMesh mesh_of(const CostModel& costs, const std::vector<int64_t>& shape, int64_t rows) {
+  std::vector<int> devices(static_cast<size_t>(
+      std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>())));
+  std::iota(devices.begin(), devices.end(), 0);
+  const std::vector<double> even(static_cast<size_t>(shape[0]), 1.0);
+  return {
+      costs, devices, {{"rows", {}, {}}, {"even", {}, {}}}, {rows, apportion(rows, even)}, shape};
+}
+
+Graph read_graph(const std::string& name) {
+  std::ifstream file("tests/data/" + name);
+  std::stringstream text;
+  text << file.rdbuf();
+  return parse_graph(text.str(), name);
+}
+
+struct Found {
+  int64_t cost = 0;
+  bool proved = false;
+  Stage stage;
+};
+
+Found optimum(const Groundwork& ground,
+              const Cluster& cluster,
+              const std::vector<int64_t>& shape,
+              int64_t rows,
+              const SpmdOptions& options = {}) {
+  const CostModel costs(cluster);
+  OpCatalogue catalogue(
+      ground.prepared->graph, *ground.factors, mesh_of(costs, shape, rows), SpmdPricing{});
+  const SpmdProblem problem(*ground.prepared, catalogue, options);
+  const auto solution = solve(problem.pbqp(), search_options());
+  return {solution->cost,
+          solution->cost == solution->lower_bound,
+          problem.stage(solution->choices, {})};
+}
+
+constexpr double kThin = 1.25e10, kFast = 3e11;
+
+// Two nodes of four. All-reducing a quarter in each of four pairs through one port takes as long as
+// one pair takes for all of it; inside nodes nothing is shared.
+TEST(SpmdMesh, GroupsBetweenNodesShareTheirPort) {
+  const CostModel costs(cluster_of(2, 4, kThin, kFast));
+  SpmdMesh mesh = mesh_of(costs, {2, 4}, 64);
+  const FactoredShape shape{1, {1 << 10, 1 << 16}};
+  const auto ticks =
+      [&](CollectiveKind kind, std::vector<int> devices, std::vector<int64_t> lengths) {
+        return static_cast<double>(
+            costs.collective({kind, std::move(devices), std::move(lengths), 1}).value.value *
+            kTicksPerNanosecond);
+      };
+  const AxisState cut = sharded(1, 1);
+  const double between =
+      static_cast<double>(mesh.conversion(shape, {partial_sum(), cut}, {replicated(), cut}));
+  EXPECT_NEAR(between / ticks(CollectiveKind::kAllReduce, {0, 4}, {1 << 26}), 1, 0.01);
+  const double inside =
+      static_cast<double>(mesh.conversion(shape, {cut, partial_sum()}, {cut, replicated()}));
+  EXPECT_NEAR(inside, ticks(CollectiveKind::kAllReduce, {0, 1, 2, 3}, {1 << 25}), 1);
+}
+
+// Every pair of devices on a fabric of its own: no port is shared, whichever axis it is.
+TEST(SpmdMesh, GroupsOnAFabricDoNotWaitForEachOther) {
+  const CostModel costs(cluster_of(1, 4, kThin, kFast));
+  SpmdMesh mesh = mesh_of(costs, {2, 2}, 64);
+  const FactoredShape shape{1, {1 << 10, 1 << 16}};
+  const AxisState cut = sharded(1, 1);
+  const auto expected = costs.collective({CollectiveKind::kAllReduce, {0, 2}, {1 << 25}, 1});
+  EXPECT_NEAR(
+      static_cast<double>(mesh.conversion(shape, {partial_sum(), cut}, {replicated(), cut})),
+      static_cast<double>(expected.value.value * kTicksPerNanosecond),
+      1);
+}
+
+// Rows divided over two axes are rows divided over one, for whoever computes.
+TEST(OpCatalogue, RowsCutTwiceTakeWhatTheirPieceTakes) {
+  const Groundwork ground = lay_ground(read_graph("mlp.graph"), {});
+  const CostModel costs(cluster_of(2, 4, kThin, kFast));
+  OpCatalogue two(ground.prepared->graph, *ground.factors, mesh_of(costs, {2, 4}, 64), {});
+  OpCatalogue one(ground.prepared->graph, *ground.factors, mesh_of(costs, {8}, 64), {});
+  int compared = 0;
+  for (size_t op = 0; op < ground.prepared->graph.ops.size(); ++op) {
+    const OpChoices &on_two = two.of(static_cast<OpId>(op)),
+                    &on_one = one.of(static_cast<OpId>(op));
+    for (size_t c = 0; c < on_two.choices.size(); ++c)
+      for (size_t d = 0; d < on_one.choices.size(); ++d) {
+        const AxisChoice &outer = on_two.choices[c][0], &inner = on_two.choices[c][1];
+        if (outer != on_one.choices[d][0] || outer.choice.kind != ChoiceKind::kCut ||
+            outer.choice.part != 0 || inner.choice.cut != outer.choice.cut)
+          continue;
+        EXPECT_EQ(on_two.costs[c], on_one.costs[d]) << ground.prepared->names[op];
+        ++compared;
+      }
+  }
+  EXPECT_GT(compared, 10);
+}
+
+constexpr const char* kSquares = R"(medley-graph 1
+graph "squares"
+symbols b
+%0 = parameter "w" : f32[1024, 512]
+%1 = batch "x" : f32[b, 1024]
+%2 = aten.mm.default(%1, %0) : f32[b, 512] @forward "layer"
+%3 = aten.mul.Tensor(%2, %2) : f32[b, 512] @forward "square"
+%4 = aten.sum.default(%3, none) : f32[] @forward ""
+output loss %4
+)";
+
+// The cost of the choices of all ops and of the states of w and x, added up by hand: each op, and
+// each conversion from where a value is made to where it is read. The product is brought once to a
+// state from which both operands of its square are made.
+class Squares {
+ public:
+  Squares(const Groundwork& ground, OpCatalogue& catalogue)
+      : ground_(ground), catalogue_(catalogue), mesh_(catalogue.mesh()) {
+    for (size_t i = 0; i < ground.prepared->graph.ops.size(); ++i)
+      ops_.push_back(&catalogue.of(static_cast<OpId>(i)));
+  }
+
+  int64_t least() {
+    const AxisState none = replicated();
+    std::vector<StateId> x, w;
+    for (const AxisState& outer : {none, sharded(0, 0)})
+      for (const AxisState& inner : {none, sharded(0, 1)})
+        x.push_back(mesh_.id(State{outer, inner}));
+    const std::vector<AxisState> axis{none, sharded(0, 1), sharded(1, 1)};
+    for (const AxisState& outer : axis)
+      for (const AxisState& inner : axis)
+        if (outer == none || outer != inner) w.push_back(mesh_.id(State{outer, inner}));
+    const OpChoices &mm = of("aten.mm.default"), &mul = of("aten.mul.Tensor"),
+                    &sum = of("aten.sum.default"), &add = of("medley.accumulate.default");
+    std::set<StateId> products;
+    for (const std::vector<StateId>& states : {mm.results[0], mul.operands[0], mul.operands[1]})
+      products.insert(states.begin(), states.end());
+    int64_t least = kForbidden;
+    for (size_t a = 0; a < mm.choices.size(); ++a) {
+      const int64_t read =
+          mm.costs[a] + cheapest(1, x, mm.operands[0][a]) + cheapest(0, w, mm.operands[1][a]);
+      for (size_t b = 0; b < mul.choices.size(); ++b) {
+        int64_t shared = kForbidden;
+        for (const StateId state : products)
+          shared = std::min(shared,
+                            cost(2, mm.results[0][a], state) + cost(2, state, mul.operands[0][b]) +
+                                cost(2, state, mul.operands[1][b]));
+        const int64_t squared = read + mul.costs[b] + shared;
+        for (size_t c = 0; c < sum.choices.size(); ++c)
+          for (size_t d = 0; d < add.choices.size(); ++d)
+            least = std::min(least,
+                             squared + sum.costs[c] + add.costs[d] +
+                                 cost(3, mul.results[0][b], sum.operands[0][c]) +
+                                 cost(4, sum.results[0][c], add.operands[0][d]) +
+                                 in_buckets(5, add.results[0][d], mesh_.id(State{none, none})));
+      }
+    }
+    return least;
+  }
+
+ private:
+  const OpChoices& of(std::string_view name) {
+    const std::vector<Op>& ops = ground_.prepared->graph.ops;
+    const auto found = std::ranges::find_if(ops, [&](const Op& op) { return op.name == name; });
+    return *ops_.at(static_cast<size_t>(found - ops.begin()));
+  }
+  int64_t cost(ValueId value, StateId from, StateId to) {
+    return static_cast<int64_t>(mesh_.conversion(catalogue_.shape_id(value), from, to));
+  }
+  int64_t in_buckets(ValueId value, StateId from, StateId to) {
+    return std::llround(mesh_.conversion(catalogue_.shape_id(value), from, to, true));
+  }
+  int64_t cheapest(ValueId value, const std::vector<StateId>& from, StateId to) {
+    int64_t least = kForbidden;
+    for (const StateId state : from) least = std::min(least, cost(value, state, to));
+    return least;
+  }
+
+  const Groundwork& ground_;
+  OpCatalogue& catalogue_;
+  SpmdMesh& mesh_;
+  std::vector<const OpChoices*> ops_;
+};
+
+TEST(SpmdProblem, OnTwoAxesIsWhatTryingAllChoicesSays) {
+  Optimizer none;
+  none.kind = "none";
+  const Groundwork ground = lay_ground(parse_graph(kSquares, "squares.graph"), none);
+  std::set<std::string> products;
+  for (const double between : {1e9, 1e10, 1e11})
+    for (const int64_t rows : {2, 32, 512}) {
+      const Cluster cluster = cluster_of(2, 2, between, 1e11);
+      const CostModel costs(cluster);
+      OpCatalogue catalogue(
+          ground.prepared->graph, *ground.factors, mesh_of(costs, {2, 2}, rows), SpmdPricing{});
+      const Found found = optimum(ground, cluster, {2, 2}, rows);
+      EXPECT_TRUE(found.proved);
+      EXPECT_EQ(found.cost, Squares(ground, catalogue).least());
+      products.insert(found.stage.ops.at("layer/mm#0"));
+    }
+  EXPECT_GT(products.size(), 1u);
+}
+
+// Whether it comes first or last.
+TEST(SpmdProblem, AnAxisOfOneDeviceChangesNothing) {
+  for (const char* name : {"mlp.graph", "gpt.graph"}) {
+    const Groundwork ground = lay_ground(read_graph(name), {});
+    const Cluster cluster = cluster_of(4, 1, kThin, kFast);
+    const Found one = optimum(ground, cluster, {4}, 16);
+    const Found first = optimum(ground, cluster, {1, 4}, 16);
+    const Found last = optimum(ground, cluster, {4, 1}, 16);
+    EXPECT_TRUE(one.proved && first.proved && last.proved);
+    EXPECT_EQ(first.cost, one.cost) << name;
+    EXPECT_EQ(last.cost, one.cost) << name;
+  }
+}
+
+// Micro-batches of four rows: too few for eight devices, so one axis would have to cut the tokens,
+// whose keys and values then travel between nodes.
+TEST(SpmdProblem, TensorsAreCutInsideNodesAndRowsBetweenThem) {
+  const Groundwork ground = lay_ground(read_graph("gpt.graph"), {});
+  const Cluster cluster = cluster_of(2, 4, kThin, kFast);
+  SpmdOptions options;
+  options.microbatches = 16;
+  const Found two = optimum(ground, cluster, {2, 4}, 4, options);
+  const Found one = optimum(ground, cluster, {8}, 4, options);
+  EXPECT_TRUE(two.proved && one.proved);
+  for (const std::string block : {"blocks.0.", "blocks.1."}) {
+    const auto state = [&](const std::string& name) { return two.stage.states.at(block + name); };
+    const auto choice = [&](const std::string& name) { return two.stage.ops.at(block + name); };
+    EXPECT_EQ(state("mlp.up.weight"), "R x S(0, even)");
+    EXPECT_EQ(state("mlp.down.weight"), "R x S(1, even)");
+    EXPECT_EQ(state("attention.out.weight"), "R x S(1.0, even)");
+    EXPECT_EQ(choice("mlp.up/contract#0"), "d0 rows x n even");
+    EXPECT_EQ(choice("mlp.down/contract#0"), "d0 rows x k even");
+    EXPECT_EQ(choice("attention/attention#0"), "b rows x g even");
+  }
+  EXPECT_EQ(two.stage.batch.at("input_ids"), "S(0, rows) x R");
+  EXPECT_GT(static_cast<double>(one.cost), 1.15 * static_cast<double>(two.cost));
+}
+
+// Where all links are alike two axes have nothing to offer, and cost next to nothing.
+TEST(SpmdProblem, OnEqualLinksNothingIsLost) {
+  const Groundwork ground = lay_ground(read_graph("gpt.graph"), {});
+  const Cluster cluster = cluster_of(1, 8, kThin, kFast);
+  for (const int64_t rows : {8, 64}) {
+    const Found two = optimum(ground, cluster, {2, 4}, rows);
+    const Found one = optimum(ground, cluster, {8}, rows);
+    EXPECT_TRUE(two.proved && one.proved);
+    EXPECT_LT(static_cast<double>(two.cost), 1.005 * static_cast<double>(one.cost)) << rows;
+  }
+}
+
+Request request_of(const Graph& graph,
+                   const Cluster& cluster,
+                   const CostModel& costs,
+                   const Groundwork& ground,
+                   int64_t batch) {
+  return {.graph = graph,
+          .cluster = cluster,
+          .costs = &costs,
+          .strategy = "hap",
+          .global_batch = batch,
+          .microbatches = 1,
+          .devices = {},
+          .optimizer = {},
+          .ground = &ground};
+}
+
+// The optimum of two axes is below that of one here, so that the bound of one would not do.
+TEST(Hap, TheBoundIsOneOfBothMeshes) {
+  const Graph graph = read_graph("gpt.graph");
+  const Groundwork ground = lay_ground(graph, {});
+  const Cluster cluster = cluster_of(2, 4, kThin / 10, kFast);
+  const CostModel costs(cluster);
+  const auto ticks = static_cast<double>(
+      spmd_lower_bound(request_of(graph, cluster, costs, ground, 8)).value * kTicksPerNanosecond);
+  const auto two = static_cast<double>(optimum(ground, cluster, {2, 4}, 8).cost);
+  const auto one = static_cast<double>(optimum(ground, cluster, {8}, 8).cost);
+  EXPECT_LE(ticks, two);
+  EXPECT_GT(ticks, 0.5 * two);
+  EXPECT_GT(one, 3 * two);
+}
+
+// Eight rows are not worth the exchange of all gradients over ten gigabit per second.
+TEST(Hap, TakesAMeshOfNodesWhereThatIsFaster) {
+  const Graph graph = read_graph("gpt.graph");
+  const Groundwork ground = lay_ground(graph, {});
+  const Cluster cluster = cluster_of(2, 4, kThin / 10, kFast);
+  const CostModel costs(cluster);
+  const Request request = request_of(graph, cluster, costs, ground, 8);
+  const auto step = [&](std::string_view strategy) {
+    const Plan plan = std::get<Plan>(outcome_of(strategy, request));
+    return static_cast<double>(simulate(lower(ground, plan, cluster), costs).step.value);
+  };
+  const Plan plan = std::get<Plan>(outcome_of("hap", request));
+  EXPECT_EQ(plan.pipelines[0].stages[0].mesh.shape, (std::vector<int64_t>{2, 4}));
+  EXPECT_EQ(parse_plan(print(plan), "plan.json"), plan);
+  verify(plan, graph, cluster);
+  EXPECT_LT(step("hap"), 0.5 * step("data-parallel-even"));
+}
+
+}  // namespace
+}  // namespace medley
