@@ -66,4 +66,4 @@ bench: build
 	$(VENV)/python benchmarks/executor.py
 
 clean:
-	rm -rf build python/medley/bin python/medley/*.so python/medley/_core.pyi python/medley/_runtime.pyi
+	rm -rf build python/medley/bin python/medley/*.so python/medley/_core.pyi python/medley/_runtime.pyi python/medley/_testing.pyi

@@ -26,7 +26,7 @@ from typing import Any
 from torch import nn
 
 import medley
-from medley import _core, job, models
+from medley import _core, _testing, job, models
 from medley.cluster import Cluster, parse_cluster
 from medley.graph import Graph
 from medley.plan import Plan, plan
@@ -110,7 +110,7 @@ class Family:
                 continue
             self.plans[strategy] = chosen
         for seed in range(RANDOM_PLANS):
-            text = _core.random_plan(self.graph.core, cluster.devices, self.rows, seed)
+            text = _testing.random_plan(self.graph.core.text(), cluster.devices, self.rows, seed)
             self.plans[f"random {seed}"] = Plan(text, self.graph, cluster)
 
     def profile(self, truth: Truth, folder: Path) -> str:

@@ -6,7 +6,7 @@
 #include <sys/resource.h>
 
 #include "medley/base/error.h"
-#include "medley/solve/pbqp_transformer.h"
+#include "medley/testing/pbqp_transformer.h"
 
 namespace medley {
 namespace {

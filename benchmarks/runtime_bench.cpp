@@ -2,10 +2,10 @@
 
 #include <benchmark/benchmark.h>
 
-#include "medley/runtime/example_program.h"
 #include "medley/runtime/in_process_transport.h"
 #include "medley/runtime/interpreter.h"
 #include "medley/runtime/null_executor.h"
+#include "medley/testing/example_program.h"
 
 namespace medley {
 namespace {

@@ -1,13 +1,14 @@
-# medley_module(<name> [DEPS <module>...] [LIBS <target>...] [PROGRAM <program>]
+# medley_module(<name> [FOR_TESTS] [DEPS <module>...] [LIBS <target>...] [PROGRAM <program>]
 #               [TEST_DEPS <module>...] [TEST_LIBS <target>...])
 #
 # One folder = one static library.  Every *.cpp beside the CMakeLists.txt is in
 # it, except *_test.cpp, which make the test program <name>_test, and main.cpp,
-# which makes the executable that PROGRAM names.
+# which makes the executable that PROGRAM names.  FOR_TESTS: nothing that ships links it, and it
+# is built where something needs it.
 # scripts/check_layers.py reads DEPS: it is the only statement of who may
 # include whom; tests may include TEST_DEPS too.  Headers of LIBS are seen by this module and its test only.
 function(medley_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PROGRAM" "DEPS;LIBS;TEST_DEPS;TEST_LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "FOR_TESTS" "PROGRAM" "DEPS;LIBS;TEST_DEPS;TEST_LIBS")
   file(GLOB sources CONFIGURE_DEPENDS *.cpp)
   file(GLOB tests CONFIGURE_DEPENDS *_test.cpp)
   list(REMOVE_ITEM sources ${tests} ${CMAKE_CURRENT_SOURCE_DIR}/main.cpp)
@@ -24,7 +25,11 @@ function(medley_module name)
   medley_options(medley_${name})
   if(NOT name STREQUAL torch)
     target_compile_options(medley_${name} PRIVATE -Wconversion)
-    set_property(GLOBAL APPEND PROPERTY MEDLEY_CORE_MODULES medley_${name})
+    if(arg_FOR_TESTS)
+      set_target_properties(medley_${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+    else()
+      set_property(GLOBAL APPEND PROPERTY MEDLEY_CORE_MODULES medley_${name})
+    endif()
   endif()
 
   if(arg_PROGRAM)

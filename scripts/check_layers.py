@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 TORCH_MODULE = "torch"
+TESTING = "testing"
 
 
 def declared_deps(module: Path, key: str) -> set[str]:
@@ -22,6 +23,8 @@ def main() -> int:
     errors = []
     for module in sorted(p.parent for p in ROOT.glob("medley/*/CMakeLists.txt")):
         allowed = declared_deps(module, "DEPS") | {module.name}
+        if TESTING in allowed - {module.name}:
+            errors.append(f"{module.relative_to(ROOT)}: only tests may depend on '{TESTING}'")
         for_tests = allowed | declared_deps(module, "TEST_DEPS")
         for file in sorted(module.glob("*.[ch]*")):
             for number, line in enumerate(file.read_text().splitlines(), 1):

@@ -9,7 +9,7 @@
 #include "medley/measure/emulated_device.h"
 #include "medley/measure/session.h"
 #include "medley/ops/one_op.h"
-#include "medley/runtime/example_program.h"
+#include "medley/testing/example_program.h"
 
 namespace medley {
 namespace {

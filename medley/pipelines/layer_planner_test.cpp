@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "medley/base/error.h"
-#include "medley/pipelines/sample_tables.h"
+#include "medley/testing/sample_tables.h"
 
 namespace medley {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "medley/base/error.h"
-#include "medley/pipelines/sample_tables.h"
+#include "medley/testing/sample_tables.h"
 
 namespace medley {
 namespace {

@@ -8,9 +8,9 @@
 #include <random>
 
 #include "medley/base/error.h"
-#include "medley/schedule/formula.h"
 #include "medley/schedule/h1f1b.h"
 #include "medley/schedule/period.h"
+#include "medley/testing/formula.h"
 
 namespace medley {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "medley/base/error.h"
 #include "medley/network/estimate.h"
-#include "medley/pipelines/sample_tables.h"
+#include "medley/testing/sample_tables.h"
 
 namespace medley {
 namespace {

@@ -12,10 +12,10 @@
 #include "medley/pipelines/outlines.h"
 #include "medley/pipelines/stage_options.h"
 #include "medley/planner/megatron.h"
-#include "medley/planner/sample_clusters.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
 #include "medley/sim/simulate.h"
+#include "medley/testing/sample_clusters.h"
 
 namespace medley {
 namespace {

@@ -8,11 +8,11 @@
 #include "medley/base/error.h"
 #include "medley/base/files.h"
 #include "medley/graph/text.h"
-#include "medley/planner/sample_clusters.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/data_parallel.h"
+#include "medley/testing/sample_clusters.h"
 
 namespace medley {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "medley/runtime/example_program.h"
+#include "medley/testing/example_program.h"
 
 namespace medley {
 namespace {

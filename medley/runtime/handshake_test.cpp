@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "medley/base/error.h"
-#include "medley/runtime/in_memory_store.h"
+#include "medley/testing/in_memory_store.h"
 
 namespace medley {
 namespace {

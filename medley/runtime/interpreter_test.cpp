@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "medley/base/error.h"
-#include "medley/runtime/example_program.h"
 #include "medley/runtime/in_process_transport.h"
 #include "medley/runtime/null_executor.h"
+#include "medley/testing/example_program.h"
 
 namespace medley {
 namespace {

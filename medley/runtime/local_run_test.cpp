@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "medley/base/error.h"
-#include "medley/runtime/example_program.h"
 #include "medley/runtime/null_executor.h"
+#include "medley/testing/example_program.h"
 
 namespace medley {
 namespace {

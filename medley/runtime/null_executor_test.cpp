@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "medley/base/error.h"
-#include "medley/runtime/example_program.h"
+#include "medley/testing/example_program.h"
 
 namespace medley {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "medley/base/error.h"
-#include "medley/runtime/in_memory_store.h"
+#include "medley/testing/in_memory_store.h"
 
 namespace medley {
 namespace {

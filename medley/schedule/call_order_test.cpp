@@ -7,7 +7,7 @@
 #include <random>
 
 #include "medley/base/error.h"
-#include "medley/schedule/sample_pipelines.h"
+#include "medley/testing/sample_pipelines.h"
 
 namespace medley {
 namespace {

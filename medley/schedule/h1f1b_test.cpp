@@ -7,9 +7,9 @@
 
 #include "medley/base/error.h"
 #include "medley/schedule/eager_one_f_one_b.h"
-#include "medley/schedule/formula.h"
 #include "medley/schedule/one_f_one_b.h"
-#include "medley/schedule/sample_pipelines.h"
+#include "medley/testing/formula.h"
+#include "medley/testing/sample_pipelines.h"
 
 namespace medley {
 namespace {

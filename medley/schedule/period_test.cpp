@@ -6,7 +6,7 @@
 #include <random>
 
 #include "medley/schedule/h1f1b.h"
-#include "medley/schedule/sample_pipelines.h"
+#include "medley/testing/sample_pipelines.h"
 
 namespace medley {
 namespace {

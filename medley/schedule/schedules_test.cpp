@@ -8,9 +8,9 @@
 #include <set>
 
 #include "medley/base/error.h"
-#include "medley/schedule/draw.h"
 #include "medley/schedule/h1f1b.h"
-#include "medley/schedule/sample_pipelines.h"
+#include "medley/testing/draw.h"
+#include "medley/testing/sample_pipelines.h"
 
 namespace medley {
 namespace {

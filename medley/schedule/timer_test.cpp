@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-#include "medley/schedule/sample_pipelines.h"
+#include "medley/testing/sample_pipelines.h"
 
 namespace medley {
 namespace {

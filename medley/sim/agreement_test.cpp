@@ -13,13 +13,13 @@
 #include "medley/emulation/emulated_transport.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
-#include "medley/planner/random.h"
 #include "medley/program/lower.h"
 #include "medley/runtime/in_process_transport.h"
 #include "medley/runtime/interpreter.h"
 #include "medley/runtime/null_executor.h"
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/data_parallel.h"
+#include "medley/testing/random_plan.h"
 
 namespace medley {
 namespace {

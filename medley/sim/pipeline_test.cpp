@@ -8,10 +8,10 @@
 #include "medley/schedule/eager_one_f_one_b.h"
 #include "medley/schedule/h1f1b.h"
 #include "medley/schedule/one_f_one_b.h"
-#include "medley/schedule/sample_pipelines.h"
 #include "medley/schedule/schedules.h"
 #include "medley/sim/schedule_request.h"
 #include "medley/sim/simulate.h"
+#include "medley/testing/sample_pipelines.h"
 
 namespace medley {
 namespace {

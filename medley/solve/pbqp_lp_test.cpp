@@ -18,7 +18,7 @@
 
 #include "medley/base/error.h"
 #include "medley/solve/pbqp.h"
-#include "medley/solve/pbqp_transformer.h"
+#include "medley/testing/pbqp_transformer.h"
 
 namespace medley {
 namespace {

@@ -1,4 +1,4 @@
-// Lowered programs as text and figures, and random legal plans, for explain and the tests.
+// Lowered programs as text and figures, for explain and the tests.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -6,7 +6,6 @@
 #include <nanobind/stl/vector.h>
 
 #include "medley/graph/graph.h"
-#include "medley/planner/random.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
 #include "medley/sharding/coupling.h"
@@ -16,30 +15,6 @@ namespace nb = nanobind;
 void init_program(nb::module_& m) {
   using medley::Graph;
 
-  m.def(
-      "random_plan",
-      [](const Graph& graph,
-         const std::vector<std::string>& devices,
-         int64_t global_batch,
-         uint64_t seed) { return print(medley::random_plan(graph, devices, global_batch, seed)); },
-      nb::arg("graph"),
-      nb::arg("devices"),
-      nb::arg("global_batch"),
-      nb::arg("seed"),
-      "A legal plan drawn at random, as JSON.");
-  m.def(
-      "random_pipeline",
-      [](const Graph& graph,
-         const std::vector<std::string>& devices,
-         int64_t global_batch,
-         uint64_t seed) {
-        return print(medley::random_pipeline(graph, devices, global_batch, seed));
-      },
-      nb::arg("graph"),
-      nb::arg("devices"),
-      nb::arg("global_batch"),
-      nb::arg("seed"),
-      "A legal plan of several stages drawn at random, as JSON.");
   m.def(
       "lower_text",
       [](const Graph& graph, const std::string& plan, const medley::Cluster& cluster) {

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import medley
-from medley import _core, custom_ops
+from medley import _core, _testing, custom_ops
 from medley.capture import substitute
 from medley.cluster import parse_cluster
 
@@ -198,4 +198,4 @@ def check_communications(graph: Any, plan: str, has: Sequence[str], lacks: Seque
 
 def random_plan(graph: Any, seed: int, rows: int, devices: int) -> str:
     """Returns a random legal plan over the first devices of the cluster."""
-    return _core.random_plan(graph.core, [f"a/{i}/0" for i in range(devices)], rows, seed)
+    return _testing.random_plan(graph.core.text(), [f"a/{i}/0" for i in range(devices)], rows, seed)

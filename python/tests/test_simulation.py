@@ -13,7 +13,7 @@ import torch
 from zoo import ZOO
 
 import medley
-from medley import _core, job
+from medley import _core, _testing, job
 from medley.cluster import parse_cluster
 
 MODELS = ["gpt", "moe", "resnet", "vgg"]
@@ -98,7 +98,7 @@ def test_rows_by_speed(name: str, microbatches: int) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_random_plans(name: str, seed: int) -> None:
     *_, graph, cluster = _prepared(name)
-    text = _core.random_plan(graph.core, DEVICES, ROWS, seed)
+    text = _testing.random_plan(graph.core.text(), DEVICES, ROWS, seed)
     _agree(name, medley.Plan(text, graph, cluster))
 
 
@@ -106,5 +106,5 @@ def test_random_plans(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", ["gpt", "vgg"])
 def test_random_pipelines(name: str, seed: int) -> None:
     *_, graph, cluster = _prepared(name)
-    text = _core.random_pipeline(graph.core, DEVICES, ROWS, seed)
+    text = _testing.random_pipeline(graph.core.text(), DEVICES, ROWS, seed)
     _agree(name, medley.Plan(text, graph, cluster))

@@ -1,4 +1,4 @@
-#include "medley/schedule/sample_pipelines.h"
+#include "medley/testing/sample_pipelines.h"
 
 #include <random>
 

@@ -1,4 +1,4 @@
-#include "medley/runtime/example_program.h"
+#include "medley/testing/example_program.h"
 
 #include <fmt/format.h>
 

@@ -1,8 +1,8 @@
-#include "medley/schedule/formula.h"
+#include "medley/testing/formula.h"
 
 #include <gtest/gtest.h>
 
-#include "medley/schedule/sample_pipelines.h"
+#include "medley/testing/sample_pipelines.h"
 
 namespace medley {
 namespace {

@@ -1,4 +1,4 @@
-#include "medley/planner/random.h"
+#include "medley/testing/random_plan.h"
 
 #include <algorithm>
 #include <random>

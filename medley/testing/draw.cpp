@@ -1,4 +1,4 @@
-#include "medley/schedule/draw.h"
+#include "medley/testing/draw.h"
 
 #include <fmt/format.h>
 

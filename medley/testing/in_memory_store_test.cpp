@@ -1,4 +1,4 @@
-#include "medley/runtime/in_memory_store.h"
+#include "medley/testing/in_memory_store.h"
 
 #include <gmock/gmock.h>
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "medley/base/error.h"
-#include "medley/schedule/formula.h"
+#include "medley/testing/formula.h"
 
 namespace medley {
 namespace {

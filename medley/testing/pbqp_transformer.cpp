@@ -1,4 +1,4 @@
-#include "medley/solve/pbqp_transformer.h"
+#include "medley/testing/pbqp_transformer.h"
 
 #include <algorithm>
 #include <array>

@@ -1,0 +1,45 @@
+// What only tests and benchmarks in Python need: random legal plans. Not in the wheel.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "medley/graph/text.h"
+#include "medley/testing/random_plan.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+using Draw = medley::Plan (*)(const medley::Graph& graph,
+                              const std::vector<std::string>& devices,
+                              int64_t global_batch,
+                              uint64_t seed);
+
+template <Draw draw>
+std::string drawn(const std::string& graph,
+                  const std::vector<std::string>& devices,
+                  int64_t global_batch,
+                  uint64_t seed) {
+  return print(draw(medley::parse_graph(graph, "graph"), devices, global_batch, seed));
+}
+
+}  // namespace
+
+NB_MODULE(_testing, m) {
+  m.doc() = "Fixtures of tests and benchmarks.";
+  m.def("random_plan",
+        drawn<medley::random_plan>,
+        nb::arg("graph"),
+        nb::arg("devices"),
+        nb::arg("global_batch"),
+        nb::arg("seed"),
+        "A legal plan of a graph (text) drawn at random, as JSON.");
+  m.def("random_pipeline",
+        drawn<medley::random_pipeline>,
+        nb::arg("graph"),
+        nb::arg("devices"),
+        nb::arg("global_batch"),
+        nb::arg("seed"),
+        "The same with several stages.");
+}
