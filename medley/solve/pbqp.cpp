@@ -43,8 +43,11 @@ std::optional<PbqpSolution> solution_of(const Pbqp& problem,
 
 void verify_found(bool found, const PbqpOptions& options) {
   if (!found)
-    throw Error(Blame::kCaller,
-                fmt::format("pbqp: no allowed assignment was found in {} s", options.seconds));
+    throw Error(
+        Blame::kCaller,
+        options.seconds
+            ? fmt::format("pbqp: no allowed assignment was found in {} s", *options.seconds)
+            : fmt::format("pbqp: no allowed assignment was found in {} rounds", options.rounds));
 }
 
 std::optional<PbqpSolution> solve_exhaustively(const Pbqp& problem) {
@@ -206,8 +209,10 @@ int64_t cost(const Pbqp& problem, std::span<const int32_t> choices) {
 
 std::optional<PbqpSolution> solve(const Pbqp& problem, const PbqpOptions& options) {
   const auto start = pbqp::Clock::now();
-  const auto deadline = start + std::chrono::duration_cast<pbqp::Clock::duration>(
-                                    std::chrono::duration<double>(options.seconds));
+  const auto deadline = options.seconds
+                            ? start + std::chrono::duration_cast<pbqp::Clock::duration>(
+                                          std::chrono::duration<double>(*options.seconds))
+                            : pbqp::Clock::time_point::max();
   auto out = options.method == PbqpMethod::kExhaustive ? solve_exhaustively(problem)
              : options.method == PbqpMethod::kAStar    ? solve_by_search(problem, options, deadline)
                                                     : CoreSolver(problem, options, deadline).run();

@@ -66,12 +66,11 @@ struct PbqpOptions {
   int64_t table_cap = 20'000'000;  // entries of one joint table; kEliminate throws beyond it
   int64_t work_cap = 200'000'000;  // entries of all distinct joint tables
   int64_t window_cap = 300'000;    // entries of one joint table within a window
-  // When time is up the best answer known is returned, not proved; if none is known, solve()
-  // throws.
-  // Of dual ascent, where it has the last word: whoever wants the same answer whatever the load of
-  // the machine limits these, not the seconds. What is then known is returned, not proved.
+  // Of dual ascent, where it has the last word. What is then known is returned, not proved.
   int rounds = 1'000'000;
-  double seconds = 30;
+  // When time is up the best answer known is returned, not proved; if none is known, solve()
+  // throws. Nothing: no limit, for whoever wants the same answer whatever the load of the machine.
+  std::optional<double> seconds = 30;
 };
 
 struct PbqpSolution {

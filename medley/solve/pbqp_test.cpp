@@ -317,6 +317,18 @@ TEST(Pbqp, OutOfTimeItReturnsAnAnswerAndABound) {
   }
 }
 
+// Rounds alone end a search that proves nothing, with the same answer on any machine.
+TEST(Pbqp, WithoutALimitOfTimeRoundsEndIt) {
+  const Pbqp problem = all_allowed(hard_problem(8, 40, 120, 5));
+  const PbqpOptions few{
+      .table_cap = 50, .work_cap = 100, .window_cap = 20, .rounds = 3, .seconds = {}};
+  const auto found = solve(problem, few), again = solve(problem, few);
+  ASSERT_TRUE(found && again);
+  EXPECT_LT(found->lower_bound, found->cost);
+  EXPECT_EQ(found->choices, again->choices);
+  EXPECT_EQ(found->lower_bound, again->lower_bound);
+}
+
 TEST(Pbqp, CapsAreKept) {
   const Pbqp problem = all_allowed(hard_problem(8, 20, 60, 5));
   EXPECT_THROW(solve(problem, {.method = PbqpMethod::kEliminate, .table_cap = 5000}), Error);

@@ -11,6 +11,7 @@
 #include "medley/graph/text.h"
 #include "medley/program/lower.h"
 #include "medley/synthesis/spmd_ops.h"
+#include "medley/synthesis/spmd_problem.h"
 
 namespace medley {
 namespace {
@@ -148,6 +149,11 @@ TEST(SpmdMesh, ConversionsAreCollectivesOfTheirLengths) {
     const double copies = 2 * (launch + 2 * most / slowest) * kTicksPerSecond;
     EXPECT_NEAR(conversion(sharded(0, 2), sharded(1, 2)), ticks() + copies, 1) << run;
   }
+}
+
+TEST(SearchOptions, RoundsAndNoClockEndASearch) {
+  EXPECT_LE(search_options().rounds, 100);
+  EXPECT_EQ(search_options().seconds, std::nullopt);
 }
 
 }  // namespace

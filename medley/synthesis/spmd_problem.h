@@ -55,10 +55,12 @@ struct SpmdOptions {
 inline constexpr std::array kOverlappedCounts{1.0, 0.3};
 inline constexpr double kLeastBytePrice = 1e-3, kMostBytePrice = 1e6, kBytePriceStep = 16;
 
-// What is not proved within a few rounds of dual ascent is used as it is.
+// What is not proved within a few rounds of dual ascent is used as it is. No clock ends a search: a
+// loaded machine would find another plan.
 inline PbqpOptions search_options() {
   PbqpOptions options;
   options.rounds = 20;
+  options.seconds.reset();
   return options;
 }
 
