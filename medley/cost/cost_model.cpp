@@ -21,9 +21,8 @@ size_t slot(WorkClass work_class, DType dtype) {
 }
 
 // Whether the kind's figures say how long it computes in this dtype.
-bool has_roof(const DeviceKind& kind, const SizedOp& op) {
-  return op.work.flops <= 0 ||
-         kind.sustained.contains(is_floating(op.dtype) ? op.dtype : DType::kF32);
+bool has_roof(const DeviceKind& kind, const Work& work, DType dtype) {
+  return work.flops <= 0 || kind.sustained.contains(is_floating(dtype) ? dtype : DType::kF32);
 }
 
 bool is_free(WorkClass work_class, const Work& work) {
@@ -57,6 +56,7 @@ struct CostModel::Measured {
 
   Measured(const Profile& profile, const Cluster& cluster);
   Cost op(const DeviceKind& kind, std::string_view name, uint64_t hash, const OpWork& work) const;
+  Nanoseconds least(const DeviceKind& kind, const OpWork& work, Nanoseconds analytic) const;
 };
 
 CostModel::Measured::Measured(const Profile& profile, const Cluster& cluster) {
@@ -69,7 +69,7 @@ CostModel::Measured::Measured(const Profile& profile, const Cluster& cluster) {
       const SizedOp& op = each.op;
       if (each.kind != pool.kind.name || is_free(op.work_class, op.work)) continue;
       kind.times.emplace(key_hash(op.key), each.time);
-      if (!has_roof(pool.kind, op)) continue;
+      if (!has_roof(pool.kind, op.work, op.dtype)) continue;
       const Nanoseconds analytic = op_time(pool.kind, op.work_class, op.work, op.dtype);
       if (analytic.value > 0)
         samples[slot(op.work_class, op.dtype)].push_back(
@@ -100,6 +100,15 @@ Cost CostModel::Measured::op(const DeviceKind& kind,
   return {to_nanoseconds(to_seconds(analytic) * ratio), CostSource::kInterpolated};
 }
 
+Nanoseconds CostModel::Measured::least(const DeviceKind& kind,
+                                       const OpWork& work,
+                                       Nanoseconds analytic) const {
+  const auto of_kind = kinds.find(kind.name);
+  MEDLEY_CHECK(of_kind != kinds.end());
+  const auto& efficiency = of_kind->second.efficiencies[slot(work.work_class, work.dtype)];
+  return efficiency ? to_nanoseconds(to_seconds(analytic) * efficiency->least()) : analytic;
+}
+
 CostModel::CostModel(const Cluster& cluster) : topology_(std::make_unique<Topology>(cluster)) {}
 CostModel::CostModel(const Cluster& cluster, const Profile& profile) {
   verify(profile, cluster);
@@ -125,6 +134,18 @@ Cost CostModel::op(const DeviceKind& kind,
   if (is_free(work.work_class, work.work)) return {{}, CostSource::kMeasured};
   if (measured_) return measured_->op(kind, op.name, key_hash(graph, op, symbols), work);
   return {op_time(kind, work.work_class, work.work, work.dtype), CostSource::kAnalytic};
+}
+
+// Analytic times are in proportion to work, but for what each op takes besides; measured ones are
+// multiples of them.
+Nanoseconds CostModel::least(const DeviceKind& kind,
+                             const Graph& graph,
+                             const Op& op,
+                             const std::vector<int64_t>& symbols) const {
+  const OpWork work = op_work(graph, op, symbols);
+  if (is_free(work.work_class, work.work) || !has_roof(kind, work.work, work.dtype)) return {};
+  const Nanoseconds analytic = op_time(kind, work.work_class, work.work, work.dtype);
+  return measured_ ? measured_->least(kind, work, analytic) : analytic;
 }
 
 Cost CostModel::ops(const DeviceKind& kind,

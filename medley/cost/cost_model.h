@@ -46,6 +46,12 @@ class CostModel {
           const Graph& graph,
           const Op& op,
           const std::vector<int64_t>& symbols) const;
+  // A lower bound for all ways to divide an op: what takes part of its work takes at least that
+  // share of this, whatever the sizes at which it was measured.
+  Nanoseconds least(const DeviceKind& kind,
+                    const Graph& graph,
+                    const Op& op,
+                    const std::vector<int64_t>& symbols) const;
   // The sum; its source is the least certain one.
   Cost ops(const DeviceKind& kind,
            const Graph& graph,

@@ -54,6 +54,8 @@ class Efficiencies {
   explicit Efficiencies(const std::vector<Sample>& samples);
   // Returns what the analytic time is to be multiplied by; never beyond what was measured.
   double ratio(std::string_view op, double amount) const;
+  // Of all that was measured: ratio() is never below it.
+  double least() const { return least_; }
 
  private:
   RatioCurve of_class_;

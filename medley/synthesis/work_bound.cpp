@@ -21,8 +21,12 @@ Nanoseconds work_bound(const Request& request) {
   for (const Op& op : graph.ops) {
     double rate = 0;  // of the op per nanosecond, all devices together
     for (const auto& [name, devices] : kinds) {
-      const Nanoseconds time = request.costs->op(*devices.first, graph, op, symbols).value;
-      rate += time > Nanoseconds{} ? devices.second / static_cast<double>(time.value) : 0;
+      const Nanoseconds time = request.costs->least(*devices.first, graph, op, symbols);
+      if (time <= Nanoseconds{}) {
+        rate = 0;
+        break;
+      }
+      rate += devices.second / static_cast<double>(time.value);
     }
     if (rate > 0) nanoseconds += 1 / rate;
   }

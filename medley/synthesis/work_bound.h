@@ -5,8 +5,8 @@
 namespace medley {
 
 // A lower bound of the step time of every plan: all devices of the request compute all the time,
-// every op at the rate that each of them reaches for all rows of the step at once, and nothing is
-// ever communicated. Holds where an op for some of the rows takes at least their share of its time.
+// every op at the best rate that its size allows, and nothing is ever communicated. Under a profile
+// the best rate is that of the op's class at any size that was measured (CostModel::least).
 // Requires: `request` has costs and ground.
 Nanoseconds work_bound(const Request& request);
 
