@@ -223,7 +223,11 @@ std::optional<PipelinePlan> Outlines::whole(const Outline& outline,
 
 void Outlines::note(const Outline& outline) {
   const std::optional<PipelinePlan> plan = whole(outline);
-  if (plan) noted_.emplace(time_of(*plan), outline);
+  if (!plan) return;
+  const Nanoseconds time = time_of(*plan);
+  const auto as_long = std::ranges::equal_range(noted_, time, {}, &Timed::time);
+  if (std::ranges::find(as_long, outline, &Timed::outline) == as_long.end())
+    noted_.insert(as_long.end(), {time, outline});
 }
 
 void Outlines::note_recomputing(std::vector<Outline> outlines) {
@@ -436,10 +440,15 @@ std::string Outlines::explain(const Lack& lack, const std::vector<int>& counts) 
 }
 
 void Outlines::choose(int most, const std::function<void(int)>& starting) {
+  const auto is_another_time = [&](size_t i) {
+    return i == 0 || noted_[i].time != noted_[i - 1].time;
+  };
   // Those that are considered if the first fits, on all cores.
   std::vector<std::optional<Trial>> trials;
-  for (const auto& [time, outline] : noted_) {
-    if (std::ssize(trials) == most || time / noted_.begin()->first > kClearlySlower) break;
+  for (int times = 0; trials.size() < noted_.size();) {
+    const auto& [time, outline] = noted_[trials.size()];
+    if (is_another_time(trials.size()) && ++times > most) break;
+    if (time / noted_[0].time > kClearlySlower) break;
     trials.push_back(trial(outline, {}));
   }
   if (starting) starting(0);
@@ -448,16 +457,18 @@ void Outlines::choose(int most, const std::function<void(int)>& starting) {
     lower(*trials[i]);
     simulate(*trials[i]);
   });
-  size_t considered = 0;
+  int times = 0;                      // considered
   std::optional<Nanoseconds> fitted;  // of the first one that fits, by the timer
-  for (const auto& [time, outline] : noted_) {
-    if (best_ && considered >= static_cast<size_t>(most)) break;
-    if (fitted && time / *fitted > kClearlySlower) break;
-    if (starting && considered > 0) starting(static_cast<int>(considered));
-    const bool ready = considered < trials.size();
-    if (consider(outline, ready ? std::move(trials[considered]) : std::nullopt) && !fitted)
-      fitted = time;
-    ++considered;
+  for (size_t i = 0; i < noted_.size(); ++i) {
+    const auto& [time, outline] = noted_[i];
+    if (is_another_time(i)) {
+      if (best_ && times >= most) break;
+      if (fitted && time / *fitted > kClearlySlower) break;
+      if (starting && times > 0) starting(times);
+      ++times;
+    }
+    const bool ready = i < trials.size();
+    if (consider(outline, ready ? std::move(trials[i]) : std::nullopt) && !fitted) fitted = time;
   }
 }
 

@@ -55,8 +55,13 @@ class Outlines {
   // The same of all, and again with blocks, then all computed again in stages that have no room for
   // as many micro-batches as hide transfers. Solves them on all cores.
   void note_recomputing(std::vector<Outline> outlines);
-  // By how long a step takes by the timer; of equal ones the first.
-  const std::map<Nanoseconds, Outline>& noted() const { return noted_; }
+  struct Timed {
+    Nanoseconds time;  // of a step, by the timer
+    Outline outline;
+  };
+  // All that differ, the fastest first; of those that take as long, in the order in which they
+  // came.
+  const std::vector<Timed>& noted() const { return noted_; }
   // Requires: it is noted.
   size_t slowest_stage(const Outline& outline);
 
@@ -66,8 +71,9 @@ class Outlines {
   // next. Returns whether it fits as it is; false of one that is slower than another that fits.
   bool consider(Outline outline) { return consider(std::move(outline), std::nullopt); }
 
-  // Considers the fastest noted, as many as told and more until one fits, but none that the timer
-  // says is clearly slower than the first that fits. Says before each which it is, from 0 on.
+  // Considers the fastest noted, with as many times as told and more until one fits, but none that
+  // the timer says is clearly slower than the first that fits: all that take as long are one time,
+  // for the simulator tells them apart. Says before each time which it is, from 0 on.
   void choose(int most, const std::function<void(int)>& starting = {});
   // Considers the best once more, with those of its stages on several nodes decided over nodes and
   // devices at once that are faster so by themselves.
@@ -129,7 +135,7 @@ class Outlines {
   std::vector<PipelinePool> pipeline_pools_;
   std::vector<std::vector<std::optional<LinkCurve>>> links_;
   std::vector<Tied> tied_;
-  std::map<Nanoseconds, Outline> noted_;
+  std::vector<Timed> noted_;
   std::map<StageTask, bool> unsaid_;
   std::optional<Plan> best_;
   Outline best_outline_;

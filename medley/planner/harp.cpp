@@ -298,9 +298,9 @@ class Harp {
   // Moves a cut beside the slowest stage of the fastest outline, so that it has a layer less, while
   // the timer sees a gain.
   void move_cuts() {
-    const std::map<Nanoseconds, Outline>& timed = outlines_.noted();
+    const std::vector<Outlines::Timed>& timed = outlines_.noted();
     for (int moves = 0; moves < kMostMoves && !timed.empty(); ++moves) {
-      const auto [before, from] = *timed.begin();
+      const auto [before, from] = timed.front();
       const size_t slowest = outlines_.slowest_stage(from);
       const StageRange& range = from.stages[slowest];
       if (range.end - range.begin < 2) return;
@@ -319,7 +319,7 @@ class Harp {
       }
       outlines_.solve(moved);
       for (const Outline& to : moved) outlines_.note(to);
-      if (timed.begin()->first == before) return;
+      if (timed.front().time == before) return;
     }
   }
 
@@ -337,6 +337,9 @@ class Harp {
 
 Outcome harp(const Request& request) {
   if (std::optional<Infeasible> no = rows_meet(request)) return std::move(*no);
+  if (const size_t pools = pools_of(request).size(); pools > kMostPools)
+    return Infeasible{fmt::format(
+        "the devices are {} pools, and chains are searched over at most {}", pools, kMostPools)};
   return Harp(request).run();
 }
 

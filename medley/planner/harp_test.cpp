@@ -158,6 +158,27 @@ TEST_F(HarpTest, IsTheSameEveryTime) {
   EXPECT_EQ(print(planned(cluster, "harp", 32)), print(planned(cluster, "harp", 32)));
 }
 
+// Equal nodes, so that it takes as long whichever of them comes first.
+TEST_F(HarpTest, NotesAllOutlinesThatTakeAsLong) {
+  Cluster cluster = two_pools(1, 1);
+  cluster.pools[1].kind = cluster.pools[0].kind;
+  const CostModel costs(cluster);
+  const Groundwork ground = lay_ground(graph, {});
+  const Request asked = request(cluster, costs, ground, 32, 8);
+  const std::vector<DevicePool> pools = pools_of(asked);
+  StageSynthesis synthesis(asked, {.per_block = 2});
+  Outlines outlines(asked, pools, synthesis);
+  const int layers = static_cast<int>(synthesis.layers().layers.size());
+  const std::vector<StageWork> works(2, {4, 8, 0, StageStyle::kBest});
+  const Outline one{8, {{0, 2, 0, 1}, {2, layers, 1, 1}}, works};
+  const Outline other{8, {{0, 2, 1, 1}, {2, layers, 0, 1}}, works};
+  for (const Outline& each : {one, other, one}) outlines.note(each);
+  ASSERT_THAT(outlines.noted(), SizeIs(2));
+  EXPECT_EQ(outlines.noted()[0].time, outlines.noted()[1].time);
+  EXPECT_EQ(outlines.noted()[0].outline, one);
+  EXPECT_EQ(outlines.noted()[1].outline, other);
+}
+
 // Every way to cut the layers between the two devices, in both orders, and each device alone.
 std::vector<std::vector<StageRange>> all_outlines(int layers) {
   std::vector<std::vector<StageRange>> outlines;

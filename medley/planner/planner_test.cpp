@@ -1,5 +1,6 @@
 #include "medley/planner/planner.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -255,6 +256,24 @@ TEST_F(Planner, RequestsThatMakeNoSense) {
             "devices: found \"fast/0/9\", expected a device of the cluster, such as \"fast/0/0\"");
   wanted.devices = {"fast/0/0", "fast/0/0"};
   EXPECT_EQ(refusal(wanted), "devices: found \"fast/0/0\" twice, expected it once");
+}
+
+// Chains are not searched over so many pools: harp says so, and `auto` takes what others find.
+TEST_F(Planner, ManyPoolsAreLeftToStrategiesWithoutChains) {
+  Cluster many;
+  for (int pool = 0; pool < 17; ++pool) {
+    many.pools.push_back(cluster.pools[0]);
+    many.pools.back().name = fmt::format("node{}", pool);
+    many.pools.back().devices_per_node = 1;
+  }
+  many.networks = {{"lan", false, {}, 1e9, 1e-6, {}}};
+  for (const NodePool& pool : many.pools) many.networks[0].connects.push_back(pool.name);
+  many.devices = list_devices(many.pools);
+  cluster = many;
+  const Outcome harp = plan(request("harp", 34));
+  ASSERT_TRUE(std::holds_alternative<Infeasible>(harp));
+  EXPECT_THAT(std::get<Infeasible>(harp).reason, HasSubstr("17 pools"));
+  EXPECT_EQ(planned(request("auto", 34)).global_batch, 34);
 }
 
 // An interrupt that whoever shows progress sees.
