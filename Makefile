@@ -56,6 +56,7 @@ lint: $(SETUP)
 	$(VENV)/ruff format --check $(PY_FOLDERS)
 	$(VENV)/ruff check $(PY_FOLDERS)
 	$(VENV)/python scripts/check_layers.py
+	$(VENV)/python scripts/check_types.py
 	$(VENV)/python scripts/line_report.py --check
 	$(MAKE) build
 	$(VENV)/mypy

@@ -82,7 +82,7 @@ std::string plan_text(const LayerPlan& plan) {
   return text;
 }
 
-std::string report_text(const LayerPlan& plan, const StepReport& report) {
+std::string report_text(const LayerPlan& plan, const LayerStepTimes& report) {
   std::string text =
       fmt::format("Step: {}, {:.4g} rows/s; stages stand still {:.1f} % of the time.\n\n",
                   to_string(report.step),
@@ -98,7 +98,7 @@ std::string report_text(const LayerPlan& plan, const StepReport& report) {
                "memory",
                "available"});
   for (size_t i = 0; i < report.stages.size(); ++i) {
-    const StageReport& s = report.stages[i];
+    const LayerStageTimes& s = report.stages[i];
     const bool last = i + 1 == report.stages.size();
     table.add({std::to_string(i),
                to_string(s.costs.forward),
@@ -112,21 +112,21 @@ std::string report_text(const LayerPlan& plan, const StepReport& report) {
   }
   text += table.text();
   for (size_t i = 0; i < report.stages.size(); ++i)
-    if (const StageReport& s = report.stages[i]; s.used > s.has)
+    if (const LayerStageTimes& s = report.stages[i]; s.used > s.has)
       text += fmt::format("Stage {} lacks {} on each device.\n", i, to_string(s.used - s.has));
   return text;
 }
 
 Json plan_json(const LayerPlan& plan) { return Json::parse(print(plan)); }
 
-Json report_json(const LayerPlan& plan, const StepReport& report) {
+Json report_json(const LayerPlan& plan, const LayerStepTimes& report) {
   Json json = {
       {"step_nanoseconds", report.step.value},
       {"rows_per_second", static_cast<double>(plan.global_batch) / to_seconds(report.step).value},
       {"bubble", report.bubble},
       {"stages", Json::array()},
       {"boundaries", Json::array()}};
-  for (const StageReport& s : report.stages)
+  for (const LayerStageTimes& s : report.stages)
     json["stages"].push_back({{"forward_nanoseconds", s.costs.forward.value},
                               {"backward_nanoseconds", s.costs.backward.value},
                               {"update_nanoseconds", s.costs.update.value},
@@ -151,7 +151,7 @@ struct Row {
 
 std::string most_memory(const LayerOutcome& outcome) {
   Bytes most, has;
-  for (const StageReport& s : outcome.report.stages)
+  for (const LayerStageTimes& s : outcome.report.stages)
     if (s.has.value > 0 && (has.value == 0 || s.used / s.has > most / has))
       most = s.used, has = s.has;
   return fmt::format("{} of {}", to_string(most), to_string(has));
@@ -241,7 +241,7 @@ void simulate_measured(const PlannedOptions& options, Session& session) {
   const TableCosts costs = read_table_costs(options.layers, options.cluster, session);
   const LayerPlan plan = read_layer_plan(options.plan, session);
   verify_layer_plan(plan, options.plan, costs);
-  const StepReport report = simulate(plan, costs);
+  const LayerStepTimes report = time_step(plan, costs);
   session.out << (session.json ? report_json(plan, report).dump(2) + "\n"
                                : report_text(plan, report));
 }
@@ -261,11 +261,11 @@ void explain_measured(const std::string& plan_path,
   if (!layers.empty()) {
     const TableCosts costs = read_table_costs(layers, cluster, session);
     verify_layer_plan(plan, plan_path, costs);
-    const StepReport report = simulate(plan, costs);
+    const LayerStepTimes report = time_step(plan, costs);
     json["simulated"] = report_json(plan, report);
     text += "\n" + report_text(plan, report);
-    const auto slowest =
-        std::ranges::max_element(report.stages, {}, [](const StageReport& s) { return s.busy; });
+    const auto slowest = std::ranges::max_element(
+        report.stages, {}, [](const LayerStageTimes& s) { return s.busy; });
     text += fmt::format("Stage {} works longest, {} for a micro-batch.\n",
                         slowest - report.stages.begin(),
                         to_string(slowest->costs.forward + slowest->costs.backward));

@@ -235,21 +235,21 @@ ScheduleRequest schedule_request(const LayerPlan& plan, const TableCosts& costs)
   return request;
 }
 
-StepReport simulate(const LayerPlan& plan, const TableCosts& costs) {
-  return simulate(plan, costs, schedule_request(plan, costs));
+LayerStepTimes time_step(const LayerPlan& plan, const TableCosts& costs) {
+  return time_step(plan, costs, schedule_request(plan, costs));
 }
 
-StepReport simulate(const LayerPlan& plan,
-                    const TableCosts& costs,
-                    const ScheduleRequest& request) {
+LayerStepTimes time_step(const LayerPlan& plan,
+                         const TableCosts& costs,
+                         const ScheduleRequest& request) {
   std::vector<int> counts;
   for (const LayerStage& stage : plan.stages) counts.push_back(stage.in_flight);
   const Timing timing = time_calls(order_calls(counts, plan.microbatches), request.times);
-  StepReport report;
+  LayerStepTimes report;
   report.bubble = timing.bubble();
   report.boundaries = request.times.sizes[0].boundaries;
   for (size_t i = 0; i < plan.stages.size(); ++i) {
-    StageReport stage;
+    LayerStageTimes stage;
     stage.mesh = mesh_of(plan.stages[i], costs);
     stage.costs = costs_of(plan, plan.stages[i], costs);
     stage.busy = timing.busy[i];

@@ -41,28 +41,30 @@ LayerPlan parse_layer_plan(std::string_view json, std::string_view file);
 // none for this table and cluster. Whether it fits into memory is not asked.
 void verify(const LayerPlan& plan, const TableCosts& costs);
 
-struct StageReport {
+struct LayerStageTimes {
   LayerMesh mesh;
   StageOption costs;
   Nanoseconds busy, idle;  // until all stages have ended their calls
   Nanoseconds finish;      // of the update
   Bytes used, has;
 };
-struct StepReport {
+struct LayerStepTimes {
   Nanoseconds step;
   double bubble = 0;  // idle time of the stages, as a share of their time until the last call
-  std::vector<StageReport> stages;
+  std::vector<LayerStageTimes> stages;
   std::vector<BoundaryTimes> boundaries;
 };
 // Executes a step with the exact timer: calls, transfers, then each stage's update, which begins
 // when its last call has ended. Requires: verify(plan, costs) passes.
-StepReport simulate(const LayerPlan& plan, const TableCosts& costs);
+LayerStepTimes time_step(const LayerPlan& plan, const TableCosts& costs);
 
 // The times of a plan's stages and boundaries, for schedules: room is that of memory. Whatever
 // in_flight is, they are the same.
 // Requires: verify(plan, costs) passes but for in_flight.
 ScheduleRequest schedule_request(const LayerPlan& plan, const TableCosts& costs);
 // For those who have it: `request` is schedule_request(plan, costs).
-StepReport simulate(const LayerPlan& plan, const TableCosts& costs, const ScheduleRequest& request);
+LayerStepTimes time_step(const LayerPlan& plan,
+                         const TableCosts& costs,
+                         const ScheduleRequest& request);
 
 }  // namespace medley

@@ -81,7 +81,7 @@ TEST(LayerPlan, NamesThePlaceOfAMistake) {
 //   s1         F0 3.5 B0 6  F1 11  B1 13.5      F2 20.5  B2 23    F3 28  B3 30.5
 TEST(LayerPlan, SimulatesWhatCanBeAddedUpByHand) {
   const TableCosts costs(sample_table(), sample_cluster(2, 0));
-  const StepReport report = simulate(two_stages(), costs);
+  const LayerStepTimes report = time_step(two_stages(), costs);
   EXPECT_EQ(report.boundaries[0].forward.value, kMs);
   EXPECT_EQ(report.stages[0].costs.forward.value, 2'500'000);
   EXPECT_EQ(report.stages[0].used.value, 4 * 192'000'000 + 2 * 24'000'000 + 1'000'000);
@@ -94,7 +94,7 @@ TEST(LayerPlan, BlockingTransfersTakeTheTimeOfBothStages) {
   LayerTable table = sample_table();
   table.run.blocking = 2;
   const TableCosts costs(table, sample_cluster(2, 0));
-  const StepReport report = simulate(two_stages(), costs);
+  const LayerStepTimes report = time_step(two_stages(), costs);
   EXPECT_EQ(report.step.value, (2 + 3) * (7'500'000 + 4 * kMs) + 3 * kMs);
   EXPECT_THROW((void)plan_layers({costs, 4, 0}), Error);
 }

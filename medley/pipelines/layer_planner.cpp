@@ -127,7 +127,7 @@ std::optional<LayerPlan> roughly_scheduled(LayerPlan plan,
     if ((stage.forward + stage.backward) * plan.microbatches >= below) return std::nullopt;
   const std::vector<int> counts = h1f1b(request, 0).counts;
   for (size_t i = 0; i < counts.size(); ++i) plan.stages[i].in_flight = counts[i];
-  plan.predicted = simulate(plan, costs, request).step;
+  plan.predicted = time_step(plan, costs, request).step;
   if (plan.predicted >= below) return std::nullopt;
   return plan;
 }
@@ -338,7 +338,7 @@ std::variant<LayerOutcome, Infeasible> scheduled(LayerPlan plan,
   const std::vector<int> counts = peak_in_flight(find_schedule(schedule).order(request));
   for (size_t i = 0; i < counts.size(); ++i) plan.stages[i].in_flight = counts[i];
   plan.schedule = schedule;
-  StepReport report = simulate(plan, costs, request);
+  LayerStepTimes report = time_step(plan, costs, request);
   plan.predicted = report.step;
   return LayerOutcome{std::move(plan), std::move(report)};
 }

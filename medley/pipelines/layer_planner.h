@@ -20,7 +20,7 @@ struct LayerRequest {
 
 struct LayerOutcome {
   LayerPlan plan;
-  StepReport report;
+  LayerStepTimes report;
 };
 
 // Any layers on any devices of any pool, in any order of pools; a stage lies on one pool. What a
