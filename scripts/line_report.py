@@ -1,4 +1,8 @@
-"""Prints the lines of each module, tests apart. --check fails on a file over 600 lines."""
+"""Prints the lines of each room, tests apart, beside its budget.
+
+--check fails on a file over 600 lines and on a room over its budget. Whoever needs more splits the
+room, or raises the budget in the same change and says why.
+"""
 
 import argparse
 import sys
@@ -8,8 +12,38 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 600
 FOLDERS = ["medley", "python", "scripts", "testbed", "tests", "benchmarks", "examples"]
-# Budgets of the C++ core without tests; signals, not gates.
-BUDGETS = {"planner": 5_000, "runtime + torch": 4_000, "bindings": 2_000, "core": 25_000}
+# Lines without tests. A room that a newcomer reads in a day has 6,000 at most; most say one thing
+# in a third of that. A room that is not listed is a new one.
+A_NEW_ROOM = 2_000
+BUDGETS = {
+    "medley/base": 1_500,
+    "medley/graph": 3_000,
+    "medley/ops": 4_000,  # a table row for each op of PyTorch that has a rule
+    "medley/sharding": 1_500,
+    "medley/stages": 2_000,
+    "medley/cluster": 1_500,
+    "medley/network": 3_000,
+    "medley/profile": 1_000,
+    "medley/cost": 1_500,
+    "medley/schedule": 1_500,
+    "medley/plan": 2_000,
+    "medley/program": 6_000,  # all that becomes of a plan: the largest
+    "medley/solve": 3_500,
+    "medley/sim": 2_000,
+    "medley/synthesis": 5_000,
+    "medley/pipelines": 5_000,
+    "medley/planner": 1_500,  # a table; searches live below it
+    "medley/trace": 500,
+    "medley/runtime": 3_500,
+    "medley/emulation": 2_000,
+    "medley/measure": 1_500,
+    "medley/cli": 3_500,
+    "medley/torch": 4_500,  # with the kernels of our own ops
+    "medley/testing": 2_000,
+    "python/src": 3_500,
+    "python/medley": 12_000,
+}
+CORE = 55_000  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:
@@ -34,25 +68,21 @@ def main() -> int:
     too_long = [path for path, count in lines.items() if count > LIMIT]
     for path in too_long:
         print(f"{path.relative_to(ROOT)}: {lines[path]} lines, at most {LIMIT}: split it by idea")
-    if args.check:
-        return int(bool(too_long))
-
     code: dict[str, int] = defaultdict(int)
     tests: dict[str, int] = defaultdict(int)
     for path, count in lines.items():
         (tests if is_test(path) else code)[module_of(path)] += count
-    for module in sorted(code.keys() | tests.keys()):
-        print(f"{module:<24}{code[module]:>8}{tests[module]:>8} test")
-    core = {m.removeprefix("medley/"): n for m, n in code.items() if m.startswith("medley/")}
-    sums = {
-        "planner": core.get("planner", 0),
-        "runtime + torch": core.get("runtime", 0) + core.get("torch", 0),
-        "bindings": code.get("python/src", 0),
-        "core": sum(core.values()),
-    }
-    for name, count in sums.items():
-        print(f"{name:<24}{count:>8} of {BUDGETS[name]}")
-    return 0
+    budgets = {m: BUDGETS.get(m, A_NEW_ROOM) for m in code if m.startswith(("medley/", "python/"))}
+    code["medley"] = sum(count for m, count in code.items() if m.startswith("medley/"))
+    budgets["medley"] = CORE
+    over = [m for m, most in sorted(budgets.items()) if code[m] > most]
+    for module in over:
+        print(f"{module}: {code[module]} lines without tests, at most {budgets[module]}: split it")
+    if not args.check:
+        for module in sorted(code.keys() | tests.keys()):
+            budget = f" of {budgets[module]:>6}" if module in budgets else ""
+            print(f"{module:<24}{tests[module]:>8} test{code[module]:>8}{budget}")
+    return int(args.check and bool(too_long or over))
 
 
 if __name__ == "__main__":
