@@ -1,5 +1,6 @@
 #include "medley/cli/cli.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 
 #include "medley/base/memory_files.h"
 #include "medley/plan/plan.h"
+#include "medley/planner/planner.h"
 
 namespace medley {
 namespace {
@@ -57,6 +59,19 @@ TEST_F(Cli, EveryVerbHasHelpWithAnExample) {
   }
   EXPECT_THAT(names,
               ElementsAre("plan", "compare", "explain", "simulate", "memory", "check", "list"));
+}
+
+// A row for each strategy, whichever there are.
+TEST_F(Cli, ListsAllStrategies) {
+  const Result table = run({"list", "strategies"});
+  EXPECT_THAT(table.out, StartsWith("strategy "));
+  nlohmann::ordered_json rows;
+  for (const Strategy& strategy : strategies()) {
+    EXPECT_THAT(table.out, HasSubstr(fmt::format("\n{} ", strategy.name)));
+    EXPECT_THAT(table.out, HasSubstr(fmt::format(" {}\n", strategy.help)));
+    rows.push_back({{"name", strategy.name}, {"help", strategy.help}});
+  }
+  EXPECT_EQ(run({"list", "strategies", "--json"}).out, rows.dump(2) + "\n");
 }
 
 TEST_F(Cli, PlanIsPrintedOrWritten) {

@@ -44,11 +44,11 @@ std::vector<std::array<DevicePool, 2>> cut_in_two(const DevicePool& pool, int nu
   std::vector<std::array<DevicePool, 2>> ways;
   for (const int some : first) {
     const auto middle = pool.devices.begin() + some * unit;
-    std::array<DevicePool, 2> pieces{pool, pool};
-    pieces[0].devices = {pool.devices.begin(), middle};
-    pieces[1].devices = {middle, pool.devices.end()};
-    pieces[0].piece_of = pieces[1].piece_of = number;
-    if (some > 0) ways.push_back(std::move(pieces));
+    std::array<DevicePool, 2> sub_pools{pool, pool};
+    sub_pools[0].devices = {pool.devices.begin(), middle};
+    sub_pools[1].devices = {middle, pool.devices.end()};
+    sub_pools[0].sub_pool_of = sub_pools[1].sub_pool_of = number;
+    if (some > 0) ways.push_back(std::move(sub_pools));
   }
   return ways;
 }

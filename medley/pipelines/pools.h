@@ -14,8 +14,8 @@ namespace medley {
 struct DevicePool {
   std::vector<int> devices;  // of the cluster, node after node
   int per_node = 1;
-  bool alike = true;  // of one kind and equally connected, so that any of them stand for all
-  int piece_of = -1;  // a pool; -1: it is a whole one
+  bool alike = true;     // of one kind and equally connected, so that any of them stand for all
+  int sub_pool_of = -1;  // a pool; -1: it is a whole one
 };
 
 // In the order of the cluster. Nodes of which the request uses another number of devices are a pool

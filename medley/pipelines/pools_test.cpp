@@ -80,7 +80,7 @@ TEST(Pools, AreCutInTwoBetweenNodesOrWithinTheOnlyOne) {
     DevicePool pool{std::vector<int>(static_cast<size_t>(count * per_node)), per_node};
     std::vector<std::pair<size_t, size_t>> sizes;
     for (const auto& [one, two] : cut_in_two(pool, 3)) {
-      EXPECT_EQ(one.piece_of, 3);
+      EXPECT_EQ(one.sub_pool_of, 3);
       sizes.emplace_back(one.devices.size(), two.devices.size());
     }
     return sizes;

@@ -27,10 +27,10 @@ constexpr int64_t kMicrobatches = 3;  // of a stage by itself: a first, a usual 
 
 constexpr std::string_view kKept = kRecompute[0], kAll = kRecompute[1], kBlocks = kRecompute[2];
 
-StageWork at_price(StageWork work, size_t price, std::string_view recompute = kKept) {
-  work.byte_price = kBytePrices[price];
-  work.recompute = recompute;
-  return work;
+StageConfig at_price(StageConfig config, size_t price, std::string_view recompute = kKept) {
+  config.byte_price = kBytePrices[price];
+  config.recompute = recompute;
+  return config;
 }
 
 // Of an option that keeps everything; those that compute again follow. `inner`: a power of two.
@@ -44,32 +44,33 @@ size_t num_prices(const StageMesh& mesh) {
   return mesh.devices.size() == 1 ? 1 : kBytePrices.size();
 }
 
-StageWork on_two_axes(StageWork work, int inner, StageStyle style = StageStyle::kTensor) {
-  work.inner = inner;
-  work.style = style;
-  return work;
+StageConfig on_two_axes(StageConfig config, int inner, StageStyle style = StageStyle::kTensor) {
+  config.inner = inner;
+  config.style = style;
+  return config;
 }
 
 // Rows between the nodes, and inside them what is found for the devices of one.
-bool is_product(const StageWork& work) {
-  return work.inner > 1 && work.style == StageStyle::kTensor;
+bool is_product(const StageConfig& config) {
+  return config.inner > 1 && config.style == StageStyle::kTensor;
 }
 
-Plan outline(const Request& request, const StageMesh& mesh, const StageWork& work) {
+Plan outline(const Request& request, const StageMesh& mesh, const StageConfig& config) {
   Plan plan;
-  plan.global_batch = kMicrobatches * work.rows;
+  plan.global_batch = kMicrobatches * config.rows;
   Stage stage;
-  const auto count = static_cast<int64_t>(mesh.devices.size()) / work.inner;
+  const auto count = static_cast<int64_t>(mesh.devices.size()) / config.inner;
   stage.mesh = {{"data"}, {count}, {}};
-  if (work.inner > 1) {
+  if (config.inner > 1) {
     stage.mesh.axes.emplace_back("model");
-    stage.mesh.shape.push_back(work.inner);
+    stage.mesh.shape.push_back(config.inner);
   }
   stage.mesh.devices = names_of(request.cluster, mesh.devices);
-  Microbatch microbatch{work.rows, {}};
-  if (work.style == StageStyle::kData || work.inner > 1 ||
-      (work.style == StageStyle::kBest && work.rows >= count))
-    microbatch.lengths = apportion(work.rows, std::vector<double>(static_cast<size_t>(count), 1.0));
+  Microbatch microbatch{config.rows, {}};
+  if (config.style == StageStyle::kData || config.inner > 1 ||
+      (config.style == StageStyle::kBest && config.rows >= count))
+    microbatch.lengths =
+        apportion(config.rows, std::vector<double>(static_cast<size_t>(count), 1.0));
   Pipeline pipeline;
   pipeline.microbatches.assign(static_cast<size_t>(kMicrobatches), microbatch);
   pipeline.stages = {std::move(stage)};
@@ -129,17 +130,17 @@ StageSynthesis::StageSynthesis(const Request& request, const LayerOptions& optio
                          layers_.layers.begin()));
 }
 
-StageSynthesis::GroundKey StageSynthesis::ground_key(const StageTask& task) {
-  return {task.begin, task.end, task.work.recompute, task.work.in_flight};
+StageSynthesis::RangeKey StageSynthesis::range_key(const StageQuery& query) {
+  return {query.begin, query.end, query.config.recompute, query.config.in_flight};
 }
 
 StageSynthesis::Key StageSynthesis::plain(Key key) {
-  key.task.work.recompute = kKept;
-  key.task.work.in_flight = 1;
+  key.query.config.recompute = kKept;
+  key.query.config.in_flight = 1;
   return key;
 }
 
-Completed StageSynthesis::ground(const GroundKey& key) {
+Completed StageSynthesis::ground(const RangeKey& key) {
   const int last = static_cast<int>(layers_.layers.size());
   std::vector<int> cuts;
   if (key.begin > 0) cuts.push_back(key.begin);
@@ -150,11 +151,11 @@ Completed StageSynthesis::ground(const GroundKey& key) {
 }
 
 StageSynthesis::Key StageSynthesis::inner_key(Key key) {
-  const auto outer = static_cast<int64_t>(key.task.mesh.devices.size()) / key.task.work.inner;
-  key.task.mesh.devices.resize(static_cast<size_t>(key.task.work.inner));
-  key.task.work.rows = (key.task.work.rows + outer - 1) / outer;
-  key.task.work.style = StageStyle::kTensor;
-  key.task.work.inner = 1;
+  const auto outer = static_cast<int64_t>(key.query.mesh.devices.size()) / key.query.config.inner;
+  key.query.mesh.devices.resize(static_cast<size_t>(key.query.config.inner));
+  key.query.config.rows = (key.query.config.rows + outer - 1) / outer;
+  key.query.config.style = StageStyle::kTensor;
+  key.query.config.inner = 1;
   return key;
 }
 
@@ -163,8 +164,8 @@ void StageSynthesis::solve(const std::vector<Key>& keys) {
   std::vector<Key> inner, decided, again;
   for (const Key& key : keys) {
     decided.push_back(plain(key));
-    if (is_product(key.task.work)) inner.push_back(inner_key(plain(key)));
-    if (key.task.work.recompute != kKept) again.push_back(key);
+    if (is_product(key.query.config)) inner.push_back(inner_key(plain(key)));
+    if (key.query.config.recompute != kKept) again.push_back(key);
   }
   solve_missing(std::move(inner));
   solve_missing(std::move(decided));
@@ -176,17 +177,17 @@ void StageSynthesis::solve_missing(std::vector<Key> keys) {
   std::sort(keys.begin(), keys.end());
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   std::erase_if(keys, [&](const Key& key) { return solved_.contains(key); });
-  std::vector<std::pair<GroundKey, Completed*>> missing;
+  std::vector<std::pair<RangeKey, Completed*>> missing;
   for (const Key& key : keys) {
-    const auto [found, is_new] = grounds_.try_emplace(ground_key(key.task));
+    const auto [found, is_new] = completed_.try_emplace(range_key(key.query));
     if (is_new) missing.emplace_back(found->first, &found->second);
   }
   for_each_in_parallel(missing.size(),
                        [&](size_t i) { *missing[i].second = ground(missing[i].first); });
   std::vector<std::pair<const Key, std::optional<StageSolution>>*> distinct;
-  std::vector<std::pair<std::optional<StageSolution>*, Like>> others;
+  std::vector<std::pair<std::optional<StageSolution>*, Alike>> others;
   for (const Key& key : keys) {
-    std::optional<Like> like = find_like(key);
+    std::optional<Alike> like = find_alike(key);
     auto& fresh = *solved_.try_emplace(key).first;
     if (like)
       others.emplace_back(&fresh.second, std::move(*like));
@@ -195,7 +196,7 @@ void StageSynthesis::solve_missing(std::vector<Key> keys) {
   }
   for_each_in_parallel(distinct.size(), [&](size_t i) {
     auto& [key, solution] = *distinct[i];
-    solution = key.task.work.recompute == kKept ? synthesise(key) : recomputed(key);
+    solution = key.query.config.recompute == kKept ? synthesise(key) : recomputed(key);
   });
   num_syntheses_ += static_cast<int>(distinct.size());
   for (const auto& [solution, like] : others) {
@@ -204,64 +205,64 @@ void StageSynthesis::solve_missing(std::vector<Key> keys) {
   }
 }
 
-// Another whole of the same work that computes the same, solved or about to be.
-std::optional<StageSynthesis::Like> StageSynthesis::find_like(const Key& key) const {
+// Another whole with the same configuration that computes the same, solved or about to be.
+std::optional<StageSynthesis::Alike> StageSynthesis::find_alike(const Key& key) const {
   if (key.layer) return std::nullopt;
-  const auto structures = [&](const StageTask& task) {
-    return std::span(like_).subspan(static_cast<size_t>(task.begin),
-                                    static_cast<size_t>(task.end - task.begin));
+  const auto structures = [&](const StageQuery& query) {
+    return std::span(like_).subspan(static_cast<size_t>(query.begin),
+                                    static_cast<size_t>(query.end - query.begin));
   };
   for (const auto& [other, solution] : solved_) {
-    StageWork work = other.task.work;
-    work.in_flight = key.task.work.in_flight;  // it matters to what is computed only
-    if (other.layer || other.task.mesh != key.task.mesh || work != key.task.work ||
-        !std::ranges::equal(structures(other.task), structures(key.task)))
+    StageConfig config = other.query.config;
+    config.in_flight = key.query.config.in_flight;  // it matters to what is computed only
+    if (other.layer || other.query.mesh != key.query.mesh || config != key.query.config ||
+        !std::ranges::equal(structures(other.query), structures(key.query)))
       continue;
-    std::optional<Renaming> names = renaming(*grounds_.at(ground_key(other.task)).prepared,
-                                             *grounds_.at(ground_key(key.task)).prepared);
-    if (names) return Like{solution, std::move(*names)};
+    std::optional<Renaming> names = renaming(*completed_.at(range_key(other.query)).prepared,
+                                             *completed_.at(range_key(key.query)).prepared);
+    if (names) return Alike{solution, std::move(*names)};
   }
   return std::nullopt;
 }
 
-StageOption StageSynthesis::price_alone(const StageTask& task, const Plan& plan) const {
-  return price(lower_alone(grounds_.at(ground_key(task)), plan, request_.cluster),
+StageOption StageSynthesis::price_alone(const StageQuery& query, const Plan& plan) const {
+  return price(lower_alone(completed_.at(range_key(query)), plan, request_.cluster),
                *request_.costs,
-               task.work.microbatches);
+               query.config.microbatches);
 }
 
 std::optional<StageSolution> StageSynthesis::recomputed(const Key& key) const {
   std::optional<StageSolution> solution = solved_.at(plain(key));
   if (!solution) return solution;
-  const StageTask& task = key.task;
-  solution->stage.recompute = task.work.recompute;
-  Plan plan = outline(request_, task.mesh, task.work);
+  const StageQuery& query = key.query;
+  solution->stage.recompute = query.config.recompute;
+  Plan plan = outline(request_, query.mesh, query.config);
   plan.pipelines[0].stages[0] = solution->stage;
-  solution->option = price_alone(task, plan);
+  solution->option = price_alone(query, plan);
   return solution;
 }
 
 // Nothing if none were found.
 std::optional<Stage> StageSynthesis::decisions(const Key& key, const Plan& outline) const {
-  const StageTask& task = key.task;
+  const StageQuery& query = key.query;
   const Pipeline& pipeline = outline.pipelines[0];
-  if (task.mesh.devices.size() == 1 || task.work.style == StageStyle::kData)
+  if (query.mesh.devices.size() == 1 || query.config.style == StageStyle::kData)
     return pipeline.stages[0];
-  if (is_product(task.work)) {
+  if (is_product(query.config)) {
     const std::optional<StageSolution>& inner = solved_.at(inner_key(key));
     if (!inner) return std::nullopt;
     return on_second_axis(inner->stage, pipeline.stages[0].mesh);
   }
-  const Completed& own = grounds_.at(ground_key(task));
+  const Completed& own = completed_.at(range_key(query));
   SpmdMesh mesh(*request_.costs,
-                task.mesh.devices,
+                query.mesh.devices,
                 parts_of(outline, pipeline),
                 pipeline.microbatches[0],
                 pipeline.stages[0].mesh.shape);
   OpCatalogue catalogue(own.prepared->graph, *own.factors, std::move(mesh), {});
   SpmdOptions options;
-  options.microbatches = task.work.microbatches;
-  options.byte_price = task.work.byte_price;
+  options.microbatches = query.config.microbatches;
+  options.byte_price = query.config.byte_price;
   options.sends_as_received = key.layer;
   const SpmdProblem problem(*own.prepared, catalogue, options);
   const std::optional<PbqpSolution> found = medley::solve(problem.pbqp(), search_options());
@@ -270,25 +271,25 @@ std::optional<Stage> StageSynthesis::decisions(const Key& key, const Plan& outli
 }
 
 std::optional<StageSolution> StageSynthesis::synthesise(const Key& key) const {
-  const StageTask& task = key.task;
-  Plan plan = outline(request_, task.mesh, task.work);
+  const StageQuery& query = key.query;
+  Plan plan = outline(request_, query.mesh, query.config);
   Pipeline& pipeline = plan.pipelines[0];
   std::optional<Stage> decided = decisions(key, plan);
   if (!decided) return std::nullopt;
   pipeline.stages[0] = std::move(*decided);
   StageSolution solution;
-  solution.option = price_alone(task, plan);
+  solution.option = price_alone(query, plan);
   solution.by_rows = !pipeline.microbatches[0].lengths.empty();
   solution.stage = std::move(pipeline.stages[0]);
   return solution;
 }
 
-bool StageSynthesis::is_as_good_unsaid(const StageTask& task) const {
-  const StageSolution& said = *solved_.at({task, false});
+bool StageSynthesis::defaults_suffice(const StageQuery& query) const {
+  const StageSolution& said = *solved_.at({query, false});
   if (!said.by_rows || said.stage.ops.empty()) return false;
-  Plan plan = outline(request_, task.mesh, task.work);
-  plan.pipelines[0].stages[0].recompute = task.work.recompute;
-  return is_worse(said.option, price_alone(task, plan));
+  Plan plan = outline(request_, query.mesh, query.config);
+  plan.pipelines[0].stages[0].recompute = query.config.recompute;
+  return is_worse(said.option, price_alone(query, plan));
 }
 
 const std::optional<StageSolution>& StageSynthesis::solution(const Key& key) {
@@ -296,22 +297,22 @@ const std::optional<StageSolution>& StageSynthesis::solution(const Key& key) {
   return solved_.at(key);
 }
 
-const std::optional<StageSolution>& StageSynthesis::whole(const StageTask& task) {
-  return solution({task, false});
+const std::optional<StageSolution>& StageSynthesis::whole(const StageQuery& query) {
+  return solution({query, false});
 }
 
-void StageSynthesis::solve_wholes(const std::vector<StageTask>& tasks) {
+void StageSynthesis::solve_wholes(const std::vector<StageQuery>& queries) {
   std::vector<Key> keys;
-  for (const StageTask& task : tasks) keys.push_back({task, false});
+  for (const StageQuery& query : queries) keys.push_back({query, false});
   solve(std::move(keys));
 }
 
 // Of layers with the same structure the first one is synthesised.
 StageSynthesis::Key StageSynthesis::layer_key(int layer,
                                               const StageMesh& mesh,
-                                              const StageWork& work) const {
+                                              const StageConfig& config) const {
   const int first = like_[static_cast<size_t>(layer)];
-  return {{first, first + 1, mesh, work}, true};
+  return {{first, first + 1, mesh, config}, true};
 }
 
 bool StageSynthesis::has_plenty(const StageOption& option, const StageMesh& mesh) const {
@@ -323,12 +324,12 @@ bool StageSynthesis::has_plenty(const StageOption& option, const StageMesh& mesh
 const std::vector<StageOption>& StageSynthesis::sums(std::optional<Sums>& sums,
                                                      int begin,
                                                      const StageMesh& mesh,
-                                                     const StageWork& work) {
+                                                     const StageConfig& config) {
   if (!sums) {
     sums.emplace();
     sums->ranges.resize(layers_.layers.size());
     for (int i = 0; i < static_cast<int>(layers_.layers.size()); ++i) {
-      const auto& one = solution(layer_key(i, mesh, work));
+      const auto& one = solution(layer_key(i, mesh, config));
       sums->layers.push_back(one ? &one->option : nullptr);
     }
   }
@@ -358,38 +359,38 @@ void StageSynthesis::offer(StageOption option, int id, std::vector<StageOption>&
     options.push_back(option);
 }
 
-StageOffers& StageSynthesis::offers(const StageMesh& mesh, const StageWork& work) {
-  const auto [found, is_new] = offers_.try_emplace({work, mesh});
-  StageOffers& all = found->second;
+StageOptionTable& StageSynthesis::offers(const StageMesh& mesh, const StageConfig& config) {
+  const auto [found, is_new] = offers_.try_emplace({config, mesh});
+  StageOptionTable& all = found->second;
   if (!is_new) return all;
   all.mesh_ = mesh;
-  all.each_.push_back({work, {}});
-  if (const int inner = second_axis(mesh, work); inner > 1)
-    all.each_.push_back({on_two_axes(work, inner), {}});
+  all.each_.push_back({config, {}});
+  if (const int inner = second_axis(mesh, config); inner > 1)
+    all.each_.push_back({on_two_axes(config, inner), {}});
   return all;
 }
 
 // Its size; 1: there is none.
-int StageSynthesis::second_axis(const StageMesh& mesh, const StageWork& work) const {
+int StageSynthesis::second_axis(const StageMesh& mesh, const StageConfig& config) const {
   const std::vector<std::vector<int>> nodes = by_node(request_.cluster, mesh.devices);
   const size_t each = nodes[0].size();
   if (nodes.size() == 1 || nodes.size() * each != mesh.devices.size()) return 1;
   int inner = 1;
   while (each % (2 * static_cast<size_t>(inner)) == 0) inner *= 2;
   const auto outer = static_cast<int64_t>(mesh.devices.size()) / inner;
-  return work.rows >= outer ? inner : 1;
+  return config.rows >= outer ? inner : 1;
 }
 
-std::optional<StageWork> StageSynthesis::on_nodes(const StageMesh& mesh,
-                                                  const StageWork& work) const {
-  const int inner = second_axis(mesh, work);
+std::optional<StageConfig> StageSynthesis::on_nodes(const StageMesh& mesh,
+                                                    const StageConfig& config) const {
+  const int inner = second_axis(mesh, config);
   if (inner == 1) return std::nullopt;
-  return on_two_axes(work, inner, StageStyle::kBest);
+  return on_two_axes(config, inner, StageStyle::kBest);
 }
 
 std::vector<StageOption> StageSynthesis::options(int begin,
                                                  int end,
-                                                 StageOffers& offers,
+                                                 StageOptionTable& offers,
                                                  Nanoseconds longest) {
   const StageMesh& mesh = offers.mesh_;
   const auto layers = static_cast<size_t>(end - begin);
@@ -418,7 +419,7 @@ std::vector<StageOption> StageSynthesis::options(int begin,
 bool StageSynthesis::needs_prices(const StageMesh& mesh, Offer& offer, Nanoseconds longest) {
   std::optional<Sums>& kept = offer.prices.kept[0];
   for (int begin = 0; begin < static_cast<int>(layers_.layers.size()); ++begin) {
-    const std::vector<StageOption>& ranges = sums(kept, begin, mesh, at_price(offer.work, 0));
+    const std::vector<StageOption>& ranges = sums(kept, begin, mesh, at_price(offer.config, 0));
     const auto end = std::ranges::partition_point(ranges, [&](const StageOption& option) {
       return option.forward + option.backward <= longest;
     });
@@ -427,21 +428,21 @@ bool StageSynthesis::needs_prices(const StageMesh& mesh, Offer& offer, Nanosecon
   return false;
 }
 
-void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageWork>>& uses,
+void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageConfig>>& uses,
                                   Nanoseconds longest) {
   const int all = static_cast<int>(layers_.layers.size());
   std::vector<std::pair<const StageMesh*, Offer*>> every;
-  for (const auto& [mesh, work] : uses)
-    for (Offer& offer : offers(mesh, work).each_) every.emplace_back(&mesh, &offer);
+  for (const auto& [mesh, config] : uses)
+    for (Offer& offer : offers(mesh, config).each_) every.emplace_back(&mesh, &offer);
   std::vector<Key> first, more;
   for (const auto& [mesh, offer] : every)
-    for (int i = 0; i < all; ++i) first.push_back(layer_key(i, *mesh, at_price(offer->work, 0)));
+    for (int i = 0; i < all; ++i) first.push_back(layer_key(i, *mesh, at_price(offer->config, 0)));
   solve(first);
   for (const auto& [mesh, offer] : every) {
     if (!needs_prices(*mesh, *offer, longest)) continue;
     for (size_t p = 0; p < num_prices(*mesh); ++p)
       for (int i = 0; i < all; ++i)
-        more.push_back(layer_key(i, *mesh, at_price(offer->work, p, kAll)));
+        more.push_back(layer_key(i, *mesh, at_price(offer->config, p, kAll)));
   }
   solve(more);
 }
@@ -457,14 +458,16 @@ std::vector<int64_t> microbatch_counts(const Request& request) {
   return counts;
 }
 
-StageWork StageSynthesis::work_of(const StageOption& option, StageWork work, int in_flight) {
+StageConfig StageSynthesis::config_of(const StageOption& option,
+                                      StageConfig config,
+                                      int in_flight) {
   const auto id = static_cast<size_t>(option.id);
   const size_t price = id / kRecompute.size();
-  work = at_price(work, price % kBytePrices.size(), kRecompute[id % kRecompute.size()]);
+  config = at_price(config, price % kBytePrices.size(), kRecompute[id % kRecompute.size()]);
   const int inner = 1 << price / kBytePrices.size();
-  if (inner > 1) work = on_two_axes(work, inner);
-  if (work.recompute == kBlocks) work.in_flight = in_flight;
-  return work;
+  if (inner > 1) config = on_two_axes(config, inner);
+  if (config.recompute == kBlocks) config.in_flight = in_flight;
+  return config;
 }
 
 }  // namespace medley

@@ -46,7 +46,7 @@ enum class StageStyle : uint8_t {
 };
 
 // What a stage is to do in a step.
-struct StageWork {
+struct StageConfig {
   int64_t rows = 1, microbatches = 1;  // rows of each
   double byte_price = 0;               // in ticks per byte: the more, the less memory
   StageStyle style = StageStyle::kBest;
@@ -55,14 +55,14 @@ struct StageWork {
   // Devices of a second axis: neighbours that share the rows of a place on the first. kTensor:
   // found for them alone, with these rows; kBest: over both axes at once. 1: the mesh has one axis.
   int inner = 1;
-  auto operator<=>(const StageWork&) const = default;
+  auto operator<=>(const StageConfig&) const = default;
 };
 
-struct StageTask {
+struct StageQuery {
   int begin = 0, end = 0;  // layers
   StageMesh mesh;
-  StageWork work;
-  auto operator<=>(const StageTask&) const = default;
+  StageConfig config;
+  auto operator<=>(const StageQuery&) const = default;
 };
 
 struct StageSolution {
@@ -71,9 +71,9 @@ struct StageSolution {
   StageOption option;
 };
 
-// What is offered on a mesh for some work: as it is, and with the devices of each node as a second
-// axis where it has several. Private to StageSynthesis.
-class StageOffers {
+// What is offered on a mesh for some configuration: as it is, and with the devices of each node as
+// a second axis where it has several. Private to StageSynthesis.
+class StageOptionTable {
   friend class StageSynthesis;
   // What the layers take at a price, keeping all and doing all again, and the sums over ranges:
   // [first layer][number of layers], as far as there are solutions.
@@ -85,7 +85,7 @@ class StageOffers {
     std::array<std::optional<Sums>, 3> kept, again;  // [price]
   };
   struct Offer {
-    StageWork work;
+    StageConfig config;
     Prices prices;
   };
   StageMesh mesh_;
@@ -101,88 +101,88 @@ class StageSynthesis {
   PreparedStages& stages() { return stages_; }
 
   // Layers as a whole. Nothing if no choices were found. The reference stays valid.
-  const std::optional<StageSolution>& whole(const StageTask& task);
+  const std::optional<StageSolution>& whole(const StageQuery& query);
   // Solves those that are not solved yet, on all cores.
-  void solve_wholes(const std::vector<StageTask>& tasks);
+  void solve_wholes(const std::vector<StageQuery>& queries);
 
-  // Prices and recompute of `work` are not looked at. The reference stays valid.
-  StageOffers& offers(const StageMesh& mesh, const StageWork& work);
+  // Prices and recompute of `config` are not looked at. The reference stays valid.
+  StageOptionTable& offers(const StageMesh& mesh, const StageConfig& config);
 
   // The sums over layers, at each price and recompute that makes a difference: a few options, none
   // of them worse than another in everything. What takes longer than `longest` for a micro-batch is
   // offered at no price only: all else is slower still.
   std::vector<StageOption> options(int begin,
                                    int end,
-                                   StageOffers& offers,
+                                   StageOptionTable& offers,
                                    Nanoseconds longest = kLongest);
   // Solves on all cores what options() will want for these, whatever the layers.
-  void solve_layers(const std::vector<std::pair<StageMesh, StageWork>>& uses,
+  void solve_layers(const std::vector<std::pair<StageMesh, StageConfig>>& uses,
                     Nanoseconds longest = kLongest);
 
   // Whether layers as a whole do as well if the plan says nothing about their ops and parameters.
   // Requires: whole() has a solution.
-  bool is_as_good_unsaid(const StageTask& task) const;
+  bool defaults_suffice(const StageQuery& query) const;
 
   // The same on nodes x devices, decided over both axes at once, which takes ten times as long as
   // what options() offers. Nothing on one node, or where a node's devices are no second axis.
-  std::optional<StageWork> on_nodes(const StageMesh& mesh, const StageWork& work) const;
+  std::optional<StageConfig> on_nodes(const StageMesh& mesh, const StageConfig& config) const;
 
   // The price and the recompute that an option is for, with so many micro-batches in flight.
-  static StageWork work_of(const StageOption& option, StageWork work, int in_flight);
+  static StageConfig config_of(const StageOption& option, StageConfig config, int in_flight);
 
   int num_syntheses() const { return num_syntheses_; }
 
  private:
   struct Key {
-    StageTask task;
+    StageQuery query;
     bool layer = false;  // to be summed up with others
     auto operator<=>(const Key&) const = default;
   };
   // Of layers, what they compute.
-  struct GroundKey {
+  struct RangeKey {
     int begin = 0, end = 0;
     std::string_view recompute;
     int in_flight = 1;
-    auto operator<=>(const GroundKey&) const = default;
+    auto operator<=>(const RangeKey&) const = default;
   };
-  static GroundKey ground_key(const StageTask& task);
+  static RangeKey range_key(const StageQuery& query);
   static Key plain(Key key);  // without recompute
-  // What the devices of the second axis do of a task for a mesh of two.
+  // What the devices of the second axis do of a stage for a mesh of two.
   static Key inner_key(Key key);
   void solve(const std::vector<Key>& keys);
   void solve_missing(std::vector<Key> keys);
   // A solution of what is the same but for names.
-  struct Like {
+  struct Alike {
     const std::optional<StageSolution>& solution;
     Renaming names;
   };
-  std::optional<Like> find_like(const Key& key) const;
-  Completed ground(const GroundKey& key);
+  std::optional<Alike> find_alike(const Key& key) const;
+  Completed ground(const RangeKey& key);
   std::optional<StageSolution> synthesise(const Key& key) const;
   std::optional<StageSolution> recomputed(const Key& key) const;
-  StageOption price_alone(const StageTask& task, const Plan& plan) const;
+  StageOption price_alone(const StageQuery& query, const Plan& plan) const;
   std::optional<Stage> decisions(const Key& key, const Plan& outline) const;
   const std::optional<StageSolution>& solution(const Key& key);
-  Key layer_key(int layer, const StageMesh& mesh, const StageWork& work) const;
+  Key layer_key(int layer, const StageMesh& mesh, const StageConfig& config) const;
   bool has_plenty(const StageOption& option, const StageMesh& mesh) const;
   void offer(StageOption option, int id, std::vector<StageOption>& options) const;
-  using Sums = StageOffers::Sums;
-  using Offer = StageOffers::Offer;
-  int second_axis(const StageMesh& mesh, const StageWork& work) const;
+  using Sums = StageOptionTable::Sums;
+  using Offer = StageOptionTable::Offer;
+  int second_axis(const StageMesh& mesh, const StageConfig& config) const;
   bool needs_prices(const StageMesh& mesh, Offer& offer, Nanoseconds longest);
   const std::vector<StageOption>& sums(std::optional<Sums>& sums,
                                        int begin,
                                        const StageMesh& mesh,
-                                       const StageWork& work);
+                                       const StageConfig& config);
 
   const Request& request_;
   PreparedStages stages_;
   Layers layers_;
   std::vector<int> like_;  // [layer] the first one of its structure
-  std::map<GroundKey, Completed> grounds_;
+  std::map<RangeKey, Completed> completed_;
   std::map<Key, std::optional<StageSolution>> solved_;
   int num_syntheses_ = 0;  // of solved_, those that are no others' but for names
-  std::map<std::pair<StageWork, StageMesh>, StageOffers> offers_;
+  std::map<std::pair<StageConfig, StageMesh>, StageOptionTable> offers_;
 };
 
 // Those of a pipeline: what the request says, one where rows meet, else powers of two.

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "medley/pipelines/outlines.h"
+#include "medley/pipelines/candidates.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/work_bound.h"
 
@@ -33,12 +33,12 @@ class Harp {
  public:
   explicit Harp(const Request& request)
       : request_(request),
-        pools_(with_pieces(pools_of(request))),
+        pools_(with_sub_pools(pools_of(request))),
         synthesis_(request, {.per_block = kLayersPerBlock}),
-        outlines_(request, pools_, synthesis_),
+        candidates_(request, pools_, synthesis_),
         counts_(microbatch_counts(request)) {
     pipeline_.layers = static_cast<int>(synthesis_.layers().layers.size());
-    pipeline_.shared = outlines_.shared();
+    pipeline_.shared = candidates_.shared();
     pipeline_.candidates = kOfEachCount;
     pipeline_.explain = false;
     pipeline_.gap = kGap;
@@ -46,38 +46,38 @@ class Harp {
 
   Outcome run() {
     find_chains(whole_pools());
-    if (plans_.empty()) return why_none();
-    use_pools_twice();
+    if (plans_.empty()) return explain_infeasible();
+    try_pools_at_both_ends();
     add_meshes();
     std::ranges::stable_sort(plans_, {}, &PipelinePlan::predicted);
     plans_.resize(std::min<size_t>(plans_.size(), kCandidates));
     std::erase_if(plans_, [&](const PipelinePlan& plan) {
       return plan.predicted.value > fastest_->value * kSlower / 100;
     });
-    std::vector<Outline> all;
+    std::vector<PipelineCandidate> all;
     for (const PipelinePlan& plan : plans_) {
-      Outline outline{plan.microbatches, {}, {}};
+      PipelineCandidate candidate{plan.microbatches, {}, {}};
       for (const PipelineStage& stage : plan.stages) {
-        outline.stages.push_back(stage.range);
-        outline.works.push_back(
-            StageSynthesis::work_of(stage.option, work(plan.microbatches), stage.in_flight));
+        candidate.stages.push_back(stage.range);
+        candidate.configs.push_back(
+            StageSynthesis::config_of(stage.option, config(plan.microbatches), stage.in_flight));
       }
-      all.push_back(std::move(outline));
+      all.push_back(std::move(candidate));
     }
     report(request_, "harp: stages as wholes", 2, kSteps);
-    outlines_.solve(all);
-    for (const Outline& outline : all) outlines_.note(outline);
+    candidates_.solve(all);
+    for (const PipelineCandidate& candidate : all) candidates_.add(candidate);
     move_cuts();
-    outlines_.choose(kMostPriced, [&](int candidate) {
+    candidates_.choose(kMostPriced, [&](int candidate) {
       report(request_, "harp: simulating", static_cast<size_t>(3 + candidate), kSteps);
     });
-    outlines_.join_axes();
-    return outlines_.best();
+    candidates_.join_axes();
+    return candidates_.best();
   }
 
  private:
-  StageWork work(int64_t microbatches) const {
-    return {outlines_.rows(microbatches), microbatches, 0, StageStyle::kBest};
+  StageConfig config(int64_t microbatches) const {
+    return {candidates_.rows(microbatches), microbatches, 0, StageStyle::kBest};
   }
 
   // Of a stage for a micro-batch.
@@ -89,36 +89,36 @@ class Harp {
   // Some of the pools, by number.
   using Pools = std::vector<int>;
 
-  static std::vector<DevicePool> with_pieces(std::vector<DevicePool> pools) {
+  static std::vector<DevicePool> with_sub_pools(std::vector<DevicePool> pools) {
     const int whole = static_cast<int>(pools.size());
     for (int p = 0; p < whole; ++p)
-      for (const auto& pieces : cut_in_two(pools[static_cast<size_t>(p)], p))
-        pools.insert(pools.end(), pieces.begin(), pieces.end());
+      for (const auto& sub_pools : cut_in_two(pools[static_cast<size_t>(p)], p))
+        pools.insert(pools.end(), sub_pools.begin(), sub_pools.end());
     return pools;
   }
 
   Pools whole_pools() const {
     Pools whole;
     for (int p = 0; p < static_cast<int>(pools_.size()); ++p)
-      if (pools_[static_cast<size_t>(p)].piece_of < 0) whole.push_back(p);
+      if (pools_[static_cast<size_t>(p)].sub_pool_of < 0) whole.push_back(p);
     return whole;
   }
 
   // Where the ends of a chain share parameters, and it matters what they send each other once a
-  // step, both may be on pieces of one pool, with other pools between them.
-  void use_pools_twice() {
+  // step, both may be on sub-pools of one pool, with other pools between them.
+  void try_pools_at_both_ends() {
     const Pools whole = whole_pools();
     if (whole.size() < 2 || whole.size() >= kMostPools) return;
     Nanoseconds most;
     for (int from : whole)
       for (int to : whole)
-        if (const auto& link = outlines_.links()[at(from)][at(to)])
+        if (const auto& link = candidates_.links()[at(from)][at(to)])
           most = std::max(most, *exchange_time(link, pipeline_.shared));
     if (most.value * 100 < fastest_->value * kMatters) return;
-    for (size_t piece = whole.size(); piece < pools_.size(); piece += 2) {
-      Pools pools{static_cast<int>(piece), static_cast<int>(piece) + 1};
+    for (size_t sub_pool = whole.size(); sub_pool < pools_.size(); sub_pool += 2) {
+      Pools pools{static_cast<int>(sub_pool), static_cast<int>(sub_pool) + 1};
       for (int p : whole)
-        if (p != pools_[piece].piece_of) pools.push_back(p);
+        if (p != pools_[sub_pool].sub_pool_of) pools.push_back(p);
       find_chains(pools);
     }
   }
@@ -139,14 +139,14 @@ class Harp {
   }
 
   std::vector<PipelinePlan> meshes(int pool, int64_t count) {
-    const PipelinePool& all = outlines_.pools()[at(pool)];
+    const PipelinePool& all = candidates_.pools()[at(pool)];
     const StageRange range{0, pipeline_.layers, pool, all.devices};
-    const StageMesh mesh = outlines_.mesh(range);
+    const StageMesh mesh = candidates_.mesh(range);
     const Nanoseconds longest = longest_stage(count);
-    synthesis_.solve_layers({{mesh, work(count)}}, longest);
+    synthesis_.solve_layers({{mesh, config(count)}}, longest);
     std::vector<PipelinePlan> plans;
     for (const StageOption& option :
-         options(range, synthesis_.offers(mesh, work(count)), {longest, longest})) {
+         options(range, synthesis_.offers(mesh, config(count)), {longest, longest})) {
       if (option.persistent + option.saved + option.transient > all.memory) continue;
       PipelinePlan& plan = plans.emplace_back();
       plan.microbatches = static_cast<int>(count);
@@ -191,16 +191,17 @@ class Harp {
   }
 
   std::vector<PipelinePlan> chains(const Pools& pools, int64_t count, const Limits& limits) {
-    std::vector<std::pair<StageMesh, StageWork>> uses;
+    std::vector<std::pair<StageMesh, StageConfig>> uses;
     for (int pool : pools)
-      for (int size : outlines_.pools()[at(pool)].sizes)
-        uses.emplace_back(outlines_.mesh({0, 0, pool, size}), work(count));
+      for (int size : candidates_.pools()[at(pool)].sizes)
+        uses.emplace_back(candidates_.mesh({0, 0, pool, size}), config(count));
     synthesis_.solve_layers(uses, limits.closer);
     PipelineRequest request = request_on(pools);
     request.microbatches = {choice(pools, count, limits)};
-    if (pools_[at(pools[0])].piece_of >= 0) request.below = {fastest_->value * kSlower / 100};
+    if (pools_[at(pools[0])].sub_pool_of >= 0) request.below = {fastest_->value * kSlower / 100};
     std::vector<PipelinePlan> plans = plans_of(request);
-    if (request.shared > Bytes{} && pools_[at(pools[0])].piece_of < 0) add_others(request, plans);
+    if (request.shared > Bytes{} && pools_[at(pools[0])].sub_pool_of < 0)
+      add_others(request, plans);
     for (PipelinePlan& plan : plans) {
       std::vector<StageRange> ranges;
       for (PipelineStage& stage : plan.stages) {
@@ -208,7 +209,7 @@ class Harp {
         ranges.push_back(stage.range);
       }
       // The search knows of what the ends share only.
-      const Nanoseconds exchange = outlines_.exchange(ranges).value_or(kLongest);
+      const Nanoseconds exchange = candidates_.exchange(ranges).value_or(kLongest);
       plan.predicted += exchange - plan.exchange;
       plan.exchange = exchange;
     }
@@ -238,21 +239,22 @@ class Harp {
   PipelineRequest request_on(const Pools& pools) const {
     PipelineRequest request = pipeline_;
     for (int pool : pools) {
-      request.pools.push_back(outlines_.pools()[at(pool)]);
+      request.pools.push_back(candidates_.pools()[at(pool)]);
       auto& links = request.links.emplace_back();
       for (int to : pools) {
-        links.push_back(outlines_.links()[at(pool)][at(to)]);
+        links.push_back(candidates_.links()[at(pool)][at(to)]);
         const DevicePool &one = pools_[at(pool)], &two = pools_[at(to)];
-        if ((one.piece_of < 0) != (two.piece_of < 0) && (on_one_node(one) || on_one_node(two)))
+        if ((one.sub_pool_of < 0) != (two.sub_pool_of < 0) &&
+            (on_one_node(one) || on_one_node(two)))
           halve(links.back());
       }
     }
     return request;
   }
 
-  // Of a piece, the pool.
+  // Of a sub-pool, the pool.
   bool on_one_node(const DevicePool& pool) const {
-    const DevicePool& whole = pool.piece_of < 0 ? pool : pools_[at(pool.piece_of)];
+    const DevicePool& whole = pool.sub_pool_of < 0 ? pool : pools_[at(pool.sub_pool_of)];
     return static_cast<int>(whole.devices.size()) <= whole.per_node;
   }
 
@@ -263,20 +265,20 @@ class Harp {
   }
 
   MicrobatchChoice choice(const Pools& pools, int64_t count, const Limits& limits) {
-    std::map<std::pair<int, int>, StageOffers*> offers;  // [pool, devices]
+    std::map<std::pair<int, int>, StageOptionTable*> offers;  // [pool, devices]
     for (int p = 0; p < static_cast<int>(pools.size()); ++p)
-      for (int size : outlines_.pools()[at(pools[at(p)])].sizes)
+      for (int size : candidates_.pools()[at(pools[at(p)])].sizes)
         offers[{p, size}] =
-            &synthesis_.offers(outlines_.mesh({0, 0, pools[at(p)], size}), work(count));
+            &synthesis_.offers(candidates_.mesh({0, 0, pools[at(p)], size}), config(count));
     return {static_cast<int>(count),
-            outlines_.cuts(count),
+            candidates_.cuts(count),
             [this, offers = std::move(offers), limits](const StageRange& range) {
               return options(range, *offers.at({range.pool, range.devices}), limits);
             }};
   }
 
   std::vector<StageOption> options(const StageRange& range,
-                                   StageOffers& offers,
+                                   StageOptionTable& offers,
                                    const Limits& limits) {
     std::vector<StageOption> options =
         synthesis_.options(range.begin, range.end, offers, limits.closer);
@@ -286,7 +288,7 @@ class Harp {
     return options;
   }
 
-  Infeasible why_none() {
+  Infeasible explain_infeasible() {
     const Pools whole = whole_pools();
     PipelineRequest request = request_on(whole);
     request.explain = true;
@@ -295,30 +297,30 @@ class Harp {
     return std::get<Infeasible>(plan_pipeline(request));
   }
 
-  // Moves a cut beside the slowest stage of the fastest outline, so that it has a layer less, while
-  // the timer sees a gain.
+  // Moves a cut beside the slowest stage of the fastest candidate, so that it has a layer less,
+  // while the timer sees a gain.
   void move_cuts() {
-    const std::vector<Outlines::Timed>& timed = outlines_.noted();
+    const std::vector<CandidateSet::Timed>& timed = candidates_.timed();
     for (int moves = 0; moves < kMostMoves && !timed.empty(); ++moves) {
       const auto [before, from] = timed.front();
-      const size_t slowest = outlines_.slowest_stage(from);
+      const size_t slowest = candidates_.slowest_stage(from);
       const StageRange& range = from.stages[slowest];
       if (range.end - range.begin < 2) return;
-      std::vector<Outline> moved;
+      std::vector<PipelineCandidate> moved;
       if (slowest > 0) {
-        Outline to = from;
+        PipelineCandidate to = from;
         ++to.stages[slowest].begin;
         ++to.stages[slowest - 1].end;
         moved.push_back(std::move(to));
       }
       if (slowest + 1 < from.stages.size()) {
-        Outline to = from;
+        PipelineCandidate to = from;
         --to.stages[slowest].end;
         --to.stages[slowest + 1].begin;
         moved.push_back(std::move(to));
       }
-      outlines_.solve(moved);
-      for (const Outline& to : moved) outlines_.note(to);
+      candidates_.solve(moved);
+      for (const PipelineCandidate& to : moved) candidates_.add(to);
       if (timed.front().time == before) return;
     }
   }
@@ -326,7 +328,7 @@ class Harp {
   const Request& request_;
   const std::vector<DevicePool> pools_;
   StageSynthesis synthesis_;
-  Outlines outlines_;
+  CandidateSet candidates_;
   const std::vector<int64_t> counts_;  // of micro-batches
   PipelineRequest pipeline_;           // but for these and pools
   std::vector<PipelinePlan> plans_;

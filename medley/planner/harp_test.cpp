@@ -9,7 +9,7 @@
 #include "medley/base/files.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
-#include "medley/pipelines/outlines.h"
+#include "medley/pipelines/candidates.h"
 #include "medley/pipelines/stage_options.h"
 #include "medley/planner/megatron.h"
 #include "medley/program/lower.h"
@@ -167,27 +167,27 @@ TEST_F(HarpTest, NotesAllOutlinesThatTakeAsLong) {
   const Request asked = request(cluster, costs, ground, 32, 8);
   const std::vector<DevicePool> pools = pools_of(asked);
   StageSynthesis synthesis(asked, {.per_block = 2});
-  Outlines outlines(asked, pools, synthesis);
+  CandidateSet candidates(asked, pools, synthesis);
   const int layers = static_cast<int>(synthesis.layers().layers.size());
-  const std::vector<StageWork> works(2, {4, 8, 0, StageStyle::kBest});
-  const Outline one{8, {{0, 2, 0, 1}, {2, layers, 1, 1}}, works};
-  const Outline other{8, {{0, 2, 1, 1}, {2, layers, 0, 1}}, works};
-  for (const Outline& each : {one, other, one}) outlines.note(each);
-  ASSERT_THAT(outlines.noted(), SizeIs(2));
-  EXPECT_EQ(outlines.noted()[0].time, outlines.noted()[1].time);
-  EXPECT_EQ(outlines.noted()[0].outline, one);
-  EXPECT_EQ(outlines.noted()[1].outline, other);
+  const std::vector<StageConfig> configs(2, {4, 8, 0, StageStyle::kBest});
+  const PipelineCandidate one{8, {{0, 2, 0, 1}, {2, layers, 1, 1}}, configs};
+  const PipelineCandidate other{8, {{0, 2, 1, 1}, {2, layers, 0, 1}}, configs};
+  for (const PipelineCandidate& each : {one, other, one}) candidates.add(each);
+  ASSERT_THAT(candidates.timed(), SizeIs(2));
+  EXPECT_EQ(candidates.timed()[0].time, candidates.timed()[1].time);
+  EXPECT_EQ(candidates.timed()[0].candidate, one);
+  EXPECT_EQ(candidates.timed()[1].candidate, other);
 }
 
 // Every way to cut the layers between the two devices, in both orders, and each device alone.
-std::vector<std::vector<StageRange>> all_outlines(int layers) {
-  std::vector<std::vector<StageRange>> outlines;
+std::vector<std::vector<StageRange>> all_cuts(int layers) {
+  std::vector<std::vector<StageRange>> candidates;
   for (const int first : {0, 1}) {
-    outlines.push_back({{0, layers, first, 1}});
+    candidates.push_back({{0, layers, first, 1}});
     for (int cut = 1; cut < layers; ++cut)
-      outlines.push_back({{0, cut, first, 1}, {cut, layers, 1 - first, 1}});
+      candidates.push_back({{0, cut, first, 1}, {cut, layers, 1 - first, 1}});
   }
-  return outlines;
+  return candidates;
 }
 
 TEST_F(HarpTest, IsAsGoodAsTheBestOfAllOutlines) {
@@ -198,10 +198,10 @@ TEST_F(HarpTest, IsAsGoodAsTheBestOfAllOutlines) {
     const Request asked = request(cluster, costs, ground, 32, 8);
     const std::vector<DevicePool> pools = pools_of(asked);
     StageSynthesis synthesis(asked, {.per_block = 2});
-    Outlines all(asked, pools, synthesis);
-    const StageWork work{4, 8, 0, StageStyle::kBest};
-    for (const auto& stages : all_outlines(static_cast<int>(synthesis.layers().layers.size())))
-      all.consider({8, stages, std::vector<StageWork>(stages.size(), work)});
+    CandidateSet all(asked, pools, synthesis);
+    const StageConfig config{4, 8, 0, StageStyle::kBest};
+    for (const auto& stages : all_cuts(static_cast<int>(synthesis.layers().layers.size())))
+      all.evaluate({8, stages, std::vector<StageConfig>(stages.size(), config)});
     const Nanoseconds best = step(std::get<Plan>(all.best()), cluster);
     const Nanoseconds found = step(std::get<Plan>(harp(asked)), cluster);
     EXPECT_LE(found.value, best.value * 101 / 100) << bandwidth;
@@ -239,12 +239,12 @@ TEST_F(HarpTest, StaysWithinTheMemoryOfEachDevice) {
     EXPECT_LE(static_cast<double>(use.peak), tight.kind(device).memory_bytes) << stage;
 }
 
-// Single devices, so that nothing else saves memory: even with one micro-batch in flight no outline
-// fits that keeps everything. harp's is not far from the best of all outlines and all that their
-// stages may do again.
+// Single devices, so that nothing else saves memory: even with one micro-batch in flight no
+// candidate fits that keeps everything. harp's is not far from the best of all candidates and all
+// that their stages may do again.
 TEST_F(HarpTest, RecomputesWhereNothingElseFits) {
   const Groundwork ground = lay_ground(graph, {});
-  const StageWork keeps{8, 8, 0, StageStyle::kBest};
+  const StageConfig keeps{8, 8, 0, StageStyle::kBest};
   double least = 1e9;
   {
     const Cluster roomy = two_pools(1, 1);
@@ -252,9 +252,9 @@ TEST_F(HarpTest, RecomputesWhereNothingElseFits) {
     const Request asked = request(roomy, costs, ground, 64, 8);
     const std::vector<DevicePool> pools = pools_of(asked);
     StageSynthesis synthesis(asked, {.per_block = 2});
-    for (const auto& stages : all_outlines(static_cast<int>(synthesis.layers().layers.size()))) {
-      Outlines one(asked, pools, synthesis);
-      one.consider({8, stages, std::vector<StageWork>(stages.size(), keeps)});
+    for (const auto& stages : all_cuts(static_cast<int>(synthesis.layers().layers.size()))) {
+      CandidateSet one(asked, pools, synthesis);
+      one.evaluate({8, stages, std::vector<StageConfig>(stages.size(), keeps)});
       Plan plan = std::get<Plan>(one.best());
       plan.pipelines[0].in_flight.assign(stages.size() > 1 ? stages.size() : 0, 1);
       double most = 0;
@@ -272,16 +272,16 @@ TEST_F(HarpTest, RecomputesWhereNothingElseFits) {
     EXPECT_LE(static_cast<double>(each.use.peak), 0.9 * least) << each.stage;
   const std::vector<DevicePool> pools = pools_of(asked);
   StageSynthesis synthesis(asked, {.per_block = 2});
-  Outlines all(asked, pools, synthesis);
-  for (const auto& stages : all_outlines(static_cast<int>(synthesis.layers().layers.size())))
+  CandidateSet all(asked, pools, synthesis);
+  for (const auto& stages : all_cuts(static_cast<int>(synthesis.layers().layers.size())))
     for (const std::string_view a : kRecompute)
       for (const std::string_view b : kRecompute) {
-        std::vector<StageWork> works(stages.size(), keeps);
-        works.front().recompute = a;
-        works.back().recompute = b;
-        for (StageWork& work : works)
-          if (work.recompute == "blocks") work.in_flight = 2;
-        all.consider({8, stages, works});
+        std::vector<StageConfig> configs(stages.size(), keeps);
+        configs.front().recompute = a;
+        configs.back().recompute = b;
+        for (StageConfig& config : configs)
+          if (config.recompute == "blocks") config.in_flight = 2;
+        all.evaluate({8, stages, configs});
       }
   // Sums over layers say a little more than the whole stages need.
   EXPECT_LE(step(found, tight).value, step(std::get<Plan>(all.best()), tight).value * 5 / 4);
@@ -372,8 +372,8 @@ TEST_F(HarpTest, StagesAreNoSlowerThanWithRowsAlone) {
     StageSynthesis synthesis(asked, {.per_block = 2});
     const auto layers = static_cast<int>(synthesis.layers().layers.size());
     const auto step = [&](int begin, int end, StageStyle style) {
-      const StageTask task{begin, end, {{0, 1, 2, 3}}, {8, 4, 0, style}};
-      const StageOption& option = synthesis.whole(task)->option;
+      const StageQuery query{begin, end, {{0, 1, 2, 3}}, {8, 4, 0, style}};
+      const StageOption& option = synthesis.whole(query)->option;
       return (option.forward + option.backward) * int64_t{4} + option.update;
     };
     for (const auto& [begin, end] : {std::pair{0, 2}, {1, 3}, {2, layers}})
@@ -393,18 +393,18 @@ TEST_F(HarpTest, StagesThatAreAlikeAreSolvedOnce) {
   for (const StageMesh& mesh : {StageMesh{{0}}, StageMesh{{0, 1, 2, 3}}})
     for (const StageStyle style : {StageStyle::kBest, StageStyle::kTensor, StageStyle::kData})
       for (const auto& [recompute, in_flight] : {std::pair{"none", 1}, {"all", 1}, {"blocks", 8}}) {
-        const StageWork work{8, 8, 0, style, recompute, in_flight};
-        both.whole({1, 3, mesh, work});
+        const StageConfig config{8, 8, 0, style, recompute, in_flight};
+        both.whole({1, 3, mesh, config});
         const int before = both.num_syntheses();
-        const std::optional<StageSolution>& said = both.whole({3, 5, mesh, work});
+        const std::optional<StageSolution>& said = both.whole({3, 5, mesh, config});
         EXPECT_EQ(both.num_syntheses(), before);
-        const std::optional<StageSolution>& found = second.whole({3, 5, mesh, work});
+        const std::optional<StageSolution>& found = second.whole({3, 5, mesh, config});
         ASSERT_TRUE(said && found);
         EXPECT_EQ(said->stage, found->stage);
         EXPECT_EQ(said->by_rows, found->by_rows);
         EXPECT_EQ(said->option, found->option);
         // With the head it is another stage.
-        both.whole({4, 6, mesh, work});
+        both.whole({4, 6, mesh, config});
         EXPECT_GT(both.num_syntheses(), before);
       }
 }
@@ -415,14 +415,14 @@ TEST_F(HarpTest, RangesAreSumsOfTheirLayers) {
   const Groundwork ground = lay_ground(graph, {});
   const Request asked = request(cluster, costs, ground, 64);
   StageSynthesis synthesis(asked, {.per_block = 2});
-  const StageWork work{8, 8, 0, StageStyle::kBest};
+  const StageConfig config{8, 8, 0, StageStyle::kBest};
   for (const StageMesh& mesh : {StageMesh{{0}}, StageMesh{{0, 1, 2, 3}}}) {
     const int before = synthesis.num_syntheses();
-    const std::vector<StageOption> sum = synthesis.options(1, 5, synthesis.offers(mesh, work));
+    const std::vector<StageOption> sum = synthesis.options(1, 5, synthesis.offers(mesh, config));
     ASSERT_FALSE(sum.empty());
     // That in front of the blocks, the two of a block, and the head's.
     EXPECT_EQ(synthesis.num_syntheses() - before, 4);
-    const StageOption whole = synthesis.whole({1, 5, mesh, work})->option;
+    const StageOption whole = synthesis.whole({1, 5, mesh, config})->option;
     const auto close = [](auto a, auto b, double share) {
       EXPECT_NEAR(static_cast<double>(a.value),
                   static_cast<double>(b.value),
@@ -437,13 +437,13 @@ TEST_F(HarpTest, RangesAreSumsOfTheirLayers) {
 // What is computed again, too; where memory has room for plenty nothing is.
 TEST_F(HarpTest, RangesThatRecomputeAreSumsOfTheirLayers) {
   const Groundwork ground = lay_ground(graph, {});
-  const StageWork work{8, 8, 0, StageStyle::kBest};
+  const StageConfig config{8, 8, 0, StageStyle::kBest};
   const auto options = [&](double memory, const auto& look) {
     const Cluster cluster = two_pools(1, 1, memory);
     const CostModel costs(cluster);
     const Request asked = request(cluster, costs, ground, 64);
     StageSynthesis synthesis(asked, {.per_block = 2});
-    look(synthesis, synthesis.options(1, 5, synthesis.offers({{0}}, work)));
+    look(synthesis, synthesis.options(1, 5, synthesis.offers({{0}}, config)));
   };
   options(1e9, [&](StageSynthesis&, const std::vector<StageOption>& all) {
     EXPECT_THAT(all, SizeIs(1));
@@ -452,7 +452,7 @@ TEST_F(HarpTest, RangesThatRecomputeAreSumsOfTheirLayers) {
     ASSERT_THAT(all, SizeIs(3));
     std::set<std::string_view> seen;
     for (const StageOption& sum : all) {
-      const StageWork how = StageSynthesis::work_of(sum, work, 8);
+      const StageConfig how = StageSynthesis::config_of(sum, config, 8);
       seen.insert(how.recompute);
       const StageOption whole = synthesis.whole({1, 5, {{0}}, how})->option;
       const auto close = [&](auto a, auto b, double share, const char* what) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-#include "medley/pipelines/outlines.h"
+#include "medley/pipelines/candidates.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/work_bound.h"
 
@@ -83,7 +83,7 @@ Outcome megatron(const Request& request) {
   const int all = static_cast<int>(devices.size());
   const std::vector<DevicePool> pools{{devices, all, false}};
   StageSynthesis synthesis(request, {.per_block = kLayersPerBlock});
-  Outlines outlines(request, pools, synthesis);
+  CandidateSet candidates(request, pools, synthesis);
   const int layers = static_cast<int>(synthesis.layers().layers.size());
   const std::vector<double> alone =
       request.faster_than ? times_alone(request, devices) : std::vector<double>{};
@@ -98,23 +98,24 @@ Outcome megatron(const Request& request) {
     if (request.faster_than &&
         least_step(synthesis.layers().layers, ranges, alone) >= *request.faster_than)
       continue;
-    std::vector<Outline> grids;
+    std::vector<PipelineCandidate> grids;
     for (int64_t count : microbatch_counts(request))
       for (const int degree : tensor_degrees(request, devices, each)) {
-        StageWork work{outlines.rows(count), count, 0, StageStyle::kTensor};
-        if (degree == 1) work.style = StageStyle::kData;
-        if (degree > 1 && degree < each) work.inner = degree;
-        grids.push_back({count, ranges, std::vector<StageWork>(static_cast<size_t>(stages), work)});
+        StageConfig config{candidates.rows(count), count, 0, StageStyle::kTensor};
+        if (degree == 1) config.style = StageStyle::kData;
+        if (degree > 1 && degree < each) config.inner = degree;
+        grids.push_back(
+            {count, ranges, std::vector<StageConfig>(static_cast<size_t>(stages), config)});
       }
-    outlines.note_recomputing(std::move(grids));
+    candidates.add_recomputing(std::move(grids));
   }
-  outlines.choose(kMostPriced, [&](int candidate) {
+  candidates.choose(kMostPriced, [&](int candidate) {
     report(request,
            "megatron: simulating",
            static_cast<size_t>(std::min(candidate + 1, kMostPriced)),
            kMostPriced);
   });
-  return outlines.best();
+  return candidates.best();
 }
 
 }  // namespace medley

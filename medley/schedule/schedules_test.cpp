@@ -15,6 +15,8 @@
 namespace medley {
 namespace {
 
+using ::testing::StartsWith;
+
 TEST(Schedules, AreFoundByName) {
   for (const Schedule& schedule : schedules()) EXPECT_EQ(&find_schedule(schedule.name), &schedule);
   try {
@@ -22,8 +24,8 @@ TEST(Schedules, AreFoundByName) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.blame(), Blame::kCaller);
-    EXPECT_STREQ(error.what(),
-                 "schedule: found zigzag, expected one of 1f1b, eager-1f1b, gpipe, h1f1b");
+    EXPECT_THAT(error.what(),
+                StartsWith("schedule: found zigzag, expected one of 1f1b, eager-1f1b, gpipe"));
   }
 }
 

@@ -75,31 +75,32 @@ struct Division {
 };
 
 // What a search is about.
-struct Question {
+struct SearchPoint {
   Start start;
   SpmdOptions options;
-  bool operator==(const Question&) const = default;
+  bool operator==(const SearchPoint&) const = default;
 };
 
 // What some searches have found and know of each other.
-struct Found {
+struct SearchResult {
   std::map<std::string, Candidate> priced;  // by meaning, without plans and programs
-  std::vector<Question> asked;
-  std::optional<double> enough;  // of prices per byte, the last at which something did fit
+  std::vector<SearchPoint> asked;
+  std::optional<double> last_price;  // of prices per byte, the last at which something did fit
   std::optional<Candidate> best;
   std::optional<SpmdOptions> best_options;  // of the search for it; nothing: data parallel
 };
 
-bool keep(Found& found, Candidate candidate) {
+bool keep(SearchResult& found, Candidate candidate) {
   const bool better = !found.best || candidate.better_than(*found.best);
   if (better) found.best = std::move(candidate);
   return better;
 }
 
 // Of the searches from one start, or from several.
-struct Ending {
-  bool fits = false;    // some plan, without a price on memory
-  bool is_slow = true;  // no plan is worth a price on memory, nor a search with more micro-batches
+struct SearchVerdict {
+  bool fits = false;  // some plan, without a price on memory
+  // No plan is worth a price on memory, nor a search with more micro-batches.
+  bool cannot_win = true;
 };
 
 class Synthesis {
@@ -111,7 +112,7 @@ class Synthesis {
         ground_(*request.ground),
         prepared_(*ground_.prepared),
         factors_(*ground_.factors),
-        meet_(ground_.coupled_at) {
+        rows_coupled_(ground_.coupled_at) {
     for (const MeshLayout& layout : layouts_) speeds_.push_back(speeds(layout.devices));
   }
 
@@ -155,10 +156,10 @@ class Synthesis {
     bool gained_before = false;
     for (int64_t count = first_count();; count *= 2) {
       const std::optional<Nanoseconds> before = fitting_step();
-      const Ending ending =
+      const SearchVerdict ending =
           search(all, count, fmt::format("{} with {} micro-batches", request_.strategy, count));
       const bool gained = fitting_step() && (!before || *fitting_step() < *before);
-      if (ending.is_slow || (ending.fits && (!gained || count == 1))) break;
+      if (ending.cannot_win || (ending.fits && (!gained || count == 1))) break;
       if (gained_before && !gained) break;
       gained_before |= gained;
       if (!may_double(count)) break;
@@ -180,31 +181,33 @@ class Synthesis {
 
   // From all starts, on all cores, but from the first one at first where nobody knows yet what
   // price on memory is enough. What is found does not depend on the number of cores.
-  Ending search(const std::vector<Start>& all, int64_t microbatches, const std::string& what) {
-    Ending ending;
+  SearchVerdict search(const std::vector<Start>& all,
+                       int64_t microbatches,
+                       const std::string& what) {
+    SearchVerdict ending;
     for (size_t begin = 0; begin < all.size();) {
-      const size_t end = begin == 0 && !found_.enough ? 1 : all.size();
+      const size_t end = begin == 0 && !found_.last_price ? 1 : all.size();
       report(request_, what, end, all.size());
-      std::vector<Found> found(end - begin);
-      std::vector<Ending> endings(found.size());
-      for (Found& each : found) each.enough = found_.enough;
+      std::vector<SearchResult> found(end - begin);
+      std::vector<SearchVerdict> endings(found.size());
+      for (SearchResult& each : found) each.last_price = found_.last_price;
       for_each_in_parallel(found.size(), [&](size_t i) {
         endings[i] = search(found[i], all[begin + i], microbatches);
       });
       for (size_t i = 0; i < found.size(); ++i) {
         add(std::move(found[i]));
         ending.fits |= endings[i].fits;
-        ending.is_slow &= endings[i].is_slow;
+        ending.cannot_win &= endings[i].cannot_win;
       }
       begin = end;
     }
     return ending;
   }
 
-  void add(Found other) {
+  void add(SearchResult other) {
     found_.priced.merge(other.priced);
     found_.asked.insert(found_.asked.end(), other.asked.begin(), other.asked.end());
-    found_.enough = other.enough;
+    found_.last_price = other.last_price;
     if (!other.best || !keep(found_, std::move(*other.best))) return;
     if (other.best_options) found_.best_options = other.best_options;
   }
@@ -300,9 +303,9 @@ class Synthesis {
 
   // Plans that do the same are priced once. The second time there is no program: nobody needs that
   // of a plan that is no better than one before.
-  Candidate price(Found& found, Plan plan) const {
+  Candidate price(SearchResult& found, Plan plan) const {
     const std::string meaning = meaning_of(plan);
-    for (const Found* known : {&found_, &std::as_const(found)})
+    for (const SearchResult* known : {&found_, &std::as_const(found)})
       if (const auto priced = known->priced.find(meaning); priced != known->priced.end())
         return {std::move(plan), {}, priced->second.step, priced->second.missing_bytes, {}};
     Candidate candidate = price_anew(plan);
@@ -365,7 +368,7 @@ class Synthesis {
       plan = uneven->plan;
       keep(found_, std::move(*uneven));
     }
-    std::vector<Found> found(levels.size());
+    std::vector<SearchResult> found(levels.size());
     for_each_in_parallel(found.size(), [&](size_t i) {
       Plan spread = with_shares(plan, levels[i]);
       Candidate first = price(found[i], spread);
@@ -374,7 +377,7 @@ class Synthesis {
       if (lacks_memory && halve_microbatches(spread))
         keep(found[i], price(found[i], std::move(spread)));
     });
-    for (Found& each : found) add(std::move(each));
+    for (SearchResult& each : found) add(std::move(each));
     if (found_.best->step == before) return;
     const Plan& spread = found_.best->plan;
     options.microbatches = static_cast<int64_t>(spread.pipelines[0].microbatches.size());
@@ -403,11 +406,12 @@ class Synthesis {
 
   // Whether there may be twice as many micro-batches.
   bool may_double(int64_t count) const {
-    return request_.microbatches == 0 && meet_.empty() && 2 * count <= request_.global_batch;
+    return request_.microbatches == 0 && rows_coupled_.empty() &&
+           2 * count <= request_.global_batch;
   }
 
   bool is_asked(const Start& start, const SpmdOptions& options) const {
-    return std::ranges::count(found_.asked, Question{start, options}) > 0;
+    return std::ranges::count(found_.asked, SearchPoint{start, options}) > 0;
   }
 
   std::optional<Candidate> decide_at(const Start& start, const SpmdOptions& options) {
@@ -449,7 +453,7 @@ class Synthesis {
     for (const std::string_view strategy : {"data-parallel-even", "data-parallel-proportional"}) {
       const bool evenly = strategy == "data-parallel-even";
       if (even_ && !evenly) continue;
-      if (meet_.empty() || first_count() == 1) {
+      if (rows_coupled_.empty() || first_count() == 1) {
         // What the strategy tries first: if that fits it is the strategy's answer.
         const std::vector<int64_t> rows =
             evenly ? even_rows(request_, devices) : proportional_rows(request_, devices);
@@ -464,7 +468,7 @@ class Synthesis {
     }
   }
 
-  std::optional<Candidate> decide(Found& known,
+  std::optional<Candidate> decide(SearchResult& known,
                                   Division& division,
                                   const SpmdOptions& options) const {
     known.asked.push_back({division.start, options});
@@ -482,18 +486,18 @@ class Synthesis {
     return priced;
   }
 
-  Ending search(Found& known, const Start& start, int64_t microbatches) const {
+  SearchVerdict search(SearchResult& known, const Start& start, int64_t microbatches) const {
     if (microbatches > 1 && *std::max_element(start.rows.begin(), start.rows.end()) < microbatches)
       return {.fits = true};
     SpmdOptions options;
     options.microbatches = microbatches;
     Division division = divide(start, microbatches);
-    Ending ending;
+    SearchVerdict ending;
     std::vector<double> too_large;  // with these counts of what is overlapped
     for (double exposed : kOverlappedCounts) {
       options.overlapped_count = exposed;
       std::optional<Candidate> found = decide(known, division, options);
-      ending.is_slow &= found && is_slow(known, found->modelled);
+      ending.cannot_win &= found && cannot_win(known, found->modelled);
       if (!found) continue;
       const bool ok = found->fits();
       if (!ok && keep(known, recomputed(known, found->plan))) known.best_options = options;
@@ -501,7 +505,7 @@ class Synthesis {
       ending.fits |= ok;
       if (!ok) too_large.push_back(exposed);
     }
-    if (ending.is_slow || too_large.empty()) return ending;
+    if (ending.cannot_win || too_large.empty()) return ending;
     const Start memory_counts = even_ ? start : with_memory(start);
     std::optional<Division> roomy;  // if it differs
     if (memory_counts != start) roomy.emplace(divide(memory_counts, microbatches));
@@ -513,7 +517,7 @@ class Synthesis {
   }
 
   // Whether what takes as long is of no use even if it should turn out to be so much faster.
-  bool is_slow(const Found& known, Nanoseconds time, double gain = 1) const {
+  bool cannot_win(const SearchResult& known, Nanoseconds time, double gain = 1) const {
     const auto is_faster = [&](const std::optional<Candidate>& other) {
       return other && other->fits() && time / other->step > gain;
     };
@@ -522,39 +526,39 @@ class Synthesis {
   }
 
   // The same decisions, blocks computed again rather than kept.
-  Candidate recomputed(Found& known, Plan plan) const {
+  Candidate recomputed(SearchResult& known, Plan plan) const {
     plan.pipelines[0].stages[0].recompute = "blocks";
     return price(known, std::move(plan));
   }
 
   // The smallest price per byte at which the plan fits, to a factor of two, unless what fits is of
-  // no use. Returns false if not even what holds least fits. What was enough the last time is most
-  // likely about right.
-  bool pay_for_memory(Found& known, Division& division, SpmdOptions options) const {
+  // no use. Returns false if not even what holds least fits. What was enough the last time is
+  // most likely about right.
+  bool pay_for_memory(SearchResult& known, Division& division, SpmdOptions options) const {
     bool slow = false;
     const auto fits_at = [&](double price) {
       options.byte_price = price;
       std::optional<Candidate> found = decide(known, division, options);
       const bool fits = found && found->fits();
-      slow = found && !fits && is_slow(known, found->step, kMostGain);
+      slow = found && !fits && cannot_win(known, found->step, kMostGain);
       if (found) keep(known, std::move(*found));
       return fits;
     };
-    double low = 0, high = known.enough.value_or(kLeastBytePrice);
-    if (known.enough && fits_at(high)) {
+    double low = 0, high = known.last_price.value_or(kLeastBytePrice);
+    if (known.last_price && fits_at(high)) {
       while (high > kLeastBytePrice && low == 0)
         (fits_at(high / kBytePriceStep) ? high : low) = high / kBytePriceStep;
     } else {
       if (slow) return true;
       if (!fits_at(kOnlyBytes)) return false;
-      if (known.enough) low = high, high *= kBytePriceStep;
+      if (known.last_price) low = high, high *= kBytePriceStep;
       for (; high < kMostBytePrice && !fits_at(high); high *= kBytePriceStep) {
         if (slow) return true;
         low = high;
       }
     }
     if (high >= kMostBytePrice) return true;
-    known.enough = high;
+    known.last_price = high;
     for (int i = 0; i < 2 && low > 0 && !slow; ++i) {
       const double middle = std::sqrt(low * high);
       (fits_at(middle) ? high : low) = middle;
@@ -568,9 +572,9 @@ class Synthesis {
   const Groundwork& ground_;
   const Prepared& prepared_;
   const Factors& factors_;
-  const std::string& meet_;                  // where rows meet: one micro-batch only
+  const std::string& rows_coupled_;          // where rows meet: one micro-batch only
   std::vector<std::vector<double>> speeds_;  // [layout][device]
-  Found found_;
+  SearchResult found_;
 };
 
 }  // namespace

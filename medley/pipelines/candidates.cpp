@@ -1,4 +1,4 @@
-#include "medley/pipelines/outlines.h"
+#include "medley/pipelines/candidates.h"
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@
 namespace medley {
 namespace {
 
-constexpr int kMostMends = 8;  // of a plan that does not fit
+constexpr int kMostRepairs = 8;  // of a plan that does not fit
 constexpr double kClearlySlower = 1.02;
 constexpr int64_t kFull = 8;  // micro-batches simulated beyond three times those in flight
 
@@ -59,9 +59,9 @@ Nanoseconds time_of(const PipelinePlan& plan) {
          std::max(plan.stages[0].option.update, plan.exchange);
 }
 
-void recompute(StageWork& work, std::string_view how, int in_flight) {
-  work.recompute = how;
-  work.in_flight = how == kRecompute[2] ? in_flight : 1;
+void recompute(StageConfig& config, std::string_view how, int in_flight) {
+  config.recompute = how;
+  config.in_flight = how == kRecompute[2] ? in_flight : 1;
 }
 
 // The inputs of a micro-batch on the first device, which has most rows.
@@ -75,9 +75,9 @@ int64_t batch_bytes(const LoweredStage& stage) {
 
 }  // namespace
 
-Outlines::Outlines(const Request& request,
-                   const std::vector<DevicePool>& pools,
-                   StageSynthesis& synthesis)
+CandidateSet::CandidateSet(const Request& request,
+                           const std::vector<DevicePool>& pools,
+                           StageSynthesis& synthesis)
     : request_(request),
       pools_(pools),
       synthesis_(synthesis),
@@ -85,7 +85,7 @@ Outlines::Outlines(const Request& request,
   for (const DevicePool& pool : pools) {
     const Device& first = request.cluster.devices[at(pool.devices[0])];
     const int devices = static_cast<int>(pool.devices.size());
-    std::vector<int> sizes = mesh_sizes(pool.piece_of < 0 ? pool : pools[at(pool.piece_of)]);
+    std::vector<int> sizes = mesh_sizes(pool.sub_pool_of < 0 ? pool : pools[at(pool.sub_pool_of)]);
     std::erase_if(sizes, [&](int size) { return size > devices; });
     pipeline_pools_.push_back({request.cluster.pools[at(first.pool)].name,
                                devices,
@@ -95,7 +95,7 @@ Outlines::Outlines(const Request& request,
   find_tied();
 }
 
-void Outlines::find_tied() {
+void CandidateSet::find_tied() {
   const Graph& graph = request_.ground->graph;
   const std::vector<Layer>& layers = synthesis_.layers().layers;
   const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), 1);
@@ -108,11 +108,11 @@ void Outlines::find_tied() {
       tied_.push_back({{num_bytes(type_of(graph, parameter), symbols)}, std::move(read)});
 }
 
-int64_t Outlines::rows(int64_t microbatches) const {
+int64_t CandidateSet::rows(int64_t microbatches) const {
   return (request_.global_batch + microbatches - 1) / microbatches;
 }
 
-std::vector<CutBytes> Outlines::cuts(int64_t microbatches) const {
+std::vector<CutBytes> CandidateSet::cuts(int64_t microbatches) const {
   const Graph& graph = request_.ground->graph;
   const std::vector<Layer>& layers = synthesis_.layers().layers;
   const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), rows(microbatches));
@@ -123,7 +123,7 @@ std::vector<CutBytes> Outlines::cuts(int64_t microbatches) const {
   return cuts;
 }
 
-Bytes Outlines::shared() const {
+Bytes CandidateSet::shared() const {
   const int last = static_cast<int>(synthesis_.layers().layers.size()) - 1;
   Bytes sum;
   for (const Tied& tied : tied_)
@@ -131,32 +131,33 @@ Bytes Outlines::shared() const {
   return sum;
 }
 
-StageMesh Outlines::mesh(const StageRange& range) const {
-  const int whole = pools_[at(range.pool)].piece_of;
+StageMesh CandidateSet::mesh(const StageRange& range) const {
+  const int whole = pools_[at(range.pool)].sub_pool_of;
   const std::vector<int>& all = pools_[at(whole < 0 ? range.pool : whole)].devices;
   return {{all.begin(), all.begin() + range.devices}};
 }
 
-StageTask Outlines::task(const Outline& outline, size_t stage) const {
-  const StageRange& range = outline.stages[stage];
+StageQuery CandidateSet::query(const PipelineCandidate& candidate, size_t stage) const {
+  const StageRange& range = candidate.stages[stage];
   const StageMesh own = pools_[at(range.pool)].alike
                             ? mesh(range)
-                            : StageMesh{lay_out(pools_, outline.stages)[stage]};
-  return {range.begin, range.end, own, outline.works[stage]};
+                            : StageMesh{lay_out(pools_, candidate.stages)[stage]};
+  return {range.begin, range.end, own, candidate.configs[stage]};
 }
 
-const std::optional<StageSolution>& Outlines::solution(const Outline& outline, size_t stage) {
-  return synthesis_.whole(task(outline, stage));
+const std::optional<StageSolution>& CandidateSet::solution(const PipelineCandidate& candidate,
+                                                           size_t stage) {
+  return synthesis_.whole(query(candidate, stage));
 }
 
-void Outlines::solve(const std::vector<Outline>& outlines) {
-  std::vector<StageTask> tasks;
-  for (const Outline& outline : outlines)
-    for (size_t s = 0; s < outline.stages.size(); ++s) tasks.push_back(task(outline, s));
-  synthesis_.solve_wholes(tasks);
+void CandidateSet::solve(const std::vector<PipelineCandidate>& candidates) {
+  std::vector<StageQuery> queries;
+  for (const PipelineCandidate& candidate : candidates)
+    for (size_t s = 0; s < candidate.stages.size(); ++s) queries.push_back(query(candidate, s));
+  synthesis_.solve_wholes(queries);
 }
 
-std::optional<Nanoseconds> Outlines::exchange(const std::vector<StageRange>& ranges) const {
+std::optional<Nanoseconds> CandidateSet::exchange(const std::vector<StageRange>& ranges) const {
   if (tied_.empty()) return Nanoseconds{};
   const std::vector<std::vector<int>> devices = lay_out(pools_, ranges);
   std::map<std::pair<int, int>, Nanoseconds> busy;  // [from pool, to pool]
@@ -180,23 +181,24 @@ std::optional<Nanoseconds> Outlines::exchange(const std::vector<StageRange>& ran
   return most;
 }
 
-// The stages of an outline as they are when each is synthesised as a whole. Some may have no room.
-std::optional<PipelinePlan> Outlines::stages(const Outline& outline,
-                                             const std::vector<Unseen>& unseen) {
+// The stages of a candidate as they are when each is synthesised as a whole. Some may have no
+// room.
+std::optional<PipelinePlan> CandidateSet::stages(const PipelineCandidate& candidate,
+                                                 const std::vector<ExtraBytes>& extra) {
   PipelinePlan plan;
-  plan.microbatches = static_cast<int>(outline.microbatches);
-  const std::vector<CutBytes> cuts = this->cuts(outline.microbatches);
-  const std::vector<std::vector<int>> devices = lay_out(pools_, outline.stages);
-  for (size_t s = 0; s < outline.stages.size(); ++s) {
-    const std::optional<StageSolution>& solved = solution(outline, s);
+  plan.microbatches = static_cast<int>(candidate.microbatches);
+  const std::vector<CutBytes> cuts = this->cuts(candidate.microbatches);
+  const std::vector<std::vector<int>> devices = lay_out(pools_, candidate.stages);
+  for (size_t s = 0; s < candidate.stages.size(); ++s) {
+    const std::optional<StageSolution>& solved = solution(candidate, s);
     if (!solved) return std::nullopt;
-    PipelineStage stage{outline.stages[s], solved->option, 1, plan.microbatches};
+    PipelineStage stage{candidate.stages[s], solved->option, 1, plan.microbatches};
     const Bytes free = pipeline_pools_[at(stage.range.pool)].memory - needed(stage.option, 0);
     stage.room = room(stage.option, free, plan.microbatches);
-    if (!unseen.empty() && unseen[s].bytes > Bytes{}) {
+    if (!extra.empty() && extra[s].bytes > Bytes{}) {
       // Part of it may grow with what is in flight.
-      const int half = std::min(stage.room, unseen[s].in_flight / 2);
-      stage.room = std::max(half, room(stage.option, free - unseen[s].bytes, plan.microbatches));
+      const int half = std::min(stage.room, extra[s].in_flight / 2);
+      stage.room = std::max(half, room(stage.option, free - extra[s].bytes, plan.microbatches));
     }
     plan.stages.push_back(stage);
     if (s == 0) continue;
@@ -208,58 +210,59 @@ std::optional<PipelinePlan> Outlines::stages(const Outline& outline,
     if (!up || !down) return std::nullopt;
     plan.boundaries.push_back({occupied(*up, cut.up), occupied(*down, cut.down), up->latency});
   }
-  const std::optional<Nanoseconds> exchange = this->exchange(outline.stages);
+  const std::optional<Nanoseconds> exchange = this->exchange(candidate.stages);
   if (!exchange) return std::nullopt;
   plan.exchange = *exchange;
   return plan;
 }
 
-std::optional<PipelinePlan> Outlines::whole(const Outline& outline,
-                                            const std::vector<Unseen>& unseen) {
-  std::optional<PipelinePlan> plan = stages(outline, unseen);
+std::optional<PipelinePlan> CandidateSet::whole(const PipelineCandidate& candidate,
+                                                const std::vector<ExtraBytes>& extra) {
+  std::optional<PipelinePlan> plan = stages(candidate, extra);
   if (plan && std::ranges::min(plan->stages, {}, &PipelineStage::room).room < 1) plan.reset();
   return plan;
 }
 
-void Outlines::note(const Outline& outline) {
-  const std::optional<PipelinePlan> plan = whole(outline);
+void CandidateSet::add(const PipelineCandidate& candidate) {
+  const std::optional<PipelinePlan> plan = whole(candidate);
   if (!plan) return;
   const Nanoseconds time = time_of(*plan);
-  const auto as_long = std::ranges::equal_range(noted_, time, {}, &Timed::time);
-  if (std::ranges::find(as_long, outline, &Timed::outline) == as_long.end())
-    noted_.insert(as_long.end(), {time, outline});
+  const auto as_long = std::ranges::equal_range(timed_, time, {}, &Timed::time);
+  if (std::ranges::find(as_long, candidate, &Timed::candidate) == as_long.end())
+    timed_.insert(as_long.end(), {time, candidate});
 }
 
-void Outlines::note_recomputing(std::vector<Outline> outlines) {
+void CandidateSet::add_recomputing(std::vector<PipelineCandidate> candidates) {
   for (const std::string_view how : {kRecompute[0], kRecompute[2], kRecompute[1]}) {
     if (how != kRecompute[0])
-      std::erase_if(outlines, [&](Outline& outline) { return !recompute_more(outline, how); });
-    solve(outlines);
-    for (const Outline& outline : outlines) note(outline);
+      std::erase_if(candidates,
+                    [&](PipelineCandidate& candidate) { return !recompute_more(candidate, how); });
+    solve(candidates);
+    for (const PipelineCandidate& candidate : candidates) add(candidate);
   }
 }
 
 // Returns whether a stage lacks room for as many micro-batches as hide transfers, and it is of use
 // to make some: what computes more takes longer.
-bool Outlines::recompute_more(Outline& outline, std::string_view how) {
-  std::optional<PipelinePlan> plan = stages(outline, {});
+bool CandidateSet::recompute_more(PipelineCandidate& candidate, std::string_view how) {
+  std::optional<PipelinePlan> plan = stages(candidate, {});
   if (!plan) return false;
   const std::vector<int> wanted = ideal_in_flight(schedule_request(*plan));
   bool lacks = false;
   for (size_t s = 0; s < plan->stages.size(); ++s) {
     if (plan->stages[s].room >= wanted[s]) continue;
-    recompute(outline.works[s], how, wanted[s]);
+    recompute(candidate.configs[s], how, wanted[s]);
     lacks = true;
   }
   for (PipelineStage& stage : plan->stages) stage.room = plan->microbatches;
   return lacks && (!request_.faster_than || time_of(*plan) < *request_.faster_than);
 }
 
-size_t Outlines::slowest_stage(const Outline& outline) {
+size_t CandidateSet::slowest_stage(const PipelineCandidate& candidate) {
   size_t slowest = 0;
   Nanoseconds most;
-  for (size_t s = 0; s < outline.stages.size(); ++s) {
-    const StageOption& option = solution(outline, s)->option;
+  for (size_t s = 0; s < candidate.stages.size(); ++s) {
+    const StageOption& option = solution(candidate, s)->option;
     if (option.forward + option.backward <= most) continue;
     most = option.forward + option.backward;
     slowest = s;
@@ -267,29 +270,29 @@ size_t Outlines::slowest_stage(const Outline& outline) {
   return slowest;
 }
 
-Plan Outlines::to_plan(const Outline& outline, const std::vector<int>& in_flight) {
-  const std::vector<std::vector<int>> devices = lay_out(pools_, outline.stages);
+Plan CandidateSet::to_plan(const PipelineCandidate& candidate, const std::vector<int>& in_flight) {
+  const std::vector<std::vector<int>> devices = lay_out(pools_, candidate.stages);
   const auto even = [&](size_t s) {  // over the devices of the first axis
-    return std::vector<double>(at(solution(outline, s)->stage.mesh.shape[0]), 1.0);
+    return std::vector<double>(at(solution(candidate, s)->stage.mesh.shape[0]), 1.0);
   };
   Plan plan = empty_plan(
-      request_, devices[0], apportion(request_.global_batch, even(0)), outline.microbatches);
+      request_, devices[0], apportion(request_.global_batch, even(0)), candidate.microbatches);
   Pipeline& pipeline = plan.pipelines[0];
   pipeline.stages.clear();
-  find_unsaid(outline);
-  for (size_t s = 0; s < outline.stages.size(); ++s) {
-    const StageSolution& solved = *solution(outline, s);
+  find_defaults(candidate);
+  for (size_t s = 0; s < candidate.stages.size(); ++s) {
+    const StageSolution& solved = *solution(candidate, s);
     Stage stage = solved.stage;
-    if (unsaid_.at(task(outline, s)))
+    if (defaults_suffice_.at(query(candidate, s)))
       for (Choices* said : {&stage.states, &stage.batch, &stage.ops, &stage.updates}) said->clear();
     stage.mesh.devices = names_of(request_.cluster, devices[s]);
     if (s == 0 && !solved.by_rows)
       for (Microbatch& microbatch : pipeline.microbatches) microbatch.lengths.clear();
-    if (s > 0) stage.first = name_of_first(outline.stages[s].begin);
+    if (s > 0) stage.first = name_of_first(candidate.stages[s].begin);
     if (s > 0 && solved.by_rows) stage.rows = even(s);
     pipeline.stages.push_back(std::move(stage));
   }
-  if (outline.stages.size() > 1) {
+  if (candidate.stages.size() > 1) {
     pipeline.schedule = "h1f1b";
     pipeline.in_flight.assign(in_flight.begin(), in_flight.end());
   }
@@ -297,32 +300,32 @@ Plan Outlines::to_plan(const Outline& outline, const std::vector<int>& in_flight
 }
 
 // Nothing need be said of a stage where saying nothing is as good.
-void Outlines::find_unsaid(const Outline& outline) {
-  std::vector<std::pair<const StageTask, bool>*> missing;
-  for (size_t s = 0; s < outline.stages.size(); ++s)
-    if (const auto [found, is_new] = unsaid_.try_emplace(task(outline, s)); is_new)
+void CandidateSet::find_defaults(const PipelineCandidate& candidate) {
+  std::vector<std::pair<const StageQuery, bool>*> missing;
+  for (size_t s = 0; s < candidate.stages.size(); ++s)
+    if (const auto [found, is_new] = defaults_suffice_.try_emplace(query(candidate, s)); is_new)
       missing.push_back(&*found);
   for_each_in_parallel(missing.size(), [&](size_t i) {
-    missing[i]->second = synthesis_.is_as_good_unsaid(missing[i]->first);
+    missing[i]->second = synthesis_.defaults_suffice(missing[i]->first);
   });
 }
 
-std::string Outlines::name_of_first(int layer) const {
+std::string CandidateSet::name_of_first(int layer) const {
   const int32_t position = synthesis_.layers().layers[at(layer)].begin;
   const PreparedStages& stages = synthesis_.stages();
   return stages.names()[at(stages.positions().sequence[at(position)])];
 }
 
-std::optional<Outlines::Trial> Outlines::trial(const Outline& outline,
-                                               const std::vector<Unseen>& unseen) {
-  std::optional<PipelinePlan> stages = whole(outline, unseen);
+std::optional<CandidateSet::Trial> CandidateSet::trial(const PipelineCandidate& candidate,
+                                                       const std::vector<ExtraBytes>& extra) {
+  std::optional<PipelinePlan> stages = whole(candidate, extra);
   if (!stages) return std::nullopt;
   std::vector<int> counts = h1f1b(schedule_request(*stages)).counts;
-  Plan plan = to_plan(outline, counts);
+  Plan plan = to_plan(candidate, counts);
   return Trial{std::move(*stages), std::move(counts), std::move(plan), {}, {}};
 }
 
-void Outlines::lower(Trial& trial) const {
+void CandidateSet::lower(Trial& trial) const {
   // Until it is full, as long again, and until it is empty; all, if these are not many more.
   const auto count = static_cast<int64_t>(trial.plan.pipelines[0].microbatches.size());
   const int64_t few = 3 * trial.counts[0] + kFull;
@@ -332,7 +335,7 @@ void Outlines::lower(Trial& trial) const {
 
 // Of so many micro-batches, of which the program has the first. What one more takes is read off the
 // backward calls of the first stage while the pipeline is full.
-void Outlines::simulate(Trial& trial) const {
+void CandidateSet::simulate(Trial& trial) const {
   const Simulation simulated = medley::simulate(trial.program, *request_.costs);
   trial.step = simulated.step;
   const auto count = static_cast<int64_t>(trial.plan.pipelines[0].microbatches.size());
@@ -350,33 +353,33 @@ void Outlines::simulate(Trial& trial) const {
   *trial.step += Nanoseconds{full.value * (count - some) / (last - first)};
 }
 
-bool Outlines::consider(Outline outline, std::optional<Trial> trial) {
-  std::vector<Unseen> unseen(outline.stages.size());
-  for (int mend = 0; mend < kMostMends; ++mend) {
-    if (!trial) trial = this->trial(outline, unseen);
+bool CandidateSet::evaluate(PipelineCandidate candidate, std::optional<Trial> trial) {
+  std::vector<ExtraBytes> extra(candidate.stages.size());
+  for (int repair = 0; repair < kMostRepairs; ++repair) {
+    if (!trial) trial = this->trial(candidate, extra);
     if (!trial) return false;
     if (trial->program.stages.empty()) lower(*trial);
     // Whether it fits need not be known of one that is slower than one that does, and how long it
     // takes need not be known of the first before it fits.
     if (best_ && !trial->step) simulate(*trial);
     if (best_ && *trial->step >= best_step_) return false;
-    const std::optional<Lack> lack = find_lack(*trial);
-    if (!lack) {
+    const std::optional<Shortage> shortage = find_shortage(*trial);
+    if (!shortage) {
       if (!trial->step) simulate(*trial);
       best_ = std::move(trial->plan);
-      best_outline_ = outline;
+      best_candidate_ = candidate;
       best_step_ = *trial->step;
-      return mend == 0;
+      return repair == 0;
     }
-    if (misfit_.empty()) misfit_ = explain(*lack, trial->counts);
-    const PipelineStage& stage = trial->stages.stages[lack->stage];
-    const int in_flight = trial->counts[lack->stage];
+    if (misfit_.empty()) misfit_ = explain(*shortage, trial->counts);
+    const PipelineStage& stage = trial->stages.stages[shortage->stage];
+    const int in_flight = trial->counts[shortage->stage];
     const Bytes found = pipeline_pools_[at(stage.range.pool)].memory +
-                        Bytes{static_cast<int64_t>(std::ceil(lack->bytes))};
-    unseen[lack->stage] = {found - needed(stage.option, in_flight), in_flight};
-    std::optional<Outline> other = eased(outline, lack->stage, unseen);
+                        Bytes{static_cast<int64_t>(std::ceil(shortage->bytes))};
+    extra[shortage->stage] = {found - needed(stage.option, in_flight), in_flight};
+    std::optional<PipelineCandidate> other = with_less_memory(candidate, shortage->stage, extra);
     if (!other) return false;
-    outline = std::move(*other);
+    candidate = std::move(*other);
     trial.reset();
   }
   return false;
@@ -384,13 +387,12 @@ bool Outlines::consider(Outline outline, std::optional<Trial> trial) {
 
 // As it is, with a higher price of memory for a stage, or with more of it computed again: the
 // fastest that has room.
-std::optional<Outline> Outlines::eased(const Outline& outline,
-                                       size_t stage,
-                                       const std::vector<Unseen>& unseen) {
-  std::optional<Outline> best;
+std::optional<PipelineCandidate> CandidateSet::with_less_memory(
+    const PipelineCandidate& candidate, size_t stage, const std::vector<ExtraBytes>& extra) {
+  std::optional<PipelineCandidate> best;
   Nanoseconds least;
-  const auto attempt = [&](const Outline& each) {
-    const std::optional<PipelinePlan> plan = whole(each, unseen);
+  const auto attempt = [&](const PipelineCandidate& each) {
+    const std::optional<PipelinePlan> plan = whole(each, extra);
     if (!plan) return false;
     const Nanoseconds time = time_of(*plan);
     if (best && time >= least) return true;
@@ -398,27 +400,27 @@ std::optional<Outline> Outlines::eased(const Outline& outline,
     least = time;
     return true;
   };
-  attempt(outline);
-  Outline other = outline;
-  double& price = other.works[stage].byte_price;
-  while (outline.stages[stage].devices > 1 && price < kMostBytePrice) {
+  attempt(candidate);
+  PipelineCandidate other = candidate;
+  double& price = other.configs[stage].byte_price;
+  while (candidate.stages[stage].devices > 1 && price < kMostBytePrice) {
     price = std::max(1.0, price * kBytePriceStep);
     if (attempt(other)) break;
   }
-  other = outline;
-  const std::string_view now = outline.works[stage].recompute;
-  const std::vector<int> wanted = ideal_in_flight(schedule_request(*stages(outline, {})));
+  other = candidate;
+  const std::string_view now = candidate.configs[stage].recompute;
+  const std::vector<int> wanted = ideal_in_flight(schedule_request(*stages(candidate, {})));
   for (const std::string_view how : {kRecompute[2], kRecompute[1]}) {
     if (how == now) continue;
-    recompute(other.works[stage], how, wanted[stage]);
+    recompute(other.configs[stage], how, wanted[stage]);
     attempt(other);
   }
   return best;
 }
 
 // Of the device that lacks most, where the inputs of micro-batches that are not lowered wait, too.
-std::optional<Outlines::Lack> Outlines::find_lack(const Trial& trial) const {
-  std::optional<Lack> worst;
+std::optional<CandidateSet::Shortage> CandidateSet::find_shortage(const Trial& trial) const {
+  std::optional<Shortage> worst;
   for (const auto& [stage, device, use] : memory_uses(trial.program)) {
     const LoweredStage& lowered = trial.program.stages[static_cast<size_t>(stage)];
     const size_t more = trial.plan.pipelines[0].microbatches.size() - lowered.tables.size();
@@ -426,30 +428,30 @@ std::optional<Outlines::Lack> Outlines::find_lack(const Trial& trial) const {
     const double missing =
         static_cast<double>(use.peak + waiting) - request_.cluster.kind(device).memory_bytes;
     if (missing > 0 && (!worst || missing > worst->bytes))
-      worst = Lack{static_cast<size_t>(stage), device, missing};
+      worst = Shortage{static_cast<size_t>(stage), device, missing};
   }
   return worst;
 }
 
-std::string Outlines::explain(const Lack& lack, const std::vector<int>& counts) const {
+std::string CandidateSet::explain(const Shortage& shortage, const std::vector<int>& counts) const {
   return fmt::format("stage {} with {} micro-batches in flight: {} lacks {}",
-                     lack.stage,
-                     counts[lack.stage],
-                     request_.cluster.devices[at(lack.device)].name,
-                     to_string(Bytes{static_cast<int64_t>(lack.bytes)}));
+                     shortage.stage,
+                     counts[shortage.stage],
+                     request_.cluster.devices[at(shortage.device)].name,
+                     to_string(Bytes{static_cast<int64_t>(shortage.bytes)}));
 }
 
-void Outlines::choose(int most, const std::function<void(int)>& starting) {
+void CandidateSet::choose(int most, const std::function<void(int)>& starting) {
   const auto is_another_time = [&](size_t i) {
-    return i == 0 || noted_[i].time != noted_[i - 1].time;
+    return i == 0 || timed_[i].time != timed_[i - 1].time;
   };
   // Those that are considered if the first fits, on all cores.
   std::vector<std::optional<Trial>> trials;
-  for (int times = 0; trials.size() < noted_.size();) {
-    const auto& [time, outline] = noted_[trials.size()];
+  for (int times = 0; trials.size() < timed_.size();) {
+    const auto& [time, candidate] = timed_[trials.size()];
     if (is_another_time(trials.size()) && ++times > most) break;
-    if (time / noted_[0].time > kClearlySlower) break;
-    trials.push_back(trial(outline, {}));
+    if (time / timed_[0].time > kClearlySlower) break;
+    trials.push_back(trial(candidate, {}));
   }
   if (starting) starting(0);
   for_each_in_parallel(trials.size(), [&](size_t i) {
@@ -459,8 +461,8 @@ void Outlines::choose(int most, const std::function<void(int)>& starting) {
   });
   int times = 0;                      // considered
   std::optional<Nanoseconds> fitted;  // of the first one that fits, by the timer
-  for (size_t i = 0; i < noted_.size(); ++i) {
-    const auto& [time, outline] = noted_[i];
+  for (size_t i = 0; i < timed_.size(); ++i) {
+    const auto& [time, candidate] = timed_[i];
     if (is_another_time(i)) {
       if (best_ && times >= most) break;
       if (fitted && time / *fitted > kClearlySlower) break;
@@ -468,19 +470,19 @@ void Outlines::choose(int most, const std::function<void(int)>& starting) {
       ++times;
     }
     const bool ready = i < trials.size();
-    if (consider(outline, ready ? std::move(trials[i]) : std::nullopt) && !fitted) fitted = time;
+    if (evaluate(candidate, ready ? std::move(trials[i]) : std::nullopt) && !fitted) fitted = time;
   }
 }
 
-void Outlines::join_axes() {
+void CandidateSet::join_axes() {
   if (!best_) return;
-  Outline joined = best_outline_;
-  std::vector<Outline> ways;
+  PipelineCandidate joined = best_candidate_;
+  std::vector<PipelineCandidate> ways;
   std::vector<size_t> stages;
   for (size_t s = 0; s < joined.stages.size(); ++s)
-    if (const auto work = synthesis_.on_nodes(task(joined, s).mesh, joined.works[s])) {
+    if (const auto config = synthesis_.on_nodes(query(joined, s).mesh, joined.configs[s])) {
       ways.push_back(joined);
-      ways.back().works[s] = *work;
+      ways.back().configs[s] = *config;
       stages.push_back(s);
     }
   solve(ways);
@@ -490,12 +492,12 @@ void Outlines::join_axes() {
   for (size_t i = 0; i < ways.size(); ++i) {
     const auto &now = solution(joined, stages[i]), &other = solution(ways[i], stages[i]);
     if (other && step(other->option) < step(now->option))
-      joined.works[stages[i]] = ways[i].works[stages[i]];
+      joined.configs[stages[i]] = ways[i].configs[stages[i]];
   }
-  if (joined != best_outline_) consider(joined);
+  if (joined != best_candidate_) evaluate(joined);
 }
 
-Outcome Outlines::best() const {
+Outcome CandidateSet::best() const {
   if (!best_)
     return Infeasible{misfit_.empty() ? "no chain of stages has room for a micro-batch" : misfit_};
   Plan plan = *best_;

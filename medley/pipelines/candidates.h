@@ -1,9 +1,9 @@
 #pragma once
 
-// From the outline of a pipeline, which layers each stage has on how many devices of which pool, to
-// a plan and its step: each stage is synthesised as a whole (stage_options.h), micro-batches in
+// From a candidate for a pipeline (which layers each stage has, on how many devices of which pool)
+// to a plan and its step: each stage is synthesised as a whole (stage_options.h), micro-batches in
 // flight are counted (schedule/h1f1b.h), the plan is lowered and simulated. Knows nothing of where
-// outlines come from.
+// candidates come from.
 
 #include <functional>
 #include <map>
@@ -19,17 +19,19 @@
 
 namespace medley {
 
-struct Outline {
+struct PipelineCandidate {
   int64_t microbatches = 1;
   std::vector<StageRange> stages;
-  std::vector<StageWork> works;  // [stage]
-  auto operator<=>(const Outline&) const = default;
+  std::vector<StageConfig> configs;  // [stage]
+  auto operator<=>(const PipelineCandidate&) const = default;
 };
 
-class Outlines {
+class CandidateSet {
  public:
   // Requires: all outlive this.
-  Outlines(const Request& request, const std::vector<DevicePool>& pools, StageSynthesis& synthesis);
+  CandidateSet(const Request& request,
+               const std::vector<DevicePool>& pools,
+               StageSynthesis& synthesis);
 
   const std::vector<PipelinePool>& pools() const { return pipeline_pools_; }
   const std::vector<std::vector<std::optional<LinkCurve>>>& links() const { return links_; }
@@ -43,35 +45,37 @@ class Outlines {
   // sends its part to all others, and what goes from one pool to another shares a link. Nothing if
   // there is none.
   std::optional<Nanoseconds> exchange(const std::vector<StageRange>& ranges) const;
-  // All meshes of one size in a pool, and in its pieces, are alike.
+  // All meshes of one size in a pool, and in its sub-pools, are alike.
   StageMesh mesh(const StageRange& range) const;
 
   // Solves the stages of all on all cores.
-  void solve(const std::vector<Outline>& outlines);
+  void solve(const std::vector<PipelineCandidate>& candidates);
 
-  // Times an outline and keeps it, unless a stage cannot be run like this or has no room for a
+  // Times a candidate and keeps it, unless a stage cannot be run like this or has no room for a
   // single micro-batch.
-  void note(const Outline& outline);
+  void add(const PipelineCandidate& candidate);
   // The same of all, and again with blocks, then all computed again in stages that have no room for
   // as many micro-batches as hide transfers. Solves them on all cores.
-  void note_recomputing(std::vector<Outline> outlines);
+  void add_recomputing(std::vector<PipelineCandidate> candidates);
   struct Timed {
     Nanoseconds time;  // of a step, by the timer
-    Outline outline;
+    PipelineCandidate candidate;
   };
   // All that differ, the fastest first; of those that take as long, in the order in which they
   // came.
-  const std::vector<Timed>& noted() const { return noted_; }
-  // Requires: it is noted.
-  size_t slowest_stage(const Outline& outline);
+  const std::vector<Timed>& timed() const { return timed_; }
+  // Requires: it is timed.
+  size_t slowest_stage(const PipelineCandidate& candidate);
 
-  // Lowers and simulates the outline and keeps it if it is the fastest so far; of one that does not
-  // fit, with fewer in flight, in less memory or computing more again, whichever the timer says is
-  // fastest. Of many micro-batches a few are simulated: once the pipeline is full, one is like the
-  // next. Returns whether it fits as it is; false of one that is slower than another that fits.
-  bool consider(Outline outline) { return consider(std::move(outline), std::nullopt); }
+  // Lowers and simulates the candidate and keeps it if it is the fastest so far; of one that does
+  // not fit, with fewer in flight, in less memory or computing more again, whichever the timer says
+  // is fastest. Of many micro-batches a few are simulated: once the pipeline is full, one is like
+  // the next. Returns whether it fits as it is; false of one that is slower than another that fits.
+  bool evaluate(PipelineCandidate candidate) {
+    return evaluate(std::move(candidate), std::nullopt);
+  }
 
-  // Considers the fastest noted, with as many times as told and more until one fits, but none that
+  // Considers the fastest timed, with as many times as told and more until one fits, but none that
   // the timer says is clearly slower than the first that fits: all that take as long are one time,
   // for the simulator tells them apart. Says before each time which it is, from 0 on.
   void choose(int most, const std::function<void(int)>& starting = {});
@@ -87,7 +91,7 @@ class Outlines {
     Bytes bytes;
     std::set<int> layers;
   };
-  // An outline as it would run.
+  // A candidate as it would run.
   struct Trial {
     PipelinePlan stages;
     std::vector<int> counts;  // in flight
@@ -95,39 +99,42 @@ class Outlines {
     Program program;                  // of the first micro-batches, once it is lowered
     std::optional<Nanoseconds> step;  // once it is simulated
   };
-  struct Lack {
+  struct Shortage {
     size_t stage = 0;
     int device = 0;  // of the cluster
     double bytes = 0;
   };
   void find_tied();
-  StageTask task(const Outline& outline, size_t stage) const;
-  const std::optional<StageSolution>& solution(const Outline& outline, size_t stage);
-  bool recompute_more(Outline& outline, std::string_view how);
+  StageQuery query(const PipelineCandidate& candidate, size_t stage) const;
+  const std::optional<StageSolution>& solution(const PipelineCandidate& candidate, size_t stage);
+  bool recompute_more(PipelineCandidate& candidate, std::string_view how);
   // What a stage needs beyond what its option says, found with so many micro-batches in flight.
-  struct Unseen {
+  struct ExtraBytes {
     Bytes bytes;
     int in_flight = 0;
   };
-  // `unseen`: by stage; empty: nothing.
-  std::optional<PipelinePlan> stages(const Outline& outline, const std::vector<Unseen>& unseen);
+  // `extra`: by stage; empty: nothing.
+  std::optional<PipelinePlan> stages(const PipelineCandidate& candidate,
+                                     const std::vector<ExtraBytes>& extra);
   // Nothing if a stage cannot be run like this, or has no room for a single micro-batch.
-  std::optional<PipelinePlan> whole(const Outline& outline, const std::vector<Unseen>& unseen = {});
-  std::optional<Outline> eased(const Outline& outline,
-                               size_t stage,
-                               const std::vector<Unseen>& unseen);
-  Plan to_plan(const Outline& outline, const std::vector<int>& in_flight);
+  std::optional<PipelinePlan> whole(const PipelineCandidate& candidate,
+                                    const std::vector<ExtraBytes>& extra = {});
+  std::optional<PipelineCandidate> with_less_memory(const PipelineCandidate& candidate,
+                                                    size_t stage,
+                                                    const std::vector<ExtraBytes>& extra);
+  Plan to_plan(const PipelineCandidate& candidate, const std::vector<int>& in_flight);
   // Nothing where whole() is.
-  std::optional<Trial> trial(const Outline& outline, const std::vector<Unseen>& unseen);
+  std::optional<Trial> trial(const PipelineCandidate& candidate,
+                             const std::vector<ExtraBytes>& extra);
   // Threads may do so, each its own.
   void lower(Trial& trial) const;
   void simulate(Trial& trial) const;
-  // `trial`: of the outline; nothing: not made yet.
-  bool consider(Outline outline, std::optional<Trial> trial);
-  void find_unsaid(const Outline& outline);
+  // `trial`: of the candidate; nothing: not made yet.
+  bool evaluate(PipelineCandidate candidate, std::optional<Trial> trial);
+  void find_defaults(const PipelineCandidate& candidate);
   std::string name_of_first(int layer) const;
-  std::optional<Lack> find_lack(const Trial& trial) const;
-  std::string explain(const Lack& lack, const std::vector<int>& counts) const;
+  std::optional<Shortage> find_shortage(const Trial& trial) const;
+  std::string explain(const Shortage& shortage, const std::vector<int>& counts) const;
 
   const Request& request_;
   const std::vector<DevicePool>& pools_;
@@ -135,10 +142,10 @@ class Outlines {
   std::vector<PipelinePool> pipeline_pools_;
   std::vector<std::vector<std::optional<LinkCurve>>> links_;
   std::vector<Tied> tied_;
-  std::vector<Timed> noted_;
-  std::map<StageTask, bool> unsaid_;
+  std::vector<Timed> timed_;
+  std::map<StageQuery, bool> defaults_suffice_;
   std::optional<Plan> best_;
-  Outline best_outline_;
+  PipelineCandidate best_candidate_;
   Nanoseconds best_step_;
   std::string misfit_;
 };
