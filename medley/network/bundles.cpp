@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -12,8 +13,6 @@ namespace {
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr int64_t kLongest = int64_t{1} << 61;
 constexpr double kMostRate = 0x1p62;
-
-size_t at(int64_t index) { return static_cast<size_t>(index); }
 
 int32_t most_bundles(int num_devices, int32_t num_flows) {
   const int64_t pairs = int64_t{num_devices} * num_devices;

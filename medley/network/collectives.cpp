@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/network/estimate.h"
 
@@ -19,8 +20,6 @@ Lengths starts(const Lengths& lengths) {
   std::partial_sum(lengths.begin(), lengths.end(), result.begin() + 1);
   return result;
 }
-
-size_t at(int index) { return static_cast<size_t>(index); }
 
 // ---- all-gather ----
 

@@ -5,14 +5,13 @@
 #include <numeric>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
 namespace {
 
 using Lengths = std::vector<int64_t>;
-
-size_t at(int64_t index) { return static_cast<size_t>(index); }
 
 // Loads of the links in one round. Forgets them when asked for the round's time.
 class Round {

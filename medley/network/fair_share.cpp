@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -10,8 +11,6 @@ namespace {
 
 constexpr uint64_t kGrowing = 0;                                   // as a rate
 constexpr uint64_t kStale = std::numeric_limits<uint64_t>::max();  // as a share
-
-size_t at(int64_t index) { return static_cast<size_t>(index); }
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/plan/apportion.h"
@@ -24,8 +25,6 @@ namespace {
 constexpr int kMostRepairs = 8;  // of a plan that does not fit
 constexpr double kClearlySlower = 1.02;
 constexpr int64_t kFull = 8;  // micro-batches simulated beyond three times those in flight
-
-size_t at(int64_t index) { return static_cast<size_t>(index); }
 
 Bytes least_memory(const Cluster& cluster, const std::vector<int>& devices) {
   double least = cluster.kind(devices[0]).memory_bytes;
@@ -349,7 +348,7 @@ void CandidateSet::simulate(Trial& trial) const {
   const std::vector<Nanoseconds>& ends =
       backward == by_kind.end() ? by_kind.at(FunctionKind::kForward) : backward->second;
   const int64_t first = trial.counts[0], last = some - trial.counts[0] - 1;
-  const Nanoseconds full = ends[static_cast<size_t>(last)] - ends[static_cast<size_t>(first)];
+  const Nanoseconds full = ends[at(last)] - ends[at(first)];
   *trial.step += Nanoseconds{full.value * (count - some) / (last - first)};
 }
 
@@ -422,7 +421,7 @@ std::optional<PipelineCandidate> CandidateSet::with_less_memory(
 std::optional<CandidateSet::Shortage> CandidateSet::find_shortage(const Trial& trial) const {
   std::optional<Shortage> worst;
   for (const auto& [stage, device, use] : memory_uses(trial.program)) {
-    const LoweredStage& lowered = trial.program.stages[static_cast<size_t>(stage)];
+    const LoweredStage& lowered = trial.program.stages[at(stage)];
     const size_t more = trial.plan.pipelines[0].microbatches.size() - lowered.tables.size();
     const int64_t waiting = static_cast<int64_t>(more) * batch_bytes(lowered);
     const double missing =

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <optional>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/pipelines/pipeline_chains.h"
@@ -48,7 +49,7 @@ PipelinePlan plan_of(const Table& table, int choice, const Chain& chain) {
   for (size_t i = 0; i < chain.stages.size(); ++i) {
     const Option& o = *chain.stages[i];
     PipelineStage stage;
-    stage.range = {o.begin, o.end, o.pool, table.sizes(o.pool)[static_cast<size_t>(o.size)]};
+    stage.range = {o.begin, o.end, o.pool, table.sizes(o.pool)[at(o.size)]};
     stage.option = table.offered(o);
     stage.room = static_cast<int>(std::min<int64_t>(o.room, plan.microbatches));
     plan.stages.push_back(stage);
@@ -343,7 +344,7 @@ std::string explain_misfit(const PipelineRequest& request) {
     if (least.missing.value >= 0 && worst.missing >= least.missing) continue;
     least = worst;
     const PipelineStage& stage = plan->stages[worst.stage];
-    const PipelinePool& pool = request.pools[static_cast<size_t>(stage.range.pool)];
+    const PipelinePool& pool = request.pools[at(stage.range.pool)];
     text = fmt::format(
         "{} micro-batches: stage {} (layers {} to {}) on {} of {} needs {} on each device with {} "
         "in flight, which is {} more than it has",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "medley/base/at.h"
 #include "medley/pipelines/pipeline_ahead.h"
 #include "medley/schedule/h1f1b.h"
 
@@ -153,7 +154,7 @@ inline void Search::extend(const Step& step,
                            int32_t behind,
                            int64_t below,
                            std::vector<Label>& front) const {
-  const Label& rest = labels_[static_cast<size_t>(behind)];
+  const Label& rest = labels_[at(behind)];
   Label label;
   label.sum = rest.sum + step.sum;
   if (label.sum >= below) return;
@@ -174,7 +175,7 @@ inline void Search::extend(const Step& step,
 
 void Search::add_stage(const Option& option) {
   const int pool = option.pool, end = option.end;
-  const int devices = table_.sizes(pool)[static_cast<size_t>(option.size)];
+  const int devices = table_.sizes(pool)[at(option.size)];
   if (end == table_.layers()) {
     if (last_ >= 0 && pool != last_) return;
     Label label{option.time,
@@ -220,7 +221,7 @@ void Search::open_pool(const Step& step, unsigned finished, int next, int device
   const Range range = closed(step.option.end, finished, next);
   const int64_t below = search_.below - ahead(step.option.begin, now, step.option.pool, devices);
   for (int32_t i = range.begin; i < range.end; ++i)
-    extend(step, closed_labels_[static_cast<size_t>(i)], below, made(now, devices));
+    extend(step, closed_labels_[at(i)], below, made(now, devices));
 }
 
 // Keeps what no chain on fewer devices is as good as.
@@ -285,15 +286,15 @@ Chain Search::run(int64_t& labels) {
     for (int pool = 0; pool < table_.pools(); ++pool) {
       const Range range = closed(0, finished, pool);
       for (int32_t i = range.begin; i < range.end; ++i) {
-        const int32_t id = closed_labels_[static_cast<size_t>(i)];
-        const int64_t cost = labels_[static_cast<size_t>(id)].end;
+        const int32_t id = closed_labels_[at(i)];
+        const int64_t cost = labels_[at(id)].end;
         if (cost >= std::min(chain.cost, search_.below)) continue;
         chain.cost = cost;
         best = id;
       }
     }
-  for (; best >= 0; best = labels_[static_cast<size_t>(best)].behind)
-    chain.stages.push_back(&table_.option(labels_[static_cast<size_t>(best)].option));
+  for (; best >= 0; best = labels_[at(best)].behind)
+    chain.stages.push_back(&table_.option(labels_[at(best)].option));
   return chain;
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/plan/apportion.h"
@@ -107,7 +108,7 @@ StageOption price(const LoweredStage& stage, const CostModel& costs, int64_t mic
         std::max(option.update, times->second.prologue * microbatches + times->second.update);
   }
   const MemoryUse use = memory_use(stage, 0);
-  option.persistent = {use.persistent + use.at_peak[static_cast<size_t>(MemoryPart::kGradients)]};
+  option.persistent = {use.persistent + use.at_peak[at(MemoryPart::kGradients)]};
   option.saved = {use.saved[0]};
   option.transient = std::max(Bytes{}, Bytes{use.peak} - option.persistent - option.saved);
   return option;
@@ -311,7 +312,7 @@ void StageSynthesis::solve_wholes(const std::vector<StageQuery>& queries) {
 StageSynthesis::Key StageSynthesis::layer_key(int layer,
                                               const StageMesh& mesh,
                                               const StageConfig& config) const {
-  const int first = like_[static_cast<size_t>(layer)];
+  const int first = like_[at(layer)];
   return {{first, first + 1, mesh, config}, true};
 }
 
@@ -333,7 +334,7 @@ const std::vector<StageOption>& StageSynthesis::sums(std::optional<Sums>& sums,
       sums->layers.push_back(one ? &one->option : nullptr);
     }
   }
-  std::vector<StageOption>& all = sums->ranges[static_cast<size_t>(begin)];
+  std::vector<StageOption>& all = sums->ranges[at(begin)];
   if (!all.empty()) return all;
   all.emplace_back();
   for (size_t i = static_cast<size_t>(begin); i < sums->layers.size() && sums->layers[i]; ++i) {

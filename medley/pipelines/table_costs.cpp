@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/network/topology.h"
 
@@ -54,7 +55,7 @@ std::vector<int64_t> running_sums(const std::vector<int64_t>& values) {
 }
 
 int64_t between(const std::vector<int64_t>& sums, int begin, int end) {
-  return sums[static_cast<size_t>(end)] - sums[static_cast<size_t>(begin)];
+  return sums[at(end)] - sums[at(begin)];
 }
 
 Bytes times(double factor, int64_t bytes) {
@@ -77,8 +78,8 @@ TableCosts::TableCosts(const LayerTable& table, const Cluster& cluster)
   std::set<std::string> known;
   for (const MeasuredTimes& each : table_.times) known.insert(each.device);
   for (int pool = 0; pool < pools(); ++pool) {
-    const NodePool& of = cluster_.pools[static_cast<size_t>(pool)];
-    std::vector<int>& degrees = degrees_[static_cast<size_t>(pool)];
+    const NodePool& of = cluster_.pools[at(pool)];
+    std::vector<int>& degrees = degrees_[at(pool)];
     for (const MeasuredTimes& each : table_.times)
       if (each.device == of.kind.name && of.devices_per_node % each.tensor_parallel == 0 &&
           std::ranges::find(degrees, each.tensor_parallel) == degrees.end())
@@ -107,8 +108,8 @@ TableCosts::TableCosts(const LayerTable& table, const Cluster& cluster)
     for (int to = 0; to < pools(); ++to)
       for (const bool same_node : {false, true}) {
         // Any other device of the other node, or of the same.
-        const int a = first_device_[static_cast<size_t>(from)];
-        int b = first_device_[static_cast<size_t>(to)];
+        const int a = first_device_[at(from)];
+        int b = first_device_[at(to)];
         if (from == to) b += same_node ? 1 : devices_per_node(to);
         const bool exists = from != to ? !same_node
                                        : (same_node ? devices_per_node(to) > 1
@@ -128,7 +129,7 @@ TableCosts::TableCosts(const LayerTable& table, const Cluster& cluster)
 }
 
 void TableCosts::add_times(int pool, int degree) {
-  const std::string& kind = cluster_.pools[static_cast<size_t>(pool)].kind.name;
+  const std::string& kind = cluster_.pools[at(pool)].kind.name;
   // From the most rows to the fewest.
   std::map<std::string, LayerTimes> least;
   for (auto each = table_.times.rbegin(); each != table_.times.rend(); ++each) {
@@ -151,18 +152,18 @@ void TableCosts::add_times(int pool, int degree) {
 }
 
 int TableCosts::devices_per_node(int pool) const {
-  return cluster_.pools[static_cast<size_t>(pool)].devices_per_node;
+  return cluster_.pools[at(pool)].devices_per_node;
 }
 int TableCosts::devices(int pool) const {
-  return cluster_.pools[static_cast<size_t>(pool)].count * devices_per_node(pool);
+  return cluster_.pools[at(pool)].count * devices_per_node(pool);
 }
 Bytes TableCosts::memory(int pool) const {
-  return {static_cast<int64_t>(cluster_.pools[static_cast<size_t>(pool)].kind.memory_bytes)};
+  return {static_cast<int64_t>(cluster_.pools[at(pool)].kind.memory_bytes)};
 }
 
 const Network* TableCosts::network(int from, int to, bool same_node) const {
   const int found = networks_[static_cast<size_t>((from * pools() + to) * 2 + (same_node ? 1 : 0))];
-  return found < 0 ? nullptr : &cluster_.networks[static_cast<size_t>(found)];
+  return found < 0 ? nullptr : &cluster_.networks[at(found)];
 }
 
 const LinkCurve* TableCosts::node_link(int pool, bool same_node, int devices) const {
@@ -233,8 +234,6 @@ std::optional<LinkCurve> TableCosts::link(int from,
   return slower(side_of(from, from_devices), side_of(to, to_devices));
 }
 
-Bytes TableCosts::cut(int layer, int64_t rows) const {
-  return {outputs_[static_cast<size_t>(layer)] * rows};
-}
+Bytes TableCosts::cut(int layer, int64_t rows) const { return {outputs_[at(layer)] * rows}; }
 
 }  // namespace medley

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "medley/base/at.h"
 #include "medley/pipelines/candidates.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/work_bound.h"
@@ -26,8 +27,6 @@ constexpr double kGap = 0.002;
 // What the ends exchange, in percent of a step, for pools to be tried at both ends.
 constexpr int64_t kMatters = 2;
 constexpr size_t kSteps = 2 + kMostPriced;
-
-size_t at(int index) { return static_cast<size_t>(index); }
 
 class Harp {
  public:
@@ -92,7 +91,7 @@ class Harp {
   static std::vector<DevicePool> with_sub_pools(std::vector<DevicePool> pools) {
     const int whole = static_cast<int>(pools.size());
     for (int p = 0; p < whole; ++p)
-      for (const auto& sub_pools : cut_in_two(pools[static_cast<size_t>(p)], p))
+      for (const auto& sub_pools : cut_in_two(pools[at(p)], p))
         pools.insert(pools.end(), sub_pools.begin(), sub_pools.end());
     return pools;
   }
@@ -100,7 +99,7 @@ class Harp {
   Pools whole_pools() const {
     Pools whole;
     for (int p = 0; p < static_cast<int>(pools_.size()); ++p)
-      if (pools_[static_cast<size_t>(p)].sub_pool_of < 0) whole.push_back(p);
+      if (pools_[at(p)].sub_pool_of < 0) whole.push_back(p);
     return whole;
   }
 

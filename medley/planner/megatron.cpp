@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "medley/base/at.h"
 #include "medley/pipelines/candidates.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/work_bound.h"
@@ -45,7 +46,7 @@ std::vector<double> times_alone(const Request& request, const std::vector<int>& 
     const auto [found, is_new] = by_kind.try_emplace(&request.cluster.kind(device));
     if (is_new) {
       Request alone = request;
-      alone.devices = {request.cluster.devices[static_cast<size_t>(device)].name};
+      alone.devices = {request.cluster.devices[at(device)].name};
       found->second = static_cast<double>(work_bound(alone).value);
     }
     times.push_back(found->second);

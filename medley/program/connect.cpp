@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <tuple>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/plan/plan.h"
 #include "medley/schedule/schedules.h"
 
 namespace medley {
 namespace {
-
-size_t at(int index) { return static_cast<size_t>(index); }
 
 // The dims of a value that can be cut: by the outermost factor.
 struct OuterFactor {

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/ops/rule.h"
@@ -17,8 +18,6 @@
 
 namespace medley {
 namespace {
-
-size_t at(int64_t index) { return static_cast<size_t>(index); }
 
 // Storage that several values may share; counted as alive while anybody holds it.
 class Storages {

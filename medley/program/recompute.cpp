@@ -5,13 +5,12 @@
 #include <map>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/ops/rule.h"
 
 namespace medley {
 namespace {
-
-size_t at(int32_t id) { return static_cast<size_t>(id); }
 
 bool has_rows(const TensorType& type) {
   return std::any_of(

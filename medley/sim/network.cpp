@@ -5,12 +5,11 @@
 #include <functional>
 #include <queue>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
 namespace {
-
-size_t at(int64_t index) { return static_cast<size_t>(index); }
 
 class ExactNetwork final : public SimulatedNetwork {
  public:

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/schedule/eager_one_f_one_b.h"
 #include "medley/schedule/h1f1b.h"
 #include "medley/schedule/one_f_one_b.h"
@@ -15,8 +16,6 @@
 
 namespace medley {
 namespace {
-
-size_t at(int64_t index) { return static_cast<size_t>(index); }
 
 // A stage is a node of its own; so that the directions of all boundaries have links of their own,
 // every boundary is a network of its own, of 1 byte per nanosecond. A device does 1 flop in a

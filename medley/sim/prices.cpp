@@ -4,14 +4,13 @@
 #include <numeric>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/network/estimate.h"
 #include "medley/program/calls.h"
 
 namespace medley {
 namespace {
-
-size_t at(int64_t index) { return static_cast<size_t>(index); }
 
 void add_symbols(const TensorType& type, std::set<Symbol>& symbols) {
   for (const Size& size : type.shape) symbols.insert(size.symbols.begin(), size.symbols.end());

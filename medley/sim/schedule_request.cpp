@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/program/calls.h"
 #include "medley/program/memory.h"
@@ -10,8 +11,6 @@
 
 namespace medley {
 namespace {
-
-size_t at(int64_t index) { return static_cast<size_t>(index); }
 
 bool is_forward(FunctionKind kind) { return kind == FunctionKind::kForward; }
 bool is_backward(FunctionKind kind) {

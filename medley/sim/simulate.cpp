@@ -7,6 +7,7 @@
 #include <deque>
 #include <optional>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/program/calls.h"
 #include "medley/program/lanes.h"
@@ -20,8 +21,6 @@ namespace {
 constexpr Nanoseconds kForever{int64_t{1} << 62};
 constexpr size_t kMemoryPoints = 1000;  // of a device in a trace
 constexpr int64_t kParts = 4096;  // of what a device does in a nanosecond while it communicates
-
-size_t at(int64_t index) { return static_cast<size_t>(index); }
 
 // An exchange of the network that a device has posted.
 struct Posted {

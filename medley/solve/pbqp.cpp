@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/solve/pbqp_contract.h"
 #include "medley/solve/pbqp_core.h"
@@ -19,8 +20,6 @@ namespace {
 constexpr double kLittleWork = 1e7;
 constexpr int kFewRounds = 30;
 constexpr int64_t kContractedEntries = 4096;  // the most that a removed variable is worth
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 void verify_costs(const std::vector<int64_t>& costs) {
   MEDLEY_CHECK(!costs.empty());

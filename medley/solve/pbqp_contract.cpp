@@ -1,12 +1,11 @@
 #include "medley/solve/pbqp_contract.h"
+#include "medley/base/at.h"
 
 #include <algorithm>
 #include <span>
 
 namespace medley::pbqp {
 namespace {
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 std::vector<std::vector<int32_t>> neighbours_of(const Core& core) {
   std::vector<std::vector<int32_t>> out(core.num_variables());
@@ -194,7 +193,7 @@ std::vector<int32_t> Contraction::expand(const std::vector<int32_t>& choices_lef
         sums[k] += table.costs[seen.column ? x * columns + k : k * columns + x];
     }
     const auto best = std::ranges::min_element(sums) - sums.begin();
-    out[at(step->variable)] = choices_[at(step->variable)][static_cast<size_t>(best)];
+    out[at(step->variable)] = choices_[at(step->variable)][at(best)];
   }
   return out;
 }

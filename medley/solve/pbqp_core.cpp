@@ -4,6 +4,7 @@
 #include <bit>
 #include <numeric>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley::pbqp {
@@ -13,8 +14,6 @@ uint64_t mixed(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
   return hash ^ (hash >> 29);
 }
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 double clamped(int64_t cost) { return static_cast<double>(std::min(cost, kForbidden)); }
 

@@ -1,4 +1,5 @@
 #include "medley/solve/pbqp_dual.h"
+#include "medley/base/at.h"
 
 #include <algorithm>
 #include <array>
@@ -10,8 +11,6 @@ namespace medley::pbqp {
 namespace {
 
 constexpr int kRefinements = 6;
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 double largest_allowed(const Table& table) {
   double largest = 0;

@@ -1,11 +1,10 @@
 #include "medley/solve/pbqp_eliminate.h"
+#include "medley/base/at.h"
 
 #include <algorithm>
 
 namespace medley::pbqp {
 namespace {
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 struct Factor {
   int32_t table = 0;
@@ -47,7 +46,7 @@ Operand operand_of(const Table& table,
   size_t stride = 1;
   for (size_t d = rank; d-- > 1;) {
     const auto dimension = std::ranges::lower_bound(result, scope[order[d]]) - result.begin();
-    out.strides[static_cast<size_t>(dimension)] = stride;
+    out.strides[at(dimension)] = stride;
     stride *= at(table.sizes[order[d]]);
   }
   out.stride_of_choice = stride;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/solve/pbqp_dual.h"
 #include "medley/solve/pbqp_eliminate.h"
 
@@ -10,8 +11,6 @@ namespace {
 
 constexpr int kClassIterations = 400, kIterations = 10, kAllWindows = 100;
 constexpr int kProvable = 100'000;  // the part of the bound that the first window has for slack
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 class LiftedSolver {
  public:

@@ -3,12 +3,11 @@
 #include <limits>
 #include <queue>
 
+#include "medley/base/at.h"
 #include "medley/solve/pbqp_eliminate.h"
 
 namespace medley::pbqp {
 namespace {
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 // Eliminating so many entries takes less than looking for another order.
 constexpr double kNotWorthAnotherOrder = 1e6;

@@ -1,12 +1,11 @@
 #include "medley/solve/pbqp_search.h"
+#include "medley/base/at.h"
 
 #include <algorithm>
 #include <queue>
 
 namespace medley::pbqp {
 namespace {
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 class Search {
  public:

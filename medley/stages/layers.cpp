@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/ops/rule.h"
 #include "medley/stages/layers_blocks.h"
@@ -11,8 +12,6 @@
 
 namespace medley {
 namespace {
-
-size_t at(int32_t id) { return static_cast<size_t>(id); }
 
 class LayerFinder {
  public:

@@ -1,4 +1,5 @@
 #include "medley/stages/layers_blocks.h"
+#include "medley/base/at.h"
 
 #include <algorithm>
 #include <limits>
@@ -11,8 +12,6 @@ namespace {
 
 constexpr int32_t kAllCuts = 256;  // positions, up to which all cuts are tried
 constexpr double kUneven = 2;      // times the mean: the flops of the largest layer
-
-size_t at(int32_t i) { return static_cast<size_t>(i); }
 
 class BlockFinder {
  public:
@@ -215,8 +214,8 @@ class Divider {
             from[k][to] = i;
           }
         }
-    if (best[static_cast<size_t>(count)][n - 1] == kNever) return std::nullopt;
-    Solution solution{best[static_cast<size_t>(count)][n - 1], {}};
+    if (best[at(count)][n - 1] == kNever) return std::nullopt;
+    Solution solution{best[at(count)][n - 1], {}};
     size_t i = n - 1;
     for (auto k = static_cast<size_t>(count); k > 1; --k)
       solution.cuts.push_back(cuts_[i = from[k][i]]);

@@ -1,4 +1,5 @@
 #include "medley/stages/layers_tokens.h"
+#include "medley/base/at.h"
 
 #include <bit>
 #include <string_view>
@@ -41,8 +42,6 @@ class Tokenizer {
 
  private:
   static constexpr Token kInput = 11, kMade = 13, kAbsent = 17, kTensor = 19;
-
-  static size_t at(int32_t id) { return static_cast<size_t>(id); }
 
   static Token of(std::string_view text) {
     Token token = 1469598103934665603u;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -35,8 +36,6 @@ class Partitioner {
   }
 
  private:
-  static size_t at(int32_t id) { return static_cast<size_t>(id); }
-
   void check_cuts() const {
     int32_t before = 0;
     for (int32_t cut : result_.cuts) {

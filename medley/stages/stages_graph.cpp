@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/graph/verify.h"
 #include "medley/stages/stages.h"
@@ -39,7 +40,6 @@ class StageExtractor {
   }
 
  private:
-  static size_t at(int32_t id) { return static_cast<size_t>(id); }
   Graph& to() { return result_.graph; }
 
   // Inputs that ops of the stage read, or whose new value or gradient it makes.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/ops/rule.h"
 #include "medley/stages/stages.h"
@@ -53,7 +54,6 @@ class Placer {
     bool once = false;  // on an op that is computed once
   };
 
-  static size_t at(int32_t id) { return static_cast<size_t>(id); }
   const Op& op(OpId id) const { return graph_.ops[at(id)]; }
   OpId producer(ValueId value) const { return graph_.values[at(value)].producer; }
   bool backward(OpId id) const { return op(id).phase == Phase::kBackward; }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/stages/stages.h"
 
@@ -45,8 +46,6 @@ class PartitionVerifier {
   }
 
  private:
-  static size_t at(int32_t id) { return static_cast<size_t>(id); }
-
   [[noreturn]] void fail(const std::string& place, const std::string& what) const {
     throw Error(Blame::kUs,
                 fmt::format("stages of graph \"{}\": {}: {}", graph_.name, place, what));

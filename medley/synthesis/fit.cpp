@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/units.h"
 #include "medley/plan/apportion.h"
@@ -25,7 +26,7 @@ const std::vector<Microbatch>& microbatches_of(const Plan& plan) {
 // Of a device, or of those that share its place on the first axis.
 int64_t most_rows(const Plan& plan, int stage, size_t device) {
   const Pipeline& pipeline = plan.pipelines[0];
-  const Mesh& mesh = pipeline.stages[static_cast<size_t>(stage)].mesh;
+  const Mesh& mesh = pipeline.stages[at(stage)].mesh;
   const size_t place = device * static_cast<size_t>(mesh.shape[0]) / mesh.devices.size();
   int64_t most = 0;
   for (const Microbatch& microbatch : microbatches_of(pipeline, static_cast<size_t>(stage)))
@@ -123,7 +124,7 @@ std::string sentence_of(const Plan& plan,
       "{}{} ({}) needs {} for up to {} in {}, {} of it for parameters and "
       "optimizer state, and has {}: it lacks {}{}",
       where,
-      request.cluster.devices[static_cast<size_t>(device)].name,
+      request.cluster.devices[at(device)].name,
       kind.name,
       to_string(Bytes{use.peak}),
       rows_text(most_rows(plan, stage, place)),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/program/complete.h"
 #include "medley/sim/simulate.h"
@@ -10,8 +11,6 @@
 
 namespace medley {
 namespace {
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 std::unique_ptr<OpCatalogue> catalogue_of(const Request& request, const Plan& plan) {
   const Pipeline& pipeline = plan.pipelines[0];

@@ -4,6 +4,8 @@
 #include <map>
 #include <numeric>
 
+#include "medley/base/at.h"
+
 namespace medley {
 
 std::vector<double> shares_at_level(const std::vector<double>& speeds,
@@ -13,7 +15,7 @@ std::vector<double> shares_at_level(const std::vector<double>& speeds,
   std::vector<double> by_speed;
   for (const auto& devices : nodes) {
     double sum = 0;
-    for (int d : devices) sum += speeds[static_cast<size_t>(d)];
+    for (int d : devices) sum += speeds[at(d)];
     by_speed.push_back(sum / all);
   }
   const double even = 1 / static_cast<double>(nodes.size());
@@ -28,8 +30,7 @@ std::vector<double> shares_at_level(const std::vector<double>& speeds,
   double left = 1, left_by_speed = 1;
   for (size_t n : order) {
     const double share = std::min(most, left * by_speed[n] / left_by_speed);
-    for (int d : nodes[n])
-      shares[static_cast<size_t>(d)] = share * speeds[static_cast<size_t>(d)] / (by_speed[n] * all);
+    for (int d : nodes[n]) shares[at(d)] = share * speeds[at(d)] / (by_speed[n] * all);
     left -= share;
     left_by_speed -= by_speed[n];
   }

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/plan/apportion.h"
 #include "medley/program/calls.h"
@@ -17,8 +18,6 @@
 
 namespace medley {
 namespace {
-
-size_t at(int64_t index) { return static_cast<size_t>(index); }
 
 using Shares = std::vector<std::vector<double>>;  // [part][device]
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/plan/apportion.h"
@@ -340,7 +341,7 @@ class Synthesis {
       speeds.push_back(0);
       for (int& device : node) {
         device = static_cast<int>(std::ranges::find(devices, device) - devices.begin());
-        speeds.back() += speeds_[0][static_cast<size_t>(device)];
+        speeds.back() += speeds_[0][at(device)];
       }
     }
     std::vector<std::vector<double>> shares;

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <numeric>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/network/estimate.h"
 #include "medley/program/complete.h"
@@ -53,8 +54,7 @@ void SpmdAxis::find_alike() {
   std::map<std::vector<int>, size_t> known;
   for (size_t g = 0; g < groups_.size(); ++g) {
     std::vector<int> key;
-    for (const int device : groups_[g])
-      key.push_back(costs_.cluster().devices[static_cast<size_t>(device)].pool);
+    for (const int device : groups_[g]) key.push_back(costs_.cluster().devices[at(device)].pool);
     for (const int device : groups_[g]) {
       const auto first = std::find_if(groups_[g].begin(), groups_[g].end(), [&](int other) {
         return costs_.topology().node(other) == costs_.topology().node(device);
@@ -81,7 +81,7 @@ const SpmdAxis::Pieces& SpmdAxis::pieces(int part, int64_t size) {
   const auto [found, added] = pieces_.try_emplace({part, size});
   Pieces& made = found->second;
   if (added) {
-    made.lengths = part_lengths(parts_[static_cast<size_t>(part)], size, this->size(), microbatch_);
+    made.lengths = part_lengths(parts_[at(part)], size, this->size(), microbatch_);
     made.longest = *std::max_element(made.lengths.begin(), made.lengths.end());
   }
   return made;
@@ -101,10 +101,10 @@ std::vector<double> SpmdAxis::shares_of(const Part& part) const {
 
 Collective SpmdAxis::collective_of(const Pattern& pattern, int group, double bytes) const {
   const auto shares = [&](int part) {
-    return part < 0 ? std::vector<double>{} : shares_[static_cast<size_t>(part)];
+    return part < 0 ? std::vector<double>{} : shares_[at(part)];
   };
   const std::vector<double> from = shares(pattern.from), to = shares(pattern.to);
-  Collective collective{pattern.kind, groups_[static_cast<size_t>(group)], {}, 1};
+  Collective collective{pattern.kind, groups_[at(group)], {}, 1};
   const size_t count = collective.devices.size();
   const auto add = [&](double share) {
     collective.lengths.push_back(static_cast<int64_t>(std::llround(share * bytes)));
@@ -188,7 +188,7 @@ double SpmdAxis::copy(size_t which, double bytes) const {
 
 double SpmdAxis::held_bytes(const FactoredShape& shape, const AxisState& state) {
   if (state.holding != Holding::kSharded) return shape.bytes();
-  const int64_t size = shape.sizes[static_cast<size_t>(state.position)];
+  const int64_t size = shape.sizes[at(state.position)];
   return shape.bytes() / static_cast<double>(std::max<int64_t>(size, 1)) *
          static_cast<double>(pieces(state.part, size).longest);
 }
@@ -201,7 +201,7 @@ double SpmdAxis::price(size_t which,
   const auto held = [&](const AxisState& state) { return held_bytes(shape, state); };
   // Lengths in whole elements differ from the shares: 12 heads on 8 devices.
   const auto rounded = [&](const AxisState& state) {
-    return held(state) / largest_shares_[static_cast<size_t>(state.part)];
+    return held(state) / largest_shares_[at(state.part)];
   };
   const bool sums = from.holding == Holding::kPartialSum || from.holding == Holding::kPartialMax;
   if (to.holding == Holding::kPartialMax) return from.holding == Holding::kReplicated ? 0 : 1e3;

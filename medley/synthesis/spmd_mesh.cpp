@@ -4,13 +4,12 @@
 #include <cmath>
 #include <string>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/sharding/conversion.h"
 
 namespace medley {
 namespace {
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 // The devices that differ in their place on one axis only, for each place on the others in order.
 std::vector<std::vector<int>> groups_on(const std::vector<int>& devices, const AlongAxis& axis) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/ops/rule.h"
 
@@ -67,11 +68,11 @@ void OpCatalogue::note_shapes() {
 }
 
 int64_t OpCatalogue::extent_size(ExtentId extent) const {
-  return evaluate(factors_.extent_sizes[static_cast<size_t>(extent)], symbols_);
+  return evaluate(factors_.extent_sizes[at(extent)], symbols_);
 }
 
 const OpChoices& OpCatalogue::of(OpId op) {
-  const OpChoices*& choices = of_op_[static_cast<size_t>(op)];
+  const OpChoices*& choices = of_op_[at(op)];
   if (choices) return *choices;
   const auto [found, added] = known_.try_emplace(signature(op));
   if (added) found->second = enumerate(op);
@@ -80,17 +81,17 @@ const OpChoices& OpCatalogue::of(OpId op) {
 }
 
 std::string OpCatalogue::signature(OpId id) const {
-  const Op& op = graph_.ops[static_cast<size_t>(id)];
+  const Op& op = graph_.ops[at(id)];
   Key key;
   key.add(op.name);
   const auto add_value = [&](ValueId value) {
     if (value == kNone) return key.add(-1);
-    key.add(static_cast<int64_t>(graph_.values[static_cast<size_t>(value)].type.dtype));
-    key.add(static_cast<int64_t>(factors_.values[static_cast<size_t>(value)].size()));
-    for (const auto& dim : factors_.values[static_cast<size_t>(value)]) {
+    key.add(static_cast<int64_t>(graph_.values[at(value)].type.dtype));
+    key.add(static_cast<int64_t>(factors_.values[at(value)].size()));
+    for (const auto& dim : factors_.values[at(value)]) {
       key.add(static_cast<int64_t>(dim.size()));
       for (ExtentId extent : dim) {
-        const Size& size = factors_.extent_sizes[static_cast<size_t>(extent)];
+        const Size& size = factors_.extent_sizes[at(extent)];
         key.add(size.coefficient);
         key.add(static_cast<int64_t>(size.symbols.size()));
       }
@@ -99,16 +100,16 @@ std::string OpCatalogue::signature(OpId id) const {
   for (ValueId value : operands(op)) add_value(value);
   for (ValueId value : op.results) add_value(value);
   for (const Argument& argument : op.arguments) add_argument(key, argument);
-  const std::shared_ptr<const Instance>& instance = factors_.instances[static_cast<size_t>(id)];
+  const std::shared_ptr<const Instance>& instance = factors_.instances[at(id)];
   key.add(instance ? 1 : 0);
   if (!instance) return key.take();
   for (size_t l = 0; l < instance->labels.size(); ++l) {
     const Label& label = instance->labels[l];
     key.add((label.locked ? 1 : 0) + (label.select ? 2 : 0) + (label.composite ? 4 : 0));
-    const auto& extents = factors_.labels[static_cast<size_t>(id)][l];
+    const auto& extents = factors_.labels[at(id)][l];
     key.add(static_cast<int64_t>(extents.size()));
     for (ExtentId extent : extents) {
-      const Size& size = factors_.extent_sizes[static_cast<size_t>(extent)];
+      const Size& size = factors_.extent_sizes[at(extent)];
       key.add(size.coefficient);
       key.add(static_cast<int64_t>(size.symbols.size()));
     }
@@ -121,7 +122,7 @@ std::string OpCatalogue::signature(OpId id) const {
 }
 
 OpChoices OpCatalogue::enumerate(OpId id) {
-  const Op& op = graph_.ops[static_cast<size_t>(id)];
+  const Op& op = graph_.ops[at(id)];
   OpChoices all;
   all.operands.resize(operands(op).size());
   all.results.resize(op.results.size());
@@ -138,12 +139,12 @@ OpChoices OpCatalogue::enumerate(OpId id) {
 }
 
 std::vector<OpCatalogue::OnAxis> OpCatalogue::enumerate(OpId id, int axis) const {
-  const Op& op = graph_.ops[static_cast<size_t>(id)];
+  const Op& op = graph_.ops[at(id)];
   std::vector<OnAxis> all{on_axis(id, Choice{}, false)};
-  const std::shared_ptr<const Instance>& instance = factors_.instances[static_cast<size_t>(id)];
+  const std::shared_ptr<const Instance>& instance = factors_.instances[at(id)];
   if (!instance) return all;
   for (size_t label = 0; label < instance->labels.size(); ++label) {
-    const auto& extents = factors_.labels[static_cast<size_t>(id)][label];
+    const auto& extents = factors_.labels[at(id)][label];
     for (size_t factor = 0; factor < extents.size(); ++factor) {
       const Size& size = factors_.extent_sizes[static_cast<size_t>(extents[factor])];
       const bool batch = size == Size::of(0);
@@ -176,9 +177,9 @@ OpCatalogue::OnAxis OpCatalogue::on_axis(OpId id, const Choice& choice, bool com
 // of one factor, such as a bias. Anything else has a second factor to cut, which is no worse to
 // gather, and would double the choices.
 bool OpCatalogue::may_cut_twice(OpId id, const Cut& cut) const {
-  const Op& op = graph_.ops[static_cast<size_t>(id)];
+  const Op& op = graph_.ops[at(id)];
   const ExtentId extent = extent_of(factors_, id, cut);
-  if (factors_.extent_sizes[static_cast<size_t>(extent)] == Size::of(0)) return true;
+  if (factors_.extent_sizes[at(extent)] == Size::of(0)) return true;
   const auto has_one = [&](ValueId value) {
     return value == kNone || flat_factors(factors_, value).size() <= 1;
   };
@@ -245,7 +246,7 @@ Ticks OpCatalogue::price(OpId id, const OnMesh& way) {
     if (pricing_.weights.empty()) {
       total = std::max(total, time);
     } else {
-      for (int device : devices) total += pricing_.weights[static_cast<size_t>(device)] * time;
+      for (int device : devices) total += pricing_.weights[at(device)] * time;
     }
   }
   for (size_t axis = 0; axis < way.choice.size(); ++axis)
@@ -256,7 +257,7 @@ Ticks OpCatalogue::price(OpId id, const OnMesh& way) {
 // The expansion of a composite label reads its operand about once more and all-reduces a statistic
 // twice.
 double OpCatalogue::price_statistics(OpId id, const OnMesh& way, size_t axis) {
-  FactoredShape statistic = shape(operands(graph_.ops[static_cast<size_t>(id)])[0]);
+  FactoredShape statistic = shape(operands(graph_.ops[at(id)])[0]);
   State have = way.operands[0];
   if (have[axis].holding == Holding::kSharded)
     statistic.sizes[static_cast<size_t>(have[axis].position)] = 1;
@@ -267,9 +268,9 @@ double OpCatalogue::price_statistics(OpId id, const OnMesh& way, size_t axis) {
 }
 
 TensorType OpCatalogue::local_type(ValueId value, const State& state, int device) {
-  TensorType type{graph_.values[static_cast<size_t>(value)].type.dtype, {}};
+  TensorType type{graph_.values[at(value)].type.dtype, {}};
   int position = 0;
-  for (const auto& dim : factors_.values[static_cast<size_t>(value)]) {
+  for (const auto& dim : factors_.values[at(value)]) {
     int64_t size = 1;
     for (ExtentId extent : dim)
       size *= mesh_.length(extent_size(extent), position++, state, device);
@@ -280,7 +281,7 @@ TensorType OpCatalogue::local_type(ValueId value, const State& state, int device
 
 // A graph of the one op in its local form, with the sizes of this device.
 Nanoseconds OpCatalogue::local_time(OpId id, const OnMesh& way, int device) {
-  const Op& op = graph_.ops[static_cast<size_t>(id)];
+  const Op& op = graph_.ops[at(id)];
   if (work_class(op.name) == WorkClass::kView) return {};
   const std::vector<ValueId> values = operands(op);
   std::vector<TensorType> operand_types, result_types;
@@ -315,13 +316,13 @@ Op OpCatalogue::localize(OpId id,
                          int device,
                          const std::vector<TensorType>& operand_types,
                          const std::vector<TensorType>& result_types) {
-  Op local = graph_.ops[static_cast<size_t>(id)];
+  Op local = graph_.ops[at(id)];
   const Rule* rule = find_rule(local.name);
-  const std::shared_ptr<const Instance>& instance = factors_.instances[static_cast<size_t>(id)];
+  const std::shared_ptr<const Instance>& instance = factors_.instances[at(id)];
   if (!rule || !rule->localize || !instance) return local;
   LocalForm form;
   form.global = &graph_;
-  form.op = &graph_.ops[static_cast<size_t>(id)];
+  form.op = &graph_.ops[at(id)];
   form.instance = &*instance;
   form.operands = operand_types;
   form.results = result_types;
@@ -356,7 +357,7 @@ std::vector<LocalCut> OpCatalogue::local_cuts(OpId id, const MeshChoice& choice,
       made.back().length = Size(piece);
       continue;
     }
-    const auto& extents = factors_.labels[static_cast<size_t>(id)][static_cast<size_t>(cut.label)];
+    const auto& extents = factors_.labels[at(id)][at(cut.label)];
     int64_t behind = 1;
     for (size_t k = static_cast<size_t>(cut.factor) + 1; k < extents.size(); ++k)
       behind *= extent_size(extents[k]);

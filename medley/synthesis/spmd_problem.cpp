@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -60,19 +61,19 @@ void SpmdProblem::mark_sources() {
     const Op& op = graph_.ops[i];
     for (ValueId value : operands(op)) {
       if (value == kNone) continue;
-      const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
-      if (producer == kNone || !constant_[static_cast<size_t>(producer)]) constant_[i] = false;
-      if (producer == kNone ? !batch.contains(value) : !batch_only_[static_cast<size_t>(producer)])
+      const OpId producer = graph_.values[at(value)].producer;
+      if (producer == kNone || !constant_[at(producer)]) constant_[i] = false;
+      if (producer == kNone ? !batch.contains(value) : !batch_only_[at(producer)])
         batch_only_[i] = false;
     }
     for (ValueId result : op.results)
       if (result != kNone && (op.phase == Phase::kUpdate || op.name == "medley.accumulate.default"))
-        stored_in_step_[static_cast<size_t>(result)] = 1;
+        stored_in_step_[at(result)] = 1;
   }
 }
 
 bool SpmdProblem::is_hub(OpId id) const {
-  const std::vector<ValueId> values = operands(graph_.ops[static_cast<size_t>(id)]);
+  const std::vector<ValueId> values = operands(graph_.ops[at(id)]);
   return values.size() > kMostOperands &&
          std::all_of(values.begin(), values.end(), [&](ValueId value) {
            return value == kNone ||
@@ -81,7 +82,7 @@ bool SpmdProblem::is_hub(OpId id) const {
 }
 
 bool SpmdProblem::maps_all_readers(ValueId value, const std::map<StateId, StateId>& map) const {
-  for (const Reader& reader : readers_[static_cast<size_t>(value)])
+  for (const Reader& reader : readers_[at(value)])
     for (const StateId wanted : *reader.wanted)
       if (!map.contains(wanted)) return false;
   return true;
@@ -96,12 +97,12 @@ void SpmdProblem::fold_views() {
 }
 
 bool SpmdProblem::fold_view(OpId id) {
-  const Op& op = graph_.ops[static_cast<size_t>(id)];
+  const Op& op = graph_.ops[at(id)];
   if (work_class(op.name) != WorkClass::kView || op.results.size() != 1) return false;
   const std::vector<ValueId> values = operands(op);
   if (values.size() != 1 || values[0] == kNone || outputs_.contains(op.results[0])) return false;
-  const int variable = op_variable_[static_cast<size_t>(id)];
-  const OpChoices& choices = *variables_[static_cast<size_t>(variable)].op;
+  const int variable = op_variable_[at(id)];
+  const OpChoices& choices = *variables_[at(variable)].op;
   View view{values[0], {}};
   std::set<StateId> seen;
   for (size_t c = 0; c < choices.choices.size(); ++c)
@@ -168,7 +169,7 @@ std::vector<StateId> SpmdProblem::batch_states(ValueId value) const {
   std::vector<StateId> ids{mesh_.id(state)};
   const std::vector<ExtentId> flat = flat_factors(factors_, value);
   const auto batch = std::find_if(flat.begin(), flat.end(), [&](ExtentId extent) {
-    return factors_.extent_sizes[static_cast<size_t>(extent)] == Size::of(0);
+    return factors_.extent_sizes[at(extent)] == Size::of(0);
   });
   if (part_names_[0] != kRows || batch == flat.end()) return ids;
   const auto position = static_cast<int>(batch - flat.begin());
@@ -205,8 +206,7 @@ void SpmdProblem::add_inputs() {
       continue;  // replicated; the optimizer's state lies as its update is computed
     }
     std::vector<int64_t> unary(variable.states.size(), 0);
-    input_variable_[static_cast<size_t>(input.value)] =
-        add_variable(std::move(variable), std::move(unary));
+    input_variable_[at(input.value)] = add_variable(std::move(variable), std::move(unary));
   }
 }
 
@@ -239,8 +239,8 @@ bool SpmdProblem::may_update(const OpChoices& choices, size_t choice) const {
 // Ops of one name are told apart by no plan: the prologue repeats ops of the forward phase, and
 // views of parameters are repeated in the backward phase. They share a variable.
 int SpmdProblem::add_op_variable(OpId id) {
-  const Op& op = graph_.ops[static_cast<size_t>(id)];
-  const std::string& name = prepared_.names[static_cast<size_t>(id)];
+  const Op& op = graph_.ops[at(id)];
+  const std::string& name = prepared_.names[at(id)];
   const OpChoices& choices = catalogue_.of(id);
   const double count =
       options_.ops_count *
@@ -251,7 +251,7 @@ int SpmdProblem::add_op_variable(OpId id) {
     if (name.starts_with("update/") && !may_update(choices, c)) unary.back() = kForbidden;
   }
   const auto known = by_name_.find(name);
-  if (known != by_name_.end() && variables_[static_cast<size_t>(known->second)].op == &choices) {
+  if (known != by_name_.end() && variables_[at(known->second)].op == &choices) {
     for (size_t c = 0; c < unary.size(); ++c) add_unary(known->second, c, unary[c]);
     return known->second;
   }
@@ -261,7 +261,7 @@ int SpmdProblem::add_op_variable(OpId id) {
 }
 
 void SpmdProblem::add_unary(int variable, size_t choice, int64_t cost) {
-  int64_t& total = unary_[static_cast<size_t>(variable)][choice];
+  int64_t& total = unary_[at(variable)][choice];
   total = std::min(kForbidden, total + cost);
 }
 
@@ -285,12 +285,12 @@ void SpmdProblem::note_readers() {
 
 void SpmdProblem::connect() {
   for (const Input& input : graph_.inputs) {
-    const int variable = input_variable_[static_cast<size_t>(input.value)];
+    const int variable = input_variable_[at(input.value)];
     if (variable >= 0) {
-      const std::vector<StateId> states = variables_[static_cast<size_t>(variable)].states;
+      const std::vector<StateId> states = variables_[at(variable)].states;
       connect_value(input.value, variable, states, input.kind != InputKind::kReceived);
     } else if (input.kind == InputKind::kBuffer) {
-      for (const Reader& reader : readers_[static_cast<size_t>(input.value)])
+      for (const Reader& reader : readers_[at(input.value)])
         for (size_t c = 0; c < reader.wanted->size(); ++c)
           add_unary(
               reader.variable,
@@ -315,7 +315,7 @@ void SpmdProblem::connect_value(ValueId value,
                                 int producer,
                                 const std::vector<StateId>& from,
                                 bool input) {
-  const std::vector<Reader>& readers = readers_[static_cast<size_t>(value)];
+  const std::vector<Reader>& readers = readers_[at(value)];
   if (!input) return connect_group(value, producer, from, readers);
   for (Phase phase : {Phase::kPrologue, Phase::kForward, Phase::kBackward, Phase::kUpdate}) {
     std::vector<Reader> group;
@@ -330,10 +330,9 @@ void SpmdProblem::connect_group(ValueId value,
                                 const std::vector<StateId>& from,
                                 const std::vector<Reader>& readers) {
   if (readers.empty()) return;
-  const OpId made_by = graph_.values[static_cast<size_t>(value)].producer;
-  const bool from_batch = made_by == kNone
-                              ? variables_[static_cast<size_t>(producer)].kind == Kind::kBatch
-                              : batch_only_[static_cast<size_t>(made_by)];
+  const OpId made_by = graph_.values[at(value)].producer;
+  const bool from_batch =
+      made_by == kNone ? variables_[at(producer)].kind == Kind::kBatch : batch_only_[at(made_by)];
   note_meeting(value, producer, from);
   if (from_batch && readers.size() > kMostReaders) return;
   const double count = times(value, readers[0].phase);
@@ -353,8 +352,7 @@ void SpmdProblem::connect_group(ValueId value,
   Variable copy{Kind::kCopy, value, nullptr, all};
   const int variable = add_variable(std::move(copy), std::vector<int64_t>(all.size(), 0));
   add_edge(producer, variable, value, from, all, count);
-  const bool in_one_group =
-      made_by != kNone || variables_[static_cast<size_t>(producer)].kind == Kind::kReceived;
+  const bool in_one_group = made_by != kNone || variables_[at(producer)].kind == Kind::kReceived;
   if (in_one_group) note_meeting(value, variable, all);
   for (const Reader& reader : readers)
     add_edge(variable, reader.variable, value, all, *reader.wanted, times(value, reader.phase));
@@ -362,24 +360,22 @@ void SpmdProblem::connect_group(ValueId value,
 
 // How often a value is converted in a step for readers of this phase.
 double SpmdProblem::times(ValueId value, Phase reader) const {
-  const bool once = reader == Phase::kUpdate || stored_in_step_[static_cast<size_t>(value)];
+  const bool once = reader == Phase::kUpdate || stored_in_step_[at(value)];
   double count = once ? 1 : static_cast<double>(options_.microbatches);
-  if (reader == Phase::kUpdate && stored_in_step_[static_cast<size_t>(value)]) {
-    const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
-    if (graph_.ops[static_cast<size_t>(producer)].phase == Phase::kBackward)
-      count *= options_.overlapped_count;
+  if (reader == Phase::kUpdate && stored_in_step_[at(value)]) {
+    const OpId producer = graph_.values[at(value)].producer;
+    if (graph_.ops[at(producer)].phase == Phase::kBackward) count *= options_.overlapped_count;
   }
-  if (input_variable_[static_cast<size_t>(value)] >= 0 && reader != Phase::kUpdate &&
-      variables_[static_cast<size_t>(input_variable_[static_cast<size_t>(value)])].kind ==
-          Kind::kParameter)
+  if (input_variable_[at(value)] >= 0 && reader != Phase::kUpdate &&
+      variables_[static_cast<size_t>(input_variable_[at(value)])].kind == Kind::kParameter)
     count *= options_.overlapped_count;
   return count;
 }
 
 Ticks SpmdProblem::conversion(ValueId value, StateId from, StateId to, double times) {
   if (from == to) return 0;
-  const double cost = mesh_.conversion(
-      catalogue_.shape_id(value), from, to, stored_in_step_[static_cast<size_t>(value)] != 0);
+  const double cost =
+      mesh_.conversion(catalogue_.shape_id(value), from, to, stored_in_step_[at(value)] != 0);
   return std::min(kForbidden, static_cast<int64_t>(std::llround(cost * times)));
 }
 
@@ -399,7 +395,7 @@ void SpmdProblem::add_edge(int a,
     return;
   }
   const bool turned = a > b;
-  const int64_t kept = stored_in_step_[static_cast<size_t>(value)];
+  const int64_t kept = stored_in_step_[at(value)];
   const std::vector<int64_t> key{catalogue_.shape_id(value),
                                  intern_states(from),
                                  intern_states(to),
@@ -413,8 +409,8 @@ void SpmdProblem::add_edge(int a,
     table.columns = static_cast<int32_t>(turned ? from.size() : to.size());
     for (int32_t row = 0; row < table.rows; ++row)
       for (int32_t column = 0; column < table.columns; ++column) {
-        const StateId have = from[static_cast<size_t>(turned ? column : row)];
-        const StateId want = to[static_cast<size_t>(turned ? row : column)];
+        const StateId have = from[at(turned ? column : row)];
+        const StateId want = to[at(turned ? row : column)];
         table.costs.push_back(conversion(value, have, want, times));
       }
     pbqp_.tables.push_back(std::move(table));
@@ -426,17 +422,16 @@ void SpmdProblem::connect_outputs() {
   std::map<std::string, int> parameters;
   for (const Input& input : graph_.inputs)
     if (input.kind == InputKind::kParameter)
-      parameters[input.name] = input_variable_[static_cast<size_t>(input.value)];
+      parameters[input.name] = input_variable_[at(input.value)];
   const double every = static_cast<double>(options_.microbatches);
   for (const Output& output : graph_.outputs) {
-    const Value& value = graph_.values[static_cast<size_t>(output.value)];
-    if (value.producer == kNone || op_variable_[static_cast<size_t>(value.producer)] < 0) continue;
-    const int producer = op_variable_[static_cast<size_t>(value.producer)];
-    const std::vector<StateId>& from =
-        variables_[static_cast<size_t>(producer)].op->results[static_cast<size_t>(value.result)];
+    const Value& value = graph_.values[at(output.value)];
+    if (value.producer == kNone || op_variable_[at(value.producer)] < 0) continue;
+    const int producer = op_variable_[at(value.producer)];
+    const std::vector<StateId>& from = variables_[at(producer)].op->results[at(value.result)];
     if (output.kind == OutputKind::kParameter) {
       const int parameter = parameters.at(output.name);
-      const std::vector<StateId> stored = variables_[static_cast<size_t>(parameter)].states;
+      const std::vector<StateId> stored = variables_[at(parameter)].states;
       add_edge(producer, parameter, output.value, from, stored, 1);
     } else if (output.kind == OutputKind::kSent) {
       send(producer, output.value, from);
@@ -472,9 +467,9 @@ void SpmdProblem::charge_memory() {
   std::set<ValueId> states;
   for (const Input& input : graph_.inputs) {
     if (input.kind == InputKind::kState) states.insert(input.value);
-    const int variable = input_variable_[static_cast<size_t>(input.value)];
+    const int variable = input_variable_[at(input.value)];
     if (input.kind == InputKind::kParameter) {
-      const std::vector<StateId> stored = variables_[static_cast<size_t>(variable)].states;
+      const std::vector<StateId> stored = variables_[at(variable)].states;
       price(variable, input.value, stored);
     }
   }
@@ -489,13 +484,12 @@ void SpmdProblem::charge_memory() {
     for (size_t r = 0; r < op.results.size(); ++r) {
       const ValueId result = op.results[r];
       if (result == kNone) continue;
-      const auto& readers = readers_[static_cast<size_t>(result)];
+      const auto& readers = readers_[at(result)];
       const bool saved = op.phase == Phase::kForward &&
                          std::any_of(readers.begin(), readers.end(), [](const Reader& reader) {
                            return reader.phase == Phase::kBackward;
                          });
-      const bool gradient =
-          op.phase == Phase::kBackward && stored_in_step_[static_cast<size_t>(result)];
+      const bool gradient = op.phase == Phase::kBackward && stored_in_step_[at(result)];
       if ((saved && storage_operand(op, r) == kNone) || gradient)
         price(op_variable_[i], result, choices.results[r]);
     }
@@ -525,8 +519,8 @@ void SpmdProblem::finish() {
     pbqp_.unary_of.push_back(found->second);
   }
   for (PbqpEdge& edge : pbqp_.edges) {
-    edge.u = pbqp_id_[static_cast<size_t>(edge.u)];
-    edge.v = pbqp_id_[static_cast<size_t>(edge.v)];
+    edge.u = pbqp_id_[at(edge.u)];
+    edge.v = pbqp_id_[at(edge.v)];
   }
   verify(pbqp_);
 }

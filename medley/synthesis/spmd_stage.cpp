@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/synthesis/spmd_problem.h"
 
@@ -20,7 +21,7 @@ constexpr const char* kNorm = "norm/";
 
 std::optional<StateId> SpmdProblem::state_of(ValueId value,
                                              const std::vector<int32_t>& choices) const {
-  if (const std::optional<View>& view = views_[static_cast<size_t>(value)]) {
+  if (const std::optional<View>& view = views_[at(value)]) {
     const std::optional<StateId> root = state_of(view->root, choices);
     for (const auto& [state, at_root] : view->to_root)
       if (root && at_root == *root) return state;
@@ -28,21 +29,20 @@ std::optional<StateId> SpmdProblem::state_of(ValueId value,
   }
   const auto meeting = meetings_.find(value);
   if (meeting == meetings_.end()) return std::nullopt;
-  const int id = pbqp_id_[static_cast<size_t>(meeting->second.variable)];
-  return meeting->second.states[static_cast<size_t>(choices[static_cast<size_t>(id)])];
+  const int id = pbqp_id_[at(meeting->second.variable)];
+  return meeting->second.states[static_cast<size_t>(choices[at(id)])];
 }
 
 // A view takes the state into which its root is brought; where it cannot, complete() decides.
 void SpmdProblem::add_folded(const std::vector<int32_t>& choices, Stage& stage) const {
   for (const OpId id : folded_) {
-    const int variable = op_variable_[static_cast<size_t>(id)];
-    if (pbqp_id_[static_cast<size_t>(variable)] >= 0) continue;
-    const OpChoices& op = *variables_[static_cast<size_t>(variable)].op;
-    const std::optional<StateId> state =
-        state_of(operands(graph_.ops[static_cast<size_t>(id)])[0], choices);
+    const int variable = op_variable_[at(id)];
+    if (pbqp_id_[at(variable)] >= 0) continue;
+    const OpChoices& op = *variables_[at(variable)].op;
+    const std::optional<StateId> state = state_of(operands(graph_.ops[at(id)])[0], choices);
     for (size_t c = 0; state && c < op.choices.size(); ++c)
       if (op.operands[0][c] == *state)
-        stage.ops[prepared_.names[static_cast<size_t>(id)]] = choice_text(id, op.choices[c]);
+        stage.ops[prepared_.names[at(id)]] = choice_text(id, op.choices[c]);
   }
 }
 
@@ -59,27 +59,25 @@ void SpmdProblem::add_constants(const std::vector<int32_t>& choices, Stage& stag
       if (op.results[r] == kNone) continue;
       std::set<StateId> states = wanted[op.results[r]];
       for (const Reader& reader : readers_[static_cast<size_t>(op.results[r])])
-        if (const int variable = pbqp_id_[static_cast<size_t>(reader.variable)]; variable >= 0)
-          states.insert(
-              (*reader.wanted)[static_cast<size_t>(choices[static_cast<size_t>(variable)])]);
+        if (const int variable = pbqp_id_[at(reader.variable)]; variable >= 0)
+          states.insert((*reader.wanted)[static_cast<size_t>(choices[at(variable)])]);
       if (states.empty()) continue;
       const StateId state = states.size() == 1 ? *states.begin() : ways.results[r][0];
       const auto found = std::ranges::find(ways.results[r], state);
       const auto way = found == ways.results[r].end() ? 0 : found - ways.results[r].begin();
       const std::vector<ValueId> values = operands(op);
       for (size_t k = 0; k < values.size(); ++k)
-        if (values[k] != kNone)
-          wanted[values[k]].insert(ways.operands[k][static_cast<size_t>(way)]);
+        if (values[k] != kNone) wanted[values[k]].insert(ways.operands[k][at(way)]);
       const StateId rows = received_state(op.results[r]);
       if (rows != whole() && rows != state)
-        stage.ops[prepared_.names[i]] = choice_text(id, ways.choices[static_cast<size_t>(way)]);
+        stage.ops[prepared_.names[i]] = choice_text(id, ways.choices[at(way)]);
       break;
     }
   }
 }
 
 std::string SpmdProblem::state_text(ValueId value, StateId state) const {
-  const auto& dims = factors_.values[static_cast<size_t>(value)];
+  const auto& dims = factors_.values[at(value)];
   std::vector<std::string> axes;
   for (const AxisState& on : mesh_.state(state)) {
     if (on.holding != Holding::kSharded) {
@@ -90,7 +88,7 @@ std::string SpmdProblem::state_text(ValueId value, StateId state) const {
     size_t dim = 0;
     while (position >= static_cast<int>(dims[dim].size()))
       position -= static_cast<int>(dims[dim++].size());
-    const std::string& part = part_names_[static_cast<size_t>(on.part)];
+    const std::string& part = part_names_[at(on.part)];
     axes.push_back(dims[dim].size() == 1 ? fmt::format("S({}, {})", dim, part)
                                          : fmt::format("S({}.{}, {})", dim, position, part));
   }
@@ -107,9 +105,8 @@ std::string SpmdProblem::choice_text(OpId op, const MeshChoice& choice) const {
 
 std::string SpmdProblem::choice_text(const Variable& variable, size_t choice) const {
   if (variable.kind == Kind::kOp) return choice_text(variable.index, variable.op->choices[choice]);
-  const ValueId value = variable.kind == Kind::kCopy
-                            ? variable.index
-                            : graph_.inputs[static_cast<size_t>(variable.index)].value;
+  const ValueId value =
+      variable.kind == Kind::kCopy ? variable.index : graph_.inputs[at(variable.index)].value;
   return state_text(value, variable.states[choice]);
 }
 
@@ -117,8 +114,8 @@ Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
   Stage stage;
   stage.mesh = std::move(mesh);
   for (const auto& [id, choice] : fixed_)
-    if (!prepared_.names[static_cast<size_t>(id)].starts_with(kNorm))
-      stage.ops[prepared_.names[static_cast<size_t>(id)]] = choice_text(id, choice);
+    if (!prepared_.names[at(id)].starts_with(kNorm))
+      stage.ops[prepared_.names[at(id)]] = choice_text(id, choice);
   add_folded(choices, stage);
   // On one axis complete() divides them, as it always has.
   if (mesh_.num_axes() > 1) add_constants(choices, stage);
@@ -128,15 +125,15 @@ Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
       continue;
     const auto choice = static_cast<size_t>(choices[static_cast<size_t>(pbqp_id_[v])]);
     if (variable.kind != Kind::kOp) {
-      const Input& input = graph_.inputs[static_cast<size_t>(variable.index)];
+      const Input& input = graph_.inputs[at(variable.index)];
       (variable.kind == Kind::kBatch ? stage.batch : stage.states)[input.name] =
           choice_text(variable, choice);
       continue;
     }
-    const std::string& name = prepared_.names[static_cast<size_t>(variable.index)];
+    const std::string& name = prepared_.names[at(variable.index)];
     if (name.starts_with(kNorm)) continue;
     if (name.starts_with("update/")) {
-      const ValueId parameter = operands(graph_.ops[static_cast<size_t>(variable.index)])[0];
+      const ValueId parameter = operands(graph_.ops[at(variable.index)])[0];
       stage.updates[name.substr(7)] = state_text(parameter, variable.op->operands[0][choice]);
     } else if (by_name_.at(name) == static_cast<int>(v)) {
       stage.ops[name] = choice_text(variable, choice);
@@ -150,8 +147,8 @@ int SpmdProblem::variable_of(const std::string& name) const {
   if (const auto op = by_name_.find(name); op != by_name_.end()) variable = op->second;
   for (const Input& input : graph_.inputs)
     if (input.kind == InputKind::kParameter && input.name == name)
-      variable = input_variable_[static_cast<size_t>(input.value)];
-  return variable < 0 ? -1 : pbqp_id_[static_cast<size_t>(variable)];
+      variable = input_variable_[at(input.value)];
+  return variable < 0 ? -1 : pbqp_id_[at(variable)];
 }
 
 std::string SpmdProblem::choice_text(int variable, int32_t choice) const {
