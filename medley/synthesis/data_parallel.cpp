@@ -161,7 +161,8 @@ Outcome with_microbatches(const Request& request,
   int64_t too_few = first;
   int64_t enough = first;
   while (misfit) {
-    if (enough == last) return Infeasible{explain_misfit(plan, request)};
+    if (enough == last || (enough >= kManyMicrobatches && misfit->of_any_count))
+      return Infeasible{explain_misfit(plan, request)};
     too_few = enough;
     enough = std::min(2 * enough, last);
     std::tie(plan, misfit) = attempt(enough);

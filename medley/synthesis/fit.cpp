@@ -96,7 +96,8 @@ std::string smallest_change(const Plan& plan, const Misfit& misfit, const Reques
   const auto fits_in = [&](int64_t microbatches) {
     return !find_misfit(with_rows(plan, rows, microbatches), request);
   };
-  if (may_cut && count < most && fits_in(most))
+  const bool may_help = most <= kManyMicrobatches || !misfit.of_any_count;
+  if (may_cut && may_help && count < most && fits_in(most))
     return microbatches_text(static_cast<size_t>(last_that_fits(most, count, fits_in))) +
            " would fit";
 
@@ -156,11 +157,13 @@ std::optional<Misfit> find_misfit(const Plan& plan,
   for (const DeviceMemory& memory : memory_uses(program)) {
     place = memory.stage == before ? place + 1 : 0;
     before = memory.stage;
-    const double lacks =
-        static_cast<double>(memory.use.peak) - request.cluster.kind(memory.device).memory_bytes;
+    const double has = request.cluster.kind(memory.device).memory_bytes;
+    const double lacks = static_cast<double>(memory.use.peak) - has;
     if (lacks <= 0) continue;
     if (misfit.lacks.empty()) misfit.sentence = sentence_of(plan, memory, place, lacks, request);
     misfit.lacks.push_back({memory.device, lacks});
+    const int64_t inputs = memory.use.at_peak[static_cast<size_t>(MemoryPart::kBatch)];
+    misfit.of_any_count |= static_cast<double>(memory.use.persistent + inputs) > has;
   }
   if (misfit.lacks.empty()) return std::nullopt;
   return misfit;

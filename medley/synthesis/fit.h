@@ -17,8 +17,14 @@ struct Misfit {
   };
   std::vector<Lack> lacks;  // stage by stage
   std::string sentence;     // about the first of them
-  double bytes() const;     // that all of them lack
+  // One of them has not even room for its parameters and the inputs of its rows in a step, however
+  // many micro-batches they are cut into.
+  bool of_any_count = false;
+  double bytes() const;  // that all of them lack
 };
+
+// Of micro-batches: more are tried only where parameters and inputs leave room for them.
+inline constexpr int64_t kManyMicrobatches = 1024;
 
 // Returns nothing if all devices have enough. Lowers the plan, so that what is counted is what will
 // run. All require that the request has ground.

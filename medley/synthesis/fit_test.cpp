@@ -89,6 +89,16 @@ output loss %3
   EXPECT_NE(reason("data-parallel-even", batch + 2, 0), "it fits");
 }
 
+// Where the inputs of a step alone have no room, millions of micro-batches are not tried.
+TEST_F(Fit, RowsThatNoCountMakesFitNeedASmallerBatch) {
+  const std::string text = reason("data-parallel-even", 100'000'000, 0);
+  ASSERT_THAT(text, HasSubstr("; a global batch of "));
+  const int64_t batch = number_before(text, " would fit");
+  EXPECT_GT(batch, 1);
+  EXPECT_EQ(reason("data-parallel-even", batch, 0), "it fits");
+  EXPECT_THAT(reason("hap", 100'000'000, 0), HasSubstr(" it lacks "));
+}
+
 // What no rows change needs memory; every device that lacks it is counted.
 TEST_F(Fit, ParametersThatDoNotFitNeedMemory) {
   cluster = cluster_of(5, 2e3);

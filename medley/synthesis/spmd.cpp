@@ -47,8 +47,9 @@ struct Candidate {
   Plan plan;
   Program program;
   Nanoseconds step;
-  double missing_bytes = 0;  // on all devices
-  Nanoseconds modelled{};    // what the search took for the step
+  double missing_bytes = 0;   // on all devices
+  Nanoseconds modelled{};     // what the search took for the step
+  bool of_any_count = false;  // nor do more micro-batches make it fit
   bool fits() const { return missing_bytes == 0; }
 
   // Of those that do not fit, the nearest to it, which is the one to complain about.
@@ -164,6 +165,7 @@ class Synthesis {
       if (gained_before && !gained) break;
       gained_before |= gained;
       if (!may_double(count)) break;
+      if (count >= kManyMicrobatches && found_.best && found_.best->of_any_count) break;
     }
   }
 
@@ -308,9 +310,15 @@ class Synthesis {
     const std::string meaning = meaning_of(plan);
     for (const SearchResult* known : {&found_, &std::as_const(found)})
       if (const auto priced = known->priced.find(meaning); priced != known->priced.end())
-        return {std::move(plan), {}, priced->second.step, priced->second.missing_bytes, {}};
+        return {std::move(plan),
+                {},
+                priced->second.step,
+                priced->second.missing_bytes,
+                {},
+                priced->second.of_any_count};
     Candidate candidate = price_anew(plan);
-    found.priced[meaning] = {{}, {}, candidate.step, candidate.missing_bytes, {}};
+    found.priced[meaning] = {
+        {}, {}, candidate.step, candidate.missing_bytes, {}, candidate.of_any_count};
     candidate.plan = std::move(plan);
     return candidate;
   }
@@ -326,8 +334,10 @@ class Synthesis {
     Candidate candidate;
     candidate.program = lower(ground_, plan, request_.cluster);
     candidate.step = simulate(candidate.program, *request_.costs).step;
-    if (const auto misfit = find_misfit(plan, candidate.program, request_))
+    if (const auto misfit = find_misfit(plan, candidate.program, request_)) {
       candidate.missing_bytes = misfit->bytes();
+      candidate.of_any_count = misfit->of_any_count;
+    }
     return candidate;
   }
 
