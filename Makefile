@@ -59,6 +59,7 @@ lint: $(SETUP)
 	$(VENV)/python scripts/check_types.py
 	$(VENV)/python scripts/line_report.py --check
 	$(MAKE) build
+	cmake --build build/torch -j $(NPROC) --target testing_modules
 	$(VENV)/mypy
 
 bench: build
