@@ -2,10 +2,14 @@
 
 #include <concepts>
 #include <cstddef>
+#include <type_traits>
 
 namespace medley {
 
-// An id or a count as an index: `ops[at(id)]`. Ids are signed, so that none can be said as -1.
-constexpr size_t at(std::integral auto index) { return static_cast<size_t>(index); }
+// An id, a count or an enumerator as an index: `ops[at(id)]`. Ids are signed, so that none can be
+// said as -1.
+template <typename Index>
+requires std::integral<Index> || std::is_enum_v<Index>
+constexpr size_t at(Index index) { return static_cast<size_t>(index); }
 
 }  // namespace medley

@@ -117,8 +117,8 @@ std::vector<CutBytes> CandidateSet::cuts(int64_t microbatches) const {
   const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), rows(microbatches));
   std::vector<CutBytes> cuts;
   for (size_t l = 0; l + 1 < layers.size(); ++l)
-    cuts.push_back({{evaluate(total_bytes(graph, layers[l].up), symbols)},
-                    {evaluate(total_bytes(graph, layers[l].down), symbols)}});
+    cuts.push_back({{medley::evaluate(total_bytes(graph, layers[l].up), symbols)},
+                    {medley::evaluate(total_bytes(graph, layers[l].down), symbols)}});
   return cuts;
 }
 

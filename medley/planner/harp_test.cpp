@@ -12,6 +12,7 @@
 #include "medley/pipelines/candidates.h"
 #include "medley/pipelines/stage_options.h"
 #include "medley/planner/megatron.h"
+#include "medley/planner/planner.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
 #include "medley/sim/simulate.h"

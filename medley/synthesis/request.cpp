@@ -1,5 +1,7 @@
 #include "medley/synthesis/request.h"
 
+#include <numeric>
+
 #include "medley/base/error.h"
 
 namespace medley {

@@ -13,6 +13,7 @@
 
 #include "medley/graph/text.h"
 #include "medley/plan/apportion.h"
+#include "medley/planner/planner.h"
 #include "medley/program/lower.h"
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/spmd.h"
@@ -323,11 +324,16 @@ TEST(Hap, TakesAMeshOfNodesWhereThatIsFaster) {
   const Cluster cluster = cluster_of(2, 4, kThin / 10, kFast);
   const CostModel costs(cluster);
   const Request request = request_of(graph, cluster, costs, ground, 8);
-  const auto step = [&](std::string_view strategy) {
-    const Plan plan = std::get<Plan>(outcome_of(strategy, request));
-    return static_cast<double>(simulate(lower(ground, plan, cluster), costs).step.value);
+  const auto plan_by = [&](const std::string& strategy) {
+    Request asked = request;
+    asked.strategy = strategy;
+    return std::get<Plan>(plan(asked));
   };
-  const Plan plan = std::get<Plan>(outcome_of("hap", request));
+  const auto step = [&](const std::string& strategy) {
+    const Program program = lower(ground, plan_by(strategy), cluster);
+    return static_cast<double>(simulate(program, costs).step.value);
+  };
+  const Plan plan = plan_by("hap");
   EXPECT_EQ(plan.pipelines[0].stages[0].mesh.shape, (std::vector<int64_t>{2, 4}));
   EXPECT_EQ(parse_plan(print(plan), "plan.json"), plan);
   verify(plan, graph, cluster);
