@@ -6,7 +6,7 @@
 
 namespace medley {
 
-// An id, a count or an enumerator as an index: `ops[at(id)]`. Ids are signed, so that none can be
+// An id, a count or an enumerator as an index: `ops[at(id)]`. Ids are signed: -1 is none.
 // said as -1.
 template <typename Index>
 requires std::integral<Index> || std::is_enum_v<Index>
