@@ -144,7 +144,11 @@ def build(options: Options) -> Result:
     if options.nightly:
         presets["tsan"] = targets(threaded_modules())
     else:
-        presets["torch"] = ["testing_modules", "benchmarks/all", *targets(plain_modules(options.nightly))]
+        presets["torch"] = [
+            "testing_modules",
+            "benchmarks/all",
+            *targets(plain_modules(options.nightly)),
+        ]
     for preset, wanted in presets.items():
         command = ["cmake", "--build", f"build/{preset}", "-j", str(options.jobs)]
         if run([*command, "--target", *wanted], f"build_{preset}")[0]:
