@@ -21,12 +21,12 @@ class Graph:
     """A training graph: forward, loss and backward. `constants` are tensors that the model uses and
     that are neither parameters nor buffers of it."""
 
-    core: _core.Graph
-    constants: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    core: _core.Graph  # the ops
+    constants: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)  # by name
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Graph:
-        """Reads the text form."""
+        """Reads the text form. Raises ValueError naming the line of what is wrong."""
         return Graph(_core.Graph.parse(read_text(path), str(path)))
 
     def text(self) -> str:
@@ -50,10 +50,19 @@ def capture(
     check: bool | None = None,
     autocast: torch.dtype | None = None,
 ) -> Graph:
-    """Captures forward, loss and backward of a model whose call returns a loss.
+    """Captures forward, loss and backward of a model.
 
-    See `medley.capture.capture_full` for the arguments and errors. In a job of several processes
-    the first one captures for all.
+    The model is called as model(**example_batch) for a dict, model(*example_batch) for a tuple or
+    list, else model(example_batch). It returns a scalar loss, an object or dict with a loss, or
+    (loss sum, weight). The first dim of the tensors is the rows, the only size that may differ
+    later. Parameters may be real, on the meta device or fake.
+
+    `check` captures a second time with other rows and compares; by default where that is cheap or
+    a number looks like that of the rows. `autocast`, torch.bfloat16, captures under
+    `torch.autocast` of that dtype. In a job of several processes the first one captures for all.
+
+    Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured; warns
+    of ops without a rule, which every device computes whole.
     """
 
     def first() -> bytes:

@@ -18,9 +18,9 @@ class Optimizer:
     `report_norm` (and `max_norm`) the norm is not computed and `Metrics.grad_norm` is 0.
     """
 
-    lr: float | Schedule = 1e-3
-    max_norm: float | None = None
-    report_norm: bool = True
+    lr: float | Schedule = 1e-3  # learning rate, or a function of the step, which starts at 0
+    max_norm: float | None = None  # of the gradient over all parameters; None: no limit
+    report_norm: bool = True  # False: `Metrics.grad_norm` is 0 unless there is a limit
 
     def learning_rate(self, step: int) -> float:
         """Returns the learning rate of a step; the first one is 0."""
@@ -57,9 +57,9 @@ class Optimizer:
 class AdamW(Optimizer):
     """As torch.optim.AdamW, with an fp32 master copy of 16-bit parameters."""
 
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.999)  # each in [0, 1)
+    eps: float = 1e-8  # added to the root of the second moment
+    weight_decay: float = 0.01  # decoupled, times the learning rate
 
     def __post_init__(self) -> None:
         self._check(eps=self.eps, weight_decay=self.weight_decay)
@@ -83,9 +83,9 @@ class AdamW(Optimizer):
 class SGD(Optimizer):
     """As torch.optim.SGD without dampening."""
 
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    nesterov: bool = False
+    momentum: float = 0.0  # 0: nothing is kept
+    weight_decay: float = 0.0  # added to the gradient
+    nesterov: bool = False  # needs a momentum
 
     def __post_init__(self) -> None:
         self._check(momentum=self.momentum, weight_decay=self.weight_decay)

@@ -32,9 +32,9 @@ class Plan:
     """A plan as its JSON text, with the graph, the cluster and the profile that it was made for, if
     known."""
 
-    text: str
-    graph: Graph | None = None
-    cluster: Cluster | None = None
+    text: str  # JSON (docs/formats/plan.md)
+    graph: Graph | None = None  # that it is for
+    cluster: Cluster | None = None  # that it is for
     profile: str | os.PathLike[str] | None = None  # the file
 
     @staticmethod
@@ -129,6 +129,9 @@ def plan(
 
     With `plan`, and under `medley launch plan.json`, that plan is verified and returned instead. In
     a job of several processes the first one plans for all.
+
+    `global_batch` is the rows of a step over all devices; `microbatches` in how many parts they are
+    computed, as few as fit into memory if not given. The state of `optimizer` counts as memory.
 
     Raises ValueError if no plan fits, saying what does not fit and by how much.
     """

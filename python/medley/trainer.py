@@ -43,11 +43,11 @@ _DTYPES = {
 class Metrics:
     """What one step gives. Times are those of the devices' clocks, so emulated ones if they are."""
 
-    step: int
-    loss: float
-    grad_norm: float
-    learning_rate: float
-    step_seconds: float
+    step: int  # the first one is 0
+    loss: float  # over the global batch
+    grad_norm: float  # over all parameters, before clipping
+    learning_rate: float  # of this step
+    step_seconds: float  # of the slowest device of this process
     tokens_per_second: float  # rows per second where the batch has no token ids
     waiting: float  # mean share of the step in which the devices of this process waited for others
     devices: Mapping[str, float]  # this share by device of this process

@@ -101,12 +101,14 @@ void init_cluster(nb::module_& m) {
           },
           nb::arg("text"),
           nb::arg("file"),
-          nb::arg("catalogue"))
+          nb::arg("catalogue"),
+          "Reads a text; `file` is the name that errors say.")
       .def_prop_ro("devices", &device_names, "Names, in the order of device numbers.")
       .def(
           "kind",
           [](const Cluster& cluster, int device) { return cluster.kind(checked(cluster, device)); },
-          nb::arg("device"))
+          nb::arg("device"),
+          "Returns the kind of a device: its rates and its memory.")
       .def(
           "node",
           [](const Cluster& cluster, int device) {
@@ -121,7 +123,8 @@ void init_cluster(nb::module_& m) {
           [](const Cluster& cluster, const std::string& name) {
             return find_device(cluster, name);
           },
-          nb::arg("name"))
+          nb::arg("name"),
+          "Returns the number of the device of this name, None if there is none.")
       .def_prop_ro("links",
                    &links,
                    "(name, bytes/s) of every link; each has one direction: \"lan:fast/0:out\".")
@@ -130,5 +133,8 @@ void init_cluster(nb::module_& m) {
            nb::arg("from_"),
            nb::arg("to"),
            "The names of the links from one device to another, and the latency in seconds.")
-      .def_prop_ro("hash", [](const Cluster& cluster) { return hash(cluster); });
+      .def_prop_ro(
+          "hash",
+          [](const Cluster& cluster) { return hash(cluster); },
+          "SHA-256 of what the file says, not of its text.");
 }

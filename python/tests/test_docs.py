@@ -9,7 +9,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import api_reference  # noqa: E402
 import doc_commands  # noqa: E402
+import medley  # noqa: E402
 
 PAGES = [ROOT / "README.md", ROOT / "medley" / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)[^)]*\)")
@@ -38,6 +40,10 @@ def test_links_and_paths_exist(path: Path) -> None:
     missing = [link for link in LINK.findall(text) if not (path.parent / link).exists()]
     missing += [code for code in CODE_PATH.findall(text) if not (ROOT / code).exists()]
     assert not missing
+
+
+def test_the_api_reference_is_current() -> None:
+    assert (ROOT / "docs" / "api.md").read_text() == api_reference.page(medley)
 
 
 # Every folder of the core has its paragraph in the map.
