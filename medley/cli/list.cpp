@@ -38,11 +38,12 @@ std::string rate_text(const DeviceKind& kind, DType dtype) {
 }
 
 Listing list_devices(const Session& session) {
-  Listing listing{Table({"device", "memory", "bandwidth", "sustained f32", "bf16", "f16"})};
+  Listing listing{Table({"device", "memory", "bandwidth", "link", "sustained f32", "bf16", "f16"})};
   for (const auto& [name, kind] : read_catalogue(session.catalogue)) {
     listing.table.add({name,
                        to_string(Bytes{static_cast<int64_t>(kind.memory_bytes)}),
                        to_string(BytesPerSecond{kind.memory_bandwidth}),
+                       kind.link ? to_string(BytesPerSecond{*kind.link}) : "-",
                        rate_text(kind, DType::kF32),
                        rate_text(kind, DType::kBF16),
                        rate_text(kind, DType::kF16)});
@@ -51,6 +52,7 @@ Listing list_devices(const Session& session) {
     listing.json.push_back({{"name", name},
                             {"memory_bytes", kind.memory_bytes},
                             {"memory_bandwidth", kind.memory_bandwidth},
+                            {"link", kind.link ? Json(*kind.link) : Json()},
                             {"launch_latency", kind.launch_latency},
                             {"sustained", rates}});
   }

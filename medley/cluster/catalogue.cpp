@@ -21,6 +21,7 @@ constexpr const char* kKeys[] = {"format",
                                  "sustained",
                                  "memory",
                                  "memory_bandwidth",
+                                 "link",
                                  "launch_latency"};
 
 [[noreturn]] void fail(std::string_view file, std::string_view place, std::string_view what) {
@@ -112,6 +113,8 @@ DeviceKind parse_device_kind(std::string_view text, std::string_view file) {
       section(json, "memory_bandwidth", file), Dimension::kBandwidth, "memory_bandwidth", file);
   kind.launch_latency = parse_number(
       section(json, "launch_latency", file), Dimension::kDuration, "launch_latency", file);
+  if (const auto link = json.find("link"); link != json.end())
+    kind.link = parse_number(*link, Dimension::kBandwidth, "link", file);
   return kind;
 }
 

@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "medley/base/error.h"
 #include "medley/cluster/cluster.h"
 
@@ -7,7 +9,7 @@ namespace medley {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::UnorderedElementsAre;
+using ::testing::IsSupersetOf;
 
 std::vector<std::string> names(const Catalogue& catalogue) {
   std::vector<std::string> result;
@@ -15,37 +17,120 @@ std::vector<std::string> names(const Catalogue& catalogue) {
   return result;
 }
 
-TEST(Catalogue, HoldsTheDevicesThatWePromise) {
-  EXPECT_THAT(names(read_catalogue("data/devices")),
-              UnorderedElementsAre("V100-16GB",
-                                   "V100-32GB",
-                                   "P100-16GB",
-                                   "T4-16GB",
-                                   "RTX4090-24GB",
-                                   "A100-40GB",
-                                   "A100-80GB",
-                                   "H20-96GB",
-                                   "H800-80GB",
-                                   "H100-80GB",
-                                   "H200-141GB",
-                                   "GH200-96GB",
-                                   "CPU"));
+const Catalogue& ours() {
+  static const Catalogue catalogue = read_catalogue("data/devices");
+  return catalogue;
+}
+// All that are bought, not the one that everybody has.
+Catalogue cards() {
+  Catalogue catalogue = ours();
+  catalogue.erase("CPU");
+  return catalogue;
+}
+double gigabytes(const std::string& name) { return std::stod(name.substr(name.rfind('-') + 1)); }
+
+TEST(Catalogue, HoldsTheDevicesThatPeopleHave) {
+  EXPECT_GE(ours().size(), 40u);
+  EXPECT_THAT(names(ours()),
+              IsSupersetOf({"CPU",
+                            "GTX1080Ti-11GB",
+                            "RTX2080Ti-11GB",
+                            "RTX3090-24GB",
+                            "RTX4090-24GB",
+                            "RTX5090-32GB",
+                            "A10G-24GB",
+                            "L40S-48GB",
+                            "T4-16GB",
+                            "P40-24GB",
+                            "V100-16GB",
+                            "A100-80GB",
+                            "H100-80GB",
+                            "B200-180GB",
+                            "MI300X-192GB"}));
 }
 
 // The name ends in the vendor's gigabytes; what programs can use is between 90 % and 110 % of that.
 TEST(Catalogue, MemoryAgreesWithTheName) {
-  for (const auto& [name, kind] : read_catalogue("data/devices")) {
-    if (name == "CPU") continue;
-    const double gigabytes = std::stod(name.substr(name.find('-') + 1));
-    EXPECT_GT(kind.memory_bytes, 0.9 * gigabytes * 1e9) << name;
-    EXPECT_LT(kind.memory_bytes, 1.1 * gigabytes * 1e9) << name;
+  for (const auto& [name, kind] : cards()) {
+    EXPECT_GT(kind.memory_bytes, 0.9 * gigabytes(name) * 1e9) << name;
+    EXPECT_LT(kind.memory_bytes, 1.1 * gigabytes(name) * 1e9) << name;
   }
 }
 
 TEST(Catalogue, EveryKindComputesInAllFloatingTypes) {
-  for (const auto& [name, kind] : read_catalogue("data/devices"))
+  for (const auto& [name, kind] : ours())
     for (DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16})
       EXPECT_TRUE(kind.sustained.contains(dtype)) << name;
+}
+
+// No type of 16 bits is slower than f32 (it could be computed as f32), none is faster by more than
+// the widest tensor cores (GB200: 31 x), and f64 is never faster.
+TEST(Catalogue, RatesOfTypesAgree) {
+  for (const auto& [name, kind] : ours())
+    for (const auto* rates : {&kind.peak, &kind.sustained}) {
+      const double f32 = rates->at(DType::kF32);
+      for (DType half : {DType::kF16, DType::kBF16}) {
+        EXPECT_GE(rates->at(half), f32) << name;
+        EXPECT_LE(rates->at(half), 32 * f32) << name;
+      }
+      EXPECT_LE(rates->at(DType::kBF16), rates->at(DType::kF16)) << name;
+      EXPECT_LE(rates->at(DType::kF64), f32) << name;
+      EXPECT_GE(rates->at(DType::kF64), f32 / 70) << name;
+    }
+}
+
+TEST(Catalogue, LargeProductsReachHalfOfThePeakOrMore) {
+  for (const auto& [name, kind] : ours())
+    for (const auto& [dtype, rate] : kind.sustained)
+      EXPECT_GE(rate, 0.5 * kind.peak.at(dtype)) << name << " " << to_string(dtype);
+}
+
+// GeForce cards multiply with f32 accumulation, as training does, at half the rate of f16
+// accumulation: four times f32 on Turing, twice afterwards. Vendors print the other figure, or
+// twice that for sparse matrices.
+TEST(Catalogue, GeForceTensorCoresAccumulateInF32) {
+  for (const auto& [name, kind] : ours()) {
+    const bool turing = name.starts_with("RTX20");
+    const bool later =
+        name.starts_with("RTX30") || name.starts_with("RTX40") || name.starts_with("RTX50");
+    if (turing || later)
+      EXPECT_NEAR(kind.peak.at(DType::kF16) / kind.peak.at(DType::kF32), turing ? 4 : 2, 0.01)
+          << name;
+  }
+}
+
+// Cards with stacked memory (HBM) do 8 to 45 f32 operations a byte, the others 15 to 150.
+TEST(Catalogue, BandwidthIsWithinAFactorOfItsKin) {
+  const std::vector<std::string> stacked = {
+      "P100", "V100", "A100", "A800", "A30-", "H", "GH", "B200", "GB200", "MI"};
+  for (const auto& [name, kind] : cards()) {
+    const double flop_per_byte = kind.peak.at(DType::kF32) / kind.memory_bandwidth;
+    const bool is_stacked = std::any_of(
+        stacked.begin(), stacked.end(), [&](const auto& start) { return name.starts_with(start); });
+    EXPECT_GE(flop_per_byte, is_stacked ? 8 : 15) << name;
+    EXPECT_LE(flop_per_byte, is_stacked ? 45 : 150) << name;
+  }
+}
+
+// A quarter of PCIe 4.0 x16 is the least, NVLink 5 the most, and no link is faster than memory.
+TEST(Catalogue, EveryCardHasALink) {
+  for (const auto& [name, kind] : cards()) {
+    ASSERT_TRUE(kind.link.has_value()) << name;
+    EXPECT_GE(*kind.link, 8e9) << name;
+    EXPECT_LE(*kind.link, 900e9) << name;
+    EXPECT_LT(*kind.link, kind.memory_bandwidth) << name;
+  }
+}
+
+// Variants of one card: more memory is never slower memory.
+TEST(Catalogue, VariantsOfOneCardAgree) {
+  for (const auto& [name, kind] : cards())
+    for (const auto& [other, its] : cards())
+      if (name < other && name.substr(0, name.rfind('-')) == other.substr(0, other.rfind('-'))) {
+        const bool less = gigabytes(name) < gigabytes(other);
+        EXPECT_LE((less ? kind : its).memory_bandwidth, (less ? its : kind).memory_bandwidth)
+            << name << " " << other;
+      }
 }
 
 std::string message(const std::string& json) {

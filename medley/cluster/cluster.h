@@ -23,6 +23,9 @@ struct DeviceKind {
   double memory_bytes = 0;
   double memory_bandwidth = 0;  // bytes/s
   double launch_latency = 0;    // seconds per kernel
+  // bytes/s to its neighbours in one direction: what to write as `bandwidth` of a network inside a
+  // node. Nothing is computed from it, and no hash covers it.
+  std::optional<double> link = std::nullopt;
   bool operator==(const DeviceKind&) const = default;
 };
 // Returns a kind on which everything takes 1 / speed times as long. Requires: speed > 0.

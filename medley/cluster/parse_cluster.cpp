@@ -6,6 +6,7 @@
 
 #include "medley/base/error.h"
 #include "medley/cluster/cluster.h"
+#include "medley/cluster/kind_names.h"
 #include "medley/cluster/yaml_reader.h"
 
 namespace medley {
@@ -52,13 +53,18 @@ class OwnKinds {
 
  private:
   DeviceKind from_catalogue(const std::string& name, const YamlValue& place) const {
-    if (const auto kind = catalogue_.find(name); kind != catalogue_.end()) return kind->second;
-    std::vector<std::string_view> known;
+    const std::vector<std::string> meant = kinds_meant(catalogue_, name);
+    if (meant.size() == 1) return catalogue_.at(meant[0]);
+    if (!meant.empty())
+      place.fail(
+          fmt::format("{} may be any of these, say which: {}", name, fmt::join(meant, ", ")));
+    std::vector<std::string> known;
     for (const auto& [each, kind] : catalogue_) known.push_back(each);
     for (const auto& [each, value] : values_) known.push_back(each);
-    place.fail(fmt::format("unknown device kind: {} (known: {})",
+    const std::vector<std::string> near = near_names(known, name);
+    place.fail(fmt::format("unknown device kind: {} ({}`medley list devices` shows all)",
                            name,
-                           known.empty() ? "none" : fmt::to_string(fmt::join(known, ", "))));
+                           near.empty() ? "" : fmt::format("near: {}; ", fmt::join(near, ", "))));
   }
 
   DeviceKind base_of(const std::string& name, const YamlFields& fields) {

@@ -170,9 +170,15 @@ TEST(ParseCluster, ChecksNetworks) {
 }
 
 TEST(ParseCluster, ChecksDeviceKinds) {
-  EXPECT_THAT(
-      message("device: half", "device: hlaf"),
-      HasSubstr("c.yaml:5: nodes[1].device: unknown device kind: hlaf (known: A100-40GB, "));
+  EXPECT_EQ(message("device: half", "device: hlaf"),
+            "c.yaml:5: nodes[1].device: unknown device kind: hlaf (near: half; `medley list "
+            "devices` shows all)");
+  EXPECT_EQ(message("device: half", "device: abacus"),
+            "c.yaml:5: nodes[1].device: unknown device kind: abacus (`medley list devices` shows "
+            "all)");
+  EXPECT_EQ(message("device: half", "device: A100"),
+            "c.yaml:5: nodes[1].device: A100 may be any of these, say which: A100-40GB, A100-80GB");
+  EXPECT_EQ(message("device: half", "device: nvidia a100 80gb"), "accepted");
   EXPECT_THAT(message("based_on: A100-40GB", "based_on: A1"),
               StartsWith("c.yaml:10: devices.half.based_on: unknown device kind: A1"));
   EXPECT_THAT(message("based_on: A100-40GB", "based_on: half"),
