@@ -56,18 +56,28 @@ install_allocator() {
   echo "setup: $package is missing: finding plans will take 1.5 times as long" >&2
 }
 
+# The wheel with kernels for the GPUs of this machine; without any the CPU wheel, which is a tenth of the size.
 install_torch() {
-  local pip=(.venv/bin/pip install --quiet --disable-pip-version-check)
-  .venv/bin/python -c "import torch; assert torch.__version__.split('+')[0] == '$TORCH'" 2>/dev/null && return
-  if nvidia-smi >/dev/null 2>&1; then
-    "${pip[@]}" "torch==$TORCH"
+  local pip=(.venv/bin/pip install --quiet --disable-pip-version-check) wanted flavor
+  wanted=$("$PYTHON" scripts/torch_wheel.py "$TORCH") || exit 3
+  flavor=$(sed -nE 's/^[^ ]*\+([^ ]*).*/\1/p' <<<"$wanted")
+  # Any wheel does without GPUs.
+  .venv/bin/python - "$TORCH" "${flavor:-cu130}" <<'END' 2>/dev/null && return
+import sys
+import torch
+version, flavor = sys.argv[1:]
+cuda = "cu" + (torch.version.cuda or "").replace(".", "")
+sys.exit(torch.__version__.split("+")[0] != version or flavor not in ("cpu", cuda))
+END
+  .venv/bin/pip uninstall --quiet --yes torch 2>/dev/null || true  # pip takes +cpu for what is wanted
+  if [ "$flavor" != cpu ]; then
+    # shellcheck disable=SC2086  # several words
+    "${pip[@]}" $wanted
     return
   fi
-  # Without a GPU the CPU wheel is enough and a tenth of the size. Where the machine's own index has it,
-  # PyTorch's index need not be reachable.
+  # Where the machine's own index has it, PyTorch's index need not be reachable.
   "${pip[@]}" "torch==$TORCH+cpu" 2>/dev/null ||
-    "${pip[@]}" --retries 1 --timeout 20 \
-      --extra-index-url https://download.pytorch.org/whl/cpu "torch==$TORCH+cpu" 2>/dev/null ||
+    "${pip[@]}" --retries 1 --timeout 20 $wanted 2>/dev/null ||
     "${pip[@]}" "torch==$TORCH"
 }
 
