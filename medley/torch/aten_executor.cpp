@@ -216,7 +216,7 @@ class AtenExecutor final : public Executor {
 
   void write(const LoweredStage& stage, Frames frames, ValueId value, Buffer buffer) override {
     const Slots slots(frames);
-    slots[slot(stage, value)] = to_tensor(buffer);
+    slots[slot(stage, value)] = arrived(to_tensor(buffer), device_);
   }
 
   std::vector<std::vector<Buffer>> combine(CommunicationKind kind,

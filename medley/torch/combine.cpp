@@ -2,6 +2,7 @@
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/maximum.h>
 
 #include <numeric>
@@ -21,6 +22,19 @@ at::Tensor piece(const at::Tensor& flat, const std::vector<int64_t>& lengths, si
   return flat.reshape({-1}).narrow(0, sum_before(lengths, j), lengths[j]);
 }
 
+at::Tensor on(const at::Tensor& tensor, const at::Device& device) {
+  if (tensor.device() == device) return tensor;
+  if (tensor.numel() == 0) return at::empty(tensor.sizes(), tensor.options().device(device));
+  return tensor.to(device);
+}
+
+// Devices of one process may be several GPUs: what they have meets where the first of it is.
+Tensors together(const Tensors& tensors) {
+  Tensors result;
+  for (const at::Tensor& tensor : tensors) result.push_back(on(tensor, tensors[0].device()));
+  return result;
+}
+
 at::Tensor combine_one(CommunicationKind kind,
                        Reduce reduce,
                        const Tensors& inputs,
@@ -32,7 +46,7 @@ at::Tensor combine_one(CommunicationKind kind,
       MEDLEY_CHECK_EQ(inputs[j].numel(), lengths[me].receive[j]);
       parts.push_back(inputs[j].reshape({-1}));
     } else {
-      parts.push_back(piece(inputs[j], lengths[j].send, me));
+      parts.push_back(on(piece(inputs[j], lengths[j].send, me), inputs[me].device()));
     }
   }
   if (kind == CommunicationKind::kReduceScatter) return reduce_in_order(parts, reduce);
@@ -48,12 +62,21 @@ std::vector<Tensors> hand_over(const std::vector<Tensors>& inputs,
     Tensors parts;
     for (size_t j = 0; j < inputs.size(); ++j)
       if (!inputs[j].empty()) parts.push_back(piece(inputs[j].at(0), lengths[j].send, me));
-    outputs[me].push_back(at::cat(parts));
+    outputs[me].push_back(at::cat(together(parts)));
   }
   return outputs;
 }
 
 }  // namespace
+
+bool is_foreign(const at::Device& made_on, const at::Device& own) {
+  return !made_on.is_cpu() && made_on != own;
+}
+
+at::Tensor arrived(at::Tensor tensor, const at::Device& own) {
+  if (!tensor.defined() || !is_foreign(tensor.device(), own)) return tensor;
+  return tensor.to(own);
+}
 
 at::Tensor reduce_in_order(const Tensors& terms, Reduce reduce) {
   MEDLEY_CHECK(!terms.empty());
@@ -83,6 +106,7 @@ std::vector<Tensors> combine(CommunicationKind kind,
     const bool same_for_all =
         kind == CommunicationKind::kAllReduce || kind == CommunicationKind::kAllGather;
     at::Tensor shared;
+    if (same_for_all) column = together(column);
     if (kind == CommunicationKind::kAllReduce) shared = reduce_in_order(column, reduce);
     if (kind == CommunicationKind::kAllGather)
       shared = combine_one(kind, reduce, column, lengths, 0);
