@@ -209,14 +209,23 @@ class C10dPending final : public Pending {
     // Gloo's ring of two is a pair that sends before it receives: see start_messages().
     if (chunk.is_cpu() && (!equal || lengths.size() == 2))
       return start_messages(group, Tensors(lengths.size(), chunk), lengths);
-    if (!equal) {
-      inputs_[0] = at::cat(Tensors(lengths.size(), chunk));
-      return start_all_to_all(group, Lengths(lengths.size(), lengths[me]), lengths);
-    }
+    if (!equal) return start_uneven_gather(group, chunk, lengths);
     inputs_[0] = chunk;
     received_ = lengths;
     output_ = at::empty({total(lengths)}, chunk.options());
     work_ = group._allgather_base(output_, inputs_[0]);
+  }
+
+  // Each shard goes straight to its place in the output: NCCL makes one broadcast of each, all at
+  // once, and nothing else lies in memory.
+  void start_uneven_gather(c10d::ProcessGroup& group,
+                           const at::Tensor& chunk,
+                           const Lengths& lengths) {
+    received_ = reorder(lengths, order_);
+    output_ = at::empty({total(lengths)}, chunk.options());
+    std::vector<std::vector<at::Tensor>> pieces{output_.split_with_sizes(received_)};
+    inputs_[0] = chunk;
+    work_ = group.allgather(pieces, inputs_);
   }
 
   void start_all_to_all(c10d::ProcessGroup& group, const Lengths& send, const Lengths& receive) {
