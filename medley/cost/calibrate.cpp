@@ -19,9 +19,11 @@ constexpr double kSettled = 1e-7;     // relative change at which they end
 constexpr double kPrior = 1e-7;       // weight of the figures as they were
 constexpr double kLargeError = 0.1;   // relative; beyond, errors count linearly
 constexpr double kKeep = 1e-3;        // relative change that is none
+constexpr double kBetter = 0.01;      // of the loss, by which an algorithm has to explain more
 constexpr double kLeastShare = 1e-3;  // of an inverse bandwidth, in one iteration
 constexpr double kSmallLatency = 1e-6;
 constexpr size_t kMostSimulated = 50'000;  // messages per iteration; beyond, estimates do
+constexpr size_t kMostTried = 5'000;       // the same while algorithms are compared
 constexpr size_t kMostMessages = 500'000;  // beyond, every so many-th measurement does
 
 // Per network: latency, inverse bandwidth of its ports and of its trunk, in seconds.
@@ -43,10 +45,14 @@ CollectiveKind kind_of(std::string_view name) {
                           name));
 }
 
+bool is_of_a_library(const CollectiveMeasurement& measurement) {
+  return measurement.algorithm == "backend";
+}
+
 const Algorithm& algorithm_of(const CollectiveMeasurement& measurement,
                               const Collective& collective,
-                              const Topology& topology) {
-  if (measurement.algorithm == "backend") return *cheapest(collective, topology).algorithm;
+                              const LibraryAlgorithms& library) {
+  if (is_of_a_library(measurement)) return *library.at(collective.kind);
   const bool all_to_all = collective.kind == CollectiveKind::kAllToAll;
   for (const Algorithm& each : algorithms())
     if (each.name == measurement.algorithm && each.for_all_to_all == all_to_all) return each;
@@ -58,7 +64,8 @@ const Algorithm& algorithm_of(const CollectiveMeasurement& measurement,
 
 // Nothing for devices that the cluster does not have.
 std::optional<Measured> understood(const CollectiveMeasurement& measurement,
-                                   const Topology& topology) {
+                                   const Topology& topology,
+                                   const LibraryAlgorithms& library) {
   Measured result;
   result.collective.kind = kind_of(measurement.collective);
   result.collective.lengths = measurement.lengths;
@@ -68,7 +75,7 @@ std::optional<Measured> understood(const CollectiveMeasurement& measurement,
     if (!device) return std::nullopt;
     result.collective.devices.push_back(*device);
   }
-  result.messages = messages(algorithm_of(measurement, result.collective, topology),
+  result.messages = messages(algorithm_of(measurement, result.collective, library),
                              result.collective,
                              group_by_node(result.collective, topology));
   if (result.messages.empty() || result.seconds <= 0) return std::nullopt;
@@ -76,11 +83,13 @@ std::optional<Measured> understood(const CollectiveMeasurement& measurement,
 }
 
 std::vector<Measured> understood(std::span<const CollectiveMeasurement> measurements,
-                                 const Topology& topology) {
+                                 const Topology& topology,
+                                 const LibraryAlgorithms& library,
+                                 size_t most_simulated) {
   std::vector<Measured> all;
   size_t total = 0;
   for (const CollectiveMeasurement& each : measurements)
-    if (auto one = understood(each, topology)) {
+    if (auto one = understood(each, topology, library)) {
       total += one->messages.size();
       all.push_back(std::move(*one));
     }
@@ -89,7 +98,7 @@ std::vector<Measured> understood(std::span<const CollectiveMeasurement> measurem
   size_t simulated = 0;
   for (size_t i = 0; i < all.size(); i += stride) {
     Measured& one = all[i];
-    one.simulated = simulated + one.messages.size() <= kMostSimulated;
+    one.simulated = simulated + one.messages.size() <= most_simulated;
     if (one.simulated) simulated += one.messages.size();
     some.push_back(std::move(one));
   }
@@ -272,11 +281,18 @@ Step improved(const std::vector<Measured>& measured, const Cluster& cluster) {
 
 double change(double from, double to) { return std::abs(to - from) / std::max(from, to); }
 
-}  // namespace
+struct Fit {
+  double loss = 0;
+  Cluster cluster;
+};
 
-Cluster calibrated(const Cluster& cluster, std::span<const CollectiveMeasurement> measurements) {
-  const std::vector<Measured> measured = understood(measurements, Topology(cluster));
-  if (measured.empty()) return cluster;
+Fit fit(const Cluster& cluster,
+        std::span<const CollectiveMeasurement> measurements,
+        const LibraryAlgorithms& library,
+        size_t most_simulated) {
+  const std::vector<Measured> measured =
+      understood(measurements, Topology(cluster), library, most_simulated);
+  if (measured.empty()) return {0, cluster};
   const Figures before = figures_of(cluster);
   Figures figures = before, best = before;
   double least = std::numeric_limits<double>::infinity(), largest = 0;
@@ -296,7 +312,44 @@ Cluster calibrated(const Cluster& cluster, std::span<const CollectiveMeasurement
   for (size_t k = 0; k < figures.size(); ++k)
     if (figures[k] <= 0 ? before[k] < 1e-9 : change(before[k], figures[k]) < kKeep)
       figures[k] = before[k];
-  return with(cluster, figures);
+  return {least, with(cluster, figures)};
+}
+
+// What a library may run: nobody pads.
+std::vector<const Algorithm*> candidates(CollectiveKind kind) {
+  std::vector<const Algorithm*> result;
+  for (const Algorithm& each : algorithms())
+    if (each.for_all_to_all == (kind == CollectiveKind::kAllToAll) &&
+        !each.name.starts_with("padded"))
+      result.push_back(&each);
+  return result;
+}
+
+}  // namespace
+
+Calibration calibrated(const Cluster& cluster,
+                       std::span<const CollectiveMeasurement> measurements) {
+  LibraryAlgorithms library;
+  for (const CollectiveMeasurement& each : measurements)
+    if (is_of_a_library(each))
+      library.try_emplace(kind_of(each.collective), candidates(kind_of(each.collective)).front());
+  if (library.empty()) return {fit(cluster, measurements, {}, kMostSimulated).cluster, {}};
+  // One kind after the other, until none has a better one.
+  double least = fit(cluster, measurements, library, kMostTried).loss;
+  for (bool found = true; found;) {
+    found = false;
+    for (const auto& [kind, first] : LibraryAlgorithms(library))
+      for (const Algorithm* each : candidates(kind)) {
+        LibraryAlgorithms other = library;
+        other[kind] = each;
+        const double loss = fit(cluster, measurements, other, kMostTried).loss;
+        if (loss >= least * (1 - kBetter)) continue;
+        least = loss;
+        library = std::move(other);
+        found = true;
+      }
+  }
+  return {fit(cluster, measurements, library, kMostSimulated).cluster, library};
 }
 
 Nanoseconds time_alone(std::span<const Message> messages,

@@ -9,7 +9,11 @@
 // Solved for a >= 0 and b > 0 as least squares of relative errors, large ones (a hiccup while
 // measuring) counting less (Huber). Rows are scaled so that they agree with FlowEngine, which the
 // simulator uses, and taken anew where the solution changes which messages are the slowest
-// (Gauss-Newton). Knows nothing of how the times were measured.
+// (Gauss-Newton).
+//
+// Which algorithm a library ran is not in its times ("backend"), but in how they grow with sizes
+// and groups: of each kind of collective the algorithm whose figures explain all times best is
+// taken for the library's. Knows nothing of how the times were measured.
 
 #include <span>
 #include <vector>
@@ -20,11 +24,15 @@
 
 namespace medley {
 
-// Returns the cluster with the figures that explain the measurements best. A figure that none of
+struct Calibration {
+  Cluster cluster;            // with the figures that explain the measurements best
+  LibraryAlgorithms library;  // of kinds that a library was measured with
+};
+// A figure that none of
 // them depends on stays, as does one that changes by less than 1 in 1000. Measurements among
 // devices that are not of this cluster are left out. Throws Error(kCaller) for an algorithm that
 // does not exist.
-Cluster calibrated(const Cluster& cluster, std::span<const CollectiveMeasurement> measurements);
+Calibration calibrated(const Cluster& cluster, std::span<const CollectiveMeasurement> measurements);
 
 // Returns the time of the messages if nothing else uses the network, as FlowEngine moves them: all
 // devices post at time zero; when the last is done.

@@ -112,7 +112,8 @@ Nanoseconds CostModel::Measured::least(const DeviceKind& kind,
 CostModel::CostModel(const Cluster& cluster) : topology_(std::make_unique<Topology>(cluster)) {}
 CostModel::CostModel(const Cluster& cluster, const Profile& profile) {
   verify(profile, cluster);
-  topology_ = std::make_unique<Topology>(calibrated(cluster, profile.collectives));
+  Calibration calibration = calibrated(cluster, profile.collectives);
+  topology_ = std::make_unique<Topology>(calibration.cluster, std::move(calibration.library));
   measured_ = std::make_unique<Measured>(profile, cluster);
 }
 CostModel::CostModel(CostModel&&) noexcept = default;

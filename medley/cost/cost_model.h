@@ -57,7 +57,8 @@ class CostModel {
            const Graph& graph,
            std::span<const OpId> ops,
            const std::vector<int64_t>& symbols) const;
-  // The cheapest algorithm, if nothing else uses the network. One device: free.
+  // The cheapest algorithm, or the one that the measured library runs, if nothing else uses the
+  // network. One device: free.
   Cost collective(const Collective& collective) const;
   // By how much ops of the kind slow down while it communicates; 1 if not measured.
   double overlap_slowdown(const DeviceKind& kind) const;

@@ -96,7 +96,8 @@ struct CheapestAlgorithm {
   Nanoseconds time;
   std::vector<Message> messages;
 };
-// Returns the algorithm with the lowest estimate, the first among equals.
+// Returns the algorithm with the lowest estimate, the first among equals; or what the topology's
+// library runs.
 CheapestAlgorithm cheapest(const Collective& collective, const Topology& topology);
 
 }  // namespace medley

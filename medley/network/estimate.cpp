@@ -519,10 +519,13 @@ CheapestEstimate cheapest_estimate(const Collective& collective, const Topology&
   CheapestEstimate best;
   const bool all_to_all = collective.kind == CollectiveKind::kAllToAll;
   if (collective.devices.size() < 2 || all_to_all) {
+    const Algorithm* runs = topology.library_algorithm(collective.kind);
     for (const Algorithm& algorithm : algorithms())
-      if (algorithm.for_all_to_all == all_to_all)
+      if (runs ? &algorithm == runs : algorithm.for_all_to_all == all_to_all)
         return {&algorithm, estimate(algorithm, collective, topology)};
   }
+  if (const Algorithm* runs = topology.library_algorithm(collective.kind))
+    return {runs, estimate(*runs, collective, topology)};
   const Group group(collective, topology);
   const bool whole = collective.kind == CollectiveKind::kAllReduce;
   const Lengths chunks = whole ? gathered(collective) : Lengths{};

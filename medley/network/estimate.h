@@ -31,7 +31,8 @@ struct CheapestEstimate {
   const Algorithm* algorithm = nullptr;
   Nanoseconds time;
 };
-// Equal to cheapest(): the algorithm with the lowest estimate, the first among equals. Leaves out
+// Equal to cheapest(): the algorithm that the topology's library runs, else the one with the lowest
+// estimate, the first among equals. Leaves out
 // what cannot win: all-to-all other than all at once, padding, and broadcasts that carry no more
 // per round than the ring.
 CheapestEstimate cheapest_estimate(const Collective& collective, const Topology& topology);

@@ -25,7 +25,8 @@ double narrowest(const Network& network, bool between_pools) {
 
 }  // namespace
 
-Topology::Topology(const Cluster& cluster) : cluster_(cluster) {
+Topology::Topology(const Cluster& cluster, LibraryAlgorithms library)
+    : cluster_(cluster), library_(std::move(library)) {
   const auto& devices = cluster_.devices;
   int node = -1;
   for (const Device& device : devices) {

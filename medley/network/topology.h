@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,9 +45,15 @@ struct Route {
   std::span<const int> span() const { return {links.data(), static_cast<size_t>(num_links)}; }
 };
 
+enum class CollectiveKind : uint8_t;  // of collectives.h
+struct Algorithm;
+// Which algorithm a library runs for collectives of a kind, whatever they are of.
+using LibraryAlgorithms = std::map<CollectiveKind, const Algorithm*>;
+
 class Topology {
  public:
-  explicit Topology(const Cluster& cluster);
+  // Kinds that `library` does not name have whichever algorithm is the cheapest.
+  explicit Topology(const Cluster& cluster, LibraryAlgorithms library = {});
 
   // Links 2k and 2k + 1 are the two directions of one port or trunk.
   const std::vector<Link>& links() const { return links_; }
@@ -57,6 +64,11 @@ class Topology {
   Path path(int from, int to) const;
   // Requires: from != to.
   Route route(int from, int to) const;
+  // Null: the cheapest.
+  const Algorithm* library_algorithm(CollectiveKind kind) const {
+    const auto found = library_.find(kind);
+    return found == library_.end() ? nullptr : found->second;
+  }
   // Returns a number that is equal for the devices of one node.
   int node(int device) const { return nodes_[static_cast<size_t>(device)]; }
 
@@ -69,6 +81,7 @@ class Topology {
   int network(int from, int to) const;         // as chosen. Throws Error(kCaller)
 
   Cluster cluster_;
+  LibraryAlgorithms library_;
   std::vector<Link> links_;
   std::vector<int> nodes_;                // [device]
   std::vector<std::vector<Port>> ports_;  // [network][device]
