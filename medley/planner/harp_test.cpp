@@ -160,7 +160,7 @@ TEST_F(HarpTest, IsTheSameEveryTime) {
 }
 
 // Equal nodes, so that it takes as long whichever of them comes first.
-TEST_F(HarpTest, NotesAllOutlinesThatTakeAsLong) {
+TEST_F(HarpTest, AddsAllCandidatesThatTakeAsLong) {
   Cluster cluster = two_pools(1, 1);
   cluster.pools[1].kind = cluster.pools[0].kind;
   const CostModel costs(cluster);
