@@ -17,6 +17,8 @@ class Store {
   // Sets the key unless it has a value. Returns the value that it has then: of all who try, the
   // first wins.
   virtual std::string set_first(const std::string& key, const std::string& value) = 0;
+  // Adds to the end of the value, which is empty at first. Nothing that others add is lost.
+  virtual void append(const std::string& key, const std::string& text) = 0;
   virtual std::optional<std::string> get(const std::string& key) = 0;  // does not wait
   // Throws Error(kEnvironment) naming the key after the time-out.
   virtual std::string wait(const std::string& key, std::chrono::milliseconds timeout) = 0;

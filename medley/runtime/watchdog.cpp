@@ -5,44 +5,37 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "medley/base/error.h"
 
 namespace medley {
 namespace {
 
-using nlohmann::json;
+using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr const char* kFinished = "finished";
-
-Failure parse_failure(const std::string& text) {
-  const json value = json::parse(text);
-  return {
-      value.at("epoch"), value.at("device"), value.at("call"), value.at("edge"), value.at("cause")};
+FailureDetectorOptions detection(const WatchdogOptions& options) {
+  const auto times = [](milliseconds all, milliseconds one) {
+    return static_cast<int>((all + one - milliseconds(1)) / one);
+  };
+  return {options.epoch,
+          options.device,
+          options.devices,
+          options.names,
+          options.link,
+          times(options.heartbeat, options.poll),
+          std::max(4, times(options.dead_after, options.heartbeat)),
+          fmt::format("{} ms", options.dead_after.count())};
 }
 
 }  // namespace
 
-std::string to_json(const Failure& failure) {
-  return json{{"epoch", failure.epoch},
-              {"device", failure.device},
-              {"call", failure.call},
-              {"edge", failure.edge},
-              {"cause", failure.cause}}
-      .dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
 Watchdog::Watchdog(Store& store, WatchdogOptions options, Action abort, Action exit)
-    : store_(store),
-      options_(std::move(options)),
+    : options_(std::move(options)),
+      detector_(store, detection(options_)),
       abort_(std::move(abort)),
       exit_(std::move(exit)),
-      next_heartbeat_(steady_clock::now()),
-      store_answered_(next_heartbeat_) {
-  for (int device : options_.devices)
-    if (device != options_.device) signs_[device] = {std::nullopt, next_heartbeat_};
+      store_answered_(steady_clock::now()) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -55,30 +48,20 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
-std::string Watchdog::name(int device) const {
-  const auto place = std::find(options_.devices.begin(), options_.devices.end(), device);
-  const auto index = static_cast<size_t>(place - options_.devices.begin());
-  return index < options_.names.size() ? options_.names[index] : fmt::format("device {}", device);
-}
-
 // Causes mostly begin with the name already, and say call and exchange.
 std::string Watchdog::describe(const Failure& failure) const {
-  std::string text = name(failure.device);
+  std::string text = detector_.name(failure.device);
   if (failure.cause.starts_with(text + ": ")) return failure.cause;
   for (const std::string& part : {failure.call, failure.edge})
     if (!part.empty()) text += ": " + part;
   return fmt::format("{}: {}", text, failure.cause);
 }
 
-std::string Watchdog::key(const std::string& what) const {
-  return fmt::format("epoch/{}/{}", options_.epoch, what);
-}
-
 // An unreachable store keeps the failure from others, not from us.
 void Watchdog::publish(const Failure& failure) {
   Failure first = failure;
   try {
-    first = parse_failure(store_.set_first(key("failure"), to_json(failure)));
+    first = detector_.publish(failure);
   } catch (const std::exception&) {
   }
   const std::scoped_lock lock(mutex_);
@@ -103,7 +86,7 @@ void Watchdog::finish() {
   if (thread_.joinable()) thread_.join();
   thread_ = std::thread([] {});
   try {
-    store_.set(key(fmt::format("heartbeat/{}", options_.device)), kFinished);
+    detector_.finish();
   } catch (const Error&) {
   }
 }
@@ -133,34 +116,9 @@ void Watchdog::run() {
 }
 
 void Watchdog::look() {
-  if (steady_clock::now() >= next_heartbeat_) {
-    store_.set(key(fmt::format("heartbeat/{}", options_.device)),
-               std::to_string(num_heartbeats_++));
-    next_heartbeat_ = steady_clock::now() + options_.heartbeat;
-    look_for_silence();
-  }
-  if (const auto failure = store_.get(key("failure"))) {
-    const std::scoped_lock lock(mutex_);
-    if (!first_) first_ = parse_failure(*failure);
-  }
-}
-
-void Watchdog::look_for_silence() {
-  for (auto& [device, sign] : signs_) {
-    const auto heartbeat = store_.get(key(fmt::format("heartbeat/{}", device)));
-    const Time now = steady_clock::now();
-    if (heartbeat != sign.heartbeat) sign = {heartbeat, now};
-    if (sign.heartbeat == kFinished || now - sign.changed <= options_.dead_after) continue;
-    publish({options_.epoch,
-             device,
-             "",
-             options_.link,
-             fmt::format("no sign of life for {} ms, says {}: its process was killed or its link "
-                         "is dead",
-                         options_.dead_after.count(),
-                         name(options_.device))});
-    return;
-  }
+  const auto failure = detector_.look();
+  const std::scoped_lock lock(mutex_);
+  if (!first_) first_ = failure;
 }
 
 void Watchdog::end() {

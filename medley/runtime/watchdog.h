@@ -6,7 +6,7 @@
 //
 //   device 1   fails > store            (its transport ends too)
 //   device 0        poll ... sees it > abort(cause) > grace > exit(cause)
-//                   <-- <= 200 ms -->               <- 3 s ->
+//                   <-- <= 250 ms -->               <- 3 s ->
 //
 // Of several failures the first in the store is the cause that all devices report. Knows nothing of
 // what failed.
@@ -14,26 +14,17 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "medley/runtime/failure.h"
+#include "medley/runtime/failure_detector.h"
 #include "medley/runtime/store.h"
 
 namespace medley {
-
-struct Failure {
-  int epoch = 0;
-  int device = 0;
-  std::string call;  // "forward 2", "" outside calls
-  std::string edge;  // the exchange, "" inside a segment
-  std::string cause;
-  bool operator==(const Failure&) const = default;
-};
-std::string to_json(const Failure& failure);
 
 struct WatchdogOptions {
   int epoch = 0;
@@ -41,7 +32,7 @@ struct WatchdogOptions {
   std::vector<int> devices;             // all of the run
   std::vector<std::string> names = {};  // of `devices`, for messages; empty: their numbers
   std::string link = {};  // to the store, for messages: "link to 10.0.0.1:29500 through eth0"
-  std::chrono::milliseconds poll{200}, heartbeat{500}, dead_after{5000}, grace{3000};
+  std::chrono::milliseconds poll{250}, heartbeat{500}, dead_after{5000}, grace{3000};
 };
 
 class Watchdog {
@@ -69,25 +60,15 @@ class Watchdog {
 
  private:
   using Time = std::chrono::steady_clock::time_point;
-  struct Sign {
-    std::optional<std::string> heartbeat;
-    Time changed;
-  };
-
-  std::string key(const std::string& what) const;
-  std::string name(int device) const;
   void run();
   void look();
-  void look_for_silence();
   void publish(const Failure& failure);
   void end();
 
-  Store& store_;
   const WatchdogOptions options_;
+  FailureDetector detector_;
   Action abort_, exit_;
-  std::map<int, Sign> signs_;  // of other devices
-  Time next_heartbeat_, store_answered_;
-  int64_t num_heartbeats_ = 0;
+  Time store_answered_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

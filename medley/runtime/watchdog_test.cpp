@@ -148,11 +148,5 @@ TEST(Watchdog, EpochsAreApart) {
   EXPECT_FALSE(after.has("abort"));
 }
 
-TEST(Failure, IsJson) {
-  EXPECT_EQ(
-      to_json({3, 1, "forward 2", "gather h", "no \"memory\""}),
-      R"({"call":"forward 2","cause":"no \"memory\"","device":1,"edge":"gather h","epoch":3})");
-}
-
 }  // namespace
 }  // namespace medley

@@ -33,6 +33,13 @@ class InMemoryStore::Connection final : public Store {
     return place->second;
   }
 
+  void append(const std::string& key, const std::string& text) override {
+    const std::scoped_lock lock(state_->mutex);
+    check(key);
+    state_->values[key] += text;
+    state_->changed.notify_all();
+  }
+
   std::optional<std::string> get(const std::string& key) override {
     const std::scoped_lock lock(state_->mutex);
     check(key);

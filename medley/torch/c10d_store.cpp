@@ -28,8 +28,13 @@ std::vector<uint8_t> to_bytes(const std::string& value) {
 }
 
 std::string to_text(const std::vector<uint8_t>& bytes) {
-  MEDLEY_CHECK(!bytes.empty() && bytes[0] == kMark);
-  return {bytes.begin() + 1, bytes.end()};
+  const std::string text(bytes.begin(), bytes.end());
+  if (text.empty() || text[0] != kMark)
+    throw std::runtime_error(
+        fmt::format("found {:?}, expected a value that a device of the run has "
+                    "written: somebody else writes to the store",
+                    text.substr(0, 60)));
+  return text.substr(1);
 }
 
 class C10dStore final : public Store {
@@ -57,6 +62,13 @@ class C10dStore final : public Store {
   std::string set_first(const std::string& key, const std::string& value) override {
     return reach(key,
                  [&] { return to_text(store_->compareSet(prefix_ + key, {}, to_bytes(value))); });
+  }
+
+  void append(const std::string& key, const std::string& text) override {
+    reach(key, [&] {
+      store_->compareSet(prefix_ + key, {}, to_bytes(""));
+      store_->append(prefix_ + key, {text.begin(), text.end()});
+    });
   }
 
   std::optional<std::string> get(const std::string& key) override {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -85,7 +86,7 @@ def is_running(pid: int) -> bool:
 
 def pids_in(text: str) -> set[int]:
     """Returns the processes that have printed a step."""
-    return {int(line.split()[-1]) for line in text.splitlines() if " pid " in line}
+    return {int(pid) for pid in re.findall(r" pid (\d+)", text)}
 
 
 def cut_into_stages(folder: Path, name: str) -> None:

@@ -1,0 +1,214 @@
+#include "medley/runtime/failure_detector.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+
+#include "medley/base/error.h"
+#include "medley/testing/in_memory_store.h"
+
+namespace medley {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Le;
+using ::testing::Not;
+
+// Counts what a device reads.
+class CountingStore final : public Store {
+ public:
+  explicit CountingStore(std::unique_ptr<Store> inner) : inner_(std::move(inner)) {}
+  void set(const std::string& key, const std::string& value) override { inner_->set(key, value); }
+  std::string set_first(const std::string& key, const std::string& value) override {
+    return inner_->set_first(key, value);
+  }
+  void append(const std::string& key, const std::string& text) override {
+    inner_->append(key, text);
+  }
+  std::optional<std::string> get(const std::string& key) override {
+    ++reads;
+    return inner_->get(key);
+  }
+  std::string wait(const std::string& key, std::chrono::milliseconds timeout) override {
+    return inner_->wait(key, timeout);
+  }
+
+  int reads = 0;
+
+ private:
+  std::unique_ptr<Store> inner_;
+};
+
+constexpr int kDeadAfter = 10;  // heartbeats
+
+// Devices that beat in turn, as long as they live.
+class Devices {
+ public:
+  explicit Devices(int count) {
+    std::vector<int> all(static_cast<size_t>(count));
+    std::iota(all.begin(), all.end(), 0);
+    for (int device : all) {
+      stores_.push_back(std::make_unique<CountingStore>(store_.connect(device)));
+      detectors_.push_back(
+          std::make_unique<FailureDetector>(*stores_.back(),
+                                            FailureDetectorOptions{.epoch = 1,
+                                                                   .device = device,
+                                                                   .devices = all,
+                                                                   .link = "eth0",
+                                                                   .dead_after = kDeadAfter,
+                                                                   .dead_after_text = "5 s"}));
+    }
+    living_ = all;
+  }
+
+  // Lets a heartbeat's time pass; returns the most that a device has read in it.
+  int beat() {
+    for (auto& store : stores_) store->reads = 0;
+    for (int look = 0; look < 2; ++look)
+      for (int device : living_)
+        if (auto failure = detectors_[static_cast<size_t>(device)]->look())
+          failures_[device] = *failure;
+    int most = 0;
+    for (auto& store : stores_) most = std::max(most, store->reads);
+    return most;
+  }
+  // Returns after how many beats, at most, somebody has seen a failure.
+  int beats_until_failure(int most) {
+    for (int count = 1; count <= most; ++count) {
+      beat();
+      if (!failures_.empty()) return count;
+    }
+    return most + 1;
+  }
+  void kill(const std::vector<int>& devices) {
+    for (int device : devices) std::erase(living_, device);
+  }
+  void finish(const std::vector<int>& devices) {
+    for (int device : devices) detectors_[static_cast<size_t>(device)]->finish();
+    kill(devices);
+  }
+  void revive(int device) { living_.push_back(device); }
+  void write(const std::string& key, const std::string& value) {
+    store_.connect(-1)->set(key, value);
+  }
+
+  const std::map<int, Failure>& failures() const { return failures_; }
+  const std::vector<int>& living() const { return living_; }
+  FailureDetector& operator[](int device) { return *detectors_[static_cast<size_t>(device)]; }
+
+ private:
+  InMemoryStore store_;
+  std::vector<std::unique_ptr<CountingStore>> stores_;
+  std::vector<std::unique_ptr<FailureDetector>> detectors_;
+  std::vector<int> living_;
+  std::map<int, Failure> failures_;
+};
+
+std::vector<int> range(int first, int end) {
+  std::vector<int> result(static_cast<size_t>(end - first));
+  std::iota(result.begin(), result.end(), first);
+  return result;
+}
+
+// 256 devices that each read all heartbeats would read 65,536 keys a period.
+TEST(FailureDetector, ReadsFourKeysAPeriodAtMost) {
+  Devices devices(256);
+  std::vector<int> most;
+  for (int i = 0; i < 30; ++i) most.push_back(devices.beat());
+  devices.finish(range(3, 4));
+  for (int i = 0; i < 5; ++i) most.push_back(devices.beat());
+  devices.finish(range(20, 220));
+  for (int i = 0; i < 30; ++i) most.push_back(devices.beat());
+  EXPECT_THAT(most, Each(Le(4)));
+  EXPECT_TRUE(devices.failures().empty());
+}
+
+// Neighbours in the ring, devices apart from them, and one beside those that have finished.
+TEST(FailureDetector, AllThatFallSilentTogetherAreNamed) {
+  Devices devices(256);
+  for (int i = 0; i < 7; ++i) devices.beat();
+  devices.finish(range(90, 140));
+  devices.kill({17, 18, 19, 140, 255});
+  EXPECT_LE(devices.beats_until_failure(100), kDeadAfter + 2);
+  devices.beat();
+  ASSERT_EQ(devices.failures().size(), devices.living().size());
+  const Failure& first = devices.failures().begin()->second;
+  EXPECT_EQ(first.device, 17);
+  EXPECT_EQ(first.cause,
+            "no sign of life for 5 s, nor of device 18, device 19, device 140, device 255, says "
+            "device 16: their processes were killed or their links are dead");
+  for (const auto& [device, failure] : devices.failures()) EXPECT_EQ(failure, first) << device;
+}
+
+TEST(FailureDetector, EveryDeviceIsLookedAt) {
+  for (int dead = 0; dead < 5; ++dead) {
+    Devices devices(5);
+    for (int i = 0; i < 3; ++i) devices.beat();
+    devices.kill({dead});
+    EXPECT_LE(devices.beats_until_failure(100), kDeadAfter + 1);
+    EXPECT_EQ(devices.failures().begin()->second.device, dead);
+    EXPECT_THAT(devices.failures().begin()->second.cause,
+                AllOf(HasSubstr("its process was killed"), Not(HasSubstr("nor of"))));
+  }
+}
+
+// Nobody is left between the last two.
+TEST(FailureDetector, FinishedDevicesHideNobody) {
+  Devices devices(64);
+  devices.beat();
+  std::vector<int> finished = range(0, 64);
+  std::erase(finished, 10);
+  std::erase(finished, 40);
+  devices.finish(finished);
+  for (int i = 0; i < 30; ++i) devices.beat();
+  EXPECT_TRUE(devices.failures().empty());
+  devices.kill({40});
+  EXPECT_LE(devices.beats_until_failure(100), kDeadAfter + 1);
+  EXPECT_EQ(devices.failures().at(10).device, 40);
+}
+
+TEST(FailureDetector, TheLastDeviceWaitsForNobody) {
+  Devices devices(3);
+  devices.beat();
+  devices.finish({0, 2});
+  for (int i = 0; i < 3 * kDeadAfter; ++i) devices.beat();
+  EXPECT_TRUE(devices.failures().empty());
+}
+
+// One that comes back in time was not dead, however often.
+TEST(FailureDetector, WhoSpeaksAgainIsAlive) {
+  Devices devices(4);
+  for (int pause = 0; pause < 4; ++pause) {
+    devices.beat();
+    devices.kill({2});
+    for (int i = 0; i < kDeadAfter - 1; ++i) devices.beat();
+    devices.revive(2);
+  }
+  EXPECT_TRUE(devices.failures().empty());
+}
+
+TEST(FailureDetector, TheFirstFailureStays) {
+  Devices devices(3);
+  devices.beat();
+  EXPECT_EQ(devices[1].publish({1, 1, "forward 0", "", "no power"}).cause, "no power");
+  EXPECT_EQ(devices[2].publish({1, 2, "", "", "peer lost"}).cause, "no power");
+  devices.beat();
+  EXPECT_EQ(devices.failures().at(0).cause, "no power");
+}
+
+// The store lets everybody write who reaches it.
+TEST(FailureDetector, ValuesThatNoDeviceWroteAreNamed) {
+  Devices devices(2);
+  devices.write("epoch/1/failure", "{not json");
+  devices.beat();
+  EXPECT_THAT(devices.failures().at(1).cause,
+              HasSubstr("epoch/1/failure: found \"{not json\", expected what a device"));
+}
+
+}  // namespace
+}  // namespace medley

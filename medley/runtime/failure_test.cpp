@@ -1,0 +1,31 @@
+#include "medley/runtime/failure.h"
+
+#include <gmock/gmock.h>
+
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+TEST(Failure, IsJson) {
+  const Failure failure{3, 1, "forward 2", "gather h", "no \"memory\""};
+  EXPECT_EQ(
+      to_json(failure),
+      R"({"call":"forward 2","cause":"no \"memory\"","device":1,"edge":"gather h","epoch":3})");
+  EXPECT_EQ(parse_failure(to_json(failure), "here"), failure);
+}
+
+// Nothing keeps others on the network from writing to the store.
+TEST(Failure, WhatIsNoneIsNamed) {
+  for (const char* text : {"{not json", "[]", "{\"epoch\": 1}"}) {
+    try {
+      parse_failure(text, "epoch/0/failure");
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), ::testing::StartsWith("store: epoch/0/failure: found \""));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace medley
