@@ -36,6 +36,7 @@ BUDGETS = {
     "medley/trace": 500,
     "medley/runtime": 3_500,
     "medley/emulation": 2_000,
+    "medley/worker": 1_000,
     "medley/measure": 1_500,
     "medley/cli": 3_500,
     "medley/torch": 4_500,  # with the kernels of our own ops

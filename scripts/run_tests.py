@@ -34,7 +34,16 @@ LONGEST_CASES = 15
 # Pointer arithmetic, text readers and index maps live in these. Their tests run under sanitizers;
 # without, nightly only.
 SANITIZED = ["base", "graph", "ops", "sharding", "stages", "program"]
-THREADED = ["emulation", "pipelines", "planner", "program", "runtime", "synthesis", "trace"]
+THREADED = [
+    "emulation",
+    "pipelines",
+    "planner",
+    "program",
+    "runtime",
+    "synthesis",
+    "trace",
+    "worker",
+]
 PLAN_SEEDS_NIGHTLY = "200"
 NOTHING_COLLECTED = 5  # exit status of pytest
 

@@ -17,8 +17,8 @@
 #include "medley/profile/profile.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/aten_executor.h"
+#include "medley/torch/run.h"
 #include "medley/torch/tensor_buffer.h"
-#include "runtime_run.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -95,12 +95,14 @@ class Drift {
         const medley::Cluster& cluster,
         const std::string& profile,
         const std::string& file)
-      : meter_(run.program(), medley::CostModel(cluster, medley::parse_profile(profile, file))) {}
+      : meter_(run.worker().program(),
+               medley::CostModel(cluster, medley::parse_profile(profile, file))) {}
 
   void add(const medley::Run& run) {
-    for (size_t i = 0; i < run.reports().size(); ++i) {
-      const auto [stage, index] = run.place(static_cast<int>(i));
-      meter_.add(stage, index, run.reports()[i]);
+    const std::vector<medley::StepReport>& reports = run.worker().reports();
+    for (size_t i = 0; i < reports.size(); ++i) {
+      const auto [stage, index] = run.worker().devices().place(static_cast<int>(i));
+      meter_.add(stage, index, reports[i]);
     }
   }
   std::vector<Row> rows() const {

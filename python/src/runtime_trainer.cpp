@@ -6,8 +6,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <fmt/format.h>
+
 #include "medley/base/error.h"
-#include "runtime_run.h"
+#include "medley/torch/run.h"
 #include "runtime_tensor.h"
 
 namespace nb = nanobind;
@@ -65,37 +67,40 @@ medley::Emulation read_emulation(const nb::dict& entries) {
   return emulation;
 }
 
-medley::MembershipOptions read_membership(const nb::dict& entries) {
-  medley::MembershipOptions membership;
+void read_membership(const nb::dict& entries, medley::RunInput& input) {
+  medley::StoreAddress store;
   Reader read(entries);
-  read("host", membership.host);
-  read("port", membership.port);
-  read("prefix", membership.prefix);
-  read("epoch", membership.epoch);
-  read("interface", membership.interface);
+  read("host", store.host);
+  read("port", store.port);
+  read("prefix", store.prefix);
+  read("epoch", input.worker.membership.epoch);
+  read("interface", store.interface);
   read.finish("membership");
-  return membership;
+  input.worker.membership.link = fmt::format("link to {}:{}", store.host, store.port);
+  if (!store.interface.empty()) input.worker.membership.link += " through " + store.interface;
+  input.store = store;
 }
 
 void read_options(const nb::dict& entries, medley::RunInput& input) {
   Reader read(entries);
-  int64_t timeout = input.devices.timeout.count();
+  medley::DeviceOptions& devices = input.worker.devices;
+  int64_t timeout = input.timeout.count();
   read("seed", input.seed);
-  read("keep_gradients", input.keep_gradients);
-  read("own", input.devices.own);
-  read("torch_devices", input.devices.torch_devices);
-  read("groups", input.devices.groups);
-  read("versions", input.versions);
-  read("trace", input.devices.trace);
+  read("keep_gradients", devices.keep_gradients);
+  read("own", devices.own);
+  read("torch_devices", input.torch_devices);
+  read("groups", input.groups);
+  read("versions", input.worker.versions);
+  read("trace", devices.trace);
   read("timeout_ms", timeout);
-  read("interface", input.devices.interface);
+  read("interface", input.interface);
   nb::dict emulation, membership;
   read("emulation", emulation);
   read("membership", membership);
   read.finish("options");
-  if (emulation.size() > 0) input.devices.emulation = read_emulation(emulation);
-  if (membership.size() > 0) input.membership = read_membership(membership);
-  input.devices.timeout = std::chrono::milliseconds(timeout);
+  if (emulation.size() > 0) devices.emulation = read_emulation(emulation);
+  if (membership.size() > 0) read_membership(membership, input);
+  input.timeout = devices.timeout = std::chrono::milliseconds(timeout);
 }
 
 void make_run(Run* self,
@@ -104,7 +109,11 @@ void make_run(Run* self,
               const medley::Cluster& cluster,
               const nb::dict& optimizer,
               const nb::dict& options) {
-  medley::RunInput input{graph, plan, cluster, read_optimizer(optimizer), false, 0, {}, {}, {}};
+  medley::RunInput input;
+  input.worker.graph = graph;
+  input.worker.plan = plan;
+  input.worker.cluster = cluster;
+  input.worker.optimizer = read_optimizer(optimizer);
   read_options(options, input);
   const nb::gil_scoped_release release;
   new (self) Run(input);
@@ -139,7 +148,7 @@ medley::StepResult run_step(Run& run,
 
 std::vector<nb::dict> memory(const Run& run) {
   std::vector<nb::dict> rows;
-  for (const medley::MemoryUse& use : run.memory()) {
+  for (const medley::MemoryUse& use : run.worker().memory()) {
     nb::dict row;
     row["persistent"] = use.persistent;
     row["peak"] = use.peak;
@@ -223,24 +232,30 @@ void init_runtime_trainer(nb::module_& m) {
            &memory,
            nb::sig("def memory(self) -> list[dict[str, object]]"),
            "Returns persistent and peak bytes of every device, and where the peak is.")
-      .def("peak_bytes",
-           &Run::peak_bytes,
-           "Returns the most bytes that each emulated device of this process has had so far.")
-      .def("trace_json",
-           &Run::trace_json,
-           "Returns what the devices of this process did in the last step, for Perfetto.")
+      .def(
+          "peak_bytes",
+          [](const Run& run) { return run.worker().devices().peak_bytes(); },
+          "Returns the most bytes that each emulated device of this process has had so far.")
+      .def(
+          "trace_json",
+          [](const Run& run) { return run.worker().trace_json(); },
+          "Returns what the devices of this process did in the last step, for Perfetto.")
       .def(
           "fail",
-          nb::overload_cast<const std::string&>(&Run::fail),
+          [](Run& run, const std::string& cause) { return run.worker().fail(cause); },
           "cause"_a,
           nb::call_guard<nb::gil_scoped_release>(),
           "Tells the other processes that this one has failed; returns the first cause of the run.")
-      .def("finish",
-           &Run::finish,
-           nb::call_guard<nb::gil_scoped_release>(),
-           "Tells the other processes that this one has nothing more to do.")
+      .def(
+          "finish",
+          [](Run& run) { run.worker().finish(); },
+          nb::call_guard<nb::gil_scoped_release>(),
+          "Tells the other processes that this one has nothing more to do.")
       .def_prop_ro("values", &Run::values, "(kind, name) of everything that can be read.")
-      .def_prop_ro("device_names", &Run::device_names, "The devices of the plan, in its order.")
-      .def("program_text", [](const Run& run) { return print(run.program()); })
-      .def("program_hash", [](const Run& run) { return hash(run.program()); });
+      .def_prop_ro(
+          "device_names",
+          [](const Run& run) { return run.worker().device_names(); },
+          "The devices of the plan, in its order.")
+      .def("program_text", [](const Run& run) { return print(run.worker().program()); })
+      .def("program_hash", [](const Run& run) { return hash(run.worker().program()); });
 }

@@ -1,68 +1,60 @@
-#include "runtime_run.h"
+#include "medley/torch/run.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 
 #include "medley/base/error.h"
-#include "medley/graph/text.h"
-#include "medley/plan/plan.h"
-#include "medley/program/lower.h"
 #include "medley/torch/arguments.h"
+#include "medley/torch/aten_executor.h"
+#include "medley/torch/c10d_store.h"
+#include "medley/torch/c10d_transport.h"
 #include "medley/torch/tensor_buffer.h"
-#include "medley/trace/trace.h"
 
 namespace medley {
 namespace {
 
 constexpr const char* kMaster = "master:";
 
-Program make_program(const RunInput& input) {
-  const Graph graph = parse_graph(input.graph, "<graph>");
-  const Plan plan = parse_plan(input.plan, "<plan>");
-  verify(plan, graph, input.cluster);
-  LowerOptions options;
-  options.keep_gradients = input.keep_gradients;
-  return lower(graph, plan, input.cluster, input.optimizer, options);
-}
-
-DeviceOptions device_options(const RunInput& input) {
-  DeviceOptions options = input.devices;
-  options.keep_gradients = input.keep_gradients;
-  return options;
+std::vector<c10::Device> parse_devices(const std::vector<std::string>& names) {
+  std::vector<c10::Device> devices;
+  for (const std::string& name : names) devices.emplace_back(name);
+  if (devices.empty()) devices.emplace_back(c10::kCPU);
+  return devices;
 }
 
 }  // namespace
 
 Run::Run(const RunInput& input)
-    : cluster_(input.cluster),
-      seed_(input.seed),
-      program_(make_program(input)),
-      devices_(std::make_unique<Devices>(program_, cluster_, device_options(input))),
-      membership_(join(input)) {
+    : seed_(input.seed),
+      torch_devices_(parse_devices(input.torch_devices)),
+      threads_each_(std::make_shared<std::atomic<int>>(1)),
+      worker_(input.worker, parts(input)) {
   clear_state();
 }
 
-std::unique_ptr<Membership> Run::join(const RunInput& input) {
-  if (!input.membership) return nullptr;
-  const DevicePlace own = devices_->place(0);
-  std::vector<int> all;
-  for (const LoweredStage& each : program_.stages)
-    all.insert(all.end(), each.devices.begin(), each.devices.end());
-  const NamedHashes hashes{{"graphs", program_.graph_hash},
-                           {"plans", program_.plan_hash},
-                           {"versions", input.versions},
-                           {"programs", hash(program_)}};
-  return std::make_unique<Membership>(
-      *input.membership,
-      stage(own.stage).devices[static_cast<size_t>(own.index)],
-      all,
-      device_names(),
-      hashes,
-      [devices = devices_.get()](const std::string& cause) { devices->abort(cause); });
+WorkerParts Run::parts(const RunInput& input) {
+  WorkerParts parts;
+  parts.devices.make_executor = [this](int i) { return make_aten_executor(torch_device(i)); };
+  parts.devices.enter_thread = [threads = threads_each_] {
+    if (at::get_num_threads() != *threads) at::set_num_threads(*threads);
+  };
+  if (!input.worker.devices.own.empty())
+    parts.devices.make_transport = [this, &input](Executor&, Clock&) {
+      return make_c10d_transport(input.groups, input.timeout, torch_device(0), input.interface);
+    };
+  if (input.store)
+    parts.make_store = [&input] {
+      return make_c10d_store(input.store->host,
+                             input.store->port,
+                             false,
+                             input.store->prefix,
+                             input.worker.membership.timeout);
+    };
+  return parts;
 }
 
 const Table& Run::table(size_t microbatch, DevicePlace place) const {
@@ -71,7 +63,7 @@ const Table& Run::table(size_t microbatch, DevicePlace place) const {
 
 std::vector<Run::Found> Run::find(const std::string& kind, const std::string& name) const {
   std::vector<Found> found;
-  for (int s = 0; s < static_cast<int>(program_.stages.size()); ++s) {
+  for (int s = 0; s < static_cast<int>(program().stages.size()); ++s) {
     const auto& placements = kind == "gradient" ? stage(s).gradients : stage(s).inputs;
     for (const Placement& placement : placements)
       if ((kind == "gradient" || to_string(placement.input.kind) == kind) &&
@@ -86,7 +78,7 @@ std::vector<Run::Found> Run::find(const std::string& kind, const std::string& na
 std::vector<int> Run::holders(const std::string& kind, const std::string& name) const {
   const int only = find(kind, name)[0].stage;
   std::vector<int> numbers;
-  const std::vector<DevicePlace> places = device_places(program_);
+  const std::vector<DevicePlace> places = device_places(program());
   for (size_t i = 0; i < places.size(); ++i)
     if (places[i].stage == only) numbers.push_back(static_cast<int>(i));
   return numbers;
@@ -98,39 +90,38 @@ std::vector<std::pair<std::string, std::string>> Run::values() const {
     if (std::find(names.begin(), names.end(), std::pair(kind, name)) == names.end())
       names.emplace_back(kind, name);
   };
-  for (const LoweredStage& each : program_.stages)
+  for (const LoweredStage& each : program().stages)
     for (const Placement& placement : each.inputs)
       if (placement.input.kind != InputKind::kBatch && placement.input.kind != InputKind::kScalar)
         add(to_string(placement.input.kind), placement.input.name);
-  for (const LoweredStage& each : program_.stages)
+  for (const LoweredStage& each : program().stages)
     for (const Placement& placement : each.gradients) add("gradient", placement.input.name);
   return names;
 }
 
 void Run::write(const Found& found, const at::Tensor& whole) {
-  for (int i = 0; i < devices_->size(); ++i) {
-    if (devices_->place(i).stage != found.stage) continue;
+  for (int i = 0; i < devices().size(); ++i) {
+    if (devices().place(i).stage != found.stage) continue;
     const at::Tensor local =
-        shard_of(whole, stage(found.stage), *found.placement, table(0, devices_->place(i)))
-            .to(devices_->torch_device(i));
+        shard_of(whole, stage(found.stage), *found.placement, table(0, devices().place(i)))
+            .to(torch_device(i));
     // Training must not change what we were given.
-    devices_->interpreter(i).write(found.placement->input.value,
+    devices().interpreter(i).write(found.placement->input.value,
                                    to_buffer(local.is_alias_of(whole) ? local.clone() : local));
   }
 }
 
 // Optimizers start from zeros.
 void Run::clear_state() {
-  for (int i = 0; i < devices_->size(); ++i)
+  for (int i = 0; i < devices().size(); ++i)
     for (const Placement& placement : stage_of(i).inputs) {
       if (placement.input.kind != InputKind::kState) continue;
       const TensorType& type = type_of(stage_of(i).graph, placement.input.value);
-      devices_->interpreter(i).write(
+      devices().interpreter(i).write(
           placement.input.value,
-          to_buffer(at::zeros(shape_of(type, table(0, devices_->place(i))),
-                              at::TensorOptions()
-                                  .dtype(to_scalar_type(type.dtype))
-                                  .device(devices_->torch_device(i)))));
+          to_buffer(at::zeros(
+              shape_of(type, table(0, devices().place(i))),
+              at::TensorOptions().dtype(to_scalar_type(type.dtype)).device(torch_device(i)))));
     }
 }
 
@@ -156,15 +147,15 @@ void Run::load(const std::string& kind, const std::string& name, const at::Tenso
 
 at::Tensor Run::shard(const std::string& kind, const std::string& name, int index) {
   for (const Found& found : find(kind, name))
-    if (found.stage == devices_->place(index).stage)
-      return to_tensor(devices_->interpreter(index).read(found.placement->input.value));
+    if (found.stage == devices().place(index).stage)
+      return to_tensor(devices().interpreter(index).read(found.placement->input.value));
   return {};
 }
 
 std::vector<int64_t> Run::shard_shape(const std::string& kind,
                                       const std::string& name,
                                       int device) const {
-  const DevicePlace place = device_places(program_).at(static_cast<size_t>(device));
+  const DevicePlace place = device_places(program()).at(static_cast<size_t>(device));
   for (const Found& found : find(kind, name))
     if (found.stage == place.stage)
       return shape_of(type_of(stage(found.stage).graph, found.placement->input.value),
@@ -187,13 +178,13 @@ bool Run::is_cut(const std::string& kind, const std::string& name) const {
 }
 
 void Run::set_batch(const std::map<std::string, at::Tensor>& batch) {
-  for (int i = 0; i < devices_->size(); ++i) set_batch(i, batch);
+  for (int i = 0; i < devices().size(); ++i) set_batch(i, batch);
 }
 
 void Run::set_batch(int i, const std::map<std::string, at::Tensor>& batch) {
   const LoweredStage& on = stage_of(i);
   const BatchSlicer slicer(
-      program_, on, devices_->place(i).index, devices_->are_of_one_process_each());
+      program(), on, devices().place(i).index, devices().are_of_one_process_each());
   std::vector<BatchInputs> inputs(on.tables.size());
   for (const Placement& placement : on.inputs) {
     if (placement.input.kind != InputKind::kBatch) continue;
@@ -209,41 +200,29 @@ void Run::set_batch(int i, const std::map<std::string, at::Tensor>& batch) {
     }
     std::vector<at::Tensor> slices = slicer.slice(placement, given->second);
     for (size_t m = 0; m < slices.size(); ++m)
-      inputs[m].emplace_back(placement.input.value,
-                             to_buffer(slices[m].to(devices_->torch_device(i))));
+      inputs[m].emplace_back(placement.input.value, to_buffer(slices[m].to(torch_device(i))));
   }
   for (size_t m = 0; m < inputs.size(); ++m)
-    devices_->interpreter(i).set_batch(static_cast<int>(m), std::move(inputs[m]));
+    devices().interpreter(i).set_batch(static_cast<int>(m), std::move(inputs[m]));
 }
 
 void Run::set_scalars(double learning_rate, int64_t step) {
-  for (int i = 0; i < devices_->size(); ++i)
+  for (int i = 0; i < devices().size(); ++i)
     for (const Placement& placement : stage_of(i).inputs) {
       if (placement.input.kind != InputKind::kScalar) continue;
       const at::Tensor value =
           placement.input.name == "rng"
               ? at::tensor({seed_, step}, at::kLong)
               : at::tensor({learning_rate, static_cast<double>(step + 1), 1.0}, at::kDouble);
-      devices_->interpreter(i).write(placement.input.value,
-                                     to_buffer(value.to(devices_->torch_device(i))));
+      devices().interpreter(i).write(placement.input.value, to_buffer(value.to(torch_device(i))));
     }
-}
-
-std::string Run::fail(const Place& place, const std::string& cause) {
-  return membership_ ? membership_->fail(place.call, place.exchange, cause) : cause;
-}
-
-std::string Run::fail(const std::string& cause) { return fail(Place{}, cause); }
-
-void Run::finish() {
-  if (membership_) membership_->finish();
 }
 
 // All stages have the same, or nothing.
 double Run::read_scalar(ValueId LoweredStage::*value) {
-  for (int i = 0; i < devices_->size(); ++i) {
+  for (int i = 0; i < devices().size(); ++i) {
     if (stage_of(i).*value == kNone) continue;
-    const at::Tensor tensor = to_tensor(devices_->interpreter(i).read(stage_of(i).*value));
+    const at::Tensor tensor = to_tensor(devices().interpreter(i).read(stage_of(i).*value));
     if (tensor.defined()) return tensor.item().toDouble();
   }
   return 0;
@@ -255,47 +234,18 @@ StepResult Run::step(const std::map<std::string, at::Tensor>& batch,
                      const std::function<bool()>& poll) {
   set_batch(batch);
   set_scalars(learning_rate, step);
-  try {
-    reports_ = devices_->run_step([&] {
-      if (poll()) devices_->abort("interrupted");
-    });
-  } catch (const Error& error) {
-    throw Error(error.blame(), fail(devices_->interpreter(0).place(), error.what()));
-  }
+  *threads_each_ = std::max(1, at::get_num_threads() / devices().size());
+  worker_.run_step(poll);
   StepResult result;
   result.loss = read_scalar(&LoweredStage::loss);
   result.gradient_norm = read_scalar(&LoweredStage::gradient_norm);
-  for (int i = 0; i < devices_->size(); ++i) {
-    const StepReport& report = reports_[static_cast<size_t>(i)];
-    result.devices.push_back(devices_->interpreter(i).device_name());
+  for (int i = 0; i < devices().size(); ++i) {
+    const StepReport& report = worker_.reports()[static_cast<size_t>(i)];
+    result.devices.push_back(devices().interpreter(i).device_name());
     result.nanoseconds.push_back((report.end - report.start).value);
     result.waiting.push_back(report.waiting.value);
   }
   return result;
-}
-
-std::vector<std::string> Run::device_names() const {
-  std::vector<std::string> names;
-  for (const LoweredStage& each : program_.stages)
-    for (int device : each.devices)
-      names.push_back(cluster_.devices.at(static_cast<size_t>(device)).name);
-  return names;
-}
-
-std::vector<MemoryUse> Run::memory() const {
-  std::vector<MemoryUse> uses;
-  for (const LoweredStage& each : program_.stages)
-    for (int device = 0; device < static_cast<int>(each.devices.size()); ++device)
-      uses.push_back(memory_use(each, device));
-  return uses;
-}
-
-std::string Run::trace_json() const {
-  Trace trace;
-  for (const Device& device : cluster_.devices) trace.devices.push_back(device.name);
-  for (const StepReport& report : reports_)
-    trace.events.insert(trace.events.end(), report.events.begin(), report.events.end());
-  return to_chrome_json(std::move(trace));
 }
 
 }  // namespace medley

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <random>
 #include <sstream>
-#include <thread>
 
 #include "medley/base/error.h"
 #include "medley/cluster/cluster.h"
@@ -15,13 +14,12 @@
 #include "medley/graph/text.h"
 #include "medley/plan/plan.h"
 #include "medley/program/lower.h"
-#include "medley/runtime/local_run.h"
-#include "medley/runtime/null_executor.h"
+#include "medley/testing/late_transport.h"
+#include "medley/testing/null_parts.h"
 
 namespace medley {
 namespace {
 
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
@@ -105,25 +103,6 @@ Plan random_pipeline(uint64_t seed, int& used) {
   return plan;
 }
 
-// Sleeps for a random time before each post and each wait.
-class LateTransport final : public Transport {
- public:
-  LateTransport(std::shared_ptr<Transport> next, uint32_t seed)
-      : next_(std::move(next)), random_(seed) {}
-  std::unique_ptr<Pending> post(Exchange exchange) override {
-    sleep();
-    return next_->post(std::move(exchange));
-  }
-  void abort(const std::string& cause) override { next_->abort(cause); }
-
- private:
-  void sleep() {
-    if (random_() % 8 == 0) std::this_thread::sleep_for(microseconds(random_() % 100));
-  }
-  std::shared_ptr<Transport> next_;
-  std::minstd_rand random_;  // of one device, so of one thread
-};
-
 Buffer buffer_of(const LoweredStage& stage, ValueId value, const std::vector<int64_t>& symbols) {
   const TensorType& type = type_of(stage.graph, value);
   std::vector<int64_t> shape;
@@ -131,11 +110,11 @@ Buffer buffer_of(const LoweredStage& stage, ValueId value, const std::vector<int
   return null_buffer(type.dtype, shape);
 }
 
-void fill(LocalRun& run, const Program& program) {
+void fill(Devices& devices, const Program& program) {
   int number = 0;
   for (const LoweredStage& stage : program.stages)
     for (size_t d = 0; d < stage.devices.size(); ++d, ++number) {
-      Interpreter& interpreter = run.device(number);
+      Interpreter& interpreter = devices.interpreter(number);
       for (const Input& input : stage.graph.inputs)
         if (stage.lifetimes[static_cast<size_t>(input.value)] == Lifetime::kRun)
           interpreter.write(input.value, buffer_of(stage, input.value, stage.tables[0][d]));
@@ -159,14 +138,14 @@ TEST(Pipeline, RandomDelaysNeverDeadlock) {
     verify(plan, ground.graph, cluster);
     const Program program = lower(ground, plan, cluster);
     several += program.stages.size() > 1;
-    LocalRunOptions options;
-    options.timeout = milliseconds(30000);
-    options.decorate = [&](int device, std::shared_ptr<Transport> shared) {
-      return std::make_shared<LateTransport>(
-          shared, static_cast<uint32_t>(16 * seed + 1) + static_cast<uint32_t>(device));
-    };
-    LocalRun run(
-        program, {std::make_shared<NullExecutor>()}, std::make_shared<SteadyClock>(), options);
+    Devices run(program,
+                cluster,
+                null_parts(
+                    [&](std::shared_ptr<Transport> next) {
+                      const auto of_plan = static_cast<uint32_t>(16 * seed + 1);
+                      return std::make_shared<LateTransport>(std::move(next), of_plan, 8, 100);
+                    },
+                    milliseconds(30000)));
     fill(run, program);
     ASSERT_NO_THROW(run.run_step()) << "seed " << seed << "\n" << print(plan);
   }
@@ -196,19 +175,19 @@ TEST(Pipeline, LostDeviceIsTheCauseForAll) {
     stage.mesh = {{"x"}, {1}, {"a/" + std::to_string(s) + "/0"}};
     if (s > 0) stage.first = kCuts[static_cast<size_t>(2 * s - 1)];
   }
-  const Program program = lower(ground, plan, devices(3));
-  LocalRun run(program,
-               {std::make_shared<NullExecutor>(),
-                std::make_shared<Dying>(),
-                std::make_shared<NullExecutor>()},
-               std::make_shared<SteadyClock>(),
-               {.device_names = {"a", "b", "c"}});
+  const Cluster cluster = devices(3);
+  const Program program = lower(ground, plan, cluster);
+  Devices run(program,
+              cluster,
+              null_parts({std::make_shared<NullExecutor>(),
+                          std::make_shared<Dying>(),
+                          std::make_shared<NullExecutor>()}));
   fill(run, program);
   try {
     run.run_step();
     FAIL() << "a lost device is an error";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("b: stage 1: "));
+    EXPECT_THAT(error.what(), HasSubstr("a/1/0: stage 1: "));
     EXPECT_THAT(error.what(), HasSubstr("device lost"));
   }
 }

@@ -1,4 +1,4 @@
-#include "runtime_shard.h"
+#include "medley/torch/shard.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -17,19 +16,18 @@
 namespace medley {
 
 struct MembershipOptions {
-  std::string host;  // of the store
-  int port = 0;
-  std::string prefix;     // of keys in the store
-  std::string interface;  // of the network, for messages
   int epoch = 0;
+  std::string link;                           // to the store, for messages
   std::chrono::milliseconds timeout{120000};  // for the others to come
+  Watchdog::Action exit = print_and_exit;     // of the process, when the run has failed
 };
 
 class Membership {
  public:
   // Returns when all devices have come with the same hashes. Throws Error(kCaller) naming the first
   // difference. `device` and `devices` are of the cluster; `abort` ends all waits of the device.
-  Membership(const MembershipOptions& options,
+  Membership(std::unique_ptr<Store> store,
+             const MembershipOptions& options,
              int device,
              const std::vector<int>& devices,
              const std::vector<std::string>& names,

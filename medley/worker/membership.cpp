@@ -1,27 +1,23 @@
-#include "runtime_membership.h"
-
-#include <fmt/format.h>
-
-#include "medley/torch/c10d_store.h"
+#include "medley/worker/membership.h"
 
 namespace medley {
 
-Membership::Membership(const MembershipOptions& options,
+Membership::Membership(std::unique_ptr<Store> store,
+                       const MembershipOptions& options,
                        int device,
                        const std::vector<int>& devices,
                        const std::vector<std::string>& names,
                        const NamedHashes& hashes,
                        std::function<void(const std::string&)> abort)
-    : store_(make_c10d_store(options.host, options.port, false, options.prefix, options.timeout)) {
+    : store_(std::move(store)) {
   handshake(*store_, options.epoch, device, devices, hashes, options.timeout);
   WatchdogOptions settings;
   settings.epoch = options.epoch;
   settings.device = device;
   settings.devices = devices;
   settings.names = names;
-  settings.link = fmt::format("link to {}:{}", options.host, options.port);
-  if (!options.interface.empty()) settings.link += " through " + options.interface;
-  watchdog_ = std::make_unique<Watchdog>(*store_, settings, std::move(abort), print_and_exit);
+  settings.link = options.link;
+  watchdog_ = std::make_unique<Watchdog>(*store_, settings, std::move(abort), options.exit);
 }
 
 Membership::~Membership() { finish(); }

@@ -1,35 +1,42 @@
 #pragma once
 
-// A program at work on the devices of this process: all of them as threads, or one of many
-// processes. Knows whole tensors by name; the interpreters know local ones by value.
+// A worker (medley/worker/worker.h) that computes with PyTorch. Knows whole tensors by name; the
+// interpreters know local ones by value.
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "medley/cluster/cluster.h"
-#include "medley/program/memory.h"
-#include "medley/program/prepare.h"
-#include "medley/program/program.h"
-#include "runtime_devices.h"
-#include "runtime_membership.h"
-#include "runtime_shard.h"
+#include "medley/torch/shard.h"
+#include "medley/worker/worker.h"
 
 namespace medley {
 
-struct RunInput {           // what a run is made from, as it comes from Python
-  std::string graph, plan;  // texts
-  Cluster cluster;
-  Optimizer optimizer;
-  bool keep_gradients = false;
+// Where the processes of a run meet.
+struct StoreAddress {
+  std::string host;
+  int port = 0;
+  std::string prefix;     // of keys
+  std::string interface;  // of the network, for messages
+};
+
+struct RunInput {  // what a run is made from, as it comes from Python
+  WorkerInput worker;
   int64_t seed = 0;
-  DeviceOptions devices;
-  std::optional<MembershipOptions> membership;  // of a process of many
-  std::string versions;                         // of what has to be the same everywhere
+  std::vector<std::string> torch_devices;  // "cpu", "cuda:0": one for each, or one for all
+  // Of a process that has one device of many: the process group of every set of devices, and the
+  // network between them, for messages.
+  std::map<std::vector<int>, std::string> groups;
+  std::string interface;
+  std::chrono::milliseconds timeout{600000};  // of a wait
+  std::optional<StoreAddress> store;          // of a process of many
 };
 
 struct StepResult {
@@ -70,18 +77,8 @@ class Run {
                   int64_t step,
                   const std::function<bool()>& poll);
 
-  // For a process of many: this device has failed outside of a step, or has nothing more to do.
-  // Returns the first cause of the run, which may be another's.
-  std::string fail(const std::string& cause);
-  void finish();
-  std::vector<std::string> device_names() const;  // of the plan, stage by stage
-  std::vector<MemoryUse> memory() const;          // of the same devices
-  const Program& program() const { return program_; }
-  // Of the last step, one for each device of this process; their places in the plan.
-  const std::vector<StepReport>& reports() const { return reports_; }
-  DevicePlace place(int i) const { return devices_->place(i); }
-  std::vector<int64_t> peak_bytes() const { return devices_->peak_bytes(); }
-  std::string trace_json() const;  // of the last step
+  Worker& worker() { return worker_; }
+  const Worker& worker() const { return worker_; }
 
  private:
   struct Found {
@@ -90,24 +87,28 @@ class Run {
   };
   // All stages that have it: tied weights are in several.
   std::vector<Found> find(const std::string& kind, const std::string& name) const;
-  const LoweredStage& stage(int i) const { return program_.stages[static_cast<size_t>(i)]; }
-  const LoweredStage& stage_of(int i) const { return stage(devices_->place(i).stage); }
+  const Program& program() const { return worker_.program(); }
+  const LoweredStage& stage(int i) const { return worker_.stage(i); }
+  const LoweredStage& stage_of(int i) const { return stage(devices().place(i).stage); }
+  Devices& devices() { return worker_.devices(); }
+  const Devices& devices() const { return worker_.devices(); }
+  c10::Device torch_device(int i) const {
+    return torch_devices_[static_cast<size_t>(i) % torch_devices_.size()];
+  }
   const Table& table(size_t microbatch, DevicePlace place) const;
+  WorkerParts parts(const RunInput& input);
   void write(const Found& found, const at::Tensor& whole);
   void clear_state();
-  std::unique_ptr<Membership> join(const RunInput& input);
-  std::string fail(const Place& place, const std::string& cause);
   void set_batch(const std::map<std::string, at::Tensor>& batch);
   void set_batch(int i, const std::map<std::string, at::Tensor>& batch);
   void set_scalars(double learning_rate, int64_t step);
   double read_scalar(ValueId LoweredStage::*value);
 
-  Cluster cluster_;
   int64_t seed_;
-  Program program_;
-  std::unique_ptr<Devices> devices_;
-  std::vector<StepReport> reports_;
-  std::unique_ptr<Membership> membership_;
+  std::vector<c10::Device> torch_devices_;
+  // Of PyTorch, for each device: they share the processors.
+  std::shared_ptr<std::atomic<int>> threads_each_;
+  Worker worker_;
 };
 
 }  // namespace medley

@@ -1,0 +1,48 @@
+#pragma once
+
+// What devices are made of in tests: executors that compute nothing, threads that exchange among
+// themselves.
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "medley/runtime/in_process_transport.h"
+#include "medley/runtime/null_executor.h"
+#include "medley/worker/devices.h"
+
+namespace medley {
+
+// One executor for all devices, or one for each.
+inline DeviceParts null_parts(std::vector<std::shared_ptr<Executor>> executors = {
+                                  std::make_shared<NullExecutor>()}) {
+  DeviceParts parts;
+  parts.make_executor = [executors](int i) {
+    return executors.at(executors.size() == 1 ? 0 : static_cast<size_t>(i));
+  };
+  return parts;
+}
+
+using Around = std::function<std::shared_ptr<Transport>(std::shared_ptr<Transport>)>;
+
+// The same with something around the transport.
+inline DeviceParts null_parts(const Around& around, std::chrono::milliseconds timeout) {
+  DeviceParts parts = null_parts();
+  parts.make_transport = [around, timeout](Executor& executor, Clock& clock) {
+    return around(std::make_shared<InProcessTransport>(executor, clock, timeout));
+  };
+  return parts;
+}
+
+// A cluster of one pool with nothing but names.
+inline Cluster nameless_cluster(const std::vector<std::string>& names) {
+  Cluster cluster;
+  cluster.pools = {{"a", 1, static_cast<int>(names.size()), {}, false, 0}};
+  cluster.devices = list_devices(cluster.pools);
+  for (size_t i = 0; i < names.size(); ++i) cluster.devices[i].name = names[i];
+  return cluster;
+}
+
+}  // namespace medley

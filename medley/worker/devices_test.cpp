@@ -1,0 +1,172 @@
+#include "medley/worker/devices.h"
+
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "medley/base/error.h"
+#include "medley/testing/example_program.h"
+#include "medley/testing/late_transport.h"
+#include "medley/testing/null_parts.h"
+
+namespace medley {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+void set_batch(Devices& devices, const ExampleProgram& example, const std::vector<int64_t>& rows) {
+  const auto microbatches = static_cast<int>(example.program.stages[0].tables.size());
+  for (int device = 0; device < devices.size(); ++device)
+    for (int m = 0; m < microbatches; ++m)
+      devices.interpreter(device).set_batch(
+          m, {{example.x, null_buffer(DType::kF32, {rows[static_cast<size_t>(device)], 4})}});
+}
+
+void load(Devices& devices, const ExampleProgram& example) {
+  for (int device = 0; device < devices.size(); ++device)
+    devices.interpreter(device).write(example.w, null_buffer(DType::kF32, {4}));
+}
+
+TEST(Devices, RandomDelaysNeverDeadlock) {
+  const std::vector<int64_t> rows{1, 0, 3};
+  const ExampleProgram example = data_parallel_program(rows, 2);
+  const Cluster cluster = nameless_cluster({"a0", "b0", "b1"});
+  for (uint32_t seed = 0; seed < 1000; ++seed) {
+    Devices devices(example.program,
+                    cluster,
+                    null_parts(
+                        [&](std::shared_ptr<Transport> next) {
+                          return std::make_shared<LateTransport>(std::move(next), 3 * seed, 1, 80);
+                        },
+                        milliseconds(20000)));
+    load(devices, example);
+    for (int step = 0; step < 2; ++step) {
+      set_batch(devices, example, rows);
+      ASSERT_NO_THROW(devices.run_step()) << "seed " << seed;
+    }
+  }
+}
+
+// Stops running ops after some, as a device whose process was killed or whose driver hangs: it
+// throws if it is to fail, or takes no more part in communication.
+class DyingExecutor final : public NullExecutor {
+ public:
+  explicit DyingExecutor(int ops_left) : ops_left_(ops_left) {}
+  void run(PreparedSegment& segment, Frames frames) override {
+    if (ops_left_-- <= 0) throw Error(Blame::kEnvironment, "device lost");
+    NullExecutor::run(segment, frames);
+  }
+
+ private:
+  int ops_left_;
+};
+
+// Whenever it dies, everybody ends at once with its cause, not with a time-out.
+TEST(Devices, DeadDeviceIsTheCauseForAll) {
+  const std::vector<int64_t> rows{1, 2, 3};
+  const ExampleProgram example = data_parallel_program(rows, 2);
+  const Cluster cluster = nameless_cluster({"a0", "b0", "b1"});
+  for (int ops = 0; ops < 6; ++ops) {
+    Devices devices(example.program,
+                    cluster,
+                    null_parts({std::make_shared<NullExecutor>(),
+                                std::make_shared<DyingExecutor>(ops),
+                                std::make_shared<NullExecutor>()}));
+    load(devices, example);
+    set_batch(devices, example, rows);
+    try {
+      devices.run_step();
+      FAIL() << ops;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.blame(), Blame::kEnvironment);
+      EXPECT_THAT(
+          error.what(),
+          AllOf(HasSubstr("b0: stage 0: "), HasSubstr(": device lost"), Not(HasSubstr("a0"))));
+    }
+  }
+}
+
+// Swallows one exchange of device 1, which therefore never comes to the meeting.
+class LosingTransport final : public Transport {
+ public:
+  explicit LosingTransport(std::shared_ptr<Transport> next) : next_(std::move(next)) {}
+  std::unique_ptr<Pending> post(Exchange exchange) override {
+    struct Never final : Pending {
+      std::vector<Buffer> wait() override {
+        std::this_thread::sleep_for(milliseconds(500));
+        throw Error(Blame::kEnvironment, "never sent");
+      }
+    };
+    if (exchange.name == "reduce w" && exchange.me == 1) return std::make_unique<Never>();
+    return next_->post(std::move(exchange));
+  }
+  void abort(const std::string& cause) override { next_->abort(cause); }
+
+ private:
+  std::shared_ptr<Transport> next_;
+};
+
+TEST(Devices, TimeOutNamesDeviceCallExchangeAndPeer) {
+  const std::vector<int64_t> rows{1, 2};
+  const ExampleProgram example = data_parallel_program(rows, 1);
+  const Cluster cluster = nameless_cluster({"a0", "b0"});
+  Devices devices(example.program,
+                  cluster,
+                  null_parts(
+                      [](std::shared_ptr<Transport> next) {
+                        return std::make_shared<LosingTransport>(std::move(next));
+                      },
+                      milliseconds(50)));
+  load(devices, example);
+  set_batch(devices, example, rows);
+  try {
+    devices.run_step();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "a0: stage 0: update: reduce w: device 0: reduce w over devices [0, 1]: not "
+                 "posted within 50 ms by devices [1]");
+  }
+}
+
+TEST(Devices, ProgramsThatDifferAreFound) {
+  const std::vector<int64_t> rows{1, 2};
+  ExampleProgram example = data_parallel_program(rows, 1);
+  // Device 1 believes that it has three rows; its table no longer agrees with that of device 0.
+  example.program.stages[0].tables[0][1] = {3, 4, 1, 3};
+  const Cluster cluster = nameless_cluster({"a0", "b0"});
+  Devices devices(example.program, cluster, null_parts());
+  load(devices, example);
+  set_batch(devices, example, {1, 3});
+  try {
+    devices.run_step();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.blame(), Blame::kUs);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("receive [4, 8]"), HasSubstr("receive [4, 12]")));
+  }
+}
+
+TEST(Devices, ReportsHaveTheEventsOfTheirDevice) {
+  const std::vector<int64_t> rows{1, 2};
+  const ExampleProgram example = data_parallel_program(rows, 1);
+  const Cluster cluster = nameless_cluster({"a0", "b0"});
+  DeviceOptions options;
+  options.trace = true;
+  Devices devices(example.program, cluster, null_parts(), options);
+  load(devices, example);
+  set_batch(devices, example, rows);
+  const std::vector<StepReport> reports = devices.run_step();
+  ASSERT_EQ(reports.size(), 2u);
+  for (int device = 0; device < 2; ++device) {
+    const std::vector<TraceEvent>& events = reports[static_cast<size_t>(device)].events;
+    ASSERT_EQ(events.size(), 8u);
+    for (const TraceEvent& event : events) EXPECT_EQ(event.device, device);
+  }
+}
+
+}  // namespace
+}  // namespace medley

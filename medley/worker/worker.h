@@ -1,0 +1,71 @@
+#pragma once
+
+// A process of a run: a program on the devices of this process, all of the plan's as threads or one
+// of many. Knows nothing of tensors (medley/torch/run.h does).
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "medley/cluster/cluster.h"
+#include "medley/program/memory.h"
+#include "medley/program/prepare.h"
+#include "medley/program/program.h"
+#include "medley/worker/devices.h"
+#include "medley/worker/membership.h"
+
+namespace medley {
+
+struct WorkerInput {
+  std::string graph, plan;  // texts
+  Cluster cluster;
+  Optimizer optimizer;
+  DeviceOptions devices;
+  MembershipOptions membership;
+  std::string versions;  // of what has to be the same in all processes
+};
+
+struct WorkerParts {
+  DeviceParts devices;
+  // To the other processes; null: there are none.
+  std::function<std::unique_ptr<Store>()> make_store = {};
+};
+
+class Worker {
+ public:
+  // Throws Error(kCaller) where plan, graph and cluster do not fit each other.
+  Worker(const WorkerInput& input, const WorkerParts& parts);
+
+  const Program& program() const { return program_; }
+  const LoweredStage& stage(int i) const { return program_.stages[static_cast<size_t>(i)]; }
+  Devices& devices() { return *devices_; }
+  const Devices& devices() const { return *devices_; }
+
+  // Runs one step on all devices of this process. `poll` is called on this thread while it runs;
+  // returning true ends it with the error "interrupted". A failure is told to the other processes,
+  // and what is thrown is the first cause of the run.
+  void run_step(const std::function<bool()>& poll);
+  // Of the last step, one for each device of this process.
+  const std::vector<StepReport>& reports() const { return reports_; }
+  std::string trace_json() const;  // of the last step
+
+  // For a process of many: this device has failed outside of a step, or has nothing more to do.
+  // Returns the first cause of the run, which may be another's.
+  std::string fail(const std::string& cause);
+  void finish();
+
+  std::vector<std::string> device_names() const;  // of the plan, stage by stage
+  std::vector<MemoryUse> memory() const;          // of the same devices
+
+ private:
+  std::unique_ptr<Membership> join(const WorkerInput& input, const WorkerParts& parts);
+  std::string fail(const Place& place, const std::string& cause);
+
+  Cluster cluster_;
+  Program program_;
+  std::unique_ptr<Devices> devices_;
+  std::vector<StepReport> reports_;
+  std::unique_ptr<Membership> membership_;
+};
+
+}  // namespace medley
