@@ -91,17 +91,29 @@ void DeviceThreads::State::fail(int device, Blame blame, const std::string& what
 
 DeviceThreads::DeviceThreads(std::vector<std::string> names,
                              std::function<void(const std::string&)> abort,
-                             std::chrono::milliseconds patience)
+                             std::chrono::milliseconds patience,
+                             const MakeThread& make_thread)
     : state_(std::make_shared<State>()) {
   state_->names = std::move(names);
   state_->abort = std::move(abort);
   state_->patience = patience;
   state_->finished.resize(state_->names.size());
-  for (int i = 0; i < static_cast<int>(state_->names.size()); ++i)
-    state_->threads.emplace_back([state = state_, i] { state->serve(i); });
+  for (int i = 0; i < static_cast<int>(state_->names.size()); ++i) {
+    try {
+      state_->threads.push_back(make_thread([state = state_, i] { state->serve(i); }));
+    } catch (const std::exception& error) {
+      end();
+      throw Error(Blame::kEnvironment,
+                  fmt::format("{}: no thread for this device: {}",
+                              state_->names[static_cast<size_t>(i)],
+                              error.what()));
+    }
+  }
 }
 
-DeviceThreads::~DeviceThreads() {
+DeviceThreads::~DeviceThreads() { end(); }
+
+void DeviceThreads::end() {
   std::unique_lock lock(state_->mutex);
   state_->stop = true;
   state_->changed.notify_all();

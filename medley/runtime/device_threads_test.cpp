@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "medley/base/error.h"
@@ -95,6 +96,26 @@ TEST(DeviceThreads, WhoDoesNotEndIsGivenUp) {
   }
   gate->open();
   ended->pass();
+}
+
+// A machine that has no more threads: those that there are end, and the error says whose is
+// missing.
+TEST(DeviceThreads, IfOneCannotBeMadeTheOthersEnd) {
+  std::atomic<int> made = 0, alive = 0;
+  const auto make_thread = [&](std::function<void()> body) {
+    if (made++ == 2) throw std::system_error(EAGAIN, std::generic_category());
+    ++alive;
+    return std::thread([&, body = std::move(body)] {
+      body();
+      --alive;
+    });
+  };
+  EXPECT_EQ(
+      message_of([&] {
+        const DeviceThreads threads({"a", "b", "c", "d"}, nothing, milliseconds(20), make_thread);
+      }),
+      "c: no thread for this device: Resource temporarily unavailable");
+  EXPECT_EQ(alive, 0);
 }
 
 }  // namespace
