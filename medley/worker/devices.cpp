@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <future>
 
+#include "medley/base/at.h"
 #include "medley/runtime/in_process_transport.h"
 
 namespace medley {
@@ -15,89 +16,129 @@ std::vector<DevicePlace> device_places(const Program& program) {
   return places;
 }
 
-Devices::Devices(const Program& program,
-                 const Cluster& cluster,
-                 const DeviceParts& parts,
-                 const DeviceOptions& options)
-    : places_(device_places(program)),
-      own_(options.own),
-      one_each_(!options.own.empty()),
-      enter_thread_(parts.enter_thread),
-      steady_clock_(std::make_shared<SteadyClock>()) {
+// Shared with the threads: one that was given up still finds it. In the order in which it may go
+// away.
+struct Devices::State {
+  Program program;
+  std::vector<DevicePlace> places;  // of all devices of the plan
+  std::vector<int> own;             // indices into them
+  std::vector<int> numbers;         // of the same devices, in the cluster
+  bool one_each = false;
+  int64_t steps = 0;
+  std::function<void()> enter_thread;
+  SteadyClock steady_clock;
+  std::unique_ptr<EmulatedCluster> emulated;
+  std::vector<std::shared_ptr<Executor>> executors;
+  std::vector<std::unique_ptr<Clock>> clocks;
+  std::shared_ptr<Transport> transport;
+  std::vector<std::unique_ptr<Interpreter>> interpreters;
+
+  void emulate(const Cluster& cluster, const Emulation& emulation);
+  void add(const Cluster& cluster, int i, const DeviceOptions& options);
+  StepReport run_step(int i);
+  void abort(const std::string& cause);
+};
+
+void Devices::State::emulate(const Cluster& cluster, const Emulation& emulation) {
+  emulated = std::make_unique<EmulatedCluster>(cluster, emulation);
   std::vector<int> used;
   for (const LoweredStage& stage : program.stages)
     used.insert(used.end(), stage.devices.begin(), stage.devices.end());
-  for (int i = 0; !one_each_ && i < static_cast<int>(used.size()); ++i) own_.push_back(i);
-  if (options.emulation) {
-    emulated_ = std::make_unique<EmulatedCluster>(cluster, *options.emulation);
-    // Nothing happens before every device has joined, and nobody else speaks for the unused ones.
-    for (int d = 0; own_.at(0) == 0 && d < static_cast<int>(cluster.devices.size()); ++d)
-      if (std::find(used.begin(), used.end(), d) == used.end()) emulated_->leave_out(d);
-  }
-  for (int i = 0; i < size(); ++i) executors_.push_back(parts.make_executor(i));
-  Executor& first = *executors_.at(0);
-  transport_ = parts.make_transport
-                   ? parts.make_transport(first, *steady_clock_)
-                   : std::make_shared<InProcessTransport>(first, *steady_clock_, options.timeout);
-  if (emulated_) transport_ = emulated_->around(std::move(transport_));
-  for (int i = 0; i < size(); ++i) add(program, cluster, i, options);
-  std::vector<std::string> names;
-  for (const auto& interpreter : interpreters_) names.push_back(interpreter->device_name());
-  threads_ = std::make_unique<DeviceThreads>(
-      names, [this](const std::string& cause) { abort(cause); }, options.patience);
+  // Nothing happens before every device has joined, and nobody else speaks for the unused ones.
+  for (int d = 0; own.at(0) == 0 && d < static_cast<int>(cluster.devices.size()); ++d)
+    if (std::find(used.begin(), used.end(), d) == used.end()) emulated->leave_out(d);
 }
 
-Devices::~Devices() = default;
-
-void Devices::add(const Program& program,
-                  const Cluster& cluster,
-                  int i,
-                  const DeviceOptions& options) {
-  const auto [stage, index] = place(i);
-  const int device = program.stages[static_cast<size_t>(stage)].devices[static_cast<size_t>(index)];
-  std::shared_ptr<Executor>& executor = executors_[static_cast<size_t>(i)];
-  numbers_.push_back(device);
-  if (emulated_) {
-    emulated_->join(device);
-    executor = emulated_->around(std::move(executor), device);
-    clocks_.push_back(emulated_->clock(device));
+void Devices::State::add(const Cluster& cluster, int i, const DeviceOptions& options) {
+  const auto [stage, index] = places[at(own[at(i)])];
+  const int device = program.stages[at(stage)].devices[at(index)];
+  std::shared_ptr<Executor>& executor = executors[at(i)];
+  numbers.push_back(device);
+  if (emulated) {
+    emulated->join(device);
+    executor = emulated->around(std::move(executor), device);
+    clocks.push_back(emulated->clock(device));
   } else {
-    clocks_.push_back(std::make_unique<SteadyClock>());
+    clocks.push_back(std::make_unique<SteadyClock>());
   }
   InterpreterOptions settings;
   settings.device_name = cluster.devices.at(static_cast<size_t>(device)).name;
   settings.trace = options.trace;
   settings.keep_gradients = options.keep_gradients;
-  interpreters_.push_back(std::make_unique<Interpreter>(
-      program, stage, index, *executor, *transport_, *clocks_.back(), settings));
+  interpreters.push_back(std::make_unique<Interpreter>(
+      program, stage, index, *executor, *transport, *clocks.back(), settings));
 }
 
+StepReport Devices::State::run_step(int i) {
+  if (enter_thread) enter_thread();
+  StepReport report = interpreters[at(i)]->run_step();
+  if (emulated) emulated->end_step(numbers[at(i)], steps, static_cast<int>(places.size()), report);
+  return report;
+}
+
+void Devices::State::abort(const std::string& cause) {
+  if (emulated) emulated->abort(cause);
+  transport->abort(cause);
+}
+
+Devices::Devices(Program program,
+                 const Cluster& cluster,
+                 const DeviceParts& parts,
+                 const DeviceOptions& options)
+    : state_(std::make_shared<State>()) {
+  state_->program = std::move(program);
+  state_->places = device_places(state_->program);
+  state_->own = options.own;
+  state_->one_each = !options.own.empty();
+  state_->enter_thread = parts.enter_thread;
+  for (int i = 0; !state_->one_each && i < static_cast<int>(state_->places.size()); ++i)
+    state_->own.push_back(i);
+  if (options.emulation) state_->emulate(cluster, *options.emulation);
+  for (int i = 0; i < size(); ++i) state_->executors.push_back(parts.make_executor(i));
+  Executor& first = *state_->executors.at(0);
+  state_->transport = parts.make_transport ? parts.make_transport(first, state_->steady_clock)
+                                           : std::make_shared<InProcessTransport>(
+                                                 first, state_->steady_clock, options.timeout);
+  if (state_->emulated) state_->transport = state_->emulated->around(std::move(state_->transport));
+  std::vector<std::string> names;
+  for (int i = 0; i < size(); ++i) {
+    state_->add(cluster, i, options);
+    names.push_back(interpreter(i).device_name());
+  }
+  threads_ = std::make_unique<DeviceThreads>(
+      names, [state = state_](const std::string& cause) { state->abort(cause); }, options.patience);
+}
+
+Devices::~Devices() = default;
+
+const Program& Devices::program() const { return state_->program; }
+
+int Devices::size() const { return static_cast<int>(state_->own.size()); }
+
+int Devices::number(int i) const { return state_->own[at(i)]; }
+
+DevicePlace Devices::place(int i) const { return state_->places[at(number(i))]; }
+
+Interpreter& Devices::interpreter(int i) { return *state_->interpreters[at(i)]; }
+
+bool Devices::are_of_one_process_each() const { return state_->one_each; }
+
 std::vector<StepReport> Devices::run_step(const std::function<void()>& poll) {
-  reports_.assign(static_cast<size_t>(size()), {});
+  const auto reports = std::make_shared<std::vector<StepReport>>(at(size()));
   std::future<void> done = std::async(std::launch::async, [&] {
-    threads_->run([this](int i) {
-      if (enter_thread_) enter_thread_();
-      StepReport& report = reports_[static_cast<size_t>(i)];
-      report = interpreter(i).run_step();
-      if (emulated_)
-        emulated_->end_step(
-            numbers_[static_cast<size_t>(i)], steps_, static_cast<int>(places_.size()), report);
-    });
+    threads_->run([state = state_, reports](int i) { (*reports)[at(i)] = state->run_step(i); });
   });
   while (done.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready)
     if (poll) poll();
   done.get();
-  ++steps_;
-  return reports_;
+  ++state_->steps;
+  return std::move(*reports);
 }
 
 std::vector<int64_t> Devices::peak_bytes() const {
-  return emulated_ ? emulated_->peak_bytes() : std::vector<int64_t>{};
+  return state_->emulated ? state_->emulated->peak_bytes() : std::vector<int64_t>{};
 }
 
-void Devices::abort(const std::string& cause) {
-  if (emulated_) emulated_->abort(cause);
-  transport_->abort(cause);
-}
+void Devices::abort(const std::string& cause) { state_->abort(cause); }
 
 }  // namespace medley

@@ -49,20 +49,21 @@ std::vector<DevicePlace> device_places(const Program& program);  // stage by sta
 
 class Devices {
  public:
-  // Requires: `program` and `cluster` outlive this.
-  Devices(const Program& program,
+  Devices(Program program,
           const Cluster& cluster,
           const DeviceParts& parts,
           const DeviceOptions& options = {});
+  // A thread that was given up keeps what it uses for as long as it runs.
   ~Devices();
 
-  int size() const { return static_cast<int>(own_.size()); }
-  int number(int i) const { return own_[static_cast<size_t>(i)]; }  // among those of all stages
-  DevicePlace place(int i) const { return places_[static_cast<size_t>(number(i))]; }
+  const Program& program() const;
+  int size() const;
+  int number(int i) const;  // among those of all stages
+  DevicePlace place(int i) const;
   // Between steps: for loading, batches and reading back.
-  Interpreter& interpreter(int i) { return *interpreters_[static_cast<size_t>(i)]; }
+  Interpreter& interpreter(int i);
   // Whether every device of the plan has a process of its own.
-  bool are_of_one_process_each() const { return one_each_; }
+  bool are_of_one_process_each() const;
 
   // Runs one step on all devices; the first failure is thrown. Meanwhile calls `poll` on this
   // thread.
@@ -73,21 +74,8 @@ class Devices {
   void abort(const std::string& cause);
 
  private:
-  void add(const Program& program, const Cluster& cluster, int i, const DeviceOptions& options);
-
-  std::vector<DevicePlace> places_;  // of all devices of the plan
-  std::vector<int> own_;             // indices into them
-  std::vector<int> numbers_;         // of the same devices, in the cluster
-  bool one_each_;
-  int64_t steps_ = 0;
-  std::function<void()> enter_thread_;
-  std::shared_ptr<Clock> steady_clock_;
-  std::unique_ptr<EmulatedCluster> emulated_;
-  std::vector<std::shared_ptr<Executor>> executors_;
-  std::vector<std::unique_ptr<Clock>> clocks_;
-  std::shared_ptr<Transport> transport_;
-  std::vector<std::unique_ptr<Interpreter>> interpreters_;
-  std::vector<StepReport> reports_;
+  struct State;
+  std::shared_ptr<State> state_;
   std::unique_ptr<DeviceThreads> threads_;
 };
 

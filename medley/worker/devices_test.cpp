@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <future>
 #include <thread>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/testing/example_program.h"
 #include "medley/testing/late_transport.h"
@@ -22,7 +24,7 @@ void set_batch(Devices& devices, const ExampleProgram& example, const std::vecto
   for (int device = 0; device < devices.size(); ++device)
     for (int m = 0; m < microbatches; ++m)
       devices.interpreter(device).set_batch(
-          m, {{example.x, null_buffer(DType::kF32, {rows[static_cast<size_t>(device)], 4})}});
+          m, {{example.x, null_buffer(DType::kF32, {rows[at(device)], 4})}});
 }
 
 void load(Devices& devices, const ExampleProgram& example) {
@@ -150,6 +152,70 @@ TEST(Devices, ProgramsThatDifferAreFound) {
   }
 }
 
+// Stays in an op for as long as nobody opens the gate, whatever becomes of the run.
+class StuckExecutor final : public NullExecutor {
+ public:
+  StuckExecutor(std::shared_future<void> gate, std::shared_ptr<std::promise<void>> inside)
+      : gate_(std::move(gate)), inside_(std::move(inside)) {}
+  void run(PreparedSegment&, Frames) override {
+    inside_->set_value();
+    gate_.wait();
+    throw Error(Blame::kEnvironment, "late");
+  }
+
+ private:
+  std::shared_future<void> gate_;
+  std::shared_ptr<std::promise<void>> inside_;
+};
+
+// Fails as soon as another device is stuck.
+class FailingExecutor final : public NullExecutor {
+ public:
+  explicit FailingExecutor(std::shared_future<void> others) : others_(std::move(others)) {}
+  void run(PreparedSegment&, Frames) override {
+    others_.wait();
+    throw Error(Blame::kEnvironment, "device lost");
+  }
+
+ private:
+  std::shared_future<void> others_;
+};
+
+// A device that does not end in time is given up, and what its thread works with outlives the
+// devices until the thread has ended.
+TEST(Devices, WhatAGivenUpDeviceUsesOutlivesThem) {
+  std::promise<void> gate;
+  auto inside = std::make_shared<std::promise<void>>();
+  auto stuck = std::make_shared<StuckExecutor>(gate.get_future().share(), inside);
+  const std::weak_ptr<StuckExecutor> used = stuck;
+  const Cluster cluster = nameless_cluster({"a0", "b0"});
+  const std::vector<int64_t> rows{1, 2};
+  {
+    const ExampleProgram example = data_parallel_program(rows, 1);
+    DeviceOptions options;
+    options.patience = milliseconds(20);
+    Devices devices(example.program,
+                    cluster,
+                    null_parts({std::make_shared<FailingExecutor>(inside->get_future().share()),
+                                std::move(stuck)}),
+                    options);
+    load(devices, example);
+    set_batch(devices, example, rows);
+    try {
+      devices.run_step();
+      FAIL() << "a lost device is an error";
+    } catch (const Error& error) {
+      EXPECT_THAT(
+          error.what(),
+          AllOf(HasSubstr("a0: stage 0: "), HasSubstr("device lost; not ended 20 ms later: b0")));
+    }
+  }
+  EXPECT_FALSE(used.expired()) << "its thread is still in it";
+  gate.set_value();
+  for (int i = 0; i < 1000 && !used.expired(); ++i) std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_TRUE(used.expired()) << "its thread has ended";
+}
+
 TEST(Devices, ReportsHaveTheEventsOfTheirDevice) {
   const std::vector<int64_t> rows{1, 2};
   const ExampleProgram example = data_parallel_program(rows, 1);
@@ -162,7 +228,7 @@ TEST(Devices, ReportsHaveTheEventsOfTheirDevice) {
   const std::vector<StepReport> reports = devices.run_step();
   ASSERT_EQ(reports.size(), 2u);
   for (int device = 0; device < 2; ++device) {
-    const std::vector<TraceEvent>& events = reports[static_cast<size_t>(device)].events;
+    const std::vector<TraceEvent>& events = reports[at(device)].events;
     ASSERT_EQ(events.size(), 8u);
     for (const TraceEvent& event : events) EXPECT_EQ(event.device, device);
   }

@@ -8,6 +8,7 @@
 #include <random>
 #include <sstream>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/cluster/cluster.h"
 #include "medley/graph/passes.h"
@@ -55,7 +56,7 @@ class Draw {
 std::vector<double> shares(Draw& draw, int64_t devices) {
   std::vector<double> all;
   for (int64_t i = 0; i < devices; ++i) all.push_back(static_cast<double>(draw(3)));
-  all[static_cast<size_t>(draw(devices))] += 1;
+  all[at(draw(devices))] += 1;
   return all;
 }
 
@@ -116,12 +117,12 @@ void fill(Devices& devices, const Program& program) {
     for (size_t d = 0; d < stage.devices.size(); ++d, ++number) {
       Interpreter& interpreter = devices.interpreter(number);
       for (const Input& input : stage.graph.inputs)
-        if (stage.lifetimes[static_cast<size_t>(input.value)] == Lifetime::kRun)
+        if (stage.lifetimes[at(input.value)] == Lifetime::kRun)
           interpreter.write(input.value, buffer_of(stage, input.value, stage.tables[0][d]));
       for (size_t m = 0; m < stage.tables.size(); ++m) {
         BatchInputs batch;
         for (const Input& input : stage.graph.inputs)
-          if (stage.lifetimes[static_cast<size_t>(input.value)] == Lifetime::kMicrobatch)
+          if (stage.lifetimes[at(input.value)] == Lifetime::kMicrobatch)
             batch.emplace_back(input.value, buffer_of(stage, input.value, stage.tables[m][d]));
         interpreter.set_batch(static_cast<int>(m), std::move(batch));
       }
@@ -173,7 +174,7 @@ TEST(Pipeline, LostDeviceIsTheCauseForAll) {
   for (int s = 0; s < 3; ++s) {
     Stage& stage = plan.pipelines[0].stages.emplace_back();
     stage.mesh = {{"x"}, {1}, {"a/" + std::to_string(s) + "/0"}};
-    if (s > 0) stage.first = kCuts[static_cast<size_t>(2 * s - 1)];
+    if (s > 0) stage.first = kCuts[at(2 * s - 1)];
   }
   const Cluster cluster = devices(3);
   const Program program = lower(ground, plan, cluster);

@@ -1,5 +1,6 @@
 #include "medley/worker/worker.h"
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/graph/text.h"
 #include "medley/plan/plan.h"
@@ -22,24 +23,24 @@ Program make_program(const WorkerInput& input) {
 
 Worker::Worker(const WorkerInput& input, const WorkerParts& parts)
     : cluster_(input.cluster),
-      program_(make_program(input)),
-      devices_(std::make_unique<Devices>(program_, cluster_, parts.devices, input.devices)),
+      devices_(
+          std::make_unique<Devices>(make_program(input), cluster_, parts.devices, input.devices)),
       membership_(join(input, parts)) {}
 
 std::unique_ptr<Membership> Worker::join(const WorkerInput& input, const WorkerParts& parts) {
   if (!parts.make_store) return nullptr;
   const DevicePlace own = devices_->place(0);
   std::vector<int> all;
-  for (const LoweredStage& each : program_.stages)
+  for (const LoweredStage& each : program().stages)
     all.insert(all.end(), each.devices.begin(), each.devices.end());
-  const NamedHashes hashes{{"graphs", program_.graph_hash},
-                           {"plans", program_.plan_hash},
+  const NamedHashes hashes{{"graphs", program().graph_hash},
+                           {"plans", program().plan_hash},
                            {"versions", input.versions},
-                           {"programs", hash(program_)}};
+                           {"programs", hash(program())}};
   return std::make_unique<Membership>(
       parts.make_store(),
       input.membership,
-      stage(own.stage).devices[static_cast<size_t>(own.index)],
+      stage(own.stage).devices[at(own.index)],
       all,
       device_names(),
       hashes,
@@ -76,7 +77,7 @@ void Worker::finish() {
 
 std::vector<std::string> Worker::device_names() const {
   std::vector<std::string> names;
-  for (const LoweredStage& each : program_.stages)
+  for (const LoweredStage& each : program().stages)
     for (int device : each.devices)
       names.push_back(cluster_.devices.at(static_cast<size_t>(device)).name);
   return names;
@@ -84,7 +85,7 @@ std::vector<std::string> Worker::device_names() const {
 
 std::vector<MemoryUse> Worker::memory() const {
   std::vector<MemoryUse> uses;
-  for (const LoweredStage& each : program_.stages)
+  for (const LoweredStage& each : program().stages)
     for (int device = 0; device < static_cast<int>(each.devices.size()); ++device)
       uses.push_back(memory_use(each, device));
   return uses;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/cluster/cluster.h"
 #include "medley/program/memory.h"
 #include "medley/program/prepare.h"
@@ -36,8 +37,8 @@ class Worker {
   // Throws Error(kCaller) where plan, graph and cluster do not fit each other.
   Worker(const WorkerInput& input, const WorkerParts& parts);
 
-  const Program& program() const { return program_; }
-  const LoweredStage& stage(int i) const { return program_.stages[static_cast<size_t>(i)]; }
+  const Program& program() const { return devices_->program(); }
+  const LoweredStage& stage(int i) const { return program().stages[at(i)]; }
   Devices& devices() { return *devices_; }
   const Devices& devices() const { return *devices_; }
 
@@ -62,7 +63,6 @@ class Worker {
   std::string fail(const Place& place, const std::string& cause);
 
   Cluster cluster_;
-  Program program_;
   std::unique_ptr<Devices> devices_;
   std::vector<StepReport> reports_;
   std::unique_ptr<Membership> membership_;
