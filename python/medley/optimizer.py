@@ -24,7 +24,15 @@ class Optimizer:
 
     def learning_rate(self, step: int) -> float:
         """Returns the learning rate of a step; the first one is 0."""
-        return float(self.lr(step) if callable(self.lr) else self.lr)
+        found: Any = self.lr(step) if callable(self.lr) else self.lr
+        try:
+            rate = float(found)
+        except (TypeError, ValueError):
+            rate = math.nan
+        if not (math.isfinite(rate) and rate >= 0):
+            kind = type(self).__name__
+            raise ValueError(f"{kind}: lr: found {found} in step {step}, expected a number >= 0")
+        return rate
 
     def description(self) -> dict[str, Any]:
         """Returns the fields of medley::Optimizer."""

@@ -289,6 +289,21 @@ def test_optimizers_refuse_what_makes_no_sense() -> None:
             make()
 
 
+@pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1e-3, None, "fast"], ids=str)
+def test_a_learning_rate_that_is_none_ends_the_training_before_it_is_used(rate: Any) -> None:
+    schedule = {0: 1e-3, 1: rate, 2: 1e-3}
+    trainer = trainer_of(
+        small_gpt(), tokens(0), [[7, 1]], optimizer=medley.AdamW(lr=lambda step: schedule[step])
+    )
+    trainer.step(tokens(0))
+    before = trainer.parameters()
+    with pytest.raises(ValueError, match=f"AdamW: lr: found {rate} in step 1, expected a number"):
+        trainer.step(tokens(1))
+    assert worst(trainer.parameters(), before) == 0
+    schedule[1] = 1e-3
+    assert trainer.step(tokens(1)).step == 1
+
+
 # --- rows of one device ---
 
 
