@@ -55,6 +55,8 @@ class Run {
   // A kind of input is "parameter", "buffer" or "state". Loading a parameter also sets its master
   // copy. Throws Error(kCaller) for unknown names, other shapes and other types.
   void load(const std::string& kind, const std::string& name, const at::Tensor& whole);
+  // Sets the state of the optimizer to that before the first step; parameters are loaded after it.
+  void clear_state();
   // The devices of the plan that have a value, by their numbers among those of all stages.
   std::vector<int> holders(const std::string& kind, const std::string& name) const;
   // The shard of the n-th device of this process, null if it has none; where the shards of all
@@ -98,7 +100,6 @@ class Run {
   const Table& table(size_t microbatch, DevicePlace place) const;
   WorkerParts parts(const RunInput& input);
   void write(const Found& found, const at::Tensor& whole);
-  void clear_state();
   void set_batch(const std::map<std::string, at::Tensor>& batch);
   void set_batch(int i, const std::map<std::string, at::Tensor>& batch);
   void set_scalars(double learning_rate, int64_t step);

@@ -7,13 +7,14 @@ import functools
 import os
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from medley import _core, _runtime, connections, devices, job, stragglers
 from medley.cluster import Cluster, load_cluster
@@ -163,7 +164,7 @@ class Trainer:
                 ),
             )
             job.watch_end(self)
-        self._load(_tensors_of(model))
+        self._start(lambda: _tensors_of(model))
 
     # --- training ---
 
@@ -294,13 +295,11 @@ class Trainer:
         write() if self._job is None else job.from_first(write)
 
     def load_model(self, folder: str | os.PathLike[str]) -> None:
-        """Takes parameters and buffers from what `save_model` wrote; the optimizer starts anew."""
-        path = Path(folder) / MODEL_FILE
-        try:
-            tensors = safetensors.torch.load_file(path)
-        except (OSError, safetensors.SafetensorError) as error:
-            raise ValueError(f"{path}: found {error}, expected what save_model() writes") from None
-        self._load(_tensors_of(self._model) | tensors)
+        """Takes parameters and buffers from what `save_model` wrote; the optimizer and the steps
+        start anew. The file has the names of the model's state dict, tied ones at least once, and
+        no other. In a job all processes call this and the first one reads."""
+        self._start(lambda: _tensors_of(self._model) | read_model(Path(folder), self._model))
+        self.steps = 0
 
     def _persistent(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the tensors that the model's state dict has, those that the graph lacks as they
@@ -313,23 +312,45 @@ class Trainer:
                 result[name] = value.detach().cpu().clone()
         return result
 
-    def _load(self, tensors: Mapping[str, Tensor]) -> None:
-        read = set(self._run.values)  # a stage has no buffer that none of its ops reads
-        for (kind, name), (dtype, _) in self._types.items():
-            if kind not in ("parameter", "buffer") or (kind, name) not in read:
-                continue
-            value = tensors.get(name, self._graph.constants.get(name))
-            if value is None:
-                raise ValueError(f"{kind} {name!r}: the model has none, the graph expects one")
-            if self._job is not None:
-                mine = value if self._job.rank == 0 else None
-                value = job.tensor_from(0, mine, list(value.shape), dtype)
-            if value.is_meta:
-                raise ValueError(
-                    f"{kind} {name!r}: found a tensor without values (on the meta device), "
-                    "expected a model with initial values"
-                )
-            self._run.load(kind, name, value.detach().cpu())
+    def _start(self, read: Callable[[], Mapping[str, Tensor]]) -> None:
+        """Gives the devices the initial values that `read` returns, on the first process only."""
+        values: dict[tuple[str, str], Tensor] = {}
+        # A stage has no buffer that none of its ops reads.
+        kept = set(self._run.values) & set(self._types)
+
+        def first() -> bytes:
+            tensors = {**self._graph.constants, **read()}
+            for kind, name in self._types:
+                if (kind, name) in kept:
+                    values[kind, name] = self._checked(kind, name, tensors.get(name))
+            return b""
+
+        first() if self._job is None else job.from_first(first)
+        self._run.clear_state()
+        for (kind, name), (dtype, shape) in self._types.items():
+            if (kind, name) in kept:
+                value = values.get((kind, name))
+                if self._job is not None:
+                    value = job.tensor_from(0, value, _sizes(shape), dtype)
+                assert value is not None
+                self._run.load(kind, name, value.detach().cpu())
+
+    def _checked(self, kind: str, name: str, value: Tensor | None) -> Tensor:
+        """Returns an initial value. Raises ValueError if it is not what the graph expects."""
+        if value is None:
+            raise ValueError(f"{kind} {name!r}: the model has none, the graph expects one")
+        if value.is_meta or isinstance(value, FakeTensor):
+            raise ValueError(
+                f"{kind} {name!r}: found a tensor without values (on the meta device), "
+                "expected a model with initial values"
+            )
+        dtype, shape = self._types[kind, name]
+        if value.dtype != dtype or list(value.shape) != _sizes(shape):
+            raise ValueError(
+                f"{kind} {name!r}: found {value.dtype} of shape {list(value.shape)}, the graph "
+                f"expects {dtype} of shape {shape}"
+            )
+        return value
 
     # --- what the plan needs and did ---
 
@@ -373,6 +394,48 @@ def write_model(folder: Path, tensors: Mapping[str, Tensor], model: nn.Module) -
             config.save_pretrained(folder)  # type: ignore[union-attr]
         except OSError as error:
             raise unwritable(folder, error) from None
+
+
+def read_model(folder: Path, model: nn.Module) -> dict[str, Tensor]:
+    """Returns the tensors of a model in a file by each of their names in the model.
+
+    Raises ValueError if a name of the model is missing or another one is in the file.
+    """
+    path = folder / MODEL_FILE
+    try:
+        found: dict[str, Tensor] = safetensors.torch.load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise ValueError(f"{path}: found {error}, expected what save_model() writes") from None
+    state = model.state_dict(keep_vars=True)
+    ties: dict[int, list[str]] = {}
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            ties.setdefault(id(value), []).append(name)
+    missing = [names[0] for names in ties.values() if not found.keys() & set(names)]
+    unexpected = [name for name in found if name not in state]
+    problems = [f"lacks {_listed(missing)}"] if missing else []
+    if unexpected:
+        problems.append(f"has {_listed(sorted(unexpected))}, which the model has not")
+    if problems:
+        raise ValueError(f"{path}: {' and '.join(problems)}; expected what save_model() writes")
+    for names in ties.values():
+        value = next(found[name] for name in names if name in found)
+        found.update({name: value for name in names if name not in found})
+    return found
+
+
+_MOST_NAMES = 5
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    text = ", ".join(repr(name) for name in names[:_MOST_NAMES])
+    return f"{text} and {more} more" if more > 0 else text
+
+
+def _sizes(shape: str) -> list[int]:
+    """Returns the sizes in "[6, 5]"; a parameter or buffer has no symbols."""
+    return [int(size) for size in shape.strip("[]").split(", ") if size]
 
 
 def _tensors_of(model: nn.Module) -> dict[str, Tensor]:

@@ -192,6 +192,10 @@ void init_runtime_trainer(nb::module_& m) {
            "whole"_a,
            nb::call_guard<nb::gil_scoped_release>(),
            "Gives every device of this process its shard of a parameter, buffer or state.")
+      .def("clear_state",
+           &Run::clear_state,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Lets the optimizer start anew; to be called before the parameters are loaded.")
       .def("shard",
            &Run::shard,
            "kind"_a,

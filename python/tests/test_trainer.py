@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,47 @@ def test_saved_model_loads_without_medley(tmp_path: Path) -> None:
     assert (again.step(tokens(1)).loss, third.step(tokens(1)).loss) == (expected, expected)
 
 
+def test_a_loaded_model_starts_anew() -> None:
+    model = small_gpt()
+    fresh, used = (trainer_of(model, tokens(0), [[7, 1]]) for _ in range(2))
+    losses = [fresh.step(tokens(step)).loss for step in range(3)]
+    for step in range(3):
+        used.step(tokens(step + 5))
+    with tempfile.TemporaryDirectory() as folder:
+        safetensors.torch.save_model(model, f"{folder}/model.safetensors")
+        used.load_model(folder)
+    assert [used.step(tokens(step)).loss for step in range(3)] == losses
+
+
+def test_a_file_of_another_model_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    trainer = trainer_of(small_gpt(), tokens(0), [[7, 1]])
+    trainer.step(tokens(0))
+    before = trainer.parameters()
+    path = tmp_path / "model.safetensors"
+    right = {name: value.clone() for name, value in before.items()}
+    first = sorted(right)[0]
+    for change, sentence in (
+        ({}, "has 'a', 'zzz', which the model has not; expected what save_model"),
+        ({first: None}, f"lacks '{first}' and has 'a', 'zzz'"),
+        (dict.fromkeys(right), "lacks '.*' and [0-9]+ more and has 'a', 'zzz'"),
+    ):
+        found = right | {"zzz": torch.zeros(2), "a": torch.zeros(1)} | change
+        safetensors.torch.save_file({k: v for k, v in found.items() if v is not None}, path)
+        with pytest.raises(ValueError, match=rf"model\.safetensors: {sentence}"):
+            trainer.load_model(tmp_path)
+    for value, sentence in (
+        (right[first].float(), f"parameter '{first}': found torch.float32 of shape"),
+        (right[first].flatten()[1:], f"parameter '{first}': found torch.float64 of shape"),
+    ):
+        safetensors.torch.save_file(right | {first: value.clone()}, path)
+        with pytest.raises(ValueError, match=sentence):
+            trainer.load_model(tmp_path)
+    assert worst(trainer.parameters(), before) == 0
+    assert trainer.steps == 1
+    safetensors.torch.save_file(right, path)
+    trainer.load_model(tmp_path)
+
+
 def test_metrics() -> None:
     trainer = trainer_of(small_gpt(), tokens(0), [[7, 1]])
     trainer.step(tokens(0))
@@ -276,6 +318,18 @@ def test_model_without_values() -> None:
     graph = medley.capture(model, tokens(0))
     with pytest.raises(ValueError, match="on the meta device"):
         medley.Trainer(model.to("meta"), graph, make_plan(graph, [[7, 1]]))
+
+
+def test_model_of_another_type_or_shape() -> None:
+    graph = medley.capture(small_gpt(), tokens(0))
+    plan = make_plan(graph, [[7, 1]])
+    for model, sentence in (
+        (small_gpt().float(), "found torch.float32 of shape .* the graph expects torch.float64"),
+        (small_gpt(size="tiny", width=32), r"found torch.float64 of shape .*32.* expects .*64.*64"),
+        (mlp()[0], "the model has none"),
+    ):
+        with pytest.raises(ValueError, match=rf"parameter '.*': {sentence}"):
+            medley.Trainer(model, graph, plan)
 
 
 def test_optimizers_refuse_what_makes_no_sense() -> None:
