@@ -62,12 +62,18 @@ def capture(
     `torch.autocast` of that dtype. In a job of several processes the first one captures for all.
 
     Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured; warns
-    of ops without a rule, which every device computes whole.
+    of ops without a rule, which every device computes whole, and of a model in eval mode.
     """
 
     def first() -> bytes:
         from medley.capture import capture_full
 
+        if isinstance(model, nn.Module) and not model.training:
+            warnings.warn(
+                "the model is in eval mode: it is captured without dropout and with batch norms "
+                "that do not learn their statistics; call model.train() to train all of it",
+                stacklevel=4,
+            )
         captured = capture_full(model, example_batch, name, check, autocast)
         own = {key: value.contiguous().clone() for key, value in captured.constants.items()}
         text = captured.text.encode()

@@ -9,6 +9,7 @@ import pathlib
 import re
 import resource
 import time
+import warnings
 from typing import Any
 
 import graph_interpreter
@@ -224,6 +225,19 @@ def test_capture_gives_a_graph_that_the_passes_cleaned() -> None:
     assert core.symbols == ["b"]
     assert core.parameter_names == [name for name, _ in model.named_parameters()]
     assert core.num_ops < capture_text(model, batch).count(" @")
+
+
+def test_a_model_in_eval_mode_is_captured_as_it_is_with_a_warning() -> None:
+    model, batch = ZOO["gpt-dropout"]()
+    model.blocks[0].eval()  # part of it on purpose
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = medley.capture(model, batch).text()
+    assert "medley.dropout" in text
+    with pytest.warns(UserWarning, match=r"eval mode: .* call model\.train\(\)") as said:
+        text = medley.capture(model.eval(), batch).text()
+    assert said[0].filename == __file__
+    assert "medley.dropout" not in text
 
 
 TINY = {
