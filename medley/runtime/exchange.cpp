@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "medley/base/error.h"
+#include "medley/program/calls.h"
+#include "medley/program/groups.h"
 #include "medley/program/lanes.h"
 
 namespace medley {
@@ -69,11 +71,8 @@ Exchange make_exchange(const LoweredStage& stage,
   exchange.reduce = communication.reduce;
   exchange.lane = communication.lane;
   exchange.stream = stream_of(communication);
-  exchange.group = communication.devices;
+  exchange.group = group_of(stage, communication, device);
   const int own = stage.devices.at(static_cast<size_t>(device));
-  if (exchange.group.empty())
-    for (int member : group_along(stage.mesh, communication.axis, device))
-      exchange.group.push_back(stage.devices.at(static_cast<size_t>(member)));
   const auto found = std::find(exchange.group.begin(), exchange.group.end(), own);
   MEDLEY_CHECK(found != exchange.group.end());
   exchange.me = static_cast<int>(found - exchange.group.begin());

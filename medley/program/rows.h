@@ -1,0 +1,32 @@
+#pragma once
+
+// Which rows of the global batch a device needs, as the program has placed the inputs of its stage.
+
+#include <optional>
+#include <vector>
+
+#include "medley/program/program.h"
+
+namespace medley {
+
+struct Rows {  // of the global batch
+  int64_t first = 0, count = 0;
+  bool operator==(const Rows&) const = default;
+};
+
+// Elements of dim 0 per row of the batch; 0 if they are not the batch's.
+int64_t elements_per_row(const Placement& placement);
+
+// What one input reads of a micro-batch; nothing if it has no rows. `device` is an index into the
+// stage's mesh.
+std::optional<Rows> rows_of(const Program& program,
+                            const LoweredStage& stage,
+                            const Placement& input,
+                            int device,
+                            size_t microbatch);
+
+// By micro-batch the fewest rows that lie together and have all that any batch input of the device
+// reads: none in a stage that reads no batch.
+std::vector<Rows> rows_of(const Program& program, const LoweredStage& stage, int device);
+
+}  // namespace medley
