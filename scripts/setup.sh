@@ -58,7 +58,7 @@ install_allocator() {
 
 # The wheel with kernels for the GPUs of this machine; without any the CPU wheel, which is a tenth of the size.
 install_torch() {
-  local pip=(.venv/bin/pip install --quiet --disable-pip-version-check) wanted flavor
+  local pip=(.venv/bin/pip install --quiet --disable-pip-version-check --no-compile) wanted flavor
   wanted=$("$PYTHON" scripts/torch_wheel.py "$TORCH") || exit 3
   flavor=$(sed -nE 's/^[^ ]*\+([^ ]*).*/\1/p' <<<"$wanted")
   # Any wheel does without GPUs.
@@ -86,5 +86,5 @@ install_allocator
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "Python 3.11 or newer is needed"
 [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv
 install_torch || fail "pip could not install torch==$TORCH"
-.venv/bin/pip install --quiet --disable-pip-version-check -r requirements.txt ||
+.venv/bin/pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt ||
   fail "pip could not install requirements.txt"
