@@ -2,7 +2,7 @@
 # make build   what is needed to use Medley; .venv/bin/medley works afterwards
 # make test    build the rest, then run every tier of tests; the closing summary says what was skipped and why
 # make nightly what takes longer too: slow tests, many random plans, every module sanitized, TSan, clang-tidy
-# make wheel   dist/medley-*.whl, for the PyTorch of .venv
+# make wheel   dist/medley-*.whl, for the PyTorch of .venv, with all libraries that it needs
 # make demo    build, then a small run on an emulated cluster
 # make format  rewrite; make lint: check formatting, types and layers
 # make bench   google-benchmark programs, and training steps against PyTorch eager
@@ -39,9 +39,14 @@ nightly: build build/dev/build.ninja build/tsan/build.ninja
 	PYTHON=$(PYTHON) scripts/setup.sh --nightly
 	$(VENV)/python scripts/run_tests.py --build --nightly --jobs $(NPROC) --since $(STARTED)
 
-# The compiler by the name by which CMake finds it: ccache then knows what `make build` has compiled.
+# Into the wheel goes every library that is not Python's, PyTorch's or the C library's (auditwheel), so that it
+# installs where there is neither a compiler nor a Debian package of ours. The compiler by the name by which CMake
+# finds it: ccache then knows what `make build` has compiled.
 wheel: $(SETUP)
-	CXX=$${CXX:-c++} $(VENV)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	rm -rf build/wheel && mkdir -p build/wheel
+	CXX=$${CXX:-c++} $(VENV)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
+	PATH="$(CURDIR)/$(VENV):$$PATH" $(VENV)/auditwheel --quiet repair --wheel-dir dist \
+	  --exclude 'libtorch*.so*' --exclude 'libc10*.so*' --exclude 'libshm.so*' build/wheel/medley-*.whl
 
 demo: build
 	$(VENV)/python -m medley demo

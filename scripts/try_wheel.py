@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Tries the wheel of `make wheel` as somebody would who has PyTorch and nothing else.
+
+    scripts/try_wheel.py [dist/medley-*.whl]
+
+Makes an environment with PyTorch, installs the wheel, and runs the demo and two verbs, far from
+this checkout and with no compiler on the path. Fails if the demo takes longer than a minute, or if
+anything of Medley loads a library that is not in the environment, nor Python's, nor part of the C
+and C++ run-time libraries.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DEMO_SECONDS = 60
+# What every Linux with a Python has; PyTorch itself needs them.
+EVERYWHERE = re.compile(
+    r"(ld-linux.*|lib(c|m|dl|rt|pthread|util|gcc_s|stdc\+\+|resolv|nss_\w+|z|python3[\d.]*))"
+    r"(-[\d.]+)?\.so[\d.]*"
+)
+SHOW_LIBRARIES = """
+import medley, medley.trainer
+libraries = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
+print(*sorted(libraries), sep="\\n")
+"""
+
+
+def run(command: list[str], folder: Path, path: str, show: bool = False) -> str:
+    """Runs a command away from the checkout; ends this program if it fails."""
+    environment = {"PATH": path, "HOME": str(folder), "LANG": "C.UTF-8"}
+    print("$", " ".join(command), flush=True)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=600,
+        check=False,
+    )
+    if show or done.returncode:
+        print(done.stdout, flush=True)
+    if done.returncode:
+        sys.exit(f"try_wheel: {command[0]} ended with {done.returncode}")
+    return done.stdout
+
+
+def from_elsewhere(libraries: list[str], environment: Path) -> list[str]:
+    """Of shared libraries, those that a bare machine would not have."""
+    standard = Path(sys.base_prefix)
+    return [
+        library
+        for library in libraries
+        if not Path(library).is_relative_to(environment)
+        and not EVERYWHERE.fullmatch(Path(library).name)
+        and not Path(library).is_relative_to(standard / "lib" / f"python3.{sys.version_info[1]}")
+    ]
+
+
+def needed(program: Path) -> list[str]:
+    """Returns the shared libraries that a program loads."""
+    listed = subprocess.run(["ldd", str(program)], text=True, capture_output=True, check=True)
+    missing = re.findall(r"(\S+) => not found", listed.stdout)
+    if missing:
+        sys.exit(f"try_wheel: {program} finds no {', '.join(missing)}")
+    return re.findall(r"=> (/\S+)", listed.stdout)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("wheel", nargs="?")
+    wheel = parser.parse_args().wheel or str(max(ROOT.glob("dist/medley-*.whl"), default=""))
+    if not wheel:
+        sys.exit("try_wheel: dist has no wheel: run `make wheel`")
+    torch = subprocess.run(
+        [sys.executable, "-c", "import torch; print(torch.__version__)"],
+        text=True,
+        capture_output=True,
+        check=True,
+    ).stdout.strip()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        venv = folder / "venv"
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        pip = [str(venv / "bin" / "pip"), "install", "--quiet", "--no-compile"]
+        subprocess.run([*pip, f"torch=={torch}"], check=True, env=dict(os.environ))
+        started = time.monotonic()
+        subprocess.run([*pip, str(Path(wheel).resolve())], check=True)
+        print(f"installed in {time.monotonic() - started:.0f} s", flush=True)
+        bare = str(venv / "bin")
+        python = str(venv / "bin" / "python")
+        package = venv / "lib" / f"python3.{sys.version_info[1]}" / "site-packages" / "medley"
+        started = time.monotonic()
+        run([python, "-m", "medley", "demo"], folder, bare, show=True)
+        took = time.monotonic() - started
+        run([python, "-m", "medley", "capture", "medley.models:mlp", "-o", "g.graph"], folder, bare)
+        run([python, "-m", "medley", "list", "strategies"], folder, bare)
+        run([python, "-m", "medley", "doctor"], folder, bare, show=True)
+        loaded = run([python, "-c", SHOW_LIBRARIES], folder, bare).split()
+        strange = from_elsewhere(loaded + needed(package / "bin" / "medley"), venv)
+        if strange:
+            sys.exit(f"try_wheel: found libraries of this machine: {', '.join(strange)}")
+        print(f"the demo took {took:.0f} s; {Path(wheel).name} needs nothing of this machine")
+        if took > DEMO_SECONDS:
+            sys.exit(f"try_wheel: the demo took {took:.0f} s, expected at most {DEMO_SECONDS}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
