@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from medley import _runtime, job
+from medley import _runtime, accelerators, job
 from medley.cluster import Cluster
 from medley.plan import Plan, read_profile
 
@@ -32,7 +32,7 @@ def options(plan: Plan, cluster: Cluster, this: job.Job | None) -> dict[str, Any
     if this is None:
         ledger = {"ledger": ""} if emulation else {}
         return {
-            "torch_devices": _torch_devices(kinds, range(len(names))),
+            "torch_devices": _own_devices(kinds, len(names)),
             "emulation": emulation | ledger,
         }
     if this.size != len(names):
@@ -40,12 +40,14 @@ def options(plan: Plan, cluster: Cluster, this: job.Job | None) -> dict[str, Any
             f"world size: found {this.size} processes, expected {len(names)}: one for each device "
             f"of the plan ({', '.join(names)})"
         )
-    torch_devices = _torch_devices(kinds, [this.local_rank])
+    by_rank = ["CPU"] * this.size if emulation else [cluster.kind(n).name for n in numbers]
+    said = job.texts(accelerators.to_text(accelerators.find(this.local_rank)))
+    chosen = accelerators.choose(names, by_rank, [accelerators.parse(text) for text in said])
     epoch = next(_epochs)
     return {
         "own": [this.rank],
-        "torch_devices": torch_devices,
-        "groups": _groups(plan, numbers, epoch, "gloo" if torch_devices == ["cpu"] else "nccl"),
+        "torch_devices": [chosen[this.rank]],
+        "groups": _groups(plan, numbers, epoch, "gloo" if chosen[0] == "cpu" else "nccl"),
         "timeout_ms": 1000 * job.TIMEOUT_SECONDS,
         "interface": job.interface(),
         "membership": {**job.store_address(), "epoch": epoch, "interface": job.interface()},
@@ -54,12 +56,14 @@ def options(plan: Plan, cluster: Cluster, this: job.Job | None) -> dict[str, Any
     }
 
 
-def _torch_devices(kinds: set[str], numbers: Any) -> list[str]:
-    """A cluster of CPUs runs on CPUs; for any other the GPUs of this machine are taken, if any."""
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if count == 0 or kinds == {"CPU"}:
+def _own_devices(kinds: set[str], number: int) -> list[str]:
+    """Of one process, for its `number` devices: the GPUs that it has in turn, or the processor."""
+    found = accelerators.find()
+    if not found.gpus or kinds == {"CPU"}:
         return ["cpu"]
-    return [f"cuda:{number % count}" for number in numbers]
+    if found.problems:
+        raise ValueError(f"devices: {'; '.join(found.problems)}; install another wheel")
+    return [f"cuda:{each % len(found.gpus)}" for each in range(number)]
 
 
 def _number(cluster: Cluster, name: str) -> int:

@@ -73,7 +73,12 @@ def _accelerators() -> list[Finding]:
                 "install the CUDA wheel: pip install torch",
             )
         ]
-    findings = []
+    from medley import accelerators
+
+    findings = [
+        Finding("kernels", problem, FAILURE, "scripts/setup.sh installs a wheel that has them")
+        for problem in accelerators.find().problems
+    ]
     for number in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(number)
         free, total = torch.cuda.mem_get_info(number)
