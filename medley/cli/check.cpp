@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -73,13 +72,13 @@ void run(const std::vector<std::string>& paths, Session& session) {
 
 }  // namespace
 
-std::function<void()> prepare_check(CLI::App& app, Session& session) {
+std::function<void()> prepare_check(Arguments& arguments, Session& session) {
   auto paths = std::make_shared<std::vector<std::string>>();
-  app.add_option("files",
-                 *paths,
-                 "Graphs (.graph), clusters (.yaml) and plans (.json); with one of each, also "
-                 "whether they fit together")
-      ->required();
+  arguments.texts("files",
+                  *paths,
+                  "Graphs (.graph), clusters (.yaml) and plans (.json); with one of each, also "
+                  "whether they fit together",
+                  {.required = true});
   return [paths, &session] { run(*paths, session); };
 }
 

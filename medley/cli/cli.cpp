@@ -2,14 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-#include <algorithm>
+#include <map>
 #include <new>
 #include <stdexcept>
 
 #include "medley/base/error.h"
 #include "medley/base/exit_code.h"
 #include "medley/base/printable.h"
+#include "medley/cli/arguments.h"
 #include "medley/cli/verbs.h"
 
 namespace medley {
@@ -17,48 +17,21 @@ namespace {
 
 constexpr const char* kVersion = "medley " MEDLEY_VERSION;
 
-// The option parser's own messages may have several lines.
-std::string one_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  while (!text.empty() && (text.back() == ' ' || text.back() == '.')) text.pop_back();
-  return text;
-}
-
-// The command that was being parsed, for "see ... --help".
-std::string command_of(const CLI::App& app) {
-  for (const CLI::App* verb : app.get_subcommands()) return "medley " + verb->get_name();
-  return "medley";
-}
-
 int run_verb(const std::vector<std::string>& arguments, const Surroundings& surroundings) {
-  CLI::App app{"Trains one PyTorch model on unequal accelerators."};
-  app.name("medley");
-  app.set_version_flag("--version", kVersion);
-  app.require_subcommand(1);
   Session session{
       surroundings.out, surroundings.files, surroundings.catalogue, false, surroundings.terminal};
-  std::vector<std::function<void()>> bodies;
+  ArgumentParser parser("medley", "Trains one PyTorch model on unequal accelerators.", kVersion);
+  std::map<std::string_view, std::function<void()>> bodies;
   for (const Verb& verb : verbs()) {
-    CLI::App* sub = app.add_subcommand(std::string(verb.name), std::string(verb.help));
-    sub->add_option(
+    Arguments arguments_of = parser.add_command(std::string(verb.name),
+                                                std::string(verb.help),
+                                                fmt::format("Example:\n  {}", verb.example));
+    arguments_of.text(
         "--catalogue", session.catalogue, "Directory of the device catalogue instead of our own");
-    sub->add_flag("--json", session.json, "Print JSON");
-    sub->footer(fmt::format("Example:\n  {}", verb.example));
-    bodies.push_back(verb.prepare(*sub, session));
+    arguments_of.flag("--json", session.json, "Print JSON");
+    bodies.emplace(verb.name, verb.prepare(arguments_of, session));
   }
-  try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
-    app.parse(std::move(reversed));       // it takes them from the back
-  } catch (const CLI::Success& wanted) {  // --help, --version
-    return app.exit(wanted, surroundings.out, surroundings.err);
-  } catch (const CLI::ParseError& error) {
-    throw Error(
-        Blame::kCaller,
-        fmt::format(
-            "{}: {}; see {} --help", command_of(app), one_line(error.what()), command_of(app)));
-  }
-  for (size_t i = 0; i < bodies.size(); ++i)
-    if (app.got_subcommand(std::string(verbs()[i].name))) bodies[i]();
+  if (const auto given = parser.parse(arguments, surroundings.out)) bodies.at (*given)();
   return 0;
 }
 

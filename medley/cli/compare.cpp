@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -129,8 +128,7 @@ std::string to_text(const std::vector<Row>& rows, Nanoseconds bound) {
   text = table.text() + text;
   if (bound.value > 0)
     text += fmt::format(
-        "lower bound {}: no plan of these strategies is faster in the model that they search "
-        "with\n",
+        "lower bound {}, in the search model: no plan of these strategies takes less there\n",
         to_string(bound));
   return text;
 }
@@ -177,12 +175,13 @@ void run(const Options& options, Session& session) {
 
 }  // namespace
 
-std::function<void()> prepare_compare(CLI::App& app, Session& session) {
+std::function<void()> prepare_compare(Arguments& arguments, Session& session) {
   auto options = std::make_shared<Options>();
-  add_request_options(app, options->request);
-  app.add_option("--strategies", options->strategies, "Only these: hap,data-parallel-even; all")
-      ->delimiter(',')
-      ->excludes("--layers");
+  add_request_options(arguments, options->request);
+  arguments.texts("--strategies",
+                  options->strategies,
+                  "Only these: hap,data-parallel-even; all",
+                  {.commas = true, .excludes = {"--layers"}});
   return [options, &session] {
     if (without_graph(options->request))
       compare_measured(options->request, session);

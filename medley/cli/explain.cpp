@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "medley/base/error.h"
 #include "medley/base/units.h"
@@ -51,8 +52,8 @@ Json entries_json(const Plan& plan, const Stage& stage) {
       rows.push_back(
           {{"about", what},
            {"name", key},
-           {"says", text},
-           {"that_is",
+           {"plan_text", text},
+           {"meaning",
             states ? words(plan, parse_state_text(text)) : words(plan, parse_choice_text(text))}});
   };
   add("states", stage.states, true);
@@ -232,6 +233,28 @@ std::string table_text(const Json& rows) {
   return table.text();
 }
 
+// Devices of the cluster that the plan has no work for.
+Json not_used_json(const Plan& plan, const Cluster& cluster) {
+  std::set<std::string_view> used;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      used.insert(stage.mesh.devices.begin(), stage.mesh.devices.end());
+  Json names = Json::array();
+  for (const Device& device : cluster.devices)
+    if (!used.contains(device.name)) names.push_back(device.name);
+  return names;
+}
+
+constexpr size_t kMostNames = 8;
+
+std::string not_used_text(const Json& names) {
+  std::string out = "Not used:";
+  for (size_t i = 0; i < std::min(names.size(), kMostNames); ++i)
+    out += (i ? ", " : " ") + names[i].get<std::string>();
+  if (names.size() > kMostNames) out += fmt::format(" and {} more", names.size() - kMostNames);
+  return out + ".\n";
+}
+
 // Rows of one stage; of several, each says which.
 void add_rows(Json& all, const Json& rows, size_t stage, const Program& program) {
   if (all.is_null()) all = Json::array();
@@ -247,7 +270,7 @@ void add_rows(Json& all, const Json& rows, size_t stage, const Program& program)
 std::string recompute_text(std::string_view recompute) {
   if (recompute == Stage().recompute) return "";
   return fmt::format(
-      "{} is computed again in the backward phase: kept is what {}.\n",
+      "{} is recomputed in the backward phase; only what {} is kept.\n",
       recompute == "all" ? "All of the forward phase" : "Each block of the forward phase",
       recompute == "all" ? "comes into the stage" : "crosses between blocks");
 }
@@ -276,6 +299,7 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
   if (!options.graph) return json;
   json["graph"] = options.graph->name;
   if (!ground) return json;
+  json["not_used"] = not_used_json(plan, options.costs->cluster());
   const Program program = lower(*ground, completed, plan, options.costs->cluster());
   add_measures(json, program, *options.costs, plan.global_batch);
   if (!options.expanded) return json;
@@ -304,23 +328,23 @@ std::string explain(const Plan& plan, const ExplainOptions& options) {
     else if (!stage["entries"].empty())
       out += "\n" + table_text(stage["entries"]);
   }
+  if (json.contains("not_used") && !json["not_used"].empty())
+    out += "\n" + not_used_text(json["not_used"]);
   if (json.contains("step_seconds"))
     out += fmt::format(
         "\nPredicted step: {}, {:.4g} rows/s; {}.\n",
         to_string(Seconds{json["step_seconds"].get<double>()}),
         json["rows_per_second"].get<double>(),
         json.contains("bubble_share")
-            ? fmt::format("{:.1f} % of it stages stand idle or wait for each other",
+            ? fmt::format("{:.1f} % of it is idle time (pipeline bubble)",
                           100 * json["bubble_share"].get<double>())
-            : fmt::format("{} of communication, hidden or not",
+            : fmt::format("communication: {} (overlap not subtracted)",
                           to_string(Seconds{json["communicates_seconds"].get<double>()})));
   if (std::any_of(json["stages"].begin(), json["stages"].end(), [](const Json& stage) {
         return stage.contains("groups");
       }))
     return out + "`medley explain --expanded` shows every input, op and communication.\n";
-  out +=
-      "\nWhat is not mentioned lies whole on every device, and each op is computed where that "
-      "moves the fewest bytes.\n";
+  out += "\nAnything not listed is replicated; ops run where the least data moves.\n";
   for (const char* section : {"inputs", "ops", "communications"})
     if (json.contains(section) && !json[section].empty()) out += "\n" + table_text(json[section]);
   return out;

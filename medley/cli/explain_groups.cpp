@@ -19,13 +19,13 @@ using Json = nlohmann::ordered_json;
 // Rows of the tables: with four devices the whole explanation stays within 40 lines.
 constexpr size_t kMostModules = 8;
 constexpr size_t kMostRows = 6;
-constexpr const char* kWhole = "whole";
-constexpr const char* kSums = "sums";
+constexpr const char* kReplicated = "replicated";
+constexpr const char* kPartial = "partial";
 
 // Equal ones once, with their number, the most frequent first.
 Json counted(const char* key,
              const std::map<std::pair<std::string, std::string>, int64_t>& counts,
-             const std::map<std::string, std::string>& that_is) {
+             const std::map<std::string, std::string>& meanings) {
   std::vector<std::pair<std::pair<std::string, std::string>, int64_t>> order(counts.begin(),
                                                                              counts.end());
   std::stable_sort(
@@ -34,8 +34,8 @@ Json counted(const char* key,
   for (const auto& [what, count] : order)
     rows.push_back({{key, what.first},
                     {"count", count},
-                    {"says", what.second},
-                    {"that_is", that_is.at(what.second)}});
+                    {"plan_text", what.second},
+                    {"meaning", meanings.at(what.second)}});
   return rows;
 }
 
@@ -85,7 +85,7 @@ std::string modules_text(const Json& modules) {
   std::map<std::string, int64_t> totals;
   for (const Json& row : modules)
     for (const auto& [by, count] : row["by"].items()) totals[by] += count.get<int64_t>();
-  std::vector<std::string> header{"ops of"};
+  std::vector<std::string> header{"layer"};
   for (const auto& [by, total] : totals) header.push_back(is_undivided(by) ? by : "by " + by);
   Table table(header);
   for (const Json& row : shortened(modules)) {
@@ -98,14 +98,14 @@ std::string modules_text(const Json& modules) {
 }
 
 std::string rows_text(const char* key, const Json& rows) {
-  Table table({key, "count", "says", "that is"});
+  Table table({key, "count", "plan text", "meaning"});
   size_t shown = 0;
   for (const Json& row : rows)
     if (shown++ < kMostRows)
       table.add({row[key].get<std::string>(),
                  std::to_string(row["count"].get<int64_t>()),
-                 row["says"].get<std::string>(),
-                 row["that_is"].get<std::string>()});
+                 row["plan_text"].get<std::string>(),
+                 row["meaning"].get<std::string>()});
   std::string out = table.text();
   if (rows.size() > kMostRows) out += fmt::format("... and {} more\n", rows.size() - kMostRows);
   return out;
@@ -144,9 +144,9 @@ std::string divided_by(const std::string& choice) {
   for (const ChoiceText& axis : parse_choice_text(choice).value_or(std::vector<ChoiceText>{})) {
     if (!out.empty()) out += " x ";
     if (axis.kind == ChoiceText::Kind::kReplicate)
-      out += kWhole;
+      out += kReplicated;
     else if (axis.kind == ChoiceText::Kind::kLinear)
-      out += kSums;
+      out += kPartial;
     else if (axis.kind == ChoiceText::Kind::kOpen)
       out += "*";
     else
@@ -155,50 +155,52 @@ std::string divided_by(const std::string& choice) {
   return out;
 }
 
-bool is_undivided(const std::string& by) { return by == kWhole || by == kSums; }
+bool is_undivided(const std::string& by) { return by == kReplicated || by == kPartial; }
 
 Json groups_json(const Plan& plan, const std::vector<Said>& ops, const std::vector<Said>& stored) {
   std::map<std::pair<std::string, std::string>, int64_t> otherwise, shards;
-  std::map<std::string, std::string> that_is;
-  int64_t whole_ops = 0;
+  std::map<std::string, std::string> meanings;
+  int64_t replicated_ops = 0;
   for (const Said& op : ops) {
     const std::string by = divided_by(op.text);
-    if (by == kWhole) ++whole_ops;
+    if (by == kReplicated) ++replicated_ops;
     if (is_undivided(by) || by == kRows) continue;
     ++otherwise[{block_pattern(op.name), op.text}];
-    that_is[op.text] = words(plan, parse_choice_text(op.text));
+    meanings[op.text] = words(plan, parse_choice_text(op.text));
   }
   for (const Said& value : stored) {
     if (value.text == "R") continue;
     ++shards[{block_pattern(value.name), value.text}];
-    that_is[value.text] = words(plan, parse_state_text(value.text));
+    meanings[value.text] = words(plan, parse_state_text(value.text));
   }
   return {{"ops", ops.size()},
-          {"whole_ops", whole_ops},
+          {"replicated_ops", replicated_ops},
           {"modules", modules_json(ops)},
-          {"not_by_rows", counted("op", otherwise, that_is)},
+          {"not_by_rows", counted("op", otherwise, meanings)},
           {"parameters", stored.size()},
-          {"in_shards", counted("parameter", shards, that_is)}};
+          {"sharded", counted("parameter", shards, meanings)}};
 }
 
 std::string groups_text(const Json& groups) {
   std::string out = modules_text(groups["modules"]);
   out += fmt::format(
-      "whole: every device computes all of it ({} of {} ops); sums: partial sums pass through.\n\n",
-      groups["whole_ops"].get<int64_t>(),
+      "replicated: every device computes the whole op ({} of {} ops); partial: the op adds to a "
+      "partial "
+      "sum.\n\n",
+      groups["replicated_ops"].get<int64_t>(),
       groups["ops"].get<int64_t>());
   const Json& otherwise = groups["not_by_rows"];
-  out +=
-      otherwise.empty() ? "No op is divided by anything but rows.\n" : rows_text("op", otherwise);
-  const Json& shards = groups["in_shards"];
+  out += otherwise.empty() ? "Every op that is sharded is sharded by rows.\n"
+                           : rows_text("op", otherwise);
+  const Json& shards = groups["sharded"];
   if (shards.empty())
-    return out + fmt::format("All {} parameters lie whole on every device.\n",
+    return out + fmt::format("All {} parameters are replicated on every device.\n",
                              groups["parameters"].get<int64_t>());
-  int64_t in_shards = 0;
-  for (const Json& row : shards) in_shards += row["count"].get<int64_t>();
+  int64_t sharded = 0;
+  for (const Json& row : shards) sharded += row["count"].get<int64_t>();
   out += "\n" + rows_text("parameter", shards);
-  return out + fmt::format("{} of {} parameters lie in shards, the others whole on every device.\n",
-                           in_shards,
+  return out + fmt::format("{} of {} parameters are sharded, the rest replicated.\n",
+                           sharded,
                            groups["parameters"].get<int64_t>());
 }
 

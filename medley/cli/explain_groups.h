@@ -17,7 +17,7 @@ nlohmann::ordered_json groups_json(const Plan& plan,
                                    const std::vector<Said>& stored);
 std::string groups_text(const nlohmann::ordered_json& groups);
 
-// What divides an op of this choice: a part, "whole" or "sums".
+// What divides an op of this choice: a part, "replicated" or "partial".
 std::string divided_by(const std::string& choice);
 bool is_undivided(const std::string& by);
 

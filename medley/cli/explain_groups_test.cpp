@@ -37,21 +37,21 @@ TEST(ExplainGroups, WhatIsUnusualIsNamed) {
                                    {"/mean_loss#0", "linear {0}"}},
                                   {{"head.weight", "S(0, even)"}, {"head.bias", "R"}});
   EXPECT_EQ(groups["ops"], 5);
-  EXPECT_EQ(groups["whole_ops"], 1);
+  EXPECT_EQ(groups["replicated_ops"], 1);
   ASSERT_EQ(groups["modules"].size(), 3U);
   EXPECT_EQ(groups["modules"][0]["module"], "h.*.mlp");
-  EXPECT_EQ(groups["modules"][0]["by"], (Json{{"rows", 2}, {"whole", 1}}));
+  EXPECT_EQ(groups["modules"][0]["by"], (Json{{"replicated", 1}, {"rows", 2}}));
   EXPECT_EQ(groups["modules"][1]["by"], (Json{{"even", 1}}));
-  EXPECT_EQ(groups["modules"][2]["by"], (Json{{"sums", 1}}));
+  EXPECT_EQ(groups["modules"][2]["by"], (Json{{"partial", 1}}));
   const Json head = {
-      {"op", "head/mm#0"}, {"count", 1}, {"says", "n even"}, {"that_is", "n divided evenly"}};
+      {"op", "head/mm#0"}, {"count", 1}, {"plan_text", "n even"}, {"meaning", "n sharded evenly"}};
   EXPECT_EQ(groups["not_by_rows"], Json::array({head}));
   const Json weight = {{"parameter", "head.weight"},
                        {"count", 1},
-                       {"says", "S(0, even)"},
-                       {"that_is", "dim 0 divided evenly"}};
-  EXPECT_EQ(groups["in_shards"], Json::array({weight}));
-  EXPECT_THAT(groups_text(groups), HasSubstr("1 of 2 parameters lie in shards"));
+                       {"plan_text", "S(0, even)"},
+                       {"meaning", "dim 0 sharded evenly"}};
+  EXPECT_EQ(groups["sharded"], Json::array({weight}));
+  EXPECT_THAT(groups_text(groups), HasSubstr("1 of 2 parameters are sharded"));
 }
 
 // However many modules and unusual ops: a page. No op is lost from the count.

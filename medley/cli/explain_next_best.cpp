@@ -114,7 +114,7 @@ std::string instead(const Question& question, const Alternative& alternative) {
 std::string in_words(const Plan& plan, Kind kind, const std::string& way) {
   if (kind == Kind::kOp) return words(plan, parse_choice_text(way));
   if (kind == Kind::kParameter) return words(plan, parse_state_text(way));
-  return way == "sums" ? "as partial sums" : is_undivided(way) ? way : "by " + way;
+  return is_undivided(way) ? way : "by " + way;
 }
 
 const char* kind_text(Kind kind) {
@@ -193,7 +193,7 @@ Json next_best_json(const Request& request, const Plan& plan, Progress& progress
 
 std::string next_best_text(const Json& rows) {
   if (rows.empty()) return "";
-  Table table({"divided otherwise", "now", "next best", "step", "longer by"});
+  Table table({"layer", "now", "next best", "step", "slowdown"});
   for (const Json& row : rows) {
     std::vector<std::string> cells{row["about"].get<std::string>(), row["now"].get<std::string>()};
     if (!row.contains("next_best")) {
@@ -208,8 +208,8 @@ std::string next_best_text(const Json& rows) {
     table.add(std::move(cells));
   }
   return table.text() +
-         "What a step takes if that alone has to change, and all else is divided as suits it "
-         "best.\n";
+         "step, slowdown: with that layer forced to its next-best sharding and all else chosen "
+         "anew.\n";
 }
 
 }  // namespace medley

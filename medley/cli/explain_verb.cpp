@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -80,21 +79,21 @@ void run(const Options& options, Session& session) {
 
 }  // namespace
 
-std::function<void()> prepare_explain(CLI::App& app, Session& session) {
+std::function<void()> prepare_explain(Arguments& arguments, Session& session) {
   auto options = std::make_shared<Options>();
-  app.add_option("plan", options->plan, "The plan (plan.json)");
-  app.add_option("--layers",
+  arguments.text("plan", options->plan, "The plan (plan.json)");
+  arguments.text("--layers",
                  options->layers,
                  "Of a graph, without a plan: where a pipeline may cut it; of measured layers: the "
                  "table that the plan is for");
-  auto* graph = app.add_option("--graph", options->graph, "The graph that it is for");
-  auto* cluster = app.add_option(
+  arguments.text("--graph", options->graph, "The graph that it is for");
+  arguments.text(
       "--cluster", options->cluster, "The cluster that it is for: adds memory and times");
-  add_profile_option(app, options->profile);
-  app.get_option("--profile")->needs(graph)->needs(cluster);
-  app.add_flag("--expanded", options->expanded, "Every input, op and communication")
-      ->needs(graph)
-      ->needs(cluster);
+  add_profile_option(arguments, options->profile, {.needs = {"--graph", "--cluster"}});
+  arguments.flag("--expanded",
+                 options->expanded,
+                 "Every input, op and communication",
+                 {.needs = {"--graph", "--cluster"}});
   return [options, &session] { run(*options, session); };
 }
 

@@ -22,30 +22,30 @@ std::string lengths_text(const Plan& plan, const std::string& name) {
 std::string words(const Plan& plan, const StateText& state) {
   switch (state.kind) {
     case StateText::Kind::kReplicated:
-      return "whole on every device";
+      return "replicated";
     case StateText::Kind::kPartialSum:
       return "a partial sum";
     case StateText::Kind::kSharded:
       break;
   }
   const std::string factor = state.factor > 0 ? fmt::format("factor {} of ", state.factor) : "";
-  return fmt::format("{}dim {} divided {}", factor, state.dim, lengths_text(plan, state.part));
+  return fmt::format("{}dim {} sharded {}", factor, state.dim, lengths_text(plan, state.part));
 }
 
 std::string words(const Plan& plan, const ChoiceText& choice) {
   switch (choice.kind) {
     case ChoiceText::Kind::kReplicate:
-      return "every device computes all of it";
+      return "replicated: every device computes all of it";
     case ChoiceText::Kind::kOpen:
-      return "as suits what it reads";
+      return "as its inputs are";
     case ChoiceText::Kind::kLinear:
-      return "passes partial sums through";
+      return "adds to a partial sum";
     case ChoiceText::Kind::kLabel:
     case ChoiceText::Kind::kComposite:
       break;
   }
   const std::string factor = choice.factor > 0 ? fmt::format("factor {} of ", choice.factor) : "";
-  return fmt::format("{}{} divided {}{}",
+  return fmt::format("{}{} sharded {}{}",
                      factor,
                      choice.label,
                      lengths_text(plan, choice.part),

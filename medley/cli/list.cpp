@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -81,13 +80,14 @@ const std::vector<Listed>& listed() {
 
 }  // namespace
 
-std::function<void()> prepare_list(CLI::App& app, Session& session) {
+std::function<void()> prepare_list(Arguments& arguments, Session& session) {
   std::vector<std::string> names;
   for (const Listed& each : listed()) names.push_back(each.name);
   auto what = std::make_shared<std::string>();
-  app.add_option("what", *what, fmt::format("{}", fmt::join(names, ", ")))
-      ->required()
-      ->check(CLI::IsMember(names));
+  arguments.text("what",
+                 *what,
+                 fmt::format("{}", fmt::join(names, ", ")),
+                 {.required = true, .one_of = names});
   return [what, &session] {
     for (const Listed& each : listed()) {
       if (each.name != *what) continue;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -80,9 +79,9 @@ void run(const PlannedOptions& options, Session& session) {
 
 }  // namespace
 
-std::function<void()> prepare_memory(CLI::App& app, Session& session) {
+std::function<void()> prepare_memory(Arguments& arguments, Session& session) {
   auto options = std::make_shared<PlannedOptions>();
-  add_planned_options(app, *options);
+  add_planned_options(arguments, *options);
   return [options, &session] { run(*options, session); };
 }
 

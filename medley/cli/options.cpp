@@ -1,6 +1,5 @@
 #include "medley/cli/options.h"
 
-#include <CLI/CLI.hpp>
 #include <utility>
 
 #include "medley/base/error.h"
@@ -9,9 +8,9 @@
 namespace medley {
 namespace {
 
-void add_graph_and_cluster(CLI::App& app, std::string& graph, std::string& cluster) {
-  app.add_option("graph", graph, "The captured model (g.graph)")->required();
-  app.add_option("cluster", cluster, "The devices (cluster.yaml)")->required();
+void add_graph_and_cluster(Arguments& arguments, std::string& graph, std::string& cluster) {
+  arguments.text("graph", graph, "The captured model (g.graph)", {.required = true});
+  arguments.text("cluster", cluster, "The devices (cluster.yaml)", {.required = true});
 }
 
 void refuse_both(const std::string& extra, const std::string& layers) {
@@ -21,15 +20,11 @@ void refuse_both(const std::string& extra, const std::string& layers) {
 
 }  // namespace
 
-void add_layers_option(CLI::App& app, std::string& layers, const std::string& last) {
-  app.add_option_function<std::string>(
-         "--layers",
-         [&app, &layers, last](const std::string& value) {
-           layers = value;
-           app.get_option(last)->required(false);
-         },
-         "Measured layers (table.json) in place of the graph")
-      ->trigger_on_parse();
+void add_layers_option(Arguments& arguments, std::string& layers, const std::string& last) {
+  arguments.text("--layers",
+                 layers,
+                 "Measured layers (table.json) in place of the graph",
+                 {.in_place_of = last});
 }
 
 bool without_graph(RequestOptions& options) {
@@ -46,27 +41,31 @@ bool without_graph(PlannedOptions& options) {
   return true;
 }
 
-void add_request_options(CLI::App& app, RequestOptions& options) {
-  add_graph_and_cluster(app, options.graph, options.cluster);
-  app.add_option("--global-batch", options.global_batch, "Rows of a step over all devices")
-      ->required();
-  add_layers_option(app, options.layers, "cluster");
-  add_profile_option(app, options.profile);
-  app.add_option(
-         "--microbatches", options.microbatches, "How many; as few as fit into memory if not given")
-      ->check(CLI::Range(int64_t{1}, kMaxLength));
-  app.add_option("--devices", options.devices, "Use these only: fast/0/0,slow/0/1")->delimiter(',');
-  for (const char* of_graphs : {"--profile", "--devices"})
-    app.get_option(of_graphs)->excludes("--layers");
+void add_request_options(Arguments& arguments, RequestOptions& options) {
+  add_graph_and_cluster(arguments, options.graph, options.cluster);
+  arguments.number("--global-batch",
+                   options.global_batch,
+                   "Rows of a step over all devices",
+                   {.required = true});
+  add_layers_option(arguments, options.layers, "cluster");
+  add_profile_option(arguments, options.profile, {.excludes = {"--layers"}});
+  arguments.number("--microbatches",
+                   options.microbatches,
+                   "How many; as few as fit into memory if not given",
+                   {.least = 1, .most = kMaxLength});
+  arguments.texts("--devices",
+                  options.devices,
+                  "Use these only: fast/0/0,slow/0/1",
+                  {.commas = true, .excludes = {"--layers"}});
 }
 
-void add_planned_options(CLI::App& app, PlannedOptions& options) {
-  add_graph_and_cluster(app, options.graph, options.cluster);
-  app.add_option("plan", options.plan, "The plan (plan.json)")->required();
+void add_planned_options(Arguments& arguments, PlannedOptions& options) {
+  add_graph_and_cluster(arguments, options.graph, options.cluster);
+  arguments.text("plan", options.plan, "The plan (plan.json)", {.required = true});
 }
 
-void add_profile_option(CLI::App& app, std::string& profile) {
-  app.add_option("--profile", profile, "Measured times (profile.json)");
+void add_profile_option(Arguments& arguments, std::string& profile, const ArgumentRules& rules) {
+  arguments.text("--profile", profile, "Measured times (profile.json)", rules);
 }
 
 }  // namespace medley

@@ -6,9 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-}
+#include "medley/cli/arguments.h"
 
 namespace medley {
 
@@ -18,21 +16,23 @@ struct RequestOptions {
   int64_t global_batch = 0, microbatches = 0;
   std::vector<std::string> devices;
 };
-void add_request_options(CLI::App& app, RequestOptions& options);
+void add_request_options(Arguments& arguments, RequestOptions& options);
 
 // A graph, a cluster, and a plan for both.
 struct PlannedOptions {
   std::string graph, cluster, plan;
   std::string layers;  // a layer table in place of the graph, or ""
 };
-void add_planned_options(CLI::App& app, PlannedOptions& options);
+void add_planned_options(Arguments& arguments, PlannedOptions& options);
 
 // `--layers`: the table takes the place of the first positional argument. Once the command line is
 // parsed, without_graph() gives the others their places. Returns true if there is a table.
-void add_layers_option(CLI::App& app, std::string& layers, const std::string& last);
+void add_layers_option(Arguments& arguments, std::string& layers, const std::string& last);
 bool without_graph(RequestOptions& options);
 bool without_graph(PlannedOptions& options);
 
-void add_profile_option(CLI::App& app, std::string& profile);
+void add_profile_option(Arguments& arguments,
+                        std::string& profile,
+                        const ArgumentRules& rules = {});
 
 }  // namespace medley

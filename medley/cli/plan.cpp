@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -57,12 +56,14 @@ void run(const Options& options, Session& session) {
 
 }  // namespace
 
-std::function<void()> prepare_plan(CLI::App& app, Session& session) {
+std::function<void()> prepare_plan(Arguments& arguments, Session& session) {
   auto options = std::make_shared<Options>();
-  add_request_options(app, options->request);
-  app.add_option("--strategy", options->strategy, "One of `medley list strategies`; auto")
-      ->excludes("--layers");
-  app.add_option("-o,--output",
+  add_request_options(arguments, options->request);
+  arguments.text("--strategy",
+                 options->strategy,
+                 "One of `medley list strategies`; auto",
+                 {.excludes = {"--layers"}});
+  arguments.text("-o,--output",
                  options->output,
                  "Write the plan here and explain it; without, the plan is printed");
   return [options, &session] {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -117,8 +116,11 @@ std::string to_text(const Simulation& simulation, const CostModel& costs, int64_
   if (!links.empty()) out += "\n" + links.text();
   std::string sources;
   for (const auto& [source, count] : simulation.ops_by_source)
-    sources += fmt::format("{}{} {}", sources.empty() ? "" : ", ", count, to_string(source));
-  return out + fmt::format("\nTimes of ops: {}.\n", sources.empty() ? "none" : sources);
+    sources += fmt::format("{}{} {}",
+                           sources.empty() ? "" : ", ",
+                           count,
+                           source == CostSource::kAnalytic ? "estimated" : to_string(source));
+  return out + fmt::format("\nOp times: {}.\n", sources.empty() ? "none" : sources);
 }
 
 void run(const Options& options, Session& session) {
@@ -142,19 +144,19 @@ void run(const Options& options, Session& session) {
 
 }  // namespace
 
-std::function<void()> prepare_simulate(CLI::App& app, Session& session) {
+std::function<void()> prepare_simulate(Arguments& arguments, Session& session) {
   auto options = std::make_shared<Options>();
-  add_planned_options(app, *options);
-  add_layers_option(app, options->layers, "plan");
-  add_profile_option(app, options->profile);
-  app.add_option("--trace", options->trace, "Write a trace here, for https://ui.perfetto.dev");
-  app.add_option("--schedules",
-                 options->schedules,
-                 "Compare these schedules of a pipeline: 1f1b,h1f1b; all")
-      ->delimiter(',')
-      ->excludes("--trace");
-  for (const char* of_graphs : {"--profile", "--trace", "--schedules"})
-    app.get_option(of_graphs)->excludes("--layers");
+  add_planned_options(arguments, *options);
+  add_layers_option(arguments, options->layers, "plan");
+  add_profile_option(arguments, options->profile, {.excludes = {"--layers"}});
+  arguments.text("--trace",
+                 options->trace,
+                 "Write a trace here, for https://ui.perfetto.dev",
+                 {.excludes = {"--layers"}});
+  arguments.texts("--schedules",
+                  options->schedules,
+                  "Compare these schedules of a pipeline: 1f1b,h1f1b; all",
+                  {.commas = true, .excludes = {"--trace", "--layers"}});
   return [options, &session] {
     if (without_graph(*options))
       simulate_measured(*options, session);

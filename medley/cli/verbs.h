@@ -6,11 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "medley/cli/arguments.h"
 #include "medley/cli/cli.h"
-
-namespace CLI {
-class App;
-}
 
 namespace medley {
 
@@ -27,16 +24,16 @@ struct Verb {
   std::string_view help;
   std::string_view example;  // an actual command line
   // Adds arguments and options; what it returns runs once they are parsed.
-  std::function<void()> (*prepare)(CLI::App& app, Session& session);
+  std::function<void()> (*prepare)(Arguments& arguments, Session& session);
 };
 const std::vector<Verb>& verbs();
 
-std::function<void()> prepare_plan(CLI::App& app, Session& session);
-std::function<void()> prepare_compare(CLI::App& app, Session& session);
-std::function<void()> prepare_explain(CLI::App& app, Session& session);
-std::function<void()> prepare_simulate(CLI::App& app, Session& session);
-std::function<void()> prepare_memory(CLI::App& app, Session& session);
-std::function<void()> prepare_check(CLI::App& app, Session& session);
-std::function<void()> prepare_list(CLI::App& app, Session& session);
+std::function<void()> prepare_plan(Arguments& arguments, Session& session);
+std::function<void()> prepare_compare(Arguments& arguments, Session& session);
+std::function<void()> prepare_explain(Arguments& arguments, Session& session);
+std::function<void()> prepare_simulate(Arguments& arguments, Session& session);
+std::function<void()> prepare_memory(Arguments& arguments, Session& session);
+std::function<void()> prepare_check(Arguments& arguments, Session& session);
+std::function<void()> prepare_list(Arguments& arguments, Session& session);
 
 }  // namespace medley

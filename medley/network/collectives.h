@@ -1,7 +1,7 @@
 #pragma once
 
 // Collective communications as rounds of messages: pure functions of kind, lengths and devices. The
-// cost model, the emulator, the simulator and the transport for unequal shards all use these. A
+// cost model, the emulator and the simulator all use these; the transports of PyTorch do not. A
 // device enters a round when it has received and sent everything of the round before.
 //
 // The whole of a collective is a range of bytes; a message carries [begin, begin + length) of it:

@@ -115,7 +115,7 @@ class StageSynthesis {
                                    int end,
                                    StageOptionTable& offers,
                                    Nanoseconds longest = kLongest);
-  // Solves on all cores what options() will want for these, whatever the layers.
+  // Precomputes, on all cores, what options() needs for these stages, for any layers.
   void solve_layers(const std::vector<std::pair<StageMesh, StageConfig>>& uses,
                     Nanoseconds longest = kLongest);
 

@@ -19,8 +19,9 @@ constexpr int kOfEachCount = 2;    // chains for each number of micro-batches, a
 constexpr size_t kCandidates = 5;  // of all those that are synthesised as wholes and timed
 constexpr int kMostPriced = 3;     // of them, lowered and simulated
 constexpr int kMostMoves = 16;
-// In percent of the fastest chain known. Whole stages are not that much faster than their layers: a
-// slower chain is no candidate, and stages of slower ones are not made to need less memory.
+// In percent of the fastest chain known: slower chains are no candidates, and their stages are not
+// made to need less memory. Synthesising a stage as a whole rarely gains more than this over its
+// layers.
 constexpr int64_t kSlower = 110;
 // Chains are compared by sums over their layers, which are off by more than this.
 constexpr double kGap = 0.002;

@@ -42,7 +42,7 @@ class SymbolTable {
   static Size first_row() { return Size::of(2); }  // of the micro-batch in the global batch
   static Size me(int axis) { return Size::of(kMe + axis); }  // this device's index on an axis
 
-  // Of the factor at a position, `full` elements, the shard that this device has in a state.
+  // Length of this device's shard of the factor at a position, which has `full` elements.
   Size length(const State& state, int position, const Size& full);
   Size offset(const State& state, int position, const Size& full);  // where it starts
   // For the batch: where it starts in the global batch.

@@ -88,7 +88,7 @@ class RowLines {
   std::map<std::pair<std::string, int64_t>, RowTime> known_;  // by kind and rows
 };
 
-// A division is worth another look while it gains so much.
+// The shares are fitted again until an iteration gains less than this.
 constexpr double kWorthIt = 0.999;
 constexpr int kMostLooks = 8;
 

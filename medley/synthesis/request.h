@@ -30,9 +30,9 @@ struct Request {
   int64_t microbatches = 0;          // 0: as few as fit into memory
   std::vector<std::string> devices;  // to be used; empty: all of the cluster
   Optimizer optimizer;               // whose state and update are counted
-  // A plan that takes as long is of no use, and need not be looked for.
+  // The step time to beat: strategies may leave out plans that take as long or longer.
   std::optional<Nanoseconds> faster_than{};
-  // What was found out before: plan() fills in what is null, so that strategies find it there.
+  // Cached analysis; plan() fills in what is null.
   const Groundwork* ground = nullptr;                     // of the graph and the optimizer
   const std::map<std::string, Outcome>* known = nullptr;  // by strategy, for this request
   // Told now and then what is being done: "harp", the third of seven. May throw, which ends it.

@@ -527,7 +527,7 @@ class Synthesis {
     return ending;
   }
 
-  // Whether what takes as long is of no use even if it should turn out to be so much faster.
+  // True if `time / gain` still loses to the best known.
   bool cannot_win(const SearchResult& known, Nanoseconds time, double gain = 1) const {
     const auto is_faster = [&](const std::optional<Candidate>& other) {
       return other && other->fits() && time / other->step > gain;
