@@ -23,6 +23,7 @@ function(medley_module name)
   target_include_directories(medley_${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(medley_${name} PUBLIC ${arg_DEPS} fmt::fmt PRIVATE ${arg_LIBS})
   medley_options(medley_${name})
+  medley_batch(medley_${name})
   if(name STREQUAL torch)
     medley_precompile(medley_${name} torch)
   else()
@@ -70,7 +71,7 @@ function(medley_options target)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 14)
     # False alarms on std::string and std::optional: gcc bugs 105651 and 80635.
     target_compile_options(${target} PRIVATE -Wno-restrict -Wno-maybe-uninitialized)
-    if(MEDLEY_PRECOMPILE)
+    if(MEDLEY_BATCHES)
       # It no longer knows that these come from headers of the system.
       target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-stringop-overflow
                              -Wno-stringop-overread)

@@ -56,7 +56,7 @@ void check_fit(const std::string& path, const Plan& plan, const Read& read) {
     throw Error(Blame::kCaller, fmt::format("{}: {}", path, explain_misfit(plan, request)));
 }
 
-void run(const std::vector<std::string>& paths, Session& session) {
+void run_check(const std::vector<std::string>& paths, Session& session) {
   Read read;
   Table table({"file", "what it is"});
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
@@ -79,7 +79,7 @@ std::function<void()> prepare_check(Arguments& arguments, Session& session) {
                   "Graphs (.graph), clusters (.yaml) and plans (.json); with one of each, also "
                   "whether they fit together",
                   {.required = true});
-  return [paths, &session] { run(*paths, session); };
+  return [paths, &session] { run_check(*paths, session); };
 }
 
 }  // namespace medley

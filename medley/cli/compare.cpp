@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct Options {
+struct CompareArguments {
   RequestOptions request;
   std::vector<std::string> strategies;
 };
@@ -133,7 +133,7 @@ std::string to_text(const std::vector<Row>& rows, Nanoseconds bound) {
   return text;
 }
 
-void run(const Options& options, Session& session) {
+void run_compare(const CompareArguments& options, Session& session) {
   const RequestOptions& asked = options.request;
   const Graph graph = read_graph(session.files, asked.graph);
   const Cluster cluster = read_cluster(session.files, asked.cluster, session.catalogue);
@@ -176,7 +176,7 @@ void run(const Options& options, Session& session) {
 }  // namespace
 
 std::function<void()> prepare_compare(Arguments& arguments, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CompareArguments>();
   add_request_options(arguments, options->request);
   arguments.texts("--strategies",
                   options->strategies,
@@ -186,7 +186,7 @@ std::function<void()> prepare_compare(Arguments& arguments, Session& session) {
     if (without_graph(options->request))
       compare_measured(options->request, session);
     else
-      run(*options, session);
+      run_compare(*options, session);
   };
 }
 

@@ -15,7 +15,7 @@
 namespace medley {
 namespace {
 
-struct Options {
+struct ExplainArguments {
   std::string plan, layers, graph, cluster, profile;
   bool expanded = false;
 };
@@ -37,7 +37,7 @@ nlohmann::ordered_json find_next_best(const Plan& plan,
   return next_best_json(request, plan, progress);
 }
 
-void run(const Options& options, Session& session) {
+void run_explain(const ExplainArguments& options, Session& session) {
   if (!options.plan.empty() && is_layer_plan(read_input(session.files, options.plan, "a plan"))) {
     explain_measured(options.plan, options.layers, options.cluster, session);
     return;
@@ -80,7 +80,7 @@ void run(const Options& options, Session& session) {
 }  // namespace
 
 std::function<void()> prepare_explain(Arguments& arguments, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExplainArguments>();
   arguments.text("plan", options->plan, "The plan (plan.json)");
   arguments.text("--layers",
                  options->layers,
@@ -94,7 +94,7 @@ std::function<void()> prepare_explain(Arguments& arguments, Session& session) {
                  options->expanded,
                  "Every input, op and communication",
                  {.needs = {"--graph", "--cluster"}});
-  return [options, &session] { run(*options, session); };
+  return [options, &session] { run_explain(*options, session); };
 }
 
 }  // namespace medley

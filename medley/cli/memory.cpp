@@ -67,7 +67,7 @@ std::string to_text(const std::vector<DeviceMemory>& all, const Cluster& cluster
   return fmt::format("{}\n{}", table.text(), peaks);
 }
 
-void run(const PlannedOptions& options, Session& session) {
+void run_memory(const PlannedOptions& options, Session& session) {
   const Graph graph = read_graph(session.files, options.graph);
   const Cluster cluster = read_cluster(session.files, options.cluster, session.catalogue);
   const Plan plan = read_plan(session.files, options.plan);
@@ -82,7 +82,7 @@ void run(const PlannedOptions& options, Session& session) {
 std::function<void()> prepare_memory(Arguments& arguments, Session& session) {
   auto options = std::make_shared<PlannedOptions>();
   add_planned_options(arguments, *options);
-  return [options, &session] { run(*options, session); };
+  return [options, &session] { run_memory(*options, session); };
 }
 
 }  // namespace medley

@@ -15,13 +15,13 @@
 namespace medley {
 namespace {
 
-struct Options {
+struct PlanArguments {
   RequestOptions request;
   std::string strategy = "auto";
   std::string output;
 };
 
-void run(const Options& options, Session& session) {
+void run_plan(const PlanArguments& options, Session& session) {
   const RequestOptions& asked = options.request;
   const Graph graph = read_graph(session.files, asked.graph);
   const Cluster cluster = read_cluster(session.files, asked.cluster, session.catalogue);
@@ -57,7 +57,7 @@ void run(const Options& options, Session& session) {
 }  // namespace
 
 std::function<void()> prepare_plan(Arguments& arguments, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanArguments>();
   add_request_options(arguments, options->request);
   arguments.text("--strategy",
                  options->strategy,
@@ -70,7 +70,7 @@ std::function<void()> prepare_plan(Arguments& arguments, Session& session) {
     if (without_graph(options->request))
       plan_measured(options->request, options->output, session);
     else
-      run(*options, session);
+      run_plan(*options, session);
   };
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options : PlannedOptions {
+struct SimulateArguments : PlannedOptions {
   std::string profile, trace;
   std::vector<std::string> schedules;
 };
@@ -123,7 +123,7 @@ std::string to_text(const Simulation& simulation, const CostModel& costs, int64_
   return out + fmt::format("\nOp times: {}.\n", sources.empty() ? "none" : sources);
 }
 
-void run(const Options& options, Session& session) {
+void run_simulate(const SimulateArguments& options, Session& session) {
   const Graph graph = read_graph(session.files, options.graph);
   const Cluster cluster = read_cluster(session.files, options.cluster, session.catalogue);
   const Plan plan = read_plan(session.files, options.plan);
@@ -145,7 +145,7 @@ void run(const Options& options, Session& session) {
 }  // namespace
 
 std::function<void()> prepare_simulate(Arguments& arguments, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SimulateArguments>();
   add_planned_options(arguments, *options);
   add_layers_option(arguments, options->layers, "plan");
   add_profile_option(arguments, options->profile, {.excludes = {"--layers"}});
@@ -161,7 +161,7 @@ std::function<void()> prepare_simulate(Arguments& arguments, Session& session) {
     if (without_graph(*options))
       simulate_measured(*options, session);
     else
-      run(*options, session);
+      run_simulate(*options, session);
   };
 }
 
