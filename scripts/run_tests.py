@@ -265,7 +265,8 @@ def slow(options: Options) -> Result:
 
 
 def multi(options: Options) -> Result:
-    return pytest("tests/multi", "not gpu", 1, "multi")
+    marked = "not gpu" if options.nightly else "not gpu and not nightly"
+    return pytest("tests/multi", marked, 1, "multi")
 
 
 def gpu(options: Options) -> Result:

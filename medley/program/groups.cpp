@@ -8,6 +8,14 @@
 
 namespace medley {
 
+std::vector<DevicePlace> device_places(const Program& program) {
+  std::vector<DevicePlace> places;
+  for (size_t s = 0; s < program.stages.size(); ++s)
+    for (size_t i = 0; i < program.stages[s].devices.size(); ++i)
+      places.push_back({static_cast<int>(s), static_cast<int>(i)});
+  return places;
+}
+
 std::vector<int> group_of(const LoweredStage& stage,
                           const Communication& communication,
                           int device) {

@@ -6,6 +6,10 @@
 
 namespace medley {
 
+bool cuts_rows(const Placement& placement, const Placement::Cut& cut) {
+  return cut.position == 0 && placement.factors[0][0] == SymbolTable::rows();
+}
+
 int64_t elements_per_row(const Placement& placement) {
   if (placement.factors.empty()) return 0;
   Size size(1);
@@ -21,9 +25,8 @@ std::optional<Rows> rows_of(const Program& program,
   if (elements_per_row(input) == 0) return std::nullopt;
   const std::vector<int64_t>& table = stage.tables[microbatch][at(device)];
   Rows rows{program.microbatch_starts[microbatch], evaluate(SymbolTable::rows(), table)};
-  if (input.factors[0][0] != SymbolTable::rows()) return rows;
   for (const Placement::Cut& cut : input.cuts)
-    if (cut.position == 0)
+    if (cuts_rows(input, cut))
       rows = {rows.first + evaluate(cut.offset, table), evaluate(cut.length, table)};
   return rows;
 }

@@ -14,6 +14,9 @@ struct Rows {  // of the global batch
   bool operator==(const Rows&) const = default;
 };
 
+// Whether a cut is one of the rows: then rows_of() has it.
+bool cuts_rows(const Placement& placement, const Placement::Cut& cut);
+
 // Elements of dim 0 per row of the batch; 0 if they are not the batch's.
 int64_t elements_per_row(const Placement& placement);
 

@@ -15,6 +15,10 @@
 
 namespace medley {
 
+inline std::shared_ptr<const Program> share(const Program& program) {
+  return std::make_shared<const Program>(program);
+}
+
 // One executor for all devices, or one for each.
 inline DeviceParts null_parts(std::vector<std::shared_ptr<Executor>> executors = {
                                   std::make_shared<NullExecutor>()}) {

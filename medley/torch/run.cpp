@@ -44,15 +44,13 @@ WorkerParts Run::parts(const RunInput& input) {
   };
   if (!input.worker.devices.own.empty())
     parts.devices.make_transport = [this, &input](Executor&, Clock&) {
-      return make_c10d_transport(input.groups, input.timeout, torch_device(0), input.interface);
+      return make_c10d_transport(
+          input.make_groups(), input.timeout, torch_device(0), input.interface);
     };
   if (input.store)
     parts.make_store = [&input] {
-      return make_c10d_store(input.store->host,
-                             input.store->port,
-                             false,
-                             input.store->prefix,
-                             input.worker.membership.timeout);
+      return make_c10d_store(
+          input.store->host, input.store->port, false, input.store->prefix, input.store->timeout);
     };
   return parts;
 }

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,18 +24,19 @@ namespace medley {
 struct StoreAddress {
   std::string host;
   int port = 0;
-  std::string prefix;     // of keys
-  std::string interface;  // of the network, for messages
+  std::string prefix;                         // of keys
+  std::chrono::milliseconds timeout{120000};  // of a request
+  std::string interface;                      // of the network, for messages
 };
 
 struct RunInput {  // what a run is made from, as it comes from Python
   WorkerInput worker;
   int64_t seed = 0;
   std::vector<std::string> torch_devices;  // "cpu", "cuda:0": one for each, or one for all
-  // Of a process that has one device of many: the process group of every set of devices, and the
-  // network between them, for messages.
-  std::map<std::vector<int>, std::string> groups;
-  std::string interface;
+  // Of a process that has one device of many: makes a process group of each of groups_of(program),
+  // together with the other processes, and returns their names by devices.
+  std::function<std::map<std::vector<int>, std::string>()> make_groups;
+  std::string interface;                      // between them, for messages
   std::chrono::milliseconds timeout{600000};  // of a wait
   std::optional<StoreAddress> store;          // of a process of many
 };
@@ -49,7 +51,6 @@ struct StepResult {
 
 class Run {
  public:
-  // Throws Error(kCaller) where plan, graph and cluster do not fit each other.
   explicit Run(const RunInput& input);
 
   // A kind of input is "parameter", "buffer" or "state". Loading a parameter also sets its master

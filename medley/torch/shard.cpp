@@ -30,18 +30,10 @@ at::Tensor piece_of(at::Tensor factors, const Placement& placement, const Table&
   return factors;
 }
 
-// The length in rows if the batch is divided, and nothing else.
-const Size* rows_of(const Placement& placement) {
-  if (placement.cuts.size() != 1 || placement.cuts[0].position != 0) return nullptr;
-  return placement.factors[0][0] == Size::of(kRowsSymbol) ? &placement.cuts[0].length : nullptr;
-}
-
-// Elements of dim 0 per row of the batch; 0 if it does not depend on the batch.
-int64_t per_row(const Placement& placement) {
-  if (placement.factors.empty()) return 0;
-  Size size(1);
-  for (const Size& factor : placement.factors[0]) size = size * factor;
-  return size.symbols == std::vector<Symbol>{kRowsSymbol} ? size.coefficient : 0;
+std::vector<int64_t> local_shape(const LoweredStage& stage,
+                                 const Placement& placement,
+                                 const Table& table) {
+  return shape_of(type_of(stage.graph, placement.input.value), table);
 }
 
 }  // namespace
@@ -66,8 +58,7 @@ at::Tensor shard_of(const at::Tensor& whole,
   at::Tensor shard = whole;
   if (!placement.cuts.empty())
     shard = piece_of(whole.reshape(flat_factors(placement, table)), placement, table);
-  const Value& local = stage.graph.values[static_cast<size_t>(placement.input.value)];
-  return shard.reshape(shape_of(local.type, table)).contiguous();
+  return shard.reshape(local_shape(stage, placement, table)).contiguous();
 }
 
 at::Tensor assemble(const std::vector<at::Tensor>& shards,
@@ -87,48 +78,73 @@ BatchSlicer::BatchSlicer(const Program& program,
                          const LoweredStage& stage,
                          int device,
                          bool accept_own)
-    : program_(program), stage_(stage), device_(device), accept_own_(accept_own) {}
+    : program_(program),
+      stage_(stage),
+      device_(device),
+      accept_own_(accept_own),
+      needed_(rows_of(program, stage, device)) {
+  for (const Rows& rows : needed_) num_needed_ += rows.count;
+}
 
 const Table& BatchSlicer::table(size_t microbatch) const {
   return stage_.tables[microbatch][static_cast<size_t>(device_)];
 }
 
-std::vector<at::Tensor> BatchSlicer::slice(const Placement& placement,
-                                           const at::Tensor& given) const {
-  const int64_t scale = per_row(placement);
-  const Size* rows_here = rows_of(placement);
-  int64_t own_rows = 0;
-  for (size_t m = 0; m < stage_.tables.size(); ++m)
-    own_rows += rows_here ? evaluate(*rows_here, table(m)) : 0;
+// Whether these are this device's rows only. Throws Error(kCaller) if they are no batch at all.
+bool BatchSlicer::is_own(const Placement& placement, const at::Tensor& given) const {
+  const int64_t scale = elements_per_row(placement);
   Table global = table(0);
   global[kRowsSymbol] = program_.global_batch;
-  std::vector<int64_t> expected = whole_shape(placement, global);
+  const std::vector<int64_t> expected = whole_shape(placement, global);
   std::vector<int64_t> own = expected;
-  if (scale) own[0] = own_rows * scale;
+  if (scale) own[0] = num_needed_ * scale;
   const at::ScalarType type =
       to_scalar_type(stage_.graph.values[static_cast<size_t>(placement.input.value)].type.dtype);
-  const bool is_whole = given.sizes() == at::IntArrayRef(expected);
-  const bool may_be_own = accept_own_ && rows_here;
-  const bool is_own = may_be_own && given.sizes() == at::IntArrayRef(own);
-  if (given.scalar_type() != type || !(is_whole || is_own)) {
-    const std::string also =
-        may_be_own && own != expected
-            ? fmt::format(", or {} for the rows of one device", describe(type, own))
-            : "";
-    throw Error(Blame::kCaller,
-                fmt::format("batch[\"{}\"]: found {}, expected {}{}",
-                            placement.input.name,
-                            describe(given.scalar_type(), given.sizes()),
-                            describe(type, expected),
-                            also));
-  }
+  const bool is_type = given.scalar_type() == type;
+  if (is_type && given.sizes() == at::IntArrayRef(expected)) return false;
+  if (is_type && accept_own_ && given.sizes() == at::IntArrayRef(own)) return true;
+  const std::string also =
+      accept_own_ && own != expected
+          ? fmt::format(", or {} for the rows of one device", describe(type, own))
+          : "";
+  throw Error(Blame::kCaller,
+              fmt::format("batch[\"{}\"]: found {}, expected {}{}",
+                          placement.input.name,
+                          describe(given.scalar_type(), given.sizes()),
+                          describe(type, expected),
+                          also));
+}
+
+// `first`: where the rows of this micro-batch begin in what was given.
+at::Tensor BatchSlicer::slice_own(const Placement& placement,
+                                  const at::Tensor& given,
+                                  size_t microbatch,
+                                  int64_t first) const {
+  const int64_t scale = elements_per_row(placement);
+  const Rows read = rows_of(program_, stage_, placement, device_, microbatch).value();
+  if (read.count > 0) first += read.first - needed_[microbatch].first;
+  const Table& symbols = table(microbatch);
+  Table here = symbols;
+  here[kRowsSymbol] = read.count;
+  at::Tensor piece =
+      given.narrow(0, first * scale, read.count * scale).reshape(flat_factors(placement, here));
+  for (const Placement::Cut& cut : placement.cuts)
+    if (!cuts_rows(placement, cut))
+      piece =
+          piece.narrow(cut.position, evaluate(cut.offset, symbols), evaluate(cut.length, symbols));
+  return piece.reshape(local_shape(stage_, placement, symbols)).contiguous();
+}
+
+std::vector<at::Tensor> BatchSlicer::slice(const Placement& placement,
+                                           const at::Tensor& given) const {
+  const int64_t scale = elements_per_row(placement);
+  const bool own = is_own(placement, given);
   std::vector<at::Tensor> slices;
-  int64_t next = 0;
+  int64_t first = 0;
   for (size_t m = 0; m < stage_.tables.size(); ++m) {
-    if (is_own && !is_whole) {
-      const int64_t length = evaluate(*rows_here, table(m)) * scale;
-      slices.push_back(given.narrow(0, next, length).contiguous());
-      next += length;
+    if (own && scale) {
+      slices.push_back(slice_own(placement, given, m, first));
+      first += needed_[m].count;
       continue;
     }
     const at::Tensor rows =

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "medley/program/program.h"
+#include "medley/program/rows.h"
 
 namespace medley {
 
@@ -33,10 +34,10 @@ at::Tensor assemble(const std::vector<at::Tensor>& shards,
                     const Placement& placement,
                     const std::vector<const Table*>& tables);
 
-// The rows of a batch tensor that one device needs, micro-batch after micro-batch. Accepts the
-// global batch or, if `accept_own`, only the rows that this device computes. What it returns may
-// share the memory of what it was given. Throws Error(kCaller) naming the key, what was found and
-// what was expected.
+// The rows of a batch tensor that one device reads, micro-batch after micro-batch. Accepts the
+// global batch or, if `accept_own`, only the rows that this device needs (rows_of(program, stage,
+// device)). What it returns may share the memory of what it was given. Throws Error(kCaller) naming
+// the key, what was found and what was expected.
 class BatchSlicer {
  public:
   // `device` is an index into the mesh. Requires: `program` outlives this.
@@ -45,11 +46,18 @@ class BatchSlicer {
 
  private:
   const Table& table(size_t microbatch) const;
+  bool is_own(const Placement& placement, const at::Tensor& given) const;
+  at::Tensor slice_own(const Placement& placement,
+                       const at::Tensor& given,
+                       size_t microbatch,
+                       int64_t first) const;
 
   const Program& program_;
   const LoweredStage& stage_;
   int device_;
   bool accept_own_;
+  std::vector<Rows> needed_;  // [microbatch]
+  int64_t num_needed_ = 0;
 };
 
 }  // namespace medley

@@ -8,18 +8,10 @@
 
 namespace medley {
 
-std::vector<DevicePlace> device_places(const Program& program) {
-  std::vector<DevicePlace> places;
-  for (size_t s = 0; s < program.stages.size(); ++s)
-    for (size_t i = 0; i < program.stages[s].devices.size(); ++i)
-      places.push_back({static_cast<int>(s), static_cast<int>(i)});
-  return places;
-}
-
 // Shared with the threads: one that was given up still finds it. In the order in which it may go
 // away.
 struct Devices::State {
-  Program program;
+  std::shared_ptr<const Program> program;
   std::vector<DevicePlace> places;  // of all devices of the plan
   std::vector<int> own;             // indices into them
   std::vector<int> numbers;         // of the same devices, in the cluster
@@ -42,7 +34,7 @@ struct Devices::State {
 void Devices::State::emulate(const Cluster& cluster, const Emulation& emulation) {
   emulated = std::make_unique<EmulatedCluster>(cluster, emulation);
   std::vector<int> used;
-  for (const LoweredStage& stage : program.stages)
+  for (const LoweredStage& stage : program->stages)
     used.insert(used.end(), stage.devices.begin(), stage.devices.end());
   // Nothing happens before every device has joined, and nobody else speaks for the unused ones.
   for (int d = 0; own.at(0) == 0 && d < static_cast<int>(cluster.devices.size()); ++d)
@@ -51,7 +43,7 @@ void Devices::State::emulate(const Cluster& cluster, const Emulation& emulation)
 
 void Devices::State::add(const Cluster& cluster, int i, const DeviceOptions& options) {
   const auto [stage, index] = places[at(own[at(i)])];
-  const int device = program.stages[at(stage)].devices[at(index)];
+  const int device = program->stages[at(stage)].devices[at(index)];
   std::shared_ptr<Executor>& executor = executors[at(i)];
   numbers.push_back(device);
   if (emulated) {
@@ -66,7 +58,7 @@ void Devices::State::add(const Cluster& cluster, int i, const DeviceOptions& opt
   settings.trace = options.trace;
   settings.keep_gradients = options.keep_gradients;
   interpreters.push_back(std::make_unique<Interpreter>(
-      program, stage, index, *executor, *transport, *clocks.back(), settings));
+      *program, stage, index, *executor, *transport, *clocks.back(), settings));
 }
 
 StepReport Devices::State::run_step(int i) {
@@ -81,13 +73,13 @@ void Devices::State::abort(const std::string& cause) {
   transport->abort(cause);
 }
 
-Devices::Devices(Program program,
+Devices::Devices(std::shared_ptr<const Program> program,
                  const Cluster& cluster,
                  const DeviceParts& parts,
                  const DeviceOptions& options)
     : state_(std::make_shared<State>()) {
   state_->program = std::move(program);
-  state_->places = device_places(state_->program);
+  state_->places = device_places(*state_->program);
   state_->own = options.own;
   state_->one_each = !options.own.empty();
   state_->enter_thread = parts.enter_thread;
@@ -111,7 +103,7 @@ Devices::Devices(Program program,
 
 Devices::~Devices() = default;
 
-const Program& Devices::program() const { return state_->program; }
+const Program& Devices::program() const { return *state_->program; }
 
 int Devices::size() const { return static_cast<int>(state_->own.size()); }
 

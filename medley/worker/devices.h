@@ -12,6 +12,7 @@
 
 #include "medley/base/clock.h"
 #include "medley/cluster/cluster.h"
+#include "medley/program/groups.h"
 #include "medley/program/program.h"
 #include "medley/runtime/device_threads.h"
 #include "medley/runtime/interpreter.h"
@@ -40,16 +41,9 @@ struct DeviceOptions {
   std::optional<Emulation> emulation;
 };
 
-// A device of a program.
-struct DevicePlace {
-  int stage = 0;
-  int index = 0;  // in the stage's mesh
-};
-std::vector<DevicePlace> device_places(const Program& program);  // stage by stage
-
 class Devices {
  public:
-  Devices(Program program,
+  Devices(std::shared_ptr<const Program> program,
           const Cluster& cluster,
           const DeviceParts& parts,
           const DeviceOptions& options = {});

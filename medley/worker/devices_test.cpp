@@ -37,7 +37,7 @@ TEST(Devices, RandomDelaysNeverDeadlock) {
   const ExampleProgram example = data_parallel_program(rows, 2);
   const Cluster cluster = nameless_cluster({"a0", "b0", "b1"});
   for (uint32_t seed = 0; seed < 1000; ++seed) {
-    Devices devices(example.program,
+    Devices devices(share(example.program),
                     cluster,
                     null_parts(
                         [&](std::shared_ptr<Transport> next) {
@@ -72,7 +72,7 @@ TEST(Devices, DeadDeviceIsTheCauseForAll) {
   const ExampleProgram example = data_parallel_program(rows, 2);
   const Cluster cluster = nameless_cluster({"a0", "b0", "b1"});
   for (int ops = 0; ops < 6; ++ops) {
-    Devices devices(example.program,
+    Devices devices(share(example.program),
                     cluster,
                     null_parts({std::make_shared<NullExecutor>(),
                                 std::make_shared<DyingExecutor>(ops),
@@ -115,7 +115,7 @@ TEST(Devices, TimeOutNamesDeviceCallExchangeAndPeer) {
   const std::vector<int64_t> rows{1, 2};
   const ExampleProgram example = data_parallel_program(rows, 1);
   const Cluster cluster = nameless_cluster({"a0", "b0"});
-  Devices devices(example.program,
+  Devices devices(share(example.program),
                   cluster,
                   null_parts(
                       [](std::shared_ptr<Transport> next) {
@@ -140,7 +140,7 @@ TEST(Devices, ProgramsThatDifferAreFound) {
   // Device 1 believes that it has three rows; its table no longer agrees with that of device 0.
   example.program.stages[0].tables[0][1] = {3, 4, 1, 3};
   const Cluster cluster = nameless_cluster({"a0", "b0"});
-  Devices devices(example.program, cluster, null_parts());
+  Devices devices(share(example.program), cluster, null_parts());
   load(devices, example);
   set_batch(devices, example, {1, 3});
   try {
@@ -194,7 +194,7 @@ TEST(Devices, WhatAGivenUpDeviceUsesOutlivesThem) {
     const ExampleProgram example = data_parallel_program(rows, 1);
     DeviceOptions options;
     options.patience = milliseconds(20);
-    Devices devices(example.program,
+    Devices devices(share(example.program),
                     cluster,
                     null_parts({std::make_shared<FailingExecutor>(inside->get_future().share()),
                                 std::move(stuck)}),
@@ -222,7 +222,7 @@ TEST(Devices, ReportsHaveTheEventsOfTheirDevice) {
   const Cluster cluster = nameless_cluster({"a0", "b0"});
   DeviceOptions options;
   options.trace = true;
-  Devices devices(example.program, cluster, null_parts(), options);
+  Devices devices(share(example.program), cluster, null_parts(), options);
   load(devices, example);
   set_batch(devices, example, rows);
   const std::vector<StepReport> reports = devices.run_step();

@@ -139,7 +139,7 @@ TEST(Pipeline, RandomDelaysNeverDeadlock) {
     verify(plan, ground.graph, cluster);
     const Program program = lower(ground, plan, cluster);
     several += program.stages.size() > 1;
-    Devices run(program,
+    Devices run(share(program),
                 cluster,
                 null_parts(
                     [&](std::shared_ptr<Transport> next) {
@@ -178,7 +178,7 @@ TEST(Pipeline, LostDeviceIsTheCauseForAll) {
   }
   const Cluster cluster = devices(3);
   const Program program = lower(ground, plan, cluster);
-  Devices run(program,
+  Devices run(share(program),
               cluster,
               null_parts({std::make_shared<NullExecutor>(),
                           std::make_shared<Dying>(),

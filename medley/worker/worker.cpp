@@ -1,35 +1,51 @@
 #include "medley/worker/worker.h"
 
+#include <mutex>
+#include <optional>
+
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/graph/text.h"
-#include "medley/plan/plan.h"
-#include "medley/program/lower.h"
 #include "medley/trace/trace.h"
 
 namespace medley {
-namespace {
 
-Program make_program(const WorkerInput& input) {
-  const Graph graph = parse_graph(input.graph, "<graph>");
-  const Plan plan = parse_plan(input.plan, "<plan>");
-  verify(plan, graph, input.cluster);
-  LowerOptions options;
-  options.keep_gradients = input.devices.keep_gradients;
-  return lower(graph, plan, input.cluster, input.optimizer, options);
-}
+// What the watchdog's thread ends: the devices' waits, also of those that are still being made.
+struct Worker::Abort {
+  std::mutex mutex;
+  Devices* devices = nullptr;
+  std::optional<std::string> cause;
 
-}  // namespace
+  void set(const std::string& first_cause) {
+    const std::scoped_lock lock(mutex);
+    cause = first_cause;
+    if (devices) devices->abort(first_cause);
+  }
+  void attach(Devices& made) {
+    const std::scoped_lock lock(mutex);
+    devices = &made;
+    if (cause) made.abort(*cause);
+  }
+};
 
 Worker::Worker(const WorkerInput& input, const WorkerParts& parts)
-    : cluster_(input.cluster),
-      devices_(
-          std::make_unique<Devices>(make_program(input), cluster_, parts.devices, input.devices)),
-      membership_(join(input, parts)) {}
+    : cluster_(input.cluster), program_(input.program), abort_(std::make_shared<Abort>()) {
+  membership_ = join(input, parts);
+  try {
+    devices_ = std::make_unique<Devices>(program_, cluster_, parts.devices, input.devices);
+  } catch (const Error& error) {
+    throw Error(error.blame(), fail(error.what()));
+  } catch (const std::exception& error) {
+    fail(error.what());
+    throw;
+  }
+  abort_->attach(*devices_);
+}
+
+Worker::~Worker() = default;
 
 std::unique_ptr<Membership> Worker::join(const WorkerInput& input, const WorkerParts& parts) {
   if (!parts.make_store) return nullptr;
-  const DevicePlace own = devices_->place(0);
+  const DevicePlace own = device_places(program()).at(at(input.devices.own.at(0)));
   std::vector<int> all;
   for (const LoweredStage& each : program().stages)
     all.insert(all.end(), each.devices.begin(), each.devices.end());
@@ -44,7 +60,7 @@ std::unique_ptr<Membership> Worker::join(const WorkerInput& input, const WorkerP
       all,
       device_names(),
       hashes,
-      [devices = devices_.get()](const std::string& cause) { devices->abort(cause); });
+      [abort = abort_](const std::string& cause) { abort->set(cause); });
 }
 
 void Worker::run_step(const std::function<bool()>& poll) {
@@ -78,8 +94,7 @@ void Worker::finish() {
 std::vector<std::string> Worker::device_names() const {
   std::vector<std::string> names;
   for (const LoweredStage& each : program().stages)
-    for (int device : each.devices)
-      names.push_back(cluster_.devices.at(static_cast<size_t>(device)).name);
+    for (int device : each.devices) names.push_back(cluster_.devices.at(at(device)).name);
   return names;
 }
 

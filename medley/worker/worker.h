@@ -10,7 +10,6 @@
 #include "medley/base/at.h"
 #include "medley/cluster/cluster.h"
 #include "medley/program/memory.h"
-#include "medley/program/prepare.h"
 #include "medley/program/program.h"
 #include "medley/worker/devices.h"
 #include "medley/worker/membership.h"
@@ -18,9 +17,8 @@
 namespace medley {
 
 struct WorkerInput {
-  std::string graph, plan;  // texts
-  Cluster cluster;
-  Optimizer optimizer;
+  std::shared_ptr<const Program> program;
+  Cluster cluster;  // that it is for
   DeviceOptions devices;
   MembershipOptions membership;
   std::string versions;  // of what has to be the same in all processes
@@ -34,10 +32,11 @@ struct WorkerParts {
 
 class Worker {
  public:
-  // Throws Error(kCaller) where plan, graph and cluster do not fit each other.
+  // Meets the other processes, and only once all have the same program makes the devices.
   Worker(const WorkerInput& input, const WorkerParts& parts);
+  ~Worker();
 
-  const Program& program() const { return devices_->program(); }
+  const Program& program() const { return *program_; }
   const LoweredStage& stage(int i) const { return program().stages[at(i)]; }
   Devices& devices() { return *devices_; }
   const Devices& devices() const { return *devices_; }
@@ -59,10 +58,13 @@ class Worker {
   std::vector<MemoryUse> memory() const;          // of the same devices
 
  private:
+  struct Abort;
   std::unique_ptr<Membership> join(const WorkerInput& input, const WorkerParts& parts);
   std::string fail(const Place& place, const std::string& cause);
 
   Cluster cluster_;
+  std::shared_ptr<const Program> program_;
+  std::shared_ptr<Abort> abort_;
   std::unique_ptr<Devices> devices_;
   std::vector<StepReport> reports_;
   std::unique_ptr<Membership> membership_;

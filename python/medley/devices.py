@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-import math
 import platform
 from typing import Any
 
 import torch
 
-from medley import _runtime, accelerators, job
+from medley import _core, _runtime, accelerators, job
 from medley.cluster import Cluster
 from medley.plan import Plan, read_profile
 
 _epochs = itertools.count()  # one for every run of this process, alike in all processes
 
 
-def options(plan: Plan, cluster: Cluster, this: job.Job | None) -> dict[str, Any]:
+def options(
+    plan: Plan, program: _core.Program, cluster: Cluster, this: job.Job | None
+) -> dict[str, Any]:
     """Returns the options of `_runtime.Run` that say where the devices of this process are.
 
     Raises ValueError if the job has another number of processes than the plan has devices.
     """
     names = plan.devices
-    numbers = [_number(cluster, name) for name in names]
+    numbers = program.devices
     kinds = {cluster.kind(number).name for number in numbers}
     emulation = job.emulation()
     if "profile" in emulation:
@@ -47,7 +49,9 @@ def options(plan: Plan, cluster: Cluster, this: job.Job | None) -> dict[str, Any
     return {
         "own": [this.rank],
         "torch_devices": [chosen[this.rank]],
-        "groups": _groups(plan, numbers, epoch, "gloo" if chosen[0] == "cpu" else "nccl"),
+        "make_groups": functools.partial(
+            _make_groups, program, epoch, "gloo" if chosen[0] == "cpu" else "nccl"
+        ),
         "timeout_ms": 1000 * job.TIMEOUT_SECONDS,
         "interface": job.interface(),
         "membership": {**job.store_address(), "epoch": epoch, "interface": job.interface()},
@@ -66,35 +70,11 @@ def _own_devices(kinds: set[str], number: int) -> list[str]:
     return [f"cuda:{each % len(found.gpus)}" for each in range(number)]
 
 
-def _number(cluster: Cluster, name: str) -> int:
-    number = cluster.find(name)
-    if number is None:
-        raise ValueError(f"plan: mesh.devices: found {name}, expected a device of the cluster")
-    return number
-
-
-def _groups(plan: Plan, numbers: list[int], epoch: int, backend: str) -> dict[tuple[int, ...], str]:
-    """Makes a process group for every set of devices that the plan's meshes communicate over."""
-    wanted: dict[tuple[int, ...], list[int]] = {}
-
-    def want(ranks: list[int]) -> None:
-        by_device = sorted(ranks, key=lambda rank: numbers[rank])
-        wanted[tuple(numbers[rank] for rank in by_device)] = by_device
-
-    first = 0
-    for shape in plan.mesh_shapes:
-        count = math.prod(shape)
-        ranks = torch.arange(first, first + count).reshape(shape)
-        for axis in range(len(shape)):
-            for line in ranks.movedim(axis, -1).reshape(-1, shape[axis]).tolist():
-                want(line)
-        if len(shape) > 1:
-            want(ranks.flatten().tolist())
-        first += count
-    if len(plan.mesh_shapes) > 1:
-        want(list(range(first)))
-    made = job.make_groups(
-        {_runtime.group_name(list(key), epoch): wanted[key] for key in sorted(wanted)}, backend
-    )
-    named = {_runtime.group_name(list(key), epoch): key for key in wanted}
-    return {named[name]: group for name, group in made.items()}
+def _make_groups(program: _core.Program, epoch: int, backend: str) -> dict[tuple[int, ...], str]:
+    """Makes a process group for every set of devices that communicates; returns the names of those
+    of this process."""
+    rank = {device: rank for rank, device in enumerate(program.devices)}
+    wanted = {_runtime.group_name(group, epoch): group for group in program.groups}
+    ranks = {name: [rank[device] for device in group] for name, group in wanted.items()}
+    made = job.make_groups(ranks, backend)
+    return {tuple(wanted[name]): group for name, group in made.items()}

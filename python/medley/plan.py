@@ -89,26 +89,6 @@ class Plan:
         """Sizes of the axes of the mesh of each stage."""
         return [[int(size) for size in stage["mesh"]["shape"]] for stage in self._stages()]
 
-    def rows_of(self, rank: int) -> list[int]:
-        """Returns the rows of the global batch that a device computes, by micro-batch.
-
-        With several stages each device says all: which of them it needs is the stage's matter.
-        """
-        stages = self._stages()
-        if len(stages) > 1:
-            return list(range(self.global_batch))
-        by_rows = all(text == "S(0, rows)" for text in stages[0].get("batch", {}).values())
-        rows: list[int] = []
-        start = 0
-        for microbatch in self.to_dict()["pipelines"][0]["microbatches"]:
-            lengths = microbatch.get("lengths", [])
-            first, count = start, int(microbatch["rows"])
-            if lengths and by_rows:
-                first, count = start + sum(lengths[:rank]), lengths[rank]
-            rows.extend(range(first, first + count))
-            start += int(microbatch["rows"])
-        return rows
-
     def _stages(self) -> list[dict[str, Any]]:
         stages: list[dict[str, Any]] = self.to_dict()["pipelines"][0]["stages"]
         return stages

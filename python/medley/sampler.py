@@ -7,16 +7,19 @@ from collections.abc import Iterator, Sized
 import torch
 from torch.utils.data import Sampler
 
-from medley import job
+from medley import _core, job
+from medley.optimizer import AdamW
 from medley.plan import Plan
 
 
 class BatchSampler(Sampler[list[int]]):
-    """Yields, for each global batch, the indices of the rows that this device computes.
+    """Yields, for each global batch, the indices of the rows that this device needs.
 
     For `torch.utils.data.DataLoader(dataset, batch_sampler=BatchSampler(plan, dataset))`; what the
-    loader yields goes to `Trainer.step`. In a single process these are all rows. What does not fill
-    a global batch is dropped. A device without rows gets one, which `Trainer.step` ignores.
+    loader yields goes to `Trainer.step`. In a single process, and with a plan that was read without
+    its graph and cluster, these are all rows. What does not fill a global batch is dropped. A
+    device without rows, as between the first and the last stage of a pipeline, gets one, which
+    `Trainer.step` ignores.
     """
 
     def __init__(self, plan: Plan, dataset: Sized, shuffle: bool = False, seed: int = 0) -> None:
@@ -25,6 +28,7 @@ class BatchSampler(Sampler[list[int]]):
         self._shuffle = shuffle
         self._seed = seed
         self._epoch = 0
+        self._mine: list[int] | None = None  # of a global batch
         if self._length < plan.global_batch:
             raise ValueError(
                 f"BatchSampler: found a data set of {self._length} rows, expected at least one "
@@ -43,10 +47,22 @@ class BatchSampler(Sampler[list[int]]):
         if self._shuffle:
             generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
             order = torch.randperm(self._length, generator=generator)
-        this = job.current()
-        mine = (
-            list(range(self._plan.global_batch)) if this is None else self._plan.rows_of(this.rank)
-        )
+        mine = self._own_rows()
         for batch in range(len(self)):
             start = batch * self._plan.global_batch
             yield [int(order[start + row]) for row in mine or [0]]
+
+    def _own_rows(self) -> list[int]:
+        if self._mine is None:
+            self._mine = self._find_own_rows()
+        return self._mine
+
+    def _find_own_rows(self) -> list[int]:
+        this, graph, cluster = job.current(), self._plan.graph, self._plan.cluster
+        if this is None or graph is None or cluster is None:
+            return list(range(self._plan.global_batch))
+        # Rows do not depend on the optimizer.
+        program = _core.Program(graph.core, self._plan.text, cluster, AdamW().description())
+        return [
+            row for first, count in program.rows(this.rank) for row in range(first, first + count)
+        ]

@@ -120,21 +120,22 @@ class Trainer:
             raise ValueError("Trainer: the plan was read from a file: expected also cluster=...")
         machines = self.plan.cluster if cluster is None else load_cluster(cluster)
         assert machines is not None
+        self._program = _core.Program(
+            self._graph.core,
+            self.plan.text,
+            machines,
+            self.optimizer.description(),
+            keep_gradients,
+        )
         self._job = None if local else job.join()
         options: dict[str, Any] = {
             "seed": seed,
             "keep_gradients": keep_gradients,
             "trace": trace or profile is not None,
-            **devices.options(self.plan, machines, self._job),
+            **devices.options(self.plan, self._program, machines, self._job),
         }
         with connections.guarded():  # the one to the store
-            self._run = _runtime.Run(
-                self._graph.text(),
-                self.plan.text,
-                machines,
-                self.optimizer.description(),
-                options,
-            )
+            self._run = _runtime.Run(self._program, machines, options)
         self._drift = None
         measured = "" if profile is None else read_text(profile)
         if profile is not None:
@@ -202,7 +203,7 @@ class Trainer:
 
     def _own(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Drops the row that BatchSampler gives to a device without rows."""
-        if self._job is None or self.plan.rows_of(self._job.rank):
+        if self._job is None or any(count for _, count in self._program.rows(self._job.rank)):
             return dict(tensors)
         return {
             name: tensor[:0] if self._has_rows(name) and tensor.shape[0] == 1 else tensor
@@ -370,7 +371,7 @@ class Trainer:
 
     def program_text(self) -> str:
         """Returns the lowered program, the same on every device."""
-        return self._run.program_text()
+        return self._program.text()
 
     def trace_json(self) -> str:
         """Returns what the devices of this process did in the last step, for Perfetto

@@ -1,19 +1,98 @@
-// Lowered programs as text and figures, for explain and the tests.
+// medley._core.Program: a lowered plan, and what it says; figures of programs for the tests.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "medley/graph/graph.h"
+#include "medley/program/groups.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
+#include "medley/program/rows.h"
 #include "medley/sharding/coupling.h"
+#include "python/src/dict_reader.h"
 
 namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using medley::Graph;
+using medley::Program;
+
+medley::Optimizer read_optimizer(const nb::dict& entries) {
+  medley::Optimizer optimizer;
+  medley::DictReader read(entries);
+  read("kind", optimizer.kind);
+  read("beta1", optimizer.beta1);
+  read("beta2", optimizer.beta2);
+  read("epsilon", optimizer.epsilon);
+  read("weight_decay", optimizer.weight_decay);
+  read("momentum", optimizer.momentum);
+  read("nesterov", optimizer.nesterov);
+  read("max_norm", optimizer.max_norm);
+  read("gradient_norm", optimizer.gradient_norm);
+  read.finish("optimizer");
+  return optimizer;
+}
+
+void make_program(Program* self,
+                  const Graph& graph,
+                  const std::string& text,
+                  const medley::Cluster& cluster,
+                  const nb::dict& optimizer,
+                  bool keep_gradients) {
+  const medley::Optimizer rule = read_optimizer(optimizer);
+  medley::LowerOptions options;
+  options.keep_gradients = keep_gradients;
+  const nb::gil_scoped_release release;
+  const medley::Plan plan = medley::parse_plan(text, "<plan>");
+  verify(plan, graph, cluster);
+  new (self) Program(lower(graph, plan, cluster, rule, options));
+}
+
+std::vector<int> devices(const Program& program) {
+  std::vector<int> all;
+  for (const medley::LoweredStage& stage : program.stages)
+    all.insert(all.end(), stage.devices.begin(), stage.devices.end());
+  return all;
+}
+
+std::vector<std::pair<int64_t, int64_t>> rows(const Program& program, int rank) {
+  const medley::DevicePlace place = device_places(program).at(static_cast<size_t>(rank));
+  std::vector<std::pair<int64_t, int64_t>> pairs;
+  for (const auto& [first, count] :
+       rows_of(program, program.stages[static_cast<size_t>(place.stage)], place.index))
+    pairs.emplace_back(first, count);
+  return pairs;
+}
+
+}  // namespace
 
 void init_program(nb::module_& m) {
-  using medley::Graph;
+  nb::class_<Program>(m, "Program", "A lowered plan: what every device executes.")
+      .def("__init__",
+           &make_program,
+           nb::sig("def __init__(self, graph: Graph, plan: str, cluster: Cluster, "
+                   "optimizer: dict[str, object], keep_gradients: bool = False) -> None"),
+           "graph"_a,
+           "plan"_a,
+           "cluster"_a,
+           "optimizer"_a,
+           "keep_gradients"_a = false,
+           "Raises ValueError where plan (JSON), graph and cluster do not fit each other.")
+      .def_prop_ro("devices", &devices, "The devices of the cluster by rank.")
+      .def_prop_ro("groups",
+                   &medley::groups_of,
+                   "The sets of devices of the cluster that communicate, each in rising order.")
+      .def("rows",
+           &rows,
+           "rank"_a,
+           "(first, number) of the rows of the global batch that a device needs, by micro-batch.")
+      .def("text", [](const Program& program) { return print(program); })
+      .def("hash", [](const Program& program) { return hash(program); });
 
   m.def(
       "lower_text",

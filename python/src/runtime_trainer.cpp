@@ -10,6 +10,7 @@
 
 #include "medley/base/error.h"
 #include "medley/torch/run.h"
+#include "python/src/dict_reader.h"
 #include "runtime_tensor.h"
 
 namespace nb = nanobind;
@@ -19,44 +20,9 @@ namespace {
 
 using medley::Run;
 
-// Assigns the entries of a dict by name; an unknown one is our mistake.
-class Reader {
- public:
-  explicit Reader(const nb::dict& entries) : entries_(entries) {}
-  template <typename T>
-  void operator()(const char* name, T& value) {
-    if (entries_.contains(name)) value = nb::cast<T>(entries_[name]);
-    known_ += entries_.contains(name);
-  }
-  void finish(const char* what) const {
-    if (known_ != entries_.size())
-      throw medley::Error(medley::Blame::kUs, std::string(what) + ": an unknown entry");
-  }
-
- private:
-  const nb::dict& entries_;
-  size_t known_ = 0;
-};
-
-medley::Optimizer read_optimizer(const nb::dict& entries) {
-  medley::Optimizer optimizer;
-  Reader read(entries);
-  read("kind", optimizer.kind);
-  read("beta1", optimizer.beta1);
-  read("beta2", optimizer.beta2);
-  read("epsilon", optimizer.epsilon);
-  read("weight_decay", optimizer.weight_decay);
-  read("momentum", optimizer.momentum);
-  read("nesterov", optimizer.nesterov);
-  read("max_norm", optimizer.max_norm);
-  read("gradient_norm", optimizer.gradient_norm);
-  read.finish("optimizer");
-  return optimizer;
-}
-
 medley::Emulation read_emulation(const nb::dict& entries) {
   medley::Emulation emulation;
-  Reader read(entries);
+  medley::DictReader read(entries);
   read("ledger", emulation.ledger);
   read("truth_seed", emulation.truth_seed);
   read("truth_spread", emulation.truth_spread);
@@ -69,7 +35,7 @@ medley::Emulation read_emulation(const nb::dict& entries) {
 
 void read_membership(const nb::dict& entries, medley::RunInput& input) {
   medley::StoreAddress store;
-  Reader read(entries);
+  medley::DictReader read(entries);
   read("host", store.host);
   read("port", store.port);
   read("prefix", store.prefix);
@@ -82,14 +48,15 @@ void read_membership(const nb::dict& entries, medley::RunInput& input) {
 }
 
 void read_options(const nb::dict& entries, medley::RunInput& input) {
-  Reader read(entries);
+  medley::DictReader read(entries);
   medley::DeviceOptions& devices = input.worker.devices;
   int64_t timeout = input.timeout.count();
   read("seed", input.seed);
   read("keep_gradients", devices.keep_gradients);
   read("own", devices.own);
   read("torch_devices", input.torch_devices);
-  read("groups", input.groups);
+  nb::object make_groups = nb::none();
+  read("make_groups", make_groups);
   read("versions", input.worker.versions);
   read("trace", devices.trace);
   read("timeout_ms", timeout);
@@ -98,22 +65,24 @@ void read_options(const nb::dict& entries, medley::RunInput& input) {
   read("emulation", emulation);
   read("membership", membership);
   read.finish("options");
+  if (!make_groups.is_none())
+    input.make_groups = [make = make_groups.ptr()] {
+      const nb::gil_scoped_acquire acquire;  // `options` keeps it alive
+      return nb::cast<std::map<std::vector<int>, std::string>>(nb::handle(make)());
+    };
   if (emulation.size() > 0) devices.emulation = read_emulation(emulation);
   if (membership.size() > 0) read_membership(membership, input);
-  input.timeout = devices.timeout = std::chrono::milliseconds(timeout);
+  input.timeout = devices.timeout = input.worker.membership.timeout =
+      std::chrono::milliseconds(timeout);
 }
 
 void make_run(Run* self,
-              const std::string& graph,
-              const std::string& plan,
+              const medley::Program& program,
               const medley::Cluster& cluster,
-              const nb::dict& optimizer,
               const nb::dict& options) {
   medley::RunInput input;
-  input.worker.graph = graph;
-  input.worker.plan = plan;
+  input.worker.program = std::make_shared<const medley::Program>(program);
   input.worker.cluster = cluster;
-  input.worker.optimizer = read_optimizer(optimizer);
   read_options(options, input);
   const nb::gil_scoped_release release;
   new (self) Run(input);
@@ -175,16 +144,13 @@ void init_runtime_trainer(nb::module_& m) {
   nb::class_<Run>(m, "Run", "A plan at work on the devices of this process.")
       .def("__init__",
            &make_run,
-           nb::sig("def __init__(self, graph: str, plan: str, cluster: object, "
-                   "optimizer: dict[str, object], options: dict[str, object]) -> None"),
-           "graph"_a,
-           "plan"_a,
+           nb::sig("def __init__(self, program: object, cluster: object, "
+                   "options: dict[str, object]) -> None"),
+           "program"_a,
            "cluster"_a,
-           "optimizer"_a,
            "options"_a,
-           "`graph` and `plan` are texts. The options: seed, keep_gradients, trace, own (indices "
-           "of devices; all without), "
-           "torch_devices, timeout_ms, interface, groups, membership, versions, emulation.")
+           "The options: seed, keep_gradients, trace, own (indices of devices; all without), "
+           "torch_devices, timeout_ms, interface, make_groups, membership, versions, emulation.")
       .def("load",
            &Run::load,
            "kind"_a,
@@ -259,7 +225,5 @@ void init_runtime_trainer(nb::module_& m) {
       .def_prop_ro(
           "device_names",
           [](const Run& run) { return run.worker().device_names(); },
-          "The devices of the plan, in its order.")
-      .def("program_text", [](const Run& run) { return print(run.worker().program()); })
-      .def("program_hash", [](const Run& run) { return hash(run.worker().program()); });
+          "The devices of the plan, in its order.");
 }

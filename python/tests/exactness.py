@@ -138,7 +138,11 @@ def train_eager(model: nn.Module, batch: Any, steps: int, lr: float, clip: float
         if clip:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
-    curve.parameters = {n: p.detach().clone() for n, p in model.named_parameters()}
+    curve.parameters = {
+        name: parameter.detach().clone()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
     return curve
 
 
@@ -163,19 +167,28 @@ def cluster(count: int = 4) -> Any:
     return parse_cluster(CLUSTER.replace("COUNT", str(count)))
 
 
-def compare(got: Curve, want: Curve, relative: float = 1e-10, model: str = "") -> None:
-    """Asserts that losses, gradients, parameters agree, relative to a tensor's largest element."""
+def compare(got: Curve, want: Curve, relative: float = 1e-10, model: str = "") -> float:
+    """Asserts that losses, gradients, parameters agree, relative to a tensor's largest element.
+    Returns the largest difference by this measure, of those that are not below the floor."""
+    worst = 0.0
     for step, (a, b) in enumerate(zip(got.losses, want.losses, strict=True)):
+        worst = max(worst, abs(a - b) / max(1.0, abs(b)))
         assert abs(a - b) <= relative * max(1.0, abs(b)), f"loss of step {step}: {a} vs {b}"
     for what in ("gradients", "parameters"):
         found, expected = getattr(got, what), getattr(want, what)
         assert set(found) == set(expected), what
         for name, tensor in expected.items():
-            difference = (found[name] - tensor).abs().max().item() if tensor.numel() else 0.0
+            if tensor.numel() == 0:
+                continue
+            difference = (found[name] - tensor).abs().max().item()
+            largest = tensor.abs().max().item()
             zero = fnmatch.fnmatch(name, ZERO_GRADIENT.get(model, ""))
             floor = ZERO_GRADIENT_FLOOR if zero else FLOOR
-            bound = max(relative * tensor.abs().max().item(), floor)
+            bound = max(relative * largest, floor)
             assert difference <= bound, f"{what} {name}: differs by {difference}, bound {bound}"
+            if difference > floor:
+                worst = max(worst, difference / largest)
+    return worst
 
 
 def check(

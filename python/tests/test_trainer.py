@@ -374,9 +374,31 @@ def test_batch_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_rank[0] == [[0, 1, 2, 4, 5], [8, 9, 10, 12, 13]]
     assert by_rank[1] == [[3, 6, 7], [11, 14, 15]]
     assert by_rank[2] == [[0], [8]]  # it has none: Trainer ignores what it gets
+    unknown = medley.Plan(plan.text)  # whose rows only graph and cluster would tell
+    assert list(medley.BatchSampler(unknown, data)) == [list(range(8)), list(range(8, 16))]
     shuffled = medley.BatchSampler(plan, data, shuffle=True, seed=1)
     first = list(shuffled)
     shuffled.set_epoch(1)
     assert first != list(shuffled)
     with pytest.raises(ValueError, match="found a data set of 7 rows"):
         medley.BatchSampler(plan, range(7))
+
+
+# Between the first and the last stage nobody reads the batch.
+def test_batch_sampler_of_a_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = medley.capture(small_gpt(), tokens(0))
+    forward = [name for name in graph.core.stable_names() if "~" not in name]
+    entries = make_plan(graph, [[3, 1], [2, 2]]).to_dict()
+    stages = entries["pipelines"][0]["stages"]
+    stages[0]["mesh"]["devices"] = DEVICES[:2]
+    for i in (1, 2):
+        first = forward[len(forward) * i // 3]
+        stages.append({"mesh": {"devices": [DEVICES[1 + i]]}, "first": first})
+    machines = parse_cluster(CLUSTER)
+    plan = medley.plan(graph, machines, plan=medley.Plan.from_dict(entries))
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    by_rank = []
+    for rank in ("0", "1", "2", "3"):
+        monkeypatch.setenv("RANK", rank)
+        by_rank.append(list(medley.BatchSampler(plan, range(8))))
+    assert by_rank == [[[0, 1, 2, 4, 5]], [[3, 6, 7]], [[0]], [list(range(8))]]

@@ -184,8 +184,10 @@ class LoweredOp:
                     states[f"x{slot}"] = f"S({d}, {part})"
 
     def step(self, what: str, plan: str) -> list[str]:
-        run = _runtime.Run(self.text, plan, self.cluster, {"kind": "none"}, {"timeout_ms": 20000})
-        if "composite" in plan and self.case.op in run.program_text():
+        graph = _core.Graph.parse(self.text, "<graph>")
+        program = _core.Program(graph, plan, self.cluster, {"kind": "none"})
+        run = _runtime.Run(program, self.cluster, {"timeout_ms": 20000})
+        if "composite" in plan and self.case.op in program.text():
             return [f"{what}: not expanded"]
         for name, whole in self.buffers.items():
             run.load("buffer", name, whole)

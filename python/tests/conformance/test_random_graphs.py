@@ -42,7 +42,8 @@ def test_any_plan_is_right(seed: int, cluster: _core.Cluster) -> None:
             + (f" x {draw_state(dims[name], 'py', rng, rows='even')}" if "py" in parts else "")
             for name in buffers
         }
-        run = _runtime.Run(text, json.dumps(plan), cluster, {"kind": "none"}, {"timeout_ms": 20000})
+        program = _core.Program(graph, json.dumps(plan), cluster, {"kind": "none"})
+        run = _runtime.Run(program, cluster, {"timeout_ms": 20000})
         for name, whole in buffers.items():
             run.load("buffer", name, whole if name[0] == "x" else torch.zeros_like(whole))
         run.step({"rows": torch.ones(BATCH, dtype=torch.float64)}, 0.1, 0)

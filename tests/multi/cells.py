@@ -1,0 +1,170 @@
+"""Plans that train like one device, as threads and as processes: the cells of test_exactness.py.
+
+`cells.py FOLDER CELL ...` is what its processes run; rank 0 writes what it has seen of a cell to
+FOLDER/<number of the cell>.pt.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import functools
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import medley
+from medley import _testing, models
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
+import exactness
+import test_hand_written_plans as one_axis
+import test_pipelines as pipelines
+import test_two_axes as two_axes
+from zoo import ZOO
+
+LEARNING_RATE = 1e-3
+MODELS = {
+    **ZOO,
+    # Wide enough that what stages send is not computed again by each of them.
+    "wide mlp": functools.partial(models.mlp, inputs=128, width=128, layers=4, outputs=8),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A model, a plan for it, and for how many steps it is trained."""
+
+    model: str  # of MODELS
+    devices: int
+    plan: Callable[[medley.Graph], str]
+    frozen: tuple[str, ...] = ()  # names of parameters that are not trained
+    rows: int = 6
+    steps: int = 3
+    clip: float = 1.0
+
+    def make(self) -> tuple[nn.Module, Any, medley.Graph, str]:
+        """Returns model, global batch, graph and plan, the same in every process; called in
+        double_precision()."""
+        torch.manual_seed(0)
+        model, batch = MODELS[self.model](batch=self.rows)
+        for name, parameter in model.named_parameters():
+            if any(fnmatch.fnmatch(name, pattern) for pattern in self.frozen):
+                parameter.requires_grad_(False)
+        model, batch = model.double(), exactness.to_double(batch)
+        graph = medley.capture(model, batch)
+        return model, batch, graph, self.plan(graph)
+
+
+def of_one_axis(case: one_axis.Case) -> Cell:
+    """Returns the cell of a plan written by hand."""
+    plan = one_axis.plan_of(case)
+    return Cell(case.model, len(case.shares), lambda _: plan, clip=0.1)
+
+
+def of_two_axes(case: two_axes.Case) -> Cell:
+    """Returns the cell of a plan on a mesh of two axes."""
+    plan = two_axes.plan_of(case)
+    return Cell(case.model, math.prod(case.shape), lambda _: plan, clip=0.1)
+
+
+def of_pipeline(case: pipelines.Case, *frozen: str) -> Cell:
+    """Returns the cell of a plan of several stages."""
+    return Cell(case.model, sum(case.sizes), lambda graph: pipelines.plan_of(case, graph), frozen)
+
+
+def of_random_plan(model: str, seed: int) -> Cell:
+    """Returns the cell of a plan drawn at random."""
+    devices = 2 + seed % 3
+    draw = functools.partial(exactness.random_plan, seed=seed, rows=5, devices=devices)
+    return Cell(model, devices, draw, rows=5, steps=2, clip=0.0)
+
+
+def of_random_pipeline(model: str, seed: int) -> Cell:
+    """Returns the cell of a pipeline drawn at random."""
+    devices = 2 + seed % 3
+    names = [f"a/{i}/0" for i in range(devices)]
+
+    def draw(graph: medley.Graph) -> str:
+        return _testing.random_pipeline(graph.core.text(), names, 6, seed)
+
+    return Cell(model, devices, draw, steps=2, clip=0.0)
+
+
+# Four devices each: one start of processes serves all.
+MATRIX = {
+    "one axis": of_one_axis(
+        one_axis.Case("gpt", {"states": one_axis.MEGATRON_GPT}, [3, 2, 1, 1], [2, 1, 2, 1])
+    ),
+    "two axes": of_two_axes(two_axes.CASES["rows between nodes, tensors inside"]),
+    "ZeRO": of_one_axis(
+        one_axis.Case("gpt", {"states": {"*": "S(0, part)"}}, [2, 1, 0, 1], [3, 1, 0, 2])
+    ),
+    "two stages": of_pipeline(pipelines.CASES["two and two, other rows"]),
+    "three stages": of_pipeline(pipelines.CASES["three stages"]),
+    "a frozen stage": of_pipeline(
+        pipelines.Case("wide mlp", (1, 2, 1), ((), (2, 1), ())), "layers.0.*", "layers.1.*"
+    ),
+    "tied ends": of_pipeline(pipelines.Case("gpt", (1, 1, 2), ((), (), (2, 1)))),
+    "zero shares": of_pipeline(pipelines.CASES["a device without rows"]),
+}
+# What only the nightly run starts processes for.
+MORE = {
+    **{f"one axis: {name}": of_one_axis(case) for name, case in one_axis.CASES.items()},
+    **{f"two axes: {name}": of_two_axes(case) for name, case in two_axes.CASES.items()},
+    **{f"pipeline: {name}": of_pipeline(case) for name, case in pipelines.CASES.items()},
+    **{f"random: {model} {i}": of_random_plan(model, i) for model in ZOO for i in range(3)},
+    **{
+        f"random pipeline: {model} {i}": of_random_pipeline(model, i)
+        for model in pipelines.RANDOM
+        for i in range(3)
+    },
+}
+CELLS = {**MATRIX, **MORE}
+NUMBERS = {name: number for number, name in enumerate(CELLS)}
+
+
+def own_rows(plan: medley.Plan, batch: Any, rows: int) -> Any:
+    """Returns the rows of this process, as BatchSampler chooses them."""
+    (mine,) = medley.BatchSampler(plan, range(rows))
+    if isinstance(batch, Tensor):
+        return batch[mine]
+    if isinstance(batch, dict):
+        return {name: value[mine] for name, value in batch.items()}
+    return tuple(value[mine] for value in batch)
+
+
+def train(cell: Cell) -> exactness.Curve:
+    """Trains as one of the processes of a job, with the global batch and its own rows in turn."""
+    model, batch, graph, text = cell.make()
+    machines = exactness.cluster(max(4, cell.devices))
+    plan = medley.plan(graph, machines, plan=medley.Plan.from_dict(json.loads(text)))
+    optimizer = medley.AdamW(lr=LEARNING_RATE, weight_decay=0.01, max_norm=cell.clip or None)
+    trainer = medley.Trainer(model, graph, plan, optimizer=optimizer)
+    losses = [
+        trainer.step(own_rows(plan, batch, cell.rows) if step % 2 else batch).loss
+        for step in range(cell.steps)
+    ]
+    curve = exactness.Curve(losses, trainer.gradients(), trainer.parameters())
+    trainer.finish()
+    return curve
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Trains each of the cells."""
+    torch.set_num_threads(1)
+    for name in names:
+        with exactness.double_precision():
+            curve = train(CELLS[name])
+        if torch.distributed.get_rank() == 0:
+            torch.save(vars(curve), folder / f"{NUMBERS[name]}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
