@@ -68,8 +68,8 @@ def emulation() -> dict[str, Any]:
 def emulated(**settings: Any) -> Iterator[None]:
     """Inside the block, trainers take times, links and memory from the plan's cluster.
 
-    Settings: truth_seed, truth_spread, pace, delay_seed, ledger (see medley/worker/emulated_cluster.h), and
-    profile: a file that `medley profile` wrote, for the times of ops.
+    Settings: truth_seed, truth_spread, pace, delay_seed, ledger (medley/worker/emulated_cluster.h),
+    and profile: a file that `medley profile` wrote, for the times of ops.
     """
     with environment({"MEDLEY_EMULATION": json.dumps({"truth_seed": 0, **settings})}):
         yield
