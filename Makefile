@@ -45,7 +45,7 @@ nightly: build build/dev/build.ninja build/tsan/build.ninja
 wheel: $(SETUP)
 	rm -rf build/wheel && mkdir -p build/wheel
 	CXX=$${CXX:-c++} $(VENV)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
-	PATH="$(CURDIR)/$(VENV):$$PATH" $(VENV)/auditwheel --quiet repair --wheel-dir dist \
+	PATH="$(CURDIR)/$(VENV):$$PATH" $(VENV)/auditwheel repair --wheel-dir dist \
 	  --exclude 'libtorch*.so*' --exclude 'libc10*.so*' --exclude 'libshm.so*' build/wheel/medley-*.whl
 
 demo: build

@@ -25,11 +25,8 @@ EVERYWHERE = re.compile(
     r"(ld-linux.*|lib(c|m|dl|rt|pthread|util|gcc_s|stdc\+\+|resolv|nss_\w+|z|python3[\d.]*))"
     r"(-[\d.]+)?\.so[\d.]*"
 )
-SHOW_LIBRARIES = """
-import medley, medley.trainer
-libraries = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
-print(*sorted(libraries), sep="\\n")
-"""
+# PyTorch's, which `import torch` has loaded before.
+OF_TORCH = re.compile(r"lib(torch|c10|shm)\w*\.so.*")
 
 
 def run(command: list[str], folder: Path, path: str, show: bool = False) -> str:
@@ -53,25 +50,17 @@ def run(command: list[str], folder: Path, path: str, show: bool = False) -> str:
     return done.stdout
 
 
-def from_elsewhere(libraries: list[str], environment: Path) -> list[str]:
-    """Of shared libraries, those that a bare machine would not have."""
-    standard = Path(sys.base_prefix)
+def from_elsewhere(file: Path, environment: Path) -> list[str]:
+    """Returns the shared libraries that a program or library needs and a bare machine has not."""
+    listed = subprocess.run(["ldd", str(file)], text=True, capture_output=True, check=True)
+    found = re.findall(r"(\S+) => (/\S+|not found)", listed.stdout)
     return [
-        library
-        for library in libraries
-        if not Path(library).is_relative_to(environment)
-        and not EVERYWHERE.fullmatch(Path(library).name)
-        and not Path(library).is_relative_to(standard / "lib" / f"python3.{sys.version_info[1]}")
+        f"{file.name} needs {name}: {path}"
+        for name, path in found
+        if not OF_TORCH.fullmatch(name)
+        and not EVERYWHERE.fullmatch(name)
+        and not Path(path).is_relative_to(environment)
     ]
-
-
-def needed(program: Path) -> list[str]:
-    """Returns the shared libraries that a program loads."""
-    listed = subprocess.run(["ldd", str(program)], text=True, capture_output=True, check=True)
-    missing = re.findall(r"(\S+) => not found", listed.stdout)
-    if missing:
-        sys.exit(f"try_wheel: {program} finds no {', '.join(missing)}")
-    return re.findall(r"=> (/\S+)", listed.stdout)
 
 
 def main() -> int:
@@ -104,10 +93,11 @@ def main() -> int:
         run([python, "-m", "medley", "capture", "medley.models:mlp", "-o", "g.graph"], folder, bare)
         run([python, "-m", "medley", "list", "strategies"], folder, bare)
         run([python, "-m", "medley", "doctor"], folder, bare, show=True)
-        loaded = run([python, "-c", SHOW_LIBRARIES], folder, bare).split()
-        strange = from_elsewhere(loaded + needed(package / "bin" / "medley"), venv)
+        ours = [*package.glob("*.so"), package / "bin" / "medley"]
+        carried = list(package.with_name("medley.libs").iterdir())
+        strange = [text for file in ours + carried for text in from_elsewhere(file, venv)]
         if strange:
-            sys.exit(f"try_wheel: found libraries of this machine: {', '.join(strange)}")
+            sys.exit("try_wheel: found libraries of this machine: " + "; ".join(strange))
         print(f"the demo took {took:.0f} s; {Path(wheel).name} needs nothing of this machine")
         if took > DEMO_SECONDS:
             sys.exit(f"try_wheel: the demo took {took:.0f} s, expected at most {DEMO_SECONDS}")
