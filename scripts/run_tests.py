@@ -315,6 +315,17 @@ def clang_tidy(options: Options) -> Result:
     return Result(len(files) - len(wrong), len(wrong), why=[f"failed: {file}" for file in wrong])
 
 
+def wheel(options: Options) -> Result:
+    """Makes the wheel and tries it in an environment of its own."""
+    if not options.nightly:
+        return skip("nightly")
+    if run(["make", "wheel"], "make_wheel")[0]:
+        return failure("make wheel")
+    if run([sys.executable, "scripts/try_wheel.py"], "try_wheel")[0]:
+        return failure("scripts/try_wheel.py")
+    return Result(passed=1)
+
+
 TIERS: list[tuple[str, Callable[[Options], Result]]] = [
     ("build", build),
     ("unit", unit),
@@ -326,6 +337,7 @@ TIERS: list[tuple[str, Callable[[Options], Result]]] = [
     ("slow", slow),
     ("gpu", gpu),
     ("testbed", testbed),
+    ("wheel", wheel),
     ("clang-tidy", clang_tidy),
 ]
 
