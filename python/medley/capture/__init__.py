@@ -13,6 +13,7 @@ from medley.capture.batch import read_batch
 from medley.capture.convert import Converted, convert
 from medley.capture.errors import CaptureError
 from medley.capture.interception import substitute
+from medley.capture.rehearsal import rehearse
 from medley.capture.trace import choose_primes, trace
 
 __all__ = ["Capture", "CaptureError", "capture_full", "capture_text", "substitute"]
@@ -56,10 +57,11 @@ def capture_full(
     first, second = choose_primes(model, batch, 2)
     name = name or type(model).__name__
     _check_autocast(autocast)
-    converted = convert(trace(model, batch, first, autocast), name)
+    assigned = rehearse(model, batch, (first, second), autocast)
+    converted = convert(trace(model, batch, first, autocast, assigned), name)
     cheap = converted.num_ops < _CHECK_BELOW_OPS
     if check or (check is None and (cheap or _is_near_batch(converted.text, first))):
-        _compare(converted, convert(trace(model, batch, second, autocast), name))
+        _compare(converted, convert(trace(model, batch, second, autocast, assigned), name))
     return Capture(converted.text, converted.constants)
 
 

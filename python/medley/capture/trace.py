@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import traceback
-import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import torch
 import torch.fx.traceback as fx_traceback
-from torch import Tensor, nn
+from torch import nn
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from medley import custom_ops
-from medley.capture.batch import Batch, loss_of
-from medley.capture.errors import CaptureError
-from medley.capture.interception import Interceptor, intercept, mean_loss
+from medley.capture.batch import Batch
+from medley.capture.buffers import Place
+from medley.capture.errors import CaptureError, quiet
+from medley.capture.gradient_hooks import gradient_hooks
+from medley.capture.interception import Interceptor
 from medley.capture.modules import ModuleStack, calling_line, is_user_file
+from medley.capture.root import Root, fake_state, started
 
 _PRIMES = (10007, 10009, 10037, 10039, 10061, 10067, 10069, 10079, 10091, 10093, 10099, 10103)
 
@@ -53,40 +52,14 @@ class Traced:
     trained: frozenset[str]
 
 
-class _Root(nn.Module):
-    """The model behind a call by position: first the random state, then the batch's tensors."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        batch: Batch,
-        interceptor: Interceptor,
-        autocast: torch.dtype | None,
-    ) -> None:
-        super().__init__()
-        self.model = model
-        self._autocast = autocast
-        self._batch = batch
-        self._interceptor = interceptor
-
-    def forward(self, rng: Tensor, *tensors: Tensor) -> Tensor:
-        with (
-            custom_ops.use_rng(rng),
-            intercept(self._interceptor),
-            torch.autocast("cpu", self._autocast, self._autocast is not None),
-        ):
-            loss = loss_of(self._batch.call(self.model, tensors))
-        if isinstance(loss, tuple):
-            return mean_loss(*loss)
-        return loss
-
-
-def choose_primes(model: nn.Module, batch: Batch, count: int) -> list[int]:
+def choose_primes(
+    model: nn.Module, batch: Batch, count: int, among: Sequence[int] = _PRIMES
+) -> list[int]:
     """Returns primes that divide no size of the model or the batch, to stand for the batch size."""
     sizes = {size for tensor in batch.tensors for size in tensor.shape}
     for tensor in (*model.parameters(), *model.buffers()):
         sizes.update(tensor.shape)
-    found = [p for p in _PRIMES if all(size == 0 or size % p for size in sizes)]
+    found = [p for p in among if all(size == 0 or size % p for size in sizes)]
     if len(found) < count:
         raise CaptureError(
             "the model's sizes are divisible by every prime that could stand for the batch"
@@ -95,9 +68,14 @@ def choose_primes(model: nn.Module, batch: Batch, count: int) -> list[int]:
 
 
 def trace(
-    model: nn.Module, batch: Batch, prime: int, autocast: torch.dtype | None = None
+    model: nn.Module,
+    batch: Batch,
+    prime: int,
+    autocast: torch.dtype | None = None,
+    assigned: Collection[Place] = (),
 ) -> Traced:
     """Traces forward, loss and backward at a batch of `prime` rows, under autocast to a dtype.
+    `assigned`: the buffers that forward assigns anew, as a rehearsal finds them.
 
     Raises CaptureError for whatever the model does that cannot be traced.
     """
@@ -105,18 +83,20 @@ def trace(
     interceptor = Interceptor(
         modules, prime, lambda: fx_traceback.annotate({"source": calling_line()})
     )
-    root = _Root(model, batch, interceptor, autocast)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     first_names, trained = _names(model)
+    hooks = gradient_hooks(model)
     try:
         with (
             contextlib.ExitStack() as stack,
-            _fake_state(model, mode),
+            fake_state(model, mode),
             modules.watch(model),
             fx_traceback.preserve_node_meta(),
-            _quiet(),
+            quiet(),
             mode,
+            started(Root(model, batch, interceptor, hooks, autocast)) as root,
         ):
+            root.assigned.update(assigned)
             rng = torch.empty(2, dtype=torch.int64)
             tensors = [
                 torch.empty(shape, dtype=tensor.dtype)
@@ -144,53 +124,6 @@ def _names(model: nn.Module) -> tuple[dict[str, str], frozenset[str]]:
     for name, buffer in model.named_buffers(remove_duplicate=False):
         names[name] = first.setdefault(id(buffer), name)
     return names, frozenset(trained)
-
-
-@contextlib.contextmanager
-def _fake_state(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
-    """Replaces parameters and buffers by fake cpu tensors inside the block; ties stay ties."""
-    fakes: dict[int, Tensor] = {}
-    replaced: list[tuple[dict[str, Any], str, Any]] = []
-    stores: list[dict[str, Any]] = []
-    for module in model.modules():
-        stores += [module._parameters, module._buffers]
-
-    def fake(tensor: Tensor) -> Tensor:
-        with mode, torch.no_grad():
-            empty = torch.empty_strided(
-                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"
-            )
-        if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(empty, requires_grad=tensor.requires_grad)
-        return empty
-
-    try:
-        for store in stores:
-            for name, tensor in list(store.items()):
-                if tensor is None:
-                    continue
-                if id(tensor) not in fakes:
-                    fakes[id(tensor)] = fake(tensor)
-                replaced.append((store, name, tensor))
-                store[name] = fakes[id(tensor)]
-        yield
-    finally:
-        for store, name, tensor in replaced:
-            store[name] = tensor
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps PyTorch's own messages about tracing away from the user."""
-    logger = logging.getLogger("torch")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 # --- errors ---------------------------------------------------------------------------------------

@@ -1,0 +1,99 @@
+"""Buffers that forward assigns anew, `self.m = ...`, become buffers that it changes in place."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from medley.capture.errors import CaptureError
+
+Place = tuple[str, str]  # path of the module, name of the buffer
+
+
+class _Assigned(NamedTuple):
+    place: Place
+    store: dict[str, Any]
+    new: Tensor
+
+
+@contextlib.contextmanager
+def kept(model: nn.Module, found: set[Place]) -> Iterator[None]:
+    """Adds to `found` the buffers that the block assigns anew; they stay as it leaves them, without
+    what their values were made of."""
+    snapshot = _Snapshot(model)
+    yield
+    for place, store, new in snapshot.assigned():
+        store[place[1]] = new.detach()
+        found.add(place)
+
+
+@contextlib.contextmanager
+def copied(model: nn.Module, places: set[Place]) -> Iterator[None]:
+    """Lets the block assign the buffers at `places` anew: it works on copies of them, which are
+    written back at its end. Backward keeps the values that it saved of the copies."""
+    originals = {}
+    for path, name in sorted(places):
+        store = model.get_submodule(path)._buffers
+        original = originals[path, name] = store[name]
+        assert original is not None
+        store[name] = original.clone()
+    snapshot = _Snapshot(model)
+    yield
+    if unexpected := [place for place, _, _ in snapshot.assigned() if place not in places]:
+        raise CaptureError(
+            f"the model assigns its buffer {_join(*unexpected[0])!r} anew in some calls only"
+        )
+    with torch.no_grad():
+        for (path, name), original in originals.items():
+            store = model.get_submodule(path)._buffers
+            new = store[name]
+            assert original is not None and new is not None
+            original.copy_(new.detach())
+            store[name] = original
+
+
+class _Snapshot:
+    """The parameters and buffers of a model, to see which are replaced."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = list(model.named_modules())
+        self._buffers = [dict(module._buffers) for _, module in self._modules]
+        self._parameters = [dict(module._parameters) for _, module in self._modules]
+
+    def assigned(self) -> Iterator[_Assigned]:
+        """Yields the buffers that have become others. Raises CaptureError for a parameter, and for
+        what is no longer like the buffer before."""
+        for (path, module), before in zip(self._modules, self._parameters, strict=True):
+            for name in _replaced(before, module._parameters):
+                raise CaptureError(
+                    f"the model assigns its parameter {_join(path, name)!r} anew in forward"
+                )
+        all_before = [tensor for store in self._buffers for tensor in store.values()]
+        for (path, module), before in zip(self._modules, self._buffers, strict=True):
+            for name in _replaced(before, module._buffers):
+                old, new = before.get(name), module._buffers.get(name)
+                if old is None:  # its first value: the rehearsal sees whether it is used again
+                    continue
+                what = f"the model assigns its buffer {_join(path, name)!r} anew in forward"
+                if new is None or new.shape != old.shape or new.dtype != old.dtype:
+                    found = "None" if new is None else f"{new.dtype} of shape {list(new.shape)}"
+                    raise CaptureError(
+                        f"{what}: found {found}, expected {old.dtype} of shape {list(old.shape)} "
+                        "as before"
+                    )
+                if sum(tensor is old for tensor in all_before) > 1:
+                    raise CaptureError(f"{what}, which has a second name: change it in place")
+                yield _Assigned((path, name), module._buffers, new)
+
+
+def _replaced(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    names = [*before, *(name for name in after if name not in before)]
+    return [name for name in names if before.get(name) is not after.get(name)]
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

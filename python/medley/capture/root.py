@@ -1,0 +1,125 @@
+"""One training step of a model as a function of tensors: what is rehearsed and traced."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from medley import custom_ops
+from medley.capture import buffers
+from medley.capture.batch import Batch, loss_of
+from medley.capture.gradient_hooks import Hooked, attach
+from medley.capture.interception import Interceptor, intercept, mean_loss
+from medley.capture.state import Attributes
+
+
+class Root(nn.Module):
+    """The model behind a call by position: first the random state, then the batch's tensors.
+
+    Every call starts from the attributes that the modules had when this was made.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batch: Batch,
+        interceptor: Interceptor,
+        hooks: Sequence[Hooked],
+        autocast: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.attributes = Attributes(model)
+        self._buffers_before = [
+            (module._buffers, dict(module._buffers)) for module in model.modules()
+        ]
+        self._hooks = hooks
+        self._attached: list[Any] = []
+        self.assigned: set[buffers.Place] = set()  # buffers that forward assigns anew
+        self._autocast = autocast
+        self._batch = batch
+        self._interceptor = interceptor
+
+    def forward(self, rng: Tensor, *tensors: Tensor) -> Tensor:
+        """Returns the loss; what forward does to buffers is done in place."""
+        self.restore()
+        self._attach()
+        with buffers.copied(self.model, self.assigned):
+            return self._loss(rng, *tensors)
+
+    def rehearse(self, rng: Tensor, *tensors: Tensor) -> Tensor:
+        """Returns the loss of a call from what the call before has left; finds `assigned`."""
+        self._attach()
+        with buffers.kept(self.model, self.assigned):
+            return self._loss(rng, *tensors)
+
+    def restore(self) -> None:
+        """Puts back the attributes, and takes away the buffers that there were none of."""
+        self.attributes.restore()
+        for store, before in self._buffers_before:
+            for name in list(store):
+                if name not in before:
+                    del store[name]
+                elif before[name] is None:
+                    store[name] = None
+
+    def _attach(self) -> None:
+        for handle in self._attached:
+            handle.remove()
+        self._attached = attach(self.model, self._hooks)
+
+    def _loss(self, rng: Tensor, *tensors: Tensor) -> Tensor:
+        with (
+            custom_ops.use_rng(rng),
+            intercept(self._interceptor),
+            torch.autocast("cpu", self._autocast, self._autocast is not None),
+        ):
+            loss = loss_of(self._batch.call(self.model, tensors))
+            return mean_loss(*loss) if isinstance(loss, tuple) else loss
+
+
+@contextlib.contextmanager
+def started(root: Root) -> Iterator[Root]:
+    """Gives the root, and puts back in the end what its calls have changed."""
+    try:
+        yield root
+    finally:
+        root.restore()
+
+
+@contextlib.contextmanager
+def fake_state(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
+    """Replaces parameters and buffers by fake cpu tensors inside the block; ties stay ties."""
+    fakes: dict[int, Tensor] = {}
+    replaced: list[tuple[dict[str, Any], str, Any]] = []
+    stores: list[dict[str, Any]] = []
+    for module in model.modules():
+        stores += [module._parameters, module._buffers]
+
+    def fake(tensor: Tensor) -> Tensor:
+        with mode, torch.no_grad():
+            empty = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"
+            )
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(empty, requires_grad=tensor.requires_grad)
+        return empty
+
+    try:
+        for store in stores:
+            for name, tensor in list(store.items()):
+                if tensor is None:
+                    continue
+                if id(tensor) not in fakes:
+                    fakes[id(tensor)] = fake(tensor)
+                replaced.append((store, name, tensor))
+                store[name] = fakes[id(tensor)]
+        yield
+    finally:
+        for store, name, tensor in replaced:
+            store[name] = tensor
