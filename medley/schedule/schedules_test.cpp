@@ -15,6 +15,7 @@
 namespace medley {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 TEST(Schedules, AreFoundByName) {
@@ -24,8 +25,9 @@ TEST(Schedules, AreFoundByName) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.blame(), Blame::kCaller);
-    EXPECT_THAT(error.what(),
-                StartsWith("schedule: found zigzag, expected one of 1f1b, eager-1f1b, gpipe"));
+    EXPECT_THAT(error.what(), StartsWith("schedule: found zigzag, expected one of 1f1b, "));
+    for (const Schedule& schedule : schedules())
+      EXPECT_THAT(error.what(), HasSubstr(std::string(schedule.name)));
   }
 }
 
