@@ -53,6 +53,11 @@ void arange_local(Op& local, const LocalForm& form) {
     origin.at(factor) = each.offset;
     full.at(factor) = each.full;
   }
+  if (form.counted_rows != kNone) {
+    const auto rows = static_cast<size_t>(form.counted_rows);
+    origin.at(rows) = form.factor_offsets.at(rows);
+    full.at(rows) = form.factor_fulls.at(rows);
+  }
   local.name = "medley.arange_shard.default";
   local.arguments = {start, step, sizes, origin, full, type.dtype};
 }

@@ -177,6 +177,17 @@ TEST(Localize, ArangeTakesItsBox) {
             "medley.arange_shard.default(2, 2, [3, length], [0, offset], [3, 4], i64)");
 }
 
+// Rows of a micro-batch are counted over the global batch.
+TEST(Localize, ArangeCountsRowsOfTheBatch) {
+  Local local({"f32[4]"}, "aten.arange.default(b, none, none, none, none) : i64[b]");
+  local.form().factor_sizes = {Size::of(0)};
+  local.form().factor_offsets = {kLength};
+  local.form().factor_fulls = {64};
+  EXPECT_EQ(local.text(), "medley.arange_shard.default(0, 1, [b], [0], [b], i64)");
+  local.form().counted_rows = 0;
+  EXPECT_EQ(local.text(), "medley.arange_shard.default(0, 1, [b], [length], [64], i64)");
+}
+
 TEST(Localize, GroupsFollowChannels) {
   Local local(
       {"f32[b, 8, 5]", "f32[16, 2, 3]"},

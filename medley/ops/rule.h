@@ -71,6 +71,9 @@ struct LocalForm {
   // and arange). The offset of a factor that is not cut is 0; the batch factor's full size is the
   // global batch and its offset the global row.
   std::vector<Size> factor_sizes, factor_offsets, factor_fulls;
+  // Of these, the batch factor, if rows are counted over the global batch; kNone: those of a
+  // micro-batch are counted by themselves.
+  int counted_rows = kNone;
 };
 
 // Rewrites the arguments (and, for select labels, the name) of `local`, a copy of the op whose

@@ -101,6 +101,17 @@ std::map<std::string, Sent> all_sent(const std::vector<DecidedStage>& stages) {
   return sent;
 }
 
+// Whether the stage receives a value as that of a buffer in the next step only.
+bool is_new_value_only(const DecidedStage& stage, ValueId value) {
+  const Graph& graph = stage.completed.prepared->graph;
+  return std::ranges::any_of(graph.outputs,
+                             [&](const Output& output) {
+                               return output.kind == OutputKind::kBuffer && output.value == value;
+                             }) &&
+         std::ranges::none_of(
+             graph.ops, [&](const Op& op) { return std::ranges::count(operands(op), value) > 0; });
+}
+
 // Whether the stage first reads a value that it receives in its backward phase only.
 bool is_read_late(const DecidedStage& stage, ValueId value) {
   for (const Op& op : stage.completed.prepared->graph.ops) {
@@ -112,8 +123,8 @@ bool is_read_late(const DecidedStage& stage, ValueId value) {
 }
 
 // A lane is known by its stages and the phase in which it is sent; what is sent once a step has its
-// own, as of the update.
-using Lane = std::tuple<int, int, Phase>;
+// own, as of the update, and new values of buffers another one.
+using Lane = std::tuple<int, int, Phase, bool>;
 struct Link {
   std::string name;
   Sent sent;
@@ -129,8 +140,11 @@ std::map<Lane, std::vector<Link>> find_lanes(const std::vector<DecidedStage>& st
       if (input.kind != InputKind::kReceived) continue;
       const Sent& from = sent.at(input.name);
       const Op& op = stages[at(from.stage)].completed.prepared->graph.ops[at(from.producer)];
-      const Phase phase = op.name == "medley.accumulate.default" ? Phase::kUpdate : op.phase;
-      lanes[{from.stage, static_cast<int>(s), phase}].push_back({input.name, from, input.value});
+      const bool once = is_new_value_only(stages[s], input.value);
+      const Phase phase =
+          once || op.name == "medley.accumulate.default" ? Phase::kUpdate : op.phase;
+      lanes[{from.stage, static_cast<int>(s), phase, once}].push_back(
+          {input.name, from, input.value});
     }
   for (auto& [lane, links] : lanes)
     std::stable_sort(links.begin(), links.end(), [](const Link& a, const Link& b) {
@@ -185,7 +199,7 @@ std::vector<Connections> connect(const std::vector<DecidedStage>& stages,
   connect_sums(stages, all);
   int number = 0;
   for (const auto& [lane, links] : find_lanes(stages)) {
-    const auto& [from, to, phase] = lane;
+    const auto& [from, to, phase, once] = lane;
     const DecidedStage& sender = stages[at(from)];
     const DecidedStage& receiver = stages[at(to)];
     bool late = false;
@@ -202,6 +216,7 @@ std::vector<Connections> connect(const std::vector<DecidedStage>& stages,
       crossing.from = end_of(sender, link.sent.value, crossing.to.dim);
       crossing.lane = number;
       crossing.depth = slots * static_cast<int>(links.size());
+      crossing.once = once;
       all[at(from)].sends.emplace(link.sent.value, crossing);
       all[at(to)].receives.emplace_back(link.received, crossing);
     }
@@ -222,13 +237,15 @@ Connections connect_alone(const DecidedStage& stage) {
   Connections alone;
   std::map<int, int> sizes;  // lane -> values of a micro-batch
   const auto lane_of = [](bool sends, bool late) { return 2 * (sends ? 1 : 0) + (late ? 1 : 0); };
+  constexpr int kNewValues = 4;
   for (const Input& input : graph.inputs) {
     if (input.kind != InputKind::kReceived) continue;
     Crossing crossing;
     crossing.name = input.name;
     crossing.to = end_of(stage, input.value, -1);
     crossing.from = whole(crossing.to);
-    crossing.lane = lane_of(false, is_read_late(stage, input.value));
+    crossing.once = is_new_value_only(stage, input.value);
+    crossing.lane = crossing.once ? kNewValues : lane_of(false, is_read_late(stage, input.value));
     ++sizes[crossing.lane];
     alone.receives.emplace_back(input.value, crossing);
   }

@@ -15,9 +15,10 @@ namespace medley {
 // One stage, decided but not yet lowered.
 struct DecidedStage {
   Completed completed;
-  std::vector<Microbatch> microbatches;  // with the stage's own lengths
-  std::vector<int> devices;              // of the cluster, row-major over the mesh
-  std::vector<int64_t> mesh;             // sizes of its axes
+  std::vector<Microbatch> microbatches;   // with the stage's own lengths
+  std::vector<int> devices;               // of the cluster, row-major over the mesh
+  std::vector<int64_t> mesh;              // sizes of its axes
+  bool microbatches_are_batches = false;  // as of a Program
 };
 
 // What a stage has to know of the others.

@@ -19,8 +19,8 @@
 namespace medley {
 
 struct CrossingEnd {
-  int dim = -1;                     // that is cut, at its outermost factor; -1: a tensor without
-                                    // dims, of which the first device has all
+  int dim = -1;                     // that is cut, at its outermost factor; -1: a tensor of one
+                                    // element, which the first device has
   State state;                      // that says so, in the stage's own parts; axis 1 cuts what
                                     // axis 0 has left of the same dim
   Size full;                        // the outermost factor of that dim
@@ -32,6 +32,7 @@ struct Crossing {
   std::string name;  // of the output that is sent and the input that is received
   CrossingEnd from, to;
   int lane = 0, depth = 1;  // as of a Communication
+  bool once = false;        // a step, at its end: the new value of a buffer
 };
 
 }  // namespace medley

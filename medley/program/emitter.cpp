@@ -95,13 +95,35 @@ void Emitter::define(ValueId value, const State& state, ValueId local, Phase pha
   held_[{value, state}].push_back({local, phase, false});
 }
 
+void Emitter::save_for_backward(ValueId input) {
+  saved_.insert(input);
+  Held& held = held_.at({input, own_state(input)})[0];
+  const TensorType type = stage.graph.values[static_cast<size_t>(held.local)].type;
+  held = {add_local_op(local_op("aten.alias.default", {ValueArgument{held.local}}), {type})[0],
+          phase_,
+          false};
+}
+
+ValueId Emitter::keep_for_update(ValueId local) {
+  const Value value = stage.graph.values[static_cast<size_t>(local)];
+  Lifetime& lifetime = stage.lifetimes[static_cast<size_t>(local)];
+  if (lifetime != Lifetime::kMicrobatch) return local;
+  const bool batch = std::ranges::any_of(stage.graph.inputs,
+                                         [&](const Input& input) { return input.value == local; });
+  if (batch)
+    return keep_for_update(
+        add_local_op(local_op("aten.alias.default", {ValueArgument{local}}), {value.type})[0]);
+  lifetime = Lifetime::kStep;
+  return local;
+}
+
 std::optional<ValueId> Emitter::find(ValueId value, const State& state) const {
   const auto found = held_.find({value, state});
   if (found == held_.end()) return std::nullopt;
   for (const Held& held : found->second) {
     if (held.input || held.phase == phase_) return held.local;
     // What was made of a parameter is made again in each phase: a gathered parameter is not kept.
-    if (is_run_input(value)) continue;
+    if (is_run_input(value) && !saved_.contains(value)) continue;
     const Lifetime lifetime = stage.lifetimes[static_cast<size_t>(held.local)];
     if (held.phase < phase_ && (lifetime == Lifetime::kStep || phase_ == Phase::kBackward))
       return held.local;

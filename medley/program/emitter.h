@@ -39,6 +39,10 @@ class Emitter {
 
   ValueId add_local_input(const Input& input, const State& state);
   std::vector<ValueId> add_local_op(Op op, const std::vector<TensorType>& types);
+  // Has the backward phase read what an input is in the forward phase of its micro-batch.
+  void save_for_backward(ValueId input);
+  // Returns a local value that is there until the update: of the last micro-batch that made it.
+  ValueId keep_for_update(ValueId local);
 
   // Starts the conversion of a gradient, of which in_state() then finishes what is under way and
   // does the rest. All-reduces are gathered into a bucket for each group until flush_buckets().
@@ -168,6 +172,7 @@ class Emitter {
   std::map<std::pair<ValueId, State>, std::vector<Held>> held_;
   std::map<std::pair<ValueId, State>, Started> started_;
   std::set<ValueId> received_;
+  std::set<ValueId> saved_;
   std::map<ValueId, Awaited> receiving_;
   std::map<int, Bucket> buckets_;  // by axis
 };

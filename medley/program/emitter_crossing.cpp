@@ -136,8 +136,8 @@ ValueId Emitter::finish_receiving(ValueId value, const Awaited& awaited) {
       crossing.to.dim < 0 ? State(mesh_.size(), partial_sum()) : crossing.to.state;
   ValueId local;
   if (crossing.to.dim < 0) {
-    const DType dtype = graph_.values[static_cast<size_t>(value)].type.dtype;
-    local = shard(ShardOp::kPlace, flat, piece_of_one(crossing.to.state), {dtype, {}});
+    local =
+        shard(ShardOp::kPlace, flat, piece_of_one(crossing.to.state), local_type(value, whole()));
   } else {
     const TensorType type = local_type(value, arrived);
     const Around have = around(type, crossing.from.dim);
@@ -148,7 +148,7 @@ ValueId Emitter::finish_receiving(ValueId value, const Awaited& awaited) {
   return convert(value, from, wanted);
 }
 
-// A tensor without dims, as if it were a dim of one element.
+// A tensor of one element, as if it were a dim.
 Emitter::Piece Emitter::piece_of_one(const State& state) {
   return {Size(1),
           Size(1),

@@ -24,6 +24,7 @@ class Lowering {
       : completed_(decided.completed),
         graph_(decided.completed.prepared->graph),
         microbatches_(decided.microbatches),
+        microbatches_are_batches_(decided.microbatches_are_batches),
         connections_(connections),
         global_batch_(global_batch),
         options_(options),
@@ -35,15 +36,20 @@ class Lowering {
   LoweredStage run() {
     for (const Input& input : graph_.inputs)
       if (input.kind != InputKind::kReceived) add_input_of(input);
+    if (microbatches_are_batches_) save_changing_buffers();
     for (const auto& [value, crossing] : connections_.receives) emitter_.receive(value, crossing);
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       const Phase phase = graph_.ops[i].phase;
       if (i > 0 && graph_.ops[i - 1].phase == Phase::kBackward && phase != Phase::kBackward)
         end_backward();
+      // Before the update waits for anybody.
+      if (phase == Phase::kUpdate && (i == 0 || graph_.ops[i - 1].phase != phase))
+        send_new_values();
       emitter_.enter(phase, false);
       emit(static_cast<OpId>(i));
     }
     if (!graph_.ops.empty() && graph_.ops.back().phase == Phase::kBackward) end_backward();
+    if (graph_.ops.empty() || graph_.ops.back().phase != Phase::kUpdate) send_new_values();
     store_outputs();
     finish();
     return std::move(emitter_.stage);
@@ -128,8 +134,23 @@ class Lowering {
     emitter_.enter(op.phase, op.name == "medley.accumulate.default");
     for (ValueId result : op.results)
       for (auto [to, end] = connections_.sends.equal_range(result); to != end; ++to)
-        emitter_.send(result, to->second);
+        if (!to->second.once) emitter_.send(result, to->second);
     emitter_.enter(op.phase, false);
+  }
+
+  // To the other stages that hold a buffer, in the order of the ops.
+  void send_new_values() {
+    for (const Op& op : graph_.ops)
+      for (ValueId value : op.results)
+        for (auto [to, end] = connections_.sends.equal_range(value); to != end; ++to) {
+          const Crossing& crossing = to->second;
+          if (!crossing.once) continue;
+          emitter_.enter(Phase::kForward, false);
+          emitter_.keep_for_update(emitter_.in_state(
+              value, crossing.from.dim < 0 ? emitter_.whole() : crossing.from.state));
+          emitter_.enter(Phase::kUpdate, false);
+          emitter_.send(value, crossing);
+        }
   }
 
   void localize(OpId id,
@@ -176,6 +197,7 @@ class Lowering {
     for (size_t p = 0; p < whole.size(); ++p) {
       const int position = static_cast<int>(p);
       const bool batch = whole[p] == SymbolTable::rows();
+      if (batch && !microbatches_are_batches_) form.counted_rows = position;
       form.factor_fulls.push_back(batch ? SymbolTable::batch() : whole[p]);
       form.factor_offsets.push_back(batch ? emitter_.symbols.row(at, position, whole[p])
                                           : emitter_.symbols.offset(at, position, whole[p]));
@@ -201,6 +223,30 @@ class Lowering {
     emitter_.flush_buckets();
   }
 
+  // What the next micro-batch leaves in a buffer is not for the backward phase of this one.
+  void save_changing_buffers() {
+    emitter_.enter(Phase::kForward, false);
+    for (const Output& output : graph_.outputs)
+      for (const Input& input : graph_.inputs)
+        if (output.kind == OutputKind::kBuffer && input.kind == InputKind::kBuffer &&
+            input.name == output.name)
+          emitter_.save_for_backward(input.value);
+  }
+
+  bool comes_at_the_end(ValueId value) const {
+    return std::ranges::any_of(connections_.receives, [&](const auto& received) {
+      return received.first == value && received.second.once;
+    });
+  }
+
+  // The new value of a buffer, which its readers may see until the end of the step, when it takes
+  // the place of the old one; or as soon as the micro-batch has gone forward.
+  ValueId new_value(ValueId value, const State& kept) {
+    emitter_.enter(comes_at_the_end(value) ? Phase::kUpdate : Phase::kForward, false);
+    const ValueId local = emitter_.in_state(value, kept);
+    return microbatches_are_batches_ ? local : emitter_.keep_for_update(local);
+  }
+
   // Brings every output to where it is kept, and notes what replaces what.
   void store_outputs() {
     std::map<std::pair<InputKind, std::string>, ValueId> inputs;
@@ -210,9 +256,10 @@ class Lowering {
       const Output& output = graph_.outputs[i];
       if (output.kind == OutputKind::kSent) continue;
       const State& kept = completed_.assignment.stored[i];
-      const bool forward = output.kind == OutputKind::kBuffer;
-      emitter_.enter(forward ? Phase::kForward : Phase::kUpdate, false);
-      const ValueId local = emitter_.in_state(output.value, kept);
+      emitter_.enter(Phase::kUpdate, false);
+      const ValueId local = output.kind == OutputKind::kBuffer
+                                ? new_value(output.value, kept)
+                                : emitter_.in_state(output.value, kept);
       switch (output.kind) {
         case OutputKind::kLoss:
           emitter_.stage.loss = local;
@@ -222,7 +269,7 @@ class Lowering {
               placement({InputKind::kParameter, output.name, local}, output.value, kept));
           break;
         case OutputKind::kBuffer:
-          assigns_[Phase::kForward].push_back(
+          assigns_[microbatches_are_batches_ ? Phase::kForward : Phase::kUpdate].push_back(
               {local, inputs.at({InputKind::kBuffer, output.name})});
           break;
         case OutputKind::kParameter:
@@ -265,6 +312,10 @@ class Lowering {
       if (function.kind == FunctionKind::kForward) function.assigns = assigns_[Phase::kForward];
       if (function.kind == FunctionKind::kUpdate) function.assigns = assigns_[Phase::kUpdate];
     }
+    const bool has_update =
+        !stage.functions.empty() && stage.functions.back().kind == FunctionKind::kUpdate;
+    if (!has_update && !assigns_[Phase::kUpdate].empty())
+      stage.functions.push_back({FunctionKind::kUpdate, {}, assigns_[Phase::kUpdate]});
     order_calls();
     fill_tables();
     stage.symbols = emitter_.symbols;
@@ -305,6 +356,7 @@ class Lowering {
   const Completed& completed_;
   const Graph& graph_;
   const std::vector<Microbatch>& microbatches_;
+  const bool microbatches_are_batches_;
   const Connections& connections_;
   const int64_t global_batch_;
   LowerOptions options_;
@@ -335,6 +387,10 @@ std::vector<int> devices_of(const Mesh& mesh, const Cluster& cluster) {
   return devices;
 }
 
+bool microbatches_are_batches(const Plan& plan) {
+  return plan.per_microbatch_semantics && plan.pipelines[0].microbatches.size() > 1;
+}
+
 void check_rows_that_meet(const Groundwork& ground,
                           const Plan& plan,
                           const std::vector<DecidedStage>& stages) {
@@ -351,6 +407,24 @@ void check_rows_that_meet(const Groundwork& ground,
                             at));
 }
 
+// What a stage is sent once a step, no micro-batch of it can see.
+void check_buffers_in_one_stage(const std::vector<DecidedStage>& stages,
+                                const std::vector<Connections>& connections) {
+  for (size_t s = 0; s < stages.size(); ++s) {
+    if (!stages[s].microbatches_are_batches) continue;
+    for (const Output& output : stages[s].completed.prepared->graph.outputs)
+      for (const auto& [value, crossing] : connections[s].receives)
+        if (crossing.once && value == output.value)
+          throw Error(
+              Blame::kCaller,
+              fmt::format("plan: pipelines[0].stages[{}]: found buffer \"{}\" read here and "
+                          "changed in another stage, expected one stage that does both, "
+                          "since per_microbatch_semantics is set",
+                          s,
+                          output.name));
+  }
+}
+
 }  // namespace
 
 Program lower(const Groundwork& ground,
@@ -364,13 +438,16 @@ Program lower(const Groundwork& ground,
     decided.push_back({std::move(completed[s]),
                        microbatches_of(pipeline, s),
                        devices_of(pipeline.stages[s].mesh, cluster),
-                       pipeline.stages[s].mesh.shape});
+                       pipeline.stages[s].mesh.shape,
+                       microbatches_are_batches(plan)});
   check_rows_that_meet(ground, plan, decided);
   const std::vector<Connections> connections = connect(decided, pipeline);
+  check_buffers_in_one_stage(decided, connections);
   Program program;
   program.graph_hash = ground.graph_hash;
   program.plan_hash = sha256_hex(print(plan));
   program.global_batch = plan.global_batch;
+  program.microbatches_are_batches = microbatches_are_batches(plan);
   program.stages.resize(decided.size());
   for_each_in_parallel(decided.size(), [&](size_t s) {
     LowerOptions chosen = options;
@@ -418,7 +495,8 @@ LoweredStage lower_alone(Completed stage,
   const DecidedStage decided{complete_stage(std::move(stage), plan, 0),
                              pipeline.microbatches,
                              devices_of(pipeline.stages[0].mesh, cluster),
-                             pipeline.stages[0].mesh.shape};
+                             pipeline.stages[0].mesh.shape,
+                             microbatches_are_batches(plan)};
   LowerOptions chosen = options;
   if (chosen.bucket_bytes == 0) chosen.bucket_bytes = bucket_bytes(cluster, decided.devices.size());
   return Lowering(decided, connect_alone(decided), plan.global_batch, chosen).run();

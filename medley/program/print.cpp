@@ -85,6 +85,7 @@ std::string print(const Program& program) {
                                 program.graph_hash,
                                 program.plan_hash,
                                 program.global_batch);
+  if (program.microbatches_are_batches) out += "micro-batches are batches\n";
   for (const LoweredStage& stage : program.stages) {
     out += fmt::format("stage devices [{}] mesh [{}]\n",
                        fmt::join(stage.devices, ", "),

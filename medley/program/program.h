@@ -79,7 +79,7 @@ struct Wait {
 using Step = std::variant<Segment, Post, Wait>;
 
 // A value that takes the place of a kRun value when the call ends: an updated parameter, buffer or
-// moment.
+// moment. Nothing reads the old one after that in the step.
 struct Assign {
   ValueId from, to;
 };
@@ -143,6 +143,9 @@ struct LoweredStage {
 struct Program {
   std::string graph_hash, plan_hash;
   int64_t global_batch = 0;
+  // Then a micro-batch counts its rows from 0, and sees buffers as the one before has left them:
+  // forward calls assign them. Else rows are those of the global batch, and the update assigns.
+  bool microbatches_are_batches = false;
   std::vector<LoweredStage> stages;
   // Rows of the global batch: start of each micro-batch, and of each device's share in it.
   std::vector<int64_t> microbatch_starts;

@@ -12,10 +12,12 @@
 namespace medley {
 namespace {
 
-// Follows the calls of one step and checks that every value is there when it is read.
+// Follows the calls of one step and checks that every value is there when it is read, and has not
+// been replaced.
 class StageVerifier {
  public:
-  explicit StageVerifier(const LoweredStage& stage) : stage_(stage) {}
+  StageVerifier(const LoweredStage& stage, bool microbatches_are_batches)
+      : stage_(stage), assigns_in_forward_(microbatches_are_batches) {}
 
   void run() {
     const size_t values = stage_.graph.values.size();
@@ -64,6 +66,14 @@ class StageVerifier {
   }
 
   void read(ValueId value, std::string_view who, std::string_view where = "") {
+    if (const auto found = replaced_.find(value);
+        found != replaced_.end() && found->second.function != call_.function)
+      throw Error(Blame::kUs,
+                  fmt::format("program: {}: {} reads value {}, which {} has replaced",
+                              to_string(call_),
+                              who,
+                              value,
+                              to_string(found->second)));
     if (!live(value)[at(value)])
       throw Error(
           Blame::kUs,
@@ -71,6 +81,7 @@ class StageVerifier {
   }
 
   void follow(const Call& call) {
+    call_ = call;
     const auto found = functions_.find(call.function);
     MEDLEY_CHECK(found != functions_.end());
     MEDLEY_CHECK(call.microbatch >= 0 &&
@@ -97,7 +108,14 @@ class StageVerifier {
     for (const Assign& assign : found->second->assigns) {
       read(assign.from, "an assignment");
       MEDLEY_CHECK(lifetime(assign.to) == Lifetime::kRun);
+      if (call.function != FunctionKind::kUpdate &&
+          !(call.function == FunctionKind::kForward && assigns_in_forward_))
+        throw Error(Blame::kUs,
+                    fmt::format("program: {}: replaces value {}, expected the update to do so",
+                                to_string(call),
+                                assign.to));
     }
+    for (const Assign& assign : found->second->assigns) replaced_[assign.to] = call;
   }
 
   void follow(const Segment& segment) {
@@ -116,6 +134,9 @@ class StageVerifier {
   }
 
   const LoweredStage& stage_;
+  const bool assigns_in_forward_;
+  Call call_{};                       // that is followed
+  std::map<ValueId, Call> replaced_;  // by the last call that did
   std::map<FunctionKind, const Function*> functions_;
   std::vector<bool> live_run_ = std::vector<bool>(stage_.graph.values.size());
   std::map<int, std::vector<bool>> live_microbatch_;
@@ -128,7 +149,8 @@ class StageVerifier {
 
 void verify(const Program& program) {
   MEDLEY_CHECK(!program.stages.empty());
-  for (const LoweredStage& stage : program.stages) StageVerifier(stage).run();
+  for (const LoweredStage& stage : program.stages)
+    StageVerifier(stage, program.microbatches_are_batches).run();
 }
 
 }  // namespace medley

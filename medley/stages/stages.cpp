@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
@@ -30,7 +31,9 @@ class Partitioner {
       if (positions_.presence[i] == Presence::kOnce) add(id, stage_of(id));
       if (positions_.presence[i] == Presence::kPartial) add_partial(id);
     }
-    for (const Output& output : graph_.outputs) add_output(output);
+    for (const Output& output : graph_.outputs)
+      if (output.kind != OutputKind::kBuffer) add_output(output);
+    add_new_values();
     collect();
     return std::move(result_);
   }
@@ -128,6 +131,35 @@ class Partitioner {
       if (input.kind == InputKind::kParameter && input.name == name) return input.value;
     MEDLEY_CHECK(!"a parameter");
     return kNone;
+  }
+
+  // A stage that holds a buffer needs its new value, which may be what another buffer was.
+  void add_new_values() {
+    std::map<std::string, ValueId> buffers;
+    for (const Input& input : graph_.inputs)
+      if (input.kind == InputKind::kBuffer) buffers[input.name] = input.value;
+    for (bool more = true; std::exchange(more, false);) {
+      result_.changing.clear();
+      for (const Output& output : graph_.outputs) {
+        if (output.kind != OutputKind::kBuffer) continue;
+        std::vector<int> holders;
+        for (int s = 0; s < static_cast<int>(stages_); ++s)
+          if (held_[at(s)][at(buffers.at(output.name))] || makes(s, output.value))
+            holders.push_back(s);
+        if (holders.empty()) holders.push_back(static_cast<int>(stages_) - 1);
+        for (int stage : holders) {
+          more = more || !held_[at(stage)][at(output.value)];
+          need(output.value, stage);
+        }
+        result_.changing.push_back({output.name, std::move(holders)});
+      }
+    }
+  }
+
+  bool makes(int stage, ValueId value) const {
+    const OpId producer = graph_.values[at(value)].producer;
+    return producer != kNone && positions_.presence[at(producer)] == Presence::kOnce &&
+           stage_of(producer) == stage;
   }
 
   void collect() {

@@ -25,6 +25,8 @@
 //                   gradients of several readers, and linear ops behind them, are computed in every
 //                   stage for its own terms: partial gradients, to be summed over the stages once a
 //                   step.
+//   buffer that the step changes
+//                   each stage that reads it holds it, and is sent its new value.
 //
 // Knows nothing of devices, costs, or of where it is good to cut (medley/stages/layers.h).
 
@@ -76,11 +78,19 @@ struct Tied {
   auto operator<=>(const Tied&) const = default;
 };
 
+// A buffer that the step changes, and the stages that hold it: each replaces it.
+struct Changing {
+  std::string buffer;
+  std::vector<int> holders;  // ascending
+  bool operator==(const Changing&) const = default;
+};
+
 struct Partition {
   std::vector<int32_t> cuts;           // positions at which stages 1, 2, ... begin; ascending
   std::vector<std::vector<OpId>> ops;  // [stage] ascending
   std::vector<Transfer> transfers;     // by (value, from)
   std::vector<Tied> tied;              // in the order of the inputs
+  std::vector<Changing> changing;      // in the order of the outputs
   bool operator==(const Partition&) const = default;
 };
 
@@ -95,7 +105,8 @@ Partition partition(const Graph& graph,
 // Presence::kWhereRead perhaps in none, if nobody reads them; every operand
 // of every op is an input, made in its stage or transferred to it, but for the terms of sums that
 // are other stages'; every term is added in one stage; forward ops read what came up, gradients go
-// down only; every transfer is read; every output is made.
+// down only; every transfer is read; every output is made; a stage that reads a buffer has its new
+// value.
 void verify(const Graph& graph, const Positions& positions, const Partition& partition);
 
 // What is sent over the boundary between stages k and k + 1, skip connections to later stages

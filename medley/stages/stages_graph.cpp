@@ -30,7 +30,7 @@ class StageExtractor {
             add_input(to(), InputKind::kReceived, transfer.name, type_of(graph_, transfer.value)));
     for (OpId id : partition_.ops[at(stage_)]) add(id);
     for (const Output& output : graph_.outputs)
-      if (is_made(output.value))
+      if (output.kind == OutputKind::kBuffer ? holds(output.name) : is_made(output.value))
         to().outputs.push_back({output.kind, output.name, local_[at(output.value)]});
     for (const Transfer& transfer : partition_.transfers)
       if (transfer.from == stage_)
@@ -42,7 +42,15 @@ class StageExtractor {
  private:
   Graph& to() { return result_.graph; }
 
-  // Inputs that ops of the stage read, or whose new value or gradient it makes.
+  // Whether the stage holds a buffer that the step changes.
+  bool holds(const std::string& buffer) const {
+    return std::any_of(
+        partition_.changing.begin(), partition_.changing.end(), [&](const Changing& changing) {
+          return changing.buffer == buffer && std::ranges::count(changing.holders, stage_) > 0;
+        });
+  }
+
+  // Inputs that ops of the stage read, or whose new value or gradient it has.
   void mark_inputs() {
     wanted_.assign(graph_.values.size(), false);
     std::vector<bool> made(graph_.values.size(), false);
@@ -53,11 +61,14 @@ class StageExtractor {
         if (value != kNone) made[at(value)] = true;
     }
     for (const Output& output : graph_.outputs) {
-      if (output.kind == OutputKind::kLoss || !made[at(output.value)]) continue;
-      const InputKind kind =
-          output.kind == OutputKind::kGradient ? InputKind::kParameter : InputKind::kBuffer;
+      const bool buffer = output.kind == OutputKind::kBuffer;
+      if (output.kind == OutputKind::kLoss ||
+          !(buffer ? holds(output.name) : made[at(output.value)]))
+        continue;
+      const InputKind kind = buffer ? InputKind::kBuffer : InputKind::kParameter;
       for (const Input& input : graph_.inputs)
         if (input.kind == kind && input.name == output.name) wanted_[at(input.value)] = true;
+      if (buffer) wanted_[at(output.value)] = true;  // which may be another input
     }
   }
 

@@ -32,6 +32,8 @@ class PartitionVerifier {
     check_order();
     for (size_t t = 0; t < partition_.transfers.size(); ++t) check_transfer(t);
     for (size_t s = 0; s < partition_.ops.size(); ++s) check_stage(static_cast<int>(s));
+    for (const Output& output : graph_.outputs)
+      if (output.kind == OutputKind::kBuffer) check_changing(output);
     for (const Transfer& transfer : partition_.transfers)
       for (int to : transfer.to)
         if (!read_.contains({transfer.value, to}))
@@ -100,6 +102,7 @@ class PartitionVerifier {
             sum != positions_.terms.end() &&
             std::find(sum->second.begin(), sum->second.end(), value) != sum->second.end();
         any = any || (term && made[at(value)]);
+        if (graph_.values[at(value)].producer == kNone) reads_.insert({value, stage});
         if (term || made[at(value)]) continue;
         const auto arrival = arrivals_.find({value, stage});
         if (arrival == arrivals_.end())
@@ -111,6 +114,30 @@ class PartitionVerifier {
       if (!any) fail(place(id), fmt::format("stage {} must have a term of the sum", stage));
       for (ValueId value : op.results)
         if (value != kNone) made[at(value)] = true;
+    }
+  }
+
+  // Every stage that reads the buffer holds it, and every stage that holds it has its new value.
+  void check_changing(const Output& output) {
+    const std::string place = "buffer " + output.name;
+    const auto changing = std::ranges::find(
+        partition_.changing, output.name, [](const Changing& c) { return c.buffer; });
+    if (changing == partition_.changing.end() || changing->holders.empty())
+      fail(place, "must be held by a stage");
+    ValueId old = kNone;
+    for (const Input& input : graph_.inputs)
+      if (input.kind == InputKind::kBuffer && input.name == output.name) old = input.value;
+    const OpId producer = graph_.values[at(output.value)].producer;
+    for (int s = 0; s < static_cast<int>(partition_.ops.size()); ++s) {
+      const bool holds = std::ranges::count(changing->holders, s) > 0;
+      if (reads_.contains({old, s}) && !holds)
+        fail(place, fmt::format("stage {} must hold what it reads", s));
+      if (!holds || producer == kNone ||
+          std::ranges::binary_search(partition_.ops[at(s)], producer))
+        continue;
+      if (!arrivals_.contains({output.value, s}))
+        fail(place, fmt::format("stage {} must have its new value", s));
+      read_.insert({output.value, s});
     }
   }
 
@@ -135,6 +162,7 @@ class PartitionVerifier {
   std::vector<int> counts_, stage_;                  // [op] stages that have it; one of them
   std::map<std::pair<ValueId, int>, int> arrivals_;  // (value, stage) -> from
   std::set<std::pair<ValueId, int>> read_;           // (value, stage) of arrivals
+  std::set<std::pair<ValueId, int>> reads_;          // (value, stage) of inputs
 };
 
 }  // namespace
