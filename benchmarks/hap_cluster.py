@@ -39,7 +39,7 @@ CASES = [  # name, model, cluster, rows of a step, strategies
 
 def capture(model: str, path: Path) -> None:
     """Writes the graph of a model without its weights."""
-    command = [*MEDLEY, "capture", model, "--meta", "-o", str(path)]
+    command = [*MEDLEY, "capture", model, "-o", str(path)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 

@@ -39,7 +39,7 @@ def main() -> None:
         path = folder / f"{name}.graph"
         if path.exists():
             continue
-        command = [sys.executable, "-m", "medley", "capture", model, "--meta", "-o", str(path)]
+        command = [sys.executable, "-m", "medley", "capture", model, "-o", str(path)]
         subprocess.run(command, check=True)
 
 

@@ -41,9 +41,6 @@ def _prepare_capture(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch", metavar="ROWSxLENGTH", help="size of the example batch: 4x128")
     parser.add_argument(
-        "--meta", action="store_true", help="make no weights: for models larger than the memory"
-    )
-    parser.add_argument(
         "--autocast", action="store_true", help="matrix products in bf16, weights as they are"
     )
     parser.add_argument("-o", "--output", required=True, help="write the graph here: g.graph")
@@ -53,11 +50,11 @@ def _capture(arguments: argparse.Namespace) -> int:
     sys.path.insert(0, os.getcwd())
     import torch
 
-    from medley import model_name
+    from medley import model_name, weightless
     from medley.graph import capture
 
-    with torch.device("meta") if arguments.meta else contextlib.nullcontext():
-        model, batch = model_name.load(arguments.model, _read_batch(arguments.batch))
+    size = _read_batch(arguments.batch)
+    model, batch = weightless.load(lambda: model_name.load(arguments.model, size))
     with _progress("capturing", arguments.json):
         graph = capture(model, batch, autocast=torch.bfloat16 if arguments.autocast else None)
     text = graph.text()

@@ -127,9 +127,9 @@ def _load(name: str) -> Graph:
         return Graph.load(name)
     if ":" not in name:
         raise ValueError(f"{name}: cannot be read: no such file")
-    from medley import model_name
+    from medley import model_name, weightless
 
-    model, batch = model_name.load(name, None)
+    model, batch = weightless.load(lambda: model_name.load(name, None))
     return capture(model, batch)
 
 

@@ -1,0 +1,61 @@
+"""Models without the values of their parameters, for what only captures: 70B fit anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from torch import nn
+
+from medley.capture.state import Attributes
+
+T = TypeVar("T")
+
+
+def load(make: Callable[[], tuple[nn.Module, T]]) -> tuple[nn.Module, T]:
+    """Returns what `make` does, the parameters of the model without values: on the meta device.
+
+    Only a model that needs values to be made, or keeps tensors made of them besides its parameters
+    and buffers, has them.
+    """
+    try:
+        with _parameters_on_meta():
+            made = make()
+    except Exception as error:
+        if "meta" not in str(error):
+            raise
+        return make()
+    model = made[0]
+    registered = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    for _, tensor in Attributes(model).tensors():
+        if tensor.is_meta and id(tensor) not in registered:
+            return make()
+    return made
+
+
+@contextlib.contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Inside the block a parameter loses its values as soon as a module has it; what initializes
+    it then does nothing. Parameters that are one stay one."""
+    original = nn.Module.register_parameter
+
+    def register(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        if param is not None and not param.is_meta and type(param) is nn.Parameter:
+            param = _on_meta(param)
+        original(self, name, param)
+
+    nn.Module.register_parameter = register  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = original  # type: ignore[method-assign]
+
+
+def _on_meta(parameter: nn.Parameter) -> nn.Parameter:
+    found: nn.Parameter | None = getattr(parameter, "_medley_meta", None)
+    if found is None:
+        found = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+        vars(found).update(vars(parameter))
+        parameter._medley_meta = found  # type: ignore[attr-defined]
+    return found
