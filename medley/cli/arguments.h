@@ -16,7 +16,7 @@ namespace medley {
 // and were added before.
 struct ArgumentRules {
   bool required = false;
-  bool commas = false;                // several values, with commas between them
+  bool commas = false;                     // several values, with commas between them
   std::vector<std::string> needs = {};     // is refused without these
   std::vector<std::string> excludes = {};  // is refused beside these
   std::vector<std::string> one_of = {};    // the values there are; empty: any
