@@ -7,6 +7,7 @@
 #include <set>
 
 #include "medley/base/error.h"
+#include "medley/program/symbols_read.h"
 #include "medley/runtime/exchange.h"
 
 namespace medley {
@@ -22,8 +23,8 @@ struct Interpreter::PreparedStep {
 };
 
 struct Interpreter::PreparedFunction {
-  std::vector<PreparedStep> steps;
-  const std::vector<Assign>* assigns;
+  std::vector<const PreparedStep*> steps;
+  const std::vector<Assign>* assigns = nullptr;
 };
 
 struct Interpreter::PreparedCall {
@@ -78,32 +79,43 @@ Interpreter::~Interpreter() = default;
 
 const Interpreter::PreparedFunction& Interpreter::prepare(FunctionKind kind,
                                                           const std::vector<int64_t>& table) {
-  auto [place, is_new] = functions_.try_emplace({kind, table});
-  if (!is_new) return *place->second;
-  const std::vector<int64_t>& symbols = place->first.second;  // as long-lived as the segments
   const Function& function = find_function(stage_, kind);
-  place->second = std::make_unique<PreparedFunction>();
-  place->second->assigns = &function.assigns;
-  for (const Step& step : function.steps) {
-    PreparedStep& prepared = place->second->steps.emplace_back();
-    if (const auto* segment = std::get_if<Segment>(&step)) {
-      prepared.kind = PreparedStep::Kind::kSegment;
-      prepared.segment = executor_.prepare(stage_, *segment, symbols);
-      continue;
-    }
-    const auto* post = std::get_if<Post>(&step);
-    prepared.kind = post ? PreparedStep::Kind::kPost : PreparedStep::Kind::kWait;
-    prepared.communication =
-        static_cast<size_t>(post ? post->communication : std::get<Wait>(step).communication);
-    const Communication& communication = stage_.communications.at(prepared.communication);
-    prepared.exchange = make_exchange(stage_, communication, device_, symbols);
-    prepared.lane = communication.lane;
-    prepared.depth = communication.depth;
-    prepared.inputs = &communication.inputs;
-    prepared.outputs = &communication.outputs;
-    if (post) prepared.dies = &post->dies;
+  const auto [alike, is_first] = functions_.try_emplace(kind);
+  if (is_first) alike->second.symbols = symbols_read(stage_, function);
+  std::unique_ptr<PreparedFunction>& prepared =
+      alike->second.by_values[values_of(alike->second.symbols, table)];
+  if (prepared) return *prepared;
+  prepared = std::make_unique<PreparedFunction>();
+  prepared->assigns = &function.assigns;
+  for (const Step& step : function.steps) prepared->steps.push_back(&prepare(step, table));
+  return *prepared;
+}
+
+const Interpreter::PreparedStep& Interpreter::prepare(const Step& step,
+                                                      const std::vector<int64_t>& table) {
+  const auto [alike, is_first] = steps_.try_emplace(&step);
+  if (is_first) alike->second.symbols = symbols_read(stage_, step);
+  std::unique_ptr<PreparedStep>& prepared =
+      alike->second.by_values[values_of(alike->second.symbols, table)];
+  if (prepared) return *prepared;
+  prepared = std::make_unique<PreparedStep>();
+  if (const auto* segment = std::get_if<Segment>(&step)) {
+    prepared->kind = PreparedStep::Kind::kSegment;
+    prepared->segment = executor_.prepare(stage_, *segment, table);
+    return *prepared;
   }
-  return *place->second;
+  const auto* post = std::get_if<Post>(&step);
+  prepared->kind = post ? PreparedStep::Kind::kPost : PreparedStep::Kind::kWait;
+  prepared->communication =
+      static_cast<size_t>(post ? post->communication : std::get<Wait>(step).communication);
+  const Communication& communication = stage_.communications.at(prepared->communication);
+  prepared->exchange = make_exchange(stage_, communication, device_, table);
+  prepared->lane = communication.lane;
+  prepared->depth = communication.depth;
+  prepared->inputs = &communication.inputs;
+  prepared->outputs = &communication.outputs;
+  if (post) prepared->dies = &post->dies;
+  return *prepared;
 }
 
 void Interpreter::set_batch(int microbatch, BatchInputs inputs) {
@@ -173,7 +185,8 @@ void Interpreter::run_call(const PreparedCall& call) {
   if (call.use.begins && call.call.function != FunctionKind::kUpdate)
     for (auto& [value, buffer] : batch_[static_cast<size_t>(call.call.microbatch)])
       executor_.write(stage_, frames, value, std::exchange(buffer, nullptr));
-  for (const PreparedStep& step : call.function->steps) {
+  for (step_number_ = 0; step_number_ < call.function->steps.size(); ++step_number_) {
+    const PreparedStep& step = *call.function->steps[step_number_];
     current_step_ = &step;
     switch (step.kind) {
       case PreparedStep::Kind::kSegment: {
@@ -265,15 +278,14 @@ void Interpreter::send(const PreparedStep& step, std::vector<Buffer> inputs) {
 
 void Interpreter::receive_ahead() {
   receiving_.post_ahead([&](const Receipt& receipt) {
-    const PreparedStep& step = calls_[receipt.call].function->steps[receipt.step];
+    const PreparedStep& step = *calls_[receipt.call].function->steps[receipt.step];
     return Outstanding{true, clock_.now(), transport_.post(step.exchange), {}};
   });
 }
 
 void Interpreter::receive(const PreparedStep& step, Frames frames) {
   Outstanding outstanding =
-      receiving_.take(static_cast<size_t>(current_call_ - calls_.data()),
-                      static_cast<size_t>(&step - current_call_->function->steps.data()));
+      receiving_.take(static_cast<size_t>(current_call_ - calls_.data()), step_number_);
   store(step, finish(outstanding, step.exchange), frames);
   receive_ahead();
 }

@@ -75,6 +75,12 @@ class Interpreter {
   struct PreparedStep;
   struct PreparedFunction;
   struct PreparedCall;
+  // By the values of the symbols that are read.
+  template <typename Prepared>
+  struct PreparedAlike {
+    std::vector<Symbol> symbols;
+    std::map<std::vector<int64_t>, std::unique_ptr<Prepared>> by_values;
+  };
   // A communication between its post and its wait.
   struct Outstanding {
     bool posted = false;
@@ -83,7 +89,9 @@ class Interpreter {
     std::vector<Buffer> outputs;       // then
   };
 
+  // For micro-batches whose tables agree in the symbols that are read, once.
   const PreparedFunction& prepare(FunctionKind kind, const std::vector<int64_t>& table);
+  const PreparedStep& prepare(const Step& step, const std::vector<int64_t>& table);
   void check_batch() const;
   void run_call(const PreparedCall& call);
   void post(const PreparedStep& step, Frames frames);
@@ -109,9 +117,8 @@ class Interpreter {
 
   std::unique_ptr<Frame> run_frame_;
   std::vector<std::unique_ptr<Frame>> frames_;
-  // By function and table: micro-batches of equal lengths share.
-  std::map<std::pair<FunctionKind, std::vector<int64_t>>, std::unique_ptr<PreparedFunction>>
-      functions_;
+  std::map<const Step*, PreparedAlike<PreparedStep>> steps_;
+  std::map<FunctionKind, PreparedAlike<PreparedFunction>> functions_;
   std::vector<PreparedCall> calls_;
   std::vector<Outstanding> outstanding_;  // [communication]
   std::map<int, std::deque<std::pair<Outstanding, const PreparedStep*>>> sending_;  // by lane
@@ -122,6 +129,7 @@ class Interpreter {
   StepReport report_;
   const PreparedCall* current_call_ = nullptr;
   const PreparedStep* current_step_ = nullptr;
+  size_t step_number_ = 0;  // of the call
   bool failed_ = false;
 };
 

@@ -189,6 +189,24 @@ TEST(Interpreter, EqualTablesArePreparedOnce) {
   EXPECT_EQ(device.executor.num_prepared(), 5);
 }
 
+// Rows of a program that nothing reads the numbers of: all that is prepared depends on is how many
+// they are.
+TEST(Interpreter, MicrobatchesOfTwoSizesArePreparedTwice) {
+  ExampleProgram example = data_parallel_program({2}, 512);
+  LoweredStage& stage = example.program.stages[0];
+  stage.graph.symbols.push_back("first_row");
+  int64_t row = 0;
+  for (auto& tables : stage.tables) {
+    const int64_t rows = row < 300 ? 3 : 2;
+    tables = {{rows, rows, rows, row}};
+    row += rows;
+  }
+  OneDevice device(std::move(example));
+  // Forward has two segments, backward one; one micro-batch is the last, and the update has its
+  // own.
+  EXPECT_EQ(device.executor.num_prepared(), 2 * (2 + 1) + 1 + 1);
+}
+
 TEST(Interpreter, UnequalMicrobatchesHaveTheirOwnSizes) {
   ExampleProgram example = data_parallel_program({2}, 2);
   example.program.stages[0].tables[1] = {{3, 3, 3}};

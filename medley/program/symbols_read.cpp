@@ -1,0 +1,77 @@
+#include "medley/program/symbols_read.h"
+
+#include <algorithm>
+
+namespace medley {
+namespace {
+
+class Reader {
+ public:
+  explicit Reader(const LoweredStage& stage) : stage_(stage) {}
+
+  void operator()(const Segment& segment) {
+    for (OpId id : segment.ops) {
+      const Op& op = stage_.graph.ops.at(static_cast<size_t>(id));
+      add_types(operands(op));
+      add_types(op.results);
+      for (const Argument& argument : op.arguments) {
+        if (const auto* size = std::get_if<Size>(&argument)) add(*size);
+        if (const auto* sizes = std::get_if<std::vector<Size>>(&argument)) add(*sizes);
+      }
+    }
+  }
+  void operator()(const Post& post) { add(post.communication); }
+  void operator()(const Wait& wait) { add(wait.communication); }
+
+  std::vector<Symbol> symbols() {
+    std::ranges::sort(symbols_);
+    const auto repeated = std::ranges::unique(symbols_);
+    symbols_.erase(repeated.begin(), repeated.end());
+    return std::move(symbols_);
+  }
+
+ private:
+  void add(const Size& size) {
+    symbols_.insert(symbols_.end(), size.symbols.begin(), size.symbols.end());
+  }
+  void add(const std::vector<Size>& sizes) {
+    for (const Size& size : sizes) add(size);
+  }
+  void add_types(const std::vector<ValueId>& values) {
+    for (ValueId value : values)
+      if (value != kNone) add(type_of(stage_.graph, value).shape);
+  }
+  void add(int id) {
+    const Communication& communication = stage_.communications.at(static_cast<size_t>(id));
+    add_types(communication.inputs);
+    add_types(communication.outputs);
+    add(communication.send);
+    add(communication.receive);
+  }
+
+  const LoweredStage& stage_;
+  std::vector<Symbol> symbols_;
+};
+
+}  // namespace
+
+std::vector<Symbol> symbols_read(const LoweredStage& stage, const Step& step) {
+  Reader reader(stage);
+  std::visit(reader, step);
+  return reader.symbols();
+}
+
+std::vector<Symbol> symbols_read(const LoweredStage& stage, const Function& function) {
+  Reader reader(stage);
+  for (const Step& step : function.steps) std::visit(reader, step);
+  return reader.symbols();
+}
+
+std::vector<int64_t> values_of(const std::vector<Symbol>& symbols,
+                               const std::vector<int64_t>& table) {
+  std::vector<int64_t> values;
+  for (Symbol symbol : symbols) values.push_back(table.at(static_cast<size_t>(symbol)));
+  return values;
+}
+
+}  // namespace medley

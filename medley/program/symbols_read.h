@@ -1,0 +1,20 @@
+#pragma once
+
+// The symbols whose values decide what a step does on a device: in sizes of tensors and messages,
+// and in integers among the arguments of ops. Micro-batches that agree in them do the same.
+
+#include <vector>
+
+#include "medley/program/program.h"
+
+namespace medley {
+
+// Ascending, each once.
+std::vector<Symbol> symbols_read(const LoweredStage& stage, const Step& step);
+std::vector<Symbol> symbols_read(const LoweredStage& stage, const Function& function);
+
+// Their values in a table.
+std::vector<int64_t> values_of(const std::vector<Symbol>& symbols,
+                               const std::vector<int64_t>& table);
+
+}  // namespace medley
