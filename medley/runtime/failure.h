@@ -2,20 +2,30 @@
 
 // The first failure of a run, as all devices hear of it.
 
+#include <optional>
 #include <string>
+
+#include "medley/base/error.h"
 
 namespace medley {
 
 struct Failure {
   int epoch = 0;
-  int device = 0;
-  std::string call;  // "forward 2", "" outside calls
-  std::string edge;  // the exchange, "" inside a segment
+  std::optional<int> device = {};  // nothing: of several, which the cause names
+  std::string call;                // "forward 2", "" outside calls
+  std::string edge;                // the exchange, "" inside a segment
   std::string cause;
+  Blame blame = Blame::kEnvironment;
   bool operator==(const Failure&) const = default;
 };
 
 std::string to_json(const Failure& failure);
+// For whoever knows no numbers of devices: names, "" for none, and the whole sentence. `told_by`:
+// the device that has published it.
+std::string to_job_json(const Failure& failure,
+                        const std::string& device,
+                        const std::string& told_by,
+                        const std::string& sentence);
 // Throws Error(kEnvironment), beginning with `place`, where somebody else has written.
 Failure parse_failure(const std::string& text, const std::string& place);
 

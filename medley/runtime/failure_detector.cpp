@@ -17,11 +17,18 @@ size_t place_of(const std::vector<int>& devices, int device) {
   return static_cast<size_t>(std::find(devices.begin(), devices.end(), device) - devices.begin());
 }
 
+// "12 rest" -> ("12", "rest")
+std::pair<std::string, std::string> cut(const std::string& text) {
+  const size_t space = text.find(' ');
+  if (space == std::string::npos) return {text, ""};
+  return {text.substr(0, space), text.substr(space + 1)};
+}
+
 }  // namespace
 
 FailureDetector::FailureDetector(Store& store, FailureDetectorOptions options)
     : store_(store), options_(std::move(options)), next_(options_.device) {
-  choose_next({});
+  choose_next();
 }
 
 std::string FailureDetector::key(const std::string& what) const {
@@ -37,10 +44,12 @@ std::string FailureDetector::name(int device) const {
   return place < options_.names.size() ? options_.names[place] : fmt::format("device {}", device);
 }
 
-std::optional<Failure> FailureDetector::look() {
+std::optional<Failure> FailureDetector::look(const JointCalls& calls) {
   if (num_looks_++ % options_.looks_per_heartbeat == 0) {
-    store_.set(key_of(options_.device), std::to_string(num_heartbeats_++));
-    if (next_) look_at_next();
+    store_.set(key_of(options_.device),
+               fmt::format("{} {}", num_heartbeats_++, to_text(calls.last())));
+    if (next_) look_at_next(calls);
+    if (const auto left = who_has_left(calls, finished_)) publish(*left);
   }
   if (const auto text = store_.get(key("failure"))) return read(*text);
   return std::nullopt;
@@ -55,22 +64,44 @@ Failure FailureDetector::read(const std::string& text) const {
   }
 }
 
+// Causes mostly begin with the name already, and say call and exchange.
+std::string FailureDetector::describe(const Failure& failure) const {
+  if (!failure.device) return failure.cause;
+  std::string text = name(*failure.device);
+  if (failure.cause.starts_with(text + ": ")) return failure.cause;
+  for (const std::string& part : {failure.call, failure.edge})
+    if (!part.empty()) text += ": " + part;
+  return fmt::format("{}: {}", text, failure.cause);
+}
+
 Failure FailureDetector::publish(const Failure& failure) {
-  return read(store_.set_first(key("failure"), to_json(failure)));
+  const Failure first = read(store_.set_first(key("failure"), to_json(failure)));
+  if (first == failure)
+    store_.set_first("failure",
+                     to_job_json(failure,
+                                 failure.device ? name(*failure.device) : "",
+                                 name(options_.device),
+                                 describe(failure)));
+  return first;
 }
 
 // Whoever sees the heartbeat finds the device in the list.
-void FailureDetector::finish() {
-  store_.append(key(kFinished), fmt::format("{} ", options_.device));
+void FailureDetector::finish(const JointCalls& calls) {
+  store_.append(key(kFinished), fmt::format("{} {}\n", options_.device, to_text(calls.last())));
   store_.set(key_of(options_.device), kFinished);
 }
 
-void FailureDetector::look_at_next() {
+void FailureDetector::look_at_next(const JointCalls& calls) {
   const auto heartbeat = store_.get(key_of(*next_));
-  if (heartbeat == kFinished) return choose_next(finished());
+  if (heartbeat == kFinished) {
+    finished_ = read_finished();
+    return choose_next();
+  }
   if (heartbeat != seen_) {
     seen_ = heartbeat;
     unchanged_ = 0;
+    const auto [count, call] = cut(*heartbeat);
+    if (const auto theirs = parse_joint_call(call)) compare(calls, *theirs);
     return;
   }
   ++unchanged_;
@@ -78,14 +109,19 @@ void FailureDetector::look_at_next() {
   if (unchanged_ >= options_.dead_after) publish(silence());
 }
 
-std::set<int> FailureDetector::finished() const {
+FailureDetector::Finished FailureDetector::read_finished() const {
   std::istringstream list(store_.get(key(kFinished)).value_or(""));
-  std::set<int> found;
-  for (int device = 0; list >> device;) found.insert(device);
+  Finished found;
+  for (std::string line; std::getline(list, line);) {
+    const auto [device, call] = cut(line);
+    const auto last = parse_joint_call(call);
+    for (int each : options_.devices)
+      if (last && device == std::to_string(each)) found[each] = *last;
+  }
   return found;
 }
 
-void FailureDetector::choose_next(const std::set<int>& finished) {
+void FailureDetector::choose_next() {
   const std::vector<int>& ring = options_.devices;
   const size_t place = place_of(ring, *next_);
   next_.reset();
@@ -94,8 +130,47 @@ void FailureDetector::choose_next(const std::set<int>& finished) {
   for (size_t i = 1; i < ring.size() && !next_; ++i) {
     const int device = ring[(place + i) % ring.size()];
     if (device == options_.device) return;
-    if (!finished.contains(device)) next_ = device;
+    if (!finished_.contains(device)) next_ = device;
   }
+}
+
+// Both have made the call of this number, and it was not the same.
+void FailureDetector::compare(const JointCalls& calls, const JointCall& theirs) {
+  const auto own = calls.name(theirs.number);
+  if (!own || *own == theirs.name) return;
+  publish({options_.epoch,
+           {},
+           "",
+           "",
+           fmt::format("{} is in {}, {} in {}: all processes have to make the same calls",
+                       name(*next_),
+                       theirs.name,
+                       name(options_.device),
+                       *own),
+           Blame::kCaller});
+}
+
+std::optional<Failure> FailureDetector::who_has_left(const JointCalls& calls) const {
+  return who_has_left(calls, read_finished());
+}
+
+std::optional<Failure> FailureDetector::who_has_left(const JointCalls& calls,
+                                                     const Finished& finished) const {
+  const JointCall own = calls.last();
+  if (!own.running) return std::nullopt;
+  for (const auto& [device, last] : finished)
+    if (last.number < own.number)
+      return Failure{options_.epoch,
+                     {},
+                     "",
+                     "",
+                     fmt::format("{} has finished, {} waits for it in {}: all processes have to "
+                                 "make the same calls",
+                                 name(device),
+                                 name(options_.device),
+                                 own.name),
+                     Blame::kCaller};
+  return std::nullopt;
 }
 
 FailureDetector::Heartbeats FailureDetector::others() const {

@@ -14,6 +14,7 @@ namespace medley {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Le;
@@ -71,7 +72,7 @@ class Devices {
     for (auto& store : stores_) store->reads = 0;
     for (int look = 0; look < 2; ++look)
       for (int device : living_)
-        if (auto failure = detectors_[static_cast<size_t>(device)]->look())
+        if (auto failure = detectors_[static_cast<size_t>(device)]->look(calls_[device]))
           failures_[device] = *failure;
     int most = 0;
     for (auto& store : stores_) most = std::max(most, store->reads);
@@ -89,12 +90,21 @@ class Devices {
     for (int device : devices) std::erase(living_, device);
   }
   void finish(const std::vector<int>& devices) {
-    for (int device : devices) detectors_[static_cast<size_t>(device)]->finish();
+    for (int device : devices) detectors_[static_cast<size_t>(device)]->finish(calls_[device]);
     kill(devices);
   }
   void revive(int device) { living_.push_back(device); }
   void write(const std::string& key, const std::string& value) {
     store_.connect(-1)->set(key, value);
+  }
+
+  JointCalls& calls(int device) { return calls_[device]; }
+  // All call it and return.
+  void call(const std::string& name) {
+    for (int device : living_) {
+      calls_[device].begin(name);
+      calls_[device].end();
+    }
   }
 
   const std::map<int, Failure>& failures() const { return failures_; }
@@ -107,6 +117,7 @@ class Devices {
   std::vector<std::unique_ptr<FailureDetector>> detectors_;
   std::vector<int> living_;
   std::map<int, Failure> failures_;
+  std::map<int, JointCalls> calls_;
 };
 
 std::vector<int> range(int first, int end) {
@@ -192,6 +203,19 @@ TEST(FailureDetector, WhoSpeaksAgainIsAlive) {
   EXPECT_TRUE(devices.failures().empty());
 }
 
+// Whoever has started the processes knows names, and neither epochs nor numbers.
+TEST(FailureDetector, TheFirstFailureIsThatOfTheJob) {
+  InMemoryStore store;
+  const auto connection = store.connect(0);
+  FailureDetectorOptions options{.epoch = 7, .device = 1, .devices = {0, 1}, .names = {"a", "b"}};
+  FailureDetector detector(*connection, options);
+  detector.publish({7, 1, "forward 0", "", "no power", Blame::kUs});
+  detector.publish({7, 0, "", "reduce w", "peer lost"});
+  EXPECT_EQ(connection->get("failure"),
+            R"({"blame":"medley","cause":"b: forward 0: no power","device":"b",)"
+            R"("in_exchange":false,"told_by":"b"})");
+}
+
 TEST(FailureDetector, TheFirstFailureStays) {
   Devices devices(3);
   devices.beat();
@@ -199,6 +223,60 @@ TEST(FailureDetector, TheFirstFailureStays) {
   EXPECT_EQ(devices[2].publish({1, 2, "", "", "peer lost"}).cause, "no power");
   devices.beat();
   EXPECT_EQ(devices.failures().at(0).cause, "no power");
+}
+
+// One alone wants to read the parameters, the others train on.
+TEST(FailureDetector, CallsThatDoNotFitAreNamedAtOnce) {
+  for (int one : {0, 3}) {
+    Devices devices(4);
+    for (int i = 0; i < 3; ++i) devices.call("step()");
+    devices.beat();
+    for (int device : devices.living())
+      devices.calls(device).begin(device == one ? "parameters()" : "step()");
+    EXPECT_LE(devices.beats_until_failure(10), 2);
+    const Failure& first = devices.failures().begin()->second;
+    EXPECT_EQ(first.device, std::nullopt);
+    EXPECT_EQ(first.blame, Blame::kCaller);
+    EXPECT_THAT(first.cause,
+                AllOf(ContainsRegex(fmt::format("device {} (is )?in parameters\\(\\)", one)),
+                      ContainsRegex("device [0-3] (is )?in step\\(\\)"),
+                      HasSubstr(": all processes have to make the same calls")));
+  }
+}
+
+// A fast device is a call ahead, and some are between two.
+TEST(FailureDetector, CallsThatFitAreNotNamed) {
+  Devices devices(3);
+  devices.calls(0).begin("step()");
+  devices.calls(0).end();
+  devices.calls(0).begin("parameters()");
+  devices.calls(1).begin("step()");
+  for (int i = 0; i < 3 * kDeadAfter; ++i) devices.beat();
+  EXPECT_TRUE(devices.failures().empty());
+}
+
+// Its process lives on, so no connection tells the others.
+TEST(FailureDetector, WhoWaitsForAFinishedDeviceSaysSo) {
+  Devices devices(4);
+  devices.call("step()");
+  devices.finish({2});
+  for (int i = 0; i < 5; ++i) devices.beat();
+  EXPECT_TRUE(devices.failures().empty());
+  for (int device : devices.living()) devices.calls(device).begin("step()");
+  EXPECT_LE(devices.beats_until_failure(10), 2);
+  EXPECT_EQ(devices.failures().begin()->second.cause,
+            "device 2 has finished, device 1 waits for it in step(): all processes have to make "
+            "the same calls");
+}
+
+// Devices do not return from the last call at the same time.
+TEST(FailureDetector, WhoFinishesFirstIsNotWaitedFor) {
+  Devices devices(3);
+  for (int device : devices.living()) devices.calls(device).begin("save_model()");
+  devices.calls(0).end();
+  devices.finish({0});
+  for (int i = 0; i < 5; ++i) devices.beat();
+  EXPECT_TRUE(devices.failures().empty());
 }
 
 // The store lets everybody write who reaches it.

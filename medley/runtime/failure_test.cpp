@@ -9,10 +9,12 @@ namespace {
 
 TEST(Failure, IsJson) {
   const Failure failure{3, 1, "forward 2", "gather h", "no \"memory\""};
-  EXPECT_EQ(
-      to_json(failure),
-      R"({"call":"forward 2","cause":"no \"memory\"","device":1,"edge":"gather h","epoch":3})");
-  EXPECT_EQ(parse_failure(to_json(failure), "here"), failure);
+  EXPECT_EQ(to_json(failure),
+            R"({"blame":"environment","call":"forward 2","cause":"no \"memory\"","device":1,)"
+            R"("edge":"gather h","epoch":3})");
+  const Failure of_several{3, {}, "", "", "a and b", Blame::kCaller};
+  for (const Failure& each : {failure, of_several})
+    EXPECT_EQ(parse_failure(to_json(each), "here"), each);
 }
 
 // Nothing keeps others on the network from writing to the store.

@@ -53,13 +53,11 @@ class InProcessTransport::Guest final : public Pending {
   Guest(std::shared_ptr<State> state,
         std::shared_ptr<Meeting> meeting,
         std::vector<int> group,
-        int me,
-        std::string name)
+        int me)
       : state_(std::move(state)),
         meeting_(std::move(meeting)),
         group_(std::move(group)),
-        me_(static_cast<size_t>(me)),
-        name_(std::move(name)) {}
+        me_(static_cast<size_t>(me)) {}
 
   std::vector<Buffer> wait() override {
     std::unique_lock lock(state_->mutex);
@@ -83,9 +81,7 @@ class InProcessTransport::Guest final : public Pending {
     std::vector<int> missing;
     for (size_t i = 0; i < group_.size(); ++i)
       if (!meeting_->exchanges[i]) missing.push_back(group_[i]);
-    return fmt::format("device {}: {} over devices [{}]: not posted within {} ms by devices [{}]",
-                       group_[me_],
-                       name_,
+    return fmt::format("over devices [{}]: not posted within {} ms by devices [{}]",
                        fmt::join(group_, ", "),
                        state_->timeout.count(),
                        fmt::join(missing, ", "));
@@ -95,7 +91,6 @@ class InProcessTransport::Guest final : public Pending {
   std::shared_ptr<Meeting> meeting_;
   std::vector<int> group_;
   size_t me_;
-  std::string name_;
 };
 
 // Outside the lock: other groups go on meanwhile.
@@ -147,7 +142,7 @@ std::unique_ptr<Pending> InProcessTransport::post(Exchange exchange) {
     slot->exchanges.resize(exchange.group.size());
   }
   const std::shared_ptr<Meeting> meeting = slot;
-  auto guest = std::make_unique<Guest>(state_, meeting, exchange.group, exchange.me, exchange.name);
+  auto guest = std::make_unique<Guest>(state_, meeting, exchange.group, exchange.me);
   for (const std::optional<Exchange>& other : meeting->exchanges) {
     if (!other || meeting->error) continue;
     if (auto different = disagreement(*other, exchange)) {

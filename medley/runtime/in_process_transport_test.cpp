@@ -88,7 +88,7 @@ TEST_F(InProcess, TimeOutNamesWhoHasNotCome) {
   auto pending = transport_.post(reduce({4, 5, 6}, 1));
   auto other = transport_.post(reduce({4, 5, 6}, 0));
   EXPECT_EQ(message_of_wait(*pending),
-            "device 5: reduce w over devices [4, 5, 6]: not posted within 50 ms by devices [6]");
+            "over devices [4, 5, 6]: not posted within 50 ms by devices [6]");
 }
 
 TEST_F(InProcess, AbortEndsWaitsNowAndLater) {

@@ -233,8 +233,8 @@ TEST(Interpreter, ErrorsNameDeviceStageCallAndOp) {
 TEST(Interpreter, ErrorsNameTheExchange) {
   OneDevice device(data_parallel_program({2, 1}, 1));
   EXPECT_EQ(message_of([&] { device.step(); }),
-            "device 0: stage 0: forward 0: gather h: device 0: gather h over devices [0, 1]: not "
-            "posted within 20 ms by devices [1]");
+            "device 0: stage 0: forward 0: gather h: over devices [0, 1]: not posted "
+            "within 20 ms by devices [1]");
 }
 
 TEST(Interpreter, NoStepAfterAFailedOne) {

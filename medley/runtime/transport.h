@@ -36,8 +36,8 @@ struct Exchange {
 class Pending {
  public:
   virtual ~Pending() = default;
-  // Blocks until done; returns the outputs. Throws Error(kEnvironment) naming device, exchange and
-  // peer after the time-out, or the first cause of failure.
+  // Blocks until done; returns the outputs. Throws Error(kEnvironment) naming the peers after the
+  // time-out, or the first cause of failure. Whoever waits knows device and exchange.
   virtual std::vector<Buffer> wait() = 0;
   // After wait: when it really ran, for traces; nothing if the transport does not know.
   virtual std::optional<std::pair<Nanoseconds, Nanoseconds>> times() { return std::nullopt; }

@@ -30,7 +30,7 @@ FailureDetectorOptions detection(const WatchdogOptions& options) {
 
 }  // namespace
 
-Watchdog::Watchdog(Store& store, WatchdogOptions options, Action abort, Action exit)
+Watchdog::Watchdog(Store& store, WatchdogOptions options, Abort abort, Exit exit)
     : options_(std::move(options)),
       detector_(store, detection(options_)),
       abort_(std::move(abort)),
@@ -48,15 +48,6 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
-// Causes mostly begin with the name already, and say call and exchange.
-std::string Watchdog::describe(const Failure& failure) const {
-  std::string text = detector_.name(failure.device);
-  if (failure.cause.starts_with(text + ": ")) return failure.cause;
-  for (const std::string& part : {failure.call, failure.edge})
-    if (!part.empty()) text += ": " + part;
-  return fmt::format("{}: {}", text, failure.cause);
-}
-
 // An unreachable store keeps the failure from others, not from us.
 void Watchdog::publish(const Failure& failure) {
   Failure first = failure;
@@ -69,11 +60,36 @@ void Watchdog::publish(const Failure& failure) {
   changed_.notify_all();
 }
 
-Failure Watchdog::fail(const std::string& call, const std::string& edge, const std::string& cause) {
-  publish({options_.epoch, options_.device, call, edge, cause});
+Failure Watchdog::fail(const std::string& call,
+                       const std::string& edge,
+                       const std::string& cause,
+                       Blame blame) {
+  publish(cause_of({options_.epoch, options_.device, call, edge, cause, blame}));
   std::this_thread::sleep_for(2 * options_.poll);
   const std::scoped_lock lock(mutex_);
   return *first_;
+}
+
+// An exchange also fails because the other end has finished and closed its connections.
+Failure Watchdog::cause_of(const Failure& failure) {
+  std::unique_lock lock(mutex_);
+  const JointCalls calls = calls_;
+  lock.unlock();
+  try {
+    if (!failure.edge.empty()) return detector_.who_has_left(calls).value_or(failure);
+  } catch (const Error&) {  // the store is gone as well
+  }
+  return failure;
+}
+
+void Watchdog::begin(const std::string& joint_call) {
+  const std::scoped_lock lock(mutex_);
+  calls_.begin(joint_call);
+}
+
+void Watchdog::end() {
+  const std::scoped_lock lock(mutex_);
+  calls_.end();
 }
 
 void Watchdog::finish() {
@@ -86,7 +102,7 @@ void Watchdog::finish() {
   if (thread_.joinable()) thread_.join();
   thread_ = std::thread([] {});
   try {
-    detector_.finish();
+    detector_.finish(calls_);
   } catch (const Error&) {
   }
 }
@@ -102,7 +118,9 @@ void Watchdog::run() {
       look();
       store_answered_ = steady_clock::now();
     } catch (const std::exception& cause) {
-      if (steady_clock::now() - store_answered_ > options_.dead_after)
+      // Where the store is in one of the processes it may end before the others: only who waits for
+      // others needs it.
+      if (waits_for_others() && steady_clock::now() - store_answered_ > options_.dead_after)
         publish({options_.epoch, options_.device, "", options_.link, cause.what()});
     }
     std::unique_lock lock(mutex_);
@@ -111,29 +129,38 @@ void Watchdog::run() {
     if (stop_) return;
     if (!first_) continue;
     lock.unlock();
-    return end();
+    return end_run();
   }
 }
 
-void Watchdog::look() {
-  const auto failure = detector_.look();
+bool Watchdog::waits_for_others() {
   const std::scoped_lock lock(mutex_);
+  return calls_.last().running;
+}
+
+void Watchdog::look() {
+  std::unique_lock lock(mutex_);
+  const JointCalls calls = calls_;
+  lock.unlock();
+  const auto failure = detector_.look(calls);
+  lock.lock();
   if (!first_) first_ = failure;
 }
 
-void Watchdog::end() {
-  const std::string cause = describe(*first_failure());
+void Watchdog::end_run() {
+  const Failure first = *first_failure();
+  const std::string cause = describe(first);
   abort_(cause);
   std::unique_lock lock(mutex_);
   if (changed_.wait_for(lock, options_.grace, [this] { return stop_; })) return;
   lock.unlock();
-  exit_(cause);
+  exit_(cause, first.blame);
 }
 
-void print_and_exit(const std::string& first_cause) {
+void print_and_exit(const std::string& first_cause, Blame blame) {
   fmt::print(stderr, "medley: {}\n", first_cause);
   std::fflush(stderr);
-  _exit(3);
+  _exit(blame == Blame::kCaller ? 2 : blame == Blame::kEnvironment ? 3 : 1);
 }
 
 }  // namespace medley

@@ -37,47 +37,58 @@ struct WatchdogOptions {
 
 class Watchdog {
  public:
-  using Action = std::function<void(const std::string& first_cause)>;
+  using Abort = std::function<void(const std::string& first_cause)>;
+  using Exit = std::function<void(const std::string& first_cause, Blame blame)>;
 
   // `abort` ends all waits of the device, `exit` the process (print_and_exit). Both are called by
   // the watchdog's thread, at most once. Requires: the store outlives this; all devices have passed
   // the handshake of the epoch.
-  Watchdog(Store& store, WatchdogOptions options, Action abort, Action exit);
+  Watchdog(Store& store, WatchdogOptions options, Abort abort, Exit exit);
   // Leaves in silence: others take this device for dead unless it has finished.
   ~Watchdog();
 
   // Publishes a failure of this device and returns the first one of the run, which may be
   // another's. Takes two polls, so that a store in this process lives long enough for others to see
   // it. Then abort, grace and exit follow as on every device.
-  Failure fail(const std::string& call, const std::string& edge, const std::string& cause);
+  Failure fail(const std::string& call,
+               const std::string& edge,
+               const std::string& cause,
+               Blame blame = Blame::kEnvironment);
+  // Around what all processes of the run have to call together (joint_calls.h).
+  void begin(const std::string& joint_call);
+  void end();
   // The device has nothing more to do: nobody misses it.
   void finish();
 
   // Nothing while all is well.
   std::optional<Failure> first_failure();
-  // For people, one line.
-  std::string describe(const Failure& failure) const;
+  std::string describe(const Failure& failure) const { return detector_.describe(failure); }
 
  private:
   using Time = std::chrono::steady_clock::time_point;
   void run();
   void look();
+  bool waits_for_others();
   void publish(const Failure& failure);
-  void end();
+  Failure cause_of(const Failure& failure);
+  void end_run();
 
   const WatchdogOptions options_;
   FailureDetector detector_;
-  Action abort_, exit_;
+  Abort abort_;
+  Exit exit_;
   Time store_answered_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stop_ = false;
+  JointCalls calls_;
   std::optional<Failure> first_;
   std::thread thread_;
 };
 
-// Prints the cause on stderr and ends the process at once, with code 3 (the environment's fault).
-[[noreturn]] void print_and_exit(const std::string& first_cause);
+// Prints the cause on stderr and ends the process at once, with the exit code of whoever is to
+// blame.
+[[noreturn]] void print_and_exit(const std::string& first_cause, Blame blame);
 
 }  // namespace medley

@@ -30,7 +30,7 @@ struct Device {
             *connection,
             watch,
             [this](const auto& cause) { note("abort", cause); },
-            [this](const auto& cause) { note("exit", cause); }) {}
+            [this](const auto& cause, Blame) { note("exit", cause); }) {}
 
   void note(const std::string& action, const std::string& cause) {
     const std::scoped_lock lock(mutex);
@@ -77,6 +77,20 @@ TEST(Watchdog, FirstCauseStays) {
   EXPECT_EQ(b.cause_of("exit"), "device 0: forward 0: no power");
 }
 
+// Who finishes closes its connections, which is all that the others' exchanges hear of.
+TEST(Watchdog, WhoHasFinishedIsTheCauseOfFailedExchanges) {
+  InMemoryStore store;
+  Device a(store, options(0, 2, kNever));
+  {
+    Device b(store, options(1, 2, kNever));
+    b.watchdog.finish();
+  }
+  a.watchdog.begin("step()");
+  const Failure first = a.watchdog.fail("forward 0", "gather h", "connection closed");
+  EXPECT_THAT(first.cause, HasSubstr("device 1 has finished, device 0 waits for it in step()"));
+  EXPECT_EQ(first.blame, Blame::kCaller);
+}
+
 // A killed process says nothing; its heartbeat stops.
 TEST(Watchdog, SilentDeviceIsNoticed) {
   InMemoryStore store;
@@ -101,6 +115,7 @@ TEST(Watchdog, NamesDevicesAndTheLinkBetweenThem) {
             "fast/0/0: its process was killed or its link is dead");
   store.lose(0);
   Device cut(store, named(0));
+  cut.watchdog.begin("step()");
   EXPECT_THAT(cut.cause_of("exit"),
               ::testing::StartsWith("fast/0/0: link to 10.0.0.1:29500 through eth0: "));
 }
@@ -116,12 +131,24 @@ TEST(Watchdog, FinishedDeviceIsNotMissed) {
   EXPECT_EQ(a.watchdog.first_failure(), std::nullopt);
 }
 
-// A member cut off from the store ends too: it cannot hear of failures any more.
+// A member cut off from the store ends too if it waits: it cannot hear of failures any more.
 TEST(Watchdog, LostStoreEndsTheDevice) {
   InMemoryStore store;
   Device a(store, options(0, 1, milliseconds(100)));
+  a.watchdog.begin("step()");
   store.lose(0);
   EXPECT_THAT(a.cause_of("exit"), HasSubstr("has lost its connection"));
+}
+
+// The process that serves the store has finished first, and this one writes files.
+TEST(Watchdog, WhoWaitsForNobodyNeedsNoStore) {
+  InMemoryStore store;
+  Device a(store, options(0, 1, milliseconds(20)));
+  a.watchdog.begin("step()");
+  a.watchdog.end();
+  store.lose(0);
+  std::this_thread::sleep_for(milliseconds(200));
+  EXPECT_EQ(a.watchdog.first_failure(), std::nullopt);
 }
 
 // The device's own thread has handled the failure and leaves.

@@ -129,8 +129,8 @@ TEST(Devices, TimeOutNamesDeviceCallExchangeAndPeer) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
-                 "a0: stage 0: update: reduce w: device 0: reduce w over devices [0, 1]: not "
-                 "posted within 50 ms by devices [1]");
+                 "a0: stage 0: update: reduce w: over devices [0, 1]: not posted "
+                 "within 50 ms by devices [1]");
   }
 }
 

@@ -17,18 +17,22 @@ Membership::Membership(std::unique_ptr<Store> store,
   settings.devices = devices;
   settings.names = names;
   settings.link = options.link;
+  settings.dead_after = options.dead_after;
   watchdog_ = std::make_unique<Watchdog>(*store_, settings, std::move(abort), options.exit);
 }
 
 Membership::~Membership() { finish(); }
 
-std::string Membership::fail(const std::string& call,
-                             const std::string& edge,
-                             const std::string& cause) {
-  if (over_) return cause;
+Error Membership::fail(const std::string& call, const std::string& edge, const Error& error) {
+  if (over_) return error;
   over_ = true;
-  return watchdog_->describe(watchdog_->fail(call, edge, cause));
+  const Failure first = watchdog_->fail(call, edge, error.what(), error.blame());
+  return {first.blame, watchdog_->describe(first)};
 }
+
+void Membership::begin(const std::string& joint_call) { watchdog_->begin(joint_call); }
+
+void Membership::end() { watchdog_->end(); }
 
 void Membership::finish() {
   if (over_) return;

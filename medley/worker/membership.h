@@ -17,9 +17,10 @@ namespace medley {
 
 struct MembershipOptions {
   int epoch = 0;
-  std::string link;                           // to the store, for messages
-  std::chrono::milliseconds timeout{120000};  // for the others to come
-  Watchdog::Action exit = print_and_exit;     // of the process, when the run has failed
+  std::string link;                            // to the store, for messages
+  std::chrono::milliseconds timeout{120000};   // for the others to come
+  std::chrono::milliseconds dead_after{5000};  // without a sign of life
+  Watchdog::Exit exit = print_and_exit;        // of the process, when the run has failed
 };
 
 class Membership {
@@ -35,8 +36,11 @@ class Membership {
              std::function<void(const std::string&)> abort);
   ~Membership();
 
-  // Tells the others; returns the first cause of the run, which may be another's.
-  std::string fail(const std::string& call, const std::string& edge, const std::string& cause);
+  // Tells the others; returns the first failure of the run, which may be another's, as an error.
+  Error fail(const std::string& call, const std::string& edge, const Error& error);
+  // Around what all processes of the run have to call together.
+  void begin(const std::string& joint_call);
+  void end();
   // This device has nothing more to do.
   void finish();
 

@@ -64,13 +64,15 @@ std::unique_ptr<Membership> Worker::join(const WorkerInput& input, const WorkerP
 }
 
 void Worker::run_step(const std::function<bool()>& poll) {
+  begin("step()");
   try {
     reports_ = devices_->run_step([&] {
       if (poll()) devices_->abort("interrupted");
     });
   } catch (const Error& error) {
-    throw Error(error.blame(), fail(devices_->interpreter(0).place(), error.what()));
+    throw fail(devices_->interpreter(0).place(), error);
   }
+  end();
 }
 
 std::string Worker::trace_json() const {
@@ -81,11 +83,21 @@ std::string Worker::trace_json() const {
   return to_chrome_json(std::move(trace));
 }
 
-std::string Worker::fail(const Place& place, const std::string& cause) {
-  return membership_ ? membership_->fail(place.call, place.exchange, cause) : cause;
+Error Worker::fail(const Place& place, const Error& error) {
+  return membership_ ? membership_->fail(place.call, place.exchange, error) : error;
 }
 
-std::string Worker::fail(const std::string& cause) { return fail(Place{}, cause); }
+std::string Worker::fail(const std::string& cause) {
+  return fail(Place{}, Error(Blame::kEnvironment, cause)).what();
+}
+
+void Worker::begin(const std::string& joint_call) {
+  if (membership_) membership_->begin(joint_call);
+}
+
+void Worker::end() {
+  if (membership_) membership_->end();
+}
 
 void Worker::finish() {
   if (membership_) membership_->finish();

@@ -53,6 +53,9 @@ class Worker {
   // Returns the first cause of the run, which may be another's.
   std::string fail(const std::string& cause);
   void finish();
+  // Around what all processes have to call together, beside steps.
+  void begin(const std::string& joint_call);
+  void end();
 
   std::vector<std::string> device_names() const;  // of the plan, stage by stage
   std::vector<MemoryUse> memory() const;          // of the same devices
@@ -60,7 +63,7 @@ class Worker {
  private:
   struct Abort;
   std::unique_ptr<Membership> join(const WorkerInput& input, const WorkerParts& parts);
-  std::string fail(const Place& place, const std::string& cause);
+  Error fail(const Place& place, const Error& error);
 
   Cluster cluster_;
   std::shared_ptr<const Program> program_;

@@ -39,6 +39,7 @@ struct Processes {
   SteadyClock clock;
   std::shared_ptr<Transport> transport =
       std::make_shared<InProcessTransport>(combine, clock, seconds(60));
+  std::vector<int> steps{1, 1, 1};             // [device] of each
   std::atomic<int> made = 0;                   // executors
   std::vector<std::string> found{"", "", ""};  // [device] its error
   std::function<void(int device, WorkerInput&, WorkerParts&)> change = [](int, auto&, auto&) {};
@@ -49,7 +50,7 @@ struct Processes {
     input.cluster = cluster;
     input.devices.own = {device};
     input.membership.timeout = seconds(60);
-    input.membership.exit = [](const std::string&) {};
+    input.membership.exit = [](const std::string&, Blame) {};
     WorkerParts parts;
     parts.devices.make_executor = [this](int) {
       ++made;
@@ -67,7 +68,7 @@ struct Processes {
     interpreter.write(example.w, null_buffer(DType::kF32, {4}));
     for (int m = 0; m < 2; ++m)
       interpreter.set_batch(m, {{example.x, null_buffer(DType::kF32, {kRows[at(device)], 4})}});
-    worker->run_step([] { return false; });
+    for (int i = 0; i < steps[at(device)]; ++i) worker->run_step([] { return false; });
     worker->finish();
   }
 
@@ -125,6 +126,14 @@ TEST(Worker, OneFailureIsThatOfAll) {
       parts.devices.make_executor = [](int) { return std::make_shared<DyingExecutor>(); };
   };
   EXPECT_THAT(processes.run(), Each(AllOf(HasSubstr("b0: "), HasSubstr("device lost"))));
+}
+
+// Its loop is shorter than the others', and its process lives on.
+TEST(Worker, WhoWaitsForAWorkerThatHasFinishedSaysSo) {
+  Processes processes;
+  processes.steps = {1, 0, 1};
+  EXPECT_THAT(processes.run(),
+              ElementsAre(HasSubstr("b0 has finished, "), "", HasSubstr("b0 has finished, ")));
 }
 
 // The others wait for its first exchange, and would until the time-out.
