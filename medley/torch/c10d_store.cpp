@@ -1,5 +1,6 @@
 #include "medley/torch/c10d_store.h"
 
+#include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -7,7 +8,10 @@
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <cerrno>
+#include <mutex>
+#include <optional>
 #include <system_error>
 #include <thread>
 
@@ -18,6 +22,7 @@ namespace medley {
 namespace {
 
 constexpr std::chrono::milliseconds kPoll{10};
+constexpr int kErrorLevel = 2;  // of c10's logging
 
 // Values begin with a mark, because the c10d store takes an empty value for none.
 constexpr char kMark = '=';
@@ -38,17 +43,29 @@ std::string to_text(const std::vector<uint8_t>& bytes) {
 }
 
 class C10dStore final : public Store {
-  // What the world does wrong names the key.
+  // What the world does wrong names the key. A connection that is lost stays so: c10d makes no new
+  // one, and would print a stack trace at each attempt to use it.
   template <typename F>
   auto reach(const std::string& key, F&& ask) {
     try {
+      if (auto lost = this->lost()) throw std::runtime_error(*lost);
       return ask();
-    } catch (const Error&) {
-      throw;
+    } catch (const c10::DistNetworkError& cause) {
+      const std::scoped_lock lock(mutex_);
+      lost_ = first_line(cause);
+      throw error(key, *lost_);
     } catch (const std::exception& cause) {
-      throw Error(Blame::kEnvironment,
-                  fmt::format("store: {}{}: {}", prefix_, key, first_line(cause)));
+      throw error(key, first_line(cause));
     }
+  }
+
+  Error error(const std::string& key, const std::string& why) const {
+    return {Blame::kEnvironment, fmt::format("store: {}{}: {}", prefix_, key, why)};
+  }
+
+  std::optional<std::string> lost() {
+    const std::scoped_lock lock(mutex_);
+    return lost_;
   }
 
  public:
@@ -94,6 +111,8 @@ class C10dStore final : public Store {
  private:
   c10::intrusive_ptr<c10d::TCPStore> store_;
   std::string prefix_;
+  std::mutex mutex_;  // of lost_
+  std::optional<std::string> lost_;
 };
 
 [[noreturn]] void refuse(const std::string& host, int port, const std::string& why) {
@@ -128,6 +147,10 @@ int port_of(int listener) {
 }
 
 }  // namespace
+
+void print_errors_of_c10d_only() {
+  FLAGS_caffe2_log_level = std::max(FLAGS_caffe2_log_level, kErrorLevel);
+}
 
 std::unique_ptr<Store> make_c10d_store(const std::string& host,
                                        int port,

@@ -16,7 +16,7 @@
 #include "medley/base/error.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/combine.h"
-#include "medley/torch/first_line.h"
+#include "medley/torch/peer_error.h"
 #include "medley/torch/tensor_buffer.h"
 
 namespace medley {
@@ -34,13 +34,16 @@ int64_t total(const Lengths& lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
 }
 
-std::string text(const Exchange& exchange, const std::string& interface) {
-  return fmt::format("device {}: {} over devices [{}]{}{}",
-                     exchange.group.at(static_cast<size_t>(exchange.me)),
-                     exchange.name,
-                     fmt::join(exchange.group, ", "),
-                     interface.empty() ? "" : " through ",
-                     interface);
+// Whoever waits says which device and which exchange it is.
+std::string text(const Exchange& exchange, const NetworkNames& names) {
+  std::string members;
+  for (int device : exchange.group) {
+    const auto name = names.devices.find(device);
+    if (!members.empty()) members += ", ";
+    members += name == names.devices.end() ? fmt::format("device {}", device) : name->second;
+  }
+  return fmt::format(
+      "over {}{}{}", members, names.interface.empty() ? "" : " through ", names.interface);
 }
 
 using Work = c10::intrusive_ptr<c10d::Work>;
@@ -112,11 +115,17 @@ class C10dPending final : public Pending {
   C10dPending(Exchange exchange,
               std::shared_ptr<Abort> abort,
               std::chrono::milliseconds timeout,
-              std::string where)
+              std::shared_ptr<const NetworkNames> names)
       : exchange_(std::move(exchange)),
         abort_(std::move(abort)),
         timeout_(timeout),
-        where_(std::move(where)) {}
+        names_(std::move(names)),
+        where_(text(exchange_, *names_)) {}
+
+  Error error(const std::exception& cause) const {
+    return {Blame::kEnvironment,
+            fmt::format("{}: {}", where_, peer_error(cause.what(), names_->peers))};
+  }
 
   // A transfer, in a process group of all devices: `ranks[member]` there. Its messages have the
   // lane for a tag, so that lanes do not wait for each other.
@@ -286,7 +295,7 @@ class C10dPending final : public Pending {
         abort_->forget(message);
         if (abort_->cause()) return;
         if (std::chrono::steady_clock::now() >= end) throw_late();
-        throw Error(Blame::kEnvironment, fmt::format("{}: {}", where_, first_line(cause)));
+        throw error(cause);
       }
     }
     messages_.clear();
@@ -315,7 +324,7 @@ class C10dPending final : public Pending {
       throw;
     } catch (const std::exception& cause) {
       if (auto first = abort_->cause()) throw Error(Blame::kEnvironment, "aborted: " + *first);
-      throw Error(Blame::kEnvironment, fmt::format("{}: {}", where_, first_line(cause)));
+      throw error(cause);
     }
     work_.reset();
     inputs_.clear();
@@ -358,6 +367,7 @@ class C10dPending final : public Pending {
   Exchange exchange_;
   std::shared_ptr<Abort> abort_;
   std::chrono::milliseconds timeout_;
+  std::shared_ptr<const NetworkNames> names_;
   std::string where_;          // for messages
   std::vector<size_t> order_;  // members by rank
   Lengths received_;           // of the pieces of the output, by rank
@@ -373,11 +383,11 @@ class C10dTransport final : public Transport {
   C10dTransport(std::map<std::vector<int>, std::string> names,
                 std::chrono::milliseconds timeout,
                 const at::Device& device,
-                std::string interface)
+                const NetworkNames& texts)
       : names_(std::move(names)),
         timeout_(timeout),
         device_(device),
-        interface_(std::move(interface)) {
+        texts_(std::make_shared<NetworkNames>(texts)) {
     for (const auto& [devices, name] : names_)
       if (devices.size() > everybody_.size()) everybody_ = devices;
   }
@@ -385,7 +395,6 @@ class C10dTransport final : public Transport {
   std::unique_ptr<Pending> post(Exchange exchange) override {
     const at::NoGradGuard no_grad;
     if (auto cause = abort_->cause()) throw Error(Blame::kEnvironment, "aborted: " + *cause);
-    const std::string where = text(exchange, interface_);
     const bool transfers = exchange.kind == CommunicationKind::kTransfer;
     Group group = find(transfers ? everybody_ : exchange.group);
     std::vector<int> ranks;
@@ -393,7 +402,7 @@ class C10dTransport final : public Transport {
       for (int device : exchange.group)
         ranks.push_back(static_cast<int>(std::find(everybody_.begin(), everybody_.end(), device) -
                                          everybody_.begin()));
-    auto pending = std::make_unique<C10dPending>(std::move(exchange), abort_, timeout_, where);
+    auto pending = std::make_unique<C10dPending>(std::move(exchange), abort_, timeout_, texts_);
     try {
       if (transfers)
         pending->start_transfer(*group, ranks, device_);
@@ -402,7 +411,7 @@ class C10dTransport final : public Transport {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& cause) {
-      throw Error(Blame::kEnvironment, fmt::format("{}: {}", where, first_line(cause)));
+      throw pending->error(cause);
     }
     return pending;
   }
@@ -435,7 +444,7 @@ class C10dTransport final : public Transport {
   std::vector<int> everybody_;  // the largest group
   std::chrono::milliseconds timeout_;
   at::Device device_;
-  std::string interface_;
+  std::shared_ptr<const NetworkNames> texts_;
   std::shared_ptr<Abort> abort_ = std::make_shared<Abort>();
   std::mutex mutex_;  // of groups_
   std::map<std::vector<int>, Group> groups_;
@@ -446,8 +455,8 @@ class C10dTransport final : public Transport {
 std::unique_ptr<Transport> make_c10d_transport(std::map<std::vector<int>, std::string> groups,
                                                std::chrono::milliseconds timeout,
                                                const at::Device& device,
-                                               const std::string& interface) {
-  return std::make_unique<C10dTransport>(std::move(groups), timeout, device, interface);
+                                               const NetworkNames& names) {
+  return std::make_unique<C10dTransport>(std::move(groups), timeout, device, names);
 }
 
 }  // namespace medley

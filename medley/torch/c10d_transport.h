@@ -24,12 +24,18 @@
 
 namespace medley {
 
+// For messages.
+struct NetworkNames {
+  std::string interface;                     // "eth0"
+  std::map<int, std::string> devices;        // of the cluster
+  std::map<std::string, std::string> peers;  // which device listens at "[10.0.0.2]:45209"
+};
+
 // `groups`: the c10d name of the process group of every set of devices, sorted; its ranks are in
 // this order. `timeout`: of every wait. `device`: where what is received from other stages goes.
-// `interface`: of the network, for messages.
 std::unique_ptr<Transport> make_c10d_transport(std::map<std::vector<int>, std::string> groups,
                                                std::chrono::milliseconds timeout,
                                                const c10::Device& device = c10::kCPU,
-                                               const std::string& interface = "");
+                                               const NetworkNames& names = {});
 
 }  // namespace medley

@@ -44,8 +44,11 @@ WorkerParts Run::parts(const RunInput& input) {
   };
   if (!input.worker.devices.own.empty())
     parts.devices.make_transport = [this, &input](Executor&, Clock&) {
-      return make_c10d_transport(
-          input.make_groups(), input.timeout, torch_device(0), input.interface);
+      const ProcessGroups groups = input.make_groups();
+      NetworkNames names{input.interface, {}, groups.peers};
+      for (const Device& device : input.worker.cluster.devices)
+        names.devices.emplace(static_cast<int>(names.devices.size()), device.name);
+      return make_c10d_transport(groups.names, input.timeout, torch_device(0), names);
     };
   if (input.store)
     parts.make_store = [&input] {

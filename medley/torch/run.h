@@ -29,13 +29,18 @@ struct StoreAddress {
   std::string interface;                      // of the network, for messages
 };
 
+struct ProcessGroups {
+  std::map<std::vector<int>, std::string> names;  // by devices
+  std::map<std::string, std::string> peers;       // which device listens where, for messages
+};
+
 struct RunInput {  // what a run is made from, as it comes from Python
   WorkerInput worker;
   int64_t seed = 0;
   std::vector<std::string> torch_devices;  // "cpu", "cuda:0": one for each, or one for all
   // Of a process that has one device of many: makes a process group of each of groups_of(program),
-  // together with the other processes, and returns their names by devices.
-  std::function<std::map<std::vector<int>, std::string>()> make_groups;
+  // together with the other processes.
+  std::function<ProcessGroups()> make_groups;
   std::string interface;                      // between them, for messages
   std::chrono::milliseconds timeout{600000};  // of a wait
   std::optional<StoreAddress> store;          // of a process of many

@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 from collections.abc import Iterator
 
 # Of silence: the kernel asks after IDLE, then every INTERVAL, and gives up after DEAD.
 IDLE_SECONDS = 4
 INTERVAL_SECONDS = 3
 DEAD_SECONDS = 12
+_LISTENS = "0A"  # in /proc/net/tcp
 
 
 @contextlib.contextmanager
@@ -46,6 +48,37 @@ def _guard(descriptor: int) -> None:
             (socket.TCP_USER_TIMEOUT, 1000 * DEAD_SECONDS),
         ):
             copy.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def listening() -> list[str]:
+    """Returns the addresses at which this process listens, "[10.0.0.2]:45209", as Gloo writes them:
+    with the bytes of the port in either order.
+
+    None where the system has no /proc.
+    """
+    own = {each.removeprefix("socket:[").removesuffix("]") for each in _sockets()}
+    found = []
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        with (
+            contextlib.suppress(OSError),
+            open(f"/proc/self/net/{table}", encoding="ascii") as file,
+        ):
+            for line in file.readlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTENS and fields[9] in own:
+                    address, _, port = fields[1].partition(":")
+                    host = f"[{_address(address, family)}]"
+                    found += [f"{host}:{int(each, 16)}" for each in (port, port[2:] + port[:2])]
+    return sorted(found)
+
+
+def _address(text: str, family: socket.AddressFamily) -> str:
+    # Words of 32 bits, each in the order of this machine.
+    data = bytes.fromhex(text)
+    words = [data[i : i + 4] for i in range(0, len(data), 4)]
+    if sys.byteorder == "little":
+        words = [word[::-1] for word in words]
+    return socket.inet_ntop(family, b"".join(words))
 
 
 def _sockets() -> dict[str, int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import platform
 from typing import Any
 
 import torch
 
-from medley import _core, _runtime, accelerators, job
+from medley import _core, _runtime, accelerators, connections, job
 from medley.cluster import Cluster
 from medley.plan import Plan, read_profile
 
@@ -50,13 +51,28 @@ def options(
         "own": [this.rank],
         "torch_devices": [chosen[this.rank]],
         "make_groups": functools.partial(
-            _make_groups, program, epoch, "gloo" if chosen[0] == "cpu" else "nccl"
+            _make_groups, program, names, epoch, "gloo" if chosen[0] == "cpu" else "nccl"
         ),
         "timeout_ms": 1000 * job.TIMEOUT_SECONDS,
         "interface": job.interface(),
-        "membership": {**job.store_address(), "epoch": epoch, "interface": job.interface()},
+        "membership": {
+            **job.store_address(),
+            "epoch": epoch,
+            "interface": job.interface(),
+            "dead_after_ms": round(1000 * job.dead_after_seconds()),
+        },
         "versions": f"torch {torch.__version__}, {platform.machine()}",
         "emulation": emulation,
+    }
+
+
+def _peers(names: list[str]) -> dict[str, str]:
+    """Returns which device listens at which address, as Gloo writes it, in all processes."""
+    listening = [json.loads(text) for text in job.texts(json.dumps(connections.listening()))]
+    return {
+        address: name
+        for name, addresses in zip(names, listening, strict=True)
+        for address in addresses
     }
 
 
@@ -70,11 +86,13 @@ def _own_devices(kinds: set[str], number: int) -> list[str]:
     return [f"cuda:{each % len(found.gpus)}" for each in range(number)]
 
 
-def _make_groups(program: _core.Program, epoch: int, backend: str) -> dict[tuple[int, ...], str]:
+def _make_groups(
+    program: _core.Program, names: list[str], epoch: int, backend: str
+) -> tuple[dict[tuple[int, ...], str], dict[str, str]]:
     """Makes a process group for every set of devices that communicates; returns the names of those
-    of this process."""
+    of this process, and which device listens where."""
     rank = {device: rank for rank, device in enumerate(program.devices)}
     wanted = {_runtime.group_name(group, epoch): group for group in program.groups}
     ranks = {name: [rank[device] for device in group] for name, group in wanted.items()}
     made = job.make_groups(ranks, backend)
-    return {tuple(wanted[name]): group for name, group in made.items()}
+    return {tuple(wanted[name]): group for name, group in made.items()}, _peers(names)

@@ -40,8 +40,11 @@ void read_membership(const nb::dict& entries, medley::RunInput& input) {
   read("port", store.port);
   read("prefix", store.prefix);
   read("epoch", input.worker.membership.epoch);
+  int64_t dead_after = input.worker.membership.dead_after.count();
+  read("dead_after_ms", dead_after);
   read("interface", store.interface);
   read.finish("membership");
+  input.worker.membership.dead_after = std::chrono::milliseconds(dead_after);
   input.worker.membership.link = fmt::format("link to {}:{}", store.host, store.port);
   if (!store.interface.empty()) input.worker.membership.link += " through " + store.interface;
   input.store = store;
@@ -68,7 +71,10 @@ void read_options(const nb::dict& entries, medley::RunInput& input) {
   if (!make_groups.is_none())
     input.make_groups = [make = make_groups.ptr()] {
       const nb::gil_scoped_acquire acquire;  // `options` keeps it alive
-      return nb::cast<std::map<std::vector<int>, std::string>>(nb::handle(make)());
+      using Made =
+          std::pair<std::map<std::vector<int>, std::string>, std::map<std::string, std::string>>;
+      const auto [names, peers] = nb::cast<Made>(nb::handle(make)());
+      return medley::ProcessGroups{names, peers};
     };
   if (emulation.size() > 0) devices.emulation = read_emulation(emulation);
   if (membership.size() > 0) read_membership(membership, input);
@@ -216,6 +222,13 @@ void init_runtime_trainer(nb::module_& m) {
           "cause"_a,
           nb::call_guard<nb::gil_scoped_release>(),
           "Tells the other processes that this one has failed; returns the first cause of the run.")
+      .def(
+          "begin",
+          [](Run& run, const std::string& call) { run.worker().begin(call); },
+          "joint_call"_a,
+          "Before what all processes have to call together; within another one it is a part of it.")
+      .def(
+          "end", [](Run& run) { run.worker().end(); }, "After it.")
       .def(
           "finish",
           [](Run& run) { run.worker().finish(); },

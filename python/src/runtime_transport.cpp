@@ -9,10 +9,12 @@
 #include <nanobind/stl/vector.h>
 
 #include "medley/base/error.h"
+#include "medley/runtime/pulse.h"
 #include "medley/torch/c10d_store.h"
 #include "medley/torch/c10d_transport.h"
 #include "medley/torch/counting_allocator.h"
 #include "medley/torch/group_name.h"
+#include "medley/torch/peer_error.h"
 #include "medley/torch/tensor_buffer.h"
 #include "runtime_tensor.h"
 
@@ -95,6 +97,34 @@ void init_store(nb::module_& m) {
           "key"_a,
           "timeout_ms"_a,
           Release());
+  nb::class_<medley::Pulse>(
+      m, "Pulse", "Tells the store that this process lives, until it is no more referred to.")
+      .def(
+          "__init__",
+          [](medley::Pulse* self,
+             const std::string& host,
+             int port,
+             const std::string& prefix,
+             const std::string& key,
+             int64_t period_ms) {
+            const std::chrono::milliseconds period(period_ms);
+            new (self) medley::Pulse(
+                medley::make_c10d_store(host, port, false, prefix, std::chrono::minutes(1)),
+                key,
+                period);
+          },
+          "host"_a,
+          "port"_a,
+          "prefix"_a,
+          "key"_a,
+          "period_ms"_a,
+          Release());
+  m.def(
+      "peer_error",
+      [](const std::string& text) { return medley::peer_error(text, {}); },
+      "text"_a,
+      "Returns what Gloo says of a connection, in a sentence for people.");
+  m.def("print_errors_of_c10d_only", &medley::print_errors_of_c10d_only);
   m.def(
       "c10d_store",
       [](const std::string& host, int port, bool serve, const std::string& prefix, int64_t ms) {

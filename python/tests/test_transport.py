@@ -109,7 +109,7 @@ def _silence(rank: int, size: int, name: str) -> None:
         time.sleep(2)
         return
     pending = transport.post("all_reduce", [0, 1], 0, [torch.ones(3)])
-    with pytest.raises(OSError, match=r"device 0: all_reduce over devices \[0, 1\]: not done"):
+    with pytest.raises(OSError, match=r"^over device 0, device 1: not done"):
         pending.wait()
     late = transport.post("all_reduce", [0, 1], 0, [torch.ones(3)])
     transport.abort("device 1 is gone")
@@ -135,7 +135,7 @@ def _silence_of_messages(rank: int, size: int, name: str) -> None:
         return
     late = transport.post("reduce_scatter", everybody, rank, [torch.ones(6)], send=lengths)
     if rank == 0:
-        with pytest.raises(OSError, match=r"device 0: reduce_scatter over .*: not done within 700"):
+        with pytest.raises(OSError, match=r"^over device 0, .*: not done within 700"):
             late.wait()
         return
     threading.Timer(0.3, transport.abort, ["device 2 is gone"]).start()
