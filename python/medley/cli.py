@@ -104,6 +104,12 @@ def _prepare_launch(parser: argparse.ArgumentParser) -> None:
         default=0.0,
         help="real seconds per emulated second; 0, the default: as fast as possible",
     )
+    parser.add_argument(
+        "--dead-after",
+        metavar="SECONDS",
+        type=float,
+        help="end the run if a process gives no sign of life for so long; default: 5",
+    )
     parser.add_argument("--truth-seed", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--truth-spread", type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--delay-seed", type=int, default=0, help=argparse.SUPPRESS)
@@ -117,6 +123,7 @@ def _launch(arguments: argparse.Namespace) -> int:
         arguments.script,
         arguments.arguments,
         emulate=arguments.emulate,
+        dead_after=arguments.dead_after,
         pace=arguments.pace,
         truth_seed=arguments.truth_seed,
         truth_spread=arguments.truth_spread,
@@ -378,7 +385,7 @@ def main() -> int:
 
 
 def _fail(what: object, code: int) -> int:
-    if not getattr(what, "_medley_said_elsewhere", False):  # by another process (medley/job.py)
+    if not getattr(what, "_medley_said_elsewhere", False):  # by another process (medley/ends.py)
         print(f"medley: {what}" if code == 130 else str(what), file=sys.stderr)
     return code
 

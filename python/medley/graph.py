@@ -80,7 +80,7 @@ def capture(
         packed: bytes = safetensors.torch.save(own)
         return len(text).to_bytes(8, "little") + text + packed
 
-    parcel = job.from_first(first)
+    parcel = job.from_first(first, "captures the model")
     end = 8 + int.from_bytes(parcel[:8], "little")
     text, constants = parcel[8:end].decode(), safetensors.torch.load(parcel[end:])
     core, _ = _core.Graph.parse(text, "<capture>").run_passes()

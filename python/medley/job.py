@@ -5,26 +5,24 @@ The only place that reads the environment. Everything else asks `current()`.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import datetime
 import functools
+import itertools
 import json
+import math
 import os
 import socket
-import sys
-import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-from medley import connections
+from medley import _runtime, connections, ends, meeting
 
 # How long processes wait for each other where nobody says otherwise: to come, and in an exchange.
 TIMEOUT_SECONDS = 600
@@ -44,10 +42,15 @@ def current() -> Job | None:
     """Returns the job that the environment describes; None for a single process."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None
+    rank, size = _number("RANK"), _number("WORLD_SIZE")
+    if rank >= size:
+        raise ValueError(
+            f"environment: RANK: found {rank}, expected less than WORLD_SIZE, which is {size}"
+        )
     return Job(
-        rank=_number("RANK"),
-        size=_number("WORLD_SIZE"),
-        local_rank=_number("LOCAL_RANK", _number("RANK")),
+        rank=rank,
+        size=size,
+        local_rank=_number("LOCAL_RANK", rank),
         master=os.environ.get("MASTER_ADDR", "127.0.0.1"),
     )
 
@@ -88,6 +91,23 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def dead_after_seconds() -> float:
+    """Returns how long a process may give no sign of life before the others end."""
+    text = os.environ.get("MEDLEY_DEAD_AFTER", "5")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    return check_dead_after(seconds, "environment: MEDLEY_DEAD_AFTER", text)
+
+
+def check_dead_after(seconds: float, place: str, text: str = "") -> float:
+    """Returns the seconds. Raises ValueError where the watchdogs could not keep to them."""
+    if not 2 <= seconds <= 86400:
+        raise ValueError(f"{place}: found {text or seconds}, expected 2 to 86400 seconds")
+    return seconds
 
 
 def store_address() -> dict[str, Any]:
@@ -174,22 +194,47 @@ def _choose_interface(master: str) -> None:
 # --- talking to the other processes ---------------------------------------------------------------
 
 
+_connected: list[Any] = []  # the store of the job, and what else lives as long
+
+
 @functools.cache
 def _join(job: Job) -> None:
+    if "TORCH_CPP_LOG_LEVEL" not in os.environ:
+        _runtime.print_errors_of_c10d_only()
     if not dist.is_initialized():
         _choose_interface(job.master)
-        where = f"{job.master}:{os.environ.get('MASTER_PORT', '')}"
-        where += f" through {interface()}" if interface() else ""
-        try:
-            with connections.guarded():
-                dist.init_process_group("gloo", timeout=_timeout())
-        except (RuntimeError, ValueError) as error:  # c10d's own and Gloo's
-            sentence = str(error).partition("\n")[0]
-            raise OSError(
-                f"rank {job.rank}: the {job.size} processes of the job did not meet at {where}: "
-                f"{sentence}"
-            ) from None
-    _install_hook()
+        with connections.guarded():
+            _meet(job)
+    with connections.guarded():
+        store = _runtime.c10d_store(**store_address(), serve=False)
+    ends.connect(store, f"rank {job.rank}", *filter(None, [os.environ.get("MEDLEY_DEVICE")]))
+    _connected.append(store)
+    if job.rank == 0:
+        _connected.append(
+            _runtime.Pulse(**store_address(), key=_PULSE, period_ms=round(1000 * _PULSE_SECONDS))
+        )
+
+
+def _meet(job: Job) -> None:
+    serves = job.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    address = store_address()
+    place = meeting.Meeting(
+        **address, interface=interface(), rank=job.rank, size=job.size, seconds=TIMEOUT_SECONDS
+    )
+    store = meeting.meet(place, serves)
+    if address["port"] == 0:
+        os.environ["MASTER_PORT"] = str(store.port)  # that the system has chosen
+    keys = PrefixStore(f"{address['prefix']}torch", store)
+    try:
+        dist.init_process_group(
+            "gloo", store=keys, rank=job.rank, world_size=job.size, timeout=_timeout()
+        )
+    except (RuntimeError, ValueError) as error:  # c10d's own and Gloo's
+        sentence = str(error).partition("\n")[0]
+        raise OSError(
+            f"rank {job.rank}: the {job.size} processes of the job met at {place.where}, but could "
+            f"not connect to each other: {sentence}"
+        ) from None
 
 
 def _timeout() -> datetime.timedelta:
@@ -198,10 +243,17 @@ def _timeout() -> datetime.timedelta:
 
 def join() -> Job | None:
     """Returns the job, its processes connected."""
+    if "RANK" in os.environ:
+        _install_ends()
     job = current()
     if job is not None:
         _join(job)
     return job
+
+
+@functools.cache
+def _install_ends() -> None:
+    ends.install()
 
 
 def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str, str]:
@@ -222,18 +274,22 @@ def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str
     return names
 
 
-# The attribute of an error that another process of the job tells people of.
-SAID_ELSEWHERE = "_medley_said_elsewhere"
+# The first process says that it lives, while others wait for it.
+_PULSE = "pulse/0"
+_PULSE_SECONDS = 0.5
+_made = itertools.count()  # what the first process has made for all
+_WAIT_IN_SILENCE_SECONDS = 10.0
 # What may be raised on every process after rank 0 has raised it; any other error becomes the last.
 _RAISED = (ValueError, TypeError, NotImplementedError, OSError, RuntimeError)
 
 
-def from_first(make: Callable[[], bytes]) -> bytes:
+def from_first(make: Callable[[], bytes], doing: str) -> bytes:
     """Returns what `make` returns on rank 0, everywhere; an error there is raised everywhere, and
-    said by rank 0 alone."""
+    said by rank 0 alone. The others wait as long as rank 0 lives; `doing` tells people why."""
     job = join()
     if job is None or job.size == 1:
         return make()
+    store, key = _connected[0], f"made/{next(_made)}"
     parcel, raised = b"", None
     if job.rank == 0:
         try:
@@ -244,17 +300,55 @@ def from_first(make: Callable[[], bytes]) -> bytes:
                 (i for i, k in enumerate(_RAISED) if isinstance(error, k)), len(_RAISED) - 1
             )
             parcel = bytes([1 + kind]) + str(error).encode()
-    size = torch.tensor([len(parcel)])
-    dist.broadcast(size, src=0)
+        store.set(key, str(len(parcel)))
+    else:
+        _wait_for_first(job, store, key, doing)
     data = torch.frombuffer(bytearray(parcel), dtype=torch.uint8) if parcel else None
-    sent = tensor_from(0, data, [int(size)], torch.uint8).numpy().tobytes()
+    sent = tensor_from(0, data, [int(store.get(key))], torch.uint8).numpy().tobytes()
     if raised is not None:
         raise raised
     if sent[0]:
         theirs = _RAISED[sent[0] - 1](sent[1:].decode())
-        setattr(theirs, SAID_ELSEWHERE, True)
+        setattr(theirs, ends.SAID_ELSEWHERE, True)
         raise theirs
     return sent[1:]
+
+
+def _wait_for_first(job: Job, store: Any, key: str, doing: str) -> None:
+    """Waits until rank 0 has set the key, as long as it lives and nobody has failed."""
+    patience = meeting.Patience(say_after=_WAIT_IN_SILENCE_SECONDS)
+    pulse, next_look, changed = None, 0.0, 0
+    looks = 0
+    while store.get(key) is None:
+        if patience.waited >= next_look:
+            next_look = patience.waited + _PULSE_SECONDS
+            looks += 1
+            if (failure := ends.first_failure(store)) is not None:
+                raise ends.OthersError(failure["cause"])
+            if (now := store.get(_PULSE)) != pulse:
+                pulse, changed = now, looks
+            if (looks - changed) * _PULSE_SECONDS > dead_after_seconds():
+                raise ends.OthersError(
+                    f"rank 0: no sign of life for {dead_after_seconds():g} s, says rank "
+                    f"{job.rank}: its process was killed or its link is dead"
+                )
+        if patience.should_say() and job.rank == 1:
+            meeting.say(f"waiting for rank 0, which {doing}")
+        patience.pause()
+
+
+@contextlib.contextmanager
+def _exchange() -> Iterator[None]:
+    """Around what processes send each other: an error of Gloo's says the first failure of the job,
+    if that is known, or which rank hears no more."""
+    try:
+        yield
+    except RuntimeError as error:
+        failure = None
+        with contextlib.suppress(OSError):
+            failure = ends.first_failure(_connected[0]) if _connected else None
+        own = f"rank {dist.get_rank()}: {_runtime.peer_error(str(error))}"
+        raise ends.OthersError(own if failure is None else failure["cause"]) from None
 
 
 def tensor_from(rank: int, tensor: Tensor | None, shape: list[int], dtype: torch.dtype) -> Tensor:
@@ -265,7 +359,8 @@ def tensor_from(rank: int, tensor: Tensor | None, shape: list[int], dtype: torch
     # As bytes: Gloo does not know every element type.
     flat = whole.reshape(-1).view(torch.uint8) if whole.numel() else whole.new_empty(0)
     if flat.numel():
-        dist.broadcast(flat, src=rank)
+        with _exchange():
+            dist.broadcast(flat, src=rank)
     return whole
 
 
@@ -274,7 +369,8 @@ def largest(value: float) -> float:
     if join() is None:
         return float(value)
     tensor = torch.tensor([float(value)], dtype=torch.float64)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    with _exchange():
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return float(tensor)
 
 
@@ -282,11 +378,13 @@ def texts(text: str) -> list[str]:
     """Returns the texts of all processes, by rank. None may be empty."""
     own = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, torch.tensor([own.numel()]))
+    with _exchange():
+        dist.all_gather(sizes, torch.tensor([own.numel()]))
     padded = torch.zeros(max(int(size) for size in sizes), dtype=torch.uint8)
     padded[: own.numel()] = own
     found = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(found, padded)
+    with _exchange():
+        dist.all_gather(found, padded)
     return [
         data[: int(size)].numpy().tobytes().decode()
         for data, size in zip(found, sizes, strict=True)
@@ -296,80 +394,5 @@ def texts(text: str) -> list[str]:
 def barrier() -> None:
     """Waits for all processes of the job."""
     if join() is not None:
-        dist.barrier()
-
-
-# --- ends -----------------------------------------------------------------------------------------
-
-
-class Member(Protocol):
-    """What runs in this process and has to tell the others how it ends."""
-
-    def fail(self, cause: str) -> str:
-        """Tells them; returns the first cause of the run, which may be another's."""
-
-    def finish(self) -> None:
-        """Tells them that there is nothing more to do."""
-
-
-_members: list[weakref.ref[Member]] = []
-_DISCONNECT_SECONDS = 5.0
-
-
-def watch_end(member: Member) -> None:
-    """From now on an error that nobody catches, or the end of the script, is told the others."""
-    _members.append(weakref.ref(member))
-
-
-def _living() -> list[Member]:
-    return [member for member in (reference() for reference in _members) if member is not None]
-
-
-def _finish() -> None:
-    for member in _living():
-        member.finish()
-
-
-def _disconnect() -> None:
-    # Gloo's threads have to end before the interpreter does, or the process may be aborted. Where
-    # others have failed this may wait for them, so not for long.
-    if dist.is_initialized():
-        end = threading.Thread(target=dist.destroy_process_group, daemon=True)
-        end.start()
-        end.join(_DISCONNECT_SECONDS)
-
-
-def _install_hook() -> None:
-    """An error of ours that nobody catches is printed as one sentence, without a traceback, and
-    gives the exit code of the command line: 2 for the caller's mistakes, 3 for the world's."""
-    before = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        sys.stdout.flush()
-        interrupted = isinstance(error, KeyboardInterrupt)
-        cause = "interrupted" if interrupted else f"{kind.__name__}: {error}"
-        for member in _living():
-            member.fail(cause)
-        if interrupted:
-            _leave("interrupted", 130)
-        if isinstance(error, (ValueError, OSError)) and _is_ours(trace):
-            said = getattr(error, SAID_ELSEWHERE, False)
-            _leave("" if said else str(error), 2 if isinstance(error, ValueError) else 3)
-        before(kind, error, trace)
-
-    sys.excepthook = hook
-    atexit.register(_disconnect)
-    atexit.register(_finish)  # comes first
-
-
-def _is_ours(trace: TracebackType | None) -> bool:
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    folder = os.path.dirname(__file__)
-    return trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == folder
-
-
-def _leave(sentence: str, code: int) -> None:
-    if sentence:
-        print(f"medley: {sentence}", file=sys.stderr, flush=True)
-    os._exit(code)
+        with _exchange():
+            dist.barrier()

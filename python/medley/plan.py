@@ -144,7 +144,7 @@ def plan(
         )
         return text.encode()
 
-    return Plan(job.from_first(find).decode(), whole, machines, profile)
+    return Plan(job.from_first(find, "plans").decode(), whole, machines, profile)
 
 
 def measured(profile: str | os.PathLike[str] | None) -> tuple[str, str]:

@@ -249,7 +249,7 @@ def train(options: Options) -> int:
     torch.manual_seed(options.seed)
     size = None if options.length is None else (2, options.length)
     model, example = model_name.load(options.model, size)
-    job.from_first(lambda: _check_output(options.output, model))
+    job.from_first(lambda: _check_output(options.output, model), "looks at the output")
     model.train()
     data = open_data(options, example)
     if options.autocast is not None:

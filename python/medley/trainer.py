@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from medley import _core, _runtime, connections, devices, job, stragglers
+from medley import _core, _runtime, connections, devices, ends, job, stragglers
 from medley.cluster import Cluster, load_cluster
 from medley.files import make_folder, read_text, unwritable, whole_file, write_atomically
 from medley.graph import Graph, as_graph
@@ -164,8 +165,10 @@ class Trainer:
                     self.optimizer.description(),
                 ),
             )
-            job.watch_end(self)
-        self._start(lambda: _tensors_of(model))
+            ends.know_as(self.plan.devices[self._job.rank])
+            ends.watch(self)
+        with self._together("Trainer()"):
+            self._start(lambda: _tensors_of(model))
 
     # --- training ---
 
@@ -236,6 +239,16 @@ class Trainer:
             self._end()
         self._run.finish()
 
+    @contextlib.contextmanager
+    def _together(self, call: str) -> Iterator[None]:
+        """Around what all processes of a job have to call: each hears from the others what they
+        are in, and a call that only some make ends the run."""
+        self._run.begin(call)
+        try:
+            yield
+        finally:
+            self._run.end()
+
     # --- whole tensors ---
 
     def parameters(self) -> dict[str, Tensor]:
@@ -252,7 +265,14 @@ class Trainer:
         return self._read_all("gradient")
 
     def _read_all(self, kind: str) -> dict[str, Tensor]:
-        return {name: self._read(kind, name) for each, name in self._run.values if each == kind}
+        names = [name for each, name in self._run.values if each == kind]
+        whole = self._job is None or all(
+            not self._run.is_cut(kind, name)
+            and len(self._run.holders(kind, name)) == self._job.size
+            for name in names
+        )
+        with contextlib.nullcontext() if whole else self._together(f"{kind}s()"):
+            return {name: self._read(kind, name) for name in names}
 
     def _read(self, kind: str, name: str) -> Tensor:
         cut = self._run.is_cut(kind, name)
@@ -287,19 +307,21 @@ class Trainer:
         `from_pretrained`. The file is complete or not there. In a job all processes call this and
         the first one writes.
         """
-        tensors = self.parameters() | self.buffers()
 
         def write() -> bytes:
             write_model(Path(folder), self._persistent(tensors), self._model)
             return b""
 
-        write() if self._job is None else job.from_first(write)
+        with self._together("save_model()"):
+            tensors = self.parameters() | self.buffers()
+            write() if self._job is None else job.from_first(write, "writes the model")
 
     def load_model(self, folder: str | os.PathLike[str]) -> None:
         """Takes parameters and buffers from what `save_model` wrote; the optimizer and the steps
         start anew. The file has the names of the model's state dict, tied ones at least once, and
         no other. In a job all processes call this and the first one reads."""
-        self._start(lambda: _tensors_of(self._model) | read_model(Path(folder), self._model))
+        with self._together("load_model()"):
+            self._start(lambda: _tensors_of(self._model) | read_model(Path(folder), self._model))
         self.steps = 0
 
     def _persistent(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -326,7 +348,7 @@ class Trainer:
                     values[kind, name] = self._checked(kind, name, tensors.get(name))
             return b""
 
-        first() if self._job is None else job.from_first(first)
+        first() if self._job is None else job.from_first(first, "reads the initial values")
         self._run.clear_state()
         for (kind, name), (dtype, shape) in self._types.items():
             if (kind, name) in kept:

@@ -16,7 +16,7 @@ import pytest
 from medley import _core, cli, demo
 from medley.files import write_atomically
 from medley.graph import Graph
-from medley.launch import exit_code
+from medley.supervisor import exit_code
 
 Command = Callable[..., tuple[int, str, str]]
 CONFIG = {

@@ -1,0 +1,219 @@
+"""How a process of a job ends: what it tells the others, what they have told, and its exit code."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+import weakref
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch.distributed as dist
+
+# The attribute of an error that another process of the job tells people of.
+SAID_ELSEWHERE = "_medley_said_elsewhere"
+FIRST_FAILURE = "failure"  # the key in the store under which the first failure of the job is
+_DISCONNECT_SECONDS = 5.0
+# How long the others leave the one that has failed first to leave first: whoever has started them
+# takes the first one that leaves for the cause.
+_LEAVE_SECONDS = 2.0
+_AFTER_SECONDS = 0.3  # from its last word to its end
+
+
+class OthersError(OSError):
+    """Another process did not do its part: mostly a consequence of what it knows, or of its end."""
+
+
+class Member(Protocol):
+    """What runs in this process and has to tell the others how it ends."""
+
+    def fail(self, cause: str) -> str:
+        """Tells them; returns the first cause of the run, which may be another's."""
+
+    def finish(self) -> None:
+        """Tells them that there is nothing more to do."""
+
+
+class Store(Protocol):
+    """Where the processes of a job leave messages for each other (`_runtime.Store`)."""
+
+    def set(self, key: str, value: str) -> None: ...
+    def set_first(self, key: str, value: str) -> str: ...
+    def get(self, key: str) -> str | None: ...
+
+
+@dataclasses.dataclass
+class Process:
+    """This process, as the others know it."""
+
+    names: list[str] = dataclasses.field(default_factory=list)  # "rank 1", "fast/0/1"
+    store: Store | None = None
+    members: list[weakref.ref[Member]] = dataclasses.field(default_factory=list)
+
+    def living(self) -> list[Member]:
+        """Returns the members that are still there."""
+        return [member for member in (each() for each in self.members) if member is not None]
+
+
+_process = Process()
+
+
+def watch(member: Member) -> None:
+    """From now on an error that nobody catches, or the end of the script, is told the others."""
+    _process.members.append(weakref.ref(member))
+
+
+def connect(store: Store, *names: str) -> None:
+    """Gives the store of the job and the names of this process, the most telling last."""
+    _process.store = store
+    _process.names.extend(names)
+
+
+def know_as(name: str) -> None:
+    """Gives this process another name."""
+    if name not in _process.names:
+        _process.names.append(name)
+
+
+def first_failure(store: Store) -> dict[str, Any] | None:
+    """Returns the first failure of the job: `device` ("" for none), who it was `told_by`, whether
+    it was `in_exchange`, who is to `blame` (caller, environment, medley), and the `cause`."""
+    text = store.get(FIRST_FAILURE)
+    if text is None:
+        return None
+    keys = {"device", "told_by", "in_exchange", "blame", "cause"}
+    with contextlib.suppress(ValueError):
+        found = json.loads(text)
+        if isinstance(found, dict) and keys <= found.keys():
+            return found
+    raise OSError(f"store: {FIRST_FAILURE}: found {text[:60]!r}: somebody else writes to the store")
+
+
+def tell(cause: str, blame: str, in_exchange: bool = False) -> None:
+    """Tells the others that this process has failed, in or out of a run."""
+    for member in _process.living():
+        member.fail(cause)
+    if _process.store is None:
+        return
+    name = _process.names[-1]
+    failure = {
+        "device": name,
+        "told_by": name,
+        "in_exchange": in_exchange,
+        "blame": blame,
+        "cause": f"{name}: {cause}",
+    }
+    with contextlib.suppress(OSError):
+        _process.store.set_first(FIRST_FAILURE, json.dumps(failure))
+
+
+def install() -> None:
+    """An error of ours that nobody catches is printed as one sentence, without a traceback, and
+    gives the exit code of the command line: 2 for the caller's mistakes, 3 for the world's."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        sys.stdout.flush()
+        interrupted = isinstance(error, KeyboardInterrupt)
+        caller = isinstance(error, ValueError)
+        ours = isinstance(error, (ValueError, OSError)) and _is_ours(trace)
+        said = getattr(error, SAID_ELSEWHERE, False)
+        if not said:
+            tell(
+                "interrupted" if interrupted else f"{kind.__name__}: {error}",
+                "caller" if caller or not ours else "environment",
+                isinstance(error, OthersError),
+            )
+            _note_for_torchrun(error)
+        if interrupted:
+            _leave("interrupted", 130)
+        if ours:
+            _leave("" if said else str(error), 2 if caller else 3)
+        before(kind, error, trace)
+
+    sys.excepthook = hook
+    atexit.register(_disconnect)
+    atexit.register(_finish)  # comes first
+
+
+def _is_ours(trace: TracebackType | None) -> bool:
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    folder = os.path.dirname(__file__)
+    return trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == folder
+
+
+def _is_the_cause() -> bool:
+    """Whether the first failure of the job is this process's own."""
+    first = _first()
+    return first is not None and first["device"] in _process.names
+
+
+def _first() -> dict[str, Any] | None:
+    if _process.store is not None:
+        with contextlib.suppress(OSError):
+            return first_failure(_process.store)
+    return None
+
+
+def _note_for_torchrun(error: BaseException) -> None:
+    """Its last lines then show this error as the root cause."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path or not _is_the_cause():
+        return
+    stack = "".join(traceback.format_exception(error))
+    more = {"py_callstack": stack, "timestamp": str(int(time.time()))}
+    note = {"message": f"{type(error).__name__}: {error}", "extraInfo": more}
+    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
+        json.dump({"message": note}, file)
+
+
+def _finish() -> None:
+    for member in _process.living():
+        member.finish()
+    _let_the_cause_leave()
+
+
+def _let_the_cause_leave() -> None:
+    first = _first()
+    if first is None or first["device"] in _process.names or first["device"] != first["told_by"]:
+        return
+    end = time.monotonic() + _LEAVE_SECONDS
+    with contextlib.suppress(OSError):
+        assert _process.store is not None
+        while _process.store.get(f"left/{first['device']}") is None and time.monotonic() < end:
+            time.sleep(0.02)
+        time.sleep(_AFTER_SECONDS)
+
+
+def _say_that_it_leaves() -> None:
+    if _process.store is not None and _is_the_cause():
+        with contextlib.suppress(OSError):
+            for name in _process.names:
+                _process.store.set(f"left/{name}", "now")
+
+
+def _disconnect() -> None:
+    # Gloo's threads have to end before the interpreter does, or the process may be aborted. Where
+    # others have failed this may wait for them, so not for long.
+    if dist.is_initialized():
+        end = threading.Thread(target=dist.destroy_process_group, daemon=True)
+        end.start()
+        end.join(_DISCONNECT_SECONDS)
+    _say_that_it_leaves()
+
+
+def _leave(sentence: str, code: int) -> None:
+    if sentence:
+        # Not to sys.stderr: torch.distributed keeps what hooks print there until they return.
+        print(f"medley: {sentence}", file=sys.__stderr__, flush=True)
+    _let_the_cause_leave()
+    _say_that_it_leaves()
+    os._exit(code)

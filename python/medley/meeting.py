@@ -1,0 +1,186 @@
+"""How the processes of a job come together: at a store, which one of them serves or who has started
+them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import errno
+import math
+import os
+import socket
+import sys
+import time
+
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+# Whoever waits says so after this time, and again whenever it has waited so many times as long.
+SAY_AFTER_SECONDS = 2.0
+SAY_AGAIN_TIMES = 5.0
+_MOST_NAMES = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Meeting:
+    """Where the processes meet, and who comes."""
+
+    host: str
+    port: int
+    interface: str  # "" where nobody has chosen one
+    prefix: str  # of keys in the store
+    rank: int
+    size: int
+    seconds: float  # that each waits for the others
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+        return f"{self.host}:{self.port}" + (f" through {self.interface}" if self.interface else "")
+
+
+class Patience:
+    """Waits with somebody: tells people after some time, and ends at last."""
+
+    def __init__(self, most: float = math.inf, say_after: float = SAY_AFTER_SECONDS) -> None:
+        self._start = time.monotonic()
+        self._most = most
+        self._next = say_after
+
+    @property
+    def waited(self) -> float:
+        """Seconds so far."""
+        return time.monotonic() - self._start
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of the time is over."""
+        return self.waited > self._most
+
+    def pause(self) -> None:
+        """Sleeps, the longer the longer it has waited."""
+        time.sleep(min(0.2, max(0.01, 0.05 * self.waited)))
+
+    def should_say(self) -> bool:
+        """Whether it is time to say who is waited for."""
+        if self.waited < self._next:
+            return False
+        self._next *= SAY_AGAIN_TIMES
+        return True
+
+
+def say(sentence: str) -> None:
+    """Tells people at once."""
+    print(f"medley: {sentence}", file=sys.stderr, flush=True)
+
+
+def meet(meeting: Meeting, serves: bool) -> TCPStore:
+    """Returns the store when all processes have come.
+
+    Raises OSError saying who has not, and ValueError if two have the same rank.
+    """
+    patience = Patience(meeting.seconds)
+    store = _serve(meeting) if serves else _connect(meeting, patience)
+    _arrive(meeting, PrefixStore(f"{meeting.prefix}meeting", store), patience)
+    return store
+
+
+def _serve(meeting: Meeting) -> TCPStore:
+    with _listen(meeting) as listener:
+        port = listener.getsockname()[1]
+        return TCPStore(
+            meeting.host,
+            port,
+            None,
+            True,
+            timeout=datetime.timedelta(seconds=meeting.seconds),
+            wait_for_workers=False,
+            multi_tenant=True,
+            master_listen_fd=listener.detach(),
+        )
+
+
+def _listen(meeting: Meeting) -> socket.socket:
+    """Listens at this address of this machine only; where it is none of its own (the address of a
+    router before it), at all."""
+    host, port = meeting.host, meeting.port
+    family = _resolve(host, port)
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            return socket.create_server(("", port), family=family)
+        raise OSError(
+            f"rank {meeting.rank}: cannot serve {host}:{port}: {error.strerror}"
+        ) from None
+
+
+def _resolve(host: str, port: int) -> socket.AddressFamily:
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    except socket.gaierror as error:
+        raise OSError(f"environment: MASTER_ADDR: found {host!r}: {error.strerror}") from None
+
+
+def _connect(meeting: Meeting, patience: Patience) -> TCPStore:
+    _resolve(meeting.host, meeting.port)
+    while not _is_served(meeting):
+        if patience.is_over:
+            raise _late(meeting, f"nobody has listened there within {meeting.seconds:g} s")
+        if patience.should_say():
+            say(
+                f"rank {meeting.rank} waits for rank 0 to listen at {meeting.where}, up to "
+                f"{meeting.seconds:g} s"
+            )
+        patience.pause()
+    timeout = datetime.timedelta(seconds=meeting.seconds)
+    return TCPStore(meeting.host, meeting.port, None, False, timeout, wait_for_workers=False)
+
+
+def _is_served(meeting: Meeting) -> bool:
+    try:
+        socket.create_connection((meeting.host, meeting.port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def _arrive(meeting: Meeting, store: Store, patience: Patience) -> None:
+    own = f"{socket.gethostname()}:{os.getpid()}"
+    first = store.compare_set(str(meeting.rank), "", own).decode()
+    if first != own:
+        raise ValueError(
+            f"environment: RANK: found {meeting.rank}, which another process of the job has, too "
+            f"({first})"
+        )
+    if store.add("count", 1) == meeting.size:
+        store.set("all", "here")
+    while not store.check(["all"]):
+        if patience.is_over:
+            missing = _missing(meeting, store)
+            raise _late(meeting, f"{_ranks(missing)} had not come after {meeting.seconds:g} s")
+        if patience.should_say():
+            missing = _missing(meeting, store)
+            # The first of those that are here speaks for all.
+            if all(rank in missing for rank in range(meeting.rank)):
+                say(
+                    f"{meeting.size - len(missing)} of {meeting.size} processes are at "
+                    f"{meeting.where}; waiting for {_ranks(missing)}, up to {meeting.seconds:g} s"
+                )
+        patience.pause()
+
+
+def _missing(meeting: Meeting, store: Store) -> list[int]:
+    return [rank for rank in range(meeting.size) if not store.check([str(rank)])]
+
+
+def _ranks(ranks: list[int]) -> str:
+    some = ", ".join(str(rank) for rank in ranks[:_MOST_NAMES])
+    more = len(ranks) - _MOST_NAMES
+    return f"rank{'s' if len(ranks) > 1 else ''} {some}" + (f" and {more} more" if more > 0 else "")
+
+
+def _late(meeting: Meeting, why: str) -> OSError:
+    return OSError(
+        f"rank {meeting.rank}: the {meeting.size} processes of the job did not meet at "
+        f"{meeting.where}: {why}"
+    )

@@ -1,0 +1,320 @@
+"""Starts one process per device, passes on what they print, and ends all when one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from medley import ends
+
+# After the first failure: how long the others may take to say why and leave, and then to clean up.
+GRACE_SECONDS = 5.0
+# After Ctrl-C: how long a script may take to save what it has. A second Ctrl-C ends that.
+SAVE_SECONDS = 60.0
+SAY_SECONDS = 2.0  # after which people hear that it takes this long
+TERMINATE_SECONDS = 2.0
+_MOST_OF_A_CAUSE = 500  # characters, in the last line
+_BLAME = {"caller": 2, "environment": 3, "medley": 1}  # exit codes
+
+
+class Device:
+    """A process that drives one device, in a process group of its own."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], values: Mapping[str, str], files: Sequence[int]
+    ) -> None:
+        self.name = name
+        self.buffers: dict[int, bytes] = {}
+        self._code: int | None = None
+        # -I and -S: nothing of the user's is imported before the command itself.
+        start = [sys.executable, "-I", "-S", str(Path(__file__).with_name("start_device.py"))]
+        try:
+            self._process = subprocess.Popen(
+                [*start, str(os.getpid()), *command],
+                env=dict(values),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=files,
+            )
+        except OSError as error:
+            raise OSError(f"{name}: cannot start a process: {error.strerror or error}") from None
+
+    @property
+    def streams(self) -> list[tuple[IO[bytes], IO[str]]]:
+        """What it prints, and where that goes."""
+        out, err = self._process.stdout, self._process.stderr
+        assert out is not None
+        assert err is not None
+        return [(out, sys.stdout), (err, sys.stderr)]
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, -n if it was killed by signal n; None while it runs.
+
+        It stays a zombie, so that nobody else gets the number of its process group.
+        """
+        if self._code is None:
+            with contextlib.suppress(ChildProcessError):
+                how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+                if (end := os.waitid(os.P_PID, self._process.pid, how)) is not None:
+                    exited = end.si_code == os.CLD_EXITED
+                    self._code = end.si_status if exited else -end.si_status
+        return self._code
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self.code is None
+
+    def send(self, number: int) -> None:
+        """Sends a signal to the process and to all that it has started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    def remove(self) -> None:
+        """Kills what is left of it, and what it has started and not ended."""
+        self.send(signal.SIGKILL)
+        self._process.wait()
+
+    def describe_end(self) -> str:
+        """Returns how the process ended, in words."""
+        code = self.code or 0
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return f"killed by {signal.Signals(-code).name}"
+        return f"left with exit code {code}"
+
+
+def exit_code(returncode: int) -> int:
+    """Returns what a shell would: 128 + the signal for a process that was killed."""
+    return 128 - returncode if returncode < 0 else returncode
+
+
+@dataclasses.dataclass
+class Failed:
+    """Why a job has failed: the last line, and the exit code."""
+
+    sentence: str
+    code: int
+
+
+class Supervisor:
+    """Runs a command once per device.
+
+    `store` is that of the job, where its processes leave what has failed first; `files` are open in
+    all of them.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        names: Sequence[str],
+        environments: Sequence[Mapping[str, str]],
+        store: ends.Store,
+        files: Sequence[int] = (),
+    ) -> None:
+        self._starts = list(zip(names, environments, strict=True))
+        self._command = command
+        self._files = files
+        self._store = store
+        self._selector = selectors.DefaultSelector()
+        self._width = max(len(name) for name in names)
+        self._devices: list[Device] = []
+        self._failed: list[Device] = []  # by themselves, in this order as far as that is seen
+        self._signalled = False
+        self._asked: list[int] = []  # signals that this process has got
+        self._lost: set[int] = set()  # outputs of ours that took no line
+
+    def run(self) -> int:
+        """Returns the exit code of whoever failed first, 128 + n after signal n, else 0."""
+        with self._signals():
+            try:
+                self._start()
+                while any(device.runs for device in self._devices):
+                    self._pass_on(0.05)
+                    if self._has_failed() or self._asked:
+                        self._end_all()
+                        break
+                while self._selector.get_map() and self._pass_on(0):
+                    pass
+            finally:
+                for device in self._devices:
+                    device.remove()
+        return self._report()
+
+    def _start(self) -> None:
+        for name, values in self._starts:
+            device = Device(name, self._command, values, self._files)
+            self._devices.append(device)
+            for stream, target in device.streams:
+                os.set_blocking(stream.fileno(), False)
+                self._selector.register(stream, selectors.EVENT_READ, (device, target))
+
+    # --- how it ends ---
+
+    def _has_failed(self) -> bool:
+        for device in self._devices:
+            if not self._signalled and device.code and device not in self._failed:
+                self._failed.append(device)
+        return bool(self._failed)
+
+    def _end_all(self) -> None:
+        grace = GRACE_SECONDS
+        if self._asked:
+            self._send(signal.SIGINT)
+            grace = SAVE_SECONDS
+        if not self._wait(grace, until_asked_again=True):
+            self._send(signal.SIGTERM)
+        if not self._wait(TERMINATE_SECONDS):
+            self._send(signal.SIGKILL)
+        self._wait(1.0)
+
+    def _wait(self, seconds: float, until_asked_again: bool = False) -> bool:
+        start = time.monotonic()
+        said = not (until_asked_again and self._asked)
+        while any(device.runs for device in self._devices):
+            waited = time.monotonic() - start
+            if waited > seconds or (until_asked_again and len(self._asked) > 1):
+                return False
+            if not said and waited > SAY_SECONDS:
+                said = True
+                late = ", ".join(device.name for device in self._devices if device.runs)
+                self._say(f"waiting up to {seconds:g} s for {late}; Ctrl-C again ends all at once")
+            self._pass_on(0.05)
+            self._has_failed()
+        return True
+
+    def _send(self, number: int) -> None:
+        self._signalled = True
+        for device in self._devices:
+            if device.runs:
+                device.send(number)
+
+    def _report(self) -> int:
+        if self._asked:
+            first = signal.Signals(self._asked[0])
+            what = "interrupted" if first == signal.SIGINT else f"ended by {first.name}"
+            self._say(f"{what}; all devices stopped")
+            return 128 + first
+        if not self._failed:
+            return 0
+        failed = self._cause()
+        self._say(failed.sentence)
+        return failed.code
+
+    def _cause(self) -> Failed:
+        """Who was killed can tell nobody: the others' failures in exchanges are consequences."""
+        killed = [device for device in self._failed if (device.code or 0) < 0]
+        told = self._told()
+        if killed and (told is None or told["in_exchange"]):
+            return self._who_ended(killed)
+        if told is None:
+            return self._who_ended(self._failed[:1])
+        cause = str(told["cause"]).partition("\n")[0][:_MOST_OF_A_CAUSE]
+        for device in self._failed:
+            if device.name == told["device"] == told["told_by"]:
+                failed = self._who_ended([device])
+                cause = cause.removeprefix(f"{device.name}: ")
+                head, _, tail = failed.sentence.rpartition(";")
+                return Failed(f"{head}: {cause};{tail}", failed.code)
+        return Failed(f"{cause}; stopped all {len(self._devices)} devices", _BLAME[told["blame"]])
+
+    def _told(self) -> dict[str, str] | None:
+        with contextlib.suppress(OSError):
+            told = ends.first_failure(self._store)
+            if told is not None and told["blame"] in _BLAME:
+                return told
+        return None
+
+    def _who_ended(self, devices: Sequence[Device]) -> Failed:
+        texts = []
+        for device in devices:
+            was = "was " if (device.code or 0) < 0 else ""
+            texts.append(f"device {device.name} {was}{device.describe_end()}")
+        stopped = len(self._devices) - len(devices)
+        return Failed(
+            f"{' and '.join(texts)}; stopped the other {stopped}", exit_code(devices[0].code or 0)
+        )
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        def note(number: int, frame: object) -> None:
+            self._asked.append(number)
+
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, note) for number in numbers}
+        # Whoever ignores this has no zombies.
+        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    # --- what is printed ---
+
+    def _pass_on(self, timeout: float) -> bool:
+        """Prints the lines that have come; returns whether there was anything."""
+        if not self._selector.get_map():
+            time.sleep(timeout)
+            return False
+        ready = self._selector.select(timeout)
+        for key, _ in ready:
+            device, target = key.data
+            stream = key.fileobj
+            assert not isinstance(stream, int)
+            data = os.read(stream.fileno(), 1 << 16)
+            lines = (device.buffers.pop(stream.fileno(), b"") + data).split(b"\n")
+            if data:
+                device.buffers[stream.fileno()] = lines.pop()
+            else:
+                self._selector.unregister(stream)
+                lines = [line for line in lines if line]
+            for line in lines:
+                text = line.decode(errors="replace")
+                self._print(f"[{device.name:<{self._width}}] {text}", target)
+        return bool(ready)
+
+    def _say(self, sentence: str) -> None:
+        self._print(f"medley launch: {sentence}", sys.stderr)
+
+    def _print(self, line: str, target: IO[str]) -> None:
+        """Prints a line. One that finds no room is lost, and the devices go on."""
+        try:
+            write(f"{line}\n", target)
+        except BrokenPipeError:  # `medley launch ... | head`
+            self._asked.append(signal.SIGPIPE)
+        except OSError as error:
+            if id(target) not in self._lost:
+                self._lost.add(id(target))
+                name = "standard output" if target is sys.stdout else "standard error"
+                sentence = f"{name}: {error.strerror}: what does not fit is lost, the devices go on"
+                with contextlib.suppress(OSError):
+                    write(f"medley launch: {sentence}\n", sys.stderr)
+
+
+def write(text: str, target: IO[str]) -> None:
+    """Writes to a file that may be full, and keeps nothing back."""
+    try:
+        number = target.fileno()
+    except OSError:  # of a notebook
+        target.write(text)
+        target.flush()
+        return
+    target.flush()
+    data = text.encode(errors="replace")
+    while data:
+        data = data[os.write(number, data) :]
