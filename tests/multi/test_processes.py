@@ -157,7 +157,8 @@ def test_a_model_that_cannot_be_saved_is_one_sentence(folder: Path) -> None:
     (folder / "model").touch()
     done = run([*LAUNCH, str(folder / "plan.json"), SCRIPT, str(folder), "gpt", "2"])
     assert done.returncode == 3, done.stderr
-    said = [line for line in done.stderr.splitlines() if "medley: " in line]
+    lines = [line for line in done.stderr.splitlines() if "medley: " in line]
+    said = [line for line in lines if "waiting for" not in line]  # on a slow machine
     assert said == [f"[b/0/0] medley: {folder / 'model'}: cannot be written: File exists"]
     assert "Traceback" not in done.stderr
 
