@@ -60,6 +60,12 @@ class Receiving {
         lane.entries[lane.posted].held = post(std::as_const(lane.entries[lane.posted].receipt));
   }
 
+  // Returns what a step of a call awaits, or nothing if it has not been posted.
+  const Held* posted(size_t call, size_t step) const {
+    const auto [lane, place] = places_.at({call, step});
+    return place < lane->posted ? &lane->entries[place].held : nullptr;
+  }
+
   // Returns what a step of a call awaits, which makes room for another in its lane.
   Held take(size_t call, size_t step) {
     const auto [lane, place] = places_.at({call, step});

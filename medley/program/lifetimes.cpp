@@ -145,14 +145,23 @@ void drop_unused(const LoweredStage& stage,
                  std::map<Phase, std::vector<Item>>& items,
                  const std::vector<ValueId>& keep) {
   std::set<ValueId> used(keep.begin(), keep.end());
+  std::set<int> dropped;  // communications
+  const auto may_drop = [&](const Item& item) {
+    if (item.kind == Item::Kind::kPost) return dropped.contains(item.index);
+    const std::vector<ValueId>& results = definitions(stage, item);
+    if (std::any_of(
+            results.begin(), results.end(), [&](ValueId value) { return used.contains(value); }))
+      return false;
+    if (item.kind == Item::Kind::kOp) return true;
+    // Other stages count on theirs.
+    if (!stage.communications[static_cast<size_t>(item.index)].devices.empty()) return false;
+    dropped.insert(item.index);
+    return true;
+  };
   for (auto phase = items.rbegin(); phase != items.rend(); ++phase) {
     std::vector<Item> needed;
     for (auto item = phase->second.rbegin(); item != phase->second.rend(); ++item) {
-      const std::vector<ValueId>& results = definitions(stage, *item);
-      if (item->kind == Item::Kind::kOp &&
-          std::none_of(
-              results.begin(), results.end(), [&](ValueId value) { return used.contains(value); }))
-        continue;
+      if (may_drop(*item)) continue;
       needed.push_back(*item);
       for (ValueId value : uses(stage, *item)) used.insert(value);
     }

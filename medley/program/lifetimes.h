@@ -12,8 +12,8 @@ namespace medley {
 // save memory.
 void prefetch_parameters(const LoweredStage& stage, std::vector<Item>& order);
 
-// Drops ops whose results nobody reads, such as the view of a shard that was gathered before the
-// view instead. `keep` is read.
+// Drops ops and collectives whose results nobody reads, such as the view of a shard that was
+// gathered before the view instead. `keep` is read.
 void drop_unused(const LoweredStage& stage,
                  std::map<Phase, std::vector<Item>>& items,
                  const std::vector<ValueId>& keep);

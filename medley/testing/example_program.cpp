@@ -19,6 +19,7 @@ struct Builder {
   ValueId input(InputKind kind, std::string name, TensorType type) {
     const ValueId value = add_input(stage.graph, kind, std::move(name), std::move(type));
     set_lifetime(value, kind == InputKind::kBatch ? Lifetime::kMicrobatch : Lifetime::kRun);
+    stage.inputs.push_back({stage.graph.inputs.back(), {}, {}, {}});
     return value;
   }
   OpId op(std::string name, const std::vector<ValueId>& operands, TensorType type, Lifetime life) {

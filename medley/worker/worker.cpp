@@ -29,6 +29,7 @@ struct Worker::Abort {
 
 Worker::Worker(const WorkerInput& input, const WorkerParts& parts)
     : cluster_(input.cluster), program_(input.program), abort_(std::make_shared<Abort>()) {
+  verify(*program_);
   membership_ = join(input, parts);
   try {
     devices_ = std::make_unique<Devices>(program_, cluster_, parts.devices, input.devices);

@@ -32,7 +32,8 @@ struct WorkerParts {
 
 class Worker {
  public:
-  // Meets the other processes, and only once all have the same program makes the devices.
+  // Verifies the program, meets the other processes, and only once all have the same one makes the
+  // devices.
   Worker(const WorkerInput& input, const WorkerParts& parts);
   ~Worker();
 

@@ -22,6 +22,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 const std::vector<int64_t> kRows{1, 0, 3};
 
@@ -104,6 +105,13 @@ TEST(Worker, KnowsItsPlaceAndAllDevices) {
   EXPECT_EQ(worker.devices().place(0).index, 2);
   EXPECT_THAT(worker.device_names(), ElementsAre("a0", "b0", "b1"));
   EXPECT_EQ(worker.memory().size(), 3u);
+}
+
+TEST(Worker, RefusesAProgramThatCannotRun) {
+  Processes processes;
+  processes.example.program.stages[0].communications[0].receive[1] = Size(5);
+  EXPECT_THAT(processes.run(), Each(StartsWith("program: stage 0: gather h: device 0: ")));
+  EXPECT_EQ(processes.made, 0);
 }
 
 // Whose program differs may communicate over other groups: nothing is made before all agree.

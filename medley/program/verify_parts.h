@@ -1,0 +1,31 @@
+#pragma once
+
+// What verify(program) checks, in three parts. Each throws Error(kUs), which names stage, call and
+// op or communication, what was found and what was expected. Know nothing of plans and graphs.
+
+#include <string>
+
+#include "medley/program/program.h"
+
+namespace medley {
+
+[[noreturn]] void refuse_program(const std::string& place, const std::string& what);
+std::string stage_name(size_t stage);  // "stage 1"
+
+// Of one stage: every call finds what it reads; nobody reads what has been freed or replaced; what
+// nobody reads any more is freed; every micro-batch runs each function once, in one order; the last
+// variant of a function does what the others do, and ends the step. Costs what the functions cost,
+// and a look-up for each call.
+void verify_values(const Program& program, size_t stage);
+
+// Of all stages: who exchanges something expects the same of it. Members, tensors, lengths, dtypes;
+// what is sent on a lane is what is received, one after the other; members of a group post the same
+// in one order. Costs as many evaluations as there are messages between devices, once for
+// micro-batches of equal lengths.
+void verify_messages(const Program& program);
+
+// Of all stages: their calls can be made in some order in which nobody waits for ever. Requires:
+// verify_messages() has passed. Costs a look at each message between stages.
+void verify_progress(const Program& program);
+
+}  // namespace medley
