@@ -451,7 +451,7 @@ void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageCo
 std::vector<int64_t> microbatch_counts(const Request& request) {
   constexpr int64_t kMost = 256;
   if (request.microbatches > 0) return {request.microbatches};
-  if (!request.ground->coupled_at.empty() || !request.ground->prepared->weights_in_prologue)
+  if (!request.ground->coupling.empty() || !request.ground->prepared->weights_in_prologue)
     return {1};
   std::vector<int64_t> counts;
   for (int64_t count = 1; count <= std::min(kMost, request.global_batch); count *= 2)

@@ -123,11 +123,11 @@ std::string hash(const Plan& plan);
 // Throws Error(kCaller) "<place>: found ..., expected ..." with the first reason why the plan
 // cannot be run: another graph or cluster, unknown devices, rows that do not add up, names that
 // match nothing, several micro-batches of a graph whose rows meet, or something that this version
-// can say but not run. `rows_meet_at` is the answer of row_coupling() (sharding/coupling.h).
+// can say but not run. `coupling` is the answer of row_coupling() (sharding/coupling.h).
 // The keys of `ops` and what their texts ask of a rule are checked by complete() (program/).
 void verify(const Plan& plan,
             const Graph& graph,
             const Cluster& cluster,
-            const std::string& rows_meet_at = "");
+            const std::string& coupling = "");
 
 }  // namespace medley

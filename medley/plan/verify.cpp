@@ -229,17 +229,15 @@ void verify_rows(const Plan& plan) {
 
 namespace {
 
-void check_coupling(const Plan& plan, const Graph& graph, const std::string& rows_meet_at) {
+void check_coupling(const Plan& plan, const std::string& coupling) {
   size_t count = 0;
   for (const Pipeline& pipeline : plan.pipelines) count += pipeline.microbatches.size();
-  if (!rows_meet_at.empty() && count > 1 && !plan.per_microbatch_semantics)
-    refuse(
-        "pipelines",
-        fmt::format("{} micro-batches", count),
-        fmt::format("one, because rows of graph \"{}\" meet in {}; \"per_microbatch_semantics\": "
-                    "true accepts that they meet within a micro-batch only",
-                    graph.name,
-                    rows_meet_at));
+  if (!coupling.empty() && count > 1 && !plan.per_microbatch_semantics)
+    refuse("pipelines",
+           fmt::format("{} micro-batches", count),
+           fmt::format("one, because {}; \"per_microbatch_semantics\": true takes each micro-batch "
+                       "for a batch of its own",
+                       coupling));
 }
 
 void check_parts(const Plan& plan) {
@@ -424,13 +422,13 @@ class TextCheck {
 void verify(const Plan& plan,
             const Graph& graph,
             const Cluster& cluster,
-            const std::string& rows_meet_at) {
+            const std::string& coupling) {
   check_pipelines(plan);
   check_hashes(plan, graph, cluster);
   check_devices(plan, cluster);
   check_runs_today(plan);
   verify_rows(plan);
-  check_coupling(plan, graph, rows_meet_at);
+  check_coupling(plan, coupling);
   check_parts(plan);
   check_stages(plan.pipelines[0], graph);
   check_recompute(plan.pipelines[0].stages);

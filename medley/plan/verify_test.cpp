@@ -114,12 +114,12 @@ TEST_F(VerifyPlan, Rows) {
 }
 
 TEST_F(VerifyPlan, RowsThatMeetNeedOneMicrobatch) {
-  EXPECT_EQ(refusal([](Plan&) {}, "bn/batch_norm#0"),
-            "pipelines: found 2 micro-batches, expected one, because rows of graph \"mlp\" meet in "
-            "bn/batch_norm#0; \"per_microbatch_semantics\": true accepts that they meet within a "
-            "micro-batch only");
-  EXPECT_EQ(refusal([](Plan& p) { p.per_microbatch_semantics = true; }, "bn/batch_norm#0"),
-            "accepted");
+  EXPECT_EQ(refusal([](Plan&) {}, "rows meet in bn/batch_norm#0"),
+            "pipelines: found 2 micro-batches, expected one, because rows meet in bn/batch_norm#0; "
+            "\"per_microbatch_semantics\": true takes each micro-batch for a batch of its own");
+  EXPECT_EQ(
+      refusal([](Plan& p) { p.per_microbatch_semantics = true; }, "rows meet in bn/batch_norm#0"),
+      "accepted");
   EXPECT_EQ(refusal(
                 [](Plan& p) {
                   p.pipelines[0].microbatches = {{8, {6, 2}}};

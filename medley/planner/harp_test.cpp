@@ -307,7 +307,7 @@ TEST_F(HarpTest, HasOneMicrobatchWhereRowsMeet) {
   const Cluster cluster = two_pools(1, 1);
   const CostModel costs(cluster);
   Groundwork ground = lay_ground(graph, {});
-  ground.coupled_at = "norm";
+  ground.coupling = "rows meet in norm";
   Request asked = request(cluster, costs, ground, 8, 4);
   for (const auto& strategy : {harp, megatron}) {
     const Outcome none = strategy(asked);

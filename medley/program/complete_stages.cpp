@@ -135,7 +135,7 @@ Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer) {
       ground.prepared = std::move(whole.prepared);
       ground.factors = std::move(whole.factors);
     } else {
-      ground.coupled_at = row_coupling(graph, factorize(graph));
+      ground.coupling = row_coupling(graph, factorize(graph));
       ground.graph_hash = hash(graph);
     }
   });

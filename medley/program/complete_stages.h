@@ -23,7 +23,7 @@ struct Groundwork {
   Optimizer optimizer;
   std::shared_ptr<const Prepared> prepared;
   std::shared_ptr<const Factors> factors;  // of the prepared graph
-  std::string coupled_at;                  // row_coupling() of the graph
+  std::string coupling;                    // row_coupling() of the graph
   std::string graph_hash;
 };
 Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer);

@@ -396,15 +396,16 @@ void check_rows_that_meet(const Groundwork& ground,
                           const std::vector<DecidedStage>& stages) {
   const size_t count = plan.pipelines[0].microbatches.size();
   if (count == 1 || plan.per_microbatch_semantics) return;
-  std::string at = ground.coupled_at;
+  std::string why = ground.coupling;
   for (const DecidedStage& stage : stages)
-    if (at.empty() && !stage.completed.prepared->weights_in_prologue) at = "a loss weight";
-  if (!at.empty())
+    if (why.empty() && !stage.completed.prepared->weights_in_prologue)
+      why = "rows meet in a loss weight";
+  if (!why.empty())
     throw Error(Blame::kCaller,
-                fmt::format("plan: pipelines[0].microbatches: found {}, expected 1: rows of the "
-                            "batch meet at {}; or set per_microbatch_semantics",
+                fmt::format("plan: pipelines[0].microbatches: found {}, expected 1, because {}; or "
+                            "set per_microbatch_semantics",
                             count,
-                            at));
+                            why));
 }
 
 // What a stage is sent once a step, no micro-batch of it can see.

@@ -1,5 +1,7 @@
 #include "medley/sharding/coupling.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "medley/sharding/choice.h"
@@ -19,18 +21,25 @@ class RowAnalysis {
     for (const Input& input : graph_.inputs)
       states_[static_cast<size_t>(input.value)] = batch_state(input.value);
     for (size_t i = 0; i < graph_.ops.size(); ++i)
-      if (!step(static_cast<OpId>(i))) return stable_names(graph_)[i];
+      if (!step(static_cast<OpId>(i))) return refusal(i);
     for (const Output& output : graph_.outputs) {
       const AxisState& state = states_[static_cast<size_t>(output.value)];
       const bool sum = output.kind == OutputKind::kLoss || output.kind == OutputKind::kGradient;
       if (state.holding != (sum ? Holding::kPartialSum : Holding::kReplicated) &&
           !is_zero(output.value))
-        return "output " + output.name;
+        return "rows meet in output " + output.name;
     }
     return "";
   }
 
  private:
+  std::string refusal(size_t op) const {
+    const std::string name = stable_names(graph_)[op];
+    if (factors_.instances[op]) return "rows meet in " + name;
+    return fmt::format(
+        "{} has no rule that fits ({}), and takes all rows at once", name, graph_.ops[op].name);
+  }
+
   AxisState batch_state(ValueId value) const {
     const std::vector<ExtentId> flat = flat_factors(factors_, value);
     for (size_t p = 0; p < flat.size(); ++p)

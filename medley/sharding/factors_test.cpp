@@ -109,7 +109,7 @@ TEST(RowCoupling, ContrastiveLogitsCouple) {
 %3 = aten.sum.default(%2, none) : f32[] @forward ""
 output loss %3
 )");
-  EXPECT_EQ(row_coupling(graph, factorize(graph)), "/mm#0");
+  EXPECT_EQ(row_coupling(graph, factorize(graph)), "rows meet in /mm#0");
 }
 
 // The square of a mean over rows is not a sum over rows.
@@ -119,7 +119,19 @@ TEST(RowCoupling, SumUnderANonlinearOpCouples) {
 %2 = aten.exp.default(%1) : f32[] @forward ""
 output loss %2
 )");
-  EXPECT_EQ(row_coupling(graph, factorize(graph)), "/exp#0");
+  EXPECT_EQ(row_coupling(graph, factorize(graph)), "rows meet in /exp#0");
+}
+
+// An op without a rule takes all rows, whatever it would do with each.
+TEST(RowCoupling, AnOpWithoutARuleIsNamedAsThat) {
+  const Graph graph = graph_of(R"(%0 = batch "a" : f32[b, 4]
+%1 = aten.no_such_op.default(%0) : f32[b, 4] @forward ""
+%2 = aten.sum.default(%1, none) : f32[] @forward ""
+output loss %2
+)");
+  EXPECT_EQ(
+      row_coupling(graph, factorize(graph)),
+      "/no_such_op#0 has no rule that fits (aten.no_such_op.default), and takes all rows at once");
 }
 
 // A penalty on a parameter would be added once a micro-batch.
@@ -131,7 +143,7 @@ TEST(RowCoupling, PenaltyCouples) {
 %4 = aten.add.Tensor(%2, %3, 1) : f32[] @forward ""
 output loss %4
 )");
-  EXPECT_EQ(row_coupling(graph, factorize(graph)), "/add#0");
+  EXPECT_EQ(row_coupling(graph, factorize(graph)), "rows meet in /add#0");
 }
 
 }  // namespace

@@ -13,13 +13,10 @@
 namespace medley {
 
 std::optional<Infeasible> rows_meet(const Request& request) {
-  const std::string& meet = request.ground->coupled_at;
+  const std::string& meet = request.ground->coupling;
   if (meet.empty() || request.microbatches <= 1) return std::nullopt;
-  return Infeasible{fmt::format(
-      "rows of graph \"{}\" meet in {}, so that one micro-batch is exact and {} are not",
-      request.graph.name,
-      meet,
-      request.microbatches)};
+  return Infeasible{
+      fmt::format("{}: one micro-batch is exact, {} are not", meet, request.microbatches)};
 }
 
 std::vector<int64_t> even_rows(const Request& request, const std::vector<int>& devices) {
@@ -149,7 +146,7 @@ Outcome with_microbatches(const Request& request,
     std::optional<Misfit> misfit = find_misfit(plan, request);
     return std::pair(std::move(plan), std::move(misfit));
   };
-  const std::string& meet = request.ground->coupled_at;
+  const std::string& meet = request.ground->coupling;
   if (std::optional<Infeasible> no = rows_meet(request)) return std::move(*no);
 
   const int64_t first = std::max<int64_t>(1, request.microbatches);

@@ -114,7 +114,7 @@ class Synthesis {
         ground_(*request.ground),
         prepared_(*ground_.prepared),
         factors_(*ground_.factors),
-        rows_coupled_(ground_.coupled_at) {
+        coupling_(ground_.coupling) {
     for (const MeshLayout& layout : layouts_) speeds_.push_back(speeds(layout.devices));
   }
 
@@ -417,8 +417,7 @@ class Synthesis {
 
   // Whether there may be twice as many micro-batches.
   bool may_double(int64_t count) const {
-    return request_.microbatches == 0 && rows_coupled_.empty() &&
-           2 * count <= request_.global_batch;
+    return request_.microbatches == 0 && coupling_.empty() && 2 * count <= request_.global_batch;
   }
 
   bool is_asked(const Start& start, const SpmdOptions& options) const {
@@ -464,7 +463,7 @@ class Synthesis {
     for (const std::string_view strategy : {"data-parallel-even", "data-parallel-proportional"}) {
       const bool evenly = strategy == "data-parallel-even";
       if (even_ && !evenly) continue;
-      if (rows_coupled_.empty() || first_count() == 1) {
+      if (coupling_.empty() || first_count() == 1) {
         // What the strategy tries first: if that fits it is the strategy's answer.
         const std::vector<int64_t> rows =
             evenly ? even_rows(request_, devices) : proportional_rows(request_, devices);
@@ -583,7 +582,7 @@ class Synthesis {
   const Groundwork& ground_;
   const Prepared& prepared_;
   const Factors& factors_;
-  const std::string& rows_coupled_;          // where rows meet: one micro-batch only
+  const std::string& coupling_;              // not empty: one micro-batch only
   std::vector<std::vector<double>> speeds_;  // [layout][device]
   SearchResult found_;
 };

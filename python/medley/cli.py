@@ -71,7 +71,7 @@ def _capture(arguments: argparse.Namespace) -> int:
         return 0
     print(f"{rows['graph']}: {rows['ops']} ops, {rows['parameters']} parameters")
     if rows["row_coupling"]:
-        print(f"rows of the batch meet at {rows['row_coupling']}: plans have one micro-batch")
+        print(f"{rows['row_coupling']}: plans have one micro-batch")
     return 0
 
 

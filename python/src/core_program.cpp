@@ -139,5 +139,6 @@ void init_program(nb::module_& m) {
       "row_coupling",
       [](const Graph& graph) { return medley::row_coupling(graph, medley::factorize(graph)); },
       nb::arg("graph"),
-      "The op at which rows of the batch meet; empty if they are independent.");
+      "Why rows of the batch are not independent, such as \"rows meet in /mm#0\"; empty if they "
+      "are.");
 }
