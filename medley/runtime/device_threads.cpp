@@ -10,18 +10,9 @@
 #include <thread>
 
 #include "medley/base/error.h"
+#include "medley/runtime/fault.h"
 
 namespace medley {
-
-namespace {
-
-// Not an exception: each thread throws one of its own.
-struct Fault {
-  Blame blame;
-  std::string what;
-};
-
-}  // namespace
 
 struct DeviceThreads::State {
   std::vector<std::string> names;
@@ -39,7 +30,7 @@ struct DeviceThreads::State {
 
   void serve(int device);
   void work(int device, const std::function<void(int)>& task);
-  void fail(int device, Blame blame, const std::string& what);
+  void fail(int device, const Fault& fault);
   bool all_finished() const {
     return std::all_of(finished.begin(), finished.end(), [this](int64_t r) { return r == round; });
   }
@@ -68,22 +59,16 @@ void DeviceThreads::State::serve(int device) {
 }
 
 void DeviceThreads::State::work(int device, const std::function<void(int)>& task) {
-  try {
-    task(device);
-  } catch (const Error& error) {
-    fail(device, error.blame(), error.what());
-  } catch (const std::exception& error) {
-    fail(device, Blame::kUs, error.what());
-  }
+  if (const auto fault = fault_of([&] { task(device); })) fail(device, *fault);
 }
 
-void DeviceThreads::State::fail(int device, Blame blame, const std::string& what) {
+void DeviceThreads::State::fail(int device, const Fault& fault) {
   const std::string prefix = names[static_cast<size_t>(device)] + ": ";
-  const std::string cause = what.starts_with(prefix) ? what : prefix + what;
+  const std::string cause = fault.what.starts_with(prefix) ? fault.what : prefix + fault.what;
   {
     const std::scoped_lock lock(mutex);
     if (first) return;
-    first = Fault{blame, cause};
+    first = Fault{fault.blame, cause};
     changed.notify_all();
   }
   abort(cause);

@@ -7,17 +7,9 @@
 
 #include "medley/base/error.h"
 #include "medley/runtime/exchange.h"
+#include "medley/runtime/fault.h"
 
 namespace medley {
-namespace {
-
-// Not an exception: each thread throws one of its own.
-struct Fault {
-  Blame blame;
-  std::string what;
-};
-
-}  // namespace
 
 // One exchange of all devices of a group. Guarded by State::mutex, but while `combining` only the
 // last device touches the exchanges.
@@ -109,14 +101,7 @@ void InProcessTransport::State::combine(Meeting& meeting) {
 }
 
 void InProcessTransport::State::finish(const Key& key, Meeting& meeting) {
-  std::optional<Fault> error;
-  try {
-    combine(meeting);
-  } catch (const Error& cause) {
-    error = Fault{cause.blame(), cause.what()};
-  } catch (const std::exception& cause) {
-    error = Fault{Blame::kUs, cause.what()};
-  }
+  const std::optional<Fault> error = fault_of([&] { combine(meeting); });
   const std::scoped_lock lock(mutex);
   meeting.error = error;
   meeting.done = !error;
