@@ -11,45 +11,42 @@
 namespace medley {
 namespace {
 
-void expect(bool holds, const std::string& place, const std::string& what) {
-  if (!holds) refuse_program(place, what);
-}
-
 void verify_shape(const Program& program, size_t s) {
   const LoweredStage& stage = program.stages[s];
   const std::string place = stage_name(s);
   const size_t values = stage.graph.values.size();
-  expect(stage.lifetimes.size() == values,
-         place,
-         fmt::format("found {} lifetimes, expected one for each of {} values",
-                     stage.lifetimes.size(),
-                     values));
-  expect(stage.inputs.size() == stage.graph.inputs.size(),
-         place,
-         fmt::format("found {} places of inputs, expected {}",
-                     stage.inputs.size(),
-                     stage.graph.inputs.size()));
+  expect_program(stage.lifetimes.size() == values,
+                 place,
+                 fmt::format("found {} lifetimes, expected one for each of {} values",
+                             stage.lifetimes.size(),
+                             values));
+  expect_program(stage.inputs.size() == stage.graph.inputs.size(),
+                 place,
+                 fmt::format("found {} places of inputs, expected {}",
+                             stage.inputs.size(),
+                             stage.graph.inputs.size()));
   const auto devices = static_cast<size_t>(along(stage.mesh, kWholeMesh).count);
-  expect(stage.devices.size() == devices,
-         place,
-         fmt::format("found {} devices, expected {} of its mesh", stage.devices.size(), devices));
-  expect(!stage.tables.empty(), place, "found no micro-batch, expected one at least");
+  expect_program(
+      stage.devices.size() == devices,
+      place,
+      fmt::format("found {} devices, expected {} of its mesh", stage.devices.size(), devices));
+  expect_program(!stage.tables.empty(), place, "found no micro-batch, expected one at least");
   for (size_t m = 0; m < stage.tables.size(); ++m) {
     const std::string table = fmt::format("{}: table of micro-batch {}", place, m);
-    expect(stage.tables[m].size() == devices,
-           table,
-           fmt::format("found {} devices, expected {}", stage.tables[m].size(), devices));
+    expect_program(stage.tables[m].size() == devices,
+                   table,
+                   fmt::format("found {} devices, expected {}", stage.tables[m].size(), devices));
     for (const std::vector<int64_t>& symbols : stage.tables[m]) {
-      expect(
+      expect_program(
           symbols.size() == stage.graph.symbols.size(),
           table,
           fmt::format("found {} symbols, expected {}", symbols.size(), stage.graph.symbols.size()));
       for (size_t i = 0; i < symbols.size(); ++i)
-        expect(symbols[i] >= 0,
-               table,
-               fmt::format("found {} for \"{}\", expected no less than 0",
-                           symbols[i],
-                           stage.graph.symbols[i]));
+        expect_program(symbols[i] >= 0,
+                       table,
+                       fmt::format("found {} for \"{}\", expected no less than 0",
+                                   symbols[i],
+                                   stage.graph.symbols[i]));
     }
   }
 }
@@ -68,14 +65,14 @@ void verify(const Program& program) {
   for (size_t s = 0; s < program.stages.size(); ++s) {
     verify_shape(program, s);
     for (int device : program.stages[s].devices)
-      expect(devices.insert(device).second,
-             stage_name(s),
-             fmt::format("found device {} a second time, expected each once", device));
-    expect(program.stages[s].tables.size() == program.stages[0].tables.size(),
-           stage_name(s),
-           fmt::format("found {} micro-batches, expected {} as in stage 0",
-                       program.stages[s].tables.size(),
-                       program.stages[0].tables.size()));
+      expect_program(devices.insert(device).second,
+                     stage_name(s),
+                     fmt::format("found device {} a second time, expected each once", device));
+    expect_program(program.stages[s].tables.size() == program.stages[0].tables.size(),
+                   stage_name(s),
+                   fmt::format("found {} micro-batches, expected {} as in stage 0",
+                               program.stages[s].tables.size(),
+                               program.stages[0].tables.size()));
   }
   for (size_t s = 0; s < program.stages.size(); ++s) verify_values(program, s);
   verify_messages(program);

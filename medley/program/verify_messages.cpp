@@ -126,30 +126,28 @@ class GroupVerifier {
   std::vector<Ends> ends_;  // [member]
 };
 
-void expect(bool holds, const std::string& place, const std::string& what) {
-  if (!holds) refuse_program(place, what);
-}
-
 void verify_tensors(const LoweredStage& stage,
                     const Communication& communication,
                     const std::string& place) {
   const std::vector<ValueId>&from = communication.inputs, &to = communication.outputs;
   if (communication.kind == CommunicationKind::kTransfer) {
-    expect(from.size() + to.size() == 1,
-           place,
-           fmt::format(
-               "found {} inputs and {} outputs, expected one of either", from.size(), to.size()));
+    expect_program(
+        from.size() + to.size() == 1,
+        place,
+        fmt::format(
+            "found {} inputs and {} outputs, expected one of either", from.size(), to.size()));
     return;
   }
-  expect(!from.empty() && from.size() == to.size() &&
-             (from.size() == 1 || communication.kind == CommunicationKind::kAllReduce),
-         place,
-         fmt::format("found {} inputs and {} outputs", from.size(), to.size()));
+  expect_program(!from.empty() && from.size() == to.size() &&
+                     (from.size() == 1 || communication.kind == CommunicationKind::kAllReduce),
+                 place,
+                 fmt::format("found {} inputs and {} outputs", from.size(), to.size()));
   for (size_t i = 0; i < from.size(); ++i) {
     const DType in = type_of(stage.graph, from[i]).dtype, out = type_of(stage.graph, to[i]).dtype;
-    expect(in == out && in == type_of(stage.graph, from[0]).dtype,
-           place,
-           fmt::format("found {} made of {}, expected one dtype", to_string(out), to_string(in)));
+    expect_program(
+        in == out && in == type_of(stage.graph, from[0]).dtype,
+        place,
+        fmt::format("found {} made of {}, expected one dtype", to_string(out), to_string(in)));
   }
 }
 
@@ -159,11 +157,11 @@ void verify_mesh(const LoweredStage& stage, size_t s, const std::vector<int>& al
     const std::string place = place_of(s, communication);
     verify_tensors(stage, communication, place);
     if (!communication.devices.empty()) continue;
-    expect(communication.kind != CommunicationKind::kTransfer, place, "found no devices");
+    expect_program(communication.kind != CommunicationKind::kTransfer, place, "found no devices");
     const int axis = communication.axis;
-    expect(axis == kWholeMesh || (axis >= 0 && at(axis) < stage.mesh.size()),
-           place,
-           fmt::format("found axis {} of a mesh of {}", axis, stage.mesh.size()));
+    expect_program(axis == kWholeMesh || (axis >= 0 && at(axis) < stage.mesh.size()),
+                   place,
+                   fmt::format("found axis {} of a mesh of {}", axis, stage.mesh.size()));
     for (int device = 0; device < static_cast<int>(stage.devices.size()); ++device) {
       const std::vector<int> group = group_along(stage.mesh, axis, device);
       if (group[0] != device) continue;
@@ -238,28 +236,30 @@ class SumVerifier {
     std::set<int> seen;
     for (int device : devices) {
       const auto stage = stage_of_.find(device);
-      expect(stage != stage_of_.end() && seen.insert(device).second,
-             place,
-             fmt::format(
-                 "found device {} in {}, expected devices of stages, each once", device, devices));
+      expect_program(
+          stage != stage_of_.end() && seen.insert(device).second,
+          place,
+          fmt::format(
+              "found device {} in {}, expected devices of stages, each once", device, devices));
       members.insert(stage->second);
     }
-    expect(members.contains(s),
-           place,
-           fmt::format("found devices {}, expected its own, too", devices));
+    expect_program(members.contains(s),
+                   place,
+                   fmt::format("found devices {}, expected its own, too", devices));
     for (size_t member : members) {
       for (int device : program_.stages[member].devices)
-        expect(seen.contains(device),
-               place,
-               fmt::format("found devices {}, expected {} too, as all of {}",
-                           devices,
-                           device,
-                           stage_name(member)));
+        expect_program(seen.contains(device),
+                       place,
+                       fmt::format("found devices {}, expected {} too, as all of {}",
+                                   devices,
+                                   device,
+                                   stage_name(member)));
       const auto other = all_[member].sums.find(devices);
-      expect(other != all_[member].sums.end(),
-             place,
-             fmt::format(
-                 "found devices {}, but {} posts nothing with these", devices, stage_name(member)));
+      expect_program(
+          other != all_[member].sums.end(),
+          place,
+          fmt::format(
+              "found devices {}, but {} posts nothing with these", devices, stage_name(member)));
       if (member > s) compare(s, posted, member, other->second);
     }
     for (const Posted& each : posted) check_sizes(s, communication(s, each));
@@ -299,14 +299,14 @@ class SumVerifier {
   // Single numbers.
   void check_sizes(size_t s, const Communication& sum) const {
     const LoweredStage& stage = program_.stages[s];
-    expect(sum.kind == CommunicationKind::kAllReduce,
-           place_of(s, sum),
-           fmt::format("found {} over stages, expected all_reduce", to_string(sum.kind)));
+    expect_program(sum.kind == CommunicationKind::kAllReduce,
+                   place_of(s, sum),
+                   fmt::format("found {} over stages, expected all_reduce", to_string(sum.kind)));
     for (const auto* values : {&sum.inputs, &sum.outputs})
       for (ValueId value : *values)
-        expect(type_of(stage.graph, value).shape.empty(),
-               place_of(s, sum),
-               fmt::format("value {}: expected a number", value));
+        expect_program(type_of(stage.graph, value).shape.empty(),
+                       place_of(s, sum),
+                       fmt::format("value {}: expected a number", value));
   }
 
   const Program& program_;
@@ -334,14 +334,14 @@ class LaneVerifier {
 
   void run() {
     for (const auto& [lane, end] : senders_)
-      expect(receivers_.contains(lane),
-             place(end.stage, end.all[0]),
-             fmt::format("lane {}: found nobody who receives", lane));
+      expect_program(receivers_.contains(lane),
+                     place(end.stage, end.all[0]),
+                     fmt::format("lane {}: found nobody who receives", lane));
     for (const auto& [lane, end] : receivers_) {
       const auto sender = senders_.find(lane);
-      expect(sender != senders_.end(),
-             place(end.stage, end.all[0]),
-             fmt::format("lane {}: found nobody who sends", lane));
+      expect_program(sender != senders_.end(),
+                     place(end.stage, end.all[0]),
+                     fmt::format("lane {}: found nobody who sends", lane));
       compare(lane, sender->second, end);
     }
   }
@@ -362,13 +362,13 @@ class LaneVerifier {
   }
 
   void add(Ends& ends, int lane, size_t stage, const std::vector<Posted>& all) const {
-    expect(lane >= 0, place(stage, all[0]), fmt::format("found lane {}", lane));
+    expect_program(lane >= 0, place(stage, all[0]), fmt::format("found lane {}", lane));
     const auto [place, is_new] = ends.try_emplace(lane, End{stage, all});
-    expect(is_new,
-           this->place(stage, all[0]),
-           fmt::format("lane {}: found also at {}, expected at one stage",
-                       lane,
-                       stage_name(place->second.stage)));
+    expect_program(is_new,
+                   this->place(stage, all[0]),
+                   fmt::format("lane {}: found also at {}, expected at one stage",
+                               lane,
+                               stage_name(place->second.stage)));
   }
 
   void compare(int lane, const End& from, const End& to) {
@@ -394,18 +394,19 @@ class LaneVerifier {
     const Communication &from = communication(sender, sent),
                         &to = communication(receiver, received);
     const std::string where = place(receiver, received);
-    expect(from.name == to.name && are_of_one_microbatch(sent.call, received.call),
-           where,
-           fmt::format("lane {}: {} sends {} of {} in its place",
-                       lane,
-                       stage_name(sender),
-                       from.name,
-                       to_string(sent.call)));
+    expect_program(from.name == to.name && are_of_one_microbatch(sent.call, received.call),
+                   where,
+                   fmt::format("lane {}: {} sends {} of {} in its place",
+                               lane,
+                               stage_name(sender),
+                               from.name,
+                               to_string(sent.call)));
     const int depth = communication(sender, first).depth;
-    expect(depth > 0 && from.depth == depth && to.depth == depth,
-           where,
-           fmt::format(
-               "lane {}: found depths {} and {}, expected {}", lane, from.depth, to.depth, depth));
+    expect_program(
+        depth > 0 && from.depth == depth && to.depth == depth,
+        where,
+        fmt::format(
+            "lane {}: found depths {} and {}, expected {}", lane, from.depth, to.depth, depth));
     const int a = alike_[sender][at(sent.call.microbatch)];
     const int b = alike_[receiver][at(received.call.microbatch)];
     if (!compared_.insert({sent.communication, a, receiver, received.communication, b}).second)
@@ -432,7 +433,7 @@ class LaneVerifier {
     std::vector<int> devices = a.devices;
     devices.insert(devices.end(), b.devices.begin(), b.devices.end());
     for (const Communication* each : {&from, &to})
-      expect(
+      expect_program(
           each->devices == devices && each->send.size() == devices.size() &&
               each->receive.size() == devices.size(),
           where,
@@ -444,9 +445,10 @@ class LaneVerifier {
                       devices));
     const DType in = type_of(a.graph, from.inputs[0]).dtype,
                 out = type_of(b.graph, to.outputs[0]).dtype;
-    expect(in == out,
-           where,
-           fmt::format("found {}, expected {} as it is sent", to_string(out), to_string(in)));
+    expect_program(
+        in == out,
+        where,
+        fmt::format("found {}, expected {} as it is sent", to_string(out), to_string(in)));
     const auto table = [](const LoweredStage& stage, int microbatch, size_t device) -> const auto& {
       return stage.tables[at(microbatch)][device];
     };
@@ -467,13 +469,13 @@ class LaneVerifier {
     }
     for (size_t i = 0; i < a.devices.size(); ++i)
       for (size_t j = 0; j < b.devices.size(); ++j)
-        expect(sent[i][senders + j] == received[j][i],
-               where,
-               fmt::format("device {} sends {} elements to device {}, which expects {}",
-                           a.devices[i],
-                           sent[i][senders + j],
-                           b.devices[j],
-                           received[j][i]));
+        expect_program(sent[i][senders + j] == received[j][i],
+                       where,
+                       fmt::format("device {} sends {} elements to device {}, which expects {}",
+                                   a.devices[i],
+                                   sent[i][senders + j],
+                                   b.devices[j],
+                                   received[j][i]));
     for (size_t k = 0; k < devices.size(); ++k) {
       const bool sends = k < senders;
       for (size_t i = 0; i < a.devices.size(); ++i)
@@ -489,7 +491,7 @@ class LaneVerifier {
   }
 
   static void expect_nothing(const std::string& where, int device, int64_t elements) {
-    expect(
+    expect_program(
         elements == 0,
         where,
         fmt::format("device {}: found {} elements the other way or to its own stage, expected none",
@@ -502,13 +504,13 @@ class LaneVerifier {
                          const char* what,
                          const std::vector<int64_t>& lengths,
                          int64_t tensor) {
-    expect(sum(lengths) == tensor,
-           where,
-           fmt::format("device {}: found {} elements {}, expected the {} of its tensor",
-                       device,
-                       sum(lengths),
-                       what,
-                       tensor));
+    expect_program(sum(lengths) == tensor,
+                   where,
+                   fmt::format("device {}: found {} elements {}, expected the {} of its tensor",
+                               device,
+                               sum(lengths),
+                               what,
+                               tensor));
   }
 
   const Program& program_;

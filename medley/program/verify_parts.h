@@ -10,6 +10,9 @@
 namespace medley {
 
 [[noreturn]] void refuse_program(const std::string& place, const std::string& what);
+inline void expect_program(bool holds, const std::string& place, const std::string& what) {
+  if (!holds) refuse_program(place, what);
+}
 std::string stage_name(size_t stage);  // "stage 1"
 
 // Of one stage: every call finds what it reads; nobody reads what has been freed or replaced; what
