@@ -135,7 +135,7 @@ def install() -> None:
         if interrupted:
             _leave("interrupted", 130)
         if ours:
-            _leave("" if said else str(error), 2 if caller else 3)
+            _leave("" if said else str(error), 2 if caller else 3, expected=said)
         before(kind, error, trace)
 
     sys.excepthook = hook
@@ -181,8 +181,12 @@ def _finish() -> None:
     _let_the_cause_leave()
 
 
-def _let_the_cause_leave() -> None:
-    first = _first()
+def _let_the_cause_leave(expected: bool = False) -> None:
+    """Waits until the one that has failed first has left; if it is `expected`, until that one has
+    told of its failure as well."""
+    end = time.monotonic() + _LEAVE_SECONDS
+    while (first := _first()) is None and expected and time.monotonic() < end:
+        time.sleep(0.02)
     if first is None or first["device"] in _process.names or first["device"] != first["told_by"]:
         return
     end = time.monotonic() + _LEAVE_SECONDS
@@ -210,10 +214,10 @@ def _disconnect() -> None:
     _say_that_it_leaves()
 
 
-def _leave(sentence: str, code: int) -> None:
+def _leave(sentence: str, code: int, expected: bool = False) -> None:
     if sentence:
         # Not to sys.stderr: torch.distributed keeps what hooks print there until they return.
         print(f"medley: {sentence}", file=sys.__stderr__, flush=True)
-    _let_the_cause_leave()
+    _let_the_cause_leave(expected)
     _say_that_it_leaves()
     os._exit(code)

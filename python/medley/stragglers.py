@@ -16,11 +16,14 @@ FEWEST_STEPS = 5
 _PATIENCE_SECONDS = 10.0  # with devices that do not say how long they took
 
 
-def slow_devices(expected: Mapping[str, float], took: Mapping[str, float]) -> dict[str, float]:
+def slow_devices(
+    expected: Mapping[str, float], took: Mapping[str, float], kinds: Mapping[str, str]
+) -> dict[str, float]:
     """Returns how many times as long as the others each slow device took for its work.
 
-    What a device took is compared with what the plan expects of it, and that with the others: on
-    devices that nobody has profiled all may take three times as long.
+    What a device took is compared with what the plan expects of it, and that with the others of its
+    kind (`kinds`, by device): on devices that nobody has profiled all may take three times as long,
+    and kinds that were not measured may be another than they are said to be.
     """
     ratios = {
         name: took[name] / expected[name]
@@ -29,7 +32,9 @@ def slow_devices(expected: Mapping[str, float], took: Mapping[str, float]) -> di
     }
     found = {}
     for name, ratio in ratios.items():
-        others = [each for other, each in ratios.items() if other != name]
+        others = [
+            each for other, each in ratios.items() if other != name and kinds[other] == kinds[name]
+        ]
         if others and ratio > SLOW * (usual := statistics.median(others)) > 0:
             found[name] = ratio / usual
     return found
@@ -76,13 +81,14 @@ class Stopwatch:
 def report(
     this: job.Job,
     epoch: int,
-    names: list[str],
+    kinds: Mapping[str, str],
     watch: Stopwatch,
     expect: Callable[[], Mapping[str, float]],
 ) -> None:
     """Tells the first process what this device took; that one prints who is slow.
 
-    `expect` gives the nanoseconds that the plan expects each device to compute in a step.
+    `kinds` has a word for each device, in the order of the processes: those of one word are
+    compared. `expect` gives the nanoseconds that the plan expects each device to compute in a step.
     """
     if watch.failed or watch.steps < FEWEST_STEPS or this.size < 2:
         return
@@ -97,8 +103,8 @@ def report(
         expected = expect()
         took = {}
         end = time.monotonic() + _PATIENCE_SECONDS
-        for rank, name in enumerate(names):
+        for rank, name in enumerate(kinds):
             left = max(1, round(1000 * (end - time.monotonic())))
             took[name] = json.loads(store.wait(f"took/{epoch}/{rank}", left))
-        for sentence in sentences(slow_devices(expected, took)):
+        for sentence in sentences(slow_devices(expected, took, kinds)):
             print(sentence, file=sys.stderr, flush=True)

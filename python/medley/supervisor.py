@@ -18,6 +18,8 @@ from medley import ends
 
 # After the first failure: how long the others may take to say why and leave, and then to clean up.
 GRACE_SECONDS = 5.0
+# The one that said that it failed first: how long more, for its exit code.
+CAUSE_SECONDS = 20.0
 # After Ctrl-C: how long a script may take to save what it has. A second Ctrl-C ends that.
 SAVE_SECONDS = 60.0
 SAY_SECONDS = 2.0  # after which people hear that it takes this long
@@ -174,7 +176,10 @@ class Supervisor:
         if self._asked:
             self._send(signal.SIGINT)
             grace = SAVE_SECONDS
-        if not self._wait(grace, until_asked_again=True):
+        ended = self._wait(grace, until_asked_again=True)
+        if not ended and not self._asked and self._cause_still_runs():
+            ended = self._wait(CAUSE_SECONDS, until_asked_again=True)
+        if not ended:
             self._send(signal.SIGTERM)
         if not self._wait(TERMINATE_SECONDS):
             self._send(signal.SIGKILL)
@@ -229,6 +234,13 @@ class Supervisor:
                 head, _, tail = failed.sentence.rpartition(";")
                 return Failed(f"{head}: {cause};{tail}", failed.code)
         return Failed(f"{cause}; stopped all {len(self._devices)} devices", _BLAME[told["blame"]])
+
+    def _cause_still_runs(self) -> bool:
+        told = self._told()
+        return told is not None and any(
+            device.runs and device.name == told["device"] == told["told_by"]
+            for device in self._devices
+        )
 
     def _told(self) -> dict[str, str] | None:
         with contextlib.suppress(OSError):

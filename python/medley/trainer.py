@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,6 +90,20 @@ def expected_nanoseconds(
     return {name: row["computes"] for name, row in predicted["devices"].items()}
 
 
+def _compared(devices: Sequence[str], cluster: Cluster, profile: str) -> dict[str, str]:
+    """Returns a word for each device: whether it is slow is asked among those of one word. Times of
+    kinds that were measured, and emulated ones, are comparable; those of data sheets only among
+    devices of one kind."""
+    known = json.loads(profile)["ops"] if profile else {}
+    kinds = {}
+    for device in devices:
+        number = cluster.find(device)
+        assert number is not None
+        kind = cluster.kind(number).name
+        kinds[device] = "measured" if kind in known or job.emulation() else kind
+    return kinds
+
+
 class Trainer:
     """Trains `model` as `plan` says: on threads of this process, or as one process of a job.
 
@@ -154,7 +169,7 @@ class Trainer:
                 stragglers.report,
                 self._job,
                 options["membership"]["epoch"],
-                self.plan.devices,
+                _compared(self.plan.devices, machines, measured),
                 self._took,
                 functools.partial(
                     expected_nanoseconds,

@@ -74,7 +74,8 @@ def processes(
     return Processes(tmp_path_factory.mktemp("curves"), names)
 
 
-@pytest.mark.parametrize("name", NAMES)
+# The others are in threads what python/tests runs.
+@pytest.mark.parametrize("name", MATRIX)
 def test_in_threads(name: str) -> None:
     cell = CELLS[name]
     with exactness.double_precision():

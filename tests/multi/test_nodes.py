@@ -4,6 +4,7 @@ said of interfaces, of processes that do not come, and of devices that are slow.
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -107,26 +108,45 @@ def test_who_waits_in_vain_says_where(folder: Path) -> None:
     )
 
 
-# Both processes are equally fast, but the plan takes b for many times as slow as a.
-def test_a_device_slower_than_planned_is_named(folder: Path) -> None:
-    plan = json.loads((folder / "plan.json").read_text())
-    plan["pipelines"][0]["microbatches"] = [{"rows": 8, "lengths": [4, 4]}]
-    (folder / "plan.json").write_text(json.dumps(plan))
-    cluster = CLUSTER.replace("speed: 0.5", "speed: 0.5, launch_latency: 200 us")
+# Both take as long, where the plan is made to expect far less of one.
+EXPECTS = """
+import runpy, sys
+import medley.trainer
+medley.trainer.expected_nanoseconds = lambda *_, **__: {"a/0/0": 1.0, "b/0/0": 1000.0}
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("kinds", [("half", "half"), ("CPU", "half")])
+def test_a_device_slower_than_planned_is_named(folder: Path, kinds: tuple[str, str]) -> None:
+    cluster = CLUSTER
+    for name, kind in zip("ab", kinds, strict=True):
+        cluster = re.sub(rf"(name: {name}, count: 1, device: )\w+", rf"\1{kind}", cluster)
     (folder / "cluster.yaml").write_text(cluster)
-    (_, _, first), (_, _, second) = run_nodes(SCRIPT, str(folder), "gpt", "12")
-    (line,) = [line for line in first.splitlines() if line.startswith("medley: ")]
-    assert line.startswith("medley: a/0/0 is slow: computing takes it ")
-    assert "medley: " not in second
+    (folder / "expects.py").write_text(EXPECTS)
+    command = [str(folder / "expects.py"), SCRIPT, str(folder), "gpt", "12"]
+    (code, _, first), (_, _, second) = run_nodes(*command)
+    assert code == 0, first
+    lines = [line for line in first.splitlines() if " is slow: " in line]
+    if kinds[0] == kinds[1]:
+        (line,) = lines
+        assert line.startswith("medley: a/0/0 is slow: computing takes it ")
+    else:  # that one is twice as fast as the other was never measured
+        assert not lines
+    assert " is slow: " not in second
 
 
 def test_slow_is_measured_by_the_others() -> None:
     expected = {"a": 10.0, "b": 20.0, "c": 10.0, "idle": 0.0}
-    assert stragglers.slow_devices(expected, {"a": 30, "b": 60, "c": 31, "idle": 5}) == {}
-    slow = stragglers.slow_devices(expected, {"a": 30, "b": 120, "c": 30})
+    kinds = dict.fromkeys(expected, "CPU")
+    assert stragglers.slow_devices(expected, {"a": 30, "b": 60, "c": 31, "idle": 5}, kinds) == {}
+    slow = stragglers.slow_devices(expected, {"a": 30, "b": 120, "c": 30}, kinds)
     assert slow == {"b": pytest.approx(2.0)}
     (sentence,) = stragglers.sentences(slow)
     assert sentence.startswith("medley: b is slow: computing takes it 2.0x as long")
+    alone = kinds | {"b": "imaginary"}
+    assert stragglers.slow_devices(expected, {"a": 30, "b": 120, "c": 30}, alone) == {}
 
 
 def test_a_port_taken_meanwhile_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
