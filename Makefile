@@ -62,6 +62,7 @@ lint: $(SETUP)
 	$(VENV)/ruff check $(PY_FOLDERS)
 	$(VENV)/python scripts/check_layers.py
 	$(VENV)/python scripts/check_types.py
+	$(VENV)/python scripts/check_batches.py
 	$(VENV)/python scripts/line_report.py --check
 	$(MAKE) build
 	cmake --build build/torch -j $(NPROC) --target testing_modules

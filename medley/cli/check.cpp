@@ -44,14 +44,14 @@ std::string read_one(const std::string& path, Session& session, Read& read) {
 // Everything that can be known without running: names, rows, choices, memory.
 void check_fit(const std::string& path, const Plan& plan, const Read& read) {
   verify_plan(plan, path, *read.graph, *read.cluster);
-  const Groundwork ground = lay_ground(*read.graph, {});
+  const GraphAnalysis analysis = analyse(*read.graph, {});
   const Request request{.graph = *read.graph,
                         .cluster = *read.cluster,
                         .strategy = "",
                         .global_batch = plan.global_batch,
                         .devices = {},
                         .optimizer = {},
-                        .ground = &ground};
+                        .analysis = &analysis};
   if (in_plan(path, [&] { return find_misfit(plan, request); }))
     throw Error(Blame::kCaller, fmt::format("{}: {}", path, explain_misfit(plan, request)));
 }

@@ -28,7 +28,7 @@ struct CompareArguments {
 };
 
 // One strategy's plan as the simulator sees it, or why there is none.
-struct Row {
+struct StrategyRow {
   std::string strategy, reason;
   Nanoseconds step, slowest_computes;
   int64_t traffic = 0;                                        // bytes over all links
@@ -37,15 +37,15 @@ struct Row {
   size_t stages = 0, recomputing = 0;  // those that compute blocks or all of it again
 };
 
-Row evaluate(const std::string& strategy, const Outcome& outcome, const Request& request) {
-  Row row;
+StrategyRow evaluate(const std::string& strategy, const Outcome& outcome, const Request& request) {
+  StrategyRow row;
   row.strategy = strategy;
   if (const auto* no = std::get_if<Infeasible>(&outcome)) {
     row.reason = no->reason;
     return row;
   }
   const Plan& found = std::get<Plan>(outcome);
-  const Program program = lower(*request.ground, found, request.cluster);
+  const Program program = lower(*request.analysis, found, request.cluster);
   const Simulation simulated = simulate(program, *request.costs, {.trace = false, .memory = true});
   row.step = simulated.step;
   row.microbatches = found.pipelines[0].microbatches.size();
@@ -64,14 +64,14 @@ Row evaluate(const std::string& strategy, const Outcome& outcome, const Request&
   return row;
 }
 
-std::string memory_text(const Row& row) {
+std::string memory_text(const StrategyRow& row) {
   std::string text;
   for (const auto& [kind, bytes] : row.memory)
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kind, to_string(Bytes{bytes.first}));
   return text;
 }
 
-ordered_json to_json(const Row& row, Nanoseconds bound) {
+ordered_json to_json(const StrategyRow& row, Nanoseconds bound) {
   ordered_json out;
   out["strategy"] = row.strategy;
   if (!row.reason.empty()) {
@@ -90,9 +90,9 @@ ordered_json to_json(const Row& row, Nanoseconds bound) {
   return out;
 }
 
-std::string to_text(const std::vector<Row>& rows, Nanoseconds bound) {
-  const Row* best = nullptr;
-  for (const Row& row : rows)
+std::string to_text(const std::vector<StrategyRow>& rows, Nanoseconds bound) {
+  const StrategyRow* best = nullptr;
+  for (const StrategyRow& row : rows)
     if (row.reason.empty() && (!best || row.step < best->step)) best = &row;
   Table table({"strategy",
                "step",
@@ -103,7 +103,7 @@ std::string to_text(const std::vector<Row>& rows, Nanoseconds bound) {
                "traffic",
                "most memory"});
   std::string text;
-  for (const Row& row : rows) {
+  for (const StrategyRow& row : rows) {
     if (!row.reason.empty()) {
       table.add({row.strategy, "does not fit"});
       text += fmt::format("{}: {}\n", row.strategy, row.reason);
@@ -118,7 +118,7 @@ std::string to_text(const std::vector<Row>& rows, Nanoseconds bound) {
                to_string(Bytes{row.traffic}),
                memory_text(row)});
   }
-  for (const Row& row : rows)
+  for (const StrategyRow& row : rows)
     if (row.recomputing > 0)
       text += fmt::format(
           "{}: {} of {} stages compute part of the forward phase again to save memory\n",
@@ -138,7 +138,7 @@ void run_compare(const CompareArguments& options, Session& session) {
   const Graph graph = read_graph(session.files, asked.graph);
   const Cluster cluster = read_cluster(session.files, asked.cluster, session.catalogue);
   const CostModel costs = read_costs(session.files, asked.profile, cluster);
-  const Groundwork ground = lay_ground(graph, {});
+  const GraphAnalysis analysis = analyse(graph, {});
   std::map<std::string, Outcome> known;
   Request request{.graph = graph,
                   .cluster = cluster,
@@ -147,13 +147,13 @@ void run_compare(const CompareArguments& options, Session& session) {
                   .microbatches = asked.microbatches,
                   .devices = asked.devices,
                   .optimizer = {},
-                  .ground = &ground,
+                  .analysis = &analysis,
                   .known = &known};
   std::vector<std::string> wanted = options.strategies;
   if (wanted.empty())
     for (const Strategy& strategy : strategies())
       if (strategy.name != "auto") wanted.emplace_back(strategy.name);
-  std::vector<Row> rows;
+  std::vector<StrategyRow> rows;
   SteadyClock clock;
   Progress progress(session.terminal, clock);
   for (const std::string& strategy : wanted) {
@@ -169,7 +169,7 @@ void run_compare(const CompareArguments& options, Session& session) {
   }
   ordered_json out;
   out["lower_bound_ns"] = bound.value;
-  for (const Row& row : rows) out["strategies"].push_back(to_json(row, bound));
+  for (const StrategyRow& row : rows) out["strategies"].push_back(to_json(row, bound));
   session.out << out.dump(2) << "\n";
 }
 

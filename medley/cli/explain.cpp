@@ -279,12 +279,12 @@ std::string recompute_text(std::string_view recompute) {
 
 Json explain_json(const Plan& plan, const ExplainOptions& options) {
   Json json = {{"summary", summary(plan)}, {"stages", Json::array()}};
-  std::optional<Groundwork> own;
-  const Groundwork* ground = options.ground;
-  if (!ground && options.graph && options.costs)
-    ground = &own.emplace(lay_ground(*options.graph, {}));
+  std::optional<GraphAnalysis> own;
+  const GraphAnalysis* analysis = options.analysis;
+  if (!analysis && options.graph && options.costs)
+    analysis = &own.emplace(analyse(*options.graph, {}));
   std::vector<Completed> completed;  // [stage]
-  if (ground) completed = complete_stages(*ground, plan);
+  if (analysis) completed = complete_stages(*analysis, plan);
   for (size_t p = 0; p < plan.pipelines.size(); ++p)
     for (size_t s = 0; s < plan.pipelines[p].stages.size(); ++s) {
       const Stage& stage = plan.pipelines[p].stages[s];
@@ -294,13 +294,14 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
                                 {"devices", devices_json(plan, plan.pipelines[p], s)},
                                 {"entries", entries_json(plan, stage)}});
       if (options.expanded || json["stages"].back()["entries"].size() <= kManyEntries) continue;
-      json["stages"].back()["groups"] = groups_json(plan, stage, ground ? &completed[s] : nullptr);
+      json["stages"].back()["groups"] =
+          groups_json(plan, stage, analysis ? &completed[s] : nullptr);
     }
   if (!options.graph) return json;
   json["graph"] = options.graph->name;
-  if (!ground) return json;
+  if (!analysis) return json;
   json["not_used"] = not_used_json(plan, options.costs->cluster());
-  const Program program = lower(*ground, completed, plan, options.costs->cluster());
+  const Program program = lower(*analysis, completed, plan, options.costs->cluster());
   add_measures(json, program, *options.costs, plan.global_batch);
   if (!options.expanded) return json;
   for (size_t s = 0; s < program.stages.size(); ++s) {

@@ -14,9 +14,9 @@ namespace medley {
 
 struct ExplainOptions {
   const Graph* graph = nullptr;  // adds what is in the graph: without it only what the plan says
-  const CostModel* costs = nullptr;    // of a cluster: with a graph, adds kinds, memory and times
-  bool expanded = false;               // every input, op and communication; needs the graph
-  const Groundwork* ground = nullptr;  // of the graph, where it is laid already
+  const CostModel* costs = nullptr;  // of a cluster: with a graph, adds kinds, memory and times
+  bool expanded = false;             // every input, op and communication; needs the graph
+  const GraphAnalysis* analysis = nullptr;  // of the graph, where it is known already
 };
 
 // Requires: verify(plan, graph, cluster) has passed where graph and costs are given.

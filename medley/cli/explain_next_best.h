@@ -13,7 +13,7 @@ namespace medley {
 
 // One row per layer, per op that is divided by something else than rows, and per parameter in
 // shards; repeated blocks are one. Empty if there is nothing to ask about, or plans of this kind
-// are not known. Requires: `request` has costs and ground; the plan is verified.
+// are not known. Requires: `request` has costs and an analysis; the plan is verified.
 nlohmann::ordered_json next_best_json(const Request& request, const Plan& plan, Progress& progress);
 // Empty if there are no rows.
 std::string next_best_text(const nlohmann::ordered_json& rows);

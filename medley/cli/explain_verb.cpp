@@ -21,17 +21,17 @@ struct ExplainArguments {
 };
 
 nlohmann::ordered_json find_next_best(const Plan& plan,
-                                      const Groundwork& ground,
+                                      const GraphAnalysis& analysis,
                                       const CostModel& costs,
                                       Session& session) {
-  const Request request{.graph = ground.graph,
+  const Request request{.graph = analysis.graph,
                         .cluster = costs.cluster(),
                         .costs = &costs,
                         .strategy = plan.strategy,
                         .global_batch = plan.global_batch,
                         .devices = {},
                         .optimizer = {},
-                        .ground = &ground};
+                        .analysis = &analysis};
   SteadyClock clock;
   Progress progress(session.terminal, clock);
   return next_best_json(request, plan, progress);
@@ -59,14 +59,14 @@ void run_explain(const ExplainArguments& options, Session& session) {
   std::optional<CostModel> costs;
   if (cluster) costs.emplace(read_costs(session.files, options.profile, *cluster));
   if (graph && cluster) verify_plan(plan, options.plan, *graph, *cluster);
-  std::optional<Groundwork> ground;
-  if (graph && costs) ground.emplace(lay_ground(*graph, {}));
+  std::optional<GraphAnalysis> analysis;
+  if (graph && costs) analysis.emplace(analyse(*graph, {}));
   const ExplainOptions about{.graph = graph ? &*graph : nullptr,
                              .costs = costs ? &*costs : nullptr,
                              .expanded = options.expanded,
-                             .ground = ground ? &*ground : nullptr};
+                             .analysis = analysis ? &*analysis : nullptr};
   nlohmann::ordered_json next_best = nlohmann::ordered_json::array();
-  if (ground && !options.expanded) next_best = find_next_best(plan, *ground, *costs, session);
+  if (analysis && !options.expanded) next_best = find_next_best(plan, *analysis, *costs, session);
   if (!session.json) {
     session.out << explain(plan, about) << (next_best.empty() ? "" : "\n")
                 << next_best_text(next_best);

@@ -26,7 +26,7 @@ void run_plan(const PlanArguments& options, Session& session) {
   const Graph graph = read_graph(session.files, asked.graph);
   const Cluster cluster = read_cluster(session.files, asked.cluster, session.catalogue);
   const CostModel costs = read_costs(session.files, asked.profile, cluster);
-  const Groundwork ground = lay_ground(graph, {});
+  const GraphAnalysis analysis = analyse(graph, {});
   SteadyClock clock;
   Progress progress(session.terminal, clock);
   const Outcome outcome = plan({.graph = graph,
@@ -37,7 +37,7 @@ void run_plan(const PlanArguments& options, Session& session) {
                                 .microbatches = asked.microbatches,
                                 .devices = asked.devices,
                                 .optimizer = {},
-                                .ground = &ground,
+                                .analysis = &analysis,
                                 .progress = [&](std::string_view what, size_t number, size_t of) {
                                   progress.at(what, number, of);
                                 }});
@@ -50,7 +50,7 @@ void run_plan(const PlanArguments& options, Session& session) {
     return;
   }
   write_atomically(session.files, options.output, print(found));
-  const ExplainOptions about{.graph = &graph, .costs = &costs, .ground = &ground};
+  const ExplainOptions about{.graph = &graph, .costs = &costs, .analysis = &analysis};
   session.out << (session.json ? explain_json(found, about).dump(2) + "\n" : explain(found, about));
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Row {
+struct ScheduleRow {
   std::string schedule;
   std::vector<int> in_flight;  // [stage]
   Nanoseconds step;
@@ -28,19 +28,19 @@ struct Row {
   std::vector<int64_t> lacking;  // [stage] the most that one of them lacks
 };
 
-Row simulate_with(const Groundwork& ground,
-                  Plan plan,
-                  const CostModel& costs,
-                  const std::string& schedule,
-                  const std::vector<int>& counts) {
-  Row row;
+ScheduleRow simulate_with(const GraphAnalysis& analysis,
+                          Plan plan,
+                          const CostModel& costs,
+                          const std::string& schedule,
+                          const std::vector<int>& counts) {
+  ScheduleRow row;
   row.schedule = schedule;
   row.in_flight = counts;
   Pipeline& pipeline = plan.pipelines[0];
   pipeline.schedule = schedule;
   pipeline.in_flight.assign(counts.begin(), counts.end());
   const Simulation simulation =
-      simulate(lower(ground, plan, costs.cluster()), costs, {.memory = true});
+      simulate(lower(analysis, plan, costs.cluster()), costs, {.memory = true});
   row.step = simulation.step;
   row.bubble = simulation.bubble();
   row.memory.resize(pipeline.stages.size());
@@ -54,16 +54,16 @@ Row simulate_with(const Groundwork& ground,
   return row;
 }
 
-bool fits(const Row& row) {
+bool fits(const ScheduleRow& row) {
   return std::all_of(row.lacking.begin(), row.lacking.end(), [](int64_t b) { return b == 0; });
 }
 
-std::string to_text(const std::vector<Row>& rows) {
+std::string to_text(const std::vector<ScheduleRow>& rows) {
   Nanoseconds best = rows[0].step;
-  for (const Row& row : rows) best = std::min(best, row.step);
+  for (const ScheduleRow& row : rows) best = std::min(best, row.step);
   Table table({"schedule", "in flight", "step", "vs best", "bubble", "memory by stage"});
   std::string lacking;
-  for (const Row& row : rows) {
+  for (const ScheduleRow& row : rows) {
     std::vector<std::string> memory;
     for (int64_t bytes : row.memory) memory.push_back(to_string(Bytes{bytes}));
     table.add({row.schedule,
@@ -82,7 +82,7 @@ std::string to_text(const std::vector<Row>& rows) {
   return table.text() + lacking;
 }
 
-Json to_json(const Row& row) {
+Json to_json(const ScheduleRow& row) {
   return {{"schedule", row.schedule},
           {"in_flight", row.in_flight},
           {"step_nanoseconds", row.step.value},
@@ -108,20 +108,20 @@ std::string simulate_schedules(const Graph& graph,
     for (const Schedule& schedule : schedules())
       if (name == "all") wanted.push_back(&schedule);
   }
-  const Groundwork ground = lay_ground(graph, {});
-  const Program program = lower(ground, plan, costs.cluster());
+  const GraphAnalysis analysis = analyse(graph, {});
+  const Program program = lower(analysis, plan, costs.cluster());
   const ScheduleRequest request =
       schedule_request(program, costs, simulate(program, costs, {.memory = true}));
-  std::vector<Row> rows;
+  std::vector<ScheduleRow> rows;
   for (const Schedule* schedule : wanted)
-    rows.push_back(simulate_with(ground,
+    rows.push_back(simulate_with(analysis,
                                  plan,
                                  costs,
                                  std::string(schedule->name),
                                  peak_in_flight(schedule->order(request))));
   if (!json) return to_text(rows);
   Json out = Json::array();
-  for (const Row& row : rows) out.push_back(to_json(row));
+  for (const ScheduleRow& row : rows) out.push_back(to_json(row));
   return Json{{"schedules", out}}.dump(2) + "\n";
 }
 

@@ -28,24 +28,24 @@ constexpr std::array<Fill, 10> kFills{{{"aten.full.default", 1, 0},
                                        {"aten.zeros_like.default", kNone, 0}}};
 
 // Ops that give every element of the first operand, or some of them, and nothing else.
-constexpr std::array<std::string_view, 18> kCopies{"aten._to_copy.default",
-                                                   "aten._unsafe_view.default",
-                                                   "aten.alias.default",
-                                                   "aten.clone.default",
-                                                   "aten.detach.default",
-                                                   "aten.expand.default",
-                                                   "aten.lift_fresh_copy.default",
-                                                   "aten.permute.default",
-                                                   "aten.repeat.default",
-                                                   "aten.reshape.default",
-                                                   "aten.select.int",
-                                                   "aten.slice.Tensor",
-                                                   "aten.squeeze.default",
-                                                   "aten.squeeze.dim",
-                                                   "aten.t.default",
-                                                   "aten.transpose.int",
-                                                   "aten.unsqueeze.default",
-                                                   "aten.view.default"};
+constexpr std::array<std::string_view, 18> kRearrangements{"aten._to_copy.default",
+                                                           "aten._unsafe_view.default",
+                                                           "aten.alias.default",
+                                                           "aten.clone.default",
+                                                           "aten.detach.default",
+                                                           "aten.expand.default",
+                                                           "aten.lift_fresh_copy.default",
+                                                           "aten.permute.default",
+                                                           "aten.repeat.default",
+                                                           "aten.reshape.default",
+                                                           "aten.select.int",
+                                                           "aten.slice.Tensor",
+                                                           "aten.squeeze.default",
+                                                           "aten.squeeze.dim",
+                                                           "aten.t.default",
+                                                           "aten.transpose.int",
+                                                           "aten.unsqueeze.default",
+                                                           "aten.view.default"};
 
 }  // namespace
 
@@ -76,7 +76,8 @@ std::optional<double> UniformValues::evaluate(const Op& op) const {
     if (fill.argument == kNone) return fill.number;
     return number_argument(op, static_cast<size_t>(fill.argument));
   }
-  if (!std::binary_search(kCopies.begin(), kCopies.end(), std::string_view(op.name)))
+  if (!std::binary_search(
+          kRearrangements.begin(), kRearrangements.end(), std::string_view(op.name)))
     return std::nullopt;
   return of(tensor_argument(op, 0));
 }

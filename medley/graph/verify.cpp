@@ -13,7 +13,7 @@ namespace medley {
 namespace {
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_part(char c) { return is_letter(c) || (c >= '0' && c <= '9') || c == '.'; }
 
 class Verifier {
  public:
@@ -186,16 +186,14 @@ bool is_symbol_name(std::string_view name) {
       "none", "true", "false", "inf", "nan", "values", "sizes", "bools", "floats"};
   if (name.empty() || !is_letter(name[0]) || parse_dtype(name)) return false;
   if (std::find(kReserved.begin(), kReserved.end(), name) != kReserved.end()) return false;
-  return std::all_of(
-      name.begin(), name.end(), [](char c) { return is_letter(c) || is_digit(c) || c == '.'; });
+  return std::all_of(name.begin(), name.end(), is_part);
 }
 
 bool is_op_name(std::string_view name) {
   if (name.empty() || !is_letter(name[0]) || name.back() == '.') return false;
   if (name.find("..") != std::string_view::npos) return false;
   if (std::count(name.begin(), name.end(), '.') < 2) return false;
-  return std::all_of(
-      name.begin(), name.end(), [](char c) { return is_letter(c) || is_digit(c) || c == '.'; });
+  return std::all_of(name.begin(), name.end(), is_part);
 }
 
 }  // namespace medley

@@ -24,7 +24,9 @@ std::optional<Instance> make(const Graph& graph, const Op& op, bool locked) {
 }
 
 std::optional<Instance> filled(const Graph& graph, const Op& op) { return make(graph, op, false); }
-std::optional<Instance> locked(const Graph& graph, const Op& op) { return make(graph, op, true); }
+std::optional<Instance> made_whole(const Graph& graph, const Op& op) {
+  return make(graph, op, true);
+}
 
 // Argument `value` of the op, or the number if it is kNoArgument, fills a new tensor of the local
 // shape.
@@ -83,11 +85,11 @@ std::vector<Rule> factory_rules() {
       {"aten.arange.default", "", "", arange_local<1>, filled},
       {"aten.arange.start", "", "", arange_local<2>, filled},
       {"aten.arange.start_step", "", "", arange_local<3>, filled},
-      {"aten.eye.default", "", "", nullptr, locked},
-      {"aten.eye.m", "", "", nullptr, locked},
-      {"aten.linspace.default", "", "", nullptr, locked},
-      {"aten.tril_indices.default", "", "", nullptr, locked},
-      {"aten.triu_indices.default", "", "", nullptr, locked},
+      {"aten.eye.default", "", "", nullptr, made_whole},
+      {"aten.eye.m", "", "", nullptr, made_whole},
+      {"aten.linspace.default", "", "", nullptr, made_whole},
+      {"aten.tril_indices.default", "", "", nullptr, made_whole},
+      {"aten.triu_indices.default", "", "", nullptr, made_whole},
   };
 }
 

@@ -9,7 +9,7 @@
 namespace medley {
 namespace {
 
-const std::vector<std::vector<int>> kLinear = {{0}};
+const std::vector<std::vector<int>> kLinearInFirst = {{0}};
 
 // Dims of equal size are one label in all operands of full rank and the result; any other dim is
 // locked in each of them.
@@ -32,7 +32,7 @@ std::optional<Instance> map_equal_dims(const Graph& graph,
 }
 
 std::optional<Instance> slice(const Graph& graph, const Op& op) {
-  return map_equal_dims(graph, op, kLinear);
+  return map_equal_dims(graph, op, kLinearInFirst);
 }
 
 std::optional<Instance> slice_scatter(const Graph& graph, const Op& op) {
@@ -41,7 +41,7 @@ std::optional<Instance> slice_scatter(const Graph& graph, const Op& op) {
 
 std::optional<Instance> pad(const Graph& graph, const Op& op) {
   const bool zero = is_none(op, 2) || number(op, 2) == 0.0;
-  return map_equal_dims(graph, op, zero ? kLinear : std::vector<std::vector<int>>());
+  return map_equal_dims(graph, op, zero ? kLinearInFirst : std::vector<std::vector<int>>());
 }
 
 // A slice of everything stays one on a shard, whose size differs from the literal end. `part` is
@@ -83,7 +83,7 @@ std::optional<Instance> select_dim(const Graph& graph,
       if (op.results[j] != kNone) builder.label_result(j, backward ? d : kept, label);
     ++kept;
   }
-  return builder.finish(kLinear);
+  return builder.finish(kLinearInFirst);
 }
 
 std::optional<Instance> select(const Graph& graph, const Op& op) {
@@ -140,7 +140,7 @@ std::optional<Instance> split(const Graph& graph, const Op& op) {
     builder.label_operand(0, d, label);
     for (size_t j : pieces) builder.label_result(j, d, label);
   }
-  return builder.finish(kLinear);
+  return builder.finish(kLinearInFirst);
 }
 
 void split_local(Op& local, const LocalForm& form) {
@@ -208,7 +208,7 @@ std::optional<Instance> dims_locked(const Graph& graph, const Op& op, size_t arg
   if (!moved || builder.result() != builder.operand(0)) return std::nullopt;
   for (size_t d = 0; d < rank; ++d)
     if (!std::ranges::binary_search(*moved, d)) builder.map(0, d, 0, d);
-  return builder.finish(kLinear);
+  return builder.finish(kLinearInFirst);
 }
 
 std::optional<Instance> flip(const Graph& graph, const Op& op) { return dims_locked(graph, op, 1); }

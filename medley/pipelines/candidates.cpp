@@ -95,7 +95,7 @@ CandidateSet::CandidateSet(const Request& request,
 }
 
 void CandidateSet::find_tied() {
-  const Graph& graph = request_.ground->graph;
+  const Graph& graph = request_.analysis->graph;
   const std::vector<Layer>& layers = synthesis_.layers().layers;
   const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), 1);
   std::map<ValueId, std::set<int>> readers;
@@ -112,7 +112,7 @@ int64_t CandidateSet::rows(int64_t microbatches) const {
 }
 
 std::vector<CutBytes> CandidateSet::cuts(int64_t microbatches) const {
-  const Graph& graph = request_.ground->graph;
+  const Graph& graph = request_.analysis->graph;
   const std::vector<Layer>& layers = synthesis_.layers().layers;
   const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), rows(microbatches));
   std::vector<CutBytes> cuts;

@@ -123,8 +123,8 @@ bool is_worse(const StageOption& a, const StageOption& b) {
 
 StageSynthesis::StageSynthesis(const Request& request, const LayerOptions& options)
     : request_(request),
-      stages_(*request.ground),
-      layers_(find_layers(request.ground->graph, stages_.positions(), options)) {
+      stages_(*request.analysis),
+      layers_(find_layers(request.analysis->graph, stages_.positions(), options)) {
   for (const Layer& layer : layers_.layers)
     like_.push_back(
         static_cast<int>(std::ranges::find(layers_.layers, layer.structure, &Layer::structure) -
@@ -141,13 +141,13 @@ StageSynthesis::Key StageSynthesis::plain(Key key) {
   return key;
 }
 
-Completed StageSynthesis::ground(const RangeKey& key) {
+Completed StageSynthesis::complete(const RangeKey& key) {
   const int last = static_cast<int>(layers_.layers.size());
   std::vector<int> cuts;
   if (key.begin > 0) cuts.push_back(key.begin);
   if (key.end < last) cuts.push_back(key.end);
   const Partition parts = partition(
-      request_.ground->graph, stages_.positions(), cuts_at(layers_, cuts), stages_.names());
+      request_.analysis->graph, stages_.positions(), cuts_at(layers_, cuts), stages_.names());
   return stages_.stage(parts, key.begin > 0 ? 1 : 0, std::string(key.recompute), key.in_flight);
 }
 
@@ -184,7 +184,7 @@ void StageSynthesis::solve_missing(std::vector<Key> keys) {
     if (is_new) missing.emplace_back(found->first, &found->second);
   }
   for_each_in_parallel(missing.size(),
-                       [&](size_t i) { *missing[i].second = ground(missing[i].first); });
+                       [&](size_t i) { *missing[i].second = complete(missing[i].first); });
   std::vector<std::pair<const Key, std::optional<StageSolution>>*> distinct;
   std::vector<std::pair<std::optional<StageSolution>*, Alike>> others;
   for (const Key& key : keys) {
@@ -451,7 +451,7 @@ void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageCo
 std::vector<int64_t> microbatch_counts(const Request& request) {
   constexpr int64_t kMost = 256;
   if (request.microbatches > 0) return {request.microbatches};
-  if (!request.ground->coupling.empty() || !request.ground->prepared->weights_in_prologue)
+  if (!request.analysis->coupling.empty() || !request.analysis->prepared->weights_in_prologue)
     return {1};
   std::vector<int64_t> counts;
   for (int64_t count = 1; count <= std::min(kMost, request.global_batch); count *= 2)

@@ -94,7 +94,7 @@ class StageOptionTable {
 
 class StageSynthesis {
  public:
-  // Requires: `request` has costs and ground, and outlives this.
+  // Requires: `request` has costs and an analysis, and outlives this.
   StageSynthesis(const Request& request, const LayerOptions& options);
 
   const Layers& layers() const { return layers_; }
@@ -157,7 +157,7 @@ class StageSynthesis {
     Renaming names;
   };
   std::optional<Alike> find_alike(const Key& key) const;
-  Completed ground(const RangeKey& key);
+  Completed complete(const RangeKey& key);
   std::optional<StageSolution> synthesise(const Key& key) const;
   std::optional<StageSolution> recomputed(const Key& key) const;
   StageOption price_alone(const StageQuery& query, const Plan& plan) const;

@@ -15,7 +15,7 @@
 
 namespace medley {
 
-// Requires: `request` has costs and ground.
+// Requires: `request` has costs and an analysis.
 Outcome harp(const Request& request);
 
 }  // namespace medley

@@ -69,7 +69,7 @@ class HarpTest : public ::testing::Test {
   // With all that plan() fills in.
   Request request(const Cluster& cluster,
                   const CostModel& costs,
-                  const Groundwork& ground,
+                  const GraphAnalysis& analysis,
                   int64_t batch,
                   int64_t microbatches = 0) const {
     return {.graph = graph,
@@ -80,7 +80,7 @@ class HarpTest : public ::testing::Test {
             .microbatches = microbatches,
             .devices = {},
             .optimizer = {},
-            .ground = &ground};
+            .analysis = &analysis};
   }
 
   Outcome outcome(const Cluster& cluster,
@@ -164,8 +164,8 @@ TEST_F(HarpTest, AddsAllCandidatesThatTakeAsLong) {
   Cluster cluster = two_pools(1, 1);
   cluster.pools[1].kind = cluster.pools[0].kind;
   const CostModel costs(cluster);
-  const Groundwork ground = lay_ground(graph, {});
-  const Request asked = request(cluster, costs, ground, 32, 8);
+  const GraphAnalysis analysis = analyse(graph, {});
+  const Request asked = request(cluster, costs, analysis, 32, 8);
   const std::vector<DevicePool> pools = pools_of(asked);
   StageSynthesis synthesis(asked, {.per_block = 2});
   CandidateSet candidates(asked, pools, synthesis);
@@ -195,8 +195,8 @@ TEST_F(HarpTest, IsAsGoodAsTheBestOfAllOutlines) {
   for (const double bandwidth : {5e6, 50e6, 5e9}) {
     const Cluster cluster = two_pools(1, 1, 1e9, bandwidth);
     const CostModel costs(cluster);
-    const Groundwork ground = lay_ground(graph, {});
-    const Request asked = request(cluster, costs, ground, 32, 8);
+    const GraphAnalysis analysis = analyse(graph, {});
+    const Request asked = request(cluster, costs, analysis, 32, 8);
     const std::vector<DevicePool> pools = pools_of(asked);
     StageSynthesis synthesis(asked, {.per_block = 2});
     CandidateSet all(asked, pools, synthesis);
@@ -229,7 +229,7 @@ TEST_F(HarpTest, SaysWhatDoesNotFit) {
 
 // What fits in no device alone fits in two.
 TEST_F(HarpTest, StaysWithinTheMemoryOfEachDevice) {
-  const Groundwork ground = lay_ground(graph, {});
+  const GraphAnalysis analysis = analyse(graph, {});
   const Cluster roomy = two_pools(1, 1);
   double memory = 0;
   for (const auto& use : memory_uses(lower(graph, planned(roomy, "harp", 8, 8), roomy, {})))
@@ -244,13 +244,13 @@ TEST_F(HarpTest, StaysWithinTheMemoryOfEachDevice) {
 // candidate fits that keeps everything. harp's is not far from the best of all candidates and all
 // that their stages may do again.
 TEST_F(HarpTest, RecomputesWhereNothingElseFits) {
-  const Groundwork ground = lay_ground(graph, {});
+  const GraphAnalysis analysis = analyse(graph, {});
   const StageConfig keeps{8, 8, 0, StageStyle::kBest};
   double least = 1e9;
   {
     const Cluster roomy = two_pools(1, 1);
     const CostModel costs(roomy);
-    const Request asked = request(roomy, costs, ground, 64, 8);
+    const Request asked = request(roomy, costs, analysis, 64, 8);
     const std::vector<DevicePool> pools = pools_of(asked);
     StageSynthesis synthesis(asked, {.per_block = 2});
     for (const auto& stages : all_cuts(static_cast<int>(synthesis.layers().layers.size()))) {
@@ -259,14 +259,14 @@ TEST_F(HarpTest, RecomputesWhereNothingElseFits) {
       Plan plan = std::get<Plan>(one.best());
       plan.pipelines[0].in_flight.assign(stages.size() > 1 ? stages.size() : 0, 1);
       double most = 0;
-      for (const DeviceMemory& each : memory_uses(lower(ground, plan, roomy)))
+      for (const DeviceMemory& each : memory_uses(lower(analysis, plan, roomy)))
         most = std::max(most, static_cast<double>(each.use.peak));
       least = std::min(least, most);
     }
   }
   const Cluster tight = two_pools(1, 1, 0.9 * least);
   const CostModel costs(tight);
-  const Request asked = request(tight, costs, ground, 64, 8);
+  const Request asked = request(tight, costs, analysis, 64, 8);
   const Plan found = planned(tight, "harp", 64, 8);
   EXPECT_THAT(found.pipelines[0].stages, Contains(Field(&Stage::recompute, Ne("none"))));
   for (const DeviceMemory& each : memory_uses(lower(graph, found, tight, {})))
@@ -306,18 +306,18 @@ TEST_F(HarpTest, MegatronRecomputesWhereNothingElseFits) {
 TEST_F(HarpTest, HasOneMicrobatchWhereRowsMeet) {
   const Cluster cluster = two_pools(1, 1);
   const CostModel costs(cluster);
-  Groundwork ground = lay_ground(graph, {});
-  ground.coupling = "rows meet in norm";
-  Request asked = request(cluster, costs, ground, 8, 4);
+  GraphAnalysis analysis = analyse(graph, {});
+  analysis.coupling = "rows meet in norm";
+  Request asked = request(cluster, costs, analysis, 8, 4);
   for (const auto& strategy : {harp, megatron}) {
     const Outcome none = strategy(asked);
     ASSERT_TRUE(std::holds_alternative<Infeasible>(none));
     EXPECT_THAT(std::get<Infeasible>(none).reason, HasSubstr("meet in norm"));
   }
   asked.microbatches = 0;
-  const Groundwork apart = lay_ground(graph, {});
+  const GraphAnalysis apart = analyse(graph, {});
   EXPECT_EQ(microbatch_counts(asked), std::vector<int64_t>{1});
-  asked.ground = &apart;
+  asked.analysis = &apart;
   EXPECT_EQ(microbatch_counts(asked), (std::vector<int64_t>{1, 2, 4, 8}));
 }
 
@@ -368,8 +368,8 @@ TEST_F(HarpTest, StagesAreNoSlowerThanWithRowsAlone) {
   for (const double bandwidth : {1e6, 10e6, 100e6}) {
     const Cluster cluster = nodes(bandwidth);
     const CostModel costs(cluster);
-    const Groundwork ground = lay_ground(graph, {});
-    const Request asked = request(cluster, costs, ground, 32, 4);
+    const GraphAnalysis analysis = analyse(graph, {});
+    const Request asked = request(cluster, costs, analysis, 32, 4);
     StageSynthesis synthesis(asked, {.per_block = 2});
     const auto layers = static_cast<int>(synthesis.layers().layers.size());
     const auto step = [&](int begin, int end, StageStyle style) {
@@ -388,8 +388,8 @@ TEST_F(HarpTest, StagesAreNoSlowerThanWithRowsAlone) {
 TEST_F(HarpTest, StagesThatAreAlikeAreSolvedOnce) {
   const Cluster cluster = two_pools(4, 1);
   const CostModel costs(cluster);
-  const Groundwork ground = lay_ground(graph, {});
-  const Request asked = request(cluster, costs, ground, 64);
+  const GraphAnalysis analysis = analyse(graph, {});
+  const Request asked = request(cluster, costs, analysis, 64);
   StageSynthesis both(asked, {.per_block = 2}), second(asked, {.per_block = 2});
   for (const StageMesh& mesh : {StageMesh{{0}}, StageMesh{{0, 1, 2, 3}}})
     for (const StageStyle style : {StageStyle::kBest, StageStyle::kTensor, StageStyle::kData})
@@ -413,8 +413,8 @@ TEST_F(HarpTest, StagesThatAreAlikeAreSolvedOnce) {
 TEST_F(HarpTest, RangesAreSumsOfTheirLayers) {
   const Cluster cluster = two_pools(4, 1);
   const CostModel costs(cluster);
-  const Groundwork ground = lay_ground(graph, {});
-  const Request asked = request(cluster, costs, ground, 64);
+  const GraphAnalysis analysis = analyse(graph, {});
+  const Request asked = request(cluster, costs, analysis, 64);
   StageSynthesis synthesis(asked, {.per_block = 2});
   const StageConfig config{8, 8, 0, StageStyle::kBest};
   for (const StageMesh& mesh : {StageMesh{{0}}, StageMesh{{0, 1, 2, 3}}}) {
@@ -437,12 +437,12 @@ TEST_F(HarpTest, RangesAreSumsOfTheirLayers) {
 
 // What is computed again, too; where memory has room for plenty nothing is.
 TEST_F(HarpTest, RangesThatRecomputeAreSumsOfTheirLayers) {
-  const Groundwork ground = lay_ground(graph, {});
+  const GraphAnalysis analysis = analyse(graph, {});
   const StageConfig config{8, 8, 0, StageStyle::kBest};
   const auto options = [&](double memory, const auto& look) {
     const Cluster cluster = two_pools(1, 1, memory);
     const CostModel costs(cluster);
-    const Request asked = request(cluster, costs, ground, 64);
+    const Request asked = request(cluster, costs, analysis, 64);
     StageSynthesis synthesis(asked, {.per_block = 2});
     look(synthesis, synthesis.options(1, 5, synthesis.offers({{0}}, config)));
   };

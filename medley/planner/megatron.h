@@ -10,7 +10,7 @@
 
 namespace medley {
 
-// Requires: `request` has costs and ground.
+// Requires: `request` has costs and an analysis.
 Outcome megatron(const Request& request);
 
 }  // namespace medley

@@ -22,7 +22,7 @@ namespace medley {
 namespace {
 
 Nanoseconds step_time(const Plan& plan, const Request& request) {
-  return simulate(lower(*request.ground, plan, request.cluster), *request.costs).step;
+  return simulate(lower(*request.analysis, plan, request.cluster), *request.costs).step;
 }
 
 // The rows of the table that `auto` asks, in its order.
@@ -195,9 +195,9 @@ Outcome plan(const Request& request) {
     MEDLEY_CHECK(strategy);
     return strategy->plan(one);
   };
-  if (request.ground) return asked.ask(request.strategy);
-  const Groundwork ground = lay_ground(request.graph, request.optimizer);
-  asked.ground = &ground;
+  if (request.analysis) return asked.ask(request.strategy);
+  const GraphAnalysis analysis = analyse(request.graph, request.optimizer);
+  asked.analysis = &analysis;
   return asked.ask(request.strategy);
 }
 

@@ -25,14 +25,14 @@ struct Strategy {
   AskedByAuto asked_by_auto;
   Outcome (*plan)(const Request& request);
   // Of the step of any plan of its search, in the model that it searches with. Requires: `request`
-  // has costs and ground.
+  // has costs and an analysis.
   Nanoseconds (*lower_bound)(const Request& request);
 };
 // All, `auto` first.
 const std::vector<Strategy>& strategies();
 
 // The least of the bounds of these strategies. Requires: names of the table; `request` has costs
-// and ground.
+// and an analysis.
 Nanoseconds lower_bound(const std::vector<std::string>& strategies, const Request& request);
 
 }  // namespace medley

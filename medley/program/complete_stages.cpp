@@ -101,12 +101,12 @@ std::vector<int32_t> cuts_of(const Pipeline& pipeline,
 }
 
 // Of a plan with one stage, the whole graph.
-Completed only_stage(const Groundwork& ground, const Pipeline& pipeline) {
+Completed only_stage(const GraphAnalysis& analysis, const Pipeline& pipeline) {
   const std::string& how = pipeline.stages[0].recompute;
-  if (how == Stage().recompute) return {ground.prepared, ground.factors, {}};
-  return undecided(prepare(ground.graph,
-                           ground.optimizer,
-                           {.names = stable_names(ground.graph),
+  if (how == Stage().recompute) return {analysis.prepared, analysis.factors, {}};
+  return undecided(prepare(analysis.graph,
+                           analysis.optimizer,
+                           {.names = stable_names(analysis.graph),
                             .recompute = how,
                             .in_flight = counts_in_flight(pipeline)[0]}));
 }
@@ -114,7 +114,7 @@ Completed only_stage(const Groundwork& ground, const Pipeline& pipeline) {
 // What each stage of a pipeline computes, prepared.
 std::vector<Completed> split(PreparedStages& prepared, const Pipeline& pipeline) {
   const std::vector<int> counts = counts_in_flight(pipeline);
-  const Partition parts = partition(prepared.ground().graph,
+  const Partition parts = partition(prepared.analysis().graph,
                                     prepared.positions(),
                                     cuts_of(pipeline, prepared.positions(), prepared.names()),
                                     prepared.names());
@@ -127,23 +127,25 @@ std::vector<Completed> split(PreparedStages& prepared, const Pipeline& pipeline)
 
 }  // namespace
 
-Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer) {
-  Groundwork ground{graph, optimizer, {}, {}, {}, {}};
+GraphAnalysis analyse(const Graph& graph, const Optimizer& optimizer) {
+  GraphAnalysis analysis{graph, optimizer, {}, {}, {}, {}};
   for_each_in_parallel(2, [&](size_t half) {
     if (half == 0) {
       Completed whole = undecided(prepare(graph, optimizer));
-      ground.prepared = std::move(whole.prepared);
-      ground.factors = std::move(whole.factors);
+      analysis.prepared = std::move(whole.prepared);
+      analysis.factors = std::move(whole.factors);
     } else {
-      ground.coupling = row_coupling(graph, factorize(graph));
-      ground.graph_hash = hash(graph);
+      analysis.coupling = row_coupling(graph, factorize(graph));
+      analysis.graph_hash = hash(graph);
     }
   });
-  return ground;
+  return analysis;
 }
 
-PreparedStages::PreparedStages(const Groundwork& ground)
-    : ground_(ground), names_(stable_names(ground.graph)), positions_(place(ground.graph)) {}
+PreparedStages::PreparedStages(const GraphAnalysis& analysis)
+    : analysis_(analysis),
+      names_(stable_names(analysis.graph)),
+      positions_(place(analysis.graph)) {}
 
 Completed PreparedStages::stage(const Partition& parts,
                                 int stage,
@@ -169,7 +171,7 @@ Completed PreparedStages::stage(const Partition& parts,
 }
 
 Completed PreparedStages::prepare_stage(const Partition& parts, const Key& key, int stage) const {
-  const StageGraph own = stage_graph(ground_.graph, parts, stage);
+  const StageGraph own = stage_graph(analysis_.graph, parts, stage);
   StageContext context;
   context.stage = key.stage;
   context.recompute = key.recompute;
@@ -179,7 +181,7 @@ Completed PreparedStages::prepare_stage(const Partition& parts, const Key& key, 
     context.tied[tied.parameter] = tied.partial;
     if (tied.holders[0] != stage) context.counted_elsewhere.insert(tied.parameter);
   }
-  return undecided(prepare(own.graph, ground_.optimizer, context));
+  return undecided(prepare(own.graph, analysis_.optimizer, context));
 }
 
 Completed complete_stage(Completed completed, const Plan& plan, size_t s) {
@@ -193,17 +195,17 @@ Completed complete_stage(Completed completed, const Plan& plan, size_t s) {
   }
 }
 
-std::vector<Completed> complete_stages(const Groundwork& ground, const Plan& plan) {
+std::vector<Completed> complete_stages(const GraphAnalysis& analysis, const Plan& plan) {
   MEDLEY_CHECK_EQ(plan.pipelines.size(), size_t{1});
   const Pipeline& pipeline = plan.pipelines[0];
-  if (pipeline.stages.size() == 1) return {complete_stage(only_stage(ground, pipeline), plan, 0)};
-  PreparedStages prepared(ground);
+  if (pipeline.stages.size() == 1) return {complete_stage(only_stage(analysis, pipeline), plan, 0)};
+  PreparedStages prepared(analysis);
   return complete_stages(prepared, plan);
 }
 
 std::vector<Completed> complete_stages(PreparedStages& prepared, const Plan& plan) {
   MEDLEY_CHECK_EQ(plan.pipelines.size(), size_t{1});
-  if (plan.pipelines[0].stages.size() == 1) return complete_stages(prepared.ground(), plan);
+  if (plan.pipelines[0].stages.size() == 1) return complete_stages(prepared.analysis(), plan);
   std::vector<Completed> stages = split(prepared, plan.pipelines[0]);
   for_each_in_parallel(
       stages.size(), [&](size_t s) { stages[s] = complete_stage(std::move(stages[s]), plan, s); });

@@ -18,7 +18,7 @@
 namespace medley {
 
 // What is found out about a graph before anybody looks at a plan.
-struct Groundwork {
+struct GraphAnalysis {
   Graph graph;
   Optimizer optimizer;
   std::shared_ptr<const Prepared> prepared;
@@ -26,7 +26,7 @@ struct Groundwork {
   std::string coupling;                    // row_coupling() of the graph
   std::string graph_hash;
 };
-Groundwork lay_ground(const Graph& graph, const Optimizer& optimizer);
+GraphAnalysis analyse(const Graph& graph, const Optimizer& optimizer);
 
 // The decisions of a stage with the graph that they are about (composites expanded), for lowering
 // and for explain.
@@ -40,10 +40,10 @@ struct Completed {
 // may share one.
 class PreparedStages {
  public:
-  // Requires: `ground` outlives this.
-  explicit PreparedStages(const Groundwork& ground);
+  // Requires: `analysis` outlives this.
+  explicit PreparedStages(const GraphAnalysis& analysis);
 
-  const Groundwork& ground() const { return ground_; }
+  const GraphAnalysis& analysis() const { return analysis_; }
   const std::vector<std::string>& names() const { return names_; }  // [op] stable_names()
   const Positions& positions() const { return positions_; }
 
@@ -67,7 +67,7 @@ class PreparedStages {
   };
   Completed prepare_stage(const Partition& parts, const Key& key, int stage) const;
 
-  const Groundwork& ground_;
+  const GraphAnalysis& analysis_;
   std::vector<std::string> names_;
   Positions positions_;
   std::mutex mutex_;
@@ -79,7 +79,7 @@ class PreparedStages {
 Completed complete_stage(Completed prepared, const Plan& plan, size_t s);
 
 // Of all stages of a plan with one pipeline.
-std::vector<Completed> complete_stages(const Groundwork& ground, const Plan& plan);
+std::vector<Completed> complete_stages(const GraphAnalysis& analysis, const Plan& plan);
 std::vector<Completed> complete_stages(PreparedStages& stages, const Plan& plan);
 
 }  // namespace medley

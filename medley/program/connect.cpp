@@ -29,8 +29,8 @@ std::vector<OuterFactor> outer_factors(const DecidedStage& stage, ValueId value)
   return found;
 }
 
-SymbolTable::Elsewhere division(const DecidedStage& stage, int part) {
-  SymbolTable::Elsewhere result{
+SymbolTable::RemoteDivision division(const DecidedStage& stage, int part) {
+  SymbolTable::RemoteDivision result{
       stage.completed.assignment.parts[at(part)], static_cast<int>(stage.mesh[0]), {}};
   if (stage.mesh.size() > 1) result.inner = static_cast<int>(stage.mesh[1]);
   if (result.part.name != kRows) return result;
@@ -45,10 +45,10 @@ SymbolTable::Elsewhere division(const DecidedStage& stage, int part) {
 // As the value is cut already on axis 0, if that is at the outermost factor of a dim; else evenly
 // in the dim that the other end cuts; else in the first dim that is large enough, or in the largest
 // one. What axis 0 has left axis 1 cuts evenly.
-CrossingEnd end_of(const DecidedStage& stage, ValueId value, int preferred_dim) {
+TransferEnd transfer_end(const DecidedStage& stage, ValueId value, int preferred_dim) {
   const std::vector<std::string>& names = stage.completed.assignment.part_names;
   const auto even = static_cast<int>(std::find(names.begin(), names.end(), kEven) - names.begin());
-  CrossingEnd end;
+  TransferEnd end;
   end.devices = stage.devices;
   const AxisState& own = stage.completed.assignment.states[at(value)][0];
   AxisState outer = sharded(0, even);
@@ -210,10 +210,10 @@ std::vector<Connections> connect(const std::vector<DecidedStage>& stages,
     for (const Link& link : links) {
       Crossing crossing;
       crossing.name = link.name;
-      crossing.from = end_of(sender, link.sent.value, -1);
-      crossing.to = end_of(receiver, link.received, crossing.from.dim);
+      crossing.from = transfer_end(sender, link.sent.value, -1);
+      crossing.to = transfer_end(receiver, link.received, crossing.from.dim);
       // If it was free to choose, it cuts where the other one does.
-      crossing.from = end_of(sender, link.sent.value, crossing.to.dim);
+      crossing.from = transfer_end(sender, link.sent.value, crossing.to.dim);
       crossing.lane = number;
       crossing.depth = slots * static_cast<int>(links.size());
       crossing.once = once;
@@ -229,7 +229,7 @@ Connections connect_alone(const DecidedStage& stage) {
   constexpr int kNobody = -1;
   constexpr int kMicrobatches = 2;
   const Graph& graph = stage.completed.prepared->graph;
-  const auto whole = [](CrossingEnd end) {
+  const auto whole = [](TransferEnd end) {
     end.division = {Part{std::string(kEven), {}, {}}, 1, {}};
     end.devices = {kNobody};
     return end;
@@ -242,7 +242,7 @@ Connections connect_alone(const DecidedStage& stage) {
     if (input.kind != InputKind::kReceived) continue;
     Crossing crossing;
     crossing.name = input.name;
-    crossing.to = end_of(stage, input.value, -1);
+    crossing.to = transfer_end(stage, input.value, -1);
     crossing.from = whole(crossing.to);
     crossing.once = is_new_value_only(stage, input.value);
     crossing.lane = crossing.once ? kNewValues : lane_of(false, is_read_late(stage, input.value));
@@ -254,7 +254,7 @@ Connections connect_alone(const DecidedStage& stage) {
     const OpId producer = graph.values[at(output.value)].producer;
     Crossing crossing;
     crossing.name = output.name;
-    crossing.from = end_of(stage, output.value, -1);
+    crossing.from = transfer_end(stage, output.value, -1);
     crossing.to = whole(crossing.from);
     crossing.lane = lane_of(true, graph.ops[at(producer)].phase != Phase::kForward);
     ++sizes[crossing.lane];

@@ -18,19 +18,19 @@
 
 namespace medley {
 
-struct CrossingEnd {
-  int dim = -1;                     // that is cut, at its outermost factor; -1: a tensor of one
-                                    // element, which the first device has
-  State state;                      // that says so, in the stage's own parts; axis 1 cuts what
-                                    // axis 0 has left of the same dim
-  Size full;                        // the outermost factor of that dim
-  SymbolTable::Elsewhere division;  // the part, for the other end
-  std::vector<int> devices;         // of the cluster
+struct TransferEnd {
+  int dim = -1;  // that is cut, at its outermost factor; -1: a tensor of one
+                 // element, which the first device has
+  State state;   // that says so, in the stage's own parts; axis 1 cuts what
+                 // axis 0 has left of the same dim
+  Size full;     // the outermost factor of that dim
+  SymbolTable::RemoteDivision division;  // the part, for the other end
+  std::vector<int> devices;              // of the cluster
 };
 
 struct Crossing {
   std::string name;  // of the output that is sent and the input that is received
-  CrossingEnd from, to;
+  TransferEnd from, to;
   int lane = 0, depth = 1;  // as of a Communication
   bool once = false;        // a step, at its end: the new value of a buffer
 };

@@ -29,8 +29,8 @@ Size elements(const TensorType& type) {
 // Elements of the cut dim that go to or come from each device of the other end. `own` and `other`
 // are this end and the other one, `part` the other's part among the symbols of this stage.
 std::vector<Size> lengths(SymbolTable& symbols,
-                          const CrossingEnd& own,
-                          const CrossingEnd& other,
+                          const TransferEnd& own,
+                          const TransferEnd& other,
                           int part,
                           const Size& whole,
                           bool sends) {

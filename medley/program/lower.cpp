@@ -391,12 +391,12 @@ bool microbatches_are_batches(const Plan& plan) {
   return plan.per_microbatch_semantics && plan.pipelines[0].microbatches.size() > 1;
 }
 
-void check_rows_that_meet(const Groundwork& ground,
+void check_rows_that_meet(const GraphAnalysis& analysis,
                           const Plan& plan,
                           const std::vector<DecidedStage>& stages) {
   const size_t count = plan.pipelines[0].microbatches.size();
   if (count == 1 || plan.per_microbatch_semantics) return;
-  std::string why = ground.coupling;
+  std::string why = analysis.coupling;
   for (const DecidedStage& stage : stages)
     if (why.empty() && !stage.completed.prepared->weights_in_prologue)
       why = "rows meet in a loss weight";
@@ -428,7 +428,7 @@ void check_buffers_in_one_stage(const std::vector<DecidedStage>& stages,
 
 }  // namespace
 
-Program lower(const Groundwork& ground,
+Program lower(const GraphAnalysis& analysis,
               std::vector<Completed> completed,
               const Plan& plan,
               const Cluster& cluster,
@@ -441,11 +441,11 @@ Program lower(const Groundwork& ground,
                        devices_of(pipeline.stages[s].mesh, cluster),
                        pipeline.stages[s].mesh.shape,
                        microbatches_are_batches(plan)});
-  check_rows_that_meet(ground, plan, decided);
+  check_rows_that_meet(analysis, plan, decided);
   const std::vector<Connections> connections = connect(decided, pipeline);
   check_buffers_in_one_stage(decided, connections);
   Program program;
-  program.graph_hash = ground.graph_hash;
+  program.graph_hash = analysis.graph_hash;
   program.plan_hash = sha256_hex(print(plan));
   program.global_batch = plan.global_batch;
   program.microbatches_are_batches = microbatches_are_batches(plan);
@@ -470,21 +470,21 @@ Program lower(const Graph& graph,
               const Cluster& cluster,
               const Optimizer& optimizer,
               const LowerOptions& options) {
-  return lower(lay_ground(graph, optimizer), plan, cluster, options);
+  return lower(analyse(graph, optimizer), plan, cluster, options);
 }
 
-Program lower(const Groundwork& ground,
+Program lower(const GraphAnalysis& analysis,
               const Plan& plan,
               const Cluster& cluster,
               const LowerOptions& options) {
-  return lower(ground, complete_stages(ground, plan), plan, cluster, options);
+  return lower(analysis, complete_stages(analysis, plan), plan, cluster, options);
 }
 
 Program lower(PreparedStages& prepared,
               const Plan& plan,
               const Cluster& cluster,
               const LowerOptions& options) {
-  return lower(prepared.ground(), complete_stages(prepared, plan), plan, cluster, options);
+  return lower(prepared.analysis(), complete_stages(prepared, plan), plan, cluster, options);
 }
 
 LoweredStage lower_alone(Completed stage,

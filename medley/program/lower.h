@@ -25,7 +25,7 @@ Program lower(const Graph& graph,
               const Cluster& cluster,
               const Optimizer& optimizer,
               const LowerOptions& options = {});
-Program lower(const Groundwork& ground,
+Program lower(const GraphAnalysis& analysis,
               const Plan& plan,
               const Cluster& cluster,
               const LowerOptions& options = {});
@@ -34,7 +34,7 @@ Program lower(PreparedStages& prepared,
               const Cluster& cluster,
               const LowerOptions& options = {});
 // `completed`: all stages of the plan.
-Program lower(const Groundwork& ground,
+Program lower(const GraphAnalysis& analysis,
               std::vector<Completed> completed,
               const Plan& plan,
               const Cluster& cluster,

@@ -238,7 +238,7 @@ TEST(Recompute, IsDoneAsItWas) {
   for (const char* how : {"all", "blocks"}) {
     Plan plan = one_stage(how, 2, 2);
     plan.pipelines[0].stages[0].ops = {{"/mm#0", "n even"}, {"/mm#1", "k even"}};
-    const Completed completed = complete_stages(lay_ground(chain(6), {}), plan)[0];
+    const Completed completed = complete_stages(analyse(chain(6), {}), plan)[0];
     const std::vector<OpId> of = originals(*completed.prepared);
     int again = 0;
     for (size_t i = 0; i < of.size(); ++i) {

@@ -136,8 +136,8 @@ TEST(LowerStages, MemoryGrowsWithWhatIsInFlight) {
 // Both ends of the model read the table of tokens. Where a stage stands among the others matters to
 // the last one, and what it recomputes to each.
 TEST(LowerStages, WhatPlansHaveInCommonIsPreparedOnce) {
-  const Groundwork ground = lay_ground(read("python/tests/golden/gpt.graph"), {});
-  PreparedStages prepared(ground);
+  const GraphAnalysis analysis = analyse(read("python/tests/golden/gpt.graph"), {});
+  PreparedStages prepared(analysis);
   const char *first = "blocks.1.norm1/native_layer_norm#0", *head = "norm/native_layer_norm#0";
   for (const std::vector<std::string>& begins :
        std::vector<std::vector<std::string>>{{first}, {first, head}, {head}, {first}})
@@ -156,7 +156,7 @@ TEST(LowerStages, WhatPlansHaveInCommonIsPreparedOnce) {
           pipeline.in_flight.push_back(s == 0 ? in_flight : 1);
         }
         const Cluster cluster = devices(3);
-        EXPECT_EQ(print(lower(prepared, plan, cluster)), print(lower(ground, plan, cluster)))
+        EXPECT_EQ(print(lower(prepared, plan, cluster)), print(lower(analysis, plan, cluster)))
             << begins.size() << " " << begins[0] << " " << recompute << " " << in_flight;
       }
 }

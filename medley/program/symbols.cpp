@@ -16,7 +16,7 @@ SymbolTable::SymbolTable(std::vector<Part> parts, std::vector<int64_t> mesh)
   if (mesh_.size() > 1) names_.push_back("me.axis1");
 }
 
-int SymbolTable::elsewhere(const Elsewhere& division) {
+int SymbolTable::elsewhere(const RemoteDivision& division) {
   const auto found = std::find(elsewhere_.begin(), elsewhere_.end(), division);
   const auto index = static_cast<size_t>(found - elsewhere_.begin());
   if (found == elsewhere_.end()) elsewhere_.push_back(division);
@@ -129,7 +129,7 @@ std::vector<int64_t> SymbolTable::lengths_of(int axis,
   if (p < parts_.size())
     return part_lengths(
         parts_[p], full, static_cast<int>(mesh_[static_cast<size_t>(axis)]), rows.microbatch);
-  const Elsewhere& other = elsewhere_[p - parts_.size()];
+  const RemoteDivision& other = elsewhere_[p - parts_.size()];
   const std::vector<int64_t> outer =
       other.rows.empty() ? part_lengths(other.part, full, other.devices, rows.microbatch)
                          : other.rows.at(rows.first);

@@ -27,15 +27,15 @@ class SymbolTable {
   // pieces evenly over the `inner` devices of axis 1. `rows`: the lengths of the part "rows" there,
   // by the first row of a micro-batch; empty for other parts. Returns the index of a part for Cut;
   // the same for the same division.
-  struct Elsewhere {
+  struct RemoteDivision {
     Part part;
     int devices = 0;  // of axis 0
     std::map<int64_t, std::vector<int64_t>> rows;
     int inner = 1;
     int count() const { return devices * inner; }
-    bool operator==(const Elsewhere&) const = default;
+    bool operator==(const RemoteDivision&) const = default;
   };
-  int elsewhere(const Elsewhere& division);
+  int elsewhere(const RemoteDivision& division);
 
   static Size rows() { return Size::of(0); }       // of the micro-batch
   static Size batch() { return Size::of(1); }      // rows of the global batch
@@ -109,7 +109,7 @@ class SymbolTable {
   std::vector<int64_t> values_of(const Rows& rows, int device, Divisions& known) const;
 
   std::vector<Part> parts_;
-  std::vector<Elsewhere> elsewhere_;  // parts parts_.size(), ...
+  std::vector<RemoteDivision> elsewhere_;  // parts parts_.size(), ...
   std::vector<int64_t> mesh_;
   std::vector<std::string> names_;
   std::vector<Entry> entries_;  // of the symbols after those of the device

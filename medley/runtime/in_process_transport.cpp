@@ -13,7 +13,7 @@ namespace medley {
 
 // One exchange of all devices of a group. Guarded by State::mutex, but while `combining` only the
 // last device touches the exchanges.
-struct InProcessTransport::Meeting {
+struct InProcessTransport::PendingCollective {
   std::vector<std::optional<Exchange>> exchanges;  // [member]
   std::vector<std::vector<Buffer>> outputs;        // [member], once done
   std::condition_variable changed;
@@ -31,48 +31,48 @@ struct InProcessTransport::State {
   std::optional<std::string> aborted;
   std::map<std::tuple<std::vector<int>, int, int>, int64_t>
       next;  // [group, lane, member] -> sequence number
-  std::map<Key, std::shared_ptr<Meeting>> open;
+  std::map<Key, std::shared_ptr<PendingCollective>> open;
 
   State(Executor& combine, Clock& a_clock, std::chrono::milliseconds a_timeout)
       : executor(combine), clock(a_clock), timeout(a_timeout) {}
 
-  void combine(Meeting& meeting);
-  void finish(const Key& key, Meeting& meeting);
+  void combine(PendingCollective& collective);
+  void finish(const Key& key, PendingCollective& collective);
 };
 
-class InProcessTransport::Guest final : public Pending {
+class InProcessTransport::Participant final : public Pending {
  public:
-  Guest(std::shared_ptr<State> state,
-        std::shared_ptr<Meeting> meeting,
-        std::vector<int> group,
-        int me)
+  Participant(std::shared_ptr<State> state,
+              std::shared_ptr<PendingCollective> collective,
+              std::vector<int> group,
+              int me)
       : state_(std::move(state)),
-        meeting_(std::move(meeting)),
+        collective_(std::move(collective)),
         group_(std::move(group)),
         me_(static_cast<size_t>(me)) {}
 
   std::vector<Buffer> wait() override {
     std::unique_lock lock(state_->mutex);
-    const bool in_time = meeting_->changed.wait_for(lock, state_->timeout, [&] {
-      return meeting_->done || meeting_->error || state_->aborted;
+    const bool in_time = collective_->changed.wait_for(lock, state_->timeout, [&] {
+      return collective_->done || collective_->error || state_->aborted;
     });
     if (state_->aborted) throw Error(Blame::kEnvironment, "aborted: " + *state_->aborted);
-    if (meeting_->error) throw Error(meeting_->error->blame, meeting_->error->what);
+    if (collective_->error) throw Error(collective_->error->blame, collective_->error->what);
     if (!in_time) throw Error(Blame::kEnvironment, missing_text());
-    return std::move(meeting_->outputs[me_]);
+    return std::move(collective_->outputs[me_]);
   }
 
   std::optional<std::pair<Nanoseconds, Nanoseconds>> times() override {
     const std::scoped_lock lock(state_->mutex);
-    if (!meeting_->done) return std::nullopt;
-    return std::pair(meeting_->start, meeting_->end);
+    if (!collective_->done) return std::nullopt;
+    return std::pair(collective_->start, collective_->end);
   }
 
  private:
   std::string missing_text() const {
     std::vector<int> missing;
     for (size_t i = 0; i < group_.size(); ++i)
-      if (!meeting_->exchanges[i]) missing.push_back(group_[i]);
+      if (!collective_->exchanges[i]) missing.push_back(group_[i]);
     return fmt::format("over devices [{}]: not posted within {} ms by devices [{}]",
                        fmt::join(group_, ", "),
                        state_->timeout.count(),
@@ -80,33 +80,33 @@ class InProcessTransport::Guest final : public Pending {
   }
 
   std::shared_ptr<State> state_;
-  std::shared_ptr<Meeting> meeting_;
+  std::shared_ptr<PendingCollective> collective_;
   std::vector<int> group_;
   size_t me_;
 };
 
 // Outside the lock: other groups go on meanwhile.
-void InProcessTransport::State::combine(Meeting& meeting) {
-  meeting.start = clock.now();
-  const Exchange& first = *meeting.exchanges.front();
+void InProcessTransport::State::combine(PendingCollective& collective) {
+  collective.start = clock.now();
+  const Exchange& first = *collective.exchanges.front();
   std::vector<std::vector<Buffer>> inputs;
   std::vector<Executor::Lengths> lengths;
-  for (std::optional<Exchange>& exchange : meeting.exchanges) {
+  for (std::optional<Exchange>& exchange : collective.exchanges) {
     inputs.push_back(std::move(exchange->inputs));
     lengths.push_back({exchange->send, exchange->receive});
   }
-  meeting.outputs = executor.combine(first.kind, first.reduce, inputs, lengths);
-  MEDLEY_CHECK_EQ(meeting.outputs.size(), meeting.exchanges.size());
-  meeting.end = clock.now();
+  collective.outputs = executor.combine(first.kind, first.reduce, inputs, lengths);
+  MEDLEY_CHECK_EQ(collective.outputs.size(), collective.exchanges.size());
+  collective.end = clock.now();
 }
 
-void InProcessTransport::State::finish(const Key& key, Meeting& meeting) {
-  const std::optional<Fault> error = fault_of([&] { combine(meeting); });
+void InProcessTransport::State::finish(const Key& key, PendingCollective& collective) {
+  const std::optional<Fault> error = fault_of([&] { combine(collective); });
   const std::scoped_lock lock(mutex);
-  meeting.error = error;
-  meeting.done = !error;
+  collective.error = error;
+  collective.done = !error;
   open.erase(key);
-  meeting.changed.notify_all();
+  collective.changed.notify_all();
 }
 
 InProcessTransport::InProcessTransport(Executor& combine,
@@ -121,37 +121,37 @@ std::unique_ptr<Pending> InProcessTransport::post(Exchange exchange) {
   std::unique_lock lock(state_->mutex);
   const int64_t number = state_->next[{exchange.group, exchange.lane, exchange.me}]++;
   Key key{exchange.group, exchange.lane, number};
-  std::shared_ptr<Meeting>& slot = state_->open[key];
+  std::shared_ptr<PendingCollective>& slot = state_->open[key];
   if (!slot) {
-    slot = std::make_shared<Meeting>();
+    slot = std::make_shared<PendingCollective>();
     slot->exchanges.resize(exchange.group.size());
   }
-  const std::shared_ptr<Meeting> meeting = slot;
-  auto guest = std::make_unique<Guest>(state_, meeting, exchange.group, exchange.me);
-  for (const std::optional<Exchange>& other : meeting->exchanges) {
-    if (!other || meeting->error) continue;
+  const std::shared_ptr<PendingCollective> collective = slot;
+  auto participant = std::make_unique<Participant>(state_, collective, exchange.group, exchange.me);
+  for (const std::optional<Exchange>& other : collective->exchanges) {
+    if (!other || collective->error) continue;
     if (auto different = disagreement(*other, exchange)) {
-      meeting->error = Fault{Blame::kUs,
-                             fmt::format("exchange {} of devices [{}]: {}",
-                                         number,
-                                         fmt::join(exchange.group, ", "),
-                                         *different)};
-      meeting->changed.notify_all();
+      collective->error = Fault{Blame::kUs,
+                                fmt::format("exchange {} of devices [{}]: {}",
+                                            number,
+                                            fmt::join(exchange.group, ", "),
+                                            *different)};
+      collective->changed.notify_all();
     }
   }
-  meeting->exchanges[me] = std::move(exchange);
-  const bool last = ++meeting->num_arrived == meeting->exchanges.size();
-  if (last && (meeting->error || state_->aborted)) state_->open.erase(key);
-  if (!last || meeting->error || state_->aborted) return guest;
+  collective->exchanges[me] = std::move(exchange);
+  const bool last = ++collective->num_arrived == collective->exchanges.size();
+  if (last && (collective->error || state_->aborted)) state_->open.erase(key);
+  if (!last || collective->error || state_->aborted) return participant;
   lock.unlock();
-  state_->finish(key, *meeting);
-  return guest;
+  state_->finish(key, *collective);
+  return participant;
 }
 
 void InProcessTransport::abort(const std::string& cause) {
   const std::scoped_lock lock(state_->mutex);
   if (!state_->aborted) state_->aborted = cause;
-  for (auto& [key, meeting] : state_->open) meeting->changed.notify_all();
+  for (auto& [key, collective] : state_->open) collective->changed.notify_all();
 }
 
 }  // namespace medley

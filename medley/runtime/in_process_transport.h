@@ -30,9 +30,9 @@ class InProcessTransport final : public Transport {
   void abort(const std::string& cause) override;
 
  private:
-  struct Meeting;
+  struct PendingCollective;
   struct State;
-  class Guest;
+  class Participant;
   using Key = std::tuple<std::vector<int>, int, int64_t>;  // group, lane, sequence number
 
   std::shared_ptr<State> state_;

@@ -13,7 +13,7 @@
 namespace medley {
 
 std::optional<Infeasible> rows_meet(const Request& request) {
-  const std::string& meet = request.ground->coupling;
+  const std::string& meet = request.analysis->coupling;
   if (meet.empty() || request.microbatches <= 1) return std::nullopt;
   return Infeasible{
       fmt::format("{}: one micro-batch is exact, {} are not", meet, request.microbatches)};
@@ -74,7 +74,7 @@ class RowLines {
     const DeviceKind& kind = request_.cluster.kind(device);
     const auto [known, is_new] = known_.try_emplace({kind.name, rows});
     if (is_new)
-      known->second = row_time(request_.ground->prepared->graph, kind, rows, *request_.costs);
+      known->second = row_time(request_.analysis->prepared->graph, kind, rows, *request_.costs);
     return known->second;
   }
 
@@ -130,7 +130,7 @@ Plan empty_plan(const Request& request,
   Plan plan = plan_of_rows(names_of(request.cluster, devices), {rows});
   plan.pipelines[0].microbatches = cut_into_microbatches(rows, microbatches);
   plan.strategy = request.strategy;
-  plan.graph_hash = request.ground->graph_hash;
+  plan.graph_hash = request.analysis->graph_hash;
   plan.cluster_hash = hash(request.cluster);
   return plan;
 }
@@ -146,7 +146,7 @@ Outcome with_microbatches(const Request& request,
     std::optional<Misfit> misfit = find_misfit(plan, request);
     return std::pair(std::move(plan), std::move(misfit));
   };
-  const std::string& meet = request.ground->coupling;
+  const std::string& meet = request.analysis->coupling;
   if (std::optional<Infeasible> no = rows_meet(request)) return std::move(*no);
 
   const int64_t first = std::max<int64_t>(1, request.microbatches);

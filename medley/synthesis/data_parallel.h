@@ -11,7 +11,7 @@
 
 namespace medley {
 
-// All require costs and ground in the request.
+// All require costs and an analysis in the request.
 Outcome data_parallel_even(const Request& request);
 // Rows such that the slowest device is done as early as possible.
 Outcome data_parallel_proportional(const Request& request);

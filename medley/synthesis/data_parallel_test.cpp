@@ -75,9 +75,9 @@ Profile random_profile(const Graph& prepared, const Cluster& cluster, unsigned s
 TEST(DataParallel, ProportionalComputesNoLongerThanEvenUnderAnyProfile) {
   const Graph graph = mlp();
   const Cluster cluster = two_kinds();
-  const Groundwork ground = lay_ground(graph, {});
+  const GraphAnalysis analysis = analyse(graph, {});
   for (unsigned seed = 0; seed < 40; ++seed) {
-    const CostModel costs(cluster, random_profile(ground.prepared->graph, cluster, seed));
+    const CostModel costs(cluster, random_profile(analysis.prepared->graph, cluster, seed));
     const auto slowest = [&](const char* strategy) {
       const Request request{.graph = graph,
                             .cluster = cluster,
@@ -86,10 +86,10 @@ TEST(DataParallel, ProportionalComputesNoLongerThanEvenUnderAnyProfile) {
                             .global_batch = 96,
                             .devices = {},
                             .optimizer = {},
-                            .ground = &ground};
+                            .analysis = &analysis};
       const Plan found = std::get<Plan>(plan(request));
       Nanoseconds most;
-      for (const SimulatedDevice& device : simulate(lower(ground, found, cluster), costs).devices)
+      for (const SimulatedDevice& device : simulate(lower(analysis, found, cluster), costs).devices)
         most = std::max(most, device.computes);
       return most;
     };

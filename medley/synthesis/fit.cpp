@@ -75,7 +75,7 @@ int64_t last_that_fits(int64_t holds, int64_t fails, const Fits& fits) {
   return holds;
 }
 
-std::string more_memory(const std::vector<Misfit::Lack>& found, const Request& request) {
+std::string more_memory(const std::vector<Misfit::Shortage>& found, const Request& request) {
   constexpr size_t kNamed = 3;
   std::string text;
   for (size_t i = 0; i < std::min(kNamed, found.size()); ++i)
@@ -92,7 +92,7 @@ std::string smallest_change(const Plan& plan, const Misfit& misfit, const Reques
   const auto count = static_cast<int64_t>(microbatches_of(plan).size());
   const int64_t most = *std::max_element(rows.begin(), rows.end());
   const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
-  const bool may_cut = plan.per_microbatch_semantics || request.ground->coupling.empty();
+  const bool may_cut = plan.per_microbatch_semantics || request.analysis->coupling.empty();
   const auto fits_in = [&](int64_t microbatches) {
     return !find_misfit(with_rows(plan, rows, microbatches), request);
   };
@@ -107,14 +107,14 @@ std::string smallest_change(const Plan& plan, const Misfit& misfit, const Reques
   };
   if (total > 1 && !has_exact_lengths(plan) && fits_with(1))
     return fmt::format("a global batch of {} would fit", last_that_fits(1, total, fits_with));
-  return more_memory(misfit.lacks, request);
+  return more_memory(misfit.shortages, request);
 }
 
 // Of one device of a plan, `place` in the mesh of its stage.
 std::string sentence_of(const Plan& plan,
                         const DeviceMemory& memory,
                         size_t place,
-                        double lacks,
+                        double missing,
                         const Request& request) {
   const auto& [stage, device, use] = memory;
   const DeviceKind& kind = request.cluster.kind(device);
@@ -132,7 +132,7 @@ std::string sentence_of(const Plan& plan,
       count == 1 ? "one micro-batch" : fmt::format("each of {} micro-batches", count),
       to_string(Bytes{use.persistent}),
       to_string(bytes(kind.memory_bytes)),
-      to_string(bytes(lacks)),
+      to_string(bytes(missing)),
       use.peak_at.empty() ? "" : fmt::format(" in {}", use.peak_at));
 }
 
@@ -140,12 +140,12 @@ std::string sentence_of(const Plan& plan,
 
 double Misfit::bytes() const {
   double sum = 0;
-  for (const Lack& lack : lacks) sum += lack.bytes;
+  for (const Shortage& shortage : shortages) sum += shortage.bytes;
   return sum;
 }
 
 std::optional<Misfit> find_misfit(const Plan& plan, const Request& request) {
-  return find_misfit(plan, lower(*request.ground, plan, request.cluster), request);
+  return find_misfit(plan, lower(*request.analysis, plan, request.cluster), request);
 }
 
 std::optional<Misfit> find_misfit(const Plan& plan,
@@ -158,14 +158,15 @@ std::optional<Misfit> find_misfit(const Plan& plan,
     place = memory.stage == before ? place + 1 : 0;
     before = memory.stage;
     const double has = request.cluster.kind(memory.device).memory_bytes;
-    const double lacks = static_cast<double>(memory.use.peak) - has;
-    if (lacks <= 0) continue;
-    if (misfit.lacks.empty()) misfit.sentence = sentence_of(plan, memory, place, lacks, request);
-    misfit.lacks.push_back({memory.device, lacks});
+    const double missing = static_cast<double>(memory.use.peak) - has;
+    if (missing <= 0) continue;
+    if (misfit.shortages.empty())
+      misfit.sentence = sentence_of(plan, memory, place, missing, request);
+    misfit.shortages.push_back({memory.device, missing});
     const int64_t inputs = memory.use.at_peak[static_cast<size_t>(MemoryPart::kBatch)];
     misfit.of_any_count |= static_cast<double>(memory.use.persistent + inputs) > has;
   }
-  if (misfit.lacks.empty()) return std::nullopt;
+  if (misfit.shortages.empty()) return std::nullopt;
   return misfit;
 }
 

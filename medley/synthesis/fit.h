@@ -11,23 +11,23 @@ namespace medley {
 
 // Which devices' memory does not hold a plan.
 struct Misfit {
-  struct Lack {
+  struct Shortage {
     int device = 0;  // of the cluster
     double bytes = 0;
   };
-  std::vector<Lack> lacks;  // stage by stage
-  std::string sentence;     // about the first of them
+  std::vector<Shortage> shortages;  // stage by stage
+  std::string sentence;             // about the first of them
   // One of them has not even room for its parameters and the inputs of its rows in a step, however
   // many micro-batches they are cut into.
   bool of_any_count = false;
-  double bytes() const;  // that all of them lack
+  double bytes() const;  // that all of them shortage
 };
 
 // Of micro-batches: more are tried only where parameters and inputs leave room for them.
 inline constexpr int64_t kManyMicrobatches = 1024;
 
 // Returns nothing if all devices have enough. Lowers the plan, so that what is counted is what will
-// run. All require that the request has ground.
+// run. All require that the request has an analysis.
 std::optional<Misfit> find_misfit(const Plan& plan, const Request& request);
 // The same, if it is lowered already.
 std::optional<Misfit> find_misfit(const Plan& plan, const Program& program, const Request& request);

@@ -109,14 +109,14 @@ TEST_F(Fit, ParametersThatDoNotFitNeedMemory) {
 }
 
 TEST_F(Fit, ExactlyEnoughIsEnough) {
-  const Groundwork ground = lay_ground(graph, {});
+  const GraphAnalysis analysis = analyse(graph, {});
   const Request request{.graph = graph,
                         .cluster = cluster,
                         .strategy = "",
                         .global_batch = 40,
                         .devices = {},
                         .optimizer = {},
-                        .ground = &ground};
+                        .analysis = &analysis};
   const Plan plan = empty_plan(request, {0, 1}, {20, 20}, 1);
   cluster.pools[0].kind.memory_bytes = 0;
   double low = 0, high = 1e6;
@@ -132,14 +132,14 @@ TEST_F(Fit, ExactlyEnoughIsEnough) {
 
 // Of a pipeline the stage is named, whichever it is.
 TEST_F(Fit, TheStageThatLacksMemoryIsNamed) {
-  const Groundwork ground = lay_ground(graph, {});
+  const GraphAnalysis analysis = analyse(graph, {});
   const Request request{.graph = graph,
                         .cluster = cluster,
                         .strategy = "",
                         .global_batch = 40,
                         .devices = {},
                         .optimizer = {},
-                        .ground = &ground};
+                        .analysis = &analysis};
   Plan plan = empty_plan(request, {0}, {40}, 4);
   Stage second;
   second.first = "fc2/addmm#0";

@@ -18,8 +18,8 @@ std::unique_ptr<OpCatalogue> catalogue_of(const Request& request, const Plan& pl
   for (const std::string& name : pipeline.stages[0].mesh.devices)
     devices.push_back(find_device(request.cluster, name).value());
   return std::make_unique<OpCatalogue>(
-      request.ground->prepared->graph,
-      *request.ground->factors,
+      request.analysis->prepared->graph,
+      *request.analysis->factors,
       SpmdMesh(
           *request.costs, std::move(devices), parts_of(plan, pipeline), pipeline.microbatches[0]),
       SpmdPricing{});
@@ -54,7 +54,7 @@ bool NextBest::take_fastest(const std::vector<double>& byte_prices) {
       options.overlapped_count = exposed;
       options.byte_price = byte_price;
       auto problem =
-          std::make_unique<SpmdProblem>(*request_.ground->prepared, *catalogue_, options);
+          std::make_unique<SpmdProblem>(*request_.analysis->prepared, *catalogue_, options);
       std::optional<PbqpSolution> found = solve(problem->pbqp(), search_options());
       MEDLEY_CHECK(found.has_value());  // all whole is allowed
       std::swap(problem_, problem);
@@ -119,7 +119,7 @@ std::optional<Alternative> NextBest::without(
 }
 
 Simulated NextBest::simulated(const Plan& of) const {
-  const Program program = lower(*request_.ground, of, request_.cluster);
+  const Program program = lower(*request_.analysis, of, request_.cluster);
   return {simulate(program, *request_.costs).step, !find_misfit(of, program, request_)};
 }
 

@@ -38,9 +38,9 @@ class NextBest {
   // shares.
   static bool knows(const Plan& plan);
 
-  // Requires: knows(plan); `request` has costs and ground; both outlive this. Searches as hap()
-  // does: of its weights for what may run beside ops, and as little of a price on memory as lets
-  // the plan fit, those whose optimum is simulated to be fastest.
+  // Requires: knows(plan); `request` has costs and an analysis; both outlive this. Searches as
+  // hap() does: of its weights for what may run beside ops, and as little of a price on memory as
+  // lets the plan fit, those whose optimum is simulated to be fastest.
   NextBest(const Request& request, const Plan& plan);
 
   // Returns the best plan in which none of `names`, of ops and parameters, has a choice for which

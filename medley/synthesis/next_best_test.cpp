@@ -65,14 +65,14 @@ class NextBestOfAProduct : public ::testing::Test {
 // assignments says.
 TEST_F(NextBestOfAProduct, LossesAreThoseOfExhaustiveSearch) {
   const CostModel costs(cluster);
-  const Groundwork ground = lay_ground(graph, optimizer);
+  const GraphAnalysis analysis = analyse(graph, optimizer);
   const Request request{.graph = graph,
                         .cluster = cluster,
                         .costs = &costs,
                         .global_batch = 12,
                         .devices = {},
                         .optimizer = optimizer,
-                        .ground = &ground};
+                        .analysis = &analysis};
   const NextBest next_best(request, plan);
   const SpmdProblem& problem = next_best.problem();
   const Pbqp& pbqp = problem.pbqp();
@@ -106,14 +106,14 @@ TEST_F(NextBestOfAProduct, LossesAreThoseOfExhaustiveSearch) {
 
 TEST_F(NextBestOfAProduct, WhatIsNotDecidedHasNoNextBest) {
   const CostModel costs(cluster);
-  const Groundwork ground = lay_ground(graph, optimizer);
+  const GraphAnalysis analysis = analyse(graph, optimizer);
   const Request request{.graph = graph,
                         .cluster = cluster,
                         .costs = &costs,
                         .global_batch = 12,
                         .devices = {},
                         .optimizer = optimizer,
-                        .ground = &ground};
+                        .analysis = &analysis};
   const NextBest next_best(request, plan);
   const auto always = [](const std::string&) { return true; };
   EXPECT_FALSE(next_best.without({"no such op"}, always));

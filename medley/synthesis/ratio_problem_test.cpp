@@ -86,8 +86,8 @@ TEST_F(RatioExtraction, RowsGoBySpeed) {
   const CostModel costs(cluster);
   Request wanted = request(cluster, 600);
   wanted.costs = &costs;
-  const Groundwork ground = lay_ground(graph, optimizer);
-  wanted.ground = &ground;
+  const GraphAnalysis analysis = analyse(graph, optimizer);
+  wanted.analysis = &analysis;
   const std::vector<int64_t> balanced = proportional_rows(wanted, devices_of(wanted));
   Plan plan = even_plan(cluster, 600);
   EXPECT_THAT(ratio_parts(plan), ElementsAre("rows"));

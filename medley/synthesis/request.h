@@ -33,7 +33,7 @@ struct Request {
   // The step time to beat: strategies may leave out plans that take as long or longer.
   std::optional<Nanoseconds> faster_than{};
   // Cached analysis; plan() fills in what is null.
-  const Groundwork* ground = nullptr;                     // of the graph and the optimizer
+  const GraphAnalysis* analysis = nullptr;                // of the graph and the optimizer
   const std::map<std::string, Outcome>* known = nullptr;  // by strategy, for this request
   // Told now and then what is being done: "harp", the third of seven. May throw, which ends it.
   std::function<void(std::string_view what, size_t number, size_t of)> progress{};

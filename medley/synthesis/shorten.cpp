@@ -44,14 +44,14 @@ void drop_matching(Choices& patterns, const Choices& exact, const std::vector<st
 }
 
 Choices shortened(const Choices& exact, const std::vector<std::string>& names) {
-  std::set<std::string> unsaid;  // patterns of names that have no entry
+  std::set<std::string> omitted;  // patterns of names that have no entry
   for (const std::string& name : names)
-    if (!exact.contains(name)) unsaid.insert(pattern_of(name));
+    if (!exact.contains(name)) omitted.insert(pattern_of(name));
   std::map<std::string, std::map<std::string, int>> votes;  // pattern -> text -> count
   for (const auto& [name, text] : exact) ++votes[pattern_of(name)][text];
   Choices result;
   for (const auto& [pattern, texts] : votes) {
-    if (unsaid.contains(pattern)) continue;
+    if (omitted.contains(pattern)) continue;
     const auto most =
         std::max_element(texts.begin(), texts.end(), [](const auto& a, const auto& b) {
           return a.second < b.second;

@@ -111,10 +111,10 @@ class Synthesis {
       : request_(request),
         even_(even),
         layouts_(mesh_layouts(request.cluster, devices_of(request))),
-        ground_(*request.ground),
-        prepared_(*ground_.prepared),
-        factors_(*ground_.factors),
-        coupling_(ground_.coupling) {
+        analysis_(*request.analysis),
+        prepared_(*analysis_.prepared),
+        factors_(*analysis_.factors),
+        coupling_(analysis_.coupling) {
     for (const MeshLayout& layout : layouts_) speeds_.push_back(speeds(layout.devices));
   }
 
@@ -332,7 +332,7 @@ class Synthesis {
 
   Candidate price_anew(const Plan& plan) const {
     Candidate candidate;
-    candidate.program = lower(ground_, plan, request_.cluster);
+    candidate.program = lower(analysis_, plan, request_.cluster);
     candidate.step = simulate(candidate.program, *request_.costs).step;
     if (const auto misfit = find_misfit(plan, candidate.program, request_)) {
       candidate.missing_bytes = misfit->bytes();
@@ -579,7 +579,7 @@ class Synthesis {
   const Request& request_;
   const bool even_;  // all devices get equal shares
   const std::vector<MeshLayout> layouts_;
-  const Groundwork& ground_;
+  const GraphAnalysis& analysis_;
   const Prepared& prepared_;
   const Factors& factors_;
   const std::string& coupling_;              // not empty: one micro-batch only

@@ -28,7 +28,7 @@ Outcome hap_even(const Request& request);
 // The right side is a pairwise problem whose optimum is a bound; the best of several k is returned.
 // Devices count by their speed, so that dividing as it is best for each op costs no more than any
 // division.
-// Requires: `request` has costs and ground.
+// Requires: `request` has costs and an analysis.
 Nanoseconds spmd_lower_bound(const Request& request);
 
 }  // namespace medley

@@ -16,11 +16,11 @@
 namespace medley {
 namespace {
 
-Groundwork mlp() {
+GraphAnalysis mlp() {
   std::ifstream file("tests/data/mlp.graph");
   std::stringstream text;
   text << file.rdbuf();
-  return lay_ground(parse_graph(text.str(), "mlp.graph"), {});
+  return analyse(parse_graph(text.str(), "mlp.graph"), {});
 }
 
 // Every device a node. A pool of devices is one kind; with `own_kinds` every device is a kind of
@@ -83,17 +83,17 @@ std::vector<int> random_counts(std::mt19937& random) {
 // One device for all of its kind and length, against every device for itself.
 TEST(OpCatalogue, DevicesThatAreAlikeTakeWhatEachOfThemTakes) {
   std::mt19937 random(5);
-  const Groundwork ground = mlp();
+  const GraphAnalysis analysis = mlp();
   for (int run = 0; run < 20; ++run) {
     const std::vector<int> counts = random_counts(random);
     const Cluster grouped = cluster_of(counts, false), apart = cluster_of(counts, true);
     const CostModel costs(grouped), costs_apart(apart);
     const std::vector<int64_t> shares = random_shares(grouped.devices.size(), random);
     for (const SpmdPricing& pricing : {SpmdPricing{}, SpmdPricing{to_double(shares)}}) {
-      OpCatalogue one(ground.prepared->graph, *ground.factors, mesh_of(costs, shares), pricing);
+      OpCatalogue one(analysis.prepared->graph, *analysis.factors, mesh_of(costs, shares), pricing);
       OpCatalogue each(
-          ground.prepared->graph, *ground.factors, mesh_of(costs_apart, shares), pricing);
-      for (size_t op = 0; op < ground.prepared->graph.ops.size(); ++op) {
+          analysis.prepared->graph, *analysis.factors, mesh_of(costs_apart, shares), pricing);
+      for (size_t op = 0; op < analysis.prepared->graph.ops.size(); ++op) {
         const std::vector<Ticks>& found = one.of(static_cast<OpId>(op)).costs;
         const std::vector<Ticks>& expected = each.of(static_cast<OpId>(op)).costs;
         ASSERT_EQ(found.size(), expected.size());
@@ -101,7 +101,7 @@ TEST(OpCatalogue, DevicesThatAreAlikeTakeWhatEachOfThemTakes) {
           EXPECT_NEAR(static_cast<double>(found[c]),
                       static_cast<double>(expected[c]),
                       pricing.weights.empty() ? 0 : 1)
-              << run << " " << ground.prepared->names[op] << " " << c;
+              << run << " " << analysis.prepared->names[op] << " " << c;
       }
     }
   }

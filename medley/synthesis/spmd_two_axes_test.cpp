@@ -59,15 +59,15 @@ struct Found {
   Stage stage;
 };
 
-Found optimum(const Groundwork& ground,
+Found optimum(const GraphAnalysis& analysis,
               const Cluster& cluster,
               const std::vector<int64_t>& shape,
               int64_t rows,
               const SpmdOptions& options = {}) {
   const CostModel costs(cluster);
   OpCatalogue catalogue(
-      ground.prepared->graph, *ground.factors, mesh_of(costs, shape, rows), SpmdPricing{});
-  const SpmdProblem problem(*ground.prepared, catalogue, options);
+      analysis.prepared->graph, *analysis.factors, mesh_of(costs, shape, rows), SpmdPricing{});
+  const SpmdProblem problem(*analysis.prepared, catalogue, options);
   const auto solution = solve(problem.pbqp(), search_options());
   return {solution->cost,
           solution->cost == solution->lower_bound,
@@ -112,12 +112,12 @@ TEST(SpmdMesh, GroupsOnAFabricDoNotWaitForEachOther) {
 
 // Rows divided over two axes are rows divided over one, for whoever computes.
 TEST(OpCatalogue, RowsCutTwiceTakeWhatTheirPieceTakes) {
-  const Groundwork ground = lay_ground(read_graph("mlp.graph"), {});
+  const GraphAnalysis analysis = analyse(read_graph("mlp.graph"), {});
   const CostModel costs(cluster_of(2, 4, kThin, kFast));
-  OpCatalogue two(ground.prepared->graph, *ground.factors, mesh_of(costs, {2, 4}, 64), {});
-  OpCatalogue one(ground.prepared->graph, *ground.factors, mesh_of(costs, {8}, 64), {});
+  OpCatalogue two(analysis.prepared->graph, *analysis.factors, mesh_of(costs, {2, 4}, 64), {});
+  OpCatalogue one(analysis.prepared->graph, *analysis.factors, mesh_of(costs, {8}, 64), {});
   int compared = 0;
-  for (size_t op = 0; op < ground.prepared->graph.ops.size(); ++op) {
+  for (size_t op = 0; op < analysis.prepared->graph.ops.size(); ++op) {
     const OpChoices &on_two = two.of(static_cast<OpId>(op)),
                     &on_one = one.of(static_cast<OpId>(op));
     for (size_t c = 0; c < on_two.choices.size(); ++c)
@@ -126,7 +126,7 @@ TEST(OpCatalogue, RowsCutTwiceTakeWhatTheirPieceTakes) {
         if (outer != on_one.choices[d][0] || outer.choice.kind != ChoiceKind::kCut ||
             outer.choice.part != 0 || inner.choice.cut != outer.choice.cut)
           continue;
-        EXPECT_EQ(on_two.costs[c], on_one.costs[d]) << ground.prepared->names[op];
+        EXPECT_EQ(on_two.costs[c], on_one.costs[d]) << analysis.prepared->names[op];
         ++compared;
       }
   }
@@ -149,9 +149,9 @@ output loss %4
 // state from which both operands of its square are made.
 class Squares {
  public:
-  Squares(const Groundwork& ground, OpCatalogue& catalogue)
-      : ground_(ground), catalogue_(catalogue), mesh_(catalogue.mesh()) {
-    for (size_t i = 0; i < ground.prepared->graph.ops.size(); ++i)
+  Squares(const GraphAnalysis& analysis, OpCatalogue& catalogue)
+      : analysis_(analysis), catalogue_(catalogue), mesh_(catalogue.mesh()) {
+    for (size_t i = 0; i < analysis.prepared->graph.ops.size(); ++i)
       ops_.push_back(&catalogue.of(static_cast<OpId>(i)));
   }
 
@@ -195,7 +195,7 @@ class Squares {
 
  private:
   const OpChoices& of(std::string_view name) {
-    const std::vector<Op>& ops = ground_.prepared->graph.ops;
+    const std::vector<Op>& ops = analysis_.prepared->graph.ops;
     const auto found = std::ranges::find_if(ops, [&](const Op& op) { return op.name == name; });
     return *ops_.at(static_cast<size_t>(found - ops.begin()));
   }
@@ -211,7 +211,7 @@ class Squares {
     return least;
   }
 
-  const Groundwork& ground_;
+  const GraphAnalysis& analysis_;
   OpCatalogue& catalogue_;
   SpmdMesh& mesh_;
   std::vector<const OpChoices*> ops_;
@@ -220,17 +220,17 @@ class Squares {
 TEST(SpmdProblem, OnTwoAxesIsWhatTryingAllChoicesSays) {
   Optimizer none;
   none.kind = "none";
-  const Groundwork ground = lay_ground(parse_graph(kSquares, "squares.graph"), none);
+  const GraphAnalysis analysis = analyse(parse_graph(kSquares, "squares.graph"), none);
   std::set<std::string> products;
   for (const double between : {1e9, 1e10, 1e11})
     for (const int64_t rows : {2, 32, 512}) {
       const Cluster cluster = cluster_of(2, 2, between, 1e11);
       const CostModel costs(cluster);
       OpCatalogue catalogue(
-          ground.prepared->graph, *ground.factors, mesh_of(costs, {2, 2}, rows), SpmdPricing{});
-      const Found found = optimum(ground, cluster, {2, 2}, rows);
+          analysis.prepared->graph, *analysis.factors, mesh_of(costs, {2, 2}, rows), SpmdPricing{});
+      const Found found = optimum(analysis, cluster, {2, 2}, rows);
       EXPECT_TRUE(found.proved);
-      EXPECT_EQ(found.cost, Squares(ground, catalogue).least());
+      EXPECT_EQ(found.cost, Squares(analysis, catalogue).least());
       products.insert(found.stage.ops.at("layer/mm#0"));
     }
   EXPECT_GT(products.size(), 1u);
@@ -239,11 +239,11 @@ TEST(SpmdProblem, OnTwoAxesIsWhatTryingAllChoicesSays) {
 // Whether it comes first or last.
 TEST(SpmdProblem, AnAxisOfOneDeviceChangesNothing) {
   for (const char* name : {"mlp.graph", "gpt.graph"}) {
-    const Groundwork ground = lay_ground(read_graph(name), {});
+    const GraphAnalysis analysis = analyse(read_graph(name), {});
     const Cluster cluster = cluster_of(4, 1, kThin, kFast);
-    const Found one = optimum(ground, cluster, {4}, 16);
-    const Found first = optimum(ground, cluster, {1, 4}, 16);
-    const Found last = optimum(ground, cluster, {4, 1}, 16);
+    const Found one = optimum(analysis, cluster, {4}, 16);
+    const Found first = optimum(analysis, cluster, {1, 4}, 16);
+    const Found last = optimum(analysis, cluster, {4, 1}, 16);
     EXPECT_TRUE(one.proved && first.proved && last.proved);
     EXPECT_EQ(first.cost, one.cost) << name;
     EXPECT_EQ(last.cost, one.cost) << name;
@@ -253,12 +253,12 @@ TEST(SpmdProblem, AnAxisOfOneDeviceChangesNothing) {
 // Micro-batches of four rows: too few for eight devices, so one axis would have to cut the tokens,
 // whose keys and values then travel between nodes.
 TEST(SpmdProblem, TensorsAreCutInsideNodesAndRowsBetweenThem) {
-  const Groundwork ground = lay_ground(read_graph("gpt.graph"), {});
+  const GraphAnalysis analysis = analyse(read_graph("gpt.graph"), {});
   const Cluster cluster = cluster_of(2, 4, kThin, kFast);
   SpmdOptions options;
   options.microbatches = 16;
-  const Found two = optimum(ground, cluster, {2, 4}, 4, options);
-  const Found one = optimum(ground, cluster, {8}, 4, options);
+  const Found two = optimum(analysis, cluster, {2, 4}, 4, options);
+  const Found one = optimum(analysis, cluster, {8}, 4, options);
   EXPECT_TRUE(two.proved && one.proved);
   for (const std::string block : {"blocks.0.", "blocks.1."}) {
     const auto state = [&](const std::string& name) { return two.stage.states.at(block + name); };
@@ -276,11 +276,11 @@ TEST(SpmdProblem, TensorsAreCutInsideNodesAndRowsBetweenThem) {
 
 // Where all links are alike two axes have nothing to offer, and cost next to nothing.
 TEST(SpmdProblem, OnEqualLinksNothingIsLost) {
-  const Groundwork ground = lay_ground(read_graph("gpt.graph"), {});
+  const GraphAnalysis analysis = analyse(read_graph("gpt.graph"), {});
   const Cluster cluster = cluster_of(1, 8, kThin, kFast);
   for (const int64_t rows : {8, 64}) {
-    const Found two = optimum(ground, cluster, {2, 4}, rows);
-    const Found one = optimum(ground, cluster, {8}, rows);
+    const Found two = optimum(analysis, cluster, {2, 4}, rows);
+    const Found one = optimum(analysis, cluster, {8}, rows);
     EXPECT_TRUE(two.proved && one.proved);
     EXPECT_LT(static_cast<double>(two.cost), 1.005 * static_cast<double>(one.cost)) << rows;
   }
@@ -289,7 +289,7 @@ TEST(SpmdProblem, OnEqualLinksNothingIsLost) {
 Request request_of(const Graph& graph,
                    const Cluster& cluster,
                    const CostModel& costs,
-                   const Groundwork& ground,
+                   const GraphAnalysis& analysis,
                    int64_t batch) {
   return {.graph = graph,
           .cluster = cluster,
@@ -299,19 +299,19 @@ Request request_of(const Graph& graph,
           .microbatches = 1,
           .devices = {},
           .optimizer = {},
-          .ground = &ground};
+          .analysis = &analysis};
 }
 
 // The optimum of two axes is below that of one here, so that the bound of one would not do.
 TEST(Hap, TheBoundIsOneOfBothMeshes) {
   const Graph graph = read_graph("gpt.graph");
-  const Groundwork ground = lay_ground(graph, {});
+  const GraphAnalysis analysis = analyse(graph, {});
   const Cluster cluster = cluster_of(2, 4, kThin / 10, kFast);
   const CostModel costs(cluster);
   const auto ticks = static_cast<double>(
-      spmd_lower_bound(request_of(graph, cluster, costs, ground, 8)).value * kTicksPerNanosecond);
-  const auto two = static_cast<double>(optimum(ground, cluster, {2, 4}, 8).cost);
-  const auto one = static_cast<double>(optimum(ground, cluster, {8}, 8).cost);
+      spmd_lower_bound(request_of(graph, cluster, costs, analysis, 8)).value * kTicksPerNanosecond);
+  const auto two = static_cast<double>(optimum(analysis, cluster, {2, 4}, 8).cost);
+  const auto one = static_cast<double>(optimum(analysis, cluster, {8}, 8).cost);
   EXPECT_LE(ticks, two);
   EXPECT_GT(ticks, 0.5 * two);
   EXPECT_GT(one, 3 * two);
@@ -320,17 +320,17 @@ TEST(Hap, TheBoundIsOneOfBothMeshes) {
 // Eight rows are not worth the exchange of all gradients over ten gigabit per second.
 TEST(Hap, TakesAMeshOfNodesWhereThatIsFaster) {
   const Graph graph = read_graph("gpt.graph");
-  const Groundwork ground = lay_ground(graph, {});
+  const GraphAnalysis analysis = analyse(graph, {});
   const Cluster cluster = cluster_of(2, 4, kThin / 10, kFast);
   const CostModel costs(cluster);
-  const Request request = request_of(graph, cluster, costs, ground, 8);
+  const Request request = request_of(graph, cluster, costs, analysis, 8);
   const auto plan_by = [&](const std::string& strategy) {
     Request asked = request;
     asked.strategy = strategy;
     return std::get<Plan>(plan(asked));
   };
   const auto step = [&](const std::string& strategy) {
-    const Program program = lower(ground, plan_by(strategy), cluster);
+    const Program program = lower(analysis, plan_by(strategy), cluster);
     return static_cast<double>(simulate(program, costs).step.value);
   };
   const Plan plan = plan_by("hap");

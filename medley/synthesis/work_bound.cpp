@@ -7,7 +7,7 @@
 namespace medley {
 
 Nanoseconds work_bound(const Request& request) {
-  const Graph& graph = request.ground->prepared->graph;
+  const Graph& graph = request.analysis->prepared->graph;
   std::map<std::string, std::pair<const DeviceKind*, int>> kinds;  // and how many there are
   for (int device : devices_of(request)) {
     const DeviceKind& kind = request.cluster.kind(device);

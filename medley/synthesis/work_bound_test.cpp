@@ -51,9 +51,9 @@ Profile with_cache(const Graph& prepared, const Cluster& cluster, int64_t rows, 
 TEST(WorkBound, IsNoMoreThanAStepWhateverTheProfile) {
   const Graph graph = parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph");
   const Cluster cluster = four_devices();
-  const Groundwork ground = lay_ground(graph, {});
+  const GraphAnalysis analysis = analyse(graph, {});
   for (const double factor : {1.0, 4.0, 0.25}) {
-    const CostModel costs(cluster, with_cache(ground.prepared->graph, cluster, 64, factor));
+    const CostModel costs(cluster, with_cache(analysis.prepared->graph, cluster, 64, factor));
     const Request request{.graph = graph,
                           .cluster = cluster,
                           .costs = &costs,
@@ -61,10 +61,10 @@ TEST(WorkBound, IsNoMoreThanAStepWhateverTheProfile) {
                           .global_batch = 256,
                           .devices = {},
                           .optimizer = {},
-                          .ground = &ground};
+                          .analysis = &analysis};
     const Plan plan = std::get<Plan>(data_parallel_even(request));
     const Nanoseconds bound = work_bound(request);
-    EXPECT_LE(bound, simulate(lower(ground, plan, cluster), costs).step) << factor;
+    EXPECT_LE(bound, simulate(lower(analysis, plan, cluster), costs).step) << factor;
     EXPECT_GT(bound, Nanoseconds{}) << factor;
   }
 }

@@ -9,7 +9,7 @@ namespace medley {
 namespace {
 
 // A stage that grows value by value.
-struct Builder {
+struct ProgramBuilder {
   LoweredStage stage;
 
   void set_lifetime(ValueId value, Lifetime lifetime) {
@@ -66,7 +66,7 @@ void set_tables(LoweredStage& stage, const std::vector<int64_t>& rows, int micro
 }  // namespace
 
 ExampleProgram data_parallel_program(const std::vector<int64_t>& rows, int microbatches) {
-  Builder builder;
+  ProgramBuilder builder;
   LoweredStage& stage = builder.stage;
   set_tables(stage, rows, microbatches);
   const TensorType weight = f32({4}), local = f32({Size::of(0), 4}), whole = f32({Size::of(1), 4});
@@ -130,7 +130,7 @@ ExampleProgram data_parallel_program(const std::vector<int64_t>& rows, int micro
 }
 
 ExampleProgram chain_program(int num_ops, int segment_ops) {
-  Builder builder;
+  ProgramBuilder builder;
   set_tables(builder.stage, {1}, 1);
   const ValueId x = builder.input(InputKind::kBatch, "x", f32({4}));
   Function forward{FunctionKind::kForward, {}, {}};

@@ -54,7 +54,7 @@ class RandomPlanner {
         plan_.pipelines[0].stages[s].rows = draw_shares(static_cast<size_t>(shapes[s][0]));
     }
     at_ = 0;
-    for (const Completed& completed : complete_stages(lay_ground(graph_, {}), plan_)) {
+    for (const Completed& completed : complete_stages(analyse(graph_, {}), plan_)) {
       choose(*completed.prepared, *completed.factors);
       ++at_;
     }

@@ -130,14 +130,14 @@ void fill(Devices& devices, const Program& program) {
 }
 
 TEST(Pipeline, RandomDelaysNeverDeadlock) {
-  const Groundwork ground = lay_ground(mlp(), {});
+  const GraphAnalysis analysis = analyse(mlp(), {});
   int several = 0;
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     int used = 0;
     const Plan plan = random_pipeline(seed, used);
     const Cluster cluster = devices(used);
-    verify(plan, ground.graph, cluster);
-    const Program program = lower(ground, plan, cluster);
+    verify(plan, analysis.graph, cluster);
+    const Program program = lower(analysis, plan, cluster);
     several += program.stages.size() > 1;
     Devices run(share(program),
                 cluster,
@@ -166,7 +166,7 @@ TEST(Pipeline, LostDeviceIsTheCauseForAll) {
    private:
     std::atomic<int> left_ = 4;
   };
-  const Groundwork ground = lay_ground(mlp(), {});
+  const GraphAnalysis analysis = analyse(mlp(), {});
   Plan plan;
   plan.global_batch = 8;
   plan.pipelines.resize(1);
@@ -177,7 +177,7 @@ TEST(Pipeline, LostDeviceIsTheCauseForAll) {
     if (s > 0) stage.first = kCuts[at(2 * s - 1)];
   }
   const Cluster cluster = devices(3);
-  const Program program = lower(ground, plan, cluster);
+  const Program program = lower(analysis, plan, cluster);
   Devices run(share(program),
               cluster,
               null_parts({std::make_shared<NullExecutor>(),
