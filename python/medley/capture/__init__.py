@@ -13,6 +13,7 @@ from medley.capture.batch import read_batch
 from medley.capture.convert import Converted, convert
 from medley.capture.errors import CaptureError
 from medley.capture.interception import substitute
+from medley.capture.model_check import check_model
 from medley.capture.rehearsal import rehearse
 from medley.capture.trace import choose_primes, trace
 
@@ -53,6 +54,7 @@ def capture_full(
 
     Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured.
     """
+    check_model(model)
     batch = read_batch(example_batch)
     first, second = choose_primes(model, batch, 2)
     name = name or type(model).__name__

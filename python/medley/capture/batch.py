@@ -78,6 +78,9 @@ def read_batch(example: Any) -> Batch:
                 "pass each tensor as an argument of its own"
             )
     found = [(name, value) for name, value in items if isinstance(value, Tensor)]
+    for name, value in found:
+        if value.layout is not torch.strided:
+            raise CaptureError(f"example batch: {name!r} is sparse: pass it dense (to_dense())")
     rows = next((int(value.shape[0]) for _, value in found if value.dim() > 0), 0)
     if rows == 0:
         raise CaptureError(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -36,6 +36,9 @@ _PLACEMENT = ("layout", "device", "pin_memory", "memory_format", "generator", "n
 _RESHAPES = ("view", "_unsafe_view", "reshape", "expand")
 _DROPPED = ("aten._assert_async", "aten._assert_scalar", "aten._assert_tensor_metadata")
 _SEEDED = torch.Tag.nondeterministic_seeded
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# Raises an error for a singular matrix: what follows has infinities then, here as elsewhere.
+_CHECKS = (torch.ops.aten._linalg_check_errors.default,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +77,7 @@ class _Writer:
         lifted = [n for n in nodes if n.op == "get_attr"]
         made = self._constant_inputs(lifted)
         calls = [n for n in nodes if n.op == "call_function" and not self._is_getitem(n)]
-        calls = [n for n in calls if not str(n.target).startswith(_DROPPED)]
+        calls = [n for n in calls if not (str(n.target).startswith(_DROPPED) or _is_check(n))]
         for node, text in made:
             self._emit(node, text, self._constant(node), "forward", "", "")
         for node in lifted:
@@ -118,6 +121,8 @@ class _Writer:
                     self._input(node, "batch", self._traced.batch[what.idx - 1])
                 elif node.users:
                     self._input(node, "scalar", "rng")
+            elif isinstance(what, (desc.ForwardTokenAOTInput, desc.BackwardTokenAOTInput)):
+                continue  # the order of effects: those that may stay behind have none
             else:
                 raise CaptureError(f"an input of a kind that is not supported: {what.expr()}")
 
@@ -226,6 +231,8 @@ class _Writer:
 
     def _op(self, node: Node) -> None:
         target = node.target
+        if target is torch.ops.higher_order.with_effects:
+            raise self._error(node, f"{node.args[1]} has effects besides its results")
         if not isinstance(target, torch._ops.OpOverload):
             raise CaptureError(f"{target}: an operation that is no PyTorch operator")
         if _SEEDED in target.tags and not str(target).startswith("aten._scaled_dot"):
@@ -349,6 +356,8 @@ class _Writer:
             if value is None:
                 return "none"
             raise self._error(node, f"a result that is no tensor: {type(value).__name__}")
+        if value.layout is not torch.strided:
+            raise self._error(node, "sparse tensors are not supported: use dense ones")
         sizes = ", ".join(self._size(int(size)) for size in value.shape)
         return f"{self._dtype(value.dtype, node)}[{sizes}]"
 
@@ -430,6 +439,10 @@ def holds_batch(value: float, prime: int) -> bool:
     return close and ratio.denominator % prime == 0
 
 
+def _is_check(node: Node) -> bool:
+    return node.target is torch.ops.higher_order.with_effects and node.args[1] in _CHECKS
+
+
 def _source(node: Node) -> str:
     """Returns "file.py:12", the innermost line of the model that made the node, or ""."""
     return str((node.meta.get("custom") or {}).get("source", ""))
@@ -457,7 +470,9 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 def _quote(text: str) -> str:
-    return json.dumps(text)
+    """Returns text in quotes, as medley/graph/quote.h reads it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{_CONTROL.sub(lambda c: f"{chr(92)}x{ord(c[0]):02x}", escaped)}"'
 
 
 def _list(texts: Sequence[str], empty: str) -> str:

@@ -1,0 +1,56 @@
+"""What can be said of a model before it runs: wrapped, compiled, lazy, sparse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from medley.capture.errors import CaptureError
+
+
+def check_model(model: Any) -> None:
+    """Raises CaptureError, naming the module and what to pass instead, for a model that cannot be
+    traced whatever its forward does."""
+    if not isinstance(model, nn.Module):
+        raise CaptureError(
+            f"model: expected a torch.nn.Module, found {type(model).__name__}: capture reads "
+            "parameters by the names that they have in a module"
+        )
+    for path, module in model.named_modules():
+        if reason := _reason(module):
+            raise CaptureError(f"module {path!r}: {reason}")
+
+
+def _reason(module: nn.Module) -> str:
+    """Returns why a module cannot be traced, or ""."""
+    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        return (
+            f"{type(module).__name__} divides the batch already: pass the module inside, "
+            "model.module; Medley divides it by the plan"
+        )
+    if isinstance(module, torch._dynamo.OptimizedModule):
+        return (
+            "it is compiled by torch.compile, whose graphs cannot be traced again: pass the "
+            "module as it was before, model._orig_mod"
+        )
+    if isinstance(module, torch.jit.ScriptModule):
+        return (
+            "it is a TorchScript module, which has no Python to trace: pass the nn.Module that it "
+            "was made from"
+        )
+    lazy = [name for name, each in module._parameters.items() if each is not None and is_lazy(each)]
+    if lazy:
+        return (
+            f"its parameter {lazy[0]!r} has no shape yet ({type(module).__name__}): call the model "
+            "once on an example batch before"
+        )
+    if getattr(module, "sparse", False) is True and isinstance(
+        module, (nn.Embedding, nn.EmbeddingBag)
+    ):
+        return (
+            "sparse gradients are not supported: make it with sparse=False, whose values are equal"
+        )
+    return ""
