@@ -210,6 +210,8 @@ TEST(ParseCluster, RefusesWhatIsNotOneDocument) {
                            "\t- x",
                            "nodes: [{]",
                            "a: &x [*x]",
+                           ",=",
+                           "a: 1\n---\n,",
                            "- 1",
                            "3",
                            "? [a]\n: b",

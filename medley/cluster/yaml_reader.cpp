@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <yaml-cpp/eventhandler.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <sstream>
 
 #include "medley/base/error.h"
 
@@ -33,6 +35,39 @@ int line_of(const YAML::Node& node) { return std::max(node.Mark().line, 0) + 1; 
 bool is_plain_key(std::string_view key) {
   return !key.empty() && key.size() <= 60 &&
          std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 127; });
+}
+
+// For whom only the end of a document matters.
+class NoEvents : public YAML::EventHandler {
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&,
+                const std::string&,
+                YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&,
+                       const std::string&,
+                       YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&,
+                  const std::string&,
+                  YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+// Returns 2 if there are more. Where a document begins with a comma, yaml-cpp 0.7 finds empty ones
+// without end and does not move on: YAML::LoadAll() never returns.
+int count_documents(const std::string& text) {
+  std::istringstream in(text);
+  YAML::Parser parser(in);
+  NoEvents ignore;
+  int count = 0;
+  while (count < 2 && parser.HandleNextDocument(ignore)) ++count;
+  return count;
 }
 
 }  // namespace
@@ -154,21 +189,23 @@ YamlValue read_yaml(std::string_view text, std::string_view file) {
   if (text.size() > kMostBytes)
     throw Error(Blame::kCaller,
                 fmt::format("{}:1: must be at most {} bytes: {}", file, kMostBytes, text.size()));
-  std::vector<YAML::Node> documents;
+  const std::string all(text);
+  int documents = 0;
+  YAML::Node first;
   try {
-    documents = YAML::LoadAll(std::string(text));
+    documents = count_documents(all);
+    if (documents == 1) first = YAML::Load(all);
   } catch (const YAML::Exception& error) {
     throw Error(
         Blame::kCaller,
         fmt::format("{}:{}: not YAML: {}", file, std::max(error.mark.line, 0) + 1, error.msg));
   }
-  if (documents.size() != 1 || documents[0].IsNull())
+  if (documents != 1 || first.IsNull())
     throw Error(Blame::kCaller,
                 fmt::format("{}:1: expected one YAML document: {}",
                             file,
-                            documents.size() > 1 ? fmt::format("{} documents", documents.size())
-                                                 : "an empty file"));
-  return {documents[0], "", file};
+                            documents > 1 ? "more than one" : "an empty file"));
+  return {first, "", file};
 }
 
 }  // namespace medley
