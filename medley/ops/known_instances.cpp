@@ -17,7 +17,8 @@ std::shared_ptr<const Instance> KnownInstances::of(const Op& op) {
   std::vector<Known>& known = known_[hash(op)];
   for (const Known& each : known)
     if (alike(*each.op, op)) return each.instance;
-  return known.emplace_back(&op, make()).instance;
+  known.push_back({&op, make()});
+  return known.back().instance;
 }
 
 // But for which values they are, and what does not matter to a rule.

@@ -25,8 +25,7 @@ class Reader {
 
   std::vector<Symbol> symbols() {
     std::ranges::sort(symbols_);
-    const auto repeated = std::ranges::unique(symbols_);
-    symbols_.erase(repeated.begin(), repeated.end());
+    symbols_.erase(std::unique(symbols_.begin(), symbols_.end()), symbols_.end());
     return std::move(symbols_);
   }
 
