@@ -1,7 +1,8 @@
 """Runs every tier of tests and sums up; --build builds their programs first.
 
 A tier that should have run and collected nothing fails; a tier that cannot run here says why.
---nightly adds what takes longer: slow tests, all modules under sanitizers, clang-tidy.
+--nightly adds what takes longer: slow tests, all modules under sanitizers, fuzzing, other programs
+as oracles, clang-tidy.
 
 The seconds of each tier are printed, and kept in build/test_logs/seconds.json with those of earlier
 runs. A run of all tiers fails if it takes longer than MEDLEY_TEST_LIMIT minutes, from --since on:
@@ -45,6 +46,9 @@ THREADED = [
     "worker",
 ]
 PLAN_SEEDS_NIGHTLY = "200"
+FUZZ_SECONDS = 60  # for each target
+FUZZ_INPUT_SECONDS = 10  # a file that takes longer to read is a finding
+ORACLES = {"toulbar2": "toulbar2", "simgrid": "libsimgrid-dev"}  # test program: Debian package
 NOTHING_COLLECTED = 5  # exit status of pytest
 
 
@@ -315,6 +319,87 @@ def clang_tidy(options: Options) -> Result:
     return Result(len(files) - len(wrong), len(wrong), why=[f"failed: {file}" for file in wrong])
 
 
+def fuzz_one(target: str) -> tuple[str, str, str]:
+    """Runs a target of libFuzzer; returns its name, what it has done, and what is wrong, or ""."""
+    corpus, found = LOGS / "corpus" / target, LOGS / "fuzz"
+    for folder in (corpus, found):  # inputs of earlier runs are tried again
+        folder.mkdir(parents=True, exist_ok=True)
+    sources = ROOT / "tests" / "fuzz"
+    command = [str(ROOT / "build" / "fuzz" / "bin" / f"{target}_fuzz")]
+    command += [f"-max_total_time={FUZZ_SECONDS}", f"-timeout={FUZZ_INPUT_SECONDS}"]
+    command += ["-max_len=8192", "-print_final_stats=1", f"-artifact_prefix={found}/{target}-"]
+    if (words := sources / f"{target}.dict").exists():
+        command.append(f"-dict={words}")
+    folders = [str(corpus), str(sources / "corpus" / target)]
+    done = subprocess.run(
+        [*command, *folders],
+        cwd=ROOT,
+        text=True,
+        errors="replace",
+        capture_output=True,
+        check=False,
+    )
+    text = done.stdout + done.stderr
+    log = LOGS / f"fuzz_{target}.log"
+    log.write_text(" ".join(command + folders) + "\n" + text)
+    executed = re.search(r"number_of_executed_units: (\d+)", text)
+    runs = int(executed[1]) if executed else 0
+    if done.returncode == 0 and runs:
+        return target, f"{target}: {runs} inputs", ""
+    left = re.search(r"Test unit written to (\S+)", text)
+    reason = re.search(r"^(?:does not hold|SUMMARY|.*ERROR): .*", text, re.MULTILINE)
+    wrong = f"{target}: {reason[0] if reason else f'ended with {done.returncode}'}"
+    return target, f"{target}: {runs} inputs", f"{wrong}; input: {left[1] if left else log}"
+
+
+def fuzz(options: Options) -> Result:
+    """Builds the targets of tests/fuzz, and runs each for a minute."""
+    if not options.nightly:
+        return skip("nightly")
+    if not shutil.which("clang++"):
+        return skip("clang++, which has libFuzzer, is not installed: scripts/setup.sh --nightly")
+    builds = [
+        ["cmake", "--preset", "fuzz"],
+        ["cmake", "--build", "--preset", "fuzz", "-j", str(options.jobs)],
+    ]
+    if any(run(command, f"build_fuzz_{i}")[0] for i, command in enumerate(builds)):
+        return failure("build/fuzz cannot be built")
+    targets = sorted(path.stem for path in (ROOT / "tests" / "fuzz").glob("*.cpp"))
+    with ThreadPoolExecutor(options.jobs) as pool:
+        done = list(pool.map(fuzz_one, targets))
+    for _, what, wrong in done:
+        print(what, wrong, flush=True)
+    wrong = [wrong for _, _, wrong in done if wrong]
+    return Result(len(done) - len(wrong), len(wrong), why=wrong or [what for _, what, _ in done])
+
+
+def oracles(options: Options) -> Result:
+    """Compares what Medley finds with what other programs find (tests/oracles)."""
+    if not options.nightly:
+        return skip("nightly")
+    if run(["cmake", "--preset", "torch"], "configure_oracles")[0]:
+        return failure("build/torch cannot be configured")
+    command = ["cmake", "--build", "build/torch", "-j", str(options.jobs), "--target", "oracles"]
+    if run(command, "build_oracles")[0]:
+        return failure("the target oracles cannot be built")
+    result = Result()
+    for name, package in ORACLES.items():
+        program = ROOT / "build" / "torch" / "bin" / f"{name}_oracle"
+        if not program.exists():
+            why = f"{name}: {package} is not installed: scripts/setup.sh --nightly"
+            result.add(Result(skipped=1))
+            result.why.append(why)
+            continue
+        report = LOGS / f"oracle_{name}.xml"
+        code, text = run([str(program), f"--gtest_output=xml:{report}"], f"oracle_{name}")
+        one = count([report] if report.exists() else [])
+        if code and not one.failed:
+            one = failure(f"{name}: ended with {code}")
+        result.add(one)
+        result.why += one.why + re.findall(r"^\d+ \w+ .*compared.*", text, re.MULTILINE)
+    return result
+
+
 def wheel(options: Options) -> Result:
     """Makes the wheel and tries it in an environment of its own."""
     if not options.nightly:
@@ -337,6 +422,8 @@ TIERS: list[tuple[str, Callable[[Options], Result]]] = [
     ("slow", slow),
     ("gpu", gpu),
     ("testbed", testbed),
+    ("fuzz", fuzz),
+    ("oracles", oracles),
     ("wheel", wheel),
     ("clang-tidy", clang_tidy),
 ]

@@ -20,7 +20,7 @@ is_installed() {
 missing_packages() {
   local tool_and_package tool package
   local tools=(g++:g++ cmake:cmake ninja:ninja-build make:make git:git "$PYTHON:python3")
-  [ "${1:-}" != --nightly ] || tools+=(clang-tidy:clang-tidy)
+  [ "${1:-}" != --nightly ] || tools+=(clang-tidy:clang-tidy clang++:clang toulbar2:toulbar2)
   [ "${1:-}" != --testbed ] || tools+=(ip:iproute2 tc:iproute2 unshare:util-linux nsenter:util-linux)
   for tool_and_package in "${tools[@]}"; do
     tool=${tool_and_package%%:*} package=${tool_and_package##*:}
@@ -30,6 +30,11 @@ missing_packages() {
       libcli11-dev libbenchmark-dev coinor-libclp-dev coinor-libcbc-dev; do
     is_installed "$package" || echo "$package"
   done
+  if [ "${1:-}" = --nightly ]; then
+    for package in libclang-rt-dev libsimgrid-dev; do
+      is_installed "$package" || echo "$package"
+    done
+  fi
   # The interpreter may be Debian's or somebody's own: ask it, not dpkg.
   "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
   "$PYTHON" -c 'import os, sysconfig

@@ -69,3 +69,42 @@ def test_every_module_is_tested_once() -> None:
     plain, sanitized = run_tests.plain_modules(False), run_tests.sanitized_modules(False)
     assert sorted(plain + sanitized) == run_tests.modules_with_tests()
     assert run_tests.plain_modules(True) == run_tests.modules_with_tests()
+
+
+def fuzz_target(root: Path, script: str) -> None:
+    program = root / "build" / "fuzz" / "bin" / "plan_fuzz"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n" + script)
+    program.chmod(0o755)
+
+
+def test_a_finding_of_libfuzzer_fails_with_the_path_of_its_input(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_tests, "ROOT", tmp_path)
+    said = "==7== ERROR: libFuzzer: deadly signal\\nTest unit written to /found/plan-crash-1"
+    fuzz_target(tmp_path, f'echo "does not hold: equal"; echo "{said}" >&2; exit 77')
+    _, _, wrong = run_tests.fuzz_one("plan")
+    assert wrong == "plan: does not hold: equal; input: /found/plan-crash-1"
+
+
+def test_a_target_of_libfuzzer_that_tried_nothing_fails(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_tests, "ROOT", tmp_path)
+    fuzz_target(tmp_path, "exit 0")
+    assert run_tests.fuzz_one("plan")[2].startswith("plan: ended with 0; input: ")
+    (tmp_path / "build/fuzz/bin/plan_fuzz").write_text(
+        "#!/bin/sh\necho stat::number_of_executed_units: 512"
+    )
+    assert run_tests.fuzz_one("plan")[1:] == ("plan: 512 inputs", "")
+
+
+def test_an_oracle_that_is_not_installed_is_skipped_in_words(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_tests, "ROOT", tmp_path)
+    monkeypatch.setattr(run_tests, "run", lambda *_: (0, ""))
+    result = run_tests.oracles(run_tests.Options(jobs=1, nightly=True))
+    assert (result.status, result.skipped) == ("skipped", 2)
+    assert result.why[1] == "simgrid: libsimgrid-dev is not installed: scripts/setup.sh --nightly"
