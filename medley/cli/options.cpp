@@ -4,6 +4,7 @@
 
 #include "medley/base/error.h"
 #include "medley/plan/plan.h"
+#include "medley/synthesis/fit.h"
 
 namespace medley {
 namespace {
@@ -52,7 +53,7 @@ void add_request_options(Arguments& arguments, RequestOptions& options) {
   arguments.number("--microbatches",
                    options.microbatches,
                    "How many; as few as fit into memory if not given",
-                   {.least = 1, .most = kMaxLength});
+                   {.least = 1, .most = kMostMicrobatches});
   arguments.texts("--devices",
                   options.devices,
                   "Use these only: fast/0/0,slow/0/1",

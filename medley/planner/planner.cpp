@@ -15,6 +15,7 @@
 #include "medley/planner/megatron.h"
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/data_parallel.h"
+#include "medley/synthesis/fit.h"
 #include "medley/synthesis/spmd.h"
 #include "medley/synthesis/work_bound.h"
 
@@ -93,6 +94,8 @@ void check(const Request& request) {
     refuse("microbatches",
            request.microbatches,
            fmt::format("1 to {}, the global batch", request.global_batch));
+  if (request.microbatches > kMostMicrobatches)
+    refuse("microbatches", request.microbatches, fmt::format("1 to {}", kMostMicrobatches));
   if (request.cluster.devices.empty()) refuse("cluster", "no devices", "at least one");
   std::vector<std::string> names;
   for (const Device& device : request.cluster.devices) names.push_back(device.name);

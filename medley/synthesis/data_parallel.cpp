@@ -152,7 +152,7 @@ Outcome with_microbatches(const Request& request,
   const int64_t first = std::max<int64_t>(1, request.microbatches);
   const int64_t last = request.microbatches > 0 || !meet.empty()
                            ? first
-                           : *std::max_element(rows.begin(), rows.end());
+                           : std::min(kMostMicrobatches, *std::ranges::max_element(rows));
   auto [plan, misfit] = attempt(first);
   if (!misfit) return plan;
   int64_t too_few = first;

@@ -25,6 +25,8 @@ struct Misfit {
 
 // Of micro-batches: more are tried only where parameters and inputs leave room for them.
 inline constexpr int64_t kManyMicrobatches = 1024;
+// Nobody runs a step of more, and looking at one takes time and memory for each.
+inline constexpr int64_t kMostMicrobatches = int64_t{1} << 14;
 
 // Returns nothing if all devices have enough. Lowers the plan, so that what is counted is what will
 // run. All require that the request has an analysis.

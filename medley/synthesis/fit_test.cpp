@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "medley/base/error.h"
 #include "medley/base/files.h"
 #include "medley/graph/text.h"
 #include "medley/planner/planner.h"
@@ -16,6 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 class Fit : public ::testing::Test {
  protected:
@@ -68,6 +70,17 @@ TEST_F(Fit, FewestMicrobatchesThatFit) {
   ASSERT_GT(enough, 2) << text;
   EXPECT_EQ(reason("data-parallel-even", 1000, enough), "it fits");
   EXPECT_NE(reason("data-parallel-even", 1000, enough - 1), "it fits");
+}
+
+// However many rows there are, few micro-batches are looked at: time and memory do not grow with
+// the rows.
+TEST_F(Fit, HugeBatchesAreRefusedSoon) {
+  const auto says_what_fits =
+      AllOf(HasSubstr("pool/0/0 (kind) needs "), HasSubstr("; a global batch of "));
+  EXPECT_THAT(reason("hap", 100'000'000, 0), says_what_fits);
+  EXPECT_THAT(reason("data-parallel-proportional", kMaxLength, 0), says_what_fits);
+  EXPECT_THAT([&] { return reason("hap", 100'000'000, kMostMicrobatches + 1); },
+              ThrowsMessage<Error>("microbatches: found 16385, expected 1 to 16384"));
 }
 
 // Rows that meet cannot be cut into micro-batches: fewer rows are what is left.

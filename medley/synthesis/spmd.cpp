@@ -129,7 +129,7 @@ class Synthesis {
       alternate(options);
     }
     if (layouts_.size() > 1) search_nodes();
-    if (!best) return Infeasible{"no candidate was found"};
+    if (!best) return request_.ask(even_ ? "data-parallel-even" : "data-parallel-proportional");
     shorten(best->plan.pipelines[0].stages[0], prepared_.names);
     if (!best->fits()) return Infeasible{explain_misfit(best->plan, request_)};
     best->plan.strategy = request_.strategy;
@@ -165,7 +165,7 @@ class Synthesis {
       if (gained_before && !gained) break;
       gained_before |= gained;
       if (!may_double(count)) break;
-      if (count >= kManyMicrobatches && found_.best && found_.best->of_any_count) break;
+      if (count >= kManyMicrobatches && (!found_.best || found_.best->of_any_count)) break;
     }
   }
 
