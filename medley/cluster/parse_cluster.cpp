@@ -13,6 +13,7 @@ namespace medley {
 namespace {
 
 constexpr int64_t kMostDevices = 65536;
+constexpr double kMostLatency = 3600;  // seconds
 
 std::map<DType, double> parse_rates(const YamlValue& value) {
   std::map<DType, double> rates;
@@ -218,7 +219,10 @@ Network parse_network(const YamlFields& fields, const std::vector<NodePool>& poo
     network.connects = parse_pools_list(*of, pools);
   }
   network.bandwidth = fields.require("bandwidth").positive_quantity(Dimension::kBandwidth);
-  network.latency = fields.require("latency").quantity_from_zero(Dimension::kDuration);
+  const YamlValue& latency = fields.require("latency");
+  network.latency = latency.quantity_from_zero(Dimension::kDuration);
+  if (network.latency > kMostLatency)
+    latency.fail(fmt::format("must be at most {} s", kMostLatency));
   if (const YamlValue* trunk = fields.find("trunk")) {
     if (inside || network.connects.size() < 2)
       trunk->fail("needs connects with two node pools or more");

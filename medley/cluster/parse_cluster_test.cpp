@@ -100,6 +100,10 @@ TEST(ParseCluster, NamesFileLineAndPlaceOfAMistake) {
             "c.yaml:5: nodes[1].count: expected a whole number: 1.5");
   EXPECT_EQ(message("slow, count: 1", "slow, count: 99999"),
             "c.yaml:5: nodes[1].count: must be at most 65536: 99999");
+  EXPECT_EQ(message("slow, count: 1", "slow, count: 99999999999999999999"),
+            "c.yaml:5: nodes[1].count: must be at most 65536: 99999999999999999999");
+  EXPECT_EQ(message("latency: 50 us", "latency: 1e30 s"),
+            "c.yaml:8: networks[1].latency: must be at most 3600 s");
   EXPECT_EQ(message("slow, count: 1", "slow, count:"), "c.yaml:5: nodes[1].count: has no value");
   EXPECT_THAT(message("slow, count: 1", "slow, cuont: 1"),
               StartsWith("c.yaml:5: nodes[1].cuont: unknown key"));

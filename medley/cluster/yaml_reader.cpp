@@ -120,7 +120,8 @@ int64_t YamlValue::positive_integer(int64_t most) const {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (text.empty() || end != text.data() + text.size() || error == std::errc::invalid_argument)
     fail(fmt::format("expected a whole number: {}", found(node_)));
-  if (text.starts_with('-') || number == 0) fail(fmt::format("must be positive: {}", text));
+  if (text.starts_with('-') || (number == 0 && error == std::errc()))
+    fail(fmt::format("must be positive: {}", text));
   if (error != std::errc() || number > most)
     fail(fmt::format("must be at most {}: {}", most, found(node_)));
   return number;
