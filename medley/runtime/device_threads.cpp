@@ -112,9 +112,11 @@ void DeviceThreads::end() {
 void DeviceThreads::run(std::function<void(int)> body) {
   std::unique_lock lock(state_->mutex);
   if (!state_->all_finished())
-    throw Error(Blame::kEnvironment,
+    throw state_->first
+        ? Error(Blame::kEnvironment,
                 fmt::format("still busy since an earlier failure: {}",
-                            fmt::join(state_->unfinished(), ", ")));
+                            fmt::join(state_->unfinished(), ", ")))
+        : Error(Blame::kCaller, "another thread is calling the same devices: one at a time may");
   state_->body = std::move(body);
   state_->first.reset();
   ++state_->round;

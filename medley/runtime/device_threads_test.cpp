@@ -98,6 +98,23 @@ TEST(DeviceThreads, WhoDoesNotEndIsGivenUp) {
   ended->pass();
 }
 
+TEST(DeviceThreads, CallersFromTwoThreadsAreRefusedAsThat) {
+  auto gate = std::make_shared<Gate>();
+  auto begun = std::make_shared<Gate>();
+  DeviceThreads threads({"a"}, nothing, milliseconds(20));
+  std::thread first([&] {
+    threads.run([&](int) {
+      begun->open();
+      gate->pass();
+    });
+  });
+  begun->pass();
+  EXPECT_EQ(message_of([&] { threads.run([](int) {}); }),
+            "another thread is calling the same devices: one at a time may");
+  gate->open();
+  first.join();
+}
+
 // A machine that has no more threads: those that there are end, and the error says whose is
 // missing.
 TEST(DeviceThreads, IfOneCannotBeMadeTheOthersEnd) {

@@ -103,10 +103,12 @@ bool BatchSlicer::is_own(const Placement& placement, const at::Tensor& given) co
   const bool is_type = given.scalar_type() == type;
   if (is_type && given.sizes() == at::IntArrayRef(expected)) return false;
   if (is_type && accept_own_ && given.sizes() == at::IntArrayRef(own)) return true;
-  const std::string also =
-      accept_own_ && own != expected
-          ? fmt::format(", or {} for the rows of one device", describe(type, own))
-          : "";
+  std::string also = accept_own_ && own != expected
+                         ? fmt::format(", or {} for the rows of one device", describe(type, own))
+                         : "";
+  const auto lengths = given.sizes();
+  if (is_type && scale && lengths.size() == expected.size() && lengths[0] == expected[0])
+    also += ": all sizes but the rows are those of the batch that was captured";
   throw Error(Blame::kCaller,
               fmt::format("batch[\"{}\"]: found {}, expected {}{}",
                           placement.input.name,
