@@ -1,11 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "medley/base/error.h"
+#include "medley/base/files.h"
 #include "medley/cluster/cluster.h"
 #include "medley/cluster/quantity.h"
 
@@ -131,11 +130,7 @@ Catalogue read_catalogue(const std::filesystem::path& directory) {
   std::sort(files.begin(), files.end());
   Catalogue catalogue;
   for (const auto& file : files) {
-    std::ifstream in(file, std::ios::binary);
-    std::ostringstream text;
-    text << in.rdbuf();
-    if (!in) throw Error(Blame::kEnvironment, fmt::format("cannot read: {}", file.string()));
-    DeviceKind kind = parse_device_kind(text.str(), file.string());
+    DeviceKind kind = parse_device_kind(LocalFiles().read(file.string()), file.string());
     if (kind.name != file.stem().string())
       fail(file.string(), "name", fmt::format("expected the name of the file: {}", kind.name));
     catalogue[kind.name] = std::move(kind);

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "medley/base/error.h"
 #include "medley/cluster/cluster.h"
@@ -10,6 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
+using ::testing::ThrowsMessage;
 
 std::vector<std::string> names(const Catalogue& catalogue) {
   std::vector<std::string> result;
@@ -77,6 +79,16 @@ TEST(Catalogue, RatesOfTypesAgree) {
       EXPECT_LE(rates->at(DType::kF64), f32) << name;
       EXPECT_GE(rates->at(DType::kF64), f32 / 70) << name;
     }
+}
+
+// Whoever makes a folder of kinds may have linked what never ends.
+TEST(Catalogue, IsReadFromFilesOnly) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "kinds";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  std::filesystem::create_symlink("/dev/zero", folder / "endless.json");
+  EXPECT_THAT([&] { read_catalogue(folder); },
+              ThrowsMessage<Error>(HasSubstr("endless.json: found a device, expected a file")));
 }
 
 TEST(Catalogue, LargeProductsReachHalfOfThePeakOrMore) {

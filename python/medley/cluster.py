@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from medley._core import Cluster
+from medley.files import read_text
 
 __all__ = ["Cluster", "catalogue", "load_cluster", "parse_cluster"]
 
@@ -23,7 +24,11 @@ def load_cluster(cluster: Cluster | str | os.PathLike[str]) -> Cluster:
     """Returns the cluster that a file describes; a Cluster is returned as it is."""
     if isinstance(cluster, Cluster):
         return cluster
-    return Cluster.parse(Path(cluster), catalogue())
+    if not isinstance(cluster, (str, os.PathLike)):
+        raise ValueError(
+            f"cluster: found {type(cluster).__name__}, expected the path of a cluster.yaml"
+        )
+    return Cluster.parse_text(read_text(cluster), str(cluster), catalogue())
 
 
 def parse_cluster(text: str, file: str = "<text>") -> Cluster:

@@ -40,7 +40,14 @@ class Graph:
 
 def as_graph(graph: Graph | _core.Graph) -> Graph:
     """Returns a graph of the core with no constants; a Graph is returned as it is."""
-    return graph if isinstance(graph, Graph) else Graph(graph)
+    if isinstance(graph, Graph):
+        return graph
+    if not isinstance(graph, _core.Graph):
+        raise ValueError(
+            f"graph: found {type(graph).__name__}, expected what medley.capture(...) or "
+            "medley.Graph.load(path) returns"
+        )
+    return Graph(graph)
 
 
 def capture(

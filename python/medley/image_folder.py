@@ -81,8 +81,8 @@ def read_image_folder(
     paths: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
-        files = (path for path in (folder / name).rglob("*") if path.suffix.lower() in _ENDINGS)
-        found = sorted(files)
+        everything = (folder / name).rglob("*")
+        found = sorted(p for p in everything if p.suffix.lower() in _ENDINGS and p.is_file())
         if not found:
             raise ValueError(f"{folder / name}: found no image ({', '.join(_ENDINGS)})")
         paths += found

@@ -126,3 +126,16 @@ def cosine(lr: float, steps: int, warmup_steps: int = 0, floor: float = 0.0) -> 
         return floor + (lr - floor) * 0.5 * (1.0 + math.cos(math.pi * done))
 
     return rate
+
+
+def as_optimizer(optimizer: Optimizer | None) -> Optimizer:
+    """Returns AdamW if there is none. Raises ValueError for what is no optimizer of Medley."""
+    if optimizer is None:
+        return AdamW()
+    if isinstance(optimizer, Optimizer):
+        return optimizer
+    found = optimizer if isinstance(optimizer, type) else type(optimizer)
+    raise ValueError(
+        f"optimizer: found {found.__module__}.{found.__qualname__}, expected medley.AdamW(...) or "
+        "medley.SGD(...): each device updates its own shards"
+    )

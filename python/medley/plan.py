@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
+import operator
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from medley import _core, job
 from medley.cluster import Cluster, load_cluster
 from medley.files import read_text, write_atomically
 from medley.graph import Graph, as_graph
-from medley.optimizer import AdamW, Optimizer
+from medley.optimizer import Optimizer, as_optimizer
 
 __all__ = ["Explanation", "Plan", "plan"]
 
@@ -129,15 +130,20 @@ def plan(
         return Plan(chosen.text, whole, machines, profile)
     if global_batch is None:
         raise ValueError("plan: expected global_batch, the number of rows of a step")
-    rule = (optimizer or AdamW()).description()
+    if not isinstance(strategy, str):
+        raise ValueError(
+            f"strategy: found {strategy!r}, expected a name (`medley list strategies`)"
+        )
+    rows, parts = _count("global_batch", global_batch), _count("microbatches", microbatches or 0)
+    rule = as_optimizer(optimizer).description()
 
     def find() -> bytes:
         text: str = _core.plan(
             whole.core,
             machines,
             strategy,
-            global_batch,
-            microbatches or 0,
+            rows,
+            parts,
             rule["kind"],
             rule.get("momentum", 0.0),
             *measured(profile),
@@ -145,6 +151,16 @@ def plan(
         return text.encode()
 
     return Plan(job.from_first(find, "plans").decode(), whole, machines, profile)
+
+
+def _count(name: str, value: int) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}: found {value!r}, expected a whole number") from None
+    if not abs(count) < 2**63:
+        raise ValueError(f"{name}: found {count}, expected less than 2^63")
+    return count
 
 
 def measured(profile: str | os.PathLike[str] | None) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from medley import _core, _runtime, connections, devices, ends, job, stragglers
 from medley.cluster import Cluster, load_cluster
 from medley.files import make_folder, read_text, unwritable, whole_file, write_atomically
 from medley.graph import Graph, as_graph
-from medley.optimizer import AdamW, Optimizer
+from medley.optimizer import Optimizer, as_optimizer
 from medley.plan import Plan
 from medley.weights_file import write_weights
 
@@ -130,7 +130,7 @@ class Trainer:
         self._model = model
         self._graph = as_graph(graph)
         self.plan = plan if isinstance(plan, Plan) else Plan.load(plan)
-        self.optimizer = optimizer or AdamW()
+        self.optimizer = as_optimizer(optimizer)
         self.steps = 0
         if cluster is None and self.plan.cluster is None:
             raise ValueError("Trainer: the plan was read from a file: expected also cluster=...")
@@ -192,7 +192,8 @@ class Trainer:
 
         Accepts what the model is called with: a dict by argument name, a tuple or list, a tensor.
         """
-        tensors = _named(batch)
+        inputs = [name for kind, name in self._types if kind == "batch"]
+        tensors = _named(batch, inputs)
         rate = self.optimizer.learning_rate(self.steps)
         with self._took.running():
             result = self._run.step(self._own(tensors), rate, self.steps)
@@ -440,6 +441,8 @@ def read_model(folder: Path, model: nn.Module) -> dict[str, Tensor]:
     Raises ValueError if a name of the model is missing or another one is in the file.
     """
     path = folder / MODEL_FILE
+    if path.exists() and not path.is_file():  # safetensors would wait for who writes to a pipe
+        raise ValueError(f"{path}: found a pipe, a device or a folder, expected a file")
     try:
         found: dict[str, Tensor] = safetensors.torch.load_file(path)
     except (OSError, safetensors.SafetensorError) as error:
@@ -483,14 +486,27 @@ def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def _named(batch: Any) -> dict[str, Tensor]:
+def _named(batch: Any, inputs: Collection[str]) -> dict[str, Tensor]:
+    """Returns the tensors of a batch by name. Raises ValueError for inputs that are none, or that
+    have no values of their own."""
     if isinstance(batch, Tensor):
-        return {"0": batch}
-    if isinstance(batch, Mapping):
-        return {str(name): value for name, value in batch.items() if isinstance(value, Tensor)}
-    if isinstance(batch, (tuple, list)):
-        return {str(i): value for i, value in enumerate(batch) if isinstance(value, Tensor)}
-    raise ValueError(
-        f"batch: found {type(batch).__name__}, expected a dict of tensors by argument name, a "
-        "tuple or list of tensors, or a tensor"
-    )
+        entries: dict[str, Any] = {"0": batch}
+    elif isinstance(batch, Mapping):
+        entries = {str(name): value for name, value in batch.items()}
+    elif isinstance(batch, (tuple, list)):
+        entries = {str(i): value for i, value in enumerate(batch)}
+    else:
+        raise ValueError(
+            f"batch: found {type(batch).__name__}, expected a dict of tensors by argument name, a "
+            "tuple or list of tensors, or a tensor"
+        )
+    for name in entries.keys() & inputs:
+        value = entries[name]
+        found = "" if isinstance(value, Tensor) else type(value).__name__
+        if not found and value.is_meta:
+            found = "a tensor on meta"
+        elif not found and value.layout != torch.strided:
+            found = "a sparse tensor"
+        if found:
+            raise ValueError(f'batch["{name}"]: found {found}, expected a dense tensor')
+    return {name: value for name, value in entries.items() if isinstance(value, Tensor)}

@@ -5,9 +5,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "medley/base/error.h"
 #include "medley/cluster/cluster.h"
 #include "medley/network/topology.h"
@@ -15,16 +12,6 @@
 namespace nb = nanobind;
 
 namespace {
-
-medley::Cluster parse_file(const std::filesystem::path& path,
-                           const std::filesystem::path& catalogue) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in || std::filesystem::is_directory(path))
-    throw medley::Error(medley::Blame::kCaller, "cannot read the cluster: " + path.string());
-  return medley::parse_cluster(text.str(), path.string(), medley::read_catalogue(catalogue));
-}
 
 std::vector<std::string> device_names(const medley::Cluster& cluster) {
   std::vector<std::string> names;
@@ -87,11 +74,6 @@ void init_cluster(nb::module_& m) {
           nb::arg("dtype"));
 
   nb::class_<Cluster>(m, "Cluster", "What cluster.yaml says.")
-      .def_static("parse",
-                  &parse_file,
-                  nb::arg("path"),
-                  nb::arg("catalogue"),
-                  "Reads a file; `catalogue` is the folder of the device kinds.")
       .def_static(
           "parse_text",
           [](const std::string& text,

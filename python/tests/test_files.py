@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -118,6 +121,37 @@ def test_what_may_not_end_is_not_read(tmp_path: Path) -> None:
     os.close(writer)
     assert read_text(f"/dev/fd/{reader}") == "text"
     os.close(reader)
+
+
+@pytest.mark.parametrize("what", ["pipe", "/dev/zero"])
+def test_clusters_and_weights_are_not_read_from_what_may_not_end(tmp_path: Path, what: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "model.safetensors").symlink_to(what)
+    script = f"""
+import pathlib, torch
+from medley.cluster import load_cluster
+from medley.trainer import read_model
+layer = torch.nn.Linear(1, 1)
+for read in (lambda: load_cluster({what!r}), lambda: read_model(pathlib.Path(), layer)):
+    try:
+        read()
+    except ValueError as error:
+        print(error)
+"""
+    done = subprocess.run(  # may wait for ever, or take all memory
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (30, 30)),
+    )
+    kind = "pipe" if what == "pipe" else "device"
+    assert done.stdout.splitlines() == [
+        f"{what}: found a {kind}, expected a file",
+        "model.safetensors: found a pipe, a device or a folder, expected a file",
+    ]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -285,7 +285,23 @@ def test_memory_of_a_replicated_model_is_counted_on_every_device() -> None:
             lambda b: b | {"labels": b["labels"][:7]},
             r'batch\["labels"\]: found i64\[7, 32\], expected i64\[8, 32\]$',
         ),
+        (
+            lambda b: b | {"labels": b["labels"][:, :5]},
+            r'batch\["labels"\]: found i64\[8, 5\], expected i64\[8, 32\]: all sizes but the rows',
+        ),
         (lambda b: 3, "batch: found int, expected a dict of tensors"),
+        (
+            lambda b: b | {"labels": b["labels"].numpy()},
+            r'batch\["labels"\]: found ndarray, expected a dense tensor$',
+        ),
+        (
+            lambda b: b | {"labels": b["labels"].to("meta")},
+            r'batch\["labels"\]: found a tensor on meta, expected a dense tensor$',
+        ),
+        (
+            lambda b: b | {"labels": b["labels"].to_sparse()},
+            r'batch\["labels"\]: found a sparse tensor, expected a dense tensor$',
+        ),
     ],
 )
 def test_wrong_batches_are_named_and_do_no_harm(change: Any, sentence: str) -> None:
@@ -295,6 +311,36 @@ def test_wrong_batches_are_named_and_do_no_harm(change: Any, sentence: str) -> N
         trainer.step(change(tokens(0)))
     assert worst(trainer.parameters(), before) == 0
     trainer.step(tokens(0))
+
+
+def test_arguments_of_other_kinds_are_refused_in_words() -> None:
+    trainer = trainer_of(small_gpt(), tokens(0), [[7, 1]])
+    model, graph, cluster = small_gpt(), trainer._graph, trainer.plan.cluster
+    others: list[tuple[dict[str, Any], str]] = [
+        ({"global_batch": "8"}, "global_batch: found '8', expected a whole number"),
+        ({"global_batch": 8.0}, "global_batch: found 8.0, expected a whole number"),
+        ({"global_batch": 2**70}, "global_batch: found 1180591620717411303424, expected less than"),
+        ({"microbatches": "2"}, "microbatches: found '2', expected a whole number"),
+        ({"strategy": 3}, "strategy: found 3, expected a name"),
+        ({"cluster": None}, "cluster: found NoneType, expected the path of a cluster.yaml"),
+        ({"graph": "gpt.graph"}, "graph: found str, expected what medley.capture"),
+        (
+            {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1)},
+            "optimizer: found torch.optim.sgd.SGD, expected medley.AdamW",
+        ),
+        ({"optimizer": medley.AdamW}, "optimizer: found medley.optimizer.AdamW, expected medley"),
+    ]
+    for changed, sentence in others:
+        arguments: dict[str, Any] = {"graph": graph, "cluster": cluster, "global_batch": 8}
+        with pytest.raises(ValueError, match=f"^{sentence}"):
+            medley.plan(**(arguments | changed))
+    with pytest.raises(ValueError, match=r"^optimizer: found torch.optim.adamw.AdamW"):
+        medley.Trainer(
+            model,
+            graph,
+            trainer.plan,
+            torch.optim.AdamW(model.parameters()),  # type: ignore[arg-type]
+        )
 
 
 def test_plan_of_another_graph() -> None:
