@@ -198,7 +198,7 @@ TEST_F(BadInput, MutatedGraphs) {
 TEST_F(BadInput, MutatedClusters) {
   std::mt19937_64 random(29);
   const std::string text = read(kCluster);
-  for (int round = 0; round < 100; ++round) {
+  for (int round = 0; round < 140; ++round) {
     const std::string changed = mutated(text, random);
     try {
       const std::optional<Cluster> other = small_cluster(changed);
