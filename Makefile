@@ -1,7 +1,7 @@
 # make setup   install what is missing (Debian packages, wheels in .venv)
 # make build   what is needed to use Medley; .venv/bin/medley works afterwards
 # make test    build the rest, then run every tier of tests; the closing summary says what was skipped and why
-# make nightly what takes longer too: slow tests, many random plans, every module sanitized, TSan, clang-tidy
+# make nightly what takes longer too: slow tests, many random plans, every module sanitized, TSan, fuzzing, oracles, clang-tidy
 # make wheel   dist/medley-*.whl, for the PyTorch of .venv, with all libraries that it needs
 # make demo    build, then a small run on an emulated cluster
 # make format  rewrite; make lint: check formatting, types and layers
