@@ -26,7 +26,7 @@ import medley
 from medley import _core, models
 from medley.cluster import Cluster, parse_cluster
 from medley.plan import Plan, plan
-from medley.profile import Truth
+from medley.profiling.profile import Truth
 
 CLUSTER = """
 format: medley-cluster

@@ -26,11 +26,12 @@ from typing import Any
 from torch import nn
 
 import medley
-from medley import _core, _testing, job, models
+from medley import _core, _testing, models
 from medley.cluster import Cluster, parse_cluster
 from medley.graph import Graph
 from medley.plan import Plan, plan
-from medley.profiler import Profiler, Truth, wanted_ops
+from medley.profiling.profiler import Profiler, Truth, wanted_ops
+from medley.run import job
 from medley.trainer import Trainer
 
 CLUSTER = """

@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 
 import medley
-from medley import cli, job
+from medley import cli
 from medley.models import gpt
+from medley.run import job
 
 CLUSTER = """
 format: medley-cluster

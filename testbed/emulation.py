@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 import medley
-from medley import job
+from medley.run import job
 from testbed import compare, contestants
 from testbed.comparators import workloads
 

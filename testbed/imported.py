@@ -13,7 +13,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-import medley.profile
+import medley.profiling.profile
 import medley.trainer  # noqa: F401
 from testbed.ready import ready
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from medley.cluster import Cluster as Cluster
+    from medley.data.sampler import BatchSampler as BatchSampler
     from medley.graph import Graph as Graph
     from medley.graph import capture as capture
     from medley.optimizer import SGD as SGD
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from medley.optimizer import warmup as warmup
     from medley.plan import Plan as Plan
     from medley.plan import plan as plan
-    from medley.sampler import BatchSampler as BatchSampler
     from medley.trainer import Metrics as Metrics
     from medley.trainer import Trainer as Trainer
 
@@ -34,7 +34,7 @@ __version__ = "0.1.0"
 # Loaded when first used: most verbs of the command line need no PyTorch.
 _EXPORTS = {
     "AdamW": "optimizer",
-    "BatchSampler": "sampler",
+    "BatchSampler": "data.sampler",
     "Cluster": "cluster",
     "Graph": "graph",
     "Metrics": "trainer",

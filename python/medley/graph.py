@@ -12,8 +12,9 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from medley import _core, job
+from medley import _core
 from medley.files import read_text
+from medley.run import job
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,11 +10,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from medley import _core, job
+from medley import _core
 from medley.cluster import Cluster, load_cluster
 from medley.files import read_text, write_atomically
 from medley.graph import Graph, as_graph
 from medley.optimizer import Optimizer, as_optimizer
+from medley.run import job
 
 __all__ = ["Explanation", "Plan", "plan"]
 

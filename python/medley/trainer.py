@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from medley import _core, _runtime, connections, devices, ends, job, stragglers
+from medley import _core, _runtime
 from medley.cluster import Cluster, load_cluster
 from medley.files import make_folder, read_text, unwritable, whole_file, write_atomically
 from medley.graph import Graph, as_graph
 from medley.optimizer import Optimizer, as_optimizer
 from medley.plan import Plan
+from medley.run import connections, devices, ends, job, stragglers
 from medley.weights_file import write_weights
 
 MODEL_FILE = "model.safetensors"

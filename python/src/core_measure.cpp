@@ -1,4 +1,4 @@
-// What a profile should hold, and measuring it through the emulation: for medley.profile.
+// What a profile should hold, and measuring it through the emulation: for medley.profiling.profile.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>

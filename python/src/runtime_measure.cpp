@@ -1,5 +1,5 @@
 // Measuring ops on a real device, and how far a run has drifted from its profile: for
-// medley.profile and medley.trainer.
+// medley.profiling.profile and medley.trainer.
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/rand.h>

@@ -2,8 +2,8 @@
 
 import pytest
 
-from medley import accelerators
-from medley.accelerators import Found, choose, has_kernels
+from medley.run import accelerators
+from medley.run.accelerators import Found, choose, has_kernels
 
 NAMES = ["fast/0/0", "slow/0/0"]
 GPU = ["A100", "T4"]

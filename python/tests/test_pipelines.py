@@ -14,8 +14,9 @@ import pytest
 from zoo import ZOO
 
 import medley
-from medley import _core, _testing, job
+from medley import _core, _testing
 from medley.cluster import parse_cluster
+from medley.run import job
 
 ROWS = 6
 STEPS = 3

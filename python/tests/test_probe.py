@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from medley import cli, probe
+from medley import cli
 from medley.cluster import parse_cluster
-from medley.probe import Device, Link, cluster_text, kinds_of, pairs_of, pools_of
+from medley.profiling import probe
+from medley.profiling.probe import Device, Link, cluster_text, kinds_of, pairs_of, pools_of
 
 
 def device(host: str, rate: float = 1e12, model: str = "A") -> Device:

@@ -14,12 +14,13 @@ import pytest
 import torch
 
 import medley
-from medley import _core, _runtime, cli, job
+from medley import _core, _runtime, cli
 from medley.cluster import Cluster, parse_cluster
 from medley.graph import Graph
 from medley.models import mlp
-from medley.profile import read_seconds
-from medley.profiler import Profiler, Truth, executor_name, pieces_of, wanted_ops
+from medley.profiling.profile import read_seconds
+from medley.profiling.profiler import Profiler, Truth, executor_name, pieces_of, wanted_ops
+from medley.run import job
 from medley.trainer import Trainer
 
 CLUSTER = """

@@ -23,7 +23,7 @@ import medley
 from medley import _core, models
 from medley.cluster import Cluster, parse_cluster
 from medley.models import hf
-from medley.profiler import Profiler, Truth, wanted_ops
+from medley.profiling.profiler import Profiler, Truth, wanted_ops
 
 DATA_PARALLEL = ("data-parallel-even", "data-parallel-proportional")
 

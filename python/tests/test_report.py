@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 import medley
-from medley import cli, job
+from medley import cli
 from medley.models import gpt
 from medley.plan import Explanation
 from medley.report.collect import Content, ask
 from medley.report.figures import in_flight_over_time, memory_at_peak, timeline
 from medley.report.trace import Event, Trace, in_flight, merged, parse
+from medley.run import job
 
 graph_objects = pytest.importorskip("plotly.graph_objects")
 

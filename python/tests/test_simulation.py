@@ -13,8 +13,9 @@ import torch
 from zoo import ZOO
 
 import medley
-from medley import _core, _testing, job
+from medley import _core, _testing
 from medley.cluster import parse_cluster
+from medley.run import job
 
 MODELS = ["gpt", "moe", "resnet", "vgg"]
 ROWS = 11

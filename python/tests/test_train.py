@@ -19,9 +19,9 @@ pytest.importorskip("medley._runtime", reason="needs the extension module _runti
 PIL = pytest.importorskip("PIL.Image")
 
 from medley import cli  # noqa: E402
-from medley.image_folder import read_image_folder  # noqa: E402
+from medley.data.image_folder import read_image_folder  # noqa: E402
+from medley.data.text_folder import read_text_folder  # noqa: E402
 from medley.models import gpt  # noqa: E402
-from medley.text_folder import read_text_folder  # noqa: E402
 from medley.trainer import Trainer  # noqa: E402
 
 Command = Callable[..., tuple[int, str, str]]

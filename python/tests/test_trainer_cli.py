@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from medley import _core, cli, demo
+from medley import _core, cli
+from medley.cli import demo
 from medley.files import write_atomically
 from medley.graph import Graph
-from medley.supervisor import exit_code
+from medley.run.supervisor import exit_code
 
 Command = Callable[..., tuple[int, str, str]]
 CONFIG = {

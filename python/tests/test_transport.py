@@ -167,7 +167,7 @@ def test_store() -> None:
 
 # All of 127.0.0.0/8 is this machine.
 def test_a_store_listens_at_its_own_address_only() -> None:
-    from medley.launch import free_port
+    from medley.run.launch import free_port
 
     port = free_port()
     store = _runtime.c10d_store("127.0.0.1", port, True)

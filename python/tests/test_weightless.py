@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from medley import weightless
-from medley.capture import capture_full
+from medley.capture import capture_full, weightless
 
 
 class Net(nn.Module):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import medley
-from medley import model_name
+from medley.capture import model_name
 from testbed.comparators.timing import Record
 from testbed.tests.clusters import Testbed, run
 

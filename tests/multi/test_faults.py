@@ -16,7 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from test_processes import LAUNCH, TORCHRUN, environment, is_running, run
 
-from medley import launch
+from medley.run import launch
 
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
 

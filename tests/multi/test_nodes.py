@@ -15,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from test_processes import CLUSTER, SCRIPT, cut_into_stages, environment, folder
 
-from medley import connections, job, launch, stragglers
+from medley.run import connections, job, launch, stragglers
 
 __all__ = ["folder"]  # a fixture
 

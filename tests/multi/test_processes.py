@@ -18,8 +18,8 @@ import safetensors.torch
 import torch
 
 import medley
-from medley import job
 from medley.capture import substitute
+from medley.run import job
 
 sys.path.insert(0, str(Path(__file__).parent))
 import train

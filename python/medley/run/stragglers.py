@@ -9,7 +9,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from medley import _runtime, job
+from medley import _runtime
+from medley.run import job
 
 SLOW = 1.5  # times as long as the plan expects, measured by the other devices
 FEWEST_STEPS = 5

@@ -73,7 +73,7 @@ def _accelerators() -> list[Finding]:
                 "install the CUDA wheel: pip install torch",
             )
         ]
-    from medley import accelerators
+    from medley.run import accelerators
 
     findings = [
         Finding("kernels", problem, FAILURE, "scripts/setup.sh installs a wheel that has them")
@@ -96,7 +96,7 @@ def _accelerators() -> list[Finding]:
 
 
 def _interfaces() -> list[Finding]:
-    from medley import job
+    from medley.run import job
 
     chosen = os.environ.get("GLOO_SOCKET_IFNAME")
     own = job.addresses()
@@ -127,7 +127,7 @@ def _host_name() -> list[Finding]:
 def _store() -> list[Finding]:
     if importlib.util.find_spec("torch") is None:
         return []
-    from medley.launch import serve_store
+    from medley.run.launch import serve_store
 
     begin = time.monotonic()
     store, _ = serve_store("doctor/", 5000)

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from medley import _core, job
+from medley import _core
 from medley.cluster import load_cluster
 from medley.graph import Graph, capture
 from medley.optimizer import SGD, AdamW, Optimizer
 from medley.plan import Plan
-from medley.profiler import Outcome, Profiler, Truth, wanted_ops
+from medley.profiling.profiler import Outcome, Profiler, Truth, wanted_ops
+from medley.run import job
 
 
 def read_seconds(text: str, option: str = "--budget") -> float:
@@ -127,7 +128,7 @@ def _load(name: str) -> Graph:
         return Graph.load(name)
     if ":" not in name:
         raise ValueError(f"{name}: cannot be read: no such file")
-    from medley import model_name, weightless
+    from medley.capture import model_name, weightless
 
     model, batch = weightless.load(lambda: model_name.load(name, None))
     return capture(model, batch)

@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from medley import job
 from medley.cluster import Cluster, parse_cluster
 from medley.graph import Graph, capture
 from medley.models import gpt
 from medley.optimizer import AdamW, cosine
 from medley.plan import Plan, plan
+from medley.run import job
 from medley.trainer import Trainer
 
 # Two nodes of two devices. The network is such that communication takes some 11 % of the step of

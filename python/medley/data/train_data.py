@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from medley.capture.batch import Batch, read_batch
-from medley.image_folder import ImageFolder, read_image_folder
+from medley.cli.train_options import Options
+from medley.data.image_folder import ImageFolder, read_image_folder
+from medley.data.sampler import BatchSampler
+from medley.data.text_folder import TextFolder, read_text_folder
 from medley.plan import Plan
-from medley.sampler import BatchSampler
-from medley.text_folder import TextFolder, read_text_folder
-from medley.train_options import Options
 
 _HELD_OUT = 1024  # rows at most: their loss is computed on processors
 

@@ -1,7 +1,7 @@
 """`medley launch`: one process per device of a plan on this machine, watched until all are gone.
 
-The processes find everything in the environment (medley/job.py). The store through which they meet
-lives here, so that it outlives any of them.
+The processes find everything in the environment (medley/run/job.py). The store through which they
+meet lives here, so that it outlives any of them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
-from medley import _core, _runtime, job
+from medley import _core, _runtime
 from medley.cluster import Cluster, load_cluster
 from medley.plan import Plan
-from medley.supervisor import Supervisor
+from medley.run import job
+from medley.run.supervisor import Supervisor
 
 _ATTEMPTS = 20  # to find a port
 

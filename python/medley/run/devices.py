@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from medley import _core, _runtime, accelerators, connections, job
+from medley import _core, _runtime
 from medley.cluster import Cluster
 from medley.plan import Plan, read_profile
+from medley.run import accelerators, connections, job
 
 _epochs = itertools.count()  # one for every run of this process, alike in all processes
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from medley import ends
+from medley.run import ends
 
 # After the first failure: how long the others may take to say why and leave, and then to clean up.
 GRACE_SECONDS = 5.0

@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from medley import job
 from medley.cluster import parse_cluster
 from medley.files import write_atomically
+from medley.run import job
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _ENOUGH = 0.2  # seconds of measuring a figure

@@ -50,7 +50,7 @@ def _capture(arguments: argparse.Namespace) -> int:
     sys.path.insert(0, os.getcwd())
     import torch
 
-    from medley import model_name, weightless
+    from medley.capture import model_name, weightless
     from medley.graph import capture
 
     size = _read_batch(arguments.batch)
@@ -116,7 +116,7 @@ def _prepare_launch(parser: argparse.ArgumentParser) -> None:
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    from medley.launch import launch
+    from medley.run.launch import launch
 
     return launch(
         arguments.plan,
@@ -139,20 +139,20 @@ def _prepare_probe(parser: argparse.ArgumentParser) -> None:
 
 
 def _probe(arguments: argparse.Namespace) -> int:
-    from medley.probe import probe
+    from medley.profiling.probe import probe
 
     return probe(Path(arguments.output), arguments.json)
 
 
 def _prepare_profile(parser: argparse.ArgumentParser) -> None:
-    from medley.profile import prepare
+    from medley.profiling.profile import prepare
 
     prepare(parser)
 
 
 def _profile(arguments: argparse.Namespace) -> int:
     sys.path.insert(0, os.getcwd())
-    from medley.profile import command
+    from medley.profiling.profile import command
 
     return command(arguments)
 
@@ -161,17 +161,17 @@ def _profile(arguments: argparse.Namespace) -> int:
 
 
 def _prepare_train(parser: argparse.ArgumentParser) -> None:
-    from medley import train_options
+    from medley.cli import train_options
 
     train_options.prepare(parser)
 
 
 def _train(arguments: argparse.Namespace) -> int:
     sys.path.insert(0, os.getcwd())
-    from medley import train_options
+    from medley.cli import train_options
 
     options = train_options.from_namespace(arguments)
-    from medley.train import train
+    from medley.cli.train import train
 
     return train(options)
 
@@ -195,7 +195,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from medley.doctor import doctor
+    from medley.cli.doctor import doctor
 
     return doctor(arguments.json)
 
@@ -208,7 +208,7 @@ def _prepare_demo(parser: argparse.ArgumentParser) -> None:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from medley.demo import demo
+    from medley.cli.demo import demo
 
     return demo(arguments.steps, Path(arguments.trace), arguments.json)
 
@@ -333,7 +333,7 @@ def run(arguments: Sequence[str]) -> int:
             options = _parser_of(verb).parse_args(list(arguments[1:]))
             interface = vars(options).pop("interface", None)
             if interface is not None:
-                from medley import job
+                from medley.run import job
 
                 job.use_interface(interface)
             return verb.run(options)
@@ -351,7 +351,7 @@ def command() -> int:
     once.
     """
     arguments = sys.argv[1:]
-    program = Path(__file__).with_name("bin") / "medley"
+    program = Path(__file__).parents[1] / "bin" / "medley"
     if arguments and arguments[0] in dict(_core.cli_verbs()) and os.access(program, os.X_OK):
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python
             signal.signal(ignored, signal.SIG_DFL)
@@ -385,7 +385,9 @@ def main() -> int:
 
 
 def _fail(what: object, code: int) -> int:
-    if not getattr(what, "_medley_said_elsewhere", False):  # by another process (medley/ends.py)
+    if not getattr(
+        what, "_medley_said_elsewhere", False
+    ):  # by another (medley/run/ends.py)
         print(f"medley: {what}" if code == 130 else str(what), file=sys.stderr)
     return code
 

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import torch
 
-from medley import _core, _runtime, job
+from medley import _core, _runtime
 from medley.cluster import Cluster
 from medley.files import read_text, write_atomically
 from medley.graph import Graph
-from medley.link_times import MOST_BYTES, Links, own_device
 from medley.optimizer import AdamW, Optimizer
 from medley.plan import Plan, plan
+from medley.profiling.link_times import MOST_BYTES, Links, own_device
+from medley.run import job
 
 STRATEGIES = ("data-parallel-even", "data-parallel-proportional")
 _SAVE_SECONDS = 5.0

@@ -25,6 +25,7 @@ _DISCONNECT_SECONDS = 5.0
 # takes the first one that leaves for the cause.
 _LEAVE_SECONDS = 2.0
 _AFTER_SECONDS = 0.3  # from its last word to its end
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 class OthersError(OSError):
@@ -146,8 +147,7 @@ def install() -> None:
 def _is_ours(trace: TracebackType | None) -> bool:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    folder = os.path.dirname(__file__)
-    return trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == folder
+    return trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE)
 
 
 def _is_the_cause() -> bool:

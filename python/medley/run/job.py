@@ -22,7 +22,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-from medley import _runtime, connections, ends, meeting
+from medley import _runtime
+from medley.run import connections, ends, meeting
 
 # How long processes wait for each other where nobody says otherwise: to come, and in an exchange.
 TIMEOUT_SECONDS = 600

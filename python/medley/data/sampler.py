@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sized
 import torch
 from torch.utils.data import Sampler
 
-from medley import _core, job
+from medley import _core
 from medley.optimizer import AdamW
 from medley.plan import Plan
+from medley.run import job
 
 
 class BatchSampler(Sampler[list[int]]):

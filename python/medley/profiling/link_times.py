@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from medley import _runtime, job
+from medley import _runtime
+from medley.run import job
 
 MOST_BYTES = 16 << 20  # of a collective
 _SLOW_SECONDS = 2.0  # a collective that takes longer is measured once

@@ -1,0 +1,1 @@
+"""What a run is fed: folders of text and images, batches of plans."""

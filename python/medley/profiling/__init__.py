@@ -1,0 +1,1 @@
+"""Measuring devices, links and ops on the hardware at hand."""
