@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -48,12 +49,12 @@ class Descriptor {
       ssize_t done = ::write(fd_, bytes.data(), bytes.size());
       if (done < 0 && errno == EINTR) continue;
       if (done < 0) fail(path_, "write", errno);
-      bytes.remove_prefix(static_cast<size_t>(done));
+      bytes.remove_prefix(at(done));
     }
   }
 
   std::string read(int64_t offset, int64_t count) {
-    std::string bytes(static_cast<size_t>(count), '\0');
+    std::string bytes(at(count), '\0');
     for (size_t have = 0; have < bytes.size();) {
       ssize_t done = ::pread(
           fd_, bytes.data() + have, bytes.size() - have, offset + static_cast<int64_t>(have));
@@ -66,7 +67,7 @@ class Descriptor {
                                 offset + static_cast<int64_t>(have),
                                 offset + count));
       }
-      have += static_cast<size_t>(done);
+      have += at(done);
     }
     return bytes;
   }
@@ -74,12 +75,12 @@ class Descriptor {
   // To its end, which only a file that lies on a disk knows before: others may be pipes.
   std::string read_all() {
     require_at_most(size());
-    std::string bytes(static_cast<size_t>(size()) + 1, '\0');
+    std::string bytes(at(size()) + 1, '\0');
     for (size_t have = 0;;) {
       const ssize_t done = ::read(fd_, bytes.data() + have, bytes.size() - have);
       if (done < 0 && errno == EINTR) continue;
       if (done < 0) fail(path_, "read", errno);
-      have += static_cast<size_t>(done);
+      have += at(done);
       require_at_most(static_cast<int64_t>(have));
       if (done == 0) {
         bytes.resize(have);

@@ -1,4 +1,5 @@
 #include "medley/base/files.h"
+#include "medley/base/at.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

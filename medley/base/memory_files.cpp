@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -50,7 +51,7 @@ std::string MemoryFiles::read_range(const std::string& path, int64_t offset, int
         Blame::kEnvironment,
         fmt::format("{}: ends after {} bytes, expected {}", path, bytes.size(), offset + count));
   }
-  return bytes.substr(static_cast<size_t>(offset), static_cast<size_t>(count));
+  return bytes.substr(at(offset), at(count));
 }
 
 std::vector<std::string> MemoryFiles::list(const std::string& directory) {

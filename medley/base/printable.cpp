@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "medley/base/at.h"
+
 namespace medley {
 
 std::string printable(std::string_view text) {
@@ -23,7 +25,7 @@ PrintableStream::Buffer::int_type PrintableStream::Buffer::overflow(int_type cha
 }
 
 std::streamsize PrintableStream::Buffer::xsputn(const char* text, std::streamsize count) {
-  target_ << printable({text, static_cast<size_t>(count)});
+  target_ << printable({text, at(count)});
   return target_ ? count : 0;
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/cli/inputs.h"
 #include "medley/cli/measured.h"
@@ -51,7 +52,7 @@ StrategyRow evaluate(const std::string& strategy, const Outcome& outcome, const 
   row.microbatches = found.pipelines[0].microbatches.size();
   const std::vector<Stage>& stages = found.pipelines[0].stages;
   row.stages = stages.size();
-  row.recomputing = static_cast<size_t>(std::ranges::count_if(
+  row.recomputing = at(std::ranges::count_if(
       stages, [](const Stage& stage) { return stage.recompute != Stage().recompute; }));
   for (const auto& [link, bytes] : simulated.bytes_by_link)
     if (link.ends_with(":out")) row.traffic += bytes;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/units.h"
 #include "medley/cli/explain_groups.h"
@@ -85,7 +86,7 @@ void add_measures(Json& json, const Program& program, const CostModel& costs, in
   std::vector<size_t> next(program.stages.size());
   for (size_t d = 0; d < simulation.devices.size(); ++d) {
     const SimulatedDevice& simulated = simulation.devices[d];
-    const auto stage = static_cast<size_t>(simulated.stage);
+    const auto stage = at(simulated.stage);
     Json& device = json["stages"][stage]["devices"][next[stage]++];
     const DeviceKind& kind = costs.cluster().kind(simulated.device);
     const double computes = to_seconds(simulated.computes).value;
@@ -109,15 +110,14 @@ Json inputs_json(const Completed& completed) {
   Json rows = Json::array();
   for (const Input& input : graph.inputs) {
     std::string type;
-    for (const Size& size : graph.values[static_cast<size_t>(input.value)].type.shape)
+    for (const Size& size : graph.values[at(input.value)].type.shape)
       type += (type.empty() ? "" : ", ") + to_string(size, graph.symbols);
-    rows.push_back({{"input", input.name},
-                    {"kind", to_string(input.kind)},
-                    {"shape", "[" + type + "]"},
-                    {"state",
-                     state_text(completed,
-                                input.value,
-                                completed.assignment.states[static_cast<size_t>(input.value)])}});
+    rows.push_back(
+        {{"input", input.name},
+         {"kind", to_string(input.kind)},
+         {"shape", "[" + type + "]"},
+         {"state",
+          state_text(completed, input.value, completed.assignment.states[at(input.value)])}});
   }
   return rows;
 }
@@ -129,9 +129,8 @@ Json ops_json(const Completed& completed) {
     std::string results;
     for (ValueId value : graph.ops[i].results)
       if (value != kNone)
-        results +=
-            (results.empty() ? "" : "; ") +
-            state_text(completed, value, completed.assignment.states[static_cast<size_t>(value)]);
+        results += (results.empty() ? "" : "; ") +
+                   state_text(completed, value, completed.assignment.states[at(value)]);
     rows.push_back({{"op", completed.prepared->names[i]},
                     {"choice", choices_text(completed, static_cast<OpId>(i))},
                     {"results", results}});
@@ -163,7 +162,7 @@ Json communications_json(const LoweredStage& stage) {
     const std::vector<ValueId>& tensors =
         only_receives(communication) ? communication.outputs : communication.inputs;
     for (ValueId value : tensors)
-      bytes += num_bytes(stage.graph.values[static_cast<size_t>(value)].type, stage.tables[0][0]);
+      bytes += num_bytes(stage.graph.values[at(value)].type, stage.tables[0][0]);
     rows.push_back({{"communication", communication.name},
                     {"kind", kind_text(communication.kind)},
                     {"tensors", tensors.size()},
@@ -184,7 +183,7 @@ std::string summary(const Plan& plan) {
   };
   return fmt::format("{}: {} a step on {}, in {}{}.",
                      plan.strategy.empty() ? "written by hand" : plan.strategy,
-                     count(static_cast<size_t>(plan.global_batch), "row"),
+                     count(at(plan.global_batch), "row"),
                      count(devices, "device"),
                      count(microbatches, "micro-batch"),
                      plan.pipelines.size() == 1 && plan.pipelines[0].stages.size() == 1

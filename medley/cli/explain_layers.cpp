@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "medley/base/at.h"
 #include "medley/base/units.h"
 #include "medley/cli/table.h"
 #include "medley/stages/layers.h"
@@ -22,7 +23,7 @@ std::vector<int32_t> structures(const std::vector<Layer>& layers, size_t begin, 
 // The number of layers of the block that the layer is in: 1 outside of blocks.
 size_t size_of_block(const Layers& found, size_t l) {
   if (found.layers[l].block == kNone) return 1;
-  const RepeatedBlock& block = found.blocks[static_cast<size_t>(found.layers[l].block)];
+  const RepeatedBlock& block = found.blocks[at(found.layers[l].block)];
   size_t end = l;
   while (end < found.layers.size() &&
          found.layers[end].begin < found.layers[l].begin + block.length)

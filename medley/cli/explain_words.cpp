@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "medley/base/at.h"
 #include "medley/plan/plan.h"
 #include "medley/sharding/choice.h"
 
@@ -71,7 +72,7 @@ std::string words(const Plan& plan, const std::optional<std::vector<ChoiceText>>
 }
 
 std::string state_text(const Completed& completed, ValueId value, const State& state) {
-  const auto& dims = completed.factors->values[static_cast<size_t>(value)];
+  const auto& dims = completed.factors->values[at(value)];
   std::vector<StateText> texts;
   for (const AxisState& axis : state) {
     StateText text;
@@ -79,7 +80,7 @@ std::string state_text(const Completed& completed, ValueId value, const State& s
     if (axis.holding == Holding::kPartialMax) return "partial maximum";
     if (axis.holding == Holding::kSharded) {
       text.kind = StateText::Kind::kSharded;
-      text.part = completed.assignment.part_names[static_cast<size_t>(axis.part)];
+      text.part = completed.assignment.part_names[at(axis.part)];
       text.factor = axis.position;
       for (const auto& factors : dims) {
         if (text.factor < static_cast<int>(factors.size())) break;
@@ -94,7 +95,7 @@ std::string state_text(const Completed& completed, ValueId value, const State& s
 
 std::string choices_text(const Completed& completed, OpId op) {
   std::string text;
-  for (const Choice& choice : completed.assignment.choices[static_cast<size_t>(op)])
+  for (const Choice& choice : completed.assignment.choices[at(op)])
     text += (text.empty() ? "" : " x ") +
             to_string(*completed.factors, op, choice, completed.assignment.part_names);
   return text;
@@ -111,10 +112,9 @@ std::vector<Said> parameters_said(const Completed& completed) {
   std::vector<Said> all;
   for (const Input& input : completed.prepared->graph.inputs)
     if (input.kind == InputKind::kParameter)
-      all.push_back({input.name,
-                     state_text(completed,
-                                input.value,
-                                completed.assignment.states[static_cast<size_t>(input.value)])});
+      all.push_back(
+          {input.name,
+           state_text(completed, input.value, completed.assignment.states[at(input.value)])});
   return all;
 }
 

@@ -1,4 +1,5 @@
 #include "medley/program/memory.h"
+#include "medley/base/at.h"
 
 #include <fmt/format.h>
 
@@ -26,9 +27,8 @@ Json to_json(const std::vector<DeviceMemory>& all, const Cluster& cluster) {
   Json rows = Json::array();
   for (const auto& [stage, device, use] : all) {
     const DeviceKind& kind = cluster.kind(device);
-    Json row = {{"device", cluster.devices[static_cast<size_t>(device)].name},
-                {"kind", kind.name},
-                {"stage", stage}};
+    Json row = {
+        {"device", cluster.devices[at(device)].name}, {"kind", kind.name}, {"stage", stage}};
     for (size_t part = 0; part < kNumMemoryParts; ++part)
       row[fmt::format("{}_bytes", to_string(static_cast<MemoryPart>(part)))] = use.at_peak[part];
     row["peak_bytes"] = use.peak;
@@ -55,7 +55,7 @@ std::string to_text(const std::vector<DeviceMemory>& all, const Cluster& cluster
   Table table(header);
   std::string peaks;
   for (const auto& [stage, device, use] : all) {
-    const std::string& name = cluster.devices[static_cast<size_t>(device)].name;
+    const std::string& name = cluster.devices[at(device)].name;
     std::vector<std::string> row = {name};
     for (size_t part : parts) row.push_back(to_string(Bytes{use.at_peak[part]}));
     row.push_back(to_string(Bytes{use.peak}));

@@ -1,4 +1,5 @@
 #include "medley/sim/simulate.h"
+#include "medley/base/at.h"
 
 #include <fmt/format.h>
 
@@ -55,7 +56,7 @@ Json to_json(const Simulation& simulation, const CostModel& costs, int64_t rows)
   if (several) json["bubble_share"] = simulation.bubble();
   for (const SimulatedDevice& device : simulation.devices)
     json["devices"].push_back(
-        {{"device", costs.cluster().devices[static_cast<size_t>(device.device)].name},
+        {{"device", costs.cluster().devices[at(device.device)].name},
          {"kind", costs.cluster().kind(device.device).name},
          {"computes_nanoseconds", device.computes.value},
          {"waits_nanoseconds", device.waits.value},
@@ -89,14 +90,13 @@ std::string to_text(const Simulation& simulation, const CostModel& costs, int64_
   Table devices(header);
   for (const SimulatedDevice& device : simulation.devices) {
     const DeviceKind& kind = costs.cluster().kind(device.device);
-    std::vector<std::string> row = {
-        costs.cluster().devices[static_cast<size_t>(device.device)].name,
-        kind.name,
-        share(device.computes),
-        share(device.waits),
-        share(device.communicates),
-        to_string(Bytes{device.peak_bytes}),
-        to_string(Bytes{static_cast<int64_t>(kind.memory_bytes)})};
+    std::vector<std::string> row = {costs.cluster().devices[at(device.device)].name,
+                                    kind.name,
+                                    share(device.computes),
+                                    share(device.waits),
+                                    share(device.communicates),
+                                    to_string(Bytes{device.peak_bytes}),
+                                    to_string(Bytes{static_cast<int64_t>(kind.memory_bytes)})};
     if (several) row.insert(row.begin() + 1, std::to_string(device.stage));
     if (several) row.insert(row.begin() + 5, share(device.idles));
     devices.add(std::move(row));

@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/cli/table.h"
 #include "medley/program/lower.h"
@@ -47,7 +48,7 @@ ScheduleRow simulate_with(const GraphAnalysis& analysis,
   row.lacking.resize(pipeline.stages.size());
   for (const SimulatedDevice& device : simulation.devices) {
     const auto has = static_cast<int64_t>(costs.cluster().kind(device.device).memory_bytes);
-    const auto stage = static_cast<size_t>(device.stage);
+    const auto stage = at(device.stage);
     row.memory[stage] = std::max(row.memory[stage], device.peak_bytes);
     row.lacking[stage] = std::max(row.lacking[stage], device.peak_bytes - has);
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "medley/base/at.h"
 #include "medley/base/sha256.h"
 
 namespace medley {
@@ -69,7 +70,7 @@ std::optional<int> find_device(const Cluster& cluster, std::string_view name) {
 
 std::vector<std::string> names_of(const Cluster& cluster, const std::vector<int>& devices) {
   std::vector<std::string> names;
-  for (int device : devices) names.push_back(cluster.devices[static_cast<size_t>(device)].name);
+  for (int device : devices) names.push_back(cluster.devices[at(device)].name);
   return names;
 }
 

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/graph/dtype.h"
 
 namespace medley {
@@ -79,9 +80,7 @@ struct Cluster {
   std::vector<Network> networks;
   std::vector<Device> devices;  // in order of pool, node, index
   bool operator==(const Cluster&) const = default;
-  const DeviceKind& kind(int device) const {
-    return pools[static_cast<size_t>(devices[static_cast<size_t>(device)].pool)].kind;
-  }
+  const DeviceKind& kind(int device) const { return pools[at(devices[at(device)].pool)].kind; }
 };
 
 using Catalogue = std::map<std::string, DeviceKind>;

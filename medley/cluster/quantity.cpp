@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "medley/base/at.h"
+
 namespace medley {
 namespace {
 
@@ -54,7 +56,7 @@ std::optional<double> parse_quantity(std::string_view text, Dimension dimension)
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || !std::isfinite(number)) return std::nullopt;
-  std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
+  std::string_view unit = text.substr(at(end - text.data()));
   while (unit.starts_with(' ')) unit.remove_prefix(1);
   for (const Unit& each : kUnits) {
     if (each.dimension != dimension || each.text != unit) continue;

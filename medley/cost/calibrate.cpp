@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/network/flow_engine.h"
 
@@ -37,8 +38,9 @@ struct Measured {
   bool simulated = false;
 };
 
-CollectiveKind kind_of(std::string_view name) {
-  if (const auto kind = find_collective_kind(name)) return *kind;
+CommunicationKind kind_of(std::string_view name) {
+  const auto kind = find_communication_kind(name);
+  if (kind && kind != CommunicationKind::kTransfer) return *kind;
   throw Error(Blame::kCaller,
               fmt::format("profile: collectives: found {}, expected all_reduce, all_gather, "
                           "reduce_scatter or all_to_all",
@@ -53,7 +55,7 @@ const Algorithm& algorithm_of(const CollectiveMeasurement& measurement,
                               const Collective& collective,
                               const LibraryAlgorithms& library) {
   if (is_of_a_library(measurement)) return *library.at(collective.kind);
-  const bool all_to_all = collective.kind == CollectiveKind::kAllToAll;
+  const bool all_to_all = collective.kind == CommunicationKind::kAllToAll;
   for (const Algorithm& each : algorithms())
     if (each.name == measurement.algorithm && each.for_all_to_all == all_to_all) return each;
   throw Error(Blame::kCaller,
@@ -136,35 +138,30 @@ Figures row_of(const Measured& measured, const Topology& topology) {
   const std::vector<Message>& messages = measured.messages;
   const auto route = [&](const Message& message) {
     const std::vector<int>& devices = measured.collective.devices;
-    return topology.route(devices.at(static_cast<size_t>(message.from)),
-                          devices.at(static_cast<size_t>(message.to)));
+    return topology.route(devices.at(at(message.from)), devices.at(at(message.to)));
   };
   for (size_t first = 0, end; first < messages.size(); first = end) {
     for (end = first; end < messages.size() && messages[end].round == messages[first].round; ++end)
       for (const Route along = route(messages[end]); int link : along.span())
-        load[static_cast<size_t>(link)] += static_cast<double>(messages[end].bytes);
+        load[at(link)] += static_cast<double>(messages[end].bytes);
     Slowest slowest;
     for (size_t i = first; i < end; ++i) {
       const Route along = route(messages[i]);
       for (int link : along.span()) {
-        const double bytes = load[static_cast<size_t>(link)];
-        const double seconds = to_seconds(along.latency).value +
-                               bytes / topology.links()[static_cast<size_t>(link)].bandwidth.value;
+        const double bytes = load[at(link)];
+        const double seconds =
+            to_seconds(along.latency).value + bytes / topology.links()[at(link)].bandwidth.value;
         if (seconds > slowest.seconds) slowest = {seconds, bytes, i, link};
       }
     }
     for (size_t i = first; i < end; ++i)
-      for (const Route along = route(messages[i]); int link : along.span())
-        load[static_cast<size_t>(link)] = 0;
+      for (const Route along = route(messages[i]); int link : along.span()) load[at(link)] = 0;
     if (slowest.link < 0) continue;
     const Message& message = messages[slowest.message];
     const std::vector<int>& devices = measured.collective.devices;
     const auto network =
-        static_cast<size_t>(topology
-                                .path(devices.at(static_cast<size_t>(message.from)),
-                                      devices.at(static_cast<size_t>(message.to)))
-                                .network);
-    const std::string& link = topology.links()[static_cast<size_t>(slowest.link)].name;
+        at(topology.path(devices.at(at(message.from)), devices.at(at(message.to))).network);
+    const std::string& link = topology.links()[at(slowest.link)].name;
     const bool is_trunk = link.find(":trunk:") != std::string::npos;
     row[kFigures * network] += 1;
     row[kFigures * network + (is_trunk ? 2 : 1)] += slowest.bytes;
@@ -316,10 +313,10 @@ Fit fit(const Cluster& cluster,
 }
 
 // What a library may run: nobody pads.
-std::vector<const Algorithm*> candidates(CollectiveKind kind) {
+std::vector<const Algorithm*> candidates(CommunicationKind kind) {
   std::vector<const Algorithm*> result;
   for (const Algorithm& each : algorithms())
-    if (each.for_all_to_all == (kind == CollectiveKind::kAllToAll) &&
+    if (each.for_all_to_all == (kind == CommunicationKind::kAllToAll) &&
         !each.name.starts_with("padded"))
       result.push_back(&each);
   return result;

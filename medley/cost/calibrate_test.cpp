@@ -1,4 +1,5 @@
 #include "medley/cost/calibrate.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -35,19 +36,19 @@ std::vector<CollectiveMeasurement> measured(const Cluster& truth) {
   for (const std::vector<int>& devices :
        {std::vector<int>{0, 1}, {0, 2}, {0, 1, 2, 3}, {2, 4}, {0, 1, 2, 3, 4, 5, 6, 7}})
     for (const int64_t bytes : {4096, 262144, 16777216})
-      for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllToAll}) {
+      for (const CommunicationKind kind :
+           {CommunicationKind::kAllReduce, CommunicationKind::kAllToAll}) {
         const size_t n = devices.size();
         const Collective collective{
             kind,
             devices,
-            std::vector<int64_t>(kind == CollectiveKind::kAllReduce ? 1 : n * n, bytes),
+            std::vector<int64_t>(kind == CommunicationKind::kAllReduce ? 1 : n * n, bytes),
             1};
         for (const Algorithm& algorithm : algorithms()) {
-          if (algorithm.for_all_to_all != (kind == CollectiveKind::kAllToAll)) continue;
+          if (algorithm.for_all_to_all != (kind == CommunicationKind::kAllToAll)) continue;
           CollectiveMeasurement each{
               to_string(kind), std::string(algorithm.name), {}, collective.lengths, {}};
-          for (int device : devices)
-            each.devices.push_back(truth.devices[static_cast<size_t>(device)].name);
+          for (int device : devices) each.devices.push_back(truth.devices[at(device)].name);
           each.time =
               time_alone(messages(algorithm, collective, group_by_node(collective, topology)),
                          collective,
@@ -134,8 +135,8 @@ TEST(Calibrate, FindsWhatALibraryRuns) {
     const Calibration found =
         calibrated(cluster(1e11, 3e9, 3e9, 1e-5), of_a_library(truth, runs, 2));
     expect_near(found.cluster, truth, 0.01);
-    EXPECT_EQ(found.library.at(CollectiveKind::kAllReduce)->name, runs);
-    EXPECT_EQ(found.library.at(CollectiveKind::kAllToAll)->name, "all-at-once");
+    EXPECT_EQ(found.library.at(CommunicationKind::kAllReduce)->name, runs);
+    EXPECT_EQ(found.library.at(CommunicationKind::kAllToAll)->name, "all-at-once");
     EXPECT_EQ(found.library.size(), 2u);
   }
 }
@@ -158,7 +159,7 @@ TEST(Calibrate, TheLibrarysAlgorithmIsWhatACollectiveCosts) {
   const Calibration found =
       calibrated(cluster(1e11, 3e9, 3e9, 1e-5), of_a_library(truth, "ring", 2));
   const Topology topology(found.cluster, found.library), real(truth);
-  const Collective asked{CollectiveKind::kAllReduce, {0, 1, 2, 4, 5, 6}, {4096}, 4};
+  const Collective asked{CommunicationKind::kAllReduce, {0, 1, 2, 4, 5, 6}, {4096}, 4};
   const auto ring = std::find_if(algorithms().begin(), algorithms().end(), [](const auto& each) {
     return each.name == "ring";
   });

@@ -5,6 +5,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/cost/calibrate.h"
 #include "medley/cost/efficiency.h"
@@ -13,12 +14,10 @@
 namespace medley {
 namespace {
 
-constexpr size_t kNumClasses = static_cast<size_t>(WorkClass::kView);
-constexpr size_t kNumDTypes = static_cast<size_t>(DType::kBool) + 1;
+constexpr size_t kNumClasses = at(WorkClass::kView);
+constexpr size_t kNumDTypes = at(DType::kBool) + 1;
 
-size_t slot(WorkClass work_class, DType dtype) {
-  return static_cast<size_t>(work_class) * kNumDTypes + static_cast<size_t>(dtype);
-}
+size_t slot(WorkClass work_class, DType dtype) { return at(work_class) * kNumDTypes + at(dtype); }
 
 // Whether the kind's figures say how long it computes in this dtype.
 bool has_roof(const DeviceKind& kind, const Work& work, DType dtype) {
@@ -155,7 +154,7 @@ Cost CostModel::ops(const DeviceKind& kind,
                     const std::vector<int64_t>& symbols) const {
   Cost total{{}, CostSource::kMeasured};
   for (OpId id : ops) {
-    const Cost each = op(kind, graph, graph.ops.at(static_cast<size_t>(id)), symbols);
+    const Cost each = op(kind, graph, graph.ops.at(at(id)), symbols);
     total.value += each.value;
     total.source = std::max(total.source, each.source);
   }

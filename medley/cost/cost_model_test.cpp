@@ -155,7 +155,7 @@ TEST(CostModel, InterpolationComesNearTheHiddenTruth) {
 TEST(CostModel, MeasuredCollectivesChangeTheNetworkForEverybody) {
   const SizedOp gelu = sized("aten.gelu.default", WorkClass::kMemory, 1e6);
   Profile profile{"null", {{"fast", gelu, {22'000}, 1}, {"slow", gelu, {33'000}, 1}}, {}, {}};
-  const Collective gather{CollectiveKind::kAllGather, {0, 2}, {1'000'000, 1'000'000}, 1};
+  const Collective gather{CommunicationKind::kAllGather, {0, 2}, {1'000'000, 1'000'000}, 1};
   // 200 us and 1e6 bytes at 0.5 GB/s; 200 us and 1e3 bytes.
   for (const auto& [bytes, time] : {std::pair{1'000'000, 2'200'000}, std::pair{1'000, 202'000}})
     profile.collectives.push_back(

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -39,7 +40,7 @@ Nanoseconds ops_time(const DeviceKind& kind,
                      std::span<const OpId> ops,
                      const std::vector<int64_t>& symbols) {
   Nanoseconds total;
-  for (OpId op : ops) total += op_time(kind, graph, graph.ops.at(static_cast<size_t>(op)), symbols);
+  for (OpId op : ops) total += op_time(kind, graph, graph.ops.at(at(op)), symbols);
   return total;
 }
 

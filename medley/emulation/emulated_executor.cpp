@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/program/frame_schedule.h"
 
@@ -11,11 +12,11 @@ namespace medley {
 namespace {
 
 bool in_run_frame(const LoweredStage& stage, ValueId value) {
-  return stage.lifetimes[static_cast<size_t>(value)] != Lifetime::kMicrobatch;
+  return stage.lifetimes[at(value)] != Lifetime::kMicrobatch;
 }
 
 const TensorType& type_of(const LoweredStage& stage, ValueId value) {
-  return stage.graph.values[static_cast<size_t>(value)].type;
+  return stage.graph.values[at(value)].type;
 }
 
 const Input* find_input(const LoweredStage& stage, ValueId value) {
@@ -66,7 +67,7 @@ EmulatedExecutor::EmulatedExecutor(Executor& inner,
                                    EmulatedExecutorOptions options)
     : inner_(inner), ledger_(ledger), device_(device), options_(std::move(options)) {
   const Cluster& cluster = ledger.topology().cluster();
-  memory_ = std::make_shared<MemoryMeter>(cluster.devices.at(static_cast<size_t>(device)).name,
+  memory_ = std::make_shared<MemoryMeter>(cluster.devices.at(at(device)).name,
                                           static_cast<int64_t>(cluster.kind(device).memory_bytes));
 }
 
@@ -82,7 +83,7 @@ MemoryMeter::Held& EmulatedExecutor::slot(const LoweredStage& stage,
                                           ValueId value) const {
   Frame* frame = in_run_frame(stage, value) ? frames.run : frames.microbatch;
   MEDLEY_CHECK(frame);
-  return static_cast<EmulatedFrame*>(frame)->slots[static_cast<size_t>(value)];
+  return static_cast<EmulatedFrame*>(frame)->slots[at(value)];
 }
 
 std::unique_ptr<Frame> EmulatedExecutor::make_frame(const LoweredStage& stage) {
@@ -108,12 +109,12 @@ EmulatedExecutor::Progress::Progress(const LoweredStage& stage)
     for (size_t s = 0; s < steps.size(); ++s) {
       if (std::holds_alternative<Segment>(steps[s])) ++events;
       if (const auto* post = std::get_if<Post>(&steps[s])) {
-        posts.push_back({static_cast<size_t>(post->communication), call.microbatch});
+        posts.push_back({at(post->communication), call.microbatch});
         ++events;
       }
       const auto* wait = std::get_if<Wait>(&steps[s]);
       if (!wait) continue;
-      const auto c = static_cast<size_t>(wait->communication);
+      const auto c = at(wait->communication);
       if (!only_receives(stage.communications[c])) continue;
       receipts[c].emplace_back(i, s);
       ++events;
@@ -140,8 +141,7 @@ void EmulatedExecutor::end_event(const LoweredStage& stage) {
 
 void EmulatedExecutor::receive_ahead(const LoweredStage& stage) {
   progress_.at(&stage).receiving.post_ahead([&](const Receipt& receipt) {
-    const Communication& communication =
-        stage.communications[static_cast<size_t>(receipt.communication)];
+    const Communication& communication = stage.communications[at(receipt.communication)];
     return memory_->take(
         bytes_of(stage, communication.outputs[0], stage.calls[receipt.call].microbatch),
         communication.name);
@@ -154,7 +154,7 @@ std::unique_ptr<PreparedSegment> EmulatedExecutor::prepare(const LoweredStage& s
   auto prepared = std::make_unique<EmulatedSegment>(stage);
   const DeviceKind& kind = ledger_.topology().cluster().kind(device_);
   for (size_t i = 0; i < segment.ops.size(); ++i) {
-    const Op& op = stage.graph.ops[static_cast<size_t>(segment.ops[i])];
+    const Op& op = stage.graph.ops[at(segment.ops[i])];
     prepared->time += options_.measured
                           ? options_.measured->op(kind, stage.graph, op, symbols).value
                           : options_.truth.op_time(kind, op_work(stage.graph, op, symbols));
@@ -200,8 +200,7 @@ int64_t EmulatedExecutor::bytes_of(const LoweredStage& stage, ValueId value, int
   const auto place = std::find(stage.devices.begin(), stage.devices.end(), device_);
   MEDLEY_CHECK(place != stage.devices.end());
   return num_bytes(type_of(stage, value),
-                   stage.tables.at(static_cast<size_t>(microbatch))
-                       .at(static_cast<size_t>(place - stage.devices.begin())));
+                   stage.tables.at(at(microbatch)).at(at(place - stage.devices.begin())));
 }
 
 // What a communication sends is read, input by input, just before its post; nothing else that is

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "medley/base/at.h"
 #include "medley/base/files.h"
 #include "medley/emulation/sample_run.h"
 #include "medley/graph/passes.h"
@@ -53,7 +54,7 @@ Program pipeline_of(const std::vector<int>& sizes, const Cluster& cluster) {
     stage.first = kFirst[s];
     stage.mesh = {{"x"}, {sizes[s]}, {}};
     for (int i = 0; i < sizes[s]; ++i)
-      stage.mesh.devices.push_back(cluster.devices[static_cast<size_t>(next++)].name);
+      stage.mesh.devices.push_back(cluster.devices[at(next++)].name);
   }
   verify(plan, graph, cluster);
   return lower(graph, plan, cluster, {});
@@ -75,7 +76,7 @@ EmulatedOutcome run(const Program& program,
     for (size_t m = 0; m < stage.tables.size(); ++m) {
       BatchInputs batch;
       for (const Input& input : stage.graph.inputs) {
-        const bool runs = stage.lifetimes[static_cast<size_t>(input.value)] == Lifetime::kRun;
+        const bool runs = stage.lifetimes[at(input.value)] == Lifetime::kRun;
         Buffer buffer = buffer_of(stage, input.value, stage.tables[m][d]);
         if (!runs)
           batch.emplace_back(input.value, std::move(buffer));
@@ -114,7 +115,7 @@ TEST(EmulatedPipeline, MemoryIsWhatThePlanningSays) {
     const EmulatedOutcome outcome = run(program, cluster, 0, 3);
     ASSERT_THAT(outcome.errors, Each(""));
     for (const DeviceMemory& each : memory_uses(program))
-      EXPECT_EQ(outcome.peaks[static_cast<size_t>(each.device)], each.use.peak) << each.device;
+      EXPECT_EQ(outcome.peaks[at(each.device)], each.use.peak) << each.device;
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "medley/base/at.h"
 #include "medley/emulation/sample_run.h"
 #include "medley/program/memory.h"
 
@@ -62,7 +63,7 @@ Program program(const std::vector<std::vector<int64_t>>& rows) {
   stage.graph.values.push_back({{DType::kF32, {3}}, kNone, 0});
   const ValueId out = append(stage, "aten.mul.Tensor", {g_sum, g_sum}, {256, 256});
   stage.lifetimes.assign(stage.graph.values.size(), Lifetime::kMicrobatch);
-  stage.lifetimes[static_cast<size_t>(w)] = Lifetime::kRun;
+  stage.lifetimes[at(w)] = Lifetime::kRun;
   Communication reduce;
   reduce.inputs = {g};
   reduce.outputs = {g_sum};
@@ -160,7 +161,7 @@ TEST(EmulatedRun, MemoryIsWhatThePlanningSays) {
   const EmulatedOutcome once = run(uneven, cluster(), {}, 0, 2);
   ASSERT_THAT(once.errors, Each(""));
   for (int device = 0; device < kDevices; ++device) {
-    EXPECT_EQ(once.peaks[static_cast<size_t>(device)], memory_use(uneven.stages[0], device).peak);
+    EXPECT_EQ(once.peaks[at(device)], memory_use(uneven.stages[0], device).peak);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/program/calls.h"
 
@@ -21,12 +22,10 @@ uint64_t group_number(const std::vector<int>& group, int lane) {
 
 Collective collective_of(const Exchange& exchange) {
   const int64_t granule = std::max<int64_t>(exchange.bytes_per_element, 1);
-  Collective collective{find_collective_kind(to_string(exchange.kind)).value(),
-                        exchange.group,
-                        {exchange.bytes / granule * granule},
-                        granule};
-  if (collective.kind == CollectiveKind::kAllReduce) return collective;
-  const bool gather = collective.kind == CollectiveKind::kAllGather;
+  Collective collective{
+      exchange.kind, exchange.group, {exchange.bytes / granule * granule}, granule};
+  if (collective.kind == CommunicationKind::kAllReduce) return collective;
+  const bool gather = collective.kind == CommunicationKind::kAllGather;
   collective.lengths = gather ? exchange.receive : exchange.send;
   for (int64_t& length : collective.lengths) length *= granule;
   return collective;
@@ -37,7 +36,7 @@ Collective collective_of(const Exchange& exchange) {
 std::vector<RoundStep> messages_at_once(const Exchange& exchange) {
   std::vector<RoundStep> steps;
   for (size_t other = 0; other < exchange.group.size(); ++other) {
-    if (other == static_cast<size_t>(exchange.me)) continue;
+    if (other == at(exchange.me)) continue;
     const int64_t out = exchange.send[other] * exchange.bytes_per_element,
                   in = exchange.receive[other] * exchange.bytes_per_element;
     if (out > 0) steps.push_back({0, exchange.group[other], out, true});
@@ -110,7 +109,7 @@ const EmulatedTransport::Plan& EmulatedTransport::plan(const Exchange& exchange)
 
 std::unique_ptr<Pending> EmulatedTransport::post(Exchange exchange) {
   if (delay_) delay_();
-  const int device = exchange.group[static_cast<size_t>(exchange.me)];
+  const int device = exchange.group[at(exchange.me)];
   ExchangeKey key{group_number(exchange.group, exchange.lane), 0};
   {
     const std::scoped_lock lock(mutex_);
@@ -122,7 +121,7 @@ std::unique_ptr<Pending> EmulatedTransport::post(Exchange exchange) {
                                   static_cast<int>(exchange.group.size()),
                                   transfers || exchange.kind == CommunicationKind::kAllToAll
                                       ? messages_at_once(exchange)
-                                      : plan(exchange)[static_cast<size_t>(exchange.me)],
+                                      : plan(exchange)[at(exchange.me)],
                                   exchange.name,
                                   {exchange.stream, transfers});
   try {

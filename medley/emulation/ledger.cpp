@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -65,7 +66,7 @@ class Ledger::Lock {
 
 size_t Ledger::actors_offset() { return aligned(sizeof(Header)); }
 size_t Ledger::engine_offset(int num_devices) {
-  return actors_offset() + aligned(sizeof(Actor) * static_cast<size_t>(num_devices));
+  return actors_offset() + aligned(sizeof(Actor) * at(num_devices));
 }
 size_t Ledger::bytes_needed(const Topology& topology) {
   return engine_offset(topology.num_devices()) + FlowEngine::bytes_needed(usual_room(topology));
@@ -125,7 +126,7 @@ Ledger::Actor& Ledger::actor(int device) const {
   return reinterpret_cast<Actor*>(memory_.bytes().data() + actors_offset())[device];
 }
 const std::string& Ledger::name(int device) const {
-  return topology_.cluster().devices[static_cast<size_t>(device)].name;
+  return topology_.cluster().devices[at(device)].name;
 }
 
 void Ledger::join(int device) {

@@ -1,4 +1,5 @@
 #include "medley/emulation/ledger.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -48,7 +49,7 @@ std::vector<int> iota(int n) {
 
 std::vector<RoundStep> all_reduce(const Topology& topology, int64_t bytes, int device) {
   return steps_of(
-      cheapest({CollectiveKind::kAllReduce, iota(topology.num_devices()), {bytes}, 4}, topology)
+      cheapest({CommunicationKind::kAllReduce, iota(topology.num_devices()), {bytes}, 4}, topology)
           .messages,
       device);
 }
@@ -110,9 +111,7 @@ TEST(Ledger, HostDelaysChangeNoTime) {
   for (unsigned seed : {0u, 0u, 1u, 2u}) {
     const auto ledger = Ledger::create(topology);
     auto& seen = runs.emplace_back(n);
-    in_threads(n, [&](int device) {
-      seen[static_cast<size_t>(device)] = train(*ledger, device, 20, seed);
-    });
+    in_threads(n, [&](int device) { seen[at(device)] = train(*ledger, device, 20, seed); });
   }
   EXPECT_GT(runs[0][0].back(), 20 * 70'000);
   EXPECT_THAT(runs, Each(runs[0]));
@@ -154,13 +153,12 @@ TEST(Ledger, ProcessesSeeTheSameTimesAsThreads) {
   const Topology topology = flat(n);
   std::vector<std::vector<int64_t>> threads(n);
   const auto local = Ledger::create(topology);
-  in_threads(
-      n, [&](int device) { threads[static_cast<size_t>(device)] = train(*local, device, 20, 0); });
+  in_threads(n, [&](int device) { threads[at(device)] = train(*local, device, 20, 0); });
   const std::string path = temporary_path();
   const auto shared = Ledger::create(topology, path);
   const auto codes = in_processes(n, [&](int device) {
     const auto ledger = Ledger::open(topology, path);
-    return train(*ledger, device, 20, 3) == threads[static_cast<size_t>(device)] ? 0 : 1;
+    return train(*ledger, device, 20, 3) == threads[at(device)] ? 0 : 1;
   });
   EXPECT_THAT(codes, Each(0));
 }
@@ -198,7 +196,7 @@ TEST(Ledger, CommunicationOverlapsWithCompute) {
     ledger->compute(device, {device == 0 ? 10'000 : 1'000});
     ledger->begin_wait(device, exchange);
     EXPECT_EQ(ledger->finish_wait(device, exchange).end, Nanoseconds{3'000});
-    ends[static_cast<size_t>(device)] = ledger->now(device);
+    ends[at(device)] = ledger->now(device);
   });
   EXPECT_EQ(ends[0], Nanoseconds{10'000});
   EXPECT_EQ(ends[1], Nanoseconds{3'000});
@@ -241,7 +239,7 @@ TEST(Ledger, ADeadlockIsNamed) {
     const int exchange =
         ledger->post(device, {static_cast<uint64_t>(device), 0}, 2, {}, "half of a group");
     ledger->begin_wait(device, exchange);
-    errors[static_cast<size_t>(device)] = error_of([&] { ledger->finish_wait(device, exchange); });
+    errors[at(device)] = error_of([&] { ledger->finish_wait(device, exchange); });
   });
   EXPECT_THAT(errors, Each(HasSubstr("nobody can go on")));
 }

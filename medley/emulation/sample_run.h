@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/emulation/emulated_clock.h"
 #include "medley/emulation/emulated_executor.h"
@@ -59,7 +60,7 @@ inline EmulatedOutcome run_emulated(const Program& program,
                          std::vector<std::string>(n)};
   const auto run_device = [&](size_t s, size_t i) {
     const int device = program.stages[s].devices[i];
-    const auto d = static_cast<size_t>(device);
+    const auto d = at(device);
     try {
       ledger->join(device);
       EmulatedExecutor executor(null, *ledger, device, {truth, delay});

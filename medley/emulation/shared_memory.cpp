@@ -15,6 +15,7 @@
 #include <sstream>
 #include <utility>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -66,7 +67,7 @@ SharedMemory SharedMemory::open(const std::filesystem::path& path) {
   if (file.number < 0) fail("open", path);
   struct stat status {};
   if (fstat(file.number, &status) != 0) fail("open", path);
-  return {map(file.number, static_cast<size_t>(status.st_size), path), {}, 0};
+  return {map(file.number, at(status.st_size), path), {}, 0};
 }
 
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept

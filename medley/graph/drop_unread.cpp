@@ -1,6 +1,7 @@
 #include <array>
 #include <string_view>
 
+#include "medley/base/at.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/rewrite.h"
 

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -24,7 +25,7 @@ constexpr std::array<Row, 10> kRows{{{"f64", 8, true},
                                      {"bool", 1, false}}};
 
 const Row& row(DType dtype) {
-  const auto index = static_cast<size_t>(dtype);
+  const auto index = at(dtype);
   MEDLEY_CHECK(index < kRows.size());
   return kRows[index];
 }

@@ -3,6 +3,7 @@
 #include <string_view>
 #include <utility>
 
+#include "medley/base/at.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/rewrite.h"
 
@@ -57,7 +58,7 @@ bool keeps_all(const Graph& graph, ValueId x, const Indices& indices) {
     const auto along = std::find_if(shape.begin(), shape.end(), long_one);
     if (along == shape.end() || std::find_if(along + 1, shape.end(), long_one) != shape.end())
       return false;
-    const auto place = static_cast<size_t>(shape.end() - along);
+    const auto place = at(shape.end() - along);
     if (place <= before || *along != type_of(graph, x).shape[d] || !counts(graph, index))
       return false;
     before = place;

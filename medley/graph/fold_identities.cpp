@@ -2,6 +2,7 @@
 #include <array>
 #include <string_view>
 
+#include "medley/base/at.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/rewrite.h"
 #include "medley/graph/uniform.h"
@@ -58,7 +59,7 @@ std::optional<Permutation> permutation(const Op& op, size_t rank) {
     const auto limit = static_cast<int64_t>(rank);
     const int64_t dim = (*order)[i].coefficient;
     if (!(*order)[i].is_constant() || dim < -limit || dim >= limit) return std::nullopt;
-    dims[i] = static_cast<size_t>(dim < 0 ? dim + limit : dim);
+    dims[i] = at(dim < 0 ? dim + limit : dim);
   }
   return dims;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -26,7 +27,7 @@ ValueId add_input(Graph& graph, InputKind kind, std::string name, TensorType typ
 std::vector<ValueId> add_op(Graph& graph, Op op, const std::vector<TensorType>& types) {
   if (op.results.empty()) op.results.assign(types.size(), 0);
   const auto absent = std::count(op.results.begin(), op.results.end(), kNone);
-  MEDLEY_CHECK_EQ(op.results.size() - static_cast<size_t>(absent), types.size());
+  MEDLEY_CHECK_EQ(op.results.size() - at(absent), types.size());
   const auto producer = static_cast<OpId>(graph.ops.size());
   std::vector<ValueId> fresh;
   for (size_t i = 0; i < op.results.size(); ++i) {

@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/graph/dtype.h"
 #include "medley/graph/size.h"
 
@@ -131,7 +132,7 @@ std::string to_string(InputKind kind);   // "parameter"
 std::string to_string(OutputKind kind);  // "gradient"
 // Requires: the value is present.
 inline const TensorType& type_of(const Graph& graph, ValueId value) {
-  return graph.values.at(static_cast<size_t>(value)).type;
+  return graph.values.at(at(value)).type;
 }
 
 int64_t num_bytes(const TensorType& type, const std::vector<int64_t>& symbol_values);

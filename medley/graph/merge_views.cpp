@@ -1,3 +1,4 @@
+#include "medley/base/at.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/rewrite.h"
 
@@ -35,9 +36,9 @@ class MergeViews {
 
  private:
   // The value whose leading dims the rows of `value` are, kNone if they are none.
-  ValueId& leading(ValueId value) { return leading_[static_cast<size_t>(value)]; }
-  ValueId& unmerged(ValueId value) { return unmerged_[static_cast<size_t>(value)]; }
-  bool wanted(ValueId value) const { return wanted_[static_cast<size_t>(value)]; }
+  ValueId& leading(ValueId value) { return leading_[at(value)]; }
+  ValueId& unmerged(ValueId value) { return unmerged_[at(value)]; }
+  bool wanted(ValueId value) const { return wanted_[at(value)]; }
   const TensorType& type(ValueId value) const { return type_of(graph_, value); }
 
   TensorType unmerged_type(ValueId value) {
@@ -75,7 +76,7 @@ class MergeViews {
 
   void want(const Op& op) {
     const bool step = is_step(op) && leading(op.results[0]) != kNone && wanted(op.results[0]);
-    if (step || restores(op)) wanted_[static_cast<size_t>(tensor_argument(op, 0))] = true;
+    if (step || restores(op)) wanted_[at(tensor_argument(op, 0))] = true;
   }
 
   void write(const Op& op) {

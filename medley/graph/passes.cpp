@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "medley/base/at.h"
 #include "medley/graph/rewrite.h"
 #include "medley/graph/verify.h"
 
@@ -10,13 +11,13 @@ namespace medley {
 Graph remove_dead_ops(const Graph& graph) {
   std::vector<bool> live(graph.values.size(), false);
   std::vector<bool> keep(graph.ops.size(), false);
-  for (const Output& output : graph.outputs) live[static_cast<size_t>(output.value)] = true;
+  for (const Output& output : graph.outputs) live[at(output.value)] = true;
   for (size_t i = graph.ops.size(); i-- > 0;) {
     for (ValueId result : graph.ops[i].results)
-      if (result != kNone && live[static_cast<size_t>(result)]) keep[i] = true;
+      if (result != kNone && live[at(result)]) keep[i] = true;
     if (!keep[i]) continue;
     for (ValueId operand : operands(graph.ops[i]))
-      if (operand != kNone) live[static_cast<size_t>(operand)] = true;
+      if (operand != kNone) live[at(operand)] = true;
   }
   Rewrite rewrite(graph);
   for (size_t i = 0; i < graph.ops.size(); ++i)

@@ -1,4 +1,5 @@
 #include "medley/graph/passes.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -401,9 +402,7 @@ output loss %7
   });
   ASSERT_NE(backward, result.ops.end());
   const ValueId weight = operands(*backward).back();
-  EXPECT_EQ(
-      result.ops[static_cast<size_t>(result.values[static_cast<size_t>(weight)].producer)].name,
-      "aten.full.default");
+  EXPECT_EQ(result.ops[at(result.values[at(weight)].producer)].name, "aten.full.default");
 }
 
 }  // namespace

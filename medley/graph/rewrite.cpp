@@ -1,5 +1,6 @@
 #include "medley/graph/rewrite.h"
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -51,10 +52,10 @@ ValueId Rewrite::emit_full(const Op& place, Argument fill, const TensorType& typ
               type);
 }
 
-void Rewrite::replace(ValueId old, ValueId by) { now_[static_cast<size_t>(old)] = by; }
+void Rewrite::replace(ValueId old, ValueId by) { now_[at(old)] = by; }
 
 ValueId Rewrite::now(ValueId old) const {
-  const ValueId value = now_[static_cast<size_t>(old)];
+  const ValueId value = now_[at(old)];
   MEDLEY_CHECK(value != kNone);
   return value;
 }
@@ -66,8 +67,8 @@ Graph Rewrite::finish() {
 }
 
 const Op* producer_of(const Graph& graph, ValueId value) {
-  const OpId producer = graph.values[static_cast<size_t>(value)].producer;
-  return producer == kNone ? nullptr : &graph.ops[static_cast<size_t>(producer)];
+  const OpId producer = graph.values[at(value)].producer;
+  return producer == kNone ? nullptr : &graph.ops[at(producer)];
 }
 
 ValueId tensor_argument(const Op& op, size_t i) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -47,8 +48,8 @@ std::optional<Size> divide(const Size& a, const Size& b) {
 int64_t evaluate(const Size& size, const std::vector<int64_t>& values) {
   int64_t result = size.coefficient;
   for (Symbol symbol : size.symbols) {
-    MEDLEY_CHECK(symbol >= 0 && static_cast<size_t>(symbol) < values.size());
-    result = multiply(result, values[static_cast<size_t>(symbol)]);
+    MEDLEY_CHECK(symbol >= 0 && at(symbol) < values.size());
+    result = multiply(result, values[at(symbol)]);
   }
   return result;
 }
@@ -56,9 +57,9 @@ int64_t evaluate(const Size& size, const std::vector<int64_t>& values) {
 std::string to_string(const Size& size, const std::vector<std::string>& names) {
   std::string text;
   for (Symbol symbol : size.symbols) {
-    MEDLEY_CHECK(symbol >= 0 && static_cast<size_t>(symbol) < names.size());
+    MEDLEY_CHECK(symbol >= 0 && at(symbol) < names.size());
     if (!text.empty()) text += '*';
-    text += names[static_cast<size_t>(symbol)];
+    text += names[at(symbol)];
   }
   if (text.empty()) return std::to_string(size.coefficient);
   if (size.coefficient != 1) text += '*' + std::to_string(size.coefficient);

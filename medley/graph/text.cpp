@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/sha256.h"
 #include "medley/graph/quote.h"
@@ -19,7 +20,7 @@ void append_float(std::string& out, double value) {
   }
   char buffer[32];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
-  const std::string_view digits(buffer, static_cast<size_t>(end - buffer));
+  const std::string_view digits(buffer, at(end - buffer));
   out += digits;
   if (digits.find_first_of(".en") == std::string_view::npos) out += ".0";
 }
@@ -127,8 +128,8 @@ class Printer {
   }
 
   void id(ValueId value) {
-    MEDLEY_CHECK(value >= 0 && static_cast<size_t>(value) < ids_.size());
-    fmt::format_to(std::back_inserter(out_), "%{}", ids_[static_cast<size_t>(value)]);
+    MEDLEY_CHECK(value >= 0 && at(value) < ids_.size());
+    fmt::format_to(std::back_inserter(out_), "%{}", ids_[at(value)]);
   }
 
   void type(ValueId value) {
@@ -136,8 +137,8 @@ class Printer {
       out_ += "none";
       return;
     }
-    MEDLEY_CHECK(value >= 0 && static_cast<size_t>(value) < graph_.values.size());
-    const TensorType& type = graph_.values[static_cast<size_t>(value)].type;
+    MEDLEY_CHECK(value >= 0 && at(value) < graph_.values.size());
+    const TensorType& type = graph_.values[at(value)].type;
     out_ += to_string(type.dtype);
     out_ += '[';
     separated(type.shape, [this](const Size& size) { item(size); });
@@ -163,8 +164,8 @@ std::string hash(const Graph& graph) {
   ValueId next = 0;
   const auto define = [&](ValueId value) {
     if (value == kNone) return;
-    MEDLEY_CHECK(value >= 0 && static_cast<size_t>(value) < ids.size());
-    ids[static_cast<size_t>(value)] = next++;
+    MEDLEY_CHECK(value >= 0 && at(value) < ids.size());
+    ids[at(value)] = next++;
   };
   for (const Input& input : graph.inputs) define(input.value);
   for (const Op& op : graph.ops)

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/graph/line_reader.h"
 #include "medley/graph/text.h"
@@ -324,12 +325,10 @@ class Parser {
     return id;
   }
 
-  bool defined(ValueId id) const {
-    return static_cast<size_t>(id) < defined_.size() && defined_[static_cast<size_t>(id)];
-  }
+  bool defined(ValueId id) const { return at(id) < defined_.size() && defined_[at(id)]; }
 
   void define(ValueId id, TensorType type, OpId producer, int32_t result) {
-    const auto index = static_cast<size_t>(id);
+    const auto index = at(id);
     if (index >= graph_.values.size()) {
       graph_.values.resize(index + 1);
       defined_.resize(index + 1);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "medley/base/at.h"
 #include "medley/graph/rewrite.h"
 
 namespace medley {
@@ -63,9 +64,7 @@ void UniformValues::update(const Graph& graph) {
     const Op& op = graph.ops[ops_seen_];
     if (!has_one_result(op)) continue;
     const std::optional<double> number = evaluate(op);
-    if (number)
-      known_[static_cast<size_t>(op.results[0])] =
-          stored_as(type_of(graph, op.results[0]).dtype, *number);
+    if (number) known_[at(op.results[0])] = stored_as(type_of(graph, op.results[0]).dtype, *number);
   }
 }
 
@@ -74,7 +73,7 @@ std::optional<double> UniformValues::evaluate(const Op& op) const {
   for (const Fill& fill : kFills) {
     if (op.name != fill.name) continue;
     if (fill.argument == kNone) return fill.number;
-    return number_argument(op, static_cast<size_t>(fill.argument));
+    return number_argument(op, at(fill.argument));
   }
   if (!std::binary_search(
           kRearrangements.begin(), kRearrangements.end(), std::string_view(op.name)))
@@ -83,8 +82,8 @@ std::optional<double> UniformValues::evaluate(const Op& op) const {
 }
 
 std::optional<double> UniformValues::of(ValueId value) const {
-  if (value == kNone || static_cast<size_t>(value) >= known_.size()) return std::nullopt;
-  return known_[static_cast<size_t>(value)];
+  if (value == kNone || at(value) >= known_.size()) return std::nullopt;
+  return known_[at(value)];
 }
 
 std::optional<double> UniformValues::of_argument(const Op& op, size_t i) const {

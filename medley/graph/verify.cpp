@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -35,7 +36,7 @@ class Verifier {
   }
 
   [[noreturn]] void fail(OpId id, std::string_view what) const {
-    const Op& op = graph_.ops[static_cast<size_t>(id)];
+    const Op& op = graph_.ops[at(id)];
     std::string place = fmt::format("op {} {} in \"{}\"", id, op.name, op.module);
     if (!op.source.empty()) place += " at " + op.source;
     fail(place, what);
@@ -94,8 +95,7 @@ class Verifier {
 
   std::string check_operand(ValueId id) const {
     if (!in_range(id)) return fmt::format("operand out of range: {}", id);
-    if (!defined_[static_cast<size_t>(id)])
-      return fmt::format("operand must be defined before its use: %{}", id);
+    if (!defined_[at(id)]) return fmt::format("operand must be defined before its use: %{}", id);
     return "";
   }
 
@@ -106,7 +106,7 @@ class Verifier {
     if (size.coefficient == 0 && !size.symbols.empty())
       return "a size of zero must have no symbols";
     for (Symbol symbol : size.symbols)
-      if (symbol < 0 || static_cast<size_t>(symbol) >= graph_.symbols.size())
+      if (symbol < 0 || at(symbol) >= graph_.symbols.size())
         return fmt::format("symbol out of range: {}", symbol);
     if (!std::is_sorted(size.symbols.begin(), size.symbols.end()))
       return fmt::format("symbols must be sorted: {}", to_string(size, graph_.symbols));
@@ -115,7 +115,7 @@ class Verifier {
 
   std::string define(ValueId id, OpId producer, int32_t result) {
     if (!in_range(id)) return fmt::format("value out of range: {}", id);
-    const auto index = static_cast<size_t>(id);
+    const auto index = at(id);
     if (defined_[index]) return fmt::format("value must be defined once: %{}", id);
     defined_[index] = true;
     const Value& value = graph_.values[index];
@@ -142,7 +142,7 @@ class Verifier {
     const std::string place = fmt::format("output {} \"{}\"", to_string(output.kind), output.name);
     if (!in_range(output.value)) fail(place, fmt::format("out of range: {}", output.value));
     if (!outputs_.emplace(output.kind, output.name).second) fail(place, "must be there once");
-    const TensorType& type = graph_.values[static_cast<size_t>(output.value)].type;
+    const TensorType& type = graph_.values[at(output.value)].type;
     if (output.kind == OutputKind::kLoss) {
       if (!output.name.empty()) fail(place, "a loss has no name");
       if (!is_floating(type.dtype) || !type.shape.empty()) fail(place, "must be a floating scalar");
@@ -156,7 +156,7 @@ class Verifier {
     const auto input = inputs_.find({input_of(output.kind), output.name});
     if (input == inputs_.end())
       fail(place, fmt::format("there is no such {}", to_string(input_of(output.kind))));
-    if (graph_.values[static_cast<size_t>(input->second)].type != type)
+    if (graph_.values[at(input->second)].type != type)
       fail(place, fmt::format("must have the type of the {}", to_string(input_of(output.kind))));
   }
 
@@ -166,9 +166,7 @@ class Verifier {
     return InputKind::kParameter;
   }
 
-  bool in_range(ValueId id) const {
-    return id >= 0 && static_cast<size_t>(id) < graph_.values.size();
-  }
+  bool in_range(ValueId id) const { return id >= 0 && at(id) < graph_.values.size(); }
 
   const Graph& graph_;
   std::vector<bool> defined_;

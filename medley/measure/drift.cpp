@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/program/calls.h"
 
@@ -30,11 +31,7 @@ DriftMeter::DriftMeter(const Program& program, const CostModel& costs) {
         for (const Step& step : find_function(stage, call.function).steps)
           if (const auto* segment = std::get_if<Segment>(&step))
             device.prices.push_back(
-                price(stage,
-                      *segment,
-                      stage.tables.at(static_cast<size_t>(call.microbatch)).at(d),
-                      kind,
-                      costs));
+                price(stage, *segment, stage.tables.at(at(call.microbatch)).at(d), kind, costs));
     }
   }
 }
@@ -47,7 +44,7 @@ DriftMeter::Price DriftMeter::price(const LoweredStage& stage,
   std::map<WorkClass, Nanoseconds> by_class;
   Price result;
   for (OpId id : segment.ops) {
-    const Op& op = stage.graph.ops[static_cast<size_t>(id)];
+    const Op& op = stage.graph.ops[at(id)];
     const Nanoseconds time = costs.op(kind, stage.graph, op, table).value;
     result.time += time;
     by_class[work_class(op.name)] += time;

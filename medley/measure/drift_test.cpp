@@ -1,4 +1,5 @@
 #include "medley/measure/drift.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -33,7 +34,7 @@ StepReport report(const LoweredStage& stage, const CostModel& costs, double time
                                          .ops(costs.cluster().kind(0),
                                               stage.graph,
                                               segment->ops,
-                                              stage.tables[static_cast<size_t>(call.microbatch)][0])
+                                              stage.tables[at(call.microbatch)][0])
                                          .value;
             TraceEvent event;
             event.duration = to_nanoseconds(to_seconds(time) * times);

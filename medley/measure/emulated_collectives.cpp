@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/cost/calibrate.h"
 #include "medley/emulation/ledger.h"
 #include "medley/measure/emulated_device.h"
@@ -21,12 +22,12 @@ std::vector<std::vector<int>> groups(const Topology& topology) {
   const int n = topology.num_devices();
   std::vector<std::vector<int>> result;
   if (n < 2) return result;
-  std::vector<int> all(static_cast<size_t>(n));
+  std::vector<int> all(at(n));
   std::iota(all.begin(), all.end(), 0);
   std::set<std::tuple<int, int, int>> seen;  // network, pools
   for (int a = 0; a < n; ++a)
     for (int b = a + 1; b < n; ++b) {
-      const auto pool = [&](int d) { return cluster.devices[static_cast<size_t>(d)].pool; };
+      const auto pool = [&](int d) { return cluster.devices[at(d)].pool; };
       const int network = topology.path(a, b).network;
       if (seen.emplace(network, pool(a), pool(b)).second) result.push_back({a, b});
     }
@@ -52,18 +53,19 @@ std::vector<Collective> wanted_collectives(const Topology& topology, int64_t mos
   std::vector<Collective> result;
   for (const std::vector<int>& devices : groups(topology))
     for (int64_t bytes = 4096; bytes <= most_bytes; bytes *= 8) {
-      result.push_back({CollectiveKind::kAllReduce, devices, {bytes}, kGranule});
+      result.push_back({CommunicationKind::kAllReduce, devices, {bytes}, kGranule});
       for (const auto& lengths : divisions(bytes, devices.size())) {
         if (lengths[0] == 0) continue;  // more devices than bytes
-        for (CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter})
+        for (CommunicationKind kind :
+             {CommunicationKind::kAllGather, CommunicationKind::kReduceScatter})
           result.push_back({kind, devices, lengths, kGranule});
       }
       const auto n = static_cast<int64_t>(devices.size());
       const int64_t block = bytes / (n * n) / kGranule * kGranule;
       if (block > 0)
-        result.push_back({CollectiveKind::kAllToAll,
+        result.push_back({CommunicationKind::kAllToAll,
                           devices,
-                          std::vector<int64_t>(static_cast<size_t>(n * n), block),
+                          std::vector<int64_t>(at(n * n), block),
                           kGranule});
     }
   return result;
@@ -76,14 +78,14 @@ CollectiveMeasurement describe(const Collective& collective,
   CollectiveMeasurement result{
       to_string(collective.kind), std::string(algorithm), {}, collective.lengths, time};
   for (int device : collective.devices)
-    result.devices.push_back(cluster.devices.at(static_cast<size_t>(device)).name);
+    result.devices.push_back(cluster.devices.at(at(device)).name);
   return result;
 }
 
 std::vector<CollectiveMeasurement> measure_emulated(const Collective& collective,
                                                     const Topology& topology) {
   std::vector<CollectiveMeasurement> result;
-  const bool all_to_all = collective.kind == CollectiveKind::kAllToAll;
+  const bool all_to_all = collective.kind == CommunicationKind::kAllToAll;
   const Grouping grouping = group_by_node(collective, topology);
   const std::set<int> nodes(grouping.node.begin(), grouping.node.end());
   const bool flat = nodes.size() == 1 || nodes.size() == collective.devices.size();

@@ -131,7 +131,7 @@ TEST(MeasuringSession, Divides) {
 // Ports of 1 GB/s, latency of 10 us: an all-gather of two takes the larger chunk's time.
 TEST(EmulatedCollectives, TakeWhatTheLinksGive) {
   const Topology topology(cluster(2));
-  const Collective gather{CollectiveKind::kAllGather, {0, 2}, {3'000'000, 1'000'000}, 8};
+  const Collective gather{CommunicationKind::kAllGather, {0, 2}, {3'000'000, 1'000'000}, 8};
   bool found = false;
   for (const CollectiveMeasurement& each : measure_emulated(gather, topology)) {
     EXPECT_EQ(each.collective, "all_gather");

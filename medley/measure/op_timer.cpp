@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/ops/instance.h"
 #include "medley/ops/rule.h"
 
@@ -14,8 +15,7 @@ LoweredStage stage_of(const Graph& single, int device) {
   stage.mesh = {1};
   stage.graph = single;
   stage.lifetimes.assign(single.values.size(), Lifetime::kMicrobatch);
-  for (const Input& input : single.inputs)
-    stage.lifetimes[static_cast<size_t>(input.value)] = Lifetime::kRun;
+  for (const Input& input : single.inputs) stage.lifetimes[at(input.value)] = Lifetime::kRun;
   stage.tables = {{{}}};
   return stage;
 }

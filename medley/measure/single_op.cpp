@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/ops/rule.h"
 
@@ -77,7 +78,7 @@ class Shard {
   }
 
  private:
-  Size size_of(int label) const { return instance_.labels.at(static_cast<size_t>(label)).size; }
+  Size size_of(int label) const { return instance_.labels.at(at(label)).size; }
 
   // Only the first place of a label in a tensor is cut.
   TensorType local_type(ValueId value, const std::vector<std::vector<int>>& dims) const {

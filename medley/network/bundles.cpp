@@ -74,8 +74,7 @@ int32_t Bundles::find(int from, int to) {
 }
 
 size_t Bundles::place_on(const Bundle& bundle, int link) {
-  return static_cast<size_t>(std::find(bundle.links, bundle.links + bundle.num_links, link) -
-                             bundle.links);
+  return at(std::find(bundle.links, bundle.links + bundle.num_links, link) - bundle.links);
 }
 
 int32_t& Bundles::before_on(int32_t index, int link) {

@@ -259,35 +259,19 @@ void check(const Collective& collective) {
   const size_t n = collective.devices.size();
   MEDLEY_CHECK(n > 0);
   MEDLEY_CHECK(collective.granule > 0);
-  const size_t expected = collective.kind == CollectiveKind::kAllReduce  ? 1
-                          : collective.kind == CollectiveKind::kAllToAll ? n * n
-                                                                         : n;
+  const size_t expected = collective.kind == CommunicationKind::kAllReduce  ? 1
+                          : collective.kind == CommunicationKind::kAllToAll ? n * n
+                                                                            : n;
   MEDLEY_CHECK_EQ(collective.lengths.size(), expected);
   for (int64_t length : collective.lengths)
     MEDLEY_CHECK(length >= 0 && length % collective.granule == 0);
 }
 
-bool fits(const Algorithm& algorithm, CollectiveKind kind) {
-  return algorithm.for_all_to_all == (kind == CollectiveKind::kAllToAll);
+bool fits(const Algorithm& algorithm, CommunicationKind kind) {
+  return algorithm.for_all_to_all == (kind == CommunicationKind::kAllToAll);
 }
-
-constexpr std::string_view kKinds[] = {  // [CollectiveKind]
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all"};
 
 }  // namespace
-
-std::string to_string(CollectiveKind kind) {
-  return std::string(kKinds[static_cast<size_t>(kind)]);
-}
-
-std::optional<CollectiveKind> find_collective_kind(std::string_view name) {
-  for (size_t i = 0; i < std::size(kKinds); ++i)
-    if (kKinds[i] == name) return static_cast<CollectiveKind>(i);
-  return std::nullopt;
-}
 
 std::vector<int64_t> even_chunks(int64_t whole, int n, int64_t granule) {
   const int64_t elements = whole / granule;
@@ -340,11 +324,11 @@ std::vector<Message> messages(const Algorithm& algorithm,
   MEDLEY_CHECK(fits(algorithm, collective.kind));
   const int n = static_cast<int>(collective.devices.size());
   if (n == 1) return {};
-  const bool whole = collective.kind == CollectiveKind::kAllReduce;
+  const bool whole = collective.kind == CommunicationKind::kAllReduce;
   const Lengths lengths =
       whole ? even_chunks(collective.lengths[0], n, collective.granule) : collective.lengths;
   std::vector<Message> gather = algorithm.messages(lengths, n, collective.granule, grouping);
-  if (collective.kind == CollectiveKind::kAllGather || algorithm.for_all_to_all)
+  if (collective.kind == CommunicationKind::kAllGather || algorithm.for_all_to_all)
     return tidy(std::move(gather));
   std::vector<Message> result = backwards(gather);
   if (whole) {

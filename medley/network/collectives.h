@@ -23,18 +23,16 @@
 #include <string_view>
 #include <vector>
 
+#include "medley/base/communication_kind.h"
 #include "medley/base/units.h"
 #include "medley/network/flow_engine.h"
 #include "medley/network/topology.h"
 
 namespace medley {
 
-enum class CollectiveKind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
-std::string to_string(CollectiveKind kind);  // "all_reduce", as in profiles and programs
-std::optional<CollectiveKind> find_collective_kind(std::string_view name);
-
 struct Collective {
-  CollectiveKind kind = CollectiveKind::kAllReduce;
+  // A transfer is an all-to-all of the devices of both stages here.
+  CommunicationKind kind = CommunicationKind::kAllReduce;
   std::vector<int> devices;      // of the cluster; messages name them by their index in here
   std::vector<int64_t> lengths;  // bytes. all-reduce: {whole}; all-gather, reduce-scatter:
                                  // [device]; all-to-all: [from * devices + to]

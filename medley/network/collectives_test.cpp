@@ -1,4 +1,5 @@
 #include "medley/network/collectives.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -22,8 +23,8 @@ Memory deliver(Memory memory, const std::vector<Message>& messages) {
          ++end) {
       const Message& message = messages[end];
       for (int64_t i = message.begin; i < message.begin + message.length; ++i) {
-        const Cell& sent = before[static_cast<size_t>(message.from)][static_cast<size_t>(i)];
-        Cell& cell = memory[static_cast<size_t>(message.to)][static_cast<size_t>(i)];
+        const Cell& sent = before[at(message.from)][at(i)];
+        Cell& cell = memory[at(message.to)][at(i)];
         for (size_t k = 0; k < cell.size(); ++k)
           cell[k] = message.reduce ? cell[k] + sent[k] : sent[k];
       }
@@ -41,8 +42,8 @@ std::vector<Owner> owners(const Collective& collective) {
   std::vector<Owner> result;
   for (size_t chunk = 0; chunk < collective.lengths.size(); ++chunk)
     for (int64_t i = 0; i < collective.lengths[chunk]; ++i)
-      result.push_back(collective.kind == CollectiveKind::kAllToAll ? Owner{chunk / n, chunk % n}
-                                                                    : Owner{chunk, chunk});
+      result.push_back(collective.kind == CommunicationKind::kAllToAll ? Owner{chunk / n, chunk % n}
+                                                                       : Owner{chunk, chunk});
   return result;
 }
 
@@ -51,8 +52,8 @@ std::vector<Owner> owners(const Collective& collective) {
 void expect_kept_promise(const Collective& collective, const std::vector<Message>& messages) {
   const size_t n = collective.devices.size();
   const std::vector<Owner> owner = owners(collective);
-  const bool sums = collective.kind == CollectiveKind::kAllReduce ||
-                    collective.kind == CollectiveKind::kReduceScatter;
+  const bool sums = collective.kind == CommunicationKind::kAllReduce ||
+                    collective.kind == CommunicationKind::kReduceScatter;
   Memory start(n, std::vector<Cell>(owner.size(), Cell(n, 0)));
   for (size_t device = 0; device < n; ++device)
     for (size_t i = 0; i < owner.size(); ++i)
@@ -60,8 +61,8 @@ void expect_kept_promise(const Collective& collective, const std::vector<Message
   const Memory end = deliver(start, messages);
   for (size_t device = 0; device < n; ++device)
     for (size_t i = 0; i < owner.size(); ++i) {
-      if (collective.kind == CollectiveKind::kReduceScatter && owner[i].to != device) continue;
-      if (collective.kind == CollectiveKind::kAllToAll && owner[i].to != device) continue;
+      if (collective.kind == CommunicationKind::kReduceScatter && owner[i].to != device) continue;
+      if (collective.kind == CommunicationKind::kAllToAll && owner[i].to != device) continue;
       Cell expected(n, sums ? 1 : 0);
       if (!sums) expected[owner[i].from] = 1;
       ASSERT_EQ(end[device][i], expected) << "device " << device << " byte " << i;
@@ -69,7 +70,7 @@ void expect_kept_promise(const Collective& collective, const std::vector<Message
 }
 
 std::vector<int> iota(int n) {
-  std::vector<int> result(static_cast<size_t>(n));
+  std::vector<int> result(at(n));
   std::iota(result.begin(), result.end(), 0);
   return result;
 }
@@ -80,11 +81,11 @@ TEST(Collectives, EveryAlgorithmKeepsItsPromiseForAnyLengthsAndNodes) {
     Collective collective;
     const int n = 1 + static_cast<int>(random() % 7);
     collective.devices = iota(n);
-    collective.kind = static_cast<CollectiveKind>(random() % 4);
+    collective.kind = static_cast<CommunicationKind>(random() % 4);
     collective.granule = 1 + static_cast<int64_t>(random() % 3);
-    const int num_lengths = collective.kind == CollectiveKind::kAllReduce  ? 1
-                            : collective.kind == CollectiveKind::kAllToAll ? n * n
-                                                                           : n;
+    const int num_lengths = collective.kind == CommunicationKind::kAllReduce  ? 1
+                            : collective.kind == CommunicationKind::kAllToAll ? n * n
+                                                                              : n;
     for (int i = 0; i < num_lengths; ++i)
       collective.lengths.push_back(
           random() % 4 == 0 ? 0 : static_cast<int64_t>(random() % 6) * collective.granule);
@@ -96,7 +97,7 @@ TEST(Collectives, EveryAlgorithmKeepsItsPromiseForAnyLengthsAndNodes) {
       grouping.node.push_back(node);
     }
     for (const Algorithm& algorithm : algorithms()) {
-      if (algorithm.for_all_to_all != (collective.kind == CollectiveKind::kAllToAll)) continue;
+      if (algorithm.for_all_to_all != (collective.kind == CommunicationKind::kAllToAll)) continue;
       SCOPED_TRACE(algorithm.name);
       const std::vector<Message> sent = messages(algorithm, collective, grouping);
       expect_kept_promise(collective, sent);
@@ -139,19 +140,19 @@ int64_t estimate_of(std::string_view name, const Collective& collective, const T
 // The textbook: 2 (n - 1) rounds of whole / n each.
 TEST(Collectives, RingAllReduceTakesTheTextbookTime) {
   const Topology topology = flat(4, 1e9, 10e-6);
-  const Collective collective{CollectiveKind::kAllReduce, iota(4), {8'000'000}, 4};
+  const Collective collective{CommunicationKind::kAllReduce, iota(4), {8'000'000}, 4};
   EXPECT_EQ(estimate_of("ring", collective, topology), 6 * (2'000'000 + 10'000));
-  const Collective gather{CollectiveKind::kAllGather, iota(4), {1000, 3000, 1000, 1000}, 4};
+  const Collective gather{CommunicationKind::kAllGather, iota(4), {1000, 3000, 1000, 1000}, 4};
   EXPECT_EQ(estimate_of("ring", gather, topology), 3 * (3'000 + 10'000));
   EXPECT_EQ(estimate_of("padded-ring", gather, topology), 3 * (3'000 + 10'000));
-  const Collective scatter{CollectiveKind::kReduceScatter, iota(4), {1000, 3000, 1000, 1000}, 4};
+  const Collective scatter{CommunicationKind::kReduceScatter, iota(4), {1000, 3000, 1000, 1000}, 4};
   EXPECT_EQ(estimate_of("ring", scatter, topology), 3 * (3'000 + 10'000));
 }
 
 // One chunk is nearly everything: a ring sends it n - 1 times in a row, a chain of slices once.
 TEST(Collectives, GroupedBroadcastWinsWhenOneChunkIsNearlyEverything) {
   const Topology topology = flat(8, 1e9, 1e-6);
-  Collective collective{CollectiveKind::kAllGather, iota(8), std::vector<int64_t>(8, 10'000), 1};
+  Collective collective{CommunicationKind::kAllGather, iota(8), std::vector<int64_t>(8, 10'000), 1};
   collective.lengths[0] = 80'000'000;
   const int64_t chain = estimate_of("grouped-broadcast", collective, topology);
   EXPECT_GT(chain, 80'000'000);      // everybody has to receive it
@@ -162,12 +163,12 @@ TEST(Collectives, GroupedBroadcastWinsWhenOneChunkIsNearlyEverything) {
 
 TEST(Collectives, TheCheapestDependsOnTheSize) {
   const Topology topology = flat(8, 1e9, 50e-6);
-  EXPECT_EQ(cheapest({CollectiveKind::kAllReduce, iota(8), {64}, 4}, topology).algorithm->name,
+  EXPECT_EQ(cheapest({CommunicationKind::kAllReduce, iota(8), {64}, 4}, topology).algorithm->name,
             "direct");
   const CheapestAlgorithm large =
-      cheapest({CollectiveKind::kAllReduce, iota(8), {1 << 30}, 4}, topology);
+      cheapest({CommunicationKind::kAllReduce, iota(8), {1 << 30}, 4}, topology);
   EXPECT_LE(large.time.value,
-            estimate_of("ring", {CollectiveKind::kAllReduce, iota(8), {1 << 30}, 4}, topology));
+            estimate_of("ring", {CommunicationKind::kAllReduce, iota(8), {1 << 30}, 4}, topology));
 }
 
 // Two nodes of four: a flat ring in an unlucky order crosses the switch with every message; the
@@ -184,7 +185,7 @@ TEST(Collectives, TheHierarchyKeepsBytesInsideNodes) {
                       {"lan", false, {"p"}, 1e9, 5e-6, std::nullopt}};
   const Topology topology(cluster);
   const Collective collective{
-      CollectiveKind::kAllReduce, {0, 4, 1, 5, 2, 6, 3, 7}, {80'000'000}, 4};
+      CommunicationKind::kAllReduce, {0, 4, 1, 5, 2, 6, 3, 7}, {80'000'000}, 4};
   const CheapestAlgorithm choice = cheapest(collective, topology);
   EXPECT_EQ(choice.algorithm->name, "hierarchical");
   // Across: one round each way of all four chunks of a node, 40 MB at 1 GB/s. Inside: twice 3
@@ -194,18 +195,10 @@ TEST(Collectives, TheHierarchyKeepsBytesInsideNodes) {
 }
 
 TEST(Collectives, OneDeviceSendsNothing) {
-  EXPECT_TRUE(messages(find("ring"), {CollectiveKind::kAllReduce, {0}, {100}, 4}, {{0}}).empty());
-  EXPECT_EQ(cheapest({CollectiveKind::kAllGather, {2}, {100}, 4}, flat(4, 1e9, 0)).time,
+  EXPECT_TRUE(
+      messages(find("ring"), {CommunicationKind::kAllReduce, {0}, {100}, 4}, {{0}}).empty());
+  EXPECT_EQ(cheapest({CommunicationKind::kAllGather, {2}, {100}, 4}, flat(4, 1e9, 0)).time,
             Nanoseconds{0});
-}
-
-TEST(CollectiveKind, NamesAreFoundAgain) {
-  for (const auto kind : {CollectiveKind::kAllReduce,
-                          CollectiveKind::kAllGather,
-                          CollectiveKind::kReduceScatter,
-                          CollectiveKind::kAllToAll})
-    EXPECT_EQ(find_collective_kind(to_string(kind)), kind);
-  EXPECT_EQ(find_collective_kind("broadcast"), std::nullopt);
 }
 
 }  // namespace

@@ -443,10 +443,10 @@ constexpr Equation kEquations[] = {
 };
 
 // How often an equation counts: an all-reduce is an all-gather there and back.
-int64_t times_of(CollectiveKind kind) { return kind == CollectiveKind::kAllReduce ? 2 : 1; }
+int64_t times_of(CommunicationKind kind) { return kind == CommunicationKind::kAllReduce ? 2 : 1; }
 
 Lengths gathered(const Collective& collective) {
-  return collective.kind == CollectiveKind::kAllReduce
+  return collective.kind == CommunicationKind::kAllReduce
              ? even_chunks(collective.lengths[0],
                            static_cast<int>(collective.devices.size()),
                            collective.granule)
@@ -500,8 +500,8 @@ std::vector<int64_t> traffic(const Algorithm& algorithm,
   for (const Equation& equation : kEquations)
     if (equation.name == algorithm.name) {
       (void)equation.time(gathered(collective), collective.granule, group);
-      const bool there = collective.kind != CollectiveKind::kReduceScatter;
-      const bool back = collective.kind == CollectiveKind::kAllReduce || !there;
+      const bool there = collective.kind != CommunicationKind::kReduceScatter;
+      const bool back = collective.kind == CommunicationKind::kAllReduce || !there;
       // The two directions of a port or trunk are neighbours.
       for (size_t link = 0; link < once.size(); ++link)
         result[link] = static_cast<int64_t>((there ? once[link] : 0) + (back ? once[link ^ 1] : 0));
@@ -517,7 +517,7 @@ std::vector<int64_t> traffic(const Algorithm& algorithm,
 
 CheapestEstimate cheapest_estimate(const Collective& collective, const Topology& topology) {
   CheapestEstimate best;
-  const bool all_to_all = collective.kind == CollectiveKind::kAllToAll;
+  const bool all_to_all = collective.kind == CommunicationKind::kAllToAll;
   if (collective.devices.size() < 2 || all_to_all) {
     const Algorithm* runs = topology.library_algorithm(collective.kind);
     for (const Algorithm& algorithm : algorithms())
@@ -527,7 +527,7 @@ CheapestEstimate cheapest_estimate(const Collective& collective, const Topology&
   if (const Algorithm* runs = topology.library_algorithm(collective.kind))
     return {runs, estimate(*runs, collective, topology)};
   const Group group(collective, topology);
-  const bool whole = collective.kind == CollectiveKind::kAllReduce;
+  const bool whole = collective.kind == CommunicationKind::kAllReduce;
   const Lengths chunks = whole ? gathered(collective) : Lengths{};
   const Lengths& lengths = whole ? chunks : collective.lengths;
   const bool nested = group.members.size() > 1 && group.members.size() < group.devices.size();

@@ -1,4 +1,5 @@
 #include "medley/network/estimate.h"
+#include "medley/base/at.h"
 
 #include <gtest/gtest.h>
 
@@ -34,16 +35,16 @@ Cluster random_cluster(std::mt19937& random) {
 
 Collective random_collective(std::mt19937& random, const Cluster& cluster) {
   Collective collective;
-  collective.kind = static_cast<CollectiveKind>(random() % 4);
+  collective.kind = static_cast<CommunicationKind>(random() % 4);
   for (int d = 0; d < static_cast<int>(cluster.devices.size()); ++d)
     if (random() % 5) collective.devices.push_back(d);
   if (collective.devices.empty()) collective.devices = {0};
   if (random() % 3 == 0) std::shuffle(collective.devices.begin(), collective.devices.end(), random);
   collective.granule = 4;
   const size_t n = collective.devices.size();
-  const size_t count = collective.kind == CollectiveKind::kAllReduce  ? 1
-                       : collective.kind == CollectiveKind::kAllToAll ? n * n
-                                                                      : n;
+  const size_t count = collective.kind == CommunicationKind::kAllReduce  ? 1
+                       : collective.kind == CommunicationKind::kAllToAll ? n * n
+                                                                         : n;
   const int64_t longest = 1 << (random() % 20);
   const bool equal = random() % 3 == 0;
   for (size_t i = 0; i < count; ++i)
@@ -61,7 +62,7 @@ TEST(Estimate, TimeAndTrafficAreThoseOfTheMessages) {
     const Topology topology(random_cluster(random));
     const Collective collective = random_collective(random, topology.cluster());
     const Grouping grouping = group_by_node(collective, topology);
-    const bool all_to_all = collective.kind == CollectiveKind::kAllToAll;
+    const bool all_to_all = collective.kind == CommunicationKind::kAllToAll;
     for (const Algorithm& algorithm : algorithms()) {
       if (algorithm.for_all_to_all != all_to_all) continue;
       EXPECT_EQ(estimate(algorithm, collective, topology),
@@ -69,11 +70,10 @@ TEST(Estimate, TimeAndTrafficAreThoseOfTheMessages) {
           << run << " " << algorithm.name;
       std::vector<int64_t> bytes(topology.links().size());
       for (const Message& message : messages(algorithm, collective, grouping))
-        for (int link : topology
-                            .path(collective.devices[static_cast<size_t>(message.from)],
-                                  collective.devices[static_cast<size_t>(message.to)])
-                            .links)
-          bytes[static_cast<size_t>(link)] += message.bytes;
+        for (int link :
+             topology.path(collective.devices[at(message.from)], collective.devices[at(message.to)])
+                 .links)
+          bytes[at(link)] += message.bytes;
       EXPECT_EQ(traffic(algorithm, collective, topology), bytes) << run << " " << algorithm.name;
     }
   }
@@ -96,7 +96,7 @@ TEST(Estimate, OfNodesThatAreAlikeOneTellsTheTime) {
         if (fabric) cluster.networks.push_back({"fabric", true, {}, 7e9, 3e-6, std::nullopt});
         if (shortcut) cluster.networks.push_back({"fast", false, {"b"}, 4e9, 1e-6, std::nullopt});
         const Topology topology(cluster);
-        Collective collective{CollectiveKind::kAllToAll, {}, {}, 4};
+        Collective collective{CommunicationKind::kAllToAll, {}, {}, 4};
         for (int d = 0; d < 6 * devices; ++d) collective.devices.push_back(d);
         collective.lengths.assign(collective.devices.size() * collective.devices.size(), 40000);
         const Grouping grouping = group_by_node(collective, topology);
@@ -116,13 +116,12 @@ TEST(Estimate, TheCheapestIsThatOfAllMessages) {
     const Topology topology(random_cluster(random));
     const Collective collective = random_collective(random, topology.cluster());
     const Grouping grouping = group_by_node(collective, topology);
-    const size_t num_nodes =
-        1 + static_cast<size_t>(*std::max_element(grouping.node.begin(), grouping.node.end()));
+    const size_t num_nodes = 1 + at(*std::max_element(grouping.node.begin(), grouping.node.end()));
     const bool nested = num_nodes > 1 && num_nodes < grouping.node.size();
     const Algorithm* best = nullptr;
     Nanoseconds time;
     for (const Algorithm& algorithm : algorithms()) {
-      if (algorithm.for_all_to_all != (collective.kind == CollectiveKind::kAllToAll) ||
+      if (algorithm.for_all_to_all != (collective.kind == CommunicationKind::kAllToAll) ||
           (algorithm.hierarchical && !nested))
         continue;
       const Nanoseconds each =

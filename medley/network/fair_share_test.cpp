@@ -1,4 +1,5 @@
 #include "medley/network/fair_share.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -53,14 +54,14 @@ TEST(FairShares, IsMaxMinFairOnRandomNetworks) {
     Rates load(capacities.size(), 0), fastest(capacities.size(), 0);
     for (size_t i = 0; i < flows.size(); ++i)
       for (int link : flows[i]) {
-        load[static_cast<size_t>(link)] += rates[i];
-        fastest[static_cast<size_t>(link)] = std::max(fastest[static_cast<size_t>(link)], rates[i]);
+        load[at(link)] += rates[i];
+        fastest[at(link)] = std::max(fastest[at(link)], rates[i]);
       }
     for (size_t link = 0; link < capacities.size(); ++link) EXPECT_LE(load[link], capacities[link]);
     for (size_t i = 0; i < flows.size(); ++i) {
       bool held_back = false;
       for (int link : flows[i]) {
-        const auto l = static_cast<size_t>(link);
+        const auto l = at(link);
         held_back |= load[l] + flows.size() > capacities[l] && rates[i] + flows.size() > fastest[l];
       }
       EXPECT_TRUE(held_back) << "flow " << i;

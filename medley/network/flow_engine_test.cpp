@@ -1,4 +1,5 @@
 #include "medley/network/flow_engine.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -214,13 +215,13 @@ std::vector<int> post_collective(Engine& engine,
       if (message.to == device)
         steps.push_back({message.round, message.from, message.bytes, false});
     }
-    exchanges.push_back(engine.post(device, number, n, times[static_cast<size_t>(device)], steps));
+    exchanges.push_back(engine.post(device, number, n, times[at(device)], steps));
   }
   return exchanges;
 }
 
 std::vector<int> iota(int n) {
-  std::vector<int> result(static_cast<size_t>(n));
+  std::vector<int> result(at(n));
   std::iota(result.begin(), result.end(), 0);
   return result;
 }
@@ -228,7 +229,7 @@ std::vector<int> iota(int n) {
 // 2 (n - 1) rounds of bytes / n and one latency each; nothing contends, so the estimate is exact.
 TEST(FlowEngine, RingAllReduceTakesTheTextbookTime) {
   const Topology topology = flat(4, 10e-6);
-  const Collective collective{CollectiveKind::kAllReduce, iota(4), {4'000'000}, 4};
+  const Collective collective{CommunicationKind::kAllReduce, iota(4), {4'000'000}, 4};
   const auto ring = messages(algorithms().front(), collective, group_by_node(collective, topology));
   Engine engine(topology);
   const auto exchanges = post_collective(engine, ring, 4, 0, {0, 0, 0, 0});
@@ -243,16 +244,16 @@ TEST(FlowEngine, IsHardlyLaterThanTheEstimate) {
   for (int run = 0; run < 200; ++run) {
     const int n = 2 + static_cast<int>(random() % 5);
     const Topology topology = flat(n, 3e-6);
-    Collective collective{static_cast<CollectiveKind>(random() % 4), iota(n), {}, 1};
-    const int count = collective.kind == CollectiveKind::kAllReduce  ? 1
-                      : collective.kind == CollectiveKind::kAllToAll ? n * n
-                                                                     : n;
+    Collective collective{static_cast<CommunicationKind>(random() % 4), iota(n), {}, 1};
+    const int count = collective.kind == CommunicationKind::kAllReduce  ? 1
+                      : collective.kind == CommunicationKind::kAllToAll ? n * n
+                                                                        : n;
     for (int i = 0; i < count; ++i)
       collective.lengths.push_back(static_cast<int64_t>(random() % 100000));
     const CheapestAlgorithm choice = cheapest(collective, topology);
     Engine engine(topology);
-    const auto exchanges = post_collective(
-        engine, choice.messages, n, 0, std::vector<int64_t>(static_cast<size_t>(n), 0));
+    const auto exchanges =
+        post_collective(engine, choice.messages, n, 0, std::vector<int64_t>(at(n), 0));
     engine.run();
     for (int exchange : exchanges) {
       EXPECT_GE(engine.end(exchange), 0);
@@ -279,17 +280,16 @@ TEST(FlowEngine, TheOrderOfPostsMakesNoDifference) {
     std::vector<std::vector<Posted>> posts(n);  // [device]
     std::vector<int64_t> clock(n, 0);
     for (int64_t number = 0; number < 6; ++number) {
-      Collective collective{static_cast<CollectiveKind>(random() % 4), iota(n), {}, 1};
-      const int count = collective.kind == CollectiveKind::kAllReduce  ? 1
-                        : collective.kind == CollectiveKind::kAllToAll ? n * n
-                                                                       : n;
+      Collective collective{static_cast<CommunicationKind>(random() % 4), iota(n), {}, 1};
+      const int count = collective.kind == CommunicationKind::kAllReduce  ? 1
+                        : collective.kind == CommunicationKind::kAllToAll ? n * n
+                                                                          : n;
       for (int i = 0; i < count; ++i)
         collective.lengths.push_back(static_cast<int64_t>(random() % 30000));
       const auto sent = cheapest(collective, topology).messages;
       const Turn turn{static_cast<int>(random() % 3)};
       for (int device = 0; device < n; ++device) {
-        Posted posted{clock[static_cast<size_t>(device)] +=
-                      static_cast<int64_t>(random() % 2 * (random() % 20000)),
+        Posted posted{clock[at(device)] += static_cast<int64_t>(random() % 2 * (random() % 20000)),
                       number,
                       {},
                       turn};
@@ -299,7 +299,7 @@ TEST(FlowEngine, TheOrderOfPostsMakesNoDifference) {
           if (message.to == device)
             posted.steps.push_back({message.round, message.from, message.bytes, false});
         }
-        posts[static_cast<size_t>(device)].push_back(posted);
+        posts[at(device)].push_back(posted);
       }
     }
     std::vector<std::map<std::pair<int, int64_t>, int64_t>>

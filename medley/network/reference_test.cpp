@@ -9,6 +9,7 @@
 #include <map>
 #include <random>
 
+#include "medley/base/at.h"
 #include "medley/network/collectives.h"
 #include "medley/network/estimate.h"
 #include "medley/network/flow_engine.h"
@@ -212,7 +213,7 @@ class Reference {
         if (message.is_first && message.rate == 0)
           for (const Route along = topology_.route(message.from, message.to);
                int link : along.span())
-            ++growing[static_cast<size_t>(link)];
+            ++growing[at(link)];
       uint64_t least = std::numeric_limits<uint64_t>::max();
       for (size_t link = 0; link < left.size(); ++link)
         if (growing[link] > 0) least = std::min(least, left[link] / growing[link]);
@@ -224,12 +225,10 @@ class Reference {
         if (!message.is_first || message.rate > 0) continue;
         const Route route = topology_.route(message.from, message.to);
         const auto links = route.span();
-        if (std::none_of(links.begin(), links.end(), [&](int link) {
-              return full[static_cast<size_t>(link)];
-            }))
+        if (std::none_of(links.begin(), links.end(), [&](int link) { return full[at(link)]; }))
           continue;
         message.rate = least;
-        for (int link : links) left[static_cast<size_t>(link)] -= least;
+        for (int link : links) left[at(link)] -= least;
       }
     }
   }
@@ -281,11 +280,11 @@ void post_transfer(const Topology& topology,
   std::vector<std::vector<RoundStep>> steps(posts.size());
   for (int from = 0; from < n; ++from)
     for (int to = 0; to < n; ++to) {
-      if (!sends[static_cast<size_t>(from)] || sends[static_cast<size_t>(to)]) continue;
+      if (!sends[at(from)] || sends[at(to)]) continue;
       if (random() % 4 == 0) continue;
       const auto bytes = static_cast<int64_t>(1 + random() % 60'000);
-      steps[static_cast<size_t>(from)].push_back({0, to, bytes, true});
-      steps[static_cast<size_t>(to)].push_back({0, from, bytes, false});
+      steps[at(from)].push_back({0, to, bytes, true});
+      steps[at(to)].push_back({0, from, bytes, false});
     }
   for (size_t device = 0; device < posts.size(); ++device) {
     if (sends[device]) clock[device] += static_cast<int64_t>(random() % 40'000);
@@ -297,33 +296,33 @@ void post_transfer(const Topology& topology,
 // other streams.
 Posts random_posts(const Topology& topology, std::mt19937& random) {
   const int n = topology.num_devices();
-  Posts posts(static_cast<size_t>(n));
+  Posts posts(at(n));
   std::vector<int64_t> clock(posts.size());
   for (int64_t number = 0; number < 9; ++number) {
     if (n > 1 && random() % 2) {
       post_transfer(topology, random, number, clock, posts);
       continue;
     }
-    Collective collective{static_cast<CollectiveKind>(random() % 4), {}, {}, 1};
+    Collective collective{static_cast<CommunicationKind>(random() % 4), {}, {}, 1};
     for (int device = 0; device < n; ++device)
       if (random() % 4 != 0) collective.devices.push_back(device);
     const size_t members = collective.devices.size();
     if (members < 2) continue;
     const bool is_even = random() % 2;
-    const size_t count = collective.kind == CollectiveKind::kAllReduce  ? 1
-                         : collective.kind == CollectiveKind::kAllToAll ? members * members
-                                                                        : members;
+    const size_t count = collective.kind == CommunicationKind::kAllReduce  ? 1
+                         : collective.kind == CommunicationKind::kAllToAll ? members * members
+                                                                           : members;
     for (size_t i = 0; i < count; ++i)
       collective.lengths.push_back(is_even ? 20'000 : static_cast<int64_t>(random() % 60'000));
     std::vector<const Algorithm*> fitting;
     for (const Algorithm& each : algorithms())
-      if (each.for_all_to_all == (collective.kind == CollectiveKind::kAllToAll))
+      if (each.for_all_to_all == (collective.kind == CommunicationKind::kAllToAll))
         fitting.push_back(&each);
     const std::vector<Message> sent = messages(
         *fitting[random() % fitting.size()], collective, group_by_node(collective, topology));
     const auto steps = steps_of_members(sent, collective.devices);
     for (size_t i = 0; i < members; ++i) {
-      const auto device = static_cast<size_t>(collective.devices[i]);
+      const auto device = at(collective.devices[i]);
       if (random() % 3) clock[device] += static_cast<int64_t>(random() % 40'000);
       posts[device].push_back({number, clock[device], steps[i], {}});
     }

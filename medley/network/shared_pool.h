@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -20,7 +21,7 @@ class Layout {
   template <typename T>
   T* place(int64_t count) {
     T* result = reinterpret_cast<T*>(base_ + size_);
-    size_ += (static_cast<size_t>(count) * sizeof(T) + 15) / 16 * 16;
+    size_ += (at(count) * sizeof(T) + 15) / 16 * 16;
     return result;
   }
   size_t size() const { return size_; }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -37,7 +38,7 @@ Topology::Topology(const Cluster& cluster, LibraryAlgorithms library)
     const int index = static_cast<int>(ports_.size());
     std::vector<Port> ports(devices.size());
     for (size_t d = 0; d < devices.size(); ++d) {
-      if (!serves(network, cluster_.pools[static_cast<size_t>(devices[d].pool)].name)) continue;
+      if (!serves(network, cluster_.pools[at(devices[d].pool)].name)) continue;
       if (!network.inside_node && devices[d].index > 0) {
         ports[d] = ports[d - 1];
         continue;
@@ -63,7 +64,7 @@ Topology::Topology(const Cluster& cluster, LibraryAlgorithms library)
   chosen_.assign(pools * pools * 2, -1);
   std::vector<int> first(pools, -1), neighbour(pools, -1), elsewhere(pools, -1);
   for (int d = 0; d < num_devices(); ++d) {
-    const auto pool = static_cast<size_t>(devices[static_cast<size_t>(d)].pool);
+    const auto pool = at(devices[at(d)].pool);
     if (first[pool] < 0)
       first[pool] = d;
     else if (this->node(d) == this->node(first[pool]))
@@ -88,19 +89,17 @@ int Topology::add_link(std::string name, double bandwidth, int network) {
 
 int Topology::choose_network(int from, int to) const {
   const bool same_node = node(from) == node(to);
-  const bool between_pools = cluster_.devices[static_cast<size_t>(from)].pool !=
-                             cluster_.devices[static_cast<size_t>(to)].pool;
+  const bool between_pools = cluster_.devices[at(from)].pool != cluster_.devices[at(to)].pool;
   for (const bool inside : {true, false}) {
     if (inside && !same_node) continue;
     int best = -1;
     for (size_t n = 0; n < cluster_.networks.size(); ++n) {
       const Network& network = cluster_.networks[n];
       const auto& ports = ports_[n];
-      if (network.inside_node != inside || ports[static_cast<size_t>(from)].out < 0 ||
-          ports[static_cast<size_t>(to)].in < 0)
+      if (network.inside_node != inside || ports[at(from)].out < 0 || ports[at(to)].in < 0)
         continue;
       if (best >= 0) {
-        const Network& other = cluster_.networks[static_cast<size_t>(best)];
+        const Network& other = cluster_.networks[at(best)];
         const double mine = narrowest(network, between_pools),
                      theirs = narrowest(other, between_pools);
         if (mine < theirs || (mine == theirs && network.latency >= other.latency)) continue;
@@ -113,15 +112,14 @@ int Topology::choose_network(int from, int to) const {
 }
 
 int Topology::network(int from, int to) const {
-  const Device& a = cluster_.devices[static_cast<size_t>(from)];
-  const Device& b = cluster_.devices[static_cast<size_t>(to)];
+  const Device& a = cluster_.devices[at(from)];
+  const Device& b = cluster_.devices[at(to)];
   const bool same_node = node(from) == node(to);
-  const size_t pair =
-      static_cast<size_t>(a.pool) * cluster_.pools.size() + static_cast<size_t>(b.pool);
+  const size_t pair = at(a.pool) * cluster_.pools.size() + at(b.pool);
   const int chosen = chosen_[2 * pair + (same_node ? 1 : 0)];
   if (chosen >= 0) return chosen;
-  const std::string &first = cluster_.pools[static_cast<size_t>(a.pool)].name,
-                    &second = cluster_.pools[static_cast<size_t>(b.pool)].name;
+  const std::string &first = cluster_.pools[at(a.pool)].name,
+                    &second = cluster_.pools[at(b.pool)].name;
   const std::string what = same_node ? fmt::format("the devices inside a node of pool {}", first)
                            : first == second ? fmt::format("the nodes of pool {}", first)
                                              : fmt::format("the pools {} and {}", first, second);
@@ -129,16 +127,15 @@ int Topology::network(int from, int to) const {
 }
 
 Route Topology::route(int from, int to) const {
-  const auto n = static_cast<size_t>(network(from, to));
-  const int a = cluster_.devices[static_cast<size_t>(from)].pool,
-            b = cluster_.devices[static_cast<size_t>(to)].pool;
+  const auto n = at(network(from, to));
+  const int a = cluster_.devices[at(from)].pool, b = cluster_.devices[at(to)].pool;
   Route route;
   route.latency = latencies_[n];
   route.network = static_cast<int>(n);
-  const auto add = [&](int link) { route.links[static_cast<size_t>(route.num_links++)] = link; };
-  add(ports_[n][static_cast<size_t>(from)].out);
+  const auto add = [&](int link) { route.links[at(route.num_links++)] = link; };
+  add(ports_[n][at(from)].out);
   if (a != b && trunks_[n].out >= 0) add(a < b ? trunks_[n].out : trunks_[n].in);
-  add(ports_[n][static_cast<size_t>(to)].in);
+  add(ports_[n][at(to)].in);
   return route;
 }
 
@@ -150,9 +147,8 @@ Path Topology::path(int from, int to) const {
   path.network = along.network;
   path.links.assign(along.span().begin(), along.span().end());
   path.latency = along.latency;
-  path.bandwidth = {narrowest(cluster_.networks[static_cast<size_t>(path.network)],
-                              cluster_.devices[static_cast<size_t>(from)].pool !=
-                                  cluster_.devices[static_cast<size_t>(to)].pool)};
+  path.bandwidth = {narrowest(cluster_.networks[at(path.network)],
+                              cluster_.devices[at(from)].pool != cluster_.devices[at(to)].pool)};
   return path;
 }
 

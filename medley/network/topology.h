@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "medley/base/at.h"
+#include "medley/base/communication_kind.h"
 #include "medley/base/units.h"
 #include "medley/cluster/cluster.h"
 
@@ -42,13 +44,12 @@ struct Route {
   int num_links = 0;
   Nanoseconds latency;
   int network = -1;  // index into Cluster::networks; all of one have the same latency
-  std::span<const int> span() const { return {links.data(), static_cast<size_t>(num_links)}; }
+  std::span<const int> span() const { return {links.data(), at(num_links)}; }
 };
 
-enum class CollectiveKind : uint8_t;  // of collectives.h
 struct Algorithm;
 // Which algorithm a library runs for collectives of a kind, whatever they are of.
-using LibraryAlgorithms = std::map<CollectiveKind, const Algorithm*>;
+using LibraryAlgorithms = std::map<CommunicationKind, const Algorithm*>;
 
 class Topology {
  public:
@@ -65,12 +66,12 @@ class Topology {
   // Requires: from != to.
   Route route(int from, int to) const;
   // Null: the cheapest.
-  const Algorithm* library_algorithm(CollectiveKind kind) const {
+  const Algorithm* library_algorithm(CommunicationKind kind) const {
     const auto found = library_.find(kind);
     return found == library_.end() ? nullptr : found->second;
   }
   // Returns a number that is equal for the devices of one node.
-  int node(int device) const { return nodes_[static_cast<size_t>(device)]; }
+  int node(int device) const { return nodes_[at(device)]; }
 
  private:
   struct Port {

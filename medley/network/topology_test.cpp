@@ -1,4 +1,5 @@
 #include "medley/network/topology.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -27,8 +28,7 @@ const Network kLan{"lan", false, {"a", "b"}, 1e9, 5e-6, std::nullopt};
 
 std::vector<std::string> link_names(const Topology& topology, int from, int to) {
   std::vector<std::string> names;
-  for (int link : topology.path(from, to).links)
-    names.push_back(topology.links()[static_cast<size_t>(link)].name);
+  for (int link : topology.path(from, to).links) names.push_back(topology.links()[at(link)].name);
   return names;
 }
 

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "medley/base/at.h"
 #include "medley/graph/text.h"
 #include "medley/ops/instance.h"
 #include "medley/ops/one_op.h"
@@ -17,8 +18,8 @@ std::string expansion_of(const std::vector<std::string>& inputs, const std::stri
   const auto results = expand(graph, graph.ops[0]);
   for (size_t j = 0; j < results.size(); ++j) {
     if (results[j] == kNone) continue;
-    const Value& value = graph.values.at(static_cast<size_t>(results[j]));
-    EXPECT_EQ(value.type, graph.values.at(static_cast<size_t>(graph.ops[0].results[j])).type) << j;
+    const Value& value = graph.values.at(at(results[j]));
+    EXPECT_EQ(value.type, graph.values.at(at(graph.ops[0].results[j])).type) << j;
   }
   for (size_t i = 1; i < graph.ops.size(); ++i) {
     const auto instance = instantiate(graph, graph.ops[i]);

@@ -1,6 +1,7 @@
 // Ops that make values from sizes. An operand, if any, gives a dtype or a shape only and does not
 // exist locally.
 
+#include "medley/base/at.h"
 #include "medley/ops/families.h"
 #include "medley/ops/instance.h"
 #include "medley/ops/localize.h"
@@ -51,12 +52,12 @@ void arange_local(Op& local, const LocalForm& form) {
   std::vector<Size> origin(sizes.size()), full = sizes;
   for (const LocalCut& each : form.cuts) {
     if (each.cut.label == kNone) continue;
-    const auto factor = static_cast<size_t>(each.cut.factor);
+    const auto factor = at(each.cut.factor);
     origin.at(factor) = each.offset;
     full.at(factor) = each.full;
   }
   if (form.counted_rows != kNone) {
-    const auto rows = static_cast<size_t>(form.counted_rows);
+    const auto rows = at(form.counted_rows);
     origin.at(rows) = form.factor_offsets.at(rows);
     full.at(rows) = form.factor_fulls.at(rows);
   }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/ops/families.h"
 #include "medley/ops/instance.h"
 #include "medley/ops/localize.h"
@@ -66,9 +67,9 @@ void nll_backward_local(Op& local, const LocalForm& form) {
 }
 
 bool is_zeros(const Graph& graph, ValueId value) {
-  const OpId producer = graph.values[static_cast<size_t>(value)].producer;
+  const OpId producer = graph.values[at(value)].producer;
   if (producer == kNone) return false;
-  const Op& op = graph.ops[static_cast<size_t>(producer)];
+  const Op& op = graph.ops[at(producer)];
   if (op.name == "aten.full.default" || op.name == "aten.full_like.default")
     return number(op, 1) == 0.0;
   if (op.name == "aten.new_full.default") return number(op, 2) == 0.0;

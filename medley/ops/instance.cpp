@@ -4,14 +4,14 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
 
 InstanceBuilder::InstanceBuilder(const Graph& graph, const Op& op) {
   const auto shape = [&](ValueId value) {
-    return value == kNone ? std::vector<Size>()
-                          : graph.values[static_cast<size_t>(value)].type.shape;
+    return value == kNone ? std::vector<Size>() : graph.values[at(value)].type.shape;
   };
   for (ValueId value : medley::operands(op)) operand_shapes_.push_back(shape(value));
   for (ValueId value : op.results) result_shapes_.push_back(shape(value));
@@ -94,7 +94,7 @@ class InstancePrinter {
       if (dims[d].size() > 1) text_ += "(";
       for (size_t k = 0; k < dims[d].size(); ++k) {
         if (k > 0) text_ += " ";
-        label(static_cast<size_t>(dims[d][k]));
+        label(at(dims[d][k]));
       }
       if (dims[d].size() > 1) text_ += ")";
     }
@@ -149,7 +149,7 @@ std::optional<size_t> dim(const Op& op, size_t argument, size_t rank) {
   if (!value) return std::nullopt;
   if (*value < 0) *value += static_cast<int64_t>(rank);
   if (*value < 0 || *value >= static_cast<int64_t>(rank)) return std::nullopt;
-  return static_cast<size_t>(*value);
+  return at(*value);
 }
 
 std::optional<std::vector<size_t>> dims(const Op& op, size_t argument, size_t rank) {
@@ -163,7 +163,7 @@ std::optional<std::vector<size_t>> dims(const Op& op, size_t argument, size_t ra
       const int64_t value =
           size.coefficient + (size.coefficient < 0 ? static_cast<int64_t>(rank) : 0);
       if (value < 0 || value >= static_cast<int64_t>(rank)) return std::nullopt;
-      all.push_back(static_cast<size_t>(value));
+      all.push_back(at(value));
     }
     std::ranges::sort(all);
   }

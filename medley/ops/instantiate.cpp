@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/graph/graph.h"
 #include "medley/ops/instance.h"
@@ -175,8 +176,7 @@ std::vector<std::vector<int>> present_groups(std::string_view linear,
   for (const std::vector<int>& group : parse_linear(linear)) {
     std::vector<int> present;
     for (int i : group)
-      if (operand.at(static_cast<size_t>(i)) != kNone)
-        present.push_back(operand[static_cast<size_t>(i)]);
+      if (operand.at(at(i)) != kNone) present.push_back(operand[at(i)]);
     if (!present.empty()) groups.push_back(present);
   }
   return groups;
@@ -195,11 +195,10 @@ std::optional<Instance> instantiate(std::string_view pattern_text,
   std::vector<Match> matches;  // those present: operands, then results
   const std::vector<ValueId> values = operands(op);
   const auto add = [&](const PatternTensor& tensor, ValueId value) {
-    matches.push_back({&tensor, graph.values[static_cast<size_t>(value)].type.shape, {}, {}});
+    matches.push_back({&tensor, graph.values[at(value)].type.shape, {}, {}});
   };
   for (size_t i = 0; i < operand->size(); ++i)
-    if ((*operand)[i] != kNone)
-      add(pattern.operands[i], values[static_cast<size_t>((*operand)[i])]);
+    if ((*operand)[i] != kNone) add(pattern.operands[i], values[at((*operand)[i])]);
   const size_t num_operands = matches.size();
   for (size_t i = 0; i < op.results.size(); ++i)
     if (op.results[i] != kNone) add(pattern.results[i], op.results[i]);

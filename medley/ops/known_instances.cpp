@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "medley/base/at.h"
+
 namespace medley {
 
 std::shared_ptr<const Instance> KnownInstances::of(const Op& op) {
@@ -42,7 +44,7 @@ bool KnownInstances::alike(const Op& a, const Op& b) const {
 
 bool KnownInstances::alike(ValueId a, ValueId b) const {
   if (a == kNone || b == kNone) return a == b;
-  return graph_.values[static_cast<size_t>(a)].type == graph_.values[static_cast<size_t>(b)].type;
+  return graph_.values[at(a)].type == graph_.values[at(b)].type;
 }
 
 // Of the name and the shapes of the results: few ops that differ have the same.
@@ -50,7 +52,7 @@ uint64_t KnownInstances::hash(const Op& op) const {
   uint64_t hash = std::hash<std::string_view>{}(op.name);
   for (const ValueId value : op.results) {
     if (value == kNone) continue;
-    for (const Size& size : graph_.values[static_cast<size_t>(value)].type.shape)
+    for (const Size& size : graph_.values[at(value)].type.shape)
       hash = hash * 0x100000001b3 + static_cast<uint64_t>(size.coefficient) + size.symbols.size();
   }
   return hash;

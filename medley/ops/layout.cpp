@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "medley/base/at.h"
 #include "medley/ops/families.h"
 #include "medley/ops/instance.h"
 #include "medley/ops/localize.h"
@@ -104,7 +105,7 @@ std::optional<Instance> permute(const Graph& graph, const Op& op) {
   if (!sizes) return std::nullopt;
   std::vector<size_t> order;
   for (const Size& size : *sizes)
-    order.push_back(static_cast<size_t>(size.coefficient + (size.coefficient < 0 ? rank : 0)));
+    order.push_back(at(size.coefficient + (size.coefficient < 0 ? rank : 0)));
   return permuted(builder, order);
 }
 

@@ -1,5 +1,6 @@
 #include "medley/ops/localize.h"
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -8,8 +9,7 @@ namespace {
 
 const LocalCut* find_cut(const LocalForm& form, std::string_view label) {
   for (const LocalCut& each : form.cuts)
-    if (each.cut.label != kNone &&
-        form.instance->labels.at(static_cast<size_t>(each.cut.label)).name == label)
+    if (each.cut.label != kNone && form.instance->labels.at(at(each.cut.label)).name == label)
       return &each;
   return nullptr;
 }

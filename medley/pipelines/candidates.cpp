@@ -35,7 +35,7 @@ Bytes least_memory(const Cluster& cluster, const std::vector<int>& devices) {
 // The first micro-batches only.
 Plan shortened(Plan plan, int64_t microbatches) {
   std::vector<Microbatch>& all = plan.pipelines[0].microbatches;
-  all.resize(static_cast<size_t>(microbatches));
+  all.resize(at(microbatches));
   plan.global_batch = 0;
   for (const Microbatch& microbatch : all) plan.global_batch += microbatch.rows;
   return plan;
@@ -427,7 +427,7 @@ std::optional<CandidateSet::Shortage> CandidateSet::find_shortage(const Trial& t
     const double missing =
         static_cast<double>(use.peak + waiting) - request_.cluster.kind(device).memory_bytes;
     if (missing > 0 && (!worst || missing > worst->bytes))
-      worst = Shortage{static_cast<size_t>(stage), device, missing};
+      worst = Shortage{at(stage), device, missing};
   }
   return worst;
 }

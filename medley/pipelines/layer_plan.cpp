@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/json_place.h"
 #include "medley/base/json_string.h"
@@ -189,10 +190,10 @@ void verify(const LayerPlan& plan, const TableCosts& costs) {
     refuse(
         last,
         fmt::format("layers: found {} layers, expected {}", plan.stages[last].end, costs.layers()));
-  std::vector<int64_t> used(static_cast<size_t>(costs.pools()));
+  std::vector<int64_t> used(at(costs.pools()));
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const LayerMesh mesh = mesh_of(plan.stages[i], costs);
-    const auto pool = static_cast<size_t>(mesh.pool);
+    const auto pool = at(mesh.pool);
     used[pool] += int64_t{mesh.replicas} * mesh.tensor_parallel;
     if (used[pool] > costs.devices(mesh.pool))
       refuse(i,

@@ -1,4 +1,5 @@
 #include "medley/pipelines/layer_planner.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -37,15 +38,15 @@ void try_all(const TableCosts& costs, LayerPlan& plan, std::vector<int> left, La
     return;
   }
   for (int pool = 0; pool < costs.pools(); ++pool) {
-    const std::string& name = costs.cluster().pools[static_cast<size_t>(pool)].name;
+    const std::string& name = costs.cluster().pools[at(pool)].name;
     if (comes_back(plan.stages, name)) continue;
     for (const int degree : costs.degrees(pool))
-      for (int replicas = 1; replicas * degree <= left[static_cast<size_t>(pool)]; replicas *= 2)
+      for (int replicas = 1; replicas * degree <= left[at(pool)]; replicas *= 2)
         for (int end = begin + 1; end <= costs.layers(); ++end) {
           plan.stages.push_back({begin, end, name, replicas, degree, 1});
-          left[static_cast<size_t>(pool)] -= replicas * degree;
+          left[at(pool)] -= replicas * degree;
           try_all(costs, plan, left, best);
-          left[static_cast<size_t>(pool)] += replicas * degree;
+          left[at(pool)] += replicas * degree;
           plan.stages.pop_back();
         }
   }

@@ -36,7 +36,7 @@ void verify(const PipelineRequest& request) {
   }
   for (const MicrobatchChoice& choice : request.microbatches) {
     require(choice.count >= 1 && choice.count <= 1 << 20, "needs 1 to 2^20 micro-batches");
-    require(choice.cuts.size() + 1 == static_cast<size_t>(request.layers),
+    require(choice.cuts.size() + 1 == at(request.layers),
             "needs the bytes of one cut fewer than layers");
   }
 }
@@ -176,7 +176,7 @@ void Periods::add(PipelinePlan plan) {
     if (same_stages(other, plan)) return;
   const auto place = std::ranges::upper_bound(plans, plan.predicted, {}, &PipelinePlan::predicted);
   plans.insert(place, std::move(plan));
-  if (plans.size() > static_cast<size_t>(std::max(1, request_.candidates))) plans.pop_back();
+  if (plans.size() > at(std::max(1, request_.candidates))) plans.pop_back();
 }
 
 std::vector<std::optional<Interval>> Periods::search(const std::vector<Interval>& intervals) {
@@ -302,7 +302,7 @@ Misfit misfit(const PipelineRequest& request, const PipelinePlan& plan) {
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const StageOption& o = plan.stages[i].option;
     const Bytes needed = o.persistent + o.transient + o.saved * plan.stages[i].in_flight;
-    const Bytes memory = request.pools[static_cast<size_t>(plan.stages[i].range.pool)].memory;
+    const Bytes memory = request.pools[at(plan.stages[i].range.pool)].memory;
     if (needed - memory > worst.missing) worst = {needed - memory, i, needed};
   }
   return worst;

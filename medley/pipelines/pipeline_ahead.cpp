@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
+
 namespace medley::pipeline {
 
 Ahead::Ahead(const Table& table, int64_t period)
-    : table_(table), period_(period), stride_(static_cast<size_t>(table.most_devices()) + 1) {
+    : table_(table), period_(period), stride_(at(table.most_devices()) + 1) {
   sums_.assign(index(table.layers(), 0, 0), kNever);
   std::fill_n(sums_.begin(), index(std::min(1, table.layers()), 0, 0), 0);
   for (int layer = 1; layer < table.layers(); ++layer) fill(layer);
@@ -30,7 +32,7 @@ int64_t Ahead::round_trip(int from, int to, int layer) const {
 
 void Ahead::fill(int layer) {
   const unsigned sets = 1u << table_.pools();
-  const auto pools = static_cast<size_t>(table_.pools());
+  const auto pools = at(table_.pools());
   std::vector<int64_t> whole(sets * pools, kNever);  // of stages on the first devices of a pool
   for (int pool = 0; pool < table_.pools(); ++pool) {
     const std::vector<Stage> stages = stages_before(layer, pool);
@@ -39,7 +41,7 @@ void Ahead::fill(int layer) {
     for (unsigned finished = 0; finished < sets; ++finished) {
       if (finished >> pool & 1u) continue;
       int64_t* to = sums_.data() + index(layer, finished, pool);
-      int64_t& least = whole[finished * pools + static_cast<size_t>(pool)];
+      int64_t& least = whole[finished * pools + at(pool)];
       for (const Stage& stage : stages) {
         const int64_t* from = row(stage.begin, finished, pool);
         least = std::min(least, stage.time + from[all - stage.devices]);
@@ -56,7 +58,7 @@ void Ahead::fill(int layer) {
       if (other == pool || crossing == kNever) continue;
       for (unsigned finished = 0; finished < sets; ++finished) {
         if (finished >> pool & 1u || finished >> other & 1u) continue;
-        const size_t before = (finished | 1u << pool) * pools + static_cast<size_t>(other);
+        const size_t before = (finished | 1u << pool) * pools + at(other);
         int64_t* to = sums_.data() + index(layer, finished, pool);
         for (int left = 0; left <= table_.devices(pool); ++left)
           to[left] = std::min(to[left], crossing + whole[before]);

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/pipelines/pipeline_table.h"
 
 namespace medley::pipeline {
@@ -39,9 +40,9 @@ class Ahead {
   // What the crossing takes; kNever: there is none, or it takes longer than the period.
   int64_t round_trip(int from, int to, int layer) const;
   size_t index(int layer, unsigned finished, int pool) const {
-    const auto pools = static_cast<size_t>(table_.pools());
-    const size_t state = finished * pools + static_cast<size_t>(pool);
-    return (static_cast<size_t>(layer) * (pools << pools) + state) * stride_;
+    const auto pools = at(table_.pools());
+    const size_t state = finished * pools + at(pool);
+    return (at(layer) * (pools << pools) + state) * stride_;
   }
   const int64_t* row(int layer, unsigned finished, int pool) const {
     return sums_.data() + index(layer, finished, pool);

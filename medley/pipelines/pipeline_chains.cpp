@@ -42,17 +42,16 @@ class Search {
   };
 
   size_t state(unsigned finished, int pool) const {
-    return finished * static_cast<size_t>(table_.pools()) + static_cast<size_t>(pool);
+    return finished * at(table_.pools()) + at(pool);
   }
   size_t front(int layer, unsigned finished, int pool, int devices) const {
-    return (static_cast<size_t>(layer) * states_ + state(finished, pool)) * stride_ +
-           static_cast<size_t>(devices);
+    return (at(layer) * states_ + state(finished, pool)) * stride_ + at(devices);
   }
   Range& closed(int layer, unsigned finished, int pool) {
-    return closed_[static_cast<size_t>(layer) * states_ + state(finished, pool)];
+    return closed_[at(layer) * states_ + state(finished, pool)];
   }
   std::vector<Label>& made(unsigned finished, int devices) {
-    return made_[finished * stride_ + static_cast<size_t>(devices)];
+    return made_[finished * stride_ + at(devices)];
   }
   // What stages in front cost at least; nothing is known if chains that cannot be finished count.
   int64_t ahead(int layer, unsigned finished, int pool, int used) const {
@@ -60,7 +59,7 @@ class Search {
   }
   // [finished] of which there are chains that begin there.
   std::vector<unsigned>& live(int layer, int pool) {
-    return live_[static_cast<size_t>(layer * table_.pools() + pool)];
+    return live_[at(layer * table_.pools() + pool)];
   }
   void find_most_devices(int layer, int pool);
   void add_stage(const Option& option);
@@ -95,16 +94,16 @@ Search::Search(const Table& table, const ChainSearch& search, const Ahead* ahead
       last_(last),
       ahead_(ahead),
       all_((1u << table.pools()) - 1),
-      states_((static_cast<size_t>(all_) + 1) * static_cast<size_t>(table.pools())),
-      stride_(static_cast<size_t>(table.most_devices()) + 1) {
-  const size_t rows = static_cast<size_t>(table.layers() + 1) * states_;
+      states_((at(all_) + 1) * at(table.pools())),
+      stride_(at(table.most_devices()) + 1) {
+  const size_t rows = at(table.layers() + 1) * states_;
   fronts_.resize(rows * stride_);
   fewest_.assign(rows, static_cast<int>(stride_));
   largest_.assign(rows, -1);
   closed_.resize(rows);
-  live_.resize(static_cast<size_t>((table.layers() + 1) * table.pools()));
+  live_.resize(at((table.layers() + 1) * table.pools()));
   most_.resize(all_ + 1);
-  made_.resize((static_cast<size_t>(all_) + 1) * stride_);
+  made_.resize((at(all_) + 1) * stride_);
 }
 
 // Of devices of a pool, the most that may be used behind a layer so that the rest can do what is in
@@ -203,7 +202,7 @@ void Search::add_stage(const Option& option) {
 // In front of stages on the same pool.
 void Search::add_to_pool(const Step& step, unsigned finished, int devices) {
   const int pool = step.option.pool;
-  const size_t row = static_cast<size_t>(step.option.end) * states_ + state(finished, pool);
+  const size_t row = at(step.option.end) * states_ + state(finished, pool);
   const int most = std::min(most_[finished] - devices, largest_[row]);
   for (int used = fewest_[row]; used <= most; ++used) {
     const Range range = fronts_[front(step.option.end, finished, pool, used)];
@@ -231,7 +230,7 @@ void Search::finish(int layer, int pool) {
   for (unsigned finished = 0; finished <= all_; ++finished) {
     if (finished >> pool & 1u) continue;
     best.clear(), ids.clear();
-    const size_t row = static_cast<size_t>(layer) * states_ + state(finished, pool);
+    const size_t row = at(layer) * states_ + state(finished, pool);
     for (int used = 1; used <= table_.devices(pool); ++used) {
       std::vector<Label>& labels = made(finished, used);
       Range& range = fronts_[front(layer, finished, pool, used)];

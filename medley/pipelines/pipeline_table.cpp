@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley::pipeline {
@@ -42,7 +43,7 @@ void drop_dominated(std::vector<Option>& options, std::vector<StageOption>& offe
 
 Table::Table(const PipelineRequest& request, int choice, bool ignore_memory)
     : layers_(request.layers),
-      microbatches_(request.microbatches[static_cast<size_t>(choice)].count),
+      microbatches_(request.microbatches[at(choice)].count),
       rule_(request.in_flight) {
   size_t sizes = 0;
   for (const PipelinePool& pool : request.pools) {
@@ -62,12 +63,12 @@ Table::Table(const PipelineRequest& request, int choice, bool ignore_memory)
 }
 
 void Table::add_options(const PipelineRequest& request, int choice, bool ignore_memory) {
-  const MicrobatchChoice& microbatch = request.microbatches[static_cast<size_t>(choice)];
-  const auto n = static_cast<size_t>(layers_ + 1);
+  const MicrobatchChoice& microbatch = request.microbatches[at(choice)];
+  const auto n = at(layers_ + 1);
   begin_of_.assign(first_size_.back() * n * n + 1, 0);
   int64_t longest = 0;
   for (int pool = 0; pool < pools(); ++pool) {
-    const Bytes memory = request.pools[static_cast<size_t>(pool)].memory;
+    const Bytes memory = request.pools[at(pool)].memory;
     for (int begin = 0; begin <= layers_; ++begin)
       for (int end = 0; end <= layers_; ++end) {
         std::vector<Option> options;
@@ -111,9 +112,9 @@ void Table::add_options(const PipelineRequest& request, int choice, bool ignore_
 }
 
 void Table::add_crossings(const PipelineRequest& request, int choice) {
-  const std::vector<CutBytes>& cuts = request.microbatches[static_cast<size_t>(choice)].cuts;
-  const auto count = static_cast<size_t>(pools());
-  const auto n = static_cast<size_t>(layers_);
+  const std::vector<CutBytes>& cuts = request.microbatches[at(choice)].cuts;
+  const auto count = at(pools());
+  const auto n = at(layers_);
   crossings_.resize(count * count * n);
   linked_.assign(count * count, 0);
   int64_t longest = 0;
@@ -147,7 +148,7 @@ void Table::add_bounds() {
   steps_.erase(same.begin(), same.end());
   least_from_.assign(begin_of_.size() - 1, kNever);
   least_over_ = least_from_;
-  std::vector<int64_t> sums(static_cast<size_t>(layers_) + 1, kNever);
+  std::vector<int64_t> sums(at(layers_) + 1, kNever);
   sums[0] = 0;
   for (int pool = 0; pool < pools(); ++pool)
     for (size_t s = 0; s < sizes(pool).size(); ++s)
@@ -163,9 +164,8 @@ void Table::add_bounds() {
     for (int begin = 0; begin < end; ++begin)
       for (int pool = 0; pool < pools(); ++pool)
         for (size_t s = 0; s < sizes(pool).size(); ++s) {
-          int64_t& least = sums[static_cast<size_t>(end)];
-          least =
-              std::min(least, sums[static_cast<size_t>(begin)] + least_time(pool, s, begin, end));
+          int64_t& least = sums[at(end)];
+          least = std::min(least, sums[at(begin)] + least_time(pool, s, begin, end));
         }
   least_sum_ = sums.back();
 }
@@ -176,22 +176,22 @@ Table::Span Table::options(int pool, size_t size, int begin, int end) const {
 }
 
 const StageOption& Table::offered(const Option& option) const {
-  return offered_[static_cast<size_t>(index_of(option))];
+  return offered_[at(index_of(option))];
 }
 
 const Crossing* Table::crossing(int from, int to, int end) const {
-  const size_t pair = static_cast<size_t>(from) * devices_.size() + static_cast<size_t>(to);
+  const size_t pair = at(from) * devices_.size() + at(to);
   if (!linked_[pair]) return nullptr;
-  return &crossings_[pair * static_cast<size_t>(layers_) + static_cast<size_t>(end)];
+  return &crossings_[pair * at(layers_) + at(end)];
 }
 
 Reach::Reach(const Table& table, int64_t period)
-    : pools_(table.pools()), stride_(static_cast<size_t>(table.most_devices()) + 1) {
+    : pools_(table.pools()), stride_(at(table.most_devices()) + 1) {
   // How far one stage gets, [pool][size][begin].
-  std::vector<std::vector<std::vector<int>>> far(static_cast<size_t>(pools_));
+  std::vector<std::vector<std::vector<int>>> far(at(pools_));
   for (int p = 0; p < pools_; ++p) {
     for (size_t s = 0; s < table.sizes(p).size(); ++s) {
-      auto& row = far[static_cast<size_t>(p)].emplace_back();
+      auto& row = far[at(p)].emplace_back();
       for (int begin = 0, end = 0; begin < table.layers(); ++begin) {
         end = std::max(end, begin);
         while (end < table.layers() && table.least_over(p, s, begin, end + 1) <= period) ++end;
@@ -201,7 +201,7 @@ Reach::Reach(const Table& table, int64_t period)
     }
   }
   const unsigned all = (1u << pools_) - 1;
-  reach_.assign((static_cast<size_t>(all) + 1) * static_cast<size_t>(pools_) * stride_, 0);
+  reach_.assign((at(all) + 1) * at(pools_) * stride_, 0);
   for (unsigned others = 0; others <= all; ++others)
     for (int p = 0; p < pools_; ++p) {
       if (others >> p & 1u) continue;
@@ -212,9 +212,7 @@ Reach::Reach(const Table& table, int64_t period)
       for (int d = 1; d <= table.devices(p); ++d) {
         reach[d] = reach[d - 1];
         for (size_t s = 0; s < table.sizes(p).size() && table.sizes(p)[s] <= d; ++s)
-          reach[d] = std::max(
-              reach[d],
-              far[static_cast<size_t>(p)][s][static_cast<size_t>(reach[d - table.sizes(p)[s]])]);
+          reach[d] = std::max(reach[d], far[at(p)][s][at(reach[d - table.sizes(p)[s]])]);
       }
       covers_ |= reach[table.devices(p)] == table.layers();
     }

@@ -8,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/pipelines/pipeline.h"
 
 namespace medley::pipeline {
@@ -36,9 +37,9 @@ class Table {
 
   int layers() const { return layers_; }
   int pools() const { return static_cast<int>(devices_.size()); }
-  int devices(int pool) const { return devices_[static_cast<size_t>(pool)]; }
+  int devices(int pool) const { return devices_[at(pool)]; }
   int most_devices() const { return std::ranges::max(devices_); }  // of a pool
-  const std::vector<int>& sizes(int pool) const { return sizes_[static_cast<size_t>(pool)]; }
+  const std::vector<int>& sizes(int pool) const { return sizes_[at(pool)]; }
   int microbatches() const { return microbatches_; }
   InFlightRule rule() const { return rule_; }
 
@@ -49,7 +50,7 @@ class Table {
     const Option* end() const { return last; }
   };
   Span options(int pool, size_t size, int begin, int end) const;
-  const Option& option(int64_t index) const { return options_[static_cast<size_t>(index)]; }
+  const Option& option(int64_t index) const { return options_[at(index)]; }
   int64_t index_of(const Option& option) const { return &option - options_.data(); }
   const StageOption& offered(const Option& option) const;
   // The least time of these; kNever: there are none.
@@ -73,7 +74,7 @@ class Table {
 
   // X of pipeline.h between the pools of the first and the last stage; kNever: they have no link.
   int64_t exchange(int first, int last) const {
-    return exchanges_[static_cast<size_t>(first) * devices_.size() + static_cast<size_t>(last)];
+    return exchanges_[at(first) * devices_.size() + at(last)];
   }
   bool has_exchange() const { return has_exchange_; }
 
@@ -86,9 +87,9 @@ class Table {
 
  private:
   size_t cell(int pool, size_t size, int begin, int end) const {
-    const auto n = static_cast<size_t>(layers_ + 1);
-    const auto p = static_cast<size_t>(pool);
-    const size_t range = static_cast<size_t>(begin) * n + static_cast<size_t>(end);
+    const auto n = at(layers_ + 1);
+    const auto p = at(pool);
+    const size_t range = at(begin) * n + at(end);
     return first_size_[p] * n * n + range * (first_size_[p + 1] - first_size_[p]) + size;
   }
   void add_options(const PipelineRequest& request, int choice, bool ignore_memory);
@@ -123,10 +124,10 @@ class Reach {
  private:
   // With all devices of the pools in `others`, then `left` of this one.
   int layers(unsigned others, int pool, int left) const {
-    return reach_[index(others, pool) + static_cast<size_t>(left)];
+    return reach_[index(others, pool) + at(left)];
   }
   size_t index(unsigned others, int pool) const {
-    return (others * static_cast<size_t>(pools_) + static_cast<size_t>(pool)) * stride_;
+    return (others * at(pools_) + at(pool)) * stride_;
   }
   int pools_ = 0;
   size_t stride_ = 0;

@@ -1,4 +1,5 @@
 #include "medley/pipelines/pipeline.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -55,11 +56,11 @@ Example random_example(uint64_t seed) {
     pool.memory = {tight ? draw(6, 14) : draw(8, 40)};
     request.pools.push_back(pool);
   }
-  request.links.assign(static_cast<size_t>(pools), {});
+  request.links.assign(at(pools), {});
   const int slow = draw(0, 3);
   for (int from = 0; from < pools; ++from)
     for (int to = 0; to < pools; ++to) {
-      auto& link = request.links[static_cast<size_t>(from)].emplace_back();
+      auto& link = request.links[at(from)].emplace_back();
       if (from != to && draw(0, 9) == 0) continue;
       link = LinkCurve{{{Bytes{1}, Nanoseconds{from == to ? draw(0, 1) : draw(0, slow)}}},
                        Nanoseconds{draw(0, 2)}};
@@ -70,10 +71,10 @@ Example random_example(uint64_t seed) {
   std::vector<int> work;
   for (int l = 0; l < request.layers; ++l) work.push_back(draw(1, 6));
   for (int p = 0; p < pools; ++p)
-    for (const int size : request.pools[static_cast<size_t>(p)].sizes)
+    for (const int size : request.pools[at(p)].sizes)
       for (int begin = 0; begin < request.layers; ++begin)
         for (int end = begin + 1, sum = 0; end <= request.layers; ++end) {
-          sum += work[static_cast<size_t>(end - 1)] * (p + 1);
+          sum += work[at(end - 1)] * (p + 1);
           auto& options = example.options[{begin, end, p, size}];
           for (int count = draw(0, 9) == 0 ? 0 : draw(1, 2); count-- > 0;) {
             const int work_done = rule == 1 ? 2 * sum : sum * (end - begin + 1);
@@ -92,9 +93,8 @@ Example random_example(uint64_t seed) {
   for (int l = 1; l < request.layers; ++l) cuts.push_back({{draw(0, 6)}, {draw(0, 6)}});
   const int counts[] = {1, 3, 8, 40};
   request.microbatches = {{counts[draw(0, 3)], cuts, {}}};
-  request.in_flight = std::array{InFlightRule::kPeriod,
-                                 InFlightRule::kIdeal,
-                                 InFlightRule::kPublished}[static_cast<size_t>(draw(0, 2))];
+  request.in_flight = std::array{
+      InFlightRule::kPeriod, InFlightRule::kIdeal, InFlightRule::kPublished}[at(draw(0, 2))];
   if (draw(0, 2) == 0) request.shared = {draw(1, 40)};
   return example;
 }
@@ -117,7 +117,7 @@ class Exhaustive {
     for (int p = 0; p < static_cast<int>(request_.pools.size()); ++p) {
       const bool same = p == before.pool;
       if (!same && (finished >> p & 1u)) continue;
-      const PipelinePool& pool = request_.pools[static_cast<size_t>(p)];
+      const PipelinePool& pool = request_.pools[at(p)];
       const unsigned now = finished | (before.pool >= 0 && !same ? 1u << before.pool : 0u);
       // `devices` of `before` are all those used in its pool.
       const int used = same ? before.devices : 0;
@@ -136,10 +136,10 @@ class Exhaustive {
   }
 
   bool add_boundary(const StageRange& before, int to) {
-    const auto& up = request_.links[static_cast<size_t>(before.pool)][static_cast<size_t>(to)];
-    const auto& down = request_.links[static_cast<size_t>(to)][static_cast<size_t>(before.pool)];
+    const auto& up = request_.links[at(before.pool)][at(to)];
+    const auto& down = request_.links[at(to)][at(before.pool)];
     if (!up || !down) return false;
-    const CutBytes& bytes = choice_.cuts[static_cast<size_t>(before.end - 1)];
+    const CutBytes& bytes = choice_.cuts[at(before.end - 1)];
     boundaries_.push_back({occupied(*up, bytes.up),
                            occupied(*down, bytes.down),
                            {(up->latency + down->latency).value / 2}});
@@ -167,8 +167,8 @@ class Exhaustive {
   // What the ends exchange once a step; nothing if they cannot.
   std::optional<Nanoseconds> exchange() const {
     if (stages_.size() == 1 || request_.shared == Bytes{}) return Nanoseconds{};
-    const auto first = static_cast<size_t>(stages_.front().range.pool);
-    const auto& link = request_.links[first][static_cast<size_t>(stages_.back().range.pool)];
+    const auto first = at(stages_.front().range.pool);
+    const auto& link = request_.links[first][at(stages_.back().range.pool)];
     if (!link) return std::nullopt;
     return occupied(*link, request_.shared) + link->latency;
   }
@@ -186,7 +186,7 @@ class Exhaustive {
     }
     for (size_t i = 0; i < stages_.size(); ++i) {
       const StageOption& o = stages_[i].option;
-      const Bytes memory = request_.pools[static_cast<size_t>(stages_[i].range.pool)].memory;
+      const Bytes memory = request_.pools[at(stages_[i].range.pool)].memory;
       if (o.persistent + o.transient + o.saved * std::min(counts[i], choice_.count) > memory)
         return false;
     }
@@ -292,8 +292,7 @@ PipelineRequest plain_request(int layers, std::vector<PipelinePool> pools, int s
       pools.size(),
       std::vector<std::optional<LinkCurve>>(pools.size(), constant_bandwidth({1e9}, {})));
   request.pools = std::move(pools);
-  request.microbatches = {
-      {16, std::vector<CutBytes>(static_cast<size_t>(layers - 1), {{1000}, {1000}}), {}}};
+  request.microbatches = {{16, std::vector<CutBytes>(at(layers - 1), {{1000}, {1000}}), {}}};
   request.microbatches[0].options = [slower](const StageRange& range) {
     const int64_t length = (range.end - range.begin) * (range.pool > 0 ? slower : 1);
     StageOption option;
@@ -352,7 +351,7 @@ TEST(PipelinePlanner, SearchesTheOrderOfPools) {
   const std::vector<int> pool_of = {1, 2, 0};
   request.microbatches[0].options = [any, pool_of](const StageRange& range) {
     for (int l = range.begin; l < range.end; ++l)
-      if (pool_of[static_cast<size_t>(l)] != range.pool) return std::vector<StageOption>{};
+      if (pool_of[at(l)] != range.pool) return std::vector<StageOption>{};
     return any(range);
   };
   EXPECT_THAT(ranges_of(plans_of(request).plans.front()),

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/synthesis/data_parallel.h"
 
@@ -15,7 +16,7 @@ std::vector<DevicePool> pools_of(const Request& request) {
   std::sort(devices.begin(), devices.end());
   std::map<std::pair<int, size_t>, DevicePool> pools;  // (pool, devices of a node)
   for (const std::vector<int>& on_node : by_node(request.cluster, devices)) {
-    const Device& first = request.cluster.devices[static_cast<size_t>(on_node[0])];
+    const Device& first = request.cluster.devices[at(on_node[0])];
     DevicePool& pool = pools[{first.pool, on_node.size()}];
     pool.per_node = static_cast<int>(on_node.size());
     pool.devices.insert(pool.devices.end(), on_node.begin(), on_node.end());
@@ -78,7 +79,7 @@ namespace {
 bool straddles(const std::vector<DevicePool>& pools, const std::vector<StageRange>& stages) {
   std::vector<int> used(pools.size(), 0);
   for (const StageRange& stage : stages) {
-    const auto pool = static_cast<size_t>(stage.pool);
+    const auto pool = at(stage.pool);
     const int node = pools[pool].per_node, place = used[pool] % node;
     if (place > 0 && place + stage.devices > node) return true;
     used[pool] += stage.devices;
@@ -99,9 +100,9 @@ std::vector<std::vector<int>> lay_out(const std::vector<DevicePool>& pools,
   std::vector<size_t> used(pools.size(), 0);
   std::vector<std::vector<int>> result(stages.size());
   for (size_t s : order) {
-    const auto pool = static_cast<size_t>(stages[s].pool);
+    const auto pool = at(stages[s].pool);
     const auto first = pools[pool].devices.begin() + static_cast<std::ptrdiff_t>(used[pool]);
-    used[pool] += static_cast<size_t>(stages[s].devices);
+    used[pool] += at(stages[s].devices);
     MEDLEY_CHECK(used[pool] <= pools[pool].devices.size());
     result[s] = {first, first + stages[s].devices};
   }

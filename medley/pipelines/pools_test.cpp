@@ -1,4 +1,5 @@
 #include "medley/pipelines/pools.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -50,7 +51,7 @@ TEST(Pools, AreThoseOfTheClusterThatAreUsed) {
 
 TEST(Pools, HaveMeshesThatDivideANodeAndWholeNodes) {
   const auto sizes = [](int count, int per_node) {
-    return mesh_sizes({std::vector<int>(static_cast<size_t>(count * per_node)), per_node});
+    return mesh_sizes({std::vector<int>(at(count * per_node)), per_node});
   };
   EXPECT_THAT(sizes(1, 1), ElementsAre(1));
   EXPECT_THAT(sizes(1, 8), ElementsAre(1, 2, 4, 8));
@@ -77,7 +78,7 @@ TEST(Pools, AreLaidOutInOrderWhereNothingStraddles) {
 
 TEST(Pools, AreCutInTwoBetweenNodesOrWithinTheOnlyOne) {
   const auto cut = [](int count, int per_node) {
-    DevicePool pool{std::vector<int>(static_cast<size_t>(count * per_node)), per_node};
+    DevicePool pool{std::vector<int>(at(count * per_node)), per_node};
     std::vector<std::pair<size_t, size_t>> sizes;
     for (const auto& [one, two] : cut_in_two(pool, 3)) {
       EXPECT_EQ(one.sub_pool_of, 3);

@@ -36,7 +36,7 @@ StageConfig at_price(StageConfig config, size_t price, std::string_view recomput
 
 // Of an option that keeps everything; those that compute again follow. `inner`: a power of two.
 int id_of(int inner, size_t price) {
-  const auto grid = static_cast<size_t>(std::countr_zero(static_cast<unsigned>(inner)));
+  const auto grid = at(std::countr_zero(static_cast<unsigned>(inner)));
   return static_cast<int>((grid * kBytePrices.size() + price) * kRecompute.size());
 }
 
@@ -70,10 +70,9 @@ Plan outline(const Request& request, const StageMesh& mesh, const StageConfig& c
   Microbatch microbatch{config.rows, {}};
   if (config.style == StageStyle::kData || config.inner > 1 ||
       (config.style == StageStyle::kBest && config.rows >= count))
-    microbatch.lengths =
-        apportion(config.rows, std::vector<double>(static_cast<size_t>(count), 1.0));
+    microbatch.lengths = apportion(config.rows, std::vector<double>(at(count), 1.0));
   Pipeline pipeline;
-  pipeline.microbatches.assign(static_cast<size_t>(kMicrobatches), microbatch);
+  pipeline.microbatches.assign(at(kMicrobatches), microbatch);
   pipeline.stages = {std::move(stage)};
   plan.pipelines = {std::move(pipeline)};
   return plan;
@@ -153,7 +152,7 @@ Completed StageSynthesis::complete(const RangeKey& key) {
 
 StageSynthesis::Key StageSynthesis::inner_key(Key key) {
   const auto outer = static_cast<int64_t>(key.query.mesh.devices.size()) / key.query.config.inner;
-  key.query.mesh.devices.resize(static_cast<size_t>(key.query.config.inner));
+  key.query.mesh.devices.resize(at(key.query.config.inner));
   key.query.config.rows = (key.query.config.rows + outer - 1) / outer;
   key.query.config.style = StageStyle::kTensor;
   key.query.config.inner = 1;
@@ -210,8 +209,7 @@ void StageSynthesis::solve_missing(std::vector<Key> keys) {
 std::optional<StageSynthesis::Alike> StageSynthesis::find_alike(const Key& key) const {
   if (key.layer) return std::nullopt;
   const auto structures = [&](const StageQuery& query) {
-    return std::span(like_).subspan(static_cast<size_t>(query.begin),
-                                    static_cast<size_t>(query.end - query.begin));
+    return std::span(like_).subspan(at(query.begin), at(query.end - query.begin));
   };
   for (const auto& [other, solution] : solved_) {
     StageConfig config = other.query.config;
@@ -337,7 +335,7 @@ const std::vector<StageOption>& StageSynthesis::sums(std::optional<Sums>& sums,
   std::vector<StageOption>& all = sums->ranges[at(begin)];
   if (!all.empty()) return all;
   all.emplace_back();
-  for (size_t i = static_cast<size_t>(begin); i < sums->layers.size() && sums->layers[i]; ++i) {
+  for (size_t i = at(begin); i < sums->layers.size() && sums->layers[i]; ++i) {
     const StageOption& one = *sums->layers[i];
     StageOption sum = all.back();
     sum.forward += one.forward;
@@ -377,7 +375,7 @@ int StageSynthesis::second_axis(const StageMesh& mesh, const StageConfig& config
   const size_t each = nodes[0].size();
   if (nodes.size() == 1 || nodes.size() * each != mesh.devices.size()) return 1;
   int inner = 1;
-  while (each % (2 * static_cast<size_t>(inner)) == 0) inner *= 2;
+  while (each % (2 * at(inner)) == 0) inner *= 2;
   const auto outer = static_cast<int64_t>(mesh.devices.size()) / inner;
   return config.rows >= outer ? inner : 1;
 }
@@ -394,7 +392,7 @@ std::vector<StageOption> StageSynthesis::options(int begin,
                                                  StageOptionTable& offers,
                                                  Nanoseconds longest) {
   const StageMesh& mesh = offers.mesh_;
-  const auto layers = static_cast<size_t>(end - begin);
+  const auto layers = at(end - begin);
   std::vector<StageOption> result;
   for (auto& [each, prices] : offers.each_) {
     for (size_t p = 0; p < num_prices(mesh); ++p) {
@@ -462,7 +460,7 @@ std::vector<int64_t> microbatch_counts(const Request& request) {
 StageConfig StageSynthesis::config_of(const StageOption& option,
                                       StageConfig config,
                                       int in_flight) {
-  const auto id = static_cast<size_t>(option.id);
+  const auto id = at(option.id);
   const size_t price = id / kRecompute.size();
   config = at_price(config, price % kBytePrices.size(), kRecompute[id % kRecompute.size()]);
   const int inner = 1 << price / kBytePrices.size();

@@ -162,7 +162,7 @@ Bytes TableCosts::memory(int pool) const {
 }
 
 const Network* TableCosts::network(int from, int to, bool same_node) const {
-  const int found = networks_[static_cast<size_t>((from * pools() + to) * 2 + (same_node ? 1 : 0))];
+  const int found = networks_[at((from * pools() + to) * 2 + (same_node ? 1 : 0))];
   return found < 0 ? nullptr : &cluster_.networks[at(found)];
 }
 

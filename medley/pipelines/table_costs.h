@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/cluster/cluster.h"
 #include "medley/pipelines/layer_table.h"
 #include "medley/pipelines/pipeline.h"
@@ -41,7 +42,7 @@ class TableCosts {
   int devices_per_node(int pool) const;
   Bytes memory(int pool) const;
   // Degrees that were measured on the pool's kind and divide its nodes; ascending.
-  const std::vector<int>& degrees(int pool) const { return degrees_[static_cast<size_t>(pool)]; }
+  const std::vector<int>& degrees(int pool) const { return degrees_[at(pool)]; }
 
   // Of `rows` rows of a micro-batch. Where fewer rows were measured to take longer than more, they
   // take as long as those. Nothing if that degree or so many rows of a replica were not measured,

@@ -59,7 +59,7 @@ TEST(TableCosts, AddsUpGradientsAsTheCollectivesDo) {
   const TableCosts costs(sample_table(), cluster);
   const Topology topology(cluster);
   for (const int replicas : {2, 4, 8, 16}) {
-    Collective collective{CollectiveKind::kAllReduce, {}, {64'000'000}, 1};
+    Collective collective{CommunicationKind::kAllReduce, {}, {64'000'000}, 1};
     for (int device = 0; device < replicas; ++device) collective.devices.push_back(device);
     const double expected = static_cast<double>(cheapest_estimate(collective, topology).time.value);
     EXPECT_NEAR(static_cast<double>(costs.all_reduce(1, 2, {0, replicas, 1})->value),

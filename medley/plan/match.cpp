@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
+
 namespace medley {
 
 bool matches(std::string_view pattern, std::string_view name) {
@@ -32,8 +34,8 @@ ChoiceFinder::ChoiceFinder(const std::map<std::string, std::string>& choices) : 
     const size_t star = pattern.rfind('*'), slash = pattern.rfind('/');
     if (star == std::string::npos) continue;
     const bool plain = slash != std::string::npos && slash > star;
-    const auto length = static_cast<size_t>(
-        std::count_if(pattern.begin(), pattern.end(), [](char c) { return c != '*'; }));
+    const auto length =
+        at(std::count_if(pattern.begin(), pattern.end(), [](char c) { return c != '*'; }));
     patterns_[plain ? pattern.substr(slash + 1) : "*"].emplace_back(length, &*choice);
   }
   for (auto& [suffix, all] : patterns_)

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/graph/text.h"
 #include "medley/plan/apportion.h"
@@ -147,7 +148,7 @@ void check_stages(const Pipeline& pipeline, const Graph& graph) {
                          s == 1 ? "the first one"
                                 : quoted(stages[s - 1].first) + ", where the stage before begins"));
     before = found->second;
-    const auto devices = static_cast<size_t>(stages[s].mesh.shape[0]);
+    const auto devices = at(stages[s].mesh.shape[0]);
     if (!stages[s].rows.empty() && stages[s].rows.size() != devices)
       refuse(place + ".rows",
              fmt::format("{} shares", stages[s].rows.size()),
@@ -312,7 +313,7 @@ class TextCheck {
                   size_t axis,
                   const std::string& place,
                   const std::string& text) const {
-    const auto devices = static_cast<size_t>(stage_->mesh.shape[axis]);
+    const auto devices = at(stage_->mesh.shape[axis]);
     if (name == kEven) return;
     if (name == kRows) {
       if (axis > 0)
@@ -372,14 +373,14 @@ class TextCheck {
     const auto axes = parse_state_text(text);
     if (!axes) refuse(place, quoted(text), std::string(kStateForms));
     check_axes(axes->size(), place, text);
-    const auto& shape = graph_.values[static_cast<size_t>(input.value)].type.shape;
+    const auto& shape = graph_.values[at(input.value)].type.shape;
     for (size_t axis = 0; axis < axes->size(); ++axis) {
       const StateText& state = (*axes)[axis];
       if (state.kind == StateText::Kind::kReplicated) continue;
       if (state.kind == StateText::Kind::kPartialSum)
         refuse(place, quoted(text), "\"R\" or \"S(...)\": nothing is stored as a partial sum");
       check_part(state.part, axis, place, text);
-      const auto dim = static_cast<size_t>(state.dim);
+      const auto dim = at(state.dim);
       if (dim >= shape.size())
         refuse(place,
                quoted(text),

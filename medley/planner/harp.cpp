@@ -69,7 +69,7 @@ class Harp {
     for (const PipelineCandidate& candidate : all) candidates_.add(candidate);
     move_cuts();
     candidates_.choose(kMostPriced, [&](int candidate) {
-      report(request_, "harp: simulating", static_cast<size_t>(3 + candidate), kSteps);
+      report(request_, "harp: simulating", at(3 + candidate), kSteps);
     });
     candidates_.join_axes();
     return candidates_.best();

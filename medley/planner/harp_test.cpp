@@ -1,4 +1,5 @@
 #include "medley/planner/harp.h"
+#include "medley/base/at.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -354,7 +355,7 @@ TEST_F(HarpTest, AutoIsNoSlowerThanOneMeshOfAnyPool) {
     const Cluster cluster = two_pools(4, 2, 1e9, 1e5);
     std::map<std::string, std::vector<std::string>> pools;
     for (const Device& device : cluster.devices)
-      pools[cluster.pools[static_cast<size_t>(device.pool)].name].push_back(device.name);
+      pools[cluster.pools[at(device.pool)].name].push_back(device.name);
     const Nanoseconds found = step(planned(cluster, "auto", rows), cluster);
     for (const auto& [name, devices] : pools)
       EXPECT_LE(found, step(planned(cluster, "hap", rows, 0, devices), cluster))

@@ -68,8 +68,7 @@ Nanoseconds least_step(const std::vector<Layer>& layers,
   auto device = alone.begin();
   for (const StageRange& stage : stages) {
     const double slowest = *std::max_element(device, device + stage.devices);
-    const double part =
-        flops(static_cast<size_t>(stage.begin), static_cast<size_t>(stage.end)) / all;
+    const double part = flops(at(stage.begin), at(stage.end)) / all;
     most = std::max(most, slowest * part / stage.devices);
     device += stage.devices;
   }
@@ -90,10 +89,8 @@ Outcome megatron(const Request& request) {
       request.faster_than ? times_alone(request, devices) : std::vector<double>{};
   for (int stages = 1; stages <= std::min(all, layers); ++stages) {
     if (all % stages != 0) continue;
-    report(request,
-           fmt::format("megatron: {} stages", stages),
-           static_cast<size_t>(stages),
-           static_cast<size_t>(std::min(all, layers)));
+    report(
+        request, fmt::format("megatron: {} stages", stages), at(stages), at(std::min(all, layers)));
     const int each = all / stages;
     const std::vector<StageRange> ranges = even_ranges(layers, stages, each);
     if (request.faster_than &&
@@ -105,16 +102,12 @@ Outcome megatron(const Request& request) {
         StageConfig config{candidates.rows(count), count, 0, StageStyle::kTensor};
         if (degree == 1) config.style = StageStyle::kData;
         if (degree > 1 && degree < each) config.inner = degree;
-        grids.push_back(
-            {count, ranges, std::vector<StageConfig>(static_cast<size_t>(stages), config)});
+        grids.push_back({count, ranges, std::vector<StageConfig>(at(stages), config)});
       }
     candidates.add_recomputing(std::move(grids));
   }
   candidates.choose(kMostPriced, [&](int candidate) {
-    report(request,
-           "megatron: simulating",
-           static_cast<size_t>(std::min(candidate + 1, kMostPriced)),
-           kMostPriced);
+    report(request, "megatron: simulating", at(std::min(candidate + 1, kMostPriced)), kMostPriced);
   });
   return candidates.best();
 }

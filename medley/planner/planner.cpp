@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/pipelines/pools.h"
 #include "medley/plan/nearest.h"

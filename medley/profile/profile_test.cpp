@@ -1,4 +1,5 @@
 #include "medley/profile/profile.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -223,7 +224,7 @@ TEST(Profile, MutatedFilesNeverCrash) {
   const std::string file = read_file();
   const char alphabet[] = "{}[]\",:0123456789.eE+-ntfaNI\\u\n\xff";
   std::mt19937 random(1);
-  const auto below = [&](size_t n) { return static_cast<size_t>(random()) % n; };
+  const auto below = [&](size_t n) { return at(random()) % n; };
   int accepted = 0, refused = 0;
   for (int round = 0; round < 4000; ++round) {
     std::string text = file;

@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "medley/base/at.h"
+
 namespace medley {
 namespace {
 
@@ -47,7 +49,7 @@ class KeyWriter {
   void number(Number value) {
     char text[32];
     const auto end = std::to_chars(std::begin(text), std::end(text), value).ptr;
-    sink_.append(std::string_view(text, static_cast<size_t>(end - text)));
+    sink_.append(std::string_view(text, at(end - text)));
   }
 
   template <typename T>
@@ -143,8 +145,6 @@ uint64_t key_hash(std::string_view key) {
   return hash.value();
 }
 
-std::string_view class_name(WorkClass work_class) {
-  return kClassNames[static_cast<size_t>(work_class)];
-}
+std::string_view class_name(WorkClass work_class) { return kClassNames[at(work_class)]; }
 
 }  // namespace medley

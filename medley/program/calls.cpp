@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -27,22 +28,6 @@ std::string to_string(const Call& call) {
   return fmt::format("{} {}", function_name(call.function), call.microbatch);
 }
 
-std::string to_string(CommunicationKind kind) {
-  switch (kind) {
-    case CommunicationKind::kAllReduce:
-      return "all_reduce";
-    case CommunicationKind::kAllGather:
-      return "all_gather";
-    case CommunicationKind::kReduceScatter:
-      return "reduce_scatter";
-    case CommunicationKind::kAllToAll:
-      return "all_to_all";
-    case CommunicationKind::kTransfer:
-      break;
-  }
-  return "transfer";
-}
-
 const Function& find_function(const LoweredStage& stage, FunctionKind kind) {
   for (const Function& function : stage.functions)
     if (function.kind == kind) return function;
@@ -52,7 +37,7 @@ const Function& find_function(const LoweredStage& stage, FunctionKind kind) {
 }
 
 AlongAxis along(const std::vector<int64_t>& mesh, int axis) {
-  MEDLEY_CHECK(axis == kWholeMesh || (axis >= 0 && static_cast<size_t>(axis) < mesh.size()));
+  MEDLEY_CHECK(axis == kWholeMesh || (axis >= 0 && at(axis) < mesh.size()));
   AlongAxis result;
   for (size_t i = mesh.size(); i-- > 0;) {
     const auto size = static_cast<int>(mesh[i]);

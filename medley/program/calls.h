@@ -9,9 +9,8 @@
 
 namespace medley {
 
-std::string function_name(FunctionKind kind);   // "forward"; a last variant is called as the others
-std::string to_string(const Call& call);        // "forward 2", "update"
-std::string to_string(CommunicationKind kind);  // "all_gather"
+std::string function_name(FunctionKind kind);  // "forward"; a last variant is called as the others
+std::string to_string(const Call& call);       // "forward 2", "update"
 
 // Returns the function of a kind. Throws Error(kUs) if the stage lacks it.
 const Function& find_function(const LoweredStage& stage, FunctionKind kind);

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/graph/text.h"
 #include "medley/program/lower.h"
@@ -147,7 +148,7 @@ TEST(ChangingBuffers, AreSentOnceAStepToOtherReaders) {
         const auto* wait = std::get_if<Wait>(&step);
         if (!post && !wait) continue;
         const int id = post ? post->communication : wait->communication;
-        if (stage.communications[static_cast<size_t>(id)].name == "transfer changed/mul#0")
+        if (stage.communications[at(id)].name == "transfer changed/mul#0")
           EXPECT_EQ(function.kind, FunctionKind::kUpdate);
       }
   }

@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/plan/apportion.h"
 #include "medley/plan/match.h"
@@ -54,16 +55,14 @@ class Completer {
   }
 
  private:
-  const State& state(ValueId value) const { return result_.states[static_cast<size_t>(value)]; }
+  const State& state(ValueId value) const { return result_.states[at(value)]; }
   size_t num_axes() const { return stage_.mesh.shape.size(); }
   State whole() const { return State(num_axes()); }
-  const TensorType& type(ValueId value) const {
-    return graph_.values[static_cast<size_t>(value)].type;
-  }
+  const TensorType& type(ValueId value) const { return graph_.values[at(value)].type; }
 
   void set_state(ValueId value, const State& state) {
-    result_.states[static_cast<size_t>(value)] = state;
-    available_[static_cast<size_t>(value)].insert(state);
+    result_.states[at(value)] = state;
+    available_[at(value)].insert(state);
   }
 
   int part_index(const std::string& name, const std::string& place) const {
@@ -104,13 +103,13 @@ class Completer {
       throw Error(Blame::kCaller,
                   fmt::format("plan: {}: found \"P\": nothing is stored as a partial sum", place));
     if (wanted.kind == StateText::Kind::kReplicated) return replicated();
-    const auto& dims = factors_.values[static_cast<size_t>(value)];
+    const auto& dims = factors_.values[at(value)];
     if (wanted.dim < 0 || wanted.dim >= static_cast<int>(dims.size()))
       throw Error(
           Blame::kCaller,
           fmt::format(
               "plan: {}: found dim {}, expected less than {}", place, wanted.dim, dims.size()));
-    const auto& factors = dims[static_cast<size_t>(wanted.dim)];
+    const auto& factors = dims[at(wanted.dim)];
     if (wanted.factor < 0 || wanted.factor >= static_cast<int>(factors.size()))
       throw Error(Blame::kCaller,
                   fmt::format("plan: {}: found factor {} of dim {}, which has {}",
@@ -119,8 +118,7 @@ class Completer {
                               wanted.dim,
                               factors.size()));
     const int part = part_index(wanted.part, place);
-    const Size& size =
-        factors_.extent_sizes[static_cast<size_t>(factors[static_cast<size_t>(wanted.factor)])];
+    const Size& size = factors_.extent_sizes[at(factors[at(wanted.factor)])];
     const bool batch = size == Size::of(0);
     if (part == rows_ ? !batch || axis > 0 : batch && axis == 0)
       throw Error(Blame::kCaller,
@@ -168,7 +166,7 @@ class Completer {
     if (rows_ < 0) return replicated();
     const std::vector<ExtentId> flat = flat_factors(factors_, value);
     for (size_t p = 0; p < flat.size(); ++p)
-      if (factors_.extent_sizes[static_cast<size_t>(flat[p])] == Size::of(0))
+      if (factors_.extent_sizes[at(flat[p])] == Size::of(0))
         return sharded(static_cast<int>(p), rows_);
     return replicated();
   }
@@ -197,7 +195,7 @@ class Completer {
     std::vector<ChoiceText> axes;
   };
   std::optional<Planned> planned_for(OpId id) const {
-    const std::string& name = names_[static_cast<size_t>(id)];
+    const std::string& name = names_[at(id)];
     const std::string* text = planned_ops_.find(name);
     if (!text) return std::nullopt;
     const auto parsed = parse_choice_text(*text);
@@ -209,7 +207,7 @@ class Completer {
   }
 
   void choose(OpId id) {
-    const Op& op = graph_.ops[static_cast<size_t>(id)];
+    const Op& op = graph_.ops[at(id)];
     const std::optional<Planned> planned = planned_for(id);
     if (expand_first(id, planned)) {
       result_.to_expand.push_back(id);
@@ -218,11 +216,11 @@ class Completer {
       return;
     }
     const std::vector<Choice> choice = decide(id, planned);
-    result_.choices[static_cast<size_t>(id)] = choice;
+    result_.choices[at(id)] = choice;
     const std::vector<ValueId> values = operands(op);
     const std::vector<State> wanted = operand_states(graph_, factors_, id, choice);
     for (size_t i = 0; i < values.size(); ++i)
-      if (values[i] != kNone) available_[static_cast<size_t>(values[i])].insert(wanted[i]);
+      if (values[i] != kNone) available_[at(values[i])].insert(wanted[i]);
     const std::vector<State> results = result_states(graph_, factors_, id, choice);
     for (size_t i = 0; i < results.size(); ++i)
       if (op.results[i] != kNone) set_state(op.results[i], results[i]);
@@ -231,8 +229,8 @@ class Completer {
 
   // What is done again is done as it was.
   std::vector<Choice> decide(OpId id, const std::optional<Planned>& planned) const {
-    const OpId original = originals_[static_cast<size_t>(id)];
-    if (original != kNone) return result_.choices[static_cast<size_t>(original)];
+    const OpId original = originals_[at(id)];
+    if (original != kNone) return result_.choices[at(original)];
     // By axis: what is planned, or what it may be.
     std::vector<std::vector<Choice>> open;
     for (size_t axis = 0; axis < num_axes(); ++axis) {
@@ -245,19 +243,19 @@ class Completer {
   // The gradient will be needed in the state of its update: whoever else reads it, such as the
   // norm, finds it there.
   void announce_gradient(OpId id) {
-    const ValueId value = graph_.ops[static_cast<size_t>(id)].results[0];
+    const ValueId value = graph_.ops[at(id)].results[0];
     for (const Output& output : graph_.outputs)
       if (output.kind == OutputKind::kGradient && output.value == value)
-        available_[static_cast<size_t>(value)].insert(updates_.at(output.name));
+        available_[at(value)].insert(updates_.at(output.name));
   }
 
   // An op whose composite label is to be cut is replaced by its expansion before anything else is
   // decided.
   bool expand_first(OpId id, const std::optional<Planned>& planned) const {
-    if (const OpId original = originals_[static_cast<size_t>(id)]; original != kNone)
+    if (const OpId original = originals_[at(id)]; original != kNone)
       return std::count(result_.to_expand.begin(), result_.to_expand.end(), original) > 0;
-    const std::shared_ptr<const Instance>& instance = factors_.instances[static_cast<size_t>(id)];
-    const Op& op = graph_.ops[static_cast<size_t>(id)];
+    const std::shared_ptr<const Instance>& instance = factors_.instances[at(id)];
+    const Op& op = graph_.ops[at(id)];
     if (!instance || !has_expansion(op.name)) return false;
     if (std::none_of(instance->labels.begin(), instance->labels.end(), [](const Label& label) {
           return label.composite;
@@ -298,7 +296,7 @@ class Completer {
   std::optional<Choice> choice_on(OpId id,
                                   const std::optional<Planned>& planned,
                                   size_t axis) const {
-    const std::string& name = names_[static_cast<size_t>(id)];
+    const std::string& name = names_[at(id)];
     if (planned) {
       // What has replaced a composite has other labels: it follows what it reads on all axes.
       if (planned->axes[axis].kind == ChoiceText::Kind::kOpen || is_replaced(planned->axes))
@@ -309,13 +307,12 @@ class Completer {
                     fmt::format("plan: ops[\"{}\"]: the rule of {} does not permit \"{}\", "
                                 "expected {}",
                                 name,
-                                graph_.ops[static_cast<size_t>(id)].name,
+                                graph_.ops[at(id)].name,
                                 planned->text,
                                 permitted(id)));
       if (choice && choice->kind == ChoiceKind::kCut && choice->part == rows_ &&
           (axis > 0 ||
-           factors_.extent_sizes[static_cast<size_t>(extent_of(factors_, id, choice->cut))] !=
-               Size::of(0)))
+           factors_.extent_sizes[at(extent_of(factors_, id, choice->cut))] != Size::of(0)))
         throw Error(Blame::kCaller,
                     fmt::format("plan: ops[\"{}\"]: found \"{}\", expected another part: \"rows\" "
                                 "divides the batch, on the first axis",
@@ -339,7 +336,7 @@ class Completer {
   // What a plan may say of an op, for messages.
   std::string permitted(OpId id) const {
     std::string labels, all = "\"replicate\"";
-    const Instance& instance = *factors_.instances[static_cast<size_t>(id)];
+    const Instance& instance = *factors_.instances[at(id)];
     for (size_t l = 0; l < instance.labels.size(); ++l)
       if (is_legal(factors_, id, {ChoiceKind::kCut, {static_cast<int>(l), 0}, -1, -1}))
         labels += (labels.empty() ? "" : ", ") + instance.labels[l].name;
@@ -351,12 +348,12 @@ class Completer {
 
   std::optional<Choice> resolve(OpId id, const ChoiceText& text, const std::string& name) const {
     if (text.kind == ChoiceText::Kind::kReplicate) return Choice{};
-    const std::shared_ptr<const Instance>& instance = factors_.instances[static_cast<size_t>(id)];
+    const std::shared_ptr<const Instance>& instance = factors_.instances[at(id)];
     if (!instance)
       throw Error(Blame::kCaller,
                   fmt::format("plan: ops[\"{}\"]: {} has no rule: expected \"replicate\"",
                               name,
-                              graph_.ops[static_cast<size_t>(id)].name));
+                              graph_.ops[at(id)].name));
     if (text.kind == ChoiceText::Kind::kLinear) {
       for (size_t g = 0; g < instance->linear.size(); ++g)
         if (instance->linear[g] == text.group)
@@ -373,7 +370,7 @@ class Completer {
   }
 
   std::vector<Choice> candidates(OpId id, size_t axis) const {
-    const Op& op = graph_.ops[static_cast<size_t>(id)];
+    const Op& op = graph_.ops[at(id)];
     const std::vector<ValueId> values = operands(op);
     std::vector<Choice> all;
     const auto add = [&](const std::optional<Choice>& choice) {
@@ -384,16 +381,16 @@ class Completer {
         add(cut_for_result(graph_, factors_, id, static_cast<int>(r), batch_state(op.results[r])));
     for (size_t i = 0; i < values.size(); ++i)
       if (values[i] != kNone)
-        for (const State& available : available_[static_cast<size_t>(values[i])])
+        for (const State& available : available_[at(values[i])])
           add(cut_for_operand(graph_, factors_, id, static_cast<int>(i), available[axis]));
-    const std::shared_ptr<const Instance>& instance = factors_.instances[static_cast<size_t>(id)];
+    const std::shared_ptr<const Instance>& instance = factors_.instances[at(id)];
     const WorkClass work = work_class(op.name);
     // Partial sums through a product would have every device compute all of it.
     for (size_t g = 0; instance && (work == WorkClass::kMemory || work == WorkClass::kView) &&
                        g < instance->linear.size();
          ++g)
       for (int operand : instance->linear[g])
-        if (const ValueId value = values[static_cast<size_t>(operand)];
+        if (const ValueId value = values[at(operand)];
             value != kNone && state(value)[axis].holding == Holding::kPartialSum)
           add(Choice{ChoiceKind::kLinear, {}, -1, static_cast<int>(g)});
     all.push_back(Choice{});
@@ -405,7 +402,7 @@ class Completer {
     using Cost = std::tuple<double, int, size_t>;  // bytes moved, conversions, order
     std::optional<Cost> best_cost;
     std::vector<Choice> best;
-    const std::vector<ValueId> values = operands(graph_.ops[static_cast<size_t>(id)]);
+    const std::vector<ValueId> values = operands(graph_.ops[at(id)]);
     size_t combinations = 1;
     for (const std::vector<Choice>& axis : open) combinations *= axis.size();
     for (size_t c = 0; c < combinations; ++c) {
@@ -418,8 +415,7 @@ class Completer {
       double bytes = 0;
       int conversions = 0;
       for (size_t i = 0; i < values.size(); ++i) {
-        if (values[i] == kNone || available_[static_cast<size_t>(values[i])].contains(wanted[i]))
-          continue;
+        if (values[i] == kNone || available_[at(values[i])].contains(wanted[i])) continue;
         bytes += conversion_bytes(static_cast<double>(num_bytes(type(values[i]), symbols_)),
                                   state(values[i]),
                                   wanted[i],
@@ -467,8 +463,7 @@ std::vector<int64_t> part_lengths(const Part& part,
                                   const Microbatch& microbatch) {
   if (part.name == "rows") return microbatch.lengths;
   if (!part.shares.empty()) return apportion(size, part.shares);
-  if (part.lengths.empty())
-    return apportion(size, std::vector<double>(static_cast<size_t>(devices), 1.0));
+  if (part.lengths.empty()) return apportion(size, std::vector<double>(at(devices), 1.0));
   const int64_t sum = std::accumulate(part.lengths.begin(), part.lengths.end(), int64_t{0});
   if (sum != size)
     throw Error(
@@ -507,7 +502,7 @@ double conversion_bytes(double value_bytes,
   double bytes = 0;
   State now = from;
   for (const auto& [axis, next] : conversion_steps(from, to)) {
-    const auto changed = static_cast<size_t>(axis);
+    const auto changed = at(axis);
     double held = value_bytes;
     for (size_t other = 0; other < mesh.size(); ++other)
       if (other != changed && now[other].holding == Holding::kSharded)

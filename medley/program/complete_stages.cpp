@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/graph/text.h"
@@ -27,8 +28,7 @@ Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
   for (size_t i = 0; i < prepared.graph.ops.size(); ++i) {
     Op op = prepared.graph.ops[i];
     for_each_operand(op, [&](ValueId& value) {
-      if (replaced[static_cast<size_t>(value)] != kNone)
-        value = replaced[static_cast<size_t>(value)];
+      if (replaced[at(value)] != kNone) value = replaced[at(value)];
     });
     if (!chosen.contains(static_cast<OpId>(i))) {
       result.graph.ops.push_back(std::move(op));
@@ -37,7 +37,7 @@ Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
       const std::vector<ValueId> fresh = expand(result.graph, op);
       replaced.resize(result.graph.values.size(), kNone);
       for (size_t r = 0; r < fresh.size(); ++r)
-        if (op.results[r] != kNone) replaced[static_cast<size_t>(op.results[r])] = fresh[r];
+        if (op.results[r] != kNone) replaced[at(op.results[r])] = fresh[r];
       for (size_t k = first; k < result.graph.ops.size(); ++k) {
         result.graph.ops[k].phase = op.phase;
         result.graph.ops[k].module = op.module;
@@ -49,13 +49,12 @@ Prepared expand_ops(const Prepared& prepared, const std::vector<OpId>& ids) {
       result.recomputed.resize(result.graph.ops.size(), prepared.recomputed[i]);
   }
   for (Output& output : result.graph.outputs)
-    if (replaced[static_cast<size_t>(output.value)] != kNone)
-      output.value = replaced[static_cast<size_t>(output.value)];
+    if (replaced[at(output.value)] != kNone) output.value = replaced[at(output.value)];
   for (size_t i = 0; i < result.graph.ops.size(); ++i)
     for (size_t r = 0; r < result.graph.ops[i].results.size(); ++r)
       if (const ValueId value = result.graph.ops[i].results[r]; value != kNone) {
-        result.graph.values[static_cast<size_t>(value)].producer = static_cast<OpId>(i);
-        result.graph.values[static_cast<size_t>(value)].result = static_cast<int32_t>(r);
+        result.graph.values[at(value)].producer = static_cast<OpId>(i);
+        result.graph.values[at(value)].result = static_cast<int32_t>(r);
       }
   return result;
 }
@@ -66,7 +65,7 @@ Factors factorize(const Prepared& prepared) {
   std::vector<std::pair<ValueId, ValueId>> alike;
   for (size_t i = 0; i < of.size(); ++i) {
     if (of[i] == kNone) continue;
-    const std::vector<ValueId>& first = prepared.graph.ops[static_cast<size_t>(of[i])].results;
+    const std::vector<ValueId>& first = prepared.graph.ops[at(of[i])].results;
     for (size_t r = 0; r < first.size(); ++r)
       if (first[r] != kNone) alike.emplace_back(first[r], prepared.graph.ops[i].results[r]);
   }
@@ -176,7 +175,7 @@ Completed PreparedStages::prepare_stage(const Partition& parts, const Key& key, 
   context.stage = key.stage;
   context.recompute = key.recompute;
   context.in_flight = key.in_flight;
-  for (OpId op : own.ops) context.names.push_back(names_[static_cast<size_t>(op)]);
+  for (OpId op : own.ops) context.names.push_back(names_[at(op)]);
   for (const Tied& tied : key.tied) {
     context.tied[tied.parameter] = tied.partial;
     if (tied.holders[0] != stage) context.counted_elsewhere.insert(tied.parameter);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/ops/rule.h"
 #include "medley/program/calls.h"
@@ -39,13 +40,13 @@ Size Emitter::product(const std::vector<Size>& sizes, size_t first, size_t last)
 
 const Size& Emitter::full_size(ValueId value, int position) const {
   const std::vector<ExtentId> flat = flat_factors(*completed_.factors, value);
-  return completed_.factors->extent_sizes[static_cast<size_t>(flat[static_cast<size_t>(position)])];
+  return completed_.factors->extent_sizes[at(flat[at(position)])];
 }
 
 std::vector<Size> Emitter::local_factors(ValueId value, const State& state) {
   std::vector<Size> sizes;
   for (ExtentId extent : flat_factors(*completed_.factors, value)) {
-    const Size& full = completed_.factors->extent_sizes[static_cast<size_t>(extent)];
+    const Size& full = completed_.factors->extent_sizes[at(extent)];
     sizes.push_back(symbols.length(state, static_cast<int>(sizes.size()), full));
   }
   return sizes;
@@ -53,9 +54,9 @@ std::vector<Size> Emitter::local_factors(ValueId value, const State& state) {
 
 TensorType Emitter::local_type(ValueId value, const State& state) {
   const std::vector<Size> sizes = local_factors(value, state);
-  TensorType type{graph_.values[static_cast<size_t>(value)].type.dtype, {}};
+  TensorType type{graph_.values[at(value)].type.dtype, {}};
   size_t next = 0;
-  for (const auto& dim : completed_.factors->values[static_cast<size_t>(value)]) {
+  for (const auto& dim : completed_.factors->values[at(value)]) {
     type.shape.push_back(product(sizes, next, next + dim.size()));
     next += dim.size();
   }
@@ -63,7 +64,7 @@ TensorType Emitter::local_type(ValueId value, const State& state) {
 }
 
 bool Emitter::is_run_input(ValueId value) const {
-  return graph_.values[static_cast<size_t>(value)].producer == kNone && !received_.contains(value);
+  return graph_.values[at(value)].producer == kNone && !received_.contains(value);
 }
 
 ValueId Emitter::add_local_input(const Input& input, const State& state) {
@@ -98,15 +99,15 @@ void Emitter::define(ValueId value, const State& state, ValueId local, Phase pha
 void Emitter::save_for_backward(ValueId input) {
   saved_.insert(input);
   Held& held = held_.at({input, own_state(input)})[0];
-  const TensorType type = stage.graph.values[static_cast<size_t>(held.local)].type;
+  const TensorType type = stage.graph.values[at(held.local)].type;
   held = {add_local_op(local_op("aten.alias.default", {ValueArgument{held.local}}), {type})[0],
           phase_,
           false};
 }
 
 ValueId Emitter::keep_for_update(ValueId local) {
-  const Value value = stage.graph.values[static_cast<size_t>(local)];
-  Lifetime& lifetime = stage.lifetimes[static_cast<size_t>(local)];
+  const Value value = stage.graph.values[at(local)];
+  Lifetime& lifetime = stage.lifetimes[at(local)];
   if (lifetime != Lifetime::kMicrobatch) return local;
   const bool batch = std::ranges::any_of(stage.graph.inputs,
                                          [&](const Input& input) { return input.value == local; });
@@ -124,7 +125,7 @@ std::optional<ValueId> Emitter::find(ValueId value, const State& state) const {
     if (held.input || held.phase == phase_) return held.local;
     // What was made of a parameter is made again in each phase: a gathered parameter is not kept.
     if (is_run_input(value) && !saved_.contains(value)) continue;
-    const Lifetime lifetime = stage.lifetimes[static_cast<size_t>(held.local)];
+    const Lifetime lifetime = stage.lifetimes[at(held.local)];
     if (held.phase < phase_ && (lifetime == Lifetime::kStep || phase_ == Phase::kBackward))
       return held.local;
   }
@@ -152,7 +153,7 @@ std::vector<Emitter::Conversion> Emitter::conversions(const State& from, const S
   State now = from;
   for (const ConversionStep& step : conversion_steps(from, to)) {
     State next = now;
-    next[static_cast<size_t>(step.axis)] = step.to;
+    next[at(step.axis)] = step.to;
     result.push_back({step.axis, now, next});
     now = std::move(next);
   }
@@ -179,9 +180,9 @@ ValueId Emitter::in_state(ValueId value, const State& wanted) {
 // What only passed through views is converted where it was made, once for all of its views: a
 // partial sum, or a parameter that is gathered.
 std::optional<ValueId> Emitter::view_of_converted(ValueId value, const State& state) {
-  const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
+  const OpId producer = graph_.values[at(value)].producer;
   if (state != whole() || producer == kNone) return std::nullopt;
-  const Op& op = graph_.ops[static_cast<size_t>(producer)];
+  const Op& op = graph_.ops[at(producer)];
   const std::vector<ValueId> values = operands(op);
   if (work_class(op.name) != WorkClass::kView || values.size() != 1 || op.results.size() != 1 ||
       op.phase != phase_)
@@ -203,12 +204,11 @@ std::optional<ValueId> Emitter::view_of_converted(ValueId value, const State& st
 }
 
 bool Emitter::is_parameter_view(ValueId value) const {
-  const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
+  const OpId producer = graph_.values[at(value)].producer;
   if (received_.contains(value)) return false;
   if (producer == kNone)
-    return stage.lifetimes[static_cast<size_t>(held_.at({value, own_state(value)})[0].local)] ==
-           Lifetime::kRun;
-  const Op& op = graph_.ops[static_cast<size_t>(producer)];
+    return stage.lifetimes[at(held_.at({value, own_state(value)})[0].local)] == Lifetime::kRun;
+  const Op& op = graph_.ops[at(producer)];
   const std::vector<ValueId> values = operands(op);
   return work_class(op.name) == WorkClass::kView && values.size() == 1 && values[0] != kNone &&
          is_parameter_view(values[0]);
@@ -231,13 +231,13 @@ ValueId Emitter::convert(ValueId value, const State& from, const State& to) {
 
 ValueId Emitter::held(ValueId value, const State& state) const {
   if (const std::optional<ValueId> local = find(value, state)) return *local;
-  const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
+  const OpId producer = graph_.values[at(value)].producer;
   throw Error(
       Blame::kCaller,
       fmt::format("graph \"{}\": what {} gives: found it read in the {} phase, expected nothing to "
                   "leave the prologue but weights of losses, which depend on the batch only",
                   graph_.name,
-                  producer == kNone ? "an input" : graph_.ops[static_cast<size_t>(producer)].name,
+                  producer == kNone ? "an input" : graph_.ops[at(producer)].name,
                   to_string(phase_)));
 }
 
@@ -273,10 +273,10 @@ ValueId Emitter::convert_locally(ValueId value, ValueId local, const Conversion&
   const AxisState& cut = from.holding == Holding::kSharded ? from : to;
   MEDLEY_CHECK(cut.holding == Holding::kSharded);
   const std::vector<Size> sizes = local_factors(value, step.gathered());
-  const auto position = static_cast<size_t>(cut.position);
+  const auto position = at(cut.position);
   // Of what the other axis has left.
   State alone = whole();
-  alone[static_cast<size_t>(step.axis)] = cut;
+  alone[at(step.axis)] = cut;
   return shard(from.holding == Holding::kSharded ? ShardOp::kPlace : ShardOp::kTake,
                local,
                {product(sizes, 0, position),
@@ -289,7 +289,7 @@ ValueId Emitter::convert_locally(ValueId value, ValueId local, const Conversion&
 
 std::vector<Size> Emitter::lengths_of(int axis, int part, const Size& full) {
   std::vector<Size> lengths;
-  for (int device = 0; device < mesh_[static_cast<size_t>(axis)]; ++device)
+  for (int device = 0; device < mesh_[at(axis)]; ++device)
     lengths.push_back(symbols.length_of(axis, part, full, device));
   return lengths;
 }
@@ -331,8 +331,8 @@ ValueId Emitter::shard(ShardOp op, ValueId local, const Piece& piece, const Tens
 std::string Emitter::label(ValueId value) const {
   for (const Input& input : graph_.inputs)
     if (input.value == value) return input.name;
-  const OpId producer = graph_.values[static_cast<size_t>(value)].producer;
-  return completed_.prepared->names[static_cast<size_t>(producer)];
+  const OpId producer = graph_.values[at(value)].producer;
+  return completed_.prepared->names[at(producer)];
 }
 
 void Emitter::post(int communication) {
@@ -382,26 +382,24 @@ Emitter::Started Emitter::all_reduce(ValueId value, ValueId local, const Convers
 Emitter::Started Emitter::gather(ValueId value, ValueId local, const Conversion& step) {
   const AxisState& from = step.old_state();
   std::vector<Size> sizes = local_factors(value, step.to);
-  const auto position = static_cast<size_t>(from.position);
+  const auto position = at(from.position);
   const Size full = sizes[position];
   const Size rest = product(sizes, 0, position) * product(sizes, position + 1, sizes.size());
   Communication communication = communication_for(CommunicationKind::kAllGather, step, value);
   for (const Size& length : lengths_of(step.axis, from.part, full))
     communication.receive.push_back(length * rest);
-  return exchange(std::move(communication),
-                  local,
-                  {graph_.values[static_cast<size_t>(value)].type.dtype, {full * rest}},
-                  from);
+  return exchange(
+      std::move(communication), local, {graph_.values[at(value)].type.dtype, {full * rest}}, from);
 }
 
 Emitter::Started Emitter::reduce_scatter(ValueId value, ValueId local, const Conversion& step) {
   const AxisState& to = step.new_state();
   const std::vector<Size> sizes = local_factors(value, step.gathered());
-  const auto position = static_cast<size_t>(to.position);
+  const auto position = at(to.position);
   const Size& full = sizes[position];
   const Size before = product(sizes, 0, position),
              after = product(sizes, position + 1, sizes.size());
-  const DType dtype = graph_.values[static_cast<size_t>(value)].type.dtype;
+  const DType dtype = graph_.values[at(value)].type.dtype;
   const std::vector<Size> lengths = lengths_of(step.axis, to.part, full);
   const ValueId packed = pack(local, before, lengths, after, {dtype, {before * full * after}});
   Communication communication = communication_for(CommunicationKind::kReduceScatter, step, value);
@@ -415,14 +413,14 @@ Emitter::Started Emitter::reduce_scatter(ValueId value, ValueId local, const Con
 Emitter::Started Emitter::all_to_all(ValueId value, ValueId local, const Conversion& step) {
   const AxisState &from = step.old_state(), &to = step.new_state();
   const std::vector<Size> whole = local_factors(value, step.gathered());
-  const auto cut = static_cast<size_t>(to.position);
+  const auto cut = at(to.position);
   std::vector<Size> have = local_factors(value, step.from), want = local_factors(value, step.to);
   const Size have_rest = product(have, 0, cut) * product(have, cut + 1, have.size());
-  const auto old_cut = static_cast<size_t>(from.position);
+  const auto old_cut = at(from.position);
   const Size want_rest = product(want, 0, old_cut) * product(want, old_cut + 1, want.size());
   std::vector<Size> sent, received;
   const int axis = step.axis;
-  for (int device = 0; device < mesh_[static_cast<size_t>(axis)]; ++device) {
+  for (int device = 0; device < mesh_[at(axis)]; ++device) {
     const bool same = cut == old_cut;
     const Size& full = whole[cut];
     sent.push_back(same ? symbols.sent(axis, {from.part, full}, {to.part, full}, full, device)
@@ -431,7 +429,7 @@ Emitter::Started Emitter::all_to_all(ValueId value, ValueId local, const Convers
         same ? symbols.received(axis, {from.part, full}, {to.part, full}, full, device)
              : symbols.length_of(axis, from.part, whole[old_cut], device));
   }
-  const DType dtype = graph_.values[static_cast<size_t>(value)].type.dtype;
+  const DType dtype = graph_.values[at(value)].type.dtype;
   const ValueId packed = pack(local,
                               product(have, 0, cut),
                               sent,
@@ -454,15 +452,14 @@ void Emitter::wait(int communication) {
 
 ValueId Emitter::finish(ValueId value, const Started& started, const State& to) {
   wait(started.communication);
-  const Communication& communication =
-      stage.communications[static_cast<size_t>(started.communication)];
+  const Communication& communication = stage.communications[at(started.communication)];
   if (communication.kind == CommunicationKind::kAllReduce) return started.received;
   const TensorType type = local_type(value, to);
   if (communication.kind == CommunicationKind::kReduceScatter)
     return add_local_op(
         local_op("aten.view.default", {ValueArgument{started.received}, type.shape}), {type})[0];
   const std::vector<Size> sizes = local_factors(value, to);
-  const auto position = static_cast<size_t>(started.from.position);
+  const auto position = at(started.from.position);
   const Size before = product(sizes, 0, position),
              after = product(sizes, position + 1, sizes.size());
   std::vector<Size> lengths;
@@ -502,9 +499,8 @@ Emitter::Started Emitter::all_reduce_in_bucket(ValueId value,
     buckets_.erase(step.axis);
   };
   if (const auto open = buckets_.find(step.axis); open != buckets_.end()) {
-    const ValueId other =
-        stage.communications[static_cast<size_t>(open->second.communication)].inputs[0];
-    if (stage.graph.values[static_cast<size_t>(other)].type.dtype != type.dtype) post_bucket();
+    const ValueId other = stage.communications[at(open->second.communication)].inputs[0];
+    if (stage.graph.values[at(other)].type.dtype != type.dtype) post_bucket();
   }
   if (!buckets_.contains(step.axis)) {
     buckets_[step.axis].communication = static_cast<int>(stage.communications.size());
@@ -513,12 +509,11 @@ Emitter::Started Emitter::all_reduce_in_bucket(ValueId value,
   }
   Bucket& bucket = buckets_.at(step.axis);
   const int id = bucket.communication;
-  Communication& communication = stage.communications[static_cast<size_t>(id)];
+  Communication& communication = stage.communications[at(id)];
   communication.inputs.push_back(local);
   communication.outputs.push_back(add_local_value(type, Lifetime::kStep));
   const Started started{id, communication.outputs.back(), step.old_state()};
-  double bytes =
-      static_cast<double>(num_bytes(graph_.values[static_cast<size_t>(value)].type, {1}));
+  double bytes = static_cast<double>(num_bytes(graph_.values[at(value)].type, {1}));
   for (size_t axis = 0; axis < mesh_.size(); ++axis)
     if (step.to[axis].holding == Holding::kSharded) bytes /= static_cast<double>(mesh_[axis]);
   bucket.bytes += bytes;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/program/crossing.h"
 #include "medley/program/lower.h"
 #include "medley/program/symbols.h"
@@ -95,8 +96,8 @@ class Emitter {
   struct Conversion {
     int axis;  // or kWholeMesh
     State from, to;
-    const AxisState& old_state() const { return from[axis < 0 ? 0 : static_cast<size_t>(axis)]; }
-    const AxisState& new_state() const { return to[axis < 0 ? 0 : static_cast<size_t>(axis)]; }
+    const AxisState& old_state() const { return from[axis < 0 ? 0 : at(axis)]; }
+    const AxisState& new_state() const { return to[axis < 0 ? 0 : at(axis)]; }
     // As the other axes have it.
     State gathered() const;
   };
@@ -109,9 +110,7 @@ class Emitter {
   // Throws Error(kCaller) if it is not there in this phase.
   ValueId held(ValueId value, const State& state) const;
   bool is_run_input(ValueId value) const;
-  const State& own_state(ValueId value) const {
-    return completed_.assignment.states[static_cast<size_t>(value)];
-  }
+  const State& own_state(ValueId value) const { return completed_.assignment.states[at(value)]; }
   // On an axis of one device all states are one: that of `as`.
   State on_axes_that_matter(State state, const State& as) const;
   std::vector<Conversion> conversions(const State& from, const State& to) const;

@@ -1,5 +1,6 @@
 // What goes from stage to stage (crossing.h).
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/program/emitter.h"
 
@@ -15,7 +16,7 @@ Around around(const TensorType& type, int dim) {
   Around sizes;
   for (int i = 0; i < static_cast<int>(type.shape.size()); ++i) {
     Size& size = i < dim ? sizes.before : i == dim ? sizes.dim : sizes.after;
-    size = size * type.shape[static_cast<size_t>(i)];
+    size = size * type.shape[at(i)];
   }
   return sizes;
 }
@@ -66,7 +67,7 @@ Communication communication_of(const Crossing& crossing) {
 
 void Emitter::send(ValueId value, const Crossing& crossing) {
   const int part = symbols.elsewhere(crossing.to.division);
-  const TensorType& whole = graph_.values[static_cast<size_t>(value)].type;
+  const TensorType& whole = graph_.values[at(value)].type;
   Communication communication = communication_of(crossing);
   const size_t senders = crossing.from.devices.size();
   if (crossing.from.dim < 0) {
@@ -81,12 +82,8 @@ void Emitter::send(ValueId value, const Crossing& crossing) {
     // What this end has, cut where the other end cuts.
     const TensorType type = local_type(value, crossing.from.state);
     const Around have = around(type, crossing.to.dim);
-    const std::vector<Size> sent = lengths(symbols,
-                                           crossing.from,
-                                           crossing.to,
-                                           part,
-                                           whole.shape[static_cast<size_t>(crossing.to.dim)],
-                                           true);
+    const std::vector<Size> sent =
+        lengths(symbols, crossing.from, crossing.to, part, whole.shape[at(crossing.to.dim)], true);
     communication.inputs = {
         pack(local, have.before, sent, have.after, {type.dtype, {elements(type)}})};
     for (size_t i = 0; i < sent.size(); ++i)
@@ -99,7 +96,7 @@ void Emitter::send(ValueId value, const Crossing& crossing) {
 
 void Emitter::receive(ValueId value, const Crossing& crossing) {
   const int part = symbols.elsewhere(crossing.from.division);
-  const TensorType& whole = graph_.values[static_cast<size_t>(value)].type;
+  const TensorType& whole = graph_.values[at(value)].type;
   Communication communication = communication_of(crossing);
   std::vector<Size> received;
   TensorType flat{whole.dtype, {}};
@@ -110,12 +107,8 @@ void Emitter::receive(ValueId value, const Crossing& crossing) {
   } else {
     const TensorType type = local_type(value, crossing.to.state);
     const Around have = around(type, crossing.from.dim);
-    received = lengths(symbols,
-                       crossing.to,
-                       crossing.from,
-                       part,
-                       whole.shape[static_cast<size_t>(crossing.from.dim)],
-                       false);
+    received = lengths(
+        symbols, crossing.to, crossing.from, part, whole.shape[at(crossing.from.dim)], false);
     rest = have.before * have.after;
     flat.shape = {elements(type)};
   }
@@ -130,7 +123,7 @@ void Emitter::receive(ValueId value, const Crossing& crossing) {
 ValueId Emitter::finish_receiving(ValueId value, const Awaited& awaited) {
   const auto& [communication, crossing, received] = awaited;
   wait(communication);
-  const ValueId flat = stage.communications[static_cast<size_t>(communication)].outputs[0];
+  const ValueId flat = stage.communications[at(communication)].outputs[0];
   const State wanted = own_state(value);
   const State arrived =
       crossing.to.dim < 0 ? State(mesh_.size(), partial_sum()) : crossing.to.state;
@@ -158,7 +151,7 @@ Emitter::Piece Emitter::piece_of_one(const State& state) {
 }
 
 void Emitter::sum_over_stages(ValueId value, const std::vector<int>& devices) {
-  const DType dtype = graph_.values[static_cast<size_t>(value)].type.dtype;
+  const DType dtype = graph_.values[at(value)].type.dtype;
   const ValueId sum = sum_over_stages(in_state(value, whole()), dtype, label(value), devices);
   for (auto& [key, all] : held_)
     if (key.first == value) all.clear();

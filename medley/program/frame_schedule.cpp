@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -16,7 +17,7 @@ class Contents {
   explicit Contents(const LoweredStage& stage) : stage_(stage) {}
 
   void add(ValueId value) {
-    if (value != kNone && stage_.lifetimes.at(static_cast<size_t>(value)) == Lifetime::kMicrobatch)
+    if (value != kNone && stage_.lifetimes.at(at(value)) == Lifetime::kMicrobatch)
       values_.insert(value);
   }
   void run(const Function& function) {
@@ -24,8 +25,7 @@ class Contents {
   }
   void operator()(const Segment& segment) {
     for (size_t i = 0; i < segment.ops.size(); ++i) {
-      for (ValueId value : stage_.graph.ops.at(static_cast<size_t>(segment.ops[i])).results)
-        add(value);
+      for (ValueId value : stage_.graph.ops.at(at(segment.ops[i])).results) add(value);
       for (ValueId value : segment.dies.at(i)) values_.erase(value);
     }
   }
@@ -33,8 +33,7 @@ class Contents {
     for (ValueId value : post.dies) values_.erase(value);
   }
   void operator()(const Wait& wait) {
-    for (ValueId value : stage_.communications.at(static_cast<size_t>(wait.communication)).outputs)
-      add(value);
+    for (ValueId value : stage_.communications.at(at(wait.communication)).outputs) add(value);
   }
   const std::set<ValueId>& values() const { return values_; }
 

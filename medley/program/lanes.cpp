@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "medley/base/at.h"
 #include "medley/program/calls.h"
 
 namespace medley {
@@ -14,8 +15,7 @@ std::map<int, std::vector<Receipt>> receipts(const LoweredStage& stage) {
     for (size_t s = 0; s < function.steps.size(); ++s) {
       const auto* wait = std::get_if<Wait>(&function.steps[s]);
       if (!wait) continue;
-      const Communication& communication =
-          stage.communications.at(static_cast<size_t>(wait->communication));
+      const Communication& communication = stage.communications.at(at(wait->communication));
       if (only_receives(communication))
         lanes[communication.lane].push_back({c, s, wait->communication});
     }

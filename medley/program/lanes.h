@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/program/program.h"
 
@@ -34,9 +35,9 @@ class Receiving {
  public:
   explicit Receiving(const LoweredStage& stage) {
     for (const auto& [number, all] : receipts(stage)) {
-      const auto first = static_cast<size_t>(all.front().communication);
+      const auto first = at(all.front().communication);
       Lane& lane = lanes_[number];
-      lane.depth = static_cast<size_t>(stage.communications[first].depth);
+      lane.depth = at(stage.communications[first].depth);
       for (const Receipt& receipt : all) {
         places_[{receipt.call, receipt.step}] = {&lane, lane.entries.size()};
         lane.entries.push_back({receipt, Held{}});

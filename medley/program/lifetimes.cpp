@@ -3,22 +3,21 @@
 #include <algorithm>
 #include <set>
 
+#include "medley/base/at.h"
+
 namespace medley {
 namespace {
 
 std::vector<ValueId> uses(const LoweredStage& stage, const Item& item) {
-  if (item.kind == Item::Kind::kOp)
-    return operands(stage.graph.ops[static_cast<size_t>(item.index)]);
-  if (item.kind == Item::Kind::kPost)
-    return stage.communications[static_cast<size_t>(item.index)].inputs;
+  if (item.kind == Item::Kind::kOp) return operands(stage.graph.ops[at(item.index)]);
+  if (item.kind == Item::Kind::kPost) return stage.communications[at(item.index)].inputs;
   return {};
 }
 
 const std::vector<ValueId>& definitions(const LoweredStage& stage, const Item& item) {
   static const std::vector<ValueId> kNothing;
-  if (item.kind == Item::Kind::kOp) return stage.graph.ops[static_cast<size_t>(item.index)].results;
-  if (item.kind == Item::Kind::kWait)
-    return stage.communications[static_cast<size_t>(item.index)].outputs;
+  if (item.kind == Item::Kind::kOp) return stage.graph.ops[at(item.index)].results;
+  if (item.kind == Item::Kind::kWait) return stage.communications[at(item.index)].outputs;
   return kNothing;
 }
 
@@ -59,7 +58,7 @@ class FunctionMaker {
   // Whether a value is not needed any more once this function has used it for the last time.
   bool may_die(Phase phase, bool last, ValueId value) const {
     if (keep_.contains(value)) return false;
-    switch (stage_.lifetimes[static_cast<size_t>(value)]) {
+    switch (stage_.lifetimes[at(value)]) {
       case Lifetime::kRun:
         return false;
       case Lifetime::kMicrobatch:
@@ -120,11 +119,10 @@ class FunctionMaker {
 void prefetch_parameters(const LoweredStage& stage, std::vector<Item>& order) {
   const auto gathers = [&](const Item& item) {
     if (item.kind == Item::Kind::kOp) return false;
-    const std::vector<ValueId>& inputs =
-        stage.communications[static_cast<size_t>(item.index)].inputs;
+    const std::vector<ValueId>& inputs = stage.communications[at(item.index)].inputs;
     return !item.last_only && !inputs.empty() &&
            std::all_of(inputs.begin(), inputs.end(), [&](ValueId value) {
-             return stage.lifetimes[static_cast<size_t>(value)] == Lifetime::kRun;
+             return stage.lifetimes[at(value)] == Lifetime::kRun;
            });
   };
   size_t earliest = 0;  // where the wait for the gathering before this one stands
@@ -154,7 +152,7 @@ void drop_unused(const LoweredStage& stage,
       return false;
     if (item.kind == Item::Kind::kOp) return true;
     // Other stages count on theirs.
-    if (!stage.communications[static_cast<size_t>(item.index)].devices.empty()) return false;
+    if (!stage.communications[at(item.index)].devices.empty()) return false;
     dropped.insert(item.index);
     return true;
   };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/base/sha256.h"
@@ -56,9 +57,7 @@ class Lowering {
   }
 
  private:
-  const State& state(ValueId value) const {
-    return completed_.assignment.states[static_cast<size_t>(value)];
-  }
+  const State& state(ValueId value) const { return completed_.assignment.states[at(value)]; }
 
   Placement placement(const Input& input, ValueId whole, const State& at) {
     Placement placed{input, at, {}, {}};
@@ -89,8 +88,8 @@ class Lowering {
   }
 
   void emit(OpId id) {
-    const Op& op = graph_.ops[static_cast<size_t>(id)];
-    const std::vector<Choice>& choice = completed_.assignment.choices[static_cast<size_t>(id)];
+    const Op& op = graph_.ops[at(id)];
+    const std::vector<Choice>& choice = completed_.assignment.choices[at(id)];
     const std::vector<ValueId> values = operands(op);
     const std::vector<State> wanted = operand_states(graph_, *completed_.factors, id, choice);
     Op local = op;
@@ -98,9 +97,8 @@ class Lowering {
     std::vector<ValueId> locals;
     for (size_t i = 0; i < values.size(); ++i) {
       locals.push_back(values[i] == kNone ? kNone : emitter_.in_state(values[i], wanted[i]));
-      form.operands.push_back(
-          values[i] == kNone ? TensorType{}
-                             : emitter_.stage.graph.values[static_cast<size_t>(locals[i])].type);
+      form.operands.push_back(values[i] == kNone ? TensorType{}
+                                                 : emitter_.stage.graph.values[at(locals[i])].type);
     }
     size_t next = 0;
     for_each_operand(local, [&](ValueId& value) {
@@ -123,12 +121,11 @@ class Lowering {
     for (size_t r = 0; r < op.results.size(); ++r) {
       results.push_back(op.results[r] == kNone ? kNone : fresh[used++]);
       if (results[r] == kNone) continue;
-      emitter_.stage.graph.values[static_cast<size_t>(results[r])].result = static_cast<int32_t>(r);
+      emitter_.stage.graph.values[at(results[r])].result = static_cast<int32_t>(r);
       emitter_.define(op.results[r], states[r], results[r], op.phase);
     }
     if (op.name == "medley.accumulate.default") synchronise(op);
-    if (completed_.prepared->names[static_cast<size_t>(id)] == kNormSum &&
-        !connections_.norm_devices.empty())
+    if (completed_.prepared->names[at(id)] == kNormSum && !connections_.norm_devices.empty())
       emitter_.sum_over_stages(op.results[0], connections_.norm_devices);
     // What has been accumulated leaves after the last micro-batch.
     emitter_.enter(op.phase, op.name == "medley.accumulate.default");
@@ -158,10 +155,9 @@ class Lowering {
                 LocalForm& form,
                 const std::vector<Choice>& choice,
                 const std::vector<State>& states) {
-    const Op& op = graph_.ops[static_cast<size_t>(id)];
+    const Op& op = graph_.ops[at(id)];
     const Rule* rule = find_rule(op.name);
-    const std::shared_ptr<const Instance>& instance =
-        completed_.factors->instances[static_cast<size_t>(id)];
+    const std::shared_ptr<const Instance>& instance = completed_.factors->instances[at(id)];
     if (!rule || !rule->localize || !instance) return;
     form.global = &graph_;
     form.op = &op;
@@ -176,8 +172,7 @@ class Lowering {
 
   LocalCut local_cut(OpId id, const Cut& cut, const std::vector<Choice>& choice) {
     const std::vector<Size>& sizes = completed_.factors->extent_sizes;
-    const auto& extents =
-        completed_.factors->labels[static_cast<size_t>(id)][static_cast<size_t>(cut.label)];
+    const auto& extents = completed_.factors->labels[at(id)][at(cut.label)];
     // Who cuts this factor, as if it were a value by itself.
     State at;
     for (const Choice& axis : choice)

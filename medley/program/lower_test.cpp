@@ -1,4 +1,5 @@
 #include "medley/program/lower.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -117,8 +118,8 @@ TEST(MemoryUses, AreThoseOfEachDevice) {
   ASSERT_EQ(uses.size(), 4u);
   for (int device = 0; device < 4; ++device) {
     const MemoryUse alone = memory_use(stage, device);
-    EXPECT_EQ(uses[static_cast<size_t>(device)].at_peak, alone.at_peak);
-    EXPECT_EQ(uses[static_cast<size_t>(device)].saved, alone.saved);
+    EXPECT_EQ(uses[at(device)].at_peak, alone.at_peak);
+    EXPECT_EQ(uses[at(device)].saved, alone.saved);
   }
   EXPECT_NE(uses[0].peak, uses[1].peak);
 }

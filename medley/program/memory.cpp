@@ -57,7 +57,7 @@ class Storages {
   };
   void count(const Item& item, int64_t sign) {
     live_ += sign * item.bytes;
-    parts_[static_cast<size_t>(item.part)] += sign * item.bytes;
+    parts_[at(item.part)] += sign * item.bytes;
   }
   std::vector<Item> items_;
   int64_t live_ = 0;
@@ -404,7 +404,7 @@ std::string_view to_string(MemoryPart part) {
                                                         "saved",
                                                         "communication",
                                                         "transient"};
-  return kNames[static_cast<size_t>(part)];
+  return kNames[at(part)];
 }
 
 MemoryUse memory_use(const LoweredStage& stage, int device) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/ops/rule.h"
 #include "medley/program/recompute.h"
@@ -43,9 +44,7 @@ class Preparer {
 
  private:
   Graph& graph() { return prepared_.graph; }
-  const Value& value_of(ValueId id) const {
-    return prepared_.graph.values[static_cast<size_t>(id)];
-  }
+  const Value& value_of(ValueId id) const { return prepared_.graph.values[at(id)]; }
 
   void append(Op op, std::string name) {
     graph().ops.push_back(std::move(op));
@@ -67,11 +66,11 @@ class Preparer {
     while (!stack.empty()) {
       const ValueId top = stack.back();
       stack.pop_back();
-      const OpId producer = source_.values[static_cast<size_t>(top)].producer;
+      const OpId producer = source_.values[at(top)].producer;
       if (producer == kNone) {
         if (inputs.at(top) != InputKind::kBatch) return std::nullopt;
       } else if (ops.insert(producer).second) {
-        for (ValueId operand : operands(source_.ops[static_cast<size_t>(producer)]))
+        for (ValueId operand : operands(source_.ops[at(producer)]))
           if (operand != kNone) stack.push_back(operand);
       }
     }
@@ -94,19 +93,17 @@ class Preparer {
     }
     std::map<ValueId, ValueId> clones;
     for (OpId id : needed) {
-      Op op = source_.ops[static_cast<size_t>(id)];
+      Op op = source_.ops[at(id)];
       std::vector<TensorType> types;
       for (ValueId result : op.results)
-        types.push_back(result == kNone ? TensorType{}
-                                        : source_.values[static_cast<size_t>(result)].type);
+        types.push_back(result == kNone ? TensorType{} : source_.values[at(result)].type);
       const std::vector<ValueId> results = op.results;
       op.results.clear();
       op.phase = Phase::kPrologue;
       for_each_operand(op, [&](ValueId& value) {
         if (auto found = clones.find(value); found != clones.end()) value = found->second;
       });
-      const std::vector<ValueId> fresh =
-          append(std::move(op), types, names_[static_cast<size_t>(id)]);
+      const std::vector<ValueId> fresh = append(std::move(op), types, names_[at(id)]);
       for (size_t r = 0; r < results.size(); ++r) clones[results[r]] = fresh[r];
     }
     int count = 0;
@@ -129,25 +126,25 @@ class Preparer {
   ValueId view_in_backward(ValueId value) {
     if (auto found = views_.find(value); found != views_.end()) return found->second;
     const OpId producer = value < static_cast<ValueId>(source_.values.size())
-                              ? source_.values[static_cast<size_t>(value)].producer
+                              ? source_.values[at(value)].producer
                               : kNone;
     if (producer == kNone || !is_parameter_view(producer)) return value;
-    Op op = source_.ops[static_cast<size_t>(producer)];
+    Op op = source_.ops[at(producer)];
     const TensorType type = value_of(value).type;
     op.results.clear();
     op.phase = Phase::kBackward;
     for_each_operand(op, [&](ValueId& operand) { operand = view_in_backward(operand); });
-    return views_[value] = append(std::move(op), {type}, names_[static_cast<size_t>(producer)])[0];
+    return views_[value] = append(std::move(op), {type}, names_[at(producer)])[0];
   }
 
   bool is_parameter_view(OpId id) const {
-    const Op& op = source_.ops[static_cast<size_t>(id)];
+    const Op& op = source_.ops[at(id)];
     if (op.phase != Phase::kForward || op.results.size() != 1 ||
         work_class(op.name) != WorkClass::kView)
       return false;
     const std::vector<ValueId> values = operands(op);
     if (values.size() != 1 || values[0] == kNone) return false;
-    const OpId producer = source_.values[static_cast<size_t>(values[0])].producer;
+    const OpId producer = source_.values[at(values[0])].producer;
     if (producer != kNone) return is_parameter_view(producer);
     for (const Input& input : source_.inputs)
       if (input.value == values[0]) return input.kind == InputKind::kParameter;
@@ -347,8 +344,8 @@ class Preparer {
     for (size_t i = 0; i < graph().ops.size(); ++i)
       for (size_t r = 0; r < graph().ops[i].results.size(); ++r)
         if (const ValueId result = graph().ops[i].results[r]; result != kNone) {
-          graph().values[static_cast<size_t>(result)].producer = static_cast<OpId>(i);
-          graph().values[static_cast<size_t>(result)].result = static_cast<int32_t>(r);
+          graph().values[at(result)].producer = static_cast<OpId>(i);
+          graph().values[at(result)].result = static_cast<int32_t>(r);
         }
   }
 
@@ -356,16 +353,16 @@ class Preparer {
   // reads.
   void remove_unused() {
     std::vector<bool> used(graph().values.size(), false);
-    for (const Output& output : graph().outputs) used[static_cast<size_t>(output.value)] = true;
-    if (prepared_.gradient_norm != kNone) used[static_cast<size_t>(prepared_.gradient_norm)] = true;
+    for (const Output& output : graph().outputs) used[at(output.value)] = true;
+    if (prepared_.gradient_norm != kNone) used[at(prepared_.gradient_norm)] = true;
     std::vector<size_t> order;
     for (size_t i = graph().ops.size(); i-- > 0;) {
       bool any = false;
       for (ValueId result : graph().ops[i].results)
-        any = any || (result != kNone && used[static_cast<size_t>(result)]);
+        any = any || (result != kNone && used[at(result)]);
       if (!any) continue;
       for (ValueId operand : operands(graph().ops[i]))
-        if (operand != kNone) used[static_cast<size_t>(operand)] = true;
+        if (operand != kNone) used[at(operand)] = true;
       order.push_back(i);
     }
     reorder({order.rbegin(), order.rend()});
@@ -379,18 +376,18 @@ class Preparer {
     std::vector<Value> values;
     const auto define = [&](ValueId& id) {
       if (id == kNone) return;
-      ids[static_cast<size_t>(id)] = static_cast<ValueId>(values.size());
-      values.push_back(graph().values[static_cast<size_t>(id)]);
-      id = ids[static_cast<size_t>(id)];
+      ids[at(id)] = static_cast<ValueId>(values.size());
+      values.push_back(graph().values[at(id)]);
+      id = ids[at(id)];
     };
     for (Input& input : graph().inputs) define(input.value);
     for (Op& op : graph().ops) {
-      for_each_operand(op, [&](ValueId& value) { value = ids[static_cast<size_t>(value)]; });
+      for_each_operand(op, [&](ValueId& value) { value = ids[at(value)]; });
       for (ValueId& result : op.results) define(result);
     }
-    for (Output& output : graph().outputs) output.value = ids[static_cast<size_t>(output.value)];
+    for (Output& output : graph().outputs) output.value = ids[at(output.value)];
     if (prepared_.gradient_norm != kNone)
-      prepared_.gradient_norm = ids[static_cast<size_t>(prepared_.gradient_norm)];
+      prepared_.gradient_norm = ids[at(prepared_.gradient_norm)];
     graph().values = std::move(values);
   }
 

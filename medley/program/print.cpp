@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "medley/base/at.h"
 #include "medley/base/sha256.h"
 #include "medley/graph/text.h"
 #include "medley/program/program.h"
@@ -40,8 +41,7 @@ void print_step(std::string& out, const LoweredStage& stage, const Step& step) {
     }
   }
   if (const auto* post = std::get_if<Post>(&step)) {
-    const Communication& communication =
-        stage.communications[static_cast<size_t>(post->communication)];
+    const Communication& communication = stage.communications[at(post->communication)];
     out += fmt::format("    post {} \"{}\" {} -> {}",
                        post->communication,
                        communication.name,
@@ -64,8 +64,7 @@ void print_step(std::string& out, const LoweredStage& stage, const Step& step) {
     out += post->dies.empty() ? "\n" : fmt::format(" frees {}\n", ids(post->dies));
   }
   if (const auto* wait = std::get_if<Wait>(&step)) {
-    const Communication& communication =
-        stage.communications[static_cast<size_t>(wait->communication)];
+    const Communication& communication = stage.communications[at(wait->communication)];
     out += fmt::format("    wait {}", wait->communication);
     if (only_receives(communication))
       out += fmt::format(" \"{}\" -> {} lane {} depth {} devices [{}]",

@@ -10,26 +10,25 @@
 #include <variant>
 #include <vector>
 
+#include "medley/base/communication_kind.h"
 #include "medley/graph/graph.h"
 #include "medley/program/symbols.h"
 #include "medley/sharding/state.h"
 
 namespace medley {
 
-enum class CommunicationKind : uint8_t {
-  kAllReduce,  // inputs[i] -> outputs[i], same shape, element-wise reduced over the group; several
-               // tensors are one bucket
-  kAllGather,  // flat chunk of receive[me] elements -> flat concatenation of receive[j] over all j
-  kReduceScatter,  // flat concatenation of send[j] over all j -> element-wise sum of the chunks for
-                   // me, send[me] elements
-  kAllToAll,  // flat concatenation of send[j] (for device j) -> flat concatenation of receive[j]
-              // (from device j)
-  kTransfer,  // the same from the devices of one stage to those of another: the former have inputs
-              // only, the latter outputs only
-};
 enum class Reduce : uint8_t { kSum, kMax };
 inline constexpr int kWholeMesh = -1;  // an axis that stands for all of them
 
+// all_reduce: inputs[i] -> outputs[i], same shape, element-wise reduced over the group; several
+//   tensors are one bucket
+// all_gather: flat chunk of receive[me] elements -> flat concatenation of receive[j] over all j
+// reduce_scatter: flat concatenation of send[j] over all j -> element-wise sum of the chunks for
+//   me, send[me] elements
+// all_to_all: flat concatenation of send[j] (for device j) -> flat concatenation of receive[j]
+//   (from device j)
+// transfer: the same from the devices of one stage to those of another: the former have inputs
+//   only, the latter outputs only
 struct Communication {
   CommunicationKind kind = CommunicationKind::kAllReduce;
   Reduce reduce = Reduce::kSum;

@@ -97,9 +97,9 @@ Tables tables_of(const std::vector<Span>& spans, const std::vector<size_t>& cuts
     // The first candidate after it is made, and the first that it does not cross.
     const auto after = std::upper_bound(cuts.begin(), cuts.end(), span.made) - cuts.begin();
     const auto end = std::upper_bound(cuts.begin(), cuts.end(), span.last) - cuts.begin();
-    const auto made_in = static_cast<size_t>(after - 1);
-    for (auto j = static_cast<size_t>(after); j < n; ++j) {
-      if (j < static_cast<size_t>(end))
+    const auto made_in = at(after - 1);
+    for (auto j = at(after); j < n; ++j) {
+      if (j < at(end))
         tables.crosses[made_in][j] += span.bytes;
       else if (span.saved)
         tables.saved[made_in][j] += span.bytes;
@@ -264,10 +264,9 @@ class Recomputer {
 }  // namespace
 
 std::vector<size_t> recomputed_blocks(const Graph& graph, int in_flight) {
-  const auto positions =
-      static_cast<size_t>(std::count_if(graph.ops.begin(), graph.ops.end(), [](const Op& op) {
-        return op.phase == Phase::kForward;
-      }));
+  const auto positions = at(std::count_if(graph.ops.begin(), graph.ops.end(), [](const Op& op) {
+    return op.phase == Phase::kForward;
+  }));
   const std::vector<Span> spans = find_spans(graph);
   const std::vector<size_t> places = candidates(spans, positions);
   const Tables tables = tables_of(spans, places);

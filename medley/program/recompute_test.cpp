@@ -1,4 +1,5 @@
 #include "medley/program/recompute.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -81,12 +82,12 @@ Prepared prepared(const Graph& graph, const std::string& how, int in_flight = 1)
 std::map<std::string, std::string> terms(const Graph& graph) {
   std::vector<std::string> term(graph.values.size());
   for (const Input& input : graph.inputs)
-    term[static_cast<size_t>(input.value)] = to_string(input.kind) + " " + input.name;
+    term[at(input.value)] = to_string(input.kind) + " " + input.name;
   for (const Op& op : graph.ops) {
     Op bare = op;
     std::string read;
     for_each_operand(bare, [&](ValueId& value) {
-      read += term[static_cast<size_t>(value)] + ",";
+      read += term[at(value)] + ",";
       value = 0;
     });
     Graph alone;
@@ -98,12 +99,11 @@ std::map<std::string, std::string> terms(const Graph& graph) {
     alone.ops = {bare};
     for (size_t r = 0; r < op.results.size(); ++r)
       if (op.results[r] != kNone)
-        term[static_cast<size_t>(op.results[r])] =
-            sha256_hex(print(alone) + read + std::to_string(r));
+        term[at(op.results[r])] = sha256_hex(print(alone) + read + std::to_string(r));
   }
   std::map<std::string, std::string> result;
   for (const Output& output : graph.outputs)
-    result[to_string(output.kind) + " " + output.name] = term[static_cast<size_t>(output.value)];
+    result[to_string(output.kind) + " " + output.name] = term[at(output.value)];
   return result;
 }
 
@@ -115,9 +115,9 @@ std::vector<std::string> kept(const Prepared& prepared) {
     if (op.phase != Phase::kBackward) continue;
     for (ValueId value : operands(op)) {
       if (value == kNone || !seen.insert(value).second) continue;
-      const OpId maker = prepared.graph.values[static_cast<size_t>(value)].producer;
-      if (maker != kNone && prepared.graph.ops[static_cast<size_t>(maker)].phase == Phase::kForward)
-        names.push_back(prepared.names[static_cast<size_t>(maker)]);
+      const OpId maker = prepared.graph.values[at(value)].producer;
+      if (maker != kNone && prepared.graph.ops[at(maker)].phase == Phase::kForward)
+        names.push_back(prepared.names[at(maker)]);
     }
   }
   return names;
@@ -146,7 +146,7 @@ TEST(Recompute, AnOpIsCopiedOnce) {
   for (size_t i = 0; i < of.size(); ++i) {
     if (of[i] == kNone) continue;
     EXPECT_TRUE(both.recomputed[i]);
-    EXPECT_EQ(both.names[i], both.names[static_cast<size_t>(of[i])]);
+    EXPECT_EQ(both.names[i], both.names[at(of[i])]);
     EXPECT_TRUE(seen.insert(of[i]).second);
   }
   EXPECT_GT(seen.size(), 10);
@@ -190,7 +190,7 @@ Plan one_stage(std::string_view how, int devices, int microbatches) {
   stage.recompute = how;
   plan.global_batch = 400 * microbatches;
   plan.pipelines.resize(1);
-  plan.pipelines[0].microbatches.assign(static_cast<size_t>(microbatches), {400, {}});
+  plan.pipelines[0].microbatches.assign(at(microbatches), {400, {}});
   plan.pipelines[0].stages = {stage};
   plan.pipelines[0].schedule = "gpipe";
   return plan;
@@ -244,8 +244,7 @@ TEST(Recompute, IsDoneAsItWas) {
     for (size_t i = 0; i < of.size(); ++i) {
       if (of[i] == kNone) continue;
       ++again;
-      EXPECT_EQ(completed.assignment.choices[i],
-                completed.assignment.choices[static_cast<size_t>(of[i])]);
+      EXPECT_EQ(completed.assignment.choices[i], completed.assignment.choices[at(of[i])]);
     }
     EXPECT_GT(again, 5);
     static_cast<void>(lower(chain(6), plan, devices(2), {}));  // verifies

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "medley/base/at.h"
 #include "medley/base/files.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
@@ -59,7 +60,7 @@ std::vector<int64_t> sent(const LoweredStage& stage, const std::string& name, in
   for (const Communication& communication : stage.communications)
     if (communication.name == name)
       for (const Size& size : communication.send)
-        elements.push_back(evaluate(size, stage.tables[0][static_cast<size_t>(device)]));
+        elements.push_back(evaluate(size, stage.tables[0][at(device)]));
   return elements;
 }
 

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <numeric>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/program/calls.h"
 #include "medley/program/complete.h"
@@ -18,13 +19,13 @@ SymbolTable::SymbolTable(std::vector<Part> parts, std::vector<int64_t> mesh)
 
 int SymbolTable::elsewhere(const RemoteDivision& division) {
   const auto found = std::find(elsewhere_.begin(), elsewhere_.end(), division);
-  const auto index = static_cast<size_t>(found - elsewhere_.begin());
+  const auto index = at(found - elsewhere_.begin());
   if (found == elsewhere_.end()) elsewhere_.push_back(division);
   return static_cast<int>(parts_.size() + index);
 }
 
 const std::string& SymbolTable::part_name(int part) const {
-  const auto p = static_cast<size_t>(part);
+  const auto p = at(part);
   return p < parts_.size() ? parts_[p].name : elsewhere_[p - parts_.size()].part.name;
 }
 
@@ -125,10 +126,9 @@ std::vector<int64_t> SymbolTable::lengths_of(int axis,
                                              int part,
                                              int64_t full,
                                              const Rows& rows) const {
-  const auto p = static_cast<size_t>(part);
+  const auto p = at(part);
   if (p < parts_.size())
-    return part_lengths(
-        parts_[p], full, static_cast<int>(mesh_[static_cast<size_t>(axis)]), rows.microbatch);
+    return part_lengths(parts_[p], full, static_cast<int>(mesh_[at(axis)]), rows.microbatch);
   const RemoteDivision& other = elsewhere_[p - parts_.size()];
   const std::vector<int64_t> outer =
       other.rows.empty() ? part_lengths(other.part, full, other.devices, rows.microbatch)
@@ -159,14 +159,12 @@ std::vector<int64_t> SymbolTable::values_of(const Rows& rows, int device, Divisi
   std::vector<int64_t> values{rows.microbatch.rows, rows.global_batch, rows.first};
   for (int axis = 0; axis < static_cast<int>(mesh_.size()); ++axis)
     values.push_back(along(mesh_, axis).place(device));
-  const auto me_on = [&](int axis) {
-    return static_cast<size_t>(values[kMe + static_cast<size_t>(axis)]);
-  };
+  const auto me_on = [&](int axis) { return at(values[kMe + at(axis)]); };
   for (const Entry& entry : entries_) {
     const int64_t full = evaluate(entry.full, values);
     const Division& own = divide_into(entry.axis, entry.part, full, rows, known);
-    const bool of_mesh = static_cast<size_t>(entry.part) >= parts_.size();
-    const size_t d = of_mesh ? static_cast<size_t>(device) : me_on(entry.axis);
+    const bool of_mesh = at(entry.part) >= parts_.size();
+    const size_t d = of_mesh ? at(device) : me_on(entry.axis);
     const auto start = [&] {
       if (entry.inner < 0) return own.starts[d];
       const Division& inner = divide_into(1, entry.inner, own.lengths[d], rows, known);
@@ -183,7 +181,7 @@ std::vector<int64_t> SymbolTable::values_of(const Rows& rows, int device, Divisi
                                         (other.starts[j] + other.lengths[j]) * other_unit) -
                                    std::max(own.starts[i] * unit, other.starts[j] * other_unit));
     };
-    const auto peer = static_cast<size_t>(std::max(entry.device, 0));
+    const auto peer = at(std::max(entry.device, 0));
     switch (entry.kind) {
       case Kind::kLength:
         values.push_back(own.lengths[d]);

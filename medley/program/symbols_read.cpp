@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
+
 namespace medley {
 namespace {
 
@@ -11,7 +13,7 @@ class Reader {
 
   void operator()(const Segment& segment) {
     for (OpId id : segment.ops) {
-      const Op& op = stage_.graph.ops.at(static_cast<size_t>(id));
+      const Op& op = stage_.graph.ops.at(at(id));
       add_types(operands(op));
       add_types(op.results);
       for (const Argument& argument : op.arguments) {
@@ -41,7 +43,7 @@ class Reader {
       if (value != kNone) add(type_of(stage_.graph, value).shape);
   }
   void add(int id) {
-    const Communication& communication = stage_.communications.at(static_cast<size_t>(id));
+    const Communication& communication = stage_.communications.at(at(id));
     add_types(communication.inputs);
     add_types(communication.outputs);
     add(communication.send);
@@ -69,7 +71,7 @@ std::vector<Symbol> symbols_read(const LoweredStage& stage, const Function& func
 std::vector<int64_t> values_of(const std::vector<Symbol>& symbols,
                                const std::vector<int64_t>& table) {
   std::vector<int64_t> values;
-  for (Symbol symbol : symbols) values.push_back(table.at(static_cast<size_t>(symbol)));
+  for (Symbol symbol : symbols) values.push_back(table.at(at(symbol)));
   return values;
 }
 

@@ -25,7 +25,7 @@ void verify_shape(const Program& program, size_t s) {
                  fmt::format("found {} places of inputs, expected {}",
                              stage.inputs.size(),
                              stage.graph.inputs.size()));
-  const auto devices = static_cast<size_t>(along(stage.mesh, kWholeMesh).count);
+  const auto devices = at(along(stage.mesh, kWholeMesh).count);
   expect_program(
       stage.devices.size() == devices,
       place,

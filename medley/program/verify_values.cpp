@@ -344,7 +344,7 @@ class ValueVerifier {
         if (call.microbatch != 0) refuse(call, "found another micro-batch, expected 0");
         continue;
       }
-      const auto place = static_cast<size_t>(phase(call.function));
+      const auto place = at(phase(call.function));
       Kind& kind = kinds[place];
       if (call.microbatch != kind.next)
         refuse(call, fmt::format("found here, expected micro-batch {} before", kind.next));

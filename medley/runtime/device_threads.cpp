@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/runtime/fault.h"
 
@@ -43,7 +44,7 @@ struct DeviceThreads::State {
 };
 
 void DeviceThreads::State::serve(int device) {
-  int64_t& done = finished[static_cast<size_t>(device)];
+  int64_t& done = finished[at(device)];
   std::unique_lock lock(mutex);
   for (;;) {
     changed.wait(lock, [&] { return stop || done != round; });
@@ -63,7 +64,7 @@ void DeviceThreads::State::work(int device, const std::function<void(int)>& task
 }
 
 void DeviceThreads::State::fail(int device, const Fault& fault) {
-  const std::string prefix = names[static_cast<size_t>(device)] + ": ";
+  const std::string prefix = names[at(device)] + ": ";
   const std::string cause = fault.what.starts_with(prefix) ? fault.what : prefix + fault.what;
   {
     const std::scoped_lock lock(mutex);
@@ -88,10 +89,9 @@ DeviceThreads::DeviceThreads(std::vector<std::string> names,
       state_->threads.push_back(make_thread([state = state_, i] { state->serve(i); }));
     } catch (const std::exception& error) {
       end();
-      throw Error(Blame::kEnvironment,
-                  fmt::format("{}: no thread for this device: {}",
-                              state_->names[static_cast<size_t>(i)],
-                              error.what()));
+      throw Error(
+          Blame::kEnvironment,
+          fmt::format("{}: no thread for this device: {}", state_->names[at(i)], error.what()));
     }
   }
 }

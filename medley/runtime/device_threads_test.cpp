@@ -1,4 +1,5 @@
 #include "medley/runtime/device_threads.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -48,9 +49,9 @@ void nothing(const std::string&) {}
 TEST(DeviceThreads, EveryThreadKeepsItsDevice) {
   DeviceThreads threads({"a", "b", "c"}, nothing);
   std::vector<std::thread::id> ids(3);
-  threads.run([&](int i) { ids[static_cast<size_t>(i)] = std::this_thread::get_id(); });
+  threads.run([&](int i) { ids[at(i)] = std::this_thread::get_id(); });
   threads.run([&](int i) {
-    EXPECT_EQ(ids[static_cast<size_t>(i)], std::this_thread::get_id())
+    EXPECT_EQ(ids[at(i)], std::this_thread::get_id())
         << "libraries keep pools and streams per thread";
   });
 }

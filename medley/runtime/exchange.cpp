@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/program/calls.h"
 #include "medley/program/groups.h"
@@ -20,7 +21,7 @@ std::vector<int64_t> evaluate_all(const std::vector<Size>& sizes,
   return values;
 }
 
-int device_of(const Exchange& exchange) { return exchange.group[static_cast<size_t>(exchange.me)]; }
+int device_of(const Exchange& exchange) { return exchange.group[at(exchange.me)]; }
 
 // What all devices of a group have to say alike about an exchange, as text.
 using Property = std::string (*)(const Exchange& exchange);
@@ -49,8 +50,8 @@ constexpr Property kProperties[] = {
 };
 
 std::optional<std::string> different_messages(const Exchange& from, const Exchange& to) {
-  const int64_t sent = from.send.at(static_cast<size_t>(to.me));
-  const int64_t received = to.receive.at(static_cast<size_t>(from.me));
+  const int64_t sent = from.send.at(at(to.me));
+  const int64_t received = to.receive.at(at(from.me));
   if (sent == received) return std::nullopt;
   return fmt::format("device {} sends {} elements of {} to device {}, which expects {}",
                      device_of(from),
@@ -72,7 +73,7 @@ Exchange make_exchange(const LoweredStage& stage,
   exchange.lane = communication.lane;
   exchange.stream = stream_of(communication);
   exchange.group = group_of(stage, communication, device);
-  const int own = stage.devices.at(static_cast<size_t>(device));
+  const int own = stage.devices.at(at(device));
   const auto found = std::find(exchange.group.begin(), exchange.group.end(), own);
   MEDLEY_CHECK(found != exchange.group.end());
   exchange.me = static_cast<int>(found - exchange.group.begin());
@@ -90,7 +91,7 @@ Exchange make_exchange(const LoweredStage& stage,
   if (communication.kind != CommunicationKind::kTransfer)
     MEDLEY_CHECK_EQ(communication.inputs.size(), communication.outputs.size());
   for (ValueId value : receiver ? communication.outputs : communication.inputs) {
-    const TensorType& type = stage.graph.values.at(static_cast<size_t>(value)).type;
+    const TensorType& type = stage.graph.values.at(at(value)).type;
     exchange.dtype = type.dtype;
     exchange.bytes_per_element = bytes_per_element(type.dtype);
     exchange.bytes += num_bytes(type, symbols);

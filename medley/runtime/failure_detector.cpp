@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -14,7 +15,7 @@ namespace {
 constexpr const char* kFinished = "finished";
 
 size_t place_of(const std::vector<int>& devices, int device) {
-  return static_cast<size_t>(std::find(devices.begin(), devices.end(), device) - devices.begin());
+  return at(std::find(devices.begin(), devices.end(), device) - devices.begin());
 }
 
 // "12 rest" -> ("12", "rest")

@@ -1,4 +1,5 @@
 #include "medley/runtime/failure_detector.h"
+#include "medley/base/at.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -51,7 +52,7 @@ constexpr int kDeadAfter = 10;  // heartbeats
 class Devices {
  public:
   explicit Devices(int count) {
-    std::vector<int> all(static_cast<size_t>(count));
+    std::vector<int> all(at(count));
     std::iota(all.begin(), all.end(), 0);
     for (int device : all) {
       stores_.push_back(std::make_unique<CountingStore>(store_.connect(device)));
@@ -72,7 +73,7 @@ class Devices {
     for (auto& store : stores_) store->reads = 0;
     for (int look = 0; look < 2; ++look)
       for (int device : living_)
-        if (auto failure = detectors_[static_cast<size_t>(device)]->look(calls_[device]))
+        if (auto failure = detectors_[at(device)]->look(calls_[device]))
           failures_[device] = *failure;
     int most = 0;
     for (auto& store : stores_) most = std::max(most, store->reads);
@@ -90,7 +91,7 @@ class Devices {
     for (int device : devices) std::erase(living_, device);
   }
   void finish(const std::vector<int>& devices) {
-    for (int device : devices) detectors_[static_cast<size_t>(device)]->finish(calls_[device]);
+    for (int device : devices) detectors_[at(device)]->finish(calls_[device]);
     kill(devices);
   }
   void revive(int device) { living_.push_back(device); }
@@ -109,7 +110,7 @@ class Devices {
 
   const std::map<int, Failure>& failures() const { return failures_; }
   const std::vector<int>& living() const { return living_; }
-  FailureDetector& operator[](int device) { return *detectors_[static_cast<size_t>(device)]; }
+  FailureDetector& operator[](int device) { return *detectors_[at(device)]; }
 
  private:
   InMemoryStore store_;
@@ -121,7 +122,7 @@ class Devices {
 };
 
 std::vector<int> range(int first, int end) {
-  std::vector<int> result(static_cast<size_t>(end - first));
+  std::vector<int> result(at(end - first));
   std::iota(result.begin(), result.end(), first);
   return result;
 }

@@ -1,4 +1,5 @@
 #include "medley/runtime/handshake.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -24,7 +25,7 @@ std::vector<std::string> shake(const std::vector<NamedHashes>& hashes) {
   std::vector<std::jthread> threads;
   for (int device : devices)
     threads.emplace_back([&, device] {
-      const auto me = static_cast<size_t>(device);
+      const auto me = at(device);
       try {
         handshake(*store.connect(device), 1, device, devices, hashes[me], milliseconds(10000));
       } catch (const Error& error) {

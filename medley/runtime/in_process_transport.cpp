@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/runtime/exchange.h"
 #include "medley/runtime/fault.h"
@@ -49,7 +50,7 @@ class InProcessTransport::Participant final : public Pending {
       : state_(std::move(state)),
         collective_(std::move(collective)),
         group_(std::move(group)),
-        me_(static_cast<size_t>(me)) {}
+        me_(at(me)) {}
 
   std::vector<Buffer> wait() override {
     std::unique_lock lock(state_->mutex);
@@ -116,7 +117,7 @@ InProcessTransport::InProcessTransport(Executor& combine,
 InProcessTransport::~InProcessTransport() = default;
 
 std::unique_ptr<Pending> InProcessTransport::post(Exchange exchange) {
-  const auto me = static_cast<size_t>(exchange.me);
+  const auto me = at(exchange.me);
   MEDLEY_CHECK(me < exchange.group.size());
   std::unique_lock lock(state_->mutex);
   const int64_t number = state_->next[{exchange.group, exchange.lane, exchange.me}]++;

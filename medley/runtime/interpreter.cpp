@@ -6,6 +6,7 @@
 #include <new>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/program/symbols_read.h"
 #include "medley/runtime/exchange.h"
@@ -41,7 +42,7 @@ Interpreter::Interpreter(const Program& program,
                          Transport& transport,
                          Clock& clock,
                          InterpreterOptions options)
-    : stage_(program.stages.at(static_cast<size_t>(stage))),
+    : stage_(program.stages.at(at(stage))),
       stage_index_(stage),
       device_(device),
       executor_(executor),
@@ -53,14 +54,13 @@ Interpreter::Interpreter(const Program& program,
       batch_(stage_.tables.size()) {
   MEDLEY_CHECK_EQ(stage_.lifetimes.size(), stage_.graph.values.size());
   if (options_.device_name.empty())
-    options_.device_name = fmt::format("device {}", stage_.devices.at(static_cast<size_t>(device)));
+    options_.device_name = fmt::format("device {}", stage_.devices.at(at(device)));
   run_frame_ = executor_.make_frame(stage_);
   const FrameSchedule schedule = schedule_frames(stage_);
   for (int i = 0; i < schedule.num_frames; ++i) frames_.push_back(executor_.make_frame(stage_));
   for (size_t i = 0; i < stage_.calls.size(); ++i) {
     const Call& call = stage_.calls[i];
-    const auto& table =
-        stage_.tables.at(static_cast<size_t>(call.microbatch)).at(static_cast<size_t>(device));
+    const auto& table = stage_.tables.at(at(call.microbatch)).at(at(device));
     calls_.push_back({call,
                       to_string(call),
                       function_name(call.function),
@@ -71,7 +71,7 @@ Interpreter::Interpreter(const Program& program,
   if (options_.keep_gradients)
     for (const Placement& gradient : stage_.gradients) kept.insert(gradient.input.value);
   for (ValueId value = 0; value < static_cast<ValueId>(stage_.lifetimes.size()); ++value)
-    if (stage_.lifetimes[static_cast<size_t>(value)] == Lifetime::kStep)
+    if (stage_.lifetimes[at(value)] == Lifetime::kStep)
       (kept.contains(value) ? kept_ : not_kept_).push_back(value);
 }
 
@@ -106,8 +106,7 @@ const Interpreter::PreparedStep& Interpreter::prepare(const Step& step,
   }
   const auto* post = std::get_if<Post>(&step);
   prepared->kind = post ? PreparedStep::Kind::kPost : PreparedStep::Kind::kWait;
-  prepared->communication =
-      static_cast<size_t>(post ? post->communication : std::get<Wait>(step).communication);
+  prepared->communication = at(post ? post->communication : std::get<Wait>(step).communication);
   const Communication& communication = stage_.communications.at(prepared->communication);
   prepared->exchange = make_exchange(stage_, communication, device_, table);
   prepared->lane = communication.lane;
@@ -120,15 +119,14 @@ const Interpreter::PreparedStep& Interpreter::prepare(const Step& step,
 
 void Interpreter::set_batch(int microbatch, BatchInputs inputs) {
   for (const auto& [value, buffer] : inputs)
-    MEDLEY_CHECK(buffer &&
-                 stage_.lifetimes.at(static_cast<size_t>(value)) == Lifetime::kMicrobatch);
-  batch_.at(static_cast<size_t>(microbatch)) = std::move(inputs);
+    MEDLEY_CHECK(buffer && stage_.lifetimes.at(at(value)) == Lifetime::kMicrobatch);
+  batch_.at(at(microbatch)) = std::move(inputs);
 }
 
 void Interpreter::check_batch() const {
   for (size_t microbatch = 0; microbatch < batch_.size(); ++microbatch) {
     for (const Input& input : stage_.graph.inputs) {
-      if (stage_.lifetimes[static_cast<size_t>(input.value)] != Lifetime::kMicrobatch) continue;
+      if (stage_.lifetimes[at(input.value)] != Lifetime::kMicrobatch) continue;
       const BatchInputs& given = batch_[microbatch];
       if (std::none_of(given.begin(), given.end(), [&](const auto& each) {
             return each.first == input.value;
@@ -181,9 +179,9 @@ StepReport Interpreter::run_step() {
 }
 
 void Interpreter::run_call(const PreparedCall& call) {
-  const Frames frames{run_frame_.get(), frames_[static_cast<size_t>(call.use.frame)].get()};
+  const Frames frames{run_frame_.get(), frames_[at(call.use.frame)].get()};
   if (call.use.begins && call.call.function != FunctionKind::kUpdate)
-    for (auto& [value, buffer] : batch_[static_cast<size_t>(call.call.microbatch)])
+    for (auto& [value, buffer] : batch_[at(call.call.microbatch)])
       executor_.write(stage_, frames, value, std::exchange(buffer, nullptr));
   for (step_number_ = 0; step_number_ < call.function->steps.size(); ++step_number_) {
     const PreparedStep& step = *call.function->steps[step_number_];
@@ -207,7 +205,7 @@ void Interpreter::run_call(const PreparedCall& call) {
   assign(*call.function, frames);
   for (ValueId value : call.use.leftovers) executor_.write(stage_, frames, value, nullptr);
   if (call.use.ends && call.call.function != FunctionKind::kUpdate)
-    batch_[static_cast<size_t>(call.call.microbatch)].clear();
+    batch_[at(call.call.microbatch)].clear();
 }
 
 // What dies leaves its slot before the post, so that the transport may be its only holder.
@@ -284,8 +282,7 @@ void Interpreter::receive_ahead() {
 }
 
 void Interpreter::receive(const PreparedStep& step, Frames frames) {
-  Outstanding outstanding =
-      receiving_.take(static_cast<size_t>(current_call_ - calls_.data()), step_number_);
+  Outstanding outstanding = receiving_.take(at(current_call_ - calls_.data()), step_number_);
   store(step, finish(outstanding, step.exchange), frames);
   receive_ahead();
 }
@@ -310,7 +307,7 @@ void Interpreter::empty_step_values(bool all) {
 
 void Interpreter::record(
     Stream stream, std::string name, std::string category, Nanoseconds start, Nanoseconds end) {
-  report_.events.push_back({stage_.devices[static_cast<size_t>(device_)],
+  report_.events.push_back({stage_.devices[at(device_)],
                             stream,
                             std::move(name),
                             std::move(category),
@@ -332,12 +329,12 @@ void Interpreter::rethrow(Blame blame, const std::string& what) const {
 }
 
 Buffer Interpreter::read(ValueId value) {
-  MEDLEY_CHECK(stage_.lifetimes.at(static_cast<size_t>(value)) != Lifetime::kMicrobatch);
+  MEDLEY_CHECK(stage_.lifetimes.at(at(value)) != Lifetime::kMicrobatch);
   return executor_.read(stage_, {run_frame_.get(), nullptr}, value);
 }
 
 void Interpreter::write(ValueId value, Buffer buffer) {
-  MEDLEY_CHECK(stage_.lifetimes.at(static_cast<size_t>(value)) == Lifetime::kRun);
+  MEDLEY_CHECK(stage_.lifetimes.at(at(value)) == Lifetime::kRun);
   executor_.write(stage_, {run_frame_.get(), nullptr}, value, std::move(buffer));
 }
 

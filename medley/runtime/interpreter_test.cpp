@@ -1,4 +1,5 @@
 #include "medley/runtime/interpreter.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -43,7 +44,7 @@ class AddingExecutor final : public Executor {
   void run(PreparedSegment& prepared, Frames frames) override {
     const auto& [stage, segment] = static_cast<Ops&>(prepared);
     for (size_t i = 0; i < segment.ops.size(); ++i) {
-      const Op& op = stage.graph.ops[static_cast<size_t>(segment.ops[i])];
+      const Op& op = stage.graph.ops[at(segment.ops[i])];
       double sum = 0;
       for (ValueId value : operands(op)) sum += number(read(stage, frames, value));
       const Buffer before = read(stage, frames, op.results[0]);
@@ -69,7 +70,7 @@ class AddingExecutor final : public Executor {
 
  private:
   static Buffer& slot(const LoweredStage& stage, Frames frames, ValueId value) {
-    const bool microbatch = stage.lifetimes[static_cast<size_t>(value)] == Lifetime::kMicrobatch;
+    const bool microbatch = stage.lifetimes[at(value)] == Lifetime::kMicrobatch;
     return static_cast<Numbers*>(microbatch ? frames.microbatch : frames.run)->values[value];
   }
 };

@@ -4,6 +4,7 @@
 
 #include <sstream>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -44,7 +45,7 @@ JointCall JointCalls::last() const {
 std::optional<std::string> JointCalls::name(int64_t number) const {
   const int64_t first = count_ - static_cast<int64_t>(names_.size()) + 1;
   if (number < first || number > count_) return std::nullopt;
-  return names_[static_cast<size_t>(number - first)];
+  return names_[at(number - first)];
 }
 
 }  // namespace medley

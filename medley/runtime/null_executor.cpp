@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -47,24 +48,24 @@ int64_t num_elements(const Buffer& buffer) {
 NullTensor local_tensor(const LoweredStage& stage,
                         ValueId value,
                         const std::vector<int64_t>& symbols) {
-  const TensorType& type = stage.graph.values[static_cast<size_t>(value)].type;
+  const TensorType& type = stage.graph.values[at(value)].type;
   NullTensor tensor{type.dtype, {}};
   for (const Size& size : type.shape) tensor.shape.push_back(evaluate(size, symbols));
   return tensor;
 }
 
 bool in_run(const LoweredStage& stage, ValueId value) {
-  return stage.lifetimes[static_cast<size_t>(value)] != Lifetime::kMicrobatch;
+  return stage.lifetimes[at(value)] != Lifetime::kMicrobatch;
 }
 
 Buffer& slot(Frames frames, bool in_run_frame, ValueId value) {
   Frame* frame = in_run_frame ? frames.run : frames.microbatch;
-  return static_cast<NullFrame*>(frame)->slots[static_cast<size_t>(value)];
+  return static_cast<NullFrame*>(frame)->slots[at(value)];
 }
 
 void check_operand(const NullSegment& segment, const NullOp& op, const Slot& operand, Frames f) {
   const Buffer& buffer = slot(f, operand.in_run, operand.value);
-  const std::string& name = segment.stage.graph.ops[static_cast<size_t>(op.op)].name;
+  const std::string& name = segment.stage.graph.ops[at(op.op)].name;
   if (!buffer)
     throw Error(Blame::kUs, fmt::format("{}: operand %{} is empty", name, operand.value));
   if (num_elements(buffer) != operand.elements)
@@ -119,7 +120,7 @@ std::unique_ptr<PreparedSegment> NullExecutor::prepare(const LoweredStage& stage
     return Slot{value, in_run(stage, value), num_elements(local_tensor(stage, value, symbols))};
   };
   for (size_t i = 0; i < segment.ops.size(); ++i) {
-    const Op& op = stage.graph.ops[static_cast<size_t>(segment.ops[i])];
+    const Op& op = stage.graph.ops[at(segment.ops[i])];
     NullOp& null = prepared->ops.emplace_back();
     null.op = segment.ops[i];
     for (ValueId value : operands(op))

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <optional>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/schedule/eager_one_f_one_b.h"
 #include "medley/schedule/one_f_one_b.h"
@@ -82,7 +83,7 @@ std::vector<int> published_in_flight(const ScheduleRequest& request,
 InFlight h1f1b(const ScheduleRequest& request, int max_timings) {
   const int stages = static_cast<int>(request.times.num_stages());
   const int microbatches = request.times.num_microbatches();
-  std::vector<int> room(static_cast<size_t>(stages), microbatches);
+  std::vector<int> room(at(stages), microbatches);
   room = capped(room, request.max_in_flight);
   std::vector<int> widest = room;
   widest.back() = 1;

@@ -1,4 +1,5 @@
 #include "medley/schedule/schedules.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -63,8 +64,8 @@ std::vector<Drawing> drawings(const std::filesystem::path& path) {
   for (size_t i = 0; i < lines.size(); ++i) {
     std::smatch title;
     if (!std::regex_match(lines[i], title, kTitle)) continue;
-    const auto number = [&](int group) { return std::stoi(title[static_cast<size_t>(group)]); };
-    const auto stages = static_cast<size_t>(number(4));
+    const auto number = [&](int group) { return std::stoi(title[at(group)]); };
+    const auto stages = at(number(4));
     MicrobatchTimes times;
     times.stages.assign(stages, {{number(6)}, {number(7)}});
     times.boundaries.assign(stages - 1, {{number(8)}, {number(8)}, {}});

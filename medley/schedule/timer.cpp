@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -54,9 +55,9 @@ class Timer {
   // Times the next call of the stage. Returns false if what it waits for is not known yet.
   bool execute(size_t stage) {
     const PipelineCall& call = order_[stage][timing_.calls[stage].size()];
-    const auto m = static_cast<size_t>(call.microbatch);
+    const auto m = at(call.microbatch);
     const bool on = call.function == PipelineFunction::kForward;
-    const MicrobatchTimes& times = times_.sizes[static_cast<size_t>(times_.size_of[m])];
+    const MicrobatchTimes& times = times_.sizes[at(times_.size_of[m])];
     Link* in = on ? link(activations_, stage, -1) : link(gradients_, stage, 0);
     Link* out = on ? link(activations_, stage, 0) : link(gradients_, stage, -1);
 
@@ -66,7 +67,7 @@ class Timer {
       begin = std::max(begin, in->arrivals[m]);
     }
     if (out && !slots_.empty()) {
-      const auto slots = static_cast<size_t>(slots_[on ? stage : stage - 1]);
+      const auto slots = at(slots_[on ? stage : stage - 1]);
       if (out->spans.size() >= slots) {
         const Nanoseconds taken = out->taken[out->spans.size() - slots];
         if (taken == kUnknown) return false;
@@ -77,7 +78,7 @@ class Timer {
         begin + (on ? times.stages[stage].forward : times.stages[stage].backward);
     free_at_[stage] = end;
     timing_.calls[stage].push_back({begin, end});
-    if (in) in->taken[static_cast<size_t>(in->number[m])] = begin;
+    if (in) in->taken[at(in->number[m])] = begin;
     if (out) {
       const BoundaryTimes& boundary = times.boundaries[on ? stage : stage - 1];
       send(*out, m, end, on ? boundary.forward : boundary.backward, boundary.latency);
@@ -88,7 +89,7 @@ class Timer {
   Link* link(std::vector<Link>& links, size_t stage, int offset) const {
     const auto boundary = static_cast<std::ptrdiff_t>(stage) + offset;
     if (boundary < 0 || boundary >= static_cast<std::ptrdiff_t>(links.size())) return nullptr;
-    return &links[static_cast<size_t>(boundary)];
+    return &links[at(boundary)];
   }
 
   static void send(Link& out, size_t m, Nanoseconds ready, Nanoseconds time, Nanoseconds latency) {
@@ -122,7 +123,7 @@ class Timer {
 }  // namespace
 
 PipelineTimes equal_microbatches(MicrobatchTimes times, int microbatches) {
-  return {{std::move(times)}, std::vector<int>(static_cast<size_t>(microbatches))};
+  return {{std::move(times)}, std::vector<int>(at(microbatches))};
 }
 
 void verify(const PipelineTimes& times) {
@@ -135,8 +136,7 @@ void verify(const PipelineTimes& times) {
     for (const BoundaryTimes& b : size.boundaries)
       MEDLEY_CHECK(b.forward.value >= 0 && b.backward.value >= 0 && b.latency.value >= 0);
   }
-  for (const int size : times.size_of)
-    MEDLEY_CHECK(size >= 0 && static_cast<size_t>(size) < times.sizes.size());
+  for (const int size : times.size_of) MEDLEY_CHECK(size >= 0 && at(size) < times.sizes.size());
 }
 
 double Timing::bubble() const {

@@ -1,4 +1,5 @@
 #include "medley/schedule/timer.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -87,8 +88,7 @@ int64_t finish_by_relaxation(const PipelineOrder& order, const PipelineTimes& ti
     size_t before = SIZE_MAX, sent[2] = {SIZE_MAX, SIZE_MAX};
     for (const PipelineCall& call : order[stage]) {
       const bool on = call.function == PipelineFunction::kForward;
-      const MicrobatchTimes& size =
-          times.sizes[static_cast<size_t>(times.size_of[static_cast<size_t>(call.microbatch)])];
+      const MicrobatchTimes& size = times.sizes[at(times.size_of[at(call.microbatch)])];
       const StageTimes& own = size.stages[stage];
       Job job{{}, (on ? own.forward : own.backward).value};
       if (before != SIZE_MAX) job.after.push_back(before);

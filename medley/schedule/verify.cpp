@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/schedule/call_order.h"
 
@@ -11,12 +12,12 @@ namespace {
 }
 
 void check_calls(size_t stage, const StageOrder& calls, int microbatches, int limit) {
-  std::vector<int> forwards(static_cast<size_t>(microbatches)), backwards(forwards);
+  std::vector<int> forwards(at(microbatches)), backwards(forwards);
   int in_flight = 0;
   for (const PipelineCall& call : calls) {
     if (call.microbatch < 0 || call.microbatch >= microbatches)
       refuse(stage, fmt::format("{} of {} micro-batches", to_string(call), microbatches));
-    const auto m = static_cast<size_t>(call.microbatch);
+    const auto m = at(call.microbatch);
     const bool is_forward = call.function == PipelineFunction::kForward;
     if ((is_forward ? forwards : backwards)[m]++)
       refuse(stage, fmt::format("{} is called twice", to_string(call)));
@@ -46,7 +47,7 @@ class Execution {
  public:
   Execution(const PipelineOrder& order, int microbatches, const std::vector<int>& slots)
       : order_(order), slots_(slots), positions_(order.size()) {
-    const std::vector<bool> none(static_cast<size_t>(microbatches));
+    const std::vector<bool> none(at(microbatches));
     activations_.assign(order.size(), {none, 0});
     gradients_ = activations_;
   }
@@ -74,9 +75,7 @@ class Execution {
   bool goes_forward(size_t stage) const {
     return order_[stage][positions_[stage]].function == PipelineFunction::kForward;
   }
-  size_t microbatch(size_t stage) const {
-    return static_cast<size_t>(order_[stage][positions_[stage]].microbatch);
-  }
+  size_t microbatch(size_t stage) const { return at(order_[stage][positions_[stage]].microbatch); }
   // What the next call of a stage reads and what it sends; null at the ends of the pipeline.
   Messages* read(size_t stage) {
     if (goes_forward(stage)) return stage == 0 ? nullptr : &activations_[stage - 1];

@@ -5,20 +5,20 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
 namespace {
 
 const Instance& instance_of(const Factors& factors, OpId op) {
-  const std::shared_ptr<const Instance>& instance = factors.instances[static_cast<size_t>(op)];
+  const std::shared_ptr<const Instance>& instance = factors.instances[at(op)];
   MEDLEY_CHECK(instance != nullptr);
   return *instance;
 }
 
 int num_factors(const Factors& factors, OpId op, int label) {
-  return static_cast<int>(
-      factors.labels[static_cast<size_t>(op)][static_cast<size_t>(label)].size());
+  return static_cast<int>(factors.labels[at(op)][at(label)].size());
 }
 
 // Returns the position of a cut in a tensor whose dims carry these labels, or -1 if the label is
@@ -80,13 +80,13 @@ AxisState absent_state(Absent absent) {
 
 bool is_legal(const Factors& factors, OpId op, const Choice& choice) {
   if (choice.kind == ChoiceKind::kReplicate) return true;
-  const std::shared_ptr<const Instance>& instance = factors.instances[static_cast<size_t>(op)];
+  const std::shared_ptr<const Instance>& instance = factors.instances[at(op)];
   if (!instance) return false;
   if (choice.kind == ChoiceKind::kLinear)
     return choice.group >= 0 && choice.group < static_cast<int>(instance->linear.size());
   if (choice.cut.label < 0 || choice.cut.label >= static_cast<int>(instance->labels.size()))
     return false;
-  const Label& label = instance->labels[static_cast<size_t>(choice.cut.label)];
+  const Label& label = instance->labels[at(choice.cut.label)];
   if (label.locked || label.composite || (label.select && choice.cut.factor != 0)) return false;
   return choice.cut.factor >= 0 && choice.cut.factor < num_factors(factors, op, choice.cut.label);
 }
@@ -95,13 +95,12 @@ std::vector<AxisState> operand_states(const Graph& graph,
                                       const Factors& factors,
                                       OpId op,
                                       const Choice& choice) {
-  const size_t count = operands(graph.ops[static_cast<size_t>(op)]).size();
+  const size_t count = operands(graph.ops[at(op)]).size();
   std::vector<AxisState> states(count);
   if (choice.kind == ChoiceKind::kReplicate) return states;
   const Instance& instance = instance_of(factors, op);
   if (choice.kind == ChoiceKind::kLinear) {
-    for (int operand : instance.linear[static_cast<size_t>(choice.group)])
-      states[static_cast<size_t>(operand)] = partial_sum();
+    for (int operand : instance.linear[at(choice.group)]) states[at(operand)] = partial_sum();
     return states;
   }
   for (size_t i = 0; i < count; ++i) {
@@ -115,7 +114,7 @@ std::vector<AxisState> result_states(const Graph& graph,
                                      const Factors& factors,
                                      OpId op,
                                      const Choice& choice) {
-  const size_t count = graph.ops[static_cast<size_t>(op)].results.size();
+  const size_t count = graph.ops[at(op)].results.size();
   std::vector<AxisState> states(count);
   if (choice.kind == ChoiceKind::kReplicate) return states;
   const Instance& instance = instance_of(factors, op);
@@ -125,9 +124,8 @@ std::vector<AxisState> result_states(const Graph& graph,
       continue;
     }
     const int position = find_cut(factors, op, instance.results[i], choice.cut);
-    states[i] = position >= 0
-                    ? sharded(position, choice.part)
-                    : absent_state(instance.absent[i][static_cast<size_t>(choice.cut.label)]);
+    states[i] = position >= 0 ? sharded(position, choice.part)
+                              : absent_state(instance.absent[i][at(choice.cut.label)]);
   }
   return states;
 }
@@ -165,18 +163,16 @@ std::vector<State> result_states(const Graph& graph,
 
 std::optional<Choice> cut_for_operand(
     const Graph& graph, const Factors& factors, OpId op, int operand, const AxisState& state) {
-  const std::shared_ptr<const Instance>& instance = factors.instances[static_cast<size_t>(op)];
-  if (!instance ||
-      operands(graph.ops[static_cast<size_t>(op)])[static_cast<size_t>(operand)] == kNone)
-    return std::nullopt;
-  return cut_choice(factors, op, instance->operands[static_cast<size_t>(operand)], state);
+  const std::shared_ptr<const Instance>& instance = factors.instances[at(op)];
+  if (!instance || operands(graph.ops[at(op)])[at(operand)] == kNone) return std::nullopt;
+  return cut_choice(factors, op, instance->operands[at(operand)], state);
 }
 
 std::optional<Choice> cut_for_result(
     const Graph&, const Factors& factors, OpId op, int result, const AxisState& state) {
-  const std::shared_ptr<const Instance>& instance = factors.instances[static_cast<size_t>(op)];
+  const std::shared_ptr<const Instance>& instance = factors.instances[at(op)];
   if (!instance) return std::nullopt;
-  return cut_choice(factors, op, instance->results[static_cast<size_t>(result)], state);
+  return cut_choice(factors, op, instance->results[at(result)], state);
 }
 
 std::string to_string(const Factors& factors,
@@ -186,10 +182,9 @@ std::string to_string(const Factors& factors,
   if (choice.kind == ChoiceKind::kReplicate) return "replicate";
   const Instance& instance = instance_of(factors, op);
   if (choice.kind == ChoiceKind::kLinear)
-    return fmt::format("linear {{{}}}",
-                       fmt::join(instance.linear[static_cast<size_t>(choice.group)], "+"));
-  const std::string& label = instance.labels[static_cast<size_t>(choice.cut.label)].name;
-  const std::string& part = parts[static_cast<size_t>(choice.part)];
+    return fmt::format("linear {{{}}}", fmt::join(instance.linear[at(choice.group)], "+"));
+  const std::string& label = instance.labels[at(choice.cut.label)].name;
+  const std::string& part = parts[at(choice.part)];
   if (num_factors(factors, op, choice.cut.label) == 1) return fmt::format("{} {}", label, part);
   return fmt::format("{}.{} {}", label, choice.cut.factor, part);
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/sharding/factors.h"
 #include "medley/sharding/state.h"
 
@@ -31,8 +32,8 @@ bool is_legal(const Factors& factors, OpId op, const Choice& choice);
 
 // Returns the factor that a cut divides.
 inline ExtentId extent_of(const Factors& factors, OpId op, const Cut& cut) {
-  const auto& labels = factors.labels[static_cast<size_t>(op)];
-  return labels[static_cast<size_t>(cut.label)][static_cast<size_t>(cut.factor)];
+  const auto& labels = factors.labels[at(op)];
+  return labels[at(cut.label)][at(cut.factor)];
 }
 
 // Returns the state that each operand must have / each result gets, in the order of operands(op) /

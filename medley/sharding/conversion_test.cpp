@@ -1,4 +1,5 @@
 #include "medley/sharding/conversion.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,7 +49,7 @@ TEST(ConversionSteps, AxisZeroNeverMovesAroundAPieceOfAPiece) {
           const std::vector<ConversionStep> steps = conversion_steps(state, {c, d});
           EXPECT_LE(steps.size(), 3);
           for (const ConversionStep& step : steps) {
-            AxisState& now = state[static_cast<size_t>(step.axis)];
+            AxisState& now = state[at(step.axis)];
             EXPECT_NE(now, step.to);
             if (step.axis == 0) {
               EXPECT_FALSE(are_nested(now, state[1]));

@@ -1,4 +1,5 @@
 #include "medley/sharding/factors.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -21,8 +22,8 @@ std::vector<std::string> sizes(const Graph& graph,
                                ValueId value,
                                size_t dim) {
   std::vector<std::string> all;
-  for (ExtentId extent : factors.values[static_cast<size_t>(value)][dim])
-    all.push_back(to_string(factors.extent_sizes[static_cast<size_t>(extent)], graph.symbols));
+  for (ExtentId extent : factors.values[at(value)][dim])
+    all.push_back(to_string(factors.extent_sizes[at(extent)], graph.symbols));
   return all;
 }
 

@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/files.h"
 #include "medley/emulation/emulated_clock.h"
@@ -45,12 +46,12 @@ Buffer buffer_of(const LoweredStage& stage, ValueId value, const std::vector<int
 // One step; returns its events.
 std::vector<TraceEvent> run_device(const LoweredStage& stage, size_t d, Interpreter& interpreter) {
   for (const Input& input : stage.graph.inputs)
-    if (stage.lifetimes[static_cast<size_t>(input.value)] == Lifetime::kRun)
+    if (stage.lifetimes[at(input.value)] == Lifetime::kRun)
       interpreter.write(input.value, buffer_of(stage, input.value, stage.tables[0][d]));
   for (size_t m = 0; m < stage.tables.size(); ++m) {
     BatchInputs batch;
     for (const Input& input : stage.graph.inputs)
-      if (stage.lifetimes[static_cast<size_t>(input.value)] == Lifetime::kMicrobatch)
+      if (stage.lifetimes[at(input.value)] == Lifetime::kMicrobatch)
         batch.emplace_back(input.value, buffer_of(stage, input.value, stage.tables[m][d]));
     interpreter.set_batch(static_cast<int>(m), std::move(batch));
   }
@@ -69,14 +70,14 @@ Emulated emulate(const Program& program, const Cluster& cluster) {
     int stage, index, device;
   };
   std::vector<Place> places;
-  std::vector<bool> used(static_cast<size_t>(topology.num_devices()));
+  std::vector<bool> used(at(topology.num_devices()));
   for (size_t s = 0; s < program.stages.size(); ++s)
     for (size_t d = 0; d < program.stages[s].devices.size(); ++d) {
       places.push_back({static_cast<int>(s), static_cast<int>(d), program.stages[s].devices[d]});
-      used[static_cast<size_t>(places.back().device)] = true;
+      used[at(places.back().device)] = true;
     }
   for (int i = 0; i < topology.num_devices(); ++i)
-    if (!used[static_cast<size_t>(i)]) ledger->join(i), ledger->leave(i);
+    if (!used[at(i)]) ledger->join(i), ledger->leave(i);
   Emulated result;
   for (const Device& device : cluster.devices) result.trace.devices.push_back(device.name);
   result.ends.resize(places.size());
@@ -94,8 +95,7 @@ Emulated emulate(const Program& program, const Cluster& cluster) {
         InterpreterOptions options;
         options.trace = true;
         Interpreter interpreter(program, s, d, executor, transport, clock, options);
-        events[i] =
-            run_device(program.stages[static_cast<size_t>(s)], static_cast<size_t>(d), interpreter);
+        events[i] = run_device(program.stages[at(s)], at(d), interpreter);
         result.ends[i] = clock.now();
         result.peaks[i] = executor.memory().peak();
         ledger->leave(device);

@@ -87,7 +87,7 @@ const SegmentPrice& SegmentPrices::price(const Segment& segment, int microbatch,
     const Cost cost = costs_.op(kind, stage_.graph, stage_.graph.ops[at(id)], table);
     price.time += cost.value;
     price.ends.push_back(price.time);
-    if (cost.value > Nanoseconds{}) ++price.ops_by_source[static_cast<size_t>(cost.source)];
+    if (cost.value > Nanoseconds{}) ++price.ops_by_source[at(cost.source)];
   }
   return price;
 }
@@ -120,8 +120,7 @@ Collective CommunicationPrices::collective(const Communication& communication,
   };
   const bool transfers = communication.kind == CommunicationKind::kTransfer;
   Collective result;
-  result.kind = transfers ? CollectiveKind::kAllToAll
-                          : find_collective_kind(to_string(communication.kind)).value();
+  result.kind = transfers ? CommunicationKind::kAllToAll : communication.kind;
   result.granule =
       bytes_per_element(type(only_receives(communication) ? communication.outputs.back()
                                                           : communication.inputs.back())
@@ -129,15 +128,15 @@ Collective CommunicationPrices::collective(const Communication& communication,
   result.devices = communication.devices;
   if (result.devices.empty())
     for (int member : members) result.devices.push_back(stage_.devices[at(member)]);
-  if (result.kind == CollectiveKind::kAllReduce) {
+  if (result.kind == CommunicationKind::kAllReduce) {
     int64_t bytes = 0;
     for (ValueId value : communication.inputs)
       bytes += num_bytes(type(value), tables[at(members[0])]);
     result.lengths = {bytes / result.granule * result.granule};
-  } else if (result.kind == CollectiveKind::kAllToAll) {
+  } else if (result.kind == CommunicationKind::kAllToAll) {
     result.lengths = lengths_of_messages(communication, microbatch, members, result.granule);
   } else {
-    const bool gather = result.kind == CollectiveKind::kAllGather;
+    const bool gather = result.kind == CommunicationKind::kAllGather;
     for (const Size& size : gather ? communication.receive : communication.send)
       result.lengths.push_back(result.granule * evaluate(size, tables[at(members[0])]));
   }

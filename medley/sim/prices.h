@@ -95,7 +95,7 @@ class CommunicationPrices {
   const LoweredStage& stage_;
   const CostModel& costs_;
   bool with_messages_;
-  std::map<std::tuple<CollectiveKind, int, std::vector<int>, std::vector<int64_t>>, Exchanges>
+  std::map<std::tuple<CommunicationKind, int, std::vector<int>, std::vector<int64_t>>, Exchanges>
       known_;                     // the number: of senders
   std::vector<int> first_alike_;  // [microbatch]
   std::map<std::tuple<int, int, int>, const Exchanges*>

@@ -1,4 +1,5 @@
 #include "medley/sim/simulate.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -114,7 +115,7 @@ Program overlapping(int num_devices, int64_t rows, int64_t width) {
                       {}}};
   stage.calls = {{FunctionKind::kForward, 0}};
   stage.lifetimes.assign(stage.graph.values.size(), Lifetime::kMicrobatch);
-  stage.tables = {std::vector<std::vector<int64_t>>(static_cast<size_t>(num_devices))};
+  stage.tables = {std::vector<std::vector<int64_t>>(at(num_devices))};
   return program;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "medley/base/at.h"
 #include "medley/sim/prices.h"
 
 namespace medley {
@@ -34,7 +35,7 @@ class Walk {
 
  private:
   void post(int communication) {
-    if (!stage_.communications[static_cast<size_t>(communication)].devices.empty()) return;
+    if (!stage_.communications[at(communication)].devices.empty()) return;
     network_ = std::max(network_, clock_) + communications_.with_others(communication, 0, device_);
     done_[communication] = network_;
   }

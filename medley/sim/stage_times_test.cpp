@@ -1,4 +1,5 @@
 #include "medley/sim/stage_times.h"
+#include "medley/base/at.h"
 
 #include <gtest/gtest.h>
 
@@ -33,10 +34,9 @@ TEST(StageTimes, AddUpToTheSimulatedStep) {
     const CostModel costs(cluster);
     std::vector<std::string> names;
     for (const Device& device : cluster.devices) names.push_back(device.name);
-    const std::vector<int64_t> rows(static_cast<size_t>(devices), 16);
+    const std::vector<int64_t> rows(at(devices), 16);
     for (const int64_t count : {1, 4}) {
-      const Plan plan =
-          plan_of_rows(names, std::vector<std::vector<int64_t>>(static_cast<size_t>(count), rows));
+      const Plan plan = plan_of_rows(names, std::vector<std::vector<int64_t>>(at(count), rows));
       const Program program = lower(graph, plan, cluster, {});
       const FunctionTimes times = time_functions(program.stages[0], costs, 0);
       EXPECT_EQ((times.prologue + times.forward + times.backward) * count + times.update,

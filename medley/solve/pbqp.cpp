@@ -88,7 +88,7 @@ class CoreSolver {
 
   // Plain elimination does without, and so checks it.
   bool contracted() {
-    const auto most = static_cast<size_t>(std::min(kContractedEntries, options_.table_cap));
+    const auto most = at(std::min(kContractedEntries, options_.table_cap));
     std::optional<pbqp::Core> left = contraction_.emplace(reducer_).contract(core_, most);
     if (left) core_ = std::move(*left);
     return left && reducer_.remove_dead_ends(core_);

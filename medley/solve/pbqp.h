@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "medley/base/at.h"
+
 namespace medley {
 
 // A cost at or above it forbids. Sums of a few thousand of them do not overflow.
@@ -41,8 +43,7 @@ struct Pbqp {
 
   int num_variables() const { return static_cast<int>(unary_of.size()); }
   int num_choices(int variable) const {
-    return static_cast<int>(
-        unaries[static_cast<size_t>(unary_of[static_cast<size_t>(variable)])].size());
+    return static_cast<int>(unaries[at(unary_of[at(variable)])].size());
   }
 };
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/solve/pbqp.h"
 
 namespace medley::pbqp {
@@ -42,7 +43,7 @@ class TablePool {
   // The same less its minimum, which is returned too; forbidden entries stay forbidden. If all are
   // forbidden the minimum is kNever.
   std::pair<int32_t, double> add_less_minimum(Table table);
-  const Table& operator[](int32_t id) const { return tables_[static_cast<size_t>(id)]; }
+  const Table& operator[](int32_t id) const { return tables_[at(id)]; }
 
  private:
   std::deque<Table> tables_;

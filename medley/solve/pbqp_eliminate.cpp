@@ -25,7 +25,7 @@ Operand operand_of(const Table& table,
   const size_t rank = scope.size();
   std::vector<size_t> strides(rank, 1);
   for (size_t d = rank - 1; d-- > 0;) strides[d] = strides[d + 1] * at(table.sizes[d + 1]);
-  const size_t own = static_cast<size_t>(std::ranges::find(scope, variable) - scope.begin());
+  const size_t own = at(std::ranges::find(scope, variable) - scope.begin());
   std::vector<size_t> order{own};
   for (size_t d = 0; d < rank; ++d)
     if (d != own) order.push_back(d);

@@ -16,6 +16,7 @@
 #include <numeric>
 #include <random>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/solve/pbqp.h"
 #include "medley/testing/pbqp_transformer.h"
@@ -88,7 +89,7 @@ class LocalPolytope {
     double value;
   };
 
-  static size_t unsigned_of(int index) { return static_cast<size_t>(index); }
+  static size_t unsigned_of(int index) { return at(index); }
 
   static int64_t largest_allowed(const std::vector<int64_t>& costs) {
     int64_t out = 0;
@@ -164,7 +165,7 @@ Pbqp random_problem(uint64_t seed, int num_variables, int num_edges) {
   Pbqp out;
   for (int v = 0; v < num_variables; ++v) {
     out.unary_of.push_back(v);
-    out.unaries.emplace_back(static_cast<size_t>(2 + below(3)));
+    out.unaries.emplace_back(at(2 + below(3)));
     for (int64_t& cost : out.unaries.back()) cost = below(1000);
   }
   for (int e = 0; e < num_edges; ++e) {

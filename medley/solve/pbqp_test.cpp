@@ -1,4 +1,5 @@
 #include "medley/solve/pbqp.h"
+#include "medley/base/at.h"
 
 #include <gtest/gtest.h>
 
@@ -21,7 +22,7 @@ Pbqp random_problem(uint64_t seed, int max_variables) {
   Pbqp out;
   const int sizes = 1 + below(4);
   for (int i = 0; i < 6; ++i) {
-    out.unaries.emplace_back(static_cast<size_t>(1 + below(sizes)));
+    out.unaries.emplace_back(at(1 + below(sizes)));
     for (int64_t& cost : out.unaries.back()) cost = draw();
   }
   const int n = 1 + below(max_variables);
@@ -36,8 +37,7 @@ Pbqp random_problem(uint64_t seed, int max_variables) {
       if (out.tables[t].rows == rows && out.tables[t].columns == columns)
         edge.table = static_cast<int32_t>(t);
     if (edge.table == static_cast<int32_t>(out.tables.size())) {
-      out.tables.push_back(
-          {rows, columns, std::vector<int64_t>(static_cast<size_t>(rows * columns))});
+      out.tables.push_back({rows, columns, std::vector<int64_t>(at(rows * columns))});
       for (int64_t& cost : out.tables.back().costs) cost = draw();
     }
     out.edges.push_back(edge);
@@ -51,7 +51,7 @@ Pbqp hard_problem(uint64_t seed, int num_variables, int num_edges, int num_choic
   std::mt19937_64 random(seed);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); };
   Pbqp out;
-  const auto n = static_cast<size_t>(num_choices);
+  const auto n = at(num_choices);
   for (int v = 0; v < num_variables; ++v) {
     out.unary_of.push_back(v);
     out.unaries.emplace_back(n);
@@ -131,11 +131,9 @@ int64_t least_of_blocks(int count, uint64_t seed) {
 Pbqp nested_skips(int depth, uint64_t seed) {
   Pbqp out = hard_problem(seed, 2 * depth, 3 * depth, 4);
   int32_t e = 0;
-  for (int32_t v = 0; v + 1 < 2 * depth; ++v)
-    out.edges[static_cast<size_t>(e)] = {v, v + 1, e}, ++e;
-  for (int32_t v = 0; v + 1 < depth; ++v)
-    out.edges[static_cast<size_t>(e)] = {v, 2 * depth - 1 - v, e}, ++e;
-  out.edges.resize(static_cast<size_t>(e));
+  for (int32_t v = 0; v + 1 < 2 * depth; ++v) out.edges[at(e)] = {v, v + 1, e}, ++e;
+  for (int32_t v = 0; v + 1 < depth; ++v) out.edges[at(e)] = {v, 2 * depth - 1 - v, e}, ++e;
+  out.edges.resize(at(e));
   return out;
 }
 
@@ -144,9 +142,7 @@ Pbqp nested_skips(int depth, uint64_t seed) {
 Pbqp branches(int count, uint64_t seed) {
   Pbqp out = hard_problem(seed, 4 * count + 2, 5 * count, 4);
   int32_t e = 0;
-  const auto add = [&](int32_t u, int32_t v) {
-    out.edges[static_cast<size_t>(e)] = {u, v, e}, ++e;
-  };
+  const auto add = [&](int32_t u, int32_t v) { out.edges[at(e)] = {u, v, e}, ++e; };
   for (int32_t branch = 1; branch <= count; ++branch) {
     add(0, branch);
     for (int32_t step = 0; step < 3; ++step)
@@ -346,7 +342,7 @@ TEST(Pbqp, RecognisesEqualTablesWithDifferentIndices) {
   const Pbqp shared = repeated_blocks(50, 1);
   Pbqp apart = shared;
   for (PbqpEdge& edge : apart.edges) {
-    apart.tables.push_back(apart.tables[static_cast<size_t>(edge.table)]);
+    apart.tables.push_back(apart.tables[at(edge.table)]);
     edge.table = static_cast<int32_t>(apart.tables.size()) - 1;
   }
   const auto a = solve(shared, {.method = PbqpMethod::kEliminate});

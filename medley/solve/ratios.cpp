@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/solve/ratios_cuts.h"
 #include "medley/solve/ratios_merged.h"
@@ -21,8 +22,8 @@ void verify_numbers(const std::vector<double>& numbers, size_t size) {
 
 void verify_sizes(const RatioProblem& problem) {
   MEDLEY_CHECK(problem.devices >= 1 && problem.parts >= 0);
-  const auto devices = static_cast<size_t>(problem.devices);
-  const auto parts = static_cast<size_t>(problem.parts);
+  const auto devices = at(problem.devices);
+  const auto parts = at(problem.parts);
   for (const RatioSegment& segment : problem.segments) {
     verify_numbers(segment.constant, devices);
     MEDLEY_CHECK_EQ(segment.slope.size(), parts);
@@ -47,7 +48,7 @@ RatioMisfit misfit(const MergedRatios& merged, const MissingRoom& missing) {
   RatioMisfit worst{.device = 0, .missing_bytes = -1};
   const size_t classes = merged.num_classes();
   for (size_t device = 0; device < merged.class_of.size(); ++device) {
-    const auto c = static_cast<size_t>(merged.class_of[device]);
+    const auto c = at(merged.class_of[device]);
     double lacks = -merged.room[c];
     for (size_t at = c; at < missing.shares.size(); at += classes)
       lacks += merged.bytes_per_share[at] * missing.shares[at];
@@ -68,8 +69,7 @@ Ratios of_devices(const MergedRatios& merged, const ClassRatios& found) {
   double sum = 0;
   for (double weight : found.weights) sum += weight;
   for (int c : merged.class_of)
-    ratios.weights.push_back(sum > 0 ? found.weights[static_cast<size_t>(c)] / sum /
-                                           merged.members[static_cast<size_t>(c)]
+    ratios.weights.push_back(sum > 0 ? found.weights[at(c)] / sum / merged.members[at(c)]
                                      : 1 / static_cast<double>(devices));
   return ratios;
 }

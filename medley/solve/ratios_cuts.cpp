@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -69,7 +70,7 @@ ClassShares balanced(const MergedRatios& problem, const std::vector<double>& slo
 // not given everything.
 std::vector<double> total_slopes(const MergedRatios& problem) {
   const size_t classes = problem.num_classes();
-  std::vector<double> total(static_cast<size_t>(problem.parts) * classes, 0);
+  std::vector<double> total(at(problem.parts) * classes, 0);
   for (const MergedSegment& segment : problem.segments)
     for (size_t at = 0; at < total.size(); ++at)
       total[at] += segment.seconds * segment.coefficients[classes + at];
@@ -124,7 +125,7 @@ class Cuts {
       clp_.setRowBounds(static_cast<int>(row), -COIN_DBL_MAX, row < start.size() ? 0 : 1);
     add_prices();
     if (!problem.room.empty()) add_rents(missing_room(problem).bytes);
-    first_cut_ = static_cast<size_t>(clp_.numberColumns());
+    first_cut_ = at(clp_.numberColumns());
   }
 
   // Returns a lower bound and the shares at which it is reached.
@@ -153,7 +154,7 @@ class Cuts {
       double constant = 0;
       for (size_t s = g; s < binding.size(); s += groups_) {
         const MergedSegment& segment = problem_.segments[s];
-        const auto c = static_cast<size_t>(binding[s]);
+        const auto c = at(binding[s]);
         constant += segment.seconds * segment.coefficients[c];
         for (size_t at = c; at < shares.size(); at += classes)
           slope[at] += segment.seconds * segment.coefficients[classes + at];

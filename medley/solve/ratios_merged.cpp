@@ -5,13 +5,15 @@
 #include <map>
 #include <utility>
 
+#include "medley/base/at.h"
+
 namespace medley {
 namespace {
 
 // All that is known of a device, to be compared with that of another.
 std::vector<double> signature(const RatioProblem& problem, size_t device) {
   std::vector<double> all;
-  all.reserve(problem.segments.size() * static_cast<size_t>(1 + problem.parts));
+  all.reserve(problem.segments.size() * at(1 + problem.parts));
   for (const RatioSegment& segment : problem.segments) {
     all.push_back(segment.constant[device]);
     for (const auto& slope : segment.slope) all.push_back(slope[device]);
@@ -28,7 +30,7 @@ std::vector<double> signature(const RatioProblem& problem, size_t device) {
 std::vector<size_t> find_classes(const RatioProblem& problem, MergedRatios& merged) {
   std::map<std::vector<double>, int> known;
   std::vector<size_t> first;
-  for (size_t device = 0; device < static_cast<size_t>(problem.devices); ++device) {
+  for (size_t device = 0; device < at(problem.devices); ++device) {
     const auto [at, is_new] =
         known.try_emplace(signature(problem, device), static_cast<int>(first.size()));
     if (is_new) {

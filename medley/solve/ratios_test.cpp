@@ -1,4 +1,5 @@
 #include "medley/solve/ratios.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,7 +49,7 @@ double objective(const RatioProblem& problem, const std::vector<std::vector<doub
   }
   for (const RatioExchange& exchange : problem.exchanges) {
     double last = 0;
-    for (size_t i = 0; i < static_cast<size_t>(problem.devices); ++i) {
+    for (size_t i = 0; i < at(problem.devices); ++i) {
       double seconds = exchange.constant;
       for (size_t k = 0; k < shares.size(); ++k) seconds += exchange.slope[k] * shares[k][i];
       last = std::max(last, seconds);
@@ -72,7 +73,7 @@ bool fits(const RatioProblem& problem, const std::vector<std::vector<double>>& s
 // it from shards padded to the largest.
 RatioProblem work_and_gather(int fast, int slow, double ratio, double work, double gather) {
   RatioProblem problem{.devices = fast + slow, .parts = 1};
-  RatioSegment segment{.constant = std::vector<double>(static_cast<size_t>(fast + slow), 0)};
+  RatioSegment segment{.constant = std::vector<double>(at(fast + slow), 0)};
   segment.slope.resize(1);
   for (int i = 0; i < fast + slow; ++i) segment.slope[0].push_back(i < fast ? work / ratio : work);
   problem.segments = {segment};
@@ -226,7 +227,7 @@ struct Shape {
 RatioProblem random_problem(std::mt19937_64& random, const Shape& shape) {
   std::uniform_real_distribution<double> number(0.1, 2);
   auto numbers = [&](int zero_in) {
-    std::vector<double> all(static_cast<size_t>(shape.devices));
+    std::vector<double> all(at(shape.devices));
     for (double& each : all)
       each = zero_in > 0 && random() % static_cast<uint64_t>(zero_in) == 0 ? 0 : number(random);
     return all;
@@ -307,8 +308,7 @@ void for_grid(int devices,
               int parts,
               int steps,
               const std::function<void(const std::vector<std::vector<double>>&)>& visit) {
-  std::vector<std::vector<double>> shares(static_cast<size_t>(parts),
-                                          std::vector<double>(static_cast<size_t>(devices)));
+  std::vector<std::vector<double>> shares(at(parts), std::vector<double>(at(devices)));
   std::function<void(size_t, size_t, int)> divide = [&](size_t k, size_t i, int left) {
     if (k == shares.size()) return visit(shares);
     if (i + 1 == shares[k].size()) {
@@ -386,8 +386,8 @@ TEST(Ratios, AnyScaleIsSolved) {
         for (double& each : slope) each *= unit * std::pow(10, exponent(random));
     }
     const Ratios ratios = solved(problem);
-    const auto devices = static_cast<size_t>(problem.devices);
-    const auto parts = static_cast<size_t>(problem.parts);
+    const auto devices = at(problem.devices);
+    const auto parts = at(problem.parts);
     EXPECT_NEAR(ratios.seconds / objective(problem, ratios.shares), 1, 1e-9);
     const std::vector even(parts, std::vector(devices, 1 / static_cast<double>(devices)));
     EXPECT_LE(ratios.seconds, (1 + 1e-5) * objective(problem, even));

@@ -260,7 +260,7 @@ Layers find_layers(const Graph& graph, const Positions& positions, const LayerOp
 
 std::vector<int32_t> cuts_at(const Layers& layers, const std::vector<int>& first_layers) {
   std::vector<int32_t> cuts;
-  for (int layer : first_layers) cuts.push_back(layers.layers.at(static_cast<size_t>(layer)).begin);
+  for (int layer : first_layers) cuts.push_back(layers.layers.at(at(layer)).begin);
   return cuts;
 }
 

@@ -197,11 +197,10 @@ class Divider {
   template <typename CutCost, typename LayerCost>
   std::optional<Solution> solve(int count, CutCost cut_cost, LayerCost layer_cost) const {
     const size_t n = cuts_.size();
-    std::vector<std::vector<double>> best(static_cast<size_t>(count) + 1,
-                                          std::vector<double>(n, kNever));
-    std::vector<std::vector<size_t>> from(static_cast<size_t>(count) + 1, std::vector<size_t>(n));
+    std::vector<std::vector<double>> best(at(count) + 1, std::vector<double>(n, kNever));
+    std::vector<std::vector<size_t>> from(at(count) + 1, std::vector<size_t>(n));
     best[0][0] = 0;
-    for (size_t k = 1; k <= static_cast<size_t>(count); ++k)
+    for (size_t k = 1; k <= at(count); ++k)
       for (size_t to = 1; to < n; ++to)
         for (size_t i = to; i-- > 0;) {
           const double flops = flops_[to] - flops_[i];
@@ -217,8 +216,7 @@ class Divider {
     if (best[at(count)][n - 1] == kNever) return std::nullopt;
     Solution solution{best[at(count)][n - 1], {}};
     size_t i = n - 1;
-    for (auto k = static_cast<size_t>(count); k > 1; --k)
-      solution.cuts.push_back(cuts_[i = from[k][i]]);
+    for (auto k = at(count); k > 1; --k) solution.cuts.push_back(cuts_[i = from[k][i]]);
     std::reverse(solution.cuts.begin(), solution.cuts.end());
     return solution;
   }

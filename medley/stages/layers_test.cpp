@@ -1,4 +1,5 @@
 #include "medley/stages/layers.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -41,7 +42,7 @@ TEST(Layers, AreThoseOfTheBlocksAndTwoMore) {
     const Layers found = layers_of(graph, k);
     ASSERT_THAT(found.blocks, SizeIs(1));
     EXPECT_EQ(found.blocks[0].count, 2);
-    EXPECT_THAT(found.layers, SizeIs(2 * static_cast<size_t>(k) + 2));
+    EXPECT_THAT(found.layers, SizeIs(2 * at(k) + 2));
     EXPECT_EQ(found.layers.front().block, kNone);
     EXPECT_EQ(found.layers.back().block, kNone);
   }
@@ -82,8 +83,8 @@ TEST(Layers, CrossWhatStagesSend) {
   for (int l = 1; l < static_cast<int>(found.layers.size()); ++l) {
     const Partition parts = partition(graph, positions, cuts_at(found, {l}), stable_names(graph));
     const Boundary both = boundary(parts, 0);
-    EXPECT_EQ(both.up, found.layers[static_cast<size_t>(l) - 1].up);
-    EXPECT_EQ(both.down, found.layers[static_cast<size_t>(l) - 1].down);
+    EXPECT_EQ(both.up, found.layers[at(l) - 1].up);
+    EXPECT_EQ(both.down, found.layers[at(l) - 1].down);
   }
 }
 
@@ -165,15 +166,13 @@ TEST(Divide, IsTheBestOfAllWays) {
     const auto judge = [&](int32_t a, int32_t b) {
       const auto sum = [&](int32_t from, int32_t to) {
         double flops = 0;
-        for (int32_t i = from; i < to; ++i) flops += sequence.flops[static_cast<size_t>(i)];
+        for (int32_t i = from; i < to; ++i) flops += sequence.flops[at(i)];
         return flops;
       };
       const double least = std::min({sum(0, a), sum(a, b), sum(b, 9)});
       const double most = std::max({sum(0, a), sum(a, b), sum(b, 9)});
       const bool legal = least > 0 && most <= std::max(2 * total / 3, largest) * (1 + 1e-9);
-      return std::pair(legal ? std::max(sequence.bytes[static_cast<size_t>(a)],
-                                        sequence.bytes[static_cast<size_t>(b)])
-                             : int64_t{99},
+      return std::pair(legal ? std::max(sequence.bytes[at(a)], sequence.bytes[at(b)]) : int64_t{99},
                        most);
     };
     auto best = std::pair(int64_t{99}, 0.0);

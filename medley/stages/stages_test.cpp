@@ -1,4 +1,5 @@
 #include "medley/stages/stages.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 
@@ -41,8 +42,7 @@ Cut cut_at(Graph graph, const std::string& first) {
   const std::vector<std::string> names = stable_names(cut.graph);
   std::vector<int32_t> cuts;
   for (size_t p = 0; p < cut.positions.sequence.size(); ++p)
-    if (names[static_cast<size_t>(cut.positions.sequence[p])] == first)
-      cuts.push_back(static_cast<int32_t>(p));
+    if (names[at(cut.positions.sequence[p])] == first) cuts.push_back(static_cast<int32_t>(p));
   cut.parts = partition(cut.graph, cut.positions, cuts, names);
   return cut;
 }
@@ -57,7 +57,7 @@ std::vector<std::string> sent(const Partition& parts) {
 std::vector<std::string> computed(const Cut& cut, size_t stage) {
   const std::vector<std::string> all = stable_names(cut.graph);
   std::vector<std::string> names;
-  for (OpId id : cut.parts.ops[stage]) names.push_back(all[static_cast<size_t>(id)]);
+  for (OpId id : cut.parts.ops[stage]) names.push_back(all[at(id)]);
   return names;
 }
 
@@ -108,7 +108,7 @@ TEST(Stages, EveryOpMayBeAStage) {
     const StageGraph stage = stage_graph(graph, parts, static_cast<int>(s));
     verify(stage.graph);
     EXPECT_EQ(stage.values.size(), stage.graph.values.size());
-    for (OpId id : stage.ops) there[static_cast<size_t>(id)] = true;
+    for (OpId id : stage.ops) there[at(id)] = true;
   }
   // The addition of the two parts of the tied gradient is what no stage computes.
   EXPECT_EQ(std::count(there.begin(), there.end(), false), 1);

@@ -27,9 +27,9 @@ const std::vector<Microbatch>& microbatches_of(const Plan& plan) {
 int64_t most_rows(const Plan& plan, int stage, size_t device) {
   const Pipeline& pipeline = plan.pipelines[0];
   const Mesh& mesh = pipeline.stages[at(stage)].mesh;
-  const size_t place = device * static_cast<size_t>(mesh.shape[0]) / mesh.devices.size();
+  const size_t place = device * at(mesh.shape[0]) / mesh.devices.size();
   int64_t most = 0;
-  for (const Microbatch& microbatch : microbatches_of(pipeline, static_cast<size_t>(stage)))
+  for (const Microbatch& microbatch : microbatches_of(pipeline, at(stage)))
     most = std::max(most, microbatch.lengths.empty() ? microbatch.rows : microbatch.lengths[place]);
   return most;
 }
@@ -82,7 +82,7 @@ std::string more_memory(const std::vector<Misfit::Shortage>& found, const Reques
     text += fmt::format("{}{} more on {}",
                         i == 0 ? "" : ", ",
                         to_string(bytes(found[i].bytes)),
-                        request.cluster.devices[static_cast<size_t>(found[i].device)].name);
+                        request.cluster.devices[at(found[i].device)].name);
   if (found.size() > kNamed) text += fmt::format(" and so on {} others", found.size() - kNamed);
   return text + " would do";
 }
@@ -98,8 +98,7 @@ std::string smallest_change(const Plan& plan, const Misfit& misfit, const Reques
   };
   const bool may_help = most <= kManyMicrobatches || !misfit.of_any_count;
   if (may_cut && may_help && count < most && fits_in(most))
-    return microbatches_text(static_cast<size_t>(last_that_fits(most, count, fits_in))) +
-           " would fit";
+    return microbatches_text(at(last_that_fits(most, count, fits_in))) + " would fit";
 
   std::vector<double> shares(rows.begin(), rows.end());
   const auto fits_with = [&](int64_t batch) {
@@ -163,7 +162,7 @@ std::optional<Misfit> find_misfit(const Plan& plan,
     if (misfit.shortages.empty())
       misfit.sentence = sentence_of(plan, memory, place, missing, request);
     misfit.shortages.push_back({memory.device, missing});
-    const int64_t inputs = memory.use.at_peak[static_cast<size_t>(MemoryPart::kBatch)];
+    const int64_t inputs = memory.use.at_peak[at(MemoryPart::kBatch)];
     misfit.of_any_count |= static_cast<double>(memory.use.persistent + inputs) > has;
   }
   if (misfit.shortages.empty()) return std::nullopt;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/plan/plan.h"
 
 namespace medley {
@@ -13,7 +14,7 @@ namespace medley {
 struct MeshLayout {
   std::vector<int> devices;    // of the cluster, in row-major order
   std::vector<int64_t> shape;  // sizes of the axes
-  size_t num_places() const { return static_cast<size_t>(shape[0]); }
+  size_t num_places() const { return at(shape[0]); }
   // Devices that share a place on the first axis.
   size_t per_place() const { return devices.size() / num_places(); }
 };

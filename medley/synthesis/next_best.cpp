@@ -92,7 +92,7 @@ std::optional<Alternative> NextBest::without(
     const int variable = problem_->variable_of(name);
     if (variable < 0) continue;
     variables[name] = variable;
-    std::vector<bool> without(static_cast<size_t>(changed.num_choices(variable)));
+    std::vector<bool> without(at(changed.num_choices(variable)));
     for (size_t c = 0; c < without.size(); ++c)
       without[c] = forbidden(problem_->choice_text(variable, static_cast<int32_t>(c)));
     const int32_t before = changed.unary_of[at(variable)];

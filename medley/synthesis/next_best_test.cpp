@@ -1,4 +1,5 @@
 #include "medley/synthesis/next_best.h"
+#include "medley/base/at.h"
 
 #include <gtest/gtest.h>
 
@@ -45,7 +46,7 @@ class NextBestOfAProduct : public ::testing::Test {
     for (size_t v = 0; v < choices.size();) {
       bool allowed = true;
       for (size_t u = 0; u < choices.size(); ++u)
-        allowed &= forbidden[u].empty() || !forbidden[u][static_cast<size_t>(choices[u])];
+        allowed &= forbidden[u].empty() || !forbidden[u][at(choices[u])];
       if (allowed) least = std::min(least, cost(problem, choices));
       for (v = 0; v < choices.size(); ++v) {
         if (++choices[v] < problem.num_choices(static_cast<int>(v))) break;
@@ -84,7 +85,7 @@ TEST_F(NextBestOfAProduct, LossesAreThoseOfExhaustiveSearch) {
   for (const std::string& name : names) {
     const int variable = problem.variable_of(name);
     if (variable < 0) continue;
-    const auto v = static_cast<size_t>(variable);
+    const auto v = at(variable);
     const std::string now = problem.choice_text(variable, next_best.optimum().choices[v]);
     std::vector<std::vector<bool>> forbidden = nothing;
     for (int c = 0; c < pbqp.num_choices(variable); ++c)

@@ -1,4 +1,5 @@
 #include "medley/synthesis/node_levels.h"
+#include "medley/base/at.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@ using ::testing::Pointwise;
 
 double sum_of(const std::vector<double>& shares, const std::vector<int>& devices) {
   double sum = 0;
-  for (int device : devices) sum += shares[static_cast<size_t>(device)];
+  for (int device : devices) sum += shares[at(device)];
   return sum;
 }
 
@@ -63,9 +64,7 @@ TEST(NodeLevels, NoNodeIsAboveTheLevelAndOthersShareBySpeed) {
       EXPECT_LE(share, most + 1e-9);
       EXPECT_NEAR(share, std::min(most, rate * sum_of(by_speed, node)), 1e-9);
       for (int device : node)
-        EXPECT_NEAR(shares[static_cast<size_t>(device)] / share,
-                    speeds[static_cast<size_t>(device)] / sum_of(speeds, node),
-                    1e-9);
+        EXPECT_NEAR(shares[at(device)] / share, speeds[at(device)] / sum_of(speeds, node), 1e-9);
     }
   }
 }

@@ -320,7 +320,7 @@ class Extraction {
       lines.push_back({barrier.whole, std::vector<double>(shares_.size(), 0)});
     for (size_t k = 0; k < shares_.size(); ++k) {
       const auto largest = std::max_element(shares_[k].begin(), shares_[k].end());
-      const auto device = static_cast<size_t>(largest - shares_[k].begin());
+      const auto device = at(largest - shares_[k].begin());
       const std::optional<Shares> shares = moved(k, device);
       if (!shares) continue;
       const double before = rounded_share(k, device);
@@ -361,7 +361,7 @@ class Extraction {
   std::vector<size_t> examples_;  // [kind] its first device
   std::vector<Barrier> barriers_;
   std::vector<Fit> fits_;  // [kind]
-  std::map<std::pair<CollectiveKind, std::vector<int64_t>>, double> collectives_;
+  std::map<std::pair<CommunicationKind, std::vector<int64_t>>, double> collectives_;
 };
 
 }  // namespace

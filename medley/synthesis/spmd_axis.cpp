@@ -66,7 +66,7 @@ void SpmdAxis::find_alike() {
     alike_[found->second].push_back(static_cast<int>(g));
   }
   for (const Alike& groups : alike_) {
-    const std::vector<int>& devices = groups_[static_cast<size_t>(groups[0])];
+    const std::vector<int>& devices = groups_[at(groups[0])];
     slowest_memory_.push_back(costs_.cluster().kind(devices[0]).memory_bandwidth);
     launch_.push_back(0);
     for (const int device : devices) {
@@ -109,12 +109,12 @@ Collective SpmdAxis::collective_of(const Pattern& pattern, int group, double byt
   const auto add = [&](double share) {
     collective.lengths.push_back(static_cast<int64_t>(std::llround(share * bytes)));
   };
-  if (pattern.kind == CollectiveKind::kAllReduce) {
+  if (pattern.kind == CommunicationKind::kAllReduce) {
     add(1);
-  } else if (pattern.kind == CollectiveKind::kAllToAll && from == to && are_equal(from)) {
+  } else if (pattern.kind == CommunicationKind::kAllToAll && from == to && are_equal(from)) {
     add(pattern.same ? 0 : from[0] * to[0]);
     collective.lengths.resize(count * count, collective.lengths[0]);
-  } else if (pattern.kind == CollectiveKind::kAllToAll) {
+  } else if (pattern.kind == CommunicationKind::kAllToAll) {
     std::vector<double> from_start, to_start;
     std::exclusive_scan(from.begin(), from.end(), std::back_inserter(from_start), 0.0);
     std::exclusive_scan(to.begin(), to.end(), std::back_inserter(to_start), 0.0);
@@ -208,17 +208,17 @@ double SpmdAxis::price(size_t which,
   if (from.holding == Holding::kReplicated)
     return copy(which, to.holding == Holding::kPartialSum ? whole : held(to));
   if (from.holding == Holding::kPartialMax && to.holding != Holding::kReplicated)
-    return collective(which, {CollectiveKind::kAllReduce, -1, -1, false}, whole) +
+    return collective(which, {CommunicationKind::kAllReduce, -1, -1, false}, whole) +
            copy(which, whole);
   if (from.holding == Holding::kSharded && to.holding == Holding::kPartialSum)
     return copy(which, whole);
   if (sums && to.holding == Holding::kReplicated)
-    return collective(which, {CollectiveKind::kAllReduce, -1, -1, false}, whole);
+    return collective(which, {CommunicationKind::kAllReduce, -1, -1, false}, whole);
   if (sums)  // a reduce-scatter, which is an all-gather backwards
-    return collective(which, {CollectiveKind::kAllGather, to.part, -1, false}, rounded(to)) +
+    return collective(which, {CommunicationKind::kAllGather, to.part, -1, false}, rounded(to)) +
            (to.position > 0 ? copy(which, whole) : 0);
   if (to.holding == Holding::kReplicated)
-    return collective(which, {CollectiveKind::kAllGather, from.part, -1, false}, rounded(from)) +
+    return collective(which, {CommunicationKind::kAllGather, from.part, -1, false}, rounded(from)) +
            (from.position > 0 ? copy(which, whole) : 0);
   const bool same = from.position == to.position;
   if (groups_[0].size() > kExactDevices) {
@@ -226,11 +226,11 @@ double SpmdAxis::price(size_t which,
     // be too much to price.
     const int even = part_index(kEven);
     const double most = std::max(held(from), held(to)) * static_cast<double>(size());
-    return collective(which, {CollectiveKind::kAllToAll, even, even, same}, most) +
+    return collective(which, {CommunicationKind::kAllToAll, even, even, same}, most) +
            copy(which, held(from)) + copy(which, held(to));
   }
   const double moved = std::max(rounded(from), rounded(to));
-  return collective(which, {CollectiveKind::kAllToAll, from.part, to.part, same}, moved) +
+  return collective(which, {CommunicationKind::kAllToAll, from.part, to.part, same}, moved) +
          copy(which, held(from)) + copy(which, held(to));
 }
 

@@ -60,7 +60,7 @@ class SpmdAxis {
 
  private:
   struct Pattern {  // of a collective whose lengths grow in proportion
-    CollectiveKind kind = CollectiveKind::kAllReduce;
+    CommunicationKind kind = CommunicationKind::kAllReduce;
     int from = -1, to = -1;  // parts
     bool same = false;       // both cut the same factor
     auto operator<=>(const Pattern&) const = default;

@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/program/calls.h"
 #include "medley/synthesis/spmd_axis.h"
 
@@ -74,13 +75,13 @@ class SpmdMesh {
   const std::vector<int64_t>& lengths(int axis, int part, int64_t size) {
     return axis_of(axis).pieces(part, size).lengths;
   }
-  int place(int device, int axis) const { return along_[static_cast<size_t>(axis)].place(device); }
+  int place(int device, int axis) const { return along_[at(axis)].place(device); }
 
   // Equal states have equal numbers; references stay valid.
   StateId id(const State& state);
-  const State& state(StateId id) const { return states_[static_cast<size_t>(id)]; }
+  const State& state(StateId id) const { return states_[at(id)]; }
   ShapeId id(const FactoredShape& shape);
-  const FactoredShape& shape(ShapeId id) const { return shapes_[static_cast<size_t>(id)]; }
+  const FactoredShape& shape(ShapeId id) const { return shapes_[at(id)]; }
 
   // The bytes on the device on which they weigh most, one of twice the least memory counting half.
   double scarce_bytes(ShapeId shape, StateId state);
@@ -104,7 +105,7 @@ class SpmdMesh {
     double in_bucket = -1;  // < 0: not asked for yet
   };
 
-  SpmdAxis& axis_of(int axis) { return axes_[static_cast<size_t>(axis)]; }
+  SpmdAxis& axis_of(int axis) { return axes_[at(axis)]; }
   const std::vector<int>& steps(StateId from, StateId to);
   FactoredShape shape_in_group(const Step& step, const FactoredShape& shape, size_t which);
   StepTicks& ticks_of(int step, ShapeId shape);

@@ -118,7 +118,7 @@ TEST(SpmdMesh, ConversionsAreCollectivesOfTheirLengths) {
     const size_t n = cluster.devices.size();
     const std::vector<int64_t> shares = random_shares(n, random);
     SpmdMesh mesh = mesh_of(costs, shares);
-    Collective collective{CollectiveKind::kAllReduce, mesh.devices(), {kWhole}, 1};
+    Collective collective{CommunicationKind::kAllReduce, mesh.devices(), {kWhole}, 1};
     const auto ticks = [&] {
       return static_cast<double>(costs.collective(collective).value.value * kTicksPerNanosecond);
     };
@@ -130,12 +130,12 @@ TEST(SpmdMesh, ConversionsAreCollectivesOfTheirLengths) {
 
     collective.lengths.clear();
     for (int64_t share : shares) collective.lengths.push_back(share * (kWhole / 64));
-    collective.kind = CollectiveKind::kAllGather;
+    collective.kind = CommunicationKind::kAllGather;
     EXPECT_NEAR(conversion(sharded(0, 2), replicated()), ticks(), 1) << run;
-    collective.kind = CollectiveKind::kReduceScatter;
+    collective.kind = CommunicationKind::kReduceScatter;
     EXPECT_NEAR(conversion(partial_sum(), sharded(0, 2)), ticks(), 1) << run;
 
-    collective.kind = CollectiveKind::kAllToAll;
+    collective.kind = CommunicationKind::kAllToAll;
     collective.lengths.clear();
     for (int64_t from : shares)
       for (int64_t to : shares) collective.lengths.push_back(from * to * (kWhole / 64 / 64));

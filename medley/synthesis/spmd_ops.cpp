@@ -146,7 +146,7 @@ std::vector<OpCatalogue::OnAxis> OpCatalogue::enumerate(OpId id, int axis) const
   for (size_t label = 0; label < instance->labels.size(); ++label) {
     const auto& extents = factors_.labels[at(id)][label];
     for (size_t factor = 0; factor < extents.size(); ++factor) {
-      const Size& size = factors_.extent_sizes[static_cast<size_t>(extents[factor])];
+      const Size& size = factors_.extent_sizes[at(extents[factor])];
       const bool batch = size == Size::of(0);
       if (!size.is_constant() && !batch) continue;
       const Cut cut{static_cast<int>(label), static_cast<int>(factor)};
@@ -259,8 +259,7 @@ Ticks OpCatalogue::price(OpId id, const OnMesh& way) {
 double OpCatalogue::price_statistics(OpId id, const OnMesh& way, size_t axis) {
   FactoredShape statistic = shape(operands(graph_.ops[at(id)])[0]);
   State have = way.operands[0];
-  if (have[axis].holding == Holding::kSharded)
-    statistic.sizes[static_cast<size_t>(have[axis].position)] = 1;
+  if (have[axis].holding == Holding::kSharded) statistic.sizes[at(have[axis].position)] = 1;
   have[axis] = partial_sum();
   State want = have;
   want[axis] = replicated();
@@ -329,7 +328,7 @@ Op OpCatalogue::localize(OpId id,
   form.cuts = local_cuts(id, way.choice, device);
   if (!form.op->results.empty() && form.op->results[0] != kNone) {
     // Offsets do not change the time.
-    for (const auto& dim : factors_.values[static_cast<size_t>(form.op->results[0])])
+    for (const auto& dim : factors_.values[at(form.op->results[0])])
       for (ExtentId extent : dim) {
         form.factor_sizes.emplace_back(extent_size(extent));
         form.factor_fulls.emplace_back(extent_size(extent));
@@ -359,8 +358,7 @@ std::vector<LocalCut> OpCatalogue::local_cuts(OpId id, const MeshChoice& choice,
     }
     const auto& extents = factors_.labels[at(id)][at(cut.label)];
     int64_t behind = 1;
-    for (size_t k = static_cast<size_t>(cut.factor) + 1; k < extents.size(); ++k)
-      behind *= extent_size(extents[k]);
+    for (size_t k = at(cut.factor) + 1; k < extents.size(); ++k) behind *= extent_size(extents[k]);
     made.push_back({cut, Size(piece), Size(offset), Size(cuts[axis].size), Size(behind)});
   }
   return made;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/ops/rule.h"
 #include "medley/sharding/choice.h"
 #include "medley/sharding/factors.h"
@@ -50,7 +51,7 @@ class OpCatalogue {
 
   const FactoredShape& shape(ValueId value) const { return mesh_.shape(shape_id(value)); }
   // Equal for values of equal shapes.
-  ShapeId shape_id(ValueId value) const { return shape_of_[static_cast<size_t>(value)]; }
+  ShapeId shape_id(ValueId value) const { return shape_of_[at(value)]; }
 
  private:
   void note_shapes();

@@ -110,11 +110,11 @@ bool SpmdProblem::fold_view(OpId id) {
         !seen.insert(choices.operands[0][c]).second)
       return false;
   if (!maps_all_readers(op.results[0], view.to_root)) return false;
-  auto& readers = readers_[static_cast<size_t>(values[0])];
+  auto& readers = readers_[at(values[0])];
   std::erase_if(readers, [&](const Reader& reader) {
     return reader.variable == variable && reader.phase == op.phase;
   });
-  for (const Reader& reader : readers_[static_cast<size_t>(op.results[0])]) {
+  for (const Reader& reader : readers_[at(op.results[0])]) {
     std::vector<StateId> wanted;
     for (const StateId state : *reader.wanted) wanted.push_back(view.to_root.at(state));
     mapped_.push_back(std::move(wanted));
@@ -125,8 +125,8 @@ bool SpmdProblem::fold_view(OpId id) {
     });
     if (!again) readers.push_back(moved);
   }
-  readers_[static_cast<size_t>(op.results[0])].clear();
-  views_[static_cast<size_t>(op.results[0])] = std::move(view);
+  readers_[at(op.results[0])].clear();
+  views_[at(op.results[0])] = std::move(view);
   return true;
 }
 
@@ -144,8 +144,7 @@ std::vector<StateId> SpmdProblem::parameter_states(ValueId value) const {
     std::vector<AxisState> here{replicated()};
     for (size_t p = 0; p < flat.size() && options_.shard_states; ++p)
       for (int part = 0; part < static_cast<int>(part_names_.size()); ++part)
-        if (factors_.extent_sizes[static_cast<size_t>(flat[p])].is_constant() &&
-            mesh_.may_cut(axis, part, false))
+        if (factors_.extent_sizes[at(flat[p])].is_constant() && mesh_.may_cut(axis, part, false))
           here.push_back(sharded(static_cast<int>(p), part));
     std::vector<State> longer;
     for (const State& before : states)
@@ -165,7 +164,7 @@ std::vector<StateId> SpmdProblem::parameter_states(ValueId value) const {
 
 // Whole, and cut by what each axis may cut the batch by, if that is divided at all.
 std::vector<StateId> SpmdProblem::batch_states(ValueId value) const {
-  State state(static_cast<size_t>(mesh_.num_axes()));
+  State state(at(mesh_.num_axes()));
   std::vector<StateId> ids{mesh_.id(state)};
   const std::vector<ExtentId> flat = flat_factors(factors_, value);
   const auto batch = std::find_if(flat.begin(), flat.end(), [&](ExtentId extent) {
@@ -269,10 +268,10 @@ void SpmdProblem::note_readers() {
   for (size_t i = 0; i < graph_.ops.size(); ++i) {
     if (op_variable_[i] < 0) continue;
     const std::vector<ValueId> values = operands(graph_.ops[i]);
-    const OpChoices& choices = *variables_[static_cast<size_t>(op_variable_[i])].op;
+    const OpChoices& choices = *variables_[at(op_variable_[i])].op;
     for (size_t k = 0; k < values.size(); ++k) {
       if (values[k] == kNone) continue;
-      auto& readers = readers_[static_cast<size_t>(values[k])];
+      auto& readers = readers_[at(values[k])];
       const Reader reader{op_variable_[i], &choices.operands[k], graph_.ops[i].phase};
       const bool again = std::any_of(readers.begin(), readers.end(), [&](const Reader& other) {
         return other.variable == reader.variable && *other.wanted == *reader.wanted &&
@@ -302,7 +301,7 @@ void SpmdProblem::connect() {
   for (size_t i = 0; i < graph_.ops.size(); ++i) {
     if (op_variable_[i] < 0) continue;
     const Op& op = graph_.ops[i];
-    const OpChoices& choices = *variables_[static_cast<size_t>(op_variable_[i])].op;
+    const OpChoices& choices = *variables_[at(op_variable_[i])].op;
     for (size_t r = 0; r < op.results.size(); ++r)
       if (op.results[r] != kNone)
         connect_value(op.results[r], op_variable_[i], choices.results[r], false);
@@ -367,7 +366,7 @@ double SpmdProblem::times(ValueId value, Phase reader) const {
     if (graph_.ops[at(producer)].phase == Phase::kBackward) count *= options_.overlapped_count;
   }
   if (input_variable_[at(value)] >= 0 && reader != Phase::kUpdate &&
-      variables_[static_cast<size_t>(input_variable_[at(value)])].kind == Kind::kParameter)
+      variables_[at(input_variable_[at(value)])].kind == Kind::kParameter)
     count *= options_.overlapped_count;
   return count;
 }
@@ -476,7 +475,7 @@ void SpmdProblem::charge_memory() {
   for (size_t i = 0; i < graph_.ops.size(); ++i) {
     if (op_variable_[i] < 0) continue;
     const Op& op = graph_.ops[i];
-    const OpChoices& choices = *variables_[static_cast<size_t>(op_variable_[i])].op;
+    const OpChoices& choices = *variables_[at(op_variable_[i])].op;
     const std::vector<ValueId> values = operands(op);
     for (size_t k = 0; k < values.size(); ++k)
       if (values[k] != kNone && states.contains(values[k]))
@@ -507,7 +506,7 @@ void SpmdProblem::finish() {
   for (size_t v = 0; v < variables_.size(); ++v) alive[v] = variables_[v].kind != Kind::kOp;
   for (size_t i = 0; i < graph_.ops.size(); ++i)
     if (op_variable_[i] >= 0 && !folded.contains(static_cast<OpId>(i)))
-      alive[static_cast<size_t>(op_variable_[i])] = true;
+      alive[at(op_variable_[i])] = true;
   std::map<std::vector<int64_t>, int32_t> distinct;
   pbqp_id_.assign(variables_.size(), -1);
   for (size_t v = 0; v < variables_.size(); ++v) {

@@ -28,6 +28,7 @@
 #include <string>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/program/prepare.h"
 #include "medley/solve/pbqp.h"
 #include "medley/synthesis/spmd_ops.h"
@@ -126,7 +127,7 @@ class SpmdProblem {
   void add_unary(int variable, size_t choice, int64_t cost);
   double times(ValueId value, Phase reader) const;
   Ticks conversion(ValueId value, StateId from, StateId to, double times);
-  StateId whole() const { return mesh_.id(State(static_cast<size_t>(mesh_.num_axes()))); }
+  StateId whole() const { return mesh_.id(State(at(mesh_.num_axes()))); }
   std::vector<StateId> parameter_states(ValueId value) const;
   std::vector<StateId> batch_states(ValueId value) const;
   StateId received_state(ValueId value) const;

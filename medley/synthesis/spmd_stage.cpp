@@ -30,7 +30,7 @@ std::optional<StateId> SpmdProblem::state_of(ValueId value,
   const auto meeting = meetings_.find(value);
   if (meeting == meetings_.end()) return std::nullopt;
   const int id = pbqp_id_[at(meeting->second.variable)];
-  return meeting->second.states[static_cast<size_t>(choices[at(id)])];
+  return meeting->second.states[at(choices[at(id)])];
 }
 
 // A view takes the state into which its root is brought; where it cannot, complete() decides.
@@ -58,9 +58,9 @@ void SpmdProblem::add_constants(const std::vector<int32_t>& choices, Stage& stag
     for (size_t r = 0; r < op.results.size(); ++r) {
       if (op.results[r] == kNone) continue;
       std::set<StateId> states = wanted[op.results[r]];
-      for (const Reader& reader : readers_[static_cast<size_t>(op.results[r])])
+      for (const Reader& reader : readers_[at(op.results[r])])
         if (const int variable = pbqp_id_[at(reader.variable)]; variable >= 0)
-          states.insert((*reader.wanted)[static_cast<size_t>(choices[at(variable)])]);
+          states.insert((*reader.wanted)[at(choices[at(variable)])]);
       if (states.empty()) continue;
       const StateId state = states.size() == 1 ? *states.begin() : ways.results[r][0];
       const auto found = std::ranges::find(ways.results[r], state);
@@ -123,7 +123,7 @@ Stage SpmdProblem::stage(const std::vector<int32_t>& choices, Mesh mesh) const {
     const Variable& variable = variables_[v];
     if (variable.kind == Kind::kCopy || variable.kind == Kind::kReceived || pbqp_id_[v] < 0)
       continue;
-    const auto choice = static_cast<size_t>(choices[static_cast<size_t>(pbqp_id_[v])]);
+    const auto choice = at(choices[at(pbqp_id_[v])]);
     if (variable.kind != Kind::kOp) {
       const Input& input = graph_.inputs[at(variable.index)];
       (variable.kind == Kind::kBatch ? stage.batch : stage.states)[input.name] =
@@ -154,8 +154,7 @@ int SpmdProblem::variable_of(const std::string& name) const {
 std::string SpmdProblem::choice_text(int variable, int32_t choice) const {
   const auto found = std::find(pbqp_id_.begin(), pbqp_id_.end(), variable);
   MEDLEY_CHECK(found != pbqp_id_.end());
-  return choice_text(variables_[static_cast<size_t>(found - pbqp_id_.begin())],
-                     static_cast<size_t>(choice));
+  return choice_text(variables_[at(found - pbqp_id_.begin())], at(choice));
 }
 
 }  // namespace medley

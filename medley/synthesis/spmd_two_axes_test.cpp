@@ -11,6 +11,7 @@
 #include <set>
 #include <sstream>
 
+#include "medley/base/at.h"
 #include "medley/graph/text.h"
 #include "medley/plan/apportion.h"
 #include "medley/planner/planner.h"
@@ -38,10 +39,10 @@ Cluster cluster_of(int nodes, int per_node, double between, double inside) {
 }
 
 SpmdMesh mesh_of(const CostModel& costs, const std::vector<int64_t>& shape, int64_t rows) {
-  std::vector<int> devices(static_cast<size_t>(
-      std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>())));
+  std::vector<int> devices(
+      at(std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>())));
   std::iota(devices.begin(), devices.end(), 0);
-  const std::vector<double> even(static_cast<size_t>(shape[0]), 1.0);
+  const std::vector<double> even(at(shape[0]), 1.0);
   return {
       costs, devices, {{"rows", {}, {}}, {"even", {}, {}}}, {rows, apportion(rows, even)}, shape};
 }
@@ -83,7 +84,7 @@ TEST(SpmdMesh, GroupsBetweenNodesShareTheirPort) {
   SpmdMesh mesh = mesh_of(costs, {2, 4}, 64);
   const FactoredShape shape{1, {1 << 10, 1 << 16}};
   const auto ticks =
-      [&](CollectiveKind kind, std::vector<int> devices, std::vector<int64_t> lengths) {
+      [&](CommunicationKind kind, std::vector<int> devices, std::vector<int64_t> lengths) {
         return static_cast<double>(
             costs.collective({kind, std::move(devices), std::move(lengths), 1}).value.value *
             kTicksPerNanosecond);
@@ -91,10 +92,10 @@ TEST(SpmdMesh, GroupsBetweenNodesShareTheirPort) {
   const AxisState cut = sharded(1, 1);
   const double between =
       static_cast<double>(mesh.conversion(shape, {partial_sum(), cut}, {replicated(), cut}));
-  EXPECT_NEAR(between / ticks(CollectiveKind::kAllReduce, {0, 4}, {1 << 26}), 1, 0.01);
+  EXPECT_NEAR(between / ticks(CommunicationKind::kAllReduce, {0, 4}, {1 << 26}), 1, 0.01);
   const double inside =
       static_cast<double>(mesh.conversion(shape, {cut, partial_sum()}, {cut, replicated()}));
-  EXPECT_NEAR(inside, ticks(CollectiveKind::kAllReduce, {0, 1, 2, 3}, {1 << 25}), 1);
+  EXPECT_NEAR(inside, ticks(CommunicationKind::kAllReduce, {0, 1, 2, 3}, {1 << 25}), 1);
 }
 
 // Every pair of devices on a fabric of its own: no port is shared, whichever axis it is.
@@ -103,7 +104,7 @@ TEST(SpmdMesh, GroupsOnAFabricDoNotWaitForEachOther) {
   SpmdMesh mesh = mesh_of(costs, {2, 2}, 64);
   const FactoredShape shape{1, {1 << 10, 1 << 16}};
   const AxisState cut = sharded(1, 1);
-  const auto expected = costs.collective({CollectiveKind::kAllReduce, {0, 2}, {1 << 25}, 1});
+  const auto expected = costs.collective({CommunicationKind::kAllReduce, {0, 2}, {1 << 25}, 1});
   EXPECT_NEAR(
       static_cast<double>(mesh.conversion(shape, {partial_sum(), cut}, {replicated(), cut})),
       static_cast<double>(expected.value.value * kTicksPerNanosecond),
@@ -197,7 +198,7 @@ class Squares {
   const OpChoices& of(std::string_view name) {
     const std::vector<Op>& ops = analysis_.prepared->graph.ops;
     const auto found = std::ranges::find_if(ops, [&](const Op& op) { return op.name == name; });
-    return *ops_.at(static_cast<size_t>(found - ops.begin()));
+    return *ops_.at(at(found - ops.begin()));
   }
   int64_t cost(ValueId value, StateId from, StateId to) {
     return static_cast<int64_t>(mesh_.conversion(catalogue_.shape_id(value), from, to));

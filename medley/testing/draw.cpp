@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -16,8 +17,8 @@ class Line {
 
   // From column `begin` to column `end`, one character left free behind it.
   void add(int64_t begin, int64_t end, const std::string& label) {
-    const size_t from = kMargin + static_cast<size_t>(begin) * column_;
-    const size_t to = kMargin + static_cast<size_t>(end) * column_ - 1;
+    const size_t from = kMargin + at(begin) * column_;
+    const size_t to = kMargin + at(end) * column_ - 1;
     if (to <= from) return;
     text_.resize(std::max(text_.size(), to), ' ');
     for (size_t i = from; i < to; ++i) text_[i] = i - from < label.size() ? label[i - from] : '-';

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "medley/base/at.h"
+
 namespace medley {
 namespace {
 
@@ -14,7 +16,7 @@ struct ProgramBuilder {
 
   void set_lifetime(ValueId value, Lifetime lifetime) {
     stage.lifetimes.resize(stage.graph.values.size(), Lifetime::kMicrobatch);
-    stage.lifetimes[static_cast<size_t>(value)] = lifetime;
+    stage.lifetimes[at(value)] = lifetime;
   }
   ValueId input(InputKind kind, std::string name, TensorType type) {
     const ValueId value = add_input(stage.graph, kind, std::move(name), std::move(type));
@@ -29,7 +31,7 @@ struct ProgramBuilder {
     set_lifetime(add_op(stage.graph, std::move(op), {std::move(type)}).front(), life);
     return static_cast<OpId>(stage.graph.ops.size()) - 1;
   }
-  ValueId result(OpId op) const { return stage.graph.ops[static_cast<size_t>(op)].results[0]; }
+  ValueId result(OpId op) const { return stage.graph.ops[at(op)].results[0]; }
   // A value that a communication gives.
   ValueId received(TensorType type, Lifetime lifetime) {
     stage.graph.values.push_back({std::move(type), kNone, 0});
@@ -60,7 +62,7 @@ void set_tables(LoweredStage& stage, const std::vector<int64_t>& rows, int micro
     table.back().insert(table.back().end(), rows.begin(), rows.end());
   }
   stage.mesh = {static_cast<int64_t>(rows.size())};
-  stage.tables.assign(static_cast<size_t>(microbatches), table);
+  stage.tables.assign(at(microbatches), table);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/testing/formula.h"
 
@@ -41,7 +42,7 @@ Nanoseconds lower_bound(const PipelineTimes& times) {
   std::vector<std::vector<Part>> trips;
   for (const MicrobatchTimes& size : times.sizes) trips.push_back(round_trip(size));
   std::vector<bool> used(trips.size());
-  for (const int size : times.size_of) used[static_cast<size_t>(size)] = true;
+  for (const int size : times.size_of) used[at(size)] = true;
 
   const size_t parts = trips[0].size();
   Nanoseconds bound;
@@ -55,7 +56,7 @@ Nanoseconds lower_bound(const PipelineTimes& times) {
       tail = std::min(tail, trips[size][b].tail);
     }
     for (const int size : times.size_of) {
-      const std::vector<Part>& trip = trips[static_cast<size_t>(size)];
+      const std::vector<Part>& trip = trips[at(size)];
       own += trip[a].own + (a == b ? Nanoseconds{} : trip[b].own);
     }
     bound = std::max(bound, head + own + tail);

@@ -2,6 +2,8 @@
 
 #include <thread>
 
+#include "medley/base/at.h"
+
 namespace medley {
 
 struct LateTransport::Late final : Pending {
@@ -17,7 +19,7 @@ struct LateTransport::Late final : Pending {
 };
 
 std::unique_ptr<Pending> LateTransport::post(Exchange exchange) {
-  const int device = exchange.group.at(static_cast<size_t>(exchange.me));
+  const int device = exchange.group.at(at(exchange.me));
   sleep(device);
   return std::make_unique<Late>(*this, device, next_->post(std::move(exchange)));
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/runtime/in_process_transport.h"
 #include "medley/runtime/null_executor.h"
 #include "medley/worker/devices.h"
@@ -24,7 +25,7 @@ inline DeviceParts null_parts(std::vector<std::shared_ptr<Executor>> executors =
                                   std::make_shared<NullExecutor>()}) {
   DeviceParts parts;
   parts.make_executor = [executors](int i) {
-    return executors.at(executors.size() == 1 ? 0 : static_cast<size_t>(i));
+    return executors.at(executors.size() == 1 ? 0 : at(i));
   };
   return parts;
 }

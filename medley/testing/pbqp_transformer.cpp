@@ -7,6 +7,8 @@
 #include <random>
 #include <string>
 
+#include "medley/base/at.h"
+
 namespace medley {
 namespace {
 
@@ -195,8 +197,8 @@ class Builder {
   }
 
   void connect(const Value& from, const Value& to, size_t input) {
-    const std::vector<State>& out = kinds_[static_cast<size_t>(from.kind)].out;
-    const std::vector<State>& in = kinds_[static_cast<size_t>(to.kind)].ins[input];
+    const std::vector<State>& out = kinds_[at(from.kind)].out;
+    const std::vector<State>& in = kinds_[at(to.kind)].ins[input];
     const bool forward = from.variable < to.variable;
     const auto [found, missing] =
         tables_.try_emplace({from.kind, to.kind, static_cast<int>(input), forward},
@@ -207,9 +209,8 @@ class Builder {
                       {}};
       for (int32_t r = 0; r < table.rows; ++r)
         for (int32_t c = 0; c < table.columns; ++c)
-          table.costs.push_back(std::llround(conversion(out[static_cast<size_t>(forward ? r : c)],
-                                                        in[static_cast<size_t>(forward ? c : r)],
-                                                        4 * elements(from.factors))));
+          table.costs.push_back(std::llround(conversion(
+              out[at(forward ? r : c)], in[at(forward ? c : r)], 4 * elements(from.factors))));
       problem_.tables.push_back(std::move(table));
     }
     problem_.edges.push_back({std::min(from.variable, to.variable),
@@ -221,13 +222,13 @@ class Builder {
     if (shape_.spread == 0) {
       const auto [found, missing] =
           unaries_.try_emplace(kind, static_cast<int32_t>(problem_.unaries.size()));
-      if (missing) problem_.unaries.push_back(kinds_[static_cast<size_t>(kind)].unary);
+      if (missing) problem_.unaries.push_back(kinds_[at(kind)].unary);
       problem_.unary_of.push_back(found->second);
     } else {
       const double u = static_cast<double>(random_() >> 11) * 0x1p-53;
       const double factor = 1 + shape_.spread * (2 * u - 1);
       problem_.unary_of.push_back(static_cast<int32_t>(problem_.unaries.size()));
-      problem_.unaries.push_back(kinds_[static_cast<size_t>(kind)].unary);
+      problem_.unaries.push_back(kinds_[at(kind)].unary);
       for (int64_t& cost : problem_.unaries.back())
         cost = std::llround(static_cast<double>(cost) * factor);
     }
@@ -311,7 +312,7 @@ Value backward(Builder& b, const Layer& l, const Value& gradient) {
 
 Pbqp transformer_problem(const TransformerProblem& shape) {
   Builder builder(shape);
-  std::vector<Layer> layers(static_cast<size_t>(shape.layers));
+  std::vector<Layer> layers(at(shape.layers));
   Value x = builder.copy(builder.weight("bsd"));
   for (Layer& layer : layers) x = forward(builder, layer, x);
   Value gradient = builder.op("bsd", {x}, false, "d");

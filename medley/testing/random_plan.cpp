@@ -4,6 +4,7 @@
 #include <random>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/program/lower.h"
 #include "medley/sharding/coupling.h"
@@ -24,7 +25,7 @@ class RandomPlanner {
 
   Plan run() {
     const std::vector<int64_t> shape = draw_shape(devices_.size());
-    draw_microbatches(static_cast<size_t>(shape[0]));
+    draw_microbatches(at(shape[0]));
     add_stage("", shape, devices_);
     Prepared prepared = prepare(graph_, Optimizer{});
     choose(prepared, factorize(prepared.graph));
@@ -36,22 +37,21 @@ class RandomPlanner {
     const std::vector<size_t> sizes = draw_sizes();
     std::vector<std::vector<int64_t>> shapes;
     for (size_t size : sizes) shapes.push_back(draw_shape(size));
-    draw_microbatches(static_cast<size_t>(shapes[0][0]));
+    draw_microbatches(at(shapes[0][0]));
     const std::vector<std::string> names = stable_names(graph_);
     const std::vector<OpId> sequence = place(graph_).sequence;
     std::set<size_t> cuts;
     while (cuts.size() + 1 < sizes.size())
-      cuts.insert(static_cast<size_t>(1 + draw(static_cast<int64_t>(sequence.size()) - 1)));
+      cuts.insert(at(1 + draw(static_cast<int64_t>(sequence.size()) - 1)));
     auto cut = cuts.begin();
     size_t used = 0;
     for (size_t s = 0; s < sizes.size(); ++s) {
       const auto first = devices_.begin() + static_cast<std::ptrdiff_t>(used);
-      add_stage(s == 0 ? "" : names[static_cast<size_t>(sequence[*cut++])],
+      add_stage(s == 0 ? "" : names[at(sequence[*cut++])],
                 shapes[s],
                 {first, first + static_cast<std::ptrdiff_t>(sizes[s])});
       used += sizes[s];
-      if (s > 0 && draw(2))
-        plan_.pipelines[0].stages[s].rows = draw_shares(static_cast<size_t>(shapes[s][0]));
+      if (s > 0 && draw(2)) plan_.pipelines[0].stages[s].rows = draw_shares(at(shapes[s][0]));
     }
     at_ = 0;
     for (const Completed& completed : complete_stages(analyse(graph_, {}), plan_)) {
@@ -86,7 +86,7 @@ class RandomPlanner {
 
   void draw_recompute() {
     for (Stage& stage : plan_.pipelines[0].stages)
-      stage.recompute = kRecompute[static_cast<size_t>(draw(kRecompute.size()))];
+      stage.recompute = kRecompute[at(draw(kRecompute.size()))];
   }
 
   // Two stages or more.
@@ -94,7 +94,7 @@ class RandomPlanner {
     std::vector<size_t> sizes;
     auto left = static_cast<int64_t>(devices_.size());
     while (left > 0) {
-      sizes.push_back(static_cast<size_t>(1 + draw(sizes.empty() ? left - 1 : left)));
+      sizes.push_back(at(1 + draw(sizes.empty() ? left - 1 : left)));
       left -= static_cast<int64_t>(sizes.back());
     }
     return sizes;
@@ -111,9 +111,8 @@ class RandomPlanner {
     if (shape.size() > 1) stage.mesh.axes.push_back("y");
     for (const std::string& axis : stage.mesh.axes)
       for (const char* name : {"p", "q"})
-        plan_.parts.push_back({part_name(name, axis, suffix),
-                               {},
-                               draw_shares(static_cast<size_t>(shape[axis == "x" ? 0 : 1]))});
+        plan_.parts.push_back(
+            {part_name(name, axis, suffix), {}, draw_shares(at(shape[axis == "x" ? 0 : 1]))});
     plan_.pipelines[0].stages.push_back(stage);
   }
 
@@ -129,20 +128,19 @@ class RandomPlanner {
     std::vector<std::vector<int64_t>> shapes{{count}};
     for (int64_t inner = 1; count > 1 && inner <= count; ++inner)
       if (count % inner == 0) shapes.push_back({count / inner, inner});
-    return shapes[static_cast<size_t>(draw(static_cast<int64_t>(shapes.size())))];
+    return shapes[at(draw(static_cast<int64_t>(shapes.size())))];
   }
 
   std::vector<double> draw_shares(size_t devices) {
     std::vector<double> shares;
     for (size_t d = 0; d < devices; ++d) shares.push_back(static_cast<double>(draw(4)));
-    shares[static_cast<size_t>(draw(static_cast<int64_t>(devices)))] += 1;
+    shares[at(draw(static_cast<int64_t>(devices)))] += 1;
     return shares;
   }
 
   std::vector<int64_t> split(int64_t rows, size_t devices) {
     std::vector<int64_t> lengths(devices, 0);
-    for (int64_t row = 0; row < rows; ++row)
-      ++lengths[static_cast<size_t>(draw(static_cast<int64_t>(devices)))];
+    for (int64_t row = 0; row < rows; ++row) ++lengths[at(draw(static_cast<int64_t>(devices)))];
     return lengths;
   }
 
@@ -150,9 +148,8 @@ class RandomPlanner {
     if (size == Size::of(0) && axis == 0) return "rows";
     const std::string suffix = at_ == 0 ? "" : std::to_string(at_);
     const std::string& name = stage().mesh.axes[axis];
-    return std::vector<std::string>{part_name("p", name, suffix),
-                                    part_name("q", name, suffix),
-                                    "even"}[static_cast<size_t>(draw(3))];
+    return std::vector<std::string>{
+        part_name("p", name, suffix), part_name("q", name, suffix), "even"}[at(draw(3))];
   }
 
   // Texts that `one_axis` draws, joined; nothing if it draws nothing.
@@ -188,10 +185,10 @@ class RandomPlanner {
 
   std::optional<std::string> random_state(const Factors& factors, ValueId value, size_t axis) {
     std::vector<std::pair<size_t, size_t>> places;
-    const auto& dims = factors.values[static_cast<size_t>(value)];
+    const auto& dims = factors.values[at(value)];
     for (size_t d = 0; d < dims.size(); ++d)
       for (size_t f = 0; f < dims[d].size(); ++f) places.emplace_back(d, f);
-    const auto pick = static_cast<size_t>(draw(static_cast<int64_t>(places.size()) + 1));
+    const auto pick = at(draw(static_cast<int64_t>(places.size()) + 1));
     if (pick == places.size()) return "R";
     const auto [dim, factor] = places[pick];
     return "S(" + std::to_string(dim) + "." + std::to_string(factor) + ", " +
@@ -202,27 +199,26 @@ class RandomPlanner {
                                            const Graph& graph,
                                            OpId op,
                                            size_t axis) {
-    const std::shared_ptr<const Instance>& instance = factors.instances[static_cast<size_t>(op)];
+    const std::shared_ptr<const Instance>& instance = factors.instances[at(op)];
     std::vector<std::string> texts{"replicate"};
     if (!instance) return std::nullopt;
     for (size_t group = 0; group < instance->linear.size(); ++group)
       texts.push_back(
           to_string(factors, op, Choice{ChoiceKind::kLinear, {}, -1, static_cast<int>(group)}, {}));
     for (size_t label = 0; label < instance->labels.size(); ++label) {
-      const auto& extents = factors.labels[static_cast<size_t>(op)][label];
+      const auto& extents = factors.labels[at(op)][label];
       for (size_t factor = 0; factor < extents.size(); ++factor) {
         const Choice choice{
             ChoiceKind::kCut, {static_cast<int>(label), static_cast<int>(factor)}, 0, -1};
-        const Size& size = factors.extent_sizes[static_cast<size_t>(extents[factor])];
+        const Size& size = factors.extent_sizes[at(extents[factor])];
         if (!size.is_constant() && (size != Size::of(0) || !has_rows(axis))) continue;
         const std::string text = to_string(factors, op, choice, {part_for(size, axis)});
         if (is_legal(factors, op, choice)) texts.push_back(text);
-        if (instance->labels[label].composite &&
-            has_expansion(graph.ops[static_cast<size_t>(op)].name))
+        if (instance->labels[label].composite && has_expansion(graph.ops[at(op)].name))
           texts.push_back("composite " + text);
       }
     }
-    return texts[static_cast<size_t>(draw(static_cast<int64_t>(texts.size())))];
+    return texts[at(draw(static_cast<int64_t>(texts.size())))];
   }
 
   const Graph& graph_;

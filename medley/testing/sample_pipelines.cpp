@@ -2,6 +2,8 @@
 
 #include <random>
 
+#include "medley/base/at.h"
+
 namespace medley {
 namespace {
 
@@ -49,20 +51,20 @@ ScheduleRequest random_request(uint64_t seed, int max_stages, int max_microbatch
 
 PipelineOrder random_order(uint64_t seed, int stages, int microbatches) {
   Dice dice(seed);
-  const auto last = static_cast<size_t>(stages - 1);
+  const auto last = at(stages - 1);
   PipelineOrder order(last + 1);
   // Of each micro-batch, how many calls of its round trip are done: forward on all stages, then
   // backward on all.
-  std::vector<size_t> done(static_cast<size_t>(microbatches));
+  std::vector<size_t> done(at(microbatches));
   for (int left = 2 * stages * microbatches; left > 0;) {
     const int m = dice(microbatches);
-    const size_t step = done[static_cast<size_t>(m)];
+    const size_t step = done[at(m)];
     if (step == 2 * (last + 1)) continue;
     if (step <= last)
       order[step].push_back(forward(m));
     else
       order[2 * last + 1 - step].push_back(backward(m));
-    ++done[static_cast<size_t>(m)];
+    ++done[at(m)];
     --left;
   }
   return order;

@@ -10,6 +10,7 @@
 #include <array>
 #include <optional>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -176,7 +177,7 @@ std::optional<c10::IValue> convert(const Argument& argument,
 }  // namespace
 
 c10::ScalarType to_scalar_type(DType dtype) {
-  const auto index = static_cast<size_t>(dtype);
+  const auto index = at(dtype);
   MEDLEY_CHECK(index < kTypes.size());
   return kTypes[index];
 }

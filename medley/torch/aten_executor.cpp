@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/torch/combine.h"
 #include "medley/torch/instruction_build.h"
@@ -32,7 +33,7 @@ class Slots {
         microbatch_(static_cast<AtenFrame*>(frames.microbatch)) {}
 
   at::Tensor& operator[](Slot slot) const {
-    return (slot.run ? run_ : microbatch_)->slots[static_cast<size_t>(slot.value)];
+    return (slot.run ? run_ : microbatch_)->slots[at(slot.value)];
   }
   at::Tensor take(const Operand& operand) const {
     if (operand.slot.value == kNone) return {};
@@ -236,7 +237,7 @@ class AtenExecutor final : public Executor {
 
  private:
   static Slot slot(const LoweredStage& stage, ValueId value) {
-    return {value, stage.lifetimes[static_cast<size_t>(value)] != Lifetime::kMicrobatch};
+    return {value, stage.lifetimes[at(value)] != Lifetime::kMicrobatch};
   }
 
   [[noreturn]] static void rethrow(const AtenSegment& segment,

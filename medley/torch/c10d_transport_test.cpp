@@ -1,4 +1,5 @@
 #include "medley/torch/c10d_transport.h"
+#include "medley/base/at.h"
 
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
@@ -58,8 +59,8 @@ at::Tensor gather(const c10::intrusive_ptr<NotingGroup>& group,
   exchange.me = me;
   exchange.receive = lengths;
   exchange.name = "gather";
-  exchange.inputs = {to_buffer(at::empty({lengths.at(static_cast<size_t>(me))},
-                                         at::TensorOptions(at::kFloat).device(at::kMeta)))};
+  exchange.inputs = {
+      to_buffer(at::empty({lengths.at(at(me))}, at::TensorOptions(at::kFloat).device(at::kMeta)))};
   const at::Tensor whole = to_tensor(transport->post(std::move(exchange))->wait().at(0));
   c10d::unregister_process_group("noting");
   return whole;

@@ -5,6 +5,8 @@
 #include <set>
 #include <string_view>
 
+#include "medley/base/at.h"
+
 namespace medley {
 namespace {
 
@@ -50,7 +52,7 @@ double pad_value(const Op& op) {
 }  // namespace
 
 bool is_empty(const Graph& graph, ValueId value, const std::vector<int64_t>& symbols) {
-  const auto& shape = graph.values[static_cast<size_t>(value)].type.shape;
+  const auto& shape = graph.values[at(value)].type.shape;
   return std::any_of(
       shape.begin(), shape.end(), [&](const Size& size) { return evaluate(size, symbols) == 0; });
 }
@@ -60,7 +62,7 @@ namespace {
 // A whole tensor without elements, such as the statistics that an evaluating batch norm saves, is
 // what the kernel expects.
 bool is_empty_shard(const Graph& graph, ValueId value, const std::vector<int64_t>& symbols) {
-  const auto& shape = graph.values[static_cast<size_t>(value)].type.shape;
+  const auto& shape = graph.values[at(value)].type.shape;
   return std::any_of(shape.begin(), shape.end(), [&](const Size& size) {
     return !size.is_constant() && evaluate(size, symbols) == 0;
   });

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/torch/aten_executor.h"
 #include "medley/torch/tensor_buffer.h"
@@ -62,8 +63,7 @@ GraphRunner::GraphRunner(Graph graph, std::vector<int64_t> symbols, c10::Device 
                             graph.symbols.size(),
                             symbols_.size()));
   stage_.lifetimes.assign(graph.values.size(), Lifetime::kMicrobatch);
-  for (const Input& input : graph.inputs)
-    stage_.lifetimes[static_cast<size_t>(input.value)] = Lifetime::kRun;
+  for (const Input& input : graph.inputs) stage_.lifetimes[at(input.value)] = Lifetime::kRun;
   stage_.functions.push_back(one_function(graph));
   stage_.graph = std::move(graph);
   run_frame_ = executor_->make_frame(stage_);
@@ -92,7 +92,7 @@ std::map<std::string, at::Tensor> GraphRunner::run(const std::map<std::string, a
     if (wanted.empty() || wanted.contains(name)) outputs[name] = to_tensor(buffer);
   }
   for (const Output& output : stage_.graph.outputs)
-    if (stage_.lifetimes[static_cast<size_t>(output.value)] == Lifetime::kMicrobatch)
+    if (stage_.lifetimes[at(output.value)] == Lifetime::kMicrobatch)
       executor_->write(stage_, frames, output.value, nullptr);
   return outputs;
 }

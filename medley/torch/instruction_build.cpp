@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/empty_operands.h"
@@ -94,10 +95,9 @@ std::set<ValueId> replaced_values(const LoweredStage& stage, const Segment& segm
     for (auto step = here + 1; step != function.steps.end(); ++step) {
       if (auto* later = std::get_if<Segment>(&*step)) {
         for (OpId op : later->ops)
-          for (ValueId value : operands(stage.graph.ops[static_cast<size_t>(op)]))
-            replaced.erase(value);
+          for (ValueId value : operands(stage.graph.ops[at(op)])) replaced.erase(value);
       } else if (auto* post = std::get_if<Post>(&*step)) {
-        for (ValueId value : stage.communications[static_cast<size_t>(post->communication)].inputs)
+        for (ValueId value : stage.communications[at(post->communication)].inputs)
           replaced.erase(value);
       }
     }
@@ -146,7 +146,7 @@ class Builder {
 
   Slot slot(ValueId value) const {
     if (value == kNone) return {};
-    return {value, stage_.lifetimes[static_cast<size_t>(value)] != Lifetime::kMicrobatch};
+    return {value, stage_.lifetimes[at(value)] != Lifetime::kMicrobatch};
   }
 
   Operand operand(ValueId value) {
@@ -184,9 +184,7 @@ class Builder {
     return slots;
   }
 
-  const TensorType& type(ValueId value) const {
-    return graph_.values[static_cast<size_t>(value)].type;
-  }
+  const TensorType& type(ValueId value) const { return graph_.values[at(value)].type; }
 
   decltype(Instruction::work) build(const Op& op) {
     if (op.name == "medley.accumulate.default") {
@@ -401,7 +399,7 @@ std::string describe(const Graph& graph, const Op& op, const std::vector<int64_t
       types.emplace_back("none");
       continue;
     }
-    const TensorType& type = graph.values[static_cast<size_t>(value)].type;
+    const TensorType& type = graph.values[at(value)].type;
     std::vector<int64_t> shape;
     for (const Size& size : type.shape) shape.push_back(evaluate(size, symbols));
     types.push_back(fmt::format("{}[{}]", to_string(type.dtype), fmt::join(shape, ", ")));

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/torch/box.h"
 #include "medley/torch/kernels.h"
@@ -65,9 +66,8 @@ void drop_run(
     const auto begin = static_cast<int64_t>(place % 4);
     const int64_t end = std::min<int64_t>(4, begin + count - i);
     for (int64_t w = begin; w < end; ++w, ++i)
-      y[i] = words[static_cast<size_t>(w)] >= least
-                 ? static_cast<T>(static_cast<Wide>(x[i]) * scale)
-                 : static_cast<T>(Wide{0});
+      y[i] = words[at(w)] >= least ? static_cast<T>(static_cast<Wide>(x[i]) * scale)
+                                   : static_cast<T>(Wide{0});
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/torch/empty_operands.h"
 
@@ -74,7 +75,7 @@ std::vector<SegmentOp> fuse(const Graph& graph,
   MEDLEY_CHECK_EQ(segment.ops.size(), segment.dies.size());
   std::vector<SegmentOp> ops;
   for (size_t i = 0; i < segment.ops.size(); ++i) {
-    SegmentOp next{graph.ops[static_cast<size_t>(segment.ops[i])], segment.dies[i]};
+    SegmentOp next{graph.ops[at(segment.ops[i])], segment.dies[i]};
     if (!ops.empty()) {
       auto fused = fuse_bias(graph, ops.back(), next);
       // The empty cases are decided op by op.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/aten_executor.h"
@@ -59,7 +60,7 @@ WorkerParts Run::parts(const RunInput& input) {
 }
 
 const Table& Run::table(size_t microbatch, DevicePlace place) const {
-  return stage(place.stage).tables[microbatch][static_cast<size_t>(place.index)];
+  return stage(place.stage).tables[microbatch][at(place.index)];
 }
 
 std::vector<Run::Found> Run::find(const std::string& kind, const std::string& name) const {
@@ -156,7 +157,7 @@ at::Tensor Run::shard(const std::string& kind, const std::string& name, int inde
 std::vector<int64_t> Run::shard_shape(const std::string& kind,
                                       const std::string& name,
                                       int device) const {
-  const DevicePlace place = device_places(program()).at(static_cast<size_t>(device));
+  const DevicePlace place = device_places(program()).at(at(device));
   for (const Found& found : find(kind, name))
     if (found.stage == place.stage)
       return shape_of(type_of(stage(found.stage).graph, found.placement->input.value),
@@ -241,7 +242,7 @@ StepResult Run::step(const std::map<std::string, at::Tensor>& batch,
   result.loss = read_scalar(&LoweredStage::loss);
   result.gradient_norm = read_scalar(&LoweredStage::gradient_norm);
   for (int i = 0; i < devices().size(); ++i) {
-    const StepReport& report = worker_.reports()[static_cast<size_t>(i)];
+    const StepReport& report = worker_.reports()[at(i)];
     result.devices.push_back(devices().interpreter(i).device_name());
     result.nanoseconds.push_back((report.end - report.start).value);
     result.waiting.push_back(report.waiting.value);

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/torch/shard.h"
 #include "medley/worker/worker.h"
 
@@ -100,9 +101,7 @@ class Run {
   const LoweredStage& stage_of(int i) const { return stage(devices().place(i).stage); }
   Devices& devices() { return worker_.devices(); }
   const Devices& devices() const { return worker_.devices(); }
-  c10::Device torch_device(int i) const {
-    return torch_devices_[static_cast<size_t>(i) % torch_devices_.size()];
-  }
+  c10::Device torch_device(int i) const { return torch_devices_[at(i) % torch_devices_.size()]; }
   const Table& table(size_t microbatch, DevicePlace place) const;
   WorkerParts parts(const RunInput& input);
   void write(const Found& found, const at::Tensor& whole);

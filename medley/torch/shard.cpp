@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/torch/arguments.h"
 
@@ -87,7 +88,7 @@ BatchSlicer::BatchSlicer(const Program& program,
 }
 
 const Table& BatchSlicer::table(size_t microbatch) const {
-  return stage_.tables[microbatch][static_cast<size_t>(device_)];
+  return stage_.tables[microbatch][at(device_)];
 }
 
 // Whether these are this device's rows only. Throws Error(kCaller) if they are no batch at all.
@@ -99,7 +100,7 @@ bool BatchSlicer::is_own(const Placement& placement, const at::Tensor& given) co
   std::vector<int64_t> own = expected;
   if (scale) own[0] = num_needed_ * scale;
   const at::ScalarType type =
-      to_scalar_type(stage_.graph.values[static_cast<size_t>(placement.input.value)].type.dtype);
+      to_scalar_type(stage_.graph.values[at(placement.input.value)].type.dtype);
   const bool is_type = given.scalar_type() == type;
   if (is_type && given.sizes() == at::IntArrayRef(expected)) return false;
   if (is_type && accept_own_ && given.sizes() == at::IntArrayRef(own)) return true;

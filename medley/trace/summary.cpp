@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -36,7 +37,7 @@ TraceSummary summarize(const Trace& trace) {
   std::vector<Span> all;
   for (const TraceEvent& event : trace.events) {
     MEDLEY_CHECK(event.device >= 0 && event.device < static_cast<int>(spans.size()));
-    Spans& device = spans[static_cast<size_t>(event.device)];
+    Spans& device = spans[at(event.device)];
     const Span span{event.start, event.start + event.duration};
     if (event.stream == Stream::kCommunication)
       device.communicating.push_back(span);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
 
 namespace medley {
@@ -45,7 +46,7 @@ std::string_view stream_name(Stream stream) {
 }
 
 // Even numbers are lanes of the compute stream, odd ones of the communication stream.
-size_t thread_id(Stream stream, size_t lane) { return 2 * lane + static_cast<size_t>(stream); }
+size_t thread_id(Stream stream, size_t lane) { return 2 * lane + at(stream); }
 
 std::string metadata(const char* kind, int device, size_t thread, const std::string& name) {
   return fmt::format(R"({{"ph":"M","name":"{}","pid":{},"tid":{},"args":{{"name":{}}}}})",
@@ -124,8 +125,7 @@ std::string to_chrome_json(Trace trace) {
   for (const auto& [key, stream] : lanes) {
     const auto& [device, kind] = key;
     if (kind == Stream::kCompute)
-      names.push_back(
-          metadata("process_name", device, 0, trace.devices[static_cast<size_t>(device)]));
+      names.push_back(metadata("process_name", device, 0, trace.devices[at(device)]));
     for (size_t lane = 0; lane < std::max<size_t>(stream.size(), 1); ++lane) {
       std::string name(stream_name(kind));
       if (lane > 0) name += fmt::format(" {}", lane + 1);

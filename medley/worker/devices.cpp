@@ -54,7 +54,7 @@ void Devices::State::add(const Cluster& cluster, int i, const DeviceOptions& opt
     clocks.push_back(std::make_unique<SteadyClock>());
   }
   InterpreterOptions settings;
-  settings.device_name = cluster.devices.at(static_cast<size_t>(device)).name;
+  settings.device_name = cluster.devices.at(at(device)).name;
   settings.trace = options.trace;
   settings.keep_gradients = options.keep_gradients;
   interpreters.push_back(std::make_unique<Interpreter>(

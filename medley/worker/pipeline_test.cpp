@@ -64,7 +64,7 @@ std::vector<double> shares(Draw& draw, int64_t devices) {
 // micro-batches of any sizes.
 Plan random_pipeline(uint64_t seed, int& used) {
   Draw draw(seed);
-  const auto stages = static_cast<size_t>(1 + draw(4));
+  const auto stages = at(1 + draw(4));
   std::vector<std::string> cuts = kCuts;
   while (cuts.size() > stages - 1)
     cuts.erase(cuts.begin() + draw(static_cast<int64_t>(cuts.size())));
@@ -90,7 +90,7 @@ Plan random_pipeline(uint64_t seed, int& used) {
     if (by_rows) {
       microbatch.lengths.assign(first.size(), 0);
       for (int64_t row = 0; row < microbatch.rows; ++row)
-        ++microbatch.lengths[static_cast<size_t>(draw(static_cast<int64_t>(first.size())))];
+        ++microbatch.lengths[at(draw(static_cast<int64_t>(first.size())))];
     }
     plan.global_batch += microbatch.rows;
     pipeline.microbatches.push_back(microbatch);
@@ -99,8 +99,7 @@ Plan random_pipeline(uint64_t seed, int& used) {
   std::vector<int64_t> counts;
   for (size_t s = 0; s < stages; ++s, count += draw(4)) counts.push_back(count);
   pipeline.in_flight.assign(counts.rbegin(), counts.rend());
-  for (Stage& stage : pipeline.stages)
-    stage.recompute = kRecompute[static_cast<size_t>(draw(kRecompute.size()))];
+  for (Stage& stage : pipeline.stages) stage.recompute = kRecompute[at(draw(kRecompute.size()))];
   return plan;
 }
 
