@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -141,12 +142,13 @@ def test_a_second_capture_finds_other_functions_of_the_batch(
     refuse(body, "aten.div.Tensor", '"inner"', where, "B - 1")
 
 
-def test_sizes_next_to_the_batch_are_looked_at_twice() -> None:
+def test_sizes_next_to_the_batch_are_looked_at_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     def pad(x: Tensor) -> Tensor:
         return torch.cat([x, torch.ones(3, 8)]).pow(2).sum()
 
     refuse(pad, "aten.cat", "B - 1")
-    model = Body(lambda x: pad(x) + sum(x.sin().sum() for _ in range(500)))
+    monkeypatch.setattr(sys.modules[capture_text.__module__], "_CHECK_BELOW_OPS", 20)
+    model = Body(lambda x: pad(x) + sum(x.sin().sum() for _ in range(20)))
     with pytest.raises(CaptureError, match="B - 1"):  # too many ops for a check of every graph
         capture_text(model, X)
 

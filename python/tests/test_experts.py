@@ -91,6 +91,7 @@ def test_rows_meet_in_the_loss_that_balances_the_load() -> None:
     assert coupling("hf-mixtral-balanced") != ""
 
 
+@pytest.mark.slow
 def test_papers_sizes_at_any_number_of_devices() -> None:
     with torch.device("meta"):
         model, batch = models.bert_moe("hap", experts=2 * 29, batch=1)

@@ -14,7 +14,7 @@ from zoo import ZOO
 import medley
 from medley import _core
 
-ROWS = 6
+ROWS = exactness.ROWS
 STEPS = 50
 
 

@@ -18,7 +18,7 @@ from medley import _core, _testing
 from medley.cluster import parse_cluster
 from medley.run import job
 
-ROWS = 6
+ROWS = exactness.ROWS
 STEPS = 3
 
 

@@ -81,7 +81,7 @@ def test_measures_this_machine(
 def test_two_processes_measure_the_link_between_them(tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(
-        "import sys\nfrom medley import probe\nfrom medley.cli import main\n"
+        "import sys\nfrom medley.profiling import probe\nfrom medley.cli import main\n"
         "probe._ENOUGH = 0.005\nsys.exit(main())\n"
     )
     path = tmp_path / "cluster.yaml"

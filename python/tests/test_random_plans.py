@@ -11,7 +11,7 @@ import pytest
 import torch
 from zoo import ZOO
 
-ROWS = 5
+ROWS = exactness.ROWS
 SEEDS = os.environ.get("MEDLEY_PLAN_SEEDS", "")
 # The larger graphs: a plan takes a second or more.
 LARGE = ("bert-moe", "resnet", "hf-mixtral", "hf-mixtral-balanced", "hf-qwen3-moe", "hf-t5")

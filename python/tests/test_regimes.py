@@ -416,6 +416,7 @@ def _never_worse(graph: medley.Graph, cluster: Cluster, rows: int, profile: Path
 
 # The encoder, the decoder and the head read one table of 32,128 words: what the ends of a chain
 # share is not all that crosses the thin link once a step.
+@pytest.mark.slow
 def test_a_pipeline_pays_for_weights_that_three_places_share() -> None:
     with torch.device("meta"):
         model, batch = hf.t5(size="default", tokens=256, num_layers=6, num_decoder_layers=6)

@@ -14,7 +14,7 @@ from zoo import ZOO
 import medley
 from medley.cluster import parse_cluster
 
-ROWS = 6
+ROWS = exactness.ROWS
 # Four devices, one twice as fast. What a device computes and what a link carries in the same time
 # decides the plan: from "share nothing but rows" to "cut everything".
 CLUSTER = """

@@ -208,7 +208,7 @@ def test_interrupt_ends_a_verb_of_the_core_at_once(tmp_path: Path) -> None:
         stderr=subprocess.STDOUT,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    program = str(Path(cli.__file__).with_name("bin") / "medley").encode()
+    program = str(Path(cli.__file__).parents[1] / "bin" / "medley").encode()
     command_line = Path(f"/proc/{process.pid}/cmdline")
     end = time.monotonic() + 60
     while not command_line.read_bytes().startswith(program) and time.monotonic() < end:

@@ -13,7 +13,7 @@ from test_hand_written_plans import MEGATRON_GPT
 from test_pipelines import cuts
 from zoo import ZOO
 
-ROWS = 6
+ROWS = exactness.ROWS
 DEVICES = [f"a/{i}/0" for i in range(4)]
 
 

@@ -267,7 +267,7 @@ def alone(folder: Path, script: str, **more: str) -> subprocess.CompletedProcess
     return run([sys.executable, str(path)], **{**values, **more})
 
 
-JOIN = "from medley import job\njob.TIMEOUT_SECONDS = 4\njob.join()\n"
+JOIN = "from medley.run import job\njob.TIMEOUT_SECONDS = 4\njob.join()\n"
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_processes_wait_for_the_first_as_long_as_it_lives(folder: Path) -> None:
     script = folder / "patient.py"
     script.write_text(
         "import time\n"
-        "from medley import job\n"
+        "from medley.run import job\n"
         "job.TIMEOUT_SECONDS = 3\n"
         "job._WAIT_IN_SILENCE_SECONDS = 2\n"
         "print(job.from_first(lambda: time.sleep(8) or b'late', 'sleeps').decode())\n"
@@ -343,7 +343,7 @@ def test_nobody_waits_for_a_first_process_that_is_gone(folder: Path, end: str, l
     script = folder / "first.py"
     script.write_text(
         "import os, time\n"
-        "from medley import job\n"
+        "from medley.run import job\n"
         "this = job.join()\n"
         f"if this.rank == 0: time.sleep(1); {end}\n"
         "job.from_first(lambda: b'', 'makes nothing')\n"

@@ -385,9 +385,7 @@ def main() -> int:
 
 
 def _fail(what: object, code: int) -> int:
-    if not getattr(
-        what, "_medley_said_elsewhere", False
-    ):  # by another (medley/run/ends.py)
+    if not getattr(what, "_medley_said_elsewhere", False):  # by another (medley/run/ends.py)
         print(f"medley: {what}" if code == 130 else str(what), file=sys.stderr)
     return code
 
