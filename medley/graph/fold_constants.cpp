@@ -29,6 +29,13 @@ std::optional<double> constant(
   return uniform.of(value);
 }
 
+// A float would make a float of what an op does with integers.
+std::optional<Argument> as_argument(double number, DType dtype) {
+  if (is_floating(dtype)) return number;
+  if (dtype == DType::kBool) return std::nullopt;
+  return static_cast<int64_t>(number);
+}
+
 // Replaces where(condition, x, constant), which passes partial sums of x if the number is 0 only;
 // returns whether the op is one.
 bool fold_choice(Rewrite& rewrite,
@@ -41,10 +48,12 @@ bool fold_choice(Rewrite& rewrite,
   if (x == kNone || type_of(rewrite.to(), x) != result || !number ||
       stored_as(result.dtype, *number) != number)
     return false;
+  const std::optional<Argument> other = as_argument(*number, result.dtype);
+  if (!other) return false;
   rewrite.replace(
       op.results[0],
       rewrite.emit(
-          op, "aten.where.ScalarOther", {op.arguments[0], op.arguments[1], *number}, result));
+          op, "aten.where.ScalarOther", {op.arguments[0], op.arguments[1], *other}, result));
   return true;
 }
 

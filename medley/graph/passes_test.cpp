@@ -197,6 +197,21 @@ TEST(FoldConstants, ChosenConstantsBecomeNumbers) {
   EXPECT_THAT(chosen("test.use.default(%3)", "f32[]"), HasSubstr("aten.where.self(%7, %3, %8)"));
 }
 
+// where(condition, i64, 0.0) would be a float.
+TEST(FoldConstants, ChosenIntegersStayIntegers) {
+  const auto chosen = [](const std::string& dtype, const std::string& zero) {
+    const std::string rows = dtype + "[b, 8]";
+    return after(
+        fold_constants,
+        op("%7", "aten.gt.Scalar(%3, 0)", "bool[b, 8]") + op("%8", "test.use.default(%3)", rows) +
+            op("%9", "aten.scalar_tensor.default(" + zero + ", " + dtype + ")", dtype + "[]") +
+            op("%10", "aten.where.self(%7, %8, %9)", rows) +
+            op("%11", "test.use.default(%10)", "f32[]") + "output loss %11\n");
+  };
+  EXPECT_THAT(chosen("i64", "0"), HasSubstr("aten.where.ScalarOther(%7, %8, 0) : i64[b, 8]"));
+  EXPECT_THAT(chosen("bool", "false"), HasSubstr("aten.where.self(%7, %8, %9) : bool[b, 8]"));
+}
+
 TEST(FoldCounts, OneColumnOfEachRow) {
   const std::string count = op("%7", "aten.arange.default(b, i64)", "i64[b]") +
                             op("%8", "test.last.default(%3)", "i32[b]");

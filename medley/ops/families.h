@@ -10,6 +10,7 @@ namespace medley {
 
 std::vector<Rule> pointwise_rules();
 std::vector<Rule> contraction_rules();
+std::vector<Rule> linalg_rules();
 std::vector<Rule> layout_rules();
 std::vector<Rule> slicing_rules();
 std::vector<Rule> normalisation_rules();

@@ -264,6 +264,23 @@ std::optional<Instance> ordered(const Graph& graph, const Op& op, size_t argumen
                                : std::vector<std::vector<int>>{});
 }
 
+// index_add(self, dim, index, source, alpha): the dim is locked.
+std::optional<Instance> index_add(const Graph& graph, const Op& op) {
+  InstanceBuilder builder(graph, op);
+  const size_t rank = builder.result().size();
+  const auto along = dim(op, 1, rank);
+  if (!along || builder.num_operands() != 3 || builder.operand(2).size() != rank)
+    return std::nullopt;
+  for (size_t d = 0; d < rank; ++d) {
+    if (d == *along) continue;
+    const int label = builder.label(builder.result()[d]);
+    builder.label_operand(0, d, label);
+    builder.label_operand(2, d, label);
+    builder.label_result(0, d, label);
+  }
+  return builder.finish({{0, 2}});
+}
+
 // histc(x, bins, min, max): equal bounds mean those of the data, which a shard does not know.
 std::optional<Instance> histogram(const Graph& graph, const Op& op) {
   return instantiate(number(op, 2) == number(op, 3) ? "..! -> z!" : ".. -> z!", "", graph, op);
@@ -297,7 +314,14 @@ std::vector<Rule> indexing_rules() {
        .linear = "",
        .instance = index_put,
        .reads_producers = true},
+      {"aten._unsafe_index.Tensor", "", "", nullptr, index},
+      {.op = "aten._unsafe_index_put.default",
+       .pattern = "",
+       .linear = "",
+       .instance = index_put,
+       .reads_producers = true},
       {"aten.index_select.default", "", "", nullptr, index_select},
+      {"aten.index_add.default", "", "", nullptr, index_add},
       {"aten.gather.default", "", "", nullptr, gather},
       {"aten.scatter.src", "", "", nullptr, scatter},
       {"aten.scatter.value", "", "", nullptr, scatter_value},
@@ -310,6 +334,13 @@ std::vector<Rule> indexing_rules() {
       {"aten.sort.default", "", "", nullptr, argument_one},
       {"aten.sort.stable", "", "", nullptr, topk},
       {"aten.cumsum.default", "", "", nullptr, cumsum},
+      {"aten.cumprod.default", "", "", nullptr, argument_one},
+      {"aten.cummax.default", "", "", nullptr, argument_one},
+      {"aten.cummin.default", "", "", nullptr, argument_one},
+      {"aten.logcumsumexp.default", "", "", nullptr, argument_one},
+      {"aten.median.dim", "", "", nullptr, argument_one},
+      {"aten.kthvalue.default", "", "", nullptr, topk},
+      {"aten.argmin.default", "", "", nullptr, argument_one},
       {"aten.argmax.default", "", "", nullptr, argument_one},
       {"aten.max.dim", "", "", nullptr, argument_one},
       {"aten.min.dim", "", "", nullptr, argument_one},

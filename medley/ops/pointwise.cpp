@@ -67,6 +67,13 @@ std::optional<Instance> log_sigmoid_backward(const Graph& graph, const Op& op) {
   return instantiate(whole ? ".., .., .. -> .." : ".., .., _ -> ..", "{0}", graph, op);
 }
 
+// The second result has the shape of x, or no elements on some devices.
+std::optional<Instance> log_sigmoid(const Graph& graph, const Op& op) {
+  const bool whole = op.results.size() == 2 && op.results[1] != kNone &&
+                     type_of(graph, op.results[1]).shape == type_of(graph, op.results[0]).shape;
+  return instantiate(whole ? ".. -> .., .." : ".. -> .., _", "", graph, op);
+}
+
 constexpr std::string_view kUnary = ".. -> ..";
 constexpr std::string_view kBinary = ".., ..? -> ..";  // the second may be a number
 constexpr std::string_view kTernary = ".., .., .. -> ..";
@@ -102,6 +109,8 @@ std::vector<Rule> pointwise_rules() {
       {"aten.addcmul.default", kTernary, "{0+1}{0+2}"},
       {"aten.addcdiv.default", kTernary, "{0+1}"},
       {"aten.lerp.Scalar", kBinary, "{0+1}"},
+      {"aten.lerp.Tensor", kTernary, "{0+1}"},
+      {"aten.xlogy.Tensor", kBinary, "{0}"},
       {"aten.gelu_backward.default", kBinary, "{0}"},
       {"aten.silu_backward.default", kBinary, "{0}"},
       {"aten.tanh_backward.default", kBinary, "{0}"},
@@ -114,7 +123,10 @@ std::vector<Rule> pointwise_rules() {
       {"aten.hardsigmoid_backward.default", kBinary, "{0}"},
       {"aten.softplus_backward.default", kBinary, "{0}"},
       {"aten.mish_backward.default", kBinary, "{0}"},
+      {"aten.logit_backward.default", kBinary, "{0}"},
+      {"aten._prelu_kernel_backward.default", ".., .., .. -> .., ..", "{0}"},
       {"aten.log_sigmoid_backward.default", "", "", nullptr, log_sigmoid_backward},
+      {"aten.log_sigmoid_forward.default", "", "", nullptr, log_sigmoid},
       {"aten.gelu.default", kUnary, ""},
       {"aten.silu.default", kUnary, ""},
       {"aten.tanh.default", kUnary, ""},
@@ -127,6 +139,10 @@ std::vector<Rule> pointwise_rules() {
       {"aten.hardsigmoid.default", kUnary, ""},
       {"aten.softplus.default", kUnary, ""},
       {"aten.mish.default", kUnary, ""},
+      {"aten.celu.default", kUnary, ""},
+      {"aten.threshold.default", kUnary, ""},
+      {"aten.logit.default", kUnary, ""},
+      {"aten.sinc.default", kUnary, ""},
       {"aten.exp.default", kUnary, ""},
       {"aten.exp2.default", kUnary, ""},
       {"aten.expm1.default", kUnary, ""},
@@ -138,7 +154,21 @@ std::vector<Rule> pointwise_rules() {
       {"aten.reciprocal.default", kUnary, ""},
       {"aten.cos.default", kUnary, ""},
       {"aten.sin.default", kUnary, ""},
+      {"aten.tan.default", kUnary, ""},
+      {"aten.acos.default", kUnary, ""},
+      {"aten.asin.default", kUnary, ""},
+      {"aten.atan.default", kUnary, ""},
+      {"aten.cosh.default", kUnary, ""},
+      {"aten.sinh.default", kUnary, ""},
+      {"aten.acosh.default", kUnary, ""},
+      {"aten.asinh.default", kUnary, ""},
+      {"aten.atanh.default", kUnary, ""},
       {"aten.erf.default", kUnary, ""},
+      {"aten.erfc.default", kUnary, ""},
+      {"aten.erfinv.default", kUnary, ""},
+      {"aten.lgamma.default", kUnary, ""},
+      {"aten.digamma.default", kUnary, ""},
+      {"aten.frac.default", kUnary, ""},
       {"aten.abs.default", kUnary, ""},
       {"aten.sign.default", kUnary, ""},
       {"aten.sgn.default", kUnary, ""},
@@ -156,6 +186,12 @@ std::vector<Rule> pointwise_rules() {
       {"aten.nan_to_num.default", kUnary, ""},
       {"aten.minimum.default", kBinary, ""},
       {"aten.maximum.default", kBinary, ""},
+      {"aten.fmin.default", kBinary, ""},
+      {"aten.fmax.default", kBinary, ""},
+      {"aten.hypot.default", kBinary, ""},
+      {"aten.logaddexp.default", kBinary, ""},
+      {"aten.logaddexp2.default", kBinary, ""},
+      {"aten._prelu_kernel.default", kBinary, ""},
       {"aten.logical_and.default", kBinary, ""},
       {"aten.logical_or.default", kBinary, ""},
       {"aten.logical_xor.default", kBinary, ""},

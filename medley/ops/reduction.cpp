@@ -23,7 +23,8 @@ std::optional<Instance> reduce(
     const bool gone = std::ranges::binary_search(*reduced, d);
     const int label = builder.label(from[d], gone && combine == Combine::kLock);
     builder.label_operand(0, d, label);
-    if (!gone) builder.label_result(0, keeps ? d : kept, label);
+    for (size_t j = 0; !gone && j < op.results.size(); ++j)
+      if (op.results[j] != kNone) builder.label_result(j, keeps ? d : kept, label);
     if (!gone) ++kept;
   }
   const bool linear = combine == Combine::kSum;
@@ -94,15 +95,19 @@ std::optional<Instance> loss(const Graph& graph, const Op& op, size_t argument) 
 
 std::optional<Instance> loss_backward(const Graph& graph, const Op& op, size_t argument) {
   const int64_t reduction = integer(op, argument).value_or(1);
-  if (reduction == kReduceNone) return instantiate(".., .., .. -> ..", "{0}", graph, op);
+  if (reduction == kReduceNone) return instantiate(".., .., .., ..? -> ..", "{0}", graph, op);
   return instantiate(
-      reduction == kReduceSum ? "1, .., .. -> .." : "1, ..!, .. -> ..", "{0}", graph, op);
+      reduction == kReduceSum ? "1, .., .., ..? -> .." : "1, ..!, .., ..? -> ..", "{0}", graph, op);
 }
 
 std::optional<Instance> loss_2(const Graph& graph, const Op& op) { return loss(graph, op, 2); }
+std::optional<Instance> loss_3(const Graph& graph, const Op& op) { return loss(graph, op, 3); }
 std::optional<Instance> loss_4(const Graph& graph, const Op& op) { return loss(graph, op, 4); }
 std::optional<Instance> loss_backward_3(const Graph& graph, const Op& op) {
   return loss_backward(graph, op, 3);
+}
+std::optional<Instance> loss_backward_4(const Graph& graph, const Op& op) {
+  return loss_backward(graph, op, 4);
 }
 
 }  // namespace
@@ -125,6 +130,8 @@ std::vector<Rule> reduction_rules() {
       {"aten.var.correction", "", "", nullptr, locked},
       {"aten.std.correction", "", "", nullptr, locked},
       {"aten.logsumexp.default", "", "", nullptr, locked},
+      {"aten.var_mean.correction", "", "", nullptr, locked},
+      {"aten.norm.ScalarOpt_dim", "", "", nullptr, vector_norm},
       {"aten.linalg_vector_norm.default", "", "", nullptr, vector_norm},
       {"aten.mse_loss.default", "", "", nullptr, loss_2},
       {"aten.mse_loss_backward.default", "", "", nullptr, loss_backward_3},
@@ -132,6 +139,10 @@ std::vector<Rule> reduction_rules() {
       {"aten.smooth_l1_loss_backward.default", "", "", nullptr, loss_backward_3},
       {"aten.huber_loss.default", "", "", nullptr, loss_2},
       {"aten.huber_loss_backward.default", "", "", nullptr, loss_backward_3},
+      {"aten.soft_margin_loss.default", "", "", nullptr, loss_2},
+      {"aten.soft_margin_loss_backward.default", "", "", nullptr, loss_backward_3},
+      {"aten.binary_cross_entropy.default", "", "", nullptr, loss_3},
+      {"aten.binary_cross_entropy_backward.default", "", "", nullptr, loss_backward_4},
       {"aten.binary_cross_entropy_with_logits.default", "", "", nullptr, loss_4},
   };
 }

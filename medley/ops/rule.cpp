@@ -14,6 +14,7 @@ const std::vector<Rule>& rules() {
     std::vector<Rule> sorted;
     for (const auto& family : {pointwise_rules(),
                                contraction_rules(),
+                               linalg_rules(),
                                layout_rules(),
                                slicing_rules(),
                                normalisation_rules(),

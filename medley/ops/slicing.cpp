@@ -205,7 +205,7 @@ std::optional<Instance> dims_locked(const Graph& graph, const Op& op, size_t arg
   InstanceBuilder builder(graph, op);
   const size_t rank = builder.operand(0).size();
   const auto moved = dims(op, argument, rank);
-  if (!moved || builder.result() != builder.operand(0)) return std::nullopt;
+  if (!moved || builder.result().size() != rank) return std::nullopt;
   for (size_t d = 0; d < rank; ++d)
     if (!std::ranges::binary_search(*moved, d)) builder.map(0, d, 0, d);
   return builder.finish(kLinearInFirst);
@@ -213,6 +213,64 @@ std::optional<Instance> dims_locked(const Graph& graph, const Op& op, size_t arg
 
 std::optional<Instance> flip(const Graph& graph, const Op& op) { return dims_locked(graph, op, 1); }
 std::optional<Instance> roll(const Graph& graph, const Op& op) { return dims_locked(graph, op, 2); }
+
+std::optional<Instance> rot90(const Graph& graph, const Op& op) {
+  return dims_locked(graph, op, 2);
+}
+
+// glu(x, dim), glu_backward(grad, x, dim), unfold(x, dim, size, step), unfold_backward(grad, sizes,
+// dim, size, step): the dim is locked; the others map, and stand at the same place.
+std::optional<Instance> dim_locked(const Graph& graph, const Op& op, size_t argument) {
+  InstanceBuilder builder(graph, op);
+  const size_t rank = std::min(builder.operand(0).size(), builder.result().size());
+  const auto along = dim(op, argument, rank);
+  if (!along) return std::nullopt;
+  for (size_t d = 0; d < rank; ++d) {
+    if (d == *along) continue;
+    const int label = builder.label(builder.operand(0)[d]);
+    for (size_t i = 0; i < builder.num_operands(); ++i) builder.label_operand(i, d, label);
+    builder.label_result(0, d, label);
+  }
+  return builder.finish(op.name == "aten.glu.default" ? std::vector<std::vector<int>>{}
+                                                      : kLinearInFirst);
+}
+
+std::optional<Instance> glu(const Graph& graph, const Op& op) { return dim_locked(graph, op, 1); }
+std::optional<Instance> glu_backward(const Graph& graph, const Op& op) {
+  return dim_locked(graph, op, 2);
+}
+
+// Two dims of the matrices, which `argument` and the next name, become one behind all others on the
+// other side: diagonal and its backward, diag_embed, diagonal_scatter. All three are locked.
+std::optional<Instance> diagonal(const Graph& graph, const Op& op, size_t argument, bool embeds) {
+  InstanceBuilder builder(graph, op);
+  const size_t rank = embeds ? builder.result().size() : builder.operand(0).size();
+  const auto one = dim(op, argument, rank), other = dim(op, argument + 1, rank);
+  if (!one || !other) return std::nullopt;
+  const bool scatters = builder.num_operands() == 2;
+  for (size_t d = 0, kept = 0; d < rank; ++d) {
+    if (d == *one || d == *other) continue;
+    const int label = builder.label(embeds ? builder.result()[d] : builder.operand(0)[d]);
+    builder.label_operand(0, embeds ? kept : d, label);
+    if (scatters) builder.label_operand(1, kept, label);
+    builder.label_result(0, embeds || scatters ? d : kept, label);
+    ++kept;
+  }
+  return builder.finish(scatters ? std::vector<std::vector<int>>{{0, 1}} : kLinearInFirst);
+}
+
+std::optional<Instance> diagonal_2(const Graph& graph, const Op& op) {
+  return diagonal(graph, op, 2, false);
+}
+std::optional<Instance> diagonal_backward(const Graph& graph, const Op& op) {
+  return diagonal(graph, op, 3, true);
+}
+std::optional<Instance> diag_embed(const Graph& graph, const Op& op) {
+  return diagonal(graph, op, 2, true);
+}
+std::optional<Instance> diagonal_scatter(const Graph& graph, const Op& op) {
+  return diagonal(graph, op, 3, false);
+}
 
 }  // namespace
 
@@ -228,6 +286,8 @@ std::vector<Rule> slicing_rules() {
       {"aten.select_scatter.default", "", "", nullptr, select_scatter},
       {"aten.split.Tensor", "", "", split_local, split, kView},
       {"aten.split_with_sizes.default", "", "", split_local, split, kView},
+      {"aten.unsafe_split.Tensor", "", "", split_local, split, kView},
+      {"aten.unsafe_split_with_sizes.default", "", "", split_local, split, kView},
       {"aten.unbind.int", "", "", nullptr, unbind, kView},
       {"aten.cat.default", "", "", nullptr, cat},
       {"aten.stack.default", "", "", nullptr, stack},
@@ -235,6 +295,15 @@ std::vector<Rule> slicing_rules() {
       {"aten.triu.default", ".. h! w! -> .. h w", "{0}"},
       {"aten.flip.default", "", "", nullptr, flip},
       {"aten.roll.default", "", "", nullptr, roll},
+      {"aten.rot90.default", "", "", nullptr, rot90},
+      {"aten.glu.default", "", "", nullptr, glu},
+      {"aten.glu_backward.default", "", "", nullptr, glu_backward},
+      {"aten.unfold.default", "", "", nullptr, glu},
+      {"aten.unfold_backward.default", "", "", result_shape<1>, glu_backward},
+      {"aten.diagonal.default", "", "", nullptr, diagonal_2, kView},
+      {"aten.diagonal_backward.default", "", "", result_shape<1>, diagonal_backward},
+      {"aten.diag_embed.default", "", "", nullptr, diag_embed},
+      {"aten.diagonal_scatter.default", "", "", nullptr, diagonal_scatter},
   };
 }
 

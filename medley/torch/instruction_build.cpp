@@ -64,8 +64,12 @@ Op with_any_strides(const Op& op) {
 }
 
 // Kernels that raise on other strides or, worse, read the wrong elements. PyTorch's callers copy
-// first; that copy may have been folded.
-const std::set<std::string_view> kTakesContiguous{"aten.native_group_norm.default",
+// first; that copy may have been folded. What linalg keeps for its backward depends on the strides,
+// and capture has seen these.
+const std::set<std::string_view> kTakesContiguous{"aten._linalg_det.default",
+                                                  "aten._linalg_slogdet.default",
+                                                  "aten._linalg_solve_ex.default",
+                                                  "aten.native_group_norm.default",
                                                   "aten.native_group_norm_backward.default",
                                                   "aten.native_layer_norm_backward.default"};
 

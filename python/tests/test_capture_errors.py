@@ -126,12 +126,19 @@ def root(x: Tensor) -> Tensor:
     return x.sum() / x.shape[0] ** 0.5
 
 
-@pytest.mark.parametrize("body", [divide, divide_by_elements, scale, add_rows])
+@pytest.mark.parametrize("body", [scale, add_rows])
 def test_a_literal_that_holds_the_batch_names_op_module_line_and_rewrite(
     body: Callable[[Tensor], Tensor],
 ) -> None:
     where = line_of(body, "return").rpartition("/")[2]
     refuse(body, "aten.", "module 'inner'", where, "size of the batch", "ones_like")
+
+
+@pytest.mark.parametrize("body", [divide, divide_by_elements])
+def test_a_division_by_rows_counts_them(body: Callable[[Tensor], Tensor]) -> None:
+    text = capture_text(Body(body), X)
+    assert "medley.mean_loss.default" in text
+    assert "10007" not in text
 
 
 @pytest.mark.parametrize("body", [minus_one, root])
@@ -242,7 +249,7 @@ def test_an_error_of_the_outermost_module_is_that_error() -> None:
 
 def test_types_that_graphs_do_not_have_are_refused() -> None:
     where = line_of(spectrum, "fft").rpartition("/")[2]
-    refuse(spectrum, "module 'inner'", where, "torch.complex64 are not supported")
+    refuse(spectrum, "module 'inner'", where, "complex numbers (torch.complex64) are not supported")
 
 
 def test_changing_the_batch_in_place_is_refused() -> None:

@@ -92,7 +92,8 @@ def read_batch(example: Any) -> Batch:
 def loss_of(result: Any) -> Tensor | tuple[Tensor, Tensor]:
     """Returns the loss, or (loss sum, weight), in what a model returned.
 
-    Accepted: a scalar tensor, an object with `.loss`, a dict with "loss", or two scalars.
+    Accepted: a scalar tensor, an object with `.loss`, a dict with "loss", two scalars, or a tuple
+    whose first element is the loss, as transformers returns with return_dict=False.
     """
     if isinstance(result, Mapping) and "loss" in result:
         result = result["loss"]
@@ -101,8 +102,11 @@ def loss_of(result: Any) -> Tensor | tuple[Tensor, Tensor]:
     if isinstance(result, tuple) and hasattr(result, "loss"):
         result = result.loss
     expected = (
-        "expected a scalar tensor, an object with .loss, a dict with 'loss', or (loss sum, weight)"
+        "expected a scalar tensor, an object with .loss, a dict with 'loss', a tuple that starts "
+        "with the loss, or (loss sum, weight)"
     )
+    if isinstance(result, (tuple, list)) and _starts_with_loss(result):
+        result = result[0]
     if isinstance(result, tuple) and len(result) == 2:
         total, weight = result
         if not isinstance(total, Tensor) or not isinstance(weight, Tensor):
@@ -123,6 +127,16 @@ def loss_of(result: Any) -> Tensor | tuple[Tensor, Tensor]:
             f"found a {result.dtype} tensor of shape {list(result.shape)}"
         )
     return _scalar(result)
+
+
+def _starts_with_loss(results: Sequence[Any]) -> bool:
+    """Returns whether the first of them alone is a scalar; two scalars are a sum and its weight."""
+    scalars = [_is_scalar(each) for each in results]
+    return bool(scalars) and scalars[0] and scalars != [True, True]
+
+
+def _is_scalar(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.numel() == 1
 
 
 def _scalar(x: Tensor) -> Tensor:

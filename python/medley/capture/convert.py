@@ -38,6 +38,11 @@ _DROPPED = ("aten._assert_async", "aten._assert_scalar", "aten._assert_tensor_me
 _SEEDED = torch.Tag.nondeterministic_seeded
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # Raises an error for a singular matrix: what follows has infinities then, here as elsewhere.
+_STORED = (  # the runtime gives them contiguous matrices
+    torch.ops.aten._linalg_det.default,
+    torch.ops.aten._linalg_slogdet.default,
+    torch.ops.aten._linalg_solve_ex.default,
+)
 _CHECKS = (torch.ops.aten._linalg_check_errors.default,)
 
 
@@ -241,6 +246,12 @@ class _Writer:
                 "its random numbers depend on how the work is split: use "
                 "torch.nn.functional.dropout, or draw them outside and pass them in the batch",
             )
+        if target in _STORED and not _is_contiguous(node.args[0]):
+            raise self._error(
+                node,
+                "what it keeps for backward depends on how the matrix is stored: call "
+                ".contiguous() on it before, for example after a transpose",
+            )
         place = (self._phases[node], self._modules[node], _source(node))
         if target is torch.ops.aten.fill.Tensor:
             self._fill(node, place)
@@ -362,6 +373,13 @@ class _Writer:
         return f"{self._dtype(value.dtype, node)}[{sizes}]"
 
     def _dtype(self, dtype: torch.dtype, node: Node | None) -> str:
+        if dtype.is_complex:
+            raise self._error(
+                node,
+                f"complex numbers ({dtype}) are not supported: keep real and imaginary parts as "
+                "two real tensors, (a + bi)(c + di) = (ac - bd) + (ad + bc)i; an FFT is a product "
+                "with the matrices of cosines and sines",
+            )
         if dtype not in DTYPES:
             raise self._error(node, f"tensors of type {dtype} are not supported")
         return DTYPES[dtype]
@@ -437,6 +455,10 @@ def holds_batch(value: float, prime: int) -> bool:
     if inverse != 0 and abs(float(inverse) * value - 1.0) < 4e-16:
         return inverse.numerator % prime == 0
     return close and ratio.denominator % prime == 0
+
+
+def _is_contiguous(operand: Any) -> bool:
+    return isinstance(operand, Node) and bool(operand.meta["val"].is_contiguous())
 
 
 def _is_check(node: Node) -> bool:

@@ -1,8 +1,9 @@
 """What replaces PyTorch's functions while a model is captured, or run eagerly for comparison.
 
 - mean losses become a sum, a weight made by ops, and `medley::mean_loss`, so that the denominator
-  can be summed over all devices and micro-batches;
-- `scaled_dot_product_attention` becomes `medley::attention`, dropout becomes `medley::dropout`.
+  can be summed over all devices and micro-batches; so does a division by the number of rows;
+- `scaled_dot_product_attention` becomes `medley::attention`, dropout becomes `medley::dropout`;
+- what rewrites.py has becomes ops that have a rule.
 
 A torch function mode does not see calls made inside other intercepted functions, and patched
 attributes do not see names imported before; both are in force, each covers the other's blind spot.
@@ -11,6 +12,7 @@ attributes do not see names imported before; both are in force, each covers the 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -23,17 +25,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from medley import custom_ops
+from medley.capture import rewrites
 from medley.capture.errors import CaptureError
 from medley.capture.modules import ModuleStack
+from medley.capture.rewrites import legacy_reduction
 from medley.capture.transformers_patches import capture_patches, transformers_patches
-
-
-def _legacy_reduction(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
-    if size_average is None and reduce is None:
-        return reduction
-    if reduce is False:
-        return "none"
-    return "sum" if size_average is False else "mean"
 
 
 def _count(x: Tensor) -> Tensor:
@@ -73,7 +69,12 @@ class Interceptor:
             "adaptive_avg_pool1d": self.adaptive_pool(1),
             "adaptive_avg_pool2d": self.adaptive_pool(2),
             "adaptive_avg_pool3d": self.adaptive_pool(3),
+            "gaussian_nll_loss": functools.partial(rewrites.gaussian_nll_loss, self.mean),
+            "embedding_bag": functools.partial(rewrites.embedding_bag, F.embedding_bag),
+            "bilinear": rewrites.bilinear,
         }
+        for name in rewrites.MEANS:
+            self.functional[name] = rewrites.mean_of_elements(getattr(F, name), self.mean)
         for name in (
             "mse_loss",
             "l1_loss",
@@ -91,6 +92,11 @@ class Interceptor:
         self._by_function[torch.dropout] = self.dropout
         for mean in (torch.mean, Tensor.mean):
             self._by_function[mean] = self.mean
+        self._by_function[torch._weight_norm] = rewrites.weight_norm
+        for divide in _DIVISIONS:
+            self._by_function[divide] = functools.partial(self.divide, divide)
+        for variance in (torch.var, Tensor.var, torch.std, Tensor.std):
+            self._by_function[variance] = functools.partial(self.variance, variance)
 
     def replacement(self, function: Any) -> Callable[..., Any] | None:
         """Returns what replaces `function`, if anything does."""
@@ -113,7 +119,17 @@ class Interceptor:
         label_smoothing: float = 0.0,
     ) -> Tensor:
         """`F.cross_entropy`; a mean's weight counts the targets that are not ignored."""
-        reduction = _legacy_reduction(size_average, reduce, reduction)
+        reduction = legacy_reduction(size_average, reduce, reduction)
+        if input.dim() > 2 and not target.is_floating_point():
+            return rewrites.per_position(
+                self.cross_entropy,
+                input,
+                target,
+                weight,
+                ignore_index=ignore_index,
+                reduction=reduction,
+                label_smoothing=label_smoothing,
+            )
         result: Tensor = self._original["cross_entropy"](
             input,
             target,
@@ -140,7 +156,11 @@ class Interceptor:
         reduction: str = "mean",
     ) -> Tensor:
         """`F.nll_loss`; a mean's weight counts the targets that are not ignored."""
-        reduction = _legacy_reduction(size_average, reduce, reduction)
+        reduction = legacy_reduction(size_average, reduce, reduction)
+        if input.dim() > 2:
+            return rewrites.per_position(
+                self.nll_loss, input, target, weight, ignore_index=ignore_index, reduction=reduction
+            )
         result: Tensor = self._original["nll_loss"](
             input,
             target,
@@ -165,7 +185,7 @@ class Interceptor:
             # Positional arguments differ between these losses: bind them to find the reduction.
             names = _PARAMETERS[name]
             given = dict(zip(names, args, strict=False)) | kwargs
-            reduction = _legacy_reduction(
+            reduction = legacy_reduction(
                 given.pop("size_average", None),
                 given.pop("reduce", None),
                 given.get("reduction", "mean"),
@@ -201,6 +221,42 @@ class Interceptor:
                 ones = torch.ones_like(input, dtype=torch.int64)
                 return total / ones.sum(listed, keepdim)
         return torch.Tensor.mean(input, *args, **kwargs)
+
+    def divide(self, original: Any, input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
+        """A division; by a multiple of the rows it is one by a count, of a scalar a mean loss."""
+        rows = self._multiple_of_rows(input, other)
+        if rows is None or args or kwargs:
+            return original(input, other, *args, **kwargs)
+        if input.dim() == 0 and original not in _IN_PLACE:
+            return mean_loss(input, rows)
+        return original(input, rows)
+
+    def _multiple_of_rows(self, input: Any, other: Any) -> Tensor | None:
+        if self.prime is None or not isinstance(other, (int, float)) or not other:
+            return None
+        if not isinstance(input, Tensor) or not input.is_floating_point() or other % self.prime:
+            return None
+        return torch.ones(self.prime, dtype=torch.int64).sum() * int(other // self.prime)
+
+    def variance(self, original: Any, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """`var()` and `std()`; over the batch they divide by a count."""
+        given = dict(kwargs)
+        dims = given.pop("dim", given.pop("axis", None))
+        for value in args:  # var(x, unbiased), var(x, dim, unbiased, keepdim)
+            if not isinstance(value, bool):
+                dims = value
+            else:
+                given["keepdim" if "unbiased" in given else "unbiased"] = value
+        listed = [dims] if isinstance(dims, int) else list(dims or range(input.dim()))
+        correction = given.pop("correction", None)
+        unbiased = given.pop("unbiased", True)
+        if correction is None:
+            correction = 1 if unbiased else 0
+        keepdim = bool(given.pop("keepdim", False))
+        if self.prime is None or given or math.prod(input.shape[d] for d in listed) % self.prime:
+            return original(input, *args, **kwargs)  # type: ignore[no-any-return]
+        found = rewrites.variance(self.mean, input, listed, correction, keepdim)
+        return found.sqrt() if original in (torch.std, Tensor.std) else found
 
     # --- attention and dropout ---
 
@@ -352,6 +408,15 @@ class Interceptor:
         return pool
 
 
+_IN_PLACE = (Tensor.div_, Tensor.__itruediv__)
+_DIVISIONS = (
+    torch.div,
+    torch.true_divide,
+    Tensor.div,
+    Tensor.true_divide,
+    Tensor.__truediv__,
+    *_IN_PLACE,
+)
 _PARAMETERS: dict[str, tuple[str, ...]] = {
     "mse_loss": ("size_average", "reduce", "reduction", "weight"),
     "l1_loss": ("size_average", "reduce", "reduction", "weight"),
@@ -403,6 +468,10 @@ def _no_checkpoint(*args: Any, **kwargs: Any) -> Iterator[None]:
     yield
 
 
+def _cond(*args: Any, **kwargs: Any) -> Any:
+    raise CaptureError("torch.cond: compute both branches and choose with torch.where")
+
+
 def _autocast_on_cpu(original: Callable[..., None]) -> Callable[..., None]:
     """Returns the constructor of torch.autocast for a model whose tensors are fakes on the cpu."""
 
@@ -432,6 +501,7 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
         patch(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", _no_checkpoint)
         if interceptor.prime is not None:
             patch(torch.autocast, "__init__", _autocast_on_cpu(torch.autocast.__init__))
+            patch(torch, "cond", _cond)
             for owner, name, replacement in capture_patches():
                 patch(owner, name, replacement)
         for owner, name, replacement in transformers_patches():

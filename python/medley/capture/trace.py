@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import traceback
 from collections.abc import Collection, Sequence
 
@@ -37,6 +38,10 @@ _HINTS = {
     "aten.equal": "use (a == b).all() as a tensor and torch.where",
     "aten.repeat_interleave": "pass output_size=, or repeat by a number",
     "aten._unique2": "count with torch.bincount-like one-hot sums of a fixed number of classes",
+    "aten._ctc_loss": "the longest target decides the size of what CTC keeps; a loop over the "
+    "positions with logsumexp keeps as much for any target",
+    "aten._pack_padded_sequence": "packing makes shapes of the lengths: pass padded sequences and "
+    "mask what follows their end",
     "aten.bincount": "sum a one-hot of a fixed number of classes",
 }
 
@@ -106,7 +111,8 @@ def trace(
                 stack, root, (rng, *tensors), decompositions={}
             )
     except CaptureError as error:
-        raise CaptureError(_placed(str(error), error, modules)) from None
+        shown = re.sub(rf"(?<=[\[ ]){prime}(?=[,\]])", "b", str(error))  # in shapes
+        raise CaptureError(_placed(shown, error, modules)) from None
     except Exception as error:
         raise CaptureError(_explain(error, modules, prime)) from None
     return Traced(joint.graph_module, prime, batch.names, first_names, trained)

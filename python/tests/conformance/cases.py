@@ -6,7 +6,7 @@ defaults left out:
     aten.mm.default(f64[b, (2 3)], f64[6, 5])
 
 `b` is the batch. A dim `(2 3)` of 6 is cut at its factors 2 and 3 too, as if a view had split it.
-Factors of the first result stand behind an arrow. Behind a tensor: `<9` draws integers below 9,
+Factors of the first result stand behind an arrow. Behind a tensor: `<9` draws numbers below 9,
 `~9` distinct ones along the last dim, `>0` positive numbers, `=0` makes it the result of an op
 that fills with zeros.
 """
@@ -14,12 +14,14 @@ that fills with zeros.
 UNARY = """abs alias bitwise_not:i64 ceil clone contiguous cos detach erf exp exp2 expm1 floor gelu
 hardsigmoid hardswish hardtanh isinf isnan leaky_relu lift_fresh_copy log:+ log1p:+ log2:+
 logical_not elu mish nan_to_num neg reciprocal:+ relu round rsqrt:+ sgn sigmoid sign silu sin
-softplus sqrt:+ tanh trunc"""
+softplus sqrt:+ tanh trunc tan atan sinh cosh asinh erfc frac digamma:+ lgamma:+ sinc celu acos asin
+acosh atanh erfinv"""
 BINARY_BACKWARD = "silu tanh sigmoid mish hardswish hardsigmoid gelu"
 BINARY = """aten.atan2.default aten.maximum.default aten.minimum.default aten.logical_and.default
 aten.logical_or.default aten.logical_xor.default aten.div.Tensor aten.mul.Tensor aten.add.Tensor
 aten.sub.Tensor aten.clamp_min.Tensor aten.clamp_max.Tensor aten.fmod.Tensor aten.remainder.Tensor
-aten.pow.Tensor_Tensor:+"""
+aten.pow.Tensor_Tensor:+ aten.fmin.default aten.fmax.default aten.hypot.default
+aten.logaddexp.default aten.logaddexp2.default aten.xlogy.Tensor"""
 INTEGERS = "eq ne ge gt le lt bitwise_and bitwise_or bitwise_xor"
 SCALAR = "add.Scalar sub.Scalar rsub.Scalar mul.Scalar div.Scalar fmod.Scalar remainder.Scalar"
 
@@ -81,6 +83,13 @@ POINTWISE = [
     "aten.addcmul.default(f64[6], f64[b, 1], f64[b, 6])",
     "aten.addcdiv.default(f64[b, 6], f64[b, 6], f64[6]>0, 0.5)",
     "aten.lerp.Scalar(f64[b, 6], f64[6], 0.3)",
+    "aten.lerp.Tensor(f64[b, 6], f64[6], f64[b, 1])",
+    "aten.threshold.default(f64[b, 6], 0.1, -1.0)",
+    "aten.logit.default(f64[b, 6], 0.1)",
+    "aten.logit_backward.default(f64[b, 6], f64[b, 6], 0.1)",
+    "aten._prelu_kernel.default(f64[b, 6, 5], f64[6, 1])",
+    "aten._prelu_kernel_backward.default(f64[b, 6], f64[b, 6], f64[6])",
+    "aten.log_sigmoid_forward.default(f64[b, 6])",
     "aten.threshold_backward.default(f64[b, 6], f64[b, 6], 0)",
     "aten.gelu.default(f64[b, 6], 'tanh')",
     "aten.gelu_backward.default(f64[b, 6], f64[b, 6], 'tanh')",
@@ -94,6 +103,21 @@ POINTWISE = [
     "aten.clamp.Tensor(f64[b, 5], f64[b, 1], f64[5]>0)",
     "aten.clamp_min.default(f64[b, 5], 0)",
     "aten.clamp_max.default(f64[b, 5], 0)",
+]
+
+LINALG = [
+    "aten._linalg_eigh.default(f64[b, 3, 3], 'L', true)",
+    "aten._linalg_svd.default(f64[b, 3, 4], false, true)",
+    "aten._linalg_solve_ex.default(f64[b, 3, 3], f64[b, 3, 4])",
+    "aten.linalg_lu_solve.default(f64[b, 3, 3], i32[b, 3]>0, f64[b, 3, 4])",
+    "aten.linalg_solve_triangular.default(f64[b, 3, 3], f64[b, 3, 4], true)",
+    "aten.linalg_cholesky_ex.default(f64[b, 1, 1]>0)",
+    "aten.linalg_inv_ex.default(f64[b, 3, 3])",
+    "aten.linalg_matrix_exp.default(f64[b, 3, 3])",
+    "aten.linalg_qr.default(f64[b, 4, 3])",
+    "aten._cdist_forward.default(f64[b, 4, 3], f64[b, 5, 3], 2.0, none)",
+    "aten._cdist_backward.default(f64[b, 4, 5], f64[b, 4, 3], f64[b, 5, 3], 2.0, f64[b, 4, 5]>0)",
+    "aten._euclidean_dist.default(f64[b, 4, 3], f64[5, 3])",
 ]
 
 CONTRACTION = [
@@ -181,6 +205,8 @@ SLICING = [
     "aten.split.Tensor(f64[b, 7], 3, 1)",
     "aten.split_with_sizes.default(f64[b, 6], [2, 2, 2], 1)",
     "aten.split_with_sizes.default(f64[b, 6], [1, 3, 2], 1)",
+    "aten.unsafe_split.Tensor(f64[b, 6], 2, 1)",
+    "aten.unsafe_split_with_sizes.default(f64[b, 6], [1, 3, 2], 1)",
     "aten.unbind.int(f64[3, b, 5], 0)",
     "aten.unbind.int(f64[b, 5, (3 2), 2], -1)",
     "aten.cat.default([f64[b, 3], f64[b, 3]], 1)",
@@ -194,6 +220,15 @@ SLICING = [
     "aten.triu.default(f64[b, 5, 7], 1)",
     "aten.flip.default(f64[b, 6, 5], [1])",
     "aten.roll.default(f64[b, 6, 5], [2], [-1])",
+    "aten.rot90.default(f64[b, 4, 3], 1, [1, 2])",
+    "aten.glu.default(f64[b, 6, 5], 1)",
+    "aten.glu_backward.default(f64[b, 3, 5], f64[b, 6, 5], 1)",
+    "aten.unfold.default(f64[b, 6, 5], 1, 3, 1)",
+    "aten.unfold_backward.default(f64[b, 4, 5, 3], [b, 6, 5], 1, 3, 1)",
+    "aten.diagonal.default(f64[b, 4, 5, 4], 1, 1, 3)",
+    "aten.diagonal_backward.default(f64[b, 5, 3], [b, 4, 5, 4], 1, 1, 3)",
+    "aten.diag_embed.default(f64[b, 5], 0, -2, -1)",
+    "aten.diagonal_scatter.default(f64[b, 4, 4], f64[b, 4], 0, -2, -1)",
 ]
 
 NORMALISATION = [
@@ -214,6 +249,9 @@ NORMALISATION = [
     "aten.native_layer_norm_backward.default(f64[b, 6], f64[b, 6], [6], f64[b, 1],"
     " f64[b, 1]>0, f64[6], f64[6], [false, true, true])",
     "aten._fused_rms_norm.default(f64[b, 5, 6], [6], f64[6], 1e-05)",
+    "aten._native_batch_norm_legit.no_stats(f64[b, 6, 3], f64[6], f64[6], true, 0.1, 1e-05)",
+    "aten._native_batch_norm_legit_no_training.default(f64[b, 6, 3], f64[6], f64[6], f64[6],"
+    " f64[6]>0, 0.1, 1e-05)",
     "aten._native_batch_norm_legit_functional.default(f64[b, 6, 3, 2], f64[6], f64[6], f64[6],"
     " f64[6]>0, true, 0.1, 1e-05)",
     "aten._native_batch_norm_legit_functional.default(f64[b, 6], none, none, f64[6],"
@@ -270,6 +308,16 @@ INDEXING = [
     "aten.scatter.value(f64[b, 6], 1, i64[b, 2]<6, 0)",
     "aten.scatter.value(f64[b, 6], -1, i64[b, 2]<6, 1.5)",
     "aten.scatter_add.default(f64[b, 6], 1, i64[b, 5]<6, f64[b, 5])",
+    "aten.index_add.default(f64[b, 6, 5], 1, i64[4]<6, f64[b, 4, 5], 2)",
+    "aten._unsafe_index.Tensor(f64[b, 6, 5], [none, i64[4, 1]<6, i64[3]<5])",
+    "aten._unsafe_index_put.default(f64[6, 5]=0, [i64[b]<6], f64[b, 5], true)",
+    "aten.cumprod.default(f64[b, 6, 5], 1)",
+    "aten.cummax.default(f64[b, 6], 1)",
+    "aten.cummin.default(f64[b, 6, 5], 2)",
+    "aten.logcumsumexp.default(f64[b, 6], 1)",
+    "aten.median.dim(f64[b, 6, 5], 1)",
+    "aten.kthvalue.default(f64[b, 6, 5], 2, -1, true)",
+    "aten.argmin.default(f64[b, 6], -1)",
     "aten.scatter_add.default(f64[b, 6]=0, 1, i64[b, 5]<6, f64[b, 5])",
     "aten.topk.default(f64[b, 6], 2)",
     "aten.topk.default(f64[b, 6, 5], 3, 1)",
@@ -313,6 +361,8 @@ REDUCTION = [
     "aten.var.correction(f64[b, 6, 5], [1])",
     "aten.std.correction(f64[b, 6], [-1], 0, true)",
     "aten.logsumexp.default(f64[b, 6], [1])",
+    "aten.var_mean.correction(f64[b, 6, 5], [1])",
+    "aten.norm.ScalarOpt_dim(f64[b, 6], 2, [1])",
     "aten.linalg_vector_norm.default(f64[b, 6], 2, [1])",
     "aten.linalg_vector_norm.default(f64[5, 6], 2)",
     "aten.mse_loss.default(f64[b, 6], f64[b, 6], 2)",
@@ -325,6 +375,11 @@ REDUCTION = [
     "aten.smooth_l1_loss_backward.default(f64[], f64[b, 6], f64[b, 6], 2, 0.5)",
     "aten.huber_loss.default(f64[b, 6], f64[b, 6], 2, 0.5)",
     "aten.huber_loss_backward.default(f64[], f64[b, 6], f64[b, 6], 2, 0.5)",
+    "aten.soft_margin_loss.default(f64[b, 6], f64[b, 6], 2)",
+    "aten.soft_margin_loss_backward.default(f64[], f64[b, 6], f64[b, 6], 2)",
+    "aten.binary_cross_entropy.default(f64[b, 6]<1, f64[b, 6]<1, f64[b, 6]>0, 2)",
+    "aten.binary_cross_entropy_backward.default(f64[], f64[b, 6]<1, f64[b, 6]<1, f64[b, 6], 2)",
+    "aten.binary_cross_entropy_backward.default(f64[], f64[b, 6]<1, f64[b, 6]<1, none, 1)",
     "aten.binary_cross_entropy_with_logits.default(f64[b, 6], f64[b, 6], none, none, 2)",
     "aten.binary_cross_entropy_with_logits.default(f64[b, 6], f64[b, 6], f64[6], f64[6]>0, 2)",
     "aten.binary_cross_entropy_with_logits.default(f64[b, 6], f64[b, 6], none, f64[6]>0, 0)",
@@ -430,6 +485,33 @@ CONVOLUTION = [
     " false, true, none)",
     "aten._adaptive_avg_pool2d.default(f64[b, 6, 4, 6], [2, 2])",
     "aten._adaptive_avg_pool2d_backward.default(f64[b, 6, 2, 2], f64[b, 6, 4, 6])",
+    "aten.adaptive_max_pool2d.default(f64[b, 6, 4, 6], [2, 2])",
+    "aten.adaptive_max_pool2d_backward.default(f64[b, 6, 2, 2], f64[b, 6, 4, 6],"
+    " i64[b, 6, 2, 2]<4)",
+    "aten.max_pool3d_with_indices.default(f64[b, 3, 2, 4, 6], [2, 2, 2])",
+    "aten.max_pool3d_with_indices_backward.default(f64[b, 3, 1, 2, 3], f64[b, 3, 2, 4, 6],"
+    " [2, 2, 2], [2, 2, 2], [0, 0, 0], [1, 1, 1], false, i64[b, 3, 1, 2, 3]<48)",
+    "aten.avg_pool3d.default(f64[b, 3, 2, 4, 6], [2, 2, 2])",
+    "aten.avg_pool3d_backward.default(f64[b, 3, 1, 2, 3], f64[b, 3, 2, 4, 6], [2, 2, 2], [2, 2, 2],"
+    " [0, 0, 0], false, true, none)",
+    *[
+        case
+        for kind in ("reflection", "replication")
+        for case in (
+            f"aten.{kind}_pad1d.default(f64[b, 3, 6], [2, 1])",
+            f"aten.{kind}_pad1d_backward.default(f64[b, 3, 9], f64[b, 3, 6], [2, 1])",
+            f"aten.{kind}_pad2d.default(f64[b, 3, 5, 6], [2, 1, 0, 3])",
+            f"aten.{kind}_pad2d_backward.default(f64[b, 3, 8, 9], f64[b, 3, 5, 6], [2, 1, 0, 3])",
+        )
+    ],
+    "aten.im2col.default(f64[b, 3, 4, 4], [2, 2], [1, 1], [0, 0], [1, 1])",
+    "aten.col2im.default(f64[b, 12, 9], [4, 4], [2, 2], [1, 1], [0, 0], [1, 1])",
+    "aten.pixel_shuffle.default(f64[b, 5, 4, 3, 3], 2)",
+    "aten.pixel_unshuffle.default(f64[b, 2, 4, 6], 2)",
+    "aten.channel_shuffle.default(f64[b, 6, 4, 3], 2)",
+    "aten.grid_sampler_2d.default(f64[b, 3, 4, 4], f64[b, 5, 2, 2], 0, 0, false)",
+    "aten.grid_sampler_2d_backward.default(f64[b, 3, 5, 2], f64[b, 3, 4, 4], f64[b, 5, 2, 2], 0, 0,"
+    " false, [true, true])",
 ]
 
 UPDATE = [
@@ -449,6 +531,7 @@ UPDATE = [
 CASES = [
     *POINTWISE,
     *CONTRACTION,
+    *LINALG,
     *LAYOUT,
     *SLICING,
     *NORMALISATION,

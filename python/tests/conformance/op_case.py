@@ -25,10 +25,11 @@ DTYPES = {
     "f32": torch.float32,
     "bf16": torch.bfloat16,
     "i64": torch.int64,
+    "i32": torch.int32,
     "bool": torch.bool,
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_TENSOR = re.compile(r"\b(f64|f32|bf16|i64|bool)\[([^\]]*)\](<\d+|~\d+|>0|=0)?")
+_TENSOR = re.compile(r"\b(f64|f32|bf16|i64|i32|bool)\[([^\]]*)\](<\d+|~\d+|>0|=0)?")
 
 
 def evaluate(size: str, batch: int = BATCH) -> int:
@@ -60,6 +61,8 @@ class Spec:
             return whole.to(DTYPES[self.dtype])
         if self.drawn == "=0":
             return torch.zeros(shape, dtype=DTYPES[self.dtype])
+        if self.drawn.startswith("<"):
+            return torch.rand(shape, dtype=torch.float64, generator=generator) * bound
         real = torch.randn(shape, dtype=torch.float64, generator=generator)
         return (real.abs() + 0.1 if self.drawn == ">0" else real).to(DTYPES[self.dtype])
 

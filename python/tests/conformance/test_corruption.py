@@ -24,14 +24,29 @@ RIGHT_TOO = {
     "aten.slice_scatter.default": {"linear 1"},
     "aten.cat.default": {"linear 1", "without the lock of d2"},
     "aten.index_put.default": {"without the lock of d0", "linear 2", "linear 3"},
+    "aten._unsafe_index_put.default": {"without the lock of d0", "linear 2"},
     "aten.scatter.src": {"linear 2"},
     "aten.scatter_add.default": {"linear 2"},
     "aten.new_zeros.default": {"without the lock of d2", "without the lock of d3"},
-    "aten.avg_pool2d_backward.default": {"linear 0+1"},
-    "aten._adaptive_avg_pool2d_backward.default": {"linear 0+1"},
+    **{
+        f"aten.{op}_backward.default": {"linear 0+1"}
+        for op in (
+            "avg_pool2d",
+            "avg_pool3d",
+            "_adaptive_avg_pool2d",
+            "adaptive_max_pool2d",
+            "max_pool3d_with_indices",
+            "reflection_pad1d",
+            "reflection_pad2d",
+            "replication_pad1d",
+            "replication_pad2d",
+        )
+    },
     "medley.scale_scalars.default": {"linear 0+1"},
     # Linear in the weights, which nobody has as a partial sum.
     "aten.binary_cross_entropy_with_logits.default": {"linear 2"},
+    "aten.binary_cross_entropy.default": {"linear 2"},
+    "aten.binary_cross_entropy_backward.default": {"linear 3"},
     "aten.nll_loss_backward.default": {"linear 3", "without the lock of n"},
     # Without a reduction the total weight is zero; the loss is linear like that of a sum.
     "aten.nll_loss_forward.default": {
@@ -46,6 +61,9 @@ RIGHT_TOO = {
         for j in (1, 2)
         for label in "nc"
         for absent in ("MAX", "UNAFFECTED")
+    },
+    "aten._native_batch_norm_legit_no_training.default": {
+        f"{label} SUM in result {j}" for j in (1, 2) for label in "nc"
     },
 }
 

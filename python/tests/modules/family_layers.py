@@ -32,8 +32,8 @@ def embed(make: Callable[[], nn.Module], *sizes: int, count: int = 9, **known: A
     return net(lambda m, i: energy(m.e(i)), lambda: classes(count, *sizes), e=make, **known)
 
 
-def bag(mode: str, **known: Any) -> Case:
-    return embed(lambda: nn.EmbeddingBag(9, 4, mode=mode), 5, **known)
+def bag(mode: str, **options: Any) -> Case:
+    return embed(lambda: nn.EmbeddingBag(9, 4, mode=mode, **options), 5)
 
 
 def tied(m: Any, i: Tensor) -> Tensor:
@@ -208,6 +208,8 @@ CASES: dict[str, Case] = {
     "embedding_sparse": embed(lambda: nn.Embedding(9, 4, sparse=True), 5),
     "embedding_bag_sum": bag("sum"),
     "embedding_bag_mean": bag("mean"),
+    "embedding_bag_padded": bag("mean", padding_idx=0),
+    "embedding_bag_max_padded": bag("max", padding_idx=0),
     "embedding_bag_max": bag("max"),
     "embedding_as_one_hot": net(
         lambda m, i: energy(m.a(F.one_hot(i, 9).to(m.a.weight.dtype))),

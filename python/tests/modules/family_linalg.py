@@ -57,6 +57,15 @@ CASES: dict[str, Case] = {
     ),
     "gram_penalty": op(lambda h: (h @ h.mT - torch.eye(3)).abs(), 3, 4),
     "solve": op(lambda h: torch.linalg.solve(positive(h), h), 3, 4),
+    "solve_of_a_transposed": op(
+        lambda h: torch.linalg.solve((positive(h) + h[..., :3].tril()).mT, h), 3, 4
+    ),
+    "determinant_of_a_transposed": op(
+        lambda h: torch.linalg.det(0.2 * (positive(h) + h[..., :3].tril()).mT), 3, 4
+    ),
+    "determinant_of_a_copy": op(
+        lambda h: torch.linalg.det(0.2 * (positive(h) + h[..., :3].tril()).mT.contiguous()), 3, 4
+    ),
     "inverse": op(lambda h: torch.linalg.inv(positive(h)), 3, 4),
     "determinant": op(lambda h: torch.linalg.det(positive(h)), 3, 4),
     "logdet": op(lambda h: torch.logdet(positive(h)), 3, 4),

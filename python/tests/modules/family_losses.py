@@ -193,6 +193,30 @@ CASES: dict[str, Case] = {
     "as_a_dict": regression(lambda h, y: {"loss": F.mse_loss(h, y), "logits": h}),
     "of_one_element": regression(lambda h, y: F.mse_loss(h, y).reshape(1)),
     "with_logits_in_a_tuple": regression(lambda h, y: (F.mse_loss(h, y), h)),
+    "before_two_others": regression(lambda h, y: [F.mse_loss(h, y), h, None]),
+    "gaussian_nll_of_a_number": regression(
+        lambda h, y: F.gaussian_nll_loss(h, y, torch.full((), 0.5).expand_as(h), full=True)
+    ),
+    "poisson_nll_summed": regression(lambda h, y: F.poisson_nll_loss(h, y, reduction="sum")),
+    "multilabel_margin": net(
+        lambda m, x, y: F.multilabel_margin_loss(m.a(x), y),
+        lambda: (x(6), classes(5, 5)),
+        a=lambda: nn.Linear(6, 5),
+    ),
+    "cross_entropy_of_positions_smoothed": net(
+        lambda m, x, y: F.cross_entropy(
+            m.a(x).mT, y, torch.linspace(0.5, 1, 5), ignore_index=2, label_smoothing=0.1
+        ),
+        lambda: (x(3, 6), classes(5, 3)),
+        a=lambda: nn.Linear(6, 5),
+    ),
+    "cross_entropy_of_each_position": net(
+        lambda m, x, y: F.cross_entropy(m.a(x).mT, y, reduction="none").square().mean(),
+        lambda: (x(3, 6), classes(5, 3)),
+        a=lambda: nn.Linear(6, 5),
+    ),
+    "sum_divided_twice": regression(lambda h, y: ((h - y) ** 2).sum() / h.shape[0] / 5),
+    "sum_divided_in_place": regression(lambda h, y: ((h - y) ** 2).sum(0).div_(len(h)).sum()),
     "none": regression(lambda h, y: None),
     "not_a_scalar": regression(lambda h, y: (h - y) ** 2),
     "of_no_parameter": regression(lambda h, y: y.sum()),

@@ -85,6 +85,9 @@ CASES: dict[str, Case] = {
         4,
     ),
     "weight_norm_old": wrapped(nn.utils.weight_norm),
+    "weight_norm_of_columns": layer(
+        lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(6, 5), dim=1)), 6
+    ),
     "weight_norm_new": wrapped(parametrizations.weight_norm),
     "spectral_norm_old": wrapped(nn.utils.spectral_norm),
     "spectral_norm_new": wrapped(parametrizations.spectral_norm),

@@ -1,0 +1,158 @@
+"""Functions of PyTorch as ops that have a rule, or that follow the rows of the batch."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+Function = Callable[..., Any]
+
+# Losses whose mean PyTorch divides by a number of elements: here the mean of what reduction="none"
+# returns.
+MEANS = (
+    "poisson_nll_loss",
+    "hinge_embedding_loss",
+    "soft_margin_loss",
+    "multi_margin_loss",
+    "multilabel_margin_loss",
+    "multilabel_soft_margin_loss",
+    "margin_ranking_loss",
+    "cosine_embedding_loss",
+    "triplet_margin_loss",
+)
+
+
+def legacy_reduction(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
+    """Returns the reduction that the old flags ask for."""
+    if size_average is None and reduce is None:
+        return reduction
+    if reduce is False:
+        return "none"
+    return "sum" if size_average is False else "mean"
+
+
+def mean_of_elements(original: Function, mean: Callable[[Tensor], Tensor]) -> Function:
+    """Returns a loss whose mean is `mean` of its elements."""
+    signature = inspect.signature(original)
+
+    def loss(*args: Any, **kwargs: Any) -> Tensor:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        old = [given.pop(name, None) for name in ("size_average", "reduce")]
+        reduction = legacy_reduction(old[0], old[1], given.pop("reduction"))
+        elements = reduction == "mean"
+        result: Tensor = original(**given, reduction="none" if elements else reduction)
+        return mean(result) if elements else result
+
+    return loss
+
+
+def gaussian_nll_loss(
+    mean: Callable[[Tensor], Tensor],
+    input: Tensor,
+    target: Tensor,
+    var: Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """`F.gaussian_nll_loss`, which looks at no value: a variance below `eps` is `eps`."""
+    if not isinstance(var, Tensor):
+        var = torch.full_like(input, var)
+    if var.dim() == input.dim() - 1 and var.shape == input.shape[:-1]:
+        var = var.unsqueeze(-1)
+    var = var + (var.clamp(min=eps) - var).detach()
+    loss = 0.5 * (var.log() + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    if reduction == "mean":
+        return mean(loss)
+    return loss.sum() if reduction == "sum" else loss
+
+
+def embedding_bag(
+    original: Function,
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """`F.embedding_bag`; bags of one length, a row each, are looked up and reduced."""
+    if input.dim() != 2 or max_norm is not None or scale_grad_by_freq or sparse:
+        result: Tensor = original(
+            input,
+            weight,
+            offsets,
+            max_norm,
+            norm_type,
+            scale_grad_by_freq,
+            mode,
+            sparse,
+            per_sample_weights,
+            include_last_offset,
+            padding_idx,
+        )
+        return result
+    found = F.embedding(input, weight)
+    kept = None if padding_idx is None else (input != padding_idx % len(weight)).unsqueeze(-1)
+    if mode == "max":
+        if kept is None:
+            return found.max(1).values
+        least = found.masked_fill(~kept, -math.inf).max(1).values
+        return least.masked_fill(~kept.any(1), 0.0)
+    if per_sample_weights is not None:
+        found = found * per_sample_weights.unsqueeze(-1)
+    if kept is None:
+        return found.sum(1) / (input.shape[1] if mode == "mean" else 1)
+    total = (found * kept).sum(1)
+    return total / kept.sum(1).clamp(min=1) if mode == "mean" else total
+
+
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.bilinear` as a product with the first input, then one with the second."""
+    out, first, second = weight.shape
+    half = input1 @ weight.permute(1, 0, 2).reshape(first, out * second)
+    result: Tensor = (torch.unflatten(half, -1, (out, second)) @ input2.unsqueeze(-1)).squeeze(-1)
+    return result if bias is None else result + bias
+
+
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """What `torch.nn.utils.weight_norm` computes."""
+    norm: Tensor = torch.norm_except_dim(v, 2, dim)
+    return v * (g / norm)
+
+
+def per_position(
+    loss: Function, input: Tensor, target: Tensor, weight: Tensor | None, **options: Any
+) -> Tensor:
+    """Returns a loss of class numbers [n, ...] and scores [n, classes, ...], of rows and positions
+    as one dim of rows."""
+    scores = input.movedim(1, -1)
+    result: Tensor = loss(
+        scores.reshape(-1, scores.shape[-1]), target.reshape(-1), weight, **options
+    )
+    return result.reshape(target.shape) if options["reduction"] == "none" else result
+
+
+def variance(
+    mean: Function, input: Tensor, dims: list[int], correction: float, keepdim: bool
+) -> Tensor:
+    """Returns the variance over dims that hold rows: squares over a count made by ops."""
+    squares = (input - mean(input, dims, True)).square().sum(dims, keepdim)
+    count = torch.ones_like(input, dtype=torch.int64).sum(dims, keepdim)
+    found: Tensor = squares / (count - correction).clamp(min=0)
+    return found
