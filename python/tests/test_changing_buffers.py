@@ -384,7 +384,7 @@ def test_every_cut(model: str) -> None:
 def test_rows_that_decide_a_buffer_meet(model: str) -> None:
     with exactness.double_precision():
         graph, (torch_model, _) = captured(MEET[model]), made(MEET[model])
-        with pytest.raises(ValueError, match="rows of"):
+        with pytest.raises(ValueError, match="rows meet"):
             medley.Trainer(
                 torch_model,
                 graph,
