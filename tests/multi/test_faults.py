@@ -201,6 +201,8 @@ def test_a_signal_ends_all(folder: Path, number: signal.Signals) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # Whoever runs this under nohup has it ignored, and launch leaves it so.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     assert process.stdout is not None
     text = ""
