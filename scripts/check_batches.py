@@ -1,14 +1,15 @@
 """Fail if two files of a room cannot be compiled in one batch (cmake/batches.cmake).
 
-Names of their unnamed namespaces collide, and neither says SKIP_UNITY_BUILD_INCLUSION in the room's
-CMakeLists.txt. Whoever has ccache compiles single files and would not see it.
+Names of their unnamed namespaces collide, with each other or with types of headers, and neither
+says SKIP_UNITY_BUILD_INCLUSION in the room's CMakeLists.txt. Whoever has ccache compiles single
+files and would not see it.
 """
 
 import re
 import sys
 from collections import defaultdict
 
-from check_types import NAMESPACE, ROOT, SKIPPED, TYPE
+from check_types import NAMESPACE, ROOT, SKIPPED, TYPE, types
 
 UNNAMED = "(unnamed)"
 HIDDEN = "(hidden)"  # a scope whose names are its own
@@ -52,6 +53,19 @@ def hidden_names(text: str) -> dict[str, int]:
     return found
 
 
+def public_types(room: str) -> dict[str, str]:
+    """Returns the types of the headers that a room may include, with their places."""
+    text = (ROOT / "medley" / room / "CMakeLists.txt").read_text()
+    deps = re.search(r"DEPS ([a-z_\s]+)", text)
+    found = {}
+    for name in [room, *(deps[1].split() if deps else [])]:
+        for path in sorted((ROOT / "medley" / name).glob("*.h")):
+            for scoped, line in types(path.read_text()):
+                if scoped.startswith("medley::") and scoped.count("::") == 1:
+                    found[scoped.partition("::")[2]] = f"{path.relative_to(ROOT)}:{line}"
+    return found
+
+
 def main() -> int:
     failed = 0
     for room in sorted({path.parent for path in ROOT.glob("medley/*/CMakeLists.txt")}):
@@ -66,7 +80,9 @@ def main() -> int:
                 continue
             for key, line in hidden_names(path.read_text()).items():
                 places[key].append(f"{path.relative_to(ROOT)}:{line}")
+        public = public_types(room.name)
         for key, found in sorted(places.items()):
+            found = [public[key], *found] if key in public else found
             if len(found) > 1:
                 failed += 1
                 print(

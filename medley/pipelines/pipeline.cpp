@@ -290,15 +290,15 @@ int64_t Periods::step_bound() const {
   return std::max(least * table_.microbatches(), table_.least_sum());
 }
 
-struct Misfit {
+struct StageShortage {
   Bytes missing{-1};  // below 0: nothing
   size_t stage = 0;
   Bytes needed;
 };
 
 // Of the stages of a plan, the one whose devices have too little memory by the most.
-Misfit misfit(const PipelineRequest& request, const PipelinePlan& plan) {
-  Misfit worst;
+StageShortage worst_shortage(const PipelineRequest& request, const PipelinePlan& plan) {
+  StageShortage worst;
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const StageOption& o = plan.stages[i].option;
     const Bytes needed = o.persistent + o.transient + o.saved * plan.stages[i].in_flight;
@@ -327,20 +327,20 @@ std::optional<PipelinePlan> plan_with(PipelineRequest request,
 
 // Says which stage misses how much memory, in the plan found that misses least.
 std::string explain_misfit(const PipelineRequest& request) {
-  Misfit least;
+  StageShortage least;
   std::string text = "no chain of linked pools can run all layers";
   for (size_t choice = 0; choice < request.microbatches.size(); ++choice) {
     const int c = static_cast<int>(choice);
     std::optional<PipelinePlan> plan = plan_with(request, c, std::nullopt);
     if (!plan) continue;
-    Bytes low{}, high = misfit(request, *plan).missing;
+    Bytes low{}, high = worst_shortage(request, *plan).missing;
     while ((high - low).value > std::max<int64_t>(1, high.value / 64)) {
       const Bytes middle = low + (high - low) / 2;
       std::optional<PipelinePlan> other = plan_with(request, c, middle);
       (other ? high : low) = middle;
       if (other) plan = std::move(other);
     }
-    const Misfit worst = misfit(request, *plan);
+    const StageShortage worst = worst_shortage(request, *plan);
     if (least.missing.value >= 0 && worst.missing >= least.missing) continue;
     least = worst;
     const PipelineStage& stage = plan->stages[worst.stage];

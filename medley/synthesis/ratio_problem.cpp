@@ -42,18 +42,18 @@ std::vector<Microbatch> divided(std::vector<Microbatch> microbatches,
 }
 
 // One step of the program, in the order of the calls.
-struct Item {
+struct WorkItem {
   const Segment* segment = nullptr;  // null: a wait, if `wait`, else a post
   bool wait = false;
   int communication = -1;
   int microbatch = 0;
 };
 
-std::vector<Item> items_of(const LoweredStage& stage) {
-  std::vector<Item> items;
+std::vector<WorkItem> items_of(const LoweredStage& stage) {
+  std::vector<WorkItem> items;
   for (const Call& call : stage.calls)
     for (const Step& step : find_function(stage, call.function).steps) {
-      Item item{.microbatch = call.microbatch};
+      WorkItem item{.microbatch = call.microbatch};
       if (const auto* segment = std::get_if<Segment>(&step)) item.segment = segment;
       if (const auto* post = std::get_if<Post>(&step)) item.communication = post->communication;
       if (const auto* wait = std::get_if<Wait>(&step)) {
@@ -182,7 +182,7 @@ class Extraction {
     return shares;
   }
 
-  double seconds(const Item& item, size_t device) {
+  double seconds(const WorkItem& item, size_t device) {
     return to_seconds(
                segments_.price(*item.segment, item.microbatch, static_cast<int>(device)).time)
         .value;
@@ -205,7 +205,7 @@ class Extraction {
     double start = 0, network_free = 0;
     const auto clock = [&] { return start + *std::max_element(spent.begin(), spent.end()); };
     for (size_t i = 0; i < items_.size(); ++i) {
-      const Item& item = items_[i];
+      const WorkItem& item = items_[i];
       if (item.segment) {
         for (size_t q = 0; q < examples_.size(); ++q) spent[q] += seconds(item, examples_[q]);
         continue;
@@ -327,7 +327,7 @@ class Extraction {
       set_shares(*shares);
       const double after = rounded_share(k, device);
       for (size_t b = 0; b < barriers_.size() && after != before; ++b) {
-        const Item& item = items_[barriers_[b].item];
+        const WorkItem& item = items_[barriers_[b].item];
         lines[b].lean(k,
                       before,
                       after,
@@ -352,7 +352,7 @@ class Extraction {
   const CostModel& costs_;
   SegmentPrices segments_;
   CommunicationPrices communications_;
-  const std::vector<Item> items_;
+  const std::vector<WorkItem> items_;
   const Shares shares_;
   const bool has_rows_;
   std::vector<std::vector<std::vector<int64_t>>> present_;  // tables
