@@ -10,6 +10,17 @@ from medley import _core
 
 Instance = _core.Instance
 
+# Kernels that kill the process, since they divide by a number of elements, or that write where an
+# index says without a look at the size.
+_UNCHECKED = (
+    "batch_norm",
+    "lu_solve",
+    "unfold_backward",
+    "adaptive_max_pool2d_backward",
+    "max_pool2d_with_indices_backward",
+    "max_pool3d_with_indices_backward",
+)
+
 
 def _changed(instance: Instance, change: Callable[[Instance], None]) -> Instance:
     copy = instance.copy()
@@ -27,8 +38,8 @@ def _unlocked(instance: Instance, index: int) -> Instance:
 
 
 def _drop_locks(case: OpCase, instance: Instance) -> Iterator[tuple[str, Instance]]:
-    if "batch_norm" in case.op:
-        return  # the kernel divides by the number of elements, which kills the process
+    if any(name in case.op for name in _UNCHECKED):
+        return
     for index, label in enumerate(instance.labels):
         if label.locked and label.size != "0":
             yield f"without the lock of {label.name}", _unlocked(instance, index)
