@@ -270,8 +270,7 @@ def slow(options: Options) -> Result:
 
 def multi(options: Options) -> Result:
     marked = "not gpu" if options.nightly else "not gpu and not nightly"
-    # Its processes wait most of the time.
-    return pytest("tests/multi", marked, min(2, options.jobs), "multi")
+    return pytest("tests/multi", marked, 1, "multi")
 
 
 def gpu(options: Options) -> Result:
