@@ -23,7 +23,7 @@ FIRST_FAILURE = "failure"  # the key in the store under which the first failure 
 _DISCONNECT_SECONDS = 5.0
 # How long the others leave the one that has failed first to leave first: whoever has started them
 # takes the first one that leaves for the cause.
-_LEAVE_SECONDS = 2.0
+_LEAVE_SECONDS = 6.0
 _AFTER_SECONDS = 0.3  # from its last word to its end
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
