@@ -10,6 +10,7 @@
 
 #include "medley/graph/graph.h"
 #include "medley/graph/passes.h"
+#include "medley/graph/quote.h"
 #include "medley/graph/text.h"
 #include "medley/graph/verify.h"
 
@@ -66,6 +67,15 @@ std::tuple<Graph, std::vector<Timed>> run_passes(const Graph& graph) {
 }  // namespace
 
 void init_graph(nb::module_& m) {
+  m.def(
+      "quote",
+      [](std::string_view text) {
+        std::string quoted;
+        medley::append_quoted(quoted, text);
+        return quoted;
+      },
+      nb::arg("text"),
+      "Returns a string between double quotes, as the text form of a graph writes it.");
   nb::class_<Graph>(m, "Graph", "A training graph: forward, loss and backward as functional ops.")
       .def_static("parse",
                   &medley::parse_graph,

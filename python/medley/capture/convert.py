@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -15,6 +14,7 @@ from torch._functorch._aot_autograd import descriptors as desc
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node
 
+from medley import _core
 from medley.capture.errors import CaptureError
 from medley.capture.trace import Traced
 
@@ -36,13 +36,12 @@ _PLACEMENT = ("layout", "device", "pin_memory", "memory_format", "generator", "n
 _RESHAPES = ("view", "_unsafe_view", "reshape", "expand")
 _DROPPED = ("aten._assert_async", "aten._assert_scalar", "aten._assert_tensor_metadata")
 _SEEDED = torch.Tag.nondeterministic_seeded
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-# Raises an error for a singular matrix: what follows has infinities then, here as elsewhere.
 _STORED = (  # the runtime gives them contiguous matrices
     torch.ops.aten._linalg_det.default,
     torch.ops.aten._linalg_slogdet.default,
     torch.ops.aten._linalg_solve_ex.default,
 )
+# Raise an error for a singular matrix: what follows has infinities then, here as elsewhere.
 _CHECKS = (torch.ops.aten._linalg_check_errors.default,)
 
 
@@ -64,7 +63,7 @@ class _Writer:
     def __init__(self, traced: Traced, name: str) -> None:
         self._traced = traced
         self._prime = traced.prime
-        self._lines: list[str] = ["medley-graph 1", f"graph {_quote(name)}", "symbols b"]
+        self._lines: list[str] = ["medley-graph 1", f"graph {_core.quote(name)}", "symbols b"]
         self._ids: dict[Node, str | list[str]] = {}
         self._next = 0
         self._constants: dict[str, Tensor] = {}
@@ -139,7 +138,7 @@ class _Writer:
         value = self._new_value()
         self._ids[node] = value
         type_ = self._type(node.meta["val"] if like is None else like, node)
-        self._lines.append(f"{value} = {kind} {_quote(name)} : {type_}")
+        self._lines.append(f"{value} = {kind} {_core.quote(name)} : {type_}")
 
     def _outputs(self, node: Node) -> None:
         values = node.args[0]
@@ -169,8 +168,8 @@ class _Writer:
             raise CaptureError("the model returned no loss that depends on its parameters")
         sums = {name: self._sum(name, found) for name, found in gradients.items()}
         self._lines.append(f"output loss {self._id(loss)}")
-        self._lines += [f"output gradient {_quote(n)} {value}" for n, value in sums.items()]
-        self._lines += [f"output buffer {_quote(n)} {self._id(value)}" for n, value in buffers]
+        self._lines += [f"output gradient {_core.quote(n)} {value}" for n, value in sums.items()]
+        self._lines += [f"output buffer {_core.quote(n)} {self._id(value)}" for n, value in buffers]
 
     def _sum(self, name: str, nodes: list[Node]) -> str:
         """Returns the sum of the gradients of a tied parameter."""
@@ -279,8 +278,8 @@ class _Writer:
         names = [self._new_value() if isinstance(r, Tensor) else "_" for r in results]
         types = ", ".join(self._type(r, node) for r in results)
         left = f"{', '.join(names)} = " if names else ""
-        where = f" at {_quote(source)}" if source else ""
-        self._lines.append(f"{left}{text} : {types} @{phase} {_quote(module)}{where}")
+        where = f" at {_core.quote(source)}" if source else ""
+        self._lines.append(f"{left}{text} : {types} @{phase} {_core.quote(module)}{where}")
         self._num_ops += 1
         if node is not None:
             self._ids[node] = names if isinstance(value, (tuple, list)) else names[0]
@@ -320,7 +319,7 @@ class _Writer:
         if isinstance(value, torch.dtype):
             return self._dtype(value, node)
         if isinstance(value, str):
-            return _quote(value)
+            return _core.quote(value)
         if kind.startswith("List["):
             inner = kind.removeprefix("List[").removesuffix("]")
             items = value if isinstance(value, (list, tuple)) else [value]
@@ -489,12 +488,6 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     if isinstance(a, FakeTensor) or isinstance(b, FakeTensor):
         return False
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
-
-
-def _quote(text: str) -> str:
-    """Returns text in quotes, as medley/graph/quote.h reads it."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{_CONTROL.sub(lambda c: f"{chr(92)}x{ord(c[0]):02x}", escaped)}"'
 
 
 def _list(texts: Sequence[str], empty: str) -> str:

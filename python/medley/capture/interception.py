@@ -32,9 +32,10 @@ from medley.capture.rewrites import legacy_reduction
 from medley.capture.transformers_patches import capture_patches, transformers_patches
 
 
-def _count(x: Tensor) -> Tensor:
-    """Returns the number of elements of x as ops, so that it follows the batch: int64 []."""
-    return torch.ones_like(x, dtype=torch.int64).sum()
+def _count(x: Tensor, *dims_and_keepdim: Any) -> Tensor:
+    """Returns the number of elements of x, or of those along dims, as ops, so that it follows the
+    batch: int64."""
+    return torch.ones_like(x, dtype=torch.int64).sum(*dims_and_keepdim)
 
 
 def mean_loss(total: Tensor, weight: Tensor) -> Tensor:
@@ -180,19 +181,13 @@ class Interceptor:
         return weights.masked_fill(~valid, 0.0).sum()
 
     def _elementwise_loss(self, name: str) -> Callable[..., Tensor]:
-        def loss(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        def loss(*args: Any, **kwargs: Any) -> Tensor:
             original = self._original[name]
-            # Positional arguments differ between these losses: bind them to find the reduction.
-            names = _PARAMETERS[name]
-            given = dict(zip(names, args, strict=False)) | kwargs
-            reduction = legacy_reduction(
-                given.pop("size_average", None),
-                given.pop("reduce", None),
-                given.get("reduction", "mean"),
-            )
+            given, reduction = rewrites.bind_loss(original, args, kwargs)
             if reduction not in ("mean", "batchmean"):
-                return original(input, target, **{**given, "reduction": reduction})  # type: ignore[no-any-return]
-            total: Tensor = original(input, target, **{**given, "reduction": "sum"})
+                return original(**given, reduction=reduction)  # type: ignore[no-any-return]
+            total: Tensor = original(**given, reduction="sum")
+            input, target = given["input"], given["target"]
             if reduction == "batchmean":
                 rows = target
                 while rows.dim() > 1:
@@ -218,8 +213,7 @@ class Interceptor:
             if math.prod(input.shape[dim] for dim in listed) % self.prime == 0:
                 keepdim = bool(kwargs.get("keepdim", args[1] if len(args) > 1 else False))
                 total = input.sum(listed, keepdim, dtype=kwargs.get("dtype"))
-                ones = torch.ones_like(input, dtype=torch.int64)
-                return total / ones.sum(listed, keepdim)
+                return total / _count(input, listed, keepdim)
         return torch.Tensor.mean(input, *args, **kwargs)
 
     def divide(self, original: Any, input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
@@ -255,7 +249,7 @@ class Interceptor:
         keepdim = bool(given.pop("keepdim", False))
         if self.prime is None or given or math.prod(input.shape[d] for d in listed) % self.prime:
             return original(input, *args, **kwargs)  # type: ignore[no-any-return]
-        found = rewrites.variance(self.mean, input, listed, correction, keepdim)
+        found = rewrites.variance(self.mean, _count, input, listed, correction, keepdim)
         return found.sqrt() if original in (torch.std, Tensor.std) else found
 
     # --- attention and dropout ---
@@ -417,21 +411,6 @@ _DIVISIONS = (
     Tensor.__truediv__,
     *_IN_PLACE,
 )
-_PARAMETERS: dict[str, tuple[str, ...]] = {
-    "mse_loss": ("size_average", "reduce", "reduction", "weight"),
-    "l1_loss": ("size_average", "reduce", "reduction", "weight"),
-    "smooth_l1_loss": ("size_average", "reduce", "reduction", "beta"),
-    "huber_loss": ("reduction", "delta", "weight"),
-    "binary_cross_entropy": ("weight", "size_average", "reduce", "reduction"),
-    "binary_cross_entropy_with_logits": (
-        "weight",
-        "size_average",
-        "reduce",
-        "reduction",
-        "pos_weight",
-    ),
-    "kl_div": ("size_average", "reduce", "reduction", "log_target"),
-}
 
 
 def _repeat_heads(x: Tensor, repeats: int) -> Tensor:

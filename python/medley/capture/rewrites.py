@@ -37,16 +37,23 @@ def legacy_reduction(size_average: bool | None, reduce: bool | None, reduction: 
     return "sum" if size_average is False else "mean"
 
 
+def bind_loss(
+    loss: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """Returns the arguments of a call of a loss of PyTorch by name, and the reduction that they
+    ask for, which is not among them."""
+    bound = inspect.signature(loss).bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = bound.arguments
+    old = [given.pop(name, None) for name in ("size_average", "reduce")]
+    return given, legacy_reduction(old[0], old[1], given.pop("reduction"))
+
+
 def mean_of_elements(original: Function, mean: Callable[[Tensor], Tensor]) -> Function:
     """Returns a loss whose mean is `mean` of its elements."""
-    signature = inspect.signature(original)
 
     def loss(*args: Any, **kwargs: Any) -> Tensor:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = bound.arguments
-        old = [given.pop(name, None) for name in ("size_average", "reduce")]
-        reduction = legacy_reduction(old[0], old[1], given.pop("reduction"))
+        given, reduction = bind_loss(original, args, kwargs)
         elements = reduction == "mean"
         result: Tensor = original(**given, reduction="none" if elements else reduction)
         return mean(result) if elements else result
@@ -149,10 +156,14 @@ def per_position(
 
 
 def variance(
-    mean: Function, input: Tensor, dims: list[int], correction: float, keepdim: bool
+    mean: Function,
+    count: Function,
+    input: Tensor,
+    dims: list[int],
+    correction: float,
+    keepdim: bool,
 ) -> Tensor:
     """Returns the variance over dims that hold rows: squares over a count made by ops."""
     squares = (input - mean(input, dims, True)).square().sum(dims, keepdim)
-    count = torch.ones_like(input, dtype=torch.int64).sum(dims, keepdim)
-    found: Tensor = squares / (count - correction).clamp(min=0)
+    found: Tensor = squares / (count(input, dims, keepdim) - correction).clamp(min=0)
     return found

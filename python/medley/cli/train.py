@@ -24,9 +24,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from medley.capture import model_name
+from medley.cli.train_data import Batches, Data, Place, open_data
 from medley.cli.train_options import Options
 from medley.cluster import Cluster, load_cluster, parse_cluster
-from medley.data.train_data import Batches, Data, Place, open_data
 from medley.files import make_folder, require_writable, unwritable, write_atomically
 from medley.graph import Graph, capture
 from medley.optimizer import SGD, AdamW, Optimizer, cosine, warmup

@@ -97,6 +97,12 @@ def first_failure(store: Store) -> dict[str, Any] | None:
     raise OSError(f"store: {FIRST_FAILURE}: found {text[:60]!r}: somebody else writes to the store")
 
 
+def failed_itself(failure: dict[str, Any]) -> str:
+    """Returns the device that has failed and has said so itself, "" where others told of it."""
+    own = failure["device"] == failure["told_by"]
+    return str(failure["device"]) if own else ""
+
+
 def tell(cause: str, blame: str, in_exchange: bool = False) -> None:
     """Tells the others that this process has failed, in or out of a run."""
     for member in _process.living():
@@ -187,12 +193,13 @@ def _let_the_cause_leave(expected: bool = False) -> None:
     end = time.monotonic() + _LEAVE_SECONDS
     while (first := _first()) is None and expected and time.monotonic() < end:
         time.sleep(0.02)
-    if first is None or first["device"] in _process.names or first["device"] != first["told_by"]:
+    cause = failed_itself(first) if first else ""
+    if not cause or cause in _process.names:
         return
     end = time.monotonic() + _LEAVE_SECONDS
     with contextlib.suppress(OSError):
         assert _process.store is not None
-        while _process.store.get(f"left/{first['device']}") is None and time.monotonic() < end:
+        while _process.store.get(f"left/{cause}") is None and time.monotonic() < end:
             time.sleep(0.02)
         time.sleep(_AFTER_SECONDS)
 

@@ -228,7 +228,7 @@ class Supervisor:
             return self._who_ended(self._failed[:1])
         cause = str(told["cause"]).partition("\n")[0][:_MOST_OF_A_CAUSE]
         for device in self._failed:
-            if device.name == told["device"] == told["told_by"]:
+            if device.name == ends.failed_itself(told):
                 failed = self._who_ended([device])
                 cause = cause.removeprefix(f"{device.name}: ")
                 head, _, tail = failed.sentence.rpartition(";")
@@ -238,8 +238,7 @@ class Supervisor:
     def _cause_still_runs(self) -> bool:
         told = self._told()
         return told is not None and any(
-            device.runs and device.name == told["device"] == told["told_by"]
-            for device in self._devices
+            device.runs and device.name == ends.failed_itself(told) for device in self._devices
         )
 
     def _told(self) -> dict[str, str] | None:
