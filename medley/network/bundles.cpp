@@ -30,7 +30,7 @@ std::vector<uint64_t> link_rates(const Topology& topology) {
   return result;
 }
 
-Bundles::Memory::Memory(Layout& layout, int num_devices, int num_links, int32_t num_flows)
+Bundles::Memory::Memory(MemoryLayout& layout, int num_devices, int num_links, int32_t num_flows)
     : header(layout.place<Header>(1)),
       of_pair(layout.place<int32_t>(int64_t{num_devices} * num_devices)),
       on_link(layout.place<int32_t>(num_links)),

@@ -65,7 +65,7 @@ class Bundles {
  public:
   // Where all of it is kept. `num_flows`: numbers from 1 on, which the caller gives.
   struct Memory {
-    Memory(Layout& layout, int num_devices, int num_links, int32_t num_flows);
+    Memory(MemoryLayout& layout, int num_devices, int num_links, int32_t num_flows);
     Header* header;
     int32_t* of_pair;  // [from * devices + to], with the first device of a node for the others
     int32_t* on_link;  // [link] the first of its bundles

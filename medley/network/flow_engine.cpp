@@ -89,7 +89,7 @@ struct FlowEngine::StartsLater {
 };
 
 struct FlowEngine::Memory {
-  Memory(Layout& layout, const EngineRoom& room)
+  Memory(MemoryLayout& layout, const EngineRoom& room)
       : header(layout.place<Header>(1)),
         devices(layout.place<Device>(room.devices)),
         streams(layout.place<Stream>(int64_t{room.devices} * room.streams)),
@@ -141,23 +141,23 @@ EngineRoom usual_room(const Topology& topology) {
 }
 
 size_t FlowEngine::bytes_needed(const EngineRoom& room) {
-  Layout layout(nullptr);
+  MemoryLayout layout(nullptr);
   const Memory memory(layout, room);
   return layout.size();
 }
 
 void FlowEngine::format(std::span<std::byte> memory, const EngineRoom& room) {
   MEDLEY_CHECK(memory.size() >= bytes_needed(room));
-  Layout(memory.data()).place<Header>(1)->room = room;
+  MemoryLayout(memory.data()).place<Header>(1)->room = room;
 }
 
 FlowEngine::FlowEngine(std::span<std::byte> memory, const Topology& topology)
     : topology_(topology),
       memory_([&] {
-        const EngineRoom& room = Layout(memory.data()).place<Header>(1)->room;
+        const EngineRoom& room = MemoryLayout(memory.data()).place<Header>(1)->room;
         MEDLEY_CHECK_EQ(room.devices, topology.num_devices());
         MEDLEY_CHECK(memory.size() >= bytes_needed(room));
-        Layout layout(memory.data());
+        MemoryLayout layout(memory.data());
         return std::make_unique<Memory>(layout, room);
       }()),
       bundles_(memory_->bundles, topology) {}

@@ -15,9 +15,9 @@ namespace medley {
 
 // Places one array after the other, each aligned to 16 bytes. Without memory it counts what is
 // needed.
-class Layout {
+class MemoryLayout {
  public:
-  explicit Layout(std::byte* base) : base_(reinterpret_cast<uintptr_t>(base)) {}
+  explicit MemoryLayout(std::byte* base) : base_(reinterpret_cast<uintptr_t>(base)) {}
   template <typename T>
   T* place(int64_t count) {
     T* result = reinterpret_cast<T*>(base_ + size_);
@@ -37,7 +37,7 @@ template <typename T>
 class Pool {
  public:
   // `what` is for errors.
-  Pool(Layout& layout, int32_t room, const char* what)
+  Pool(MemoryLayout& layout, int32_t room, const char* what)
       : free_(layout.place<int32_t>(1)),
         items_(layout.place<T>(int64_t{room} + 1)),
         room_(room),
