@@ -20,6 +20,7 @@ BUDGETS = {
     "medley/graph": 3_000,
     "medley/ops": 4_000,  # a table row for each op of PyTorch that has a rule
     "medley/sharding": 1_500,
+    "medley/boxes": 1_000,
     "medley/stages": 2_000,
     "medley/cluster": 1_500,
     "medley/network": 3_000,

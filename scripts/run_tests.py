@@ -34,7 +34,7 @@ LIMIT_MINUTES = 20
 LONGEST_CASES = 15
 # Pointer arithmetic, text readers and index maps live in these. Their tests run under sanitizers;
 # without, nightly only.
-SANITIZED = ["base", "graph", "ops", "sharding", "stages"]
+SANITIZED = ["base", "boxes", "graph", "ops", "sharding", "stages"]
 THREADED = [
     "emulation",
     "pipelines",

@@ -14,8 +14,8 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/torch/box.h"
 #include "medley/torch/kernels.h"
+#include "medley/torch/places.h"
 
 namespace medley {
 namespace {
@@ -72,19 +72,19 @@ void drop_run(
 }
 
 template <typename T>
-void drop(const T* x, T* y, const Box& box, const Key& key, double p) {
+void drop(const T* x, T* y, const Runs& runs, const Key& key, double p) {
   using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
   const auto scale = static_cast<Wide>(1.0 / (1.0 - p));
   const uint32_t least = threshold_of(p);
   constexpr int64_t kGrain = 16384;
-  at::parallel_for(0, box.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, runs.total(), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end;) {
-      const int64_t row = i / box.run, column = i % box.run;
-      const int64_t count = std::min(end - i, box.run - column);
+      const int64_t run = i / runs.length, inside = i % runs.length;
+      const int64_t count = std::min(end - i, runs.length - inside);
       drop_run<T, Wide>(x + i,
                         y + i,
                         count,
-                        static_cast<uint64_t>(box.row_start(row) + column),
+                        static_cast<uint64_t>(runs.start_of(run) + inside),
                         key,
                         least,
                         scale);
@@ -132,13 +132,13 @@ Tensor dropout(const Tensor& x,
   MEDLEY_CHECK(p >= 0);
   if (p >= 1) return at::zeros_like(x);
   const std::vector<int64_t> none(x.dim(), 0);
-  const Box box =
-      sizes.empty() ? make_box(x.sizes(), none, x.sizes()) : make_box(sizes, origin, full);
-  MEDLEY_CHECK_EQ(box.numel(), x.numel());
+  const Runs runs =
+      sizes.empty() ? runs_of(x.sizes(), none, x.sizes()) : runs_of(sizes, origin, full);
+  MEDLEY_CHECK_EQ(runs.total(), x.numel());
   if (x.numel() == 0) return at::empty_like(x);
   const Tensor flat = x.contiguous();
   if (!x.is_cpu()) {
-    const Tensor places = box_places(box, rng.options());
+    const Tensor places = places_of(runs, rng.options());
     const Tensor keep = words_at(places, rng, site).ge(static_cast<int64_t>(threshold_of(p)));
     return at::where(keep.view(x.sizes()), flat * (1.0 / (1.0 - p)), at::Scalar(0.0))
         .to(x.scalar_type());
@@ -146,7 +146,7 @@ Tensor dropout(const Tensor& x,
   Tensor y = at::empty_like(flat);
   const Key key = make_key(rng, site);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "dropout", [&] {
-    drop(flat.const_data_ptr<scalar_t>(), y.mutable_data_ptr<scalar_t>(), box, key, p);
+    drop(flat.const_data_ptr<scalar_t>(), y.mutable_data_ptr<scalar_t>(), runs, key, p);
   });
   return y;
 }

@@ -12,8 +12,8 @@
 
 #include <cmath>
 
-#include "medley/torch/box.h"
 #include "medley/torch/kernels.h"
+#include "medley/torch/places.h"
 
 namespace medley {
 namespace {
@@ -63,7 +63,7 @@ Tensor arange_shard(const at::Scalar& start,
                     at::IntArrayRef origin,
                     at::IntArrayRef full,
                     at::ScalarType dtype) {
-  const Tensor places = box_places(make_box(sizes, origin, full), at::TensorOptions());
+  const Tensor places = places_of(runs_of(sizes, origin, full), at::TensorOptions());
   if (start.isIntegral(true) && step.isIntegral(true)) return (places * step + start).to(dtype);
   return (places.to(at::kDouble) * step + start).to(dtype);
 }
