@@ -1,9 +1,9 @@
 #pragma once
 
 // Layouts of one value, intersected: boxes so small that every device of every layout has all of
-// one or nothing, and no smaller: no two of them that the same devices have make one box. Gradients
-// over pipelines, transfers between stages, checkpoints and recovery all ask this. A weight of 12
-// heads, cut in two by one pipeline, in three by another:
+// one or nothing, and no smaller: no two of them that the same devices have make one box. Whoever
+// moves a value from one layout to another asks this. A weight of 12 heads, cut in two by one
+// stage, in three by another:
 //
 //   layouts[0]   |---- 0 ----|---- 1 ----|
 //   layouts[1]   |-- 0 --|-- 1 --|-- 2 --|
