@@ -12,25 +12,33 @@ PYTHON ?= python3
 VENV := .venv/bin
 CXX_FILES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp')
 PY_FOLDERS = $(wildcard python scripts examples benchmarks testbed tests)
+# Debian packages, PyTorch, and the wheels with which Medley is built and runs; then all others.
+RUNS := .venv/run.stamp
 SETUP := .venv/setup.stamp
 # When make began: the time limit of a full run counts set-up and builds too.
 STARTED := $(shell date +%s)
 
-.PHONY: setup build test nightly wheel demo format lint bench clean
+.PHONY: setup modules build test nightly wheel demo format lint bench clean
 
 setup: $(SETUP)
 
-$(SETUP): requirements.txt scripts/setup.sh
+$(RUNS): requirements.txt scripts/setup.sh
 	PYTHON=$(PYTHON) scripts/setup.sh
 	touch $@
 
-build/%/build.ninja: $(SETUP)
+$(SETUP): $(RUNS) requirements-all.txt
+	PYTHON=$(PYTHON) scripts/setup.sh --all
+	touch $@
+
+build/%/build.ninja: $(RUNS)
 	cmake --preset $*
 
 # No tests and no benchmarks: what the first demo waits for.
-build: $(SETUP) build/torch/build.ninja
+modules: $(RUNS) build/torch/build.ninja
 	cmake --build build/torch -j $(NPROC) --target python_modules
 	scripts/link_venv.sh
+
+build: modules $(SETUP)
 
 test: build build/dev/build.ninja
 	$(VENV)/python scripts/run_tests.py --build --jobs $(NPROC) --since $(STARTED)
@@ -48,8 +56,10 @@ wheel: $(SETUP)
 	PATH="$(CURDIR)/$(VENV):$$PATH" $(VENV)/auditwheel repair --wheel-dir dist \
 	  --exclude 'libtorch*.so*' --exclude 'libc10*.so*' --exclude 'libshm.so*' build/wheel/medley-*.whl
 
-demo: build
+demo: modules
 	$(VENV)/python -m medley demo
+	@test -e $(SETUP) || echo "make: next, the wheels that models of transformers, data, reports and tests need"
+	@$(MAKE) --no-print-directory setup
 
 format: $(SETUP)
 	$(VENV)/clang-format -i $(CXX_FILES)

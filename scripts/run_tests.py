@@ -255,7 +255,7 @@ def python(options: Options) -> Result:
 def slow(options: Options) -> Result:
     if not options.nightly:
         return skip_marked(
-            "slow", "nightly; random plans have 20 seeds here, 5 of large models, 200 there"
+            "slow", "nightly; random plans have 10 seeds here, 3 of large models, 200 there"
         )
     os.environ["MEDLEY_PLAN_SEEDS"] = PLAN_SEEDS_NIGHTLY
     result = pytest("python/tests", "slow and not gpu", 1, "slow")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from medley import _core
 from medley.files import read_text
-from medley.run import job
+from medley.run import exchange
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ def capture(
         packed: bytes = safetensors.torch.save(own)
         return len(text).to_bytes(8, "little") + text + packed
 
-    parcel = job.from_first(first, "captures the model")
+    parcel = exchange.from_first(first, "captures the model")
     end = 8 + int.from_bytes(parcel[:8], "little")
     text, constants = parcel[8:end].decode(), safetensors.torch.load(parcel[end:])
     core, _ = _core.Graph.parse(text, "<capture>").run_passes()

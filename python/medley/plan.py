@@ -8,14 +8,16 @@ import json
 import operator
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from medley import _core
 from medley.cluster import Cluster, load_cluster
 from medley.files import read_text, write_atomically
-from medley.graph import Graph, as_graph
 from medley.optimizer import Optimizer, as_optimizer
 from medley.run import job
+
+if TYPE_CHECKING:
+    from medley.graph import Graph
 
 __all__ = ["Explanation", "Plan", "plan"]
 
@@ -117,6 +119,10 @@ def plan(
 
     Raises ValueError if no plan fits, saying what does not fit and by how much.
     """
+    # Both import PyTorch, which whoever only reads plans does without.
+    from medley.graph import as_graph
+    from medley.run import exchange
+
     whole, machines = as_graph(graph), load_cluster(cluster)
     given = plan if plan is not None else job.launched_plan()
     if given is not None:
@@ -151,7 +157,7 @@ def plan(
         )
         return text.encode()
 
-    return Plan(job.from_first(find, "plans").decode(), whole, machines, profile)
+    return Plan(exchange.from_first(find, "plans").decode(), whole, machines, profile)
 
 
 def _count(name: str, value: int) -> int:

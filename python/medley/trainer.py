@@ -24,7 +24,7 @@ from medley.files import make_folder, read_text, unwritable, whole_file, write_a
 from medley.graph import Graph, as_graph
 from medley.optimizer import Optimizer, as_optimizer
 from medley.plan import Plan
-from medley.run import connections, devices, ends, job, stragglers
+from medley.run import connections, devices, ends, exchange, job, stragglers
 from medley.weights_file import write_weights
 
 MODEL_FILE = "model.safetensors"
@@ -144,7 +144,7 @@ class Trainer:
             self.optimizer.description(),
             keep_gradients,
         )
-        self._job = None if local else job.join()
+        self._job = None if local else exchange.join()
         options: dict[str, Any] = {
             "seed": seed,
             "keep_gradients": keep_gradients,
@@ -300,7 +300,7 @@ class Trainer:
             own = self._run.shard(kind, name, 0)
             dtype = self._types[("parameter" if kind == "gradient" else kind, name)][0]
             shards = [
-                job.tensor_from(
+                exchange.tensor_from(
                     rank,
                     own if rank == self._job.rank else None,
                     self._run.shard_shape(kind, name, rank),
@@ -331,7 +331,7 @@ class Trainer:
 
         with self._together("save_model()"):
             tensors = self.parameters() | self.buffers()
-            write() if self._job is None else job.from_first(write, "writes the model")
+            write() if self._job is None else exchange.from_first(write, "writes the model")
 
     def load_model(self, folder: str | os.PathLike[str]) -> None:
         """Takes parameters and buffers from what `save_model` wrote; the optimizer and the steps
@@ -365,13 +365,13 @@ class Trainer:
                     values[kind, name] = self._checked(kind, name, tensors.get(name))
             return b""
 
-        first() if self._job is None else job.from_first(first, "reads the initial values")
+        first() if self._job is None else exchange.from_first(first, "reads the initial values")
         self._run.clear_state()
         for (kind, name), (dtype, shape) in self._types.items():
             if (kind, name) in kept:
                 value = values.get((kind, name))
                 if self._job is not None:
-                    value = job.tensor_from(0, value, _sizes(shape), dtype)
+                    value = exchange.tensor_from(0, value, _sizes(shape), dtype)
                 assert value is not None
                 self._run.load(kind, name, value.detach().cpu())
 

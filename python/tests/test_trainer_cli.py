@@ -199,6 +199,18 @@ def test_missing_package_is_one_sentence(medley: Command, monkeypatch: pytest.Mo
     assert (code, errors) == (3, "medley: rich is missing: pip install rich\n")
 
 
+# It takes as long as all else that `medley launch` does before its processes start.
+def test_launching_needs_no_pytorch() -> None:
+    line = "import sys, medley.run.launch; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", line], check=False).returncode == 0
+
+
+# Only who captures waits for TorchDynamo.
+def test_training_needs_no_compiler() -> None:
+    line = "import sys, medley.cli.train; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", line], check=False).returncode == 0
+
+
 def test_interrupt_ends_a_verb_of_the_core_at_once() -> None:
     reading, full = os.pipe()
     os.set_blocking(full, False)

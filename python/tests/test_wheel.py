@@ -43,7 +43,8 @@ def test_dependencies_are_what_the_tests_run_with() -> None:
 def test_build_has_the_pins_of_the_environment() -> None:
     pins = dict(
         line.split("==")
-        for line in (ROOT / "requirements.txt").read_text().splitlines()
+        for file in ROOT.glob("requirements*.txt")
+        for line in file.read_text().splitlines()
         if "==" in line
     )
     pinned = {name.replace("-", "_"): version for name, version in pins.items()}

@@ -48,8 +48,12 @@ def folder(tmp_path: Path) -> Path:
 # anybody.
 @pytest.mark.parametrize(
     ("address", "others"),
-    [("10.77.0.2", [1]), ("10.77.0.1", [0]), ("10.77.0.3", [2]), ("all", [0, 1, 2])],
-    ids=["other stage", "master", "own stage", "all"],
+    [
+        pytest.param("10.77.0.2", [1], id="other stage", marks=pytest.mark.slow),
+        pytest.param("10.77.0.1", [0], id="master"),
+        pytest.param("10.77.0.3", [2], id="own stage", marks=pytest.mark.slow),
+        pytest.param("all", [0, 1, 2], id="all", marks=pytest.mark.slow),
+    ],
 )
 def test_a_dead_link_ends_all_and_is_named(
     testbed: Testbed, folder: Path, address: str, others: list[int]

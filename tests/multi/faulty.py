@@ -1,7 +1,8 @@
 """What the processes of test_faults.py run: `faulty.py FOLDER`.
 
-FOLDER has plan.json and cluster.yaml. TROUBLE is Python that one process, TROUBLED, executes before
-the step AT (3); `trainer`, `folder`, `rank` and `step` are there. STEPS (6) are made in all.
+FOLDER has plan.json, cluster.yaml and model.graph. TROUBLE is Python that one process, TROUBLED,
+executes before the step AT (3); `trainer`, `folder`, `rank` and `step` are there. STEPS (6) are
+made in all.
 """
 
 from __future__ import annotations
@@ -28,14 +29,18 @@ class Model(nn.Module):
         return self.layer(x).square().mean()
 
 
+def make() -> tuple[Model, dict[str, Tensor]]:
+    """Returns the model and a global batch."""
+    return Model(), {"x": torch.ones(8, 4)}
+
+
 def main(folder: Path) -> None:
     """Trains, and gets into trouble."""
     rank = int(os.environ["RANK"])
     (folder / f"pid{rank}").write_text(str(os.getpid()))
     torch.manual_seed(0)
-    model = Model()
-    batch = {"x": torch.ones(8, 4)}
-    graph = medley.capture(model, batch)
+    model, batch = make()
+    graph = medley.Graph.load(folder / "model.graph")
     plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
     trainer = medley.Trainer(model, graph, plan, medley.SGD(lr=0.01))
     for step in range(int(os.environ.get("STEPS", "6"))):

@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import medley
+
 sys.path.insert(0, str(Path(__file__).parent))
+import faulty
 from test_processes import LAUNCH, TORCHRUN, environment, is_running, run
 
 from medley.run import launch
@@ -36,10 +39,17 @@ devices:
 DEVICES = ["fast/0/0", "fast/0/1", "slow/0/0"]
 
 
+@pytest.fixture(scope="module")
+def graph() -> str:
+    """The graph of what faulty.py trains; captured once, since capturing is not what fails here."""
+    return medley.capture(*faulty.make()).text()
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A cluster of three devices and a plan that divides rows and the weight over them: reading
-    parameters takes all."""
+def folder(tmp_path: Path, graph: str) -> Path:
+    """A graph, a cluster of three devices and a plan that divides rows and the weight over them:
+    reading parameters takes all."""
+    (tmp_path / "model.graph").write_text(graph)
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     mesh = {"axes": ["x"], "shape": [3], "devices": DEVICES}
     stage = {"mesh": mesh, "states": {"layer.weight": "S(0, even)"}}
@@ -269,7 +279,7 @@ def alone(folder: Path, script: str, **more: str) -> subprocess.CompletedProcess
     return run([sys.executable, str(path)], **{**values, **more})
 
 
-JOIN = "from medley.run import job\njob.TIMEOUT_SECONDS = 4\njob.join()\n"
+JOIN = "from medley.run import exchange\nexchange.TIMEOUT_SECONDS = 4\nexchange.join()\n"
 
 
 @pytest.mark.parametrize(
@@ -322,10 +332,10 @@ def test_processes_wait_for_the_first_as_long_as_it_lives(folder: Path) -> None:
     script = folder / "patient.py"
     script.write_text(
         "import time\n"
-        "from medley.run import job\n"
-        "job.TIMEOUT_SECONDS = 3\n"
-        "job._WAIT_IN_SILENCE_SECONDS = 2\n"
-        "print(job.from_first(lambda: time.sleep(8) or b'late', 'sleeps').decode())\n"
+        "from medley.run import exchange\n"
+        "exchange.TIMEOUT_SECONDS = 3\n"
+        "exchange._WAIT_IN_SILENCE_SECONDS = 2\n"
+        "print(exchange.from_first(lambda: time.sleep(8) or b'late', 'sleeps').decode())\n"
     )
     done = run([*LAUNCH, str(folder / "plan.json"), str(script)])
     assert done.returncode == 0, done.stderr
@@ -345,10 +355,10 @@ def test_nobody_waits_for_a_first_process_that_is_gone(folder: Path, end: str, l
     script = folder / "first.py"
     script.write_text(
         "import os, time\n"
-        "from medley.run import job\n"
-        "this = job.join()\n"
+        "from medley.run import exchange\n"
+        "this = exchange.join()\n"
         f"if this.rank == 0: time.sleep(1); {end}\n"
-        "job.from_first(lambda: b'', 'makes nothing')\n"
+        "exchange.from_first(lambda: b'', 'makes nothing')\n"
     )
     done = run([*LAUNCH, "--dead-after", "2", str(folder / "plan.json"), str(script)])
     assert done.returncode != 0

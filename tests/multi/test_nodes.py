@@ -90,7 +90,8 @@ def test_the_interface_of_a_verb_is_taken(
 def test_who_waits_in_vain_says_where(folder: Path) -> None:
     script = folder / "impatient.py"
     script.write_text(
-        "from medley.run import job\njob.TIMEOUT_SECONDS = 3\njob.join()\n", encoding="utf-8"
+        "from medley.run import exchange\nexchange.TIMEOUT_SECONDS = 3\nexchange.join()\n",
+        encoding="utf-8",
     )
     port = launch.free_port()
     more = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -43,10 +44,19 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 LAUNCH = [sys.executable, "-m", "medley", "launch"]
 
 
+@functools.cache
+def captured(name: str) -> medley.Graph:
+    """Returns the graph of a model of train.py."""
+    with double_precision():
+        return medley.capture(*train.make(name))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A cluster of two devices and a plan that gives them 7 and 1 rows; the ranks are in the plan's
-    order, which is not the cluster's."""
+    """The graph of gpt, a cluster of two devices and a plan that gives them 7 and 1 rows; the ranks
+    are in the plan's order, which is not the cluster's."""
+    assert not captured("gpt").constants
+    (tmp_path / "gpt.graph").write_text(captured("gpt").text())
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     plan = {
         "format": "medley-plan",
@@ -91,7 +101,7 @@ def pids_in(text: str) -> set[int]:
 
 def cut_into_stages(folder: Path, name: str) -> None:
     """Makes the plan one of two stages, and of four micro-batches."""
-    graph = medley.capture(*train.make(name))
+    graph = captured(name)
     forward = [each for each in graph.core.stable_names() if "~" not in each]
     plan = json.loads((folder / "plan.json").read_text())
     pipeline = plan["pipelines"][0]

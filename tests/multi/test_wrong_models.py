@@ -45,7 +45,9 @@ print("made")
         ("shape", "found torch.float32 of shape [2, 4], the graph expects torch.float32 of shape "),
     ],
 )
-@pytest.mark.parametrize("launcher", ["launch", "torchrun"])
+@pytest.mark.parametrize(
+    "launcher", ["launch", pytest.param("torchrun", marks=pytest.mark.nightly)]
+)
 def test_a_wrong_model_ends_the_job_in_one_sentence(
     tmp_path: Path, launcher: str, change: str, sentence: str
 ) -> None:

@@ -1,6 +1,7 @@
 """What the processes of these tests run: `train.py FOLDER MODEL [STEPS]`.
 
-FOLDER has cluster.yaml and plan.json. Rank 0 writes what it has seen to FOLDER/seen.json.
+FOLDER has cluster.yaml and plan.json; MODEL.graph, if it is there, saves capturing. Rank 0 writes
+what it has seen to FOLDER/seen.json.
 """
 
 from __future__ import annotations
@@ -48,8 +49,11 @@ def main(folder: Path, name: str, steps: int) -> None:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.zero_()
-    with double_precision():
-        graph = medley.capture(model, batch)
+    if (folder / f"{name}.graph").exists():
+        graph = medley.Graph.load(folder / f"{name}.graph")
+    else:
+        with double_precision():
+            graph = medley.capture(model, batch)
     plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
     beta = 0.8 if "OTHER_BETA" in os.environ and rank > 0 else 0.9
     optimizer = medley.AdamW(lr=1e-3, betas=(beta, 0.999))

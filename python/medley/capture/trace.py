@@ -15,7 +15,6 @@ from collections.abc import Collection, Sequence
 import torch
 import torch.fx.traceback as fx_traceback
 from torch import nn
-from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from medley.capture.batch import Batch
@@ -84,6 +83,9 @@ def trace(
 
     Raises CaptureError for whatever the model does that cannot be traced.
     """
+    # Loads TorchDynamo, which takes as long as PyTorch itself: only who captures waits for it.
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+
     modules = ModuleStack(lambda path: fx_traceback.annotate({"module": path}))
     interceptor = Interceptor(
         modules, prime, lambda: fx_traceback.annotate({"source": calling_line()})

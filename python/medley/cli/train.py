@@ -31,7 +31,7 @@ from medley.files import make_folder, require_writable, unwritable, write_atomic
 from medley.graph import Graph, capture
 from medley.optimizer import SGD, AdamW, Optimizer, cosine, warmup
 from medley.plan import Plan, plan
-from medley.run import job
+from medley.run import exchange, job
 from medley.trainer import MODEL_FILE, Metrics, Trainer
 
 INTERRUPTED = 130  # the exit code
@@ -250,7 +250,7 @@ def train(options: Options) -> int:
     torch.manual_seed(options.seed)
     size = None if options.length is None else (2, options.length)
     model, example = model_name.load(options.model, size)
-    job.from_first(lambda: _check_output(options.output, model), "looks at the output")
+    exchange.from_first(lambda: _check_output(options.output, model), "looks at the output")
     model.train()
     data = open_data(options, example)
     if options.autocast is not None:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from medley import _runtime
-from medley.run import job
+from medley.run import exchange, job
 
 MOST_BYTES = 16 << 20  # of a collective
 _SLOW_SECONDS = 2.0  # a collective that takes longer is measured once
@@ -40,7 +40,7 @@ class Links:
         cuda = torch.cuda.is_available()
         self._device = torch.device(own_device(this))
         names = {"/".join(map(str, ("profile", *each))): list(each) for each in sets}
-        made = job.make_groups(names, "nccl" if cuda else "gloo")
+        made = exchange.make_groups(names, "nccl" if cuda else "gloo")
         self._transport = _runtime.c10d_transport(
             {tuple(names[name]): group for name, group in made.items()}, _TIMEOUT_MS
         )
@@ -49,9 +49,9 @@ class Links:
         """Returns the median over repetitions of the slowest device's seconds."""
         once = self._once(collective, devices, lengths)
         self._timed(once)
-        times = [job.largest(self._timed(once))]
+        times = [exchange.largest(self._timed(once))]
         while times[0] < _SLOW_SECONDS and len(times) < self._repetitions:
-            times.append(job.largest(self._timed(once)))
+            times.append(exchange.largest(self._timed(once)))
         return statistics.median(times)
 
     def _once(

@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from medley.cluster import parse_cluster
 from medley.files import write_atomically
-from medley.run import job
+from medley.run import exchange, job
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _ENOUGH = 0.2  # seconds of measuring a figure
@@ -340,17 +340,17 @@ def cluster_text(devices: Sequence[Device], links: Sequence[Link]) -> str:
 
 def measure() -> tuple[list[Device], list[Link]]:
     """Returns the devices of the job, or of this machine, and the links between them."""
-    this = job.join()
+    this = exchange.join()
     if this is None:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         names = [f"cuda:{number}" for number in range(count)] or ["cpu"]
         return [measure_device(torch.device(name)) for name in names], []
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     device = torch.device(f"cuda:{this.local_rank % count}" if count else "cpu")
-    hosts = job.texts(socket.gethostname())
+    hosts = exchange.texts(socket.gethostname())
     own = measure_device(device, hosts.count(socket.gethostname()))
     devices = [
-        Device(**json.loads(text)) for text in job.texts(json.dumps(dataclasses.asdict(own)))
+        Device(**json.loads(text)) for text in exchange.texts(json.dumps(dataclasses.asdict(own)))
     ]
     pair = _Pair(device)
     pools = pools_of(devices, kinds_of(devices)[1])

@@ -21,7 +21,7 @@ from medley.graph import Graph
 from medley.optimizer import AdamW, Optimizer
 from medley.plan import Plan, plan
 from medley.profiling.link_times import MOST_BYTES, Links, own_device
-from medley.run import job
+from medley.run import exchange
 
 STRATEGIES = ("data-parallel-even", "data-parallel-proportional")
 _SAVE_SECONDS = 5.0
@@ -142,7 +142,7 @@ class Profiler:
         known = ""
         if resume and output.exists():
             known = read_text(output)
-        self._job = job.join() if truth is None else None
+        self._job = exchange.join() if truth is None else None
         self._cluster = cluster
         self._truth = truth
         self._window = window
@@ -245,10 +245,10 @@ class Profiler:
             mine = self._device.run(
                 self._session, self._kind, seconds, first, stride, window=self._window
             )
-            left = int(job.largest(mine))
+            left = int(exchange.largest(mine))
             self._exchange()
             self._tell(report)
-            if job.largest(time.monotonic() >= end):
+            if exchange.largest(time.monotonic() >= end):
                 return
         if self._links and self._job is not None and self._job.size > 1:
             self._real_collectives(end, outcome, report)
@@ -267,7 +267,7 @@ class Profiler:
     def _exchange(self) -> None:
         if self._job is None:
             return
-        for rank, text in enumerate(job.texts(self._session.text())):
+        for rank, text in enumerate(exchange.texts(self._session.text())):
             if rank != self._job.rank:
                 self._session.add(text, f"rank {rank}")
 
@@ -275,16 +275,16 @@ class Profiler:
         """Returns what other processes could not measure, each op once."""
         if self._job is None:
             return []
-        everybody = {each for text in job.texts(json.dumps(own)) for each in json.loads(text)}
+        everybody = {each for text in exchange.texts(json.dumps(own)) for each in json.loads(text)}
         return sorted(everybody - set(own))
 
     def _real_collectives(self, end: float, outcome: Outcome, report: Report) -> None:
         assert self._job is not None
         links = Links(self._job, _core.wanted_collectives(self._cluster, MOST_BYTES))
         for index, (collective, devices, lengths) in enumerate(links.wanted):
-            if job.largest(time.monotonic() > end):
+            if exchange.largest(time.monotonic() > end):
                 return
-            if job.largest(self._is_known(collective, devices, lengths)):
+            if exchange.largest(self._is_known(collective, devices, lengths)):
                 continue
             seconds = links.time(collective, devices, lengths)
             names = [self._cluster.devices[number] for number in devices]

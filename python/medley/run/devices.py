@@ -13,7 +13,7 @@ import torch
 from medley import _core, _runtime
 from medley.cluster import Cluster
 from medley.plan import Plan, read_profile
-from medley.run import accelerators, connections, job
+from medley.run import accelerators, connections, exchange, job
 
 _epochs = itertools.count()  # one for every run of this process, alike in all processes
 
@@ -45,7 +45,7 @@ def options(
             f"of the plan ({', '.join(names)})"
         )
     by_rank = ["CPU"] * this.size if emulation else [cluster.kind(n).name for n in numbers]
-    said = job.texts(accelerators.to_text(accelerators.find(this.local_rank)))
+    said = exchange.texts(accelerators.to_text(accelerators.find(this.local_rank)))
     chosen = accelerators.choose(names, by_rank, [accelerators.parse(text) for text in said])
     epoch = next(_epochs)
     return {
@@ -54,7 +54,7 @@ def options(
         "make_groups": functools.partial(
             _make_groups, program, names, epoch, "gloo" if chosen[0] == "cpu" else "nccl"
         ),
-        "timeout_ms": 1000 * job.TIMEOUT_SECONDS,
+        "timeout_ms": 1000 * exchange.TIMEOUT_SECONDS,
         "interface": job.interface(),
         "membership": {
             **job.store_address(),
@@ -69,7 +69,7 @@ def options(
 
 def _peers(names: list[str]) -> dict[str, str]:
     """Returns which device listens at which address, as Gloo writes it, in all processes."""
-    listening = [json.loads(text) for text in job.texts(json.dumps(connections.listening()))]
+    listening = [json.loads(text) for text in exchange.texts(json.dumps(connections.listening()))]
     return {
         address: name
         for name, addresses in zip(names, listening, strict=True)
@@ -95,5 +95,5 @@ def _make_groups(
     rank = {device: rank for rank, device in enumerate(program.devices)}
     wanted = {_runtime.group_name(group, epoch): group for group in program.groups}
     ranks = {name: [rank[device] for device in group] for name, group in wanted.items()}
-    made = job.make_groups(ranks, backend)
+    made = exchange.make_groups(ranks, backend)
     return {tuple(wanted[name]): group for name, group in made.items()}, _peers(names)

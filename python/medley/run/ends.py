@@ -15,8 +15,6 @@ import weakref
 from types import TracebackType
 from typing import Any, Protocol
 
-import torch.distributed as dist
-
 # The attribute of an error that another process of the job tells people of.
 SAID_ELSEWHERE = "_medley_said_elsewhere"
 FIRST_FAILURE = "failure"  # the key in the store under which the first failure of the job is
@@ -214,7 +212,8 @@ def _say_that_it_leaves() -> None:
 def _disconnect() -> None:
     # Gloo's threads have to end before the interpreter does, or the process may be aborted. Where
     # others have failed this may wait for them, so not for long.
-    if dist.is_initialized():
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_initialized():
         end = threading.Thread(target=dist.destroy_process_group, daemon=True)
         end.start()
         end.join(_DISCONNECT_SECONDS)

@@ -220,7 +220,7 @@ class Supervisor:
 
     def _cause(self) -> Failed:
         """Who was killed can tell nobody: the others' failures in exchanges are consequences."""
-        killed = [device for device in self._failed if (device.code or 0) < 0]
+        killed = [d for d in self._devices if d in self._failed and (d.code or 0) < 0]
         told = self._told()
         if killed and (told is None or told["in_exchange"]):
             return self._who_ended(killed)

@@ -8,8 +8,15 @@ from module_training import outcome
 from refusals import expected, listed
 
 
+# Half of each family on every run, all of them nightly.
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.slow] if number % 2 else [])
+    for number, name in enumerate(TABLE)
+]
+
+
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_module_trains_like_pytorch(name: str) -> None:
     found = {by: sentence for by, sentence in outcome(TABLE[name]).items() if sentence}
     wanted = expected(name)

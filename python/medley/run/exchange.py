@@ -1,0 +1,235 @@
+"""What the processes of a job say to each other: meeting, groups, tensors, texts.
+
+Importing it takes PyTorch; what of a job the environment says is in job.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+from medley import _runtime
+from medley.run import connections, ends, meeting
+from medley.run.job import (
+    Job,
+    choose_interface,
+    current,
+    dead_after_seconds,
+    interface,
+    store_address,
+)
+
+# How long processes wait for each other where nobody says otherwise: to come, and in an exchange.
+TIMEOUT_SECONDS = 600
+_connected: list[Any] = []  # the store of the job, and what else lives as long
+
+
+@functools.cache
+def _join(job: Job) -> None:
+    if "TORCH_CPP_LOG_LEVEL" not in os.environ:
+        _runtime.print_errors_of_c10d_only()
+    if not dist.is_initialized():
+        choose_interface(job.master)
+        with connections.guarded():
+            _meet(job)
+    with connections.guarded():
+        store = _runtime.c10d_store(**store_address(), serve=False)
+    ends.connect(store, f"rank {job.rank}", *filter(None, [os.environ.get("MEDLEY_DEVICE")]))
+    _connected.append(store)
+    if job.rank == 0:
+        _connected.append(
+            _runtime.Pulse(**store_address(), key=_PULSE, period_ms=round(1000 * _PULSE_SECONDS))
+        )
+
+
+def _meet(job: Job) -> None:
+    serves = job.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    address = store_address()
+    place = meeting.Meeting(
+        **address, interface=interface(), rank=job.rank, size=job.size, seconds=TIMEOUT_SECONDS
+    )
+    store = meeting.meet(place, serves)
+    if address["port"] == 0:
+        os.environ["MASTER_PORT"] = str(store.port)  # that the system has chosen
+    keys = PrefixStore(f"{address['prefix']}torch", store)
+    try:
+        dist.init_process_group(
+            "gloo", store=keys, rank=job.rank, world_size=job.size, timeout=_timeout()
+        )
+    except (RuntimeError, ValueError) as error:  # c10d's own and Gloo's
+        sentence = str(error).partition("\n")[0]
+        raise OSError(
+            f"rank {job.rank}: the {job.size} processes of the job met at {place.where}, but could "
+            f"not connect to each other: {sentence}"
+        ) from None
+
+
+def _timeout() -> datetime.timedelta:
+    return datetime.timedelta(seconds=TIMEOUT_SECONDS)
+
+
+def join() -> Job | None:
+    """Returns the job, its processes connected."""
+    if "RANK" in os.environ:
+        _install_ends()
+    job = current()
+    if job is not None:
+        _join(job)
+    return job
+
+
+@functools.cache
+def _install_ends() -> None:
+    ends.install()
+
+
+def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str, str]:
+    """Makes one process group per list of ranks; returns the names under which c10d knows those of
+    this process.
+
+    Every process makes all of them, in the same order.
+    """
+    names: dict[str, str] = {}
+    for name, ranks in groups.items():
+        order: dict[str, Any] = {} if ranks == sorted(ranks) else {"sort_ranks": False}
+        with connections.guarded():
+            group = dist.new_group(
+                ranks, timeout=_timeout(), backend=backend, group_desc=name, **order
+            )
+        if dist.get_rank() in ranks:
+            names[name] = group.group_name
+    return names
+
+
+# The first process says that it lives, while others wait for it.
+_PULSE = "pulse/0"
+_PULSE_SECONDS = 0.5
+_made = itertools.count()  # what the first process has made for all
+_WAIT_IN_SILENCE_SECONDS = 10.0
+# What may be raised on every process after rank 0 has raised it; any other error becomes the last.
+_RAISED = (ValueError, TypeError, NotImplementedError, OSError, RuntimeError)
+
+
+def from_first(make: Callable[[], bytes], doing: str) -> bytes:
+    """Returns what `make` returns on rank 0, everywhere; an error there is raised everywhere, and
+    said by rank 0 alone. The others wait as long as rank 0 lives; `doing` tells people why."""
+    job = join()
+    if job is None or job.size == 1:
+        return make()
+    store, key = _connected[0], f"made/{next(_made)}"
+    parcel, raised = b"", None
+    if job.rank == 0:
+        try:
+            parcel = b"\0" + make()
+        except Exception as error:
+            raised = error
+            kind = next(
+                (i for i, k in enumerate(_RAISED) if isinstance(error, k)), len(_RAISED) - 1
+            )
+            parcel = bytes([1 + kind]) + str(error).encode()
+        store.set(key, str(len(parcel)))
+    else:
+        _wait_for_first(job, store, key, doing)
+    data = torch.frombuffer(bytearray(parcel), dtype=torch.uint8) if parcel else None
+    sent = tensor_from(0, data, [int(store.get(key))], torch.uint8).numpy().tobytes()
+    if raised is not None:
+        raise raised
+    if sent[0]:
+        theirs = _RAISED[sent[0] - 1](sent[1:].decode())
+        setattr(theirs, ends.SAID_ELSEWHERE, True)
+        raise theirs
+    return sent[1:]
+
+
+def _wait_for_first(job: Job, store: Any, key: str, doing: str) -> None:
+    """Waits until rank 0 has set the key, as long as it lives and nobody has failed."""
+    patience = meeting.Patience(say_after=_WAIT_IN_SILENCE_SECONDS)
+    pulse, next_look, changed = None, 0.0, 0
+    looks = 0
+    while store.get(key) is None:
+        if patience.waited >= next_look:
+            next_look = patience.waited + _PULSE_SECONDS
+            looks += 1
+            if (failure := ends.first_failure(store)) is not None:
+                raise ends.OthersError(failure["cause"])
+            if (now := store.get(_PULSE)) != pulse:
+                pulse, changed = now, looks
+            if (looks - changed) * _PULSE_SECONDS > dead_after_seconds():
+                raise ends.OthersError(
+                    f"rank 0: no sign of life for {dead_after_seconds():g} s, says rank "
+                    f"{job.rank}: its process was killed or its link is dead"
+                )
+        if patience.should_say() and job.rank == 1:
+            meeting.say(f"waiting for rank 0, which {doing}")
+        patience.pause()
+
+
+@contextlib.contextmanager
+def _exchange() -> Iterator[None]:
+    """Around what processes send each other: an error of Gloo's says the first failure of the job,
+    if that is known, or which rank hears no more."""
+    try:
+        yield
+    except RuntimeError as error:
+        failure = None
+        with contextlib.suppress(OSError):
+            failure = ends.first_failure(_connected[0]) if _connected else None
+        own = f"rank {dist.get_rank()}: {_runtime.peer_error(str(error))}"
+        raise ends.OthersError(own if failure is None else failure["cause"]) from None
+
+
+def tensor_from(rank: int, tensor: Tensor | None, shape: list[int], dtype: torch.dtype) -> Tensor:
+    """Returns the tensor that `rank` has, everywhere. The others pass None."""
+    whole = (
+        torch.empty(shape, dtype=dtype) if tensor is None else tensor.detach().cpu().contiguous()
+    )
+    # As bytes: Gloo does not know every element type.
+    flat = whole.reshape(-1).view(torch.uint8) if whole.numel() else whole.new_empty(0)
+    if flat.numel():
+        with _exchange():
+            dist.broadcast(flat, src=rank)
+    return whole
+
+
+def largest(value: float) -> float:
+    """Returns the largest of all processes' values."""
+    if join() is None:
+        return float(value)
+    tensor = torch.tensor([float(value)], dtype=torch.float64)
+    with _exchange():
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    return float(tensor)
+
+
+def texts(text: str) -> list[str]:
+    """Returns the texts of all processes, by rank. None may be empty."""
+    own = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    with _exchange():
+        dist.all_gather(sizes, torch.tensor([own.numel()]))
+    padded = torch.zeros(max(int(size) for size in sizes), dtype=torch.uint8)
+    padded[: own.numel()] = own
+    found = [torch.empty_like(padded) for _ in sizes]
+    with _exchange():
+        dist.all_gather(found, padded)
+    return [
+        data[: int(size)].numpy().tobytes().decode()
+        for data, size in zip(found, sizes, strict=True)
+    ]
+
+
+def barrier() -> None:
+    """Waits for all processes of the job."""
+    if join() is not None:
+        with _exchange():
+            dist.barrier()
