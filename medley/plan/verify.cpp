@@ -32,8 +32,10 @@ std::string list_text(const std::vector<int64_t>& values) {
   return fmt::format("[{}]", fmt::join(values, ", "));
 }
 
+std::string pipeline_place(size_t pipeline) { return fmt::format("pipelines[{}]", pipeline); }
+
 std::string stage_place(size_t pipeline, size_t stage) {
-  return fmt::format("pipelines[{}].stages[{}]", pipeline, stage);
+  return fmt::format("{}.stages[{}]", pipeline_place(pipeline), stage);
 }
 
 int64_t sum_of(const std::vector<int64_t>& values) {
@@ -94,33 +96,27 @@ void check_devices(const Plan& plan, const Cluster& cluster) {
 
 // What a plan can say and this version cannot run.
 void check_runs_today(const Plan& plan) {
-  const auto not_yet = [](const std::string& place,
-                          const std::string& found,
-                          const std::string& expected,
-                          const char* what) {
-    refuse(place, found, fmt::format("{}: this version does not run {} yet", expected, what));
-  };
   if (plan.pipelines.size() != 1)
-    not_yet("pipelines", std::to_string(plan.pipelines.size()), "1", "several pipelines");
+    refuse(
+        "pipelines", plan.pipelines.size(), "1: this version does not run several pipelines yet");
 }
 
-void check_recompute(const std::vector<Stage>& stages) {
+void check_recompute(const std::vector<Stage>& stages, size_t pipeline) {
   for (size_t s = 0; s < stages.size(); ++s)
     if (std::find(kRecompute.begin(), kRecompute.end(), stages[s].recompute) == kRecompute.end())
-      refuse(stage_place(0, s) + ".recompute",
+      refuse(stage_place(pipeline, s) + ".recompute",
              quoted(stages[s].recompute),
              "\"none\", \"all\" or \"blocks\"");
 }
 
 // The stages cover the forward ops in their order.
-void check_stages(const Pipeline& pipeline, const Graph& graph) {
-  const std::vector<Stage>& stages = pipeline.stages;
+void check_stages(const std::vector<Stage>& stages, size_t pipeline, const Graph& graph) {
   if (!stages[0].first.empty())
-    refuse(stage_place(0, 0) + ".first",
+    refuse(stage_place(pipeline, 0) + ".first",
            quoted(stages[0].first),
            "none: the first stage begins with the first op");
   if (!stages[0].rows.empty())
-    refuse(stage_place(0, 0) + ".rows",
+    refuse(stage_place(pipeline, 0) + ".rows",
            "shares",
            "none: the first stage has the lengths of the micro-batches");
   std::map<std::string, size_t> forward;  // places of the forward ops by name
@@ -131,7 +127,7 @@ void check_stages(const Pipeline& pipeline, const Graph& graph) {
   }
   size_t before = 0;
   for (size_t s = 1; s < stages.size(); ++s) {
-    const std::string place = stage_place(0, s);
+    const std::string place = stage_place(pipeline, s);
     const auto found = forward.find(stages[s].first);
     if (found == forward.end()) {
       std::vector<std::string> names;
@@ -156,9 +152,9 @@ void check_stages(const Pipeline& pipeline, const Graph& graph) {
   }
 }
 
-void check_schedule(const Pipeline& pipeline) {
+void check_schedule(const Pipeline& pipeline, size_t number) {
   const std::vector<int64_t>& counts = pipeline.in_flight;
-  const std::string place = "pipelines[0].in_flight";
+  const std::string place = pipeline_place(number) + ".in_flight";
   if (counts.empty()) {
     if (!find_schedule(pipeline.schedule).counts && pipeline.stages.size() > 1)
       refuse(place,
@@ -201,7 +197,7 @@ void check_pipelines(const Plan& plan) {
   if (plan.pipelines.empty()) refuse("pipelines", "none", "at least one");
   for (size_t p = 0; p < plan.pipelines.size(); ++p)
     if (plan.pipelines[p].stages.empty())
-      refuse(fmt::format("pipelines[{}].stages", p), "none", "at least one");
+      refuse(pipeline_place(p) + ".stages", "none", "at least one");
 }
 
 }  // namespace
@@ -210,22 +206,27 @@ void verify_rows(const Plan& plan) {
   check_pipelines(plan);
   if (plan.global_batch < 1 || plan.global_batch > kMaxLength)
     refuse("global_batch", plan.global_batch, "a positive number");
-  int64_t rows = 0;
+  std::vector<int64_t> rows;  // [pipeline]
   for (size_t p = 0; p < plan.pipelines.size(); ++p) {
+    rows.push_back(0);
     const auto& microbatches = plan.pipelines[p].microbatches;
     const int64_t devices = plan.pipelines[p].stages[0].mesh.shape[0];
-    if (microbatches.empty())
-      refuse(fmt::format("pipelines[{}].microbatches", p), "none", "at least one");
+    if (microbatches.empty()) refuse(pipeline_place(p) + ".microbatches", "none", "at least one");
     for (size_t m = 0; m < microbatches.size(); ++m) {
-      const std::string place = fmt::format("pipelines[{}].microbatches[{}]", p, m);
+      const std::string place = fmt::format("{}.microbatches[{}]", pipeline_place(p), m);
       check_microbatch(microbatches[m], microbatches[0], devices, place);
-      rows += microbatches[m].rows;
+      rows.back() += microbatches[m].rows;
     }
   }
-  if (rows != plan.global_batch)
-    refuse(plan.pipelines.size() == 1 ? "pipelines[0].microbatches" : "pipelines",
-           fmt::format("{} rows in all micro-batches together", rows),
-           fmt::format("the global batch of {}", plan.global_batch));
+  if (sum_of(rows) == plan.global_batch) return;
+  const std::string expected = fmt::format("the global batch of {}", plan.global_batch);
+  if (rows.size() == 1)
+    refuse(pipeline_place(0) + ".microbatches",
+           fmt::format("{} rows in all micro-batches together", rows[0]),
+           expected);
+  refuse("pipelines",
+         fmt::format("{} rows in their micro-batches, {} together", list_text(rows), sum_of(rows)),
+         expected);
 }
 
 namespace {
@@ -268,11 +269,12 @@ void check_parts(const Plan& plan) {
 // Checks the texts of one stage against the values that they are about.
 class TextCheck {
  public:
-  TextCheck(const Plan& plan, const Graph& graph, size_t stage)
+  TextCheck(const Plan& plan, const Graph& graph, size_t pipeline, size_t stage)
       : plan_(plan),
         graph_(graph),
+        pipeline_index_(pipeline),
         stage_index_(stage),
-        pipeline_(&plan.pipelines[0]),
+        pipeline_(&plan.pipelines[pipeline]),
         stage_(&pipeline_->stages[stage]) {
     for (const Part& part : plan.parts) parts_[part.name] = &part;
   }
@@ -286,7 +288,7 @@ class TextCheck {
 
  private:
   std::string place_of(const char* field, const std::string& key) const {
-    return fmt::format("{}.{}[\"{}\"]", stage_place(0, stage_index_), field, key);
+    return fmt::format("{}.{}[\"{}\"]", stage_place(pipeline_index_, stage_index_), field, key);
   }
 
   // Which ops there are, and which labels they have, is only known once the graph is prepared and
@@ -413,7 +415,7 @@ class TextCheck {
   const Plan& plan_;
   const Graph& graph_;
   std::map<std::string, const Part*> parts_;
-  size_t stage_index_;
+  size_t pipeline_index_, stage_index_;
   const Pipeline* pipeline_;
   const Stage* stage_;
 };
@@ -427,14 +429,17 @@ void verify(const Plan& plan,
   check_pipelines(plan);
   check_hashes(plan, graph, cluster);
   check_devices(plan, cluster);
-  check_runs_today(plan);
   verify_rows(plan);
   check_coupling(plan, coupling);
   check_parts(plan);
-  check_stages(plan.pipelines[0], graph);
-  check_recompute(plan.pipelines[0].stages);
-  check_schedule(plan.pipelines[0]);
-  for (size_t s = 0; s < plan.pipelines[0].stages.size(); ++s) TextCheck(plan, graph, s).run();
+  for (size_t p = 0; p < plan.pipelines.size(); ++p) {
+    const Pipeline& pipeline = plan.pipelines[p];
+    check_stages(pipeline.stages, p, graph);
+    check_recompute(pipeline.stages, p);
+    check_schedule(pipeline, p);
+    for (size_t s = 0; s < pipeline.stages.size(); ++s) TextCheck(plan, graph, p, s).run();
+  }
+  check_runs_today(plan);
 }
 
 std::vector<Microbatch> microbatches_of(const Pipeline& pipeline, size_t stage) {

@@ -128,12 +128,39 @@ TEST_F(VerifyPlan, RowsThatMeetNeedOneMicrobatch) {
             "accepted");
 }
 
-TEST_F(VerifyPlan, WhatCannotRunYetIsRefusedInWords) {
-  EXPECT_EQ(refusal([](Plan& p) {
-              p.pipelines.push_back(p.pipelines[0]);
-              p.pipelines[1].stages[0].mesh = {{"data"}, {1}, {"fast/0/1"}};
-            }),
+// A second pipeline of a device takes the micro-batch of two rows.
+TEST_F(VerifyPlan, EveryPipelineIsVerified) {
+  const auto refusal_of_second = [&](const std::function<void(Pipeline&)>& change) {
+    return refusal([&](Plan& p) {
+      Pipeline& second = p.pipelines.emplace_back();
+      second.microbatches = {{2, {}}};
+      second.stages = {{.mesh = {{"data"}, {1}, {"fast/0/1"}}}};
+      p.pipelines[0].microbatches.pop_back();
+      change(second);
+    });
+  };
+  EXPECT_EQ(refusal_of_second([](Pipeline&) {}),
             "pipelines: found 2, expected 1: this version does not run several pipelines yet");
+  EXPECT_EQ(refusal_of_second([](Pipeline& p) { p.microbatches[0].rows = 3; }),
+            "pipelines: found [6, 3] rows in their micro-batches, 9 together, expected the global "
+            "batch of 8");
+  EXPECT_EQ(refusal_of_second([](Pipeline& p) { p.stages[0].mesh.devices = {"fast/0/2"}; }),
+            "pipelines[1].stages[0].mesh.devices[0]: found \"fast/0/2\", expected a device that is "
+            "not used in pipelines[0].stages[0].mesh.devices[1]");
+  EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.stages[0].first = "fc2/t#0"; }),
+              StartsWith("pipelines[1].stages[0].first: found \"fc2/t#0\", expected none"));
+  EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.stages[0].recompute = "full"; }),
+              StartsWith("pipelines[1].stages[0].recompute: found \"full\""));
+  EXPECT_THAT(refusal_of_second([](Pipeline& p) {
+                p.in_flight = {2, 1};
+              }),
+              StartsWith("pipelines[1].in_flight: found 2 counts, expected 1"));
+  EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.stages[0].states["fc9"] = "R"; }),
+              StartsWith("pipelines[1].stages[0].states[\"fc9\"]: found a name that the graph"));
+  // Rows in one pipeline only.
+  EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.stages[0].batch["x"] = "S(0, rows)"; }),
+              StartsWith("pipelines[1].stages[0].batch[\"x\"]: found \"S(0, rows)\", expected "
+                         "another part"));
 }
 
 TEST_F(VerifyPlan, TextsOfTwoAxesAreJoined) {
