@@ -46,6 +46,7 @@ THREADED = [
     "worker",
 ]
 PLAN_SEEDS_NIGHTLY = "200"
+BENCHMARKS_TESTED = ["op_costs", "sailor_mixed"]  # by ctest; the others are built nightly
 FUZZ_SECONDS = 60  # for each target
 FUZZ_INPUT_SECONDS = 10  # a file that takes longer to read is a finding
 ORACLES = {"toulbar2": "toulbar2", "simgrid": "libsimgrid-dev"}  # test program: Debian package
@@ -159,7 +160,7 @@ def build(options: Options) -> Result:
     else:
         presets["torch"] = [
             "testing_modules",
-            "benchmarks/all",
+            *BENCHMARKS_TESTED,
             *targets(plain_modules(options.nightly)),
         ]
     for preset, wanted in presets.items():

@@ -22,6 +22,7 @@ from test_processes import LAUNCH, TORCHRUN, environment, is_running, run
 from medley.run import launch
 
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
+NIGHTLY = pytest.mark.nightly
 
 SCRIPT = str(Path(__file__).with_name("faulty.py"))
 CLUSTER = """
@@ -116,7 +117,9 @@ def test_who_stops_training_and_lives_on_is_named(folder: Path) -> None:
     assert "fast/0/1 has finished, " in last_line(done)
 
 
-@pytest.mark.parametrize("call", ["parameters()", "save_model(folder / 'model')"])
+@pytest.mark.parametrize(
+    "call", ["parameters()", pytest.param("save_model(folder / 'model')", marks=NIGHTLY)]
+)
 def test_a_call_that_one_process_alone_makes_is_named(folder: Path, call: str) -> None:
     done = launched(folder, TROUBLE=f"trainer.{call}", TROUBLED="0")
     name = re.sub(r"\(.*\)", "()", call)
@@ -203,7 +206,7 @@ def test_a_hung_process_after_ctrl_c(folder: Path) -> None:
     assert "medley launch: waiting up to 60 s for fast/0/1; Ctrl-C again ends all at once" in text
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=NIGHTLY)])
 def test_a_signal_ends_all(folder: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(
         [*LAUNCH, str(folder / "plan.json"), SCRIPT, str(folder)],
@@ -347,7 +350,11 @@ def test_processes_wait_for_the_first_as_long_as_it_lives(folder: Path) -> None:
     ("end", "last"),
     [
         ("os.kill(os.getpid(), 9)", "device fast/0/0 was killed by SIGKILL; stopped the other 2"),
-        ("1 / 0", "device fast/0/0 left with exit code 1: ZeroDivisionError: division by zero"),
+        pytest.param(
+            "1 / 0",
+            "device fast/0/0 left with exit code 1: ZeroDivisionError: division by zero",
+            marks=NIGHTLY,
+        ),
         ("os.kill(os.getpid(), 19)", "rank 0: no sign of life for 2 s"),
     ],
 )

@@ -119,7 +119,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("kinds", [("half", "half"), ("CPU", "half")])
+@pytest.mark.parametrize(
+    "kinds", [("half", "half"), pytest.param(("CPU", "half"), marks=pytest.mark.nightly)]
+)
 def test_a_device_slower_than_planned_is_named(folder: Path, kinds: tuple[str, str]) -> None:
     cluster = CLUSTER
     for name, kind in zip("ab", kinds, strict=True):

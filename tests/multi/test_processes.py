@@ -258,7 +258,7 @@ def interrupt(
     ("launcher", "inherited"),
     [
         ("launch", signal.SIG_DFL),
-        ("launch", signal.SIG_IGN),
+        pytest.param("launch", signal.SIG_IGN, marks=pytest.mark.nightly),
         ("torchrun", signal.SIG_DFL),  # it lets its processes inherit what it inherits
     ],
 )
@@ -284,7 +284,9 @@ def test_ctrl_c_ends_all(folder: Path, launcher: str, inherited: signal.Handlers
         assert "Traceback" not in text
 
 
-@pytest.mark.parametrize("launcher", ["launch", "torchrun"])
+@pytest.mark.parametrize(
+    "launcher", ["launch", pytest.param("torchrun", marks=pytest.mark.nightly)]
+)
 def test_ctrl_c_while_medley_train_saves(folder: Path, launcher: str) -> None:
     (folder / "text").mkdir()
     (folder / "text" / "a.txt").write_text("unequal devices, one model. " * 200)
