@@ -17,7 +17,7 @@ import medley
 
 sys.path.insert(0, str(Path(__file__).parent))
 import faulty
-from test_processes import LAUNCH, TORCHRUN, environment, is_running, run
+from test_processes import LAUNCH, TORCHRUN, environment, left_running, pids_in, run
 
 from medley.run import launch
 
@@ -225,7 +225,7 @@ def test_a_signal_ends_all(folder: Path, number: signal.Signals) -> None:
     text += process.stdout.read()
     assert process.wait(timeout=60) == 128 + number
     assert f"medley launch: ended by {number.name}; all devices stopped" in text
-    assert not any(is_running(int(pid)) for pid in re.findall(r" pid (\d+)", text))
+    assert not left_running(pids_in(text))
 
 
 # The processes that share the virtual clock are killed before they could remove anything.
@@ -252,7 +252,7 @@ def test_a_killed_launcher_leaves_nothing(folder: Path) -> None:
     process.kill()
     text += process.stdout.read()  # to the end: of all processes
     process.wait()
-    assert not any(is_running(int(pid)) for pid in re.findall(r" pid (\d+)", text))
+    assert not left_running(pids_in(text))
     assert not [name for name in set(os.listdir("/dev/shm")) - before if "medley" in name]
 
 

@@ -86,8 +86,16 @@ def run(command: list[str], **more: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def is_running(pid: int) -> bool:
-    """Returns whether a process is there, a zombie not counted."""
+def left_running(pids: set[int], seconds: float = 5.0) -> set[int]:
+    """Returns the processes that are there after so long, zombies not counted: the pipe of one that
+    ends is closed before it is gone."""
+    end = time.monotonic() + seconds
+    while (left := {pid for pid in pids if _is_running(pid)}) and time.monotonic() < end:
+        time.sleep(0.05)
+    return left
+
+
+def _is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
@@ -214,7 +222,7 @@ def test_a_killed_device_ends_all(folder: Path, launcher: str) -> None:
     reader.join()
     assert code != 0
     assert end - times[-1] < 60  # an exchange waits for ten minutes
-    assert not any(is_running(pid) for pid in pids_in("".join(lines)))
+    assert not left_running(pids_in("".join(lines)))
     if launcher == "launch":
         assert code == 128 + signal.SIGKILL
         assert "medley launch: device a/0/0 was killed by SIGKILL; stopped the other 1" in errors
@@ -277,7 +285,7 @@ def test_ctrl_c_ends_all(folder: Path, launcher: str, inherited: signal.Handlers
     )
     assert code == (130 if launcher == "launch" else 1)
     assert text.count("ended pid") == 2
-    assert not any(is_running(pid) for pid in pids_in(text))
+    assert not left_running(pids_in(text))
     assert not (folder / "model").exists()
     if launcher == "launch":  # torchrun prints a traceback of its own
         assert "medley launch: interrupted; all devices stopped" in text

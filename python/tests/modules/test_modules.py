@@ -7,7 +7,6 @@ from module_table import TABLE
 from module_training import outcome
 from refusals import expected, listed
 
-
 # Half of each family on every run, all of them nightly.
 NAMES = [
     pytest.param(name, marks=[pytest.mark.slow] if number % 2 else [])
