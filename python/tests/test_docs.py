@@ -28,7 +28,14 @@ def test_commands_do_what_the_page_says(path: Path) -> None:
     assert not page.problems, "\n\n".join(page.problems)
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/[0-9]*.py")), ids=name)
+# The later ones plan for more devices, and take longer: nightly.
+EXAMPLES = [
+    pytest.param(path, marks=[pytest.mark.slow] if path.name >= "04" else [], id=name(path))
+    for path in sorted(ROOT.glob("examples/[0-9]*.py"))
+]
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
 def test_examples_run(path: Path, tmp_path: Path) -> None:
     code, lines = doc_commands.run_command(f"python {path}", tmp_path)
     assert code == 0, "\n".join(lines)

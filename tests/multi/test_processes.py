@@ -97,7 +97,7 @@ def left_running(pids: set[int], seconds: float = 5.0) -> set[int]:
 
 def _is_running(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except OSError:
         return False
 
