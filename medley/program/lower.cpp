@@ -451,11 +451,6 @@ Program lower(const GraphAnalysis& analysis,
       chosen.bucket_bytes = bucket_bytes(cluster, decided[s].devices.size());
     program.stages[s] = Lowering(decided[s], connections[s], plan.global_batch, chosen).run();
   });
-  int64_t row = 0;
-  for (const Microbatch& microbatch : pipeline.microbatches) {
-    program.microbatch_starts.push_back(row);
-    row += microbatch.rows;
-  }
   verify(program);
   return program;
 }

@@ -146,8 +146,6 @@ struct Program {
   // forward calls assign them. Else rows are those of the global batch, and the update assigns.
   bool microbatches_are_batches = false;
   std::vector<LoweredStage> stages;
-  // Rows of the global batch: start of each micro-batch, and of each device's share in it.
-  std::vector<int64_t> microbatch_starts;
 };
 
 void verify(const Program& program);

@@ -17,27 +17,27 @@ int64_t elements_per_row(const Placement& placement) {
   return size.symbols == SymbolTable::rows().symbols ? size.coefficient : 0;
 }
 
-std::optional<Rows> rows_of(const Program& program,
-                            const LoweredStage& stage,
+std::optional<Rows> rows_of(const LoweredStage& stage,
                             const Placement& input,
                             int device,
                             size_t microbatch) {
   if (elements_per_row(input) == 0) return std::nullopt;
   const std::vector<int64_t>& table = stage.tables[microbatch][at(device)];
-  Rows rows{program.microbatch_starts[microbatch], evaluate(SymbolTable::rows(), table)};
+  Rows rows{evaluate(SymbolTable::first_row(), table), evaluate(SymbolTable::rows(), table)};
   for (const Placement::Cut& cut : input.cuts)
     if (cuts_rows(input, cut))
       rows = {rows.first + evaluate(cut.offset, table), evaluate(cut.length, table)};
   return rows;
 }
 
-std::vector<Rows> rows_of(const Program& program, const LoweredStage& stage, int device) {
+std::vector<Rows> rows_of(const LoweredStage& stage, int device) {
   std::vector<Rows> all;
   for (size_t m = 0; m < stage.tables.size(); ++m) {
-    Rows& needed = all.emplace_back(Rows{program.microbatch_starts[m], 0});
+    const int64_t first = evaluate(SymbolTable::first_row(), stage.tables[m][at(device)]);
+    Rows& needed = all.emplace_back(Rows{first, 0});
     for (const Placement& input : stage.inputs) {
       if (input.input.kind != InputKind::kBatch) continue;
-      const std::optional<Rows> read = rows_of(program, stage, input, device, m);
+      const std::optional<Rows> read = rows_of(stage, input, device, m);
       if (!read || read->count == 0) continue;
       if (needed.count == 0) needed = *read;
       const int64_t end = std::max(needed.first + needed.count, read->first + read->count);

@@ -22,14 +22,13 @@ int64_t elements_per_row(const Placement& placement);
 
 // What one input reads of a micro-batch; nothing if it has no rows. `device` is an index into the
 // stage's mesh.
-std::optional<Rows> rows_of(const Program& program,
-                            const LoweredStage& stage,
+std::optional<Rows> rows_of(const LoweredStage& stage,
                             const Placement& input,
                             int device,
                             size_t microbatch);
 
 // By micro-batch the fewest rows that lie together and have all that any batch input of the device
 // reads: none in a stage that reads no batch.
-std::vector<Rows> rows_of(const Program& program, const LoweredStage& stage, int device);
+std::vector<Rows> rows_of(const LoweredStage& stage, int device);
 
 }  // namespace medley

@@ -78,7 +78,7 @@ std::vector<std::vector<Rows>> all_rows(const Program& program) {
   std::vector<std::vector<Rows>> all;
   for (const LoweredStage& stage : program.stages)
     for (int i = 0; i < static_cast<int>(stage.devices.size()); ++i)
-      all.push_back(rows_of(program, stage, i));
+      all.push_back(rows_of(stage, i));
   return all;
 }
 

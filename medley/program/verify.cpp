@@ -51,6 +51,36 @@ void verify_shape(const Program& program, size_t s) {
   }
 }
 
+// The micro-batches of a stage are the rows of the global batch, one after the other. Programs that
+// tests make by hand have no rows.
+void verify_rows(const Program& program, size_t s) {
+  if (program.global_batch == 0) return;
+  const LoweredStage& stage = program.stages[s];
+  int64_t row = 0;
+  for (size_t m = 0; m < stage.tables.size(); ++m) {
+    const auto expect = [&](size_t device, const Size& size, int64_t expected, const char* what) {
+      const int64_t found = evaluate(size, stage.tables[m][device]);
+      expect_program(
+          found == expected,
+          fmt::format("{}: table of micro-batch {}: device {}", stage_name(s), m, device),
+          fmt::format("found {} {}, expected {}", what, found, expected));
+    };
+    const int64_t rows = evaluate(SymbolTable::rows(), stage.tables[m][0]);
+    for (size_t device = 0; device < stage.tables[m].size(); ++device) {
+      expect(device, SymbolTable::rows(), rows, "rows");
+      expect(device, SymbolTable::first_row(), row, "first row");
+      expect(device, SymbolTable::batch(), program.global_batch, "rows of the global batch");
+    }
+    row += rows;
+  }
+  expect_program(
+      row == program.global_batch,
+      stage_name(s),
+      fmt::format("found {} rows in all micro-batches, expected the {} of the global batch",
+                  row,
+                  program.global_batch));
+}
+
 }  // namespace
 
 void refuse_program(const std::string& place, const std::string& what) {
@@ -64,6 +94,7 @@ void verify(const Program& program) {
   std::set<int> devices;
   for (size_t s = 0; s < program.stages.size(); ++s) {
     verify_shape(program, s);
+    verify_rows(program, s);
     for (int device : program.stages[s].devices)
       expect_program(devices.insert(device).second,
                      stage_name(s),

@@ -257,6 +257,14 @@ std::string change_table(Mutator& mutator) {
   return "";
 }
 
+std::string change_rows(Mutator& mutator) {
+  LoweredStage& stage = mutator.stage();
+  auto& table = mutator.any(stage.tables);
+  std::vector<Size> rows{SymbolTable::rows(), SymbolTable::batch(), SymbolTable::first_row()};
+  ++mutator.any(table)[at(mutator.any(rows).symbols[0])];
+  return "rows";
+}
+
 std::string change_dtype(Mutator& mutator) {
   LoweredStage& stage = mutator.stage();
   Communication* communication = choose_communication(mutator, stage);
@@ -422,6 +430,7 @@ const std::vector<std::pair<std::string, Change>> kChanges{
     {"sends swapped", swap_sends},
     {"a length", change_length},
     {"a table", change_table},
+    {"rows", change_rows},
     {"a dtype", change_dtype},
     {"a name", rename},
     {"a member removed", remove_member},
@@ -451,7 +460,7 @@ TEST(Verify, RefusesAThousandRandomChanges) {
       ++changes;
       EXPECT_THAT(refusal(program), StartsWith("program: stage ")) << name << ": " << what;
     }
-  EXPECT_EQ(kChanges.size(), 25u);
+  EXPECT_EQ(kChanges.size(), 26u);
 }
 
 TEST(Verify, AcceptsProgramsMadeByHand) {

@@ -185,8 +185,7 @@ void Run::set_batch(const std::map<std::string, at::Tensor>& batch) {
 
 void Run::set_batch(int i, const std::map<std::string, at::Tensor>& batch) {
   const LoweredStage& on = stage_of(i);
-  const BatchSlicer slicer(
-      program(), on, devices().place(i).index, devices().are_of_one_process_each());
+  const BatchSlicer slicer(on, devices().place(i).index, devices().are_of_one_process_each());
   std::vector<BatchInputs> inputs(on.tables.size());
   for (const Placement& placement : on.inputs) {
     if (placement.input.kind != InputKind::kBatch) continue;

@@ -75,15 +75,8 @@ at::Tensor assemble(const std::vector<at::Tensor>& shards,
   return whole.reshape(whole_shape(placement, *tables[0]));
 }
 
-BatchSlicer::BatchSlicer(const Program& program,
-                         const LoweredStage& stage,
-                         int device,
-                         bool accept_own)
-    : program_(program),
-      stage_(stage),
-      device_(device),
-      accept_own_(accept_own),
-      needed_(rows_of(program, stage, device)) {
+BatchSlicer::BatchSlicer(const LoweredStage& stage, int device, bool accept_own)
+    : stage_(stage), device_(device), accept_own_(accept_own), needed_(rows_of(stage, device)) {
   for (const Rows& rows : needed_) num_needed_ += rows.count;
 }
 
@@ -95,7 +88,7 @@ const Table& BatchSlicer::table(size_t microbatch) const {
 bool BatchSlicer::is_own(const Placement& placement, const at::Tensor& given) const {
   const int64_t scale = elements_per_row(placement);
   Table global = table(0);
-  global[kRowsSymbol] = program_.global_batch;
+  global[kRowsSymbol] = evaluate(SymbolTable::batch(), global);
   const std::vector<int64_t> expected = whole_shape(placement, global);
   std::vector<int64_t> own = expected;
   if (scale) own[0] = num_needed_ * scale;
@@ -124,7 +117,7 @@ at::Tensor BatchSlicer::slice_own(const Placement& placement,
                                   size_t microbatch,
                                   int64_t first) const {
   const int64_t scale = elements_per_row(placement);
-  const Rows read = rows_of(program_, stage_, placement, device_, microbatch).value();
+  const Rows read = rows_of(stage_, placement, device_, microbatch).value();
   if (read.count > 0) first += read.first - needed_[microbatch].first;
   const Table& symbols = table(microbatch);
   Table here = symbols;
@@ -150,10 +143,9 @@ std::vector<at::Tensor> BatchSlicer::slice(const Placement& placement,
       first += needed_[m].count;
       continue;
     }
+    const int64_t start = evaluate(SymbolTable::first_row(), table(m));
     const at::Tensor rows =
-        scale
-            ? given.narrow(0, program_.microbatch_starts[m] * scale, table(m)[kRowsSymbol] * scale)
-            : given;
+        scale ? given.narrow(0, start * scale, table(m)[kRowsSymbol] * scale) : given;
     slices.push_back(shard_of(rows, stage_, placement, table(m)));
   }
   return slices;

@@ -35,13 +35,13 @@ at::Tensor assemble(const std::vector<at::Tensor>& shards,
                     const std::vector<const Table*>& tables);
 
 // The rows of a batch tensor that one device reads, micro-batch after micro-batch. Accepts the
-// global batch or, if `accept_own`, only the rows that this device needs (rows_of(program, stage,
+// global batch or, if `accept_own`, only the rows that this device needs (rows_of(stage,
 // device)). What it returns may share the memory of what it was given. Throws Error(kCaller) naming
 // the key, what was found and what was expected.
 class BatchSlicer {
  public:
-  // `device` is an index into the mesh. Requires: `program` outlives this.
-  BatchSlicer(const Program& program, const LoweredStage& stage, int device, bool accept_own);
+  // `device` is an index into the mesh. Requires: `stage` outlives this.
+  BatchSlicer(const LoweredStage& stage, int device, bool accept_own);
   std::vector<at::Tensor> slice(const Placement& placement, const at::Tensor& given) const;
 
  private:
@@ -52,7 +52,6 @@ class BatchSlicer {
                        size_t microbatch,
                        int64_t first) const;
 
-  const Program& program_;
   const LoweredStage& stage_;
   int device_;
   bool accept_own_;

@@ -64,7 +64,7 @@ std::vector<std::pair<int64_t, int64_t>> rows(const Program& program, int rank) 
   const medley::DevicePlace place = device_places(program).at(static_cast<size_t>(rank));
   std::vector<std::pair<int64_t, int64_t>> pairs;
   for (const auto& [first, count] :
-       rows_of(program, program.stages[static_cast<size_t>(place.stage)], place.index))
+       rows_of(program.stages[static_cast<size_t>(place.stage)], place.index))
     pairs.emplace_back(first, count);
   return pairs;
 }
