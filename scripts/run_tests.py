@@ -15,7 +15,6 @@ import datetime
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -58,7 +57,6 @@ NOTHING_COLLECTED = 5  # exit status of pytest
 class Options:
     jobs: int
     nightly: bool
-    under_way: subprocess.Popen[bytes] | None = None  # a build
 
 
 @dataclass
@@ -154,45 +152,20 @@ def threaded_modules() -> list[str]:
     return [m for m in modules_with_tests() if m in THREADED]
 
 
-def programs(options: Options) -> dict[str, list[str]]:
-    """Returns what the tests take of each build folder, besides modules of Python."""
-    wanted = {"torch": ["all"], "dev": targets(sanitized_modules(options.nightly))}
-    if options.nightly:
-        wanted["tsan"] = targets(threaded_modules())
-    else:
-        wanted["torch"] = [*BENCHMARKS_TESTED, *targets(plain_modules(options.nightly))]
-    return wanted
-
-
-def builder(preset: str, wanted: list[str], options: Options) -> list[str]:
-    command = ["cmake", "--build", f"build/{preset}", "-j", str(options.jobs)]
-    return [*command, "--target", *wanted]
-
-
 def build(options: Options) -> Result:
-    """Builds the modules of Python that only tests need (the others: `make build`), and begins to
-    build the programs, with what processor time the tests that mostly wait leave."""
-    if run(builder("torch", ["testing_modules"], options), "build_modules")[0]:
-        return failure("the target testing_modules cannot be built")
-    lines = [shlex.join(builder(*each, options)) for each in programs(options).items()]
-    with (LOGS / "build_programs.log").open("w") as log:
-        options.under_way = subprocess.Popen(
-            ["nice", "-n", "19", "sh", "-c", " && ".join(lines)],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    return Result()
-
-
-def finish_build(options: Options) -> Result:
-    """Waits for the programs; what could not be built is tried again, to be seen."""
-    if options.under_way is not None:
-        print("waiting for the build of the programs", flush=True)
-        options.under_way.wait()
-    for preset, wanted in programs(options).items():
-        if run(builder(preset, wanted, options), f"build_{preset}")[0]:
+    """Builds the programs of the tests; the modules of Python are there (`make build`)."""
+    presets = {"torch": ["all"], "dev": targets(sanitized_modules(options.nightly))}
+    if options.nightly:
+        presets["tsan"] = targets(threaded_modules())
+    else:
+        presets["torch"] = [
+            "testing_modules",
+            *BENCHMARKS_TESTED,
+            *targets(plain_modules(options.nightly)),
+        ]
+    for preset, wanted in presets.items():
+        command = ["cmake", "--build", f"build/{preset}", "-j", str(options.jobs)]
+        if run([*command, "--target", *wanted], f"build_{preset}")[0]:
             return failure(f"build/{preset} cannot be built")
     return Result()
 
@@ -439,16 +412,15 @@ def wheel(options: Options) -> Result:
 
 TIERS: list[tuple[str, Callable[[Options], Result]]] = [
     ("build", build),
-    ("multi", multi),
-    ("testbed", testbed),
-    ("rest of the build", finish_build),
     ("unit", unit),
     ("unit, ASan+UBSan", sanitized),
     ("unit, TSan", tsan),
     ("golden", golden),
     ("python", python),
+    ("multi", multi),
     ("slow", slow),
     ("gpu", gpu),
+    ("testbed", testbed),
     ("fuzz", fuzz),
     ("oracles", oracles),
     ("wheel", wheel),
@@ -533,18 +505,19 @@ def main() -> int:
     )
     args = parser.parse_args()
 
+    # Hundreds of processes import PyTorch: none of them compiles it again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     LOGS.mkdir(parents=True, exist_ok=True)
     for report in LOGS.glob("*.xml"):
         report.unlink()
     options = Options(args.jobs, args.nightly)
     rows = [("before", Result(), time.time() - args.since)] if args.build else []
     for name, tier in TIERS:
-        builds = tier in (build, finish_build)
-        if args.only not in (None, name) or (builds and not args.build):
+        if args.only not in (None, name) or (tier is build and not args.build):
             continue
         start = time.monotonic()
         rows.append((name, tier(options), time.monotonic() - start))
-        if builds and rows[-1][1].failed:
+        if tier is build and rows[-1][1].failed:
             break
     return finish(rows, 0 if args.only else time.time() - args.since, args.nightly)
 
