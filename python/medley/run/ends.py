@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -19,10 +20,10 @@ from typing import Any, Protocol
 SAID_ELSEWHERE = "_medley_said_elsewhere"
 FIRST_FAILURE = "failure"  # the key in the store under which the first failure of the job is
 _DISCONNECT_SECONDS = 5.0
-# How long the others leave the one that has failed first to leave first: whoever has started them
-# takes the first one that leaves for the cause.
+# How long the others leave the one that has failed first to say that it leaves, and then to be
+# gone: whoever has started them takes the first one that ends for the cause.
 _LEAVE_SECONDS = 6.0
-_AFTER_SECONDS = 0.3  # from its last word to its end
+_AFTER_SECONDS = 0.3  # until whoever has started them has seen it
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
@@ -197,16 +198,32 @@ def _let_the_cause_leave(expected: bool = False) -> None:
     end = time.monotonic() + _LEAVE_SECONDS
     with contextlib.suppress(OSError):
         assert _process.store is not None
-        while _process.store.get(f"left/{cause}") is None and time.monotonic() < end:
+        while (left := _process.store.get(f"left/{cause}")) is None and time.monotonic() < end:
+            time.sleep(0.02)
+        end = time.monotonic() + _LEAVE_SECONDS
+        while left is not None and _is_still_here(left) and time.monotonic() < end:
             time.sleep(0.02)
         time.sleep(_AFTER_SECONDS)
+
+
+def _is_still_here(left: str) -> bool:
+    """Whether the process that has said so ("HOST PID") runs on this machine, its last word
+    notwithstanding. Of another machine's nothing is known."""
+    host, _, pid = left.rpartition(" ")
+    if host != socket.gethostname():
+        return False
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _say_that_it_leaves() -> None:
     if _process.store is not None and _is_the_cause():
         with contextlib.suppress(OSError):
             for name in _process.names:
-                _process.store.set(f"left/{name}", "now")
+                _process.store.set(f"left/{name}", f"{socket.gethostname()} {os.getpid()}")
 
 
 def _disconnect() -> None:
