@@ -45,7 +45,7 @@ BUDGETS = {
     "python/src": 3_500,
     "python/medley": 12_000,
 }
-CORE = 55_000  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 56_000  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:
