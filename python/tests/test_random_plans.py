@@ -9,12 +9,11 @@ from typing import Any
 import exactness
 import pytest
 import torch
-from zoo import ZOO
+from zoo import LARGE, ZOO
+from zoo_names import NAMES
 
 ROWS = exactness.ROWS
 SEEDS = os.environ.get("MEDLEY_PLAN_SEEDS", "")
-# The larger graphs: a plan takes a second or more.
-LARGE = ("bert-moe", "resnet", "hf-mixtral", "hf-mixtral-balanced", "hf-qwen3-moe", "hf-t5")
 
 
 @functools.cache
@@ -35,9 +34,7 @@ def test_two_steps(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in LARGE else []) for n in ZOO]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_fifty_steps(name: str, seed: int) -> None:
     model, batch, graph, want = _prepared(name, 50)
     plan = exactness.random_plan(graph, 1000 + seed, ROWS, devices=3)

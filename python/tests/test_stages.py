@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from zoo import ZOO
+from zoo_names import NAMES
 
 from medley import _core, custom_ops
 from medley.capture import capture_text
@@ -86,7 +87,7 @@ def assert_stages_are_the_whole(name: str, cuts: list[int]) -> None:
             assert torch.allclose(sum(parts, torch.zeros(())), gradient, rtol=1e-13, atol=1e-16)
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", NAMES)
 def test_stages_compute_what_the_whole_graph_computes(name: str) -> None:
     n = _core.num_positions(captured(name)[0])
     for stages in (2, 3, 7):
@@ -107,7 +108,7 @@ BLOCKS |= {"hf-bert": 1, "hf-vit": 1, "hf-mixtral": 1, "hf-mixtral-balanced": 1,
 UNLIKE = {("hf-t5", 1), ("vit", 0), ("hf-vit", 0)}
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", NAMES)
 def test_blocks_are_found_without_markers(name: str) -> None:
     graph = captured(name)[0]
     layers = _core.layers(graph)

@@ -10,6 +10,7 @@ import exactness
 import pytest
 import torch
 from zoo import ZOO
+from zoo_names import NAMES
 
 import medley
 from medley.cluster import parse_cluster
@@ -85,7 +86,7 @@ def _cuts(plan: medley.Plan) -> set[str]:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", NAMES)
 def test_trains_like_one_device(name: str, network: str) -> None:
     _train(name, network, 50 if LONG else 2)
 

@@ -37,3 +37,6 @@ ZOO: dict[str, Maker] = {
     "hf-qwen3-moe": functools.partial(hf.qwen3_moe, **_PLAIN),
     "hf-t5": hf.t5,
 }
+
+# The larger graphs. Most tests of every model take them nightly only.
+LARGE = ("bert-moe", "resnet", "hf-mixtral", "hf-mixtral-balanced", "hf-qwen3-moe", "hf-t5")
