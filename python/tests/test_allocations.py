@@ -102,7 +102,7 @@ def test_counter() -> None:
     _run(COUNTER)
 
 
-@pytest.mark.parametrize("model", ["gpt2", "vit"])
+@pytest.mark.parametrize("model", ["gpt2", pytest.param("vit", marks=pytest.mark.slow)])
 def test_no_more_than_eager(model: str) -> None:
     eager, eager_loss = _run(STEP, model, "eager")
     ours, our_loss = _run(STEP, model, "medley")
