@@ -13,3 +13,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """So that what is left is let go, and bindings that count their objects find none."""
+    gc.unfreeze()
