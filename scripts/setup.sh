@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build needs and this machine lacks: Debian packages (as root; otherwise it prints the
 # command and exits 3), and the wheels of requirements.txt plus PyTorch in .venv.
-# --all: those of requirements-all.txt, too.
+# --all: those of requirements-all.txt, where all this is there.
 # --nightly: what `make nightly` needs besides. --testbed: what the testbed needs besides (docs/howto/run_the_testbed.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -87,12 +87,17 @@ END
     "${pip[@]}" "torch==$TORCH"
 }
 
+install_wheels() {
+  .venv/bin/pip install --quiet --disable-pip-version-check --no-compile "$@" || fail "pip could not install ${*: -1}"
+}
+
+if [ "${1:-}" = --all ]; then
+  install_wheels -r requirements.txt -r requirements-all.txt
+  exit
+fi
 install_packages "$@"
 install_allocator
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "Python 3.11 or newer is needed"
 [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv
 install_torch || fail "pip could not install torch==$TORCH"
-wheels=(-r requirements.txt)
-[ "${1:-}" != --all ] || wheels+=(-r requirements-all.txt)
-.venv/bin/pip install --quiet --disable-pip-version-check --no-compile "${wheels[@]}" ||
-  fail "pip could not install ${wheels[*]}"
+install_wheels -r requirements.txt
