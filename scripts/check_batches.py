@@ -9,6 +9,7 @@ import re
 import sys
 from collections import defaultdict
 
+from check_layers import declared_deps
 from check_types import NAMESPACE, ROOT, SKIPPED, TYPE, types
 
 UNNAMED = "(unnamed)"
@@ -55,10 +56,8 @@ def hidden_names(text: str) -> dict[str, int]:
 
 def public_types(room: str) -> dict[str, str]:
     """Returns the types of the headers that a room may include, with their places."""
-    text = (ROOT / "medley" / room / "CMakeLists.txt").read_text()
-    deps = re.search(r"DEPS ([a-z_\s]+)", text)
     found = {}
-    for name in [room, *(deps[1].split() if deps else [])]:
+    for name in [room, *sorted(declared_deps(ROOT / "medley" / room, "DEPS"))]:
         for path in sorted((ROOT / "medley" / name).glob("*.h")):
             for scoped, line in types(path.read_text()):
                 if scoped.startswith("medley::") and scoped.count("::") == 1:
