@@ -226,10 +226,3 @@ def texts(text: str) -> list[str]:
         data[: int(size)].numpy().tobytes().decode()
         for data, size in zip(found, sizes, strict=True)
     ]
-
-
-def barrier() -> None:
-    """Waits for all processes of the job."""
-    if join() is not None:
-        with _exchange():
-            dist.barrier()
