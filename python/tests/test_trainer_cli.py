@@ -199,15 +199,13 @@ def test_missing_package_is_one_sentence(medley: Command, monkeypatch: pytest.Mo
     assert (code, errors) == (3, "medley: rich is missing: pip install rich\n")
 
 
-# It takes as long as all else that `medley launch` does before its processes start.
-def test_launching_needs_no_pytorch() -> None:
-    line = "import sys, medley.run.launch; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", line], check=False).returncode == 0
-
-
-# Only who captures waits for TorchDynamo.
-def test_training_needs_no_compiler() -> None:
-    line = "import sys, medley.cli.train; sys.exit('torch._dynamo' in sys.modules)"
+# PyTorch takes as long as all else that `medley launch` does before its processes start;
+# TorchDynamo takes as long again, and only who captures needs it.
+@pytest.mark.parametrize(
+    ("module", "unneeded"), [("run.launch", "torch"), ("cli.train", "torch._dynamo")]
+)
+def test_what_takes_long_is_imported_where_it_is_needed(module: str, unneeded: str) -> None:
+    line = f"import sys, medley.{module}; sys.exit({unneeded!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", line], check=False).returncode == 0
 
 
