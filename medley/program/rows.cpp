@@ -17,13 +17,17 @@ int64_t elements_per_row(const Placement& placement) {
   return size.symbols == SymbolTable::rows().symbols ? size.coefficient : 0;
 }
 
+Rows rows_of_microbatch(const std::vector<int64_t>& table) {
+  return {evaluate(SymbolTable::first_row(), table), evaluate(SymbolTable::rows(), table)};
+}
+
 std::optional<Rows> rows_of(const LoweredStage& stage,
                             const Placement& input,
                             int device,
                             size_t microbatch) {
   if (elements_per_row(input) == 0) return std::nullopt;
   const std::vector<int64_t>& table = stage.tables[microbatch][at(device)];
-  Rows rows{evaluate(SymbolTable::first_row(), table), evaluate(SymbolTable::rows(), table)};
+  Rows rows = rows_of_microbatch(table);
   for (const Placement::Cut& cut : input.cuts)
     if (cuts_rows(input, cut))
       rows = {rows.first + evaluate(cut.offset, table), evaluate(cut.length, table)};
@@ -33,7 +37,7 @@ std::optional<Rows> rows_of(const LoweredStage& stage,
 std::vector<Rows> rows_of(const LoweredStage& stage, int device) {
   std::vector<Rows> all;
   for (size_t m = 0; m < stage.tables.size(); ++m) {
-    const int64_t first = evaluate(SymbolTable::first_row(), stage.tables[m][at(device)]);
+    const int64_t first = rows_of_microbatch(stage.tables[m][at(device)]).first;
     Rows& needed = all.emplace_back(Rows{first, 0});
     for (const Placement& input : stage.inputs) {
       if (input.input.kind != InputKind::kBatch) continue;

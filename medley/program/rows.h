@@ -20,6 +20,9 @@ bool cuts_rows(const Placement& placement, const Placement::Cut& cut);
 // Elements of dim 0 per row of the batch; 0 if they are not the batch's.
 int64_t elements_per_row(const Placement& placement);
 
+// The rows of a micro-batch, by the table of any device.
+Rows rows_of_microbatch(const std::vector<int64_t>& table);
+
 // What one input reads of a micro-batch; nothing if it has no rows. `device` is an index into the
 // stage's mesh.
 std::optional<Rows> rows_of(const LoweredStage& stage,

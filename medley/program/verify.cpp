@@ -53,7 +53,7 @@ void verify_shape(const Program& program, size_t s) {
 
 // The micro-batches of a stage are the rows of the global batch, one after the other. Programs that
 // tests make by hand have no rows.
-void verify_rows(const Program& program, size_t s) {
+void verify_microbatches(const Program& program, size_t s) {
   if (program.global_batch == 0) return;
   const LoweredStage& stage = program.stages[s];
   int64_t row = 0;
@@ -94,7 +94,7 @@ void verify(const Program& program) {
   std::set<int> devices;
   for (size_t s = 0; s < program.stages.size(); ++s) {
     verify_shape(program, s);
-    verify_rows(program, s);
+    verify_microbatches(program, s);
     for (int device : program.stages[s].devices)
       expect_program(devices.insert(device).second,
                      stage_name(s),

@@ -143,10 +143,9 @@ std::vector<at::Tensor> BatchSlicer::slice(const Placement& placement,
       first += needed_[m].count;
       continue;
     }
-    const int64_t start = evaluate(SymbolTable::first_row(), table(m));
-    const at::Tensor rows =
-        scale ? given.narrow(0, start * scale, table(m)[kRowsSymbol] * scale) : given;
-    slices.push_back(shard_of(rows, stage_, placement, table(m)));
+    const Rows rows = rows_of_microbatch(table(m));
+    const at::Tensor part = scale ? given.narrow(0, rows.first * scale, rows.count * scale) : given;
+    slices.push_back(shard_of(part, stage_, placement, table(m)));
   }
   return slices;
 }
