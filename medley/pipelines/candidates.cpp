@@ -325,10 +325,11 @@ std::optional<CandidateSet::Trial> CandidateSet::trial(const PipelineCandidate& 
 }
 
 void CandidateSet::lower(Trial& trial) const {
-  // Until it is full, as long again, and until it is empty; all, if these are not many more.
+  // Until it is full, as long again, and until it is empty; all, if these are not four times as
+  // many.
   const auto count = static_cast<int64_t>(trial.plan.pipelines[0].microbatches.size());
   const int64_t few = 3 * trial.counts[0] + kFull;
-  const Plan some = shortened(trial.plan, count > 2 * few ? few : count);
+  const Plan some = shortened(trial.plan, count > 4 * few ? few : count);
   trial.program = medley::lower(synthesis_.stages(), some, request_.cluster);
 }
 
@@ -352,23 +353,23 @@ void CandidateSet::simulate(Trial& trial) const {
   *trial.step += Nanoseconds{full.value * (count - some) / (last - first)};
 }
 
-bool CandidateSet::evaluate(PipelineCandidate candidate, std::optional<Trial> trial) {
+void CandidateSet::evaluate(PipelineCandidate candidate, std::optional<Trial> trial) {
   std::vector<ExtraBytes> extra(candidate.stages.size());
   for (int repair = 0; repair < kMostRepairs; ++repair) {
     if (!trial) trial = this->trial(candidate, extra);
-    if (!trial) return false;
+    if (!trial) return;
     if (trial->program.stages.empty()) lower(*trial);
     // Whether it fits need not be known of one that is slower than one that does, and how long it
     // takes need not be known of the first before it fits.
     if (best_ && !trial->step) simulate(*trial);
-    if (best_ && *trial->step >= best_step_) return false;
+    if (best_ && *trial->step >= best_step_) return;
     const std::optional<Shortage> shortage = find_shortage(*trial);
     if (!shortage) {
       if (!trial->step) simulate(*trial);
       best_ = std::move(trial->plan);
       best_candidate_ = candidate;
       best_step_ = *trial->step;
-      return repair == 0;
+      return;
     }
     if (misfit_.empty()) misfit_ = explain(*shortage, trial->counts);
     const PipelineStage& stage = trial->stages.stages[shortage->stage];
@@ -377,11 +378,10 @@ bool CandidateSet::evaluate(PipelineCandidate candidate, std::optional<Trial> tr
                         Bytes{static_cast<int64_t>(std::ceil(shortage->bytes))};
     extra[shortage->stage] = {found - needed(stage.option, in_flight), in_flight};
     std::optional<PipelineCandidate> other = with_less_memory(candidate, shortage->stage, extra);
-    if (!other) return false;
+    if (!other) return;
     candidate = std::move(*other);
     trial.reset();
   }
-  return false;
 }
 
 // As it is, with a higher price of memory for a stage, or with more of it computed again: the
@@ -458,18 +458,18 @@ void CandidateSet::choose(int most, const std::function<void(int)>& starting) {
     lower(*trials[i]);
     simulate(*trials[i]);
   });
-  int times = 0;                      // considered
-  std::optional<Nanoseconds> fitted;  // of the first one that fits, by the timer
+  int times = 0;  // considered
   for (size_t i = 0; i < timed_.size(); ++i) {
     const auto& [time, candidate] = timed_[i];
     if (is_another_time(i)) {
       if (best_ && times >= most) break;
-      if (fitted && time / *fitted > kClearlySlower) break;
+      // By the timer, which knows less of what waits for what, steps rarely take too long.
+      if (best_ && time >= best_step_) break;
       if (starting && times > 0) starting(times);
       ++times;
     }
     const bool ready = i < trials.size();
-    if (evaluate(candidate, ready ? std::move(trials[i]) : std::nullopt) && !fitted) fitted = time;
+    evaluate(candidate, ready ? std::move(trials[i]) : std::nullopt);
   }
 }
 

@@ -70,13 +70,11 @@ class CandidateSet {
   // Lowers and simulates the candidate and keeps it if it is the fastest so far; of one that does
   // not fit, with fewer in flight, in less memory or computing more again, whichever the timer says
   // is fastest. Of many micro-batches a few are simulated: once the pipeline is full, one is like
-  // the next. Returns whether it fits as it is; false of one that is slower than another that fits.
-  bool evaluate(PipelineCandidate candidate) {
-    return evaluate(std::move(candidate), std::nullopt);
-  }
+  // the next.
+  void evaluate(PipelineCandidate candidate) { evaluate(std::move(candidate), std::nullopt); }
 
   // Considers the fastest timed, with as many times as told and more until one fits, but none that
-  // the timer says is clearly slower than the first that fits: all that take as long are one time,
+  // the timer says is slower than the best by the simulator: all that take as long are one time,
   // for the simulator tells them apart. Says before each time which it is, from 0 on.
   void choose(int most, const std::function<void(int)>& starting = {});
   // Considers the best once more, with those of its stages on several nodes decided over nodes and
@@ -130,7 +128,7 @@ class CandidateSet {
   void lower(Trial& trial) const;
   void simulate(Trial& trial) const;
   // `trial`: of the candidate; nothing: not made yet.
-  bool evaluate(PipelineCandidate candidate, std::optional<Trial> trial);
+  void evaluate(PipelineCandidate candidate, std::optional<Trial> trial);
   void find_defaults(const PipelineCandidate& candidate);
   std::string name_of_first(int layer) const;
   std::optional<Shortage> find_shortage(const Trial& trial) const;

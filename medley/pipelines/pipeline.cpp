@@ -183,7 +183,7 @@ std::vector<std::optional<Interval>> Periods::search(const std::vector<Interval>
   std::vector<Chain> chains(intervals.size());
   std::vector<int64_t> labels(intervals.size());
   for_each_in_parallel(intervals.size(), [&](size_t i) {
-    ChainSearch search{intervals[i].high};
+    ChainSearch search{.period = intervals[i].high, .last_pool = request_.last_pool};
     if (best() < kNever) search.below = best() - more_ * intervals[i].low;
     chains[i] = cheapest_chain(table_, search, labels[i]);
   });
@@ -240,7 +240,8 @@ std::vector<Interval> Periods::first_intervals(int64_t least) {
 
 void Periods::try_all() {
   for (int64_t period = 1; period <= request_.longest_period.value; ++period) {
-    const Chain chain = cheapest_chain(table_, {period, kNever, false}, found_.labels);
+    const Chain chain =
+        cheapest_chain(table_, {period, kNever, false, request_.last_pool}, found_.labels);
     ++found_.searches;
     if (chain.stages.empty()) continue;
     PipelinePlan plan = plan_of(table_, choice_, chain);

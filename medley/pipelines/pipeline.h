@@ -112,6 +112,7 @@ struct PipelineRequest {
   InFlightRule in_flight = InFlightRule::kPeriod;
   double gap = 0;      // stop when no plan can be better by more than this share
   int candidates = 8;  // plans to return at most
+  int last_pool = -1;  // of the last stage; -1: any
   Nanoseconds below{std::numeric_limits<int64_t>::max() / 4};  // of what plans take to be returned
   bool pruned = true;  // false, for tests: every period from 1 ns to `longest_period` is tried
   Nanoseconds longest_period{};

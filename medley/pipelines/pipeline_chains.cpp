@@ -26,9 +26,8 @@ struct Range {
 
 class Search {
  public:
-  // `ahead`: for the period; null: look at chains that cannot be finished, too. `last`: the pool of
-  // the last stage; -1: any.
-  Search(const Table& table, const ChainSearch& search, const Ahead* ahead, int last);
+  // `ahead`: for the period; null: look at chains that cannot be finished, too.
+  Search(const Table& table, const ChainSearch& search, const Ahead* ahead);
   Chain run(int64_t& labels);
 
  private:
@@ -73,7 +72,6 @@ class Search {
 
   const Table& table_;
   const ChainSearch search_;
-  const int last_;
   const Ahead* const ahead_;
   const unsigned all_;
   const size_t states_, stride_;
@@ -88,10 +86,9 @@ class Search {
   std::vector<std::vector<Label>> made_;     // [finished][devices], of the pool and layer at hand
 };
 
-Search::Search(const Table& table, const ChainSearch& search, const Ahead* ahead, int last)
+Search::Search(const Table& table, const ChainSearch& search, const Ahead* ahead)
     : table_(table),
       search_(search),
-      last_(last),
       ahead_(ahead),
       all_((1u << table.pools()) - 1),
       states_((at(all_) + 1) * at(table.pools())),
@@ -124,7 +121,9 @@ Search::Step Search::step_over(const Option& option,
             option.time + crossing.round_trip,
             option.forward + crossing.up,
             0,
-            option.begin == 0 && last_ >= 0 ? table_.exchange(option.pool, last_) : 0,
+            option.begin == 0 && search_.last_pool >= 0
+                ? table_.exchange(option.pool, search_.last_pool)
+                : 0,
             option.room,
             static_cast<int32_t>(table_.index_of(option))};
   const Nanoseconds period{search_.period};
@@ -176,7 +175,7 @@ void Search::add_stage(const Option& option) {
   const int pool = option.pool, end = option.end;
   const int devices = table_.sizes(pool)[at(option.size)];
   if (end == table_.layers()) {
-    if (last_ >= 0 && pool != last_) return;
+    if (search_.last_pool >= 0 && pool != search_.last_pool) return;
     Label label{option.time,
                 option.time + option.update,
                 table_.rule() == InFlightRule::kPeriod ? option.time : 1,
@@ -303,12 +302,14 @@ Chain cheapest_chain(const Table& table, const ChainSearch& search, int64_t& lab
   std::optional<Ahead> computed;
   if (search.pruned) computed.emplace(table, search.period);
   const Ahead* ahead = computed ? &*computed : nullptr;
-  if (!table.has_exchange()) return Search(table, search, ahead, -1).run(labels);
+  if (!table.has_exchange() || search.last_pool >= 0)
+    return Search(table, search, ahead).run(labels);
   Chain best;
   for (int last = 0; last < table.pools(); ++last) {
     ChainSearch better = search;
     better.below = std::min(search.below, best.cost);
-    Chain chain = Search(table, better, ahead, last).run(labels);
+    better.last_pool = last;
+    Chain chain = Search(table, better, ahead).run(labels);
     if (chain.cost < best.cost) best = std::move(chain);
   }
   return best;

@@ -37,6 +37,7 @@ struct ChainSearch {
   int64_t period = 0;
   int64_t below = kNever;  // chains of this cost or more do not matter
   bool pruned = true;      // false: look at chains that cannot be finished, too
+  int last_pool = -1;      // of the last stage; -1: any
 };
 
 // Returns the chain of least cost; of equal ones always the same. Adds to `labels` the number of

@@ -96,6 +96,7 @@ Example random_example(uint64_t seed) {
   request.in_flight = std::array{
       InFlightRule::kPeriod, InFlightRule::kIdeal, InFlightRule::kPublished}[at(draw(0, 2))];
   if (draw(0, 2) == 0) request.shared = {draw(1, 40)};
+  if (draw(0, 3) == 0) request.last_pool = draw(0, pools - 1);
   return example;
 }
 
@@ -195,6 +196,7 @@ class Exhaustive {
 
   void judge() {
     if (!exchange()) return;
+    if (request_.last_pool >= 0 && stages_.back().range.pool != request_.last_pool) return;
     int64_t period = 1;
     const int64_t first = once(period);
     const int64_t more = choice_.count - 1;

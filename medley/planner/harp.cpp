@@ -15,9 +15,9 @@ namespace medley {
 namespace {
 
 constexpr int kLayersPerBlock = 2;
-constexpr int kOfEachCount = 2;    // chains for each number of micro-batches, and
-constexpr size_t kCandidates = 5;  // of all those that are synthesised as wholes and timed
-constexpr int kMostPriced = 3;     // of them, lowered and simulated
+constexpr int kOfEachCount = 2;     // chains for each number of micro-batches, and
+constexpr size_t kCandidates = 16;  // of all those that are synthesised as wholes and timed
+constexpr int kMostPriced = 8;      // of them, lowered and simulated
 constexpr int kMostMoves = 16;
 // In percent of the fastest chain known: slower chains are no candidates, and their stages are not
 // made to need less memory. Synthesising a stage as a whole rarely gains more than this over its
@@ -48,6 +48,7 @@ class Harp {
     find_chains(whole_pools());
     if (plans_.empty()) return explain_infeasible();
     try_pools_at_both_ends();
+    try_other_ends();
     add_meshes();
     std::ranges::stable_sort(plans_, {}, &PipelinePlan::predicted);
     plans_.resize(std::min<size_t>(plans_.size(), kCandidates));
@@ -123,6 +124,25 @@ class Harp {
     }
   }
 
+  // Orders of pools are predicted to differ by less than what is predicted is off by: of each
+  // number of micro-batches, the best chains that end in other pools than the best one does.
+  void try_other_ends() {
+    const Pools whole = whole_pools();
+    std::map<int, PipelinePlan> best;  // [microbatches]
+    for (const PipelinePlan& plan : plans_)
+      if (const auto [known, is_new] = best.try_emplace(plan.microbatches, plan);
+          !is_new && plan.predicted < known->second.predicted)
+        known->second = plan;
+    for (const auto& [count, plan] : best) {
+      const Nanoseconds longest = longest_stage(count);
+      for (int p = 0; p < static_cast<int>(whole.size()); ++p) {
+        if (whole[at(p)] == plan.stages.back().range.pool) continue;
+        const std::vector<PipelinePlan> some = chains(whole, count, {longest, longest}, p);
+        plans_.insert(plans_.end(), some.begin(), some.end());
+      }
+    }
+  }
+
   // One stage on all devices of a pool with few micro-batches, where nobody waits for another: the
   // search for the number of micro-batches begins with more, which chains need.
   void add_meshes() {
@@ -190,7 +210,11 @@ class Harp {
     return !had || some.front().predicted < before;
   }
 
-  std::vector<PipelinePlan> chains(const Pools& pools, int64_t count, const Limits& limits) {
+  // `last`: the pool of the last stage, in `pools`; -1: any.
+  std::vector<PipelinePlan> chains(const Pools& pools,
+                                   int64_t count,
+                                   const Limits& limits,
+                                   int last = -1) {
     std::vector<std::pair<StageMesh, StageConfig>> uses;
     for (int pool : pools)
       for (int size : candidates_.pools()[at(pool)].sizes)
@@ -198,10 +222,11 @@ class Harp {
     synthesis_.solve_layers(uses, limits.closer);
     PipelineRequest request = request_on(pools);
     request.microbatches = {choice(pools, count, limits)};
-    if (pools_[at(pools[0])].sub_pool_of >= 0) request.below = {fastest_->value * kSlower / 100};
+    request.last_pool = last;
+    const bool first = pools_[at(pools[0])].sub_pool_of < 0 && last < 0;
+    if (!first) request.below = {fastest_->value * kSlower / 100};
     std::vector<PipelinePlan> plans = plans_of(request);
-    if (request.shared > Bytes{} && pools_[at(pools[0])].sub_pool_of < 0)
-      add_others(request, plans);
+    if (request.shared > Bytes{} && first) add_others(request, plans);
     for (PipelinePlan& plan : plans) {
       std::vector<StageRange> ranges;
       for (PipelineStage& stage : plan.stages) {

@@ -192,21 +192,25 @@ std::vector<std::vector<StageRange>> all_cuts(int layers) {
   return candidates;
 }
 
+// Whatever the number of micro-batches, the cut and the order.
 TEST_F(HarpTest, IsAsGoodAsTheBestOfAllOutlines) {
-  for (const double bandwidth : {5e6, 50e6, 5e9}) {
+  constexpr int64_t kBatch = 32;
+  for (const double bandwidth : {5e6, 10e6, 50e6, 5e9}) {
     const Cluster cluster = two_pools(1, 1, 1e9, bandwidth);
     const CostModel costs(cluster);
     const GraphAnalysis analysis = analyse(graph, {});
-    const Request asked = request(cluster, costs, analysis, 32, 8);
+    const Request asked = request(cluster, costs, analysis, kBatch);
     const std::vector<DevicePool> pools = pools_of(asked);
     StageSynthesis synthesis(asked, {.per_block = 2});
     CandidateSet all(asked, pools, synthesis);
-    const StageConfig config{4, 8, 0, StageStyle::kBest};
-    for (const auto& stages : all_cuts(static_cast<int>(synthesis.layers().layers.size())))
-      all.evaluate({8, stages, std::vector<StageConfig>(stages.size(), config)});
+    for (int64_t count = 1; count <= kBatch; count *= 2) {
+      const StageConfig config{kBatch / count, count, 0, StageStyle::kBest};
+      for (const auto& stages : all_cuts(static_cast<int>(synthesis.layers().layers.size())))
+        all.evaluate({count, stages, std::vector<StageConfig>(stages.size(), config)});
+    }
     const Nanoseconds best = step(std::get<Plan>(all.best()), cluster);
     const Nanoseconds found = step(std::get<Plan>(harp(asked)), cluster);
-    EXPECT_LE(found.value, best.value * 101 / 100) << bandwidth;
+    EXPECT_LE(found.value, best.value * 102 / 100) << bandwidth;
   }
 }
 
