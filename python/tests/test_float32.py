@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from zoo import ZOO
+from zoo_names import names_but
 
 import medley
 
@@ -36,7 +37,7 @@ def permuted(batch: Any, order: Tensor) -> Any:
     return type(batch)(permuted(value, order) for value in batch)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", names_but(["gpt", "bert", "vit"], MODELS))
 def test_no_further_than_eager_from_itself(name: str) -> None:
     torch.manual_seed(0)
     model, batch = ZOO[name](batch=ROWS)

@@ -3,7 +3,16 @@ pytest."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 from zoo import LARGE, ZOO
 
-NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in ZOO]
+
+def names_but(slow: Iterable[str], among: Iterable[str] = ZOO) -> list[Any]:
+    """Returns the models; those of `slow` run nightly only."""
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in slow else []) for name in among]
+
+
+NAMES = names_but(LARGE)

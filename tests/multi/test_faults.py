@@ -336,6 +336,7 @@ def test_who_waits_says_for_whom(folder: Path, rank: str, waiting: str, why: str
 
 
 # Longer than an exchange may take: it is the first process's life that counts.
+@NIGHTLY
 def test_processes_wait_for_the_first_as_long_as_it_lives(folder: Path) -> None:
     script = folder / "patient.py"
     script.write_text(
@@ -360,7 +361,7 @@ def test_processes_wait_for_the_first_as_long_as_it_lives(folder: Path) -> None:
             "device fast/0/0 left with exit code 1: ZeroDivisionError: division by zero",
             marks=NIGHTLY,
         ),
-        ("os.kill(os.getpid(), 19)", "rank 0: no sign of life for 2 s"),
+        pytest.param("os.kill(os.getpid(), 19)", "rank 0: no sign of life for 2 s", marks=NIGHTLY),
     ],
 )
 def test_nobody_waits_for_a_first_process_that_is_gone(folder: Path, end: str, last: str) -> None:

@@ -125,7 +125,7 @@ def cut_into_stages(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "stages"),
     [
-        ("llama", False),
+        pytest.param("llama", False, marks=pytest.mark.nightly),
         pytest.param("bert", False, marks=pytest.mark.nightly),
         ("gpt", True),
     ],
