@@ -22,7 +22,15 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", doc_commands.pages(), ids=name)
+# Whose commands train or measure for long.
+LONG = ("write_a_plan.md", "report.md", "profile.md")
+COMMANDS = [
+    pytest.param(path, marks=[pytest.mark.slow] if path.name in LONG else [], id=name(path))
+    for path in doc_commands.pages()
+]
+
+
+@pytest.mark.parametrize("path", COMMANDS)
 def test_commands_do_what_the_page_says(path: Path) -> None:
     page = doc_commands.run_page(path)
     assert not page.problems, "\n\n".join(page.problems)

@@ -353,6 +353,7 @@ def test_processes_of_a_job_measure_together(files: tuple[str, str, str], tmp_pa
 
 
 # Each process measures its share of the ops; the first one speaks for all.
+@pytest.mark.slow
 def test_what_fails_on_another_process_is_said(files: tuple[str, str, str], tmp_path: Path) -> None:
     broken = "import os\nfrom medley import _runtime\nfrom medley.profiling import profiler\n"
     broken += "if os.environ['RANK'] == '1':\n"

@@ -162,6 +162,7 @@ def test_the_peer_that_has_gone_is_named_once(folder: Path) -> None:
 
 
 # Only the store stood still, which is in the launcher.
+@NIGHTLY
 def test_a_launcher_that_was_stopped_goes_on(folder: Path) -> None:
     command = [*LAUNCH, "--dead-after", "2", str(folder / "plan.json"), SCRIPT, str(folder)]
     process = subprocess.Popen(
