@@ -88,7 +88,7 @@ END
 }
 
 install_wheels() {
-  .venv/bin/pip install --quiet --disable-pip-version-check --no-compile "$@" || fail "pip could not install ${*: -1}"
+  .venv/bin/pip install --quiet --disable-pip-version-check --no-compile "$@" || fail "pip could not install $*"
 }
 
 if [ "${1:-}" = --all ]; then

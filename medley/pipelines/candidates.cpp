@@ -463,7 +463,7 @@ void CandidateSet::choose(int most, const std::function<void(int)>& starting) {
     const auto& [time, candidate] = timed_[i];
     if (is_another_time(i)) {
       if (best_ && times >= most) break;
-      // By the timer, which knows less of what waits for what, steps rarely take too long.
+      // The timer knows less of what waits for what: it rarely says more than the simulator.
       if (best_ && time >= best_step_) break;
       if (starting && times > 0) starting(times);
       ++times;

@@ -15,7 +15,7 @@ namespace medley {
 namespace {
 
 constexpr int kLayersPerBlock = 2;
-constexpr int kOfEachCount = 2;     // chains for each number of micro-batches, and
+constexpr int kOfEachCount = 2;     // chains of a search for a number of micro-batches, and
 constexpr size_t kCandidates = 16;  // of all those that are synthesised as wholes and timed
 constexpr int kMostPriced = 8;      // of them, lowered and simulated
 constexpr int kMostMoves = 16;

@@ -33,7 +33,7 @@ def test_two_steps(name: str) -> None:
         exactness.compare(got, want, model=name)
 
 
-# Those whose parts are in others, too: gpt with dropout, mixtures of experts, GPT-2.
+# Of these two steps on every run, fifty nightly.
 LONG = (*LARGE, "gpt", "llama", "bert", "vit", "hf-llama", "hf-bert", "hf-vit")
 
 
