@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
     ("address", "others"),
     [
         pytest.param("10.77.0.2", [1], id="other stage", marks=pytest.mark.slow),
-        pytest.param("10.77.0.1", [0], id="master"),
+        pytest.param("10.77.0.1", [0], id="master", marks=pytest.mark.slow),
         pytest.param("10.77.0.3", [2], id="own stage", marks=pytest.mark.slow),
         pytest.param("all", [0, 1, 2], id="all", marks=pytest.mark.slow),
     ],
@@ -82,6 +82,7 @@ def test_a_dead_link_ends_all_and_is_named(
 
 
 # One torchrun on every node; nobody says through which interface.
+@pytest.mark.slow
 def test_torchrun_on_every_node_trains_one_plan(testbed: Testbed, folder: Path) -> None:
     program = folder / "train.py"
     program.write_text(
