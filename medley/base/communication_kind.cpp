@@ -12,7 +12,8 @@ constexpr std::string_view kKindNames[] = {  // [CommunicationKind]
     "all_gather",
     "reduce_scatter",
     "all_to_all",
-    "transfer"};
+    "transfer",
+    "relay"};
 
 }  // namespace
 

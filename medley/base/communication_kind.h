@@ -16,6 +16,8 @@ enum class CommunicationKind : uint8_t {
   kReduceScatter,
   kAllToAll,
   kTransfer,  // an all-to-all from the devices of one stage to those of another
+  kRelay,     // sums of what stages have of the same tensors, given to whoever wants them: two
+              // all-to-alls in a row (boxes/relay.h)
 };
 std::string to_string(CommunicationKind kind);  // "all_reduce", as in profiles and programs
 std::optional<CommunicationKind> find_communication_kind(std::string_view name);

@@ -150,6 +150,8 @@ const char* kind_text(CommunicationKind kind) {
       return "all-to-all";
     case CommunicationKind::kTransfer:
       return "transfer";
+    case CommunicationKind::kRelay:
+      return "relay";
   }
   return "";
 }

@@ -25,6 +25,14 @@ Collective collective_of(const Exchange& exchange) {
   Collective collective{
       exchange.kind, exchange.group, {exchange.bytes / granule * granule}, granule};
   if (collective.kind == CommunicationKind::kAllReduce) return collective;
+  if (exchange.relay) {
+    const RelayTraffic traffic = traffic_of(*exchange.relay);
+    collective.lengths = traffic.first;
+    collective.lengths.insert(
+        collective.lengths.end(), traffic.second.begin(), traffic.second.end());
+    for (int64_t& length : collective.lengths) length *= granule;
+    return collective;
+  }
   const bool gather = collective.kind == CommunicationKind::kAllGather;
   collective.lengths = gather ? exchange.receive : exchange.send;
   for (int64_t& length : collective.lengths) length *= granule;

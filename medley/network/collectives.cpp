@@ -261,6 +261,7 @@ void check(const Collective& collective) {
   MEDLEY_CHECK(collective.granule > 0);
   const size_t expected = collective.kind == CommunicationKind::kAllReduce  ? 1
                           : collective.kind == CommunicationKind::kAllToAll ? n * n
+                          : collective.kind == CommunicationKind::kRelay    ? 2 * n * n
                                                                             : n;
   MEDLEY_CHECK_EQ(collective.lengths.size(), expected);
   for (int64_t length : collective.lengths)
@@ -268,10 +269,21 @@ void check(const Collective& collective) {
 }
 
 bool fits(const Algorithm& algorithm, CommunicationKind kind) {
-  return algorithm.for_all_to_all == (kind == CommunicationKind::kAllToAll);
+  return algorithm.for_all_to_all ==
+         (kind == CommunicationKind::kAllToAll || kind == CommunicationKind::kRelay);
 }
 
 }  // namespace
+
+std::vector<Collective> in_turn(const Collective& collective) {
+  if (collective.kind != CommunicationKind::kRelay) return {collective};
+  const auto half = static_cast<std::ptrdiff_t>(collective.lengths.size() / 2);
+  std::vector<Collective> both(2, collective);
+  for (Collective& each : both) each.kind = CommunicationKind::kAllToAll;
+  both[0].lengths.erase(both[0].lengths.begin() + half, both[0].lengths.end());
+  both[1].lengths.erase(both[1].lengths.begin(), both[1].lengths.begin() + half);
+  return both;
+}
 
 std::vector<int64_t> even_chunks(int64_t whole, int n, int64_t granule) {
   const int64_t elements = whole / granule;
@@ -324,6 +336,17 @@ std::vector<Message> messages(const Algorithm& algorithm,
   MEDLEY_CHECK(fits(algorithm, collective.kind));
   const int n = static_cast<int>(collective.devices.size());
   if (n == 1) return {};
+  if (collective.kind == CommunicationKind::kRelay) {
+    std::vector<Message> result;
+    for (const Collective& each : in_turn(collective)) {
+      const int before = num_rounds(result);
+      for (Message message : messages(algorithm, each, grouping)) {
+        message.round += before;
+        result.push_back(message);
+      }
+    }
+    return result;
+  }
   const bool whole = collective.kind == CommunicationKind::kAllReduce;
   const Lengths lengths =
       whole ? even_chunks(collective.lengths[0], n, collective.granule) : collective.lengths;

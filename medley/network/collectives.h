@@ -12,7 +12,7 @@
 //   reduce-scatter  chunk 0, chunk 1, ...      its own whole             the sum of chunk i
 //   all-to-all      block 0->0, 0->1, ...      blocks i->j, all j        blocks j->i, all j
 //
-// All-gather is the only one that has algorithms of its own for sums: played backwards, with every
+// A relay is two all-to-alls in a row. All-gather is the only one that has algorithms of its own for sums: played backwards, with every
 // arrow turned round, it is a reduce-scatter (each device receives a byte once before it passes it
 // on; backwards it sums before it passes on), and all-reduce is the two in a row.
 
@@ -35,10 +35,14 @@ struct Collective {
   CommunicationKind kind = CommunicationKind::kAllReduce;
   std::vector<int> devices;      // of the cluster; messages name them by their index in here
   std::vector<int64_t> lengths;  // bytes. all-reduce: {whole}; all-gather, reduce-scatter:
-                                 // [device]; all-to-all: [from * devices + to]
+                                 // [device]; all-to-all: [from * devices + to]; relay: those of
+                                 // one all-to-all, then of the other
   int64_t granule = 1;  // no message ends inside an element of so many bytes; divides all lengths
   bool operator==(const Collective&) const = default;
 };
+
+// Returns the all-to-alls that a relay is; of other kinds, it.
+std::vector<Collective> in_turn(const Collective& collective);
 
 struct Message {
   int round = 0;
@@ -60,7 +64,7 @@ Grouping group_by_node(const Collective& collective, const Topology& topology);
 struct Algorithm {
   std::string_view name;
   std::string_view help;
-  bool for_all_to_all;  // else for the three others
+  bool for_all_to_all;  // and relays; else for the three others
   bool hierarchical;    // differs from the others only if some but not all devices share a node
   std::vector<Message> (*messages)(const std::vector<int64_t>& lengths,
                                    int num_devices,

@@ -1,6 +1,7 @@
 #include "medley/network/estimate.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <set>
@@ -457,6 +458,12 @@ Nanoseconds estimate(const Algorithm& algorithm,
                      const Collective& collective,
                      const Lengths& lengths,
                      const Group& group) {
+  if (collective.kind == CommunicationKind::kRelay) {
+    Nanoseconds both;
+    for (const Collective& each : in_turn(collective))
+      both += estimate(algorithm, each, each.lengths, group);
+    return both;
+  }
   for (const Equation& equation : kEquations)
     if (equation.name == algorithm.name)
       return times_of(collective.kind) * equation.time(lengths, collective.granule, group);
@@ -494,6 +501,11 @@ std::vector<int64_t> traffic(const Algorithm& algorithm,
                              const Topology& topology) {
   std::vector<int64_t> result(topology.links().size());
   if (collective.devices.size() < 2) return result;
+  if (collective.kind == CommunicationKind::kRelay) {
+    for (const Collective& each : in_turn(collective))
+      std::ranges::transform(traffic(algorithm, each, topology), result, result.begin(), std::plus{});
+    return result;
+  }
   Group group(collective, topology);
   std::vector<double> once(result.size());
   group.traffic = &once;
@@ -517,9 +529,11 @@ std::vector<int64_t> traffic(const Algorithm& algorithm,
 
 CheapestEstimate cheapest_estimate(const Collective& collective, const Topology& topology) {
   CheapestEstimate best;
-  const bool all_to_all = collective.kind == CommunicationKind::kAllToAll;
+  const bool relay = collective.kind == CommunicationKind::kRelay;
+  const bool all_to_all = relay || collective.kind == CommunicationKind::kAllToAll;
   if (collective.devices.size() < 2 || all_to_all) {
-    const Algorithm* runs = topology.library_algorithm(collective.kind);
+    // Relays are our own messages, whatever the library.
+    const Algorithm* runs = relay ? nullptr : topology.library_algorithm(collective.kind);
     for (const Algorithm& algorithm : algorithms())
       if (runs ? &algorithm == runs : algorithm.for_all_to_all == all_to_all)
         return {&algorithm, estimate(algorithm, collective, topology)};

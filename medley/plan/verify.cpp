@@ -94,13 +94,6 @@ void check_devices(const Plan& plan, const Cluster& cluster) {
     }
 }
 
-// What a plan can say and this version cannot run.
-void check_runs_today(const Plan& plan) {
-  if (plan.pipelines.size() != 1)
-    refuse(
-        "pipelines", plan.pipelines.size(), "1: this version does not run several pipelines yet");
-}
-
 void check_recompute(const std::vector<Stage>& stages, size_t pipeline) {
   for (size_t s = 0; s < stages.size(); ++s)
     if (std::find(kRecompute.begin(), kRecompute.end(), stages[s].recompute) == kRecompute.end())
@@ -439,7 +432,6 @@ void verify(const Plan& plan,
     check_schedule(pipeline, p);
     for (size_t s = 0; s < pipeline.stages.size(); ++s) TextCheck(plan, graph, p, s).run();
   }
-  check_runs_today(plan);
 }
 
 std::vector<Microbatch> microbatches_of(const Pipeline& pipeline, size_t stage) {

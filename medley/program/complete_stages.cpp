@@ -80,6 +80,7 @@ Completed undecided(Prepared prepared) {
 // The positions in the forward sequence at which the stages of a pipeline begin: where the first op
 // is that a stage names, or the next one that is computed in one stage only.
 std::vector<int32_t> cuts_of(const Pipeline& pipeline,
+                             size_t number,
                              const Positions& positions,
                              const std::vector<std::string>& names) {
   std::vector<int32_t> cuts;
@@ -90,8 +91,9 @@ std::vector<int32_t> cuts_of(const Pipeline& pipeline,
     const auto cut = static_cast<int32_t>(next - positions.sequence.begin());
     if (next == positions.sequence.end() || cut <= (cuts.empty() ? 0 : cuts.back()))
       throw Error(Blame::kCaller,
-                  fmt::format("plan: pipelines[0].stages[{}].first: found \"{}\", expected an op "
+                  fmt::format("plan: pipelines[{}].stages[{}].first: found \"{}\", expected an op "
                               "such that each stage has one that others do not have",
+                              number,
                               s,
                               first));
     cuts.push_back(cut);
@@ -111,15 +113,16 @@ Completed only_stage(const GraphAnalysis& analysis, const Pipeline& pipeline) {
 }
 
 // What each stage of a pipeline computes, prepared.
-std::vector<Completed> split(PreparedStages& prepared, const Pipeline& pipeline) {
+std::vector<Completed> split(PreparedStages& prepared, const Pipeline& pipeline, size_t number) {
   const std::vector<int> counts = counts_in_flight(pipeline);
   const Partition parts = partition(prepared.analysis().graph,
                                     prepared.positions(),
-                                    cuts_of(pipeline, prepared.positions(), prepared.names()),
+                                    cuts_of(pipeline, number, prepared.positions(), prepared.names()),
                                     prepared.names());
   std::vector<Completed> stages(pipeline.stages.size());
   for_each_in_parallel(stages.size(), [&](size_t s) {
-    stages[s] = prepared.stage(parts, static_cast<int>(s), pipeline.stages[s].recompute, counts[s]);
+    stages[s] = prepared.stage(
+        parts, static_cast<int>(s), pipeline.stages[s].recompute, counts[s], number == 0);
   });
   return stages;
 }
@@ -149,17 +152,21 @@ PreparedStages::PreparedStages(const GraphAnalysis& analysis)
 Completed PreparedStages::stage(const Partition& parts,
                                 int stage,
                                 const std::string& recompute,
-                                int in_flight) {
+                                int in_flight,
+                                bool counts) {
   const auto at = static_cast<size_t>(stage);
   Key key{stage > 0 ? parts.cuts[at - 1] : 0,
           at < parts.cuts.size() ? parts.cuts[at] : kNone,
           recompute,
           recompute == kRecompute[2] ? in_flight : 1,  // only its blocks depend on them
-          0,
+          counts,
+          {},
           {}};
-  for (const Tied& tied : parts.tied)
-    if (std::ranges::count(tied.holders, stage)) key.tied.push_back(tied);
-  if (!key.tied.empty()) key.stage = stage;
+  for (const Tied& tied : parts.tied) {
+    if (!std::ranges::count(tied.holders, stage)) continue;
+    if (!std::ranges::count(tied.partial, stage)) key.received.insert(tied.parameter);
+    if (tied.holders[0] != stage) key.counted_elsewhere.insert(tied.parameter);
+  }
   {
     const std::lock_guard lock(mutex_);
     if (const auto found = known_.find(key); found != known_.end()) return found->second;
@@ -172,19 +179,19 @@ Completed PreparedStages::stage(const Partition& parts,
 Completed PreparedStages::prepare_stage(const Partition& parts, const Key& key, int stage) const {
   const StageGraph own = stage_graph(analysis_.graph, parts, stage);
   StageContext context;
-  context.stage = key.stage;
   context.recompute = key.recompute;
   context.in_flight = key.in_flight;
   for (OpId op : own.ops) context.names.push_back(names_[at(op)]);
-  for (const Tied& tied : key.tied) {
-    context.tied[tied.parameter] = tied.partial;
-    if (tied.holders[0] != stage) context.counted_elsewhere.insert(tied.parameter);
-  }
+  context.received = key.received;
+  context.counted_elsewhere = key.counted_elsewhere;
+  if (!key.counts)
+    for (const Input& input : own.graph.inputs)
+      if (input.kind == InputKind::kParameter) context.counted_elsewhere.insert(input.name);
   return undecided(prepare(own.graph, analysis_.optimizer, context));
 }
 
-Completed complete_stage(Completed completed, const Plan& plan, size_t s) {
-  Pipeline chosen = plan.pipelines[0];
+Completed complete_stage(Completed completed, const Plan& plan, size_t pipeline, size_t s) {
+  Pipeline chosen = plan.pipelines[pipeline];
   chosen.microbatches = microbatches_of(chosen, s);
   for (;;) {
     completed.assignment =
@@ -195,19 +202,27 @@ Completed complete_stage(Completed completed, const Plan& plan, size_t s) {
 }
 
 std::vector<Completed> complete_stages(const GraphAnalysis& analysis, const Plan& plan) {
-  MEDLEY_CHECK_EQ(plan.pipelines.size(), size_t{1});
   const Pipeline& pipeline = plan.pipelines[0];
-  if (pipeline.stages.size() == 1) return {complete_stage(only_stage(analysis, pipeline), plan, 0)};
+  if (plan.pipelines.size() == 1 && pipeline.stages.size() == 1)
+    return {complete_stage(only_stage(analysis, pipeline), plan, 0, 0)};
   PreparedStages prepared(analysis);
   return complete_stages(prepared, plan);
 }
 
 std::vector<Completed> complete_stages(PreparedStages& prepared, const Plan& plan) {
-  MEDLEY_CHECK_EQ(plan.pipelines.size(), size_t{1});
-  if (plan.pipelines[0].stages.size() == 1) return complete_stages(prepared.analysis(), plan);
-  std::vector<Completed> stages = split(prepared, plan.pipelines[0]);
-  for_each_in_parallel(
-      stages.size(), [&](size_t s) { stages[s] = complete_stage(std::move(stages[s]), plan, s); });
+  if (plan.pipelines.size() == 1 && plan.pipelines[0].stages.size() == 1)
+    return complete_stages(prepared.analysis(), plan);
+  std::vector<Completed> stages;
+  std::vector<std::pair<size_t, size_t>> places;  // [stage] its pipeline, its number there
+  for (size_t p = 0; p < plan.pipelines.size(); ++p)
+    for (Completed& stage : split(prepared, plan.pipelines[p], p)) {
+      places.emplace_back(p, places.empty() || places.back().first != p ? 0
+                                                                        : places.back().second + 1);
+      stages.push_back(std::move(stage));
+    }
+  for_each_in_parallel(stages.size(), [&](size_t i) {
+    stages[i] = complete_stage(std::move(stages[i]), plan, places[i].first, places[i].second);
+  });
   return stages;
 }
 

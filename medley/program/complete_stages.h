@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,21 +49,22 @@ class PreparedStages {
   const Positions& positions() const { return positions_; }
 
   // What a stage of a partition by names() computes, with nothing decided. `recompute`: as in a
-  // plan, with so many micro-batches in flight.
+  // plan, with so many micro-batches in flight. `counts`: its gradients count for the norm, unless
+  // a stage before it has them; those of one pipeline of several do.
   Completed stage(const Partition& parts,
                   int stage,
                   const std::string& recompute = "none",
-                  int in_flight = 1);
+                  int in_flight = 1,
+                  bool counts = true);
 
  private:
-  // Stages that agree in this compute the same. Where one stands among the others matters for
-  // parameters that it shares with them.
+  // Stages that agree in this compute the same.
   struct Key {
     int32_t begin = 0, end = 0;  // positions; kNone: to the last
     std::string recompute;
     int in_flight = 1;
-    int stage = 0;
-    std::vector<Tied> tied;
+    bool counts = true;  // as of stage()
+    std::set<std::string> received, counted_elsewhere;  // as of a StageContext
     auto operator<=>(const Key&) const = default;
   };
   Completed prepare_stage(const Partition& parts, const Key& key, int stage) const;
@@ -74,11 +76,11 @@ class PreparedStages {
   std::map<Key, Completed> known_;
 };
 
-// Of a stage that is prepared: what the plan decides about its stage `s`, and complete() where it
-// says nothing.
-Completed complete_stage(Completed prepared, const Plan& plan, size_t s);
+// Of a stage that is prepared: what the plan decides about stage `s` of a pipeline, and complete()
+// where it says nothing.
+Completed complete_stage(Completed prepared, const Plan& plan, size_t pipeline, size_t s);
 
-// Of all stages of a plan with one pipeline.
+// Of all stages of all pipelines, one after the other.
 std::vector<Completed> complete_stages(const GraphAnalysis& analysis, const Plan& plan);
 std::vector<Completed> complete_stages(PreparedStages& stages, const Plan& plan);
 

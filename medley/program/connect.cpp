@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <span>
 #include <tuple>
 
 #include "medley/base/at.h"
@@ -34,7 +36,7 @@ SymbolTable::RemoteDivision division(const DecidedStage& stage, int part) {
       stage.completed.assignment.parts[at(part)], static_cast<int>(stage.mesh[0]), {}};
   if (stage.mesh.size() > 1) result.inner = static_cast<int>(stage.mesh[1]);
   if (result.part.name != kRows) return result;
-  int64_t row = 0;
+  int64_t row = stage.first_row;
   for (const Microbatch& microbatch : stage.microbatches) {
     result.rows[row] = microbatch.lengths;
     row += microbatch.rows;
@@ -86,7 +88,9 @@ struct Sent {
   OpId producer;
 };
 
-std::map<std::string, Sent> all_sent(const std::vector<DecidedStage>& stages) {
+using Stages = std::span<const DecidedStage>;  // of one pipeline
+
+std::map<std::string, Sent> all_sent(Stages stages) {
   std::map<std::string, Sent> sent;
   for (size_t s = 0; s < stages.size(); ++s) {
     const Graph& graph = stages[s].completed.prepared->graph;
@@ -122,8 +126,8 @@ bool is_read_late(const DecidedStage& stage, ValueId value) {
   return true;
 }
 
-// A lane is known by its stages and the phase in which it is sent; what is sent once a step has its
-// own, as of the update, and new values of buffers another one.
+// A lane is known by its stages and the phase in which it is sent; new values of buffers, which are
+// sent once a step, have their own, as of the update.
 using Lane = std::tuple<int, int, Phase, bool>;
 struct Link {
   std::string name;
@@ -132,17 +136,18 @@ struct Link {
 };
 
 // What travels on each lane, in the order in which it is sent.
-std::map<Lane, std::vector<Link>> find_lanes(const std::vector<DecidedStage>& stages) {
+std::map<Lane, std::vector<Link>> find_lanes(Stages stages) {
   const std::map<std::string, Sent> sent = all_sent(stages);
   std::map<Lane, std::vector<Link>> lanes;
   for (size_t s = 0; s < stages.size(); ++s)
     for (const Input& input : stages[s].completed.prepared->graph.inputs) {
-      if (input.kind != InputKind::kReceived) continue;
+      if (input.kind != InputKind::kReceived ||
+          is_received_gradient(stages[s].completed.prepared->graph, input.value))
+        continue;
       const Sent& from = sent.at(input.name);
       const Op& op = stages[at(from.stage)].completed.prepared->graph.ops[at(from.producer)];
       const bool once = is_new_value_only(stages[s], input.value);
-      const Phase phase =
-          once || op.name == "medley.accumulate.default" ? Phase::kUpdate : op.phase;
+      const Phase phase = once ? Phase::kUpdate : op.phase;
       lanes[{from.stage, static_cast<int>(s), phase, once}].push_back(
           {input.name, from, input.value});
     }
@@ -190,14 +195,16 @@ std::vector<int> counts_in_flight(const Pipeline& pipeline) {
   return {1};
 }
 
-std::vector<Connections> connect(const std::vector<DecidedStage>& stages,
-                                 const Pipeline& pipeline) {
-  std::vector<Connections> all(stages.size());
+namespace {
+
+// Lanes are numbered from `number` on. Returns the number after the last.
+int connect_pipeline(Stages stages,
+                     const Pipeline& pipeline,
+                     int number,
+                     std::span<Connections> all) {
   const std::vector<int> counts = counts_in_flight(pipeline);
   const PipelineOrder orders = order_calls(counts, static_cast<int>(pipeline.microbatches.size()));
   for (size_t s = 0; s < stages.size(); ++s) all[s].order = orders[s];
-  connect_sums(stages, all);
-  int number = 0;
   for (const auto& [lane, links] : find_lanes(stages)) {
     const auto& [from, to, phase, once] = lane;
     const DecidedStage& sender = stages[at(from)];
@@ -222,6 +229,38 @@ std::vector<Connections> connect(const std::vector<DecidedStage>& stages,
     }
     ++number;
   }
+  return number;
+}
+
+// Every pipeline adds once to the weight of a loss, whichever of its stages read it.
+void connect_weights(const std::vector<DecidedStage>& stages, std::vector<Connections>& all) {
+  std::map<std::string, std::vector<int>> devices;
+  std::set<std::pair<int, std::string>> counted;  // by pipeline
+  for (const DecidedStage& stage : stages)
+    for (const std::string& weight : stage.completed.prepared->weights)
+      devices[weight].insert(devices[weight].end(), stage.devices.begin(), stage.devices.end());
+  for (size_t s = 0; s < stages.size(); ++s)
+    for (const std::string& weight : stages[s].completed.prepared->weights)
+      all[s].weights[weight] = {devices.at(weight),
+                                counted.emplace(stages[s].pipeline, weight).second};
+}
+
+}  // namespace
+
+std::vector<Connections> connect(const std::vector<DecidedStage>& stages, const Plan& plan) {
+  std::vector<Connections> all(stages.size());
+  size_t first = 0;
+  int lanes = 0;
+  for (const Pipeline& pipeline : plan.pipelines) {
+    const size_t count = pipeline.stages.size();
+    lanes = connect_pipeline(Stages(stages).subspan(first, count),
+                             pipeline,
+                             lanes,
+                             std::span(all).subspan(first, count));
+    first += count;
+  }
+  connect_sums(stages, all);
+  if (plan.pipelines.size() > 1) connect_weights(stages, all);
   return all;
 }
 

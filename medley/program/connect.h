@@ -1,9 +1,11 @@
 #pragma once
 
-// How the stages of a pipeline hang together: what goes from which to which, and in what order they
+// How the stages of pipelines hang together: what goes from which to which, and in what order they
 // call their functions. Knows nothing of ops.
 
 #include <map>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "medley/program/crossing.h"
@@ -19,6 +21,27 @@ struct DecidedStage {
   std::vector<int> devices;               // of the cluster, row-major over the mesh
   std::vector<int64_t> mesh;              // sizes of its axes
   bool microbatches_are_batches = false;  // as of a Program
+  int pipeline = 0;                       // of the plan
+  int64_t first_row = 0;                  // of its pipeline, in the global batch
+};
+
+// One stage's part in a relay of gradients (relays.h).
+struct StageRelay {
+  std::string name;
+  std::vector<int> devices;  // of the cluster
+  std::shared_ptr<const Relay> cells;
+  struct Tensor {
+    std::string parameter;
+    State state;  // in which the stage gives and takes it
+    bool gives;   // else it takes only
+  };
+  std::vector<Tensor> tensors;  // all of the relay
+};
+
+// The sum of a loss's weight over pipelines.
+struct SummedWeight {
+  std::vector<int> devices;  // of all stages that read it
+  bool counts = false;       // the first stage of a pipeline that reads it adds its own
 };
 
 // What a stage has to know of the others.
@@ -28,14 +51,16 @@ struct Connections {
   std::vector<int> norm_devices;  // of all stages that have gradients; empty: it has the only ones
   std::vector<int> all_devices;   // of all stages; empty: there is one
   DType loss = DType::kF32;
+  std::map<std::string, SummedWeight> weights;  // by Prepared::weights; none of one pipeline
+  std::vector<StageRelay> relays;               // in the order in which they are posted
   StageOrder order;
 };
 
 // Micro-batches that each stage has in flight at most.
 std::vector<int> counts_in_flight(const Pipeline& pipeline);
 
-// Requires: what a stage receives under a name one stage sends.
-std::vector<Connections> connect(const std::vector<DecidedStage>& stages, const Pipeline& pipeline);
+// All but relays. Requires: what a stage receives under a name one stage of its pipeline sends.
+std::vector<Connections> connect(const std::vector<DecidedStage>& stages, const Plan& plan);
 
 // One stage whose neighbours are one imaginary device that has everything whole. A lane for each
 // phase and direction, with room for two micro-batches.

@@ -161,6 +161,8 @@ std::vector<Emitter::Conversion> Emitter::conversions(const State& from, const S
 }
 
 ValueId Emitter::in_state(ValueId value, const State& wanted) {
+  if (const auto relayed = relayed_.find(value); relayed != relayed_.end())
+    finish_relay(value, relayed->second);
   const State state = on_axes_that_matter(wanted, own_state(value));
   if (std::optional<ValueId> known = find(value, state)) return *known;
   if (const auto receiving = receiving_.find(value); receiving != receiving_.end()) {
@@ -441,13 +443,14 @@ Emitter::Started Emitter::all_to_all(ValueId value, ValueId local, const Convers
   return exchange(std::move(communication), packed, {dtype, {product(want, 0, want.size())}}, from);
 }
 
-// A bucket is awaited once.
+// A bucket is awaited once: what a relay has waited for in the backward phase is there.
 void Emitter::wait(int communication) {
-  std::vector<Item>& order = items[phase_];
-  const bool waited = std::any_of(order.begin(), order.end(), [&](const Item& item) {
+  const auto awaits = [&](const Item& item) {
     return item.kind == Item::Kind::kWait && item.index == communication;
-  });
-  if (!waited) order.push_back({Item::Kind::kWait, communication, last_only_});
+  };
+  for (const auto& [phase, order] : items)
+    if (std::ranges::any_of(order, awaits)) return;
+  items[phase_].push_back({Item::Kind::kWait, communication, last_only_});
 }
 
 ValueId Emitter::finish(ValueId value, const Started& started, const State& to) {

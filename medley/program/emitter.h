@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "medley/base/at.h"
+#include "medley/program/connect.h"
 #include "medley/program/crossing.h"
 #include "medley/program/lower.h"
 #include "medley/program/symbols.h"
@@ -54,14 +55,27 @@ class Emitter {
   // wait for it where it is first read.
   void send(ValueId value, const Crossing& crossing);
   void receive(ValueId value, const Crossing& crossing);
-  // Replaces a scalar by its sum over stages, whose devices these are.
-  void sum_over_stages(ValueId value, const std::vector<int>& devices);
+  // Replaces a scalar by its sum over stages, whose devices these are; a stage that does not count
+  // adds nothing. `what`: its name in all stages.
+  void sum_over_stages(ValueId value,
+                       const std::string& what,
+                       const std::vector<int>& devices,
+                       bool counts = true);
   // Returns the sum over stages of a local scalar that is whole on every device of its stage; a
   // stage that has none adds a zero of this type.
   ValueId sum_over_stages(std::optional<ValueId> local,
                           DType dtype,
                           const std::string& what,
                           const std::vector<int>& devices);
+
+  // Gradients that other stages have, too. Requires: `relays` outlives this.
+  void expect_relays(const std::vector<StageRelay>& relays);
+  // The gradient of a parameter is done: from the update on it is the sum over the stages. Returns
+  // false if no relay has it. A relay is posted when all of its gradients and those of the relays
+  // before it are done; where a mesh has to sum them first, one relay later, so that the ops behind
+  // them do not wait.
+  bool relay(const std::string& parameter, ValueId value);
+  void flush_relays();
 
   // Sizes of the factors of a value in a state, and its type.
   std::vector<Size> local_factors(ValueId value, const State& state);
@@ -106,11 +120,26 @@ class Emitter {
     double bytes = 0;
   };
 
+  // A relay that is being filled, and where its sums arrive.
+  struct Relaying {
+    const StageRelay* relay;
+    std::vector<ValueId> gradients;  // [tensor] kNone: not done yet
+    bool is_done() const;
+  };
+  struct Relayed {
+    int communication;
+    ValueId flat;
+    State state;
+  };
+
   std::optional<ValueId> find(ValueId value, const State& state) const;
   // Throws Error(kCaller) if it is not there in this phase.
   ValueId held(ValueId value, const State& state) const;
   bool is_run_input(ValueId value) const;
-  const State& own_state(ValueId value) const { return completed_.assignment.states[at(value)]; }
+  const State& own_state(ValueId value) const {
+    const auto arrived = arrived_.find(value);
+    return arrived != arrived_.end() ? arrived->second : completed_.assignment.states[at(value)];
+  }
   // On an axis of one device all states are one: that of `as`.
   State on_axes_that_matter(State state, const State& as) const;
   std::vector<Conversion> conversions(const State& from, const State& to) const;
@@ -126,6 +155,10 @@ class Emitter {
   Started begin(ValueId value, ValueId local, const Conversion& step);
   ValueId finish(ValueId value, const Started& started, const State& to);
   ValueId finish_receiving(ValueId value, const Awaited& awaited);
+  bool waits_in_mesh(const Relaying& relaying) const;
+  void post_relays(bool all);
+  void post_relay(const Relaying& relaying);
+  void finish_relay(ValueId value, const Relayed& relayed);
   void wait(int communication);
   // This device's shard of a dim of `full` elements: cut out of the whole, or put where it belongs
   // in it among zeros.
@@ -174,6 +207,11 @@ class Emitter {
   std::set<ValueId> saved_;
   std::map<ValueId, Awaited> receiving_;
   std::map<int, Bucket> buckets_;  // by axis
+  std::vector<Relaying> relaying_;
+  size_t next_relay_ = 0;  // to be posted
+  std::map<ValueId, Relayed> relayed_;
+  std::map<ValueId, State> arrived_;  // sums that a relay has brought, where that is another state
+                                      // than that of the value
 };
 
 }  // namespace medley

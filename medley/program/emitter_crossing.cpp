@@ -150,9 +150,14 @@ Emitter::Piece Emitter::piece_of_one(const State& state) {
           symbols.length(state, 0, Size(1))};
 }
 
-void Emitter::sum_over_stages(ValueId value, const std::vector<int>& devices) {
+void Emitter::sum_over_stages(ValueId value,
+                              const std::string& what,
+                              const std::vector<int>& devices,
+                              bool counts) {
   const DType dtype = graph_.values[at(value)].type.dtype;
-  const ValueId sum = sum_over_stages(in_state(value, whole()), dtype, label(value), devices);
+  const ValueId own = in_state(value, whole());
+  const ValueId sum =
+      sum_over_stages(counts ? std::optional(own) : std::nullopt, dtype, what, devices);
   for (auto& [key, all] : held_)
     if (key.first == value) all.clear();
   define(value, on_axes_that_matter(whole(), own_state(value)), sum, phase_);

@@ -37,7 +37,8 @@ std::vector<std::vector<int>> groups_of(const Program& program) {
   };
   for (const LoweredStage& stage : program.stages)
     for (const Communication& communication : stage.communications) {
-      if (communication.kind == CommunicationKind::kTransfer) {
+      if (communication.kind == CommunicationKind::kTransfer ||
+          communication.kind == CommunicationKind::kRelay) {
         add(everybody);
         continue;
       }

@@ -12,6 +12,7 @@
 #include "medley/program/connect.h"
 #include "medley/program/emitter.h"
 #include "medley/program/lifetimes.h"
+#include "medley/program/relays.h"
 
 namespace medley {
 namespace {
@@ -27,11 +28,13 @@ class Lowering {
         microbatches_(decided.microbatches),
         microbatches_are_batches_(decided.microbatches_are_batches),
         connections_(connections),
+        first_row_(decided.first_row),
         global_batch_(global_batch),
         options_(options),
         emitter_(decided.completed, decided.mesh, options) {
     emitter_.stage.devices = decided.devices;
     emitter_.stage.mesh = decided.mesh;
+    emitter_.stage.pipeline = decided.pipeline;
   }
 
   LoweredStage run() {
@@ -39,18 +42,21 @@ class Lowering {
       if (input.kind != InputKind::kReceived) add_input_of(input);
     if (microbatches_are_batches_) save_changing_buffers();
     for (const auto& [value, crossing] : connections_.receives) emitter_.receive(value, crossing);
+    emitter_.expect_relays(connections_.relays);
+    for (const Output& output : graph_.outputs)
+      if (output.kind == OutputKind::kGradient && is_received_gradient(graph_, output.value))
+        emitter_.relay(output.name, output.value);
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       const Phase phase = graph_.ops[i].phase;
       if (i > 0 && graph_.ops[i - 1].phase == Phase::kBackward && phase != Phase::kBackward)
         end_backward();
       // Before the update waits for anybody.
-      if (phase == Phase::kUpdate && (i == 0 || graph_.ops[i - 1].phase != phase))
-        send_new_values();
+      if (phase == Phase::kUpdate && (i == 0 || graph_.ops[i - 1].phase != phase)) begin_update();
       emitter_.enter(phase, false);
       emit(static_cast<OpId>(i));
     }
     if (!graph_.ops.empty() && graph_.ops.back().phase == Phase::kBackward) end_backward();
-    if (graph_.ops.empty() || graph_.ops.back().phase != Phase::kUpdate) send_new_values();
+    if (graph_.ops.empty() || graph_.ops.back().phase != Phase::kUpdate) begin_update();
     store_outputs();
     finish();
     return std::move(emitter_.stage);
@@ -126,13 +132,20 @@ class Lowering {
     }
     if (op.name == "medley.accumulate.default") synchronise(op);
     if (completed_.prepared->names[at(id)] == kNormSum && !connections_.norm_devices.empty())
-      emitter_.sum_over_stages(op.results[0], connections_.norm_devices);
+      emitter_.sum_over_stages(op.results[0], kNormSum, connections_.norm_devices);
     // What has been accumulated leaves after the last micro-batch.
     emitter_.enter(op.phase, op.name == "medley.accumulate.default");
     for (ValueId result : op.results)
       for (auto [to, end] = connections_.sends.equal_range(result); to != end; ++to)
         if (!to->second.once) emitter_.send(result, to->second);
     emitter_.enter(op.phase, false);
+  }
+
+  // A stage without a backward phase has nothing to give, but takes.
+  void begin_update() {
+    emitter_.enter(Phase::kUpdate, false);
+    emitter_.flush_relays();
+    send_new_values();
   }
 
   // To the other stages that hold a buffer, in the order of the ops.
@@ -203,19 +216,35 @@ class Lowering {
   // where the update needs them.
   void synchronise(const Op& op) {
     emitter_.enter(op.phase, true);
-    if (op.phase == Phase::kPrologue) emitter_.in_state(op.results[0], emitter_.whole());
+    if (op.phase == Phase::kPrologue) sum_weight(op);
     if (op.phase == Phase::kBackward) {
       for (size_t i = 0; i < graph_.outputs.size(); ++i)
         if (graph_.outputs[i].kind == OutputKind::kGradient &&
-            graph_.outputs[i].value == op.results[0])
+            graph_.outputs[i].value == op.results[0] &&
+            !emitter_.relay(graph_.outputs[i].name, op.results[0]))
           emitter_.start(op.results[0], completed_.assignment.stored[i]);
     }
     emitter_.enter(op.phase, false);
   }
 
+  // Of this pipeline, then of all.
+  void sum_weight(const Op& op) {
+    const ValueId weight = op.results[0];
+    emitter_.in_state(weight, emitter_.whole());
+    if (connections_.weights.empty()) return;
+    const std::string& name = completed_.prepared->names[at(op_of(weight))];
+    const std::string number = name.substr(name.rfind('.') + 1);
+    const std::string& what = completed_.prepared->weights.at(std::stoul(number));
+    const SummedWeight& sum = connections_.weights.at(what);
+    emitter_.sum_over_stages(weight, "weight " + what, sum.devices, sum.counts);
+  }
+
+  OpId op_of(ValueId value) const { return graph_.values[at(value)].producer; }
+
   void end_backward() {
     emitter_.enter(Phase::kBackward, true);
     emitter_.flush_buckets();
+    emitter_.flush_relays();
   }
 
   // What the next micro-batch leaves in a buffer is not for the backward phase of this one.
@@ -341,7 +370,7 @@ class Lowering {
   }
 
   void fill_tables() {
-    int64_t row = 0;
+    int64_t row = first_row_;
     for (const Microbatch& microbatch : microbatches_) {
       emitter_.stage.tables.push_back(emitter_.symbols.tables(microbatch, row, global_batch_));
       row += microbatch.rows;
@@ -353,7 +382,7 @@ class Lowering {
   const std::vector<Microbatch>& microbatches_;
   const bool microbatches_are_batches_;
   const Connections& connections_;
-  const int64_t global_batch_;
+  const int64_t first_row_, global_batch_;
   LowerOptions options_;
   Emitter emitter_;
   std::map<Phase, std::vector<Assign>> assigns_;
@@ -382,14 +411,20 @@ std::vector<int> devices_of(const Mesh& mesh, const Cluster& cluster) {
   return devices;
 }
 
+size_t count_microbatches(const Plan& plan) {
+  size_t count = 0;
+  for (const Pipeline& pipeline : plan.pipelines) count += pipeline.microbatches.size();
+  return count;
+}
+
 bool microbatches_are_batches(const Plan& plan) {
-  return plan.per_microbatch_semantics && plan.pipelines[0].microbatches.size() > 1;
+  return plan.per_microbatch_semantics && count_microbatches(plan) > 1;
 }
 
 void check_rows_that_meet(const GraphAnalysis& analysis,
                           const Plan& plan,
                           const std::vector<DecidedStage>& stages) {
-  const size_t count = plan.pipelines[0].microbatches.size();
+  const size_t count = count_microbatches(plan);
   if (count == 1 || plan.per_microbatch_semantics) return;
   std::string why = analysis.coupling;
   for (const DecidedStage& stage : stages)
@@ -397,10 +432,42 @@ void check_rows_that_meet(const GraphAnalysis& analysis,
       why = "rows meet in a loss weight";
   if (!why.empty())
     throw Error(Blame::kCaller,
-                fmt::format("plan: pipelines[0].microbatches: found {}, expected 1, because {}; or "
+                fmt::format("plan: {}: found {}, expected 1, because {}; or "
                             "set per_microbatch_semantics",
+                            plan.pipelines.size() == 1 ? "pipelines[0].microbatches"
+                                                       : "micro-batches of all pipelines",
                             count,
                             why));
+}
+
+// What a step changes in one pipeline, no other has seen.
+void check_changing_buffers(const Plan& plan, const Graph& graph) {
+  if (plan.pipelines.size() == 1) return;
+  for (const Output& output : graph.outputs)
+    if (output.kind == OutputKind::kBuffer)
+      throw Error(Blame::kCaller,
+                  fmt::format("plan: pipelines: found {}, expected 1, since the forward phase "
+                              "changes buffer \"{}\"",
+                              plan.pipelines.size(),
+                              output.name));
+}
+
+// Parameters in the order in which their gradients are done in the whole graph.
+std::vector<std::string> by_gradient(const Graph& graph) {
+  std::vector<std::pair<OpId, std::string>> order;
+  for (const Output& output : graph.outputs)
+    if (output.kind == OutputKind::kGradient)
+      order.emplace_back(graph.values[at(output.value)].producer, output.name);
+  std::ranges::stable_sort(order, {}, [](const auto& each) { return each.first; });
+  std::vector<std::string> names;
+  for (auto& [op, name] : order) names.push_back(std::move(name));
+  return names;
+}
+
+size_t devices_in_all(const std::vector<DecidedStage>& stages) {
+  size_t count = 0;
+  for (const DecidedStage& stage : stages) count += stage.devices.size();
+  return count;
 }
 
 // What a stage is sent once a step, no micro-batch of it can see.
@@ -413,6 +480,7 @@ void check_buffers_in_one_stage(const std::vector<DecidedStage>& stages,
         if (crossing.once && value == output.value)
           throw Error(
               Blame::kCaller,
+              // Several pipelines change no buffers.
               fmt::format("plan: pipelines[0].stages[{}]: found buffer \"{}\" read here and "
                           "changed in another stage, expected one stage that does both, "
                           "since per_microbatch_semantics is set",
@@ -428,16 +496,28 @@ Program lower(const GraphAnalysis& analysis,
               const Plan& plan,
               const Cluster& cluster,
               const LowerOptions& options) {
-  const Pipeline& pipeline = plan.pipelines[0];
   std::vector<DecidedStage> decided;
-  for (size_t s = 0; s < completed.size(); ++s)
-    decided.push_back({std::move(completed[s]),
-                       microbatches_of(pipeline, s),
-                       devices_of(pipeline.stages[s].mesh, cluster),
-                       pipeline.stages[s].mesh.shape,
-                       microbatches_are_batches(plan)});
+  int64_t first_row = 0;
+  for (size_t p = 0; p < plan.pipelines.size(); ++p) {
+    const Pipeline& pipeline = plan.pipelines[p];
+    for (size_t s = 0; s < pipeline.stages.size(); ++s)
+      decided.push_back({std::move(completed.at(decided.size())),
+                         microbatches_of(pipeline, s),
+                         devices_of(pipeline.stages[s].mesh, cluster),
+                         pipeline.stages[s].mesh.shape,
+                         microbatches_are_batches(plan),
+                         static_cast<int>(p),
+                         first_row});
+    for (const Microbatch& microbatch : pipeline.microbatches) first_row += microbatch.rows;
+  }
+  check_changing_buffers(plan, analysis.graph);
   check_rows_that_meet(analysis, plan, decided);
-  const std::vector<Connections> connections = connect(decided, pipeline);
+  std::vector<Connections> connections = connect(decided, plan);
+  const int64_t relay_bytes = options.bucket_bytes > 0
+                                  ? options.bucket_bytes
+                                  : bucket_bytes(cluster, devices_in_all(decided));
+  const auto relays = connect_relays(decided, by_gradient(analysis.graph), relay_bytes);
+  for (size_t s = 0; s < decided.size(); ++s) connections[s].relays = relays[s];
   check_buffers_in_one_stage(decided, connections);
   Program program;
   program.graph_hash = analysis.graph_hash;
@@ -483,11 +563,13 @@ LoweredStage lower_alone(Completed stage,
                          const LowerOptions& options) {
   const Pipeline& pipeline = plan.pipelines[0];
   MEDLEY_CHECK_EQ(pipeline.stages.size(), size_t{1});
-  const DecidedStage decided{complete_stage(std::move(stage), plan, 0),
+  const DecidedStage decided{complete_stage(std::move(stage), plan, 0, 0),
                              pipeline.microbatches,
                              devices_of(pipeline.stages[0].mesh, cluster),
                              pipeline.stages[0].mesh.shape,
-                             microbatches_are_batches(plan)};
+                             microbatches_are_batches(plan),
+                             0,
+                             0};
   LowerOptions chosen = options;
   if (chosen.bucket_bytes == 0) chosen.bucket_bytes = bucket_bytes(cluster, decided.devices.size());
   return Lowering(decided, connect_alone(decided), plan.global_batch, chosen).run();

@@ -34,7 +34,7 @@ class Preparer {
       append(std::move(op), names_[i]);
     }
     accumulate_outputs();
-    for (const auto& [parameter, partial] : context_.tied) add_up(parameter, partial);
+    for (const std::string& parameter : context_.received) receive(parameter);
     if (optimizer_.kind != "none") append_update();
     recompute(prepared_, context_.recompute, context_.in_flight);
     relink();
@@ -110,7 +110,15 @@ class Preparer {
     for (ValueId weight : weights) {
       const ValueId clone = clones.contains(weight) ? clones.at(weight) : weight;
       weights_[weight] = accumulate(clone, Phase::kPrologue, fmt::format("weight.{}", count++));
+      prepared_.weights.push_back(name_of(weight));
     }
+  }
+
+  std::string name_of(ValueId value) const {
+    for (const Input& input : source_.inputs)
+      if (input.value == value) return input.name;
+    const Value& made = source_.values[at(value)];
+    return fmt::format("{}.{}", names_[at(made.producer)], made.result);
   }
 
   // The weight of a mean loss is that of the whole step; a chain of views of a parameter is done
@@ -208,38 +216,15 @@ class Preparer {
     prepared_.recomputed = std::move(recomputed);
   }
 
-  // The gradient of a tied parameter, of its parts in all stages, in their order.
-  void add_up(const std::string& parameter, const std::vector<int>& partial) {
-    const auto name_of = [&](int stage) { return fmt::format("{}@{}", parameter, stage); };
-    TensorType type;
-    for (const Input& input : graph().inputs)
-      if (input.kind == InputKind::kParameter && input.name == parameter)
-        type = value_of(input.value).type;
-    auto own = std::find_if(graph().outputs.begin(), graph().outputs.end(), [&](const Output& o) {
-      return o.kind == OutputKind::kGradient && o.name == parameter;
-    });
-    if (own == graph().outputs.end())
-      own = graph().outputs.insert(own, {OutputKind::kGradient, parameter, kNone});
-    ValueId sum = kNone;
-    for (int stage : partial) {
-      const ValueId term = stage == context_.stage
-                               ? own->value
-                               : add_input(graph(), InputKind::kReceived, name_of(stage), type);
-      if (sum == kNone) {
-        sum = term;
-        continue;
-      }
-      Op op{"aten.add.Tensor",
-            {ValueArgument{sum}, ValueArgument{term}, Size(1)},
-            {},
-            Phase::kUpdate,
-            "",
-            ""};
-      sum = append(std::move(op), {type}, "tied/" + parameter)[0];
+  // The gradient of a parameter that other stages have all parts of.
+  void receive(const std::string& parameter) {
+    for (const Input& input : std::vector<Input>(graph().inputs)) {
+      if (input.kind != InputKind::kParameter || input.name != parameter) continue;
+      const TensorType type = value_of(input.value).type;
+      const ValueId gradient =
+          add_input(graph(), InputKind::kReceived, "gradient:" + parameter, type);
+      graph().outputs.push_back({OutputKind::kGradient, parameter, gradient});
     }
-    const Output sent{OutputKind::kSent, name_of(context_.stage), own->value};
-    own->value = sum;
-    if (sent.value != kNone) graph().outputs.push_back(sent);
   }
 
   void append_update() {
@@ -249,10 +234,7 @@ class Preparer {
       return Op{std::move(name), std::move(arguments), {}, Phase::kUpdate, "", ""};
     };
     const TensorType scalar{DType::kF64, {}};
-    const bool any = std::any_of(outputs.begin(), outputs.end(), [&](const Output& output) {
-      return output.kind == OutputKind::kGradient &&
-             !context_.counted_elsewhere.contains(output.name);
-    });
+    const bool any = std::ranges::count(outputs, OutputKind::kGradient, &Output::kind) > 0;
     if (any && (optimizer_.max_norm > 0 || optimizer_.gradient_norm)) {
       std::vector<ValueArgument> squares;
       for (const Output& output : outputs)
@@ -261,7 +243,17 @@ class Preparer {
           squares.push_back({append(op("medley.sum_squares.default", {ValueArgument{output.value}}),
                                     {scalar},
                                     "norm/" + output.name)[0]});
-      const ValueId total = append(op("medley.add_n.default", {squares}), {scalar}, kNormSum)[0];
+      // A stage whose gradients all count elsewhere scales them as the others do.
+      const ValueId total = append(squares.empty() ? op("aten.full.default",
+                                                        {std::vector<Size>{},
+                                                         0.0,
+                                                         DType::kF64,
+                                                         NoneArgument{},
+                                                         NoneArgument{},
+                                                         NoneArgument{}})
+                                                   : op("medley.add_n.default", {squares}),
+                                   {scalar},
+                                   kNormSum)[0];
       const std::vector<ValueId> clip =
           append(op("medley.clip_scale.default", {ValueArgument{total}, optimizer_.max_norm}),
                  {scalar, scalar},
@@ -402,8 +394,15 @@ class Preparer {
 
 }  // namespace
 
+bool is_received_gradient(const Graph& graph, ValueId value) {
+  return graph.values[at(value)].producer == kNone &&
+         std::ranges::any_of(graph.outputs, [&](const Output& output) {
+           return output.kind == OutputKind::kGradient && output.value == value;
+         });
+}
+
 Prepared prepare(const Graph& graph, const Optimizer& optimizer) {
-  return prepare(graph, optimizer, StageContext{stable_names(graph), 0, {}, {}});
+  return prepare(graph, optimizer, StageContext{.names = stable_names(graph)});
 }
 
 Prepared prepare(const Graph& graph, const Optimizer& optimizer, const StageContext& context) {

@@ -28,6 +28,7 @@ struct Prepared {
   std::vector<std::string> names;  // [op] stable name in the graph given; "update/<parameter>" and
                                    // "accumulate/<output>" for what is added
   ValueId gradient_norm = kNone;
+  std::vector<std::string> weights;  // of losses: "accumulate/weight.<i>" sums what has this name
   bool weights_in_prologue =
       true;  // false: a weight depends on parameters, so several micro-batches would not be exact
   // [op] whether it does again, under its name, what an op of the forward phase did (recompute.h).
@@ -43,20 +44,22 @@ inline constexpr const char* kNormSum = "norm/sum";
 // kState. Gradient and loss outputs are accumulated values.
 Prepared prepare(const Graph& graph, const Optimizer& optimizer);
 
+// Whether a value is a gradient that other stages have all parts of.
+bool is_received_gradient(const Graph& graph, ValueId value);
+
 // Of the graph of one stage: what it is in the whole.
 struct StageContext {
   std::vector<std::string> names;  // [op] stable names in the whole graph
-  int stage = 0;
-  // Parameters that other stages hold, too: the stages that have a part of the gradient, ascending.
-  std::map<std::string, std::vector<int>> tied{};
-  // Of them, those whose gradient counts for the norm in another stage.
+  // Parameters that it holds, but has no part of their gradient: other stages have.
+  std::set<std::string> received{};
+  // Those whose gradient counts for the norm in another stage.
   std::set<std::string> counted_elsewhere{};
   std::string recompute = "none";  // as in a plan
   int in_flight = 1;               // micro-batches
 };
-// The same for the graph of one stage. The norm is that of its own gradients. A part of the
-// gradient of a tied parameter is sent as "<parameter>@<stage>", and every holder adds up all
-// parts.
+// The same for the graph of one stage. The norm is that of the gradients that count here. The
+// gradient of a parameter that other stages hold, too, is this stage's part, or an input
+// kReceived where it has none: relays sum them (relays.h).
 Prepared prepare(const Graph& graph, const Optimizer& optimizer, const StageContext& context);
 
 }  // namespace medley

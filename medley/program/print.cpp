@@ -33,6 +33,21 @@ std::string ids(const std::vector<ValueId>& values) {
   return text;
 }
 
+// Of each tensor its cells: elements, who gives them, who takes them.
+std::string cells(const Relay& relay) {
+  std::string text;
+  for (const auto& tensor : relay.tensors) {
+    text += text.empty() ? " cells [" : "; ";
+    for (const RelayCell& cell : *tensor) {
+      text += fmt::format("{}{}:", &cell == tensor->data() ? "" : ", ", cell.length);
+      for (const RelayEnd& end : cell.from) text += fmt::format(" {}", end.member);
+      text += " ->";
+      for (const RelayEnd& end : cell.to) text += fmt::format(" {}@{}", end.member, end.runs.start);
+    }
+  }
+  return text.empty() ? text : text + "]";
+}
+
 void print_step(std::string& out, const LoweredStage& stage, const Step& step) {
   if (const auto* segment = std::get_if<Segment>(&step)) {
     for (size_t i = 0; i < segment->ops.size(); ++i) {
@@ -56,6 +71,7 @@ void print_step(std::string& out, const LoweredStage& stage, const Step& step) {
     if (!communication.send.empty()) out += fmt::format(" send [{}]", sizes(communication.send));
     if (!communication.receive.empty())
       out += fmt::format(" receive [{}]", sizes(communication.receive));
+    if (communication.relay) out += cells(*communication.relay);
     if (communication.axis != 0) out += fmt::format(" axis {}", communication.axis);
     if (communication.lane >= 0)
       out += fmt::format(" lane {} depth {}", communication.lane, communication.depth);
@@ -86,9 +102,10 @@ std::string print(const Program& program) {
                                 program.global_batch);
   if (program.microbatches_are_batches) out += "micro-batches are batches\n";
   for (const LoweredStage& stage : program.stages) {
-    out += fmt::format("stage devices [{}] mesh [{}]\n",
+    out += fmt::format("stage devices [{}] mesh [{}]",
                        fmt::join(stage.devices, ", "),
                        fmt::join(stage.mesh, ", "));
+    out += stage.pipeline == 0 ? "\n" : fmt::format(" pipeline {}\n", stage.pipeline);
     out += print(stage.graph);
     for (const Function& function : stage.functions) {
       out += fmt::format("  function {}\n", name(function.kind));

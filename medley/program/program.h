@@ -6,11 +6,13 @@
 // the same here.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "medley/base/communication_kind.h"
+#include "medley/boxes/relay.h"
 #include "medley/graph/graph.h"
 #include "medley/program/symbols.h"
 #include "medley/sharding/state.h"
@@ -29,6 +31,8 @@ inline constexpr int kWholeMesh = -1;  // an axis that stands for all of them
 //   (from device j)
 // transfer: the same from the devices of one stage to those of another: the former have inputs
 //   only, the latter outputs only
+// relay: tensors of several stages, each as its own layout says -> their sums, each as the layout
+//   of whoever wants it says, flat
 struct Communication {
   CommunicationKind kind = CommunicationKind::kAllReduce;
   Reduce reduce = Reduce::kSum;
@@ -48,6 +52,9 @@ struct Communication {
   // receiver only.
   int lane = -1;
   int depth = 1;
+  // Of relays, whose members are `devices`: all stages have the same. Inputs are those tensors of
+  // which this stage gives some, outputs those of which it takes some, in their order.
+  std::shared_ptr<const Relay> relay{};
 };
 
 // Whether a device takes part in a communication as one that only receives.
@@ -56,6 +63,11 @@ inline bool only_receives(const Communication& communication) {
 }
 inline bool only_sends(const Communication& communication) {
   return communication.kind == CommunicationKind::kTransfer && communication.outputs.empty();
+}
+
+// One of the values of a communication: all are of one dtype.
+inline ValueId any_value(const Communication& communication) {
+  return communication.inputs.empty() ? communication.outputs.back() : communication.inputs.back();
 }
 
 // Where a value lives. kRun: parameters, buffers, optimizer state, scalars. kStep: accumulated
@@ -137,6 +149,7 @@ struct LoweredStage {
   // table 0.
   std::vector<std::vector<std::vector<int64_t>>> tables;
   SymbolTable symbols;  // gives the tables, for these lengths and others
+  int pipeline = 0;     // of the plan; those of one follow each other, first stage first
 };
 
 struct Program {

@@ -51,12 +51,12 @@ void verify_shape(const Program& program, size_t s) {
   }
 }
 
-// The micro-batches of a stage are the rows of the global batch, one after the other. Programs that
-// tests make by hand have no rows.
-void verify_microbatches(const Program& program, size_t s) {
-  if (program.global_batch == 0) return;
+// The micro-batches of a stage are the rows of the global batch, one after the other, from `row`
+// on, where the pipeline before it ends. Returns where its own ends. Programs that tests make by
+// hand have no rows.
+int64_t verify_microbatches(const Program& program, size_t s, int64_t row) {
+  if (program.global_batch == 0) return 0;
   const LoweredStage& stage = program.stages[s];
-  int64_t row = 0;
   for (size_t m = 0; m < stage.tables.size(); ++m) {
     const auto expect = [&](size_t device, const Size& size, int64_t expected, const char* what) {
       const int64_t found = evaluate(size, stage.tables[m][device]);
@@ -73,12 +73,41 @@ void verify_microbatches(const Program& program, size_t s) {
     }
     row += rows;
   }
-  expect_program(
-      row == program.global_batch,
-      stage_name(s),
-      fmt::format("found {} rows in all micro-batches, expected the {} of the global batch",
-                  row,
-                  program.global_batch));
+  return row;
+}
+
+// Pipelines follow each other, and their rows do; the stages of each have the same.
+void verify_pipelines(const Program& program) {
+  int64_t begin = 0, end = 0;
+  for (size_t s = 0; s < program.stages.size(); ++s) {
+    const LoweredStage& stage = program.stages[s];
+    const int before = s > 0 ? program.stages[s - 1].pipeline : -1;
+    expect_program(stage.pipeline == before + 1 || (stage.pipeline == before && s > 0),
+                   stage_name(s),
+                   fmt::format("found pipeline {} after {}", stage.pipeline, before));
+    if (stage.pipeline != before) {
+      begin = end;
+      end = verify_microbatches(program, s, begin);
+      continue;
+    }
+    const int64_t own = verify_microbatches(program, s, begin);
+    expect_program(own == end,
+                   stage_name(s),
+                   fmt::format("found {} rows in all micro-batches, expected {} as in the stage before",
+                               own - begin,
+                               end - begin));
+    const size_t microbatches = program.stages[s - 1].tables.size();
+    expect_program(stage.tables.size() == microbatches,
+                   stage_name(s),
+                   fmt::format("found {} micro-batches, expected {} as in the stage before",
+                               stage.tables.size(),
+                               microbatches));
+  }
+  expect_program(end == program.global_batch,
+                 "stages",
+                 fmt::format("found {} rows in all micro-batches, expected the {} of the global batch",
+                             end,
+                             program.global_batch));
 }
 
 }  // namespace
@@ -94,17 +123,12 @@ void verify(const Program& program) {
   std::set<int> devices;
   for (size_t s = 0; s < program.stages.size(); ++s) {
     verify_shape(program, s);
-    verify_microbatches(program, s);
     for (int device : program.stages[s].devices)
       expect_program(devices.insert(device).second,
                      stage_name(s),
                      fmt::format("found device {} a second time, expected each once", device));
-    expect_program(program.stages[s].tables.size() == program.stages[0].tables.size(),
-                   stage_name(s),
-                   fmt::format("found {} micro-batches, expected {} as in stage 0",
-                               program.stages[s].tables.size(),
-                               program.stages[0].tables.size()));
   }
+  verify_pipelines(program);
   for (size_t s = 0; s < program.stages.size(); ++s) verify_values(program, s);
   verify_messages(program);
   verify_progress(program);

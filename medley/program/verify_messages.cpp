@@ -138,17 +138,22 @@ void verify_tensors(const LoweredStage& stage,
             "found {} inputs and {} outputs, expected one of either", from.size(), to.size()));
     return;
   }
-  expect_program(!from.empty() && from.size() == to.size() &&
-                     (from.size() == 1 || communication.kind == CommunicationKind::kAllReduce),
+  const bool relay = communication.kind == CommunicationKind::kRelay;
+  expect_program(relay ? from.size() + to.size() > 0
+                       : !from.empty() && from.size() == to.size() &&
+                             (from.size() == 1 || communication.kind == CommunicationKind::kAllReduce),
                  place,
                  fmt::format("found {} inputs and {} outputs", from.size(), to.size()));
-  for (size_t i = 0; i < from.size(); ++i) {
-    const DType in = type_of(stage.graph, from[i]).dtype, out = type_of(stage.graph, to[i]).dtype;
-    expect_program(
-        in == out && in == type_of(stage.graph, from[0]).dtype,
-        place,
-        fmt::format("found {} made of {}, expected one dtype", to_string(out), to_string(in)));
-  }
+  const DType expected = type_of(stage.graph, any_value(communication)).dtype;
+  for (const auto* values : {&from, &to})
+    for (ValueId value : *values) {
+      const DType found = type_of(stage.graph, value).dtype;
+      expect_program(found == expected,
+                     place,
+                     fmt::format("found {} and {}, expected one dtype",
+                                 to_string(found),
+                                 to_string(expected)));
+    }
 }
 
 // Of the collectives of a stage's mesh.
@@ -285,7 +290,7 @@ class SumVerifier {
                            c.name,
                            to_string(c.kind),
                            c.reduce == Reduce::kMax ? "maximum" : "sum",
-                           to_string(type_of(program_.stages[stage].graph, c.inputs[0]).dtype));
+                           to_string(type_of(program_.stages[stage].graph, any_value(c)).dtype));
       };
       if (says(s, a) != says(other_stage, b))
         refuse_program(fmt::format("{}: {}", stage_name(s), to_string(own[i].call)),
@@ -293,15 +298,63 @@ class SumVerifier {
                                    says(s, a),
                                    stage_name(other_stage),
                                    says(other_stage, b)));
+      expect_program(a.relay == b.relay,
+                     fmt::format("{}: {}", stage_name(s), a.name),
+                     fmt::format("found other cells than {} has", stage_name(other_stage)));
     }
+  }
+
+  // What a stage puts into a relay and gets out of it, on each device. Whoever has the same as a
+  // device before it gives nothing.
+  void check_relay(size_t s, const Communication& relay) const {
+    const LoweredStage& stage = program_.stages[s];
+    const std::string place = place_of(s, relay);
+    expect_program(relay.relay && relay.relay->members.size() == relay.devices.size(),
+                   place,
+                   fmt::format("expected cells of {} members", relay.devices.size()));
+    if (s == first_stage(relay.devices)) verify(*relay.relay, "program: " + place);
+    for (size_t d = 0; d < stage.devices.size(); ++d) {
+      const auto found = std::ranges::find(relay.devices, stage.devices[d]);
+      const int member = static_cast<int>(found - relay.devices.begin());
+      const RelayMember& own = relay.relay->members[at(member)];
+      const auto expect = [&](const std::vector<ValueId>& values,
+                              const std::vector<int>& tensors,
+                              const char* what,
+                              auto count) {
+        expect_program(values.size() == tensors.size(),
+                       place,
+                       fmt::format("found {} {}, expected {}", values.size(), what, tensors.size()));
+        for (size_t i = 0; i < values.size(); ++i) {
+          const int64_t in_cells = count(*relay.relay->tensors.at(at(tensors[i])), member);
+          const int64_t in_value = elements(stage, values[i], stage.tables[0][d]);
+          expect_program(in_cells == in_value || (in_cells == 0 && &values == &relay.inputs),
+                         place,
+                         fmt::format("device {}: value {}: found {} elements, expected the {} of its cells",
+                                     stage.devices[d],
+                                     values[i],
+                                     in_value,
+                                     in_cells));
+        }
+      };
+      expect(relay.inputs, own.inputs, "inputs", given);
+      expect(relay.outputs, own.outputs, "outputs", taken);
+    }
+  }
+
+  size_t first_stage(const std::vector<int>& devices) const {
+    size_t first = stage_of_.at(devices[0]);
+    for (int device : devices) first = std::min(first, stage_of_.at(device));
+    return first;
   }
 
   // Single numbers.
   void check_sizes(size_t s, const Communication& sum) const {
+    if (sum.kind == CommunicationKind::kRelay) return check_relay(s, sum);
     const LoweredStage& stage = program_.stages[s];
     expect_program(sum.kind == CommunicationKind::kAllReduce,
                    place_of(s, sum),
-                   fmt::format("found {} over stages, expected all_reduce", to_string(sum.kind)));
+                   fmt::format("found {} over stages, expected all_reduce or relay",
+                               to_string(sum.kind)));
     for (const auto* values : {&sum.inputs, &sum.outputs})
       for (ValueId value : *values)
         expect_program(type_of(stage.graph, value).shape.empty(),

@@ -21,6 +21,15 @@ std::vector<int64_t> evaluate_all(const std::vector<Size>& sizes,
   return values;
 }
 
+// Equal for equal cells; who has not the same, has other tensors.
+std::string cells_text(const Relay& relay) {
+  const RelayTraffic traffic = traffic_of(relay);
+  return fmt::format("{} tensors, [{}] and [{}] elements from each to each",
+                     relay.tensors.size(),
+                     fmt::join(traffic.first, ", "),
+                     fmt::join(traffic.second, ", "));
+}
+
 int device_of(const Exchange& exchange) { return exchange.group[at(exchange.me)]; }
 
 // What all devices of a group have to say alike about an exchange, as text.
@@ -31,8 +40,9 @@ constexpr Property kProperties[] = {
     [](const Exchange& x) { return std::string(x.reduce == Reduce::kMax ? "maximum" : "sum"); },
     [](const Exchange& x) { return fmt::format("{} bytes per element", x.bytes_per_element); },
     [](const Exchange& x) {
-      return x.kind == CommunicationKind::kTransfer ? ""
-                                                    : fmt::format("{} tensors", x.inputs.size());
+      return x.kind == CommunicationKind::kTransfer || x.kind == CommunicationKind::kRelay
+                 ? ""
+                 : fmt::format("{} tensors", x.inputs.size());
     },
     [](const Exchange& x) {
       return x.kind == CommunicationKind::kAllReduce ? fmt::format("{} bytes", x.bytes) : "";
@@ -47,6 +57,7 @@ constexpr Property kProperties[] = {
                  ? fmt::format("send [{}]", fmt::join(x.send, ", "))
                  : "";
     },
+    [](const Exchange& x) { return x.relay ? cells_text(*x.relay) : ""; },
 };
 
 std::optional<std::string> different_messages(const Exchange& from, const Exchange& to) {
@@ -86,9 +97,12 @@ Exchange make_exchange(const LoweredStage& stage,
     MEDLEY_CHECK_EQ(exchange.send.size(), exchange.group.size());
   if (messages || communication.kind == CommunicationKind::kAllGather)
     MEDLEY_CHECK_EQ(exchange.receive.size(), exchange.group.size());
-  const bool receiver = only_receives(communication);
-  MEDLEY_CHECK(!communication.inputs.empty() || receiver);
-  if (communication.kind != CommunicationKind::kTransfer)
+  const bool receiver = communication.inputs.empty();
+  const bool relays = communication.kind == CommunicationKind::kRelay;
+  MEDLEY_CHECK(!receiver || relays || only_receives(communication));
+  MEDLEY_CHECK_EQ(relays, communication.relay != nullptr);
+  exchange.relay = communication.relay;
+  if (communication.kind != CommunicationKind::kTransfer && !relays)
     MEDLEY_CHECK_EQ(communication.inputs.size(), communication.outputs.size());
   for (ValueId value : receiver ? communication.outputs : communication.inputs) {
     const TensorType& type = stage.graph.values.at(at(value)).type;

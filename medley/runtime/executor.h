@@ -55,6 +55,10 @@ class Executor {
                                                    Reduce reduce,
                                                    const std::vector<std::vector<Buffer>>& inputs,
                                                    const std::vector<Lengths>& lengths) = 0;
+  // The same for a relay: inputs[member] are of those tensors of which it gives some, outputs of
+  // those of which it takes some.
+  virtual std::vector<std::vector<Buffer>> combine(
+      const Relay& relay, DType dtype, const std::vector<std::vector<Buffer>>& inputs) = 0;
 };
 
 }  // namespace medley

@@ -59,6 +59,11 @@ class AddingExecutor final : public Executor {
   void write(const LoweredStage& stage, Frames frames, ValueId value, Buffer buffer) override {
     slot(stage, frames, value) = std::move(buffer);
   }
+  std::vector<std::vector<Buffer>> combine(const Relay&,
+                                           DType,
+                                           const std::vector<std::vector<Buffer>>&) override {
+    throw Error(Blame::kUs, "no relays here");
+  }
   std::vector<std::vector<Buffer>> combine(CommunicationKind,
                                            Reduce,
                                            const std::vector<std::vector<Buffer>>& inputs,

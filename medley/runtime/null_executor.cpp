@@ -95,6 +95,7 @@ std::pair<int64_t, int64_t> flow(CommunicationKind kind,
       return {sum(lengths.send), lengths.send[me]};
     case CommunicationKind::kAllToAll:
     case CommunicationKind::kTransfer:
+    case CommunicationKind::kRelay:
       break;
   }
   return {sum(lengths.send), sum(lengths.receive)};
@@ -180,6 +181,24 @@ std::vector<std::vector<Buffer>> NullExecutor::combine(
       outputs[me].push_back(
           null_buffer(tensor.dtype, same ? tensor.shape : std::vector<int64_t>{out}));
     }
+  }
+  return outputs;
+}
+
+std::vector<std::vector<Buffer>> NullExecutor::combine(
+    const Relay& relay, DType dtype, const std::vector<std::vector<Buffer>>& inputs) {
+  std::vector<std::vector<Buffer>> outputs(inputs.size());
+  MEDLEY_CHECK_EQ(inputs.size(), relay.members.size());
+  for (size_t me = 0; me < inputs.size(); ++me) {
+    const int member = static_cast<int>(me);
+    MEDLEY_CHECK_EQ(inputs[me].size(), relay.members[me].inputs.size());
+    for (size_t i = 0; i < inputs[me].size(); ++i) {
+      const RelayTensor& tensor = *relay.tensors[at(relay.members[me].inputs[i])];
+      if (const int64_t elements = given(tensor, member); elements > 0)
+        MEDLEY_CHECK_EQ(num_elements(inputs[me][i]), elements);
+    }
+    for (int tensor : relay.members[me].outputs)
+      outputs[me].push_back(null_buffer(dtype, {taken(*relay.tensors[at(tensor)], member)}));
   }
   return outputs;
 }

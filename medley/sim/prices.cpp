@@ -121,10 +121,7 @@ Collective CommunicationPrices::collective(const Communication& communication,
   const bool transfers = communication.kind == CommunicationKind::kTransfer;
   Collective result;
   result.kind = transfers ? CommunicationKind::kAllToAll : communication.kind;
-  result.granule =
-      bytes_per_element(type(only_receives(communication) ? communication.outputs.back()
-                                                          : communication.inputs.back())
-                            .dtype);
+  result.granule = bytes_per_element(type(any_value(communication)).dtype);
   result.devices = communication.devices;
   if (result.devices.empty())
     for (int member : members) result.devices.push_back(stage_.devices[at(member)]);
@@ -133,6 +130,10 @@ Collective CommunicationPrices::collective(const Communication& communication,
     for (ValueId value : communication.inputs)
       bytes += num_bytes(type(value), tables[at(members[0])]);
     result.lengths = {bytes / result.granule * result.granule};
+  } else if (result.kind == CommunicationKind::kRelay) {
+    const RelayTraffic traffic = traffic_of(*communication.relay);
+    for (const auto* round : {&traffic.first, &traffic.second})
+      for (int64_t elements : *round) result.lengths.push_back(result.granule * elements);
   } else if (result.kind == CommunicationKind::kAllToAll) {
     result.lengths = lengths_of_messages(communication, microbatch, members, result.granule);
   } else {

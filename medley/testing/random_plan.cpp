@@ -1,5 +1,7 @@
 #include "medley/testing/random_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <random>
 #include <set>
@@ -24,8 +26,9 @@ class RandomPlanner {
   }
 
   Plan run() {
+    plan_.pipelines.resize(1);
     const std::vector<int64_t> shape = draw_shape(devices_.size());
-    draw_microbatches(at(shape[0]));
+    draw_microbatches(at(shape[0]), plan_.global_batch);
     add_stage("", shape, devices_);
     Prepared prepared = prepare(graph_, Optimizer{});
     choose(prepared, factorize(prepared.graph));
@@ -34,35 +37,23 @@ class RandomPlanner {
   }
 
   Plan run_pipeline() {
-    const std::vector<size_t> sizes = draw_sizes();
-    std::vector<std::vector<int64_t>> shapes;
-    for (size_t size : sizes) shapes.push_back(draw_shape(size));
-    draw_microbatches(at(shapes[0][0]));
-    const std::vector<std::string> names = stable_names(graph_);
-    const std::vector<OpId> sequence = place(graph_).sequence;
-    std::set<size_t> cuts;
-    while (cuts.size() + 1 < sizes.size())
-      cuts.insert(at(1 + draw(static_cast<int64_t>(sequence.size()) - 1)));
-    auto cut = cuts.begin();
-    size_t used = 0;
-    for (size_t s = 0; s < sizes.size(); ++s) {
-      const auto first = devices_.begin() + static_cast<std::ptrdiff_t>(used);
-      add_stage(s == 0 ? "" : names[at(sequence[*cut++])],
-                shapes[s],
-                {first, first + static_cast<std::ptrdiff_t>(sizes[s])});
-      used += sizes[s];
-      if (s > 0 && draw(2)) plan_.pipelines[0].stages[s].rows = draw_shares(at(shapes[s][0]));
-    }
-    at_ = 0;
-    for (const Completed& completed : complete_stages(analyse(graph_, {}), plan_)) {
-      choose(*completed.prepared, *completed.factors);
-      ++at_;
-    }
-    int64_t count = 1 + draw(2);
-    std::vector<int64_t> counts;
-    for (size_t s = 0; s < sizes.size(); ++s, count += draw(3)) counts.push_back(count);
-    plan_.pipelines[0].in_flight.assign(counts.rbegin(), counts.rend());
-    draw_recompute();
+    plan_.pipelines.resize(1);
+    add_stages(draw_sizes(devices_.size(), 2), plan_.global_batch);
+    finish();
+    return std::move(plan_);
+  }
+
+  Plan run_pipelines() {
+    const auto most = std::min<int64_t>(static_cast<int64_t>(devices_.size()), plan_.global_batch);
+    const size_t count = at(std::min<int64_t>(2 + draw(3), most));
+    std::vector<size_t> devices(count, 1);
+    for (size_t i = count; i < devices_.size(); ++i) ++devices[at(draw(as_int(count)))];
+    std::vector<int64_t> rows(count, 1);
+    for (int64_t row = as_int(count); row < plan_.global_batch; ++row) ++rows[at(draw(as_int(count)))];
+    plan_.pipelines.resize(count);
+    for (pipeline_ = 0; pipeline_ < count; ++pipeline_)
+      add_stages(draw_sizes(devices[pipeline_], 1), rows[pipeline_]);
+    finish();
     return std::move(plan_);
   }
 
@@ -70,31 +61,69 @@ class RandomPlanner {
   int64_t draw(int64_t below) {
     return static_cast<int64_t>(random_() % static_cast<uint64_t>(below));
   }
-  Stage& stage() { return plan_.pipelines[0].stages[at_]; }
+  static int64_t as_int(size_t size) { return static_cast<int64_t>(size); }
+  Pipeline& pipeline() { return plan_.pipelines[pipeline_]; }
+  Stage& stage() { return pipeline().stages[at_]; }
   bool has_rows(size_t axis) { return axis > 0 || at_ == 0 || !stage().rows.empty(); }
 
-  void draw_microbatches(size_t devices) {
-    plan_.pipelines.resize(1);
+  // Of one pipeline, on the next devices.
+  void add_stages(const std::vector<size_t>& sizes, int64_t rows) {
+    std::vector<std::vector<int64_t>> shapes;
+    for (size_t size : sizes) shapes.push_back(draw_shape(size));
+    draw_microbatches(at(shapes[0][0]), rows);
+    const std::vector<std::string> names = stable_names(graph_);
+    const std::vector<OpId> sequence = place(graph_).sequence;
+    std::set<size_t> cuts;
+    while (cuts.size() + 1 < sizes.size())
+      cuts.insert(at(1 + draw(static_cast<int64_t>(sequence.size()) - 1)));
+    auto cut = cuts.begin();
+    for (size_t s = 0; s < sizes.size(); ++s) {
+      const auto first = devices_.begin() + static_cast<std::ptrdiff_t>(used_);
+      add_stage(s == 0 ? "" : names[at(sequence[*cut++])],
+                shapes[s],
+                {first, first + static_cast<std::ptrdiff_t>(sizes[s])});
+      used_ += sizes[s];
+      if (s > 0 && draw(2)) pipeline().stages[s].rows = draw_shares(at(shapes[s][0]));
+    }
+  }
+
+  // What the stages decide, once it is known what they compute.
+  void finish() {
+    const std::vector<Completed> completed = complete_stages(analyse(graph_, {}), plan_);
+    size_t next = 0;
+    for (pipeline_ = 0; pipeline_ < plan_.pipelines.size(); ++pipeline_) {
+      for (at_ = 0; at_ < pipeline().stages.size(); ++at_, ++next)
+        choose(*completed[next].prepared, *completed[next].factors);
+      int64_t count = 1 + draw(2);
+      std::vector<int64_t> counts;
+      for (size_t s = 0; s < pipeline().stages.size(); ++s, count += draw(3))
+        counts.push_back(count);
+      pipeline().in_flight.assign(counts.rbegin(), counts.rend());
+      draw_recompute();
+    }
+  }
+
+  void draw_microbatches(size_t devices, int64_t rows_in_all) {
     const bool several = row_coupling(graph_, factorize(graph_)).empty();
-    int64_t left = plan_.global_batch;
+    int64_t left = rows_in_all;
     for (int64_t count = several ? 1 + draw(3) : 1; count > 0 && left > 0; --count) {
       const int64_t rows = count == 1 ? left : 1 + draw(left);
-      plan_.pipelines[0].microbatches.push_back({rows, split(rows, devices)});
+      pipeline().microbatches.push_back({rows, split(rows, devices)});
       left -= rows;
     }
   }
 
   void draw_recompute() {
-    for (Stage& stage : plan_.pipelines[0].stages)
+    for (Stage& stage : pipeline().stages)
       stage.recompute = kRecompute[at(draw(kRecompute.size()))];
   }
 
-  // Two stages or more.
-  std::vector<size_t> draw_sizes() {
+  // So many stages or more.
+  std::vector<size_t> draw_sizes(size_t devices, int64_t least) {
     std::vector<size_t> sizes;
-    auto left = static_cast<int64_t>(devices_.size());
+    int64_t left = as_int(devices);
     while (left > 0) {
-      sizes.push_back(at(1 + draw(sizes.empty() ? left - 1 : left)));
+      sizes.push_back(at(1 + draw(sizes.empty() ? left - least + 1 : left)));
       left -= static_cast<int64_t>(sizes.back());
     }
     return sizes;
@@ -103,8 +132,7 @@ class RandomPlanner {
   void add_stage(const std::string& first,
                  const std::vector<int64_t>& shape,
                  const std::vector<std::string>& devices) {
-    const std::vector<Stage>& stages = plan_.pipelines[0].stages;
-    const std::string suffix = stages.empty() ? "" : std::to_string(stages.size());
+    const std::string suffix = suffix_of(pipeline().stages.size());
     Stage stage;
     stage.first = first;
     stage.mesh = {{"x"}, shape, devices};
@@ -113,7 +141,12 @@ class RandomPlanner {
       for (const char* name : {"p", "q"})
         plan_.parts.push_back(
             {part_name(name, axis, suffix), {}, draw_shares(at(shape[axis == "x" ? 0 : 1]))});
-    plan_.pipelines[0].stages.push_back(stage);
+    pipeline().stages.push_back(stage);
+  }
+
+  std::string suffix_of(size_t stage) const {
+    const std::string own = stage == 0 ? "" : std::to_string(stage);
+    return pipeline_ == 0 ? own : fmt::format("_{}_{}", pipeline_, stage);
   }
 
   static std::string part_name(const std::string& name,
@@ -146,7 +179,7 @@ class RandomPlanner {
 
   std::string part_for(const Size& size, size_t axis) {
     if (size == Size::of(0) && axis == 0) return "rows";
-    const std::string suffix = at_ == 0 ? "" : std::to_string(at_);
+    const std::string suffix = suffix_of(at_);
     const std::string& name = stage().mesh.axes[axis];
     return std::vector<std::string>{
         part_name("p", name, suffix), part_name("q", name, suffix), "even"}[at(draw(3))];
@@ -225,7 +258,8 @@ class RandomPlanner {
   const std::vector<std::string>& devices_;
   std::mt19937_64 random_;
   Plan plan_;
-  size_t at_ = 0;  // the stage that is chosen for
+  size_t used_ = 0;                // devices
+  size_t pipeline_ = 0, at_ = 0;  // the stage that is chosen for
 };
 
 }  // namespace
@@ -243,6 +277,14 @@ Plan random_pipeline(const Graph& graph,
                      uint64_t seed) {
   MEDLEY_CHECK(devices.size() > 1);
   return RandomPlanner(graph, devices, global_batch, seed).run_pipeline();
+}
+
+Plan random_pipelines(const Graph& graph,
+                      const std::vector<std::string>& devices,
+                      int64_t global_batch,
+                      uint64_t seed) {
+  MEDLEY_CHECK(devices.size() > 1 && global_batch > 1);
+  return RandomPlanner(graph, devices, global_batch, seed).run_pipelines();
 }
 
 }  // namespace medley

@@ -24,4 +24,11 @@ Plan random_pipeline(const Graph& graph,
                      int64_t global_batch,
                      uint64_t seed);
 
+// The same as two to four pipelines that differ in everything, fewer where there are fewer devices
+// or rows. Requires: independent rows, and no buffer that changes.
+Plan random_pipelines(const Graph& graph,
+                      const std::vector<std::string>& devices,
+                      int64_t global_batch,
+                      uint64_t seed);
+
 }  // namespace medley

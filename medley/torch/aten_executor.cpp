@@ -11,8 +11,10 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/torch/arguments.h"
 #include "medley/torch/combine.h"
 #include "medley/torch/instruction_build.h"
+#include "medley/torch/relay_run.h"
 #include "medley/torch/tensor_buffer.h"
 #include "medley/torch/update.h"
 
@@ -232,6 +234,25 @@ class AtenExecutor final : public Executor {
     const std::vector<Tensors> combined = medley::combine(kind, reduce, tensors, lengths);
     for (size_t i = 0; i < inputs.size(); ++i)
       for (const at::Tensor& tensor : combined[i]) outputs[i].push_back(to_buffer(tensor));
+    return outputs;
+  }
+
+  std::vector<std::vector<Buffer>> combine(
+      const Relay& relay, DType dtype, const std::vector<std::vector<Buffer>>& inputs) override {
+    const at::NoGradGuard no_grad;
+    std::vector<RelayRun> members;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      Tensors tensors;
+      for (const Buffer& buffer : inputs[i])
+        tensors.push_back(arrived(to_tensor(buffer), device_));
+      members.emplace_back(
+          relay, static_cast<int>(i), std::move(tensors), to_scalar_type(dtype), device_);
+    }
+    std::vector<std::vector<Buffer>> outputs;
+    for (const Tensors& tensors : run_together(members)) {
+      outputs.emplace_back();
+      for (const at::Tensor& tensor : tensors) outputs.back().push_back(to_buffer(tensor));
+    }
     return outputs;
   }
 

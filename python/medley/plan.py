@@ -90,12 +90,11 @@ class Plan:
 
     @property
     def mesh_shapes(self) -> list[list[int]]:
-        """Sizes of the axes of the mesh of each stage."""
+        """Sizes of the axes of the mesh of each stage, pipeline after pipeline."""
         return [[int(size) for size in stage["mesh"]["shape"]] for stage in self._stages()]
 
     def _stages(self) -> list[dict[str, Any]]:
-        stages: list[dict[str, Any]] = self.to_dict()["pipelines"][0]["stages"]
-        return stages
+        return [stage for pipeline in self.to_dict()["pipelines"] for stage in pipeline["stages"]]
 
 
 def plan(

@@ -42,4 +42,11 @@ NB_MODULE(_testing, m) {
         nb::arg("global_batch"),
         nb::arg("seed"),
         "The same with several stages.");
+  m.def("random_pipelines",
+        drawn<medley::random_pipelines>,
+        nb::arg("graph"),
+        nb::arg("devices"),
+        nb::arg("global_batch"),
+        nb::arg("seed"),
+        "The same with several pipelines.");
 }

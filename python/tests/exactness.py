@@ -10,6 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import fnmatch
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -163,7 +164,7 @@ def train_plan(
         medley.Plan(plan),
         optimizer=medley.AdamW(lr=lr, weight_decay=0.01, max_norm=clip or None),
         local=True,
-        cluster=cluster(5 if '"a/4/0"' in plan else 4),
+        cluster=cluster(max([3, *map(int, re.findall(r'"a/(\d+)/0"', plan))]) + 1),
     )
     losses = [trainer.step(batch).loss for _ in range(steps)]
     return Curve(losses, trainer.gradients(), trainer.parameters())

@@ -1,0 +1,178 @@
+#include "medley/boxes/relay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "medley/base/at.h"
+#include "medley/base/error.h"
+#include "medley/boxes/cells.h"
+
+namespace medley {
+namespace {
+
+using Ends = std::vector<RelayEnd> RelayCell::*;
+
+int64_t elements(const RelayTensor& tensor, int member, Ends ends) {
+  int64_t count = 0;
+  for (const RelayCell& cell : tensor)
+    for (const RelayEnd& end : cell.*ends)
+      if (end.member == member) count += cell.length;
+  return count;
+}
+
+[[noreturn]] void refuse(const std::string& place, const std::string& what) {
+  throw Error(Blame::kUs, fmt::format("{}: {}", place, what));
+}
+
+// That the members of a cell rise and have all of it.
+void verify_ends(const std::vector<RelayEnd>& ends,
+                 int64_t length,
+                 size_t num_members,
+                 const std::string& place) {
+  if (ends.empty()) refuse(place, "found nobody, expected a member at least");
+  int before = -1;
+  for (const RelayEnd& end : ends) {
+    if (end.member <= before || at(end.member) >= num_members)
+      refuse(place,
+             fmt::format("found member {} after {}, expected rising ones below {}",
+                         end.member,
+                         before,
+                         num_members));
+    before = end.member;
+    if (end.runs.total() != length)
+      refuse(place,
+             fmt::format("found {} elements of member {}, expected {}",
+                         end.runs.total(),
+                         end.member,
+                         length));
+  }
+}
+
+// That what each member has of the cells lies side by side in its tensor, each element once.
+void verify_cover(const RelayTensor& tensor, Ends ends, const std::string& place) {
+  std::map<int, std::vector<IndexInterval>> runs;  // [member]
+  for (const RelayCell& cell : tensor)
+    for (const RelayEnd& end : cell.*ends)
+      for (int64_t run = 0; run < end.runs.count(); ++run) {
+        const int64_t start = end.runs.start_of(run);
+        runs[end.member].push_back({start, start + end.runs.length});
+      }
+  for (auto& [member, all] : runs) {
+    std::ranges::sort(all);
+    int64_t next = 0;
+    for (const IndexInterval& run : all) {
+      if (run.begin != next)
+        refuse(place,
+               fmt::format("found element {} of member {} {}, expected each once",
+                           std::min(run.begin, next),
+                           member,
+                           run.begin < next ? "twice" : "in no cell"));
+      next = run.end;
+    }
+  }
+}
+
+// That whoever is in a cell puts the tensor in, or gets it out.
+void verify_members(const Relay& relay, size_t tensor, const std::string& place) {
+  const auto expect = [&](int member, const std::vector<int>& tensors, const char* what) {
+    if (!std::ranges::binary_search(tensors, static_cast<int>(tensor)))
+      refuse(place,
+             fmt::format("found member {} in a cell of tensor {}, which it {}", member, tensor, what));
+  };
+  for (const RelayCell& cell : *relay.tensors[tensor]) {
+    for (const RelayEnd& end : cell.from)
+      expect(end.member, relay.members.at(at(end.member)).inputs, "does not put in");
+    for (const RelayEnd& end : cell.to)
+      expect(end.member, relay.members.at(at(end.member)).outputs, "does not get out");
+  }
+}
+
+}  // namespace
+
+RelayTensor relay_tensor(const std::vector<RelayHolder>& holders) {
+  std::vector<Layout> layouts;
+  std::vector<std::string> names;
+  std::vector<std::vector<std::vector<int>>> devices;  // [holder][box]
+  for (const RelayHolder& holder : holders) {
+    layouts.push_back(holder.layout);
+    names.push_back(holder.name);
+    devices.push_back(devices_of(holder.layout));
+  }
+  const Cells cells = cells_of(layouts, names);
+  RelayTensor tensor;
+  for (const Cell& cell : cells.cells) {
+    RelayCell& result = tensor.emplace_back();
+    result.length = volume(cell.box);
+    for (size_t h = 0; h < holders.size(); ++h) {
+      const RelayHolder& holder = holders[h];
+      if (cell.boxes[h] == kNoBox)
+        throw Error(Blame::kCaller,
+                    fmt::format("{}: found nobody who has {}, expected somebody",
+                                holder.name,
+                                to_string(cell.box)));
+      const size_t box = at(cell.boxes[h]);
+      const Runs runs =
+          runs_in(holder.layout.factors, holder.layout.boxes[box], cells.factors, cell.box);
+      const std::vector<int>& own = devices[h][box];
+      if (holder.gives) result.from.push_back({holder.first_member + own[0], runs});
+      if (holder.takes)
+        for (int device : own) result.to.push_back({holder.first_member + device, runs});
+    }
+    std::ranges::sort(result.from, {}, &RelayEnd::member);
+    std::ranges::sort(result.to, {}, &RelayEnd::member);
+  }
+  return tensor;
+}
+
+IndexInterval piece_of(const RelayCell& cell, size_t place) {
+  const auto count = static_cast<int64_t>(cell.to.size()), i = static_cast<int64_t>(place);
+  const int64_t whole = cell.length / count, rest = cell.length % count;
+  const int64_t begin = i * whole + std::min(i, rest);
+  return {begin, begin + whole + (i < rest ? 1 : 0)};
+}
+
+int64_t given(const RelayTensor& tensor, int member) {
+  return elements(tensor, member, &RelayCell::from);
+}
+int64_t taken(const RelayTensor& tensor, int member) {
+  return elements(tensor, member, &RelayCell::to);
+}
+
+RelayTraffic traffic_of(const Relay& relay) {
+  const size_t n = relay.members.size();
+  RelayTraffic traffic{std::vector<int64_t>(n * n), std::vector<int64_t>(n * n)};
+  for (const auto& tensor : relay.tensors)
+    for (const RelayCell& cell : *tensor)
+      for (size_t place = 0; place < cell.to.size(); ++place) {
+        const int64_t length = piece_of(cell, place).size();
+        const size_t sums = at(cell.to[place].member);
+        for (const RelayEnd& end : cell.from)
+          if (at(end.member) != sums) traffic.first[at(end.member) * n + sums] += length;
+        for (const RelayEnd& end : cell.to)
+          if (at(end.member) != sums) traffic.second[sums * n + at(end.member)] += length;
+      }
+  return traffic;
+}
+
+void verify(const Relay& relay, const std::string& place) {
+  std::set<const RelayTensor*> known;
+  for (size_t t = 0; t < relay.tensors.size(); ++t) {
+    verify_members(relay, t, place);
+    if (!known.insert(relay.tensors[t].get()).second) continue;
+    const std::string tensor = fmt::format("{}: tensor {}", place, t);
+    for (size_t c = 0; c < relay.tensors[t]->size(); ++c) {
+      const RelayCell& cell = (*relay.tensors[t])[c];
+      const std::string here = fmt::format("{}: cell {}", tensor, c);
+      if (cell.length < 1) refuse(here, fmt::format("found {} elements", cell.length));
+      verify_ends(cell.from, cell.length, relay.members.size(), here + ": from");
+      verify_ends(cell.to, cell.length, relay.members.size(), here + ": to");
+    }
+    verify_cover(*relay.tensors[t], &RelayCell::from, tensor + ": from");
+    verify_cover(*relay.tensors[t], &RelayCell::to, tensor + ": to");
+  }
+}
+
+}  // namespace medley

@@ -1,0 +1,84 @@
+#pragma once
+
+// Sums of what several have of the same tensors, each in its own way: every element is summed in
+// one place, and the sum goes to whoever wants it, so that all have the same bits. Two rounds of
+// messages, from each to each:
+//
+//   a weight of 12 rows, halves on a0 and a1, thirds on b0, b1 and b2
+//
+//   cell               rows     first round: pieces to who sums     second: sums to who lacks them
+//   0   a0 b0          0 - 4    a0 -> b0 half, b0 -> a0 half         b0 -> a0, a0 -> b0
+//   1   a0 b1          4 - 6    ...
+//
+// A cell goes in as many even pieces as there are devices that want it, each of which sums one: as
+// few bytes as an all-reduce among them would send. Knows no dtypes; members are numbers.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "medley/boxes/layout.h"
+#include "medley/boxes/runs.h"
+
+namespace medley {
+
+// What a member has of a cell: where it lies in the member's own tensor, counted in elements.
+struct RelayEnd {
+  int member = 0;
+  Runs runs;
+  bool operator==(const RelayEnd&) const = default;
+};
+
+struct RelayCell {
+  int64_t length = 0;              // elements
+  std::vector<RelayEnd> from, to;  // ascending; neither is empty
+  bool operator==(const RelayCell&) const = default;
+};
+
+using RelayTensor = std::vector<RelayCell>;  // apart, together the whole
+
+// Which of the tensors a member puts in and gets out, ascending. Of what it puts in it may give
+// nothing.
+struct RelayMember {
+  std::vector<int> inputs, outputs;
+};
+
+// Tensors that lie alike (those of repeated layers) may share their cells.
+struct Relay {
+  std::vector<RelayMember> members;
+  std::vector<std::shared_ptr<const RelayTensor>> tensors;
+};
+
+// One that has a tensor on devices of its own, which are members from `first_member` on. Of several
+// devices that have the same, the first gives and all take.
+struct RelayHolder {
+  Layout layout;
+  int first_member = 0;
+  bool gives = true;
+  bool takes = true;
+  std::string name{};  // for errors
+};
+
+// Throws Error(kCaller) as cells_of() does, or if a holder has not all of the tensor.
+RelayTensor relay_tensor(const std::vector<RelayHolder>& holders);
+
+// [begin, end) of a cell that `to[place]` sums.
+IndexInterval piece_of(const RelayCell& cell, size_t place);
+
+// Elements of a tensor that a member gives, or takes. 0: it does not take part in it.
+int64_t given(const RelayTensor& tensor, int member);
+int64_t taken(const RelayTensor& tensor, int member);
+
+// Elements that travel in each round, [from * members + to]: none to oneself.
+struct RelayTraffic {
+  std::vector<int64_t> first, second;
+};
+RelayTraffic traffic_of(const Relay& relay);
+
+// Throws Error(kUs) "<place>: found ..., expected ..." unless in each tensor every element that a
+// member has is in one cell, and every cell is of members in rising order that have as many
+// elements of it, put it in and get it out.
+void verify(const Relay& relay, const std::string& place);
+
+}  // namespace medley
