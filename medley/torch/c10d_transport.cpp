@@ -11,13 +11,12 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
-#include <set>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/torch/arguments.h"
+#include "medley/torch/c10d_relay.h"
 #include "medley/torch/combine.h"
-#include "medley/torch/peer_error.h"
 #include "medley/torch/tensor_buffer.h"
 
 namespace medley {
@@ -26,7 +25,6 @@ namespace {
 // PyTorch 2.13 has new names for _allgather_base and alltoall_base, which 2.11 does not know.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Lengths = std::vector<int64_t>;
 
 constexpr std::chrono::milliseconds kSlice{20};  // how late a wait notices abort()
@@ -34,49 +32,6 @@ constexpr std::chrono::milliseconds kSlice{20};  // how late a wait notices abor
 int64_t total(const Lengths& lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
 }
-
-// Whoever waits says which device and which exchange it is.
-std::string text(const Exchange& exchange, const NetworkNames& names) {
-  std::string members;
-  for (int device : exchange.group) {
-    const auto name = names.devices.find(device);
-    if (!members.empty()) members += ", ";
-    members += name == names.devices.end() ? fmt::format("device {}", device) : name->second;
-  }
-  return fmt::format(
-      "over {}{}{}", members, names.interface.empty() ? "" : " through ", names.interface);
-}
-
-using Work = c10::intrusive_ptr<c10d::Work>;
-
-// The first cause that a transport was aborted for, and the messages that it ends.
-class Abort {
- public:
-  void set(const std::string& cause) {
-    const std::scoped_lock lock(mutex_);
-    if (!cause_) cause_ = cause;
-    for (const Work& message : messages_) message->abort();
-  }
-  std::optional<std::string> cause() const {
-    const std::scoped_lock lock(mutex_);
-    return cause_;
-  }
-  // Is `message` to be waited for? Then forget() follows.
-  bool remember(const Work& message) {
-    const std::scoped_lock lock(mutex_);
-    if (!cause_) messages_.insert(message);
-    return !cause_;
-  }
-  void forget(const Work& message) {
-    const std::scoped_lock lock(mutex_);
-    messages_.erase(message);
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::optional<std::string> cause_;
-  std::set<Work> messages_;
-};
 
 // Which member of the exchange has which rank in the process group, whose ranks are sorted.
 std::vector<size_t> members_by_rank(const std::vector<int>& devices) {
@@ -113,20 +68,10 @@ at::Tensor reorder_pieces(const at::Tensor& flat,
 // One collective under way and what turns its output into that of the exchange.
 class C10dPending final : public Pending {
  public:
-  C10dPending(Exchange exchange,
-              std::shared_ptr<Abort> abort,
-              std::chrono::milliseconds timeout,
-              std::shared_ptr<const NetworkNames> names)
-      : exchange_(std::move(exchange)),
-        abort_(std::move(abort)),
-        timeout_(timeout),
-        names_(std::move(names)),
-        where_(text(exchange_, *names_)) {}
+  C10dPending(Exchange exchange, Waiting waiting)
+      : exchange_(std::move(exchange)), waiting_(std::move(waiting)) {}
 
-  Error error(const std::exception& cause) const {
-    return {Blame::kEnvironment,
-            fmt::format("{}: {}", where_, peer_error(cause.what(), names_->peers))};
-  }
+  Error error(const std::exception& cause) const { return waiting_.error(cause); }
 
   // A transfer, in a process group of all devices: `ranks[member]` there. Its messages have the
   // lane for a tag, so that lanes do not wait for each other.
@@ -179,8 +124,12 @@ class C10dPending final : public Pending {
   std::vector<Buffer> wait() override {
     const at::NoGradGuard no_grad;
     if (work_) finish_work();
-    if (!messages_.empty()) finish_messages();
-    if (auto cause = abort_->cause()) throw Error(Blame::kEnvironment, "aborted: " + *cause);
+    if (!messages_.empty()) {
+      finish(messages_, waiting_);
+      messages_.clear();
+      inputs_.clear();
+    }
+    if (auto cause = waiting_.abort->cause()) throw Error(Blame::kEnvironment, "aborted: " + *cause);
     if (exchange_.kind == CommunicationKind::kTransfer && !output_.defined()) return {};
     return exchange_.kind == CommunicationKind::kAllReduce ? split_bucket() : one_output();
   }
@@ -281,33 +230,6 @@ class C10dPending final : public Pending {
     inputs_ = std::move(send);
   }
 
-  // Of Gloo a time-out of a message ends the whole group, so these waits are not cut into slices:
-  // abort() ends them.
-  void finish_messages() {
-    const auto end = std::chrono::steady_clock::now() + timeout_;
-    for (const Work& message : messages_) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-          end - std::chrono::steady_clock::now());
-      try {
-        if (!abort_->remember(message)) return;  // wait() says why
-        message->wait(std::max(left, std::chrono::milliseconds(1)));
-        abort_->forget(message);
-      } catch (const std::exception& cause) {
-        abort_->forget(message);
-        if (abort_->cause()) return;
-        if (std::chrono::steady_clock::now() >= end) throw_late();
-        throw error(cause);
-      }
-    }
-    messages_.clear();
-    inputs_.clear();
-  }
-
-  [[noreturn]] void throw_late() const {
-    throw Error(Blame::kEnvironment,
-                fmt::format("{}: not done within {} ms", where_, timeout_.count()));
-  }
-
   // A wait of Gloo is cut into slices, so that abort() ends it. NCCL only makes the stream wait
   // and has a watchdog of its own.
   void finish_work() {
@@ -315,16 +237,17 @@ class C10dPending final : public Pending {
       if (!output_.is_cpu()) {
         work_->wait();
       } else {
-        const auto end = std::chrono::steady_clock::now() + timeout_;
+        const auto end = std::chrono::steady_clock::now() + waiting_.timeout;
         while (!finished_within_slice()) {
-          if (auto cause = abort_->cause()) throw Error(Blame::kEnvironment, "aborted: " + *cause);
-          if (std::chrono::steady_clock::now() > end) throw_late();
+          if (auto cause = waiting_.abort->cause())
+            throw Error(Blame::kEnvironment, "aborted: " + *cause);
+          if (std::chrono::steady_clock::now() > end) throw waiting_.late();
         }
       }
     } catch (const Error&) {
       throw;
     } catch (const std::exception& cause) {
-      if (auto first = abort_->cause()) throw Error(Blame::kEnvironment, "aborted: " + *first);
+      if (auto first = waiting_.abort->cause()) throw Error(Blame::kEnvironment, "aborted: " + *first);
       throw error(cause);
     }
     work_.reset();
@@ -366,10 +289,7 @@ class C10dPending final : public Pending {
   }
 
   Exchange exchange_;
-  std::shared_ptr<Abort> abort_;
-  std::chrono::milliseconds timeout_;
-  std::shared_ptr<const NetworkNames> names_;
-  std::string where_;          // for messages
+  Waiting waiting_;
   std::vector<size_t> order_;  // members by rank
   Lengths received_;           // of the pieces of the output, by rank
   std::vector<std::vector<int64_t>> shapes_;
@@ -397,13 +317,16 @@ class C10dTransport final : public Transport {
     const at::NoGradGuard no_grad;
     if (auto cause = abort_->cause()) throw Error(Blame::kEnvironment, "aborted: " + *cause);
     const bool transfers = exchange.kind == CommunicationKind::kTransfer;
+    Waiting waiting{abort_, timeout_, texts_, over(exchange.group, *texts_)};
+    if (exchange.kind == CommunicationKind::kRelay)
+      return relays().post(std::move(exchange), std::move(waiting));
     Group group = find(transfers ? everybody_ : exchange.group);
     std::vector<int> ranks;
     if (transfers)
       for (int device : exchange.group)
         ranks.push_back(static_cast<int>(std::find(everybody_.begin(), everybody_.end(), device) -
                                          everybody_.begin()));
-    auto pending = std::make_unique<C10dPending>(std::move(exchange), abort_, timeout_, texts_);
+    auto pending = std::make_unique<C10dPending>(std::move(exchange), std::move(waiting));
     try {
       if (transfers)
         pending->start_transfer(*group, ranks, device_);
@@ -430,6 +353,13 @@ class C10dTransport final : public Transport {
   }
 
  private:
+  C10dRelays& relays() {
+    Group group = find(everybody_);
+    const std::scoped_lock lock(mutex_);
+    if (!relays_) relays_.emplace(std::move(group), everybody_, device_, abort_);
+    return *relays_;
+  }
+
   Group find(std::vector<int> devices) {
     std::sort(devices.begin(), devices.end());
     const std::scoped_lock lock(mutex_);
@@ -447,8 +377,9 @@ class C10dTransport final : public Transport {
   at::Device device_;
   std::shared_ptr<const NetworkNames> texts_;
   std::shared_ptr<Abort> abort_ = std::make_shared<Abort>();
-  std::mutex mutex_;  // of groups_
+  std::mutex mutex_;  // of what follows
   std::map<std::vector<int>, Group> groups_;
+  std::optional<C10dRelays> relays_;
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 //   backend.
 // - all-to-all: over Gloo messages, receives posted first; else the collective of that name.
 // - transfers: messages in the largest of the groups, which has all devices.
+// - relays: two rounds of messages there, sums in the order of the members (c10d_relay.h).
 //
 // Sums of an all-reduce are in the type of the tensors and in the order of the backend.
 

@@ -97,6 +97,16 @@ def of_random_pipeline(model: str, seed: int) -> Cell:
     return Cell(model, devices, draw, steps=2, clip=0.0)
 
 
+def of_random_pipelines(model: str, seed: int, devices: int) -> Cell:
+    """Returns the cell of several pipelines drawn at random."""
+    names = [f"a/{i}/0" for i in range(devices)]
+
+    def draw(graph: medley.Graph) -> str:
+        return _testing.random_pipelines(graph.core.text(), names, 6, seed)
+
+    return Cell(model, devices, draw, steps=2, clip=0.1)
+
+
 # Four devices each: one start of processes serves all.
 MATRIX = {
     "one axis": of_one_axis(
@@ -113,6 +123,7 @@ MATRIX = {
     ),
     "tied ends": of_pipeline(pipelines.Case("gpt", (1, 1, 2), ((), (), (2, 1)))),
     "zero shares": of_pipeline(pipelines.CASES["a device without rows"]),
+    "several pipelines": of_random_pipelines("gpt", 1, 4),
 }
 # What only the nightly run starts processes for.
 MORE = {
@@ -122,6 +133,11 @@ MORE = {
     **{f"random: {model} {i}": of_random_plan(model, i) for model in ZOO for i in range(3)},
     **{
         f"random pipeline: {model} {i}": of_random_pipeline(model, i)
+        for model in pipelines.RANDOM
+        for i in range(3)
+    },
+    **{
+        f"several pipelines: {model} {i}": of_random_pipelines(model, i, 2 + i)
         for model in pipelines.RANDOM
         for i in range(3)
     },
