@@ -43,11 +43,10 @@ void verify_ends(const std::vector<RelayEnd>& ends,
                          num_members));
     before = end.member;
     if (end.runs.total() != length)
-      refuse(place,
-             fmt::format("found {} elements of member {}, expected {}",
-                         end.runs.total(),
-                         end.member,
-                         length));
+      refuse(
+          place,
+          fmt::format(
+              "found {} elements of member {}, expected {}", end.runs.total(), end.member, length));
   }
 }
 
@@ -79,8 +78,9 @@ void verify_cover(const RelayTensor& tensor, Ends ends, const std::string& place
 void verify_members(const Relay& relay, size_t tensor, const std::string& place) {
   const auto expect = [&](int member, const std::vector<int>& tensors, const char* what) {
     if (!std::ranges::binary_search(tensors, static_cast<int>(tensor)))
-      refuse(place,
-             fmt::format("found member {} in a cell of tensor {}, which it {}", member, tensor, what));
+      refuse(
+          place,
+          fmt::format("found member {} in a cell of tensor {}, which it {}", member, tensor, what));
   };
   for (const RelayCell& cell : *relay.tensors[tensor]) {
     for (const RelayEnd& end : cell.from)

@@ -34,7 +34,7 @@ struct StrategyRow {
   Nanoseconds step, slowest_computes;
   int64_t traffic = 0;                                        // bytes over all links
   std::map<std::string, std::pair<int64_t, int64_t>> memory;  // by kind: most used, has
-  size_t microbatches = 0;
+  size_t pipelines = 0, microbatches = 0;
   size_t stages = 0, recomputing = 0;  // those that compute blocks or all of it again
 };
 
@@ -49,11 +49,13 @@ StrategyRow evaluate(const std::string& strategy, const Outcome& outcome, const 
   const Program program = lower(*request.analysis, found, request.cluster);
   const Simulation simulated = simulate(program, *request.costs, {.trace = false, .memory = true});
   row.step = simulated.step;
-  row.microbatches = found.pipelines[0].microbatches.size();
-  const std::vector<Stage>& stages = found.pipelines[0].stages;
-  row.stages = stages.size();
-  row.recomputing = at(std::ranges::count_if(
-      stages, [](const Stage& stage) { return stage.recompute != Stage().recompute; }));
+  row.pipelines = found.pipelines.size();
+  for (const Pipeline& pipeline : found.pipelines) {
+    row.microbatches += pipeline.microbatches.size();
+    row.stages += pipeline.stages.size();
+    row.recomputing += at(std::ranges::count_if(
+        pipeline.stages, [](const Stage& stage) { return stage.recompute != Stage().recompute; }));
+  }
   for (const auto& [link, bytes] : simulated.bytes_by_link)
     if (link.ends_with(":out")) row.traffic += bytes;
   for (const SimulatedDevice& device : simulated.devices) {
@@ -83,6 +85,7 @@ ordered_json to_json(const StrategyRow& row, Nanoseconds bound) {
   out["computes_ns"] = row.slowest_computes.value;
   out["gap"] = bound.value > 0 ? row.step / bound - 1 : 0.0;
   out["traffic_bytes"] = row.traffic;
+  out["pipelines"] = row.pipelines;
   out["microbatches"] = row.microbatches;
   out["stages"] = row.stages;
   out["recomputing_stages"] = row.recomputing;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -162,13 +163,47 @@ Json communications_json(const LoweredStage& stage) {
   for (const Communication& communication : stage.communications) {
     int64_t bytes = 0;
     const std::vector<ValueId>& tensors =
-        only_receives(communication) ? communication.outputs : communication.inputs;
+        communication.inputs.empty() ? communication.outputs : communication.inputs;
     for (ValueId value : tensors)
       bytes += num_bytes(stage.graph.values[at(value)].type, stage.tables[0][0]);
     rows.push_back({{"communication", communication.name},
                     {"kind", kind_text(communication.kind)},
                     {"tensors", tensors.size()},
                     {"bytes", bytes}});
+  }
+  return rows;
+}
+
+// Whose gradients are summed together: the stages that hold the same parameters.
+Json shared_json(const Program& program, const std::vector<std::string>& names) {
+  std::map<int, size_t> stage_of;  // [device]
+  for (size_t s = 0; s < program.stages.size(); ++s)
+    for (int device : program.stages[s].devices) stage_of[device] = s;
+  struct Shared {
+    size_t parameters = 0;
+    int64_t bytes = 0;
+  };
+  std::map<std::vector<size_t>, Shared> shared;
+  for (size_t s = 0; s < program.stages.size(); ++s)
+    for (const Communication& communication : program.stages[s].communications) {
+      if (!communication.relay || stage_of.at(communication.devices[0]) != s) continue;
+      std::vector<size_t> holders;
+      for (int device : communication.devices)
+        if (holders.empty() || holders.back() != stage_of.at(device))
+          holders.push_back(stage_of.at(device));
+      Shared& sum = shared[holders];
+      sum.parameters += communication.relay->tensors.size();
+      const int64_t bytes =
+          bytes_per_element(type_of(program.stages[s].graph, any_value(communication)).dtype);
+      for (const auto& tensor : communication.relay->tensors)
+        for (const RelayCell& cell : *tensor) sum.bytes += bytes * cell.length;
+    }
+  Json rows = Json::array();
+  for (const auto& [holders, sum] : shared) {
+    std::string text;
+    for (size_t s : holders) text += (text.empty() ? "" : " + ") + names[s];
+    rows.push_back(
+        {{"gradients_summed_over", text}, {"parameters", sum.parameters}, {"bytes", sum.bytes}});
   }
   return rows;
 }
@@ -285,6 +320,7 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
   if (!analysis && options.graph && options.costs)
     analysis = &own.emplace(analyse(*options.graph, {}));
   std::vector<Completed> completed;  // [stage]
+  std::vector<std::string> names;
   if (analysis) completed = complete_stages(*analysis, plan);
   for (size_t p = 0; p < plan.pipelines.size(); ++p)
     for (size_t s = 0; s < plan.pipelines[p].stages.size(); ++s) {
@@ -294,9 +330,10 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
                                 {"recompute", stage.recompute},
                                 {"devices", devices_json(plan, plan.pipelines[p], s)},
                                 {"entries", entries_json(plan, stage)}});
+      names.push_back(json["stages"].back()["stage"]);
       if (options.expanded || json["stages"].back()["entries"].size() <= kManyEntries) continue;
       json["stages"].back()["groups"] =
-          groups_json(plan, stage, analysis ? &completed[s] : nullptr);
+          groups_json(plan, stage, analysis ? &completed[names.size() - 1] : nullptr);
     }
   if (!options.graph) return json;
   json["graph"] = options.graph->name;
@@ -304,6 +341,7 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
   json["not_used"] = not_used_json(plan, options.costs->cluster());
   const Program program = lower(*analysis, completed, plan, options.costs->cluster());
   add_measures(json, program, *options.costs, plan.global_batch);
+  if (Json shared = shared_json(program, names); !shared.empty()) json["shared"] = shared;
   if (!options.expanded) return json;
   for (size_t s = 0; s < program.stages.size(); ++s) {
     add_rows(json["inputs"], inputs_json(completed[s]), s, program);
@@ -330,6 +368,7 @@ std::string explain(const Plan& plan, const ExplainOptions& options) {
     else if (!stage["entries"].empty())
       out += "\n" + table_text(stage["entries"]);
   }
+  if (json.contains("shared")) out += "\n" + table_text(json["shared"]);
   if (json.contains("not_used") && !json["not_used"].empty())
     out += "\n" + not_used_text(json["not_used"]);
   if (json.contains("step_seconds"))

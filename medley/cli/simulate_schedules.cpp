@@ -99,6 +99,10 @@ std::string simulate_schedules(const Graph& graph,
                                const CostModel& costs,
                                const std::vector<std::string>& names,
                                bool json) {
+  if (plan.pipelines.size() > 1)
+    throw Error(Blame::kCaller,
+                fmt::format("plan: pipelines: found {}, expected 1: schedules are compared of one",
+                            plan.pipelines.size()));
   if (plan.pipelines[0].stages.size() < 2)
     throw Error(
         Blame::kCaller,

@@ -12,9 +12,10 @@
 //   reduce-scatter  chunk 0, chunk 1, ...      its own whole             the sum of chunk i
 //   all-to-all      block 0->0, 0->1, ...      blocks i->j, all j        blocks j->i, all j
 //
-// A relay is two all-to-alls in a row. All-gather is the only one that has algorithms of its own for sums: played backwards, with every
-// arrow turned round, it is a reduce-scatter (each device receives a byte once before it passes it
-// on; backwards it sums before it passes on), and all-reduce is the two in a row.
+// A relay is two all-to-alls in a row. All-gather is the only one that has algorithms of its own
+// for sums: played backwards, with every arrow turned round, it is a reduce-scatter (each device
+// receives a byte once before it passes it on; backwards it sums before it passes on), and
+// all-reduce is the two in a row.
 
 #include <cstdint>
 #include <optional>

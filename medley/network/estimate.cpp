@@ -503,7 +503,8 @@ std::vector<int64_t> traffic(const Algorithm& algorithm,
   if (collective.devices.size() < 2) return result;
   if (collective.kind == CommunicationKind::kRelay) {
     for (const Collective& each : in_turn(collective))
-      std::ranges::transform(traffic(algorithm, each, topology), result, result.begin(), std::plus{});
+      std::ranges::transform(
+          traffic(algorithm, each, topology), result, result.begin(), std::plus{});
     return result;
   }
   Group group(collective, topology);

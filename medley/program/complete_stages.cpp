@@ -115,10 +115,11 @@ Completed only_stage(const GraphAnalysis& analysis, const Pipeline& pipeline) {
 // What each stage of a pipeline computes, prepared.
 std::vector<Completed> split(PreparedStages& prepared, const Pipeline& pipeline, size_t number) {
   const std::vector<int> counts = counts_in_flight(pipeline);
-  const Partition parts = partition(prepared.analysis().graph,
-                                    prepared.positions(),
-                                    cuts_of(pipeline, number, prepared.positions(), prepared.names()),
-                                    prepared.names());
+  const Partition parts =
+      partition(prepared.analysis().graph,
+                prepared.positions(),
+                cuts_of(pipeline, number, prepared.positions(), prepared.names()),
+                prepared.names());
   std::vector<Completed> stages(pipeline.stages.size());
   for_each_in_parallel(stages.size(), [&](size_t s) {
     stages[s] = prepared.stage(
@@ -149,11 +150,8 @@ PreparedStages::PreparedStages(const GraphAnalysis& analysis)
       names_(stable_names(analysis.graph)),
       positions_(place(analysis.graph)) {}
 
-Completed PreparedStages::stage(const Partition& parts,
-                                int stage,
-                                const std::string& recompute,
-                                int in_flight,
-                                bool counts) {
+Completed PreparedStages::stage(
+    const Partition& parts, int stage, const std::string& recompute, int in_flight, bool counts) {
   const auto at = static_cast<size_t>(stage);
   Key key{stage > 0 ? parts.cuts[at - 1] : 0,
           at < parts.cuts.size() ? parts.cuts[at] : kNone,
@@ -216,8 +214,8 @@ std::vector<Completed> complete_stages(PreparedStages& prepared, const Plan& pla
   std::vector<std::pair<size_t, size_t>> places;  // [stage] its pipeline, its number there
   for (size_t p = 0; p < plan.pipelines.size(); ++p)
     for (Completed& stage : split(prepared, plan.pipelines[p], p)) {
-      places.emplace_back(p, places.empty() || places.back().first != p ? 0
-                                                                        : places.back().second + 1);
+      places.emplace_back(
+          p, places.empty() || places.back().first != p ? 0 : places.back().second + 1);
       stages.push_back(std::move(stage));
     }
   for_each_in_parallel(stages.size(), [&](size_t i) {

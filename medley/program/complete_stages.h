@@ -63,7 +63,7 @@ class PreparedStages {
     int32_t begin = 0, end = 0;  // positions; kNone: to the last
     std::string recompute;
     int in_flight = 1;
-    bool counts = true;  // as of stage()
+    bool counts = true;                                 // as of stage()
     std::set<std::string> received, counted_elsewhere;  // as of a StageContext
     auto operator<=>(const Key&) const = default;
   };

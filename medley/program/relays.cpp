@@ -55,8 +55,8 @@ class Layouts {
   State on_the_way(const Holder& holder) const {
     const Assignment& assignment = stage_.completed.assignment;
     const State& own = assignment.states[at(holder.value)];
-    const auto even = static_cast<int>(
-        std::ranges::find(assignment.part_names, kEven) - assignment.part_names.begin());
+    const auto even = static_cast<int>(std::ranges::find(assignment.part_names, kEven) -
+                                       assignment.part_names.begin());
     const std::vector<int64_t> sizes = factors(holder.value);
     State state = holder.stored;
     std::vector<bool> is_cut(sizes.size());

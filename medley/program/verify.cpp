@@ -91,11 +91,12 @@ void verify_pipelines(const Program& program) {
       continue;
     }
     const int64_t own = verify_microbatches(program, s, begin);
-    expect_program(own == end,
-                   stage_name(s),
-                   fmt::format("found {} rows in all micro-batches, expected {} as in the stage before",
-                               own - begin,
-                               end - begin));
+    expect_program(
+        own == end,
+        stage_name(s),
+        fmt::format("found {} rows in all micro-batches, expected {} as in the stage before",
+                    own - begin,
+                    end - begin));
     const size_t microbatches = program.stages[s - 1].tables.size();
     expect_program(stage.tables.size() == microbatches,
                    stage_name(s),
@@ -103,11 +104,12 @@ void verify_pipelines(const Program& program) {
                                stage.tables.size(),
                                microbatches));
   }
-  expect_program(end == program.global_batch,
-                 "stages",
-                 fmt::format("found {} rows in all micro-batches, expected the {} of the global batch",
-                             end,
-                             program.global_batch));
+  expect_program(
+      end == program.global_batch,
+      stage_name(program.stages.size() - 1),
+      fmt::format("found {} rows in all micro-batches, expected the {} of the global batch",
+                  end,
+                  program.global_batch));
 }
 
 }  // namespace

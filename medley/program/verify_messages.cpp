@@ -139,20 +139,21 @@ void verify_tensors(const LoweredStage& stage,
     return;
   }
   const bool relay = communication.kind == CommunicationKind::kRelay;
-  expect_program(relay ? from.size() + to.size() > 0
-                       : !from.empty() && from.size() == to.size() &&
-                             (from.size() == 1 || communication.kind == CommunicationKind::kAllReduce),
-                 place,
-                 fmt::format("found {} inputs and {} outputs", from.size(), to.size()));
+  expect_program(
+      relay ? from.size() + to.size() > 0
+            : !from.empty() && from.size() == to.size() &&
+                  (from.size() == 1 || communication.kind == CommunicationKind::kAllReduce),
+      place,
+      fmt::format("found {} inputs and {} outputs", from.size(), to.size()));
   const DType expected = type_of(stage.graph, any_value(communication)).dtype;
   for (const auto* values : {&from, &to})
     for (ValueId value : *values) {
       const DType found = type_of(stage.graph, value).dtype;
-      expect_program(found == expected,
-                     place,
-                     fmt::format("found {} and {}, expected one dtype",
-                                 to_string(found),
-                                 to_string(expected)));
+      expect_program(
+          found == expected,
+          place,
+          fmt::format(
+              "found {} and {}, expected one dtype", to_string(found), to_string(expected)));
     }
 }
 
@@ -321,19 +322,21 @@ class SumVerifier {
                               const std::vector<int>& tensors,
                               const char* what,
                               auto count) {
-        expect_program(values.size() == tensors.size(),
-                       place,
-                       fmt::format("found {} {}, expected {}", values.size(), what, tensors.size()));
+        expect_program(
+            values.size() == tensors.size(),
+            place,
+            fmt::format("found {} {}, expected {}", values.size(), what, tensors.size()));
         for (size_t i = 0; i < values.size(); ++i) {
           const int64_t in_cells = count(*relay.relay->tensors.at(at(tensors[i])), member);
           const int64_t in_value = elements(stage, values[i], stage.tables[0][d]);
-          expect_program(in_cells == in_value || (in_cells == 0 && &values == &relay.inputs),
-                         place,
-                         fmt::format("device {}: value {}: found {} elements, expected the {} of its cells",
-                                     stage.devices[d],
-                                     values[i],
-                                     in_value,
-                                     in_cells));
+          expect_program(
+              in_cells == in_value || (in_cells == 0 && &values == &relay.inputs),
+              place,
+              fmt::format("device {}: value {}: found {} elements, expected the {} of its cells",
+                          stage.devices[d],
+                          values[i],
+                          in_value,
+                          in_cells));
         }
       };
       expect(relay.inputs, own.inputs, "inputs", given);
@@ -351,10 +354,10 @@ class SumVerifier {
   void check_sizes(size_t s, const Communication& sum) const {
     if (sum.kind == CommunicationKind::kRelay) return check_relay(s, sum);
     const LoweredStage& stage = program_.stages[s];
-    expect_program(sum.kind == CommunicationKind::kAllReduce,
-                   place_of(s, sum),
-                   fmt::format("found {} over stages, expected all_reduce or relay",
-                               to_string(sum.kind)));
+    expect_program(
+        sum.kind == CommunicationKind::kAllReduce,
+        place_of(s, sum),
+        fmt::format("found {} over stages, expected all_reduce or relay", to_string(sum.kind)));
     for (const auto* values : {&sum.inputs, &sum.outputs})
       for (ValueId value : *values)
         expect_program(type_of(stage.graph, value).shape.empty(),

@@ -41,7 +41,7 @@ std::vector<std::string> names(const Cluster& cluster) {
   return all;
 }
 
-// Meshes and pipelines of two models, with tied weights in one.
+// Meshes, pipelines and several of them, of two models, with tied weights in one.
 std::vector<Program> random_programs(int seeds) {
   const Cluster cluster = devices(4);
   std::vector<Program> programs;
@@ -52,6 +52,8 @@ std::vector<Program> random_programs(int seeds) {
       programs.push_back(lower(graph, random_plan(graph, names(cluster), 12, number), cluster, {}));
       programs.push_back(
           lower(graph, random_pipeline(graph, names(cluster), 12, number), cluster, {}));
+      programs.push_back(
+          lower(graph, random_pipelines(graph, names(cluster), 12, number), cluster, {}));
     }
   }
   return programs;
@@ -300,6 +302,49 @@ std::string remove_member(Mutator& mutator) {
     return true;
   });
 }
+// In one stage, or in all that have the relay.
+std::string change_cells(Mutator& mutator, bool everywhere) {
+  std::vector<std::shared_ptr<const Relay>> relays;
+  for (const Communication& communication : mutator.stage().communications)
+    if (communication.relay && !communication.relay->tensors[0]->empty())
+      relays.push_back(communication.relay);
+  if (relays.empty()) return "";
+  const std::shared_ptr<const Relay> old = mutator.any(relays);
+  Relay changed = *old;
+  const size_t t = mutator.draw(changed.tensors.size());
+  RelayTensor tensor = *changed.tensors[t];
+  if (tensor.empty()) return "";
+  RelayCell& cell = mutator.any(tensor);
+  RelayEnd& end = mutator.any(mutator.draw(2) ? cell.from : cell.to);
+  const size_t what = mutator.draw(3);
+  if (what == 0) ++cell.length;
+  if (what == 1) ++end.runs.start;
+  if (what == 2) ++end.runs.length;
+  changed.tensors[t] = std::make_shared<const RelayTensor>(std::move(tensor));
+  const auto fresh = std::make_shared<const Relay>(std::move(changed));
+  for (LoweredStage& stage : mutator.program().stages)
+    for (Communication& communication : stage.communications)
+      if (communication.relay == old) {
+        communication.relay = fresh;
+        if (!everywhere) return communication.name;
+      }
+  return "cells";
+}
+std::string change_cells_of_one(Mutator& mutator) { return change_cells(mutator, false); }
+std::string change_cells_of_all(Mutator& mutator) { return change_cells(mutator, true); }
+std::string swap_relays(Mutator& mutator) {
+  std::vector<Communication*> all;
+  for (Communication& communication : mutator.stage().communications)
+    if (communication.relay) all.push_back(&communication);
+  if (all.size() < 2) return "";
+  std::swap(*all[0], *all[1]);
+  return all[0]->name;
+}
+std::string renumber_pipeline(Mutator& mutator) {
+  ++mutator.stage().pipeline;
+  return "a pipeline";
+}
+
 std::string change_depth(Mutator& mutator) {
   return change_between_stages(mutator, [](Communication& c) {
     ++c.depth;
@@ -386,7 +431,7 @@ std::string order_into_deadlock(Mutator& mutator) {
   using enum FunctionKind;
   std::vector<LoweredStage>& stages = mutator.program().stages;
   const size_t microbatches = stages[0].tables.size();
-  if (stages.size() < 2 || microbatches < 2) return "";
+  if (stages.size() < 2 || microbatches < 2 || stages.back().pipeline > 0) return "";
   for (LoweredStage* stage : {&stages[0], &stages.back()}) {
     std::vector<Call> others, forward, backward;
     for (const Call& call : stage->calls)
@@ -434,6 +479,10 @@ const std::vector<std::pair<std::string, Change>> kChanges{
     {"a dtype", change_dtype},
     {"a name", rename},
     {"a member removed", remove_member},
+    {"cells of one stage", change_cells_of_one},
+    {"cells of all stages", change_cells_of_all},
+    {"relays swapped", swap_relays},
+    {"a pipeline", renumber_pipeline},
     {"a depth", change_depth},
     {"a lane", change_lane},
     {"an assignment moved", move_assign},
@@ -460,7 +509,7 @@ TEST(Verify, RefusesAThousandRandomChanges) {
       ++changes;
       EXPECT_THAT(refusal(program), StartsWith("program: stage ")) << name << ": " << what;
     }
-  EXPECT_EQ(kChanges.size(), 26u);
+  EXPECT_EQ(kChanges.size(), 30u);
 }
 
 TEST(Verify, AcceptsProgramsMadeByHand) {

@@ -36,8 +36,9 @@ class NullExecutor : public Executor {
   void run(PreparedSegment& segment, Frames frames) override;
   Buffer read(const LoweredStage& stage, Frames frames, ValueId value) override;
   void write(const LoweredStage& stage, Frames frames, ValueId value, Buffer buffer) override;
-  std::vector<std::vector<Buffer>> combine(
-      const Relay& relay, DType dtype, const std::vector<std::vector<Buffer>>& inputs) override;
+  std::vector<std::vector<Buffer>> combine(const Relay& relay,
+                                           DType dtype,
+                                           const std::vector<std::vector<Buffer>>& inputs) override;
   std::vector<std::vector<Buffer>> combine(CommunicationKind kind,
                                            Reduce reduce,
                                            const std::vector<std::vector<Buffer>>& inputs,

@@ -27,7 +27,7 @@ struct Exchange {
   std::vector<int64_t> send, receive;
   DType dtype = DType::kF32;
   int64_t bytes_per_element = 0;
-  int64_t bytes = 0;  // of all inputs
+  int64_t bytes = 0;                   // of all inputs
   std::shared_ptr<const Relay> relay;  // of a relay
   std::string name;
   std::vector<Buffer> inputs;  // one that nobody else holds may be overwritten

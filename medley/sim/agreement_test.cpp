@@ -183,6 +183,14 @@ TEST_F(Agreement, RandomPipelines) {
   }
 }
 
+TEST_F(Agreement, RandomSeveralPipelines) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    expect_agreement(random_pipelines(graph, names(), 5000, seed));
+    if (HasFatalFailure()) return;
+  }
+}
+
 // Cut anywhere, so that values skip stages; the head is tied to the embedding.
 TEST_F(Agreement, RandomPipelinesOfATransformer) {
   LocalFiles files;
@@ -191,6 +199,8 @@ TEST_F(Agreement, RandomPipelinesOfATransformer) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     expect_agreement(gpt, random_pipeline(gpt, names(), 37, seed));
+    if (HasFatalFailure()) return;
+    expect_agreement(gpt, random_pipelines(gpt, names(), 37, seed));
     if (HasFatalFailure()) return;
   }
 }

@@ -49,7 +49,8 @@ class RandomPlanner {
     std::vector<size_t> devices(count, 1);
     for (size_t i = count; i < devices_.size(); ++i) ++devices[at(draw(as_int(count)))];
     std::vector<int64_t> rows(count, 1);
-    for (int64_t row = as_int(count); row < plan_.global_batch; ++row) ++rows[at(draw(as_int(count)))];
+    for (int64_t row = as_int(count); row < plan_.global_batch; ++row)
+      ++rows[at(draw(as_int(count)))];
     plan_.pipelines.resize(count);
     for (pipeline_ = 0; pipeline_ < count; ++pipeline_)
       add_stages(draw_sizes(devices[pipeline_], 1), rows[pipeline_]);
@@ -258,7 +259,7 @@ class RandomPlanner {
   const std::vector<std::string>& devices_;
   std::mt19937_64 random_;
   Plan plan_;
-  size_t used_ = 0;                // devices
+  size_t used_ = 0;               // devices
   size_t pipeline_ = 0, at_ = 0;  // the stage that is chosen for
 };
 

@@ -243,8 +243,7 @@ class AtenExecutor final : public Executor {
     std::vector<RelayRun> members;
     for (size_t i = 0; i < inputs.size(); ++i) {
       Tensors tensors;
-      for (const Buffer& buffer : inputs[i])
-        tensors.push_back(arrived(to_tensor(buffer), device_));
+      for (const Buffer& buffer : inputs[i]) tensors.push_back(arrived(to_tensor(buffer), device_));
       members.emplace_back(
           relay, static_cast<int>(i), std::move(tensors), to_scalar_type(dtype), device_);
     }

@@ -36,8 +36,7 @@ Error Waiting::error(const std::exception& cause) const {
 }
 
 Error Waiting::late() const {
-  return {Blame::kEnvironment,
-          fmt::format("{}: not done within {} ms", where, timeout.count())};
+  return {Blame::kEnvironment, fmt::format("{}: not done within {} ms", where, timeout.count())};
 }
 
 std::string over(const std::vector<int>& devices, const NetworkNames& names) {

@@ -107,51 +107,54 @@ void C10dRelays::run_all() {
   }
 }
 
+// One round of messages, which are that long, [from * members + to]. All receives come before the
+// first send: a connection of Gloo also says that a receiver is ready.
+Tensors C10dRelays::exchange(const Job& job,
+                             const Tensors& sent,
+                             const std::vector<int64_t>& elements,
+                             int tag) {
+  const std::vector<int>& members = job.exchange.group;
+  const size_t n = members.size(), me = at(job.exchange.me);
+  const auto options = at::TensorOptions(to_scalar_type(job.exchange.dtype)).device(device_);
+  const auto rank = [&](size_t member) {
+    return static_cast<int>(std::ranges::find(everybody_, members[member]) - everybody_.begin());
+  };
+  Tensors received(n);
+  std::vector<Work> messages;
+  if (!device_.is_cpu()) group_->startCoalescing(device_.type());
+  for (size_t i = 1; i < n; ++i) {
+    const size_t from = (me + n - i) % n;
+    const int64_t length = elements[from * n + me];
+    if (length == 0) continue;
+    received[from] = at::empty({length}, options);
+    std::vector<at::Tensor> one{received[from]};
+    messages.push_back(group_->recv(one, rank(from), tag));
+  }
+  for (size_t i = 1; i < n; ++i) {
+    const size_t to = (me + i) % n;
+    if (!sent[to].defined()) continue;
+    std::vector<at::Tensor> one{sent[to]};
+    messages.push_back(group_->send(one, rank(to), tag));
+  }
+  if (!device_.is_cpu()) messages = {group_->endCoalescing(device_.type())};
+  Waiting patient = job.waiting;
+  patient.timeout = kPatience;
+  medley::finish(messages, patient);
+  return received;
+}
+
 void C10dRelays::run(Job& job) {
   try {
     const at::NoGradGuard no_grad;
-    Exchange& exchange = job.exchange;
-    const Relay& relay = *exchange.relay;
-    const size_t n = exchange.group.size();
-    const size_t me = at(exchange.me);
-    const at::ScalarType dtype = to_scalar_type(exchange.dtype);
-    Waiting waiting = job.waiting;
-    waiting.timeout = kPatience;
-    const auto rank = [&](size_t member) {
-      return static_cast<int>(std::ranges::find(everybody_, exchange.group[member]) -
-                              everybody_.begin());
-    };
-    // All receives come before the first send: a connection of Gloo also says that a receiver is
-    // ready.
-    const auto exchanged = [&](Tensors sent, const std::vector<int64_t>& elements, int tag) {
-      Tensors received(n);
-      std::vector<Work> messages;
-      if (!device_.is_cpu()) group_->startCoalescing(device_.type());
-      for (size_t i = 1; i < n; ++i) {
-        const size_t from = (me + n - i) % n;
-        const int64_t length = elements[from * n + me];
-        if (length == 0) continue;
-        received[from] = at::empty({length}, at::TensorOptions(dtype).device(device_));
-        std::vector<at::Tensor> one{received[from]};
-        messages.push_back(group_->recv(one, rank(from), tag));
-      }
-      for (size_t i = 1; i < n; ++i) {
-        const size_t to = (me + i) % n;
-        if (!sent[to].defined()) continue;
-        std::vector<at::Tensor> one{sent[to]};
-        messages.push_back(group_->send(one, rank(to), tag));
-      }
-      if (!device_.is_cpu()) messages = {group_->endCoalescing(device_.type())};
-      medley::finish(messages, waiting);
-      return received;
-    };
+    const std::shared_ptr<const Relay> relay = job.exchange.relay;
     Tensors inputs;
-    for (const Buffer& buffer : exchange.inputs) inputs.push_back(to_tensor(buffer));
-    exchange.inputs.clear();
-    RelayRun own(relay, exchange.me, std::move(inputs), dtype, device_);
-    const RelayTraffic traffic = traffic_of(relay);
-    const Tensors first = exchanged(own.first(), traffic.first, kFirstTag);
-    const Tensors second = exchanged(own.second(first), traffic.second, kFirstTag + 1);
+    for (const Buffer& buffer : job.exchange.inputs) inputs.push_back(to_tensor(buffer));
+    job.exchange.inputs.clear();  // what has been sent may be freed
+    const at::ScalarType dtype = to_scalar_type(job.exchange.dtype);
+    RelayRun own(*relay, job.exchange.me, std::move(inputs), dtype, device_);
+    const RelayTraffic traffic = traffic_of(*relay);
+    const Tensors first = exchange(job, own.first(), traffic.first, kFirstTag);
+    const Tensors second = exchange(job, own.second(first), traffic.second, kFirstTag + 1);
     for (const at::Tensor& tensor : own.outputs(second)) job.outputs.push_back(to_buffer(tensor));
     job.finish(nullptr);
   } catch (const Error&) {

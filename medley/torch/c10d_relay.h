@@ -4,12 +4,14 @@
 // own runs them one after the other, in the order of their posts, while the device computes: the
 // second round begins when the first is there, whoever waits for it or not.
 
+#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <thread>
 
 #include "medley/torch/c10d_messages.h"
+#include "medley/torch/combine.h"
 
 namespace medley {
 
@@ -31,6 +33,10 @@ class C10dRelays {
  private:
   struct Job;
   class JobPending;
+  Tensors exchange(const Job& job,
+                   const Tensors& sent,
+                   const std::vector<int64_t>& elements,
+                   int tag);
   void run(Job& job);
   void run_all();
 

@@ -129,7 +129,8 @@ class C10dPending final : public Pending {
       messages_.clear();
       inputs_.clear();
     }
-    if (auto cause = waiting_.abort->cause()) throw Error(Blame::kEnvironment, "aborted: " + *cause);
+    if (auto cause = waiting_.abort->cause())
+      throw Error(Blame::kEnvironment, "aborted: " + *cause);
     if (exchange_.kind == CommunicationKind::kTransfer && !output_.defined()) return {};
     return exchange_.kind == CommunicationKind::kAllReduce ? split_bucket() : one_output();
   }
@@ -247,7 +248,8 @@ class C10dPending final : public Pending {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& cause) {
-      if (auto first = waiting_.abort->cause()) throw Error(Blame::kEnvironment, "aborted: " + *first);
+      if (auto first = waiting_.abort->cause())
+        throw Error(Blame::kEnvironment, "aborted: " + *first);
       throw error(cause);
     }
     work_.reset();

@@ -15,8 +15,7 @@ namespace {
 // Cuts what has come from each member into pieces, one after the other.
 class Pieces {
  public:
-  explicit Pieces(const Tensors& received)
-      : received_(received), taken_(received.size()) {}
+  explicit Pieces(const Tensors& received) : received_(received), taken_(received.size()) {}
 
   at::Tensor next(int from, int64_t length) {
     int64_t& taken = taken_[at(from)];
@@ -52,11 +51,8 @@ Tensors joined(const std::vector<Tensors>& pieces) {
 
 }  // namespace
 
-RelayRun::RelayRun(const Relay& relay,
-                   int member,
-                   Tensors inputs,
-                   at::ScalarType dtype,
-                   const at::Device& device)
+RelayRun::RelayRun(
+    const Relay& relay, int member, Tensors inputs, at::ScalarType dtype, const at::Device& device)
     : relay_(relay),
       me_(member),
       inputs_(relay.tensors.size()),

@@ -17,6 +17,7 @@
 #include "medley/program/lower.h"
 #include "medley/testing/late_transport.h"
 #include "medley/testing/null_parts.h"
+#include "medley/testing/random_plan.h"
 
 namespace medley {
 namespace {
@@ -128,28 +129,52 @@ void fill(Devices& devices, const Program& program) {
     }
 }
 
+// Of devices that are late at random.
+void expect_that_it_ends(const GraphAnalysis& analysis,
+                         const Plan& plan,
+                         const Cluster& cluster,
+                         uint64_t seed,
+                         size_t& several) {
+  verify(plan, analysis.graph, cluster);
+  const Program program = lower(analysis, plan, cluster);
+  several += program.stages.size() > 1 ? 1 : 0;
+  Devices run(share(program),
+              cluster,
+              null_parts(
+                  [&](std::shared_ptr<Transport> next) {
+                    const auto of_plan = static_cast<uint32_t>(16 * seed + 1);
+                    return std::make_shared<LateTransport>(std::move(next), of_plan, 8, 100);
+                  },
+                  milliseconds(30000)));
+  fill(run, program);
+  ASSERT_NO_THROW(run.run_step()) << "seed " << seed << "\n" << print(plan);
+}
+
 TEST(Pipeline, RandomDelaysNeverDeadlock) {
   const GraphAnalysis analysis = analyse(mlp(), {});
-  int several = 0;
+  size_t several = 0;
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     int used = 0;
     const Plan plan = random_pipeline(seed, used);
-    const Cluster cluster = devices(used);
-    verify(plan, analysis.graph, cluster);
-    const Program program = lower(analysis, plan, cluster);
-    several += program.stages.size() > 1;
-    Devices run(share(program),
-                cluster,
-                null_parts(
-                    [&](std::shared_ptr<Transport> next) {
-                      const auto of_plan = static_cast<uint32_t>(16 * seed + 1);
-                      return std::make_shared<LateTransport>(std::move(next), of_plan, 8, 100);
-                    },
-                    milliseconds(30000)));
-    fill(run, program);
-    ASSERT_NO_THROW(run.run_step()) << "seed " << seed << "\n" << print(plan);
+    expect_that_it_ends(analysis, plan, devices(used), seed, several);
+    if (HasFatalFailure()) return;
   }
   EXPECT_GT(several, 600);
+}
+
+// Relays of several pipelines among them.
+TEST(Pipeline, RandomDelaysNeverDeadlockSeveralPipelines) {
+  const GraphAnalysis analysis = analyse(mlp(), {});
+  size_t several = 0;
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
+    const Cluster cluster = devices(static_cast<int>(2 + seed % 5));
+    std::vector<std::string> names;
+    for (const Device& device : cluster.devices) names.push_back(device.name);
+    const Plan plan = random_pipelines(analysis.graph, names, 12, seed);
+    expect_that_it_ends(analysis, plan, cluster, seed, several);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_EQ(several, 1000);
 }
 
 // A device that is lost in the middle of a step is the cause that everybody reports, not a

@@ -1,0 +1,199 @@
+#include "medley/boxes/relay.h"
+
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <numeric>
+#include <random>
+
+#include "medley/base/at.h"
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+constexpr int kSeeds = 1000;
+
+using Random = std::mt19937;
+int64_t pick(Random& random, int64_t least, int64_t most) {
+  return std::uniform_int_distribution<int64_t>(least, most)(random);
+}
+
+// Replicas and shards, zero lengths among them, on one axis or two.
+Layout random_layout(Random& random, const FactorSizes& factors) {
+  std::vector<int64_t> mesh{pick(random, 1, 4)};
+  if (pick(random, 0, 1)) mesh.push_back(pick(random, 1, 3));
+  State state(mesh.size());
+  std::vector<CutPoints> points(mesh.size());
+  for (size_t axis = 0; axis < mesh.size(); ++axis) {
+    const auto position = static_cast<int>(pick(random, 0, std::ssize(factors) - 1));
+    if (pick(random, 0, 2) == 0 || (axis == 1 && state[0].cuts(position))) continue;
+    state[axis] = sharded(position, 0);
+    std::vector<int64_t> cut{0, factors[at(position)]};
+    while (std::ssize(cut) <= mesh[axis]) cut.push_back(pick(random, 0, factors[at(position)]));
+    std::ranges::sort(cut);
+    points[axis] = {cut};
+  }
+  return layout_of(factors, state, mesh, points);
+}
+
+std::vector<int64_t> places_of(const Runs& runs) {
+  std::vector<int64_t> places;
+  for (int64_t run = 0; run < runs.count(); ++run)
+    for (int64_t i = 0; i < runs.length; ++i) places.push_back(runs.start_of(run) + i);
+  return places;
+}
+
+struct Example {
+  std::vector<RelayHolder> holders;
+  Relay relay;
+};
+
+Example random_example(Random& random) {
+  const FactorSizes factors{pick(random, 1, 4), pick(random, 1, 4), pick(random, 1, 4)};
+  Example example;
+  int members = 0;
+  const int64_t count = pick(random, 2, 4);
+  for (int64_t h = 0; h < count; ++h) {
+    RelayHolder holder{random_layout(random, factors), members, true, true, "holder"};
+    if (h > 0) holder.gives = pick(random, 0, 3) > 0;
+    if (h > 0) holder.takes = pick(random, 0, 3) > 0;
+    members += static_cast<int>(holder.layout.box_of.size());
+    example.holders.push_back(std::move(holder));
+  }
+  example.relay.members.resize(at(members));
+  for (const RelayHolder& holder : example.holders)
+    for (size_t d = 0; d < holder.layout.box_of.size(); ++d) {
+      RelayMember& member = example.relay.members[at(holder.first_member) + d];
+      if (holder.gives) member.inputs = {0};
+      if (holder.takes) member.outputs = {0};
+    }
+  example.relay.tensors = {std::make_shared<const RelayTensor>(relay_tensor(example.holders))};
+  return example;
+}
+
+// The elements of the tensor that a member has, where they lie in its own.
+std::vector<int64_t> elements_of(const Layout& layout, size_t device) {
+  if (layout.box_of[device] == kNoBox) return {};
+  return places_of(runs_of(layout.factors, layout.boxes[at(layout.box_of[device])]));
+}
+
+// Holder h has element e as 1000 h + e, so that a sum says who has been added.
+TEST(Relay, GivesEverybodyTheSums) {
+  for (int seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(static_cast<unsigned>(seed));
+    const auto [holders, relay] = random_example(random);
+    EXPECT_NO_THROW(verify(relay, "relay"));
+    std::vector<std::vector<int64_t>> inputs(relay.members.size()), outputs(relay.members.size());
+    int64_t givers = 0, all = 0;
+    for (size_t h = 0; h < holders.size(); ++h) {
+      if (holders[h].gives) ++givers;
+      if (holders[h].gives) all += 1000 * static_cast<int64_t>(h);
+      for (size_t d = 0; d < holders[h].layout.box_of.size(); ++d)
+        for (int64_t element : elements_of(holders[h].layout, d))
+          inputs[at(holders[h].first_member) + d].push_back(1000 * static_cast<int64_t>(h) +
+                                                            element);
+    }
+    for (size_t m = 0; m < outputs.size(); ++m)
+      outputs[m].resize(at(taken(*relay.tensors[0], static_cast<int>(m))));
+    for (const RelayCell& cell : *relay.tensors[0]) {
+      std::vector<int64_t> sums(at(cell.length));
+      for (const RelayEnd& end : cell.from)
+        for (size_t i = 0; const int64_t place : places_of(end.runs))
+          sums[i++] += inputs[at(end.member)].at(at(place));
+      for (const RelayEnd& end : cell.to)
+        for (size_t i = 0; const int64_t place : places_of(end.runs))
+          outputs[at(end.member)].at(at(place)) = sums[i++];
+    }
+    for (const RelayHolder& holder : holders)
+      for (size_t d = 0; d < holder.layout.box_of.size(); ++d) {
+        std::vector<int64_t> wanted;
+        for (int64_t element : elements_of(holder.layout, d))
+          if (holder.takes) wanted.push_back(all + givers * element);
+        ASSERT_EQ(outputs[at(holder.first_member) + d], wanted);
+      }
+  }
+}
+
+// Every term of every element travels to the one place where it is summed, and the sum from there
+// to all who want it.
+TEST(Relay, SendsEachElementOnce) {
+  for (int seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(static_cast<unsigned>(seed));
+    const Relay relay = random_example(random).relay;
+    int64_t terms = 0, sums = 0, own_terms = 0, own_sums = 0;
+    for (const RelayCell& cell : *relay.tensors[0]) {
+      terms += cell.length * std::ssize(cell.from);
+      sums += cell.length * std::ssize(cell.to);
+      int64_t next = 0;
+      for (size_t place = 0; place < cell.to.size(); ++place) {
+        const IndexInterval piece = piece_of(cell, place);
+        ASSERT_EQ(piece.begin, next);
+        next = piece.end;
+        own_sums += piece.size();
+        for (const RelayEnd& end : cell.from)
+          if (end.member == cell.to[place].member) own_terms += piece.size();
+      }
+      ASSERT_EQ(next, cell.length);
+    }
+    const RelayTraffic traffic = traffic_of(relay);
+    EXPECT_EQ(std::accumulate(traffic.first.begin(), traffic.first.end(), int64_t{0}),
+              terms - own_terms);
+    EXPECT_EQ(std::accumulate(traffic.second.begin(), traffic.second.end(), int64_t{0}),
+              sums - own_sums);
+  }
+}
+
+Relay thirds_and_halves() {
+  const auto rows = [](int64_t devices) {
+    std::vector<int64_t> points;
+    for (int64_t i = 0; i <= devices; ++i) points.push_back(12 / devices * i);
+    return layout_of({12}, {sharded(0, 0)}, {devices}, {{points}});
+  };
+  Relay relay{std::vector<RelayMember>(5, {{0}, {0}}), {}};
+  relay.tensors = {std::make_shared<const RelayTensor>(relay_tensor({{rows(2), 0}, {rows(3), 2}}))};
+  return relay;
+}
+
+// As drawn in the header.
+TEST(Relay, HasOneCellForEachPairThatMeets) {
+  std::vector<std::vector<int64_t>> found;
+  const Relay relay = thirds_and_halves();
+  for (const RelayCell& cell : *relay.tensors[0])
+    found.push_back({cell.length, cell.from[0].member, cell.from[1].member});
+  EXPECT_EQ(found, (std::vector<std::vector<int64_t>>{{4, 0, 2}, {2, 0, 3}, {2, 1, 3}, {4, 1, 4}}));
+}
+
+std::string refusal(const std::function<void(Relay&, RelayTensor&)>& change) {
+  Relay relay = thirds_and_halves();
+  RelayTensor tensor = *relay.tensors[0];
+  change(relay, tensor);
+  relay.tensors[0] = std::make_shared<const RelayTensor>(std::move(tensor));
+  try {
+    verify(relay, "here");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Relay, IsRefusedWithThePlace) {
+  EXPECT_EQ(refusal([](Relay&, RelayTensor&) {}), "accepted");
+  EXPECT_EQ(refusal([](Relay&, RelayTensor& t) { t.erase(t.begin() + 1); }),
+            "here: tensor 0: from: found element 0 of member 3 in no cell, expected each once");
+  EXPECT_EQ(refusal([](Relay&, RelayTensor& t) { t[1].from[0].runs.start = 3; }),
+            "here: tensor 0: from: found element 3 of member 0 twice, expected each once");
+  EXPECT_EQ(refusal([](Relay&, RelayTensor& t) { std::swap(t[0].to[0], t[0].to[1]); }),
+            "here: tensor 0: cell 0: to: found member 0 after 2, expected rising ones below 5");
+  EXPECT_EQ(refusal([](Relay&, RelayTensor& t) { t[2].from.clear(); }),
+            "here: tensor 0: cell 2: from: found nobody, expected a member at least");
+  EXPECT_EQ(refusal([](Relay&, RelayTensor& t) { t[2].length = 3; }),
+            "here: tensor 0: cell 2: from: found 2 elements of member 1, expected 3");
+  EXPECT_EQ(refusal([](Relay& r, RelayTensor&) { r.members[4].outputs.clear(); }),
+            "here: found member 4 in a cell of tensor 0, which it does not get out");
+}
+
+}  // namespace
+}  // namespace medley
