@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
@@ -173,6 +174,36 @@ at::Tensor Run::assemble(const std::string& kind,
   for (size_t device = 0; device < shards.size(); ++device)
     tables.push_back(&table(0, {found.stage, static_cast<int>(device)}));
   return medley::assemble(shards, *found.placement, tables);
+}
+
+std::vector<std::string> Run::disagreements() {
+  std::vector<std::string> names;
+  std::map<int, std::vector<int>> own;  // [stage] devices of this process
+  for (int i = 0; i < devices().size(); ++i) own[devices().place(i).stage].push_back(i);
+  for (const auto& [kind, name] : values()) {
+    if (kind == "gradient" || kind == "buffer") continue;
+    at::Tensor first;
+    bool agree = true;
+    for (const Found& found : find(kind, name)) {
+      const std::vector<int>& here = own[found.stage];
+      if (here.size() != stage(found.stage).devices.size()) continue;
+      std::vector<at::Tensor> shards;
+      std::vector<const Table*> tables;
+      for (int i : here) {
+        shards.push_back(
+            to_tensor(devices().interpreter(i).read(found.placement->input.value)).cpu());
+        tables.push_back(&table(0, devices().place(i)));
+      }
+      const at::Tensor whole = medley::assemble(shards, *found.placement, tables);
+      for (size_t d = 0; d < shards.size(); ++d)
+        agree = agree &&
+                shard_of(whole, stage(found.stage), *found.placement, *tables[d]).equal(shards[d]);
+      agree = agree && (!first.defined() || whole.equal(first));
+      first = whole;
+    }
+    if (!agree) names.push_back(name);
+  }
+  return names;
 }
 
 bool Run::is_cut(const std::string& kind, const std::string& name) const {

@@ -72,6 +72,9 @@ class Run {
   std::vector<int64_t> shard_shape(const std::string& kind,
                                    const std::string& name,
                                    int device) const;
+  // The names of parameters and optimizer states of which two devices have different bits: of the
+  // stages whose devices are all of this process.
+  std::vector<std::string> disagreements();
   at::Tensor assemble(const std::string& kind,
                       const std::string& name,
                       const std::vector<at::Tensor>& shards) const;

@@ -190,6 +190,11 @@ void init_runtime_trainer(nb::module_& m) {
            "kind"_a,
            "name"_a,
            "Returns whether devices hold different shards.")
+      .def("disagreements",
+           &Run::disagreements,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Returns the names of parameters and optimizer states of which two devices have "
+           "different bits.")
       .def("assemble",
            &Run::assemble,
            "kind"_a,

@@ -166,7 +166,11 @@ def train_plan(
         local=True,
         cluster=cluster(max([3, *map(int, re.findall(r'"a/(\d+)/0"', plan))]) + 1),
     )
-    losses = [trainer.step(batch).loss for _ in range(steps)]
+    losses = []
+    for step in range(steps):
+        losses.append(trainer.step(batch).loss)
+        odd = trainer._run.disagreements()
+        assert not odd, f"after step {step} devices have different bits of {odd}"
     return Curve(losses, trainer.gradients(), trainer.parameters())
 
 
