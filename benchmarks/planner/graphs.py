@@ -21,6 +21,12 @@ GRAPHS = {
     "gpt26b": f"hf:gpt2?{GPT}&n_embd=2560&n_head=32&n_layer=32",
     "llama7b": "hf:llama?size=default&tokens=2048&hidden_size=4096&intermediate_size=11008"
     "&num_attention_heads=32&num_key_value_heads=32&num_hidden_layers=32&dtype=bfloat16",
+    "gpt67b": "hf:gpt2?size=default&tokens=2048&vocab_size=51200&n_positions=2048&dtype=bfloat16"
+    "&n_embd=4096&n_head=32&n_layer=32",
+    "llama13b": "hf:llama?size=default&tokens=2048&hidden_size=5120&intermediate_size=13824"
+    "&num_attention_heads=40&num_key_value_heads=40&num_hidden_layers=40&dtype=bfloat16",
+    "llama30b": "hf:llama?size=default&tokens=2048&hidden_size=6656&intermediate_size=17920"
+    "&num_attention_heads=52&num_key_value_heads=52&num_hidden_layers=60&dtype=bfloat16",
     "llama12": f"hf:llama?size=default&tokens=512&{LLAMA}&num_hidden_layers=12&dtype=bfloat16",
     "moe12": "medley.models:bert_moe?size=hap&positions=512",
     "mixtral12": "hf:mixtral?size=default&tokens=512&num_hidden_layers=12&num_local_experts=16"

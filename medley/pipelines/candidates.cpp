@@ -32,7 +32,7 @@ Bytes least_memory(const Cluster& cluster, const std::vector<int>& devices) {
   return {static_cast<int64_t>(least)};
 }
 
-// The first micro-batches only.
+// The first micro-batches of a plan of one pipeline.
 Plan shortened(Plan plan, int64_t microbatches) {
   std::vector<Microbatch>& all = plan.pipelines[0].microbatches;
   all.resize(at(microbatches));
@@ -50,12 +50,6 @@ int room(const StageOption& option, Bytes free, int most) {
   if (free < Bytes{}) return 0;
   if (option.saved <= Bytes{}) return most;
   return static_cast<int>(std::min<int64_t>(free.value / option.saved.value, most));
-}
-
-// By the timer.
-Nanoseconds time_of(const PipelinePlan& plan) {
-  return h1f1b(schedule_request(plan)).finish +
-         std::max(plan.stages[0].option.update, plan.exchange);
 }
 
 void recompute(StageConfig& config, std::string_view how, int in_flight) {
@@ -105,16 +99,29 @@ void CandidateSet::find_tied() {
   for (auto& [parameter, read] : readers)
     if (read.size() > 1)
       tied_.push_back({{num_bytes(type_of(graph, parameter), symbols)}, std::move(read)});
+  for (const Layer& layer : layers) {
+    Bytes& sum = gradients_.emplace_back();
+    for (const ValueId parameter : layer.parameters)
+      sum += Bytes{num_bytes(type_of(graph, parameter), symbols)};
+  }
+}
+
+int64_t CandidateSet::rows_of_microbatch(const PipelineCandidate& pipeline) const {
+  return (rows_of(pipeline) + pipeline.microbatches - 1) / pipeline.microbatches;
 }
 
 int64_t CandidateSet::rows(int64_t microbatches) const {
   return (request_.global_batch + microbatches - 1) / microbatches;
 }
 
-std::vector<CutBytes> CandidateSet::cuts(int64_t microbatches) const {
+int64_t CandidateSet::rows_of(const PipelineCandidate& pipeline) const {
+  return pipeline.rows > 0 ? pipeline.rows : request_.global_batch;
+}
+
+std::vector<CutBytes> CandidateSet::cuts(int64_t rows) const {
   const Graph& graph = request_.analysis->graph;
   const std::vector<Layer>& layers = synthesis_.layers().layers;
-  const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), rows(microbatches));
+  const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), rows);
   std::vector<CutBytes> cuts;
   for (size_t l = 0; l + 1 < layers.size(); ++l)
     cuts.push_back({{medley::evaluate(total_bytes(graph, layers[l].up), symbols)},
@@ -136,62 +143,54 @@ StageMesh CandidateSet::mesh(const StageRange& range) const {
   return {{all.begin(), all.begin() + range.devices}};
 }
 
-StageQuery CandidateSet::query(const PipelineCandidate& candidate, size_t stage) const {
-  const StageRange& range = candidate.stages[stage];
+// Where the pipelines of a candidate lie: one after the other, so that neighbours are near.
+std::vector<std::vector<std::vector<int>>> CandidateSet::devices_of(
+    const PlanCandidate& candidate) const {
+  std::vector<StageRange> ranges;
+  for (const PipelineCandidate& pipeline : candidate.pipelines)
+    ranges.insert(ranges.end(), pipeline.stages.begin(), pipeline.stages.end());
+  const std::vector<std::vector<int>> devices = lay_out(pools_, ranges);
+  std::vector<std::vector<std::vector<int>>> result;
+  auto next = devices.begin();
+  for (const PipelineCandidate& pipeline : candidate.pipelines) {
+    const auto end = next + static_cast<std::ptrdiff_t>(pipeline.stages.size());
+    result.emplace_back(next, end);
+    next = end;
+  }
+  return result;
+}
+
+StageQuery CandidateSet::query(const PipelineCandidate& pipeline, size_t stage) const {
+  const StageRange& range = pipeline.stages[stage];
   const StageMesh own = pools_[at(range.pool)].alike
                             ? mesh(range)
-                            : StageMesh{lay_out(pools_, candidate.stages)[stage]};
-  return {range.begin, range.end, own, candidate.configs[stage]};
+                            : StageMesh{lay_out(pools_, pipeline.stages)[stage]};
+  return {range.begin, range.end, own, pipeline.configs[stage]};
 }
 
-const std::optional<StageSolution>& CandidateSet::solution(const PipelineCandidate& candidate,
+const std::optional<StageSolution>& CandidateSet::solution(const PipelineCandidate& pipeline,
                                                            size_t stage) {
-  return synthesis_.whole(query(candidate, stage));
+  return synthesis_.whole(query(pipeline, stage));
 }
 
-void CandidateSet::solve(const std::vector<PipelineCandidate>& candidates) {
+void CandidateSet::solve(const std::vector<PlanCandidate>& candidates) {
   std::vector<StageQuery> queries;
-  for (const PipelineCandidate& candidate : candidates)
-    for (size_t s = 0; s < candidate.stages.size(); ++s) queries.push_back(query(candidate, s));
+  for (const PlanCandidate& candidate : candidates)
+    for (const PipelineCandidate& pipeline : candidate.pipelines)
+      for (size_t s = 0; s < pipeline.stages.size(); ++s) queries.push_back(query(pipeline, s));
   synthesis_.solve_wholes(queries);
 }
 
-std::optional<Nanoseconds> CandidateSet::exchange(const std::vector<StageRange>& ranges) const {
-  if (tied_.empty()) return Nanoseconds{};
-  const std::vector<std::vector<int>> devices = lay_out(pools_, ranges);
-  std::map<std::pair<int, int>, Nanoseconds> busy;  // [from pool, to pool]
-  Nanoseconds most;
-  for (const Tied& tied : tied_) {
-    const auto reads = [&](size_t s) {
-      const auto first = tied.layers.lower_bound(ranges[s].begin);
-      return first != tied.layers.end() && *first < ranges[s].end;
-    };
-    for (size_t from = 0; from < ranges.size(); ++from)
-      for (size_t to = 0; to < ranges.size(); ++to) {
-        if (from == to || !reads(from) || !reads(to)) continue;
-        const std::optional<Nanoseconds> time = exchange_time(
-            link_of(request_.costs->topology(), devices[from][0], devices[to][0]), tied.bytes);
-        if (!time) return std::nullopt;
-        Nanoseconds& sum = busy[{ranges[from].pool, ranges[to].pool}];
-        sum += *time;
-        most = std::max(most, sum);
-      }
-  }
-  return most;
-}
-
-// The stages of a candidate as they are when each is synthesised as a whole. Some may have no
-// room.
-std::optional<PipelinePlan> CandidateSet::stages(const PipelineCandidate& candidate,
+std::optional<PipelinePlan> CandidateSet::stages(const PipelineCandidate& pipeline,
+                                                 const std::vector<std::vector<int>>& devices,
                                                  const std::vector<ExtraBytes>& extra) {
   PipelinePlan plan;
-  plan.microbatches = static_cast<int>(candidate.microbatches);
-  const std::vector<CutBytes> cuts = this->cuts(candidate.microbatches);
-  const std::vector<std::vector<int>> devices = lay_out(pools_, candidate.stages);
-  for (size_t s = 0; s < candidate.stages.size(); ++s) {
-    const std::optional<StageSolution>& solved = solution(candidate, s);
+  plan.microbatches = static_cast<int>(pipeline.microbatches);
+  const std::vector<CutBytes> cuts = this->cuts(rows_of_microbatch(pipeline));
+  for (size_t s = 0; s < pipeline.stages.size(); ++s) {
+    const std::optional<StageSolution>& solved = solution(pipeline, s);
     if (!solved) return std::nullopt;
-    PipelineStage stage{candidate.stages[s], solved->option, 1, plan.microbatches};
+    PipelineStage stage{pipeline.stages[s], solved->option, 1, plan.microbatches};
     const Bytes free = pipeline_pools_[at(stage.range.pool)].memory - needed(stage.option, 0);
     stage.room = room(stage.option, free, plan.microbatches);
     if (!extra.empty() && extra[s].bytes > Bytes{}) {
@@ -209,59 +208,77 @@ std::optional<PipelinePlan> CandidateSet::stages(const PipelineCandidate& candid
     if (!up || !down) return std::nullopt;
     plan.boundaries.push_back({occupied(*up, cut.up), occupied(*down, cut.down), up->latency});
   }
-  const std::optional<Nanoseconds> exchange = this->exchange(candidate.stages);
-  if (!exchange) return std::nullopt;
-  plan.exchange = *exchange;
   return plan;
 }
 
-std::optional<PipelinePlan> CandidateSet::whole(const PipelineCandidate& candidate,
-                                                const std::vector<ExtraBytes>& extra) {
-  std::optional<PipelinePlan> plan = stages(candidate, extra);
-  if (plan && std::ranges::min(plan->stages, {}, &PipelineStage::room).room < 1) plan.reset();
-  return plan;
+std::optional<std::vector<PipelinePlan>> CandidateSet::stages(const PlanCandidate& candidate,
+                                                              const Extra& extra) {
+  const std::vector<std::vector<std::vector<int>>> devices = devices_of(candidate);
+  std::vector<PipelinePlan> plans;
+  for (size_t p = 0; p < candidate.pipelines.size(); ++p) {
+    const PipelineCandidate& pipeline = candidate.pipelines[p];
+    std::optional<PipelinePlan> plan =
+        stages(pipeline, devices[p], extra.empty() ? std::vector<ExtraBytes>{} : extra[p]);
+    const std::optional<Nanoseconds> exchange = this->exchange(pipeline.stages);
+    if (!plan || !exchange) return std::nullopt;
+    plan->exchange = *exchange;
+    plans.push_back(std::move(*plan));
+  }
+  return plans;
 }
 
-void CandidateSet::add(const PipelineCandidate& candidate) {
-  const std::optional<PipelinePlan> plan = whole(candidate);
-  if (!plan) return;
-  const Nanoseconds time = time_of(*plan);
+std::optional<std::vector<PipelinePlan>> CandidateSet::wholes(const PlanCandidate& candidate,
+                                                              const Extra& extra) {
+  std::optional<std::vector<PipelinePlan>> plans = stages(candidate, extra);
+  if (!plans) return plans;
+  for (const PipelinePlan& plan : *plans)
+    if (std::ranges::min(plan.stages, {}, &PipelineStage::room).room < 1) return std::nullopt;
+  return plans;
+}
+
+void CandidateSet::add(const PlanCandidate& candidate) {
+  const std::optional<std::vector<PipelinePlan>> plans = wholes(candidate);
+  if (!plans) return;
+  const Nanoseconds time = time_of(candidate, *plans);
   const auto as_long = std::ranges::equal_range(timed_, time, {}, &Timed::time);
   if (std::ranges::find(as_long, candidate, &Timed::candidate) == as_long.end())
     timed_.insert(as_long.end(), {time, candidate});
 }
 
-void CandidateSet::add_recomputing(std::vector<PipelineCandidate> candidates) {
+void CandidateSet::add_recomputing(std::vector<PlanCandidate> candidates) {
   for (const std::string_view how : {kRecompute[0], kRecompute[2], kRecompute[1]}) {
     if (how != kRecompute[0])
       std::erase_if(candidates,
-                    [&](PipelineCandidate& candidate) { return !recompute_more(candidate, how); });
+                    [&](PlanCandidate& candidate) { return !recompute_more(candidate, how); });
     solve(candidates);
-    for (const PipelineCandidate& candidate : candidates) add(candidate);
+    for (const PlanCandidate& candidate : candidates) add(candidate);
   }
 }
 
 // Returns whether a stage lacks room for as many micro-batches as hide transfers, and it is of use
 // to make some: what computes more takes longer.
-bool CandidateSet::recompute_more(PipelineCandidate& candidate, std::string_view how) {
-  std::optional<PipelinePlan> plan = stages(candidate, {});
-  if (!plan) return false;
-  const std::vector<int> wanted = ideal_in_flight(schedule_request(*plan));
+bool CandidateSet::recompute_more(PlanCandidate& candidate, std::string_view how) {
+  std::optional<std::vector<PipelinePlan>> plans = stages(candidate, {});
+  if (!plans) return false;
   bool lacks = false;
-  for (size_t s = 0; s < plan->stages.size(); ++s) {
-    if (plan->stages[s].room >= wanted[s]) continue;
-    recompute(candidate.configs[s], how, wanted[s]);
-    lacks = true;
+  for (size_t p = 0; p < plans->size(); ++p) {
+    PipelinePlan& plan = (*plans)[p];
+    const std::vector<int> wanted = ideal_in_flight(schedule_request(plan));
+    for (size_t s = 0; s < plan.stages.size(); ++s) {
+      if (plan.stages[s].room >= wanted[s]) continue;
+      recompute(candidate.pipelines[p].configs[s], how, wanted[s]);
+      lacks = true;
+    }
+    for (PipelineStage& stage : plan.stages) stage.room = plan.microbatches;
   }
-  for (PipelineStage& stage : plan->stages) stage.room = plan->microbatches;
-  return lacks && (!request_.faster_than || time_of(*plan) < *request_.faster_than);
+  return lacks && (!request_.faster_than || time_of(candidate, *plans) < *request_.faster_than);
 }
 
-size_t CandidateSet::slowest_stage(const PipelineCandidate& candidate) {
+size_t CandidateSet::slowest_stage(const PipelineCandidate& pipeline) {
   size_t slowest = 0;
   Nanoseconds most;
-  for (size_t s = 0; s < candidate.stages.size(); ++s) {
-    const StageOption& option = solution(candidate, s)->option;
+  for (size_t s = 0; s < pipeline.stages.size(); ++s) {
+    const StageOption& option = solution(pipeline, s)->option;
     if (option.forward + option.backward <= most) continue;
     most = option.forward + option.backward;
     slowest = s;
@@ -269,15 +286,15 @@ size_t CandidateSet::slowest_stage(const PipelineCandidate& candidate) {
   return slowest;
 }
 
-Plan CandidateSet::to_plan(const PipelineCandidate& candidate, const std::vector<int>& in_flight) {
-  const std::vector<std::vector<int>> devices = lay_out(pools_, candidate.stages);
+Pipeline CandidateSet::to_pipeline(const PipelineCandidate& candidate,
+                                   const std::vector<std::vector<int>>& devices,
+                                   const std::vector<int>& in_flight) {
   const auto even = [&](size_t s) {  // over the devices of the first axis
     return std::vector<double>(at(solution(candidate, s)->stage.mesh.shape[0]), 1.0);
   };
-  Plan plan = empty_plan(
-      request_, devices[0], apportion(request_.global_batch, even(0)), candidate.microbatches);
-  Pipeline& pipeline = plan.pipelines[0];
-  pipeline.stages.clear();
+  Pipeline pipeline;
+  pipeline.microbatches =
+      cut_into_microbatches(apportion(rows_of(candidate), even(0)), candidate.microbatches);
   find_defaults(candidate);
   for (size_t s = 0; s < candidate.stages.size(); ++s) {
     const StageSolution& solved = *solution(candidate, s);
@@ -295,14 +312,23 @@ Plan CandidateSet::to_plan(const PipelineCandidate& candidate, const std::vector
     pipeline.schedule = "h1f1b";
     pipeline.in_flight.assign(in_flight.begin(), in_flight.end());
   }
+  return pipeline;
+}
+
+Plan CandidateSet::to_plan(const PlanCandidate& candidate,
+                           const std::vector<std::vector<int>>& in_flight) {
+  Plan plan = empty_plan(request_);
+  const std::vector<std::vector<std::vector<int>>> devices = devices_of(candidate);
+  for (size_t p = 0; p < candidate.pipelines.size(); ++p)
+    plan.pipelines.push_back(to_pipeline(candidate.pipelines[p], devices[p], in_flight[p]));
   return plan;
 }
 
 // Nothing need be said of a stage where saying nothing is as good.
-void CandidateSet::find_defaults(const PipelineCandidate& candidate) {
+void CandidateSet::find_defaults(const PipelineCandidate& pipeline) {
   std::vector<std::pair<const StageQuery, bool>*> missing;
-  for (size_t s = 0; s < candidate.stages.size(); ++s)
-    if (const auto [found, is_new] = defaults_suffice_.try_emplace(query(candidate, s)); is_new)
+  for (size_t s = 0; s < pipeline.stages.size(); ++s)
+    if (const auto [found, is_new] = defaults_suffice_.try_emplace(query(pipeline, s)); is_new)
       missing.push_back(&*found);
   for_each_in_parallel(missing.size(), [&](size_t i) {
     missing[i]->second = synthesis_.defaults_suffice(missing[i]->first);
@@ -315,20 +341,25 @@ std::string CandidateSet::name_of_first(int layer) const {
   return stages.names()[at(stages.positions().sequence[at(position)])];
 }
 
-std::optional<CandidateSet::Trial> CandidateSet::trial(const PipelineCandidate& candidate,
-                                                       const std::vector<ExtraBytes>& extra) {
-  std::optional<PipelinePlan> stages = whole(candidate, extra);
-  if (!stages) return std::nullopt;
-  std::vector<int> counts = h1f1b(schedule_request(*stages)).counts;
+std::optional<CandidateSet::Trial> CandidateSet::trial(const PlanCandidate& candidate,
+                                                       const Extra& extra) {
+  std::optional<std::vector<PipelinePlan>> plans = wholes(candidate, extra);
+  if (!plans) return std::nullopt;
+  std::vector<std::vector<int>> counts;
+  for (const PipelinePlan& plan : *plans) counts.push_back(h1f1b(schedule_request(plan)).counts);
   Plan plan = to_plan(candidate, counts);
-  return Trial{std::move(*stages), std::move(counts), std::move(plan), {}, {}};
+  return Trial{std::move(*plans), std::move(counts), std::move(plan), {}, {}};
 }
 
 void CandidateSet::lower(Trial& trial) const {
+  if (trial.pipelines.size() > 1) {
+    trial.program = medley::lower(synthesis_.stages(), trial.plan, request_.cluster);
+    return;
+  }
   // Until it is full, as long again, and until it is empty; all, if these are not four times as
   // many.
   const auto count = static_cast<int64_t>(trial.plan.pipelines[0].microbatches.size());
-  const int64_t few = 3 * trial.counts[0] + kFull;
+  const int64_t few = 3 * trial.counts[0][0] + kFull;
   const Plan some = shortened(trial.plan, count > 4 * few ? few : count);
   trial.program = medley::lower(synthesis_.stages(), some, request_.cluster);
 }
@@ -340,7 +371,7 @@ void CandidateSet::simulate(Trial& trial) const {
   trial.step = simulated.step;
   const auto count = static_cast<int64_t>(trial.plan.pipelines[0].microbatches.size());
   const auto some = static_cast<int64_t>(trial.program.stages[0].tables.size());
-  if (some == count) return;
+  if (some == count || trial.pipelines.size() > 1) return;
   std::map<FunctionKind, std::vector<Nanoseconds>> by_kind;  // [microbatch]
   for (const SimulatedCall& each : simulated.devices[0].calls)
     by_kind[each.call.function].push_back(each.ends);
@@ -348,13 +379,15 @@ void CandidateSet::simulate(Trial& trial) const {
   const auto backward = by_kind.find(FunctionKind::kBackward);
   const std::vector<Nanoseconds>& ends =
       backward == by_kind.end() ? by_kind.at(FunctionKind::kForward) : backward->second;
-  const int64_t first = trial.counts[0], last = some - trial.counts[0] - 1;
+  const int64_t first = trial.counts[0][0], last = some - first - 1;
   const Nanoseconds full = ends[at(last)] - ends[at(first)];
   *trial.step += Nanoseconds{full.value * (count - some) / (last - first)};
 }
 
-void CandidateSet::evaluate(PipelineCandidate candidate, std::optional<Trial> trial) {
-  std::vector<ExtraBytes> extra(candidate.stages.size());
+void CandidateSet::evaluate(PlanCandidate candidate, std::optional<Trial> trial) {
+  Extra extra;
+  for (const PipelineCandidate& pipeline : candidate.pipelines)
+    extra.emplace_back(pipeline.stages.size());
   for (int repair = 0; repair < kMostRepairs; ++repair) {
     if (!trial) trial = this->trial(candidate, extra);
     if (!trial) return;
@@ -371,13 +404,14 @@ void CandidateSet::evaluate(PipelineCandidate candidate, std::optional<Trial> tr
       best_step_ = *trial->step;
       return;
     }
-    if (misfit_.empty()) misfit_ = explain(*shortage, trial->counts);
-    const PipelineStage& stage = trial->stages.stages[shortage->stage];
-    const int in_flight = trial->counts[shortage->stage];
+    const auto [p, s, device, missing] = *shortage;
+    if (misfit_.empty()) misfit_ = explain(*shortage, *trial);
+    const PipelineStage& stage = trial->pipelines[p].stages[s];
+    const int in_flight = trial->counts[p][s];
     const Bytes found = pipeline_pools_[at(stage.range.pool)].memory +
-                        Bytes{static_cast<int64_t>(std::ceil(shortage->bytes))};
-    extra[shortage->stage] = {found - needed(stage.option, in_flight), in_flight};
-    std::optional<PipelineCandidate> other = with_less_memory(candidate, shortage->stage, extra);
+                        Bytes{static_cast<int64_t>(std::ceil(missing))};
+    extra[p][s] = {found - needed(stage.option, in_flight), in_flight};
+    std::optional<PlanCandidate> other = with_less_memory(candidate, *shortage, extra);
     if (!other) return;
     candidate = std::move(*other);
     trial.reset();
@@ -386,32 +420,34 @@ void CandidateSet::evaluate(PipelineCandidate candidate, std::optional<Trial> tr
 
 // As it is, with a higher price of memory for a stage, or with more of it computed again: the
 // fastest that has room.
-std::optional<PipelineCandidate> CandidateSet::with_less_memory(
-    const PipelineCandidate& candidate, size_t stage, const std::vector<ExtraBytes>& extra) {
-  std::optional<PipelineCandidate> best;
+std::optional<PlanCandidate> CandidateSet::with_less_memory(const PlanCandidate& candidate,
+                                                            const Shortage& shortage,
+                                                            const Extra& extra) {
+  const auto [p, s, device, missing] = shortage;
+  const PipelineCandidate& now = candidate.pipelines[p];
+  std::optional<PlanCandidate> best;
   Nanoseconds least;
-  const auto attempt = [&](const PipelineCandidate& each) {
-    const std::optional<PipelinePlan> plan = whole(each, extra);
-    if (!plan) return false;
-    const Nanoseconds time = time_of(*plan);
+  const auto attempt = [&](const PlanCandidate& each) {
+    const std::optional<std::vector<PipelinePlan>> plans = wholes(each, extra);
+    if (!plans) return false;
+    const Nanoseconds time = time_of(each, *plans);
     if (best && time >= least) return true;
     best = each;
     least = time;
     return true;
   };
   attempt(candidate);
-  PipelineCandidate other = candidate;
-  double& price = other.configs[stage].byte_price;
-  while (candidate.stages[stage].devices > 1 && price < kMostBytePrice) {
+  PlanCandidate other = candidate;
+  double& price = other.pipelines[p].configs[s].byte_price;
+  while (now.stages[s].devices > 1 && price < kMostBytePrice) {
     price = std::max(1.0, price * kBytePriceStep);
     if (attempt(other)) break;
   }
   other = candidate;
-  const std::string_view now = candidate.configs[stage].recompute;
-  const std::vector<int> wanted = ideal_in_flight(schedule_request(*stages(candidate, {})));
+  const std::vector<int> wanted = ideal_in_flight(schedule_request((*stages(candidate, {}))[p]));
   for (const std::string_view how : {kRecompute[2], kRecompute[1]}) {
-    if (how == now) continue;
-    recompute(other.configs[stage], how, wanted[stage]);
+    if (how == now.configs[s].recompute) continue;
+    recompute(other.pipelines[p].configs[s], how, wanted[s]);
     attempt(other);
   }
   return best;
@@ -422,22 +458,27 @@ std::optional<CandidateSet::Shortage> CandidateSet::find_shortage(const Trial& t
   std::optional<Shortage> worst;
   for (const auto& [stage, device, use] : memory_uses(trial.program)) {
     const LoweredStage& lowered = trial.program.stages[at(stage)];
-    const size_t more = trial.plan.pipelines[0].microbatches.size() - lowered.tables.size();
+    const auto p = at(lowered.pipeline);
+    size_t first = 0;  // stages of the pipelines before it
+    for (size_t before = 0; before < p; ++before) first += trial.pipelines[before].stages.size();
+    const size_t more = trial.plan.pipelines[p].microbatches.size() - lowered.tables.size();
     const int64_t waiting = static_cast<int64_t>(more) * batch_bytes(lowered);
     const double missing =
         static_cast<double>(use.peak + waiting) - request_.cluster.kind(device).memory_bytes;
     if (missing > 0 && (!worst || missing > worst->bytes))
-      worst = Shortage{at(stage), device, missing};
+      worst = Shortage{p, at(stage) - first, device, missing};
   }
   return worst;
 }
 
-std::string CandidateSet::explain(const Shortage& shortage, const std::vector<int>& counts) const {
-  return fmt::format("stage {} with {} micro-batches in flight: {} lacks {}",
-                     shortage.stage,
-                     counts[shortage.stage],
-                     request_.cluster.devices[at(shortage.device)].name,
-                     to_string(Bytes{static_cast<int64_t>(shortage.bytes)}));
+std::string CandidateSet::explain(const Shortage& shortage, const Trial& trial) const {
+  return fmt::format(
+      "{}stage {} with {} micro-batches in flight: {} lacks {}",
+      trial.pipelines.size() > 1 ? fmt::format("pipeline {}, ", shortage.pipeline) : "",
+      shortage.stage,
+      trial.counts[shortage.pipeline][shortage.stage],
+      request_.cluster.devices[at(shortage.device)].name,
+      to_string(Bytes{static_cast<int64_t>(shortage.bytes)}));
 }
 
 void CandidateSet::choose(int most, const std::function<void(int)>& starting) {
@@ -475,23 +516,31 @@ void CandidateSet::choose(int most, const std::function<void(int)>& starting) {
 
 void CandidateSet::join_axes() {
   if (!best_) return;
-  PipelineCandidate joined = best_candidate_;
-  std::vector<PipelineCandidate> ways;
-  std::vector<size_t> stages;
-  for (size_t s = 0; s < joined.stages.size(); ++s)
-    if (const auto config = synthesis_.on_nodes(query(joined, s).mesh, joined.configs[s])) {
-      ways.push_back(joined);
-      ways.back().configs[s] = *config;
-      stages.push_back(s);
-    }
-  solve(ways);
-  const auto step = [&](const StageOption& option) {
-    return (option.forward + option.backward) * joined.microbatches + option.update;
+  PlanCandidate joined = best_candidate_;
+  struct Way {
+    size_t pipeline = 0, stage = 0;
+    StageConfig config;
   };
+  std::vector<Way> ways;
+  std::vector<PlanCandidate> candidates;
+  for (size_t p = 0; p < joined.pipelines.size(); ++p) {
+    const PipelineCandidate& pipeline = joined.pipelines[p];
+    for (size_t s = 0; s < pipeline.stages.size(); ++s)
+      if (const auto config = synthesis_.on_nodes(query(pipeline, s).mesh, pipeline.configs[s])) {
+        ways.push_back({p, s, *config});
+        candidates.push_back({{pipeline}});
+        candidates.back().pipelines[0].configs[s] = *config;
+      }
+  }
+  solve(candidates);
   for (size_t i = 0; i < ways.size(); ++i) {
-    const auto &now = solution(joined, stages[i]), &other = solution(ways[i], stages[i]);
-    if (other && step(other->option) < step(now->option))
-      joined.configs[stages[i]] = ways[i].configs[stages[i]];
+    const auto& [p, s, config] = ways[i];
+    PipelineCandidate& pipeline = joined.pipelines[p];
+    const auto &now = solution(pipeline, s), &other = solution(candidates[i].pipelines[0], s);
+    const auto step = [&](const StageOption& option) {
+      return (option.forward + option.backward) * pipeline.microbatches + option.update;
+    };
+    if (other && step(other->option) < step(now->option)) pipeline.configs[s] = config;
   }
   if (joined != best_candidate_) evaluate(joined);
 }
@@ -500,7 +549,8 @@ Outcome CandidateSet::best() const {
   if (!best_)
     return Infeasible{misfit_.empty() ? "no chain of stages has room for a micro-batch" : misfit_};
   Plan plan = *best_;
-  for (Stage& stage : plan.pipelines[0].stages) shorten(stage, synthesis_.stages().names());
+  for (Pipeline& pipeline : plan.pipelines)
+    for (Stage& stage : pipeline.stages) shorten(stage, synthesis_.stages().names());
   return plan;
 }
 

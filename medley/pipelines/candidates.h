@@ -1,9 +1,9 @@
 #pragma once
 
-// From a candidate for a pipeline (which layers each stage has, on how many devices of which pool)
-// to a plan and its step: each stage is synthesised as a whole (stage_options.h), micro-batches in
-// flight are counted (schedule/h1f1b.h), the plan is lowered and simulated. Knows nothing of where
-// candidates come from.
+// From a candidate for a plan (of each pipeline, which layers each stage has, on how many devices
+// of which pool) to the plan and its step: each stage is synthesised as a whole (stage_options.h),
+// micro-batches in flight are counted (schedule/h1f1b.h), the plan is lowered and simulated. Knows
+// nothing of where candidates come from.
 
 #include <functional>
 #include <map>
@@ -23,7 +23,14 @@ struct PipelineCandidate {
   int64_t microbatches = 1;
   std::vector<StageRange> stages;
   std::vector<StageConfig> configs;  // [stage]
+  int64_t rows = 0;                  // of a step; 0: all of the request
   auto operator<=>(const PipelineCandidate&) const = default;
+};
+
+// Pipelines that divide the devices and the rows of a step.
+struct PlanCandidate {
+  std::vector<PipelineCandidate> pipelines;
+  auto operator<=>(const PlanCandidate&) const = default;
 };
 
 class CandidateSet {
@@ -37,41 +44,47 @@ class CandidateSet {
   const std::vector<std::vector<std::optional<LinkCurve>>>& links() const { return links_; }
   // Of the larger micro-batches, if they have two sizes.
   int64_t rows(int64_t microbatches) const;
-  // [layer] what crosses the cut behind it.
-  std::vector<CutBytes> cuts(int64_t microbatches) const;
+  // [layer] what crosses the cut behind it, with so many rows in a micro-batch.
+  std::vector<CutBytes> cuts(int64_t rows) const;
+  // [layer] of its parameters.
+  const std::vector<Bytes>& gradients() const { return gradients_; }
   // Of parameters that the first and the last layer read.
   Bytes shared() const;
-  // How long stages exchange gradients of parameters that several of them read, once a step: each
-  // sends its part to all others, and what goes from one pool to another shares a link. Nothing if
-  // there is none.
+  // How long the stages of a pipeline exchange gradients of parameters that several of them read,
+  // once a step: each sends its part to all others, and what goes from one pool to another shares a
+  // link. Nothing if there is none.
   std::optional<Nanoseconds> exchange(const std::vector<StageRange>& ranges) const;
   // All meshes of one size in a pool, and in its sub-pools, are alike.
   StageMesh mesh(const StageRange& range) const;
 
   // Solves the stages of all on all cores.
-  void solve(const std::vector<PipelineCandidate>& candidates);
+  void solve(const std::vector<PlanCandidate>& candidates);
+  // Each pipeline as it is when its stages are synthesised as wholes. Nothing if a stage cannot be
+  // run like this, or has no room for a single micro-batch.
+  std::optional<std::vector<PipelinePlan>> wholes(const PlanCandidate& candidate) {
+    return wholes(candidate, {});
+  }
 
-  // Times a candidate and keeps it, unless a stage cannot be run like this or has no room for a
-  // single micro-batch.
-  void add(const PipelineCandidate& candidate);
+  // Times a candidate and keeps it, unless wholes() has nothing.
+  void add(const PlanCandidate& candidate);
   // The same of all, and again with blocks, then all computed again in stages that have no room for
   // as many micro-batches as hide transfers. Solves them on all cores.
-  void add_recomputing(std::vector<PipelineCandidate> candidates);
+  void add_recomputing(std::vector<PlanCandidate> candidates);
   struct Timed {
     Nanoseconds time;  // of a step, by the timer
-    PipelineCandidate candidate;
+    PlanCandidate candidate;
   };
   // All that differ, the fastest first; of those that take as long, in the order in which they
   // came.
   const std::vector<Timed>& timed() const { return timed_; }
-  // Requires: it is timed.
-  size_t slowest_stage(const PipelineCandidate& candidate);
+  // Requires: it is one of those of a timed one.
+  size_t slowest_stage(const PipelineCandidate& pipeline);
 
   // Lowers and simulates the candidate and keeps it if it is the fastest so far; of one that does
   // not fit, with fewer in flight, in less memory or computing more again, whichever the timer says
-  // is fastest. Of many micro-batches a few are simulated: once the pipeline is full, one is like
-  // the next.
-  void evaluate(PipelineCandidate candidate) { evaluate(std::move(candidate), std::nullopt); }
+  // is fastest. Of many micro-batches of one pipeline a few are simulated: once it is full, one is
+  // like the next.
+  void evaluate(PlanCandidate candidate) { evaluate(std::move(candidate), std::nullopt); }
 
   // Considers the fastest timed, with as many times as told and more until one fits, but none that
   // the timer says is slower than the best by the simulator: all that take as long are one time,
@@ -91,48 +104,60 @@ class CandidateSet {
   };
   // A candidate as it would run.
   struct Trial {
-    PipelinePlan stages;
-    std::vector<int> counts;  // in flight
+    std::vector<PipelinePlan> pipelines;
+    std::vector<std::vector<int>> counts;  // [pipeline][stage] in flight
     Plan plan;
     Program program;                  // of the first micro-batches, once it is lowered
     std::optional<Nanoseconds> step;  // once it is simulated
   };
   struct Shortage {
-    size_t stage = 0;
+    size_t pipeline = 0, stage = 0;
     int device = 0;  // of the cluster
     double bytes = 0;
   };
-  void find_tied();
-  StageQuery query(const PipelineCandidate& candidate, size_t stage) const;
-  const std::optional<StageSolution>& solution(const PipelineCandidate& candidate, size_t stage);
-  bool recompute_more(PipelineCandidate& candidate, std::string_view how);
   // What a stage needs beyond what its option says, found with so many micro-batches in flight.
   struct ExtraBytes {
     Bytes bytes;
     int in_flight = 0;
   };
-  // `extra`: by stage; empty: nothing.
-  std::optional<PipelinePlan> stages(const PipelineCandidate& candidate,
+  using Extra = std::vector<std::vector<ExtraBytes>>;  // [pipeline][stage]; empty: nothing
+  void find_tied();
+  int64_t rows_of(const PipelineCandidate& pipeline) const;
+  int64_t rows_of_microbatch(const PipelineCandidate& pipeline) const;
+  // [pipeline][stage]
+  std::vector<std::vector<std::vector<int>>> devices_of(const PlanCandidate& candidate) const;
+  StageQuery query(const PipelineCandidate& pipeline, size_t stage) const;
+  const std::optional<StageSolution>& solution(const PipelineCandidate& pipeline, size_t stage);
+  bool recompute_more(PlanCandidate& candidate, std::string_view how);
+  std::optional<PipelinePlan> stages(const PipelineCandidate& pipeline,
+                                     const std::vector<std::vector<int>>& devices,
                                      const std::vector<ExtraBytes>& extra);
-  // Nothing if a stage cannot be run like this, or has no room for a single micro-batch.
-  std::optional<PipelinePlan> whole(const PipelineCandidate& candidate,
-                                    const std::vector<ExtraBytes>& extra = {});
-  std::optional<PipelineCandidate> with_less_memory(const PipelineCandidate& candidate,
-                                                    size_t stage,
-                                                    const std::vector<ExtraBytes>& extra);
-  Plan to_plan(const PipelineCandidate& candidate, const std::vector<int>& in_flight);
-  // Nothing where whole() is.
-  std::optional<Trial> trial(const PipelineCandidate& candidate,
-                             const std::vector<ExtraBytes>& extra);
+  // Some may have no room. Nothing if a stage cannot be run like this.
+  std::optional<std::vector<PipelinePlan>> stages(const PlanCandidate& candidate,
+                                                  const Extra& extra);
+  std::optional<std::vector<PipelinePlan>> wholes(const PlanCandidate& candidate,
+                                                  const Extra& extra);
+  Nanoseconds time_of(const PlanCandidate& candidate, const std::vector<PipelinePlan>& plans) const;
+  Nanoseconds relays_after(const PlanCandidate& candidate,
+                           const std::vector<PipelinePlan>& plans) const;
+  std::optional<PlanCandidate> with_less_memory(const PlanCandidate& candidate,
+                                                const Shortage& shortage,
+                                                const Extra& extra);
+  Pipeline to_pipeline(const PipelineCandidate& candidate,
+                       const std::vector<std::vector<int>>& devices,
+                       const std::vector<int>& in_flight);
+  Plan to_plan(const PlanCandidate& candidate, const std::vector<std::vector<int>>& in_flight);
+  // Nothing where wholes() is.
+  std::optional<Trial> trial(const PlanCandidate& candidate, const Extra& extra);
   // Threads may do so, each its own.
   void lower(Trial& trial) const;
   void simulate(Trial& trial) const;
   // `trial`: of the candidate; nothing: not made yet.
-  void evaluate(PipelineCandidate candidate, std::optional<Trial> trial);
-  void find_defaults(const PipelineCandidate& candidate);
+  void evaluate(PlanCandidate candidate, std::optional<Trial> trial);
+  void find_defaults(const PipelineCandidate& pipeline);
   std::string name_of_first(int layer) const;
   std::optional<Shortage> find_shortage(const Trial& trial) const;
-  std::string explain(const Shortage& shortage, const std::vector<int>& counts) const;
+  std::string explain(const Shortage& shortage, const Trial& trial) const;
 
   const Request& request_;
   const std::vector<DevicePool>& pools_;
@@ -140,10 +165,11 @@ class CandidateSet {
   std::vector<PipelinePool> pipeline_pools_;
   std::vector<std::vector<std::optional<LinkCurve>>> links_;
   std::vector<Tied> tied_;
+  std::vector<Bytes> gradients_;  // [layer]
   std::vector<Timed> timed_;
   std::map<StageQuery, bool> defaults_suffice_;
   std::optional<Plan> best_;
-  PipelineCandidate best_candidate_;
+  PlanCandidate best_candidate_;
   Nanoseconds best_step_;
   std::string misfit_;
 };

@@ -130,10 +130,10 @@ struct Interval {
 // The last one is HARP's limit above, T / B, of every interval.
 class Periods {
  public:
-  Periods(const PipelineRequest& request, int choice, PipelinePlans& found)
+  Periods(const PipelineRequest& request, Table table, int choice, PipelinePlans& found)
       : request_(request),
         found_(found),
-        table_(request, choice, false),
+        table_(std::move(table)),
         choice_(choice),
         more_(table_.microbatches() - 1) {}
 
@@ -397,12 +397,36 @@ std::variant<PipelinePlans, Infeasible> plan_pipeline(const PipelineRequest& req
   PipelinePlans found;
   found.lower_bound = found.step_bound = {kNever};
   for (size_t choice = 0; choice < request.microbatches.size(); ++choice) {
-    Periods periods(request, static_cast<int>(choice), found);
+    const int c = static_cast<int>(choice);
+    Periods periods(request, Table(request, c, false), c, found);
     found.lower_bound = std::min(found.lower_bound, {periods.run()});
     found.step_bound = std::min(found.step_bound, {periods.step_bound()});
   }
   if (found.plans.empty()) return Infeasible{request.explain ? explain_misfit(request) : ""};
   return found;
+}
+
+struct ChainSearches::Tables {
+  PipelineRequest request;
+  Table table;
+};
+
+ChainSearches::ChainSearches(const PipelineRequest& request) {
+  verify(request);
+  MEDLEY_CHECK(request.microbatches.size() == 1);
+  tables_ = std::make_unique<Tables>(request, Table(request, 0, false));
+}
+
+ChainSearches::~ChainSearches() = default;
+
+std::vector<PipelinePlan> ChainSearches::on(const std::vector<int>& devices,
+                                            int microbatches,
+                                            Nanoseconds below) const {
+  PipelineRequest request = tables_->request;
+  request.below = below;
+  PipelinePlans found;
+  Periods(request, tables_->table.on(devices, microbatches), 0, found).run();
+  return found.plans;
 }
 
 ScheduleRequest schedule_request(const PipelinePlan& plan) {

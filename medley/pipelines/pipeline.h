@@ -25,6 +25,7 @@
 
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -146,6 +147,24 @@ struct PipelinePlans {
 // may be left idle. Deterministic. Throws Error(kCaller) for a request without layers, pools, sizes
 // or micro-batches, with more than kMostPools pools, or whose tables have other sizes.
 [[nodiscard]] std::variant<PipelinePlans, Infeasible> plan_pipeline(const PipelineRequest& request);
+
+// The same search on some of the devices, again and again: options are asked for once.
+class ChainSearches {
+ public:
+  // Requires: one number of micro-batches, the most of all searches. Throws as plan_pipeline().
+  explicit ChainSearches(const PipelineRequest& request);
+  ~ChainSearches();
+
+  // On so many devices of each pool: the plans of plan_pipeline(), all that take less than `below`.
+  // None: nothing fits. Threads may search at once.
+  std::vector<PipelinePlan> on(const std::vector<int>& devices,
+                               int microbatches,
+                               Nanoseconds below) const;
+
+ private:
+  struct Tables;
+  std::unique_ptr<Tables> tables_;
+};
 
 // How long the ends of a chain exchange so many bytes; nothing if there is no link.
 std::optional<Nanoseconds> exchange_time(const std::optional<LinkCurve>& link, Bytes shared);

@@ -16,12 +16,14 @@ Ahead::Ahead(const Table& table, int64_t period)
 // The fastest of each mesh that end there, and are short enough.
 std::vector<Ahead::Stage> Ahead::stages_before(int layer, int pool) const {
   std::vector<Stage> stages;
-  for (size_t s = 0; s < table_.sizes(pool).size(); ++s)
+  for (size_t s = 0; s < table_.sizes(pool).size(); ++s) {
+    if (table_.sizes(pool)[s] > table_.devices(pool)) break;
     for (int begin = layer - 1; begin >= 0; --begin) {
       if (table_.least_over(pool, s, begin, layer) > period_) break;
       const int64_t least = table_.least_time(pool, s, begin, layer);
       if (least <= period_) stages.push_back({begin, table_.sizes(pool)[s], least});
     }
+  }
   return stages;
 }
 

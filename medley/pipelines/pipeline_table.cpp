@@ -62,6 +62,14 @@ Table::Table(const PipelineRequest& request, int choice, bool ignore_memory)
   add_bounds();
 }
 
+Table Table::on(std::vector<int> devices, int microbatches) const {
+  MEDLEY_CHECK(devices.size() == devices_.size() && microbatches <= microbatches_);
+  Table table = *this;
+  table.devices_ = std::move(devices);
+  table.microbatches_ = microbatches;
+  return table;
+}
+
 void Table::add_options(const PipelineRequest& request, int choice, bool ignore_memory) {
   const MicrobatchChoice& microbatch = request.microbatches[at(choice)];
   const auto n = at(layers_ + 1);

@@ -35,6 +35,9 @@ class Table {
   // are dropped. `ignore_memory` finds room for everything.
   Table(const PipelineRequest& request, int choice, bool ignore_memory);
 
+  // On some of the devices only, [pool], with another number of micro-batches, at most as many.
+  Table on(std::vector<int> devices, int microbatches) const;
+
   int layers() const { return layers_; }
   int pools() const { return static_cast<int>(devices_.size()); }
   int devices(int pool) const { return devices_[at(pool)]; }

@@ -76,13 +76,13 @@ bool is_graph(const Graph& graph) {
 
 int64_t rows_in(const Plan& plan) {
   int64_t rows = 0;
-  for (const Microbatch& microbatch : plan.pipelines[0].microbatches) {
-    rows += microbatch.rows;
-    if (!microbatch.lengths.empty()) {
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Microbatch& microbatch : pipeline.microbatches) {
+      rows += microbatch.rows;
+      if (microbatch.lengths.empty()) continue;
       EXPECT_EQ(std::accumulate(microbatch.lengths.begin(), microbatch.lengths.end(), int64_t{0}),
                 microbatch.rows);
     }
-  }
   return rows;
 }
 

@@ -55,7 +55,7 @@ class Harp {
     std::erase_if(plans_, [&](const PipelinePlan& plan) {
       return plan.predicted.value > fastest_->value * kSlower / 100;
     });
-    std::vector<PipelineCandidate> all;
+    std::vector<PlanCandidate> all;
     for (const PipelinePlan& plan : plans_) {
       PipelineCandidate candidate{plan.microbatches, {}, {}};
       for (const PipelineStage& stage : plan.stages) {
@@ -63,11 +63,11 @@ class Harp {
         candidate.configs.push_back(
             StageSynthesis::config_of(stage.option, config(plan.microbatches), stage.in_flight));
       }
-      all.push_back(std::move(candidate));
+      all.push_back({{std::move(candidate)}});
     }
     report(request_, "harp: stages as wholes", 2, kSteps);
     candidates_.solve(all);
-    for (const PipelineCandidate& candidate : all) candidates_.add(candidate);
+    for (const PlanCandidate& candidate : all) candidates_.add(candidate);
     move_cuts();
     candidates_.choose(kMostPriced, [&](int candidate) {
       report(request_, "harp: simulating", at(3 + candidate), kSteps);
@@ -296,7 +296,7 @@ class Harp {
         offers[{p, size}] =
             &synthesis_.offers(candidates_.mesh({0, 0, pools[at(p)], size}), config(count));
     return {static_cast<int>(count),
-            candidates_.cuts(count),
+            candidates_.cuts(candidates_.rows(count)),
             [this, offers = std::move(offers), limits](const StageRange& range) {
               return options(range, *offers.at({range.pool, range.devices}), limits);
             }};
@@ -327,25 +327,26 @@ class Harp {
   void move_cuts() {
     const std::vector<CandidateSet::Timed>& timed = candidates_.timed();
     for (int moves = 0; moves < kMostMoves && !timed.empty(); ++moves) {
-      const auto [before, from] = timed.front();
+      const Nanoseconds before = timed.front().time;
+      const PipelineCandidate from = timed.front().candidate.pipelines[0];
       const size_t slowest = candidates_.slowest_stage(from);
       const StageRange& range = from.stages[slowest];
       if (range.end - range.begin < 2) return;
-      std::vector<PipelineCandidate> moved;
+      std::vector<PlanCandidate> moved;
       if (slowest > 0) {
         PipelineCandidate to = from;
         ++to.stages[slowest].begin;
         ++to.stages[slowest - 1].end;
-        moved.push_back(std::move(to));
+        moved.push_back({{std::move(to)}});
       }
       if (slowest + 1 < from.stages.size()) {
         PipelineCandidate to = from;
         --to.stages[slowest].end;
         --to.stages[slowest + 1].begin;
-        moved.push_back(std::move(to));
+        moved.push_back({{std::move(to)}});
       }
       candidates_.solve(moved);
-      for (const PipelineCandidate& to : moved) candidates_.add(to);
+      for (const PlanCandidate& to : moved) candidates_.add(to);
       if (timed.front().time == before) return;
     }
   }

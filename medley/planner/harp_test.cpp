@@ -172,9 +172,9 @@ TEST_F(HarpTest, AddsAllCandidatesThatTakeAsLong) {
   CandidateSet candidates(asked, pools, synthesis);
   const int layers = static_cast<int>(synthesis.layers().layers.size());
   const std::vector<StageConfig> configs(2, {4, 8, 0, StageStyle::kBest});
-  const PipelineCandidate one{8, {{0, 2, 0, 1}, {2, layers, 1, 1}}, configs};
-  const PipelineCandidate other{8, {{0, 2, 1, 1}, {2, layers, 0, 1}}, configs};
-  for (const PipelineCandidate& each : {one, other, one}) candidates.add(each);
+  const PlanCandidate one{{{8, {{0, 2, 0, 1}, {2, layers, 1, 1}}, configs}}};
+  const PlanCandidate other{{{8, {{0, 2, 1, 1}, {2, layers, 0, 1}}, configs}}};
+  for (const PlanCandidate& each : {one, other, one}) candidates.add(each);
   ASSERT_THAT(candidates.timed(), SizeIs(2));
   EXPECT_EQ(candidates.timed()[0].time, candidates.timed()[1].time);
   EXPECT_EQ(candidates.timed()[0].candidate, one);
@@ -207,7 +207,7 @@ class OutlineTest : public HarpTest {
     for (const int64_t count : counts) {
       const StageConfig config{kBatch / count, count, 0, StageStyle::kBest};
       for (const auto& stages : all_cuts(static_cast<int>(synthesis.layers().layers.size())))
-        all.evaluate({count, stages, std::vector<StageConfig>(stages.size(), config)});
+        all.evaluate({{{count, stages, std::vector<StageConfig>(stages.size(), config)}}});
     }
     return step(std::get<Plan>(all.best()), cluster);
   }
@@ -283,7 +283,7 @@ TEST_F(HarpTest, RecomputesWhereNothingElseFits) {
     StageSynthesis synthesis(asked, {.per_block = 2});
     for (const auto& stages : all_cuts(static_cast<int>(synthesis.layers().layers.size()))) {
       CandidateSet one(asked, pools, synthesis);
-      one.evaluate({8, stages, std::vector<StageConfig>(stages.size(), keeps)});
+      one.evaluate({{{8, stages, std::vector<StageConfig>(stages.size(), keeps)}}});
       Plan plan = std::get<Plan>(one.best());
       plan.pipelines[0].in_flight.assign(stages.size() > 1 ? stages.size() : 0, 1);
       double most = 0;
@@ -310,7 +310,7 @@ TEST_F(HarpTest, RecomputesWhereNothingElseFits) {
         configs.back().recompute = b;
         for (StageConfig& config : configs)
           if (config.recompute == "blocks") config.in_flight = 2;
-        all.evaluate({8, stages, configs});
+        all.evaluate({{{8, stages, configs}}});
       }
   // Sums over layers say a little more than the whole stages need.
   EXPECT_LE(step(found, tight).value, step(std::get<Plan>(all.best()), tight).value * 5 / 4);

@@ -96,13 +96,13 @@ Outcome megatron(const Request& request) {
     if (request.faster_than &&
         least_step(synthesis.layers().layers, ranges, alone) >= *request.faster_than)
       continue;
-    std::vector<PipelineCandidate> grids;
+    std::vector<PlanCandidate> grids;
     for (int64_t count : microbatch_counts(request))
       for (const int degree : tensor_degrees(request, devices, each)) {
         StageConfig config{candidates.rows(count), count, 0, StageStyle::kTensor};
         if (degree == 1) config.style = StageStyle::kData;
         if (degree > 1 && degree < each) config.inner = degree;
-        grids.push_back({count, ranges, std::vector<StageConfig>(at(stages), config)});
+        grids.push_back({{{count, ranges, std::vector<StageConfig>(at(stages), config)}}});
       }
     candidates.add_recomputing(std::move(grids));
   }

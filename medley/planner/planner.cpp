@@ -10,6 +10,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/groups/autohet.h"
 #include "medley/pipelines/pools.h"
 #include "medley/plan/nearest.h"
 #include "medley/planner/harp.h"
@@ -178,6 +179,11 @@ const std::vector<Strategy>& strategies() {
        "the best grid of equal stages, each with data or tensor parallelism",
        AskedByAuto::kLast,
        megatron,
+       work_bound},
+      {"autohet",
+       "several pipelines that are not alike, each with its share of the rows",
+       AskedByAuto::kLast,
+       autohet,
        work_bound},
   };
   return kAll;

@@ -97,7 +97,8 @@ TEST_F(Planner, Strategies) {
                           "hap-even",
                           "hap",
                           "harp",
-                          "megatron"));
+                          "megatron",
+                          "autohet"));
 }
 
 TEST_F(Planner, EvenGivesAllTheSame) {

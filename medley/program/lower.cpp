@@ -440,16 +440,12 @@ void check_rows_that_meet(const GraphAnalysis& analysis,
                             why));
 }
 
-// What a step changes in one pipeline, no other has seen.
-void check_changing_buffers(const Plan& plan, const Graph& graph) {
-  if (plan.pipelines.size() == 1) return;
-  for (const Output& output : graph.outputs)
-    if (output.kind == OutputKind::kBuffer)
-      throw Error(Blame::kCaller,
-                  fmt::format("plan: pipelines: found {}, expected 1, since the forward phase "
-                              "changes buffer \"{}\"",
-                              plan.pipelines.size(),
-                              output.name));
+void check_one_pipeline(const Plan& plan, const Graph& graph) {
+  const std::string why = why_one_pipeline(graph);
+  if (plan.pipelines.size() == 1 || why.empty()) return;
+  throw Error(
+      Blame::kCaller,
+      fmt::format("plan: pipelines: found {}, expected 1, since {}", plan.pipelines.size(), why));
 }
 
 // Parameters in the order in which their gradients are done in the whole graph.
@@ -491,6 +487,13 @@ void check_buffers_in_one_stage(const std::vector<DecidedStage>& stages,
 
 }  // namespace
 
+std::string why_one_pipeline(const Graph& graph) {
+  for (const Output& output : graph.outputs)
+    if (output.kind == OutputKind::kBuffer)
+      return fmt::format("the forward phase changes buffer \"{}\"", output.name);
+  return "";
+}
+
 Program lower(const GraphAnalysis& analysis,
               std::vector<Completed> completed,
               const Plan& plan,
@@ -510,7 +513,7 @@ Program lower(const GraphAnalysis& analysis,
                          first_row});
     for (const Microbatch& microbatch : pipeline.microbatches) first_row += microbatch.rows;
   }
-  check_changing_buffers(plan, analysis.graph);
+  check_one_pipeline(plan, analysis.graph);
   check_rows_that_meet(analysis, plan, decided);
   std::vector<Connections> connections = connect(decided, plan);
   const int64_t relay_bytes = options.bucket_bytes > 0

@@ -40,6 +40,10 @@ Program lower(const GraphAnalysis& analysis,
               const Cluster& cluster,
               const LowerOptions& options = {});
 
+// Why a model cannot be trained by several pipelines: its forward phase changes a buffer, and what
+// one pipeline changes, no other has seen. Empty: it can, as far as that goes.
+std::string why_one_pipeline(const Graph& graph);
+
 // One stage by itself, for pricing: `plan` has a single one, which decides about `stage` as
 // PreparedStages has it. What it receives comes from, and what it sends goes to, one imaginary
 // device. Each micro-batch goes forward and at once backward.

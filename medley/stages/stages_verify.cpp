@@ -48,9 +48,10 @@ class PartitionVerifier {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& place, const std::string& what) const {
-    throw Error(Blame::kUs,
-                fmt::format("stages of graph \"{}\": {}: {}", graph_.name, place, what));
+  [[noreturn]] void fail(const std::string& place,
+                         const std::string& what,
+                         Blame blame = Blame::kUs) const {
+    throw Error(blame, fmt::format("stages of graph \"{}\": {}: {}", graph_.name, place, what));
   }
   std::string place(OpId id) const {
     return fmt::format(
@@ -108,7 +109,9 @@ class PartitionVerifier {
         if (arrival == arrivals_.end())
           fail(place(id), fmt::format("%{} must be available in stage {}", value, stage));
         if (op.phase != Phase::kBackward && arrival->second > stage)
-          fail(place(id), fmt::format("%{} comes down only after the forward phase", value));
+          fail(place(id),
+               fmt::format("%{} comes down only after the forward phase: no cut here", value),
+               Blame::kCaller);  // a plan may ask for such a cut
         read_.insert({value, stage});
       }
       if (!any) fail(place(id), fmt::format("stage {} must have a term of the sum", stage));

@@ -123,15 +123,22 @@ Plan plan_of_rows(std::vector<std::string> devices,
   return plan;
 }
 
+Plan empty_plan(const Request& request) {
+  Plan plan;
+  plan.strategy = request.strategy;
+  plan.graph_hash = request.analysis->graph_hash;
+  plan.cluster_hash = hash(request.cluster);
+  plan.global_batch = request.global_batch;
+  return plan;
+}
+
 Plan empty_plan(const Request& request,
                 const std::vector<int>& devices,
                 const std::vector<int64_t>& rows,
                 int64_t microbatches) {
-  Plan plan = plan_of_rows(names_of(request.cluster, devices), {rows});
+  Plan plan = empty_plan(request);
+  plan.pipelines = plan_of_rows(names_of(request.cluster, devices), {rows}).pipelines;
   plan.pipelines[0].microbatches = cut_into_microbatches(rows, microbatches);
-  plan.strategy = request.strategy;
-  plan.graph_hash = request.analysis->graph_hash;
-  plan.cluster_hash = hash(request.cluster);
   return plan;
 }
 

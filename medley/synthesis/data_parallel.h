@@ -35,7 +35,9 @@ std::vector<int64_t> proportional_rows(const Request& request, const std::vector
 // One mesh of one axis, and what each device has of every micro-batch; everything else open.
 Plan plan_of_rows(std::vector<std::string> devices,
                   const std::vector<std::vector<int64_t>>& microbatches);
-// The same for a request, these rows cut into micro-batches.
+// What a plan for a request says but for its pipelines.
+Plan empty_plan(const Request& request);
+// One mesh of one axis for a request, these rows cut into micro-batches.
 Plan empty_plan(const Request& request,
                 const std::vector<int>& devices,
                 const std::vector<int64_t>& rows,

@@ -1,0 +1,21 @@
+#pragma once
+
+// Several pipelines that are not alike (AutoHet, https://arxiv.org/abs/2512.20953): each has its
+// own devices, cuts, meshes, micro-batches and rows of a step, and what all have of the model they
+// sum layer by layer (docs/concepts/pipelines.md). Devices are divided in whole units of each pool:
+//
+//   units      nodes, or parts of a node, so many that all amounts of them can be searched
+//   columns    for each amount of units, the best chains of stages (pipelines/pipeline.h)
+//   divisions  the best sets of columns (divisions.h); these are synthesised and simulated
+//
+// Devices may be left idle.
+
+#include "medley/synthesis/request.h"
+
+namespace medley {
+
+// A plan of at least two pipelines; of one, as harp has it, where there are not devices, rows or
+// memory for two. Requires: `request` has costs, an analysis and an `answer`.
+Outcome autohet(const Request& request);
+
+}  // namespace medley

@@ -1,0 +1,260 @@
+#include "medley/groups/divisions.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "medley/base/at.h"
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+constexpr int64_t kLongestStep = int64_t{1} << 46;  // 20 hours
+
+// The least step for which `enough`, which once true stays true; beyond `longest`: there is none.
+Nanoseconds least_step(const std::function<bool(Nanoseconds)>& enough,
+                       int64_t longest = kLongestStep) {
+  int64_t low = 0, high = 1;
+  for (; !enough({high}); high = std::min(2 * high, longest)) {
+    if (high >= longest) return {kLongestStep + 1};
+    low = high;
+  }
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (enough({middle}) ? high : low) = middle;
+  }
+  return {high};
+}
+
+// Amounts of units, as numbers in a mixed radix: smaller amounts have smaller numbers.
+class Amounts {
+ public:
+  explicit Amounts(const Units& all) : all_(all) {
+    for (const int units : all) {
+      strides_.push_back(count_);
+      count_ *= at(units) + 1;
+    }
+  }
+  size_t count() const { return count_; }
+  size_t number(const Units& units) const {
+    size_t number = 0;
+    for (size_t k = 0; k < units.size(); ++k) number += at(units[k]) * strides_[k];
+    return number;
+  }
+  Units units(size_t number) const {
+    Units units;
+    for (size_t k = 0; k < all_.size(); ++k)
+      units.push_back(static_cast<int>(number / strides_[k] % (at(all_[k]) + 1)));
+    return units;
+  }
+
+ private:
+  const Units all_;
+  std::vector<size_t> strides_;
+  size_t count_ = 1;
+};
+
+bool fits(const Units& units, const Units& into) {
+  return std::ranges::equal(units, into, std::ranges::less_equal{});
+}
+
+class Search {
+ public:
+  explicit Search(const DivisionRequest& request) : request_(request), amounts_(request.units) {
+    for (size_t number = 0; number < amounts_.count(); ++number)
+      all_.push_back(amounts_.units(number));
+    of_amount_.resize(amounts_.count());
+    for (size_t c = 0; c < request.columns.size(); ++c)
+      if (fits(request.columns[c].units, request.units))
+        of_amount_[amounts_.number(request.columns[c].units)].push_back(static_cast<int>(c));
+    for (size_t number = 1; number < amounts_.count(); ++number)
+      if (!of_amount_[number].empty()) used_.push_back(number);
+    for (size_t n = 1; n < amounts_.count(); ++n)
+      for (const size_t amount : used_)
+        if (amount <= n && fits(all_[amount], all_[n])) parts_.emplace_back(n, amount);
+  }
+
+  std::vector<Division> run() {
+    for (size_t count = request_.pipelines; count <= request_.most_pipelines; ++count) {
+      pipelines_ = count;
+      // No step that is too long matters.
+      const int64_t longest = most_steps();
+      const Nanoseconds least = least_step(
+          [&](Nanoseconds step) {
+            look_at(step);
+            return most_[pipelines_].back() >= request_.rows;
+          },
+          longest);
+      if (least.value > longest) continue;
+      if (best_.value == 0 || least < best_) best_ = least;
+      find_within(least);
+      if (request_.slower > 1) find_within({most_steps()});
+    }
+    std::erase_if(found_, [&](const Division& each) { return each.step.value > most_steps(); });
+    std::ranges::stable_sort(found_, [](const Division& a, const Division& b) {
+      return std::pair(a.step, a.columns.size()) < std::pair(b.step, b.columns.size());
+    });
+    if (found_.size() > request_.divisions) found_.resize(request_.divisions);
+    return std::move(found_);
+  }
+
+ private:
+  // Of divisions that are returned, as far as is known.
+  int64_t most_steps() const {
+    if (best_.value == 0) return kLongestStep;
+    return std::max(best_.value,
+                    static_cast<int64_t>(static_cast<double>(best_.value) * request_.slower));
+  }
+
+  int64_t rows_of(int column, Nanoseconds step) const {
+    return rows_in(request_.columns[at(column)], step, pipelines_);
+  }
+
+  int column_of(size_t amount, Nanoseconds step) const {
+    return *std::ranges::max_element(
+        of_amount_[amount], {}, [&](int c) { return rows_of(c, step); });
+  }
+
+  // What each amount does in a step, in one pipeline and in so many.
+  void look_at(Nanoseconds step) {
+    rows_.assign(amounts_.count(), 0);
+    for (const size_t amount : used_) rows_[amount] = rows_of(column_of(amount, step), step);
+    most_.assign(pipelines_ + 1, std::vector<int64_t>(amounts_.count(), kNone));
+    most_[0].assign(amounts_.count(), 0);
+    for (const auto& [n, amount] : parts_) {
+      if (rows_[amount] == 0) continue;
+      for (size_t count = 1; count <= pipelines_; ++count)
+        if (const int64_t others = most_[count - 1][n - amount]; others != kNone)
+          most_[count][n] = std::max(most_[count][n], rows_[amount] + others);
+    }
+  }
+
+  // Adds divisions that do all rows in the step, those first whose columns do most.
+  void find_within(Nanoseconds step) {
+    look_at(step);
+    order_ = used_;
+    std::erase_if(order_, [&](size_t amount) { return rows_[amount] == 0; });
+    std::ranges::stable_sort(order_, std::ranges::greater{}, [&](size_t a) { return rows_[a]; });
+    visits_ = 0;
+    std::vector<size_t> chosen;
+    extend(chosen, 0, amounts_.count() - 1, 0);
+  }
+
+  void extend(std::vector<size_t>& chosen, size_t next, size_t left, int64_t rows) {
+    if (++visits_ > request_.most_visits) return;
+    const size_t missing = pipelines_ - chosen.size();
+    if (missing == 0) {
+      if (rows >= request_.rows) add(chosen);
+      return;
+    }
+    for (size_t i = next; i < order_.size(); ++i) {
+      const size_t amount = order_[i];
+      if (amount > left || !fits(all_[amount], all_[left])) continue;
+      const int64_t others = most_[missing - 1][left - amount];
+      if (others == kNone || rows + rows_[amount] + others < request_.rows) continue;
+      chosen.push_back(amount);
+      extend(chosen, i, left - amount, rows + rows_[amount]);
+      chosen.pop_back();
+    }
+  }
+
+  void add(const std::vector<size_t>& chosen) {
+    const auto columns_at = [&](Nanoseconds step) {
+      std::vector<int> columns;
+      for (const size_t amount : chosen) columns.push_back(column_of(amount, step));
+      return columns;
+    };
+    Division division;
+    division.step = least_step([&](Nanoseconds step) {
+      int64_t sum = 0, least = request_.rows;
+      for (const int c : columns_at(step)) {
+        const int64_t own = rows_of(c, step);
+        sum += own;
+        least = std::min(least, own);
+      }
+      return sum >= request_.rows && least > 0;
+    });
+    division.columns = columns_at(division.step);
+    std::ranges::sort(division.columns);
+    if (known_.insert(division.columns).second) found_.push_back(std::move(division));
+  }
+
+  static constexpr int64_t kNone = -1;
+  const DivisionRequest& request_;
+  const Amounts amounts_;
+  std::vector<Units> all_;                        // [amount]
+  std::vector<std::vector<int>> of_amount_;       // columns
+  std::vector<size_t> used_, order_;              // amounts
+  std::vector<std::pair<size_t, size_t>> parts_;  // (an amount, one that is no more), ascending
+  std::vector<int64_t> rows_;                     // [amount]
+  std::vector<std::vector<int64_t>> most_;        // [pipelines][amount]
+  size_t pipelines_ = 0;                          // at hand
+  Nanoseconds best_{};                            // step; 0: none is known
+  int visits_ = 0;
+  std::vector<Division> found_;
+  std::set<std::vector<int>> known_;  // columns of those
+};
+
+}  // namespace
+
+int64_t rows_in(const Column& column, Nanoseconds step, size_t pipelines) {
+  Nanoseconds left = step - column.fill;
+  if (!column.after.empty()) left -= column.after[std::min(pipelines, column.after.size() - 1)];
+  if (left < Nanoseconds{}) return 0;
+  return column.rows * (1 + left.value / column.period.value);
+}
+
+std::vector<Division> best_divisions(const DivisionRequest& request) {
+  MEDLEY_CHECK(request.rows >= 1 && request.pipelines >= 1);
+  return Search(request).run();
+}
+
+RowSplit split_rows(const std::vector<Column>& columns, int64_t rows) {
+  RowSplit split;
+  split.step = least_step([&](Nanoseconds step) {
+    int64_t sum = 0;
+    for (const Column& column : columns)
+      sum += std::max(column.rows, rows_in(column, step, columns.size()));
+    return sum >= rows;
+  });
+  int64_t more = -rows;
+  for (const Column& column : columns) {
+    const int64_t own = std::max(column.rows, rows_in(column, split.step, columns.size()));
+    split.shares.push_back({own / column.rows, own});
+    more += own;
+  }
+  const auto end_of = [&](size_t c) {
+    return columns[c].fill + columns[c].period * (split.shares[c].microbatches - 1);
+  };
+  // Whole micro-batches too many: from whoever is done last.
+  for (;;) {
+    std::optional<size_t> last;
+    for (size_t c = 0; c < columns.size(); ++c)
+      if (columns[c].rows <= more && split.shares[c].microbatches > 1 &&
+          (!last || end_of(c) > end_of(*last)))
+        last = c;
+    if (!last) break;
+    --split.shares[*last].microbatches;
+    split.shares[*last].rows -= columns[*last].rows;
+    more -= columns[*last].rows;
+  }
+  // What is left makes the micro-batches of those who are done last smaller.
+  while (more > 0) {
+    size_t last = 0;
+    const auto spare = [&](size_t c) {
+      return split.shares[c].rows - split.shares[c].microbatches;
+    };
+    for (size_t c = 1; c < columns.size(); ++c)
+      if (spare(c) > 0 && (spare(last) <= 0 || end_of(c) > end_of(last))) last = c;
+    MEDLEY_CHECK(spare(last) > 0);
+    const int64_t some = std::min(more, spare(last));
+    split.shares[last].rows -= some;
+    more -= some;
+  }
+  return split;
+}
+
+}  // namespace medley
