@@ -67,6 +67,8 @@ Table Table::on(std::vector<int> devices, int microbatches) const {
   Table table = *this;
   table.devices_ = std::move(devices);
   table.microbatches_ = microbatches;
+  for (Option& option : table.options_)
+    if (option.room >= microbatches) option.room = kNever;
   return table;
 }
 

@@ -318,6 +318,36 @@ std::vector<StageRange> ranges_of(const PipelinePlan& plan) {
 }
 
 // 6 layers at 3 ms and 3 at 6 ms: no other cut has stages of 18 ms, whichever pool comes first.
+// Options are asked for once, for all devices; then some of them are searched, of a pool perhaps
+// none.
+TEST(PipelinePlanner, SearchesSomeOfTheDevices) {
+  int possible = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Example example = random_example(seed);
+    PipelineRequest& request = example.request;
+    request.microbatches[0].options = lookup(example.options);
+    const ChainSearches searches(request);
+    std::mt19937_64 random(seed);
+    for (int trial = 0; trial < 3; ++trial) {
+      PipelineRequest some = request;
+      std::vector<int> devices;
+      for (PipelinePool& pool : some.pools)
+        devices.push_back(pool.devices = static_cast<int>(random() % at(pool.devices + 1)));
+      some.microbatches[0].count =
+          1 + static_cast<int>(random() % at(request.microbatches[0].count));
+      const std::optional<int64_t> best = Exhaustive(some).run();
+      const std::vector<PipelinePlan> found =
+          searches.on(devices, some.microbatches[0].count, kLongest);
+      ASSERT_EQ(!found.empty(), best.has_value()) << seed;
+      if (!best) continue;
+      ++possible;
+      EXPECT_EQ(found[0].predicted.value, *best) << seed;
+      EXPECT_EQ(found[0].microbatches, some.microbatches[0].count) << seed;
+    }
+  }
+  EXPECT_GT(possible, 300);
+}
+
 TEST(PipelinePlanner, GivesTheSlowerPoolFewerLayers) {
   const PipelineRequest request =
       plain_request(9, {{"fast", 1, {1}, {1000}}, {"slow", 1, {1}, {1000}}}, 2);
