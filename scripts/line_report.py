@@ -20,7 +20,7 @@ BUDGETS = {
     "medley/graph": 3_000,
     "medley/ops": 4_000,  # a table row for each op of PyTorch that has a rule
     "medley/sharding": 1_500,
-    "medley/boxes": 1_000,
+    "medley/boxes": 1_200,
     "medley/stages": 2_000,
     "medley/cluster": 1_500,
     "medley/network": 3_000,
@@ -28,7 +28,7 @@ BUDGETS = {
     "medley/cost": 1_500,
     "medley/schedule": 1_500,
     "medley/plan": 2_000,
-    "medley/program": 8_000,  # all that becomes of a plan, and what is checked of it: the largest
+    "medley/program": 8_500,  # all that becomes of a plan, and what is checked of it: the largest
     "medley/solve": 3_500,
     "medley/sim": 2_000,
     "medley/synthesis": 5_000,
@@ -40,12 +40,15 @@ BUDGETS = {
     "medley/worker": 1_000,
     "medley/measure": 1_500,
     "medley/cli": 3_500,
-    "medley/torch": 5_500,  # with the kernels of our own ops, and relays
+    "medley/torch": 6_000,  # with the kernels of our own ops, and relays
     "medley/testing": 2_000,
     "python/src": 3_500,
-    "python/medley": 12_000,
+    "medley/groups": 3_000,
+    "medley/checkpoint": 2_000,
+    "medley/elastic": 2_000,
+    "python/medley": 14_000,
 }
-CORE = 58_000  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 66_000  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:
