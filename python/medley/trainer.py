@@ -28,6 +28,7 @@ from medley.run import connections, devices, ends, exchange, job, stragglers
 from medley.weights_file import write_weights
 
 MODEL_FILE = "model.safetensors"
+CONSTANT = "constant:"  # begins the names of what no module has
 DRIFT_LIMIT = 0.2  # of times of ops, from the profile's
 _DTYPES = {
     "f64": torch.float64,
@@ -275,7 +276,7 @@ class Trainer:
     def buffers(self) -> dict[str, Tensor]:
         """Returns copies of the buffers that the graph uses. In a job all processes call it."""
         found = self._read_all("buffer")
-        return {name: value for name, value in found.items() if not name.startswith("constant:")}
+        return {name: value for name, value in found.items() if not name.startswith(CONSTANT)}
 
     def gradients(self) -> dict[str, Tensor]:
         """Returns the gradients of the last step by name, before clipping."""
@@ -377,6 +378,12 @@ class Trainer:
 
     def _checked(self, kind: str, name: str, value: Tensor | None) -> Tensor:
         """Returns an initial value. Raises ValueError if it is not what the graph expects."""
+        if value is None and name.startswith(CONSTANT):
+            raise ValueError(
+                f"{kind} {name!r}: a tensor that the model uses and that is neither parameter nor "
+                "buffer has no values in a graph read from a file: capture the model in the script "
+                "(medley.capture), or make the tensor a buffer (register_buffer)"
+            )
         if value is None:
             raise ValueError(f"{kind} {name!r}: the model has none, the graph expects one")
         if value.is_meta or isinstance(value, FakeTensor):

@@ -378,6 +378,25 @@ def test_model_of_another_type_or_shape() -> None:
             medley.Trainer(model, graph, plan)
 
 
+class _WithAConstant(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.table = [torch.tensor([0.3, -1.2, 2.5, 0.7])]  # neither parameter nor buffer
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss: Tensor = (self.fc(x) * self.table[0]).square().mean()
+        return loss
+
+
+def test_a_graph_from_a_file_has_no_values_of_constants(tmp_path: Path) -> None:
+    graph = medley.capture(_WithAConstant(), {"x": torch.randn(8, 4)})
+    (tmp_path / "g.graph").write_text(graph.text())
+    read = medley.Graph.load(tmp_path / "g.graph")
+    with pytest.raises(ValueError, match=r"'constant:0'.*capture the model in the script"):
+        medley.Trainer(_WithAConstant(), read, make_plan(read, [[7, 1]]))
+
+
 def test_optimizers_refuse_what_makes_no_sense() -> None:
     for make in (
         lambda: medley.AdamW(lr=-1.0),
