@@ -1,0 +1,12 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace medley {
+
+// Returns the CRC-32C (Castagnoli, as in RFC 3720) of bytes; `before`: that of what lies in front
+// of them.
+uint32_t crc32c(std::string_view bytes, uint32_t before = 0);
+
+}  // namespace medley

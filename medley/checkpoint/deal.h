@@ -1,0 +1,33 @@
+#pragma once
+
+// Who writes what of a checkpoint: each element once, by one of those who hold it, and everybody
+// about as much as the others. All processes of a run find the same, from the program alone.
+
+#include <vector>
+
+#include "medley/checkpoint/held_values.h"
+#include "medley/checkpoint/manifest.h"
+
+namespace medley {
+
+// A box of a stored value, and who writes it.
+struct DealtBox {
+  int value = 0;   // into held values, and into Deal::values
+  int box = 0;     // of the stored value
+  int holder = 0;  // of HeldValue::stages
+  int device = 0;  // of that stage's mesh
+};
+
+struct Deal {
+  std::vector<StoredValue> values;  // files: [box] the writer, an index into `writers`
+  std::vector<int> writers;         // devices of the program that write, among those of all stages
+  std::vector<std::vector<DealtBox>> boxes;  // [writer] by value and box
+};
+
+// Pieces of at least `least_bytes` are made of what is more than a device's share. Throws
+// Error(kCaller) if nobody holds some elements of a value.
+Deal deal(const Program& program,
+          const std::vector<HeldValue>& values,
+          int64_t least_bytes = 1 << 20);
+
+}  // namespace medley

@@ -1,0 +1,75 @@
+#include "medley/checkpoint/held_values.h"
+
+#include <map>
+#include <tuple>
+
+#include "medley/base/at.h"
+#include "medley/graph/size.h"
+
+namespace medley {
+namespace {
+
+constexpr std::string_view kConstant = "constant:";
+
+bool is_kept(const Input& input) {
+  if (input.kind == InputKind::kBuffer) return !input.name.starts_with(kConstant);
+  return input.kind == InputKind::kParameter || input.kind == InputKind::kState;
+}
+
+Layout layout_of(const Placement& placement, const LoweredStage& stage) {
+  Layout layout;
+  for (const std::vector<Size>& dim : placement.factors)
+    for (const Size& factor : dim) layout.factors.push_back(evaluate(factor, stage.tables[0][0]));
+  std::map<Box, int> known;
+  for (const std::vector<int64_t>& table : stage.tables[0]) {
+    Box box = whole_box(layout.factors);
+    for (const Placement::Cut& cut : placement.cuts) {
+      const int64_t begin = evaluate(cut.offset, table);
+      box[at(cut.position)] = {begin, begin + evaluate(cut.length, table)};
+    }
+    if (volume(box) == 0) {
+      layout.box_of.push_back(kNoBox);
+      continue;
+    }
+    const auto [place, is_new] = known.try_emplace(box, static_cast<int>(layout.boxes.size()));
+    if (is_new) layout.boxes.push_back(box);
+    layout.box_of.push_back(place->second);
+  }
+  return layout;
+}
+
+std::vector<int64_t> shape_of(const Placement& placement, const std::vector<int64_t>& table) {
+  std::vector<int64_t> shape;
+  for (const std::vector<Size>& dim : placement.factors) {
+    shape.push_back(1);
+    for (const Size& factor : dim) shape.back() *= evaluate(factor, table);
+  }
+  return shape;
+}
+
+}  // namespace
+
+std::vector<HeldValue> held_values(const Program& program) {
+  std::map<std::pair<std::string, std::string>, HeldValue> found;
+  for (size_t s = 0; s < program.stages.size(); ++s) {
+    const LoweredStage& stage = program.stages[s];
+    for (const Placement& placement : stage.inputs) {
+      if (!is_kept(placement.input)) continue;
+      const std::string kind(to_string(placement.input.kind));
+      HeldValue& value = found[{kind, placement.input.name}];
+      if (value.name.empty())
+        value = {kind,
+                 placement.input.name,
+                 stage.graph.values[at(placement.input.value)].type.dtype,
+                 shape_of(placement, stage.tables[0][0]),
+                 {}};
+      value.stages.push_back(
+          {static_cast<int>(s), placement.input.value, layout_of(placement, stage)});
+    }
+  }
+  std::vector<HeldValue> values;
+  for (auto& [key, value] : found) values.push_back(std::move(value));
+  return values;
+}
+
+}  // namespace medley

@@ -1,0 +1,48 @@
+#pragma once
+
+// Writes one file of a checkpoint from memory. Knows nothing of who else writes.
+
+#include <string>
+#include <vector>
+
+#include "medley/base/files.h"
+#include "medley/boxes/runs.h"
+#include "medley/checkpoint/manifest.h"
+
+namespace medley {
+
+// A checksum covers so many bytes of a tensor, the last one of it what is left: whoever needs one
+// of them reads all.
+inline constexpr int64_t kPieceBytes = 1 << 20;
+
+// A tensor to write: runs of bytes of some memory. It has to last, and not to change.
+struct TensorSource {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  const char* memory = nullptr;
+  Runs runs;
+};
+
+// Returns what of a box of a stored value the memory has that keeps `shard`. Requires: the box is
+// of a cell of who has the shard.
+TensorSource source_of(const StoredValue& value,
+                       size_t box,
+                       const FactorSizes& shard_factors,
+                       const Box& shard,
+                       const char* memory);
+
+// Writes and syncs the file; replaces one that is there.
+StoredFile write_tensors(Files& files,
+                         const std::string& folder,
+                         const std::string& name,
+                         const std::vector<TensorSource>& tensors);
+
+// Reads or copies the bytes [begin, end) of what runs enumerate, one after the other.
+void gather(const char* memory, const Runs& runs, int64_t begin, int64_t end, char* to);
+void scatter(const char* from, int64_t begin, int64_t end, const Runs& runs, char* memory);
+
+// The checksums of a tensor in the metadata of its file: eight digits for each piece.
+std::string checksum_key(const std::string& tensor);  // "crc32c:<tensor>"
+
+}  // namespace medley
