@@ -39,8 +39,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("cluster", nargs="?", help="cluster.yaml")
     parser.add_argument("--check", action="store_true", help="say what this machine lacks, if so")
-    parser.add_argument(
+    order = parser.add_mutually_exclusive_group()
+    order.add_argument(
         "--plan", help="ranks in the order of this plan's devices; the others run nothing"
+    )
+    order.add_argument(
+        "--devices", help="ranks in the order of these, such as fast/0/0,slow/1/0; likewise"
     )
     parser.add_argument(
         "--when-ready",
@@ -88,8 +92,8 @@ def run(options: argparse.Namespace) -> int:
     """Builds the cluster, runs the command on it and takes it down; returns the exit code."""
     cluster = load_cluster(options.cluster)
     layout = lay_out(cluster)
-    names = list(cluster.devices) if options.plan is None else _devices_of(options.plan)
-    numbers = [_number(cluster, name, options.plan) for name in names]
+    names, said = _ranks(cluster, options)
+    numbers = [_number(cluster, name, said) for name in names]
     cores = sorted(os.sched_getaffinity(0))
     amounts = quotas(speeds(cluster), cores, options.share)
     controller = quota.find_controller()
@@ -128,16 +132,23 @@ def run(options: argparse.Namespace) -> int:
         return _start(job, folder)
 
 
-def _devices_of(plan: str) -> list[str]:
-    from medley.plan import Plan  # loads PyTorch
+def _ranks(cluster: Cluster, options: argparse.Namespace) -> tuple[list[str], str]:
+    """Returns the devices in the order of the ranks, and what says so."""
+    if options.plan is not None:
+        from medley.plan import Plan  # loads PyTorch
 
-    return Plan.load(plan).devices
+        return Plan.load(options.plan).devices, options.plan
+    names = list(cluster.devices) if options.devices is None else options.devices.split(",")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"--devices: found {twice[0]} twice, expected every device at most once")
+    return names, "--devices"
 
 
-def _number(cluster: Cluster, name: str, plan: str) -> int:
+def _number(cluster: Cluster, name: str, said: str) -> int:
     number = cluster.find(name)
     if number is None:
-        raise ValueError(f"{plan}: found device {name}, expected one of the cluster")
+        raise ValueError(f"{said}: found device {name}, expected one of the cluster")
     return number
 
 

@@ -2,7 +2,7 @@
 
 Same model, initial values, data and global batch. For each workload: plans are made, PyTorch's ways
 are tuned by short runs, then all contestants run in turn, several times; a run's figure is the
-median of its steps, a contestant's the median of its runs.
+median of its steps, a contestant's the median of its runs. Who dies is run again, and named.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from medley.cluster import load_cluster
 from testbed import contestants
 from testbed.comparators import timing, workloads
-from testbed.contestants import Contestant, run
+from testbed.contestants import Contestant, attempt
 
 # Of the losses at the first steps, and later, when AdamW has amplified what rounding leaves.
 FIRST_STEPS, FIRST_TOLERANCE, LAST_TOLERANCE = 3, 1e-5, 1e-2
@@ -33,11 +36,56 @@ class Result:
     name: str
     records: list[timing.Record] = dataclasses.field(default_factory=list)
     loads: list[float] = dataclasses.field(default_factory=list)  # of the machine, after each run
+    deaths: list[str] = dataclasses.field(default_factory=list)  # what it said, each time
 
     @property
     def seconds(self) -> float:
-        """Returns the median over the runs."""
+        """Returns the median over the runs; infinity if none came to its end."""
+        if not self.records:
+            return math.inf
         return statistics.median(record.median for record in self.records)
+
+
+class Chosen:
+    """What short runs have chosen, kept in a file for later comparisons on the same cluster."""
+
+    def __init__(self, path: Path | None, cluster: Path) -> None:
+        """Raises ValueError if the file is of another cluster."""
+        self._path = path
+        self._hash = load_cluster(cluster).hash
+        self._found: dict[str, dict[str, Contestant]] = {}  # [workload][name]
+        if path is not None and path.exists():
+            raw = json.loads(path.read_text())
+            if raw["cluster"] != self._hash:
+                raise ValueError(f"{path}: found choices for another cluster than {cluster}")
+            self._found = {
+                workload: {name: _contestant(entry) for name, entry in chosen.items()}
+                for workload, chosen in raw["chosen"].items()
+            }
+
+    def choose(
+        self, workload: str, choices: contestants.Choices, cluster: Path, folder: Path
+    ) -> Contestant:
+        """Returns the fastest of the choices, as the file says or as short runs do."""
+        name = choices[0][0].name
+        known = self._found.setdefault(workload, {})
+        if name not in known:
+            known[name] = contestants.fastest(choices, cluster, folder)
+            self._save()
+        return known[name]
+
+    def _save(self) -> None:
+        if self._path is not None:
+            chosen = {
+                workload: {name: dataclasses.asdict(entry) for name, entry in known.items()}
+                for workload, known in self._found.items()
+            }
+            self._path.write_text(json.dumps({"cluster": self._hash, "chosen": chosen}, indent=1))
+
+
+def _contestant(entry: dict[str, Any]) -> Contestant:
+    lists = {key: tuple(entry[key]) for key in ("testbed_options", "command")}
+    return Contestant(**{**entry, **lists})
 
 
 def plans(
@@ -79,33 +127,47 @@ def medley_command(*arguments: str) -> str:
 
 
 def interleave(
-    everybody: Sequence[Contestant], cluster: Path, options: argparse.Namespace, folder: Path
+    everybody: Sequence[Contestant],
+    cluster: Path,
+    options: argparse.Namespace,
+    folder: Path,
+    keep: Callable[[Sequence[Result]], None],
 ) -> list[Result]:
-    """Runs all in turn, `options.runs` times, each time another one first."""
+    """Runs all in turn, `options.runs` times, each time another one first; who dies is run again.
+    `keep` is given what there is after each run."""
     results = [Result(contestant.name) for contestant in everybody]
     for turn in range(options.runs):
         for place in range(len(everybody)):
             which = (turn + place) % len(everybody)
-            record = run(everybody[which], cluster, options.steps, folder)
-            results[which].records.append(record)
-            results[which].loads.append(os.getloadavg()[0])
-            print(f"run {turn + 1}: {everybody[which].name}: {record.median * 1e3:.0f} ms")
+            record, deaths = attempt(everybody[which], cluster, options.steps, folder)
+            result = results[which]
+            result.deaths += deaths
+            if record is not None:
+                result.records.append(record)
+                result.loads.append(os.getloadavg()[0])
+                print(f"run {turn + 1}: {result.name}: {record.median * 1e3:.0f} ms", flush=True)
+            keep(results)
     return results
 
 
 def disagreements(results: Sequence[Result]) -> list[str]:
     """Returns a sentence for each contestant whose losses are not those of the first one."""
     found = []
-    expected = results[0].records[0].losses
+    expected = next((result.records[0].losses for result in results if result.records), [])
     for result in results:
         for record in result.records:
             apart = [
                 abs(loss - right) / abs(right)
                 for loss, right in zip(record.losses, expected, strict=True)
             ]
-            first, last = max(apart[:FIRST_STEPS]), max(apart)
-            if first > FIRST_TOLERANCE or last > LAST_TOLERANCE:
-                found.append(f"{result.name}: losses differ by {first:.1e}, later {last:.1e}")
+            first = apart[:FIRST_STEPS]
+            # Written so that what is no number disagrees, too.
+            if not all(d <= FIRST_TOLERANCE for d in first) or not all(
+                d <= LAST_TOLERANCE for d in apart
+            ):
+                found.append(
+                    f"{result.name}: losses differ by {max(first):.1e}, later {max(apart):.1e}"
+                )
     return found
 
 
@@ -123,6 +185,9 @@ def table(workload: str, results: Sequence[Result], others: int) -> str:
     ]
     for result in results:
         runs = sorted(record.median for record in result.records)
+        if not runs:
+            lines.append(f"| {result.name} | died each time {'| ' * (1 + len(columns))}|")
+            continue
         ratios = "".join(f"| {seconds / result.seconds:.2f}x " for _, seconds in columns)
         lines.append(
             f"| {result.name} | {result.seconds * 1e3:.0f} ms "
@@ -132,7 +197,7 @@ def table(workload: str, results: Sequence[Result], others: int) -> str:
 
 
 def main() -> int:
-    """Returns 1 if somebody's losses differ."""
+    """Returns 1 if somebody's losses differ, or if somebody died each time."""
     parser = argparse.ArgumentParser(prog="python -m testbed.compare", description=__doc__)
     parser.add_argument("cluster", type=Path)
     parser.add_argument("--workloads", nargs="+", default=list(workloads.NAMES))
@@ -149,45 +214,73 @@ def main() -> int:
         nargs="+",
         choices=contestants.COMPARATORS,
         default=["ddp"],
-        help="PyTorch's: DDP and FSDP2, rows even and in proportion to the speeds; 1F1B with even "
-        "and uneven stages (workload gpt). Each is tuned by short runs first",
+        help="PyTorch's: DDP and FSDP2, rows even and in proportion to the speeds; 1F1B, and grids "
+        "of 1F1B x DDP, with even and uneven stages (workload gpt). Each is tuned by short runs "
+        "first",
     )
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=5, help="of each (5); 0 only tunes")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument(
         "--bucket-mb", nargs="+", type=float, default=contestants.BUCKETS_MB, help="for DDP"
     )
     parser.add_argument("--plan-option", nargs="+", default=[], help="more for `medley plan`")
     parser.add_argument("--output", type=Path, help="write all step times here, as JSON")
+    parser.add_argument(
+        "--tuned", type=Path, help="keep what short runs have chosen here; what it has is not tuned"
+    )
     options = parser.parse_args()
     cluster = options.cluster.resolve()
-    code = 0
-    raw: dict[str, object] = {}  # of the workloads that are done: written after each
+    chosen = Chosen(options.tuned, cluster)
+    raw: dict[str, Sequence[Result]] = {}  # of the workloads that are done: written after each run
     with tempfile.TemporaryDirectory(prefix="medley-compare-") as name:
-        folder = Path(name)
-        for workload in options.workloads:
-            planned = plans(
-                workload, cluster, folder, options.strategies, options.plans, options.plan_option
-            )
-            theirs = [
-                contestants.fastest(choices, cluster, folder)
-                for choices in contestants.comparators(
-                    options.comparators, workload, cluster, options.bucket_mb
-                )
-            ]
-            results = interleave([*theirs, *planned], cluster, options, folder)
-            print(f"\n{table(workload, results, len(theirs))}\n")
-            for chosen in theirs:
-                print(f"{chosen.name}: {chosen.tuned}" if chosen.tuned else chosen.name)
-            loads = [load for result in results for load in result.loads]
-            print(f"Load: {min(loads):.1f} to {max(loads):.1f}.")
-            for sentence in disagreements(results):
-                print(sentence)
-                code = 1
-            raw[workload] = [dataclasses.asdict(result) for result in results]
-            if options.output is not None:
-                options.output.write_text(json.dumps(raw))
-    return code
+        codes = [
+            compare(workload, cluster, options, Path(name), chosen, raw)
+            for workload in options.workloads
+        ]
+    return max(codes)
+
+
+def compare(
+    workload: str,
+    cluster: Path,
+    options: argparse.Namespace,
+    folder: Path,
+    chosen: Chosen,
+    raw: dict[str, Sequence[Result]],
+) -> int:
+    """Compares everybody on a workload; returns 1 if somebody's losses differ, or never came."""
+
+    def keep(results: Sequence[Result]) -> None:
+        raw[workload] = results
+        if options.output is not None:
+            texts = {key: [dataclasses.asdict(one) for one in value] for key, value in raw.items()}
+            options.output.write_text(json.dumps(texts))
+
+    planned = plans(
+        workload, cluster, folder, options.strategies, options.plans, options.plan_option
+    )
+    theirs, absent = [], []
+    for choices in contestants.comparators(
+        options.comparators, workload, cluster, options.bucket_mb
+    ):
+        try:
+            theirs.append(chosen.choose(workload, choices, cluster, folder))
+        except OSError as error:
+            absent.append(f"{error}: not compared")
+    results = interleave([*theirs, *planned], cluster, options, folder, keep)
+    if options.runs > 0:
+        print(f"\n{table(workload, results, len(theirs))}\n")
+    for contestant in theirs:
+        print(f"{contestant.name}: {contestant.tuned}" if contestant.tuned else contestant.name)
+    loads = [load for result in results for load in result.loads]
+    if loads:
+        print(f"Load: {min(loads):.1f} to {max(loads):.1f}.")
+    deaths = [f"{one.name}: died {len(one.deaths)} times" for one in results if one.deaths]
+    wrong = [*absent, *disagreements(results)]
+    for sentence in [*deaths, *wrong]:
+        print(sentence)
+    lost = options.runs > 0 and not all(result.records for result in results)
+    return int(bool(wrong) or lost)
 
 
 if __name__ == "__main__":

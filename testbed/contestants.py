@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import math
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from medley.cluster import load_cluster
-from testbed.comparators import pipeline, rows, timing, workloads
-from testbed.layout import speeds
+from testbed import grids
+from testbed.comparators import pipeline, rows, timing
 
-TUNING_STEPS = 8
+TUNING_STEPS = 5
 BUCKETS_MB = (0.5, 1.0, 2.0, 5.0, 25.0)
-MICROBATCHES = (4, 8, 12, 16, 24)
-MOST_CUTS = 4  # uneven ones that are tried
+ATTEMPTS = 2  # of a contestant that dies
+WORTH_A_TRY = 1.5  # times the estimate of the best one: slower grids are named, not run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,10 @@ class Contestant:
     testbed_options: tuple[str, ...]
     command: tuple[str, ...]  # takes the file for its record and the number of steps at its end
     tuned: str = ""  # what a short run has chosen
+
+
+# Lists of alternatives, best guess first in each.
+Choices = Sequence[Sequence[Contestant]]
 
 
 def run(contestant: Contestant, cluster: Path, steps: int, folder: Path) -> timing.Record:
@@ -44,71 +48,102 @@ def run(contestant: Contestant, cluster: Path, steps: int, folder: Path) -> timi
     return timing.Record.load(output)
 
 
-def fastest(choices: Sequence[Contestant], cluster: Path, folder: Path) -> Contestant:
-    """Returns the one that was fastest in a short run; without a run if there is only one."""
-    if len(choices) == 1:
-        return choices[0]
-    times = {}
-    for choice in choices:
-        times[choice] = run(choice, cluster, TUNING_STEPS, folder).median
-        print(f"{choice.name}, {choice.tuned}: {times[choice] * 1e3:.0f} ms", flush=True)
-    return min(choices, key=lambda choice: times[choice])
+def attempt(
+    contestant: Contestant, cluster: Path, steps: int, folder: Path
+) -> tuple[timing.Record | None, list[str]]:
+    """Runs a contestant, once more if it dies; returns its record, None if it died each time, and
+    what it said when it did."""
+    deaths: list[str] = []
+    while len(deaths) < ATTEMPTS:
+        try:
+            return run(contestant, cluster, steps, folder), deaths
+        except OSError as error:
+            deaths.append(str(error))
+            print(f"died, {len(deaths)} of {ATTEMPTS} attempts: {error}", flush=True)
+    return None, deaths
 
 
-def ddp(workload: str, cluster: Path, split: str, buckets_mb: Sequence[float]) -> list[Contestant]:
+def fastest(choices: Choices, cluster: Path, folder: Path) -> Contestant:
+    """Returns the one that was fastest in short runs: the first of each list, then the rest of the
+    best list. Without a run if there is only one; whoever dies is left out.
+
+    Raises OSError if all of them die.
+    """
+    if len(choices) == 1 and len(choices[0]) == 1:
+        return choices[0][0]
+    times: dict[Contestant, float] = {}
+
+    def measure(choice: Contestant) -> None:
+        record, _ = attempt(choice, cluster, TUNING_STEPS, folder)
+        if record is not None:
+            times[choice] = record.median
+            print(f"{choice.name}, {choice.tuned}: {times[choice] * 1e3:.0f} ms", flush=True)
+
+    for group in choices:
+        measure(group[0])
+    for choice in min(choices, key=lambda group: times.get(group[0], math.inf))[1:]:
+        measure(choice)
+    if not times:
+        raise OSError(f"{choices[0][0].name}: every choice died")
+    return min(times, key=lambda choice: times[choice])
+
+
+def ddp(workload: str, cluster: Path, split: str, buckets_mb: Sequence[float]) -> Choices:
     """Returns PyTorch DDP with a split of the rows, for each bucket size."""
     command = ("testbed.comparators.ddp", workload, str(cluster), "--split", split)
     return [
-        Contestant(
-            f"DDP {split}", (), (*command, "--bucket-mb", str(size)), f"buckets of {size:g} MB"
-        )
-        for size in buckets_mb
+        [
+            Contestant(
+                f"DDP {split}", (), (*command, "--bucket-mb", str(size)), f"buckets of {size:g} MB"
+            )
+            for size in buckets_mb
+        ]
     ]
 
 
-def fsdp(workload: str, cluster: Path, split: str) -> list[Contestant]:
+def fsdp(workload: str, cluster: Path, split: str) -> Choices:
     """Returns PyTorch FSDP2 with a split of the rows."""
     command = ("testbed.comparators.fsdp", workload, str(cluster), "--split", split)
-    return [Contestant(f"FSDP2 {split}", (), command)]
+    return [[Contestant(f"FSDP2 {split}", (), command)]]
 
 
-def pipelines(workload: str, cluster: Path, uneven: bool) -> list[Contestant]:
-    """Returns PyTorch's 1F1B with one stage per device, for each number of micro-batches: stages of
-    as many blocks each, or of those numbers that fit the speeds best."""
-    model, example = workloads.load(workload)
-    batch, relative = len(example["labels"]), speeds(load_cluster(cluster))
-    blocks = len(pipeline.blocks_of(model))
-    counts = [pipeline.even(blocks, len(relative))]
-    if uneven:
-        counts = cuts(blocks, relative)[:MOST_CUTS]
-    microbatches = [n for n in MICROBATCHES if batch % n == 0 and n >= len(relative)]
-    name = f"1F1B {'uneven' if uneven else 'even'}"
-    command = ("testbed.comparators.pipeline", workload, str(cluster))
-    return [
-        Contestant(
-            name,
-            (),
-            (*command, "--microbatches", str(number), "--blocks", *map(str, each)),
-            f"blocks {' '.join(map(str, each))}, {number} micro-batches",
-        )
-        for each in counts
-        for number in microbatches
-    ]
+def grids_of(
+    name: str,
+    workload: str,
+    cluster: Path,
+    replicas: Sequence[int],
+    uneven: bool,
+    buckets_mb: Sequence[float],
+) -> Choices:
+    """Returns PyTorch's 1F1B with so many replicas of each stage, stages of as many blocks each or
+    uneven ones: a list for each order of devices that is worth a try. Prints the others."""
+    machines, sizes = load_cluster(cluster), pipeline.sizes_of(workload)
+    found = [group for n in replicas for group in grids.choices(machines, sizes, n, uneven)]
+    seconds = [grids.estimate(machines, sizes, group[0]) for group in found]
+    name = f"{name} {'uneven' if uneven else 'even'}"
+    result = []
+    for group, each in sorted(zip(found, seconds, strict=True), key=lambda pair: pair[1]):
+        ratio = each / min(seconds)
+        if ratio > WORTH_A_TRY:
+            print(f"{name}: not run, {ratio:.1f}x the best estimate: {group[0].describe()}")
+            continue
+        first, *more = [_grid(name, workload, cluster, grid, buckets_mb[0]) for grid in group]
+        more += [_grid(name, workload, cluster, group[0], size) for size in buckets_mb[1:]]
+        result.append([first, *more])
+    return result
 
 
-def cuts(blocks: int, relative: Sequence[float]) -> list[list[int]]:
-    """Returns all ways to give every stage some blocks, those first whose slowest stage is fastest,
-    the even one left out."""
-    stages = len(relative)
-    found = [
-        [b - a for a, b in itertools.pairwise((0, *inner, blocks))]
-        for inner in itertools.combinations(range(1, blocks), stages - 1)
-    ]
-
-    def slowest(counts: list[int]) -> list[float]:
-        return sorted((n / speed for n, speed in zip(counts, relative, strict=True)), reverse=True)
-
-    return sorted((c for c in found if c != pipeline.even(blocks, stages)), key=slowest)
+def _grid(
+    name: str, workload: str, cluster: Path, grid: grids.Grid, bucket_mb: float
+) -> Contestant:
+    names = load_cluster(cluster).devices
+    options = ("--devices", ",".join(names[device] for device in grid.devices))
+    command = (
+        *("testbed.comparators.pipeline", workload, str(cluster)),
+        *("--replicas", str(grid.replicas), "--bucket-mb", str(bucket_mb)),
+        *("--microbatches", str(grid.microbatches), "--blocks", *map(str, grid.blocks)),
+    )
+    return Contestant(name, options, command, f"{grid.describe()}, buckets of {bucket_mb:g} MB")
 
 
 def medley(workload: str, cluster: Path, name: str, plan: Path) -> Contestant:
@@ -119,18 +154,23 @@ def medley(workload: str, cluster: Path, name: str, plan: Path) -> Contestant:
 
 
 # What `--comparators` may name.
-COMPARATORS = ("ddp", "fsdp", "pipeline")
+COMPARATORS = ("ddp", "fsdp", "pipeline", "3d")
 
 
 def comparators(
     names: Sequence[str], workload: str, cluster: Path, buckets_mb: Sequence[float]
-) -> list[list[Contestant]]:
+) -> list[Choices]:
     """Returns PyTorch's ways, each with what there is to choose from."""
     found = []
     if "ddp" in names:
         found += [ddp(workload, cluster, split, buckets_mb) for split in rows.SPLITS]
     if "fsdp" in names:
         found += [fsdp(workload, cluster, split) for split in rows.SPLITS]
-    if "pipeline" in names:
-        found += [pipelines(workload, cluster, uneven) for uneven in (False, True)]
+    count = len(load_cluster(cluster).devices)
+    for uneven in (False, True):
+        if "pipeline" in names:
+            found.append(grids_of("1F1B", workload, cluster, (1,), uneven, buckets_mb[:1]))
+        if "3d" in names:
+            several = range(2, count + 1)
+            found.append(grids_of("3D", workload, cluster, several, uneven, buckets_mb))
     return found

@@ -32,37 +32,48 @@ def build(layout: Layout, delays: bool) -> None:
             f"d{device}",
             ["link set lo up", f"addr add {address}/24 dev eth0", "link set eth0 up"],
         )
-    by_namespace: dict[str, list[str]] = {}
+    by_interface: dict[tuple[str, str], list[Port]] = {}
     for port in layout.ports:
-        by_namespace.setdefault(port.namespace, []).extend(shaping(port, delays))
+        by_interface.setdefault((port.namespace, port.interface), []).append(port)
+    by_namespace: dict[str, list[str]] = {}
+    for (namespace, _), ports in by_interface.items():
+        by_namespace.setdefault(namespace, []).extend(shaping(ports, delays))
     for namespace, commands in by_namespace.items():
         batch("tc", namespace, commands)
 
 
-def shaping(port: Port, delays: bool) -> list[str]:
-    """Returns the `tc` commands for a port.
+def shaping(ports: Sequence[Port], delays: bool) -> list[str]:
+    """Returns the `tc` commands for the ports of one interface, one for each network of a node.
 
-    One flow alone: a token bucket. Several: each has a class with an equal part of the rate, and
-    may take what others leave; what is no flow of this port passes freely.
+    One flow alone: a token bucket. Several: each has a class with an equal part of its port's rate,
+    and may take what others of the port leave; what is no flow of these ports passes freely.
     """
-    device = f"dev {port.interface}"
-    rate = round(port.bytes_per_second * 8 * HEADERS)
-    if len(port.flows) == 1 and not (delays and port.flows[0].delay):
-        return [f"qdisc add {device} root tbf rate {rate}bit burst 64k latency 50ms"]
-    each = max(8, rate // len(port.flows))
-    lines = [
-        f"qdisc add {device} root handle 1: htb default 0",
-        f"class add {device} parent 1: classid 1:1 htb rate {rate}bit quantum 60000",
-    ]
-    for number, flow in enumerate(port.flows, start=2):
-        lines += [
-            f"class add {device} parent 1:1 classid 1:{number:x} htb rate {each}bit "
-            f"ceil {rate}bit quantum 15140",
-            f"qdisc add {device} parent 1:{number:x} {_leaf(flow, delays)}",
-            f"filter add {device} parent 1: protocol ip u32 match ip src {flow.source}/32 "
-            f"match ip dst {flow.target}/32 flowid 1:{number:x}",
-        ]
+    device = f"dev {ports[0].interface}"
+    flows = [flow for port in ports for flow in port.flows]
+    if len(flows) == 1 and not (delays and flows[0].delay):
+        return [f"qdisc add {device} root tbf rate {_rate(ports[0])}bit burst 64k latency 50ms"]
+    lines = [f"qdisc add {device} root handle 1: htb default 0"]
+    number = len(ports)
+    for parent, port in enumerate(ports, start=1):
+        rate = _rate(port)
+        each = max(8, rate // len(port.flows))
+        lines.append(
+            f"class add {device} parent 1: classid 1:{parent:x} htb rate {rate}bit quantum 60000"
+        )
+        for flow in port.flows:
+            number += 1
+            lines += [
+                f"class add {device} parent 1:{parent:x} classid 1:{number:x} htb rate {each}bit "
+                f"ceil {rate}bit quantum 15140",
+                f"qdisc add {device} parent 1:{number:x} {_leaf(flow, delays)}",
+                f"filter add {device} parent 1: protocol ip u32 match ip src {flow.source}/32 "
+                f"match ip dst {flow.target}/32 flowid 1:{number:x}",
+            ]
     return lines
+
+
+def _rate(port: Port) -> int:
+    return round(port.bytes_per_second * 8 * HEADERS)
 
 
 def _leaf(flow: Flow, delays: bool) -> str:

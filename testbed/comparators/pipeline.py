@@ -1,21 +1,28 @@
-"""torch.distributed.pipelining, 1F1B: one stage per process, cut by hand into so many blocks each.
+"""torch.distributed.pipelining, 1F1B, cut by hand into so many blocks a stage: one pipeline, or a
+grid of several alike, whose replicas of a stage DistributedDataParallel averages.
 
-The loss of a micro-batch is its sum over the number of labels of the whole batch, so that gradients
-add up to those of the global mean.
+Ranks go stage by stage: the replicas of the first one, those of the second, and so on. The loss of
+a micro-batch is its sum over the number of labels of the whole batch, times the replicas where
+gradients are averaged over them, so that they add up to those of the global mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+import gc
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.nn.parallel import DistributedDataParallel
 
 from medley.models.gpt import GPT
 from testbed.comparators import process, rows, timing, workloads
+from testbed.grids import Sizes, even
 
 
 class Part(nn.Module):
@@ -46,9 +53,20 @@ def blocks_of(model: nn.Module) -> nn.ModuleList:
     return model.blocks
 
 
-def even(blocks: int, stages: int) -> list[int]:
-    """Returns how many blocks each stage has: as equal as can be, the first ones more."""
-    return [blocks // stages + (stage < blocks % stages) for stage in range(stages)]
+def sizes_of(workload: str) -> Sizes:
+    """Returns what an estimate has to know of a workload."""
+    model, example = workloads.load(workload)
+    block = next(iter(blocks_of(model)))
+    assert isinstance(model, GPT)
+    tokens = example["labels"].shape[1]
+    return Sizes(
+        rows=len(example["labels"]),
+        blocks=len(model.blocks),
+        block_parameters=sum(p.numel() for p in block.parameters()),
+        head_parameters=model.head.weight.numel(),
+        row_tokens=tokens,
+        row_bytes=4 * tokens * model.tokens.embedding_dim,
+    )
 
 
 def cut(model: nn.Module, blocks: Sequence[int] | None, stages: int, stage: int) -> Part:
@@ -67,6 +85,72 @@ def cut(model: nn.Module, blocks: Sequence[int] | None, stages: int, stage: int)
     return Part(model, sum(counts[:stage]), sum(counts[: stage + 1]))
 
 
+def own_rows(batch: workloads.Batch, replicas: int, replica: int) -> workloads.Batch:
+    """Returns the rows of a replica: all have as many."""
+    each = len(batch["labels"]) // replicas
+    first = replica * each
+    return {name: value[first : first + each] for name, value in batch.items()}
+
+
+def check(rows_of_batch: int, size: int, replicas: int, microbatches: int) -> None:
+    """Raises ValueError if devices or rows cannot be divided like that."""
+    if replicas < 1 or size % replicas:
+        raise ValueError(f"--replicas: found {replicas}, expected a divisor of {size}, the devices")
+    stages = size // replicas
+    if microbatches < stages or rows_of_batch % (replicas * microbatches):
+        raise ValueError(
+            f"--microbatches: found {microbatches}, expected at least {stages}, the stages, and a "
+            f"divisor of {rows_of_batch / replicas:g}, the rows of a pipeline"
+        )
+
+
+def step_of(options: argparse.Namespace, rank: int, size: int) -> Callable[[int], float]:
+    """Returns what trains a step as process `rank` of `size`, and returns its part of the loss."""
+    model, example = workloads.load(options.workload)
+    check(len(example["labels"]), size, options.replicas, options.microbatches)
+    stages = size // options.replicas
+    mesh = init_device_mesh("cpu", (stages, options.replicas), mesh_dim_names=("stage", "replica"))
+    number, replica = divmod(rank, options.replicas)
+    part: nn.Module = cut(model, options.blocks, stages, number)
+    if options.replicas > 1:
+        part = DistributedDataParallel(
+            part,
+            process_group=mesh.get_group("replica"),
+            bucket_cap_mb=options.bucket_mb,
+            gradient_as_bucket_view=True,
+        )
+    stage = PipelineStage(part, number, stages, torch.device("cpu"), group=mesh.get_group("stage"))
+    labels = 1  # that count, in the batch at hand
+
+    def loss_of(logits: Tensor, target: Tensor) -> Tensor:
+        total = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum")
+        return total * (options.replicas / labels)
+
+    schedule = Schedule1F1B(stage, options.microbatches, loss_of, scale_grads=False)
+    optimizer = torch.optim.AdamW(
+        part.parameters(), lr=workloads.LEARNING_RATE, weight_decay=0.01, fused=True
+    )
+    data = workloads.batches(example, 4)
+
+    def step(count: int) -> float:
+        nonlocal labels
+        whole = data[count % len(data)]
+        labels = rows.counted(whole["labels"])
+        own = own_rows(whole, options.replicas, replica)
+        # Gradients are views: of DDP's buckets.
+        optimizer.zero_grad(set_to_none=False)
+        losses: list[Tensor] = []
+        inputs = (own["input_ids"],) if number == 0 else ()
+        if number == stages - 1:
+            schedule.step(*inputs, target=own["labels"], losses=losses)
+        else:
+            schedule.step(*inputs)
+        optimizer.step()
+        return sum(float(loss.detach()) for loss in losses) / options.replicas
+
+    return step
+
+
 def main() -> None:
     """Trains as one process of a job."""
     parser = process.parser(
@@ -75,45 +159,13 @@ def main() -> None:
         cluster="is not read: the order of stages is that of the ranks",
     )
     parser.add_argument("--blocks", type=int, nargs="+", help="of each stage; default: even")
-    parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument("--microbatches", type=int, default=8, help="of each pipeline")
+    parser.add_argument("--replicas", type=int, default=1, help="of each stage: pipelines")
+    parser.add_argument("--bucket-mb", type=float, default=25.0, help="of DDP")
     options = parser.parse_args()
 
-    rank, size = process.begin()
-    model, example = workloads.load(options.workload)
-    batch = len(example["labels"])
-    if batch % options.microbatches or options.microbatches < size:
-        raise ValueError(
-            f"--microbatches: found {options.microbatches}, expected at least {size}, the stages, "
-            f"and a divisor of {batch}, the rows"
-        )
-    part = cut(model, options.blocks, size, rank)
-    stage = PipelineStage(part, rank, size, torch.device("cpu"))
-    labels = 1  # that count, in the batch at hand
-
-    def loss_of(logits: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum") / labels
-
-    schedule = Schedule1F1B(stage, options.microbatches, loss_of, scale_grads=False)
-    optimizer = torch.optim.AdamW(
-        part.parameters(), lr=workloads.LEARNING_RATE, weight_decay=0.01, fused=True
-    )
-    data = workloads.batches(example, 4)
-
-    def step(number: int) -> float:
-        nonlocal labels
-        whole = data[number % len(data)]
-        labels = rows.counted(whole["labels"])
-        optimizer.zero_grad(set_to_none=False)
-        losses: list[Tensor] = []
-        inputs = (whole["input_ids"],) if rank == 0 else ()
-        if rank == size - 1:
-            schedule.step(*inputs, target=whole["labels"], losses=losses)
-        else:
-            schedule.step(*inputs)
-        optimizer.step()
-        return float(sum(float(loss.detach()) for loss in losses))
-
-    timing.train(step, options.steps, options.output, sum_losses=True)
+    timing.train(step_of(options, *process.begin()), options.steps, options.output, sum_losses=True)
+    gc.collect()  # what holds process groups: their threads have to end first
     dist.destroy_process_group()
 
 

@@ -3,7 +3,9 @@ without the testbed: needs no root."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -48,12 +50,13 @@ def alone() -> list[float]:
     return losses
 
 
-def losses_of(folder: Path, module: str, *options: str) -> list[float]:
-    """Runs a contestant as two processes; returns the losses that it wrote."""
+def losses_of(folder: Path, module: str, *options: str, processes: int = 2) -> list[float]:
+    """Runs a contestant as several processes; returns the losses that it wrote."""
     (folder / "two.yaml").write_text(TWO)
     output = folder / "record.json"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["-m", module, WORKLOAD, str(folder / "two.yaml"), "--output", str(output)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={processes}", "-m", module, WORKLOAD]
+    command += [str(folder / "two.yaml"), "--output", str(output)]
     done = run([*command, "--steps", str(STEPS), *options])
     assert done.returncode == 0, done.stderr
     return timing.Record.load(output).losses
@@ -79,9 +82,39 @@ def test_trains_like_one_device(
     assert losses == pytest.approx(alone, rel=1e-4)
 
 
+# Two pipelines of two stages; two of one stage each, which is data parallelism in micro-batches.
+@pytest.mark.slow
+@pytest.mark.testbed
+@pytest.mark.parametrize(
+    ("processes", "options"),
+    [
+        (4, ["--replicas", "2", "--microbatches", "3", "--blocks", "2", "3"]),
+        (2, ["--replicas", "2", "--microbatches", "2", "--bucket-mb", "0.5"]),
+    ],
+)
+def test_a_grid_trains_like_one_device(
+    tmp_path: Path, alone: list[float], processes: int, options: list[str]
+) -> None:
+    losses = losses_of(tmp_path, "testbed.comparators.pipeline", *options, processes=processes)
+    assert losses[:3] == pytest.approx(alone[:3], rel=1e-6)
+    assert losses == pytest.approx(alone, rel=1e-4)
+
+
+def test_a_grid_divides_devices_and_rows_evenly() -> None:
+    pipeline.check(12, 4, 2, 3)
+    with pytest.raises(ValueError, match="--replicas: found 3, expected a divisor of 4"):
+        pipeline.check(12, 4, 3, 4)
+    with pytest.raises(ValueError, match="found 1, expected at least 2, the stages"):
+        pipeline.check(12, 4, 2, 1)
+    with pytest.raises(ValueError, match="a divisor of 6, the rows of a pipeline"):
+        pipeline.check(12, 4, 2, 4)
+    batch = {"labels": torch.arange(12), "input_ids": torch.arange(12)}
+    seen = [pipeline.own_rows(batch, 2, replica)["labels"] for replica in range(2)]
+    assert torch.cat(seen).tolist() == list(range(12))
+
+
 def test_pipelines_are_cut_into_all_blocks() -> None:
     model, _ = workloads.load(WORKLOAD)
-    assert pipeline.even(5, 2) == [3, 2]
     parts = [pipeline.cut(model, [1, 3, 1], 3, stage) for stage in range(3)]
     assert [len(part.blocks) for part in parts] == [1, 3, 1]
     names = [id(p) for part in parts for p in part.parameters()]
@@ -92,25 +125,104 @@ def test_pipelines_are_cut_into_all_blocks() -> None:
         pipeline.cut(workloads.load("vit")[0], None, 2, 0)
 
 
-# The slowest stage of 3 3 1 1 takes 3 on devices of speed 2:2:1:1, that of 2 2 2 2 takes 4 (here
-# in halves).
-def test_uneven_cuts_fit_the_speeds() -> None:
-    cuts = contestants.cuts(8, [1.0, 1.0, 0.5, 0.5])
-    assert cuts[0] == [3, 3, 1, 1]
-    assert [2, 2, 2, 2] not in cuts
-    assert len(cuts) == 34  # 7 over 3, less the even one
-
-
 def test_what_there_is_to_choose_from(tmp_path: Path) -> None:
     (tmp_path / "four.yaml").write_text(FOUR)
     cluster = tmp_path / "four.yaml"
-    found = contestants.comparators(("ddp", "fsdp", "pipeline"), "gpt", cluster, [1.0, 5.0])
-    assert [choices[0].name for choices in found] == [
+    names = ("ddp", "fsdp", "pipeline", "3d")
+    found = contestants.comparators(names, "gpt", cluster, [1.0, 5.0])
+    assert [choices[0][0].name for choices in found] == [
         *("DDP even", "DDP proportional", "FSDP2 even", "FSDP2 proportional"),
-        *("1F1B even", "1F1B uneven"),
+        *("1F1B even", "3D even", "1F1B uneven", "3D uneven"),
     ]
-    assert [len(choices) for choices in found] == [2, 2, 1, 1, 5, 20]
-    assert "--blocks 3 3 1 1" in " ".join(found[5][0].command)
+    assert [len(group) for choices in found[:4] for group in choices] == [2, 2, 1, 1]
+    pipelines, grid = found[6], found[7]
+    commands = [" ".join(one.command) for group in pipelines for one in group]
+    assert any("--blocks 3 3 1 1" in command for command in commands)
+    assert any("--blocks 1 1 3 3" in command for command in commands)
+    assert all("--replicas 1 " in command for command in commands)
+    assert not any("--replicas 1 " in " ".join(one.command) for group in grid for one in group)
+    assert {"1.0", "5.0"} == {one.command[one.command.index("--bucket-mb") + 1] for one in grid[0]}
+
+
+class Runs:
+    """Stands in for the testbed: seconds of a step by what was chosen, or a death."""
+
+    def __init__(self, seconds: dict[str, list[float]]) -> None:
+        self._seconds = seconds
+        self.order: list[str] = []
+
+    def __call__(
+        self, contestant: contestants.Contestant, cluster: Path, steps: int, folder: Path
+    ) -> timing.Record:
+        word = contestant.tuned or contestant.name
+        self.order.append(word)
+        left = self._seconds[word]
+        seconds = left.pop(0) if len(left) > 1 else left[0]
+        if math.isinf(seconds):
+            raise OSError(f"{word}: Gloo says no")
+        return timing.Record([1.0] * 5, [seconds] * 5)
+
+
+def alternatives(*words: str) -> list[contestants.Contestant]:
+    return [contestants.Contestant("A", (), ("module",), word) for word in words]
+
+
+def test_the_best_list_is_tried_to_its_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runs = Runs({"a": [0.3], "a2": [0.1], "b": [0.2], "b2": [0.25], "b3": [math.inf], "c": [0.4]})
+    monkeypatch.setattr(contestants, "run", runs)
+    groups = [alternatives("a", "a2"), alternatives("b", "b2", "b3"), alternatives("c")]
+    assert contestants.fastest(groups, tmp_path, tmp_path).tuned == "b"
+    assert runs.order == ["a", "b", "c", "b2", "b3", "b3"]
+    with pytest.raises(OSError, match="A: every choice died"):
+        contestants.fastest([alternatives("b3", "b3")], tmp_path, tmp_path)
+
+
+# The first dies once, the second each time; nobody else's runs are lost.
+def test_who_dies_is_run_again_and_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Runs({"X": [math.inf, 0.2], "Y": [math.inf], "Z": [0.3]})
+    monkeypatch.setattr(contestants, "run", runs)
+    everybody = [contestants.Contestant(name, (), ("module",)) for name in "XYZ"]
+    kept: list[int] = []
+    options = argparse.Namespace(runs=2, steps=2)
+    results = compare.interleave(
+        everybody, tmp_path, options, tmp_path, lambda seen: kept.append(len(seen[2].records))
+    )
+    assert runs.order == [*"XXYYZ", *"YYZX"]
+    assert [len(result.records) for result in results] == [2, 0, 2]
+    assert [len(result.deaths) for result in results] == [1, 4, 0]
+    assert kept == [0, 0, 1, 1, 2, 2]
+    assert "died, 1 of 2 attempts: X: Gloo says no" in capsys.readouterr().out
+    lines = compare.table("gpt", results, 2).splitlines()
+    assert lines[3] == "| Y | died each time | | | | |"
+    assert lines[4].startswith("| Z | 300 ms | 300 to 300 ms | 0.67x | infx ")
+    assert compare.disagreements(results) == []
+
+
+def test_losses_that_are_no_numbers_disagree() -> None:
+    good = timing.Record([1.0] * 5, [0.1] * 5)
+    bad = timing.Record([1.0, 1.0, math.nan, 1.0, 1.0], [0.1] * 5)
+    results = [compare.Result("A", [good]), compare.Result("B", [bad])]
+    assert [sentence.split(":")[0] for sentence in compare.disagreements(results)] == ["B"]
+
+
+def test_what_short_runs_have_chosen_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cluster = tmp_path / "two.yaml"
+    cluster.write_text(TWO)
+    runs = Runs({"a": [0.3], "b": [0.2]})
+    monkeypatch.setattr(contestants, "run", runs)
+    groups = [alternatives("a"), alternatives("b")]
+    file = tmp_path / "tuned.json"
+    for _ in range(2):
+        chosen = compare.Chosen(file, cluster).choose("gpt", groups, cluster, tmp_path)
+        assert chosen == groups[1][0]
+    assert runs.order == ["a", "b"]
+    cluster.write_text(TWO.replace("speed: 0.5", "speed: 0.4"))
+    with pytest.raises(ValueError, match="found choices for another cluster"):
+        compare.Chosen(file, cluster)
 
 
 def test_the_table_has_a_ratio_to_each_of_theirs() -> None:

@@ -64,27 +64,50 @@ def test_what_cannot_be_built_is_named() -> None:
     )
     with pytest.raises(ValueError, match="trunk between 3 pools, expected two"):
         lay_out(parse_cluster(HEAD + three))
+
+
+# Two devices of pool a talk over the lan, with b over the thin network: one interface, two ports.
+def test_a_node_in_two_networks_has_a_port_for_each() -> None:
     two = """
 nodes:
   - {name: a, count: 2, device: CPU, devices_per_node: 1}
-  - {name: b, count: 1, device: CPU, devices_per_node: 1}
+  - {name: b, count: 2, device: CPU, devices_per_node: 1}
 networks:
-  - {name: lan, connects: [a], bandwidth: 50 MB/s, latency: 1 ms}
-  - {name: wan, connects: [a, b], bandwidth: 5 MB/s, latency: 1 ms}
+  - {name: lan, connects: [a], bandwidth: 50 MB/s, latency: 1 us}
+  - {name: thin, connects: [a, b], bandwidth: 5 MB/s, latency: 1 us}
 """
-    with pytest.raises(ValueError, match="found 2 networks between nodes"):
-        lay_out(parse_cluster(HEAD + two))
+    layout = lay_out(parse_cluster(HEAD + two))
+    ports = [port for port in layout.ports if (port.namespace, port.interface) == ("d0", "eth0")]
+    assert [(port.link, port.bytes_per_second, len(port.flows)) for port in ports] == [
+        ("lan:a/0:out", 50e6, 1),
+        ("thin:a/0:out", 5e6, 2),
+    ]
+    lines = shaping(ports, delays=False)
+    lan, thin = (round(rate * 8 * 1514 / 1448) for rate in (50e6, 5e6))
+    assert sum(line.startswith("qdisc add dev eth0 root") for line in lines) == 1
+    assert [line.split("parent ")[1] for line in lines if line.startswith("class")] == [
+        f"1: classid 1:1 htb rate {lan}bit quantum 60000",
+        f"1:1 classid 1:3 htb rate {lan}bit ceil {lan}bit quantum 15140",
+        f"1: classid 1:2 htb rate {thin}bit quantum 60000",
+        f"1:2 classid 1:4 htb rate {thin // 2}bit ceil {thin}bit quantum 15140",
+        f"1:2 classid 1:5 htb rate {thin // 2}bit ceil {thin}bit quantum 15140",
+    ]
+    assert [line.rsplit("dst ")[1] for line in lines if line.startswith("filter")] == [
+        "10.77.0.2/32 flowid 1:3",
+        "10.77.0.3/32 flowid 1:4",
+        "10.77.0.4/32 flowid 1:5",
+    ]
 
 
 def test_a_lone_flow_has_a_token_bucket_and_several_have_a_class_each() -> None:
     alone = Port("lan:a/0:out", "d0", "eth0", 12.5e6, (Flow("10.77.0.1", "10.77.0.2"),))
     rate = round(100e6 * 1514 / 1448)  # payload is what programs get
-    assert shaping(alone, delays=False) == [
+    assert shaping([alone], delays=False) == [
         f"qdisc add dev eth0 root tbf rate {rate}bit burst 64k latency 50ms"
     ]
     flows = (Flow("10.77.0.2", "10.77.0.1", 1e-3), Flow("10.77.0.3", "10.77.0.1", 1e-3))
     shared = Port("lan:a/0:in", "", "dev0", 12.5e6, flows)
-    lines = shaping(shared, delays=True)
+    lines = shaping([shared], delays=True)
     assert [line for line in lines if line.startswith("filter")] == [
         "filter add dev dev0 parent 1: protocol ip u32 "
         f"match ip src 10.77.0.{i}/32 match ip dst 10.77.0.1/32 flowid 1:{i}"
@@ -92,7 +115,7 @@ def test_a_lone_flow_has_a_token_bucket_and_several_have_a_class_each() -> None:
     ]
     assert sum(f"rate {rate // 2}bit ceil {rate}bit" in line for line in lines) == 2
     assert sum("netem delay 1000us" in line for line in lines) == 2
-    assert not any("netem" in line for line in shaping(shared, delays=False))
+    assert not any("netem" in line for line in shaping([shared], delays=False))
 
 
 def test_quotas_are_in_proportion_to_the_speeds() -> None:
