@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -69,13 +69,12 @@ def sizes_of(workload: str) -> Sizes:
     )
 
 
-def cut(model: nn.Module, blocks: Sequence[int] | None, stages: int, stage: int) -> Part:
-    """Returns a stage of a model, each of so many blocks; without, they are even.
+def cut(model: nn.Module, counts: Sequence[int], stages: int, stage: int) -> Part:
+    """Returns a stage of a model, each of so many blocks.
 
     Raises ValueError if they do not make the model.
     """
     whole = len(blocks_of(model))
-    counts = blocks or even(whole, stages)
     if len(counts) != stages or sum(counts) != whole or min(counts) < 1:
         raise ValueError(
             f"--blocks: found {' '.join(map(str, counts))}, expected {stages} numbers, one for "
@@ -104,51 +103,66 @@ def check(rows_of_batch: int, size: int, replicas: int, microbatches: int) -> No
         )
 
 
-def step_of(options: argparse.Namespace, rank: int, size: int) -> Callable[[int], float]:
-    """Returns what trains a step as process `rank` of `size`, and returns its part of the loss."""
-    model, example = workloads.load(options.workload)
-    check(len(example["labels"]), size, options.replicas, options.microbatches)
-    stages = size // options.replicas
-    mesh = init_device_mesh("cpu", (stages, options.replicas), mesh_dim_names=("stage", "replica"))
-    number, replica = divmod(rank, options.replicas)
-    part: nn.Module = cut(model, options.blocks, stages, number)
-    if options.replicas > 1:
-        part = DistributedDataParallel(
-            part,
-            process_group=mesh.get_group("replica"),
-            bucket_cap_mb=options.bucket_mb,
-            gradient_as_bucket_view=True,
+class Stage:
+    """What a process has of the grid, and trains."""
+
+    def __init__(self, options: argparse.Namespace, rank: int, size: int) -> None:
+        """Process `rank` of `size`; `options` are those of add_options(). All of them at once."""
+        model, example = workloads.load(options.workload)
+        check(len(example["labels"]), size, options.replicas, options.microbatches)
+        stages = size // options.replicas
+        names = ("stage", "replica")
+        mesh = init_device_mesh("cpu", (stages, options.replicas), mesh_dim_names=names)
+        self.number, self.replica = divmod(rank, options.replicas)
+        counts = options.blocks or even(len(blocks_of(model)), stages)
+        self.first = sum(counts[: self.number])  # its first block
+        self.part = cut(model, counts, stages, self.number)
+        self._is_last = self.number == stages - 1
+        self._replicas = options.replicas
+        self._labels = 1  # that count, in the batch at hand
+        module: nn.Module = self.part
+        if options.replicas > 1:
+            module = DistributedDataParallel(
+                self.part,
+                process_group=mesh.get_group("replica"),
+                bucket_cap_mb=options.bucket_mb,
+                gradient_as_bucket_view=True,
+            )
+        group = mesh.get_group("stage")
+        stage = PipelineStage(module, self.number, stages, torch.device("cpu"), group=group)
+        self._schedule = Schedule1F1B(stage, options.microbatches, self._loss_of, scale_grads=False)
+        self.optimizer = torch.optim.AdamW(
+            self.part.parameters(), lr=workloads.LEARNING_RATE, weight_decay=0.01, fused=True
         )
-    stage = PipelineStage(part, number, stages, torch.device("cpu"), group=mesh.get_group("stage"))
-    labels = 1  # that count, in the batch at hand
+        self._data = workloads.batches(example, 4)
 
-    def loss_of(logits: Tensor, target: Tensor) -> Tensor:
+    def _loss_of(self, logits: Tensor, target: Tensor) -> Tensor:
         total = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum")
-        return total * (options.replicas / labels)
+        return total * (self._replicas / self._labels)
 
-    schedule = Schedule1F1B(stage, options.microbatches, loss_of, scale_grads=False)
-    optimizer = torch.optim.AdamW(
-        part.parameters(), lr=workloads.LEARNING_RATE, weight_decay=0.01, fused=True
-    )
-    data = workloads.batches(example, 4)
-
-    def step(count: int) -> float:
-        nonlocal labels
-        whole = data[count % len(data)]
-        labels = rows.counted(whole["labels"])
-        own = own_rows(whole, options.replicas, replica)
+    def step(self, number: int) -> float:
+        """Trains on a global batch; returns this process's part of the loss."""
+        whole = self._data[number % len(self._data)]
+        self._labels = rows.counted(whole["labels"])
+        own = own_rows(whole, self._replicas, self.replica)
         # Gradients are views: of DDP's buckets.
-        optimizer.zero_grad(set_to_none=False)
+        self.optimizer.zero_grad(set_to_none=False)
         losses: list[Tensor] = []
-        inputs = (own["input_ids"],) if number == 0 else ()
-        if number == stages - 1:
-            schedule.step(*inputs, target=own["labels"], losses=losses)
+        inputs = (own["input_ids"],) if self.number == 0 else ()
+        if self._is_last:
+            self._schedule.step(*inputs, target=own["labels"], losses=losses)
         else:
-            schedule.step(*inputs)
-        optimizer.step()
-        return sum(float(loss.detach()) for loss in losses) / options.replicas
+            self._schedule.step(*inputs)
+        self.optimizer.step()
+        return sum(float(loss.detach()) for loss in losses) / self._replicas
 
-    return step
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds what says how the grid is made."""
+    parser.add_argument("--blocks", type=int, nargs="+", help="of each stage; default: even")
+    parser.add_argument("--microbatches", type=int, default=8, help="of each pipeline")
+    parser.add_argument("--replicas", type=int, default=1, help="of each stage: pipelines")
+    parser.add_argument("--bucket-mb", type=float, default=25.0, help="of DDP")
 
 
 def main() -> None:
@@ -158,15 +172,18 @@ def main() -> None:
         workload="a GPT: gpt or gpt?rows=96",
         cluster="is not read: the order of stages is that of the ranks",
     )
-    parser.add_argument("--blocks", type=int, nargs="+", help="of each stage; default: even")
-    parser.add_argument("--microbatches", type=int, default=8, help="of each pipeline")
-    parser.add_argument("--replicas", type=int, default=1, help="of each stage: pipelines")
-    parser.add_argument("--bucket-mb", type=float, default=25.0, help="of DDP")
+    add_options(parser)
     options = parser.parse_args()
 
-    timing.train(step_of(options, *process.begin()), options.steps, options.output, sum_losses=True)
+    train(options, *process.begin())
     gc.collect()  # what holds process groups: their threads have to end first
     dist.destroy_process_group()
+
+
+def train(options: argparse.Namespace, rank: int, size: int) -> None:
+    """Trains and writes the record."""
+    stage = Stage(options, rank, size)
+    timing.train(stage.step, options.steps, options.output, sum_losses=True)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import medley
 from testbed import compare, contestants
 from testbed.comparators import pipeline, timing, workloads
 from testbed.tests.clusters import FOUR, first_of, run
+from testbed.tests.reference import losses_of_one_device
 
 WORKLOAD = "gpt?rows=12&layers=5"
 STEPS = 3
@@ -35,19 +36,7 @@ devices:
 @pytest.fixture(scope="module")
 def alone() -> list[float]:
     """Returns the losses of one device."""
-    model, example = workloads.load(WORKLOAD)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=workloads.LEARNING_RATE, weight_decay=0.01, foreach=True
-    )
-    data = workloads.batches(example, 4)
-    losses = []
-    for number in range(timing.WARM_UP + STEPS):
-        optimizer.zero_grad()
-        loss = model(**data[number % len(data)])
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return losses
+    return losses_of_one_device(WORKLOAD, timing.WARM_UP + STEPS)
 
 
 def losses_of(folder: Path, module: str, *options: str, processes: int = 2) -> list[float]:
@@ -122,7 +111,7 @@ def test_pipelines_are_cut_into_all_blocks() -> None:
     with pytest.raises(ValueError, match="--blocks: found 2 2, expected 2 numbers"):
         pipeline.cut(model, [2, 2], 2, 0)
     with pytest.raises(ValueError, match="pipeline: found another model"):
-        pipeline.cut(workloads.load("vit")[0], None, 2, 0)
+        pipeline.cut(workloads.load("vit")[0], [1, 1], 2, 0)
 
 
 def test_what_there_is_to_choose_from(tmp_path: Path) -> None:

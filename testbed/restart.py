@@ -1,0 +1,245 @@
+"""Kill all and restart from shared storage, in real time: `python -m testbed.restart`.
+
+What a system without elasticity does when it loses a device, after Varuna's rule: every worker is
+killed, a job on the devices that are left is started, and each worker reloads its stage from shared
+storage. Plain PyTorch (`testbed.comparators.restartable`), one process per device on this machine;
+needs no root. It is kind to the restart: the loss is seen at once, nothing waits for a notice, and
+all workers are started at the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from testbed.ranks import KEEP_MEMORY
+
+PATIENCE = 300.0  # seconds for a job to get to a step
+PARTS = ("killed", "imported", "joined", "loaded", "first step", "caught up")
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """Replicas x stages."""
+
+    replicas: int
+    stages: int
+
+    @staticmethod
+    def parse(text: str) -> Grid:
+        """Reads "1x4". Raises ValueError."""
+        words = text.split("x")
+        if len(words) != 2 or not all(word.isdigit() and int(word) > 0 for word in words):
+            raise ValueError(f"found {text}, expected replicas x stages, such as 1x4")
+        return Grid(int(words[0]), int(words[1]))
+
+    @property
+    def size(self) -> int:
+        """Returns how many devices it has."""
+        return self.replicas * self.stages
+
+
+@dataclasses.dataclass(frozen=True)
+class Recovery:
+    """When each part of a recovery was over, in seconds after the kill, on the slowest worker."""
+
+    seconds: dict[str, float]  # by PARTS
+    bytes_read: float  # of all workers, from shared storage
+    repeated: int  # steps that had been done already
+    losses: list[float]  # of the steps, those that were repeated once
+
+    @property
+    def total(self) -> float:
+        """Returns the time from the kill until the step that it hit was done."""
+        return self.seconds["caught up"]
+
+
+class Job:
+    """The workers of one life of the run."""
+
+    def __init__(self, options: argparse.Namespace, grid: Grid, folder: Path, life: int) -> None:
+        self._logs = [folder / f"{life}.{rank}.jsonl" for rank in range(grid.size)]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [
+            *(sys.executable, "-m", "testbed.comparators.restartable", options.workload, "-"),
+            *("--replicas", str(grid.replicas), "--microbatches", str(options.microbatches)),
+            *("--storage", str(folder / "storage"), "--save-every", str(options.save_every)),
+            *("--bytes-per-second", str(options.gbit * 1e9 / 8), "--steps", str(options.steps)),
+        ]
+        self.workers = [
+            subprocess.Popen(
+                [*command, "--output", str(log)],
+                env={
+                    **os.environ,
+                    **KEEP_MEMORY,
+                    **{"RANK": str(rank), "WORLD_SIZE": str(grid.size)},
+                    **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+                    **{"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+                },
+                stdout=subprocess.DEVNULL,
+                stderr=log.with_suffix(".err").open("wb"),
+            )
+            for rank, log in enumerate(self._logs)
+        ]
+
+    def lines(self, rank: int) -> list[dict[str, Any]]:
+        """Returns what a worker has logged."""
+        log = self._logs[rank]
+        if not log.exists():
+            return []
+        # A line whose end is not there yet is not read.
+        return [json.loads(line) for line in log.read_text().split("\n")[:-1]]
+
+    def wait_for(self, step: int) -> None:
+        """Returns once rank 0 has done a step. Raises OSError if a worker ends before."""
+        end = time.monotonic() + PATIENCE
+        while not any(
+            line.get("step") == step and line["what"] == "step" for line in self.lines(0)
+        ):
+            for rank, worker in enumerate(self.workers):
+                if worker.poll() not in (None, 0):
+                    said = self._logs[rank].with_suffix(".err").read_text()[-2000:]
+                    raise OSError(f"restart: worker {rank} ended: {said}")
+            if time.monotonic() > end:
+                raise OSError(f"restart: no step {step} within {PATIENCE:.0f} s")
+            time.sleep(0.002)
+
+    def kill(self) -> None:
+        """Kills everybody and waits until they are gone."""
+        for worker in self.workers:
+            worker.send_signal(signal.SIGKILL)
+        for worker in self.workers:
+            worker.wait()
+
+    def finish(self) -> None:
+        """Waits until everybody has done all steps. Raises OSError if somebody fails."""
+        codes = [worker.wait(timeout=PATIENCE) for worker in self.workers]
+        if any(codes):
+            raise OSError(f"restart: workers ended with exit codes {codes}")
+
+
+def recover(options: argparse.Namespace, folder: Path) -> Recovery:
+    """Trains, kills a worker in the step after `kill_step`, and restarts all on what is left."""
+    before = Job(options, options.before, folder, 0)
+    after = None
+    try:
+        before.wait_for(options.kill_step)
+        victim = before.workers[options.kill_rank]
+        begin = time.monotonic()
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        before.kill()
+        killed = time.monotonic()
+        after = Job(options, options.after, folder, 1)
+        after.finish()
+        lives = [job.lines(0) for job in (before, after)]
+        logs = [after.lines(rank) for rank in range(options.after.size)]
+    finally:
+        for job in (before, after):
+            if job is not None:
+                job.kill()
+    return summary(begin, killed, lives, logs)
+
+
+def summary(
+    begin: float,
+    killed: float,
+    lives: Sequence[Sequence[dict[str, Any]]],
+    logs: Sequence[Sequence[dict[str, Any]]],
+) -> Recovery:
+    """Returns what the logs say of a recovery: of rank 0 in both lives, of all in the second."""
+    steps = [[line for line in life if line["what"] == "step"] for life in lives]
+    done = max(line["step"] for line in steps[0])
+
+    def last(what: str) -> float:
+        return max(line["at"] for log in logs for line in log if line["what"] == what) - begin
+
+    loaded = next(line for line in logs[0] if line["what"] == "loaded")
+    losses = {line["step"]: line["loss"] for life in steps for line in life}
+    return Recovery(
+        seconds={
+            "killed": killed - begin,
+            **{what: last(what) for what in ("imported", "joined", "loaded")},
+            "first step": steps[1][0]["at"] - begin,
+            "caught up": next(line["at"] for line in steps[1] if line["step"] > done) - begin,
+        },
+        bytes_read=sum(line["bytes"] for log in logs for line in log if line["what"] == "loaded"),
+        repeated=done - int(loaded["step"]),
+        losses=[losses[step] for step in sorted(losses)],
+    )
+
+
+def table(recoveries: Sequence[Recovery]) -> str:
+    """Returns the medians as Markdown."""
+    lines = ["| until | seconds after the kill, median | least to most |", "|---|---|---|"]
+    for what in PARTS:
+        seconds = sorted(recovery.seconds[what] for recovery in recoveries)
+        lines.append(
+            f"| {what} | {statistics.median(seconds):.2f} | {seconds[0]:.2f} to {seconds[-1]:.2f} |"
+        )
+    read = statistics.median(recovery.bytes_read for recovery in recoveries)
+    repeated = statistics.median(recovery.repeated for recovery in recoveries)
+    lines.append(f"\n{read / 1e6:.1f} MB from shared storage; {repeated:g} steps repeated.")
+    return "\n".join(lines)
+
+
+def read(path: Path) -> list[Recovery]:
+    """Returns what `--output` has written."""
+    return [Recovery(**entry) for entry in json.loads(path.read_text())]
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the arguments. Ends with a sentence if they do not fit."""
+    parser = argparse.ArgumentParser(prog="python -m testbed.restart", description=__doc__)
+    parser.add_argument("--workload", default="gpt", help="a GPT: gpt or gpt?layers=12&width=256")
+    parser.add_argument("--before", type=Grid.parse, default="1x4", help="replicas x stages (1x4)")
+    parser.add_argument("--after", type=Grid.parse, default="1x3", help="on the devices left (1x3)")
+    parser.add_argument("--microbatches", type=int, default=8, help="of each pipeline (8)")
+    parser.add_argument("--gbit", type=float, default=1.0, help="Gbit/s of shared storage (1)")
+    parser.add_argument("--save-every", type=int, default=5, help="steps (5)")
+    parser.add_argument("--kill-step", type=int, default=7, help="the step after it is hit (7)")
+    parser.add_argument("--kill-rank", type=int, default=1, help="who is killed (1)")
+    parser.add_argument("--steps", type=int, default=10, help="of the whole run (10)")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--output", type=Path, help="write all figures here, as JSON")
+    options = parser.parse_args(arguments)
+    if not options.kill_rank < options.before.size:
+        parser.error(f"--kill-rank: found {options.kill_rank}, expected a rank of --before")
+    if not 0 < options.kill_step < options.steps:
+        parser.error(f"--kill-step: found {options.kill_step}, expected one before --steps")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0."""
+    options = parse(arguments)
+    recoveries = []
+    for number in range(options.runs):
+        with tempfile.TemporaryDirectory(prefix="medley-restart-") as name:
+            recoveries.append(recover(options, Path(name)))
+        print(f"run {number + 1}: {recoveries[-1].total:.2f} s", flush=True)
+        if options.output is not None:
+            options.output.write_text(json.dumps([dataclasses.asdict(one) for one in recoveries]))
+    print(f"\n{table(recoveries)}\nLoad: {os.getloadavg()[0]:.1f}.")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except OSError as error:
+        sys.exit(str(error))

@@ -1,0 +1,75 @@
+"""A folder as storage that all processes share, behind one link: who reads or writes waits his turn
+at the link's rate. For what is restored from shared storage, by whomever."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PIECE = 256 << 10  # bytes; several readers take turns after each
+
+
+class SharedStorage:
+    """Files in a folder, each whole or not there. All objects of one folder, in whatever process,
+    share the link; its two directions are one."""
+
+    def __init__(
+        self,
+        folder: Path,
+        bytes_per_second: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`clock` is one for all processes."""
+        if bytes_per_second <= 0:
+            raise ValueError(f"storage: found {bytes_per_second:g} bytes/s, expected more than 0")
+        self._folder = folder
+        self._rate = bytes_per_second
+        self._clock = clock
+        self._sleep = sleep
+        self.moved = 0  # bytes over the link, of this object
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Writes a file, durably, in place of an older one."""
+        path = self._folder / name
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        with part.open("wb") as file:
+            for first in range(0, len(data), PIECE):
+                piece = data[first : first + PIECE]
+                self._wait(len(piece))
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+
+    def read(self, name: str) -> bytes:
+        """Returns a file. Raises FileNotFoundError."""
+        with (self._folder / name).open("rb") as file:
+            return b"".join(self._pieces(iter(lambda: file.read(PIECE), b"")))
+
+    def has(self, name: str) -> bool:
+        """Returns whether there is a file; asking costs nothing."""
+        return (self._folder / name).exists()
+
+    def _pieces(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            self._wait(len(piece))
+            yield piece
+
+    def _wait(self, count: int) -> None:
+        """Takes the next free time of the link for so many bytes, and waits until it is over."""
+        with (self._folder / ".link").open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            free = float(file.read() or "0")
+            end = max(free, self._clock()) + count / self._rate
+            file.truncate(0)
+            file.write(repr(end))
+        self.moved += count
+        left = end - self._clock()
+        if left > 0:
+            self._sleep(left)
