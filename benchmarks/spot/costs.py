@@ -1,0 +1,80 @@
+"""What a change of the devices costs under a rule: figures, each with its source, in JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+SOURCES = ("measured: ", "published: ", "assumed: ")
+EVERYTHING = "everything"  # in place of a share: every device loads all that it holds
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A number, or EVERYTHING; and where it is from."""
+
+    value: float | str
+    source: str
+
+    @property
+    def number(self) -> float:
+        """Returns the value, which is a number."""
+        assert not isinstance(self.value, str)
+        return self.value
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """The figures of a rule. Shares are of the state: parameters and all that the optimizer keeps,
+    once. Rates are bytes/s, infinite where the file says null."""
+
+    name: str
+    notice_seconds: Figure  # training stops so long before a node leaves
+    wait_seconds: Figure  # before anything is started after a loss
+    start_after_loss_seconds: Figure  # all that is done before state is read, planning included
+    start_after_join_seconds: Figure
+    written_share: Figure  # of the state, at every change, before all else
+    read_after_loss_share: Figure  # or EVERYTHING
+    read_after_join_share: Figure
+    repeated_seconds: Figure  # of training that a loss undoes
+    node_rate: Figure  # what a node reads and writes
+    storage_rate: Figure  # what all of them do together
+
+    @staticmethod
+    def load(path: Path) -> Costs:
+        """Reads a file. Raises ValueError with file and place."""
+        raw = json.loads(path.read_text())
+        if (raw.get("format"), raw.get("version")) != ("medley-recovery-costs", 1):
+            raise ValueError(f"{path}: format, version: expected medley-recovery-costs 1")
+        names = [field.name for field in dataclasses.fields(Costs) if field.name != "name"]
+        figures = raw.get("figures", {})
+        if sorted(figures) != sorted(names):
+            raise ValueError(f"{path}: figures: found {sorted(figures)}, expected {sorted(names)}")
+        found = {name: _figure(f"{path}: {name}", name, figures[name]) for name in names}
+        return Costs(str(raw["name"]), **found)
+
+    def table(self) -> str:
+        """Returns the figures as Markdown."""
+        lines = [f"| {self.name} | | source |", "|---|---|---|"]
+        for field in dataclasses.fields(self):
+            figure = getattr(self, field.name)
+            if isinstance(figure, Figure):
+                shown = figure.value if isinstance(figure.value, str) else f"{figure.value:g}"
+                lines.append(f"| {field.name} | {shown} | {figure.source} |")
+        return "\n".join(lines)
+
+
+def _figure(place: str, name: str, raw: dict[str, Any]) -> Figure:
+    value, source = raw.get("value"), raw.get("source", "")
+    if set(raw) != {"value", "source"} or not source.startswith(SOURCES):
+        raise ValueError(f"{place}: found {raw}, expected value and source, {' or '.join(SOURCES)}")
+    if name.endswith("_rate") and value is None:
+        value = math.inf
+    everything = name.startswith("read_") and value == EVERYTHING
+    least = 1.0 if name.endswith("_rate") else 0.0
+    if not everything and not (isinstance(value, (int, float)) and value >= least):
+        raise ValueError(f"{place}: found {value}, expected a number of at least {least:g}")
+    return Figure(value, source)

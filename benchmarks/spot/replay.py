@@ -1,0 +1,136 @@
+"""What is trained while nodes come and go, under a rule. Pure and deterministic.
+
+A loss stops training a notice before it, a join at once; then state is written, a wait passes, all
+is started, state is read, and training goes on with the plan for whoever is there. A loss in the
+middle of this begins it again, unless nothing is started yet; whoever joins in the middle is taken
+along.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from benchmarks.spot.costs import EVERYTHING, Costs, Figure
+from benchmarks.spot.traces import Change
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a plan comes to: rows a second, and how often the devices together hold the state. No
+    rows where no plan fits."""
+
+    rows_per_second: float
+    copies: float = 1.0
+
+
+Planner = Callable[[frozenset[str]], Plan]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What came of a trace under a rule."""
+
+    rows: float
+    stopped_seconds: float  # in which there was a plan, and nothing was trained
+    recoveries: int
+    begun_again: int  # recoveries that a further loss hit
+
+
+def oracle(changes: Sequence[Change], planner: Planner, end: float) -> Outcome:
+    """Returns what is trained if each change costs nothing."""
+    rows, before, alive = 0.0, 0.0, frozenset[str]()
+    for change in [*changes, Change(end)]:
+        rows += planner(alive).rows_per_second * (min(change.at, end) - before)
+        before = min(change.at, end)
+        alive = _after(alive, change)
+    return Outcome(rows, 0.0, 0, 0)
+
+
+def replay(
+    changes: Sequence[Change], planner: Planner, costs: Costs, state_bytes: float, end: float
+) -> Outcome:
+    """Returns what is trained until `end` under a rule. Changes ascend in time."""
+    run = _Run(planner, costs, state_bytes)
+    for change in changes:
+        if change.at < end:
+            run.change(change)
+    return run.finish(end)
+
+
+def _after(alive: frozenset[str], change: Change) -> frozenset[str]:
+    # A node that left and one that took its place in the same moment: the place is in use.
+    return (alive - set(change.left)) | set(change.joined)
+
+
+class _Run:
+    def __init__(self, planner: Planner, costs: Costs, state_bytes: float) -> None:
+        self._planner, self._costs, self._state = planner, costs, state_bytes
+        self._alive = frozenset[str]()
+        self._plan = planner(self._alive)
+        self._now = 0.0  # until here all is accounted for
+        self._waits = 0.0  # until when nothing is started
+        self._ready = 0.0  # from when on training goes on
+        self._rows = self._stopped = 0.0
+        self._recoveries = self._begun_again = 0
+
+    def change(self, change: Change) -> None:
+        """Passes on to a change, and decides when training goes on after it."""
+        lost = bool(change.left)
+        notice = self._costs.notice_seconds.number if lost else 0.0
+        stop = max(change.at - notice, self._now)
+        before, nodes = self._plan.rows_per_second, len(self._alive)
+        self._pass(stop)
+        self._alive = _after(self._alive, change)
+        plan = self._planner(self._alive)
+        if before == 0.0:
+            self._recoveries += plan.rows_per_second > 0.0
+            self._restart(change.at, False, plan)
+        elif self._ready <= stop:
+            self._recoveries += 1
+            if lost:
+                self._rows -= min(self._costs.repeated_seconds.number * before, self._rows)
+            written = self._copied(self._costs.written_share.number, nodes)
+            self._restart(stop + written, lost, plan)
+        elif lost and change.at <= self._waits:
+            self._start(True, plan)
+        elif lost:
+            self._begun_again += 1
+            self._restart(change.at, True, plan)
+        self._plan = plan
+        self._pass(change.at)
+
+    def finish(self, end: float) -> Outcome:
+        """Passes on to the end."""
+        self._pass(end)
+        return Outcome(self._rows, self._stopped, self._recoveries, self._begun_again)
+
+    def _pass(self, until: float) -> None:
+        """Trains until a moment, from when it is ready on."""
+        rate = self._plan.rows_per_second
+        passed = until - self._now
+        trained = max(0.0, until - max(self._ready, self._now)) if rate > 0.0 else 0.0
+        self._rows += trained * rate
+        self._stopped += passed - trained if rate > 0.0 else 0.0
+        self._now = until
+
+    def _restart(self, begin: float, lost: bool, plan: Plan) -> None:
+        self._waits = begin + (self._costs.wait_seconds.number if lost else 0.0)
+        self._start(lost, plan)
+
+    def _start(self, lost: bool, plan: Plan) -> None:
+        costs = self._costs
+        start = costs.start_after_loss_seconds if lost else costs.start_after_join_seconds
+        read = costs.read_after_loss_share if lost else costs.read_after_join_share
+        copied = self._copied(_share(read, plan), len(self._alive))
+        self._ready = self._waits + start.number + copied
+
+    def _copied(self, share: float, nodes: int) -> float:
+        """Returns the seconds in which nodes read or write so much of the state, alike."""
+        amount = share * self._state
+        each = amount / max(1, nodes) / self._costs.node_rate.number
+        return max(each, amount / self._costs.storage_rate.number)
+
+
+def _share(figure: Figure, plan: Plan) -> float:
+    return plan.copies if figure.value == EVERYTHING else figure.number
