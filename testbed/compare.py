@@ -134,18 +134,22 @@ def interleave(
     keep: Callable[[Sequence[Result]], None],
 ) -> list[Result]:
     """Runs all in turn, `options.runs` times, each time another one first; who dies is run again.
-    `keep` is given what there is after each run."""
+    Who takes more than `options.once_beyond` times as long as the best is run once. `keep` is given
+    what there is after each run."""
     results = [Result(contestant.name) for contestant in everybody]
     for turn in range(options.runs):
+        best = min(result.seconds for result in results)
         for place in range(len(everybody)):
             which = (turn + place) % len(everybody)
+            known = results[which]
+            if known.records and known.seconds > options.once_beyond * best:
+                continue
             record, deaths = attempt(everybody[which], cluster, options.steps, folder)
-            result = results[which]
-            result.deaths += deaths
+            known.deaths += deaths
             if record is not None:
-                result.records.append(record)
-                result.loads.append(os.getloadavg()[0])
-                print(f"run {turn + 1}: {result.name}: {record.median * 1e3:.0f} ms", flush=True)
+                known.records.append(record)
+                known.loads.append(os.getloadavg()[0])
+                print(f"run {turn + 1}: {known.name}: {record.median * 1e3:.0f} ms", flush=True)
             keep(results)
     return results
 
@@ -221,6 +225,12 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5, help="of each (5); 0 only tunes")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument(
+        "--once-beyond",
+        type=float,
+        default=math.inf,
+        help="run those only once that take more than so many times as long as the best",
+    )
+    parser.add_argument(
         "--bucket-mb", nargs="+", type=float, default=contestants.BUCKETS_MB, help="for DDP"
     )
     parser.add_argument("--plan-option", nargs="+", default=[], help="more for `medley plan`")
@@ -275,9 +285,14 @@ def compare(
     loads = [load for result in results for load in result.loads]
     if loads:
         print(f"Load: {min(loads):.1f} to {max(loads):.1f}.")
+    once = [
+        f"{one.name}: run once, too slow for more"
+        for one in results
+        if options.once_beyond < math.inf and len(one.records) == 1 < options.runs
+    ]
     deaths = [f"{one.name}: died {len(one.deaths)} times" for one in results if one.deaths]
     wrong = [*absent, *disagreements(results)]
-    for sentence in [*deaths, *wrong]:
+    for sentence in [*once, *deaths, *wrong]:
         print(sentence)
     lost = options.runs > 0 and not all(result.records for result in results)
     return int(bool(wrong) or lost)

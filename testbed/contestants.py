@@ -143,7 +143,8 @@ def _grid(
         *("--replicas", str(grid.replicas), "--bucket-mb", str(bucket_mb)),
         *("--microbatches", str(grid.microbatches), "--blocks", *map(str, grid.blocks)),
     )
-    return Contestant(name, options, command, f"{grid.describe()}, buckets of {bucket_mb:g} MB")
+    buckets = f", buckets of {bucket_mb:g} MB" if grid.replicas > 1 else ""
+    return Contestant(name, options, command, grid.describe() + buckets)
 
 
 def medley(workload: str, cluster: Path, name: str, plan: Path) -> Contestant:

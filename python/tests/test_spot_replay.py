@@ -138,7 +138,7 @@ def test_a_loss_undoes_some_training_and_never_more_than_there_is(tmp_path: Path
     assert replay(early, ten_each, rule, 1e9, 1.0 + 1e-9).rows == pytest.approx(0.0, abs=1e-6)
 
 
-# The second loss, at 103 s, is in the wait of the first and adds nothing; that at 112 s is after it.
+# The second loss, at 103 s, is in the wait of the first and adds nothing; that at 112 s is not.
 def test_a_loss_in_a_recovery_begins_it_again_once_something_was_started(tmp_path: Path) -> None:
     nodes = tuple(f"p/{i}" for i in range(5))
     rule = costs(tmp_path, wait_seconds=10, start_after_loss_seconds=5)

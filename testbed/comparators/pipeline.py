@@ -118,7 +118,7 @@ class Stage:
         self.first = sum(counts[: self.number])  # its first block
         self.part = cut(model, counts, stages, self.number)
         self._is_last = self.number == stages - 1
-        self._replicas = options.replicas
+        self._replicas: int = options.replicas
         self._labels = 1  # that count, in the batch at hand
         module: nn.Module = self.part
         if options.replicas > 1:
@@ -137,8 +137,9 @@ class Stage:
         self._data = workloads.batches(example, 4)
 
     def _loss_of(self, logits: Tensor, target: Tensor) -> Tensor:
-        total = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum")
-        return total * (self._replicas / self._labels)
+        losses = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum")
+        weighted: Tensor = losses * (self._replicas / self._labels)
+        return weighted
 
     def step(self, number: int) -> float:
         """Trains on a global batch; returns this process's part of the loss."""
@@ -154,7 +155,7 @@ class Stage:
         else:
             self._schedule.step(*inputs)
         self.optimizer.step()
-        return sum(float(loss.detach()) for loss in losses) / self._replicas
+        return sum(float(loss.detach()) for loss in losses) / float(self._replicas)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

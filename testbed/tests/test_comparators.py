@@ -174,7 +174,7 @@ def test_who_dies_is_run_again_and_named(
     monkeypatch.setattr(contestants, "run", runs)
     everybody = [contestants.Contestant(name, (), ("module",)) for name in "XYZ"]
     kept: list[int] = []
-    options = argparse.Namespace(runs=2, steps=2)
+    options = argparse.Namespace(runs=2, steps=2, once_beyond=math.inf)
     results = compare.interleave(
         everybody, tmp_path, options, tmp_path, lambda seen: kept.append(len(seen[2].records))
     )
@@ -187,6 +187,16 @@ def test_who_dies_is_run_again_and_named(
     assert lines[3] == "| Y | died each time | | | | |"
     assert lines[4].startswith("| Z | 300 ms | 300 to 300 ms | 0.67x | infx ")
     assert compare.disagreements(results) == []
+
+
+def test_whoever_is_far_behind_is_run_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runs = Runs({"X": [0.5], "Y": [0.2], "Z": [0.3]})
+    monkeypatch.setattr(contestants, "run", runs)
+    everybody = [contestants.Contestant(name, (), ("module",)) for name in "XYZ"]
+    options = argparse.Namespace(runs=3, steps=2, once_beyond=2.0)
+    results = compare.interleave(everybody, tmp_path, options, tmp_path, lambda _: None)
+    assert runs.order == [*"XYZ", *"YZ", *"ZY"]
+    assert [len(result.records) for result in results] == [1, 3, 3]
 
 
 def test_losses_that_are_no_numbers_disagree() -> None:

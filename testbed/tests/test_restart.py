@@ -1,4 +1,5 @@
-"""Kill all and restart from shared storage: its parts are timed, its curve is that of one device. On this machine, without the testbed: needs no root."""
+"""Kill all and restart from shared storage: its parts are timed, its curve is that of one device.
+On this machine, without the testbed: needs no root."""
 
 from __future__ import annotations
 
