@@ -232,7 +232,7 @@ TEST(SimulatePipeline, SchedulesAreChosenFromTheTimesOfStagesAndBoundaries) {
     EXPECT_EQ(in_flight(program), peak_in_flight(order));
     const CostModel costs(cluster_of(request.times));
     const ScheduleRequest found =
-        schedule_request(program, costs, simulate(program, costs, {.memory = true}));
+        schedule_request(program, 0, costs, simulate(program, costs, {.memory = true}));
     ASSERT_EQ(found.times.num_microbatches(), request.times.num_microbatches());
     for (size_t m = 0; m < request.times.size_of.size(); ++m) {
       const MicrobatchTimes& a = found.times.sizes[at(found.times.size_of[m])];

@@ -17,28 +17,46 @@ bool is_backward(FunctionKind kind) {
   return kind == FunctionKind::kBackward || kind == FunctionKind::kBackwardLast;
 }
 
-// [microbatch][stage]
+// The stages of a pipeline: so many from `first` on in the program.
+struct Chain {
+  size_t first = 0, count = 0;
+  bool has(size_t stage) const { return stage >= first && stage < first + count; }
+};
+
+Chain chain_of(const Program& program, int pipeline) {
+  const auto [begin, end] =
+      std::ranges::equal_range(program.stages, pipeline, {}, &LoweredStage::pipeline);
+  return {at(begin - program.stages.begin()), at(end - begin)};
+}
+
+// [microbatch][stage of the chain]
 std::vector<std::vector<StageTimes>> stage_times(const Program& program,
+                                                 const Chain& chain,
                                                  const Simulation& simulation) {
-  const size_t stages = program.stages.size();
-  std::vector<std::vector<StageTimes>> times(program.stages[0].tables.size(),
-                                             std::vector<StageTimes>(stages));
-  for (const SimulatedDevice& device : simulation.devices)
+  std::vector<std::vector<StageTimes>> times(program.stages[chain.first].tables.size(),
+                                             std::vector<StageTimes>(chain.count));
+  for (const SimulatedDevice& device : simulation.devices) {
+    if (!chain.has(at(device.stage))) continue;
     for (const SimulatedCall& each : device.calls) {
       if (!is_forward(each.call.function) && !is_backward(each.call.function)) continue;
-      StageTimes& stage = times[at(each.call.microbatch)][at(device.stage)];
+      StageTimes& stage = times[at(each.call.microbatch)][at(device.stage) - chain.first];
       Nanoseconds& time = is_forward(each.call.function) ? stage.forward : stage.backward;
       time = std::max(time, each.computes + each.waits);
     }
+  }
   return times;
 }
 
 // Adds what stage `from` sends a neighbour: [microbatch][boundary].
 void add_transfers(const Program& program,
+                   const Chain& chain,
                    const CostModel& costs,
                    size_t from,
                    std::vector<std::vector<BoundaryTimes>>& times) {
   const LoweredStage& stage = program.stages[from];
+  const auto receives = [&](size_t neighbour, int device) {
+    return chain.has(neighbour) && program.stages[neighbour].devices.back() == device;
+  };
   CommunicationPrices prices(stage, costs);
   for (const Call& call : stage.calls) {
     if (!is_forward(call.function) && !is_backward(call.function)) continue;
@@ -46,15 +64,14 @@ void add_transfers(const Program& program,
       const auto* post = std::get_if<Post>(&step);
       if (!post || !only_sends(stage.communications[at(post->communication)])) continue;
       const int receiver = stage.communications[at(post->communication)].devices.back();
-      const bool on =
-          from + 1 < program.stages.size() && program.stages[from + 1].devices.back() == receiver;
-      const bool back = from > 0 && program.stages[from - 1].devices.back() == receiver;
-      if (!on && !back) continue;
+      const bool on = receives(from + 1, receiver);
+      if (!on && !(from > 0 && receives(from - 1, receiver))) continue;
       const Exchanges& exchanges = prices.exchanges(post->communication, call.microbatch, 0);
       Nanoseconds occupied;
       for (const auto& [link, bytes] : exchanges.bytes_by_link)
         occupied = std::max(occupied, occupancy(costs.topology().links()[at(link)], bytes));
-      BoundaryTimes& boundary = times[at(call.microbatch)][on ? from : from - 1];
+      const size_t behind = from - chain.first;
+      BoundaryTimes& boundary = times[at(call.microbatch)][on ? behind : behind - 1];
       (on ? boundary.forward : boundary.backward) += occupied;
       boundary.latency = std::max({boundary.latency, exchanges.estimate - occupied, Nanoseconds{}});
     }
@@ -104,34 +121,38 @@ std::vector<int> in_flight(const Program& program) {
 }
 
 ScheduleRequest schedule_request(const Program& program,
+                                 int pipeline,
                                  const CostModel& costs,
                                  const Simulation& simulation) {
-  const size_t stages = program.stages.size();
-  MEDLEY_CHECK(stages > 1);
-  const auto microbatches = static_cast<int>(program.stages[0].tables.size());
-  const auto by_stage = stage_times(program, simulation);
+  const Chain chain = chain_of(program, pipeline);
+  MEDLEY_CHECK(chain.count > 1);
+  const auto microbatches = static_cast<int>(program.stages[chain.first].tables.size());
+  const auto by_stage = stage_times(program, chain, simulation);
   std::vector<std::vector<BoundaryTimes>> by_boundary(at(microbatches),
-                                                      std::vector<BoundaryTimes>(stages - 1));
-  for (size_t s = 0; s < stages; ++s) add_transfers(program, costs, s, by_boundary);
+                                                      std::vector<BoundaryTimes>(chain.count - 1));
+  for (size_t s = 0; s < chain.count; ++s)
+    add_transfers(program, chain, costs, chain.first + s, by_boundary);
   ScheduleRequest request;
   for (int m = 0; m < microbatches; ++m) {
     request.times.sizes.push_back({by_stage[at(m)], by_boundary[at(m)]});
     request.times.size_of.push_back(m);
   }
   const std::vector<int> now = in_flight(program);
-  request.max_in_flight.assign(stages, microbatches);
+  request.max_in_flight.assign(chain.count, microbatches);
   for (const auto& [stage, device, use] : memory_uses(program)) {
-    const int index = position_of(program.stages[at(stage)].devices, device);
-    int& limit = request.max_in_flight[at(stage)];
+    if (!chain.has(at(stage))) continue;
+    const LoweredStage& on = program.stages[at(stage)];
+    int& limit = request.max_in_flight[at(stage) - chain.first];
     limit = std::min(limit,
                      room_for(use,
-                              transferred(program.stages[at(stage)], index),
+                              transferred(on, position_of(on.devices, device)),
                               now[at(stage)],
                               costs.cluster().kind(device).memory_bytes,
                               microbatches));
   }
-  for (const LoweredStage& stage : program.stages)
-    request.pools.push_back(costs.cluster().devices[at(stage.devices[0])].pool);
+  for (size_t s = 0; s < chain.count; ++s)
+    request.pools.push_back(
+        costs.cluster().devices[at(program.stages[chain.first + s].devices[0])].pool);
   return request;
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
-// What the schedules of a lowered pipeline are chosen from: what its stages and boundaries take, as
-// its simulation says, and how many micro-batches memory has room for. Knows no schedule.
+// What the schedules of a lowered pipeline, one of its program's, are chosen from: what its stages
+// and boundaries take, as its simulation says, and how many micro-batches memory has room for.
+// Knows no schedule.
 
 #include "medley/schedule/schedule_request.h"
 #include "medley/sim/simulate.h"
@@ -16,8 +17,9 @@ namespace medley {
 // room for, at what its forward calls save and what is on its way in the lanes; 1 if there is none.
 // An estimate, on the safe side: what more in flight at neighbours adds is not in it.
 //
-// Requires: several stages; `simulation` is of this program, with memory.
+// Requires: the pipeline has several stages; `simulation` is of this program, with memory.
 ScheduleRequest schedule_request(const Program& program,
+                                 int pipeline,
                                  const CostModel& costs,
                                  const Simulation& simulation);
 

@@ -44,7 +44,8 @@ std::vector<int> limits(double memory_bytes, const std::vector<int64_t>& counts)
   const Cluster cluster = two_nodes(memory_bytes);
   const Program program = lowered(cluster, counts);
   const CostModel costs(cluster);
-  return schedule_request(program, costs, simulate(program, costs, {.memory = true})).max_in_flight;
+  return schedule_request(program, 0, costs, simulate(program, costs, {.memory = true}))
+      .max_in_flight;
 }
 
 int64_t peak(int64_t count) {

@@ -27,6 +27,13 @@ struct Posted {
   int exchange = -1;
   int communication = 0;
   int microbatch = 0;  // whose lengths it has
+  ExchangeKey key{};
+};
+
+// When a device has come to what pipelines sum together.
+struct Arrival {
+  int pipeline = 0;
+  Nanoseconds at;
 };
 
 // One device: its place in the program and its compute clock.
@@ -77,8 +84,14 @@ class Simulator {
   bool wait_step(Actor& actor, int index);
   void receive_ahead(Actor& actor);
   bool await_sent(Actor& actor);
+  void find_pipelines();
+  bool is_of_pipelines(const Actor& actor, int index) const {
+    return of_pipelines_[at(actor.stage)][at(index)];
+  }
+  Nanoseconds own_arrival(const Actor& actor, const ExchangeKey& key) const;
   bool wait(Actor& actor, Posted& posted);
   SimulatedCall& current_call(Actor& actor) const;
+  void follow_relays(Actor& actor, const Call& call, TimeSpan computes) const;
   void record_wait(const Actor& actor,
                    const Posted& posted,
                    Nanoseconds start,
@@ -99,6 +112,8 @@ class Simulator {
   std::vector<CommunicationPrices> communications_;  // [stage]
   std::deque<Actor> actors_;
   std::map<std::vector<int>, uint64_t> groups_;  // of communications between stages
+  std::vector<std::vector<bool>> of_pipelines_;  // [stage][communication] of several
+  std::map<std::pair<uint64_t, int64_t>, std::vector<Arrival>> arrivals_;  // of those, by key
   std::vector<int64_t> bytes_by_link_;
   std::vector<int> ops_by_source_ = std::vector<int>(3);
   Simulation result_;
@@ -137,6 +152,28 @@ Simulator::Simulator(const Program& program, const CostModel& costs, const Simul
       actor.result.stage = static_cast<int>(s);
     }
   }
+  find_pipelines();
+}
+
+void Simulator::find_pipelines() {
+  std::map<int, int> pipeline_of;  // [device of the cluster]
+  for (const LoweredStage& stage : program_.stages)
+    for (int device : stage.devices) pipeline_of[device] = stage.pipeline;
+  for (const LoweredStage& stage : program_.stages) {
+    std::vector<bool>& several = of_pipelines_.emplace_back();
+    for (const Communication& communication : stage.communications)
+      several.push_back(std::ranges::any_of(communication.devices, [&](int device) {
+        return pipeline_of.at(device) != stage.pipeline;
+      }));
+  }
+}
+
+// When the last of the device's own pipeline came to what it has waited for.
+Nanoseconds Simulator::own_arrival(const Actor& actor, const ExchangeKey& key) const {
+  Nanoseconds last;
+  for (const auto& [pipeline, at] : arrivals_.at({key.group, key.number}))
+    if (pipeline == stage(actor).pipeline && at <= actor.clock) last = std::max(last, at);
+  return last;
 }
 
 Simulation Simulator::run() {
@@ -264,17 +301,30 @@ bool Simulator::compute(Actor& actor, const Call& call, const Segment& segment) 
   for (size_t source = 0; source < ops_by_source_.size(); ++source)
     ops_by_source_[source] += price.ops_by_source[source];
   ++result_.events;
+  if (options_.relays) follow_relays(actor, call, {start, actor.clock});
   if (options_.trace)
     record(
         actor, Stream::kCompute, to_string(call), function_name(call.function), start, actor.clock);
   return true;
 }
 
+// One that goes on where the last one ended is one with it.
+void Simulator::follow_relays(Actor& actor, const Call& call, TimeSpan computes) const {
+  const bool backward =
+      call.function == FunctionKind::kBackward || call.function == FunctionKind::kBackwardLast;
+  if (!backward || computes.begin == computes.end) return;
+  std::vector<TimeSpan>& spans = actor.result.backward;
+  if (!spans.empty() && spans.back().end == computes.begin)
+    spans.back().end = computes.end;
+  else
+    spans.push_back(computes);
+}
+
 Posted Simulator::post(Actor& actor, int index, int microbatch) {
   const Communication& communication = stage(actor).communications[at(index)];
   const Exchanges& exchanges =
       communications_[at(actor.stage)].exchanges(index, microbatch, actor.index);
-  Posted posted{-1, index, microbatch};
+  Posted posted{-1, index, microbatch, {}};
   if (exchanges.devices.size() == 1 && communication.kind == CommunicationKind::kAllReduce)
     return posted;
   const int me = communications_[at(actor.stage)].member(index, actor.index);
@@ -291,10 +341,14 @@ Posted Simulator::post(Actor& actor, int index, int microbatch) {
     group = communication.lane < 0
                 ? (uint64_t{1} << 62) + groups_.at(communication.devices)
                 : (uint64_t{2} << 62) + static_cast<uint64_t>(communication.lane);
+  posted.key = {group, actor.next_key[group]++};
+  if (is_of_pipelines(actor, index))
+    arrivals_[{posted.key.group, posted.key.number}].push_back(
+        {stage(actor).pipeline, actor.clock});
   posted.exchange = network_->post(
       {.device = stage(actor).devices[at(actor.index)],
        .member = me,
-       .key = {group, actor.next_key[group]++},
+       .key = posted.key,
        .at = actor.clock,
        .exchanges = &exchanges,
        .turn = {stream_of(communication), communication.kind == CommunicationKind::kTransfer}});
@@ -329,9 +383,12 @@ bool Simulator::wait_step(Actor& actor, int index) {
   const Nanoseconds start = actor.clock;
   if (receives && posted.exchange < 0) posted = actor.receiving.take(actor.call, actor.step);
   posted.microbatch = stage(actor).calls[actor.call].microbatch;
+  const bool under_way = posted.exchange >= 0;
   if (!wait(actor, posted)) return false;
   if (receives) receive_ahead(actor);
   if (communication.devices.empty()) current_call(actor).waits += actor.clock - start;
+  if (under_way && is_of_pipelines(actor, index))
+    actor.result.others += actor.clock - std::max(start, own_arrival(actor, posted.key));
   return true;
 }
 
@@ -359,6 +416,8 @@ bool Simulator::wait(Actor& actor, Posted& posted) {
   actor.clock = std::max(actor.clock, times->complete);
   actor.result.communicates += times->end - times->start;
   if (options_.trace) record_wait(actor, posted, start, *times);
+  if (options_.relays && stage(actor).communications[at(posted.communication)].relay)
+    actor.result.relays.push_back({posted.communication, {times->start, times->end}});
   posted.exchange = -1;
   return true;
 }

@@ -25,6 +25,7 @@
 #include "medley/base/units.h"
 #include "medley/cost/cost_model.h"
 #include "medley/program/program.h"
+#include "medley/schedule/timer.h"
 #include "medley/trace/trace.h"
 
 namespace medley {
@@ -35,6 +36,7 @@ struct SimulateOptions {
   int64_t exact_messages = 1'000'000;
   bool trace = false;   // fill Simulation::trace
   bool memory = false;  // fill the memory of SimulatedDevice
+  bool relays = false;  // fill its relays and when it goes backward
 };
 
 struct SimulatedCall {
@@ -45,18 +47,28 @@ struct SimulatedCall {
   bool operator==(const SimulatedCall&) const = default;
 };
 
+// A device's own part in one.
+struct SimulatedRelay {
+  int communication = 0;  // of its stage
+  TimeSpan span;
+  bool operator==(const SimulatedRelay&) const = default;
+};
+
 struct SimulatedDevice {
   int device = 0;  // of the cluster
   int stage = 0;
   Nanoseconds computes;      // its compute stream is busy
   Nanoseconds waits;         // its compute stream stands still, until the step ends
   Nanoseconds idles;         // of that, not for exchanges of its own stage: for other stages
+  Nanoseconds others;        // of that, for other pipelines: its own has come to what all sum
   Nanoseconds communicates;  // its communication streams are busy, overlapped or not; their sum
   // As memory_use() (program/memory.h) counts.
   int64_t persistent_bytes = 0, peak_bytes = 0;
   std::string peak_at;
   std::vector<SimulatedCall> calls;                               // in their order
   std::vector<std::pair<Nanoseconds, int64_t>> memory_over_time;  // (from, bytes alive)
+  std::vector<TimeSpan> backward;      // in which it computes the backward phase, in their order
+  std::vector<SimulatedRelay> relays;  // in the order in which it waits for them
   bool operator==(const SimulatedDevice&) const = default;
 };
 

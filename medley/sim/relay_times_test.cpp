@@ -1,0 +1,143 @@
+#include "medley/sim/relay_times.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "medley/base/at.h"
+#include "medley/base/files.h"
+#include "medley/graph/passes.h"
+#include "medley/graph/text.h"
+#include "medley/program/lower.h"
+
+namespace medley {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// Devices of equal nodes; one does `flops` in a second.
+Cluster nodes(int count, double flops, double bandwidth) {
+  Cluster cluster;
+  const DeviceKind kind{"kind", {}, {{DType::kF32, flops}}, 1e12, 1e15, 1e-9};
+  cluster.pools = {{"a", count, 1, kind, false, 0}};
+  cluster.devices = list_devices(cluster.pools);
+  cluster.networks = {{"lan", false, {"a"}, bandwidth, 1e-6, {}}};
+  return cluster;
+}
+
+// Of stages on a device each, beginning with these layers of deep.graph.
+Pipeline pipeline_of(int first_device, const std::vector<int>& layers, int64_t rows, int count) {
+  Pipeline pipeline;
+  pipeline.microbatches.assign(at(count), {rows, {}});
+  for (size_t s = 0; s < layers.size(); ++s) {
+    Stage& stage = pipeline.stages.emplace_back();
+    stage.mesh = {{"x"}, {1}, {"a/" + std::to_string(first_device + static_cast<int>(s)) + "/0"}};
+    if (s > 0) stage.first = "layers." + std::to_string(layers[s]) + "/mm#0";
+  }
+  if (layers.size() > 1) pipeline.in_flight.assign(layers.size(), count);
+  return pipeline;
+}
+
+struct Relayed {
+  Program program;
+  Simulation simulation;
+  std::vector<RelayTimes> relays;
+};
+
+Relayed run(const Graph& graph, const Plan& plan, const Cluster& cluster) {
+  verify(plan, graph, cluster);
+  Relayed result{lower(graph, plan, cluster, {}), {}, {}};
+  const CostModel costs(cluster);
+  result.simulation = simulate(result.program, costs, {.relays = true});
+  result.relays = relay_times(result.program, costs, result.simulation);
+  return result;
+}
+
+class RelayTimesTest : public ::testing::Test {
+ protected:
+  static Graph read(const char* path) {
+    return run_passes(parse_graph(LocalFiles().read(path), path));
+  }
+
+  Relayed run_deep(std::vector<Pipeline> pipelines, const Cluster& cluster) const {
+    Plan plan;
+    plan.pipelines = std::move(pipelines);
+    for (const Pipeline& pipeline : plan.pipelines)
+      for (const Microbatch& microbatch : pipeline.microbatches)
+        plan.global_batch += microbatch.rows;
+    return run(deep, plan, cluster);
+  }
+
+  const Graph deep = read("tests/data/deep.graph");
+};
+
+// Two equal pipelines: the later layers are done while the first stages go backward, which hides
+// them; nothing hides those of the first stages.
+TEST_F(RelayTimesTest, TheFirstStagesHideTheLaterOnes) {
+  const Relayed found = run_deep({pipeline_of(0, {0, 2}, 100, 4), pipeline_of(2, {0, 2}, 100, 4)},
+                                 nodes(4, 1e8, 1e9));
+  ASSERT_EQ(found.relays.size(), 2u);
+  const RelayTimes &later = found.relays[0], &first = found.relays[1];
+  EXPECT_THAT(later.stages, ElementsAre(1, 3));
+  EXPECT_THAT(later.behind, ElementsAre(0, 2));
+  EXPECT_EQ(later.hidden, later.ends - later.begins);
+  EXPECT_LT(later.ends - later.begins, later.cool_down);
+  EXPECT_EQ(later.bytes, 4 * (2 * 256 * 257 + 16 * 257));
+  EXPECT_THAT(first.stages, ElementsAre(0, 2));
+  EXPECT_THAT(first.behind, IsEmpty());
+  EXPECT_EQ(first.hidden, Nanoseconds{});
+  EXPECT_EQ(first.ends - first.begins, first.alone);
+}
+
+// Nobody else is slower, so that all of its wait is for the other pipeline: until it goes backward
+// no more, and for the relay.
+TEST_F(RelayTimesTest, AFasterPipelineWaitsForTheOther) {
+  const Relayed found =
+      run_deep({pipeline_of(0, {0}, 50, 1), pipeline_of(1, {0}, 200, 1)}, nodes(2, 1e8, 1e9));
+  const SimulatedDevice &fast = found.simulation.devices[0], &slow = found.simulation.devices[1];
+  EXPECT_GT(fast.others, (slow.computes - fast.computes) * 9 / 10);
+  EXPECT_LE(fast.others, fast.idles);
+  EXPECT_LT(slow.others, fast.others / 10);
+}
+
+TEST_F(RelayTimesTest, OnePipelineWaitsForNoOther) {
+  const Relayed found = run_deep({pipeline_of(0, {0, 1, 3}, 100, 4)}, nodes(3, 1e8, 1e9));
+  EXPECT_THAT(found.relays, IsEmpty());
+  for (const SimulatedDevice& device : found.simulation.devices)
+    EXPECT_EQ(device.others, Nanoseconds{});
+}
+
+// Two pipelines of up to four stages, cut anywhere, each on nodes of its own: what has time enough
+// to be hidden is, on links of many speeds.
+TEST_F(RelayTimesTest, HidesWhatIsShorterThanTheCoolDown) {
+  const std::vector<std::vector<int>> cuts = {
+      {0}, {0, 1}, {0, 2}, {0, 3}, {0, 1, 2}, {0, 1, 3}, {0, 2, 3}, {0, 1, 2, 3}};
+  Nanoseconds takes, hidden;
+  int count = 0, all = 0;
+  for (const double bandwidth : {2e7, 1e8, 1e9})
+    for (const std::vector<int>& one : cuts)
+      for (const std::vector<int>& other : cuts) {
+        const Relayed found = run_deep(
+            {pipeline_of(0, one, 100, 8), pipeline_of(static_cast<int>(one.size()), other, 100, 8)},
+            nodes(8, 1e9, bandwidth));
+        for (const SimulatedDevice& device : found.simulation.devices)
+          EXPECT_LE(device.others, device.idles);
+        for (const RelayTimes& relay : found.relays) {
+          EXPECT_LE(relay.hidden, relay.ends - relay.begins);
+          ++all;
+          printf("ROW %g %zu %zu %ld %ld %ld %ld\n", bandwidth, one.size(), other.size(), relay.alone.value,
+                 (relay.ends - relay.begins).value, relay.cool_down.value, relay.hidden.value);
+          if (relay.alone > relay.cool_down) continue;
+          takes += relay.ends - relay.begins;
+          hidden += relay.hidden;
+          ++count;
+        }
+      }
+  EXPECT_GT(count, all / 3);
+  EXPECT_GE(hidden / takes, 0.9) << count << " of " << all << " relays";
+  RecordProperty("hidden_percent", static_cast<int>(100 * (hidden / takes)));
+}
+
+}  // namespace
+}  // namespace medley
