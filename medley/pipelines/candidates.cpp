@@ -143,21 +143,35 @@ StageMesh CandidateSet::mesh(const StageRange& range) const {
   return {{all.begin(), all.begin() + range.devices}};
 }
 
-// Where the pipelines of a candidate lie: one after the other, so that neighbours are near.
+// Where the pipelines of a candidate lie: one after the other, so that neighbours are near, or by
+// the first layers of their stages.
 std::vector<std::vector<std::vector<int>>> CandidateSet::devices_of(
     const PlanCandidate& candidate) const {
+  std::vector<std::pair<size_t, size_t>> order;  // pipeline, stage
+  for (size_t p = 0; p < candidate.pipelines.size(); ++p)
+    for (size_t s = 0; s < candidate.pipelines[p].stages.size(); ++s) order.emplace_back(p, s);
+  const auto range = [&](const std::pair<size_t, size_t>& place) -> const StageRange& {
+    return candidate.pipelines[place.first].stages[place.second];
+  };
+  if (candidate.together == Together::kSameLayers)
+    std::ranges::stable_sort(order, {}, [&](const auto& place) { return range(place).begin; });
   std::vector<StageRange> ranges;
-  for (const PipelineCandidate& pipeline : candidate.pipelines)
-    ranges.insert(ranges.end(), pipeline.stages.begin(), pipeline.stages.end());
-  const std::vector<std::vector<int>> devices = lay_out(pools_, ranges);
+  for (const auto& place : order) ranges.push_back(range(place));
+  std::vector<std::vector<int>> devices = lay_out(pools_, ranges);
   std::vector<std::vector<std::vector<int>>> result;
-  auto next = devices.begin();
-  for (const PipelineCandidate& pipeline : candidate.pipelines) {
-    const auto end = next + static_cast<std::ptrdiff_t>(pipeline.stages.size());
-    result.emplace_back(next, end);
-    next = end;
-  }
+  for (const PipelineCandidate& pipeline : candidate.pipelines)
+    result.emplace_back(pipeline.stages.size());
+  for (size_t i = 0; i < order.size(); ++i)
+    result[order[i].first][order[i].second] = std::move(devices[i]);
   return result;
+}
+
+std::optional<PlanCandidate> CandidateSet::placed_otherwise(PlanCandidate candidate) const {
+  const std::vector<std::vector<std::vector<int>>> before = devices_of(candidate);
+  candidate.together = candidate.together == Together::kNeighbours ? Together::kSameLayers
+                                                                      : Together::kNeighbours;
+  if (devices_of(candidate) == before) return std::nullopt;
+  return candidate;
 }
 
 StageQuery CandidateSet::query(const PipelineCandidate& pipeline, size_t stage) const {
@@ -237,6 +251,11 @@ std::optional<std::vector<PipelinePlan>> CandidateSet::wholes(const PlanCandidat
 }
 
 void CandidateSet::add(const PlanCandidate& candidate) {
+  add_timed(candidate);
+  if (const std::optional<PlanCandidate> other = placed_otherwise(candidate)) add_timed(*other);
+}
+
+void CandidateSet::add_timed(const PlanCandidate& candidate) {
   const std::optional<std::vector<PipelinePlan>> plans = wholes(candidate);
   if (!plans) return;
   const Nanoseconds time = time_of(candidate, *plans);
@@ -512,6 +531,9 @@ void CandidateSet::choose(int most, const std::function<void(int)>& starting) {
     const bool ready = i < trials.size();
     evaluate(candidate, ready ? std::move(trials[i]) : std::nullopt);
   }
+  if (!best_) return;
+  if (std::optional<PlanCandidate> other = placed_otherwise(best_candidate_))
+    evaluate(std::move(*other));
 }
 
 void CandidateSet::join_axes() {

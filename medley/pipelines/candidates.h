@@ -27,9 +27,19 @@ struct PipelineCandidate {
   auto operator<=>(const PipelineCandidate&) const = default;
 };
 
+// Which stages of several pipelines are near each other: those of one pipeline, which send each
+// other activations in every micro-batch, or those that hold the same layers, which sum gradients
+// once a step.
+//
+//   nodes of two devices       | . . | . . |
+//   kNeighbours                |0/0 0/1|1/0 1/1|
+//   kSameLayers                |0/0 1/0|0/1 1/1|
+enum class Together : uint8_t { kNeighbours, kSameLayers };
+
 // Pipelines that divide the devices and the rows of a step.
 struct PlanCandidate {
   std::vector<PipelineCandidate> pipelines;
+  Together together = Together::kNeighbours;
   auto operator<=>(const PlanCandidate&) const = default;
 };
 
@@ -65,7 +75,8 @@ class CandidateSet {
     return wholes(candidate, {});
   }
 
-  // Times a candidate and keeps it, unless wholes() has nothing.
+  // Times a candidate in both placements, if they differ, and keeps them, unless wholes() has
+  // nothing.
   void add(const PlanCandidate& candidate);
   // The same of all, and again with blocks, then all computed again in stages that have no room for
   // as many micro-batches as hide transfers. Solves them on all cores.
@@ -88,7 +99,8 @@ class CandidateSet {
 
   // Considers the fastest timed, with as many times as told and more until one fits, but none that
   // the timer says is slower than the best by the simulator: all that take as long are one time,
-  // for the simulator tells them apart. Says before each time which it is, from 0 on.
+  // for the simulator tells them apart. Then the best in its other placement, too. Says before each
+  // time which it is, from 0 on.
   void choose(int most, const std::function<void(int)>& starting = {});
   // Considers the best once more, with those of its stages on several nodes decided over nodes and
   // devices at once that are faster so by themselves.
@@ -122,6 +134,9 @@ class CandidateSet {
   };
   using Extra = std::vector<std::vector<ExtraBytes>>;  // [pipeline][stage]; empty: nothing
   void find_tied();
+  void add_timed(const PlanCandidate& candidate);
+  // The same in its other placement; nothing if that is no other one.
+  std::optional<PlanCandidate> placed_otherwise(PlanCandidate candidate) const;
   int64_t rows_of(const PipelineCandidate& pipeline) const;
   int64_t rows_of_microbatch(const PipelineCandidate& pipeline) const;
   // [pipeline][stage]
