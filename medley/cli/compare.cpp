@@ -34,8 +34,11 @@ struct StrategyRow {
   Nanoseconds step, slowest_computes;
   int64_t traffic = 0;                                        // bytes over all links
   std::map<std::string, std::pair<int64_t, int64_t>> memory;  // by kind: most used, has
-  size_t pipelines = 0, microbatches = 0;
-  size_t stages = 0, recomputing = 0;  // those that compute blocks or all of it again
+  size_t microbatches = 0;
+  // Of each pipeline: its stages, and its devices by kind.
+  std::vector<std::pair<size_t, std::map<std::string, size_t>>> pipelines;
+  size_t stages = 0, recomputing = 0;      // those that compute blocks or all of it again
+  std::map<std::string, size_t> not_used;  // devices by kind
 };
 
 StrategyRow evaluate(const std::string& strategy, const Outcome& outcome, const Request& request) {
@@ -49,7 +52,16 @@ StrategyRow evaluate(const std::string& strategy, const Outcome& outcome, const 
   const Program program = lower(*request.analysis, found, request.cluster);
   const Simulation simulated = simulate(program, *request.costs, {.trace = false, .memory = true});
   row.step = simulated.step;
-  row.pipelines = found.pipelines.size();
+  row.pipelines.resize(found.pipelines.size());
+  for (const LoweredStage& stage : program.stages) {
+    auto& [stages, kinds] = row.pipelines[at(stage.pipeline)];
+    ++stages;
+    for (int device : stage.devices) ++kinds[request.cluster.kind(device).name];
+  }
+  for (int device : devices_of(request)) ++row.not_used[request.cluster.kind(device).name];
+  for (const auto& [stages, kinds] : row.pipelines)
+    for (const auto& [kind, count] : kinds) row.not_used[kind] -= count;
+  std::erase_if(row.not_used, [](const auto& kind) { return kind.second == 0; });
   for (const Pipeline& pipeline : found.pipelines) {
     row.microbatches += pipeline.microbatches.size();
     row.stages += pipeline.stages.size();
@@ -65,6 +77,33 @@ StrategyRow evaluate(const std::string& strategy, const Outcome& outcome, const 
     memory = {std::max(memory.first, device.peak_bytes), static_cast<int64_t>(kind.memory_bytes)};
   }
   return row;
+}
+
+// "4 A100, 2 V100".
+std::string kinds_text(const std::map<std::string, size_t>& kinds) {
+  std::string text;
+  for (const auto& [kind, count] : kinds)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, kind);
+  return text;
+}
+
+// "2 pipelines: 2 stages on 4 A100; 3 stages on 2 A100, 2 V100", those that are alike once.
+std::string pipelines_text(const StrategyRow& row) {
+  std::string text;
+  for (size_t p = 0; p < row.pipelines.size();) {
+    const auto& pipeline = row.pipelines[p];
+    size_t alike = 1;
+    while (p + alike < row.pipelines.size() && row.pipelines[p + alike] == pipeline) ++alike;
+    const auto& [stages, kinds] = pipeline;
+    text += fmt::format("{}{}{} stage{} on {}",
+                        text.empty() ? "" : "; ",
+                        alike > 1 ? fmt::format("{} times ", alike) : "",
+                        stages,
+                        stages == 1 ? "" : "s",
+                        kinds_text(kinds));
+    p += alike;
+  }
+  return fmt::format("{} pipelines: {}", row.pipelines.size(), text);
 }
 
 std::string memory_text(const StrategyRow& row) {
@@ -85,10 +124,14 @@ ordered_json to_json(const StrategyRow& row, Nanoseconds bound) {
   out["computes_ns"] = row.slowest_computes.value;
   out["gap"] = bound.value > 0 ? row.step / bound - 1 : 0.0;
   out["traffic_bytes"] = row.traffic;
-  out["pipelines"] = row.pipelines;
+  out["pipelines"] = row.pipelines.size();
   out["microbatches"] = row.microbatches;
   out["stages"] = row.stages;
+  if (row.pipelines.size() > 1)
+    for (const auto& [stages, kinds] : row.pipelines)
+      out["by_pipeline"].push_back({{"stages", stages}, {"devices", kinds}});
   out["recomputing_stages"] = row.recomputing;
+  if (!row.not_used.empty()) out["not_used"] = row.not_used;
   for (const auto& [kind, bytes] : row.memory)
     out["memory_bytes"][kind] = {{"used", bytes.first}, {"has", bytes.second}};
   return out;
@@ -103,6 +146,8 @@ std::string to_text(const std::vector<StrategyRow>& rows, Nanoseconds bound) {
                "vs best",
                "gap",
                "computes",
+               "pipelines",
+               "stages",
                "micro-batches",
                "traffic",
                "most memory"});
@@ -118,10 +163,18 @@ std::string to_text(const std::vector<StrategyRow>& rows, Nanoseconds bound) {
                fmt::format("{:.2f}x", row.step / best->step),
                bound.value > 0 ? fmt::format("{:.0f} %", 100 * (row.step / bound - 1)) : "",
                fmt::format("{:.0f} %", 100 * (row.slowest_computes / row.step)),
+               std::to_string(row.pipelines.size()),
+               std::to_string(row.stages),
                std::to_string(row.microbatches),
                to_string(Bytes{row.traffic}),
                memory_text(row)});
   }
+  for (const StrategyRow& row : rows)
+    if (row.pipelines.size() > 1)
+      text += fmt::format("{}: {}\n", row.strategy, pipelines_text(row));
+  for (const StrategyRow& row : rows)
+    if (!row.not_used.empty())
+      text += fmt::format("{}: leaves out {}\n", row.strategy, kinds_text(row.not_used));
   for (const StrategyRow& row : rows)
     if (row.recomputing > 0)
       text += fmt::format(

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -12,7 +11,9 @@
 #include "medley/base/error.h"
 #include "medley/base/units.h"
 #include "medley/cli/explain_groups.h"
+#include "medley/cli/explain_pipelines.h"
 #include "medley/cli/explain_words.h"
+#include "medley/cli/stage_names.h"
 #include "medley/cli/table.h"
 #include "medley/plan/texts.h"
 #include "medley/program/lower.h"
@@ -78,8 +79,11 @@ Json groups_json(const Plan& plan, const Stage& stage, const Completed* complete
 }
 
 // Kinds, memory and times.
-void add_measures(Json& json, const Program& program, const CostModel& costs, int64_t rows) {
-  const Simulation simulation = simulate(program, costs);
+void add_measures(Json& json,
+                  const Program& program,
+                  const CostModel& costs,
+                  const Simulation& simulation,
+                  int64_t rows) {
   const std::vector<DeviceMemory> memory = memory_uses(program);
   const double step = to_seconds(simulation.step).value;
   // Whoever comes last to a communication waits for nobody in it.
@@ -104,6 +108,22 @@ void add_measures(Json& json, const Program& program, const CostModel& costs, in
     json["communicates_seconds"] = to_seconds(communicates).value;
   else
     json["bubble_share"] = simulation.bubble();
+}
+
+// What stages and pipelines do beside each other.
+void add_simulated(Json& json,
+                   const GraphAnalysis& analysis,
+                   const Plan& plan,
+                   const Program& program,
+                   const CostModel& costs) {
+  const Simulation simulation = simulate(program, costs, {.relays = true});
+  add_measures(json, program, costs, simulation, plan.global_batch);
+  if (program.stages.size() == 1) return;
+  const std::vector<LayerRange> layers = layer_ranges(analysis.graph, plan);
+  for (size_t s = 0; s < layers.size(); ++s) json["stages"][s]["layers"] = to_string(layers[s]);
+  if (plan.pipelines.size() > 1) add_measures(json["pipelines"], program, costs, simulation);
+  Json shared = shared_json(program, layers, costs, simulation);
+  if (!shared.empty()) json["shared"] = std::move(shared);
 }
 
 Json inputs_json(const Completed& completed) {
@@ -174,38 +194,23 @@ Json communications_json(const LoweredStage& stage) {
   return rows;
 }
 
-// Whose gradients are summed together: the stages that hold the same parameters.
-Json shared_json(const Program& program, const std::vector<std::string>& names) {
-  std::map<int, size_t> stage_of;  // [device]
-  for (size_t s = 0; s < program.stages.size(); ++s)
-    for (int device : program.stages[s].devices) stage_of[device] = s;
-  struct Shared {
-    size_t parameters = 0;
-    int64_t bytes = 0;
-  };
-  std::map<std::vector<size_t>, Shared> shared;
-  for (size_t s = 0; s < program.stages.size(); ++s)
-    for (const Communication& communication : program.stages[s].communications) {
-      if (!communication.relay || stage_of.at(communication.devices[0]) != s) continue;
-      std::vector<size_t> holders;
-      for (int device : communication.devices)
-        if (holders.empty() || holders.back() != stage_of.at(device))
-          holders.push_back(stage_of.at(device));
-      Shared& sum = shared[holders];
-      sum.parameters += communication.relay->tensors.size();
-      const int64_t bytes =
-          bytes_per_element(type_of(program.stages[s].graph, any_value(communication)).dtype);
-      for (const auto& tensor : communication.relay->tensors)
-        for (const RelayCell& cell : *tensor) sum.bytes += bytes * cell.length;
-    }
-  Json rows = Json::array();
-  for (const auto& [holders, sum] : shared) {
-    std::string text;
-    for (size_t s : holders) text += (text.empty() ? "" : " + ") + names[s];
-    rows.push_back(
-        {{"gradients_summed_over", text}, {"parameters", sum.parameters}, {"bytes", sum.bytes}});
+std::string count_text(size_t count, std::string_view what, std::string_view plural = "s") {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : plural);
+}
+
+// ", 2 pipelines of 1 to 3 stages"; nothing of one stage.
+std::string pipelines_phrase(const Plan& plan) {
+  size_t least = 0, most = 0;
+  for (const Pipeline& pipeline : plan.pipelines) {
+    least = least == 0 ? pipeline.stages.size() : std::min(least, pipeline.stages.size());
+    most = std::max(most, pipeline.stages.size());
   }
-  return rows;
+  if (plan.pipelines.size() == 1)
+    return most == 1 ? "" : fmt::format(", {}", count_text(1, "pipeline"));
+  return fmt::format(", {} of {}{}",
+                     count_text(plan.pipelines.size(), "pipeline"),
+                     least < most ? fmt::format("{} to ", least) : "",
+                     count_text(most, "stage"));
 }
 
 std::string summary(const Plan& plan) {
@@ -214,31 +219,12 @@ std::string summary(const Plan& plan) {
     microbatches += pipeline.microbatches.size();
     for (const Stage& stage : pipeline.stages) devices += stage.mesh.devices.size();
   }
-  const auto count = [](size_t n, const char* what) {
-    return fmt::format(
-        "{} {}{}", n, what, n == 1 ? "" : (std::string(what) == "micro-batch" ? "es" : "s"));
-  };
   return fmt::format("{}: {} a step on {}, in {}{}.",
                      plan.strategy.empty() ? "written by hand" : plan.strategy,
-                     count(at(plan.global_batch), "row"),
-                     count(devices, "device"),
-                     count(microbatches, "micro-batch"),
-                     plan.pipelines.size() == 1 && plan.pipelines[0].stages.size() == 1
-                         ? ""
-                         : fmt::format(", {}", count(plan.pipelines.size(), "pipeline")));
-}
-
-// "11 x 8, 10": equal neighbours once.
-std::string runs_text(const std::vector<int64_t>& lengths) {
-  std::string out;
-  for (size_t i = 0; i < lengths.size();) {
-    size_t end = i;
-    while (end < lengths.size() && lengths[end] == lengths[i]) ++end;
-    out += fmt::format("{}{}", out.empty() ? "" : ", ", lengths[i]);
-    if (end - i > 1) out += fmt::format(" x {}", end - i);
-    i = end;
-  }
-  return out;
+                     count_text(at(plan.global_batch), "row"),
+                     count_text(devices, "device"),
+                     count_text(microbatches, "micro-batch", "es"),
+                     pipelines_phrase(plan));
 }
 
 std::string cell_text(const std::string& key, const Json& value) {
@@ -291,8 +277,8 @@ std::string not_used_text(const Json& names) {
   return out + ".\n";
 }
 
-// Rows of one stage; of several, each says which.
-void add_rows(Json& all, const Json& rows, size_t stage, const Program& program) {
+// Rows of one stage; of several, each says which: a number, or of several pipelines a name.
+void add_rows(Json& all, const Json& rows, const Json& stage, const Program& program) {
   if (all.is_null()) all = Json::array();
   for (const Json& row : rows) {
     Json whole = Json::object();
@@ -311,42 +297,54 @@ std::string recompute_text(std::string_view recompute) {
       recompute == "all" ? "comes into the stage" : "crosses between blocks");
 }
 
+// "stage 0/1, layers 6-11, from h.3.ln_1/native_layer_norm#0".
+std::string heading(const std::string& name, const Json& stage) {
+  const auto first = stage["first"].get<std::string>();
+  return fmt::format(
+      "stage {}{}{}\n",
+      name,
+      stage.contains("layers") ? ", layers " + stage["layers"].get<std::string>() : "",
+      first.empty() ? "" : ", from " + first);
+}
+
 }  // namespace
 
 Json explain_json(const Plan& plan, const ExplainOptions& options) {
-  Json json = {{"summary", summary(plan)}, {"stages", Json::array()}};
+  Json json = {{"summary", summary(plan)}};
+  if (plan.pipelines.size() > 1) json["pipelines"] = pipelines_json(plan, options.costs);
+  json["stages"] = Json::array();
   std::optional<GraphAnalysis> own;
   const GraphAnalysis* analysis = options.analysis;
   if (!analysis && options.graph && options.costs)
     analysis = &own.emplace(analyse(*options.graph, {}));
   std::vector<Completed> completed;  // [stage]
-  std::vector<std::string> names;
   if (analysis) completed = complete_stages(*analysis, plan);
+  size_t number = 0;
   for (size_t p = 0; p < plan.pipelines.size(); ++p)
-    for (size_t s = 0; s < plan.pipelines[p].stages.size(); ++s) {
+    for (size_t s = 0; s < plan.pipelines[p].stages.size(); ++s, ++number) {
       const Stage& stage = plan.pipelines[p].stages[s];
       json["stages"].push_back({{"stage", fmt::format("pipelines[{}].stages[{}]", p, s)},
                                 {"first", stage.first},
                                 {"recompute", stage.recompute},
                                 {"devices", devices_json(plan, plan.pipelines[p], s)},
                                 {"entries", entries_json(plan, stage)}});
-      names.push_back(json["stages"].back()["stage"]);
       if (options.expanded || json["stages"].back()["entries"].size() <= kManyEntries) continue;
       json["stages"].back()["groups"] =
-          groups_json(plan, stage, analysis ? &completed[names.size() - 1] : nullptr);
+          groups_json(plan, stage, analysis ? &completed[number] : nullptr);
     }
   if (!options.graph) return json;
   json["graph"] = options.graph->name;
   if (!analysis) return json;
   json["not_used"] = not_used_json(plan, options.costs->cluster());
   const Program program = lower(*analysis, completed, plan, options.costs->cluster());
-  add_measures(json, program, *options.costs, plan.global_batch);
-  if (Json shared = shared_json(program, names); !shared.empty()) json["shared"] = shared;
+  add_simulated(json, *analysis, plan, program, *options.costs);
   if (!options.expanded) return json;
+  const std::vector<std::string> names = stage_names(program);
   for (size_t s = 0; s < program.stages.size(); ++s) {
-    add_rows(json["inputs"], inputs_json(completed[s]), s, program);
-    add_rows(json["ops"], ops_json(completed[s]), s, program);
-    add_rows(json["communications"], communications_json(program.stages[s]), s, program);
+    const Json stage = plan.pipelines.size() > 1 ? Json(names[s]) : Json(s);
+    add_rows(json["inputs"], inputs_json(completed[s]), stage, program);
+    add_rows(json["ops"], ops_json(completed[s]), stage, program);
+    add_rows(json["communications"], communications_json(program.stages[s]), stage, program);
   }
   return json;
 }
@@ -354,13 +352,12 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
 std::string explain(const Plan& plan, const ExplainOptions& options) {
   const Json json = explain_json(plan, options);
   std::string out = json["summary"].get<std::string>() + "\n";
-  for (const Json& stage : json["stages"]) {
+  if (json.contains("pipelines")) out += "\n" + pipelines_text(json["pipelines"]);
+  const std::vector<std::string> names = stage_names(plan);
+  for (size_t s = 0; s < names.size(); ++s) {
+    const Json& stage = json["stages"][s];
     out += "\n";
-    if (json["stages"].size() > 1) {
-      const auto first = stage["first"].get<std::string>();
-      out += fmt::format(
-          "{}{}\n", stage["stage"].get<std::string>(), first.empty() ? "" : ", from " + first);
-    }
+    if (names.size() > 1) out += heading(names[s], stage);
     out += table_text(stage["devices"]);
     out += recompute_text(stage["recompute"].get<std::string>());
     if (stage.contains("groups"))
@@ -368,7 +365,10 @@ std::string explain(const Plan& plan, const ExplainOptions& options) {
     else if (!stage["entries"].empty())
       out += "\n" + table_text(stage["entries"]);
   }
-  if (json.contains("shared")) out += "\n" + table_text(json["shared"]);
+  if (json.contains("shared")) {
+    out += "\n" + shared_text(json["shared"]);
+    if (json.contains("pipelines")) out += "\n" + reasons_text(json["pipelines"], json["shared"]);
+  }
   if (json.contains("not_used") && !json["not_used"].empty())
     out += "\n" + not_used_text(json["not_used"]);
   if (json.contains("step_seconds"))

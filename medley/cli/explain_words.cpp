@@ -71,6 +71,18 @@ std::string words(const Plan& plan, const std::optional<std::vector<ChoiceText>>
   return joined(plan, axes);
 }
 
+std::string runs_text(const std::vector<int64_t>& lengths) {
+  std::string out;
+  for (size_t i = 0; i < lengths.size();) {
+    size_t end = i;
+    while (end < lengths.size() && lengths[end] == lengths[i]) ++end;
+    out += fmt::format("{}{}", out.empty() ? "" : ", ", lengths[i]);
+    if (end - i > 1) out += fmt::format(" x {}", end - i);
+    i = end;
+  }
+  return out;
+}
+
 std::string state_text(const Completed& completed, ValueId value, const State& state) {
   const auto& dims = completed.factors->values[at(value)];
   std::vector<StateText> texts;

@@ -22,6 +22,9 @@ struct Said {
 std::string words(const Plan& plan, const std::optional<std::vector<StateText>>& axes);
 std::string words(const Plan& plan, const std::optional<std::vector<ChoiceText>>& axes);
 
+// "11 x 8, 10": equal neighbours once.
+std::string runs_text(const std::vector<int64_t>& lengths);
+
 // The text that a plan has for it: "S(0, rows)".
 std::string state_text(const Completed& completed, ValueId value, const State& state);
 std::string choices_text(const Completed& completed, OpId op);

@@ -10,6 +10,7 @@
 #include "medley/base/units.h"
 #include "medley/cli/inputs.h"
 #include "medley/cli/options.h"
+#include "medley/cli/stage_names.h"
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
 #include "medley/program/lower.h"
@@ -23,12 +24,14 @@ int64_t most_saved(const MemoryUse& use) {
   return use.saved.empty() ? 0 : *std::max_element(use.saved.begin(), use.saved.end());
 }
 
-Json to_json(const std::vector<DeviceMemory>& all, const Cluster& cluster) {
+Json to_json(const std::vector<DeviceMemory>& all, const Cluster& cluster, const Program& program) {
   Json rows = Json::array();
   for (const auto& [stage, device, use] : all) {
     const DeviceKind& kind = cluster.kind(device);
     Json row = {
         {"device", cluster.devices[at(device)].name}, {"kind", kind.name}, {"stage", stage}};
+    if (const int pipeline = program.stages[at(stage)].pipeline; program.stages.back().pipeline > 0)
+      row["pipeline"] = pipeline;
     for (size_t part = 0; part < kNumMemoryParts; ++part)
       row[fmt::format("{}_bytes", to_string(static_cast<MemoryPart>(part)))] = use.at_peak[part];
     row["peak_bytes"] = use.peak;
@@ -41,9 +44,13 @@ Json to_json(const std::vector<DeviceMemory>& all, const Cluster& cluster) {
 }
 
 // Parts that no device has are left out.
-std::string to_text(const std::vector<DeviceMemory>& all, const Cluster& cluster) {
+std::string to_text(const std::vector<DeviceMemory>& all,
+                    const Cluster& cluster,
+                    const Program& program) {
+  const std::vector<std::string> stages = stage_names(program);
   std::vector<size_t> parts;
   std::vector<std::string> header = {"device"};
+  if (stages.size() > 1) header.emplace_back("stage");
   for (size_t part = 0; part < kNumMemoryParts; ++part)
     if (std::any_of(all.begin(), all.end(), [&](const DeviceMemory& each) {
           return each.use.at_peak[part] > 0;
@@ -57,6 +64,7 @@ std::string to_text(const std::vector<DeviceMemory>& all, const Cluster& cluster
   for (const auto& [stage, device, use] : all) {
     const std::string& name = cluster.devices[at(device)].name;
     std::vector<std::string> row = {name};
+    if (stages.size() > 1) row.push_back(stages[at(stage)]);
     for (size_t part : parts) row.push_back(to_string(Bytes{use.at_peak[part]}));
     row.push_back(to_string(Bytes{use.peak}));
     row.push_back(to_string(Bytes{static_cast<int64_t>(cluster.kind(device).memory_bytes)}));
@@ -72,9 +80,10 @@ void run_memory(const PlannedOptions& options, Session& session) {
   const Cluster cluster = read_cluster(session.files, options.cluster, session.catalogue);
   const Plan plan = read_plan(session.files, options.plan);
   verify_plan(plan, options.plan, graph, cluster);
-  const std::vector<DeviceMemory> all =
-      in_plan(options.plan, [&] { return memory_uses(lower(graph, plan, cluster, {})); });
-  session.out << (session.json ? to_json(all, cluster).dump(2) + "\n" : to_text(all, cluster));
+  const Program program = in_plan(options.plan, [&] { return lower(graph, plan, cluster, {}); });
+  const std::vector<DeviceMemory> all = memory_uses(program);
+  session.out << (session.json ? to_json(all, cluster, program).dump(2) + "\n"
+                               : to_text(all, cluster, program));
 }
 
 }  // namespace

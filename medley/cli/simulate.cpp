@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "medley/base/error.h"
 #include "medley/base/units.h"
@@ -13,9 +14,11 @@
 #include "medley/cli/measured.h"
 #include "medley/cli/options.h"
 #include "medley/cli/simulate_schedules.h"
+#include "medley/cli/stage_names.h"
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
 #include "medley/program/lower.h"
+#include "medley/sim/relay_times.h"
 
 namespace medley {
 namespace {
@@ -44,75 +47,143 @@ std::vector<LinkUse> link_uses(const Simulation& simulation, const Topology& top
   return uses;
 }
 
-Json to_json(const Simulation& simulation, const CostModel& costs, int64_t rows) {
-  const double step = to_seconds(simulation.step).value;
+// Of the program that was simulated.
+struct Shown {
+  const Simulation& simulation;
+  const Program& program;
+  const CostModel& costs;
+  bool several_stages() const { return program.stages.size() > 1; }
+  bool several_pipelines() const { return program.stages.back().pipeline > 0; }
+  double rows_per_second() const {
+    const double step = to_seconds(simulation.step).value;
+    return step > 0 ? static_cast<double>(program.global_batch) / step : 0;
+  }
+};
+
+Json device_json(const SimulatedDevice& device, const Shown& shown) {
+  const Cluster& cluster = shown.costs.cluster();
+  const DeviceKind& kind = cluster.kind(device.device);
+  Json row = {{"device", cluster.devices[at(device.device)].name},
+              {"kind", kind.name},
+              {"computes_nanoseconds", device.computes.value},
+              {"waits_nanoseconds", device.waits.value},
+              {"communicates_nanoseconds", device.communicates.value},
+              {"peak_bytes", device.peak_bytes},
+              {"available_bytes", static_cast<int64_t>(kind.memory_bytes)},
+              {"peak_at", device.peak_at}};
+  if (shown.several_stages()) {
+    row["stage"] = device.stage;
+    row["idles_nanoseconds"] = device.idles.value;
+  }
+  if (shown.several_pipelines()) {
+    row["pipeline"] = shown.program.stages[at(device.stage)].pipeline;
+    row["waits_for_pipelines_nanoseconds"] = device.others.value;
+  }
+  return row;
+}
+
+Json relays_json(const Shown& shown) {
+  const std::vector<std::string> names = stage_names(shown.program);
+  const auto named = [&](const std::vector<int>& stages) {
+    Json list = Json::array();
+    for (int stage : stages) list.push_back(names[at(stage)]);
+    return list;
+  };
+  Json rows = Json::array();
+  for (const RelayTimes& relay : relay_times(shown.program, shown.costs, shown.simulation)) {
+    const auto& links = shown.costs.topology().links();
+    rows.push_back({{"relay", relay.name},
+                    {"stages", named(relay.stages)},
+                    {"parameters", relay.tensors},
+                    {"bytes", relay.bytes},
+                    {"traffic_bytes", relay.traffic},
+                    {"link", relay.link < 0 ? "" : links[at(relay.link)].name},
+                    {"begins_nanoseconds", relay.begins.value},
+                    {"ends_nanoseconds", relay.ends.value},
+                    {"alone_nanoseconds", relay.alone.value},
+                    {"hidden_nanoseconds", relay.hidden.value},
+                    {"behind", named(relay.behind)}});
+  }
+  return rows;
+}
+
+Json to_json(const Shown& shown) {
+  const Simulation& simulation = shown.simulation;
   Json json = {{"step_nanoseconds", simulation.step.value},
-               {"rows_per_second", step > 0 ? static_cast<double>(rows) / step : 0},
+               {"rows_per_second", shown.rows_per_second()},
                {"devices", Json::array()},
                {"links", Json::array()},
                {"ops_by_source", Json::object()},
                {"events", simulation.events}};
-  const bool several = simulation.devices.back().stage > 0;
-  if (several) json["bubble_share"] = simulation.bubble();
+  if (shown.several_stages()) json["bubble_share"] = simulation.bubble();
   for (const SimulatedDevice& device : simulation.devices)
-    json["devices"].push_back(
-        {{"device", costs.cluster().devices[at(device.device)].name},
-         {"kind", costs.cluster().kind(device.device).name},
-         {"computes_nanoseconds", device.computes.value},
-         {"waits_nanoseconds", device.waits.value},
-         {"communicates_nanoseconds", device.communicates.value},
-         {"peak_bytes", device.peak_bytes},
-         {"available_bytes",
-          static_cast<int64_t>(costs.cluster().kind(device.device).memory_bytes)},
-         {"peak_at", device.peak_at}});
-  if (several)
-    for (size_t d = 0; d < simulation.devices.size(); ++d) {
-      json["devices"][d]["stage"] = simulation.devices[d].stage;
-      json["devices"][d]["idles_nanoseconds"] = simulation.devices[d].idles.value;
-    }
-  for (const LinkUse& use : link_uses(simulation, costs.topology()))
+    json["devices"].push_back(device_json(device, shown));
+  for (const LinkUse& use : link_uses(simulation, shown.costs.topology()))
     json["links"].push_back(
         {{"link", use.link->name}, {"bytes", use.bytes}, {"busy_seconds", use.busy.value}});
   for (const auto& [source, count] : simulation.ops_by_source)
     json["ops_by_source"][to_string(source)] = count;
+  if (Json relays = relays_json(shown); !relays.empty()) json["relays"] = std::move(relays);
   return json;
 }
 
-std::string to_text(const Simulation& simulation, const CostModel& costs, int64_t rows) {
+std::string devices_text(const Shown& shown) {
   const auto share = [&](Nanoseconds part) {
-    return fmt::format("{} {:.1f} %", to_string(part), 100 * (part / simulation.step));
+    return fmt::format("{} {:.1f} %", to_string(part), 100 * (part / shown.simulation.step));
   };
-  const bool several = simulation.devices.back().stage > 0;
-  std::vector<std::string> header = {
-      "device", "kind", "computes", "waits", "communicates", "memory", "available"};
-  if (several) header.insert(header.begin() + 1, "stage");
-  if (several) header.insert(header.begin() + 5, "idles");
-  Table devices(header);
-  for (const SimulatedDevice& device : simulation.devices) {
-    const DeviceKind& kind = costs.cluster().kind(device.device);
-    std::vector<std::string> row = {costs.cluster().devices[at(device.device)].name,
-                                    kind.name,
-                                    share(device.computes),
-                                    share(device.waits),
-                                    share(device.communicates),
-                                    to_string(Bytes{device.peak_bytes}),
-                                    to_string(Bytes{static_cast<int64_t>(kind.memory_bytes)})};
-    if (several) row.insert(row.begin() + 1, std::to_string(device.stage));
-    if (several) row.insert(row.begin() + 5, share(device.idles));
-    devices.add(std::move(row));
+  const std::vector<std::string> names = stage_names(shown.program);
+  const auto chosen = [&](std::vector<std::optional<std::string>> cells) {
+    std::vector<std::string> row;
+    for (std::optional<std::string>& cell : cells)
+      if (cell) row.push_back(std::move(*cell));
+    return row;
+  };
+  const auto of_stages = [&](std::string cell) {
+    return shown.several_stages() ? std::optional(std::move(cell)) : std::nullopt;
+  };
+  const auto of_pipelines = [&](std::string cell) {
+    return shown.several_pipelines() ? std::optional(std::move(cell)) : std::nullopt;
+  };
+  Table devices(chosen({"device",
+                        of_stages("stage"),
+                        "kind",
+                        "computes",
+                        "waits",
+                        of_stages("idles"),
+                        of_pipelines("for other pipelines"),
+                        "communicates",
+                        "memory",
+                        "available"}));
+  for (const SimulatedDevice& device : shown.simulation.devices) {
+    const Cluster& cluster = shown.costs.cluster();
+    const DeviceKind& kind = cluster.kind(device.device);
+    devices.add(chosen({cluster.devices[at(device.device)].name,
+                        of_stages(names[at(device.stage)]),
+                        kind.name,
+                        share(device.computes),
+                        share(device.waits),
+                        of_stages(share(device.idles)),
+                        of_pipelines(share(device.others)),
+                        share(device.communicates),
+                        to_string(Bytes{device.peak_bytes}),
+                        to_string(Bytes{static_cast<int64_t>(kind.memory_bytes)})}));
   }
-  const double step = to_seconds(simulation.step).value;
-  std::string out =
-      fmt::format("Step: {}, {:.4g} rows/s{}.\n\n{}",
-                  to_string(simulation.step),
-                  step > 0 ? static_cast<double>(rows) / step : 0,
-                  several ? fmt::format("; bubble {:.1f} %", 100 * simulation.bubble()) : "",
-                  devices.text());
+  return devices.text();
+}
+
+std::string to_text(const Shown& shown) {
+  const Simulation& simulation = shown.simulation;
+  std::string out = fmt::format(
+      "Step: {}, {:.4g} rows/s{}.\n\n{}",
+      to_string(simulation.step),
+      shown.rows_per_second(),
+      shown.several_stages() ? fmt::format("; bubble {:.1f} %", 100 * simulation.bubble()) : "",
+      devices_text(shown));
   Table links({"link", "bytes", "busy"});
-  for (const LinkUse& use : link_uses(simulation, costs.topology()))
+  for (const LinkUse& use : link_uses(simulation, shown.costs.topology()))
     links.add({use.link->name,
                to_string(Bytes{use.bytes}),
-               fmt::format("{:.1f} %", 100 * use.busy.value / step)});
+               fmt::format("{:.1f} %", 100 * use.busy.value / to_seconds(simulation.step).value)});
   if (!links.empty()) out += "\n" + links.text();
   std::string sources;
   for (const auto& [source, count] : simulation.ops_by_source)
@@ -135,11 +206,11 @@ void run_simulate(const SimulateArguments& options, Session& session) {
   }
   const Program program = in_plan(options.plan, [&] { return lower(graph, plan, cluster, {}); });
   const Simulation simulation =
-      simulate(program, costs, {.trace = !options.trace.empty(), .memory = true});
+      simulate(program, costs, {.trace = !options.trace.empty(), .memory = true, .relays = true});
   if (!options.trace.empty())
     write_atomically(session.files, options.trace, to_chrome_json(simulation.trace));
-  session.out << (session.json ? to_json(simulation, costs, plan.global_batch).dump(2) + "\n"
-                               : to_text(simulation, costs, plan.global_batch));
+  const Shown shown{simulation, program, costs};
+  session.out << (session.json ? to_json(shown).dump(2) + "\n" : to_text(shown));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
 
-// One pipeline under several schedules: what `medley simulate --schedules` prints.
+// Pipelines under several schedules: what `medley simulate --schedules` prints.
 
 #include <string>
 #include <vector>
@@ -11,9 +11,9 @@
 
 namespace medley {
 
-// The plan again and again, each time with the counts in flight that a schedule gives (`names`, or
-// all of the table for "all"), held to the memory that the plan's own leave. Throws Error(kCaller)
-// if the plan has one stage.
+// The plan again and again, each time with the counts in flight that a schedule gives each pipeline
+// of several stages (`names`, or all of the table for "all"), held to the memory that the plan's
+// own leave. Throws Error(kCaller) if no pipeline has several stages.
 std::string simulate_schedules(const Graph& graph,
                                const Plan& plan,
                                const CostModel& costs,

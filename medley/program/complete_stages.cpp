@@ -77,30 +77,6 @@ Completed undecided(Prepared prepared) {
   return {std::make_shared<const Prepared>(std::move(prepared)), std::move(factors), {}};
 }
 
-// The positions in the forward sequence at which the stages of a pipeline begin: where the first op
-// is that a stage names, or the next one that is computed in one stage only.
-std::vector<int32_t> cuts_of(const Pipeline& pipeline,
-                             size_t number,
-                             const Positions& positions,
-                             const std::vector<std::string>& names) {
-  std::vector<int32_t> cuts;
-  for (size_t s = 1; s < pipeline.stages.size(); ++s) {
-    const std::string& first = pipeline.stages[s].first;
-    const auto op = static_cast<OpId>(std::find(names.begin(), names.end(), first) - names.begin());
-    const auto next = std::lower_bound(positions.sequence.begin(), positions.sequence.end(), op);
-    const auto cut = static_cast<int32_t>(next - positions.sequence.begin());
-    if (next == positions.sequence.end() || cut <= (cuts.empty() ? 0 : cuts.back()))
-      throw Error(Blame::kCaller,
-                  fmt::format("plan: pipelines[{}].stages[{}].first: found \"{}\", expected an op "
-                              "such that each stage has one that others do not have",
-                              number,
-                              s,
-                              first));
-    cuts.push_back(cut);
-  }
-  return cuts;
-}
-
 // Of a plan with one stage, the whole graph.
 Completed only_stage(const GraphAnalysis& analysis, const Pipeline& pipeline) {
   const std::string& how = pipeline.stages[0].recompute;
@@ -129,6 +105,28 @@ std::vector<Completed> split(PreparedStages& prepared, const Pipeline& pipeline,
 }
 
 }  // namespace
+
+std::vector<int32_t> cuts_of(const Pipeline& pipeline,
+                             size_t number,
+                             const Positions& positions,
+                             const std::vector<std::string>& names) {
+  std::vector<int32_t> cuts;
+  for (size_t s = 1; s < pipeline.stages.size(); ++s) {
+    const std::string& first = pipeline.stages[s].first;
+    const auto op = static_cast<OpId>(std::find(names.begin(), names.end(), first) - names.begin());
+    const auto next = std::lower_bound(positions.sequence.begin(), positions.sequence.end(), op);
+    const auto cut = static_cast<int32_t>(next - positions.sequence.begin());
+    if (next == positions.sequence.end() || cut <= (cuts.empty() ? 0 : cuts.back()))
+      throw Error(Blame::kCaller,
+                  fmt::format("plan: pipelines[{}].stages[{}].first: found \"{}\", expected an op "
+                              "such that each stage has one that others do not have",
+                              number,
+                              s,
+                              first));
+    cuts.push_back(cut);
+  }
+  return cuts;
+}
 
 GraphAnalysis analyse(const Graph& graph, const Optimizer& optimizer) {
   GraphAnalysis analysis{graph, optimizer, {}, {}, {}, {}};

@@ -37,6 +37,14 @@ struct Completed {
   Assignment assignment;
 };
 
+// The positions in the forward sequence at which the later stages of a pipeline (`number` of the
+// plan) begin: where the first op is that a stage names, or the next one that is computed in one
+// stage only. `names`: stable_names(). Throws Error(kCaller) where a stage would be empty.
+std::vector<int32_t> cuts_of(const Pipeline& pipeline,
+                             size_t number,
+                             const Positions& positions,
+                             const std::vector<std::string>& names);
+
 // The stages of pipelines over one graph, each prepared once, however many plans have it. Threads
 // may share one.
 class PreparedStages {

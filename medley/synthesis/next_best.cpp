@@ -28,8 +28,9 @@ std::unique_ptr<OpCatalogue> catalogue_of(const Request& request, const Plan& pl
 }  // namespace
 
 bool NextBest::knows(const Plan& plan) {
-  return plan.pipelines.size() == 1 && plan.pipelines[0].stages.size() == 1 &&
-         plan.pipelines[0].stages[0].mesh.shape.size() == 1 &&
+  if (plan.pipelines.size() != 1 || plan.pipelines[0].stages.size() != 1) return false;
+  const Mesh& mesh = plan.pipelines[0].stages[0].mesh;
+  return mesh.shape.size() == 1 && mesh.devices.size() > 1 &&
          std::all_of(plan.parts.begin(), plan.parts.end(), [](const Part& part) {
            return part.lengths.empty();
          });

@@ -34,8 +34,8 @@ struct Simulated {
 
 class NextBest {
  public:
-  // Whether plans of this kind can be asked about: one stage on a mesh of one axis, parts of
-  // shares.
+  // Whether plans of this kind can be asked about: one stage on several devices along one axis,
+  // parts of shares.
   static bool knows(const Plan& plan);
 
   // Requires: knows(plan); `request` has costs and an analysis; both outlive this. Searches as

@@ -109,27 +109,28 @@ void init_program(nb::module_& m) {
         const medley::Program program =
             lower(graph, medley::parse_plan(plan, "plan"), cluster, medley::Optimizer{});
         std::vector<std::string> names;
-        for (const medley::Communication& each : program.stages[0].communications)
-          names.push_back(each.name);
+        for (const medley::LoweredStage& stage : program.stages)
+          for (const medley::Communication& each : stage.communications) names.push_back(each.name);
         return names;
       },
       nb::arg("graph"),
       nb::arg("plan"),
       nb::arg("cluster"),
-      "The names of all communications of one step of a plan (JSON), in order.");
+      "The names of all communications of one step of a plan (JSON), stage after stage.");
   m.def(
       "memory_use",
       [](const Graph& graph, const std::string& plan, const medley::Cluster& cluster, int device) {
         const medley::Program program =
             lower(graph, medley::parse_plan(plan, "plan"), cluster, medley::Optimizer{});
-        const medley::MemoryUse use = memory_use(program.stages[0], device);
+        const medley::MemoryUse use = memory_uses(program).at(static_cast<size_t>(device)).use;
         return std::make_tuple(use.persistent, use.peak, use.peak_at);
       },
       nb::arg("graph"),
       nb::arg("plan"),
       nb::arg("cluster"),
       nb::arg("device"),
-      "(persistent bytes, peak bytes, where the peak is) of the plan's device of this index.");
+      "(persistent bytes, peak bytes, where the peak is) of the plan's device of this index, "
+      "counted over all its stages.");
   m.def(
       "fallbacks",
       [](const Graph& graph) { return medley::fallbacks(graph, medley::factorize(graph)); },

@@ -1,0 +1,326 @@
+#include "medley/cli/explain_pipelines.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "medley/base/at.h"
+#include "medley/base/units.h"
+#include "medley/cli/stage_names.h"
+#include "medley/cli/table.h"
+#include "medley/program/calls.h"
+#include "medley/sim/prices.h"
+#include "medley/sim/relay_times.h"
+#include "medley/stages/layers.h"
+
+namespace medley {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
+std::string seconds_text(const Json& row, const char* key) {
+  return to_string(Seconds{row[key].get<double>()});
+}
+
+// "4 A100, 2 V100".
+std::string devices_text(const Json& row) {
+  std::string text;
+  for (const auto& [kind, count] : row["kinds"].items())
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count.get<int>(), kind);
+  return text.empty() ? fmt::format("{}", row["devices"].get<int>()) : text;
+}
+
+// Bytes that stages of one pipeline send each other in a step, and the network that carries most.
+struct Sent {
+  int64_t bytes = 0;
+  std::map<int, int64_t> by_network;
+  void add(const Exchanges& exchanges, const Topology& topology) {
+    for (const auto& [link, more] : exchanges.bytes_by_link) {
+      const Link& on = topology.links()[at(link)];
+      if (!on.name.ends_with(":out")) continue;
+      bytes += more;
+      by_network[on.network] += more;
+    }
+  }
+};
+
+Sent sent_by(const LoweredStage& stage, const CostModel& costs) {
+  CommunicationPrices prices(stage, costs);
+  Sent sent;
+  for (const Call& call : stage.calls)
+    for (const Step& step : find_function(stage, call.function).steps)
+      if (const auto* post = std::get_if<Post>(&step);
+          post && only_sends(stage.communications[at(post->communication)]))
+        sent.add(prices.exchanges(post->communication, call.microbatch, 0), costs.topology());
+  return sent;
+}
+
+std::string network_name(const CostModel& costs, int network) {
+  return network < 0 ? "" : costs.cluster().networks[at(network)].name;
+}
+
+}  // namespace
+
+std::vector<LayerRange> layer_ranges(const Graph& graph, const Plan& plan) {
+  const Positions positions = place(graph);
+  const Layers found = find_layers(graph, positions);
+  const std::vector<std::string> names = stable_names(graph);
+  std::vector<LayerRange> ranges;
+  for (size_t p = 0; p < plan.pipelines.size(); ++p) {
+    LayerRange range;
+    for (const int32_t cut : cuts_of(plan.pipelines[p], p, positions, names)) {
+      const auto behind = std::ranges::upper_bound(found.layers, cut, {}, &Layer::begin);
+      const auto layer = static_cast<int>(behind - found.layers.begin()) - 1;
+      range.end = found.layers[at(layer)].begin < cut ? layer + 1 : layer;
+      ranges.push_back(range);
+      range.begin = layer;
+    }
+    range.end = static_cast<int>(found.layers.size());
+    ranges.push_back(range);
+  }
+  return ranges;
+}
+
+std::string to_string(const LayerRange& range) {
+  return range.end - range.begin == 1 ? fmt::format("{}", range.begin)
+                                      : fmt::format("{}-{}", range.begin, range.end - 1);
+}
+
+Json pipelines_json(const Plan& plan, const CostModel* costs) {
+  Json rows = Json::array();
+  int64_t first_row = 0;
+  for (size_t p = 0; p < plan.pipelines.size(); ++p) {
+    const Pipeline& pipeline = plan.pipelines[p];
+    std::vector<int64_t> microbatches;
+    int64_t sum = 0;
+    for (const Microbatch& microbatch : pipeline.microbatches) {
+      microbatches.push_back(microbatch.rows);
+      sum += microbatch.rows;
+    }
+    int devices = 0;
+    std::map<std::string, int> kinds;
+    for (const Stage& stage : pipeline.stages)
+      for (const std::string& name : stage.mesh.devices) {
+        ++devices;
+        if (!costs) continue;
+        const auto& all = costs->cluster().devices;
+        const auto device = std::ranges::find(all, name, &Device::name);
+        ++kinds[costs->cluster().kind(static_cast<int>(device - all.begin())).name];
+      }
+    rows.push_back(
+        {{"pipeline", p},
+         {"first_row", first_row},
+         {"rows", sum},
+         {"rows_share", static_cast<double>(sum) / static_cast<double>(plan.global_batch)},
+         {"microbatches", microbatches},
+         {"stages", pipeline.stages.size()},
+         {"devices", devices},
+         {"kinds", Json(kinds)}});
+    first_row += sum;
+  }
+  return rows;
+}
+
+void add_measures(Json& pipelines,
+                  const Program& program,
+                  const CostModel& costs,
+                  const Simulation& simulation) {
+  struct Sum {
+    Nanoseconds done, own, others;
+    int64_t devices = 0;
+    Sent sent;
+  };
+  std::vector<Sum> sums(pipelines.size());
+  for (const LoweredStage& stage : program.stages) {
+    const auto [bytes, by_network] = sent_by(stage, costs);
+    Sent& sent = sums[at(stage.pipeline)].sent;
+    sent.bytes += bytes;
+    for (const auto& [network, more] : by_network) sent.by_network[network] += more;
+  }
+  for (const SimulatedDevice& device : simulation.devices) {
+    Sum& sum = sums[at(program.stages[at(device.stage)].pipeline)];
+    if (!device.backward.empty()) sum.done = std::max(sum.done, device.backward.back().end);
+    sum.own += device.waits - device.others;
+    sum.others += device.others;
+    ++sum.devices;
+  }
+  for (size_t p = 0; p < sums.size(); ++p) {
+    const auto& [done, own, others, devices, sent] = sums[p];
+    const Nanoseconds time = simulation.step * devices;
+    Json& row = pipelines[p];
+    row["backward_done_seconds"] = to_seconds(done).value;
+    row["waits_share"] = time.value > 0 ? own / time : 0.0;
+    row["waits_for_pipelines_share"] = time.value > 0 ? others / time : 0.0;
+    row["sends_bytes"] = sent.bytes;
+    const auto most =
+        std::ranges::max_element(sent.by_network, {}, [](const auto& each) { return each.second; });
+    row["network"] =
+        most == sent.by_network.end() ? std::string() : network_name(costs, most->first);
+  }
+}
+
+std::string pipelines_text(const Json& pipelines) {
+  const bool measured = pipelines[0].contains("backward_done_seconds");
+  std::vector<std::string> header = {
+      "pipeline", "rows", "share", "rows by micro-batch", "stages", "devices"};
+  if (measured)
+    header.insert(
+        header.end(),
+        {"backward done", "waits for its own", "for other pipelines", "stages send", "over"});
+  Table table(header);
+  for (const Json& row : pipelines) {
+    const auto first = row["first_row"].get<int64_t>(), count = row["rows"].get<int64_t>();
+    std::vector<std::string> cells = {fmt::format("{}", row["pipeline"].get<int>()),
+                                      fmt::format("{}-{}", first, first + count - 1),
+                                      percent(row["rows_share"].get<double>()),
+                                      runs_text(row["microbatches"].get<std::vector<int64_t>>()),
+                                      fmt::format("{}", row["stages"].get<int>()),
+                                      devices_text(row)};
+    if (measured)
+      cells.insert(cells.end(),
+                   {seconds_text(row, "backward_done_seconds"),
+                    percent(row["waits_share"].get<double>()),
+                    percent(row["waits_for_pipelines_share"].get<double>()),
+                    to_string(Bytes{row["sends_bytes"].get<int64_t>()}),
+                    row["network"].get<std::string>()});
+    table.add(std::move(cells));
+  }
+  return table.text();
+}
+
+std::string reasons_text(const Json& pipelines, const Json& shared) {
+  struct Sum {
+    int64_t bytes = 0;
+    std::set<std::string> networks;
+    void add(const Json& row, const char* key) {
+      if (row[key].get<int64_t>() == 0) return;
+      bytes += row[key].get<int64_t>();
+      networks.insert(row["network"].get<std::string>());
+    }
+    std::string text() const {
+      return bytes == 0
+                 ? "nothing"
+                 : fmt::format(
+                       "{} over {}", medley::to_string(Bytes{bytes}), fmt::join(networks, " and "));
+    }
+  } inside, between;
+  double first = pipelines[0]["backward_done_seconds"].get<double>(), last = first;
+  for (const Json& row : pipelines) {
+    inside.add(row, "sends_bytes");
+    first = std::min(first, row["backward_done_seconds"].get<double>());
+    last = std::max(last, row["backward_done_seconds"].get<double>());
+  }
+  for (const Json& row : shared) between.add(row, "traffic_bytes");
+  return fmt::format(
+      "In a step, stages of one pipeline send each other {}; sums of gradients that stages share "
+      "take "
+      "{}.\n"
+      "The first pipeline is through with its backward phase after {}, the last after {}.\n",
+      inside.text(),
+      between.text(),
+      medley::to_string(Seconds{first}),
+      medley::to_string(Seconds{last}));
+}
+
+Json shared_json(const Program& program,
+                 const std::vector<LayerRange>& layers,
+                 const CostModel& costs,
+                 const Simulation& simulation) {
+  struct Sum {
+    int64_t tensors = 0, bytes = 0, traffic = 0;
+    Nanoseconds alone, takes, hidden, most_of_link;
+    int link = -1;
+    std::vector<int> behind;
+  };
+  std::map<std::vector<int>, Sum> sums;  // by stages
+  for (const RelayTimes& relay : relay_times(program, costs, simulation)) {
+    Sum& sum = sums[relay.stages];
+    sum.tensors += relay.tensors;
+    sum.bytes += relay.bytes;
+    sum.traffic += relay.traffic;
+    sum.alone += relay.alone;
+    sum.takes += relay.ends - relay.begins;
+    sum.hidden += relay.hidden;
+    sum.behind.insert(sum.behind.end(), relay.behind.begin(), relay.behind.end());
+    if (relay.alone < sum.most_of_link) continue;
+    sum.most_of_link = relay.alone;
+    sum.link = relay.link;
+  }
+  const std::vector<std::string> names = stage_names(program);
+  const auto named = [&](std::vector<int> stages) {
+    std::ranges::sort(stages);
+    const auto rest = std::ranges::unique(stages);
+    stages.erase(rest.begin(), rest.end());
+    std::vector<std::string> result;
+    for (int stage : stages) result.push_back(names[at(stage)]);
+    return result;
+  };
+  Json rows = Json::array();
+  for (const auto& [stages, sum] : sums) {
+    LayerRange range = layers[at(stages[0])];
+    for (int stage : stages)
+      range = {std::max(range.begin, layers[at(stage)].begin),
+               std::min(range.end, layers[at(stage)].end)};
+    const Link* link = sum.link < 0 ? nullptr : &costs.topology().links()[at(sum.link)];
+    rows.push_back({{"layers", range.begin < range.end ? to_string(range) : ""},
+                    {"stages", named(stages)},
+                    {"parameters", sum.tensors},
+                    {"bytes", sum.bytes},
+                    {"traffic_bytes", sum.traffic},
+                    {"network", link ? network_name(costs, link->network) : ""},
+                    {"link", link ? link->name : ""},
+                    {"alone_seconds", to_seconds(sum.alone).value},
+                    {"takes_seconds", to_seconds(sum.takes).value},
+                    {"hidden_seconds", to_seconds(sum.hidden).value},
+                    {"hidden_share", sum.takes.value > 0 ? sum.hidden / sum.takes : 1.0},
+                    {"behind", named(sum.behind)}});
+  }
+  return rows;
+}
+
+// Those without layers in common have a tied weight.
+std::string shared_text(const Json& shared) {
+  Table table({"layers",
+               "gradients summed over",
+               "parameters",
+               "bytes",
+               "over",
+               "takes",
+               "hidden",
+               "behind backward of"});
+  double takes = 0, hidden = 0;
+  int64_t bytes = 0;
+  for (const Json& row : shared) {
+    const auto layers = row["layers"].get<std::string>();
+    const auto joined = [&](const char* key, std::string_view between) {
+      return fmt::format("{}", fmt::join(row[key].get<std::vector<std::string>>(), between));
+    };
+    table.add({layers.empty() ? "tied" : layers,
+               joined("stages", " + "),
+               fmt::format("{}", row["parameters"].get<int64_t>()),
+               to_string(Bytes{row["bytes"].get<int64_t>()}),
+               row["network"].get<std::string>(),
+               seconds_text(row, "takes_seconds"),
+               percent(row["hidden_share"].get<double>()),
+               joined("behind", ", ")});
+    takes += row["takes_seconds"].get<double>();
+    hidden += row["hidden_seconds"].get<double>();
+    bytes += row["bytes"].get<int64_t>();
+  }
+  return table.text() +
+         fmt::format(
+             "{} of gradients are summed between stages in {}: {} of it while a backward phase is "
+             "under way, {} after it.\n",
+             to_string(Bytes{bytes}),
+             to_string(Seconds{takes}),
+             to_string(Seconds{hidden}),
+             to_string(Seconds{takes - hidden}));
+}
+
+}  // namespace medley
