@@ -20,7 +20,8 @@ from medley import cli
 from medley.models import gpt
 from medley.plan import Explanation
 from medley.report.collect import Content, ask
-from medley.report.figures import in_flight_over_time, memory_at_peak, timeline
+from medley.report.figures import memory_at_peak, timeline
+from medley.report.pipeline_figures import in_flight_over_time
 from medley.report.trace import Event, Trace, in_flight, merged, parse
 from medley.run import job
 
@@ -435,6 +436,93 @@ def test_a_pipeline_is_what_simulate_says(run: Run, files: Files) -> None:
     shares = page.figures["shares"]["data"]
     assert [bar["x"] for bar in shares] == [[3, 2, 1]] * 4
     assert "blocks.1.norm1/native_layer_norm#0" in page.text["stages"]
+
+
+PIPELINES: dict[str, Any] = {
+    "format": "medley-plan",
+    "version": 1,
+    "global_batch": 12,
+    "pipelines": [
+        {
+            "microbatches": [{"rows": 4}, {"rows": 4}],
+            "in_flight": [2, 1],
+            "stages": [
+                {"mesh": {"devices": ["fast/0/0"]}},
+                {
+                    "mesh": {"devices": ["slow/0/0"]},
+                    "first": "blocks.1.norm1/native_layer_norm#0",
+                },
+            ],
+        },
+        {"microbatches": [{"rows": 4}], "stages": [{"mesh": {"devices": ["slow/0/1"]}}]},
+    ],
+}
+
+
+def test_several_pipelines_stand_beside_each_other(run: Run, files: Files) -> None:
+    path = files.folder / "pipelines.json"
+    path.write_text(json.dumps(PIPELINES))
+    simulated = ask(["simulate", files.graph, files.cluster, str(path)])
+    summary = "written by hand: 12 rows a step on 3 devices, in 3 micro-batches, 2 pipelines of"
+    page = report(run, dataclasses.replace(files, plan=str(path)), summary=summary)
+
+    drawn = page.figures["pipelines"]["data"]
+    assert [bar["text"][0] for bar in drawn] == ["0/0: 1 CPU", "0/1: 1 half", "1/0: 1 half"]
+    ends = [bar["base"][0] + bar["x"][0] for bar in drawn]
+    assert (drawn[0]["base"], drawn[1]["base"], drawn[2]["base"]) == ([0], [ends[0]], [0])
+    assert ends[1] == ends[2]
+
+    relays = page.figures["relays"]
+    bars = relays["data"][-1]
+    takes = [each["ends_nanoseconds"] - each["begins_nanoseconds"] for each in simulated["relays"]]
+    assert [round(x * unit(relays)) for x in bars["x"]] == takes
+    assert set(bars["y"]) == {"relay 0/0 + 1/0", "relay 0/1 + 1/0", "relay 0/0 + 0/1 + 1/0"}
+    done = relays["layout"]["shapes"][0]["x0"] * unit(relays)
+    for begin, x, relay in zip(bars["base"], bars["x"], simulated["relays"], strict=True):
+        before = min(begin + x, done / unit(relays)) - begin
+        assert round(max(0, before) * unit(relays)) >= relay["hidden_nanoseconds"]
+
+    lines = page.figures["in_flight"]["data"]
+    assert [(line["name"], line["yaxis"]) for line in lines] == [
+        ("stage 0/0: at most 2", "y1"),
+        ("stage 0/1: at most 1", "y1"),
+        ("stage 1/0: at most 1", "y2"),
+    ]
+    times = page.figures["times"]
+    others = next(bar for bar in times["data"] if bar["name"] == "waits for other pipelines")
+    assert [round(x * unit(times)) for x in others["x"]] == [
+        row["waits_for_pipelines_nanoseconds"] for row in simulated["devices"]
+    ]
+    assert [bar["x"] for bar in page.figures["shares"]["data"]] == [[4, 4, 4], [4, 4, 0]]
+    assert len(page.figures["timeline"]["layout"]["shapes"]) == 1
+
+
+# The decisions of a plan, who is left out, and what to do next.
+def test_page_says_what_is_sharded_and_who_is_left_out(run: Run, files: Files) -> None:
+    plan = {
+        "format": "medley-plan",
+        "version": 1,
+        "global_batch": 12,
+        "pipelines": [
+            {
+                "microbatches": [{"rows": 12, "lengths": [8, 4]}],
+                "stages": [
+                    {
+                        "mesh": {"devices": ["fast/0/0", "slow/0/0"]},
+                        "states": {"tokens.weight": "S(0, even)"},
+                    }
+                ],
+            }
+        ],
+    }
+    path = files.folder / "sharded.json"
+    path.write_text(json.dumps(plan))
+    summary = "written by hand: 12 rows a step on 2 devices"
+    page = report(run, dataclasses.replace(files, plan=str(path)), summary=summary)
+    assert "slow/0/1" in page.text["stages"]
+    assert "tokens.weight S(0, even) dim 0 sharded evenly" in page.text["sharded"]
+    assert "medley profile" in page.text["next"]
+    assert "in_flight" not in page.figures  # of one micro-batch there is nothing to see
 
 
 def test_explanation_is_html_in_a_notebook(files: Files) -> None:

@@ -107,6 +107,22 @@ def losses(output: Path) -> list[float]:
     return [line["loss"] for line in metrics(output) if "loss" in line]
 
 
+# Whoever gives a cluster of two devices is told that one of them has nothing to do.
+def test_says_what_the_plan_uses_and_leaves_out(medley: Command, folder: Path) -> None:
+    stage = {"mesh": {"devices": ["fast/0/0"]}}
+    pipeline = {"microbatches": [{"rows": 8}], "stages": [stage]}
+    plan = {"format": "medley-plan", "version": 1, "global_batch": 8, "pipelines": [pipeline]}
+    (folder / "one.json").write_text(json.dumps(plan))
+    given = ("--cluster", "cluster.yaml", "--plan", "one.json", "--steps", "1")
+    code, out, err = medley(*TEXT, *given, "-o", "said")
+    assert code == 0, err
+    assert out.startswith("written by hand: 8 rows a step on 1 device, in 1 micro-batch.\n")
+    assert "\nNot used: slow/0/0.\n" in out
+    code, out, err = medley(*TEXT, *given, "-o", "json", "--json")
+    assert code == 0, err
+    assert set(json.loads(out)) >= {"step", "loss"}  # nothing but JSON
+
+
 @pytest.mark.parametrize("command", [TEXT, IMAGES], ids=["text", "images"])
 def test_learns_on_unequal_devices_as_on_one(
     medley: Command, folder: Path, command: tuple[str, ...]

@@ -259,6 +259,7 @@ def train(options: Options) -> int:
     rule = _optimizer(options)
     graph = capture(model, example)
     chosen = _plan(options, graph, rule)
+    _say_plan(options, chosen)
     batches = Batches(data, chosen, options.held_out, options.seed)
     steps = options.steps or (options.epochs or 0) * batches.per_epoch
     rule = dataclasses.replace(rule, lr=_rates(options, steps))
@@ -289,6 +290,15 @@ def _plan(options: Options, graph: Graph, rule: Optimizer) -> Plan:
             f"{len(cluster.devices)} devices"
         )
     return plan(graph, cluster, options.strategy, global_batch=rows, optimizer=rule)
+
+
+def _say_plan(options: Options, chosen: Plan) -> None:
+    """Tells what the plan uses, and what it leaves out."""
+    this = job.current()
+    if options.json or options.cluster is None or (this is not None and this.rank > 0):
+        return
+    summary, *lines = chosen.explain().splitlines()
+    print(summary, *(line for line in lines if line.startswith("Not used:")), sep="\n", flush=True)
 
 
 def _cluster(options: Options) -> Cluster:

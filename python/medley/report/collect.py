@@ -25,7 +25,9 @@ class Seat:
     """A device of the plan, in a stage."""
 
     device: str
-    stage: int
+    stage: int  # counted over all pipelines
+    name: str  # of the stage: "1", or, of several pipelines, "0/1"
+    pipeline: int
     kind: str
     rows: int
     microbatches: list[int]  # rows of each
@@ -55,6 +57,8 @@ class Content:
             Seat(
                 row["device"],
                 number,
+                self.stage_names[number],
+                self._places[number][0],
                 simulated[row["device"]]["kind"],
                 row["rows"],
                 row["microbatches"],
@@ -69,6 +73,32 @@ class Content:
     def num_stages(self) -> int:
         """Of all pipelines."""
         return len(self.explained["stages"])
+
+    @property
+    def num_pipelines(self) -> int:
+        """Of the plan."""
+        return self._places[-1][0] + 1
+
+    @functools.cached_property
+    def stage_names(self) -> list[str]:
+        """Of each stage, as the core's tables name it."""
+        several = self.num_pipelines > 1
+        return [f"{p}/{s}" if several else str(s) for p, s in self._places]
+
+    def stages_of(self, pipeline: int) -> list[int]:
+        """Returns the stages of a pipeline, as counted over all."""
+        return [number for number, (p, _) in enumerate(self._places) if p == pipeline]
+
+    @functools.cached_property
+    def _places(self) -> list[tuple[int, int]]:
+        """Of each stage, its pipeline and its number there."""
+        if "pipelines" not in self.explained:
+            return [(0, number) for number in range(self.num_stages)]
+        return [
+            (pipeline["pipeline"], number)
+            for pipeline in self.explained["pipelines"]
+            for number in range(pipeline["stages"])
+        ]
 
 
 def ask(arguments: Sequence[str]) -> Any:
@@ -105,7 +135,7 @@ def collect(
     content = Content(
         files | ({"profile": profile} if profile else {}),
         entries,
-        ask(["explain", plan, "--graph", graph]),
+        ask(["explain", plan, "--graph", graph, "--cluster", cluster, *costs]),
         simulated,
         ask(["memory", graph, cluster, plan]),
         predicted,

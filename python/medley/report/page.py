@@ -3,13 +3,14 @@ network."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from medley.report import figures
+from medley.report import figures, pipeline_figures
 from medley.report.collect import Content
-from medley.report.figures import SIZES, TIMES, Figure, said
+from medley.report.draw import SIZES, TIMES, Figure, color, said
 from medley.report.trace import in_flight
 
 STYLE = """
@@ -30,6 +31,9 @@ th { color: #666; font-weight: 500; }
 th.text, td.text { text-align: left; }
 .chip { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .5em; }
 """
+
+MOST_NAMES = 8
+MUCH = 0.2  # of a step, or of a device's memory
 
 # Says in the page itself what went wrong: a test reads it, and so does whoever opens it.
 SCRIPT = """
@@ -89,12 +93,19 @@ def sections(content: Content) -> list[Section]:
         Section(
             "stages",
             "Stages on devices" if several else "Devices",
-            "Who computes what. A stage is a range of the model's layers; the devices of a stage "
-            "divide its rows or its tensors."
-            if several
-            else "All devices compute the whole model, each its rows or its part of the tensors.",
+            (
+                "Who computes what. A stage is a range of the model's layers; the devices of a "
+                "stage divide its rows or its tensors."
+                if several
+                else "All devices compute the whole model, each its rows or its part of the "
+                "tensors."
+            )
+            + _not_used(content),
             _stages(content),
         ),
+        *_pipelines(content),
+        _sharded(content),
+        *_next_best(content),
         Section(
             "timeline",
             "One step, as predicted",
@@ -131,16 +142,11 @@ def sections(content: Content) -> list[Section]:
             "the end of the step.",
             figure=figures.times(content),
         ),
-        Section(
-            "in_flight",
-            "Micro-batches in flight",
-            "Forward call begun, backward call not ended: each keeps its activations that long.",
-            figure=figures.in_flight_over_time(content),
-        ),
+        *_in_flight(content),
         Section(
             "memory",
             "Memory over the step",
-            "Bytes of tensors alive, as lowering counts them, without the slack of allocators.",
+            "Bytes of tensors that are alive. An allocator needs a little more.",
             figure=figures.memory_over_time(content),
         ),
         Section(
@@ -161,7 +167,7 @@ def sections(content: Content) -> list[Section]:
             Section(
                 "traffic",
                 "Traffic by link",
-                "Each direction of each link, the busiest for its bandwidth first.",
+                "Each direction of each link; first those that are busy longest.",
                 figure=figures.traffic(content),
             )
         )
@@ -176,7 +182,122 @@ def sections(content: Content) -> list[Section]:
                 figures.strategies(content),
             )
         )
+    if steps := _next_steps(content):
+        found.append(Section("next", "What to try next", "", _list(steps)))
     return found
+
+
+def _not_used(content: Content) -> str:
+    names = content.explained.get("not_used", [])
+    if not names:
+        return ""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f" Left out, without any work: {', '.join(names[:MOST_NAMES])}{more}."
+
+
+def _pipelines(content: Content) -> list[Section]:
+    """How pipelines divide the model, and what they sum together."""
+    found = []
+    if content.num_pipelines > 1:
+        found.append(
+            Section(
+                "pipelines",
+                "Pipelines",
+                "Each computes the whole model for rows of its own, with cuts and devices of its "
+                "own. The table: until when it goes backward, how much of their time its devices "
+                "wait for its own stages and for other pipelines, and what its stages send each "
+                "other in a step.",
+                _pipeline_table(content),
+                pipeline_figures.pipelines(content),
+            )
+        )
+    if "relays" in content.simulated:
+        found.append(
+            Section(
+                "relays",
+                "Gradients that stages share",
+                "Stages that hold the same layers sum their gradients, each as soon as it is "
+                "done. What lies left of the dashed line is hidden: some stage still goes "
+                "backward. What lies right of it makes the step longer.",
+                _shared(content),
+                pipeline_figures.relays(content),
+            )
+        )
+    return found
+
+
+def _next_best(content: Content) -> list[Section]:
+    """Why it is sharded like that."""
+    rows = []
+    for row in content.explained.get("next_best", []):
+        other = ["none", "", ""]
+        if "next_best" in row:
+            slower = f"{row['longer_by_share']:+.1%}" if row["fits"] else "does not fit"
+            other = [row["next_best"], said(row["step_seconds"] * 1e9, TIMES), slower]
+        rows.append([*(escape(text) for text in (row["about"], row["now"], *other))])
+    if not rows:
+        return []
+    note = (
+        "The step if that layer alone had to be sharded otherwise, and all else as suits it best."
+    )
+    table = _table(["layer", "now", "next best", "step", "slowdown"], rows, 3)
+    return [Section("next_best", "What each choice is worth", note, table)]
+
+
+def _in_flight(content: Content) -> list[Section]:
+    """Of single micro-batches there is nothing to see."""
+    if all(len(seat.microbatches) < 2 for seat in content.seats):
+        return []
+    return [
+        Section(
+            "in_flight",
+            "Micro-batches in flight",
+            "Forward call begun, backward call not ended: each keeps its activations that long.",
+            figure=pipeline_figures.in_flight_over_time(content),
+        )
+    ]
+
+
+def _next_steps(content: Content) -> list[str]:
+    """What these numbers suggest, as HTML."""
+    simulated, steps = content.simulated, []
+    step = simulated["step_nanoseconds"]
+    sources = simulated["ops_by_source"]
+    if sources.get("analytic", 0) > 0:
+        steps.append(
+            f"The times of {sources['analytic']:,} of {sum(sources.values()):,} ops are from data "
+            "sheets: <code>medley profile</code> measures them."
+        )
+    waits = {seat.device: seat.simulated["waits_nanoseconds"] / step for seat in content.seats}
+    device = max(waits, key=lambda name: waits[name])
+    if waits[device] > MUCH:
+        steps.append(
+            f"{escape(device)} waits {waits[device]:.0%} of the step: "
+            + (
+                "<code>medley simulate --schedules all</code> says what other schedules come to, "
+                "and more micro-batches make a shorter bubble."
+                if content.num_stages > 1
+                else "<code>medley compare</code> says what other strategies come to."
+            )
+        )
+    fullest = max(
+        content.seats, key=lambda seat: seat.memory["peak_bytes"] / seat.memory["available_bytes"]
+    )
+    if fullest.memory["peak_bytes"] > (1 - MUCH / 2) * fullest.memory["available_bytes"]:
+        steps.append(
+            f"{escape(fullest.device)} is nearly full: <code>medley memory</code> says of what, "
+            "and more micro-batches, or <code>recompute</code> in the plan, need less."
+        )
+    if content.measured is None:
+        steps.append(
+            "Run it with <code>trace=True</code> and give the trace to <code>--trace</code>: the "
+            "report then shows predicted against measured."
+        )
+    return steps
+
+
+def _list(items: list[str]) -> str:
+    return "<ul>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>"
 
 
 def _section(section: Section) -> str:
@@ -200,7 +321,7 @@ def _tiles(content: Content) -> str:
     ).memory
     by_source = simulated["ops_by_source"]
     all_ops = sum(by_source.values())
-    sources = ", ".join(f"{n / all_ops:.0%} {source}" for source, n in by_source.items())
+    measured = all_ops - by_source.get("analytic", 0)
     tiles = [(said(step, TIMES), "predicted step")]
     if content.measured is not None:
         span = content.measured.span
@@ -208,12 +329,12 @@ def _tiles(content: Content) -> str:
     rate = simulated["rows_per_second"]
     tiles += [
         (f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}", "rows/s, predicted"),
-        (f"{sum(waits) / len(waits) / step:.1%}", "bubble: of the devices' time is waiting"),
+        (f"{sum(waits) / len(waits) / step:.1%}", "of their time devices wait (bubble)"),
         (
             said(fullest["peak_bytes"], SIZES),
             f"on {fullest['device']}, the fullest: of {said(fullest['available_bytes'], SIZES)}",
         ),
-        (sources or "none", f"where the times of {all_ops:,} ops come from"),
+        (f"{measured:,} of {all_ops:,}", "ops with measured times, the rest from data sheets"),
     ]
     return (
         '<div class="tiles">'
@@ -248,28 +369,116 @@ def _table(header: list[str], rows: list[list[str]], texts: int) -> str:
 
 def _stages(content: Content) -> str:
     step = content.simulated["step_nanoseconds"]
-    firsts = [stage["first"] for stage in content.explained["stages"]]
+    stages = content.explained["stages"]
     rows = []
     for seat in content.seats:
-        chip = f'<span class="chip" style="background:{figures.color(seat.stage)}"></span>'
+        chip = f'<span class="chip" style="background:{color(seat.stage)}"></span>'
         simulated = seat.simulated
         rows.append(
             [
-                f"{chip}{seat.stage}",
-                escape(firsts[seat.stage] or "the beginning"),
+                f"{chip}{seat.name}",
+                escape(stages[seat.stage].get("layers", "all")),
+                escape(stages[seat.stage]["first"] or "the beginning"),
                 escape(seat.device),
                 escape(seat.kind),
                 str(seat.rows),
-                str(len([each for each in seat.microbatches if each])),
+                _runs(seat.microbatches),
                 str(max(n for _, n in in_flight(content.predicted.of(seat.device)))),
                 said(simulated["computes_nanoseconds"], TIMES),
                 f"{simulated['waits_nanoseconds'] / step:.1%}",
+                f"{simulated.get('waits_for_pipelines_nanoseconds', 0) / step:.1%}",
                 said(seat.memory["peak_bytes"], SIZES),
                 said(seat.memory["available_bytes"], SIZES),
             ]
         )
-    header = ["stage", "from", "device", "kind", "rows", "micro-batches", "at most in flight"]
-    return _table([*header, "computes", "waits", "memory", "available"], rows, 4)
+    header = ["stage", "layers", "from", "device", "kind", "rows", "rows by micro-batch"]
+    header += ["at most in flight", "computes", "waits", "of that for other pipelines"]
+    header += ["memory", "available"]
+    if content.num_pipelines == 1:
+        number = header.index("of that for other pipelines")
+        header.pop(number)
+        for row in rows:
+            row.pop(number)
+    return _table(header, rows, 5)
+
+
+def _runs(lengths: list[int]) -> str:
+    """Equal neighbours once: 11 x 8, 10."""
+    runs = [(length, len(list(same))) for length, same in itertools.groupby(lengths)]
+    return ", ".join(f"{length} x {n}" if n > 1 else str(length) for length, n in runs)
+
+
+def _pipeline_table(content: Content) -> str:
+    rows = []
+    for row in content.explained["pipelines"]:
+        kinds = ", ".join(f"{count} {escape(kind)}" for kind, count in row["kinds"].items())
+        rows.append(
+            [
+                str(row["pipeline"]),
+                kinds,
+                f"{row['first_row']}-{row['first_row'] + row['rows'] - 1}",
+                f"{row['rows_share']:.1%}",
+                _runs(row["microbatches"]),
+                str(row["stages"]),
+                said(row["backward_done_seconds"] * 1e9, TIMES),
+                f"{row['waits_share']:.1%}",
+                f"{row['waits_for_pipelines_share']:.1%}",
+                said(row["sends_bytes"], SIZES),
+                escape(row["network"]),
+            ]
+        )
+    header = ["pipeline", "devices", "rows", "share", "rows by micro-batch", "stages"]
+    header += ["backward done", "waits for its own", "for other pipelines", "stages send", "over"]
+    return _table(header, rows, 2)
+
+
+def _shared(content: Content) -> str:
+    rows = [
+        [
+            escape(row["layers"] or "tied"),
+            " + ".join(row["stages"]),
+            escape(row["network"]),
+            ", ".join(row["behind"]) or "nothing",
+            str(row["parameters"]),
+            said(row["bytes"], SIZES),
+            said(row["takes_seconds"] * 1e9, TIMES),
+            f"{row['hidden_share']:.1%}",
+        ]
+        for row in content.explained["shared"]
+    ]
+    header = ["layers", "summed over stages", "over", "behind backward of", "parameters"]
+    return _table([*header, "bytes", "takes", "hidden"], rows, 4)
+
+
+def _sharded(content: Content) -> Section:
+    """Which tensors and ops are sharded, and how."""
+    rows = []
+    for name, stage in zip(content.stage_names, content.explained["stages"], strict=True):
+        rows += [[name, *cells] for cells in _decisions(stage)]
+    note = "How each stage divides tensors over its devices. All that is not named is whole on "
+    note += "each of them; ops are divided where the least data moves."
+    if not rows:
+        note = "Nothing but rows: every device has all parameters of its stage."
+    header = ["stage", "what", "name", "plan text", "meaning", "how many"]
+    return Section("sharded", "What is sharded", note, _table(header, rows, 5) if rows else "")
+
+
+def _decisions(stage: dict[str, Any]) -> list[list[str]]:
+    if "groups" not in stage:
+        return [
+            [*(escape(entry[key]) for key in ("about", "name", "plan_text", "meaning")), "1"]
+            for entry in stage["entries"]
+        ]
+    groups = stage["groups"]
+    return [
+        [
+            what,
+            *(escape(row[key]) for key in (what, "plan_text", "meaning")),
+            str(row["count"]),
+        ]
+        for what, rows in (("parameter", groups["sharded"]), ("op", groups["not_by_rows"]))
+        for row in rows
+    ]
 
 
 def _measured(content: Content) -> str:
@@ -303,7 +512,7 @@ def _strategies(content: Content) -> str:
     rows = []
     for row in content.compared["strategies"]:
         if "infeasible" in row:
-            cells = ["does not fit", "", "", "", escape(row["infeasible"])]
+            cells = ["does not fit", "", "", "", "", escape(row["infeasible"])]
         else:
             memory = ", ".join(
                 f"{escape(kind)} {said(each['used'], SIZES)} of {said(each['has'], SIZES)}"
@@ -312,10 +521,12 @@ def _strategies(content: Content) -> str:
             cells = [
                 said(row["step_ns"], TIMES),
                 f"{row['gap']:.0%}",
+                f"{row['pipelines']} / {row['stages']}",
                 str(row["microbatches"]),
                 said(row["traffic_bytes"], SIZES),
                 memory,
             ]
         rows.append([escape(row["strategy"]), *cells])
-    header = ["strategy", "step", "above the bound", "micro-batches", "traffic", "most memory"]
+    header = ["strategy", "step", "above the bound", "pipelines / stages", "micro-batches"]
+    header += ["traffic", "most memory"]
     return _table(header, rows, 1)
