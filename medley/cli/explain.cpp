@@ -299,12 +299,14 @@ std::string recompute_text(std::string_view recompute) {
 
 // "stage 0/1, layers 6-11, from h.3.ln_1/native_layer_norm#0".
 std::string heading(const std::string& name, const Json& stage) {
-  const auto first = stage["first"].get<std::string>();
-  return fmt::format(
-      "stage {}{}{}\n",
-      name,
-      stage.contains("layers") ? ", layers " + stage["layers"].get<std::string>() : "",
-      first.empty() ? "" : ", from " + first);
+  std::string text = "stage " + name;
+  if (stage.contains("layers")) {
+    const auto layers = stage["layers"].get<std::string>();
+    text += fmt::format(", layer{} {}", layers.find('-') == std::string::npos ? "" : "s", layers);
+  }
+  if (const auto first = stage["first"].get<std::string>(); !first.empty())
+    text += ", from " + first;
+  return text + "\n";
 }
 
 }  // namespace

@@ -126,8 +126,6 @@ TEST_F(RelayTimesTest, HidesWhatIsShorterThanTheCoolDown) {
         for (const RelayTimes& relay : found.relays) {
           EXPECT_LE(relay.hidden, relay.ends - relay.begins);
           ++all;
-          printf("ROW %g %zu %zu %ld %ld %ld %ld\n", bandwidth, one.size(), other.size(), relay.alone.value,
-                 (relay.ends - relay.begins).value, relay.cool_down.value, relay.hidden.value);
           if (relay.alone > relay.cool_down) continue;
           takes += relay.ends - relay.begins;
           hidden += relay.hidden;
