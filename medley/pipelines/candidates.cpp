@@ -168,8 +168,8 @@ std::vector<std::vector<std::vector<int>>> CandidateSet::devices_of(
 
 std::optional<PlanCandidate> CandidateSet::placed_otherwise(PlanCandidate candidate) const {
   const std::vector<std::vector<std::vector<int>>> before = devices_of(candidate);
-  candidate.together = candidate.together == Together::kNeighbours ? Together::kSameLayers
-                                                                      : Together::kNeighbours;
+  candidate.together =
+      candidate.together == Together::kNeighbours ? Together::kSameLayers : Together::kNeighbours;
   if (devices_of(candidate) == before) return std::nullopt;
   return candidate;
 }

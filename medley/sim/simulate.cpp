@@ -91,7 +91,7 @@ class Simulator {
   Nanoseconds own_arrival(const Actor& actor, const ExchangeKey& key) const;
   bool wait(Actor& actor, Posted& posted);
   SimulatedCall& current_call(Actor& actor) const;
-  void follow_relays(Actor& actor, const Call& call, TimeSpan computes) const;
+  void follow_backward(Actor& actor, const Call& call, TimeSpan computes) const;
   void record_wait(const Actor& actor,
                    const Posted& posted,
                    Nanoseconds start,
@@ -301,15 +301,15 @@ bool Simulator::compute(Actor& actor, const Call& call, const Segment& segment) 
   for (size_t source = 0; source < ops_by_source_.size(); ++source)
     ops_by_source_[source] += price.ops_by_source[source];
   ++result_.events;
-  if (options_.relays) follow_relays(actor, call, {start, actor.clock});
+  if (options_.relays) follow_backward(actor, call, {start, actor.clock});
   if (options_.trace)
     record(
         actor, Stream::kCompute, to_string(call), function_name(call.function), start, actor.clock);
   return true;
 }
 
-// One that goes on where the last one ended is one with it.
-void Simulator::follow_relays(Actor& actor, const Call& call, TimeSpan computes) const {
+// What goes on where the last span ended is one with it.
+void Simulator::follow_backward(Actor& actor, const Call& call, TimeSpan computes) const {
   const bool backward =
       call.function == FunctionKind::kBackward || call.function == FunctionKind::kBackwardLast;
   if (!backward || computes.begin == computes.end) return;
