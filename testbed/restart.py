@@ -166,7 +166,8 @@ def summary(
     done = max(line["step"] for line in steps[0])
 
     def last(what: str) -> float:
-        return max(float(line["at"]) for log in logs for line in log if line["what"] == what) - begin
+        ends = [float(line["at"]) for log in logs for line in log if line["what"] == what]
+        return max(ends) - begin
 
     loaded = next(line for line in logs[0] if line["what"] == "loaded")
     losses = {line["step"]: line["loss"] for life in steps for line in life}

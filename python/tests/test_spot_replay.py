@@ -208,6 +208,16 @@ def test_plans_are_made_for_who_is_there(tmp_path: Path, monkeypatch: pytest.Mon
     assert planner(frozenset()) == Plan(0.0)
     assert both.rows_per_second > one.rows_per_second > 0
     assert (both.copies, one.copies) == (2.0, 1.0)
+    tight = tmp_path / "tight.yaml"
+    tight.write_text(
+        cluster.read_text().replace("T4-16GB", "tight")
+        + "devices: {tight: {based_on: T4-16GB, memory: 1 MB}}\n"
+    )
+    none = planned.Planned(graph, tight, 65536, "data-parallel-even", None)
+    assert none(frozenset({"p/0"})).rows_per_second == 0.0
+    unknown = planned.Planned(graph, cluster, 65536, "fastest", None)
+    with pytest.raises(OSError, match="fastest"):
+        unknown(frozenset({"p/0"}))
     monkeypatch.setattr(planned, "_medley", None)
     again = planned.Planned(graph, cluster, 65536, "data-parallel-even", cache)
     assert again(frozenset({"p/0"})) == one
