@@ -116,9 +116,12 @@ def grids_of(
     buckets_mb: Sequence[float],
 ) -> Choices:
     """Returns PyTorch's 1F1B with so many replicas of each stage, stages of as many blocks each or
-    uneven ones: a list for each order of devices that is worth a try. Prints the others."""
+    uneven ones: a list for each order of devices that is worth a try. Prints the others. Raises
+    ValueError if there is none."""
     machines, sizes = load_cluster(cluster), pipeline.sizes_of(workload)
     found = [group for n in replicas for group in grids.choices(machines, sizes, n, uneven)]
+    if not found:
+        raise ValueError(f"{name}: no grid divides {sizes.rows} rows of {workload} and the devices")
     seconds = [grids.estimate(machines, sizes, group[0]) for group in found]
     name = f"{name} {'uneven' if uneven else 'even'}"
     result = []

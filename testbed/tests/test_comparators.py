@@ -130,6 +130,8 @@ def test_what_there_is_to_choose_from(tmp_path: Path) -> None:
     assert any("--blocks 1 1 3 3" in command for command in commands)
     assert all("--replicas 1 " in command for command in commands)
     assert not any("--replicas 1 " in " ".join(one.command) for group in grid for one in group)
+    with pytest.raises(ValueError, match="3D: no grid divides 47 rows"):
+        contestants.comparators(("3d",), "gpt?rows=47", cluster, [1.0])
     assert {"1.0", "5.0"} == {one.command[one.command.index("--bucket-mb") + 1] for one in grid[0]}
 
 
