@@ -3,15 +3,116 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <tuple>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/synthesis/data_parallel.h"
+#include "medley/synthesis/work_bound.h"
 
 namespace medley {
+namespace {
 
-std::vector<DevicePool> pools_of(const Request& request) {
+// Of the path between two devices what tells pools apart; nothing: there is none.
+using Connection = std::optional<std::tuple<int, Nanoseconds, double, size_t>>;
+
+// Between pools, and [p][p] between the first two nodes of one.
+std::vector<std::vector<Connection>> connections_of(const std::vector<DevicePool>& pools,
+                                                    const Topology& topology) {
+  const auto between = [&](int from, int to) -> Connection {
+    try {
+      const Path path = topology.path(from, to);
+      return std::tuple(path.network, path.latency, path.bandwidth.value, path.links.size());
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  };
+  std::vector<std::vector<Connection>> all(pools.size());
+  for (size_t a = 0; a < pools.size(); ++a)
+    for (size_t b = 0; b < pools.size(); ++b) {
+      const bool has_nodes = pools[b].devices.size() > at(pools[b].per_node);
+      const size_t second = a == b && has_nodes ? at(pools[b].per_node) : 0;
+      all[a].push_back(a == b && !has_nodes
+                           ? Connection()
+                           : between(pools[a].devices[0], pools[b].devices[second]));
+    }
+  return all;
+}
+
+// Inside a node.
+Connection fabric_of(const DevicePool& pool, const Topology& topology) {
+  if (pool.per_node == 1) return std::nullopt;
+  const Path path = topology.path(pool.devices[0], pool.devices[1]);
+  return std::tuple(0, path.latency, path.bandwidth.value, path.links.size());
+}
+
+class PoolJoiner {
+ public:
+  PoolJoiner(const Request& request, const std::vector<DevicePool>& pools)
+      : request_(request),
+        pools_(pools),
+        connections_(connections_of(pools, request.costs->topology())) {
+    for (const DevicePool& pool : pools)
+      fabrics_.push_back(fabric_of(pool, request.costs->topology()));
+  }
+
+  // Those that are equally connected, or all of one kind that are connected at all.
+  std::vector<DevicePool> joined(bool equally) const {
+    std::vector<std::vector<size_t>> groups;
+    for (size_t p = 0; p < pools_.size(); ++p) {
+      const auto group = std::ranges::find_if(groups, [&](const std::vector<size_t>& members) {
+        return equally ? are_alike(members[0], p)
+                       : std::ranges::all_of(members, [&](size_t member) {
+                           return are_of_one_kind(member, p) && connections_[member][p];
+                         });
+      });
+      if (group == groups.end())
+        groups.push_back({p});
+      else
+        group->push_back(p);
+    }
+    std::vector<DevicePool> result;
+    for (const std::vector<size_t>& members : groups) {
+      DevicePool& pool = result.emplace_back(pools_[members[0]]);
+      for (const size_t member : members) {
+        pool.alike &= pools_[member].alike && are_alike(members[0], member);
+        if (member == members[0]) continue;
+        pool.devices.insert(
+            pool.devices.end(), pools_[member].devices.begin(), pools_[member].devices.end());
+      }
+    }
+    return result;
+  }
+
+ private:
+  bool are_of_one_kind(size_t a, size_t b) const {
+    const auto kind = [&](size_t p) -> const DeviceKind& {
+      return request_.cluster.kind(pools_[p].devices[0]);
+    };
+    return pools_[a].per_node == pools_[b].per_node && kind(a) == kind(b);
+  }
+
+  // Whether no node can be told from one of the other pool, but for its name.
+  bool are_alike(size_t a, size_t b) const {
+    if (a == b) return true;
+    if (!are_of_one_kind(a, b) || fabrics_[a] != fabrics_[b] || !connections_[a][b]) return false;
+    for (const size_t own : {a, b}) {
+      const bool has_nodes = pools_[own].devices.size() > at(pools_[own].per_node);
+      if (has_nodes && connections_[own][own] != connections_[a][b]) return false;
+    }
+    for (size_t other = 0; other < pools_.size(); ++other)
+      if (other != a && other != b && connections_[a][other] != connections_[b][other])
+        return false;
+    return true;
+  }
+
+  const Request& request_;
+  const std::vector<DevicePool>& pools_;
+  std::vector<std::vector<Connection>> connections_;  // [from][to]
+  std::vector<Connection> fabrics_;                   // [pool]
+};
+
+std::vector<DevicePool> pools_of_cluster(const Request& request) {
   std::vector<int> devices = devices_of(request);
   std::sort(devices.begin(), devices.end());
   std::map<std::pair<int, size_t>, DevicePool> pools;  // (pool, devices of a node)
@@ -24,6 +125,33 @@ std::vector<DevicePool> pools_of(const Request& request) {
   std::vector<DevicePool> result;
   for (auto& [key, pool] : pools) result.push_back(std::move(pool));
   return result;
+}
+
+}  // namespace
+
+std::vector<DevicePool> pools_of(const Request& request) {
+  std::vector<DevicePool> pools = pools_of_cluster(request);
+  for (const bool equally : {true, false})
+    if (pools.size() > kManyPools) pools = PoolJoiner(request, pools).joined(equally);
+  return pools;
+}
+
+std::vector<DevicePool> fastest_pools(const Request& request) {
+  std::vector<DevicePool> pools = pools_of(request);
+  if (pools.size() <= kManyPools) return pools;
+  std::vector<std::pair<Nanoseconds, size_t>> times;
+  for (size_t p = 0; p < pools.size(); ++p) {
+    Request alone = request;
+    alone.devices = names_of(request.cluster, pools[p].devices);
+    times.emplace_back(work_bound(alone), p);
+  }
+  std::ranges::sort(times);
+  times.resize(kManyPools);
+  std::vector<DevicePool> fastest;
+  for (size_t p = 0; p < pools.size(); ++p)
+    if (std::ranges::find(times, p, &std::pair<Nanoseconds, size_t>::second) != times.end())
+      fastest.push_back(std::move(pools[p]));
+  return fastest;
 }
 
 std::vector<int> mesh_sizes(const DevicePool& pool) {

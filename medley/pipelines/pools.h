@@ -18,9 +18,16 @@ struct DevicePool {
   int sub_pool_of = -1;  // a pool; -1: it is a whole one
 };
 
+// What a search over chains takes doubles with each pool.
+inline constexpr size_t kManyPools = 8;
+
 // In the order of the cluster. Nodes of which the request uses another number of devices are a pool
-// of their own.
+// of their own. Of more than kManyPools those are joined whose nodes differ in nothing but their
+// names; if these are more still, all of one kind with as many devices in a node, whatever their
+// links. Requires: costs, where there are so many.
 std::vector<DevicePool> pools_of(const Request& request);
+// The same; of more than kManyPools those that compute fastest. Requires: costs and an analysis.
+std::vector<DevicePool> fastest_pools(const Request& request);
 
 // Powers of two that divide a node, a node, powers of two of nodes, all. Each divides the next but
 // for the last, so that meshes laid out from the largest on never straddle a node.

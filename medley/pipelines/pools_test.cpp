@@ -49,6 +49,52 @@ TEST(Pools, AreThoseOfTheClusterThatAreUsed) {
   EXPECT_THAT(some[2].devices, ElementsAre(6));
 }
 
+// As many nodes of one pool would be.
+TEST(Pools, ThatDifferInTheirNamesOnlyAreJoinedWhereThereAreMany) {
+  std::vector<NodePool> all;
+  Network lan{"lan", false, {}, 1e9, 1e-3, {}};
+  for (const char* kind : {"a", "b"})
+    for (int i = 0; i < 5; ++i) {
+      all.push_back(nodes(kind, i == 0 ? 2 : 1, 2));
+      all.back().name += std::to_string(i);
+      lan.connects.push_back(all.back().name);
+    }
+  const std::vector<NodePool> few(all.begin(), all.begin() + 5);
+  const Network fabric{"fabric", true, {}, 1e11, 1e-6, {}};
+  const Graph graph;
+  const auto pools_on = [&](const std::vector<NodePool>& pools, std::vector<Network> networks) {
+    const Cluster cluster = cluster_of(pools, std::move(networks));
+    const CostModel costs(cluster);
+    Request asked = request(graph, cluster, {});
+    asked.costs = &costs;
+    return pools_of(asked);
+  };
+  const std::vector<DevicePool> joined = pools_on(all, {fabric, lan});
+  ASSERT_EQ(joined.size(), 2u);
+  EXPECT_THAT(joined[0].devices, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
+  EXPECT_EQ(joined[1].devices.size(), 12u);
+  EXPECT_TRUE(joined[0].alike && joined[1].alike);
+  EXPECT_EQ(joined[0].per_node, 2);
+  // Two that have a faster link to each other than to the rest are a pool of their own.
+  const std::vector<DevicePool> near =
+      pools_on(all, {fabric, lan, {"near", false, {"a3", "a4"}, 1e10, 1e-3, {}}});
+  ASSERT_EQ(near.size(), 3u);
+  EXPECT_THAT(near[1].devices, ElementsAre(8, 9, 10, 11));
+  EXPECT_EQ(pools_on(few, {fabric, lan}).size(), 5u);
+  // No two have the same links: all of a kind are joined, but one is not like another.
+  std::vector<Network> chain{fabric, lan};
+  for (size_t i = 0; i + 1 < all.size(); ++i)
+    chain.push_back({"link" + std::to_string(i),
+                     false,
+                     {all[i].name, all[i + 1].name},
+                     1e10 + 1e8 * static_cast<double>(i),
+                     1e-3,
+                     {}});
+  const std::vector<DevicePool> unlike = pools_on(all, chain);
+  ASSERT_EQ(unlike.size(), 2u);
+  EXPECT_FALSE(unlike[0].alike || unlike[1].alike);
+}
+
 TEST(Pools, HaveMeshesThatDivideANodeAndWholeNodes) {
   const auto sizes = [](int count, int per_node) {
     return mesh_sizes({std::vector<int>(at(count * per_node)), per_node});

@@ -33,7 +33,7 @@ class Harp {
  public:
   explicit Harp(const Request& request)
       : request_(request),
-        pools_(with_sub_pools(pools_of(request))),
+        pools_(with_sub_pools(fastest_pools(request))),
         synthesis_(request, {.per_block = kLayersPerBlock}),
         candidates_(request, pools_, synthesis_),
         counts_(microbatch_counts(request)) {
@@ -365,9 +365,6 @@ class Harp {
 
 Outcome harp(const Request& request) {
   if (std::optional<Infeasible> no = rows_meet(request)) return std::move(*no);
-  if (const size_t pools = pools_of(request).size(); pools > kMostPools)
-    return Infeasible{fmt::format(
-        "the devices are {} pools, and chains are searched over at most {}", pools, kMostPools)};
   return Harp(request).run();
 }
 
