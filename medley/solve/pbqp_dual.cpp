@@ -12,6 +12,10 @@ namespace {
 
 constexpr int kRefinements = 6;
 
+// Of passes over classes, after which it is seen whether messages still move.
+constexpr int kPasses = 16;
+constexpr double kStill = 1;
+
 double largest_allowed(const Table& table) {
   double largest = 0;
   for (const double cost : table.costs)
@@ -175,6 +179,18 @@ void Dual::sweep_both(Graph& graph, int iterations, Clock::time_point deadline) 
   }
 }
 
+void Dual::settle(Graph& graph, int iterations, Clock::time_point deadline) const {
+  for (int done = 0; done < iterations; done += kPasses) {
+    sweep_both(graph, kPasses - 1, deadline);
+    const std::vector<double> before = graph.messages;
+    sweep_both(graph, 1, deadline);
+    double most = 0;
+    for (size_t i = 0; i < before.size(); ++i)
+      most = std::max(most, std::abs(graph.messages[i] - before[i]));
+    if (most <= kStill) return;
+  }
+}
+
 void Dual::iterate(int iterations, Clock::time_point deadline) {
   sweep_both(full_, iterations, deadline);
 }
@@ -202,7 +218,7 @@ void Dual::iterate_classes(int iterations, Clock::time_point deadline) {
     for (const auto& [edge, column] : full_.incidences[v])
       classes.incidences.back().push_back({class_of[edge], column});
   }
-  sweep_both(classes, iterations, deadline);
+  settle(classes, iterations, deadline);
   for (size_t e = 0; e < core_.edges.size(); ++e) {
     const size_t length =
         matrices_[full_.matrix_of[e]].rows + matrices_[full_.matrix_of[e]].columns;

@@ -67,6 +67,8 @@ class Dual {
   double gather(const Graph& graph, size_t node, std::vector<double>& unary) const;
   void sweep(Graph& graph, bool forward) const;
   void sweep_both(Graph& graph, int iterations, Clock::time_point deadline) const;
+  // The same, about as many at most, until a pass moves no message by more than costs are rounded.
+  void settle(Graph& graph, int iterations, Clock::time_point deadline) const;
   std::vector<std::vector<int64_t>> final_messages() const;
 
   const Core& core_;
