@@ -56,7 +56,7 @@ Outcome plan_auto(const Request& request) {
   };
   std::map<std::string, Outcome> known =
       request.known ? *request.known : std::map<std::string, Outcome>();
-  std::string reasons;
+  std::map<size_t, std::string> reasons;  // [row]
   const std::vector<size_t> rows = asked_by_auto();
   for (size_t i = 0; i < rows.size(); ++i) {
     const std::string name(strategies()[rows[i]].name);
@@ -65,7 +65,7 @@ Outcome plan_auto(const Request& request) {
     report(request, name, i + 1, rows.size());
     const Outcome& outcome = known.emplace(name, one.ask(name)).first->second;
     if (const auto* no = std::get_if<Infeasible>(&outcome)) {
-      reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", name, no->reason);
+      reasons[rows[i]] = fmt::format("{}: {}", name, no->reason);
       continue;
     }
     keep(std::get<Plan>(outcome), rows[i]);
@@ -80,7 +80,11 @@ Outcome plan_auto(const Request& request) {
     const Outcome outcome = one.ask("hap");
     if (const auto* found = std::get_if<Plan>(&outcome)) keep(*found, strategies().size());
   }
-  if (!best) return Infeasible{reasons};
+  if (!best) {
+    std::string all;
+    for (const auto& [row, reason] : reasons) all += (all.empty() ? "" : "; ") + reason;
+    return Infeasible{all};
+  }
   return std::move(*best);
 }
 
@@ -152,12 +156,12 @@ const std::vector<Strategy>& strategies() {
        work_bound},
       {"data-parallel-even",
        "the whole model on every device, the same number of rows for each",
-       AskedByAuto::kFirst,
+       AskedByAuto::kLast,
        data_parallel_even,
        spmd_lower_bound},
       {"data-parallel-proportional",
        "the whole model on every device, rows by speed",
-       AskedByAuto::kFirst,
+       AskedByAuto::kLast,
        data_parallel_proportional,
        spmd_lower_bound},
       {"hap-even",

@@ -168,7 +168,8 @@ Outcome with_microbatches(const Request& request,
     if (enough == last || (enough >= kManyMicrobatches && misfit->of_any_count))
       return Infeasible{explain_misfit(plan, request)};
     too_few = enough;
-    enough = std::min(2 * enough, last);
+    // What fits in no number is looked at only to say by how much.
+    enough = misfit->of_any_count ? std::min(last, kManyMicrobatches) : std::min(2 * enough, last);
     std::tie(plan, misfit) = attempt(enough);
   }
   while (too_few + 1 < enough) {
