@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <set>
 
 #include "medley/base/error.h"
 #include "medley/base/files.h"
@@ -263,22 +264,41 @@ TEST_F(Planner, RequestsThatMakeNoSense) {
   EXPECT_EQ(refusal(wanted), "devices: found \"fast/0/0\" twice, expected it once");
 }
 
-// Chains are not searched over so many pools: harp says so, and `auto` takes what others find.
-TEST_F(Planner, ManyPoolsAreLeftToStrategiesWithoutChains) {
-  Cluster many;
-  for (int pool = 0; pool < 17; ++pool) {
-    many.pools.push_back(cluster.pools[0]);
-    many.pools.back().name = fmt::format("node{}", pool);
-    many.pools.back().devices_per_node = 1;
+// No price on memory and no number of micro-batches in between is tried.
+TEST_F(Planner, HapSearchesNoFurtherWhereWhatHoldsLeastDoesNotFit) {
+  cluster = two_and_two(2e3);
+  Request asked = request("hap", 64);
+  std::set<std::string> told;
+  asked.progress = [&](std::string_view what, size_t, size_t) { told.emplace(what); };
+  EXPECT_TRUE(std::holds_alternative<Infeasible>(plan(asked)));
+  EXPECT_THAT(told, ElementsAre("hap with 1 micro-batches", "hap: what holds least"));
+}
+
+// As many pools as devices: they are searched as one, and what is found is as good.
+TEST_F(Planner, ManyPoolsThatDifferInTheirNamesOnlyArePlannedAsOne) {
+  const auto with_pools = [&](int pools, int nodes) {
+    Cluster many;
+    for (int pool = 0; pool < pools; ++pool) {
+      many.pools.push_back(cluster.pools[0]);
+      many.pools.back().name = fmt::format("node{}", pool);
+      many.pools.back().count = nodes;
+      many.pools.back().devices_per_node = 1;
+    }
+    many.networks = {{"lan", false, {}, 1e9, 1e-6, {}}};
+    for (const NodePool& pool : many.pools) many.networks[0].connects.push_back(pool.name);
+    many.devices = list_devices(many.pools);
+    return many;
+  };
+  const Cluster many = with_pools(17, 1), one = with_pools(1, 17);
+  const auto step = [&](const Plan& found) {
+    return simulate(lower(graph, found, cluster, {}), CostModel(cluster)).step;
+  };
+  for (const std::string strategy : {"harp", "auto"}) {
+    cluster = many;
+    const Nanoseconds found = step(planned(request(strategy, 34)));
+    cluster = one;
+    EXPECT_EQ(found, step(planned(request(strategy, 34)))) << strategy;
   }
-  many.networks = {{"lan", false, {}, 1e9, 1e-6, {}}};
-  for (const NodePool& pool : many.pools) many.networks[0].connects.push_back(pool.name);
-  many.devices = list_devices(many.pools);
-  cluster = many;
-  const Outcome harp = plan(request("harp", 34));
-  ASSERT_TRUE(std::holds_alternative<Infeasible>(harp));
-  EXPECT_THAT(std::get<Infeasible>(harp).reason, HasSubstr("17 pools"));
-  EXPECT_EQ(planned(request("auto", 34)).global_batch, 34);
 }
 
 // An interrupt that whoever shows progress sees.

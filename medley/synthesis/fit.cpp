@@ -169,9 +169,20 @@ std::optional<Misfit> find_misfit(const Plan& plan,
   return misfit;
 }
 
+int64_t times_microbatches(double missing,
+                           const Cluster& cluster,
+                           const std::vector<int>& devices) {
+  double memory = 0;
+  for (const int device : devices) memory += cluster.kind(device).memory_bytes;
+  int64_t times = 2;
+  while (static_cast<double>(2 * times) <= (missing + memory) / memory) times *= 2;
+  return times;
+}
+
 std::string explain_misfit(const Plan& plan, const Request& request) {
   const std::optional<Misfit> misfit = find_misfit(plan, request);
   MEDLEY_CHECK(misfit.has_value());
+  if (request.faster_than) return misfit->sentence;
   return fmt::format("{}; {}", misfit->sentence, smallest_change(plan, *misfit, request));
 }
 

@@ -34,9 +34,15 @@ std::optional<Misfit> find_misfit(const Plan& plan, const Request& request);
 // The same, if it is lowered already.
 std::optional<Misfit> find_misfit(const Plan& plan, const Program& program, const Request& request);
 
+// By how much micro-batches have to be more for plans of these devices, which lack so many bytes
+// together, to have a chance: a power of two, 2 at least. What they hold for micro-batches shrinks
+// as these do, and nothing else does.
+int64_t times_microbatches(double missing, const Cluster& cluster, const std::vector<int>& devices);
+
 // The sentence, and the smallest change found with which the plan would fit: more
 // micro-batches, where rows do not meet; else a smaller batch, divided alike; else memory, and
-// where. Lowers the plan up to a score of times. Requires: it does not fit.
+// where. Lowers the plan up to a score of times; where the request has a plan to beat, and so needs
+// no advice, only once, for the sentence alone. Requires: it does not fit.
 std::string explain_misfit(const Plan& plan, const Request& request);
 
 }  // namespace medley

@@ -169,5 +169,13 @@ TEST_F(Fit, TheStageThatLacksMemoryIsNamed) {
                     HasSubstr(": it lacks ")));
 }
 
+TEST_F(Fit, MicrobatchesHaveToBeAsManyMoreAsTheirBytesAreTooMany) {
+  const Cluster two = cluster_of(2, 100);
+  EXPECT_EQ(times_microbatches(0, two, {0, 1}), 2);
+  EXPECT_EQ(times_microbatches(599, two, {0, 1}), 2);
+  EXPECT_EQ(times_microbatches(600, two, {0, 1}), 4);
+  EXPECT_EQ(times_microbatches(3000, two, {0, 1}), 16);
+}
+
 }  // namespace
 }  // namespace medley

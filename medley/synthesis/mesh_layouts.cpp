@@ -35,4 +35,10 @@ std::vector<double> sums_of_places(const MeshLayout& layout,
   return sums;
 }
 
+std::vector<double> of_largest(std::vector<double> shares) {
+  const double most = *std::max_element(shares.begin(), shares.end());
+  for (double& each : shares) each = std::max(each / most, kMinShare);
+  return shares;
+}
+
 }  // namespace medley

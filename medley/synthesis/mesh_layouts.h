@@ -28,5 +28,7 @@ Mesh mesh_of(const MeshLayout& layout, const Cluster& cluster);
 
 // For each place, the sum over its devices.
 std::vector<double> sums_of_places(const MeshLayout& layout, const std::vector<double>& of_devices);
+// In units of the largest, none below the least share that a part may have.
+std::vector<double> of_largest(std::vector<double> shares);
 
 }  // namespace medley

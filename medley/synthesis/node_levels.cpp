@@ -5,8 +5,15 @@
 #include <numeric>
 
 #include "medley/base/at.h"
+#include "medley/synthesis/spmd_axis.h"
 
 namespace medley {
+namespace {
+
+// Between shares by speed and as much for every node.
+constexpr double kNodeLevels[] = {0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1};
+
+}  // namespace
 
 std::vector<double> shares_at_level(const std::vector<double>& speeds,
                                     const std::vector<std::vector<int>>& nodes,
@@ -34,6 +41,24 @@ std::vector<double> shares_at_level(const std::vector<double>& speeds,
     left -= share;
     left_by_speed -= by_speed[n];
   }
+  return shares;
+}
+
+std::vector<std::vector<double>> shares_of_levels(const Cluster& cluster,
+                                                  const std::vector<int>& devices,
+                                                  const std::vector<double>& speeds) {
+  std::vector<std::vector<int>> nodes = by_node(cluster, devices);
+  std::vector<double> of_nodes;
+  for (std::vector<int>& node : nodes) {
+    of_nodes.push_back(0);
+    for (int& device : node) {
+      device = static_cast<int>(std::ranges::find(devices, device) - devices.begin());
+      of_nodes.back() += speeds[at(device)];
+    }
+  }
+  std::vector<std::vector<double>> shares;
+  if (are_equal(of_nodes)) return shares;
+  for (const double level : kNodeLevels) shares.push_back(shares_at_level(speeds, nodes, level));
   return shares;
 }
 

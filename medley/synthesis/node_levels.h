@@ -25,6 +25,12 @@ std::vector<double> shares_at_level(const std::vector<double>& speeds,
                                     const std::vector<std::vector<int>>& nodes,
                                     double level);
 
+// At each of a few levels, for devices of the cluster that compute at these speeds; none where
+// nodes are as fast as each other.
+std::vector<std::vector<double>> shares_of_levels(const Cluster& cluster,
+                                                  const std::vector<int>& devices,
+                                                  const std::vector<double>& speeds);
+
 // For how much of the step, but for what some device computes, the busiest link is busier than the
 // links of its network are on average: at most so much can be gained by other shares of nodes, in
 // [0, 1].

@@ -20,6 +20,7 @@
 #include "medley/synthesis/fit.h"
 #include "medley/synthesis/mesh_layouts.h"
 #include "medley/synthesis/node_levels.h"
+#include "medley/synthesis/price_search.h"
 #include "medley/synthesis/ratio_problem.h"
 #include "medley/synthesis/shorten.h"
 
@@ -29,27 +30,24 @@ namespace {
 constexpr const char* kSpeed = "speed";
 constexpr const char* kMemory = "memory";  // in proportion to it, where it is short
 
-// How often decisions and ratios take turns.
-constexpr int kMostRounds = 3;
-
-// Between shares by speed and as much for every node.
-constexpr double kNodeLevels[] = {0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1};
-// What may be gained by them, as a share of a step, for them to be tried.
+constexpr int kMostRounds = 3;  // in which decisions and ratios take turns
+constexpr int64_t kFewMicrobatches = 64;
+// What may be gained by the levels of nodes, as a share of a step, for them to be tried.
 constexpr double kWorthSpreading = 0.05;
-
-// Ticks per byte at which a search holds as little as possible.
-constexpr double kOnlyBytes = 1e3;
 
 // What needs less memory is rarely faster, and hardly ever by more than this.
 constexpr double kMostGain = 1.25;
+constexpr double kWorthNodes = 1.02;
 
 struct Candidate {
-  Plan plan;
-  Program program;
-  Nanoseconds step;
+  Plan plan{};
+  Program program{};
+  Nanoseconds step{};
   double missing_bytes = 0;   // on all devices
   Nanoseconds modelled{};     // what the search took for the step
   bool of_any_count = false;  // nor do more micro-batches make it fit
+  // No decisions of its division take less than what is to be beaten: this is not priced.
+  bool beaten = false;
   bool fits() const { return missing_bytes == 0; }
 
   // Of those that do not fit, the nearest to it, which is the one to complain about.
@@ -93,7 +91,7 @@ struct SearchResult {
 };
 
 bool keep(SearchResult& found, Candidate candidate) {
-  const bool better = !found.best || candidate.better_than(*found.best);
+  const bool better = !candidate.beaten && (!found.best || candidate.better_than(*found.best));
   if (better) found.best = std::move(candidate);
   return better;
 }
@@ -128,7 +126,8 @@ class Synthesis {
       spread_over_nodes(options);
       alternate(options);
     }
-    if (layouts_.size() > 1) search_nodes();
+    // Who has a plan to beat looks there for no memory that one axis lacks.
+    if (!hopeless_ && (fitting_step() || !request_.faster_than)) search_nodes();
     if (!best) return request_.ask(even_ ? "data-parallel-even" : "data-parallel-proportional");
     shorten(best->plan.pipelines[0].stages[0], prepared_.names);
     if (!best->fits()) return Infeasible{explain_misfit(best->plan, request_)};
@@ -144,7 +143,8 @@ class Synthesis {
     std::vector<Start> all;
     for (size_t layout = 0; layout < layouts_.size(); ++layout)
       for (Start& start : starts(layout)) all.push_back(std::move(start));
-    for (const std::vector<double>& shares : shares_of_levels())
+    for (const std::vector<double>& shares :
+         shares_of_levels(request_.cluster, layouts_[0].devices, speeds_[0]))
       all.push_back({0, apportion(request_.global_batch, shares), shares, {}});
     std::vector<Nanoseconds> bounds(all.size());
     for_each_in_parallel(all.size(), [&](size_t i) { bounds[i] = lower_bound(all[i]); });
@@ -154,14 +154,21 @@ class Synthesis {
  private:
   // With more and more micro-batches while that is needed to fit, or helps.
   void search_one_axis() {
-    const std::vector<Start> all = starts(0);
+    std::vector<Start> all = starts(0);
     bool gained_before = false;
-    for (int64_t count = first_count();; count *= 2) {
+    for (int64_t count = first_count(), factor = 2;; count *= factor) {
       const std::optional<Nanoseconds> before = fitting_step();
       const SearchVerdict ending =
           search(all, count, fmt::format("{} with {} micro-batches", request_.strategy, count));
       const bool gained = fitting_step() && (!before || *fitting_step() < *before);
       if (ending.cannot_win || (ending.fits && (!gained || count == 1))) break;
+      const double missing = found_.best ? found_.best->missing_bytes : 0;
+      factor = std::min(times_microbatches(missing, request_.cluster, layouts_[0].devices),
+                        std::max<int64_t>(2, kManyMicrobatches / count));
+      if (count == first_count() && !fitting_step() && !anything_fits(all)) {
+        hopeless_ = true;
+        break;
+      }
       if (gained_before && !gained) break;
       gained_before |= gained;
       if (!may_double(count)) break;
@@ -169,27 +176,51 @@ class Synthesis {
     }
   }
 
+  // Whether from any start there is room for what holds least, in as many micro-batches as there
+  // may be, or it takes long to know. If not, no price and no number in between has room either.
+  bool anything_fits(const std::vector<Start>& all) {
+    report(request_, request_.strategy + ": what holds least", all.size(), all.size());
+    for (const Start& start : all) {
+      const int64_t most = std::ranges::max(start.rows);
+      if (may_double(kFewMicrobatches) && most > kFewMicrobatches) return true;
+      SpmdOptions options;
+      options.microbatches = first_count();
+      options.byte_price = kOnlyBytes;
+      while (may_double(options.microbatches) && 2 * options.microbatches <= most)
+        options.microbatches *= 2;
+      std::optional<Candidate> least = decide_at(even_ ? start : with_memory(start), options);
+      if (!least) continue;
+      if (!least->fits()) keep(found_, recomputed(found_, least->plan));
+      keep(found_, std::move(*least));
+      if (fitting_step()) return true;
+    }
+    return false;
+  }
+
   // A search takes ten times as long as one of one axis, so that it is for as many micro-batches as
   // are best there, and over where there is no memory for any of its plans.
   void search_nodes() {
+    if (layouts_.size() == 1) return;
     const std::optional<Candidate>& best = found_.best;
     const int64_t count =
         best ? static_cast<int64_t>(best->plan.pipelines[0].microbatches.size()) : first_count();
-    search(starts(1), count, request_.strategy + " on nodes");
+    std::vector<Start> all = starts(1);
+    search(all, count, request_.strategy + " on nodes");
   }
 
   std::optional<Nanoseconds> fitting_step() const {
     return found_.best && found_.best->fits() ? std::optional(found_.best->step) : std::nullopt;
   }
 
-  // From all starts, on all cores, but from the first one at first where nobody knows yet what
-  // price on memory is enough. What is found does not depend on the number of cores.
-  SearchVerdict search(const std::vector<Start>& all,
-                       int64_t microbatches,
-                       const std::string& what) {
+  // From all starts, on all cores, but of one axis from the first one at first where nobody knows
+  // yet what price on memory is enough. What is found does not depend on the number of cores.
+  // Removes those from which nothing can win.
+  SearchVerdict search(std::vector<Start>& all, int64_t microbatches, const std::string& what) {
     SearchVerdict ending;
+    std::vector<Start> left;
     for (size_t begin = 0; begin < all.size();) {
-      const size_t end = begin == 0 && !found_.last_price ? 1 : all.size();
+      const bool one_first = begin == 0 && !found_.last_price && all[0].layout == 0;
+      const size_t end = one_first ? 1 : all.size();
       report(request_, what, end, all.size());
       std::vector<SearchResult> found(end - begin);
       std::vector<SearchVerdict> endings(found.size());
@@ -201,9 +232,11 @@ class Synthesis {
         add(std::move(found[i]));
         ending.fits |= endings[i].fits;
         ending.cannot_win &= endings[i].cannot_win;
+        if (!endings[i].cannot_win) left.push_back(all[begin + i]);
       }
       begin = end;
     }
+    all = std::move(left);
     return ending;
   }
 
@@ -242,12 +275,6 @@ class Synthesis {
     std::vector<double> result;
     for (const RowTime& time : row_times(request_, devices)) result.push_back(1 / time.per_row);
     return of_largest(std::move(result));
-  }
-
-  static std::vector<double> of_largest(std::vector<double> shares) {
-    const double most = *std::max_element(shares.begin(), shares.end());
-    for (double& each : shares) each = std::max(each / most, kMinShare);
-    return shares;
   }
 
   std::vector<Start> starts(size_t layout) const {
@@ -309,16 +336,15 @@ class Synthesis {
   Candidate price(SearchResult& found, Plan plan) const {
     const std::string meaning = meaning_of(plan);
     for (const SearchResult* known : {&found_, &std::as_const(found)})
-      if (const auto priced = known->priced.find(meaning); priced != known->priced.end())
-        return {std::move(plan),
-                {},
-                priced->second.step,
-                priced->second.missing_bytes,
-                {},
-                priced->second.of_any_count};
+      if (const auto priced = known->priced.find(meaning); priced != known->priced.end()) {
+        Candidate again = priced->second;
+        again.plan = std::move(plan);
+        return again;
+      }
     Candidate candidate = price_anew(plan);
-    found.priced[meaning] = {
-        {}, {}, candidate.step, candidate.missing_bytes, {}, candidate.of_any_count};
+    found.priced[meaning] = {.step = candidate.step,
+                             .missing_bytes = candidate.missing_bytes,
+                             .of_any_count = candidate.of_any_count};
     candidate.plan = std::move(plan);
     return candidate;
   }
@@ -341,30 +367,11 @@ class Synthesis {
     return candidate;
   }
 
-  // Shares at each level of a node (synthesis/node_levels.h); none where nodes are as fast as each
-  // other.
-  std::vector<std::vector<double>> shares_of_levels() const {
-    const std::vector<int>& devices = layouts_[0].devices;
-    std::vector<std::vector<int>> nodes = by_node(request_.cluster, devices);
-    std::vector<double> speeds;
-    for (std::vector<int>& node : nodes) {
-      speeds.push_back(0);
-      for (int& device : node) {
-        device = static_cast<int>(std::ranges::find(devices, device) - devices.begin());
-        speeds.back() += speeds_[0][at(device)];
-      }
-    }
-    std::vector<std::vector<double>> shares;
-    if (are_equal(speeds)) return shares;
-    for (const double level : kNodeLevels)
-      shares.push_back(shares_at_level(speeds_[0], nodes, level));
-    return shares;
-  }
-
   // The best decisions with the shares of every level, and other decisions for the best of these:
   // the ratios that follow know of devices, not of the ports that those of a node have in common.
   void spread_over_nodes(SpmdOptions& options) {
-    const std::vector<std::vector<double>> levels = shares_of_levels();
+    const std::vector<std::vector<double>> levels =
+        shares_of_levels(request_.cluster, layouts_[0].devices, speeds_[0]);
     if (levels.empty() || uneven_ports(simulate(found_.best->program, *request_.costs),
                                        request_.costs->topology()) < kWorthSpreading)
       return;
@@ -424,9 +431,11 @@ class Synthesis {
     return std::ranges::count(found_.asked, SearchPoint{start, options}) > 0;
   }
 
+  // Nothing: no decisions are allowed, or none can win.
   std::optional<Candidate> decide_at(const Start& start, const SpmdOptions& options) {
     Division division = divide(start, options.microbatches);
-    return decide(found_, division, options);
+    std::optional<Candidate> found = decide(found_, division, options);
+    return found && found->beaten ? std::nullopt : std::move(found);
   }
 
   // Other ratios for the best decisions, then other decisions for these ratios, while it helps.
@@ -442,8 +451,7 @@ class Synthesis {
       bool gained = false;
       if (!is_asked(start, options)) {
         std::optional<Candidate> decided = decide_at(start, options);
-        if (!decided) return;
-        gained = keep(found_, std::move(*decided));
+        gained = decided && keep(found_, std::move(*decided));
       }
       if (!helped && !gained) return;
     }
@@ -485,6 +493,10 @@ class Synthesis {
     const SpmdProblem problem(prepared_, division.catalogue, options);
     const std::optional<PbqpSolution> found = solve(problem.pbqp(), search_options());
     if (!found) return std::nullopt;
+    // See spmd_lower_bound(): of C and O that take turns, the longer is no part of less.
+    const Nanoseconds bound{found->lower_bound / kTicksPerNanosecond};
+    if (options.byte_price == 0 && cannot_win(known, bound, 1 + options.overlapped_count))
+      return Candidate{.step = bound, .modelled = bound, .beaten = true};
     Plan plan = division.outline;
     Stage& stage = plan.pipelines[0].stages[0];
     stage = problem.stage(found->choices, stage.mesh);
@@ -503,17 +515,20 @@ class Synthesis {
     options.microbatches = microbatches;
     Division division = divide(start, microbatches);
     SearchVerdict ending;
-    std::vector<double> too_large;  // with these counts of what is overlapped
+    std::vector<double> too_large;  // with these counts of what is overlapped, and worth a price
     for (double exposed : kOverlappedCounts) {
       options.overlapped_count = exposed;
       std::optional<Candidate> found = decide(known, division, options);
-      ending.cannot_win &= found && cannot_win(known, found->modelled);
+      if (found && found->beaten) return {.fits = ending.fits, .cannot_win = true};
+      // Holding less takes longer, and so do more micro-batches.
+      const bool slow = found && cannot_win(known, found->step, most_gain(start));
+      ending.cannot_win &= found && (slow || cannot_win(known, found->modelled));
       if (!found) continue;
       const bool ok = found->fits();
-      if (!ok && keep(known, recomputed(known, found->plan))) known.best_options = options;
+      if (!ok && !slow && keep(known, recomputed(known, found->plan))) known.best_options = options;
       if (keep(known, std::move(*found))) known.best_options = options;
       ending.fits |= ok;
-      if (!ok) too_large.push_back(exposed);
+      if (!ok && !slow) too_large.push_back(exposed);
     }
     if (ending.cannot_win || too_large.empty()) return ending;
     const Start memory_counts = even_ ? start : with_memory(start);
@@ -524,6 +539,12 @@ class Synthesis {
       if (!pay_for_memory(known, roomy ? *roomy : division, options)) break;
     }
     return ending;
+  }
+
+  // Of a plan that holds less over one that holds more. On nodes, where a search takes ten times as
+  // long, a plan has to be faster as it is by as much as is worth that.
+  static double most_gain(const Start& start) {
+    return start.layout == 0 ? kMostGain : 1 / kWorthNodes;
   }
 
   // True if `time / gain` still loses to the best known.
@@ -541,39 +562,18 @@ class Synthesis {
     return price(known, std::move(plan));
   }
 
-  // The smallest price per byte at which the plan fits, to a factor of two, unless what fits is of
-  // no use. Returns false if not even what holds least fits. What was enough the last time is
-  // most likely about right.
+  // With the smallest price per byte at which the plan fits, unless what fits is of no use. Returns
+  // false if not even what holds least fits.
   bool pay_for_memory(SearchResult& known, Division& division, SpmdOptions options) const {
-    bool slow = false;
-    const auto fits_at = [&](double price) {
+    return find_price(known.last_price, [&](double price) {
       options.byte_price = price;
       std::optional<Candidate> found = decide(known, division, options);
-      const bool fits = found && found->fits();
-      slow = found && !fits && cannot_win(known, found->step, kMostGain);
+      AtPrice at_price{.fits = found && found->fits(), .slow = false};
+      at_price.slow =
+          found && !at_price.fits && cannot_win(known, found->step, most_gain(division.start));
       if (found) keep(known, std::move(*found));
-      return fits;
-    };
-    double low = 0, high = known.last_price.value_or(kLeastBytePrice);
-    if (known.last_price && fits_at(high)) {
-      while (high > kLeastBytePrice && low == 0)
-        (fits_at(high / kBytePriceStep) ? high : low) = high / kBytePriceStep;
-    } else {
-      if (slow) return true;
-      if (!fits_at(kOnlyBytes)) return false;
-      if (known.last_price) low = high, high *= kBytePriceStep;
-      for (; high < kMostBytePrice && !fits_at(high); high *= kBytePriceStep) {
-        if (slow) return true;
-        low = high;
-      }
-    }
-    if (high >= kMostBytePrice) return true;
-    known.last_price = high;
-    for (int i = 0; i < 2 && low > 0 && !slow; ++i) {
-      const double middle = std::sqrt(low * high);
-      (fits_at(middle) ? high : low) = middle;
-    }
-    return true;
+      return at_price;
+    });
   }
 
   const Request& request_;
@@ -585,6 +585,7 @@ class Synthesis {
   const std::string& coupling_;              // not empty: one micro-batch only
   std::vector<std::vector<double>> speeds_;  // [layout][device]
   SearchResult found_;
+  bool hopeless_ = false;  // there is no memory for any plan
 };
 
 }  // namespace
