@@ -16,6 +16,7 @@ GRAPHS = {
     "bert12": "hf:bert?size=default&tokens=512",
     "bert24": "hf:bert?size=default&tokens=512&num_hidden_layers=24",
     "bert48": "hf:bert?size=default&tokens=512&num_hidden_layers=48",
+    "bert48s": "hf:bert?size=default&tokens=128&num_hidden_layers=48",
     "gpt12": "hf:gpt2?size=default&tokens=512",
     "gpt13b": f"hf:gpt2?{GPT}&n_embd=2048&n_head=32&n_layer=24",
     "gpt26b": f"hf:gpt2?{GPT}&n_embd=2560&n_head=32&n_layer=32",
