@@ -278,6 +278,10 @@ void LocalFiles::remove(const std::string& path) {
   if (::unlink(path.c_str()) != 0) fail(path, "remove", errno);
 }
 
+void LocalFiles::remove_directory(const std::string& path) {
+  if (::rmdir(path.c_str()) != 0) fail(path, "remove", errno);
+}
+
 void LocalFiles::make_directories(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);

@@ -48,9 +48,12 @@ class Files {
   virtual void create(const std::string& path, std::string_view bytes, const std::string& like) = 0;
   // Makes the contents of a file durable, or the names in a directory.
   virtual void sync(const std::string& path) = 0;
-  // Replaces `to` atomically. Durable once the directory of `to` is synced.
+  // Replaces `to` atomically. Durable once the directory of `to` is synced. Of a directory `to`
+  // must not be there.
   virtual void rename(const std::string& from, const std::string& to) = 0;
   virtual void remove(const std::string& path) = 0;
+  // Removes an empty one.
+  virtual void remove_directory(const std::string& path) = 0;
   // Creates the directory and its parents; it is no error when they are there.
   virtual void make_directories(const std::string& path) = 0;
 };
@@ -82,6 +85,7 @@ class LocalFiles : public Files {
   void sync(const std::string& path) override;
   void rename(const std::string& from, const std::string& to) override;
   void remove(const std::string& path) override;
+  void remove_directory(const std::string& path) override;
   void make_directories(const std::string& path) override;
 };
 

@@ -57,6 +57,13 @@ void expect_file_system(Files& files, const std::string& root) {
   write_atomically(files, join_path(folder, "y"), "new");
   EXPECT_EQ(files.read(join_path(folder, "y")), "new");
   EXPECT_THAT(files.list(folder), ElementsAre("y"));
+  EXPECT_THROW(files.remove_directory(folder), Error);
+  files.rename(folder, join_path(root, "a/c"));
+  EXPECT_EQ(files.read(join_path(root, "a/c/y")), "new");
+  EXPECT_THAT(files.list(join_path(root, "a")), ElementsAre("c"));
+  files.remove(join_path(root, "a/c/y"));
+  files.remove_directory(join_path(root, "a/c"));
+  EXPECT_FALSE(files.exists(join_path(root, "a/c")));
 }
 
 TEST(LocalFiles, KeepsWhatIsWritten) {
@@ -152,6 +159,31 @@ TEST(MemoryFiles, CrashDropsWhatWasNotSynced) {
 
 // Whichever call fails, and whether or not the machine goes down with it, a reader finds the whole
 // old file or the whole new one.
+TEST(MemoryFiles, CrashUndoesTheRenamingOfADirectoryUntilTheOneAboveIsSynced) {
+  for (const bool is_synced : {false, true}) {
+    MemoryFiles files;
+    files.make_directories("run/a");
+    files.write("run/a/x", "1");
+    files.sync("run/a/x");
+    files.sync("run/a");
+    files.rename("run/a", "run/b");
+    if (is_synced) files.sync("run");
+    files.crash();
+    EXPECT_EQ(files.read(is_synced ? "run/b/x" : "run/a/x"), "1");
+    EXPECT_THAT(files.list("run"), ElementsAre(is_synced ? "b" : "a"));
+  }
+}
+
+TEST(MemoryFiles, HasNoMoreRoomThanItWasGiven) {
+  MemoryFiles files;
+  files.set_room(4);
+  files.write("x", "123");
+  EXPECT_THROW(files.append("x", "45"), Error);
+  EXPECT_EQ(files.read("x"), "1234");
+  files.remove("x");
+  files.write("y", "1234");
+}
+
 TEST(WriteAtomically, LeavesTheOldOrTheNewFile) {
   for (bool crash : {false, true}) {
     for (int n = 0;; ++n) {

@@ -24,6 +24,8 @@ std::string normal(const std::string& path) {
 
 void MemoryFiles::crash() {
   names_ = durable_names_;
+  for (; !renamed_.empty(); renamed_.pop_back())
+    move_directory(renamed_.back().second, renamed_.back().first);
   for (auto& [name, file] : names_) file->now = file->durable;
 }
 
@@ -69,20 +71,28 @@ std::vector<std::string> MemoryFiles::list(const std::string& directory) {
 
 void MemoryFiles::write(const std::string& path, std::string_view bytes) {
   require_parent(path, "write");
-  bool fails = this_call_fails();
   auto& file = names_[normal(path)];
   if (!file) file = std::make_shared<File>();
-  file->now = bytes.substr(0, fails ? bytes.size() / 2 : bytes.size());
-  if (fails) fail(path, "write", "injected failure");
+  if (room_) *room_ += std::ssize(file->now);
+  file->now.clear();
+  add(path, file->now, bytes);
 }
 
 void MemoryFiles::append(const std::string& path, std::string_view bytes) {
   require_parent(path, "write");
-  bool fails = this_call_fails();
   auto& file = names_[normal(path)];
   if (!file) file = std::make_shared<File>();
-  file->now += bytes.substr(0, fails ? bytes.size() / 2 : bytes.size());
+  add(path, file->now, bytes);
+}
+
+void MemoryFiles::add(const std::string& path, std::string& to, std::string_view bytes) {
+  const bool fails = this_call_fails();
+  const bool fits = !room_ || std::ssize(bytes) <= *room_;
+  const size_t done = fails ? bytes.size() / 2 : fits ? bytes.size() : at(*room_);
+  to += bytes.substr(0, done);
+  if (room_) *room_ -= static_cast<int64_t>(done);
   if (fails) fail(path, "write", "injected failure");
+  if (!fits) fail(path, "write", "No space left on device");
 }
 
 void MemoryFiles::create(const std::string& path, std::string_view bytes, const std::string&) {
@@ -98,6 +108,8 @@ void MemoryFiles::sync(const std::string& path) {
     return;
   }
   auto inside = [&](const auto& entry) { return normal(parent_path(entry.first)) == normal(path); };
+  std::erase_if(renamed_,
+                [&](const auto& each) { return normal(parent_path(each.second)) == normal(path); });
   std::erase_if(durable_names_, inside);
   for (const auto& entry : names_) {
     if (inside(entry)) durable_names_.insert(entry);
@@ -107,6 +119,12 @@ void MemoryFiles::sync(const std::string& path) {
 void MemoryFiles::rename(const std::string& from, const std::string& to) {
   count_call(from);
   require_parent(to, "rename");
+  if (directories_.contains(normal(from))) {
+    if (exists(to)) fail(from, "rename", "there is something of the new name");
+    move_directory(normal(from), normal(to));
+    renamed_.emplace_back(normal(from), normal(to));
+    return;
+  }
   find(from, "rename");
   auto moved = names_.extract(normal(from));
   names_.insert_or_assign(normal(to), moved.mapped());
@@ -114,8 +132,31 @@ void MemoryFiles::rename(const std::string& from, const std::string& to) {
 
 void MemoryFiles::remove(const std::string& path) {
   count_call(path);
+  if (room_) *room_ += std::ssize(find(path, "remove").now);
   find(path, "remove");
   names_.erase(normal(path));
+}
+
+void MemoryFiles::remove_directory(const std::string& path) {
+  count_call(path);
+  if (!list(path).empty()) fail(path, "remove", "it is not empty");
+  const std::string inside = normal(path) + "/";
+  std::erase_if(durable_names_, [&](const auto& entry) { return entry.first.starts_with(inside); });
+  directories_.erase(normal(path));
+}
+
+void MemoryFiles::move_directory(const std::string& from, const std::string& to) {
+  const auto moved = [&](const std::string& path) {
+    return path == from || path.starts_with(from + "/") ? to + path.substr(from.size()) : path;
+  };
+  std::set<std::string> directories;
+  for (const std::string& path : directories_) directories.insert(moved(path));
+  directories_ = std::move(directories);
+  for (Names* names : {&names_, &durable_names_}) {
+    Names changed;
+    for (const auto& [path, file] : *names) changed.emplace(moved(path), file);
+    *names = std::move(changed);
+  }
 }
 
 void MemoryFiles::make_directories(const std::string& path) {
