@@ -10,7 +10,6 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/boxes/cells.h"
-#include "medley/program/groups.h"
 
 namespace medley {
 namespace {
@@ -47,11 +46,10 @@ std::vector<Box> divide(const Box& box, int64_t bytes_of_one, int64_t bytes) {
 
 class Dealer {
  public:
-  Dealer(const Program& program, const std::vector<HeldValue>& values)
-      : values_(values), first_(program.stages.size()) {
-    for (size_t s = 0; s < program.stages.size(); ++s) {
-      first_[s] = num_devices_;
-      num_devices_ += static_cast<int>(program.stages[s].devices.size());
+  Dealer(const std::vector<HeldValue>& values, const std::vector<int>& devices) : values_(values) {
+    for (const int count : devices) {
+      first_.push_back(num_devices_);
+      num_devices_ += count;
     }
   }
 
@@ -155,8 +153,17 @@ class Dealer {
 
 }  // namespace
 
-Deal deal(const Program& program, const std::vector<HeldValue>& values, int64_t least_bytes) {
-  return Dealer(program, values).run(least_bytes);
+Deal deal(const std::vector<HeldValue>& values,
+          const std::vector<int>& devices,
+          int64_t least_bytes) {
+  return Dealer(values, devices).run(least_bytes);
+}
+
+Deal deal(const Program& program) {
+  std::vector<int> devices;
+  for (const LoweredStage& stage : program.stages)
+    devices.push_back(static_cast<int>(stage.devices.size()));
+  return deal(held_values(program), devices);
 }
 
 }  // namespace medley

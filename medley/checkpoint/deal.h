@@ -24,10 +24,12 @@ struct Deal {
   std::vector<std::vector<DealtBox>> boxes;  // [writer] by value and box
 };
 
-// Pieces of at least `least_bytes` are made of what is more than a device's share. Throws
-// Error(kCaller) if nobody holds some elements of a value.
-Deal deal(const Program& program,
-          const std::vector<HeldValue>& values,
+// Of what is more than a device's share pieces are made, of at least `least_bytes` each.
+// `devices`: [stage] of its mesh. Throws Error(kCaller) if nobody holds some elements of a value.
+Deal deal(const std::vector<HeldValue>& values,
+          const std::vector<int>& devices,
           int64_t least_bytes = 1 << 20);
+// Of held_values(program).
+Deal deal(const Program& program);
 
 }  // namespace medley

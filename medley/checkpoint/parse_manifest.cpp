@@ -12,7 +12,7 @@
 namespace medley {
 namespace {
 
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMostNumber = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMostElements = int64_t{1} << 48;
 constexpr size_t kMostDims = 64;
 constexpr size_t kHashDigits = 64;
@@ -21,7 +21,7 @@ auto into(std::string& text) {
   return [&text](const JsonPlace& place) { text = read_text(place); };
 }
 
-auto into(int64_t& number, int64_t least = 0, int64_t most = kMost) {
+auto into(int64_t& number, int64_t least = 0, int64_t most = kMostNumber) {
   return
       [&number, least, most](const JsonPlace& place) { number = read_integer(place, least, most); };
 }
@@ -37,7 +37,7 @@ Fact read_fact(const JsonPlace& place) {
   if (json.is_boolean()) return json.get<bool>();
   if (json.is_string()) return json.get<std::string>();
   if (json.is_number_float()) return json.get<double>();
-  if (json.is_number()) return read_integer(place, -kMost, kMost);
+  if (json.is_number()) return read_integer(place, -kMostNumber, kMostNumber);
   place.refuse("a text, a number, true or false");
 }
 
@@ -46,7 +46,7 @@ DataCursor read_cursor(const JsonPlace& place) {
   read_object(place,
               {{"epoch", true, into(data.epoch)},
                {"batch", true, into(data.batch)},
-               {"seed", true, into(data.seed, -kMost)}});
+               {"seed", true, into(data.seed, -kMostNumber)}});
   return data;
 }
 
@@ -74,9 +74,11 @@ std::vector<int64_t> read_sizes(const JsonPlace& place) {
   std::vector<int64_t> sizes = read_integers(place, 0, kMostElements);
   if (sizes.size() > kMostDims) place.refuse(fmt::format("at most {} sizes", kMostDims));
   int64_t elements = 1;
-  for (const int64_t size : sizes)
-    if (elements *= std::max<int64_t>(size, 1); elements > kMostElements)
+  for (const int64_t size : sizes) {
+    if (size > kMostElements / elements)
       place.refuse(fmt::format("at most {} elements", kMostElements));
+    elements *= std::max<int64_t>(size, 1);
+  }
   return sizes;
 }
 
@@ -132,7 +134,7 @@ StoredValue read_value(const JsonPlace& place, size_t num_files) {
 std::vector<JsonField> fields_of(TrainingState& state) {
   return {{"step", true, into(state.step)},
           {"global_batch", true, into(state.global_batch)},
-          {"seed", true, into(state.seed, -kMost)},
+          {"seed", true, into(state.seed, -kMostNumber)},
           {"data", false, [&](const JsonPlace& p) { state.data = read_cursor(p); }},
           {"optimizer",
            true,

@@ -1,7 +1,6 @@
 #include "medley/checkpoint/read.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -9,6 +8,7 @@
 #include "medley/base/error.h"
 #include "medley/base/sha256.h"
 #include "medley/checkpoint/crc32c.h"
+#include "medley/checkpoint/match.h"
 #include "medley/checkpoint/safetensors.h"
 #include "medley/checkpoint/write.h"
 
@@ -18,10 +18,6 @@ namespace {
 constexpr int64_t kMostPiecesAtOnce = 16;
 constexpr size_t kDigits = 8;  // of a checksum
 
-std::string describe(DType dtype, const std::vector<int64_t>& shape) {
-  return fmt::format("{}[{}]", to_string(dtype), fmt::join(shape, ", "));
-}
-
 // Finds values by kind and name.
 class Inventory {
  public:
@@ -29,11 +25,11 @@ class Inventory {
     for (const StoredValue& value : manifest.values) values_[{value.kind, value.name}] = &value;
   }
 
-  std::string place_of(const Wanted& wanted) const {
+  std::string place_of(const WantedBoxes& wanted) const {
     return fmt::format("{}: {} \"{}\"", folder_, wanted.kind, wanted.name);
   }
 
-  const StoredValue& find(const Wanted& wanted) const {
+  const StoredValue& find(const WantedBoxes& wanted) const {
     const auto found = values_.find({wanted.kind, wanted.name});
     const std::string expected = describe(wanted.dtype, wanted.shape);
     if (found == values_.end())
@@ -186,10 +182,10 @@ int64_t tensor_bytes(const StoredValue& value, int box) {
 
 std::vector<std::vector<TensorReads>> plan_reads(const Manifest& manifest,
                                                  const std::string& folder,
-                                                 const std::vector<Wanted>& wanted) {
+                                                 const std::vector<WantedBoxes>& wanted) {
   std::map<std::pair<int, int>, TensorReads> reads;  // by value and box
   const Inventory inventory(manifest, folder);
-  for (const Wanted& each : wanted) {
+  for (const WantedBoxes& each : wanted) {
     const StoredValue& value = inventory.find(each);
     const auto v = static_cast<int>(&value - manifest.values.data());
     for (Take& take : takes_of(Layout{value.factors, value.boxes, {}, {}},
@@ -236,7 +232,7 @@ std::vector<IndexInterval> ranges_of(const TensorReads& reads, int64_t bytes) {
 void read_checkpoint(Files& files,
                      const std::string& folder,
                      const Manifest& manifest,
-                     const std::vector<Wanted>& wanted) {
+                     const std::vector<WantedBoxes>& wanted) {
   const auto reads = plan_reads(manifest, folder, wanted);
   for (size_t f = 0; f < reads.size(); ++f) {
     if (reads[f].empty()) continue;

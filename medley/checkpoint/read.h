@@ -15,7 +15,7 @@
 namespace medley {
 
 // Boxes of one value that somebody wants, one piece of memory for each.
-struct Wanted {
+struct WantedBoxes {
   std::string kind, name;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
@@ -37,7 +37,7 @@ struct TensorReads {
 // a value that is not there or has another type or shape.
 std::vector<std::vector<TensorReads>> plan_reads(const Manifest& manifest,
                                                  const std::string& folder,
-                                                 const std::vector<Wanted>& wanted);
+                                                 const std::vector<WantedBoxes>& wanted);
 
 // The pieces of a tensor of so many bytes that reads touch, as ranges of bytes, merged, in order.
 std::vector<IndexInterval> ranges_of(const TensorReads& reads, int64_t tensor_bytes);
@@ -48,7 +48,7 @@ int64_t tensor_bytes(const StoredValue& value, int box);
 void read_checkpoint(Files& files,
                      const std::string& folder,
                      const Manifest& manifest,
-                     const std::vector<Wanted>& wanted);
+                     const std::vector<WantedBoxes>& wanted);
 
 // Reads and checks everything. Returns how many bytes of tensors there are.
 int64_t check_checkpoint(Files& files, const std::string& folder, const Manifest& manifest);

@@ -1,5 +1,6 @@
 #include "medley/checkpoint/read.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <numeric>
@@ -73,8 +74,8 @@ struct Memory {
     return bytes;
   }
 
-  std::vector<Wanted> wanted_by(int stage, int device) {
-    std::vector<Wanted> wanted;
+  std::vector<WantedBoxes> wanted_by(int stage, int device) {
+    std::vector<WantedBoxes> wanted;
     for (size_t v = 0; v < values.size(); ++v)
       for (size_t h = 0; h < values[v].stages.size(); ++h) {
         const HoldingStage& holder = values[v].stages[h];
@@ -96,7 +97,10 @@ struct Memory {
 
 Manifest save(Files& files, const Program& program, const Memory& memory, int64_t least_bytes) {
   files.make_directories(kFolder);
-  Deal dealt = deal(program, memory.values, least_bytes);
+  std::vector<int> devices;
+  for (const LoweredStage& stage : program.stages)
+    devices.push_back(static_cast<int>(stage.devices.size()));
+  const Deal dealt = deal(memory.values, devices, least_bytes);
   Manifest manifest;
   manifest.values = dealt.values;
   for (size_t w = 0; w < dealt.writers.size(); ++w) {

@@ -18,7 +18,7 @@ namespace medley {
 namespace {
 
 constexpr size_t kLengthBytes = 8;
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMostOffset = std::numeric_limits<int64_t>::max();
 constexpr const char* kMetadata = "__metadata__";
 
 constexpr std::array<std::pair<DType, const char*>, 10> kNames{{{DType::kF64, "F64"},
@@ -52,14 +52,15 @@ std::string integers(const std::vector<int64_t>& values) {
 FileTensor read_tensor(const JsonPlace& place, const std::string& name) {
   FileTensor tensor{.name = name, .shape = {}};
   std::vector<int64_t> offsets;
-  read_object(
-      place,
-      {{"dtype", true, [&](const JsonPlace& p) { tensor.dtype = read_dtype(p); }},
-       {"shape", true, [&](const JsonPlace& p) { tensor.shape = read_integers(p, 0, kMost); }},
-       {"data_offsets", true, [&](const JsonPlace& p) {
-          offsets = read_integers(p, 0, kMost);
-          if (offsets.size() != 2 || offsets[0] > offsets[1]) p.refuse("[begin, end]");
-        }}});
+  read_object(place,
+              {{"dtype", true, [&](const JsonPlace& p) { tensor.dtype = read_dtype(p); }},
+               {"shape",
+                true,
+                [&](const JsonPlace& p) { tensor.shape = read_integers(p, 0, kMostOffset); }},
+               {"data_offsets", true, [&](const JsonPlace& p) {
+                  offsets = read_integers(p, 0, kMostOffset);
+                  if (offsets.size() != 2 || offsets[0] > offsets[1]) p.refuse("[begin, end]");
+                }}});
   tensor.begin = offsets[0];
   tensor.end = offsets[1];
   int64_t bytes = bytes_per_element(tensor.dtype);

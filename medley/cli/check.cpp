@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "medley/base/error.h"
+#include "medley/checkpoint/folder.h"
+#include "medley/checkpoint/read.h"
 #include "medley/cli/inputs.h"
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
@@ -21,8 +24,30 @@ struct Read {
   std::vector<std::pair<std::string, Plan>> plans;
 };
 
-// Reads one file by the end of its name and says what it is.
+// Reads every byte of a checkpoint, or of all that are complete in a folder of them.
+std::string read_checkpoints(Files& files, const std::string& path) {
+  std::vector<FoundCheckpoint> found = find_checkpoints(files, path);
+  if (found.empty()) found.push_back({path, 0, true});
+  int64_t bytes = 0, step = -1, count = 0;
+  for (const FoundCheckpoint& each : found) {
+    if (!each.is_complete) continue;
+    const Manifest manifest = open_checkpoint(files, each.path);
+    bytes += check_checkpoint(files, each.path, manifest);
+    step = std::max(step, manifest.state.step);
+    ++count;
+  }
+  if (count == 0)
+    throw Error(Blame::kCaller,
+                fmt::format("{}: not complete (no COMMIT), expected a checkpoint", found[0].path));
+  return count == 1
+             ? fmt::format("checkpoint after {} steps, {} bytes", step, bytes)
+             : fmt::format("{} checkpoints, the last after {} steps, {} bytes", count, step, bytes);
+}
+
+// Reads one file by the end of its name, or a folder, and says what it is.
 std::string read_one(const std::string& path, Session& session, Read& read) {
+  if (session.files.kind(path) == FileKind::kDirectory)
+    return read_checkpoints(session.files, path);
   if (path.ends_with(".graph")) {
     read.graph = read_graph(session.files, path);
     return fmt::format("graph \"{}\", {} ops", read.graph->name, read.graph->ops.size());
@@ -77,7 +102,7 @@ std::function<void()> prepare_check(Arguments& arguments, Session& session) {
   arguments.texts("files",
                   *paths,
                   "Graphs (.graph), clusters (.yaml) and plans (.json); with one of each, also "
-                  "whether they fit together",
+                  "whether they fit together. Folders of checkpoints: every byte of them",
                   {.required = true});
   return [paths, &session] { run_check(*paths, session); };
 }

@@ -1,0 +1,84 @@
+#include "medley/checkpoint/deal.h"
+
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+#include "medley/base/at.h"
+#include "medley/base/error.h"
+#include "medley/sharding/state.h"
+
+namespace medley {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::Le;
+using ::testing::SizeIs;
+
+HeldValue value_of(const std::string& name,
+                   std::vector<int64_t> shape,
+                   std::vector<Layout> layouts) {
+  HeldValue value{"parameter", name, DType::kF32, std::move(shape), {}};
+  for (size_t s = 0; s < layouts.size(); ++s)
+    value.stages.push_back({static_cast<int>(s), 0, std::move(layouts[s])});
+  return value;
+}
+
+Layout copies(const FactorSizes& factors, int64_t devices) {
+  return layout_of(factors, {replicated()}, {devices}, {{}});
+}
+
+Layout rows(const FactorSizes& factors, std::vector<int64_t> points) {
+  const auto devices = std::ssize(points) - 1;
+  return layout_of(factors, {sharded(0, 0)}, {devices}, {{std::move(points)}});
+}
+
+std::vector<int64_t> bytes_of(const Deal& dealt) {
+  std::vector<int64_t> bytes(dealt.writers.size());
+  for (const StoredValue& value : dealt.values)
+    for (size_t b = 0; b < value.boxes.size(); ++b)
+      bytes[at(value.files[b])] += volume(value.boxes[b]) * bytes_per_element(value.dtype);
+  return bytes;
+}
+
+// All hold everything, and one value is most of it: it is cut by rows.
+TEST(Deal, CopiesAreWrittenInEqualParts) {
+  const Deal dealt = deal({value_of("large", {1000, 30}, {copies({1000, 30}, 4)}),
+                           value_of("small", {30}, {copies({30}, 4)})},
+                          {4},
+                          1 << 10);
+  EXPECT_THAT(dealt.writers, ElementsAre(0, 1, 2, 3));
+  const int64_t share = (1000 * 30 + 30) * 4 / 4;
+  EXPECT_THAT(bytes_of(dealt), Each(Le(share + 30 * 4 + 30 * 4)));
+  EXPECT_EQ(dealt.values[0].boxes[0], (Box{{0, 250}, {0, 30}}));
+}
+
+// Halves here, thirds there: cells, each by somebody who has all of it.
+TEST(Deal, OfSeveralPipelinesEachCellIsWrittenOnce) {
+  const Deal dealt = deal(
+      {value_of("w", {12, 2}, {rows({12, 2}, {0, 6, 12}), rows({12, 2}, {0, 4, 8, 12})})}, {2, 3});
+  EXPECT_THAT(dealt.values[0].boxes, SizeIs(4));
+  int64_t elements = 0;
+  for (const Box& box : dealt.values[0].boxes) elements += volume(box);
+  EXPECT_EQ(elements, 24);
+  for (size_t w = 0; w < dealt.writers.size(); ++w)
+    for (const DealtBox& each : dealt.boxes[w])
+      EXPECT_EQ(dealt.writers[w], (each.holder == 0 ? 0 : 2) + each.device);
+}
+
+// Of the optimizer's state some devices may hold nothing, and one stage may hold none of a value.
+TEST(Deal, WhoHoldsNothingWritesNothing) {
+  const Deal dealt = deal({value_of("w", {8}, {rows({8}, {0, 0, 8})})}, {2, 1});
+  EXPECT_THAT(dealt.writers, ElementsAre(1));
+}
+
+TEST(Deal, WhatNobodyHoldsIsRefused) {
+  HeldValue value = value_of("w", {8}, {rows({8}, {0, 4, 8})});
+  value.stages[0].layout.boxes = {{{0, 4}}};
+  value.stages[0].layout.box_of = {0, kNoBox};
+  EXPECT_THROW(deal({value}, {2}), Error);
+}
+
+}  // namespace
+}  // namespace medley

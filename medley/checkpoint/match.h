@@ -1,0 +1,24 @@
+#pragma once
+
+// Whether a checkpoint is one of what a run keeps.
+
+#include <string>
+#include <vector>
+
+#include "medley/checkpoint/held_values.h"
+#include "medley/checkpoint/manifest.h"
+
+namespace medley {
+
+// Throws Error(kCaller) "<folder>: <kind> "<name>": found ..., expected ..." with the first value
+// that only one of them has, or that differs in type or shape; of the parameters and buffers, and
+// of the optimizer's state unless `parameters_only`.
+void require_match(const Manifest& manifest,
+                   const std::string& folder,
+                   const std::vector<HeldValue>& values,
+                   bool parameters_only);
+
+// Returns "f32[256, 64]".
+std::string describe(DType dtype, const std::vector<int64_t>& shape);
+
+}  // namespace medley
