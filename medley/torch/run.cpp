@@ -19,8 +19,6 @@
 namespace medley {
 namespace {
 
-constexpr const char* kMaster = "master:";
-
 std::vector<c10::Device> parse_devices(const std::vector<std::string>& names) {
   std::vector<c10::Device> devices;
   for (const std::string& name : names) devices.emplace_back(name);
@@ -143,7 +141,7 @@ void Run::load(const std::string& kind, const std::string& name, const at::Tenso
     write(found, whole.detach());
     if (kind != "parameter") continue;
     for (const Placement& state : stage(found.stage).inputs)
-      if (state.input.kind == InputKind::kState && state.input.name == kMaster + name)
+      if (state.input.kind == InputKind::kState && state.input.name == kMasterPrefix + name)
         write({&state, found.stage}, whole.detach().to(at::kFloat));
   }
 }

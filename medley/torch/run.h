@@ -21,6 +21,9 @@
 
 namespace medley {
 
+// Of the names of master copies among the state of the optimizer.
+inline const std::string kMasterPrefix = "master:";
+
 // Where the processes of a run meet.
 struct StoreAddress {
   std::string host;
@@ -88,6 +91,10 @@ class Run {
                   double learning_rate,
                   int64_t step,
                   const std::function<bool()>& poll);
+
+  // Of dropout, from the next step on.
+  int64_t seed() const { return seed_; }
+  void set_seed(int64_t seed) { seed_ = seed; }
 
   Worker& worker() { return worker_; }
   const Worker& worker() const { return worker_; }

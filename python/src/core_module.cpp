@@ -8,6 +8,7 @@ void init_errors(nb::module_& m);
 void init_graph(nb::module_& m);
 void init_ops(nb::module_& m);
 void init_program(nb::module_& m);
+void init_checkpoint(nb::module_& m);
 void init_stages(nb::module_& m);
 void init_cluster(nb::module_& m);
 void init_planning(nb::module_& m);
@@ -22,6 +23,7 @@ NB_MODULE(_core, m) {
   init_graph(m);
   init_ops(m);
   init_program(m);
+  init_checkpoint(m);
   init_stages(m);
   init_cluster(m);
   init_planning(m);

@@ -239,6 +239,7 @@ void init_runtime_trainer(nb::module_& m) {
           [](Run& run) { run.worker().finish(); },
           nb::call_guard<nb::gil_scoped_release>(),
           "Tells the other processes that this one has nothing more to do.")
+      .def_prop_rw("seed", &Run::seed, &Run::set_seed, "Of dropout, from the next step on.")
       .def_prop_ro("values", &Run::values, "(kind, name) of everything that can be read.")
       .def_prop_ro(
           "device_names",

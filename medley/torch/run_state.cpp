@@ -1,0 +1,187 @@
+#include "medley/torch/run_state.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+
+#include "medley/base/at.h"
+#include "medley/checkpoint/match.h"
+#include "medley/checkpoint/read.h"
+#include "medley/checkpoint/write.h"
+#include "medley/torch/arguments.h"
+#include "medley/torch/tensor_buffer.h"
+
+namespace medley {
+namespace {
+
+const HoldingStage* holding(const HeldValue& value, int stage) {
+  const auto found = std::ranges::find(value.stages, stage, &HoldingStage::stage);
+  return found == value.stages.end() ? nullptr : &*found;
+}
+
+// "fast.0.1.safetensors"
+std::string file_name(const Run& run, int number) {
+  std::string name = run.worker().device_names().at(at(number));
+  std::ranges::replace(name, '/', '.');
+  return name + ".safetensors";
+}
+
+// Tensors that are read, and the devices that get them.
+class Loading {
+ public:
+  Loading(Run& run, const std::vector<HeldValue>& values, bool parameters_only)
+      : run_(run), parameters_only_(parameters_only) {
+    for (const HeldValue& value : values)
+      if (value.kind == "parameter") parameters_[value.name] = &value;
+    for (const HeldValue& value : values) add(value);
+  }
+
+  const std::vector<WantedBoxes>& wanted() const { return wanted_; }
+
+  void give() {
+    for (const Target& target : targets_) {
+      // Devices of one process that have the same box do not share memory.
+      at::Tensor tensor = target.is_first ? target.tensor : target.tensor.clone();
+      if (target.is_master) tensor = tensor.to(at::kFloat);
+      const Buffer before = interpreter(target.device).read(target.value);
+      if (before) tensor = tensor.to(to_tensor(before).device());
+      interpreter(target.device).write(target.value, to_buffer(std::move(tensor)));
+    }
+  }
+
+ private:
+  struct Target {
+    int device;
+    ValueId value;
+    at::Tensor tensor;
+    bool is_first, is_master;
+  };
+
+  Interpreter& interpreter(int i) { return run_.worker().devices().interpreter(i); }
+
+  void add(const HeldValue& value) {
+    const bool is_state = value.kind == "state";
+    const bool is_master = is_state && value.name.starts_with(kMasterPrefix);
+    if (parameters_only_ && is_state && !is_master) return;
+    // A master copy that starts anew is the parameter, as the master lies.
+    const HeldValue& from = parameters_only_ && is_master
+                                ? *parameters_.at(value.name.substr(kMasterPrefix.size()))
+                                : value;
+    std::map<std::pair<int, int>, at::Tensor> known;  // by stage and box
+    for (int i = 0; i < run_.worker().devices().size(); ++i) {
+      const DevicePlace place = run_.worker().devices().place(i);
+      const HoldingStage* stage = holding(value, place.stage);
+      const int box = stage == nullptr ? kNoBox : stage->layout.box_of[at(place.index)];
+      if (box == kNoBox) continue;
+      at::Tensor& tensor = known[{place.stage, box}];
+      const bool is_first = !tensor.defined();
+      if (is_first) tensor = want(from, *stage, box, to_tensor(interpreter(i).read(stage->value)));
+      targets_.push_back({i, stage->value, tensor, is_first, parameters_only_ && is_master});
+    }
+  }
+
+  at::Tensor want(const HeldValue& value,
+                  const HoldingStage& stage,
+                  int box,
+                  const at::Tensor& like) {
+    const at::Tensor tensor = at::empty(like.sizes(), to_scalar_type(value.dtype));
+    wanted_.push_back({value.kind,
+                       value.name,
+                       value.dtype,
+                       value.shape,
+                       {stage.layout.factors, {stage.layout.boxes[at(box)]}, {}, {}},
+                       {static_cast<char*>(tensor.mutable_data_ptr())}});
+    return tensor;
+  }
+
+  Run& run_;
+  bool parameters_only_;
+  std::map<std::string, const HeldValue*> parameters_;
+  std::vector<WantedBoxes> wanted_;
+  std::vector<Target> targets_;
+};
+
+}  // namespace
+
+struct StateWriter::OneFile {
+  int writer;
+  std::string name;
+  std::vector<at::Tensor> held;
+  std::vector<TensorSource> tensors;
+};
+
+std::vector<StateWriter::OneFile> StateWriter::hold(Run& run) {
+  Devices& devices = run.worker().devices();
+  const std::vector<HeldValue> values = held_values(run.worker().program());
+  const Deal dealt = deal(run.worker().program());
+  std::vector<OneFile> mine;
+  for (int i = 0; i < devices.size(); ++i) {
+    const auto writer = std::ranges::find(dealt.writers, devices.number(i));
+    if (writer == dealt.writers.end()) continue;
+    const size_t w = at(writer - dealt.writers.begin());
+    OneFile file{static_cast<int>(w), file_name(run, *writer), {}, {}};
+    std::map<int, at::Tensor> known;
+    for (const DealtBox& each : dealt.boxes[w]) {
+      const HoldingStage& stage = values[at(each.value)].stages[at(each.holder)];
+      at::Tensor& tensor = known[each.value];
+      if (!tensor.defined())
+        tensor = to_tensor(devices.interpreter(i).read(stage.value)).cpu().contiguous();
+      file.tensors.push_back(source_of(dealt.values[at(each.value)],
+                                       at(each.box),
+                                       stage.layout.factors,
+                                       stage.layout.boxes[at(stage.layout.box_of[at(each.device)])],
+                                       static_cast<const char*>(tensor.const_data_ptr())));
+    }
+    for (const auto& [value, tensor] : known) {
+      bytes_ += static_cast<int64_t>(tensor.nbytes());
+      file.held.push_back(tensor);
+    }
+    mine.push_back(std::move(file));
+  }
+  return mine;
+}
+
+StateWriter::StateWriter(Run& run, Files& files, const std::string& folder) {
+  written_ = std::async(std::launch::async, [all = hold(run), &files, folder]() mutable {
+    Written written;
+    for (OneFile& file : all) {
+      written.emplace_back(file.writer, write_tensors(files, folder, file.name, file.tensors));
+      file = {};  // what is written is held no longer
+    }
+    return written;
+  });
+}
+
+StateWriter::~StateWriter() {
+  if (written_.valid()) written_.wait();
+}
+
+bool StateWriter::is_done() const {
+  return !written_.valid() ||
+         written_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+StateWriter::Written StateWriter::finish() { return written_.get(); }
+
+void require_match(Run& run,
+                   const std::string& folder,
+                   const Manifest& manifest,
+                   bool parameters_only) {
+  require_match(manifest, folder, held_values(run.worker().program()), parameters_only);
+}
+
+void load_state(Run& run,
+                Files& files,
+                const std::string& folder,
+                const Manifest& manifest,
+                bool parameters_only) {
+  const std::vector<HeldValue> values = held_values(run.worker().program());
+  Loading loading(run, values, parameters_only);
+  read_checkpoint(files, folder, manifest, loading.wanted());
+  if (parameters_only) run.clear_state();
+  loading.give();
+}
+
+}  // namespace medley

@@ -1,0 +1,62 @@
+#pragma once
+
+// The state of a run in checkpoints: this process's part of writing one beside training, and of
+// taking over one that any other plan has written. Knows nothing of the other processes, nor of
+// when a checkpoint is complete.
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "medley/base/files.h"
+#include "medley/checkpoint/deal.h"
+#include "medley/checkpoint/manifest.h"
+#include "medley/torch/run.h"
+
+namespace medley {
+
+// Writes the files of this process's devices on a thread of its own. The state is that of when this
+// was made: it holds the tensors, and whoever would change one that another holds makes a copy
+// first (update.cpp). So until it is done there is up to one more copy of what it writes.
+class StateWriter {
+ public:
+  // Requires: between steps; `files` outlives this.
+  StateWriter(Run& run, Files& files, const std::string& folder);
+  ~StateWriter();  // once it is done
+
+  // A file, and its place among those of all processes (Deal::writers).
+  using Written = std::vector<std::pair<int, StoredFile>>;
+
+  bool is_done() const;
+  Written finish();  // waits; throws what went wrong
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct OneFile;
+  std::vector<OneFile> hold(Run& run);
+
+  int64_t bytes_ = 0;
+  std::future<Written> written_;
+};
+
+// Whether a checkpoint is one of what the run keeps: require_match() of medley/checkpoint/match.h.
+void require_match(Run& run,
+                   const std::string& folder,
+                   const Manifest& manifest,
+                   bool parameters_only);
+
+// Reads what the devices of this process need into memory first and, only when all of it is right,
+// gives it to them. `parameters_only`: the optimizer starts anew. Throws Error(kCaller) as
+// read_checkpoint() does; the run is then as it was. Requires: require_match().
+void load_state(Run& run,
+                Files& files,
+                const std::string& folder,
+                const Manifest& manifest,
+                bool parameters_only);
+
+}  // namespace medley

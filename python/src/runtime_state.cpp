@@ -1,0 +1,78 @@
+// medley._runtime.StateWriter: the state of a run in checkpoints.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+
+#include "medley/torch/run_state.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+medley::LocalFiles& disk() {
+  static medley::LocalFiles files;  // it has no state
+  return files;
+}
+
+std::vector<std::tuple<int, std::string, int64_t, std::string>> finish(
+    medley::StateWriter& writer) {
+  std::vector<std::tuple<int, std::string, int64_t, std::string>> rows;
+  for (const auto& [place, file] : writer.finish())
+    rows.emplace_back(place, file.name, file.bytes, file.header_sha256);
+  return rows;
+}
+
+}  // namespace
+
+void init_runtime_state(nb::module_& m) {
+  nb::class_<medley::StateWriter>(
+      m, "StateWriter", "Writes this process's part of a checkpoint beside training.")
+      .def(
+          "__init__",
+          [](medley::StateWriter* self, medley::Run& run, const std::string& folder) {
+            new (self) medley::StateWriter(run, disk(), folder);
+          },
+          "run"_a,
+          "folder"_a)
+      .def_prop_ro("is_done", &medley::StateWriter::is_done)
+      .def_prop_ro("bytes",
+                   &medley::StateWriter::bytes,
+                   "Of the tensors that are held until they are written.")
+      .def("finish",
+           &finish,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Waits; returns (writer, name, bytes, SHA-256 of the header) of each file.");
+
+  m.def(
+      "match_state",
+      [](medley::Run& run,
+         const std::string& folder,
+         const medley::Manifest& manifest,
+         bool parameters_only) { require_match(run, folder, manifest, parameters_only); },
+      nb::sig("def match_state(run: Run, folder: str, manifest: object, parameters_only: bool) -> "
+              "None"),
+      "run"_a,
+      "folder"_a,
+      "manifest"_a,
+      "parameters_only"_a,
+      "Raises ValueError naming the first value in which a checkpoint and a run differ.");
+  m.def(
+      "load_state",
+      [](medley::Run& run,
+         const std::string& folder,
+         const medley::Manifest& manifest,
+         bool parameters_only) { load_state(run, disk(), folder, manifest, parameters_only); },
+      nb::sig("def load_state(run: Run, folder: str, manifest: object, parameters_only: bool) -> "
+              "None"),
+      "run"_a,
+      "folder"_a,
+      "manifest"_a,
+      "parameters_only"_a,
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Gives the devices of this process what they have of a checkpoint.");
+}
