@@ -113,7 +113,11 @@ class SGD(Optimizer):
 
 def warmup(lr: float, steps: int) -> Schedule:
     """Returns a schedule that grows linearly to `lr` within `steps` steps and stays there."""
-    return lambda step: lr * min(1.0, (step + 1) / max(1, steps))
+
+    def rate(step: int) -> float:
+        return lr * min(1.0, (step + 1) / max(1, steps))
+
+    return _described(rate, f"warmup({lr!r}, {steps})")
 
 
 def cosine(lr: float, steps: int, warmup_steps: int = 0, floor: float = 0.0) -> Schedule:
@@ -125,7 +129,20 @@ def cosine(lr: float, steps: int, warmup_steps: int = 0, floor: float = 0.0) -> 
         done = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
         return floor + (lr - floor) * 0.5 * (1.0 + math.cos(math.pi * done))
 
-    return rate
+    return _described(rate, f"cosine({lr!r}, {steps}, {warmup_steps}, {floor!r})")
+
+
+def _described(schedule: Schedule, text: str) -> Schedule:
+    schedule.__doc__ = text
+    return schedule
+
+
+def schedule_text(lr: float | Schedule) -> str:
+    """Returns how a learning rate is written down, "" for a function that is not one of ours."""
+    if not callable(lr):
+        return repr(float(lr))
+    ours = getattr(lr, "__module__", "") == __name__
+    return (lr.__doc__ or "") if ours else ""
 
 
 def as_optimizer(optimizer: Optimizer | None) -> Optimizer:

@@ -13,24 +13,24 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from medley import _core, _runtime
+from medley import _core, _runtime, checkpoint
+from medley.checkpoint import Checkpoint, Retention
 from medley.cluster import Cluster, load_cluster
-from medley.files import make_folder, read_text, unwritable, whole_file, write_atomically
+from medley.cursor import Cursor
+from medley.files import read_text, write_atomically
 from medley.graph import Graph, as_graph
-from medley.optimizer import Optimizer, as_optimizer
+from medley.model_files import read_model, write_model
+from medley.optimizer import Optimizer, as_optimizer, schedule_text
 from medley.plan import Plan
 from medley.run import connections, devices, ends, exchange, job, stragglers
-from medley.weights_file import write_weights
 
-MODEL_FILE = "model.safetensors"
 CONSTANT = "constant:"  # begins the names of what no module has
 DRIFT_LIMIT = 0.2  # of times of ops, from the profile's
-_DTYPES = {
+DTYPES = {
     "f64": torch.float64,
     "f32": torch.float32,
     "f16": torch.float16,
@@ -154,6 +154,9 @@ class Trainer:
         }
         with connections.guarded():  # the one to the store
             self._run = _runtime.Run(self._program, machines, options)
+        self._saver = checkpoint.Saver(self._run, self._program, self._job)
+        if self._job is None:
+            weakref.finalize(self, self._saver.wait)
         self._drift = None
         measured = "" if profile is None else read_text(profile)
         if profile is not None:
@@ -161,7 +164,7 @@ class Trainer:
             first = self._job is None or self._job.rank == 0
             weakref.finalize(self, report_drift, self._drift, first)
         self._types = {
-            (kind, name): (_DTYPES[dtype], shape)
+            (kind, name): (DTYPES[dtype], shape)
             for kind, name, dtype, shape in self._graph.core.inputs
         }
         self._took = stragglers.Stopwatch()
@@ -220,6 +223,7 @@ class Trainer:
             devices=shares,
         )
         self.steps += 1
+        self._saver.poll()
         return metrics
 
     def _own(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -252,7 +256,8 @@ class Trainer:
 
     def finish(self) -> None:
         """Tells the other devices that this one has nothing more to do; the first one says which
-        of them were slower than the plan expects."""
+        of them were slower than the plan expects. What is being saved is completed first."""
+        self._saver.wait()
         if self._job is not None:
             self._end()
         self._run.finish()
@@ -315,6 +320,87 @@ class Trainer:
             raise ValueError(f"{kind} {name!r}: there is none before the first step")
         return self._run.assemble(kind, name, [shard.cpu() for shard in shards]).clone()
 
+    # --- checkpoints ---
+
+    def save(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        keep: int = 3,
+        keep_every: int = 0,
+        wait: bool = True,
+        data: Cursor | tuple[int, int, int] | None = None,
+    ) -> None:
+        """Writes a checkpoint `folder`/step-<steps>: parameters, buffers, the optimizer's state and
+        where training is, which `load` reads under any plan.
+
+        The newest `keep` stay, and those whose step is a multiple of `keep_every`. `data` says
+        where the rows of the next step are. Without `wait` it is written while training goes on: a
+        disk that is full is then said on stderr, and ends nothing. In a job all processes call
+        this, and each writes what its device holds.
+        """
+        retention = Retention(keep, keep_every)
+        state = {
+            "step": self.steps,
+            "global_batch": self.plan.global_batch,
+            "seed": self._run.seed,
+            "data": data,
+            "optimizer": self.optimizer.description(),
+            "schedule": schedule_text(self.optimizer.lr),
+            "graph": self._graph.hash(),
+            "plan": checkpoint.text_hash(self.plan.text),
+            "cluster": self.plan.to_dict().get("cluster_hash", ""),
+            "versions": checkpoint.versions(),
+        }
+        with self._together("save()"):
+            error = self._saver.begin(os.fspath(folder), state, retention)
+            if wait:
+                error = error or self._saver.wait()
+        if wait and error:
+            raise OSError(error)
+
+    def load(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        exact: bool = False,
+        parameters_only: bool = False,
+    ) -> Checkpoint:
+        """Takes everything from what `save` wrote under any plan: the newest checkpoint in a folder
+        that is whole, or the folder itself if it is one. Training goes on from there.
+
+        `exact` refuses a newest one that is damaged rather than take an older one;
+        `parameters_only` leaves the optimizer and the steps out, which start anew. In a job all
+        processes call this, and each reads what its device needs.
+        """
+        found = self._load(os.fspath(folder), exact, parameters_only)
+        if found is None:
+            raise ValueError(f"{folder}: found no checkpoint, expected one")
+        return found
+
+    def resume(self, folder: str | os.PathLike[str]) -> Checkpoint | None:
+        """Goes on from the newest checkpoint in a folder; None, and nothing, if there is none."""
+        return self._load(os.fspath(folder), False, False)
+
+    def _load(self, folder: str, exact: bool, parameters_only: bool) -> Checkpoint | None:
+        with self._together("load()"):
+            self._saver.wait()
+            result = checkpoint.load(
+                self._run,
+                self._job,
+                folder,
+                self.optimizer.description()["kind"],
+                exact=exact,
+                parameters_only=parameters_only,
+            )
+        if result is None:
+            return None
+        found, manifest = result
+        self.steps = 0 if parameters_only else found.step
+        if not parameters_only:
+            self._run.seed = manifest.seed
+        return found
+
     # --- files ---
 
     def save_model(self, folder: str | os.PathLike[str]) -> None:
@@ -335,8 +421,9 @@ class Trainer:
             write() if self._job is None else exchange.from_first(write, "writes the model")
 
     def load_model(self, folder: str | os.PathLike[str]) -> None:
-        """Takes parameters and buffers from what `save_model` wrote; the optimizer and the steps
-        start anew. The file has the names of the model's state dict, tied ones at least once, and
+        """Takes parameters and buffers from what `save_model` or transformers' `save_pretrained`
+        wrote, in one file or in several with an index; the optimizer and the steps start anew. They
+        have the names of the model's state dict, tied ones at least once, and
         no other. In a job all processes call this and the first one reads."""
         with self._together("load_model()"):
             self._start(lambda: _tensors_of(self._model) | read_model(Path(folder), self._model))
@@ -428,58 +515,6 @@ class Trainer:
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Writes trace_json() to a file."""
         write_atomically(path, self.trace_json())
-
-
-def write_model(folder: Path, tensors: Mapping[str, Tensor], model: nn.Module) -> None:
-    """Writes a safetensors file, whole or not at all, and the config of the model if it has one."""
-    make_folder(folder)
-    with whole_file(folder / MODEL_FILE) as file:
-        write_weights(file, tensors)
-    config = getattr(model, "config", None)
-    if hasattr(config, "save_pretrained"):
-        try:
-            config.save_pretrained(folder)  # type: ignore[union-attr]
-        except OSError as error:
-            raise unwritable(folder, error) from None
-
-
-def read_model(folder: Path, model: nn.Module) -> dict[str, Tensor]:
-    """Returns the tensors of a model in a file by each of their names in the model.
-
-    Raises ValueError if a name of the model is missing or another one is in the file.
-    """
-    path = folder / MODEL_FILE
-    if path.exists() and not path.is_file():  # safetensors would wait for who writes to a pipe
-        raise ValueError(f"{path}: found a pipe, a device or a folder, expected a file")
-    try:
-        found: dict[str, Tensor] = safetensors.torch.load_file(path)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise ValueError(f"{path}: found {error}, expected what save_model() writes") from None
-    state = model.state_dict(keep_vars=True)
-    ties: dict[int, list[str]] = {}
-    for name, value in state.items():
-        if isinstance(value, Tensor):
-            ties.setdefault(id(value), []).append(name)
-    missing = [names[0] for names in ties.values() if not found.keys() & set(names)]
-    unexpected = [name for name in found if name not in state]
-    problems = [f"lacks {_listed(missing)}"] if missing else []
-    if unexpected:
-        problems.append(f"has {_listed(sorted(unexpected))}, which the model has not")
-    if problems:
-        raise ValueError(f"{path}: {' and '.join(problems)}; expected what save_model() writes")
-    for names in ties.values():
-        value = next(found[name] for name in names if name in found)
-        found.update({name: value for name in names if name not in found})
-    return found
-
-
-_MOST_NAMES = 5
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    text = ", ".join(repr(name) for name in names[:_MOST_NAMES])
-    return f"{text} and {more} more" if more > 0 else text
 
 
 def _sizes(shape: str) -> list[int]:

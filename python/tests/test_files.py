@@ -130,7 +130,7 @@ def test_clusters_and_weights_are_not_read_from_what_may_not_end(tmp_path: Path,
     script = f"""
 import pathlib, torch
 from medley.cluster import load_cluster
-from medley.trainer import read_model
+from medley.model_files import read_model
 layer = torch.nn.Linear(1, 1)
 for read in (lambda: load_cluster({what!r}), lambda: read_model(pathlib.Path(), layer)):
     try:

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import Sampler
 
 from medley import _core
+from medley.cursor import Cursor
 from medley.optimizer import AdamW
 from medley.plan import Plan
 from medley.run import job
@@ -29,6 +30,7 @@ class BatchSampler(Sampler[list[int]]):
         self._shuffle = shuffle
         self._seed = seed
         self._epoch = 0
+        self._first_batch = 0
         self._mine: list[int] | None = None  # of a global batch
         if self._length < plan.global_batch:
             raise ValueError(
@@ -36,9 +38,25 @@ class BatchSampler(Sampler[list[int]]):
                 f"global batch of {plan.global_batch}"
             )
 
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the order of the rows, equal on all devices."""
+    def set_epoch(self, epoch: int, first_batch: int = 0) -> None:
+        """Chooses the order of the rows, equal on all devices, and with which of its global batches
+        the next iteration begins."""
         self._epoch = epoch
+        self._first_batch = first_batch
+
+    def cursor(self, steps: int) -> Cursor:
+        """Returns where the rows of the next step are after so many steps, for `Trainer.save`."""
+        return Cursor(*divmod(steps, len(self)), self._seed)
+
+    def set_cursor(self, cursor: Cursor | tuple[int, int, int]) -> None:
+        """Goes on where a checkpoint was. Raises ValueError for one of another order of rows."""
+        epoch, batch, seed = cursor
+        if seed != self._seed or not 0 <= batch < len(self):
+            raise ValueError(
+                f"BatchSampler: found the cursor of seed {seed}, batch {batch}, expected seed "
+                f"{self._seed} and a batch below {len(self)}"
+            )
+        self.set_epoch(epoch, batch)
 
     def __len__(self) -> int:
         return self._length // self._plan.global_batch
@@ -49,7 +67,8 @@ class BatchSampler(Sampler[list[int]]):
             generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
             order = torch.randperm(self._length, generator=generator)
         mine = self._own_rows()
-        for batch in range(len(self)):
+        first, self._first_batch = self._first_batch, 0
+        for batch in range(first, len(self)):
             start = batch * self._plan.global_batch
             yield [int(order[start + row]) for row in mine or [0]]
 

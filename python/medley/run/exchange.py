@@ -151,6 +151,17 @@ def from_first(make: Callable[[], bytes], doing: str) -> bytes:
     return sent[1:]
 
 
+def store() -> Any:
+    """Returns the store of the job, which the processes have joined."""
+    return _connected[0]
+
+
+def from_store(job: Job, key: str, doing: str) -> str:
+    """Returns what rank 0 says under a key, as soon as it does."""
+    _wait_for_first(job, store(), key, doing)
+    return str(store().get(key))
+
+
 def _wait_for_first(job: Job, store: Any, key: str, doing: str) -> None:
     """Waits until rank 0 has set the key, as long as it lives and nobody has failed."""
     patience = meeting.Patience(say_after=_WAIT_IN_SILENCE_SECONDS)

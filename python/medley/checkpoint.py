@@ -1,0 +1,337 @@
+"""Checkpoints: everything a run is, written beside training and read under any plan.
+
+The format is docs/formats/checkpoint.md. Each process writes the files of its own devices; the
+first one says when all are there, and so when the checkpoint is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import itertools
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+import medley
+from medley import _core, _runtime
+from medley.cursor import Cursor
+from medley.files import make_folder, unwritable
+from medley.run import ends, exchange
+from medley.run.job import Job
+
+_Read = TypeVar("_Read")
+_LOOK_AGAIN_SECONDS = 0.005
+_saves = itertools.count()  # in the same order in all processes
+_locks: dict[str, int] = {}  # descriptors, by what this process has locked
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read: where it is, how many steps it has done, and where in the data
+    the next one is."""
+
+    path: str
+    step: int
+    global_batch: int
+    data: Cursor | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Retention:
+    """What stays of the checkpoints of a folder: the newest so many, and those whose step is a
+    multiple of `keep_every`."""
+
+    keep: int = 3
+    keep_every: int = 0
+
+    def __post_init__(self) -> None:
+        if self.keep < 1 or self.keep_every < 0:
+            raise ValueError(
+                f"keep: found {self.keep}, keep_every: found {self.keep_every}, "
+                "expected at least 1 and 0"
+            )
+
+
+def say(line: str) -> None:
+    """Tells people what does not end the run."""
+    print(f"medley: {line}", file=sys.stderr, flush=True)
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions that a checkpoint names."""
+    return {"medley": medley.__version__, "torch": str(torch.__version__)}
+
+
+def text_hash(text: str) -> str:
+    """Returns the SHA-256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclasses.dataclass
+class _Save:
+    """A checkpoint that is being written."""
+
+    folder: str
+    state: dict[str, Any]
+    retention: Retention
+    key: str  # of what the processes tell each other about it
+    writer: _runtime.StateWriter | None  # until this process has told what it wrote
+    told: dict[int, str] = dataclasses.field(default_factory=dict)  # by rank
+    commit: Future[str] | None = None
+
+
+class Saver:
+    """Writes checkpoints of a run beside its training, one at a time."""
+
+    def __init__(self, run: _runtime.Run, program: _core.Program, job: Job | None) -> None:
+        self._run = run
+        self._program = program
+        self._job = job
+        self._save: _Save | None = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    def begin(self, folder: str, state: dict[str, Any], retention: Retention) -> str:
+        """Lets a checkpoint of the state as it is now be written; waits for the one before.
+
+        Returns why it cannot, "" if it can. In a job all processes call it.
+        """
+        self.wait()
+        step = state["step"]
+        error = self._from_first(lambda: _open_folder(folder, step))
+        if not error:
+            temporary = _core.checkpoint_folder(folder, step)
+            writer = _runtime.StateWriter(self._run, temporary)
+            self._save = _Save(folder, state, retention, f"save/{next(_saves)}", writer)
+        return error
+
+    def poll(self) -> None:
+        """Lets what is being written go on. Waits for nothing."""
+        save = self._save
+        if save is None:
+            return
+        self._tell_when_done(save)
+        if self._is_first and save.commit is None and self._have_all_told(save):
+            self._pool = self._pool or ThreadPoolExecutor(1)
+            save.commit = self._pool.submit(self._complete, save)
+
+    def wait(self) -> str:
+        """Waits until nothing is being written. Returns why the last checkpoint is not complete, ""
+        if it is."""
+        save = self._save
+        if save is None:
+            return ""
+        while save.writer is not None or (self._is_first and not self._have_all_told(save)):
+            self._tell_when_done(save)
+            self._raise_first_failure()
+            time.sleep(_LOOK_AGAIN_SECONDS)
+        self._save = None
+        if self._is_first:
+            # At the end of a program there are no new threads.
+            error = self._complete(save) if save.commit is None else save.commit.result()
+            if self._job is not None:
+                exchange.store().set(f"{save.key}/verdict", f"-{error}")
+            return error
+        assert self._job is not None
+        return exchange.from_store(self._job, f"{save.key}/verdict", "completes a checkpoint")[1:]
+
+    @property
+    def _is_first(self) -> bool:
+        return self._job is None or self._job.rank == 0
+
+    def _from_first(self, make: Callable[[], bytes]) -> str:
+        data = make() if self._job is None else exchange.from_first(make, "opens a checkpoint")
+        return data.decode()
+
+    def _tell_when_done(self, save: _Save) -> None:
+        """Tells the first process what this one has written."""
+        if save.writer is None or not save.writer.is_done:
+            return
+        text = _written(save.writer)
+        save.writer = None
+        if self._job is None:
+            save.told[0] = text
+        else:
+            exchange.store().set(f"{save.key}/{self._job.rank}", text)
+
+    def _have_all_told(self, save: _Save) -> bool:
+        if self._job is None:
+            return bool(save.told)
+        for rank in range(self._job.size):
+            if rank not in save.told:
+                text = exchange.store().get(f"{save.key}/{rank}")
+                if text is None:
+                    return False
+                save.told[rank] = text
+        return True
+
+    def _raise_first_failure(self) -> None:
+        if self._job is not None:
+            failure = ends.first_failure(exchange.store())
+            if failure is not None:
+                raise ends.OthersError(failure["cause"])
+
+    def _complete(self, save: _Save) -> str:
+        """Makes a checkpoint of the files that all have written; returns why it cannot."""
+        step = save.state["step"]
+        told = [json.loads(save.told[rank]) for rank in sorted(save.told)]
+        error = next((each["error"] for each in told if each["error"]), "")
+        try:
+            if not error:
+                files = [tuple(file) for each in told for file in each["files"]]
+                manifest = _core.Manifest(self._program, save.state, files)
+                manifest.commit(save.folder)
+        except OSError as failure:
+            error = str(failure)
+        try:
+            if error:
+                _core.drop_checkpoint(save.folder, step)
+            else:
+                _core.retire_checkpoints(
+                    save.folder, save.retention.keep, save.retention.keep_every
+                )
+        except OSError as failure:
+            say(f"{failure}: what is of no more use stays there")
+        if error:
+            say(f"step {step} is not saved: {error}")
+        return error
+
+
+def _written(writer: _runtime.StateWriter) -> str:
+    try:
+        return json.dumps({"files": writer.finish(), "error": ""})
+    except OSError as error:
+        return json.dumps({"files": [], "error": str(error)})
+
+
+def _open_folder(folder: str, step: int) -> bytes:
+    """Makes room for a checkpoint; returns why it cannot."""
+    try:
+        make_folder(folder)
+        _lock(folder)
+        _core.begin_checkpoint(folder, step)
+    except OSError as error:
+        say(f"step {step} is not saved: {error}")
+        return str(error).encode()
+    return b""
+
+
+def _lock(folder: str) -> None:
+    """Raises ValueError if another process saves to a folder; the lock ends with the process."""
+    path = str(Path(folder, ".lock").resolve())
+    if path in _locks:
+        return
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise unwritable(path, error) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
+        os.close(descriptor)
+        raise ValueError(
+            f"{folder}: found {holder} saving to it, expected a folder that no other job uses"
+        ) from None
+    except OSError:
+        pass  # a file system without locks
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} of {socket.gethostname()}\n".encode())
+    _locks[path] = descriptor
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def load(
+    run: _runtime.Run,
+    job: Job | None,
+    folder: str,
+    optimizer: str,
+    *,
+    exact: bool,
+    parameters_only: bool,
+) -> tuple[Checkpoint, _core.Manifest] | None:
+    """Gives the devices what they have of the newest checkpoint in a folder that is whole, or of
+    the folder itself if it is one; None where there is none at all.
+
+    Raises ValueError for one of another model or optimizer, for one that is damaged if it has to be
+    `exact`ly the newest, and if all are damaged.
+    """
+    last = ""
+    found = _candidates(job, folder)
+    for path, _, is_complete in found:
+        if last:
+            _say_first(job, f"{last}; taking {path}")
+        last = "" if is_complete else f"{path}: not complete (no COMMIT)"
+        if is_complete:
+            manifest, last = _read(run, job, path, optimizer, parameters_only)
+            if manifest is not None:
+                cursor = None if manifest.data is None else Cursor(*manifest.data)
+                return Checkpoint(path, manifest.step, manifest.global_batch, cursor), manifest
+        if exact:
+            break
+    if found:
+        raise ValueError(last)
+    return None
+
+
+def _candidates(job: Job | None, folder: str) -> list[tuple[str, int, bool]]:
+    """Returns (path, step, whether it is complete), newest first, as the first process sees it."""
+
+    def find() -> bytes:
+        if Path(folder, "COMMIT").exists():
+            return json.dumps([(folder, 0, True)]).encode()
+        return json.dumps(_core.find_checkpoints(folder)).encode()
+
+    data = find() if job is None else exchange.from_first(find, "looks for checkpoints")
+    return [(str(path), int(step), bool(whole)) for path, step, whole in json.loads(data)]
+
+
+def _read(
+    run: _runtime.Run, job: Job | None, path: str, optimizer: str, parameters_only: bool
+) -> tuple[_core.Manifest | None, str]:
+    """Returns the manifest of what all processes have read, or what one of them has found."""
+    manifest, error = _try(lambda: _core.Manifest.open(path))
+    if error := _first_of_all(job, error):
+        return None, error
+    assert manifest is not None
+    kind = manifest.optimizer.get("kind", "none")
+    if not parameters_only and kind != optimizer:
+        raise ValueError(
+            f"{path}: found the optimizer {kind}, expected {optimizer}: parameters_only=True takes "
+            "the parameters alone"
+        )
+    _runtime.match_state(run, path, manifest, parameters_only)
+    _, error = _try(lambda: _runtime.load_state(run, path, manifest, parameters_only))
+    error = _first_of_all(job, error)
+    return (None, error) if error else (manifest, "")
+
+
+def _try(read: Callable[[], _Read]) -> tuple[_Read | None, str]:
+    try:
+        return read(), ""
+    except (ValueError, OSError) as error:
+        return None, str(error)
+
+
+def _first_of_all(job: Job | None, error: str) -> str:
+    if job is None:
+        return error
+    return next((text[1:] for text in exchange.texts(f"-{error}") if text[1:]), "")
+
+
+def _say_first(job: Job | None, line: str) -> None:
+    if job is None or job.rank == 0:
+        say(line)

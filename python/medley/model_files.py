@@ -1,0 +1,91 @@
+"""The weights of a model in a folder, as the packages safetensors and transformers read and write
+them: one file, or several with an index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors.torch
+from torch import Tensor, nn
+
+from medley.files import make_folder, read_text, unwritable, whole_file
+from medley.weights_file import write_weights
+
+MODEL_FILE = "model.safetensors"
+INDEX_FILE = MODEL_FILE + ".index.json"
+
+
+def write_model(folder: Path, tensors: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Writes a safetensors file, whole or not at all, and the config of the model if it has one."""
+    make_folder(folder)
+    with whole_file(folder / MODEL_FILE) as file:
+        write_weights(file, tensors)
+    config = getattr(model, "config", None)
+    if hasattr(config, "save_pretrained"):
+        try:
+            config.save_pretrained(folder)  # type: ignore[union-attr]
+        except OSError as error:
+            raise unwritable(folder, error) from None
+
+
+def read_model(folder: Path, model: nn.Module) -> dict[str, Tensor]:
+    """Returns the tensors of a model in a file by each of their names in the model.
+
+    Raises ValueError if a name of the model is missing or another one is in the file.
+    """
+    path = folder / MODEL_FILE
+    found: dict[str, Tensor] = {}
+    for shard in _shards(folder):
+        found.update(_read_file(shard))
+    state = model.state_dict(keep_vars=True)
+    ties: dict[int, list[str]] = {}
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            ties.setdefault(id(value), []).append(name)
+    missing = [names[0] for names in ties.values() if not found.keys() & set(names)]
+    unexpected = [name for name in found if name not in state]
+    problems = [f"lacks {_listed(missing)}"] if missing else []
+    if unexpected:
+        problems.append(f"has {_listed(sorted(unexpected))}, which the model has not")
+    if problems:
+        raise ValueError(f"{path}: {' and '.join(problems)}; expected what save_model() writes")
+    for names in ties.values():
+        value = next(found[name] for name in names if name in found)
+        found.update({name: value for name in names if name not in found})
+    return found
+
+
+_MOST_NAMES = 5
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    text = ", ".join(repr(name) for name in names[:_MOST_NAMES])
+    return f"{text} and {more} more" if more > 0 else text
+
+
+def _shards(folder: Path) -> list[Path]:
+    """Returns the files that the weights are in. Raises ValueError for an index that names none, or
+    some outside of the folder."""
+    index = folder / INDEX_FILE
+    if (folder / MODEL_FILE).exists() or not index.is_file():
+        return [folder / MODEL_FILE]
+    try:
+        names = set(json.loads(read_text(index))["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        names = set()
+    if not names or any(not isinstance(name, str) or Path(name).name != name for name in names):
+        raise ValueError(f"{index}: expected a weight_map of names to files in this folder")
+    return [folder / name for name in sorted(names)]
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    if path.exists() and not path.is_file():  # safetensors would wait for who writes to a pipe
+        raise ValueError(f"{path}: found a pipe, a device or a folder, expected a file")
+    try:
+        found: dict[str, Tensor] = safetensors.torch.load_file(path)
+        return found
+    except (OSError, safetensors.SafetensorError) as error:
+        raise ValueError(f"{path}: found {error}, expected what save_model() writes") from None
