@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -167,29 +168,65 @@ def test_options_reach_the_run(medley: Command, folder: Path) -> None:
     rates = [line["learning_rate"] for line in metrics(folder / "out") if "loss" in line]
     assert rates == pytest.approx([0.005, 0.01, 0.01, 0.005])
     half = losses(folder / "out")
-    assert medley(*TEXT, *more[:4], "--log-every", "1", "--length", "8")[0] == 0
-    whole = losses(folder / "out")
+    assert medley(*TEXT, *more[:4], "--log-every", "1", "--length", "8", "-o", "whole")[0] == 0
+    whole = losses(folder / "whole")
     assert half[0] != whole[0]
     assert half[0] == pytest.approx(whole[0], rel=0.05)
 
 
-def test_ctrl_c_saves_what_there_is(
-    medley: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_saves_what_there_is_and_resume_goes_on(
+    medley: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     step = Trainer.step
 
     def interrupted(self: Trainer, batch: Any) -> Any:
         if self.steps == 2:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
         return step(self, batch)
 
-    monkeypatch.setattr(Trainer, "step", interrupted)
-    code, _, err = medley(*TEXT, "--steps", "50")
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", interrupted)
+        code, _, err = medley(*TEXT, "--steps", "50")
     assert code == 130
     assert err == "interrupted: saved out/model.safetensors after 3 steps\n"
     state = json.loads((folder / "out" / "train.json").read_text())
     assert (state["step"], state["finished"]) == (3, False)
     assert safetensors.torch.load_file(folder / "out" / "model.safetensors")
+    code, _, err = medley(*TEXT, "--steps", "4")
+    assert code == 2
+    assert err == "out: found a checkpoint of step 3, expected --resume or an empty folder\n"
+    code, _, err = medley(*TEXT, "--steps", "4", "--resume")
+    assert (code, err) == (0, "medley: going on from out/step-00000003\n")
+
+
+# Also where the epoch ends, and under another plan; what was done after the checkpoint is done
+# again, and stands once in the metrics.
+def test_resumed_is_as_if_nobody_had_stopped(medley: Command, folder: Path) -> None:
+    more = ("--log-every", "1", "--evaluate-every", "4", "--held-out", "0.5")
+    assert medley(*TEXT, *more, "--steps", "12", "-o", "whole")[0] == 0
+    per_epoch = max(line["batch"] for line in metrics(folder / "whole") if "loss" in line) + 1
+    assert per_epoch < 12
+    assert medley(*TEXT, *more, "--steps", "7", "--save-every", "2", "--keep", "2")[0] == 0
+    saved = sorted(path.name for path in (folder / "out").glob("step-*"))
+    assert saved == ["step-00000006", "step-00000007"]
+    shutil.rmtree(folder / "out" / "step-00000007")
+    shutil.copytree(folder / "whole" / "step-00000012", folder / "later" / "step-00000012")
+    assert medley(*TEXT, *more, "--steps", "12", "--resume")[0] == 0
+    assert losses(folder / "out") == losses(folder / "whole")
+    for name in ("loss", "held_out_loss"):
+        for run in ("out", "whole"):
+            steps = [line["step"] for line in metrics(folder / run) if name in line]
+            assert steps == sorted(set(steps)), (run, name)
+    both = ("--cluster", "cluster.yaml", "--strategy", "data-parallel-proportional")
+    code, _, err = medley(*TEXT, *more, *both, "--steps", "13", "--resume", "-o", "later")
+    assert code == 0, err
+    code, out, err = medley("check", "later")
+    assert code == 0, err
+    assert "2 checkpoints, the last after 13 steps, " in out
+    code, _, err = medley(*TEXT, "--steps", "14", "--resume", "-o", "later", "--seed", "1")
+    assert code == 2
+    assert err == "later/step-00000013: found --seed 0, expected 1\n"
 
 
 @pytest.mark.parametrize(

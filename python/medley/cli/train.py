@@ -23,16 +23,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from medley import _core
 from medley.capture import model_name
-from medley.cli.train_data import Batches, Data, Place, open_data
+from medley.checkpoint import say
+from medley.cli.train_data import START, Batches, Data, Place, open_data
 from medley.cli.train_options import Options
 from medley.cluster import Cluster, load_cluster, parse_cluster
 from medley.files import make_folder, require_writable, unwritable, write_atomically
 from medley.graph import Graph, capture
+from medley.model_files import MODEL_FILE
 from medley.optimizer import SGD, AdamW, Optimizer, cosine, warmup
 from medley.plan import Plan, plan
 from medley.run import exchange, job
-from medley.trainer import MODEL_FILE, Metrics, Trainer
+from medley.trainer import Metrics, Trainer
 
 INTERRUPTED = 130  # the exit code
 _ONE = """
@@ -44,8 +47,12 @@ nodes:
 _BATCH = 32
 
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 class Interrupt:
-    """Ctrl-C while training: all processes stop after the same step. A second one ends at once.
+    """Ctrl-C, SIGTERM or SIGHUP while training: all processes stop after the same step. A second
+    one ends at once.
 
     Each step the processes add up who was asked; the sum is read one step later, so that nobody
     waits for it.
@@ -56,7 +63,7 @@ class Interrupt:
         self._sum: tuple[Tensor, Any] | None = None
 
     def __enter__(self) -> Interrupt:
-        self._before = signal.signal(signal.SIGINT, self._ask)
+        self._before = {each: signal.signal(each, self._ask) for each in _SIGNALS}
         return self
 
     def __exit__(
@@ -64,11 +71,15 @@ class Interrupt:
     ) -> None:
         if kind is None and self._sum is not None:
             self._sum[1].wait()
-        signal.signal(signal.SIGINT, self._before)
+        self._restore()
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
-        signal.signal(signal.SIGINT, self._before)
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
 
     def agreed(self) -> bool:
         """Returns whether to stop now; every process calls it before each step."""
@@ -86,9 +97,10 @@ class Interrupt:
 class Report:
     """What the first process shows and writes: a bar or lines, and metrics.jsonl."""
 
-    def __init__(self, options: Options, steps: int) -> None:
+    def __init__(self, options: Options, steps: int, done: int = 0) -> None:
         self._options = options
         self._steps = steps
+        self._done = done  # steps of the checkpoint that is resumed
         self._file: IO[str] | None = None
         self._bar: Any = None
         self._task: Any = None
@@ -99,10 +111,13 @@ class Report:
             return self
         folder = Path(self._options.output)
         make_folder(folder)
+        path = folder / "metrics.jsonl"
         try:
-            self._file = open(folder / "metrics.jsonl", "w", encoding="utf-8")
+            # What was done after the checkpoint is done again.
+            write_atomically(path, _lines_until(path, self._done))
+            self._file = open(path, "a", encoding="utf-8")
         except OSError as error:
-            raise unwritable(folder / "metrics.jsonl", error) from None
+            raise unwritable(path, error) from None
         if sys.stderr.isatty() and not self._options.json:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -146,8 +161,8 @@ class Report:
             try:
                 self._file.write(json.dumps(fields) + "\n")
                 self._file.flush()
-            except OSError as error:
-                raise unwritable(self._file.name, error) from None
+            except OSError as error:  # a full disk does not end training
+                say(f"{unwritable(self._file.name, error)}; training goes on")
 
     def _say(self, line: str) -> None:
         if self._file is None or self._options.json:
@@ -156,6 +171,18 @@ class Report:
             self._bar.console.print(line)
         else:
             print(line, flush=True)
+
+
+def _lines_until(path: Path, done: int) -> str:
+    """Returns the lines of a metrics.jsonl up to a step; none of a step 0."""
+    if done == 0 or not path.exists():
+        return ""
+    kept = ""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError):  # half a line, of a process that was killed
+            if json.loads(line)["step"] <= done:
+                kept += line + "\n"
+    return kept
 
 
 @dataclasses.dataclass
@@ -168,13 +195,16 @@ class Training:
     batches: Batches
     trainer: Trainer
     steps: int
+    start: Place = START  # of the first batch
 
     def run(self) -> int:
         """Trains to the end or to Ctrl-C, saves, and returns the exit code."""
-        place, held_out, last = Place(0, -1), math.nan, math.nan
+        place, held_out, last = self.batches.before(self.start), math.nan, math.nan
         every = self.options.evaluate_every
-        with Report(self.options, self.steps) as report, Interrupt() as interrupt:
-            with contextlib.closing(self.batches.read(self.steps)) as batches:
+        done = begun = self.trainer.steps
+        with Report(self.options, self.steps, done) as report, Interrupt() as interrupt:
+            rest = self.steps - done
+            with contextlib.closing(self.batches.read(rest, self.start)) as batches:
                 while not (stopped := interrupt.agreed()):
                     if (found := next(batches, None)) is None:
                         break
@@ -191,8 +221,22 @@ class Training:
                     if self.batches.held_out and (done % every == 0 or done == self.steps):
                         held_out = self.evaluate()
                         report.held_out(done, held_out)
+                    if self.options.save_every and done % self.options.save_every == 0:
+                        self._checkpoint(place)
+            if self.options.save_every and done > begun and done % self.options.save_every:
+                self._checkpoint(place)
             self._save(place, last, held_out, stopped)
         return INTERRUPTED if stopped else 0
+
+    def _checkpoint(self, place: Place) -> None:
+        """Saves beside training; a full disk is said and ends nothing."""
+        self.trainer.save(
+            self.options.output,
+            keep=self.options.keep,
+            keep_every=self.options.keep_every,
+            wait=False,
+            data=(*self.batches.after(place), self.options.seed),
+        )
 
     def evaluate(self) -> float:
         """Returns the mean loss of the rows held out, which PyTorch itself computes on processors.
@@ -250,7 +294,7 @@ def train(options: Options) -> int:
     torch.manual_seed(options.seed)
     size = None if options.length is None else (2, options.length)
     model, example = model_name.load(options.model, size)
-    exchange.from_first(lambda: _check_output(options.output, model), "looks at the output")
+    exchange.from_first(lambda: _check_output(options, model), "looks at the output")
     model.train()
     data = open_data(options, example)
     if options.autocast is not None:
@@ -265,17 +309,53 @@ def train(options: Options) -> int:
     rule = dataclasses.replace(rule, lr=_rates(options, steps))
     trainer = Trainer(model, graph, chosen, rule, seed=options.seed, keep_gradients=False)
     try:
-        return Training(options, model, data, batches, trainer, steps).run()
+        start = _resume(options, trainer, batches, steps) if options.resume else START
+        return Training(options, model, data, batches, trainer, steps, start).run()
     except (ValueError, OSError) as error:
         # Whoever catches this prints it; the other processes of the job are told here.
         trainer.fail(f"{type(error).__name__}: {error}")
         raise
 
 
-def _check_output(folder: str, model: nn.Module) -> bytes:
+def _check_output(options: Options, model: nn.Module) -> bytes:
     # What is known to fail at the end fails at the start.
-    require_writable(folder, sum(value.nbytes for value in model.state_dict().values()))
+    require_writable(options.output, sum(value.nbytes for value in model.state_dict().values()))
+    found = [] if options.resume else _core.find_checkpoints(options.output)
+    if found:
+        # Of two runs in one folder, nobody could say which checkpoint is the newest.
+        raise ValueError(
+            f"{options.output}: found a checkpoint of step {found[0][1]}, expected --resume or an "
+            "empty folder"
+        )
     return b""
+
+
+def _resume(options: Options, trainer: Trainer, batches: Batches, steps: int) -> Place:
+    """Goes on from the newest checkpoint, if there is one; returns where its next batch is."""
+    found = trainer.resume(options.output)
+    if found is None:
+        return START
+    if found.data is None:
+        raise ValueError(f"{found.path}: found no data cursor, expected what `medley train` saves")
+    epoch, batch, seed = found.data
+    for flag, was, now in (
+        ("--seed", seed, options.seed),
+        ("--global-batch", found.global_batch, trainer.plan.global_batch),
+    ):
+        if was != now:
+            raise ValueError(f"{found.path}: found {flag} {was}, expected {now}")
+    place = Place(epoch, batch)
+    if place.epoch * batches.per_epoch + place.batch != found.step:
+        raise ValueError(
+            f"{found.path}: found batch {batch} of epoch {epoch} after {found.step} steps, "
+            f"expected {batches.per_epoch} batches in an epoch: the data have changed"
+        )
+    if found.step > steps:
+        raise ValueError(f"{found.path}: found {found.step} steps, expected at most {steps}")
+    this = job.current()
+    if this is None or this.rank == 0:
+        say(f"going on from {found.path}")
+    return place
 
 
 def _plan(options: Options, graph: Graph, rule: Optimizer) -> Plan:

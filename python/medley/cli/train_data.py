@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -128,6 +129,9 @@ class Place(NamedTuple):
     batch: int
 
 
+START = Place(0, 0)
+
+
 class Batches:
     """This process's part of each global batch, in an order that follows from the seed.
 
@@ -155,11 +159,13 @@ class Batches:
         """Global batches of an epoch; what does not fill one is left out."""
         return len(self._sampler)
 
-    def read(self, steps: int) -> Generator[tuple[Place, dict[str, Tensor]], None, None]:
-        """Yields the first `steps` batches; while one is used, the next is read."""
+    def read(
+        self, steps: int, start: Place = START
+    ) -> Generator[tuple[Place, dict[str, Tensor]], None, None]:
+        """Yields `steps` batches from `start` on; while one is used, the next is read."""
         with ThreadPoolExecutor(1) as pool:
             waiting: tuple[Place, Future[dict[str, Tensor]]] | None = None
-            for place, rows in self._places(steps):
+            for place, rows in self._places(steps, start):
                 following = place, pool.submit(self._data.rows, rows, place.epoch)
                 if waiting is not None:
                     yield waiting[0], waiting[1].result()
@@ -167,11 +173,22 @@ class Batches:
             if waiting is not None:
                 yield waiting[0], waiting[1].result()
 
-    def _places(self, steps: int) -> Iterator[tuple[Place, list[int]]]:
-        epoch = 0
+    def after(self, place: Place) -> Place:
+        """Returns where the next batch is."""
+        if place.batch + 1 < self.per_epoch:
+            return Place(place.epoch, place.batch + 1)
+        return Place(place.epoch + 1, 0)
+
+    def before(self, place: Place) -> Place:
+        """Returns where the batch before is; that before the first one is its batch -1."""
+        if place.batch > 0 or place.epoch == 0:
+            return Place(place.epoch, place.batch - 1)
+        return Place(place.epoch - 1, self.per_epoch - 1)
+
+    def _places(self, steps: int, place: Place) -> Iterator[tuple[Place, list[int]]]:
         while steps > 0:
-            self._sampler.set_epoch(epoch)
-            for batch, rows in zip(range(steps), self._sampler, strict=False):
-                yield Place(epoch, batch), [self._own[row] for row in rows]
-            steps -= self.per_epoch
-            epoch += 1
+            self._sampler.set_epoch(place.epoch, place.batch)
+            for rows in itertools.islice(self._sampler, steps):
+                yield place, [self._own[row] for row in rows]
+                place = self.after(place)
+                steps -= 1

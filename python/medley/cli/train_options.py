@@ -34,17 +34,31 @@ class Options:
     held_out: float = 0.05
     evaluate_every: int = 100
     log_every: int = 10
+    resume: bool = False
+    save_every: int = 500
+    keep: int = 3
+    keep_every: int = 0
     json: bool = False
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("medley train: expected either --steps or --epochs")
-        for name in ("steps", "epochs", "global_batch", "length", "log_every", "evaluate_every"):
+        for name in (
+            "steps",
+            "epochs",
+            "global_batch",
+            "length",
+            "log_every",
+            "evaluate_every",
+            "keep",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{_flag(name)}: found {value}, expected a number >= 1")
-        if self.warmup < 0:
-            raise ValueError(f"--warmup: found {self.warmup}, expected a number >= 0")
+        for name in ("warmup", "save_every", "keep_every"):
+            value = getattr(self, name)
+            if value < 0:
+                raise ValueError(f"{_flag(name)}: found {value}, expected a number >= 0")
         if not (math.isfinite(self.held_out) and 0 <= self.held_out < 1):
             raise ValueError(f"--held-out: found {self.held_out}, expected a share in [0, 1)")
         if not -(2**40) < self.seed < 2**40:
@@ -81,7 +95,16 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("--held-out", type=float, default=0.05, help="share of the rows never trained on (0.05)")
     add("--evaluate-every", type=int, default=100, help="steps between two held-out losses")
     add("--log-every", type=int, default=10, help="steps between two lines of metrics.jsonl")
-    add("-o", "--output", default="out", help="folder of weights and metrics (default: out)")
+    add("--resume", action="store_true", help="go on from the newest checkpoint in --output")
+    add("--save-every", type=int, default=500, help="steps between two checkpoints (500); 0: none")
+    add("--keep", type=int, default=3, help="checkpoints that stay, the newest ones (3)")
+    add("--keep-every", type=int, default=0, help="and those whose step is a multiple of this")
+    add(
+        "-o",
+        "--output",
+        default="out",
+        help="folder of weights, metrics and checkpoints (default: out)",
+    )
 
 
 def from_namespace(arguments: argparse.Namespace) -> Options:
