@@ -32,10 +32,23 @@ std::optional<Instance> attention_backward(const Graph& graph, const Op& op) {
 }
 
 // dropout(x, rng, p, site, sizes, origin, full): the local box in factors.
-void dropout_local(Op& local, const LocalForm& form) {
+void box_local(Op& local, const LocalForm& form) {
   local.arguments.at(4) = form.factor_sizes;
   local.arguments.at(5) = form.factor_offsets;
   local.arguments.at(6) = form.factor_fulls;
+}
+
+// random(rng, distribution, site, shape, sizes, origin, full, dtype): every dim may be cut.
+std::optional<Instance> drawn(const Graph& graph, const Op& op) {
+  InstanceBuilder builder(graph, op);
+  for (size_t d = 0; d < builder.result().size(); ++d)
+    builder.label_result(0, d, builder.label(builder.result()[d]));
+  return builder.finish({});
+}
+
+void random_local(Op& local, const LocalForm& form) {
+  local.arguments.at(3) = form.results.at(0).shape;
+  box_local(local, form);
 }
 
 template <size_t k_offset>
@@ -50,8 +63,9 @@ std::vector<Rule> attention_rules() {
   return {
       {"medley.attention.default", "", "", nullptr, attention, kAttention},
       {"medley.attention_backward.default", "", "", nullptr, attention_backward, kAttention},
-      {"medley.dropout.default", ".., _ -> ..", "{0}", dropout_local},
-      {"medley.dropout_backward.default", ".., _ -> ..", "{0}", dropout_local},
+      {"medley.dropout.default", ".., _ -> ..", "{0}", box_local},
+      {"medley.dropout_backward.default", ".., _ -> ..", "{0}", box_local},
+      {"medley.random.default", "", "", random_local, drawn},
       {"medley.mean_loss.default", "1, 1 -> 1", "{0}"},
       {"medley.mean_loss_backward.default", "1, 1 -> 1", "{0}"},
       {"medley.experts.default",

@@ -20,6 +20,9 @@ namespace medley {
 //               The tensor is the box of `sizes` at `origin` in `full` (equal ranks; the rank may
 //               exceed the tensor's: dims are factored): element i of the flat local tensor is the
 //               multi-index of i in `sizes`, plus `origin`, flattened in `full`.
+// random        numbers of a distribution, "uniform" in [0, 1) or "normal", for each element e a
+//               function of rng, site and e, where e is found as for dropout. `shape` is the local
+//               one.
 // mean_loss     sum / weight; backward: grad / weight.
 // experts       x [n, h], indices i64 [n, k] of experts, weights [n, k], gate_up [E, c*f, h], down
 //               [E, o, f] -> [n, o]: sum over k of weights[., k] * down[i] @ hidden. c = 2: hidden
@@ -37,6 +40,8 @@ inline constexpr std::string_view kCapturedOps[] = {
     " int[] full) -> Tensor",
     "medley::dropout_backward(Tensor grad, Tensor rng, float p, int site, int[] sizes,"
     " int[] origin, int[] full) -> Tensor",
+    "medley::random(Tensor rng, str distribution, int site, int[] shape, int[] sizes,"
+    " int[] origin, int[] full, ScalarType dtype) -> Tensor",
     "medley::mean_loss(Tensor sum, Tensor weight) -> Tensor",
     "medley::mean_loss_backward(Tensor grad, Tensor weight) -> Tensor",
     "medley::experts(Tensor x, Tensor indices, Tensor weights, Tensor gate_up, Tensor down,"

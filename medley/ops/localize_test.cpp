@@ -210,6 +210,20 @@ TEST(Localize, DropoutTakesItsBoxInFactors) {
             "medley.dropout.default(%0, %1, 0.1, 7, [length, 8], [offset, 0], [full, 8])");
 }
 
+// The box is in factors; the shape is that of the tensor.
+TEST(Localize, RandomNumbersTakeTheirBoxAndShape) {
+  Local local({"i64[2]"},
+              "medley.random.default(%0, \"normal\", 7, [b, 1, 8], sizes[], sizes[], sizes[], f32)"
+              " : f32[b, 1, 8]");
+  local.cut("d0").result({kLength, 1, 8});
+  local.form().factor_sizes = {kLength, 8};
+  local.form().factor_offsets = {Size::of(2), 0};
+  local.form().factor_fulls = {Size::of(3), 8};
+  EXPECT_EQ(local.text(),
+            "medley.random.default(%0, \"normal\", 7, [length, 1, 8], [length, 8], [offset, 0], "
+            "[full, 8], f32)");
+}
+
 TEST(Localize, EveryOpWithSizesHasALocalForm) {
   for (std::string_view name : {"aten.view.default",
                                 "aten._unsafe_view.default",

@@ -118,6 +118,8 @@ std::vector<Rule> pointwise_rules() {
       {"aten.threshold_backward.default", kBinary, "{0}"},
       {"aten.elu_backward.default", kBinary, "{0}"},
       {"aten.leaky_relu_backward.default", kBinary, "{0}"},
+      {"aten.rrelu_with_noise_backward.default", kTernary, "{0}"},
+      {"aten.native_dropout_backward.default", kBinary, "{0}"},
       {"aten.hardtanh_backward.default", kBinary, "{0}"},
       {"aten.hardswish_backward.default", kBinary, "{0}"},
       {"aten.hardsigmoid_backward.default", kBinary, "{0}"},

@@ -7,6 +7,13 @@
 namespace medley {
 namespace {
 
+// A site of random numbers is there once: dropout(x, rng, p, site, ..), random(rng, distribution,
+// site, ..).
+size_t site_argument(const Op& op) {
+  if (op.name == "medley.random.default") return 2;
+  return short_name(op).starts_with("dropout") ? 3 : op.arguments.size();
+}
+
 class Tokenizer {
  public:
   Tokenizer(const Graph& graph, const Positions& positions)
@@ -85,8 +92,7 @@ class Tokenizer {
 
   Token of(const Op& op) {
     Token token = mix(of(op.name), static_cast<Token>(op.phase));
-    // dropout(x, rng, p, site, ..): a site is there once.
-    const size_t site = short_name(op).starts_with("dropout") ? 3 : op.arguments.size();
+    const size_t site = site_argument(op);
     for (size_t i = 0; i < op.arguments.size(); ++i)
       if (i != site)
         token = mix(token, std::visit([&](const auto& each) { return of(each); }, op.arguments[i]));

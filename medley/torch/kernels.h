@@ -46,6 +46,21 @@ at::Tensor dropout(const at::Tensor& x,
                    at::IntArrayRef origin,
                    at::IntArrayRef full);
 
+// Element L of the whole tensor is made of the words w of philox with block L (key and counter as
+// those of dropout). u(a, b) are the highest 53 of the 64 bits a + 2^32 * b, over 2^53.
+//   uniform  in [0, 1): u(w0, w1) for f64, the highest bits of w0 for other types, as many as these
+//            hold exactly: 24, 11, 8
+//   normal   sqrt(-2 log(1 - u(w0, w1))) * cos(2 pi u(w2, w3)), in f64 and then rounded
+// `sizes` empty: the whole tensor of this shape.
+at::Tensor random(const at::Tensor& rng,
+                  std::string_view distribution,
+                  int64_t site,
+                  at::IntArrayRef shape,
+                  at::IntArrayRef sizes,
+                  at::IntArrayRef origin,
+                  at::IntArrayRef full,
+                  at::ScalarType dtype);
+
 at::Tensor mean_loss(const at::Tensor& sum, const at::Tensor& weight);
 
 at::Tensor experts(const at::Tensor& x,

@@ -37,6 +37,7 @@ void implement(torch::Library& library) {
   library.impl("attention_backward", attention_backward);
   library.impl("dropout", dropout);
   library.impl("dropout_backward", dropout);
+  library.impl("random", medley::random);
   library.impl("mean_loss", mean_loss);
   library.impl("mean_loss_backward", mean_loss);
   library.impl("experts", experts);

@@ -9,6 +9,8 @@ it. Fake kernels and gradient formulas always come from here.
                 head i // (h / g). `causal`: query i sees keys j <= i + t - s. A row without any key
                 gives zeros and lse = -inf. lse is fp32 (fp64 for fp64 inputs).
     dropout     keeps element i iff philox(seed, step, site, global index of i) >= p: `keep_mask`.
+    random      numbers of a distribution, "uniform" in [0, 1) or "normal", one for each element,
+                from philox(seed, step, site, global index): `draw`.
     mean_loss   sum / weight; only the sum has a gradient.
     experts     x [n, h], indices i64 [n, k], weights [n, k], gate_up [E, c * f, h], down [E, o, f]
                 -> [n, o]: for each row the sum over its k experts i of weight * down[i] @ hidden.
@@ -43,6 +45,8 @@ SCHEMAS: dict[str, str] = {
     " str activation, int offset, int experts) -> Tensor",
     "experts_backward": "(Tensor grad, Tensor x, Tensor indices, Tensor weights, Tensor gate_up,"
     " Tensor down, str activation, int offset, int experts) -> (Tensor, Tensor, Tensor, Tensor)",
+    "random": "(Tensor rng, str distribution, int site, int[] shape, int[] sizes, int[] origin,"
+    " int[] full, ScalarType dtype) -> Tensor",
     "mean_loss": "(Tensor sum, Tensor weight) -> Tensor",
     "mean_loss_backward": "(Tensor grad, Tensor weight) -> Tensor",
 }
@@ -55,12 +59,12 @@ _rng: contextvars.ContextVar[Tensor | None] = contextvars.ContextVar("medley_rng
 
 
 def make_rng(seed: int, step: int) -> Tensor:
-    """Returns the int64 tensor [2] that dropout reads: (seed, step)."""
+    """Returns the int64 tensor [2] that random ops read: (seed, step)."""
     return torch.tensor([seed, step], dtype=torch.int64)
 
 
 def set_rng(seed: int, step: int) -> None:
-    """Sets the random state that `medley.capture.substitute` gives to dropout in eager runs."""
+    """Sets the random state that `medley.capture.substitute` gives to random ops in eager runs."""
     _rng.set(make_rng(seed, step))
 
 
@@ -71,7 +75,7 @@ def current_rng() -> Tensor | None:
 
 @contextlib.contextmanager
 def use_rng(rng: Tensor) -> Iterator[None]:
-    """Gives dropout the random state `rng` (int64 [2]: seed, step) inside the block."""
+    """Gives random ops the random state `rng` (int64 [2]: seed, step) inside the block."""
     token = _rng.set(rng)
     try:
         yield
@@ -112,6 +116,20 @@ def philox(rng: Tensor, site: int, block: Tensor) -> tuple[Tensor, Tensor, Tenso
     return c0, c1, c2, c3
 
 
+def _places(
+    sizes: Sequence[int], origin: Sequence[int], full: Sequence[int], device: torch.device
+) -> Tensor:
+    """Returns the row-major indices in a tensor of shape `full` of its box of `sizes` at
+    `origin`."""
+    index = torch.zeros([1] * len(sizes), dtype=torch.int64, device=device)
+    stride = 1
+    for dim in reversed(range(len(sizes))):
+        place = torch.arange(origin[dim], origin[dim] + sizes[dim], device=device) * stride
+        index = index + place.reshape([-1 if d == dim else 1 for d in range(len(sizes))])
+        stride *= full[dim]
+    return index
+
+
 def keep_mask(
     rng: Tensor,
     p: float,
@@ -125,12 +143,7 @@ def keep_mask(
     The element at position x of the shard has the row-major index L of x + `origin` in a tensor of
     shape `full`; it is kept iff word L % 4 of the philox block L // 4 is at least p * 2**32.
     """
-    index = torch.zeros([1] * len(sizes), dtype=torch.int64, device=rng.device)
-    stride = 1
-    for dim in reversed(range(len(sizes))):
-        place = torch.arange(origin[dim], origin[dim] + sizes[dim], device=rng.device) * stride
-        index = index + place.reshape([-1 if d == dim else 1 for d in range(len(sizes))])
-        stride *= full[dim]
+    index = _places(sizes, origin, full, rng.device)
     words = torch.stack(philox(rng, site, index >> 2))
     word = words.gather(0, (index & 3).unsqueeze(0)).squeeze(0)
     return word >= int(p * 2.0**32)
@@ -150,6 +163,41 @@ def _dropout(
     shape = sizes or list(x.shape)
     keep = keep_mask(rng, p, site, shape, origin or [0] * len(shape), full or shape)
     return torch.where(keep.reshape(x.shape), x * (1.0 / (1.0 - p)), 0.0)
+
+
+def _unit(low: Tensor, high: Tensor) -> Tensor:
+    """Returns the highest 53 of the 64 bits low + 2**32 * high, over 2**53."""
+    return ((high << 21) + (low >> 11)).to(torch.float64) * 2.0**-53
+
+
+_DIGITS = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+
+
+def _random(
+    rng: Tensor,
+    distribution: str,
+    site: int,
+    shape: list[int],
+    sizes: list[int],
+    origin: list[int],
+    full: list[int],
+    dtype: torch.dtype,
+) -> Tensor:
+    box = sizes or shape
+    words = philox(rng, site, _places(box, origin or [0] * len(box), full or box, rng.device))
+    if distribution == "normal":
+        radius = (-2.0 * torch.log1p(-_unit(words[0], words[1]))).sqrt()
+        drawn = radius * torch.cos(2.0 * math.pi * _unit(words[2], words[3]))
+    elif dtype == torch.float64:
+        drawn = _unit(words[0], words[1])
+    else:
+        digits = _DIGITS[dtype]
+        drawn = (words[0] >> (32 - digits)).to(torch.float32) * 2.0**-digits
+    return drawn.to(dtype).reshape(shape)
+
+
+def _fake_random(rng: Tensor, distribution: str, site: int, shape: list[int], *rest: Any) -> Tensor:
+    return rng.new_empty(shape, dtype=rest[-1])
 
 
 # --- attention ------------------------------------------------------------------------------------
@@ -407,6 +455,7 @@ _KERNELS: dict[str, Any] = {
     "dropout_backward": _dropout,
     "experts": _experts,
     "experts_backward": _experts_backward,
+    "random": _random,
     "mean_loss": _mean_loss,
     "mean_loss_backward": _mean_loss,
 }
@@ -417,6 +466,7 @@ _FAKES: dict[str, Any] = {
     "dropout_backward": _same_as_first,
     "experts": _fake_experts,
     "experts_backward": _fake_experts_backward,
+    "random": _fake_random,
     "mean_loss": _same_as_first,
     "mean_loss_backward": _same_as_first,
 }

@@ -149,6 +149,10 @@ EMPTY: list[int] = []
         ("attention_backward", (Q, Q, K, V, None, Q, Q[..., 0].contiguous(), True, 0.5)),
         ("dropout", (Q, custom_ops.make_rng(1, 2), 0.5, 3, EMPTY, EMPTY, EMPTY)),
         ("dropout_backward", (Q, custom_ops.make_rng(1, 2), 0.5, 3, EMPTY, EMPTY, EMPTY)),
+        (
+            "random",
+            (custom_ops.make_rng(1, 2), "normal", 3, [2, 4], EMPTY, EMPTY, EMPTY, torch.float32),
+        ),
         ("mean_loss", (torch.tensor(1.0), torch.tensor(3))),
         ("mean_loss_backward", (torch.tensor(1.0), torch.tensor(3))),
     ],

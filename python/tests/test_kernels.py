@@ -97,6 +97,52 @@ def test_dropout_of_a_box(origin: list[int], sizes: list[int], full: list[int]) 
     )
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
+@pytest.mark.parametrize("distribution", ["uniform", "normal"])
+def test_random_numbers_are_those_of_the_reference(dtype: torch.dtype, distribution: str) -> None:
+    rng = custom_ops.make_rng(2**40 + 3, 2**33 + 5)
+    given = (rng, distribution, 2**30 + 17, [3, 5, 7])
+    whole = ops.random(*given, [], [], [], dtype)
+    expected = custom_ops._random(*given, [], [], [], dtype)
+    assert whole.dtype == dtype
+    if distribution == "uniform":
+        assert torch.equal(whole, expected)
+    else:
+        torch.testing.assert_close(
+            whole, expected, rtol=1e-2 if dtype.itemsize == 2 else 1e-6, atol=1e-9
+        )
+    part = ops.random(*given[:3], [2, 12], [2, 3, 4], [1, 2, 3], [3, 5, 7], dtype)
+    assert torch.equal(part, whole[1:, 2:, 3:].reshape(2, 12))
+    assert ops.random(*given[:3], [0, 7], [0, 7], [3, 0], [3, 7], dtype).shape == (0, 7)
+    assert ops.random(*given[:3], [], [], [], [], dtype).shape == ()
+
+
+# Kolmogorov and Smirnov: 1.95 / sqrt(n) is passed by one in a thousand; steps and sites differ.
+@pytest.mark.parametrize("distribution", ["uniform", "normal"])
+def test_random_numbers_have_their_distribution(distribution: str) -> None:
+    count = 100_000
+    draws = [
+        ops.random(custom_ops.make_rng(seed, step), distribution, site, [count], [], [], [], dtype)
+        for seed, step, site, dtype in [
+            (0, 0, 7, torch.float64),
+            (0, 0, 9, torch.float64),
+            (0, 1, 7, torch.float32),
+            (1, 0, 7, torch.float32),
+        ]
+    ]
+    for drawn in draws:
+        found = drawn.double().sort().values
+        if distribution == "normal":
+            found = torch.special.ndtr(found)
+        assert found.min() >= 0 and found.max() < 1
+        even = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+        assert (found - even).abs().max() < 1.95 / count**0.5
+        neighbours = torch.corrcoef(torch.stack([drawn[:-1], drawn[1:]]).double())[0, 1]
+        assert neighbours.abs() < 4 / count**0.5
+    together = torch.corrcoef(torch.stack([each.double() for each in draws]))
+    assert (together - torch.eye(4)).abs().max() < 4 / count**0.5
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("master", [False, True])
 def test_adamw_is_that_of_pytorch(dtype: torch.dtype, master: bool) -> None:

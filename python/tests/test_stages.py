@@ -8,7 +8,7 @@ from typing import Any
 import graph_interpreter
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from zoo import ZOO
 from zoo_names import NAMES
 
@@ -106,6 +106,33 @@ BLOCKS |= {"hf-bert": 1, "hf-vit": 1, "hf-mixtral": 1, "hf-mixtral-balanced": 1,
 # Blocks of which one computes more on the way back: T5's last of the decoder begins the sum of the
 # encoder's gradients, ViT's first takes the gradient of the class token from that of the patches.
 UNLIKE = {("hf-t5", 1), ("vit", 0), ("hf-vit", 0)}
+
+
+class Noisy(nn.Module):
+    """A block with noise inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        return x + self.b((h + torch.randn_like(h)).relu())
+
+
+class NoisyStack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*[Noisy() for _ in range(6)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks(x).pow(2).mean()  # type: ignore[no-any-return]
+
+
+def test_blocks_that_draw_numbers_of_their_own_are_alike() -> None:
+    text = capture_text(NoisyStack(), torch.randn(3, 16))
+    layers = _core.layers(_core.Graph.parse(text, "noisy"))
+    assert max(layer[2] for layer in layers) == 0
 
 
 @pytest.mark.parametrize("name", NAMES)

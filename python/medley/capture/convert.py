@@ -242,8 +242,8 @@ class _Writer:
         if _SEEDED in target.tags and not str(target).startswith("aten._scaled_dot"):
             raise self._error(
                 node,
-                "its random numbers depend on how the work is split: use "
-                "torch.nn.functional.dropout, or draw them outside and pass them in the batch",
+                "its random numbers depend on how the work is split: make them of torch.rand or "
+                "torch.randn, or draw them outside and pass them in the batch",
             )
         if target in _STORED and not _is_contiguous(node.args[0]):
             raise self._error(
@@ -302,6 +302,9 @@ class _Writer:
                 value = node.meta["val"].dtype  # a factory: no default type of the process
             if argument.name == "size" and target._opname in _RESHAPES:
                 value = list(node.meta["val"].shape)
+            if argument.name == "site":  # of random numbers: no size
+                texts.append(str(value))
+                continue
             is_range = target._opname == "arange" and argument.name in ("start", "end")
             texts.append(self._argument(node, value, kind, is_range))
         return texts

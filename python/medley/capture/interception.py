@@ -2,7 +2,8 @@
 
 - mean losses become a sum, a weight made by ops, and `medley::mean_loss`, so that the denominator
   can be summed over all devices and micro-batches; so does a division by the number of rows;
-- `scaled_dot_product_attention` becomes `medley::attention`, dropout becomes `medley::dropout`;
+- `scaled_dot_product_attention` becomes `medley::attention`, dropout becomes `medley::dropout`,
+  what else draws becomes draws of `medley::random` (random_ops.py);
 - what rewrites.py has becomes ops that have a rule.
 
 A torch function mode does not see calls made inside other intercepted functions, and patched
@@ -24,8 +25,7 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from medley import custom_ops
-from medley.capture import rewrites
+from medley.capture import random_ops, rewrites
 from medley.capture.errors import CaptureError
 from medley.capture.modules import ModuleStack
 from medley.capture.rewrites import legacy_reduction
@@ -56,7 +56,7 @@ class Interceptor:
         scope: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         self.scope = scope
-        self._modules = modules
+        self.site = modules.site
         self.prime = prime
         self._original: dict[str, Callable[..., Any]] = {}
         self.functional: dict[str, Callable[..., Any]] = {
@@ -90,7 +90,6 @@ class Interceptor:
         self._by_function: dict[Any, Callable[..., Any]] = {
             self._original[name]: replacement for name, replacement in self.functional.items()
         }
-        self._by_function[torch.dropout] = self.dropout
         for mean in (torch.mean, Tensor.mean):
             self._by_function[mean] = self.mean
         self._by_function[torch._weight_norm] = rewrites.weight_norm
@@ -260,23 +259,15 @@ class Interceptor:
         p: float = 0.5,
         training: bool = True,
         inplace: bool = False,
-        **kwargs: Any,
     ) -> Tensor:
         """`F.dropout` with random numbers that depend on the seed, the step and the place only."""
-        if "train" in kwargs:  # torch.dropout's name of it
-            training = bool(kwargs["train"])
         if not 0.0 <= p <= 1.0:
             raise CaptureError(f"dropout: the probability must be between 0 and 1: {p}")
         if not training or p == 0.0:
             return input
         if p == 1.0:
             return input * 0.0
-        rng = custom_ops.current_rng()
-        if rng is None:
-            raise CaptureError(
-                "dropout: call medley.custom_ops.set_rng(seed, step) before the model"
-            )
-        site = self._modules.site()
+        rng, site = random_ops.state(), self.site()
         return torch.ops.medley.dropout(input, rng, float(p), site, [], [], [])  # type: ignore[no-any-return]
 
     def channel_dropout(self, spatial: int) -> Callable[..., Tensor]:
@@ -481,11 +472,14 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
         if interceptor.prime is not None:
             patch(torch.autocast, "__init__", _autocast_on_cpu(torch.autocast.__init__))
             patch(torch, "cond", _cond)
+            patch(torch.distributions.Distribution, "_validate_args", False)
+            for owner, name in random_ops.SEEDS:
+                patch(owner, name, random_ops.refuse_seed)
             for owner, name, replacement in capture_patches():
                 patch(owner, name, replacement)
         for owner, name, replacement in transformers_patches():
             patch(owner, name, replacement)
-        with _Mode(interceptor):
+        with _Mode(interceptor), random_ops.RandomOps(interceptor.site):
             yield
     finally:
         for owner, name, value in reversed(patched):
@@ -496,7 +490,8 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
 def substitute(model: nn.Module) -> Iterator[None]:
     """Runs `model` eagerly with the same replacements as a captured graph: the reference for tests.
 
-    Dropout reads the state of `custom_ops.set_rng(seed, step)`; equal states give equal masks.
+    What draws reads the state of `custom_ops.set_rng(seed, step)`; equal states give equal
+    numbers.
     """
     modules = ModuleStack()
     with modules.watch(model), intercept(Interceptor(modules)):

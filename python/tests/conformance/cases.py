@@ -95,6 +95,9 @@ POINTWISE = [
     "aten.gelu_backward.default(f64[b, 6], f64[b, 6], 'tanh')",
     "aten.elu_backward.default(f64[b, 6], 1.0, 1.0, 1.0, false, f64[b, 6])",
     "aten.leaky_relu_backward.default(f64[b, 6], f64[b, 6], 0.1, false)",
+    "aten.rrelu_with_noise_backward.default(f64[b, 6], f64[b, 6], f64[b, 6], 0.1, 0.3, true,"
+    " false)",
+    "aten.native_dropout_backward.default(f64[b, 6], bool[b, 6], 1.5)",
     "aten.hardtanh_backward.default(f64[b, 6], f64[b, 6], -0.5, 0.5)",
     "aten.softplus_backward.default(f64[b, 6], f64[b, 6], 1.0, 20.0)",
     "aten.log_sigmoid_backward.default(f64[b, 6], f64[b, 6], f64[b, 6]>0)",
@@ -439,6 +442,11 @@ ATTENTION = [
     "medley.dropout.default(f64[b*6, 5], i64[2]<9, 0.5, 7, [b*6, 5], [0, 0], [b*6, 5])"
     " -> [(b 2 3), 5]",
     "medley.dropout_backward.default(f64[b, (2 3)], i64[2]<9, 0.3, 7, [b, 6], [0, 0], [b, 6])",
+    "medley.random.default(i64[2]<9, 'uniform', 7, [b, 6, 5], sizes[], sizes[], sizes[], f64)"
+    " -> [b, (2 3), 5]",
+    "medley.random.default(i64[2]<9, 'normal', 7, [b*6, 1, 5], sizes[], sizes[], sizes[], f64)"
+    " -> [(b 2 3), 1, 5]",
+    "medley.random.default(i64[2]<9, 'uniform', 7, sizes[], sizes[], sizes[], sizes[], bf16)",
     "medley.mean_loss.default(f64[], f64[]>0)",
     "medley.mean_loss_backward.default(f64[], f64[]>0)",
     "medley.experts.default(f64[b, 6], i64[b, 2]<5, f64[b, 2], f64[5, 14, 6], f64[5, 3, 7],"
@@ -488,6 +496,9 @@ CONVOLUTION = [
     "aten.adaptive_max_pool2d.default(f64[b, 6, 4, 6], [2, 2])",
     "aten.adaptive_max_pool2d_backward.default(f64[b, 6, 2, 2], f64[b, 6, 4, 6],"
     " i64[b, 6, 2, 2]<4)",
+    "aten.fractional_max_pool2d.default(f64[b, 3, 6, 6], [2, 2], [3, 3], f64[b, 3, 2]<1)",
+    "aten.fractional_max_pool2d_backward.default(f64[b, 3, 3, 3], f64[b, 3, 6, 6], [2, 2], [3, 3],"
+    " i64[b, 3, 3, 3]<36)",
     "aten.max_pool3d_with_indices.default(f64[b, 3, 2, 4, 6], [2, 2, 2])",
     "aten.max_pool3d_with_indices_backward.default(f64[b, 3, 1, 2, 3], f64[b, 3, 2, 4, 6],"
     " [2, 2, 2], [2, 2, 2], [0, 0, 0], [1, 1, 1], false, i64[b, 3, 1, 2, 3]<48)",

@@ -263,13 +263,4 @@ CASES: dict[str, Case] = {
         lambda m, x: energy(m.a(x)) * (1 if random.random() < 0.999 else 2)
     ),
     "numpy_random": kept(lambda m, x: energy(m.a(x)) * float(np.random.rand())),
-    "rand_like": kept(lambda m, x: energy(m.a(x + torch.rand_like(x)))),
-    "randn_of_the_batch": kept(lambda m, x: energy(m.a(x + torch.randn(x.shape)))),
-    "bernoulli": kept(lambda m, x: energy(m.a(x * torch.bernoulli(torch.full_like(x, 0.5))))),
-    "randint": kept(lambda m, x: energy(m.a(x) * torch.randint(0, 9, (x.shape[0], 1)))),
-    "randperm": kept(lambda m, x: energy(m.a(x)[:, torch.randperm(5)])),
-    "gumbel_softmax": kept(lambda m, x: energy(F.gumbel_softmax(m.a(x)))),
-    "multinomial": kept(lambda m, x: energy(m.a(x)) * torch.multinomial(torch.ones(5), 1)[0]),
-    "alpha_dropout": kept(lambda m, x: energy(F.alpha_dropout(m.a(x), 0.5, True))),
-    "rrelu": kept(lambda m, x: energy(F.rrelu(m.a(x), training=True))),
 }

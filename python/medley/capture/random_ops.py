@@ -1,0 +1,274 @@
+"""PyTorch's random ops as draws of `medley::random`, whose numbers follow the seed, the step and
+the place of an element in the whole batch: they are the same however the work is split.
+
+The ops are met where they are dispatched, below autograd, so that it does not matter through which
+function, module or distribution the model has called them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from medley import custom_ops
+from medley.capture.errors import CaptureError
+
+# What seeds PyTorch's own numbers, by owner and name.
+SEEDS = [
+    (owner, name)
+    for owner in (torch, torch.random, torch.cuda)
+    for name in ("manual_seed", "manual_seed_all")
+    if hasattr(owner, name)
+]
+
+
+def refuse_seed(*_: Any, **__: Any) -> None:
+    """Stands in the place of `torch.manual_seed` during capture."""
+    raise CaptureError(
+        "torch.manual_seed in forward: the numbers of a step follow the trainer's seed and the "
+        "step; numbers that stay the same belong into a buffer (register_buffer)"
+    )
+
+
+def state() -> Tensor:
+    """Returns the seed and step to draw with, int64 [2]."""
+    rng = custom_ops.current_rng()
+    if rng is None:
+        raise CaptureError(
+            "random numbers: call medley.custom_ops.set_rng(seed, step) before the model"
+        )
+    return rng
+
+
+class Draw:
+    """Draws tensors, each call from a site of its own."""
+
+    def __init__(self, site: Callable[[], int]) -> None:
+        self._site = site
+
+    def uniform(
+        self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | None = None
+    ) -> Tensor:
+        """Returns numbers in [0, 1)."""
+        return self._draw("uniform", shape, dtype, device)
+
+    def normal(
+        self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | None = None
+    ) -> Tensor:
+        """Returns numbers of mean 0 and deviation 1."""
+        return self._draw("normal", shape, dtype, device)
+
+    def exponential(self, like: Tensor) -> Tensor:
+        """Returns positive numbers of mean 1, as many as `like` has."""
+        dtype = _wide(like.dtype)
+        drawn = self.uniform(like.shape, dtype, like.device)
+        return -torch.log1p(-drawn.clamp(min=torch.finfo(dtype).eps / 2))
+
+    def _draw(
+        self,
+        distribution: str,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device | None,
+    ) -> Tensor:
+        rng = state()
+        if device is not None and device != rng.device:
+            rng = rng.to(device)
+        return torch.ops.medley.random(  # type: ignore[no-any-return]
+            rng, distribution, self._site(), list(shape), [], [], [], dtype
+        )
+
+
+class RandomOps(TorchDispatchMode):
+    """Replaces the ops of _OPS inside the block. `site` names the next draw."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, site: Callable[[], int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._draw = Draw(site)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        replacement = None
+        if isinstance(func, torch._ops.OpOverload) and func.namespace == "aten":
+            replacement = _OPS.get(func._opname)
+        if replacement is None:
+            return func(*args, **kwargs)
+        given = _bound(func, args, kwargs)
+        if given.get("generator") is not None:
+            raise CaptureError(
+                f"{func}: a torch.Generator of the model's own: leave generator= out, and the "
+                "numbers follow the trainer's seed and the step"
+            )
+        result = replacement(self._draw, given)
+        return given["self"].copy_(result) if func._opname.endswith("_") else result
+
+
+def _bound(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a call by name, with the defaults of those that are left out; a
+    default dtype is a number there, and missing here."""
+    schema = func._schema.arguments
+    given = {
+        each.name: each.default_value
+        for each in schema
+        if each.has_default_value() and each.name != "dtype"
+    }
+    given.update({each.name: value for each, value in zip(schema, args, strict=False)})
+    return given | kwargs
+
+
+# --- the ops: functions of what draws and the arguments -------------------------------------------
+
+_Given = dict[str, Any]
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """Returns the type to compare or transform draws in: of at least 24 digits."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _target(given: _Given) -> tuple[list[int], torch.dtype, torch.device | None]:
+    """Returns shape, dtype and device of a new tensor, or of one like `self`."""
+    like, dtype = given.get("self"), given.get("dtype")
+    if like is None:
+        device = given.get("device")
+        shape = given["size"] if "size" in given else [given["n"]]
+        return list(shape), dtype or torch.get_default_dtype(), device
+    return list(like.shape), dtype or like.dtype, like.device
+
+
+def _uniform(draw: Draw, given: _Given) -> Tensor:
+    least, end = given.get("from", 0.0), given.get("to", 1.0)
+    drawn: Tensor = draw.uniform(*_target(given))
+    if (least, end) != (0.0, 1.0):
+        drawn = drawn * (end - least) + least
+    return drawn
+
+
+def _normal(draw: Draw, given: _Given) -> Tensor:
+    mean, std = given.get("mean", 0.0), given.get("std", 1.0)
+    shaped = [each for each in (mean, std) if isinstance(each, Tensor)]
+    if not shaped:
+        drawn: Tensor = draw.normal(*_target(given))
+        if (mean, std) != (0.0, 1.0):
+            drawn = drawn * std + mean
+        return drawn
+    shape = torch.broadcast_shapes(*(x.shape for x in shaped))  # type: ignore[no-untyped-call]
+    found: Tensor = draw.normal(shape, shaped[0].dtype, shaped[0].device) * std + mean
+    return found
+
+
+def _log_normal(draw: Draw, given: _Given) -> Tensor:
+    return _normal(draw, given).exp()
+
+
+def _integers(draw: Draw, given: _Given) -> Tensor:
+    shape, dtype, device = _target(given)
+    if given.get("self") is None and given.get("dtype") is None:
+        dtype = torch.int64
+    least = given.get("low", given.get("from")) or 0
+    end = given.get("high", given.get("to"))
+    if end is None or not 0 < end - least <= 2**53:
+        raise CaptureError(f"random integers: expected a range of 1 to 2**53: [{least}, {end})")
+    drawn = (draw.uniform(shape, torch.float64, device) * float(end - least)).floor()
+    return (drawn if least == 0 else drawn + float(least)).to(dtype)
+
+
+def _permutation(draw: Draw, given: _Given) -> Tensor:
+    shape, dtype, device = _target(given)
+    order = draw.uniform(shape, torch.float64, device).argsort()
+    return order.to(given.get("dtype") or torch.int64)
+
+
+def _bernoulli(draw: Draw, given: _Given) -> Tensor:
+    x: Tensor = given["self"]
+    p = given.get("p", x)
+    dtype = _wide(p.dtype if isinstance(p, Tensor) else x.dtype)
+    kept: Tensor = draw.uniform(x.shape, dtype, x.device) < p
+    return kept.to(x.dtype)
+
+
+def _exponential(draw: Draw, given: _Given) -> Tensor:
+    found: Tensor = draw.exponential(given["self"]) / given["lambd"]
+    return found
+
+
+def _geometric(draw: Draw, given: _Given) -> Tensor:
+    return (draw.exponential(given["self"]) / -math.log1p(-given["p"])).floor() + 1
+
+
+def _cauchy(draw: Draw, given: _Given) -> Tensor:
+    x: Tensor = given["self"]
+    angle = (draw.uniform(x.shape, _wide(x.dtype), x.device) - 0.5) * math.pi
+    found: Tensor = angle.tan() * given["sigma"] + given["median"]
+    return found
+
+
+def _multinomial(draw: Draw, given: _Given) -> Tensor:
+    """The greatest of weights over exponential numbers: each with the probability of its weight."""
+    weights: Tensor = given["self"]
+    count: int = given["num_samples"]
+    if not given["replacement"] and count > 1:
+        return (weights / draw.exponential(weights)).topk(count).indices
+    choices = weights.unsqueeze(-2).expand(*weights.shape[:-1], count, -1)
+    return (choices / draw.exponential(choices)).argmax(-1)
+
+
+def _rrelu(draw: Draw, given: _Given) -> Tensor:
+    x: Tensor = given["self"]
+    lower, upper = given["lower"], given["upper"]
+    if given["training"]:
+        slope = draw.uniform(x.shape, x.dtype, x.device) * (upper - lower) + lower
+        slope = torch.where(x > 0, 1.0, slope)
+        given["noise"].copy_(slope)
+    else:
+        slope = torch.where(x > 0, 1.0, (lower + upper) / 2)
+    return x * slope
+
+
+def _dropout(draw: Draw, given: _Given) -> tuple[Tensor, Tensor]:
+    x: Tensor = given["input"]
+    p: float = given["p"]
+    if given["train"] is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    keep = draw.uniform(x.shape, _wide(x.dtype), x.device) < 1 - p  # as PyTorch's bernoulli_(1 - p)
+    return x * keep * (1.0 / (1.0 - p) if p < 1 else 0.0), keep
+
+
+# By the name of the op; one that ends in "_" fills `self`.
+_OPS: dict[str, Callable[[Draw, _Given], Any]] = {
+    "rand": _uniform,
+    "rand_like": _uniform,
+    "uniform": _uniform,
+    "uniform_": _uniform,
+    "randn": _normal,
+    "randn_like": _normal,
+    "normal": _normal,
+    "normal_functional": _normal,
+    "normal_": _normal,
+    "log_normal": _log_normal,
+    "log_normal_": _log_normal,
+    "randint": _integers,
+    "randint_like": _integers,
+    "random": _integers,
+    "random_": _integers,
+    "randperm": _permutation,
+    "bernoulli": _bernoulli,
+    "bernoulli_": _bernoulli,
+    "exponential": _exponential,
+    "exponential_": _exponential,
+    "geometric": _geometric,
+    "geometric_": _geometric,
+    "cauchy": _cauchy,
+    "cauchy_": _cauchy,
+    "multinomial": _multinomial,
+    "rrelu_with_noise": _rrelu,
+    "rrelu_with_noise_": _rrelu,
+    "native_dropout": _dropout,
+}
