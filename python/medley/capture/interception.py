@@ -71,6 +71,7 @@ class Interceptor:
             "adaptive_avg_pool2d": self.adaptive_pool(2),
             "adaptive_avg_pool3d": self.adaptive_pool(3),
             "gaussian_nll_loss": functools.partial(rewrites.gaussian_nll_loss, self.mean),
+            "embedding": functools.partial(rewrites.embedding, F.embedding),
             "embedding_bag": functools.partial(rewrites.embedding_bag, F.embedding_bag),
             "bilinear": rewrites.bilinear,
         }
@@ -442,6 +443,23 @@ def _cond(*args: Any, **kwargs: Any) -> Any:
     raise CaptureError("torch.cond: compute both branches and choose with torch.where")
 
 
+def _forward_inside(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """In place of the forward of what divides the batch over devices: the plan does."""
+    return self.module(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _uncompiled() -> Iterator[None]:
+    """What torch.compile has compiled runs as it was written inside the block."""
+    import torch._dynamo.config  # only who captures waits for it
+
+    with (
+        torch.compiler.set_stance("force_eager"),
+        torch._dynamo.config.patch(error_on_nested_fx_trace=False),
+    ):
+        yield
+
+
 def _autocast_on_cpu(original: Callable[..., None]) -> Callable[..., None]:
     """Returns the constructor of torch.autocast for a model whose tensors are fakes on the cpu."""
 
@@ -472,6 +490,8 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
         if interceptor.prime is not None:
             patch(torch.autocast, "__init__", _autocast_on_cpu(torch.autocast.__init__))
             patch(torch, "cond", _cond)
+            for wrapper in (nn.DataParallel, nn.parallel.DistributedDataParallel):
+                patch(wrapper, "forward", _forward_inside)
             patch(torch.distributions.Distribution, "_validate_args", False)
             for owner, name in random_ops.SEEDS:
                 patch(owner, name, random_ops.refuse_seed)
@@ -479,7 +499,11 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
                 patch(owner, name, replacement)
         for owner, name, replacement in transformers_patches():
             patch(owner, name, replacement)
-        with _Mode(interceptor), random_ops.RandomOps(interceptor.site):
+        with (
+            _uncompiled() if interceptor.prime is not None else contextlib.nullcontext(),
+            _Mode(interceptor),
+            random_ops.RandomOps(interceptor.site),
+        ):
             yield
     finally:
         for owner, name, value in reversed(patched):

@@ -1,4 +1,4 @@
-"""What can be said of a model before it runs: wrapped, compiled, lazy, sparse."""
+"""What can be said of a model before it runs: scripted, lazy."""
 
 from __future__ import annotations
 
@@ -26,16 +26,6 @@ def check_model(model: Any) -> None:
 
 def _reason(module: nn.Module) -> str:
     """Returns why a module cannot be traced, or ""."""
-    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        return (
-            f"{type(module).__name__} divides the batch already: pass the module inside, "
-            "model.module; Medley divides it by the plan"
-        )
-    if isinstance(module, torch._dynamo.OptimizedModule):
-        return (
-            "it is compiled by torch.compile, whose graphs cannot be traced again: pass the "
-            "module as it was before, model._orig_mod"
-        )
     if isinstance(module, torch.jit.ScriptModule):
         return (
             "it is a TorchScript module, which has no Python to trace: pass the nn.Module that it "
@@ -46,11 +36,5 @@ def _reason(module: nn.Module) -> str:
         return (
             f"its parameter {lazy[0]!r} has no shape yet ({type(module).__name__}): call the model "
             "once on an example batch before"
-        )
-    if getattr(module, "sparse", False) is True and isinstance(
-        module, (nn.Embedding, nn.EmbeddingBag)
-    ):
-        return (
-            "sparse gradients are not supported: make it with sparse=False, whose values are equal"
         )
     return ""

@@ -84,6 +84,21 @@ def gaussian_nll_loss(
     return loss.sum() if reduction == "sum" else loss
 
 
+def embedding(
+    original: Function,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """`F.embedding`; the gradient is dense, of the same values as a sparse one."""
+    found: Tensor = original(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
+    return found
+
+
 def embedding_bag(
     original: Function,
     input: Tensor,
@@ -98,8 +113,9 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    """`F.embedding_bag`; bags of one length, a row each, are looked up and reduced."""
-    if input.dim() != 2 or max_norm is not None or scale_grad_by_freq or sparse:
+    """`F.embedding_bag`, with a dense gradient; bags of one length, a row each, are looked up and
+    reduced."""
+    if input.dim() != 2 or max_norm is not None or scale_grad_by_freq:
         result: Tensor = original(
             input,
             weight,
@@ -108,7 +124,7 @@ def embedding_bag(
             norm_type,
             scale_grad_by_freq,
             mode,
-            sparse,
+            False,
             per_sample_weights,
             include_last_offset,
             padding_idx,

@@ -169,6 +169,24 @@ def wrapped(wrap: Any, **known: Any) -> Case:
     return Case(make, **known)
 
 
+def distributed(module: nn.Module) -> nn.Module:
+    """Returns the module as one process of one has it."""
+    if not torch.distributed.is_initialized():
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    return nn.parallel.DistributedDataParallel(module)
+
+
+def compiled_in_place(module: nn.Module) -> nn.Module:
+    module.compile(backend="eager")
+    return module
+
+
+@functools.partial(torch.compile, backend="eager")
+def twice(x: Tensor) -> Tensor:
+    return x + x
+
+
 def scripted_part() -> nn.Module:
     return torch.jit.script(nn.Linear(6, 6))
 
@@ -269,9 +287,14 @@ CASES: dict[str, Case] = {
         lambda m, x: energy(torch.sparse.mm(m.a.weight.to_sparse(), x.t()).t())
     ),
     "data_parallel": wrapped(nn.DataParallel),
-    "compiled": wrapped(torch.compile),
+    "distributed_data_parallel": wrapped(distributed),
+    "compiled": wrapped(functools.partial(torch.compile, backend="eager")),
+    "compiled_in_place": wrapped(compiled_in_place),
+    "compiled_function": simple(lambda m, x: energy(twice(m.a(x)))),
     "compiled_part": net(
-        lambda m, x: energy(m.a(x)), lambda: x(6), a=lambda: torch.compile(nn.Linear(6, 6))
+        lambda m, x: energy(m.a(x)),
+        lambda: x(6),
+        a=lambda: torch.compile(nn.Linear(6, 6), backend="eager"),
     ),
     "scripted": wrapped(lambda m: torch.jit.trace(m, x(6))),
     "scripted_part": net(lambda m, x: energy(m.a(x)), lambda: x(6), a=scripted_part),

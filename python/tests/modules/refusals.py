@@ -8,7 +8,6 @@ from __future__ import annotations
 # The sentence of capture, and the modules that it refuses.
 CAPTURE: dict[str, list[str]] = {
     ".numpy() is not supported": ["structures/numpy"],
-    "DataParallel divides the batch already": ["structures/data_parallel"],
     "a loop over the rows of the batch": ["structures/loop_over_rows"],
     "complex numbers (torch.complex128) are not supported": [
         "attention/rotary_complex",
@@ -30,7 +29,6 @@ CAPTURE: dict[str, list[str]] = {
     "is invalid for input of size": ["structures/fixed_rows_in_a_view"],
     "is sparse: pass it dense": ["batches/sparse"],
     "it is a TorchScript module": ["structures/scripted", "structures/scripted_part"],
-    "it is compiled by torch.compile": ["structures/compiled", "structures/compiled_part"],
     "a torch.Generator of the model's own": ["random/generator"],
     "its random numbers depend on how the work is split": ["random/poisson"],
     "torch.manual_seed in forward": ["random/seeded_in_forward"],
@@ -55,7 +53,6 @@ CAPTURE: dict[str, list[str]] = {
         "losses/not_a_scalar",
     ],
     "returns nothing: what it does besides is not captured": ["state/gradient_watched"],
-    "sparse gradients are not supported": ["layers/embedding_sparse"],
     "sparse tensors are not supported": ["structures/sparse_product"],
     "tensors of type torch.float8_e4m3fn are not supported": ["structures/float8"],
     "the graph depends on the batch size in a way that no multiple of it expresses": [
