@@ -378,9 +378,10 @@ class _Writer:
         if dtype.is_complex:
             raise self._error(
                 node,
-                f"complex numbers ({dtype}) are not supported: keep real and imaginary parts as "
-                "two real tensors, (a + bi)(c + di) = (ac - bd) + (ad + bc)i; an FFT is a product "
-                "with the matrices of cosines and sines",
+                f"complex numbers ({dtype}) are not supported in "
+                f"{', '.join(self._traced.complex_ops)}: keep real and imaginary parts as two real "
+                "tensors, (a + bi)(c + di) = (ac - bd) + (ad + bc)i; an FFT is a product with the "
+                "matrices of cosines and sines",
             )
         if dtype not in DTYPES:
             raise self._error(node, f"tensors of type {dtype} are not supported")

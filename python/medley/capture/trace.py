@@ -17,6 +17,7 @@ import torch.fx.traceback as fx_traceback
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from medley.capture import complex_numbers
 from medley.capture.batch import Batch
 from medley.capture.buffers import Place
 from medley.capture.errors import CaptureError, quiet
@@ -47,13 +48,15 @@ _HINTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """A traced graph and what its placeholders mean. `batch`: names of the batch inputs."""
+    """A traced graph and what its placeholders mean. `batch`: names of the batch inputs;
+    `complex_ops`: those that have complex numbers which could not be replaced."""
 
     module: torch.fx.GraphModule
     prime: int
     batch: tuple[str, ...]
     first_names: dict[str, str]  # of a parameter or buffer by each of its names (tied weights)
     trained: frozenset[str]
+    complex_ops: list[str]
 
 
 def choose_primes(
@@ -117,7 +120,8 @@ def trace(
         raise CaptureError(_placed(shown, error, modules)) from None
     except Exception as error:
         raise CaptureError(_explain(error, modules, prime)) from None
-    return Traced(joint.graph_module, prime, batch.names, first_names, trained)
+    complex_ops = complex_numbers.lower(joint.graph_module)
+    return Traced(joint.graph_module, prime, batch.names, first_names, trained, complex_ops)
 
 
 def _names(model: nn.Module) -> tuple[dict[str, str], frozenset[str]]:

@@ -10,10 +10,9 @@ CAPTURE: dict[str, list[str]] = {
     ".numpy() is not supported": ["structures/numpy"],
     "a loop over the rows of the batch": ["structures/loop_over_rows"],
     "complex numbers (torch.complex128) are not supported": [
-        "attention/rotary_complex",
         "batches/complex",
-        "linalg/fft",
-        "structures/complex_numbers",
+        "complex/logarithm",
+        "complex/of_the_rows",
     ],
     "count with torch.bincount-like": ["structures/unique"],
     "depends on how the matrix is stored": [
