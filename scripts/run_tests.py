@@ -46,6 +46,7 @@ THREADED = [
     "worker",
 ]
 PLAN_SEEDS_NIGHTLY = "200"
+AGREEMENT_SEEDS, AGREEMENT_SEEDS_NIGHTLY = "40", "1000"  # of plans simulated and emulated
 BENCHMARKS_TESTED = ["op_costs", "sailor_mixed"]  # by ctest; the others are built nightly
 FUZZ_SECONDS = 60  # for each target
 FUZZ_INPUT_SECONDS = 10  # a file that takes longer to read is a finding
@@ -174,6 +175,7 @@ def ctest(preset: str, options: Options, *choice: str) -> Result:
     reports = LOGS / f"unit_{preset}"
     shutil.rmtree(reports, ignore_errors=True)
     folder = ["--test-dir", f"build/{preset}"]
+    many = options.nightly and preset == "torch"  # under sanitizers they would take too long
     code, text = run(
         [
             "ctest",
@@ -187,6 +189,7 @@ def ctest(preset: str, options: Options, *choice: str) -> Result:
         ],
         f"unit_{preset}",
         GTEST_OUTPUT=f"xml:{reports}/",
+        MEDLEY_AGREEMENT_SEEDS=AGREEMENT_SEEDS_NIGHTLY if many else AGREEMENT_SEEDS,
     )
     result = count(sorted(reports.glob("*.xml")))
     if code != 0 and not result.failed:

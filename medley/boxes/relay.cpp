@@ -1,6 +1,7 @@
 #include "medley/boxes/relay.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -108,6 +109,7 @@ RelayTensor relay_tensor(const std::vector<RelayHolder>& holders) {
     result.length = volume(cell.box);
     for (size_t h = 0; h < holders.size(); ++h) {
       const RelayHolder& holder = holders[h];
+      if (cell.boxes[h] == kNoBox && !holder.whole) continue;
       if (cell.boxes[h] == kNoBox)
         throw Error(Blame::kCaller,
                     fmt::format("{}: found nobody who has {}, expected somebody",
@@ -121,6 +123,12 @@ RelayTensor relay_tensor(const std::vector<RelayHolder>& holders) {
       if (holder.takes)
         for (int device : own) result.to.push_back({holder.first_member + device, runs});
     }
+    if (result.from.empty() || result.to.empty())
+      throw Error(Blame::kCaller,
+                  fmt::format("{}: found nobody who {} {}, expected somebody",
+                              fmt::join(names, ", "),
+                              result.from.empty() ? "gives" : "takes",
+                              to_string(cell.box)));
     std::ranges::sort(result.from, {}, &RelayEnd::member);
     std::ranges::sort(result.to, {}, &RelayEnd::member);
   }

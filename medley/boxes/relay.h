@@ -51,16 +51,19 @@ struct Relay {
 };
 
 // One that has a tensor on devices of its own, which are members from `first_member` on. Of several
-// devices that have the same, the first gives and all take.
+// devices that have the same, the first gives and all take. Who gives in one layout and takes in
+// another is two holders with the same members.
 struct RelayHolder {
   Layout layout;
   int first_member = 0;
   bool gives = true;
   bool takes = true;
   std::string name{};  // for errors
+  bool whole = true;   // it has all of the tensor; else a share, as others have others
 };
 
-// Throws Error(kCaller) as cells_of() does, or if a holder has not all of the tensor.
+// Throws Error(kCaller) as cells_of() does, if a holder of the whole has not all of the tensor, or
+// if nobody gives an element or nobody takes it.
 RelayTensor relay_tensor(const std::vector<RelayHolder>& holders);
 
 // [begin, end) of a cell that `to[place]` sums.

@@ -118,6 +118,25 @@ TEST(Relay, GivesEverybodyTheSums) {
 
 // Every term of every element travels to the one place where it is summed, and the sum from there
 // to all who want it.
+// Two give all of it; each then takes the share that it owns, and gives that to both.
+TEST(Relay, SumsWhereTheOwnersAre) {
+  const FactorSizes factors{6};
+  const Layout all = layout_of(factors, {replicated()}, {1}, {{}});
+  const Layout first{factors, {{{0, 4}}}, {0}, {}}, last{factors, {{{4, 6}}}, {0}, {}};
+  const std::vector<RelayHolder> to_owners{{all, 0, true, false, "a"},
+                                           {first, 0, false, true, "a", false},
+                                           {all, 1, true, false, "b"},
+                                           {last, 1, false, true, "b", false}};
+  EXPECT_EQ(relay_tensor(to_owners),
+            (RelayTensor{{4, {{0, {0, 4, {}, {}}}, {1, {0, 4, {}, {}}}}, {{0, {0, 4, {}, {}}}}},
+                         {2, {{0, {4, 2, {}, {}}}, {1, {4, 2, {}, {}}}}, {{1, {0, 2, {}, {}}}}}}));
+  std::vector<RelayHolder> to_all = to_owners;
+  for (RelayHolder& holder : to_all) std::swap(holder.gives, holder.takes);
+  EXPECT_EQ(relay_tensor(to_all),
+            (RelayTensor{{4, {{0, {0, 4, {}, {}}}}, {{0, {0, 4, {}, {}}}, {1, {0, 4, {}, {}}}}},
+                         {2, {{1, {0, 2, {}, {}}}}, {{0, {4, 2, {}, {}}}, {1, {4, 2, {}, {}}}}}}));
+}
+
 TEST(Relay, SendsEachElementOnce) {
   for (int seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);

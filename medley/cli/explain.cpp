@@ -194,6 +194,15 @@ Json communications_json(const LoweredStage& stage) {
   return rows;
 }
 
+// By parameter, which pipelines update it.
+Json owners_json(const Plan& plan) {
+  Json rows = Json::array();
+  for (const auto& [pattern, text] : plan.owners)
+    rows.push_back(
+        {{"owners_of", pattern}, {"plan_text", text}, {"update", owner_words(plan, text)}});
+  return rows;
+}
+
 std::string count_text(size_t count, std::string_view what, std::string_view plural = "s") {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : plural);
 }
@@ -334,6 +343,7 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
       json["stages"].back()["groups"] =
           groups_json(plan, stage, analysis ? &completed[number] : nullptr);
     }
+  if (!plan.owners.empty()) json["owners"] = owners_json(plan);
   if (!options.graph) return json;
   json["graph"] = options.graph->name;
   if (!analysis) return json;
@@ -367,6 +377,7 @@ std::string explain(const Plan& plan, const ExplainOptions& options) {
     else if (!stage["entries"].empty())
       out += "\n" + table_text(stage["entries"]);
   }
+  if (json.contains("owners")) out += "\n" + table_text(json["owners"]);
   if (json.contains("shared")) {
     out += "\n" + shared_text(json["shared"]);
     if (json.contains("pipelines")) out += "\n" + reasons_text(json["pipelines"], json["shared"]);

@@ -13,6 +13,7 @@
 #include "medley/cli/stage_names.h"
 #include "medley/cli/table.h"
 #include "medley/program/calls.h"
+#include "medley/program/relays.h"
 #include "medley/sim/prices.h"
 #include "medley/sim/relay_times.h"
 #include "medley/stages/layers.h"
@@ -240,6 +241,7 @@ Json shared_json(const Program& program,
   };
   std::map<std::vector<int>, Sum> sums;  // by stages
   for (const RelayTimes& relay : relay_times(program, costs, simulation)) {
+    if (!relay.name.starts_with(kRelayGradients)) continue;
     Sum& sum = sums[relay.stages];
     sum.tensors += relay.tensors;
     sum.bytes += relay.bytes;

@@ -83,6 +83,11 @@ std::string runs_text(const std::vector<int64_t>& lengths) {
   return out;
 }
 
+std::string owner_words(const Plan& plan, const std::string& text) {
+  if (text == kAllOwners) return "done by every pipeline";
+  return fmt::format("divided {} over pipelines", lengths_text(plan, text));
+}
+
 std::string state_text(const Completed& completed, ValueId value, const State& state) {
   const auto& dims = completed.factors->values[at(value)];
   std::vector<StateText> texts;

@@ -25,6 +25,9 @@ std::string words(const Plan& plan, const std::optional<std::vector<ChoiceText>>
 // "11 x 8, 10": equal neighbours once.
 std::string runs_text(const std::vector<int64_t>& lengths);
 
+// What the owners of an update say: "divided 3 : 1 over pipelines".
+std::string owner_words(const Plan& plan, const std::string& text);
+
 // The text that a plan has for it: "S(0, rows)".
 std::string state_text(const Completed& completed, ValueId value, const State& state);
 std::string choices_text(const Completed& completed, OpId op);

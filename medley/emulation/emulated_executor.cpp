@@ -109,7 +109,7 @@ EmulatedExecutor::Progress::Progress(const LoweredStage& stage)
     for (size_t s = 0; s < steps.size(); ++s) {
       if (std::holds_alternative<Segment>(steps[s])) ++events;
       if (const auto* post = std::get_if<Post>(&steps[s])) {
-        posts.push_back({at(post->communication), call.microbatch});
+        posts.push_back({at(post->communication), call.microbatch, events});
         ++events;
       }
       const auto* wait = std::get_if<Wait>(&steps[s]);
@@ -132,6 +132,23 @@ void EmulatedExecutor::begin_step(const LoweredStage& stage) {
   progress.receiving.restart();
   std::fill(progress.next_receipt.begin(), progress.next_receipt.end(), 0);
   receive_ahead(stage);
+  note_receiving_posts(stage);
+}
+
+// Nothing is read for the post of a relay of which this stage takes only; it is known by the events
+// before it, and noted before anything else happens.
+void EmulatedExecutor::note_receiving_posts(const LoweredStage& stage) {
+  Progress& progress = progress_.at(&stage);
+  while (progress.events_left > 0 && !progress.posts.empty()) {
+    const Progress::Posted& posted = progress.posts[progress.next_post];
+    if (!stage.communications[posted.communication].inputs.empty() ||
+        posted.before != progress.events - progress.events_left)
+      return;
+    decide(stage);
+    take_outputs(stage, posted);
+    progress.next_post = (progress.next_post + 1) % progress.posts.size();
+    end_event(stage);
+  }
 }
 
 void EmulatedExecutor::end_event(const LoweredStage& stage) {
@@ -179,6 +196,7 @@ void EmulatedExecutor::run(PreparedSegment& prepared, Frames frames) {
   if (options_.delay) options_.delay();
   if (segment.time > Nanoseconds{}) ledger_.compute(device_, segment.time);
   begin_step(stage);
+  note_receiving_posts(stage);
   decide(stage);
   for (const EmulatedSegment::Step& step : segment.steps) {
     for (const EmulatedSegment::Result& result : step.results) {
@@ -218,9 +236,10 @@ Buffer EmulatedExecutor::read(const LoweredStage& stage, Frames frames, ValueId 
 void EmulatedExecutor::note_posted(const LoweredStage& stage, Frames frames, ValueId value) {
   Progress& progress = progress_.at(&stage);
   if (progress.posts.empty()) return;
+  note_receiving_posts(stage);
   const Progress::Posted& posted = progress.posts[progress.next_post];
   const Communication& communication = stage.communications[posted.communication];
-  if (communication.inputs[progress.next_input] != value) return;
+  if (communication.inputs.empty() || communication.inputs[progress.next_input] != value) return;
   begin_step(stage);
   InFlight& in_flight = progress.in_flight[posted.communication];
   in_flight.inputs.push_back(slot(stage, frames, value));
@@ -241,7 +260,7 @@ void EmulatedExecutor::note_posted(const LoweredStage& stage, Frames frames, Val
     return;
   }
   take_outputs(stage, posted);
-  if (reduces) in_flight.inputs.clear();
+  if (reduces || communication.outputs.empty()) in_flight.inputs.clear();
 }
 
 void EmulatedExecutor::take_outputs(const LoweredStage& stage, const Progress::Posted& posted) {
@@ -285,6 +304,7 @@ MemoryMeter::Held EmulatedExecutor::storage_for(const LoweredStage& stage,
                                                 ValueId value) {
   Progress& progress = progress_.at(&stage);
   if (const auto output = progress.outputs.find(value); output != progress.outputs.end()) {
+    note_receiving_posts(stage);
     const auto [c, i] = output->second;
     if (only_receives(stage.communications[c])) {
       begin_step(stage);

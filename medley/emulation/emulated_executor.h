@@ -63,6 +63,7 @@ class EmulatedExecutor final : public Executor {
     struct Posted {
       size_t communication;
       int microbatch;
+      size_t before;  // events of the step
     };
     std::vector<Posted> posts;  // of one step
     size_t next_post = 0, next_input = 0;
@@ -85,6 +86,7 @@ class EmulatedExecutor final : public Executor {
   void index(const LoweredStage& stage);
   void begin_step(const LoweredStage& stage);
   void end_event(const LoweredStage& stage);
+  void note_receiving_posts(const LoweredStage& stage);
   void receive_ahead(const LoweredStage& stage);
   MemoryMeter::Held move_in(const LoweredStage& stage, const Input& input);
   void take_outputs(const LoweredStage& stage, const Progress::Posted& posted);

@@ -50,6 +50,11 @@ Choices read_choices(const JsonPlace& at, Parse parse, std::string_view forms) {
 
 Choices read_states(const JsonPlace& at) { return read_choices(at, parse_state_text, kStateForms); }
 
+Choices read_owners(const JsonPlace& at) {
+  const auto parse = [](const std::string& text) { return is_part_name(text); };
+  return read_choices(at, parse, "\"all\" or the name of a part");
+}
+
 std::vector<double> read_shares(const JsonPlace& at) {
   std::vector<double> shares;
   for (const JsonPlace& each : read_list(at)) {
@@ -211,6 +216,7 @@ Plan parse_plan(std::string_view json, std::string_view file) {
         false,
         [&](const JsonPlace& p) { plan.per_microbatch_semantics = read_bool(p); }},
        {"parts", false, [&](const JsonPlace& p) { plan.parts = read_all(p, read_part); }},
+       {"owners", false, [&](const JsonPlace& p) { plan.owners = read_owners(p); }},
        {"pipelines", true, [&](const JsonPlace& p) {
           plan.pipelines = read_some(p, read_pipeline);
         }}});

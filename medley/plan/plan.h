@@ -88,6 +88,9 @@ struct Plan {
   // Rows that meet (batch norm) meet within a micro-batch only, and the user knows it.
   bool per_microbatch_semantics = false;
   std::vector<Part> parts;
+  // Of several pipelines, which update a parameter: kAllOwners, or a part with an entry for each
+  // pipeline (plan/owners.h). Absent: all.
+  Choices owners;
   std::vector<Pipeline> pipelines;
   bool operator==(const Plan&) const = default;
 };
@@ -104,6 +107,8 @@ std::vector<Microbatch> microbatches_of(const Pipeline& pipeline, size_t stage);
 inline constexpr std::string_view kRows = "rows";
 inline constexpr std::string_view kEven = "even";
 inline bool is_reserved_part(std::string_view name) { return name == kRows || name == kEven; }
+// As an owner: every pipeline updates the parameter.
+inline constexpr std::string_view kAllOwners = "all";
 // No number of rows, and no length, is larger.
 inline constexpr int64_t kMaxLength = int64_t{1} << 40;
 // A share is 0 or lies between these, so that proportions are exact enough to divide any extent.

@@ -155,6 +155,7 @@ std::string print(const Plan& plan) {
   node.add("global_batch", scalar(plan.global_batch));
   if (plan.per_microbatch_semantics) node.add("per_microbatch_semantics", scalar(true));
   if (!plan.parts.empty()) node.add("parts", to_list(plan.parts));
+  if (!plan.owners.empty()) node.add("owners", object(plan.owners));
   node.add("pipelines", to_list(plan.pipelines));
   std::string out;
   print(node, 0, 0, out);

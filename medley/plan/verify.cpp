@@ -259,6 +259,55 @@ void check_parts(const Plan& plan) {
   }
 }
 
+std::vector<std::string> part_names(const Plan& plan, std::string_view always) {
+  std::vector<std::string> names{std::string(always), std::string(kEven)};
+  for (const Part& part : plan.parts) names.push_back(part.name);
+  return names;
+}
+
+// A part of pipelines in place of devices.
+void check_owner(const Plan& plan, const std::string& place, const std::string& text) {
+  const auto part = std::ranges::find(plan.parts, text, &Part::name);
+  if (text == kAllOwners) {
+    if (part != plan.parts.end()) refuse(place, quoted(text), "a part that has another name");
+    return;
+  }
+  if (text == kEven) return;
+  if (part == plan.parts.end())
+    refuse(place,
+           quoted(text),
+           fmt::format("\"all\" or a part of the plan{}",
+                       suggestion(text, part_names(plan, kAllOwners))));
+  const size_t count = std::max(part->lengths.size(), part->shares.size());
+  if (count != plan.pipelines.size())
+    refuse(place,
+           fmt::format("{}, a part of {}", quoted(text), count),
+           fmt::format("a part of {}, one for each pipeline", plan.pipelines.size()));
+  if (part->shares.empty() && sum_of(part->lengths) == 0)
+    refuse(place,
+           fmt::format("{}, whose lengths are all 0", quoted(text)),
+           "an owner: a pipeline that holds something");
+}
+
+void check_owners(const Plan& plan, const Graph& graph) {
+  if (plan.owners.empty()) return;
+  if (plan.pipelines.size() == 1)
+    refuse("owners", "owners", "none: the only pipeline updates all parameters");
+  std::vector<std::string> names;
+  for (const Input& input : graph.inputs)
+    if (input.kind == InputKind::kParameter) names.push_back(input.name);
+  for (const auto& [key, text] : plan.owners) {
+    const std::string place = fmt::format("owners[\"{}\"]", key);
+    if (std::ranges::none_of(names, [&, k = &key](const auto& name) { return matches(*k, name); }))
+      refuse(place,
+             "a name that matches nothing",
+             fmt::format("that of a parameter of graph \"{}\"{}; tied weights have one name",
+                         graph.name,
+                         suggestion(key, names)));
+    check_owner(plan, place, text);
+  }
+}
+
 // Checks the texts of one stage against the values that they are about.
 class TextCheck {
  public:
@@ -324,9 +373,9 @@ class TextCheck {
     }
     const auto part = parts_.find(name);
     if (part == parts_.end()) {
-      std::vector<std::string> names{std::string(kRows), std::string(kEven)};
-      for (const Part& each : plan_.parts) names.push_back(each.name);
-      refuse(place, quoted(text), fmt::format("a part of the plan{}", suggestion(name, names)));
+      refuse(place,
+             quoted(text),
+             fmt::format("a part of the plan{}", suggestion(name, part_names(plan_, kRows))));
     }
     const size_t count = std::max(part->second->lengths.size(), part->second->shares.size());
     if (count != devices)
@@ -425,6 +474,7 @@ void verify(const Plan& plan,
   verify_rows(plan);
   check_coupling(plan, coupling);
   check_parts(plan);
+  check_owners(plan, graph);
   for (size_t p = 0; p < plan.pipelines.size(); ++p) {
     const Pipeline& pipeline = plan.pipelines[p];
     check_stages(pipeline.stages, p, graph);

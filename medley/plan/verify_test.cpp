@@ -162,6 +162,44 @@ TEST_F(VerifyPlan, EveryPipelineIsVerified) {
                          "another part"));
 }
 
+// Three pipelines, the parameters of two owners and of one.
+TEST_F(VerifyPlan, OwnersAreOfPipelines) {
+  const auto divided = [](const Choices& owners) {
+    return [owners](Plan& p) {
+      p.global_batch = 24;
+      p.parts = {{"owners", {}, {3, 0, 1}}, {"pair", {}, {1, 1}}, {"none", {0, 0, 0}, {}}};
+      p.pipelines[0].stages[0] = {.mesh = {{"data"}, {2}, {"fast/0/0", "fast/0/1"}}};
+      p.pipelines.resize(3, {.microbatches = {{8, {}}}, .stages = {{}}});
+      p.pipelines[1].stages[0].mesh = {{"data"}, {1}, {"fast/0/2"}};
+      p.pipelines[2].stages[0].mesh = {{"data"}, {1}, {"fast/0/3"}};
+      p.owners = owners;
+    };
+  };
+  NodePool pool{.name = "fast", .devices_per_node = 4};
+  cluster.pools = {pool};
+  cluster.devices = list_devices(cluster.pools);
+  EXPECT_EQ(refusal(divided({{"*", "all"}, {"fc1.*", "owners"}, {"fc2.weight", "even"}})),
+            "accepted");
+  EXPECT_THAT(refusal(divided({{"fc9.*", "owners"}})),
+              StartsWith("owners[\"fc9.*\"]: found a name that matches nothing, expected that of a "
+                         "parameter of graph \"mlp\", such as \"fc"));
+  EXPECT_EQ(refusal(divided({{"*", "pair"}})),
+            "owners[\"*\"]: found \"pair\", a part of 2, expected a part of 3, one for each "
+            "pipeline");
+  EXPECT_EQ(refusal(divided({{"*", "none"}})),
+            "owners[\"*\"]: found \"none\", whose lengths are all 0, expected an owner: a pipeline "
+            "that holds something");
+  EXPECT_EQ(refusal(divided({{"*", "owner"}})),
+            "owners[\"*\"]: found \"owner\", expected \"all\" or a part of the plan, such as "
+            "\"owners\"");
+  EXPECT_THAT(refusal(divided({{"*", "rows"}})),
+              StartsWith("owners[\"*\"]: found \"rows\", expected \"all\" or a part of the plan"));
+  EXPECT_EQ(refusal([](Plan& p) {
+              p.owners = {{"*", "all"}};
+            }),
+            "owners: found owners, expected none: the only pipeline updates all parameters");
+}
+
 TEST_F(VerifyPlan, TextsOfTwoAxesAreJoined) {
   const auto two_axes = [](const std::string& state) {
     return [state](Stage& s) {

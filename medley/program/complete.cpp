@@ -27,7 +27,8 @@ class Completer {
             const Plan& plan,
             const Pipeline& pipeline,
             const Stage& stage)
-      : graph_(prepared.graph),
+      : prepared_(prepared),
+        graph_(prepared.graph),
         names_(prepared.names),
         originals_(originals(prepared)),
         factors_(factors),
@@ -297,6 +298,19 @@ class Completer {
                                   const std::optional<Planned>& planned,
                                   size_t axis) const {
     const std::string& name = names_[at(id)];
+    const std::string* of_norm = find_share(prepared_, name, kNormOf);
+    if (const std::string* parameter = of_norm ? of_norm : find_share(prepared_, name, kUpdateOf)) {
+      const Choice choice = choice_of_update(id, *parameter, axis);
+      if (planned && planned->axes[axis].kind != ChoiceText::Kind::kOpen &&
+          resolve(id, planned->axes[axis], name) != choice)
+        throw Error(Blame::kCaller,
+                    fmt::format("plan: ops[\"{}\"]: found \"{}\", expected what updates[\"{}\"] "
+                                "says, since owners divide that",
+                                name,
+                                planned->text,
+                                *parameter));
+      return choice;
+    }
     if (planned) {
       // What has replaced a composite has other labels: it follows what it reads on all axes.
       if (planned->axes[axis].kind == ChoiceText::Kind::kOpen || is_replaced(planned->axes))
@@ -320,17 +334,21 @@ class Completer {
                                 planned->text));
       return choice;
     }
-    if (name.starts_with("update/")) {
-      const AxisState& update = updates_.at(name.substr(7))[axis];
-      if (update.holding != Holding::kSharded) return Choice{};
-      std::optional<Choice> cut = cut_for_operand(graph_, factors_, id, 0, update);
-      if (!cut)
-        throw Error(Blame::kCaller,
-                    fmt::format("plan: updates[\"{}\"]: this parameter cannot be cut there",
-                                name.substr(7)));
-      return cut;
-    }
+    if (name.starts_with(kUpdateOf))
+      return choice_of_update(id, name.substr(kUpdateOf.size()), axis);
     return std::nullopt;
+  }
+
+  // Where the parameter's update is.
+  Choice choice_of_update(OpId id, const std::string& parameter, size_t axis) const {
+    const AxisState& update = updates_.at(parameter)[axis];
+    if (update.holding != Holding::kSharded) return Choice{};
+    const std::optional<Choice> cut = cut_for_operand(graph_, factors_, id, 0, update);
+    if (!cut)
+      throw Error(
+          Blame::kCaller,
+          fmt::format("plan: updates[\"{}\"]: this parameter cannot be cut there", parameter));
+    return *cut;
   }
 
   // What a plan may say of an op, for messages.
@@ -431,6 +449,7 @@ class Completer {
     return best;
   }
 
+  const Prepared& prepared_;
   const Graph& graph_;
   const std::vector<std::string>& names_;
   const std::vector<OpId> originals_;  // [op] that it does again, or kNone

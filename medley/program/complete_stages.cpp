@@ -10,6 +10,7 @@
 #include "medley/base/parallel.h"
 #include "medley/graph/text.h"
 #include "medley/ops/rule.h"
+#include "medley/plan/owners.h"
 #include "medley/program/connect.h"
 #include "medley/program/recompute.h"
 #include "medley/sharding/coupling.h"
@@ -88,18 +89,36 @@ Completed only_stage(const GraphAnalysis& analysis, const Pipeline& pipeline) {
                             .in_flight = counts_in_flight(pipeline)[0]}));
 }
 
+// What a pipeline updates of the parameters that owners divide.
+UpdatedParameters updated_by(const Plan& plan, size_t pipeline, const Graph& graph) {
+  UpdatedParameters updated;
+  const Owners owners(plan);
+  for (const Output& output : graph.outputs) {
+    if (output.kind != OutputKind::kGradient) continue;
+    const auto division = owners.division(output.name);
+    if (!division) continue;
+    int64_t elements = 1;
+    for (const Size& size : type_of(graph, output.value).shape) elements *= evaluate(size, {});
+    (division->updates(pipeline, elements) ? updated.shares : updated.elsewhere)
+        .insert(output.name);
+  }
+  return updated;
+}
+
 // What each stage of a pipeline computes, prepared.
-std::vector<Completed> split(PreparedStages& prepared, const Pipeline& pipeline, size_t number) {
+std::vector<Completed> split(PreparedStages& prepared, const Plan& plan, size_t number) {
+  const Pipeline& pipeline = plan.pipelines[number];
   const std::vector<int> counts = counts_in_flight(pipeline);
   const Partition parts =
       partition(prepared.analysis().graph,
                 prepared.positions(),
                 cuts_of(pipeline, number, prepared.positions(), prepared.names()),
                 prepared.names());
+  const Duties duties{number == 0, updated_by(plan, number, prepared.analysis().graph)};
   std::vector<Completed> stages(pipeline.stages.size());
   for_each_in_parallel(stages.size(), [&](size_t s) {
-    stages[s] = prepared.stage(
-        parts, static_cast<int>(s), pipeline.stages[s].recompute, counts[s], number == 0);
+    stages[s] =
+        prepared.stage(parts, static_cast<int>(s), pipeline.stages[s].recompute, counts[s], duties);
   });
   return stages;
 }
@@ -148,20 +167,26 @@ PreparedStages::PreparedStages(const GraphAnalysis& analysis)
       names_(stable_names(analysis.graph)),
       positions_(place(analysis.graph)) {}
 
-Completed PreparedStages::stage(
-    const Partition& parts, int stage, const std::string& recompute, int in_flight, bool counts) {
+Completed PreparedStages::stage(const Partition& parts,
+                                int stage,
+                                const std::string& recompute,
+                                int in_flight,
+                                const Duties& duties) {
   const auto at = static_cast<size_t>(stage);
   Key key{stage > 0 ? parts.cuts[at - 1] : 0,
           at < parts.cuts.size() ? parts.cuts[at] : kNone,
           recompute,
           recompute == kRecompute[2] ? in_flight : 1,  // only its blocks depend on them
-          counts,
+          duties,
           {},
           {}};
   for (const Tied& tied : parts.tied) {
     if (!std::ranges::count(tied.holders, stage)) continue;
     if (!std::ranges::count(tied.partial, stage)) key.received.insert(tied.parameter);
-    if (tied.holders[0] != stage) key.counted_elsewhere.insert(tied.parameter);
+    if (tied.holders[0] == stage) continue;
+    key.counted_elsewhere.insert(tied.parameter);
+    if (key.duties.updated.shares.erase(tied.parameter) > 0)
+      key.duties.updated.elsewhere.insert(tied.parameter);
   }
   {
     const std::lock_guard lock(mutex_);
@@ -180,9 +205,13 @@ Completed PreparedStages::prepare_stage(const Partition& parts, const Key& key, 
   for (OpId op : own.ops) context.names.push_back(names_[at(op)]);
   context.received = key.received;
   context.counted_elsewhere = key.counted_elsewhere;
-  if (!key.counts)
-    for (const Input& input : own.graph.inputs)
-      if (input.kind == InputKind::kParameter) context.counted_elsewhere.insert(input.name);
+  context.updated = key.duties.updated;
+  for (const Input& input : own.graph.inputs) {
+    if (input.kind != InputKind::kParameter || context.updated.shares.contains(input.name))
+      continue;
+    if (!key.duties.counts || context.updated.elsewhere.contains(input.name))
+      context.counted_elsewhere.insert(input.name);
+  }
   return undecided(prepare(own.graph, analysis_.optimizer, context));
 }
 
@@ -211,7 +240,7 @@ std::vector<Completed> complete_stages(PreparedStages& prepared, const Plan& pla
   std::vector<Completed> stages;
   std::vector<std::pair<size_t, size_t>> places;  // [stage] its pipeline, its number there
   for (size_t p = 0; p < plan.pipelines.size(); ++p)
-    for (Completed& stage : split(prepared, plan.pipelines[p], p)) {
+    for (Completed& stage : split(prepared, plan, p)) {
       places.emplace_back(
           p, places.empty() || places.back().first != p ? 0 : places.back().second + 1);
       stages.push_back(std::move(stage));

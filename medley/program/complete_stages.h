@@ -45,6 +45,15 @@ std::vector<int32_t> cuts_of(const Pipeline& pipeline,
                              const Positions& positions,
                              const std::vector<std::string>& names);
 
+// Of several pipelines, what the one of the stage does of what is done once for all.
+struct Duties {
+  // Its gradients count for the norm, unless a stage before it has them; those of one pipeline
+  // do. Of a parameter that owners divide, whoever updates a share counts that.
+  bool counts = true;
+  UpdatedParameters updated{};
+  auto operator<=>(const Duties&) const = default;
+};
+
 // The stages of pipelines over one graph, each prepared once, however many plans have it. Threads
 // may share one.
 class PreparedStages {
@@ -57,13 +66,12 @@ class PreparedStages {
   const Positions& positions() const { return positions_; }
 
   // What a stage of a partition by names() computes, with nothing decided. `recompute`: as in a
-  // plan, with so many micro-batches in flight. `counts`: its gradients count for the norm, unless
-  // a stage before it has them; those of one pipeline of several do.
+  // plan, with so many micro-batches in flight.
   Completed stage(const Partition& parts,
                   int stage,
                   const std::string& recompute = "none",
                   int in_flight = 1,
-                  bool counts = true);
+                  const Duties& duties = {});
 
  private:
   // Stages that agree in this compute the same.
@@ -71,7 +79,7 @@ class PreparedStages {
     int32_t begin = 0, end = 0;  // positions; kNone: to the last
     std::string recompute;
     int in_flight = 1;
-    bool counts = true;                                 // as of stage()
+    Duties duties;
     std::set<std::string> received, counted_elsewhere;  // as of a StageContext
     auto operator<=>(const Key&) const = default;
   };

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,15 +26,29 @@ struct DecidedStage {
   int64_t first_row = 0;                  // of its pipeline, in the global batch
 };
 
-// One stage's part in a relay of gradients (relays.h).
+// Of a parameter, what of it a stage updates: an interval of one of its factors, and of that each
+// device what lies in its shard.
+struct OwnedShare {
+  int position = 0;
+  IndexInterval interval;
+  bool operator==(const OwnedShare&) const = default;
+};
+using OwnedShares = std::map<std::string, OwnedShare>;  // by parameter
+
+// One stage's part in a relay of gradients, or of new values (relays.h).
 struct StageRelay {
   std::string name;
   std::vector<int> devices;  // of the cluster
   std::shared_ptr<const Relay> cells;
+  // How the stage has a tensor: the whole, or a share.
+  struct End {
+    State state;
+    std::optional<OwnedShare> share{};
+    bool operator==(const End&) const = default;
+  };
   struct Tensor {
     std::string parameter;
-    State state;  // in which the stage gives and takes it
-    bool gives;   // else it takes only
+    std::optional<End> gives, takes;  // nothing: it has none to give, or takes none
   };
   std::vector<Tensor> tensors;  // all of the relay
 };
@@ -52,7 +67,10 @@ struct Connections {
   std::vector<int> all_devices;   // of all stages; empty: there is one
   DType loss = DType::kF32;
   std::map<std::string, SummedWeight> weights;  // by Prepared::weights; none of one pipeline
-  std::vector<StageRelay> relays;               // in the order in which they are posted
+  // In the order in which they are posted: of gradients, and of new values behind all updates of
+  // their parameters.
+  std::vector<StageRelay> gradients, values;
+  OwnedShares shares;  // of parameters of which it updates a part
   StageOrder order;
 };
 

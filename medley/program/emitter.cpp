@@ -47,7 +47,11 @@ std::vector<Size> Emitter::local_factors(ValueId value, const State& state) {
   std::vector<Size> sizes;
   for (ExtentId extent : flat_factors(*completed_.factors, value)) {
     const Size& full = completed_.factors->extent_sizes[at(extent)];
-    sizes.push_back(symbols.length(state, static_cast<int>(sizes.size()), full));
+    const int position = static_cast<int>(sizes.size());
+    const OwnedShare* share = find_share(value);
+    sizes.push_back(share && share->position == position
+                        ? symbols.length_within(state, position, full, share->interval)
+                        : symbols.length(state, position, full));
   }
   return sizes;
 }

@@ -68,14 +68,28 @@ class Emitter {
                           const std::string& what,
                           const std::vector<int>& devices);
 
-  // Gradients that other stages have, too. Requires: `relays` outlives this.
-  void expect_relays(const std::vector<StageRelay>& relays);
+  // Gradients and new values of parameters that other stages have, too, and what this one updates
+  // of them. Requires: `connections` outlives this.
+  void expect_relays(const Connections& connections);
   // The gradient of a parameter is done: from the update on it is the sum over the stages. Returns
   // false if no relay has it. A relay is posted when all of its gradients and those of the relays
   // before it are done; where a mesh has to sum them first, one relay later, so that the ops behind
   // them do not wait.
   bool relay(const std::string& parameter, ValueId value);
   void flush_relays();
+  void finish_relays();  // waits for all of them
+  // From now on a value is that of a parameter's share, if the stage updates only a share of it.
+  void restrict_to_share(const std::string& parameter, ValueId value);
+  const OwnedShare* find_share(ValueId value) const;  // of a restricted value, or null
+  // The share's elements of a parameter that is there in the state of its update.
+  ValueId take_share(const std::string& parameter, ValueId value, const State& state);
+  // The new value of what this stage updates is done: it sets out for all stages that hold it, as
+  // soon as those before it and in its relay are done.
+  void send_value(const std::string& parameter, ValueId local);
+  void send_values();  // that are done
+  // Returns a parameter's new value, where owners divide the update, in the state in which it is
+  // stored.
+  ValueId receive_value(const std::string& parameter, ValueId value);
 
   // Sizes of the factors of a value in a state, and its type.
   std::vector<Size> local_factors(ValueId value, const State& state);
@@ -129,7 +143,13 @@ class Emitter {
   struct Relayed {
     int communication;
     ValueId flat;
-    State state;
+    StageRelay::End end;
+  };
+  // The same of new values, of which the updates make local ones.
+  struct Spreading {
+    const StageRelay* relay;
+    std::vector<ValueId> given;  // [tensor] kNone: not done yet
+    bool is_done() const;
   };
 
   std::optional<ValueId> find(ValueId value, const State& state) const;
@@ -158,6 +178,9 @@ class Emitter {
   bool waits_in_mesh(const Relaying& relaying) const;
   void post_relays(bool all);
   void post_relay(const Relaying& relaying);
+  int post_relay(const StageRelay& relay, std::vector<ValueId> inputs);
+  ValueId add_arrival(int communication, ValueId value, const StageRelay::End& end);
+  TensorType type_of_end(ValueId value, const StageRelay::End& end);
   void finish_relay(ValueId value, const Relayed& relayed);
   void wait(int communication);
   // This device's shard of a dim of `full` elements: cut out of the whole, or put where it belongs
@@ -210,6 +233,13 @@ class Emitter {
   std::vector<Relaying> relaying_;
   size_t next_relay_ = 0;  // to be posted
   std::map<ValueId, Relayed> relayed_;
+  std::vector<int> posted_relays_;
+  std::vector<Spreading> spreading_;
+  size_t next_values_ = 0;  // to be posted
+  std::map<std::string, Relayed> new_values_;
+  const OwnedShares* shares_ = nullptr;
+  std::map<std::string, ValueId> parameters_;
+  std::map<ValueId, OwnedShare> restricted_;  // values of shares
   std::map<ValueId, State> arrived_;  // sums that a relay has brought, where that is another state
                                       // than that of the value
 };

@@ -38,11 +38,11 @@ class Lowering {
   }
 
   LoweredStage run() {
+    emitter_.expect_relays(connections_);
     for (const Input& input : graph_.inputs)
       if (input.kind != InputKind::kReceived) add_input_of(input);
     if (microbatches_are_batches_) save_changing_buffers();
     for (const auto& [value, crossing] : connections_.receives) emitter_.receive(value, crossing);
-    emitter_.expect_relays(connections_.relays);
     for (const Output& output : graph_.outputs)
       if (output.kind == OutputKind::kGradient && is_received_gradient(graph_, output.value))
         emitter_.relay(output.name, output.value);
@@ -72,6 +72,13 @@ class Lowering {
       for (ExtentId extent : dim)
         sizes.push_back(completed_.factors->extent_sizes[static_cast<size_t>(extent)]);
     }
+    if (const OwnedShare* share = emitter_.find_share(whole)) {
+      const auto& [position, interval] = *share;
+      const Size& full = emitter_.full_size(whole, position);
+      placed.cuts.push_back({position,
+                             emitter_.symbols.begin_within(at, position, full, interval),
+                             emitter_.symbols.length_within(at, position, full, interval)});
+    }
     for (const AxisState& axis : at) {
       const int position = axis.position;
       if (axis.holding != Holding::kSharded ||
@@ -88,6 +95,8 @@ class Lowering {
   }
 
   void add_input_of(const Input& input) {
+    if (input.kind == InputKind::kState)
+      emitter_.restrict_to_share(input.name.substr(input.name.find(':') + 1), input.value);
     Input local = input;
     local.value = emitter_.add_local_input(input, state(input.value));
     emitter_.stage.inputs.push_back(placement(local, input.value, state(input.value)));
@@ -101,8 +110,12 @@ class Lowering {
     Op local = op;
     LocalForm form;
     std::vector<ValueId> locals;
+    const std::string* share =
+        find_share(*completed_.prepared, completed_.prepared->names[at(id)], kUpdateOf);
     for (size_t i = 0; i < values.size(); ++i) {
-      locals.push_back(values[i] == kNone ? kNone : emitter_.in_state(values[i], wanted[i]));
+      locals.push_back(values[i] == kNone ? kNone
+                       : share && i == 0  ? emitter_.take_share(*share, values[i], wanted[i])
+                                          : emitter_.in_state(values[i], wanted[i]));
       form.operands.push_back(values[i] == kNone ? TensorType{}
                                                  : emitter_.stage.graph.values[at(locals[i])].type);
     }
@@ -114,6 +127,7 @@ class Lowering {
     const std::vector<State> states = result_states(graph_, *completed_.factors, id, choice);
     std::vector<TensorType> types;
     for (size_t r = 0; r < op.results.size(); ++r) {
+      if (share && op.results[r] != kNone) emitter_.restrict_to_share(*share, op.results[r]);
       form.results.push_back(
           op.results[r] == kNone ? TensorType{} : emitter_.local_type(op.results[r], states[r]));
       if (op.results[r] != kNone) types.push_back(form.results[r]);
@@ -130,6 +144,7 @@ class Lowering {
       emitter_.stage.graph.values[at(results[r])].result = static_cast<int32_t>(r);
       emitter_.define(op.results[r], states[r], results[r], op.phase);
     }
+    if (share) emitter_.send_value(*share, results[0]);
     if (op.name == "medley.accumulate.default") synchronise(op);
     if (completed_.prepared->names[at(id)] == kNormSum && !connections_.norm_devices.empty())
       emitter_.sum_over_stages(op.results[0], kNormSum, connections_.norm_devices);
@@ -145,6 +160,8 @@ class Lowering {
   void begin_update() {
     emitter_.enter(Phase::kUpdate, false);
     emitter_.flush_relays();
+    // New values set out behind all sums.
+    if (!connections_.values.empty()) emitter_.finish_relays();
     send_new_values();
   }
 
@@ -271,14 +288,33 @@ class Lowering {
     return microbatches_are_batches_ ? local : emitter_.keep_for_update(local);
   }
 
+  using LocalInputs = std::map<std::pair<InputKind, std::string>, ValueId>;
+
+  // Of parameters that owners divide.
+  void assign_received_values(const LocalInputs& inputs) {
+    emitter_.enter(Phase::kUpdate, false);
+    emitter_.send_values();
+    const auto& [shares, elsewhere] = completed_.prepared->updated;
+    for (const Input& input : graph_.inputs)
+      if (input.kind == InputKind::kParameter &&
+          (shares.contains(input.name) || elsewhere.contains(input.name)))
+        assigns_[Phase::kUpdate].push_back({emitter_.receive_value(input.name, input.value),
+                                            inputs.at({InputKind::kParameter, input.name})});
+  }
+
   // Brings every output to where it is kept, and notes what replaces what.
   void store_outputs() {
-    std::map<std::pair<InputKind, std::string>, ValueId> inputs;
+    LocalInputs inputs;
     for (const Placement& placed : emitter_.stage.inputs)
       inputs[{placed.input.kind, placed.input.name}] = placed.input.value;
+    assign_received_values(inputs);
+    const auto& [shares, elsewhere] = completed_.prepared->updated;
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
       const Output& output = graph_.outputs[i];
-      if (output.kind == OutputKind::kSent) continue;
+      if (output.kind == OutputKind::kSent ||
+          (output.kind == OutputKind::kGradient && elsewhere.contains(output.name)) ||
+          (output.kind == OutputKind::kParameter && shares.contains(output.name)))
+        continue;
       const State& kept = completed_.assignment.stored[i];
       emitter_.enter(Phase::kUpdate, false);
       const ValueId local = output.kind == OutputKind::kBuffer
@@ -448,24 +484,6 @@ void check_one_pipeline(const Plan& plan, const Graph& graph) {
       fmt::format("plan: pipelines: found {}, expected 1, since {}", plan.pipelines.size(), why));
 }
 
-// Parameters in the order in which their gradients are done in the whole graph.
-std::vector<std::string> by_gradient(const Graph& graph) {
-  std::vector<std::pair<OpId, std::string>> order;
-  for (const Output& output : graph.outputs)
-    if (output.kind == OutputKind::kGradient)
-      order.emplace_back(graph.values[at(output.value)].producer, output.name);
-  std::ranges::stable_sort(order, {}, [](const auto& each) { return each.first; });
-  std::vector<std::string> names;
-  for (auto& [op, name] : order) names.push_back(std::move(name));
-  return names;
-}
-
-size_t devices_in_all(const std::vector<DecidedStage>& stages) {
-  size_t count = 0;
-  for (const DecidedStage& stage : stages) count += stage.devices.size();
-  return count;
-}
-
 // What a stage is sent once a step, no micro-batch of it can see.
 void check_buffers_in_one_stage(const std::vector<DecidedStage>& stages,
                                 const std::vector<Connections>& connections) {
@@ -516,11 +534,12 @@ Program lower(const GraphAnalysis& analysis,
   check_one_pipeline(plan, analysis.graph);
   check_rows_that_meet(analysis, plan, decided);
   std::vector<Connections> connections = connect(decided, plan);
-  const int64_t relay_bytes = options.bucket_bytes > 0
-                                  ? options.bucket_bytes
-                                  : bucket_bytes(cluster, devices_in_all(decided));
-  const auto relays = connect_relays(decided, by_gradient(analysis.graph), relay_bytes);
-  for (size_t s = 0; s < decided.size(); ++s) connections[s].relays = relays[s];
+  const size_t devices = connections[0].all_devices.size();
+  connect_relays(decided,
+                 plan,
+                 analysis.graph,
+                 options.bucket_bytes > 0 ? options.bucket_bytes : bucket_bytes(cluster, devices),
+                 connections);
   check_buffers_in_one_stage(decided, connections);
   Program program;
   program.graph_hash = analysis.graph_hash;

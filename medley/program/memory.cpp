@@ -328,7 +328,8 @@ class MemoryFollower {
         note_step([&] { return communication.name; });
       }
     }
-    if (reduces) drop_all(in_flight.inputs);
+    // What is only given is packed at once, like what an all-reduce sums.
+    if (reduces || communication.outputs.empty()) drop_all(in_flight.inputs);
     end_point();
   }
 

@@ -34,8 +34,13 @@ class Preparer {
       append(std::move(op), names_[i]);
     }
     accumulate_outputs();
-    for (const std::string& parameter : context_.received) receive(parameter);
-    if (optimizer_.kind != "none") append_update();
+    for (const std::string& parameter : context_.received)
+      if (optimizer_.kind == "none" || !context_.updated.elsewhere.contains(parameter))
+        receive(parameter);
+    if (optimizer_.kind != "none") {
+      prepared_.updated = context_.updated;
+      append_update();
+    }
     recompute(prepared_, context_.recompute, context_.in_flight);
     relink();
     remove_unused();
@@ -270,7 +275,7 @@ class Preparer {
     for (const Input& input : graph().inputs)
       if (input.kind == InputKind::kParameter) parameters[input.name] = input.value;
     for (const Output& output : outputs)
-      if (output.kind == OutputKind::kGradient)
+      if (output.kind == OutputKind::kGradient && !context_.updated.elsewhere.contains(output.name))
         append_update(output.name, parameters.at(output.name), output.value, scalars);
   }
 
@@ -394,6 +399,14 @@ class Preparer {
 };
 
 }  // namespace
+
+const std::string* find_share(const Prepared& prepared,
+                              const std::string& name,
+                              std::string_view kind) {
+  if (!name.starts_with(kind)) return nullptr;
+  const auto found = prepared.updated.shares.find(name.substr(kind.size()));
+  return found == prepared.updated.shares.end() ? nullptr : &*found;
+}
 
 bool is_received_gradient(const Graph& graph, ValueId value) {
   return graph.values[at(value)].producer == kNone &&

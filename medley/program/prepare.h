@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "medley/graph/graph.h"
@@ -22,6 +23,13 @@ struct Optimizer {
   bool gradient_norm = true;  // computed even without clipping
 };
 
+// Of several pipelines, what a stage updates of the parameters that owners divide (plan/owners.h).
+struct UpdatedParameters {
+  std::set<std::string> shares{};     // the update is that of a share: ops and states are of it
+  std::set<std::string> elsewhere{};  // no update: new values come from other stages
+  auto operator<=>(const UpdatedParameters&) const = default;
+};
+
 // Names of the values that a step reports.
 struct Prepared {
   Graph graph;
@@ -34,15 +42,24 @@ struct Prepared {
   // [op] whether it does again, under its name, what an op of the forward phase did (recompute.h).
   // Empty: none does.
   std::vector<bool> recomputed;
+  UpdatedParameters updated;
 };
 
 // The name of the op that adds up the squares of all gradients.
 inline constexpr const char* kNormSum = "norm/sum";
+// Before the name of a parameter: the op that adds up the squares of its gradient, its update.
+inline constexpr std::string_view kNormOf = "norm/", kUpdateOf = "update/";
 
 // The result has the inputs "scalars" (kScalar, f64[3]: learning rate, step from 1, clip scale) and
 // the optimizer's state (kState, such as "exp_avg:<parameter>"), and the outputs kParameter and
 // kState. Gradient and loss outputs are accumulated values.
 Prepared prepare(const Graph& graph, const Optimizer& optimizer);
+
+// Returns the parameter whose share an op of this name is of, or null. `kind`: kNormOf or
+// kUpdateOf.
+const std::string* find_share(const Prepared& prepared,
+                              const std::string& name,
+                              std::string_view kind);
 
 // Whether a value is a gradient that other stages have all parts of.
 bool is_received_gradient(const Graph& graph, ValueId value);
@@ -54,6 +71,7 @@ struct StageContext {
   std::set<std::string> received{};
   // Those whose gradient counts for the norm in another stage.
   std::set<std::string> counted_elsewhere{};
+  UpdatedParameters updated{};
   std::string recompute = "none";  // as in a plan
   int in_flight = 1;               // micro-batches
 };

@@ -122,7 +122,9 @@ struct Placement {
   Input input;  // kind, name, local value
   State state;
   std::vector<std::vector<Size>> factors;  // whole sizes, [dim][factor]
-  // Of the factors that are cut: which, counted over all, and start and length on this device.
+  // Of the factors that are cut, by the state or by owners over pipelines: which, counted over all,
+  // and start and length on this device. Of what owners divide all devices of a stage together have
+  // a share, which may be empty; a stage that owns nothing has no placement.
   struct Cut {
     int position;
     Size offset, length;

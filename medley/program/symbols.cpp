@@ -37,6 +37,8 @@ Size SymbolTable::intern(const Entry& entry, const char* what) {
         fmt::format("{}.{}.{}", part_name(entry.part), to_string(entry.full, names_), what);
     if (entry.other >= 0) name += "." + part_name(entry.other);
     if (entry.inner >= 0) name += "." + part_name(entry.inner);
+    if (entry.kind >= Kind::kLengthWithin)
+      name += fmt::format(".within_{}_{}", entry.within.begin, entry.within.end);
     if (entry.device >= 0) name += fmt::format(".{}", entry.device);
     if (entry.axis > 0) name += fmt::format(".axis{}", entry.axis);
     names_.push_back(std::move(name));
@@ -60,12 +62,10 @@ Size SymbolTable::length(const State& state, int position, const Size& full) {
   return left;
 }
 
-// Nothing if no axis cuts it.
-std::optional<Size> SymbolTable::start(Kind kind,
-                                       const State& state,
-                                       int position,
-                                       const Size& full) {
-  Entry entry{.kind = kind, .full = full};
+// What there is to know of this device's shard on all axes together. Nothing if no axis cuts it.
+std::optional<Size> SymbolTable::shard(
+    Kind kind, const State& state, int position, const Size& full, const IndexInterval& within) {
+  Entry entry{.kind = kind, .full = full, .within = within};
   for (size_t axis = 0; axis < state.size(); ++axis) {
     if (!is_cut(state, axis, position)) continue;
     if (entry.part < 0) {
@@ -76,15 +76,46 @@ std::optional<Size> SymbolTable::start(Kind kind,
     }
   }
   if (entry.part < 0) return std::nullopt;
-  return intern(entry, kind == Kind::kRow ? "row" : "offset");
+  switch (kind) {
+    case Kind::kLengthWithin:
+      return intern(entry, "length");
+    case Kind::kBeginWithin:
+      return intern(entry, "offset");
+    case Kind::kStartWithin:
+      return intern(entry, "start");
+    default:
+      return intern(entry, kind == Kind::kRow ? "row" : "offset");
+  }
 }
 
 Size SymbolTable::offset(const State& state, int position, const Size& full) {
-  return start(Kind::kOffset, state, position, full).value_or(Size(0));
+  return shard(Kind::kOffset, state, position, full).value_or(Size(0));
+}
+
+Size SymbolTable::length_within(const State& state,
+                                int position,
+                                const Size& full,
+                                const IndexInterval& interval) {
+  return shard(Kind::kLengthWithin, state, position, full, interval)
+      .value_or(Size(interval.size()));
+}
+
+Size SymbolTable::begin_within(const State& state,
+                               int position,
+                               const Size& full,
+                               const IndexInterval& interval) {
+  return shard(Kind::kBeginWithin, state, position, full, interval).value_or(Size(interval.begin));
+}
+
+Size SymbolTable::start_within(const State& state,
+                               int position,
+                               const Size& full,
+                               const IndexInterval& interval) {
+  return shard(Kind::kStartWithin, state, position, full, interval).value_or(Size(interval.begin));
 }
 
 Size SymbolTable::row(const State& state, int position, const Size& full) {
-  return start(Kind::kRow, state, position, full).value_or(first_row());
+  return shard(Kind::kRow, state, position, full).value_or(first_row());
 }
 
 Size SymbolTable::length_of(int axis, int part, const Size& full, int device) {
@@ -155,6 +186,17 @@ const SymbolTable::Division& SymbolTable::divide_into(
   return division;
 }
 
+IndexInterval SymbolTable::piece_of(const Division& division, size_t device, int64_t start) {
+  const int64_t begin = start + division.starts[device];
+  return {begin, begin + division.lengths[device]};
+}
+
+// What an interval has in common with another; of nothing, within the bounds of that.
+IndexInterval SymbolTable::clamped(const IndexInterval& interval, const IndexInterval& bounds) {
+  return {std::clamp(interval.begin, bounds.begin, bounds.end),
+          std::clamp(interval.end, bounds.begin, bounds.end)};
+}
+
 std::vector<int64_t> SymbolTable::values_of(const Rows& rows, int device, Divisions& known) const {
   std::vector<int64_t> values{rows.microbatch.rows, rows.global_batch, rows.first};
   for (int axis = 0; axis < static_cast<int>(mesh_.size()); ++axis)
@@ -165,11 +207,12 @@ std::vector<int64_t> SymbolTable::values_of(const Rows& rows, int device, Divisi
     const Division& own = divide_into(entry.axis, entry.part, full, rows, known);
     const bool of_mesh = at(entry.part) >= parts_.size();
     const size_t d = of_mesh ? at(device) : me_on(entry.axis);
-    const auto start = [&] {
-      if (entry.inner < 0) return own.starts[d];
-      const Division& inner = divide_into(1, entry.inner, own.lengths[d], rows, known);
-      return own.starts[d] + inner.starts[me_on(1)];
+    const auto shard = [&] {
+      const Division* inner =
+          entry.inner < 0 ? nullptr : &divide_into(1, entry.inner, own.lengths[d], rows, known);
+      return inner ? piece_of(*inner, me_on(1), own.starts[d]) : piece_of(own, d, 0);
     };
+    const auto within = [&] { return clamped(entry.within, shard()); };
     const auto common = [&](size_t i, size_t j) {
       const int64_t other_full = evaluate(entry.other_full, values);
       const int64_t whole = evaluate(entry.whole, values);
@@ -187,10 +230,10 @@ std::vector<int64_t> SymbolTable::values_of(const Rows& rows, int device, Divisi
         values.push_back(own.lengths[d]);
         break;
       case Kind::kOffset:
-        values.push_back(start());
+        values.push_back(shard().begin);
         break;
       case Kind::kRow:
-        values.push_back(rows.first + start());
+        values.push_back(rows.first + shard().begin);
         break;
       case Kind::kLengthOf:
         values.push_back(own.lengths[peer]);
@@ -200,6 +243,15 @@ std::vector<int64_t> SymbolTable::values_of(const Rows& rows, int device, Divisi
         break;
       case Kind::kReceived:
         values.push_back(common(peer, d));
+        break;
+      case Kind::kLengthWithin:
+        values.push_back(within().size());
+        break;
+      case Kind::kBeginWithin:
+        values.push_back(within().begin);
+        break;
+      case Kind::kStartWithin:
+        values.push_back(within().begin - shard().begin);
         break;
     }
   }

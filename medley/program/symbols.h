@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "medley/boxes/box.h"
 #include "medley/graph/size.h"
 #include "medley/plan/plan.h"
 #include "medley/sharding/state.h"
@@ -45,6 +46,20 @@ class SymbolTable {
   // Length of this device's shard of the factor at a position, which has `full` elements.
   Size length(const State& state, int position, const Size& full);
   Size offset(const State& state, int position, const Size& full);  // where it starts
+  // Of an interval of the factor: what this device's shard has of it, where that begins in the
+  // factor, and where in the shard; of nothing, within the bounds of both.
+  Size length_within(const State& state,
+                     int position,
+                     const Size& full,
+                     const IndexInterval& interval);
+  Size begin_within(const State& state,
+                    int position,
+                    const Size& full,
+                    const IndexInterval& interval);
+  Size start_within(const State& state,
+                    int position,
+                    const Size& full,
+                    const IndexInterval& interval);
   // For the batch: where it starts in the global batch.
   Size row(const State& state, int position, const Size& full);
   // What the device of this index on an axis has of `full` elements.
@@ -76,15 +91,27 @@ class SymbolTable {
 
  private:
   static constexpr int kMe = 3;  // and what follows: one for each axis
-  enum class Kind { kLength, kOffset, kRow, kLengthOf, kSent, kReceived };
+  enum class Kind {
+    kLength,
+    kOffset,
+    kRow,
+    kLengthOf,
+    kSent,
+    kReceived,
+    kLengthWithin,
+    kBeginWithin,
+    kStartWithin
+  };
   struct Entry {
     Kind kind;
     int axis = 0, part = -1;
     Size full{};
-    int inner = -1;              // of an offset: how axis 1 divides this device's piece of axis 0
+    int inner = -1;              // of an offset, and within an interval: how axis 1 divides this
+                                 // device's piece of axis 0
     int device = -1;             // of the axis, unless it is this one
     int other = -1;              // of what is sent or received: the part at the other end,
     Size other_full{}, whole{};  // what that divides, and the elements of the dim
+    IndexInterval within{};
     auto operator<=>(const Entry&) const = default;
   };
   // How a part divides a factor: elements of each device, and where they start.
@@ -102,10 +129,16 @@ class SymbolTable {
     int64_t first, global_batch;
   };
   const std::string& part_name(int part) const;
-  std::optional<Size> start(Kind kind, const State& state, int position, const Size& full);
+  std::optional<Size> shard(Kind kind,
+                            const State& state,
+                            int position,
+                            const Size& full,
+                            const IndexInterval& within = {});
   std::vector<int64_t> lengths_of(int axis, int part, int64_t full, const Rows& rows) const;
   const Division& divide_into(
       int axis, int part, int64_t full, const Rows& rows, Divisions& known) const;
+  static IndexInterval piece_of(const Division& division, size_t device, int64_t start);
+  static IndexInterval clamped(const IndexInterval& interval, const IndexInterval& bounds);
   std::vector<int64_t> values_of(const Rows& rows, int device, Divisions& known) const;
 
   std::vector<Part> parts_;

@@ -133,6 +133,7 @@ void verify(const Program& program) {
   verify_pipelines(program);
   for (size_t s = 0; s < program.stages.size(); ++s) verify_values(program, s);
   verify_messages(program);
+  verify_relays(program);
   verify_progress(program);
 }
 

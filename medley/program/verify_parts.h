@@ -1,6 +1,6 @@
 #pragma once
 
-// What verify(program) checks, in three parts. Each throws Error(kUs), which names stage, call and
+// What verify(program) checks, in four parts. Each throws Error(kUs), which names stage, call and
 // op or communication, what was found and what was expected. Know nothing of plans and graphs.
 
 #include <string>
@@ -30,5 +30,11 @@ void verify_messages(const Program& program);
 // Of all stages: their calls can be made in some order in which nobody waits for ever. Requires:
 // verify_messages() has passed. Costs a look at each message between stages.
 void verify_progress(const Program& program);
+
+// Of all relays: cells that fit what their members put in and get out, every term once. Of new
+// values, which owners send to all: none sets out before everything that is summed over stages has
+// arrived, but for the loss, so that a step that fails before has changed nothing anywhere.
+// Requires: verify_messages() has passed.
+void verify_relays(const Program& program);
 
 }  // namespace medley

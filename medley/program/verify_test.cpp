@@ -13,6 +13,7 @@
 #include "medley/graph/text.h"
 #include "medley/program/calls.h"
 #include "medley/program/lower.h"
+#include "medley/program/relays.h"
 #include "medley/program/symbols_read.h"
 #include "medley/testing/example_program.h"
 #include "medley/testing/random_plan.h"
@@ -340,6 +341,48 @@ std::string swap_relays(Mutator& mutator) {
   std::swap(*all[0], *all[1]);
   return all[0]->name;
 }
+std::string remove_end(Mutator& mutator) {
+  std::vector<std::shared_ptr<const Relay>> relays;
+  for (const Communication& communication : mutator.stage().communications)
+    if (communication.relay && !communication.relay->tensors[0]->empty())
+      relays.push_back(communication.relay);
+  if (relays.empty()) return "";
+  const std::shared_ptr<const Relay> old = mutator.any(relays);
+  Relay changed = *old;
+  RelayTensor tensor = *changed.tensors[0];
+  std::vector<RelayEnd>& ends = mutator.draw(2) ? tensor[0].from : tensor[0].to;
+  ends.erase(ends.begin() + static_cast<std::ptrdiff_t>(mutator.draw(ends.size())));
+  changed.tensors[0] = std::make_shared<const RelayTensor>(std::move(tensor));
+  const auto fresh = std::make_shared<const Relay>(std::move(changed));
+  for (LoweredStage& stage : mutator.program().stages)
+    for (Communication& communication : stage.communications)
+      if (communication.relay == old) communication.relay = fresh;
+  return "an end";
+}
+
+// Of what a stage only takes, so that nothing else stands in the way.
+std::string post_values_early(Mutator& mutator) {
+  LoweredStage& stage = mutator.stage();
+  for (Function& function : stage.functions) {
+    if (function.kind != FunctionKind::kUpdate) continue;
+    for (size_t i = 1; i < function.steps.size(); ++i) {
+      const auto* post = std::get_if<Post>(&function.steps[i]);
+      if (!post) continue;
+      const Communication& values = stage.communications[at(post->communication)];
+      if (!values.name.starts_with(kRelayValues) || !values.inputs.empty()) continue;
+      const bool waits =
+          std::any_of(function.steps.begin(),
+                      function.steps.begin() + static_cast<std::ptrdiff_t>(i),
+                      [](const Step& step) { return std::holds_alternative<Wait>(step); });
+      if (!waits) return "";
+      std::rotate(function.steps.begin(),
+                  function.steps.begin() + static_cast<std::ptrdiff_t>(i),
+                  function.steps.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+      return values.name;
+    }
+  }
+  return "";
+}
 std::string renumber_pipeline(Mutator& mutator) {
   ++mutator.stage().pipeline;
   return "a pipeline";
@@ -482,6 +525,8 @@ const std::vector<std::pair<std::string, Change>> kChanges{
     {"cells of one stage", change_cells_of_one},
     {"cells of all stages", change_cells_of_all},
     {"relays swapped", swap_relays},
+    {"an end of a cell", remove_end},
+    {"new values early", post_values_early},
     {"a pipeline", renumber_pipeline},
     {"a depth", change_depth},
     {"a lane", change_lane},
@@ -509,7 +554,7 @@ TEST(Verify, RefusesAThousandRandomChanges) {
       ++changes;
       EXPECT_THAT(refusal(program), StartsWith("program: stage ")) << name << ": " << what;
     }
-  EXPECT_EQ(kChanges.size(), 30u);
+  EXPECT_EQ(kChanges.size(), 32u);
 }
 
 TEST(Verify, AcceptsProgramsMadeByHand) {

@@ -262,6 +262,13 @@ std::vector<ExtentId> flat_factors(const Factors& factors, ValueId value) {
   return flat;
 }
 
+std::vector<int64_t> constant_factors(const Factors& factors, ValueId value) {
+  std::vector<int64_t> sizes;
+  for (ExtentId extent : flat_factors(factors, value))
+    sizes.push_back(evaluate(factors.extent_sizes[at(extent)], {}));
+  return sizes;
+}
+
 int position_of(const Factors& factors, ValueId value, int dim, int factor) {
   int position = factor;
   for (int d = 0; d < dim; ++d)

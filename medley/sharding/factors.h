@@ -33,6 +33,8 @@ Factors factorize(const Graph& graph, const std::vector<std::pair<ValueId, Value
 
 // Returns all factors of a value in one list: the positions that an AxisState names.
 std::vector<ExtentId> flat_factors(const Factors& factors, ValueId value);
+// Returns their sizes. Requires: a value without symbols, such as a parameter.
+std::vector<int64_t> constant_factors(const Factors& factors, ValueId value);
 // Returns the position of factor `factor` of dim `dim`.
 int position_of(const Factors& factors, ValueId value, int dim, int factor);
 

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <thread>
 
 #include "medley/base/at.h"
@@ -28,6 +29,11 @@ namespace {
 using ::testing::Each;
 
 constexpr uint64_t kSeeds = 40;
+// Of several pipelines: nightly there are more.
+uint64_t several_seeds() {
+  const char* seeds = std::getenv("MEDLEY_AGREEMENT_SEEDS");
+  return seeds ? std::stoull(seeds) : kSeeds;
+}
 
 struct Emulated {
   Trace trace;
@@ -144,6 +150,10 @@ class Agreement : public ::testing::Test {
     }
   }
 
+  static Graph transformer() {
+    return run_passes(parse_graph(LocalFiles().read("python/tests/golden/gpt.graph"), "gpt.graph"));
+  }
+
   std::vector<std::string> names() const {
     std::vector<std::string> all;
     for (const Device& device : cluster.devices) all.push_back(device.name);
@@ -183,8 +193,9 @@ TEST_F(Agreement, RandomPipelines) {
   }
 }
 
+// Half of them with owners.
 TEST_F(Agreement, RandomSeveralPipelines) {
-  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (uint64_t seed = 0; seed < several_seeds(); ++seed) {
     SCOPED_TRACE(seed);
     expect_agreement(random_pipelines(graph, names(), 5000, seed));
     if (HasFatalFailure()) return;
@@ -193,13 +204,18 @@ TEST_F(Agreement, RandomSeveralPipelines) {
 
 // Cut anywhere, so that values skip stages; the head is tied to the embedding.
 TEST_F(Agreement, RandomPipelinesOfATransformer) {
-  LocalFiles files;
-  const Graph gpt =
-      run_passes(parse_graph(files.read("python/tests/golden/gpt.graph"), "gpt.graph"));
+  const Graph gpt = transformer();
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     expect_agreement(gpt, random_pipeline(gpt, names(), 37, seed));
     if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(Agreement, RandomSeveralPipelinesOfATransformer) {
+  const Graph gpt = transformer();
+  for (uint64_t seed = 0; seed < several_seeds(); ++seed) {
+    SCOPED_TRACE(seed);
     expect_agreement(gpt, random_pipelines(gpt, names(), 37, seed));
     if (HasFatalFailure()) return;
   }

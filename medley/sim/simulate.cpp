@@ -435,7 +435,7 @@ void Simulator::record_wait(const Actor& actor,
          times.start,
          times.end);
   int64_t bytes = 0;
-  for (ValueId value : only_receives(communication) ? communication.outputs : communication.inputs)
+  for (ValueId value : communication.inputs.empty() ? communication.outputs : communication.inputs)
     bytes += num_bytes(type_of(stage(actor).graph, value),
                        stage(actor).tables[at(posted.microbatch)][at(actor.index)]);
   result_.trace.events.back().args = {{"bytes", std::to_string(bytes)}};

@@ -21,7 +21,7 @@ class RandomPlanner {
                 const std::vector<std::string>& devices,
                 int64_t global_batch,
                 uint64_t seed)
-      : graph_(graph), devices_(devices), random_(seed) {
+      : graph_(graph), devices_(devices), random_(seed), seed_(seed) {
     plan_.global_batch = global_batch;
   }
 
@@ -54,6 +54,7 @@ class RandomPlanner {
     plan_.pipelines.resize(count);
     for (pipeline_ = 0; pipeline_ < count; ++pipeline_)
       add_stages(draw_sizes(devices[pipeline_], 1), rows[pipeline_]);
+    draw_owners();
     finish();
     return std::move(plan_);
   }
@@ -102,6 +103,23 @@ class RandomPlanner {
       pipeline().in_flight.assign(counts.rbegin(), counts.rend());
       draw_recompute();
     }
+  }
+
+  // Numbers of their own: plans are otherwise those that they were before there were owners.
+  void draw_owners() {
+    std::mt19937_64 others(seed_ + 1);
+    std::swap(random_, others);
+    if (plan_.pipelines.size() > 1 && draw(2)) {
+      for (const char* name : {"owners", "others"})
+        plan_.parts.push_back({name, {}, draw_shares(plan_.pipelines.size())});
+      const std::vector<std::string> texts{
+          "owners", "others", std::string(kEven), std::string(kAllOwners)};
+      plan_.owners["*"] = texts[at(draw(as_int(texts.size())))];
+      for (const Input& input : graph_.inputs)
+        if (input.kind == InputKind::kParameter && draw(2))
+          plan_.owners[input.name] = texts[at(draw(as_int(texts.size())))];
+    }
+    std::swap(random_, others);
   }
 
   void draw_microbatches(size_t devices, int64_t rows_in_all) {
@@ -210,6 +228,8 @@ class RandomPlanner {
     for (size_t i = 0; i < prepared.graph.ops.size(); ++i) {
       const std::string& name = prepared.names[i];
       if (name.starts_with("update/") || draw(4) == 0 || stage().ops.contains(name)) continue;
+      // Where the share that it is of is.
+      if (name.starts_with("norm/") && prepared.updated.shares.contains(name.substr(5))) continue;
       if (std::optional<std::string> choice = on_all_axes([&](size_t axis) {
             return random_choice(factors, prepared.graph, static_cast<OpId>(i), axis);
           }))
@@ -258,6 +278,7 @@ class RandomPlanner {
   const Graph& graph_;
   const std::vector<std::string>& devices_;
   std::mt19937_64 random_;
+  const uint64_t seed_;
   Plan plan_;
   size_t used_ = 0;               // devices
   size_t pipeline_ = 0, at_ = 0;  // the stage that is chosen for

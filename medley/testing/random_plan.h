@@ -25,7 +25,8 @@ Plan random_pipeline(const Graph& graph,
                      uint64_t seed);
 
 // The same as two to four pipelines that differ in everything, fewer where there are fewer devices
-// or rows. Requires: independent rows, and no buffer that changes.
+// or rows; in half of the plans, owners divide the update of some parameters, with zeros among
+// their shares. Requires: independent rows, and no buffer that changes.
 Plan random_pipelines(const Graph& graph,
                       const std::vector<std::string>& devices,
                       int64_t global_batch,

@@ -76,12 +76,24 @@ std::vector<Run::Found> Run::find(const std::string& kind, const std::string& na
   return found;
 }
 
+std::vector<const Table*> Run::tables(int s) const {
+  std::vector<const Table*> all;
+  for (const Table& each : stage(s).tables[0]) all.push_back(&each);
+  return all;
+}
+
+std::vector<Run::Found> Run::find_whole(const std::string& kind, const std::string& name) const {
+  std::vector<Found> all = find(kind, name);
+  if (is_whole(*all[0].placement, tables(all[0].stage))) all.resize(1);
+  return all;
+}
+
 std::vector<int> Run::holders(const std::string& kind, const std::string& name) const {
-  const int only = find(kind, name)[0].stage;
   std::vector<int> numbers;
   const std::vector<DevicePlace> places = device_places(program());
-  for (size_t i = 0; i < places.size(); ++i)
-    if (places[i].stage == only) numbers.push_back(static_cast<int>(i));
+  for (const Found& found : find_whole(kind, name))
+    for (size_t i = 0; i < places.size(); ++i)
+      if (places[i].stage == found.stage) numbers.push_back(static_cast<int>(i));
   return numbers;
 }
 
@@ -167,11 +179,10 @@ std::vector<int64_t> Run::shard_shape(const std::string& kind,
 at::Tensor Run::assemble(const std::string& kind,
                          const std::string& name,
                          const std::vector<at::Tensor>& shards) const {
-  const Found found = find(kind, name)[0];
-  std::vector<const Table*> tables;
-  for (size_t device = 0; device < shards.size(); ++device)
-    tables.push_back(&table(0, {found.stage, static_cast<int>(device)}));
-  return medley::assemble(shards, *found.placement, tables);
+  std::vector<ShardPlace> places;
+  for (const Found& found : find_whole(kind, name))
+    for (const Table* table : tables(found.stage)) places.push_back({found.placement, table});
+  return medley::assemble(shards, places);
 }
 
 std::vector<std::string> Run::disagreements() {
@@ -186,16 +197,18 @@ std::vector<std::string> Run::disagreements() {
       const std::vector<int>& here = own[found.stage];
       if (here.size() != stage(found.stage).devices.size()) continue;
       std::vector<at::Tensor> shards;
-      std::vector<const Table*> tables;
+      std::vector<ShardPlace> places;
       for (int i : here) {
         shards.push_back(
             to_tensor(devices().interpreter(i).read(found.placement->input.value)).cpu());
-        tables.push_back(&table(0, devices().place(i)));
+        places.push_back({found.placement, &table(0, devices().place(i))});
       }
-      const at::Tensor whole = medley::assemble(shards, *found.placement, tables);
+      const at::Tensor whole = medley::assemble(shards, places);
       for (size_t d = 0; d < shards.size(); ++d)
-        agree = agree &&
-                shard_of(whole, stage(found.stage), *found.placement, *tables[d]).equal(shards[d]);
+        agree = agree && shard_of(whole, stage(found.stage), *found.placement, *places[d].table)
+                             .equal(shards[d]);
+      // Shares of an update are apart.
+      if (!is_whole(*found.placement, tables(found.stage))) continue;
       agree = agree && (!first.defined() || whole.equal(first));
       first = whole;
     }

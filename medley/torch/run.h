@@ -67,7 +67,7 @@ class Run {
   void load(const std::string& kind, const std::string& name, const at::Tensor& whole);
   // Sets the state of the optimizer to that before the first step; parameters are loaded after it.
   void clear_state();
-  // The devices of the plan that have a value, by their numbers among those of all stages.
+  // The devices of the plan that together have a value, by their numbers among those of all stages.
   std::vector<int> holders(const std::string& kind, const std::string& name) const;
   // The shard of the n-th device of this process, null if it has none; where the shards of all
   // holders together are the whole.
@@ -106,6 +106,9 @@ class Run {
   };
   // All stages that have it: tied weights are in several.
   std::vector<Found> find(const std::string& kind, const std::string& name) const;
+  // The first of them if it has all of it, else all.
+  std::vector<Found> find_whole(const std::string& kind, const std::string& name) const;
+  std::vector<const Table*> tables(int stage) const;  // [device]
   const Program& program() const { return worker_.program(); }
   const LoweredStage& stage(int i) const { return worker_.stage(i); }
   const LoweredStage& stage_of(int i) const { return stage(devices().place(i).stage); }

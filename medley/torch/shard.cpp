@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
@@ -62,17 +63,33 @@ at::Tensor shard_of(const at::Tensor& whole,
   return shard.reshape(local_shape(stage, placement, table)).contiguous();
 }
 
-at::Tensor assemble(const std::vector<at::Tensor>& shards,
-                    const Placement& placement,
-                    const std::vector<const Table*>& tables) {
-  if (placement.cuts.empty()) return shards.at(0).reshape(whole_shape(placement, *tables.at(0)));
-  const std::vector<int64_t> factors = flat_factors(placement, *tables.at(0));
-  const at::Tensor whole = at::empty(factors, shards.at(0).options());
+at::Tensor assemble(const std::vector<at::Tensor>& shards, const std::vector<ShardPlace>& places) {
+  const std::vector<int64_t> shape = whole_shape(*places.at(0).placement, *places[0].table);
+  if (places[0].placement->cuts.empty()) return shards.at(0).reshape(shape);
+  at::Tensor whole = at::empty(shape, shards.at(0).options());
   for (size_t i = 0; i < shards.size(); ++i) {
-    const at::Tensor piece = piece_of(whole, placement, *tables[i]);
+    const auto& [placement, table] = places[i];
+    const at::Tensor piece =
+        piece_of(whole.view(flat_factors(*placement, *table)), *placement, *table);
     if (piece.numel() > 0) piece.copy_(shards[i].reshape(piece.sizes()));
   }
-  return whole.reshape(whole_shape(placement, *tables[0]));
+  return whole;
+}
+
+// Boxes of one stage are the same, or apart.
+bool is_whole(const Placement& placement, const std::vector<const Table*>& tables) {
+  std::set<Box> boxes;
+  for (const Table* table : tables) {
+    Box box = whole_box(flat_factors(placement, *table));
+    for (const Placement::Cut& cut : placement.cuts) {
+      const int64_t begin = evaluate(cut.offset, *table);
+      box[at(cut.position)] = {begin, begin + evaluate(cut.length, *table)};
+    }
+    if (volume(box) > 0) boxes.insert(std::move(box));
+  }
+  int64_t elements = 0;
+  for (const Box& box : boxes) elements += volume(box);
+  return elements == product_of(flat_factors(placement, *tables.at(0)));
 }
 
 BatchSlicer::BatchSlicer(const LoweredStage& stage, int device, bool accept_own)

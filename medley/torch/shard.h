@@ -28,11 +28,19 @@ at::Tensor shard_of(const at::Tensor& whole,
                     const Placement& placement,
                     const Table& table);
 
-// The reverse: shards[i] lies on the device with tables[i]. Of a value that is not cut the first is
-// returned. Requires: shards have their local shapes.
-at::Tensor assemble(const std::vector<at::Tensor>& shards,
-                    const Placement& placement,
-                    const std::vector<const Table*>& tables);
+// Where a shard lies: how its stage places the value, and the table of its device.
+struct ShardPlace {
+  const Placement* placement;
+  const Table* table;
+};
+
+// The reverse, of shards of one stage or of several. Of a value that is not cut the first is
+// returned. What no shard has is not set. Requires: shards have their local shapes.
+at::Tensor assemble(const std::vector<at::Tensor>& shards, const std::vector<ShardPlace>& places);
+
+// Whether the shards of the devices of one stage are the whole value: of what owners divide over
+// pipelines (plan/owners.h) they are a share of it, or nothing.
+bool is_whole(const Placement& placement, const std::vector<const Table*>& tables);
 
 // The rows of a batch tensor that one device reads, micro-batch after micro-batch. Accepts the
 // global batch or, if `accept_own`, only the rows that this device needs (rows_of(stage,

@@ -124,6 +124,7 @@ MATRIX = {
     "tied ends": of_pipeline(pipelines.Case("gpt", (1, 1, 2), ((), (), (2, 1)))),
     "zero shares": of_pipeline(pipelines.CASES["a device without rows"]),
     "several pipelines": of_random_pipelines("gpt", 1, 4),
+    "owners": of_random_pipelines("gpt", 2, 4),
 }
 # What only the nightly run starts processes for.
 MORE = {

@@ -1,0 +1,191 @@
+// What relays sum, and when new values set out: verify_relays().
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "medley/base/at.h"
+#include "medley/program/verify_parts.h"
+
+namespace medley {
+namespace {
+
+int64_t elements_of(const LoweredStage& stage, ValueId value, size_t device) {
+  int64_t count = 1;
+  for (const Size& size : type_of(stage.graph, value).shape)
+    count *= evaluate(size, stage.tables[0][device]);
+  return count;
+}
+
+// What one stage puts into a relay and gets out of it.
+class RelayVerifier {
+ public:
+  RelayVerifier(const LoweredStage& stage, size_t s, const Communication& relay)
+      : stage_(stage), relay_(relay), place_(fmt::format("{}: {}", stage_name(s), relay.name)) {
+    for (int device : stage.devices)
+      members_.push_back(
+          static_cast<int>(std::ranges::find(relay.devices, device) - relay.devices.begin()));
+  }
+
+  void run() const {
+    for (size_t d = 0; d < members_.size(); ++d) {
+      const RelayMember& own = relay_.relay->members[at(members_[d])];
+      expect_elements(d, relay_.inputs, own.inputs, "inputs", given);
+      expect_elements(d, relay_.outputs, own.outputs, "outputs", taken);
+    }
+    for (size_t i = 0; i < relay_.inputs.size(); ++i) expect_terms(i);
+  }
+
+ private:
+  // Whoever has the same as a device before it gives nothing.
+  template <typename Count>
+  void expect_elements(size_t d,
+                       const std::vector<ValueId>& values,
+                       const std::vector<int>& tensors,
+                       const char* what,
+                       Count count) const {
+    expect_program(values.size() == tensors.size(),
+                   place_,
+                   fmt::format("found {} {}, expected {}", values.size(), what, tensors.size()));
+    for (size_t i = 0; i < values.size(); ++i) {
+      const int64_t in_cells = count(*relay_.relay->tensors.at(at(tensors[i])), members_[d]);
+      const int64_t in_value = elements_of(stage_, values[i], d);
+      expect_program(
+          in_cells == in_value || (in_cells == 0 && &values == &relay_.inputs),
+          place_,
+          fmt::format("device {}: value {}: found {} elements, expected the {} of its cells",
+                      stage_.devices[d],
+                      values[i],
+                      in_value,
+                      in_cells));
+    }
+  }
+
+  // Of a gradient every stage that puts one in gives all elements, each once; new values are given
+  // once by all stages together. Whoever has elements gives some.
+  void expect_terms(size_t i) const {
+    const int number = relay_.relay->members[at(members_[0])].inputs[i];
+    const RelayTensor& tensor = *relay_.relay->tensors[at(number)];
+    int64_t total = 0, from_all = 0, own = 0, here = 0;
+    for (const RelayCell& cell : tensor) {
+      total += cell.length;
+      from_all += cell.length * std::ssize(cell.from);
+    }
+    for (size_t d = 0; d < members_.size(); ++d) {
+      own += given(tensor, members_[d]);
+      here += elements_of(stage_, relay_.inputs[i], d);
+    }
+    expect_program(
+        (own == total || from_all == total) && (own > 0 || here == 0),
+        place_,
+        fmt::format("tensor {}: found {} elements given here and {} by all, expected the "
+                    "{} that it has, of each stage or of all together",
+                    number,
+                    own,
+                    from_all,
+                    total));
+  }
+
+  const LoweredStage& stage_;
+  const Communication& relay_;
+  const std::string place_;
+  std::vector<int> members_;  // [device]
+};
+
+// One stage's update, followed up to the first relay of new values and from there on.
+class CommitVerifier {
+ public:
+  CommitVerifier(const LoweredStage& stage, size_t s) : stage_(stage), s_(s) {}
+
+  void run() {
+    find_values();
+    if (values_.empty()) return;
+    for (const Function& function : stage_.functions)
+      if (function.kind != FunctionKind::kUpdate)
+        for (const Step& step : function.steps) follow(step);
+    for (const Function& function : stage_.functions)
+      if (function.kind == FunctionKind::kUpdate)
+        for (const Step& step : function.steps) follow_update(step);
+  }
+
+ private:
+  const Communication& communication(int id) const { return stage_.communications[at(id)]; }
+  bool is_sum(int id) const {
+    return !communication(id).devices.empty() &&
+           communication(id).kind != CommunicationKind::kTransfer;
+  }
+
+  // The relays whose sums are assigned as they arrive.
+  void find_values() {
+    std::set<ValueId> assigned;
+    for (const Function& function : stage_.functions)
+      for (const Assign& assign : function.assigns) {
+        assigned.insert(assign.from);
+        const OpId view = stage_.graph.values[at(assign.from)].producer;
+        if (view == kNone || stage_.graph.ops[at(view)].name != "aten.view.default") continue;
+        for (ValueId value : operands(stage_.graph.ops[at(view)])) assigned.insert(value);
+      }
+    for (size_t i = 0; i < stage_.communications.size(); ++i)
+      if (stage_.communications[i].relay &&
+          std::ranges::any_of(stage_.communications[i].outputs,
+                              [&](ValueId value) { return assigned.contains(value); }))
+        values_.insert(static_cast<int>(i));
+  }
+
+  void follow(const Step& step) {
+    if (const auto* post = std::get_if<Post>(&step); post && is_sum(post->communication))
+      under_way_.insert(post->communication);
+    if (const auto* wait = std::get_if<Wait>(&step)) under_way_.erase(wait->communication);
+  }
+
+  void follow_update(const Step& step) {
+    const auto* post = std::get_if<Post>(&step);
+    if (!post || !is_sum(post->communication)) return follow(step);
+    const Communication& posted = communication(post->communication);
+    const std::string place = fmt::format("{}: {}", stage_name(s_), posted.name);
+    if (values_.contains(post->communication)) {
+      expect_program(
+          under_way_.empty(),
+          place,
+          fmt::format("found it posted before the wait for {}, expected new values to "
+                      "set out behind all sums over stages",
+                      under_way_.empty() ? "" : communication(*under_way_.begin()).name));
+      has_set_out_ = true;
+      return;
+    }
+    expect_program(!has_set_out_ || std::ranges::count(posted.outputs, stage_.loss) > 0,
+                   place,
+                   "found it posted behind new values, expected the loss only");
+    follow(step);
+  }
+
+  const LoweredStage& stage_;
+  const size_t s_;
+  std::set<int> values_;     // relays of new values
+  std::set<int> under_way_;  // other sums over stages
+  bool has_set_out_ = false;
+};
+
+}  // namespace
+
+void verify_relays(const Program& program) {
+  std::set<const Relay*> known;
+  for (size_t s = 0; s < program.stages.size(); ++s) {
+    const LoweredStage& stage = program.stages[s];
+    for (const Communication& communication : stage.communications) {
+      if (communication.kind != CommunicationKind::kRelay) continue;
+      const std::string place = fmt::format("{}: {}", stage_name(s), communication.name);
+      expect_program(communication.relay &&
+                         communication.relay->members.size() == communication.devices.size(),
+                     place,
+                     fmt::format("expected cells of {} members", communication.devices.size()));
+      if (known.insert(communication.relay.get()).second)
+        verify(*communication.relay, "program: " + place);
+      RelayVerifier(stage, s, communication).run();
+    }
+    CommitVerifier(stage, s).run();
+  }
+}
+
+}  // namespace medley
