@@ -194,6 +194,17 @@ void check_version(const JsonPlace& at) {
   read_version(at.member("version"));
 }
 
+StepBound read_bound(const JsonPlace& at) {
+  StepBound bound;
+  const auto read = [](int64_t& to, int64_t least) {
+    return [&to, least](const JsonPlace& p) { to = read_integer(p, least, kMaxLength << 13); };
+  };
+  read_object(
+      at, {{"step_ns", true, read(bound.step_ns, 1)}, {"least_ns", true, read(bound.least_ns, 0)}});
+  if (bound.least_ns > bound.step_ns) at.member("least_ns").refuse("no more than step_ns");
+  return bound;
+}
+
 }  // namespace
 
 Plan parse_plan(std::string_view json, std::string_view file) {
@@ -215,6 +226,7 @@ Plan parse_plan(std::string_view json, std::string_view file) {
        {"per_microbatch_semantics",
         false,
         [&](const JsonPlace& p) { plan.per_microbatch_semantics = read_bool(p); }},
+       {"bound", false, [&](const JsonPlace& p) { plan.bound = read_bound(p); }},
        {"parts", false, [&](const JsonPlace& p) { plan.parts = read_all(p, read_part); }},
        {"owners", false, [&](const JsonPlace& p) { plan.owners = read_owners(p); }},
        {"pipelines", true, [&](const JsonPlace& p) {

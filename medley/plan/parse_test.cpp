@@ -54,6 +54,18 @@ TEST(ParsePlan, WhatIsPrintedParsesBackEqual) {
   }
 }
 
+TEST(ParsePlan, SaysHowFarItMayBeFromTheBest) {
+  const std::string known = replaced(
+      minimal(), "\"pipelines\"", R"("bound": {"step_ns": 200, "least_ns": 150}, "pipelines")");
+  const Plan plan = parse_plan(known, "p.json");
+  ASSERT_TRUE(plan.bound);
+  EXPECT_EQ(*plan.bound, (StepBound{200, 150}));
+  EXPECT_DOUBLE_EQ(plan.bound->gap(), 0.25);
+  EXPECT_EQ(parse_plan(print(plan), "p.json"), plan);
+  EXPECT_EQ(refusal(replaced(known, "150", "201")),
+            "p.json: bound.least_ns: found 201, expected no more than step_ns");
+}
+
 // The file is as print() writes it, so that this test shows the printed form.
 TEST(ParsePlan, PrintedFormIsStable) {
   for (const char* file : {"everything.json", "data_parallel.json"})

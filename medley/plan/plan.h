@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -80,6 +81,15 @@ struct Pipeline {
   bool operator==(const Pipeline&) const = default;
 };
 
+// What the search that made a plan showed: how far it may be from the best of what was searched.
+struct StepBound {
+  int64_t step_ns = 0;   // of the plan, by the simulator
+  int64_t least_ns = 0;  // what no plan that was searched takes less than; at most `step_ns`
+  // The share of the step by which another plan may be shorter at most.
+  double gap() const { return 1 - static_cast<double>(least_ns) / static_cast<double>(step_ns); }
+  bool operator==(const StepBound&) const = default;
+};
+
 struct Plan {
   std::string strategy;    // that made it; "" if written by hand
   std::string graph_hash;  // "" in a plan written by hand: not checked
@@ -92,6 +102,7 @@ struct Plan {
   // pipeline (plan/owners.h). Absent: all.
   Choices owners;
   std::vector<Pipeline> pipelines;
+  std::optional<StepBound> bound{};  // nothing is known without
   bool operator==(const Plan&) const = default;
 };
 

@@ -154,6 +154,12 @@ std::string print(const Plan& plan) {
   if (!plan.cluster_hash.empty()) node.add("cluster_hash", scalar(plan.cluster_hash));
   node.add("global_batch", scalar(plan.global_batch));
   if (plan.per_microbatch_semantics) node.add("per_microbatch_semantics", scalar(true));
+  if (plan.bound) {
+    Node bound = object();
+    bound.add("step_ns", scalar(plan.bound->step_ns));
+    bound.add("least_ns", scalar(plan.bound->least_ns));
+    node.add("bound", std::move(bound));
+  }
   if (!plan.parts.empty()) node.add("parts", to_list(plan.parts));
   if (!plan.owners.empty()) node.add("owners", object(plan.owners));
   node.add("pipelines", to_list(plan.pipelines));
