@@ -107,6 +107,8 @@ class CandidateSet {
   void join_axes();
   // The fastest that was considered; else why the first one did not fit.
   Outcome best() const;
+  // Of the best, by the simulator. Requires: best() is a plan.
+  Nanoseconds best_step() const { return best_step_; }
 
  private:
   // A parameter that several layers read.

@@ -9,102 +9,12 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
-#include "medley/pipelines/pipeline_chains.h"
-#include "medley/schedule/h1f1b.h"
-#include "medley/schedule/period.h"
+#include "medley/pipelines/pipeline_settle.h"
 
 namespace medley {
 namespace {
 
 using namespace pipeline;
-
-void verify(const PipelineRequest& request) {
-  const auto require = [](bool holds, std::string_view what) {
-    if (!holds) throw Error(Blame::kCaller, fmt::format("pipeline: {}", what));
-  };
-  require(request.layers >= 1, "has no layers");
-  require(!request.pools.empty() && request.pools.size() <= kMostPools,
-          fmt::format("needs 1 to {} pools", kMostPools));
-  require(!request.microbatches.empty(), "has no number of micro-batches");
-  require(request.links.size() == request.pools.size(), "needs a row of links for each pool");
-  for (size_t p = 0; p < request.pools.size(); ++p) {
-    const PipelinePool& pool = request.pools[p];
-    require(request.links[p].size() == request.pools.size(), "needs a link for each pair of pools");
-    require(pool.devices >= 1, fmt::format("pool {} has no devices", pool.name));
-    require(!pool.sizes.empty() && std::ranges::min(pool.sizes) >= 1,
-            fmt::format("pool {} has no sizes of meshes", pool.name));
-  }
-  for (const MicrobatchChoice& choice : request.microbatches) {
-    require(choice.count >= 1 && choice.count <= 1 << 20, "needs 1 to 2^20 micro-batches");
-    require(choice.cuts.size() + 1 == at(request.layers),
-            "needs the bytes of one cut fewer than layers");
-  }
-}
-
-// The plan but for its period and what depends on it.
-PipelinePlan plan_of(const Table& table, int choice, const Chain& chain) {
-  PipelinePlan plan;
-  plan.choice = choice;
-  plan.microbatches = table.microbatches();
-  for (size_t i = 0; i < chain.stages.size(); ++i) {
-    const Option& o = *chain.stages[i];
-    PipelineStage stage;
-    stage.range = {o.begin, o.end, o.pool, table.sizes(o.pool)[at(o.size)]};
-    stage.option = table.offered(o);
-    stage.room = static_cast<int>(std::min<int64_t>(o.room, plan.microbatches));
-    plan.stages.push_back(stage);
-    if (i + 1 < chain.stages.size())
-      plan.boundaries.push_back(table.crossing(o.pool, chain.stages[i + 1]->pool, o.end)->times);
-  }
-  if (chain.stages.size() > 1)
-    plan.exchange = {table.exchange(chain.stages.front()->pool, chain.stages.back()->pool)};
-  return plan;
-}
-
-std::vector<int> counts_at(const ScheduleRequest& request, InFlightRule rule, Nanoseconds period) {
-  std::vector<int> counts;
-  switch (rule) {
-    case InFlightRule::kPeriod:
-      counts = counts_for_period(period, request.times);
-      break;
-    case InFlightRule::kIdeal:
-      counts = ideal_in_flight(request, period);
-      break;
-    case InFlightRule::kPublished:
-      counts = published_in_flight(request, period);
-      break;
-  }
-  for (int& count : counts) count = std::min(count, request.times.num_microbatches());
-  return counts;
-}
-
-// Finds the shortest period for which the plan fits, at most `period`, and fills in the rest.
-void settle(PipelinePlan& plan, InFlightRule rule, int64_t period, int64_t cost) {
-  const ScheduleRequest request = schedule_request(plan);
-  const auto fits = [&](int64_t p) {
-    const std::vector<int> counts = counts_at(request, rule, {p});
-    for (size_t i = 0; i < counts.size(); ++i)
-      if (counts[i] > plan.stages[i].room) return false;
-    return true;
-  };
-  int64_t low = 1;
-  for (const StageTimes& s : request.times.sizes[0].stages)
-    low = std::max(low, (s.forward + s.backward).value);
-  for (const BoundaryTimes& b : plan.boundaries)
-    low = std::max({low, b.forward.value, b.backward.value});
-  MEDLEY_CHECK(low <= period && fits(period));
-  for (int64_t high = period; low < high;) {
-    const int64_t middle = low + (high - low) / 2;
-    if (fits(middle))
-      high = middle, period = middle;
-    else
-      low = middle + 1;
-  }
-  const std::vector<int> counts = counts_at(request, rule, {low});
-  for (size_t i = 0; i < counts.size(); ++i) plan.stages[i].in_flight = counts[i];
-  plan.period = {low};
-  plan.predicted = {cost + (plan.microbatches - 1) * low};
-}
 
 bool same_stages(const PipelinePlan& a, const PipelinePlan& b) {
   return a.choice == b.choice &&

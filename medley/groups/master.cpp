@@ -1,0 +1,54 @@
+#include "medley/groups/master.h"
+
+#include <ClpSimplex.hpp>
+#include <algorithm>
+
+#include "medley/base/at.h"
+#include "medley/base/error.h"
+
+namespace medley {
+
+MasterSolution solve_master(const std::vector<int>& devices,
+                            const std::vector<MasterColumn>& columns) {
+  MasterSolution solution;
+  solution.prices.assign(devices.size(), 0);
+  solution.shares.assign(columns.size(), 0);
+  // Clp's tolerances are absolute: rows are counted in parts of the column that has most.
+  double most = 0;
+  for (const MasterColumn& column : columns) most = std::max(most, column.rows);
+  if (most <= 0) return solution;
+  ClpSimplex clp;
+  clp.setLogLevel(0);
+  clp.setPerturbation(100);  // none
+  clp.resize(static_cast<int>(devices.size()), 0);
+  for (size_t k = 0; k < devices.size(); ++k) {
+    clp.setRowLower(static_cast<int>(k), -COIN_DBL_MAX);
+    clp.setRowUpper(static_cast<int>(k), devices[k]);
+  }
+  for (const MasterColumn& column : columns) {
+    std::vector<int> rows;
+    std::vector<double> values;
+    for (size_t k = 0; k < devices.size(); ++k)
+      if (column.devices[k] > 0) {
+        rows.push_back(static_cast<int>(k));
+        values.push_back(column.devices[k]);
+      }
+    MEDLEY_CHECK(!rows.empty());
+    clp.addColumn(static_cast<int>(rows.size()),
+                  rows.data(),
+                  values.data(),
+                  0,
+                  COIN_DBL_MAX,
+                  -column.rows / most);
+  }
+  clp.primal();
+  MEDLEY_CHECK(clp.isProvenOptimal());
+  solution.rows = -clp.objectiveValue() * most;
+  for (size_t k = 0; k < devices.size(); ++k)
+    solution.prices[k] = std::max(0.0, -clp.dualRowSolution()[k] * most);
+  for (size_t c = 0; c < columns.size(); ++c)
+    solution.shares[c] = std::max(0.0, clp.primalColumnSolution()[c]);
+  return solution;
+}
+
+}  // namespace medley

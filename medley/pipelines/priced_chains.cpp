@@ -1,0 +1,368 @@
+#include "medley/pipelines/priced_chains.h"
+
+#include <algorithm>
+
+#include "medley/base/at.h"
+#include "medley/base/error.h"
+#include "medley/pipelines/pipeline_settle.h"
+
+namespace medley {
+namespace {
+
+using namespace pipeline;
+
+struct PricedSearch {
+  const std::vector<int64_t>& prices;
+  bool counted = false;
+  int64_t below = 0;
+  int64_t longest = 0;       // of a stage and of a transfer
+  int64_t microbatches = 0;  // under any schedule; 0: at the period `longest`
+  int64_t step = 0;
+  bool rough = false;  // without Q and R
+  bool any_schedule() const { return microbatches > 0; }
+};
+
+// Devices of the first pools, so many as fit into a word, counted side by side.
+class Counts {
+ public:
+  static constexpr int kBits = 16, kPools = 4;
+  static uint64_t of(int pool, int devices) {
+    return pool < kPools ? static_cast<uint64_t>(devices) << (pool * kBits) : 0;
+  }
+  static bool within(uint64_t few, uint64_t most) {
+    return (((most | kHighBits) - few) & kHighBits) == kHighBits;
+  }
+
+ private:
+  static constexpr uint64_t kHighBits = 0x8000800080008000;
+};
+
+// What stages with layers [0, layer) in front of a stage on a pool cost and take at least.
+struct Ahead {
+  Ahead(const Table& table, const PricedSearch& search);
+  size_t index(int layer, int pool) const { return at(layer) * pools + at(pool); }
+
+  const size_t pools;
+  std::vector<int64_t> cost, time;  // kNever: there are none
+  int64_t whole = kNever;           // cost of a chain
+};
+
+Ahead::Ahead(const Table& table, const PricedSearch& search) : pools(at(table.pools())) {
+  cost.assign(at(table.layers()) * pools, kNever);
+  time = cost;
+  std::fill_n(cost.begin(), pools, 0);
+  std::fill_n(time.begin(), pools, 0);
+  for (int layer = 1; layer <= table.layers(); ++layer)
+    for (int pool = 0; pool < table.pools(); ++pool) {
+      int64_t least_cost = kNever, least_time = kNever;
+      for (size_t s = 0; s < table.sizes(pool).size(); ++s) {
+        const int64_t price = search.prices[at(pool)] * table.sizes(pool)[s];
+        for (int begin = layer - 1; begin >= 0; --begin) {
+          if (table.least_over(pool, s, begin, layer) > search.longest) break;
+          const int64_t time_of = table.least_time(pool, s, begin, layer);
+          if (time_of > search.longest || cost[index(begin, pool)] == kNever) continue;
+          const int64_t paid = search.any_schedule() ? price : price + time_of;
+          least_cost = std::min(least_cost, cost[index(begin, pool)] + paid);
+          least_time = std::min(least_time, time[index(begin, pool)] + time_of);
+        }
+      }
+      if (layer == table.layers()) whole = std::min(whole, least_cost);
+      if (least_cost == kNever || layer == table.layers()) continue;
+      for (int next = 0; next < table.pools(); ++next) {
+        const Crossing* crossing = table.crossing(pool, next, layer);
+        if (!crossing || crossing->occupied > search.longest) continue;
+        const int64_t trip = crossing->round_trip;
+        int64_t& to = cost[index(layer, next)];
+        to = std::min(to, least_cost + (search.any_schedule() ? 0 : trip));
+        int64_t& arrives = time[index(layer, next)];
+        arrives = std::min(arrives, least_time + trip);
+      }
+    }
+}
+
+struct Label {
+  int64_t cost = 0, end = 0, depth = 0;
+  uint64_t used = 0;
+  int32_t behind = -1;  // label of the stages behind; -1: none
+  int32_t option = 0;
+};
+
+bool never_worse(const Label& a, const Label& b) {
+  return a.cost <= b.cost && a.end <= b.end && a.depth <= b.depth && Counts::within(a.used, b.used);
+}
+
+struct Range {
+  int32_t begin = 0, end = 0;
+};
+
+class Search {
+ public:
+  Search(const Table& table, const PricedSearch& search, const Ahead& ahead)
+      : table_(table), search_(search), ahead_(ahead) {
+    fronts_.resize(at(table.layers() + 1) * at(table.pools()));
+    least_.assign(at(table.layers() + 1), kNever);
+    least_.back() = 0;
+    for (int pool = 0; pool < table.pools(); ++pool) all_ += Counts::of(pool, table.devices(pool));
+  }
+  Chain run();
+
+ private:
+  Range& front(int layer, int pool) { return fronts_[at(layer * table_.pools() + pool)]; }
+  int64_t price(const Option& option) const {
+    return search_.prices[at(option.pool)] * devices(option);
+  }
+  int devices(const Option& option) const { return table_.sizes(option.pool)[at(option.size)]; }
+  uint64_t count(const Option& option) const {
+    return search_.counted ? Counts::of(option.pool, devices(option)) : 0;
+  }
+  void add_stages(int layer, int pool);
+  void add_stage(const Option& option);
+  void add_last(const Option& option);
+  void add_before(const Option& option, const Crossing& crossing, const Range& behind);
+  bool matters(const Option& option, const Label& label) const;
+  void keep(const Label& label);
+
+  const Table& table_;
+  const PricedSearch& search_;
+  const Ahead& ahead_;
+  uint64_t all_ = 0;
+  std::vector<Label> labels_;
+  std::vector<Range> fronts_;   // [layer][pool]
+  std::vector<Label> made_;     // of the layer and pool at hand
+  std::vector<int64_t> least_;  // [layer] cost of chains from there on; kNever: none matter
+};
+
+// Whether the chain can be finished below the limit.
+bool Search::matters(const Option& option, const Label& label) const {
+  const size_t state = ahead_.index(option.begin, option.pool);
+  if (ahead_.cost[state] == kNever || label.cost + ahead_.cost[state] >= search_.below)
+    return false;
+  if (!search_.any_schedule() || search_.rough) return true;
+  const int64_t update = option.begin == 0 ? option.update : 0;
+  return label.end + update + ahead_.time[state] <= search_.step;
+}
+
+void Search::keep(const Label& label) {
+  for (const Label& other : made_)
+    if (never_worse(other, label)) return;
+  std::erase_if(made_, [&](const Label& other) { return never_worse(label, other); });
+  made_.push_back(label);
+}
+
+// Whether there is room for as many micro-batches as are in flight at least.
+bool has_room(const Option& option, const PricedSearch& search, int64_t stays) {
+  if (search.rough) return true;
+  return option.room == kNever || search.microbatches * stays <= search.step * option.room;
+}
+
+void Search::add_last(const Option& option) {
+  Label label;
+  label.option = static_cast<int32_t>(table_.index_of(option));
+  label.used = count(option);
+  label.depth = option.time;
+  if (search_.any_schedule()) {
+    label.cost = price(option);
+    label.end = search_.microbatches * option.time;
+    if (search_.rough) label.end = label.depth = 0;
+    if (!has_room(option, search_, label.depth)) return;
+  } else {
+    label.cost = option.time + price(option);
+    label.end = label.cost + option.update;
+  }
+  if (matters(option, label)) keep(label);
+}
+
+void Search::add_before(const Option& option, const Crossing& crossing, const Range& behind) {
+  const int64_t time = option.time + crossing.round_trip, paid = price(option);
+  const uint64_t own = count(option);
+  const int64_t period = search_.longest;
+  const int64_t most = option.room > kNever / period ? kNever : option.room * period;
+  for (int32_t i = behind.begin; i < behind.end; ++i) {
+    const Label& rest = labels_[at(i)];
+    Label label;
+    label.used = rest.used + own;
+    if (!Counts::within(label.used, all_)) continue;
+    label.behind = i;
+    label.option = static_cast<int32_t>(table_.index_of(option));
+    label.depth = rest.depth + time;
+    if (search_.any_schedule()) {
+      label.cost = rest.cost + paid;
+      label.end = std::max(search_.microbatches * option.time, rest.end + time);
+      if (search_.rough) label.end = label.depth = 0;
+      if (!has_room(option, search_, label.depth)) continue;
+    } else {
+      if (label.depth > most) continue;  // no room
+      label.cost = rest.cost + time + paid;
+      label.end =
+          std::max(label.cost + option.update, rest.end + option.forward + crossing.up + paid);
+      const int64_t count = (label.depth + period - 1) / period;
+      label.depth = std::max(label.depth, option.time + (count - 1) * period);
+    }
+    if (matters(option, label)) keep(label);
+  }
+}
+
+void Search::add_stage(const Option& option) {
+  if (option.end == table_.layers()) return add_last(option);
+  for (int next = 0; next < table_.pools(); ++next) {
+    const Range behind = front(option.end, next);
+    if (behind.begin == behind.end) continue;
+    const Crossing* crossing = table_.crossing(option.pool, next, option.end);
+    if (crossing && crossing->occupied <= search_.longest) add_before(option, *crossing, behind);
+  }
+}
+
+// Adds the stages from `layer` on that are on a pool.
+void Search::add_stages(int layer, int pool) {
+  const int64_t ahead = ahead_.cost[ahead_.index(layer, pool)];
+  if (ahead == kNever) return;
+  for (int end = layer + 1; end <= table_.layers(); ++end) {
+    bool shorter = false;  // whether stages that end later may be short enough
+    for (size_t s = 0; s < table_.sizes(pool).size(); ++s) {
+      if (table_.least_from(pool, s, layer, end) > search_.longest) continue;
+      shorter = true;
+      const int64_t price = search_.prices[at(pool)] * table_.sizes(pool)[s];
+      if (least_[at(end)] + price + ahead >= search_.below) continue;
+      for (const Option& option : table_.options(pool, s, layer, end))
+        if (option.time <= search_.longest) add_stage(option);
+    }
+    if (!shorter) break;
+  }
+}
+
+Chain Search::run() {
+  for (int layer = table_.layers() - 1; layer >= 0; --layer)
+    for (int pool = 0; pool < table_.pools(); ++pool) {
+      made_.clear();
+      add_stages(layer, pool);
+      Range& range = front(layer, pool);
+      range.begin = static_cast<int32_t>(labels_.size());
+      labels_.insert(labels_.end(), made_.begin(), made_.end());
+      range.end = static_cast<int32_t>(labels_.size());
+      for (const Label& label : made_) least_[at(layer)] = std::min(least_[at(layer)], label.cost);
+    }
+  Chain chain;
+  chain.cost = search_.below;
+  int32_t best = -1;
+  for (int pool = 0; pool < table_.pools(); ++pool)
+    for (int32_t i = front(0, pool).begin; i < front(0, pool).end; ++i) {
+      const Label& label = labels_[at(i)];
+      const int64_t cost = search_.any_schedule() ? label.cost : label.end;
+      if (cost >= chain.cost) continue;
+      chain.cost = cost;
+      best = i;
+    }
+  for (; best >= 0; best = labels_[at(best)].behind)
+    chain.stages.push_back(&table_.option(labels_[at(best)].option));
+  return chain;
+}
+
+// What chains cost at least is nearly what the cheapest one does: below a little more first, then
+// below more and more, since a search takes as long as there are chains below its limit.
+Chain cheapest_priced(const Table& table, PricedSearch search) {
+  const Ahead ahead(table, search);
+  const int64_t below = search.below;
+  for (int64_t more = std::max<int64_t>(1, ahead.whole / 256); ahead.whole < below; more *= 4) {
+    search.below = std::min(below, ahead.whole + more);
+    Chain chain = Search(table, search, ahead).run();
+    if (!chain.stages.empty() || search.below == below) return chain;
+  }
+  return {};
+}
+
+}  // namespace
+
+struct PricedChains::Tables {
+  Table table;
+  InFlightRule rule;
+  bool counted = false;
+
+  std::optional<PricedChain> found(const Chain& chain) const {
+    if (chain.stages.empty()) return std::nullopt;
+    PricedChain priced{
+        plan_of(table, 0, chain), std::vector<int>(at(table.pools()), 0), chain.cost};
+    for (const PipelineStage& stage : priced.plan.stages)
+      priced.devices[at(stage.range.pool)] += stage.range.devices;
+    return priced;
+  }
+};
+
+PricedChains::PricedChains(const PipelineRequest& request, bool counted) {
+  verify(request, kMostPricedPools);
+  MEDLEY_CHECK(request.microbatches.size() == 1);
+  MEDLEY_CHECK(request.in_flight == InFlightRule::kPeriod);
+  tables_ = std::make_unique<Tables>(Table(request, 0, false), request.in_flight, counted);
+}
+
+PricedChains::~PricedChains() = default;
+
+std::optional<PricedChain> PricedChains::at_period(Nanoseconds period,
+                                                   const Prices& prices,
+                                                   int64_t below) const {
+  MEDLEY_CHECK(period.value >= 1);
+  const Chain chain = cheapest_priced(
+      tables_->table,
+      {.prices = prices, .counted = tables_->counted, .below = below, .longest = period.value});
+  std::optional<PricedChain> found = tables_->found(chain);
+  if (!found) return found;
+  int64_t paid = 0;
+  for (size_t pool = 0; pool < prices.size(); ++pool) paid += prices[pool] * found->devices[pool];
+  settle(found->plan, tables_->rule, period.value, chain.cost - paid);
+  return found;
+}
+
+std::optional<PricedChain> PricedChains::under_any_schedule(int64_t microbatches,
+                                                            Nanoseconds step,
+                                                            const Prices& prices,
+                                                            int64_t below,
+                                                            Closeness closeness) const {
+  MEDLEY_CHECK(microbatches >= 1);
+  return tables_->found(cheapest_priced(tables_->table,
+                                        {.prices = prices,
+                                         .counted = tables_->counted,
+                                         .below = below,
+                                         .longest = step.value / microbatches,
+                                         .microbatches = microbatches,
+                                         .step = step.value,
+                                         .rough = closeness == Closeness::kRough}));
+}
+
+namespace {
+
+// Whether some schedule may do so many micro-batches in the time.
+bool may_do(const PipelinePlan& plan, int64_t count, Nanoseconds step, Closeness closeness) {
+  int64_t end = 0, stays = 0;
+  for (size_t s = plan.stages.size(); s-- > 0;) {
+    const PipelineStage& stage = plan.stages[s];
+    const int64_t time = (stage.option.forward + stage.option.backward).value;
+    int64_t trip = 0;
+    if (count * time > step.value) return false;
+    if (s < plan.boundaries.size()) {
+      const BoundaryTimes& boundary = plan.boundaries[s];
+      trip = boundary.round_trip().value;
+      if (count * std::max(boundary.forward, boundary.backward).value > step.value) return false;
+    }
+    end = std::max(count * time, end + time + trip);
+    stays += time + trip;
+    if (closeness == Closeness::kRough || stage.room >= plan.microbatches) continue;
+    if (count * stays > step.value * stage.room) return false;
+  }
+  return closeness == Closeness::kRough || end + plan.stages[0].option.update.value <= step.value;
+}
+
+}  // namespace
+
+int64_t PricedChains::most_microbatches(const PipelinePlan& plan,
+                                        Nanoseconds step,
+                                        Closeness closeness) const {
+  int64_t low = 0, high = int64_t{1} << 21;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (may_do(plan, middle, step, closeness) ? low : high) = middle;
+  }
+  return low;
+}
+
+Nanoseconds PricedChains::longest_period() const { return {tables_->table.longest_period()}; }
+
+}  // namespace medley

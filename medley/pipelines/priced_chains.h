@@ -1,0 +1,82 @@
+#pragma once
+
+// The chain of stages that is worth most where devices have prices: what one pipeline is to a
+// planner of several (groups/column_generation.h). Stages, memory and times as in pipeline.h, but
+// pools follow each other in any order, A B B A too, and devices are paid for instead of counted,
+// so that a search takes as long for a thousand of them as for ten.
+//
+// A state is (layer, pool of the stage there), and has a front of chains of the stages from there
+// on, none of which another one equals or beats in all of (cost, end, depth, and devices of the
+// pools that are counted). What cannot be finished below the limit is dropped: the least that
+// stages in front cost, memory and updates for nothing, is found first.
+//
+//   at a period P         cost   sum of t + r, and the devices' prices     t, transfers <= P
+//                         end    cost and what the updates take beyond it
+//                         depth  Z of pipeline_chains.h
+//   under any schedule    cost   the devices' prices                       B t, B transfers <= T
+//     B micro-batches     end    Q_i = max(B t_i, Q_{i+1} + t_i + r_i)     Q_0 + u_0 <= T
+//     in a time T         depth  R_i = t_i + r_i + R_{i+1}                 B R_i <= T room_i
+//
+// Q: a stage works for all micro-batches, and the stages before it begin earlier and end later.
+// R: a micro-batch is in flight on a stage for as long as it is behind it, at least. Both hold for
+// every order of calls, so that no plan does B micro-batches in T on devices that are worth less.
+// Where there are many layers and devices most of the time goes into Q and R, which are left out
+// then: what is left still bounds every schedule, by less.
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "medley/pipelines/pipeline.h"
+
+namespace medley {
+
+inline constexpr size_t kMostPricedPools = 1024;
+
+// Of a bound under any schedule: with Q and R, or without.
+enum class Closeness { kRough, kClose };
+
+struct PricedChain {
+  PipelinePlan plan;         // `predicted`: of all micro-batches of the choice at its period
+  std::vector<int> devices;  // [pool]
+  int64_t cost = 0;          // as searched
+};
+
+class PricedChains {
+ public:
+  // Requires: one number of micro-batches, the most of all searches. Throws as plan_pipeline(), but
+  // for up to kMostPricedPools pools. `counted`: no chain has more devices of a pool than there
+  // are; of the first four pools only.
+  PricedChains(const PipelineRequest& request, bool counted);
+  ~PricedChains();
+
+  // [pool] of a device.
+  using Prices = std::vector<int64_t>;
+
+  // Of all chains for the period the one whose devices, at prices in nanoseconds, and time for one
+  // micro-batch cost least, if that is below `below`. Its plan has the shortest period that it can
+  // have, at most this one. Threads may search at once.
+  std::optional<PricedChain> at_period(Nanoseconds period,
+                                       const Prices& prices,
+                                       int64_t below) const;
+
+  // The least that the devices of a chain cost that may do so many micro-batches in `step` under
+  // some schedule, if that is below `below`. Its plan has no counts in flight and no period.
+  std::optional<PricedChain> under_any_schedule(int64_t microbatches,
+                                                Nanoseconds step,
+                                                const Prices& prices,
+                                                int64_t below,
+                                                Closeness closeness) const;
+
+  // How many micro-batches that chain does in `step` at most, by the same bounds.
+  int64_t most_microbatches(const PipelinePlan& plan, Nanoseconds step, Closeness closeness) const;
+
+  // The longest period that can matter.
+  Nanoseconds longest_period() const;
+
+ private:
+  struct Tables;
+  std::unique_ptr<Tables> tables_;
+};
+
+}  // namespace medley
