@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "medley/base/at.h"
 #include "medley/base/parallel.h"
+#include "medley/groups/column_generation.h"
 #include "medley/groups/divisions.h"
 #include "medley/pipelines/candidates.h"
 #include "medley/program/lower.h"
@@ -22,6 +25,11 @@ namespace {
 constexpr int kLayersPerBlock = 2;
 constexpr size_t kMostAmounts = 150;  // of units, for each of which chains are searched
 constexpr size_t kMostPipelines = 8;
+constexpr double kFirstStep = 2;  // of what all devices take at least: where pricing begins
+constexpr int kMostFirstSteps = 6;
+// Of chains, for new pipelines; for a bound; and for a closer one.
+constexpr int64_t kMostSearches = 500, kMostRoughSearches = 2000, kMostCloseSearches = 300;
+constexpr int kMostCounted = 32;  // devices: with more, chains at prices do not count them
 constexpr int kOfEachAmount = 2;  // chains of it for a number of micro-batches
 constexpr double kGap = 0.01;     // of a chain
 // Divisions may be predicted to be slower by this than the best one.
@@ -67,33 +75,39 @@ Units units_of(const std::vector<DevicePool>& pools) {
   return units;
 }
 
+Units numbers_of_devices(const std::vector<DevicePool>& pools) {
+  Units numbers;
+  for (const DevicePool& pool : pools) numbers.push_back(static_cast<int>(pool.devices.size()));
+  return numbers;
+}
+
 class AutoHet {
  public:
   explicit AutoHet(const Request& request)
       : request_(request),
         pools_(pools_of(request)),
-        units_(units_of(pools_)),
         synthesis_(request, {.per_block = kLayersPerBlock}),
         candidates_(request, pools_, synthesis_),
-        counts_(microbatch_counts(request)) {
+        counts_(microbatch_counts(request)),
+        devices_(numbers_of_devices(pools_)),
+        generation_(devices_, request.global_batch) {
     for (size_t p = 0; p < pools_.size(); ++p) {
-      devices_of_unit_.push_back(static_cast<int>(pools_[p].devices.size()) / units_[p]);
       Request alone = request;
       alone.devices = names_of(request.cluster, pools_[p].devices);
-      speed_.push_back(1.0 / static_cast<double>(work_bound(alone).value) / units_[p]);
+      speed_.push_back(1.0 / static_cast<double>(work_bound(alone).value) / devices_[p]);
     }
-    for (Units amount(units_.size(), 0); next(amount);) amounts_.push_back(amount);
+    find_amounts();
   }
 
   Outcome run() {
-    if (amounts_.size() > kMostAmounts)
+    if (num_devices() < 2 || request_.global_batch < 2) return one_pipeline();
+    if (amounts_.empty() && request_.faster_than)
       return Infeasible{fmt::format(
-          "the devices are {} pools: they can be divided in {} ways, and at most {} are searched",
-          pools_.size(),
-          amounts_.size(),
-          kMostAmounts)};
-    if (amounts_.size() < 2 || request_.global_batch < 2) return one_pipeline();
+          "the devices are {} pools: several pipelines on so many take long to find, and a plan is "
+          "known",
+          pools_.size())};
     find_columns();
+    if (step_ && !amounts_.empty() && is_small() && !enough()) search_at_prices();
     std::vector<Division> divisions = best_divisions(request_of(columns_));
     std::erase_if(divisions, [&](const Division& division) {
       return static_cast<int64_t>(division.columns.size()) > request_.global_batch ||
@@ -114,8 +128,13 @@ class AutoHet {
     });
     candidates_.join_axes();
     if (candidates_.timed().empty() && request_.faster_than) return none_is_faster();
-    const Outcome found = candidates_.best();
-    return std::holds_alternative<Plan>(found) ? found : one_pipeline();
+    Outcome found = candidates_.best();
+    Plan* plan = std::get_if<Plan>(&found);
+    if (!plan) return one_pipeline();
+    const Nanoseconds step = candidates_.best_step();
+    find_bound();
+    plan->bound = StepBound{step.value, std::min(step, least_).value};
+    return found;
   }
 
  private:
@@ -144,21 +163,32 @@ class AutoHet {
     return found;
   }
 
-  // Counts up to `units_`; returns false behind the last.
-  bool next(Units& amount) const {
-    for (size_t p = 0; p < amount.size(); ++p) {
-      if (++amount[p] <= units_[p]) return true;
-      amount[p] = 0;
+  // All whole numbers of units of each pool, in devices, unless there are too many.
+  void find_amounts() {
+    const Units units = units_of(pools_);
+    size_t number = 1;
+    for (const int count : units)
+      if ((number *= at(count) + 1) > kMostAmounts) return;
+    for (size_t n = 1; n < number; ++n) {
+      Units& amount = amounts_.emplace_back();
+      size_t rest = n;
+      for (size_t p = 0; p < units.size(); ++p) {
+        const size_t ways = at(units[p]) + 1;
+        amount.push_back(static_cast<int>(rest % ways) * devices_[p] / units[p]);
+        rest /= ways;
+      }
     }
-    return false;
   }
+
+  bool is_small() const { return num_devices() <= kMostCounted; }
+  int num_devices() const { return std::accumulate(devices_.begin(), devices_.end(), 0); }
 
   // Of all devices' speed.
   double share(const Units& amount) const {
     double own = 0, all = 0;
     for (size_t p = 0; p < amount.size(); ++p) {
       own += speed_[p] * amount[p];
-      all += speed_[p] * units_[p];
+      all += speed_[p] * devices_[p];
     }
     return own / all;
   }
@@ -169,13 +199,36 @@ class AutoHet {
 
   DivisionRequest request_of(const std::vector<Column>& columns) const {
     DivisionRequest request;
-    request.units = units_;
+    request.units = devices_;
     request.columns = columns;
     request.rows = request_.global_batch;
     request.most_pipelines = kMostPipelines;
     request.divisions = kMostDivisions;
     request.slower = kSlower;
     return request;
+  }
+
+  // No pipelines of what is searched take less, whatever their schedule.
+  void find_bound() {
+    least_ = std::max(least_, work_bound(request_));
+    if (!step_ || chains_at_prices_.empty()) return;
+    GenerationLimits limits;
+    limits.is_over = request_.is_over;
+    limits.searches = kMostRoughSearches;
+    least_ = std::max(least_, generation_.bound(*step_, Closeness::kRough, limits));
+    if (!is_small()) return;
+    limits.searches = kMostCloseSearches;
+    least_ = std::max(least_, generation_.bound(*step_, Closeness::kClose, limits));
+  }
+
+  // Whether what is found will do.
+  bool enough() {
+    if (!step_) return false;
+    if (is_over(request_)) return true;
+    if (!request_.within) return false;
+    find_bound();
+    const double shorter = 1 - least_ / *step_;
+    return shorter <= *request_.within;
   }
 
   // Micro-batches of a step in one pipeline have many rows first, as harp begins: fewer and more of
@@ -191,6 +244,7 @@ class AutoHet {
   // Returns whether divisions got better, or there is none yet.
   bool find_columns(int64_t count) {
     report(request_, fmt::format("autohet: chains of {} micro-batches", count), 1, kSteps);
+    if (enough()) return false;
     const bool had = step_.has_value();
     const Nanoseconds before = step_.value_or(kLongest);
     // First with what keeps everything at no price, which says what need not be looked at closer.
@@ -203,6 +257,7 @@ class AutoHet {
   Nanoseconds longest_stage(int64_t count) const {
     double least = 1;
     for (const Units& amount : amounts_) least = std::min(least, share(amount));
+    if (amounts_.empty()) least = 0;
     const double microbatches = std::max(1.0, least * static_cast<double>(count));
     return {static_cast<int64_t>(static_cast<double>(limit().value) / microbatches)};
   }
@@ -231,30 +286,72 @@ class AutoHet {
            return synthesis_.options(
                range.begin, range.end, *offers.at({range.pool, range.devices}), closer);
          }}};
+    search_amounts(request);
+    // What is offered at no price is offered again.
+    if (closer > Nanoseconds{} && (is_small() || !request_.faster_than)) {
+      chains_at_prices_.push_back(std::make_unique<PricedChains>(std::move(request), is_small()));
+      generation_.add_choice(candidates_.rows(count), *chains_at_prices_.back());
+      choices_.push_back(count);
+    }
+    if (amounts_.empty() && closer > Nanoseconds{}) search_at_prices();
+    find_step();
+  }
+
+  // The best chains for each amount of devices.
+  void search_amounts(const PipelineRequest& request) {
+    if (amounts_.empty() || pools_.size() > kMostPools) return;
+    const int64_t count = request.microbatches[0].count;
     const ChainSearches searches(request);
     std::vector<std::vector<PipelinePlan>> found(amounts_.size());
     for_each_in_parallel(amounts_.size(), [&](size_t i) {
       const double own = share(amounts_[i]) * static_cast<double>(count);
       const int microbatches = std::max(1, static_cast<int>(own + 0.5));
-      std::vector<int> devices;
-      for (size_t p = 0; p < pools_.size(); ++p)
-        devices.push_back(amounts_[i][p] * devices_of_unit_[p]);
-      found[i] = searches.on(devices, microbatches, limit());
+      found[i] = searches.on(amounts_[i], microbatches, limit());
     });
     for (size_t i = 0; i < amounts_.size(); ++i)
       for (PipelinePlan& plan : found[i]) {
         const Nanoseconds period = std::max(plan.period, Nanoseconds{1});
-        columns_.push_back({amounts_[i],
-                            candidates_.rows(count),
-                            plan.predicted - period * (plan.microbatches - 1),
-                            period,
-                            after(plan)});
-        chains_.push_back({std::move(plan), count});
+        const Nanoseconds fill = plan.predicted - period * (plan.microbatches - 1);
+        add_column(amounts_[i], std::move(plan), fill, period, count);
       }
+  }
+
+  // Chains that the devices' prices ask for, at the shortest step known.
+  void search_at_prices() {
+    const size_t known = generation_.columns().size();
+    double step = step_ ? static_cast<double>(step_->value)
+                        : kFirstStep * static_cast<double>(work_bound(request_).value);
+    for (int i = 0; i < kMostFirstSteps; ++i, step *= kFirstStep) {
+      GenerationLimits limits;
+      limits.searches = kMostSearches;
+      limits.is_over = request_.is_over;
+      const double rows = generation_.generate({static_cast<int64_t>(step)}, limits);
+      if (step_ || rows >= static_cast<double>(request_.global_batch)) break;
+    }
+    const std::vector<PipelineColumn>& columns = generation_.columns();
+    for (size_t c = known; c < columns.size(); ++c)
+      add_column(columns[c].devices,
+                 columns[c].plan,
+                 columns[c].fill,
+                 columns[c].period,
+                 choices_[columns[c].choice]);
+    find_step();
+  }
+
+  void find_step() {
     DivisionRequest best = request_of(columns_);
     best.divisions = 1;
     best.slower = 1;
     if (const auto divisions = best_divisions(best); !divisions.empty()) step_ = divisions[0].step;
+  }
+
+  void add_column(const Units& devices,
+                  PipelinePlan plan,
+                  Nanoseconds fill,
+                  Nanoseconds period,
+                  int64_t count) {
+    columns_.push_back({devices, candidates_.rows(count), fill, period, after(plan)});
+    chains_.push_back({std::move(plan), count});
   }
 
   // How long a pipeline sums gradients with others once it is done: with D of them each stage sends
@@ -337,16 +434,19 @@ class AutoHet {
 
   const Request& request_;
   const std::vector<DevicePool> pools_;
-  const Units units_;
   StageSynthesis synthesis_;
   CandidateSet candidates_;
   const std::vector<int64_t> counts_;  // of micro-batches
-  std::vector<int> devices_of_unit_;   // [pool]
-  std::vector<double> speed_;          // [pool] of a unit
-  std::vector<Units> amounts_;         // but for none
+  const Units devices_;                // [pool]
+  std::vector<double> speed_;          // [pool] of a device
+  std::vector<Units> amounts_;         // for which the best chains are searched
+  ColumnGeneration generation_;
+  std::vector<std::unique_ptr<PricedChains>> chains_at_prices_;  // that it looks at
+  std::vector<int64_t> choices_;                                 // parallel: micro-batches
   std::vector<Column> columns_;
   std::vector<Chain> chains_;        // parallel
   std::optional<Nanoseconds> step_;  // of the best division, as predicted
+  Nanoseconds least_;                // no step is shorter
 };
 
 }  // namespace

@@ -2,11 +2,12 @@
 
 // Several pipelines that are not alike (AutoHet, https://arxiv.org/abs/2512.20953): each has its
 // own devices, cuts, meshes, micro-batches and rows of a step, and what all have of the model they
-// sum layer by layer (docs/concepts/pipelines.md). Devices are divided in whole units of each pool:
+// sum layer by layer (docs/concepts/pipelines.md).
 //
-//   units      nodes, or parts of a node, so many that all amounts of them can be searched
-//   columns    for each amount of units, the best chains of stages (pipelines/pipeline.h)
+//   columns    pipelines: the best for each amount of nodes, where there are few amounts, and those
+//              that the prices of devices ask for (column_generation.h)
 //   divisions  the best sets of columns (divisions.h); these are synthesised and simulated
+//   bound      what no set of pipelines takes less than; the plan says it
 //
 // Devices may be left idle.
 

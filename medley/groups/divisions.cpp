@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/groups/master.h"
 
 namespace medley {
 namespace {
@@ -29,15 +31,17 @@ Nanoseconds least_step(const std::function<bool(Nanoseconds)>& enough,
   return {high};
 }
 
-// Amounts of units, as numbers in a mixed radix: smaller amounts have smaller numbers.
-class Amounts {
+// Numbers of units, in a mixed radix: smaller amounts have smaller numbers.
+class Numbers {
  public:
-  explicit Amounts(const Units& all) : all_(all) {
+  explicit Numbers(const Units& all) : all_(all) {
     for (const int units : all) {
       strides_.push_back(count_);
-      count_ *= at(units) + 1;
+      count_ = std::min(kMany, count_ * (at(units) + 1));
     }
   }
+  // Beyond this, numbers mean nothing.
+  static constexpr size_t kMany = size_t{1} << 32;
   size_t count() const { return count_; }
   size_t number(const Units& units) const {
     size_t number = 0;
@@ -61,20 +65,22 @@ bool fits(const Units& units, const Units& into) {
   return std::ranges::equal(units, into, std::ranges::less_equal{});
 }
 
+// The best set of columns by depth-first search, for each number of pipelines. What the rest of the
+// units can do at most is known exactly where there are few amounts of them; else it is what they
+// are worth at the prices of the linear program.
 class Search {
  public:
-  explicit Search(const DivisionRequest& request) : request_(request), amounts_(request.units) {
-    for (size_t number = 0; number < amounts_.count(); ++number)
-      all_.push_back(amounts_.units(number));
-    of_amount_.resize(amounts_.count());
+  explicit Search(const DivisionRequest& request) : request_(request), numbers_(request.units) {
+    std::map<Units, std::vector<int>> columns;
     for (size_t c = 0; c < request.columns.size(); ++c)
       if (fits(request.columns[c].units, request.units))
-        of_amount_[amounts_.number(request.columns[c].units)].push_back(static_cast<int>(c));
-    for (size_t number = 1; number < amounts_.count(); ++number)
-      if (!of_amount_[number].empty()) used_.push_back(number);
-    for (size_t n = 1; n < amounts_.count(); ++n)
-      for (const size_t amount : used_)
-        if (amount <= n && fits(all_[amount], all_[n])) parts_.emplace_back(n, amount);
+        columns[request.columns[c].units].push_back(static_cast<int>(c));
+    for (auto& [units, own] : columns) amounts_.push_back({units, std::move(own)});
+    if (numbers_.count() > kMostNumbers) return;
+    for (size_t n = 1; n < numbers_.count(); ++n)
+      for (size_t a = 0; a < amounts_.size(); ++a)
+        if (const Units all = numbers_.units(n); fits(amounts_[a].units, all))
+          parts_.push_back({n, numbers_.number(amounts_[a].units), a});
   }
 
   std::vector<Division> run() {
@@ -82,12 +88,7 @@ class Search {
       pipelines_ = count;
       // No step that is too long matters.
       const int64_t longest = most_steps();
-      const Nanoseconds least = least_step(
-          [&](Nanoseconds step) {
-            look_at(step);
-            return most_[pipelines_].back() >= request_.rows;
-          },
-          longest);
+      const Nanoseconds least = least_step([&](Nanoseconds step) { return exists(step); }, longest);
       if (least.value > longest) continue;
       if (best_.value == 0 || least < best_) best_ = least;
       find_within(least);
@@ -102,6 +103,19 @@ class Search {
   }
 
  private:
+  static constexpr size_t kMostNumbers = 512;
+  static constexpr int64_t kNone = -1;
+  struct Amount {
+    Units units;
+    std::vector<int> columns;
+  };
+  // Of `n` units the amount is some.
+  struct Part {
+    size_t n, number, amount;
+  };
+
+  bool is_exact() const { return numbers_.count() <= kMostNumbers; }
+
   // Of divisions that are returned, as far as is known.
   int64_t most_steps() const {
     if (best_.value == 0) return kLongestStep;
@@ -115,48 +129,94 @@ class Search {
 
   int column_of(size_t amount, Nanoseconds step) const {
     return *std::ranges::max_element(
-        of_amount_[amount], {}, [&](int c) { return rows_of(c, step); });
+        amounts_[amount].columns, {}, [&](int c) { return rows_of(c, step); });
   }
 
-  // What each amount does in a step, in one pipeline and in so many.
+  // What each amount does in a step, and what is left to others at most.
   void look_at(Nanoseconds step) {
-    rows_.assign(amounts_.count(), 0);
-    for (const size_t amount : used_) rows_[amount] = rows_of(column_of(amount, step), step);
-    most_.assign(pipelines_ + 1, std::vector<int64_t>(amounts_.count(), kNone));
-    most_[0].assign(amounts_.count(), 0);
-    for (const auto& [n, amount] : parts_) {
+    rows_.assign(amounts_.size(), 0);
+    for (size_t a = 0; a < amounts_.size(); ++a) rows_[a] = rows_of(column_of(a, step), step);
+    if (!is_exact()) return find_prices();
+    most_.assign(pipelines_ + 1, std::vector<int64_t>(numbers_.count(), kNone));
+    most_[0].assign(numbers_.count(), 0);
+    for (const auto& [n, number, amount] : parts_) {
       if (rows_[amount] == 0) continue;
       for (size_t count = 1; count <= pipelines_; ++count)
-        if (const int64_t others = most_[count - 1][n - amount]; others != kNone)
+        if (const int64_t others = most_[count - 1][n - number]; others != kNone)
           most_[count][n] = std::max(most_[count][n], rows_[amount] + others);
     }
   }
 
-  // Adds divisions that do all rows in the step, those first whose columns do most.
-  void find_within(Nanoseconds step) {
-    look_at(step);
-    order_ = used_;
-    std::erase_if(order_, [&](size_t amount) { return rows_[amount] == 0; });
-    std::ranges::stable_sort(order_, std::ranges::greater{}, [&](size_t a) { return rows_[a]; });
-    visits_ = 0;
-    std::vector<size_t> chosen;
-    extend(chosen, 0, amounts_.count() - 1, 0);
+  void find_prices() {
+    std::vector<MasterColumn> columns;
+    for (size_t a = 0; a < amounts_.size(); ++a)
+      columns.push_back({amounts_[a].units, static_cast<double>(rows_[a])});
+    prices_ = solve_master(request_.units, columns).prices;
   }
 
-  void extend(std::vector<size_t>& chosen, size_t next, size_t left, int64_t rows) {
-    if (++visits_ > request_.most_visits) return;
+  double worth(const Units& units) const {
+    double sum = 0;
+    for (size_t k = 0; k < units.size(); ++k) sum += prices_[k] * units[k];
+    return sum;
+  }
+
+  // Rows that so many pipelines do at most on some units; kNone: there are not so many.
+  int64_t most_rows(size_t pipelines, const Units& units) const {
+    if (is_exact()) return most_[pipelines][numbers_.number(units)];
+    return static_cast<int64_t>(worth(units) * (1 + kPrecision));
+  }
+
+  // Whether a division does all rows in the step; of many amounts: whether one was found.
+  bool exists(Nanoseconds step) {
+    look_at(step);
+    if (most_rows(pipelines_, request_.units) < request_.rows) return false;
+    if (is_exact()) return true;
+    start(true);
+    return done_;
+  }
+
+  // Adds divisions that do all rows in the step.
+  void find_within(Nanoseconds step) {
+    look_at(step);
+    start(false);
+  }
+
+  // Those first whose columns do most, or most of what they are worth. `one`: any will do, and it
+  // is not added.
+  void start(bool one) {
+    order_.clear();
+    for (size_t a = 0; a < amounts_.size(); ++a)
+      if (rows_[a] > 0) order_.push_back(a);
+    std::ranges::stable_sort(order_, std::ranges::greater{}, [&](size_t a) {
+      const auto rows = static_cast<double>(rows_[a]);
+      return is_exact() ? rows : rows / (worth(amounts_[a].units) + kPrecision);
+    });
+    visits_ = 0;
+    one_ = one;
+    done_ = false;
+    std::vector<size_t> chosen;
+    extend(chosen, 0, request_.units, 0);
+  }
+
+  void extend(std::vector<size_t>& chosen, size_t next, const Units& left, int64_t rows) {
+    if (done_ || ++visits_ > request_.most_visits) return;
     const size_t missing = pipelines_ - chosen.size();
     if (missing == 0) {
-      if (rows >= request_.rows) add(chosen);
+      if (rows < request_.rows) return;
+      done_ = one_;
+      if (!one_) add(chosen);
       return;
     }
     for (size_t i = next; i < order_.size(); ++i) {
       const size_t amount = order_[i];
-      if (amount > left || !fits(all_[amount], all_[left])) continue;
-      const int64_t others = most_[missing - 1][left - amount];
+      const Units& own = amounts_[amount].units;
+      if (!fits(own, left)) continue;
+      Units rest = left;
+      for (size_t k = 0; k < rest.size(); ++k) rest[k] -= own[k];
+      const int64_t others = most_rows(missing - 1, rest);
       if (others == kNone || rows + rows_[amount] + others < request_.rows) continue;
       chosen.push_back(amount);
-      extend(chosen, i, left - amount, rows + rows_[amount]);
+      extend(chosen, i, rest, rows + rows_[amount]);
       chosen.pop_back();
     }
   }
@@ -182,18 +242,19 @@ class Search {
     if (known_.insert(division.columns).second) found_.push_back(std::move(division));
   }
 
-  static constexpr int64_t kNone = -1;
+  static constexpr double kPrecision = 1e-9;
   const DivisionRequest& request_;
-  const Amounts amounts_;
-  std::vector<Units> all_;                        // [amount]
-  std::vector<std::vector<int>> of_amount_;       // columns
-  std::vector<size_t> used_, order_;              // amounts
-  std::vector<std::pair<size_t, size_t>> parts_;  // (an amount, one that is no more), ascending
-  std::vector<int64_t> rows_;                     // [amount]
-  std::vector<std::vector<int64_t>> most_;        // [pipelines][amount]
-  size_t pipelines_ = 0;                          // at hand
-  Nanoseconds best_{};                            // step; 0: none is known
+  const Numbers numbers_;
+  std::vector<Amount> amounts_;             // that columns have
+  std::vector<size_t> order_;               // of amounts
+  std::vector<Part> parts_;                 // ascending; where there are few
+  std::vector<int64_t> rows_;               // [amount]
+  std::vector<std::vector<int64_t>> most_;  // [pipelines][number]
+  std::vector<double> prices_;              // of a unit, where there are many
+  size_t pipelines_ = 0;                    // at hand
+  Nanoseconds best_{};                      // step; 0: none is known
   int visits_ = 0;
+  bool one_ = false, done_ = false;
   std::vector<Division> found_;
   std::set<std::vector<int>> known_;  // columns of those
 };

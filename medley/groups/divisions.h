@@ -47,11 +47,12 @@ struct DivisionRequest {
   size_t most_pipelines = 8;  // at most
   size_t divisions = 16;      // to return at most
   double slower = 1.1;        // than the best: none that takes longer by this factor is returned
-  int most_visits = 5000;     // partial divisions that are looked at, once the best is known
+  int most_visits = 5000;     // partial divisions that are looked at for a step
 };
 
 // The best first; of those that take as long the one with the fewest columns. The first is the best
-// of all divisions. Of two columns on the same units a division has the better one for its step.
+// of all divisions where there are few amounts of units; else the best that `most_visits` for each
+// step lead to. Of two columns on the same units a division has the better one for its step.
 // Empty: there is none. Deterministic.
 std::vector<Division> best_divisions(const DivisionRequest& request);
 

@@ -196,6 +196,7 @@ class Harp {
   // Returns whether it found a better one, or none is known.
   bool find_chains(const Pools& pools, int64_t count) {
     report(request_, fmt::format("harp: chains of {} micro-batches", count), 1, kSteps);
+    if (fastest_ && is_over(request_)) return false;
     // First with what keeps everything at no price: what is slower than that need not be looked at.
     if (!fastest_)
       if (const auto first = chains(pools, count, {{}, kLongest}); !first.empty())

@@ -59,6 +59,7 @@ Outcome plan_auto(const Request& request) {
   std::map<size_t, std::string> reasons;  // [row]
   const std::vector<size_t> rows = asked_by_auto();
   for (size_t i = 0; i < rows.size(); ++i) {
+    if (best && is_over(request)) break;
     const std::string name(strategies()[rows[i]].name);
     Request one = limited();
     one.known = &known;
@@ -73,6 +74,7 @@ Outcome plan_auto(const Request& request) {
   // A mesh of one pool: among the chains of harp such meshes are not searched as closely.
   const std::vector<DevicePool> pools = pools_of(request);
   for (size_t p = 0; pools.size() > 1 && p < pools.size(); ++p) {
+    if (best && is_over(request)) break;
     Request one = limited();
     one.devices = names_of(request.cluster, pools[p].devices);
     one.known = nullptr;

@@ -20,6 +20,8 @@ void report(const Request& request, std::string_view what, size_t number, size_t
   if (request.progress) request.progress(what, number, of);
 }
 
+bool is_over(const Request& request) { return request.is_over && request.is_over(); }
+
 std::vector<int> devices_of(const Request& request) {
   std::vector<int> devices;
   if (request.devices.empty()) {

@@ -32,6 +32,12 @@ struct Request {
   Optimizer optimizer;               // whose state and update are counted
   // The step time to beat: strategies may leave out plans that take as long or longer.
   std::optional<Nanoseconds> faster_than{};
+  // A plan that is shown to be at most this share of its step longer than the best of those
+  // searched is good enough.
+  std::optional<double> within{};
+  // Asked now and then: whether to answer with what is found, if anything is. What is found then
+  // depends on the machine.
+  std::function<bool()> is_over{};
   // Cached analysis; plan() fills in what is null.
   const GraphAnalysis* analysis = nullptr;                // of the graph and the optimizer
   const std::map<std::string, Outcome>* known = nullptr;  // by strategy, for this request
@@ -46,6 +52,9 @@ struct Request {
 
 // For strategies: tells whoever wants to know.
 void report(const Request& request, std::string_view what, size_t number, size_t of);
+
+// For strategies: whether what is found already will do.
+bool is_over(const Request& request);
 
 // Of the cluster, in the order of the request.
 std::vector<int> devices_of(const Request& request);
