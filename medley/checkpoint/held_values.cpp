@@ -38,6 +38,13 @@ Layout layout_of(const Placement& placement, const LoweredStage& stage) {
   return layout;
 }
 
+bool is_assigned(const LoweredStage& stage, ValueId value) {
+  for (const Function& function : stage.functions)
+    for (const Assign& assign : function.assigns)
+      if (assign.to == value) return true;
+  return false;
+}
+
 std::vector<int64_t> shape_of(const Placement& placement, const std::vector<int64_t>& table) {
   std::vector<int64_t> shape;
   for (const std::vector<Size>& dim : placement.factors) {
@@ -62,7 +69,9 @@ std::vector<HeldValue> held_values(const Program& program) {
                  placement.input.name,
                  stage.graph.values[at(placement.input.value)].type.dtype,
                  shape_of(placement, stage.tables[0][0]),
-                 {}};
+                 {},
+                 placement.input.kind != InputKind::kBuffer};
+      value.changes = value.changes || is_assigned(stage, placement.input.value);
       value.stages.push_back(
           {static_cast<int>(s), placement.input.value, layout_of(placement, stage)});
     }

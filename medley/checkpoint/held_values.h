@@ -23,6 +23,7 @@ struct HeldValue {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   std::vector<HoldingStage> stages;
+  bool changes = true;  // false: a buffer that no step assigns, which may lack where no op reads it
 };
 
 // Returns them by kind and name. What the graph itself says (constants) is not among them. Those

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <map>
+#include <set>
 
 #include "medley/base/error.h"
 
@@ -44,15 +45,19 @@ void require_match(const Manifest& manifest,
                    bool parameters_only) {
   const Descriptions there = descriptions_of(manifest.values, parameters_only);
   const Descriptions here = descriptions_of(values, parameters_only);
+  std::set<std::string> may_lack;
+  for (const HeldValue& value : values)
+    if (!value.changes) may_lack.insert(value.name);
   for (const std::string kind : {"parameter", "buffer", "state"}) {
     for (const auto& [key, expected] : here) {
       if (key.first != kind) continue;
       const auto found = there.find(key);
+      if (found == there.end() && kind == "buffer" && may_lack.contains(key.second)) continue;
       if (found == there.end()) refuse(folder, key, "none", expected);
       if (found->second != expected) refuse(folder, key, found->second, expected);
     }
     for (const auto& [key, found] : there)
-      if (key.first == kind && !here.contains(key))
+      if (key.first == kind && kind != "buffer" && !here.contains(key))
         refuse(folder, key, found, "none: the run has no such value");
   }
 }

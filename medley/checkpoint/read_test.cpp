@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <functional>
 #include <numeric>
 #include <random>
 
@@ -10,6 +11,7 @@
 #include "medley/base/error.h"
 #include "medley/base/memory_files.h"
 #include "medley/checkpoint/deal.h"
+#include "medley/checkpoint/match.h"
 #include "medley/checkpoint/write.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
@@ -120,6 +122,44 @@ Manifest save(Files& files, const Program& program, const Memory& memory, int64_
 }
 
 Graph mlp() { return run_passes(parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp")); }
+
+std::string mismatch(const std::function<void(Manifest&)>& change, bool parameters_only = false) {
+  const Program program = random_program(mlp(), 0);
+  const std::vector<HeldValue> values = held_values(program);
+  Manifest manifest;
+  manifest.values = deal(program).values;
+  change(manifest);
+  try {
+    require_match(manifest, "run", values, parameters_only);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Match, NamesTheFirstValueThatDiffers) {
+  const auto drop = [](const std::string& name) {
+    return [name](Manifest& manifest) {
+      std::erase_if(manifest.values, [&](const StoredValue& value) { return value.name == name; });
+    };
+  };
+  const auto add = [](Manifest& manifest) {
+    manifest.values.push_back({"parameter", "other", DType::kF32, {2}, {2}, {{{0, 2}}}, {0}});
+  };
+  const auto resize = [](Manifest& manifest) {
+    for (StoredValue& value : manifest.values)
+      if (value.name == "fc1.bias") value.shape = {3};
+  };
+  EXPECT_EQ(mismatch([](Manifest&) {}), "accepted");
+  EXPECT_EQ(mismatch(drop("fc1.bias")),
+            "run: parameter \"fc1.bias\": found none, expected f32[32]");
+  EXPECT_EQ(mismatch(resize), "run: parameter \"fc1.bias\": found f32[3], expected f32[32]");
+  EXPECT_EQ(mismatch(add),
+            "run: parameter \"other\": found f32[2], expected none: the run has no such value");
+  EXPECT_EQ(mismatch(drop("exp_avg:fc1.bias")),
+            "run: state \"exp_avg:fc1.bias\": found none, expected f32[32]");
+  EXPECT_EQ(mismatch(drop("exp_avg:fc1.bias"), true), "accepted");
+}
 
 // Any plan writes what any other reads: every byte on every device.
 TEST(Checkpoint, IsWrittenUnderOnePlanAndReadUnderAnother) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <set>
 
 #include "medley/base/at.h"
 #include "medley/checkpoint/match.h"
@@ -31,11 +32,19 @@ std::string file_name(const Run& run, int number) {
 // Tensors that are read, and the devices that get them.
 class Loading {
  public:
-  Loading(Run& run, const std::vector<HeldValue>& values, bool parameters_only)
+  Loading(Run& run,
+          const std::vector<HeldValue>& values,
+          const Manifest& manifest,
+          bool parameters_only)
       : run_(run), parameters_only_(parameters_only) {
+    std::set<std::string> buffers;
+    for (const StoredValue& value : manifest.values)
+      if (value.kind == "buffer") buffers.insert(value.name);
     for (const HeldValue& value : values)
       if (value.kind == "parameter") parameters_[value.name] = &value;
-    for (const HeldValue& value : values) add(value);
+    // Buffers that are not there never change: they stay as they are.
+    for (const HeldValue& value : values)
+      if (value.kind != "buffer" || buffers.contains(value.name)) add(value);
   }
 
   const std::vector<WantedBoxes>& wanted() const { return wanted_; }
@@ -178,7 +187,7 @@ void load_state(Run& run,
                 const Manifest& manifest,
                 bool parameters_only) {
   const std::vector<HeldValue> values = held_values(run.worker().program());
-  Loading loading(run, values, parameters_only);
+  Loading loading(run, values, manifest, parameters_only);
   read_checkpoint(files, folder, manifest, loading.wanted());
   if (parameters_only) run.clear_state();
   loading.give();

@@ -28,7 +28,7 @@ from medley.models import mlp
 
 ROWS = exactness.ROWS
 SEEDS = int(os.environ.get("MEDLEY_PLAN_SEEDS", "1"))
-# Rows meet, or the forward phase changes buffers: one pipeline only.
+# Rows meet, or the forward phase changes buffers: one mesh only.
 _ONE_PIPELINE = ("resnet", "vgg-bn", "hf-mixtral-balanced")
 
 State = dict[tuple[str, str], bytes]
@@ -36,9 +36,9 @@ State = dict[tuple[str, str], bytes]
 
 def _draw(name: str, graph: Any, seed: int) -> str:
     """Returns a random plan: several pipelines, one chain of stages, or one mesh of two axes."""
-    kinds: list[Callable[..., str]] = [_testing.random_plan, _testing.random_pipeline]
+    kinds: list[Callable[..., str]] = [_testing.random_plan]
     if name not in _ONE_PIPELINE:
-        kinds.append(_testing.random_pipelines)
+        kinds += [_testing.random_pipeline, _testing.random_pipelines]
     devices = [f"a/{i}/0" for i in range(2 + seed % 4)]
     return kinds[seed % len(kinds)](graph.core.text(), devices, ROWS, seed)
 
@@ -85,7 +85,12 @@ def test_any_plan_reads_what_any_other_wrote(name: str, tmp_path: Path) -> None:
             assert other.load(here / "first").step == 2
             assert other.steps == 2
             assert not other._run.disagreements()
-            assert _state(other, here / "second") == want
+            found = _state(other, here / "second")
+            # Buffers that no op of a stage reads are in some plans only.
+            for key in found.keys() ^ want.keys():
+                assert key[0] == "buffer"
+            for key in found.keys() & want.keys():
+                assert found[key] == want[key], key
             # And back: under the first plan it is as if nobody had stopped.
             again = _trainer(model, graph, first, seed=9)
             again.load(here / "second")

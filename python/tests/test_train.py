@@ -203,7 +203,7 @@ def test_a_signal_saves_what_there_is_and_resume_goes_on(
 # Also where the epoch ends, and under another plan; what was done after the checkpoint is done
 # again, and stands once in the metrics.
 def test_resumed_is_as_if_nobody_had_stopped(medley: Command, folder: Path) -> None:
-    more = ("--log-every", "1", "--evaluate-every", "4", "--held-out", "0.5")
+    more = ("--log-every", "1", "--evaluate-every", "4", "--held-out", "0.7")
     assert medley(*TEXT, *more, "--steps", "12", "-o", "whole")[0] == 0
     per_epoch = max(line["batch"] for line in metrics(folder / "whole") if "loss" in line) + 1
     assert per_epoch < 12
