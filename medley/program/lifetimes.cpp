@@ -6,8 +6,6 @@
 #include "medley/base/at.h"
 
 namespace medley {
-namespace {
-
 std::vector<ValueId> uses(const LoweredStage& stage, const Item& item) {
   if (item.kind == Item::Kind::kOp) return operands(stage.graph.ops[at(item.index)]);
   if (item.kind == Item::Kind::kPost) return stage.communications[at(item.index)].inputs;
@@ -20,6 +18,8 @@ const std::vector<ValueId>& definitions(const LoweredStage& stage, const Item& i
   if (item.kind == Item::Kind::kWait) return stage.communications[at(item.index)].outputs;
   return kNothing;
 }
+
+namespace {
 
 class FunctionMaker {
  public:

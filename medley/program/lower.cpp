@@ -9,6 +9,7 @@
 #include "medley/base/parallel.h"
 #include "medley/base/sha256.h"
 #include "medley/ops/rule.h"
+#include "medley/program/commit.h"
 #include "medley/program/connect.h"
 #include "medley/program/emitter.h"
 #include "medley/program/lifetimes.h"
@@ -367,6 +368,9 @@ class Lowering {
     for (Phase phase : {Phase::kForward, Phase::kBackward})
       if (const auto found = emitter_.items.find(phase); found != emitter_.items.end())
         prefetch_parameters(stage, found->second);
+    if (const auto found = emitter_.items.find(Phase::kUpdate);
+        options_.commit && found != emitter_.items.end())
+      stage.commit = commit_first(stage, found->second);
     stage.functions = make_functions(stage, emitter_.items, keep);
     for (Function& function : stage.functions) {
       if (function.kind == FunctionKind::kForward) function.assigns = assigns_[Phase::kForward];

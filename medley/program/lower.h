@@ -16,6 +16,8 @@ struct LowerOptions {
   // the first byte is little of what they take, within 1 and 25 MiB.
   int64_t bucket_bytes = 0;
   bool keep_gradients = false;  // until the next step, for reading back
+  // A step that fails can be taken back, or finished without the others (commit.h).
+  bool commit = false;
 };
 
 // Requires: verify(plan, graph, cluster) has passed. Throws Error(kCaller) where an entry of the

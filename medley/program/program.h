@@ -147,6 +147,9 @@ struct LoweredStage {
       gradients;         // kStep values with the synchronised gradient; `input` names the parameter
   ValueId loss = kNone;  // kStep, replicated, complete after the update
   ValueId gradient_norm = kNone;  // kStep, replicated; kNone without clipping or reporting
+  // The communication whose end says that every device has all its gradients (commit.h); kNone: of
+  // this stage no device waits for others then, or the program was not lowered like that.
+  int commit = kNone;
   // tables[microbatch][device of the mesh] -> value of every symbol of `graph`. The update uses
   // table 0.
   std::vector<std::vector<std::vector<int64_t>>> tables;

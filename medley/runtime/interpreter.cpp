@@ -8,6 +8,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/program/commit.h"
 #include "medley/program/symbols_read.h"
 #include "medley/runtime/exchange.h"
 
@@ -67,6 +68,7 @@ Interpreter::Interpreter(const Program& program,
                       &prepare(call.function, table),
                       schedule.uses[i]});
   }
+  spreads_ = spreads_after_commit(stage_);
   std::set<ValueId> kept{stage_.loss, stage_.gradient_norm};
   if (options_.keep_gradients)
     for (const Placement& gradient : stage_.gradients) kept.insert(gradient.input.value);
@@ -144,24 +146,22 @@ StepReport Interpreter::run_step() {
   if (failed_) throw Error(Blame::kUs, options_.device_name + ": a step after one that failed");
   check_batch();
   failed_ = true;  // until the end
+  if (options_.keep_undo) keep_for_undo();
+  reached_ = Reached::kBefore;
   report_ = {};
   report_.start = clock_.now();
   empty_step_values(true);
   current_call_ = nullptr;
   current_step_ = nullptr;
+  run_safely([&] { run_calls(); });
+  failed_ = false;
+  return end_step();
+}
+
+template <typename Body>
+void Interpreter::run_safely(Body&& body) {
   try {
-    receiving_.restart();
-    receive_ahead();
-    for (const PreparedCall& call : calls_) {
-      current_call_ = &call;
-      current_step_ = nullptr;
-      run_call(call);
-    }
-    for (auto& [lane, sending] : sending_)
-      for (; !sending.empty(); sending.pop_front()) {
-        current_step_ = sending.front().second;
-        finish(sending.front().first, current_step_->exchange);
-      }
+    body();
   } catch (const Error& error) {
     rethrow(error.blame(), error.what());
   } catch (const std::bad_alloc&) {
@@ -169,12 +169,31 @@ StepReport Interpreter::run_step() {
   } catch (const std::exception& error) {
     rethrow(Blame::kUs, error.what());
   }
+}
+
+void Interpreter::run_calls() {
+  receiving_.restart();
+  receive_ahead();
+  for (const PreparedCall& call : calls_) {
+    current_call_ = &call;
+    current_step_ = nullptr;
+    run_call(call);
+  }
+  for (auto& [lane, sending] : sending_)
+    for (; !sending.empty(); sending.pop_front()) {
+      current_step_ = sending.front().second;
+      finish(sending.front().first, current_step_->exchange);
+    }
   for (size_t i = 0; i < outstanding_.size(); ++i)
     if (outstanding_[i].posted)
-      rethrow(Blame::kUs, stage_.communications[i].name + ": posted but not awaited in the step");
+      throw Error(Blame::kUs,
+                  stage_.communications[i].name + ": posted but not awaited in the step");
+}
+
+StepReport Interpreter::end_step() {
   empty_step_values(false);
   report_.end = clock_.now();
-  failed_ = false;
+  reached_ = Reached::kDone;
   return std::move(report_);
 }
 
@@ -183,9 +202,16 @@ void Interpreter::run_call(const PreparedCall& call) {
   if (call.use.begins && call.call.function != FunctionKind::kUpdate)
     for (auto& [value, buffer] : batch_[at(call.call.microbatch)])
       executor_.write(stage_, frames, value, std::exchange(buffer, nullptr));
-  for (step_number_ = 0; step_number_ < call.function->steps.size(); ++step_number_) {
+  step_number_ = 0;
+  run_steps(call, frames);
+  end_call(call, frames);
+}
+
+void Interpreter::run_steps(const PreparedCall& call, Frames frames) {
+  for (; step_number_ < call.function->steps.size(); ++step_number_) {
     const PreparedStep& step = *call.function->steps[step_number_];
     current_step_ = &step;
+    if (options_.on_step) options_.on_step(place());
     switch (step.kind) {
       case PreparedStep::Kind::kSegment: {
         const Nanoseconds start = options_.trace ? clock_.now() : Nanoseconds{};
@@ -201,6 +227,9 @@ void Interpreter::run_call(const PreparedCall& call) {
         break;
     }
   }
+}
+
+void Interpreter::end_call(const PreparedCall& call, Frames frames) {
   current_step_ = nullptr;
   assign(*call.function, frames);
   for (ValueId value : call.use.leftovers) executor_.write(stage_, frames, value, nullptr);
@@ -236,7 +265,54 @@ void Interpreter::wait(const PreparedStep& step, Frames frames) {
   if (step.lane >= 0) return receive(step, frames);
   Outstanding outstanding = std::exchange(outstanding_[step.communication], {});
   if (!outstanding.posted) throw Error(Blame::kUs, "awaited before it was posted");
-  store(step, finish(outstanding, step.exchange), frames);
+  const bool commits = static_cast<int>(step.communication) == stage_.commit;
+  if (commits) reached_ = Reached::kAtCommit;
+  std::vector<Buffer> outputs = finish(outstanding, step.exchange);
+  if (commits) note_commit(outputs);
+  store(step, std::move(outputs), frames);
+}
+
+// Whoever has the commit knows that everybody has done all steps before.
+void Interpreter::note_commit(const std::vector<Buffer>& outputs) {
+  reached_ = Reached::kCommitted;
+  committed_ = outputs;
+  if (undo_.size() > 1) undo_.resize(1);
+}
+
+// Buffers are assigned while the step goes forward. What is spread after the update may fail when
+// some have it and some have not.
+void Interpreter::keep_for_undo() {
+  std::vector<std::pair<ValueId, Buffer>> kept;
+  for (const Input& input : stage_.graph.inputs)
+    if (input.kind == InputKind::kBuffer ||
+        (spreads_ && (input.kind == InputKind::kParameter || input.kind == InputKind::kState)))
+      kept.emplace_back(input.value, read(input.value));
+  undo_.push_front(std::move(kept));
+  if (undo_.size() > (spreads_ ? 2 : 1)) undo_.pop_back();
+}
+
+void Interpreter::undo(int steps) {
+  MEDLEY_CHECK(steps > 0 && at(steps) <= undo_.size());
+  for (const auto& [value, buffer] : undo_[at(steps - 1)]) write(value, buffer);
+  undo_.erase(undo_.begin(), undo_.begin() + steps);
+  reached_ = Reached::kDone;  // with the step before
+}
+
+StepReport Interpreter::finish_step(const std::vector<Buffer>& committed) {
+  MEDLEY_CHECK(reached_ == Reached::kAtCommit || reached_ == Reached::kCommitted);
+  MEDLEY_CHECK(!spreads_ && current_call_ && current_step_);
+  const PreparedCall& call = *current_call_;
+  const Frames frames{run_frame_.get(), frames_[at(call.use.frame)].get()};
+  run_safely([&] {
+    if (reached_ == Reached::kAtCommit) {
+      note_commit(committed);
+      store(*current_step_, committed, frames);
+      ++step_number_;
+    }
+    run_steps(call, frames);
+    end_call(call, frames);
+  });
+  return end_step();
 }
 
 std::vector<Buffer> Interpreter::finish(Outstanding& outstanding, const Exchange& exchange) {
@@ -316,7 +392,10 @@ void Interpreter::record(
                             {}});
 }
 
-void Interpreter::rethrow(Blame blame, const std::string& what) const {
+void Interpreter::rethrow(Blame blame, const std::string& what) {
+  // An update that has begun has changed its operands.
+  const bool computes = current_step_ && current_step_->kind == PreparedStep::Kind::kSegment;
+  if (reached_ == Reached::kCommitted && computes && !spreads_) reached_ = Reached::kTorn;
   const Place at = place();
   throw Error(blame,
               fmt::format("{}: stage {}: {}: {}{}{}",

@@ -5,6 +5,7 @@
 // One thread at a time. Knows nothing of tensors, of processes and of what other devices do.
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,10 +22,27 @@
 
 namespace medley {
 
+// Where a device is or has failed, for the others.
+struct Place {
+  std::string call;      // "forward 2", "" before the first
+  std::string exchange;  // "all_gather wte.weight", "" inside a segment
+};
+
 struct InterpreterOptions {
-  std::string device_name;      // for errors; "device 3" if empty
-  bool trace = false;           // StepReport::events
-  bool keep_gradients = false;  // until the next step, for reading back
+  std::string device_name;                         // for errors; "device 3" if empty
+  bool trace = false;                              // StepReport::events
+  bool keep_gradients = false;                     // until the next step, for reading back
+  bool keep_undo = false;                          // a step that has failed can be undone
+  std::function<void(const Place&)> on_step = {};  // for tests: before each part of a call
+};
+
+// How far a step has come in what outlives it (program/commit.h).
+enum class Reached : uint8_t {
+  kBefore,     // nothing is changed that undo() does not put back
+  kAtCommit,   // the same, and only the commit is waited for
+  kCommitted,  // everybody has all gradients; the update is not done
+  kDone,
+  kTorn,  // neither can it be undone nor finished
 };
 
 // Times by the clock of the interpreter. In the events, `device` is an index into all devices of
@@ -33,12 +51,6 @@ struct StepReport {
   Nanoseconds start, end;
   Nanoseconds waiting;  // for communications
   std::vector<TraceEvent> events;
-};
-
-// Where a device is or has failed, for the others.
-struct Place {
-  std::string call;      // "forward 2", "" before the first
-  std::string exchange;  // "all_gather wte.weight", "" inside a segment
 };
 
 using BatchInputs = std::vector<std::pair<ValueId, Buffer>>;
@@ -58,9 +70,25 @@ class Interpreter {
   // Gives the batch inputs of the next step. Requires: every kMicrobatch input of the graph, once.
   void set_batch(int microbatch, BatchInputs inputs);
 
-  // Errors name device, call, op or exchange. After one this interpreter is of no more use: what
-  // the step has changed is not undone.
+  // Errors name device, call, op or exchange. After one this interpreter makes no more steps: what
+  // the step has changed is undone by undo() only.
   StepReport run_step();
+
+  // Of the last step that was begun; kDone before the first.
+  Reached reached() const { return reached_; }
+  // What the last commit gave, of this step or of the one before; nothing before the first.
+  const std::vector<Buffer>& committed() const { return committed_; }
+  // Whether what the device does after the commit takes others: then a step cannot be finished
+  // without them, but be undone for as long as anybody may not have done it.
+  bool spreads() const { return spreads_; }
+  // Whether the device has a part in the commit.
+  bool commits() const { return stage_.commit != kNone; }
+  // After an error at the commit or behind it: the rest of the step, by this device alone, with
+  // what the commit gave. Requires: no spreads().
+  StepReport finish_step(const std::vector<Buffer>& committed);
+  // Puts back what the last `steps` steps have changed: 1 for one that has failed before its
+  // commit; those that are done count, too, if the device spreads(). Requires: keep_undo.
+  void undo(int steps);
 
   // Values that outlive a step: kRun ones, the loss, the norm and, if kept, the gradients. Null if
   // empty.
@@ -93,7 +121,15 @@ class Interpreter {
   const PreparedFunction& prepare(FunctionKind kind, const std::vector<int64_t>& table);
   const PreparedStep& prepare(const Step& step, const std::vector<int64_t>& table);
   void check_batch() const;
+  void run_calls();
+  template <typename Body>
+  void run_safely(Body&& body);
   void run_call(const PreparedCall& call);
+  void run_steps(const PreparedCall& call, Frames frames);
+  void end_call(const PreparedCall& call, Frames frames);
+  void note_commit(const std::vector<Buffer>& outputs);
+  StepReport end_step();
+  void keep_for_undo();
   void post(const PreparedStep& step, Frames frames);
   void wait(const PreparedStep& step, Frames frames);
   std::vector<Buffer> finish(Outstanding& outstanding, const Exchange& exchange);
@@ -106,7 +142,7 @@ class Interpreter {
   void empty_step_values(bool all);
   void record(
       Stream stream, std::string name, std::string category, Nanoseconds start, Nanoseconds end);
-  [[noreturn]] void rethrow(Blame blame, const std::string& what) const;
+  [[noreturn]] void rethrow(Blame blame, const std::string& what);
 
   const LoweredStage& stage_;
   int stage_index_, device_;
@@ -131,6 +167,11 @@ class Interpreter {
   const PreparedStep* current_step_ = nullptr;
   size_t step_number_ = 0;  // of the call
   bool failed_ = false;
+  bool spreads_ = false;
+  Reached reached_ = Reached::kDone;
+  std::vector<Buffer> committed_;
+  // Values as they were before the last steps, the newest first.
+  std::deque<std::vector<std::pair<ValueId, Buffer>>> undo_;
 };
 
 }  // namespace medley

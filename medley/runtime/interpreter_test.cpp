@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <future>
 #include <thread>
 
 #include "medley/base/error.h"
@@ -119,6 +120,92 @@ TEST(Interpreter, TrainsTwoDevices) {
       EXPECT_EQ(AddingExecutor::number(interpreter.read(example.w)), w + gradients);
       EXPECT_EQ(interpreter.read(example.synced), nullptr) << "gradients are kept on request only";
     }
+  });
+}
+
+// Loses what one device waits for, after the others have it.
+class LosingTransport final : public Transport {
+ public:
+  LosingTransport(Transport& inner, std::string name, int device)
+      : inner_(inner), name_(std::move(name)), device_(device) {}
+  std::unique_ptr<Pending> post(Exchange exchange) override {
+    const bool is_lost = exchange.name == name_ && exchange.me == device_;
+    return std::make_unique<Lost>(inner_.post(std::move(exchange)), is_lost);
+  }
+  void abort(const std::string& cause) override { inner_.abort(cause); }
+
+ private:
+  struct Lost final : Pending {
+    Lost(std::unique_ptr<Pending> a, bool b) : inner(std::move(a)), is_lost(b) {}
+    std::vector<Buffer> wait() override {
+      std::vector<Buffer> outputs = inner->wait();
+      if (is_lost) throw Error(Blame::kEnvironment, "connection closed");
+      return outputs;
+    }
+    std::unique_ptr<Pending> inner;
+    bool is_lost;
+  };
+  Transport& inner_;
+  std::string name_;
+  int device_;
+};
+
+// The same two devices. Device 1 has contributed to the commit and does not get what it gives:
+// with that it comes to the same by itself.
+TEST(Interpreter, AStepThatFailsAtItsCommitIsFinishedWithWhatTheCommitGaveToOthers) {
+  ExampleProgram example = data_parallel_program({1, 1}, 2);
+  example.program.stages[0].commit = 1;
+  SteadyClock clock;
+  AddingExecutor executor;
+  InProcessTransport inner(executor, clock, milliseconds(5000));
+  LosingTransport transport(inner, "reduce w", 1);
+  Buffer committed;
+  std::promise<void> is_known;
+  on_devices(2, [&](int device) {
+    InterpreterOptions options;
+    options.keep_undo = true;
+    Interpreter interpreter(example.program, 0, device, executor, transport, clock, options);
+    interpreter.write(example.w, AddingExecutor::number(1));
+    const double x = device == 0 ? 10 : 100;
+    interpreter.set_batch(0, {{example.x, AddingExecutor::number(x)}});
+    interpreter.set_batch(1, {{example.x, AddingExecutor::number(2 * x)}});
+    if (device == 0) {
+      interpreter.run_step();
+      EXPECT_EQ(interpreter.reached(), Reached::kDone);
+      committed = interpreter.committed().at(0);
+      is_known.set_value();
+    } else {
+      EXPECT_THAT(message_of([&] { interpreter.run_step(); }), HasSubstr("connection closed"));
+      EXPECT_EQ(interpreter.reached(), Reached::kAtCommit);
+      EXPECT_EQ(AddingExecutor::number(interpreter.read(example.w)), 1);
+      is_known.get_future().wait();
+      interpreter.finish_step({committed});
+      EXPECT_EQ(interpreter.reached(), Reached::kDone);
+    }
+    EXPECT_EQ(AddingExecutor::number(interpreter.read(example.w)), 1003);
+    EXPECT_EQ(AddingExecutor::number(interpreter.read(example.loss)), 334);
+  });
+}
+
+TEST(Interpreter, AStepThatFailsBeforeItsCommitHasChangedNothing) {
+  ExampleProgram example = data_parallel_program({1, 1}, 2);
+  example.program.stages[0].commit = 1;
+  SteadyClock clock;
+  AddingExecutor executor;
+  InProcessTransport inner(executor, clock, milliseconds(200));
+  LosingTransport transport(inner, "gather h", 1);
+  on_devices(2, [&](int device) {
+    InterpreterOptions options;
+    options.keep_undo = true;
+    Interpreter interpreter(example.program, 0, device, executor, transport, clock, options);
+    interpreter.write(example.w, AddingExecutor::number(1));
+    interpreter.set_batch(0, {{example.x, AddingExecutor::number(10)}});
+    interpreter.set_batch(1, {{example.x, AddingExecutor::number(20)}});
+    EXPECT_THAT(message_of([&] { interpreter.run_step(); }), HasSubstr(":"));
+    EXPECT_EQ(interpreter.reached(), Reached::kBefore);
+    interpreter.undo(1);
+    EXPECT_EQ(interpreter.reached(), Reached::kDone);
+    EXPECT_EQ(AddingExecutor::number(interpreter.read(example.w)), 1);
   });
 }
 

@@ -1,0 +1,106 @@
+#include "medley/program/commit.h"
+
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "medley/base/at.h"
+#include "medley/base/files.h"
+#include "medley/graph/passes.h"
+#include "medley/graph/text.h"
+#include "medley/program/calls.h"
+#include "medley/program/lower.h"
+#include "medley/testing/random_plan.h"
+
+namespace medley {
+namespace {
+
+Cluster devices(int count) {
+  Cluster cluster;
+  cluster.pools = {{"a", count, 1, {}, false, 0}};
+  cluster.devices = list_devices(cluster.pools);
+  return cluster;
+}
+
+bool updates(const LoweredStage& stage, const Step& step) {
+  const auto* segment = std::get_if<Segment>(&step);
+  return segment && std::ranges::any_of(segment->ops, [&](OpId op) {
+           return stage.graph.ops[at(op)].name == "medley.adamw.default";
+         });
+}
+
+std::vector<Program> random_programs(bool commit) {
+  const Graph graph =
+      run_passes(parse_graph(LocalFiles().read("tests/data/mlp.graph"), "tests/data/mlp.graph"));
+  const Cluster cluster = devices(5);
+  std::vector<std::string> names;
+  for (const Device& device : cluster.devices) names.push_back(device.name);
+  LowerOptions options;
+  options.commit = commit;
+  std::vector<Program> programs;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const auto draw = seed % 3 == 0   ? random_plan
+                      : seed % 3 == 1 ? random_pipeline
+                                      : random_pipelines;
+    programs.push_back(lower(graph, draw(graph, names, 12, seed), cluster, {}, options));
+  }
+  return programs;
+}
+
+// Whoever contributes to the commit has all gradients, and whoever has it needs nobody for the
+// update.
+TEST(Commit, EverythingAwaitedBeforeItIsNeededAndNothingIsUpdatedBeforeIt) {
+  int found = 0;
+  for (const Program& program : random_programs(true))
+    for (const LoweredStage& stage : program.stages) {
+      if (stage.commit == kNone) continue;
+      ++found;
+      std::set<int> posted, awaited;
+      bool contributed = false, passed = false;
+      for (const Function& function : stage.functions)
+        for (const Step& step : function.steps)
+          if (const auto* post = std::get_if<Post>(&step);
+              post && stage.communications[at(post->communication)].lane < 0 &&
+              function.kind != FunctionKind::kUpdate)
+            posted.insert(post->communication);
+      for (const Function& function : stage.functions)
+        for (const Step& step : function.steps)
+          if (const auto* wait = std::get_if<Wait>(&step);
+              wait && function.kind != FunctionKind::kUpdate)
+            awaited.insert(wait->communication);
+      for (const Step& step : find_function(stage, FunctionKind::kUpdate).steps) {
+        if (const auto* post = std::get_if<Post>(&step)) {
+          contributed |= post->communication == stage.commit;
+          if (!contributed) posted.insert(post->communication);
+        } else if (const auto* wait = std::get_if<Wait>(&step)) {
+          passed |= wait->communication == stage.commit;
+          awaited.insert(wait->communication);
+          if (contributed && !passed) ADD_FAILURE() << "waits between post and wait of the commit";
+        } else if (updates(stage, step)) {
+          EXPECT_TRUE(passed);
+        }
+        if (contributed)
+          for (int communication : posted) EXPECT_TRUE(awaited.contains(communication));
+      }
+      EXPECT_TRUE(passed);
+    }
+  EXPECT_GT(found, 60);
+}
+
+// Gradients that are computed by several devices in part are spread behind the commit.
+TEST(Commit, OnlyPlansThatUpdateInPartsSpread) {
+  int spread = 0, local = 0;
+  for (const Program& program : random_programs(true))
+    for (const LoweredStage& stage : program.stages)
+      ++(spreads_after_commit(stage) ? spread : local);
+  EXPECT_GT(spread, 0);
+  EXPECT_GT(local, 0);
+}
+
+TEST(Commit, WithoutTheOptionThereIsNone) {
+  for (const Program& program : random_programs(false))
+    for (const LoweredStage& stage : program.stages) EXPECT_EQ(stage.commit, kNone);
+}
+
+}  // namespace
+}  // namespace medley
