@@ -1,0 +1,145 @@
+#include "medley/elastic/leader.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace medley {
+
+Leader::Leader(std::vector<std::string> devices, LeaderOptions options)
+    : devices_(std::move(devices)), options_(options), members_(devices_.begin(), devices_.end()) {}
+
+void Leader::lost(const std::string& device, const std::string& cause, Nanoseconds) {
+  expected_.erase(device);
+  arrived_.erase(device);
+  if (members_.erase(device) == 0) return;
+  reports_.erase(device);
+  if (!why_) why_ = fmt::format("{}: {}", device, cause);
+}
+
+void Leader::failed(int epoch, const std::string& cause, const std::string& suspect, Nanoseconds) {
+  if (epoch != epoch_ || phase_ == Phase::kEnded) return;
+  if (!suspect.empty()) suspects_.insert(suspect);
+  if (phase_ != Phase::kAgree && !why_) why_ = cause;
+}
+
+void Leader::reported(int epoch, const StepLeft& left, int state, Nanoseconds) {
+  if (epoch == epoch_ && members_.contains(left.device)) reports_[left.device] = {left, state};
+}
+
+void Leader::built(int epoch, const std::string& device, Nanoseconds) {
+  if (epoch == epoch_ && phase_ == Phase::kBuild) built_.insert(device);
+}
+
+void Leader::expect(const std::string& device, Nanoseconds) { expected_.insert(device); }
+
+void Leader::arrived(const std::string& device, Nanoseconds) {
+  if (expected_.erase(device) > 0) arrived_.insert(device);
+}
+
+std::vector<std::string> Leader::members() const {
+  std::vector<std::string> members;
+  std::ranges::copy_if(devices_, std::back_inserter(members), [&](const std::string& device) {
+    return members_.contains(device);
+  });
+  return members;
+}
+
+std::vector<Order> Leader::next(Nanoseconds now) {
+  std::vector<Order> orders;
+  if (phase_ != Phase::kEnded && phase_ != Phase::kAgree && why_) stop(orders, now);
+  if (phase_ == Phase::kAgree) agree(orders, now);
+  if (phase_ == Phase::kBuild) wait_for_all_built(orders, now);
+  return orders;
+}
+
+void Leader::stop(std::vector<Order>& orders, Nanoseconds now) {
+  orders.push_back({Order::Kind::kStop, epoch_, "", *why_, {}});
+  phase_ = Phase::kAgree;
+  since_ = now;
+}
+
+void Leader::agree(std::vector<Order>& orders, Nanoseconds now) {
+  for (const std::string& device : members()) {
+    const auto report = reports_.find(device);
+    if (report != reports_.end()) {
+      if (report->second.left.reached == Reached::kTorn)
+        fence(device, "its step can neither be finished nor taken back", orders);
+      continue;
+    }
+    const Nanoseconds patience = suspects_.contains(device) ? options_.suspect : options_.answer;
+    if (now - since_ > patience) fence(device, "it does not say where it is", orders);
+  }
+  std::vector<StepLeft> left;
+  for (const auto& [device, report] : reports_)
+    if (report.state >= 0) left.push_back(report.left);
+  if (reports_.size() < members_.size()) return;
+  if (left.empty()) return end("no device that has a state is left", orders);
+  if (now - since_ > options_.restart) expected_.clear();
+  if (!expected_.empty()) return;
+  const std::variant<Decision, std::string> decided = decide(left);
+  if (const auto* no = std::get_if<std::string>(&decided)) return end(*no, orders);
+  members_.insert(arrived_.begin(), arrived_.end());
+  arrived_.clear();
+  Agreement next = agreement(std::get<Decision>(decided));
+  if (is_in_vain(next))
+    return end(fmt::format("failed {} times after step {}, the last time: {}",
+                           alike_,
+                           next.decision.step,
+                           why_.value_or("")),
+               orders);
+  orders.push_back({Order::Kind::kBegin, 0, "", "", std::move(next)});
+  ++epoch_;
+  phase_ = Phase::kBuild;
+  since_ = now;
+  why_.reset();
+  suspects_.clear();
+  built_.clear();
+  reports_.clear();
+}
+
+Agreement Leader::agreement(const Decision& decision) const {
+  Agreement agreement{epoch_ + 1, members(), {}, decision};
+  for (const std::string& device : agreement.members) {
+    const auto report = reports_.find(device);
+    agreement.states[device] = report == reports_.end() ? -1 : report->second.state;
+  }
+  return agreement;
+}
+
+// What fails though nobody is lost would fail for ever.
+bool Leader::is_in_vain(const Agreement& next) {
+  const bool alike = next.members == last_.members && next.decision.step == last_.decision.step;
+  alike_ = alike ? alike_ + 1 : 1;
+  last_ = next;
+  return alike_ > options_.most_alike;
+}
+
+void Leader::wait_for_all_built(std::vector<Order>& orders, Nanoseconds now) {
+  std::vector<std::string> late;
+  for (const std::string& device : members())
+    if (!built_.contains(device)) late.push_back(device);
+  if (late.empty()) {
+    phase_ = Phase::kRun;
+    orders.push_back({Order::Kind::kGoOn, epoch_, "", "", {}});
+    return;
+  }
+  if (now - since_ <= options_.build) return;
+  for (const std::string& device : late) fence(device, "it has not come back in time", orders);
+  stop(orders, now);
+}
+
+void Leader::fence(const std::string& device, const std::string& why, std::vector<Order>& orders) {
+  members_.erase(device);
+  reports_.erase(device);
+  if (!why_) why_ = fmt::format("{}: {}", device, why);
+  orders.push_back({Order::Kind::kFence, epoch_, device, why, {}});
+}
+
+void Leader::end(const std::string& why, std::vector<Order>& orders) {
+  phase_ = Phase::kEnded;
+  orders.push_back({Order::Kind::kEnd, epoch_, "", why, {}});
+}
+
+}  // namespace medley

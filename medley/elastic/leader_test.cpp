@@ -1,0 +1,165 @@
+#include "medley/elastic/leader.h"
+
+#include <gmock/gmock.h>
+
+namespace medley {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Kind = Order::Kind;
+
+constexpr Nanoseconds ms(int64_t count) { return {count * 1'000'000}; }
+
+std::vector<Kind> kinds(const std::vector<Order>& orders) {
+  std::vector<Kind> kinds;
+  for (const Order& order : orders) kinds.push_back(order.kind);
+  return kinds;
+}
+
+StepLeft before(const std::string& device) { return {device, 4, Reached::kBefore}; }
+
+// Three devices that train; c is lost at 1 ms, and a and b have said where they are.
+Leader agreed() {
+  Leader leader({"a", "b", "c"});
+  leader.lost("c", "was killed by SIGKILL", ms(1));
+  EXPECT_THAT(kinds(leader.next(ms(1))), ElementsAre(Kind::kStop));
+  leader.reported(0, before("a"), 0, ms(2));
+  EXPECT_THAT(leader.next(ms(2)), IsEmpty());
+  leader.reported(0, before("b"), 0, ms(3));
+  return leader;
+}
+
+TEST(Leader, TheOthersBeginAnEpochWithoutTheLostDevice) {
+  Leader leader = agreed();
+  const std::vector<Order> orders = leader.next(ms(3));
+  ASSERT_THAT(kinds(orders), ElementsAre(Kind::kBegin));
+  EXPECT_EQ(orders[0].agreement.epoch, 1);
+  EXPECT_THAT(orders[0].agreement.members, ElementsAre("a", "b"));
+  EXPECT_EQ(orders[0].agreement.decision.step, 3);
+  leader.built(1, "a", ms(4));
+  EXPECT_THAT(leader.next(ms(4)), IsEmpty());
+  leader.built(1, "b", ms(5));
+  EXPECT_THAT(kinds(leader.next(ms(5))), ElementsAre(Kind::kGoOn));
+  EXPECT_TRUE(leader.runs());
+}
+
+TEST(Leader, WhoDoesNotAnswerIsFenced) {
+  Leader leader({"a", "b", "c"});
+  leader.failed(0, "a: connection closed", "", ms(0));
+  leader.next(ms(0));
+  leader.reported(0, before("a"), 0, ms(1));
+  leader.reported(0, before("b"), 0, ms(1));
+  EXPECT_THAT(leader.next(ms(2000)), IsEmpty());
+  const std::vector<Order> orders = leader.next(ms(2001));
+  ASSERT_THAT(kinds(orders), ElementsAre(Kind::kFence, Kind::kBegin));
+  EXPECT_EQ(orders[0].device, "c");
+}
+
+// Others have waited for it already.
+TEST(Leader, WhoIsSuspectedHasLittleTimeToAnswer) {
+  Leader leader({"a", "b"});
+  leader.failed(0, "b: no sign of life", "b", ms(0));
+  leader.next(ms(0));
+  leader.reported(0, before("a"), 0, ms(1));
+  EXPECT_THAT(kinds(leader.next(ms(301))), ElementsAre(Kind::kFence, Kind::kBegin));
+}
+
+TEST(Leader, ALossWhileAnEpochIsBuiltBeginsAnotherOne) {
+  Leader leader = agreed();
+  leader.next(ms(3));
+  leader.built(1, "a", ms(4));
+  leader.lost("b", "was killed by SIGKILL", ms(5));
+  EXPECT_THAT(kinds(leader.next(ms(5))), ElementsAre(Kind::kStop));
+  // It has what the plan of the first epoch gave it, or that of the second.
+  leader.reported(1, {"a", 3, Reached::kDone}, 1, ms(6));
+  const std::vector<Order> orders = leader.next(ms(6));
+  ASSERT_THAT(kinds(orders), ElementsAre(Kind::kBegin));
+  EXPECT_EQ(orders[0].agreement.epoch, 2);
+  EXPECT_THAT(orders[0].agreement.members, ElementsAre("a"));
+  EXPECT_EQ(orders[0].agreement.states.at("a"), 1);
+}
+
+TEST(Leader, ALossWhileOthersAreAwaitedIsNotWaitedFor) {
+  Leader leader({"a", "b", "c"});
+  leader.lost("c", "was killed by SIGKILL", ms(0));
+  leader.next(ms(0));
+  leader.reported(0, before("a"), 0, ms(1));
+  leader.lost("b", "was killed by SIGKILL", ms(2));
+  const std::vector<Order> orders = leader.next(ms(2));
+  ASSERT_THAT(kinds(orders), ElementsAre(Kind::kBegin));
+  EXPECT_THAT(orders[0].agreement.members, ElementsAre("a"));
+}
+
+TEST(Leader, WhatBelongsToAnOlderEpochIsNotHeard) {
+  Leader leader = agreed();
+  leader.next(ms(3));
+  leader.failed(0, "a: connection closed", "", ms(4));
+  leader.built(0, "a", ms(4));
+  leader.built(0, "b", ms(4));
+  EXPECT_THAT(leader.next(ms(4)), IsEmpty());
+}
+
+TEST(Leader, AProcessThatWasStartedAgainIsWaitedForAndHasNoState) {
+  Leader leader = agreed();
+  leader.expect("c", ms(3));
+  EXPECT_THAT(leader.next(ms(4)), IsEmpty());
+  leader.arrived("c", ms(5));
+  const std::vector<Order> orders = leader.next(ms(5));
+  ASSERT_THAT(kinds(orders), ElementsAre(Kind::kBegin));
+  EXPECT_THAT(orders[0].agreement.members, ElementsAre("a", "b", "c"));
+  EXPECT_EQ(orders[0].agreement.states.at("c"), -1);
+}
+
+TEST(Leader, AProcessThatDoesNotComeIsGivenUp) {
+  Leader leader = agreed();
+  leader.expect("c", ms(3));
+  const std::vector<Order> orders = leader.next(ms(1) + LeaderOptions{}.restart + ms(1));
+  ASSERT_THAT(kinds(orders), ElementsAre(Kind::kBegin));
+  EXPECT_THAT(orders[0].agreement.members, ElementsAre("a", "b"));
+}
+
+TEST(Leader, WhoIsLateToBuildIsFenced) {
+  Leader leader = agreed();
+  leader.next(ms(3));
+  leader.built(1, "a", ms(4));
+  EXPECT_THAT(kinds(leader.next(ms(4) + LeaderOptions{}.build)),
+              ElementsAre(Kind::kFence, Kind::kStop));
+}
+
+TEST(Leader, ATornStepIsALossOfItsDevice) {
+  Leader leader({"a", "b"});
+  leader.failed(0, "b: out of memory", "", ms(0));
+  leader.next(ms(0));
+  leader.reported(0, {"a", 4, Reached::kAtCommit}, 0, ms(1));
+  leader.reported(0, {"b", 4, Reached::kTorn}, 0, ms(1));
+  EXPECT_THAT(kinds(leader.next(ms(1))), ElementsAre(Kind::kFence, Kind::kBegin));
+}
+
+TEST(Leader, NobodyLeftEndsTheRun) {
+  Leader leader({"a"});
+  leader.lost("a", "was killed by SIGKILL", ms(0));
+  const std::vector<Order> orders = leader.next(ms(0));
+  ASSERT_THAT(kinds(orders), ElementsAre(Kind::kStop, Kind::kEnd));
+  EXPECT_THAT(orders[1].text, HasSubstr("no device"));
+  EXPECT_THAT(leader.next(ms(1)), IsEmpty());
+}
+
+// What fails again without a loss would fail for ever.
+TEST(Leader, AStepThatFailsAgainAndAgainEndsTheRun) {
+  Leader leader({"a"});
+  std::vector<Kind> last;
+  for (int epoch = 0; epoch < 4 && (last.empty() || last.back() != Kind::kEnd); ++epoch) {
+    leader.failed(epoch, "a: out of memory", "", ms(epoch));
+    leader.next(ms(epoch));
+    leader.reported(epoch, before("a"), 0, ms(epoch));
+    last = kinds(leader.next(ms(epoch)));
+    leader.built(epoch + 1, "a", ms(epoch));
+    if (last.back() != Kind::kEnd) leader.next(ms(epoch));
+  }
+  EXPECT_THAT(last, ElementsAre(Kind::kEnd));
+}
+
+}  // namespace
+}  // namespace medley
