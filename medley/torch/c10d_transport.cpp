@@ -5,6 +5,8 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include <algorithm>
@@ -306,13 +308,18 @@ class C10dTransport final : public Transport {
   C10dTransport(std::map<std::vector<int>, std::string> names,
                 std::chrono::milliseconds timeout,
                 const at::Device& device,
-                const NetworkNames& texts)
+                const NetworkNames& texts,
+                std::vector<int> connections)
       : names_(std::move(names)),
         timeout_(timeout),
         device_(device),
-        texts_(std::make_shared<NetworkNames>(texts)) {
+        texts_(std::make_shared<NetworkNames>(texts)),
+        connections_(std::move(connections)) {
     for (const auto& [devices, name] : names_)
       if (devices.size() > everybody_.size()) everybody_ = devices;
+  }
+  ~C10dTransport() override {
+    for (int connection : connections_) close(connection);
   }
 
   std::unique_ptr<Pending> post(Exchange exchange) override {
@@ -344,6 +351,7 @@ class C10dTransport final : public Transport {
 
   void abort(const std::string& cause) override {
     abort_->set(cause);
+    for (int connection : connections_) shutdown(connection, SHUT_RDWR);
     const std::scoped_lock lock(mutex_);
     for (const auto& [devices, group] : groups_) {
       try {
@@ -378,6 +386,7 @@ class C10dTransport final : public Transport {
   std::chrono::milliseconds timeout_;
   at::Device device_;
   std::shared_ptr<const NetworkNames> texts_;
+  std::vector<int> connections_;  // sockets
   std::shared_ptr<Abort> abort_ = std::make_shared<Abort>();
   std::mutex mutex_;  // of what follows
   std::map<std::vector<int>, Group> groups_;
@@ -389,8 +398,10 @@ class C10dTransport final : public Transport {
 std::unique_ptr<Transport> make_c10d_transport(std::map<std::vector<int>, std::string> groups,
                                                std::chrono::milliseconds timeout,
                                                const at::Device& device,
-                                               const NetworkNames& names) {
-  return std::make_unique<C10dTransport>(std::move(groups), timeout, device, names);
+                                               const NetworkNames& names,
+                                               std::vector<int> connections) {
+  return std::make_unique<C10dTransport>(
+      std::move(groups), timeout, device, names, std::move(connections));
 }
 
 }  // namespace medley

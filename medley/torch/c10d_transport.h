@@ -34,9 +34,12 @@ struct NetworkNames {
 
 // `groups`: the c10d name of the process group of every set of devices, sorted; its ranks are in
 // this order. `timeout`: of every wait. `device`: where what is received from other stages goes.
+// `connections`: sockets of these groups, which abort() shuts down, so that Gloo's own threads end
+// what they are in, here and at the other ends; they are closed with the transport.
 std::unique_ptr<Transport> make_c10d_transport(std::map<std::vector<int>, std::string> groups,
                                                std::chrono::milliseconds timeout,
                                                const c10::Device& device = c10::kCPU,
-                                               const NetworkNames& names = {});
+                                               const NetworkNames& names = {},
+                                               std::vector<int> connections = {});
 
 }  // namespace medley

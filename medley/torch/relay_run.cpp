@@ -8,6 +8,7 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/torch/combine.h"
+#include "medley/torch/strided.h"
 
 namespace medley {
 namespace {
@@ -28,13 +29,6 @@ class Pieces {
   const Tensors& received_;
   std::vector<int64_t> taken_;
 };
-
-at::Tensor strided(const at::Tensor& flat, const Runs& runs) {
-  std::vector<int64_t> sizes = runs.counts, strides = runs.strides;
-  sizes.push_back(runs.length);
-  strides.push_back(1);
-  return flat.as_strided(sizes, strides, flat.storage_offset() + runs.start);
-}
 
 const RelayEnd* find(const std::vector<RelayEnd>& ends, int member) {
   for (const RelayEnd& end : ends)

@@ -1,6 +1,9 @@
 #include "medley/torch/run.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -30,6 +33,7 @@ std::vector<c10::Device> parse_devices(const std::vector<std::string>& names) {
 
 Run::Run(const RunInput& input)
     : seed_(input.seed),
+      only_global_batches_(input.only_global_batches),
       torch_devices_(parse_devices(input.torch_devices)),
       threads_each_(std::make_shared<std::atomic<int>>(1)),
       worker_(input.worker, parts(input)) {
@@ -48,7 +52,8 @@ WorkerParts Run::parts(const RunInput& input) {
       NetworkNames names{input.interface, {}, groups.peers};
       for (const Device& device : input.worker.cluster.devices)
         names.devices.emplace(static_cast<int>(names.devices.size()), device.name);
-      return make_c10d_transport(groups.names, input.timeout, torch_device(0), names);
+      return make_c10d_transport(
+          groups.names, input.timeout, torch_device(0), names, groups.connections);
     };
   if (input.store)
     parts.make_store = [&input] {
@@ -165,6 +170,23 @@ at::Tensor Run::shard(const std::string& kind, const std::string& name, int inde
   return {};
 }
 
+at::Tensor Run::empty_shard(const std::string& kind, const std::string& name) const {
+  for (const Found& found : find(kind, name))
+    if (found.stage == devices().place(0).stage) {
+      const TensorType& type = type_of(stage(found.stage).graph, found.placement->input.value);
+      return at::empty(
+          shape_of(type, table(0, devices().place(0))),
+          at::TensorOptions().dtype(to_scalar_type(type.dtype)).device(torch_device(0)));
+    }
+  return {};
+}
+
+void Run::give_shard(const std::string& kind, const std::string& name, const at::Tensor& shard) {
+  for (const Found& found : find(kind, name))
+    if (found.stage == devices().place(0).stage)
+      devices().interpreter(0).write(found.placement->input.value, to_buffer(shard));
+}
+
 std::vector<int64_t> Run::shard_shape(const std::string& kind,
                                       const std::string& name,
                                       int device) const {
@@ -227,7 +249,8 @@ void Run::set_batch(const std::map<std::string, at::Tensor>& batch) {
 
 void Run::set_batch(int i, const std::map<std::string, at::Tensor>& batch) {
   const LoweredStage& on = stage_of(i);
-  const BatchSlicer slicer(on, devices().place(i).index, devices().are_of_one_process_each());
+  const BatchSlicer slicer(
+      on, devices().place(i).index, devices().are_of_one_process_each() && !only_global_batches_);
   std::vector<BatchInputs> inputs(on.tables.size());
   for (const Placement& placement : on.inputs) {
     if (placement.input.kind != InputKind::kBatch) continue;
@@ -279,6 +302,10 @@ StepResult Run::step(const std::map<std::string, at::Tensor>& batch,
   set_scalars(learning_rate, step);
   *threads_each_ = std::max(1, at::get_num_threads() / devices().size());
   worker_.run_step(poll);
+  return result();
+}
+
+StepResult Run::result() {
   StepResult result;
   result.loss = read_scalar(&LoweredStage::loss);
   result.gradient_norm = read_scalar(&LoweredStage::gradient_norm);
@@ -289,6 +316,20 @@ StepResult Run::step(const std::map<std::string, at::Tensor>& batch,
     result.waiting.push_back(report.waiting.value);
   }
   return result;
+}
+
+Run::Left Run::left() {
+  const Interpreter& own = devices().interpreter(0);
+  Left left{own.reached(), std::nullopt, own.commits(), own.spreads()};
+  if (!own.committed().empty()) left.committed = to_tensor(own.committed().at(0)).item().toDouble();
+  return left;
+}
+
+StepResult Run::finish_step(double committed) {
+  const at::NoGradGuard no_grad;
+  worker_.finish_step({to_buffer(
+      at::full({}, committed, at::TensorOptions().dtype(at::kDouble).device(torch_device(0))))});
+  return result();
 }
 
 }  // namespace medley

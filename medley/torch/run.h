@@ -36,6 +36,7 @@ struct StoreAddress {
 struct ProcessGroups {
   std::map<std::vector<int>, std::string> names;  // by devices
   std::map<std::string, std::string> peers;       // which device listens where, for messages
+  std::vector<int> connections;  // sockets that end with the run (c10d_transport.h)
 };
 
 struct RunInput {  // what a run is made from, as it comes from Python
@@ -48,6 +49,7 @@ struct RunInput {  // what a run is made from, as it comes from Python
   std::string interface;                      // between them, for messages
   std::chrono::milliseconds timeout{600000};  // of a wait
   std::optional<StoreAddress> store;          // of a process of many
+  bool only_global_batches = false;           // a step may be made again with other rows
 };
 
 struct StepResult {
@@ -72,6 +74,10 @@ class Run {
   // The shard of the n-th device of this process, null if it has none; where the shards of all
   // holders together are the whole.
   at::Tensor shard(const std::string& kind, const std::string& name, int index);
+  // Memory for one, undefined if that device has none.
+  at::Tensor empty_shard(const std::string& kind, const std::string& name) const;
+  // Sets the shard of the only device of this process, which may share it. Requires: its shape.
+  void give_shard(const std::string& kind, const std::string& name, const at::Tensor& shard);
   std::vector<int64_t> shard_shape(const std::string& kind,
                                    const std::string& name,
                                    int device) const;
@@ -95,6 +101,17 @@ class Run {
   // Of dropout, from the next step on.
   int64_t seed() const { return seed_; }
   void set_seed(int64_t seed) { seed_ = seed; }
+
+  // Of a process of one device, after a step that has failed: how far it has come, and, with what
+  // the commit gave to others if not to this one, the rest of it (Interpreter::finish_step).
+  struct Left {
+    Reached reached = Reached::kDone;
+    std::optional<double> committed;
+    bool commits = false, spreads = false;
+  };
+  Left left();
+  StepResult finish_step(double committed);
+  void undo(int steps) { devices().interpreter(0).undo(steps); }
 
   Worker& worker() { return worker_; }
   const Worker& worker() const { return worker_; }
@@ -122,8 +139,10 @@ class Run {
   void set_batch(int i, const std::map<std::string, at::Tensor>& batch);
   void set_scalars(double learning_rate, int64_t step);
   double read_scalar(ValueId LoweredStage::*value);
+  StepResult result();
 
   int64_t seed_;
+  bool only_global_batches_;
   std::vector<c10::Device> torch_devices_;
   // Of PyTorch, for each device: they share the processors.
   std::shared_ptr<std::atomic<int>> threads_each_;

@@ -57,6 +57,8 @@ void Devices::State::add(const Cluster& cluster, int i, const DeviceOptions& opt
   settings.device_name = cluster.devices.at(at(device)).name;
   settings.trace = options.trace;
   settings.keep_gradients = options.keep_gradients;
+  settings.keep_undo = options.keep_undo;
+  settings.on_step = options.on_step;
   interpreters.push_back(std::make_unique<Interpreter>(
       *program, stage, index, *executor, *transport, *clocks.back(), settings));
 }

@@ -37,6 +37,8 @@ struct DeviceOptions {
   std::chrono::milliseconds timeout{600000};  // of a wait of threads of this process
   std::chrono::milliseconds patience{10000};  // for the others after a failure
   bool keep_gradients = false;
+  bool keep_undo = false;
+  std::function<void(const Place&)> on_step = {};  // for tests (runtime/interpreter.h)
   bool trace = false;
   std::optional<Emulation> emulation;
 };

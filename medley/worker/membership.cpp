@@ -18,6 +18,7 @@ Membership::Membership(std::unique_ptr<Store> store,
   settings.names = names;
   settings.link = options.link;
   settings.dead_after = options.dead_after;
+  settings.poll = options.poll;
   watchdog_ = std::make_unique<Watchdog>(*store_, settings, std::move(abort), options.exit);
 }
 

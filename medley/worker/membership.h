@@ -20,6 +20,7 @@ struct MembershipOptions {
   std::string link;                            // to the store, for messages
   std::chrono::milliseconds timeout{120000};   // for the others to come
   std::chrono::milliseconds dead_after{5000};  // without a sign of life
+  std::chrono::milliseconds poll{250};         // of the store, for failures of others
   Watchdog::Exit exit = print_and_exit;        // of the process, when the run has failed
 };
 

@@ -76,6 +76,11 @@ void Worker::run_step(const std::function<bool()>& poll) {
   end();
 }
 
+void Worker::finish_step(const std::vector<Buffer>& committed) {
+  MEDLEY_CHECK_EQ(devices_->size(), 1);
+  reports_ = {devices_->interpreter(0).finish_step(committed)};
+}
+
 std::string Worker::trace_json() const {
   Trace trace;
   for (const Device& device : cluster_.devices) trace.devices.push_back(device.name);

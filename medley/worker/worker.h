@@ -46,6 +46,9 @@ class Worker {
   // returning true ends it with the error "interrupted". A failure is told to the other processes,
   // and what is thrown is the first cause of the run.
   void run_step(const std::function<bool()>& poll);
+  // Of a process of one device: ends a step that has failed, by this device alone
+  // (Interpreter::finish_step).
+  void finish_step(const std::vector<Buffer>& committed);
   // Of the last step, one for each device of this process.
   const std::vector<StepReport>& reports() const { return reports_; }
   std::string trace_json() const;  // of the last step
