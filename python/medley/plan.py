@@ -141,22 +141,40 @@ def plan(
             f"strategy: found {strategy!r}, expected a name (`medley list strategies`)"
         )
     rows, parts = _count("global_batch", global_batch), _count("microbatches", microbatches or 0)
-    rule = as_optimizer(optimizer).description()
 
     def find() -> bytes:
-        text: str = _core.plan(
-            whole.core,
-            machines,
-            strategy,
-            rows,
-            parts,
-            rule["kind"],
-            rule.get("momentum", 0.0),
-            *measured(profile),
-        )
-        return text.encode()
+        rule = as_optimizer(optimizer)
+        found = find_plan(whole, machines, strategy, rows, parts, rule, profile, [])
+        return found.text.encode()
 
     return Plan(exchange.from_first(find, "plans").decode(), whole, machines, profile)
+
+
+def find_plan(
+    graph: Graph,
+    cluster: Cluster,
+    strategy: str,
+    global_batch: int,
+    microbatches: int,
+    optimizer: Optimizer,
+    profile: str | os.PathLike[str] | None,
+    devices: list[str],
+) -> Plan:
+    """Returns the plan that plan() finds, in this process, for these devices of the cluster; all of
+    them if there are none."""
+    rule = optimizer.description()
+    text = _core.plan(
+        graph.core,
+        cluster,
+        strategy,
+        global_batch,
+        microbatches,
+        rule["kind"],
+        rule.get("momentum", 0.0),
+        *measured(profile),
+        devices,
+    )
+    return Plan(text, graph, cluster, profile)
 
 
 def _count(name: str, value: int) -> int:

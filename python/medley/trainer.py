@@ -27,6 +27,7 @@ from medley.model_files import read_model, write_model
 from medley.optimizer import Optimizer, as_optimizer, schedule_text
 from medley.plan import Plan
 from medley.run import connections, devices, ends, exchange, job, stragglers
+from medley.run.recovery import Recovery
 
 CONSTANT = "constant:"  # begins the names of what no module has
 DRIFT_LIMIT = 0.2  # of times of ops, from the profile's
@@ -138,37 +139,40 @@ class Trainer:
             raise ValueError("Trainer: the plan was read from a file: expected also cluster=...")
         machines = self.plan.cluster if cluster is None else load_cluster(cluster)
         assert machines is not None
-        self._program = _core.Program(
-            self._graph.core,
-            self.plan.text,
-            machines,
-            self.optimizer.description(),
-            keep_gradients,
-        )
-        self._job = None if local else exchange.join()
-        options: dict[str, Any] = {
+        self._machines = machines
+        self._options: dict[str, Any] = {
             "seed": seed,
             "keep_gradients": keep_gradients,
             "trace": trace or profile is not None,
-            **devices.options(self.plan, self._program, machines, self._job),
         }
-        with connections.guarded():  # the one to the store
-            self._run = _runtime.Run(self._program, machines, options)
-        self._saver = checkpoint.Saver(self._run, self._program, self._job)
-        if self._job is None:
-            weakref.finalize(self, self._saver.wait)
-        self._drift = None
-        measured = "" if profile is None else read_text(profile)
-        if profile is not None:
-            self._drift = _runtime.Drift(self._run, machines, measured, str(profile))
-            first = self._job is None or self._job.rank == 0
-            weakref.finalize(self, report_drift, self._drift, first)
         self._types = {
             (kind, name): (DTYPES[dtype], shape)
             for kind, name, dtype, shape in self._graph.core.inputs
         }
         self._took = stragglers.Stopwatch()
-        if self._job is not None:
+        self._drift = None
+        self._job = None if local else exchange.join()
+        self._recovery = None
+        self._run: Any = None
+        self._saver: Any = None
+        if self._job is not None and self._job.elastic:
+            self._recovery = Recovery(self, self._job)
+            ends.watch(self)
+            if job.joins_later():
+                return self._recovery.join()
+        self._program = self._program_of(self.plan)
+        options = self._options | devices.options(self.plan, self._program, machines, self._job)
+        with connections.guarded():  # the one to the store
+            self._run = _runtime.Run(self._program, machines, options)
+        self._saver = checkpoint.Saver(self._run, self._program, self._job)
+        if self._job is None:
+            weakref.finalize(self, self._saver.wait)
+        measured = "" if profile is None else read_text(profile)
+        if profile is not None:
+            self._drift = _runtime.Drift(self._run, machines, measured, str(profile))
+            first = self._job is None or self._job.rank == 0
+            weakref.finalize(self, report_drift, self._drift, first)
+        if self._job is not None and self._recovery is None:
             self._end = weakref.finalize(
                 self,
                 stragglers.report,
@@ -189,6 +193,48 @@ class Trainer:
             ends.watch(self)
         with self._together("Trainer()"):
             self._start(lambda: _tensors_of(model))
+        if self._recovery is not None:
+            self._recovery.begin(self.plan, self._program)
+
+    # --- what it is made of; of an elastic run, in every epoch ---
+
+    def _program_of(self, plan: Plan) -> _core.Program:
+        rule = self.optimizer.description()
+        elastic = self._recovery is not None
+        if elastic:
+            rule["gradient_norm"] = True  # its sum is the commit of a step
+        kept = bool(self._options["keep_gradients"])
+        return _core.Program(self._graph.core, plan.text, self._machines, rule, kept, elastic)
+
+    def _plan_of(self, text: str) -> Plan:
+        return Plan(text, self._graph, self._machines, self.plan.profile)
+
+    def _run_of(self, plan: Plan, program: _core.Program, this: job.Job | None) -> Any:
+        """Returns the run of this process, which has no state yet; None if the plan does not use
+        its device."""
+        if this is None:
+            assert self._job is not None or self._recovery is not None
+            devices.accelerators_of_all(0)
+            return None
+        options = self._options | devices.options(plan, program, self._machines, this)
+        with connections.guarded():
+            return _runtime.Run(program, self._machines, options)
+
+    def _load_constants(self, run: Any) -> None:
+        for kind, name in run.values:
+            if name.startswith("constant:"):
+                run.load(kind, name, self._graph.constants[name].detach().cpu())
+
+    def _take_over(
+        self, plan: Plan, program: _core.Program, run: Any, this: job.Job | None
+    ) -> None:
+        if run is not None and self._run is not None:
+            run.seed = self._run.seed
+        self.plan, self._program, self._run, self._job = plan, program, run, this
+        self._drift = None
+        self._saver = None
+        if run is not None and this is not None:
+            self._saver = checkpoint.Saver(run, program, this)
 
     # --- training ---
 
@@ -199,32 +245,45 @@ class Trainer:
         """
         inputs = [name for kind, name in self._types if kind == "batch"]
         tensors = _named(batch, inputs)
+        if self._recovery is not None:
+            metrics = self._recovery.step(tensors)
+        else:
+            metrics = self._step(self._own(tensors))
+            self.steps += 1
+        if self._saver is not None:
+            self._saver.poll()
+        return metrics
+
+    def _step(self, tensors: Mapping[str, Tensor]) -> Metrics:
         rate = self.optimizer.learning_rate(self.steps)
         with self._took.running():
-            result = self._run.step(self._own(tensors), rate, self.steps)
+            result = self._run.step(dict(tensors), rate, self.steps)
         if self._drift is not None:
             self._drift.add(self._run)
         self._took.add(result.nanoseconds[0] - result.waiting[0])
-        seconds = max(result.nanoseconds) * 1e-9
-        shares = {
-            name: waiting / max(1, whole)
-            for name, waiting, whole in zip(
-                result.devices, result.waiting, result.nanoseconds, strict=True
-            )
-        }
-        metrics = Metrics(
+        return self._metrics(result.loss, result.gradient_norm, result)
+
+    def _metrics(self, loss: float, norm: float, result: Any) -> Metrics:
+        """Returns those of the step that is made now; `result`: of this process, if it has one."""
+        seconds, shares = 0.0, {}
+        if result is not None:
+            seconds = max(result.nanoseconds) * 1e-9
+            shares = {
+                name: waiting / max(1, whole)
+                for name, waiting, whole in zip(
+                    result.devices, result.waiting, result.nanoseconds, strict=True
+                )
+            }
+        return Metrics(
             step=self.steps,
-            loss=result.loss,
-            grad_norm=result.gradient_norm,
-            learning_rate=rate,
+            loss=loss,
+            grad_norm=norm,
+            learning_rate=self.optimizer.learning_rate(self.steps),
             step_seconds=seconds,
             tokens_per_second=self._tokens() / max(seconds, 1e-12),
-            waiting=sum(shares.values()) / len(shares),
+            waiting=sum(shares.values()) / max(1, len(shares)),
             devices=shares,
         )
-        self.steps += 1
-        self._saver.poll()
-        return metrics
 
     def _own(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Drops the row that BatchSampler gives to a device without rows."""
@@ -252,15 +311,19 @@ class Trainer:
     def fail(self, cause: str) -> str:
         """Ends the run on all devices; returns its first cause, which may be another's."""
         self._took.failed = True
-        return str(self._run.fail(cause))
+        return str(self._run.fail(cause)) if self._run is not None else cause
 
     def finish(self) -> None:
         """Tells the other devices that this one has nothing more to do; the first one says which
         of them were slower than the plan expects. What is being saved is completed first."""
-        self._saver.wait()
-        if self._job is not None:
+        if self._saver is not None:
+            self._saver.wait()
+        if self._recovery is not None:
+            self._recovery.finish()
+        elif self._job is not None:
             self._end()
-        self._run.finish()
+        if self._run is not None:
+            self._run.finish()
 
     @contextlib.contextmanager
     def _together(self, call: str) -> Iterator[None]:
@@ -288,6 +351,13 @@ class Trainer:
         return self._read_all("gradient")
 
     def _read_all(self, kind: str) -> dict[str, Tensor]:
+        if self._recovery is not None:
+            return self._recovery.call(lambda: self._read_kind(kind))
+        return self._read_kind(kind)
+
+    def _read_kind(self, kind: str) -> dict[str, Tensor]:
+        if self._run is None:  # the plan does not use this device
+            return {}
         names = [name for each, name in self._run.values if each == kind]
         whole = self._job is None or all(
             not self._run.is_cut(kind, name)
@@ -318,7 +388,8 @@ class Trainer:
             shards = [self._run.shard(kind, name, 0)]
         if any(shard is None for shard in shards):
             raise ValueError(f"{kind} {name!r}: there is none before the first step")
-        return self._run.assemble(kind, name, [shard.cpu() for shard in shards]).clone()
+        whole: Tensor = self._run.assemble(kind, name, [shard.cpu() for shard in shards])
+        return whole.clone()
 
     # --- checkpoints ---
 
@@ -383,6 +454,8 @@ class Trainer:
         return self._load(os.fspath(folder), False, False)
 
     def _load(self, folder: str, exact: bool, parameters_only: bool) -> Checkpoint | None:
+        if job.joins_later():  # the others give it what they have
+            return None
         with self._together("load()"):
             self._saver.wait()
             result = checkpoint.load(
@@ -399,6 +472,8 @@ class Trainer:
         self.steps = 0 if parameters_only else found.step
         if not parameters_only:
             self._run.seed = manifest.seed
+        if self._recovery is not None:
+            self._recovery.begin_at(self.steps)
         return found
 
     # --- files ---
@@ -416,6 +491,8 @@ class Trainer:
             write_model(Path(folder), self._persistent(tensors), self._model)
             return b""
 
+        if self._run is None:  # the plan does not use this device
+            return
         with self._together("save_model()"):
             tensors = self.parameters() | self.buffers()
             write() if self._job is None else exchange.from_first(write, "writes the model")
@@ -510,7 +587,7 @@ class Trainer:
         """Returns what the devices of this process did in the last step, for Perfetto
         (https://ui.perfetto.dev). Times are those of the machine's steady clock. Needs
         `trace=True`."""
-        return self._run.trace_json()
+        return str(self._run.trace_json())
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Writes trace_json() to a file."""

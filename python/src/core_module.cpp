@@ -16,6 +16,7 @@ void init_emulation(nb::module_& m);
 void init_measure(nb::module_& m);
 void init_simulate(nb::module_& m);
 void init_cli(nb::module_& m);
+void init_elastic(nb::module_& m);
 
 NB_MODULE(_core, m) {
   m.doc() = "The core of Medley: graphs, plans, planner, simulator. Needs no PyTorch.";
@@ -31,4 +32,5 @@ NB_MODULE(_core, m) {
   init_measure(m);
   init_simulate(m);
   init_cli(m);
+  init_elastic(m);
 }

@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <variant>
@@ -33,7 +34,8 @@ std::string find_plan(const Graph& graph,
                       int64_t microbatches,
                       const medley::Optimizer& optimizer,
                       const std::string& profile,
-                      const std::string& file) {
+                      const std::string& file,
+                      const std::vector<std::string>& devices) {
   const medley::CostModel costs = costs_of(cluster, profile, file);
   const medley::Outcome outcome = medley::plan({.graph = graph,
                                                 .cluster = cluster,
@@ -41,7 +43,7 @@ std::string find_plan(const Graph& graph,
                                                 .strategy = strategy,
                                                 .global_batch = global_batch,
                                                 .microbatches = microbatches,
-                                                .devices = {},
+                                                .devices = devices,
                                                 .optimizer = optimizer,
                                                 .progress = check_signals});
   if (const auto* no = std::get_if<medley::Infeasible>(&outcome))
@@ -62,11 +64,13 @@ void init_planning(nb::module_& m) {
          const std::string& optimizer,
          double momentum,
          const std::string& profile,
-         const std::string& file) {
+         const std::string& file,
+         const std::vector<std::string>& devices) {
         medley::Optimizer what;
         what.kind = optimizer;
         what.momentum = momentum;
-        return find_plan(graph, cluster, strategy, global_batch, microbatches, what, profile, file);
+        return find_plan(
+            graph, cluster, strategy, global_batch, microbatches, what, profile, file, devices);
       },
       "graph"_a,
       "cluster"_a,
@@ -77,9 +81,10 @@ void init_planning(nb::module_& m) {
       "momentum"_a = 0.0,
       "profile"_a = "",
       "file"_a = "<profile>",
+      "devices"_a = std::vector<std::string>(),
       nb::call_guard<nb::gil_scoped_release>(),
       "Returns the plan; 0 micro-batches stands for as few as fit. What the optimizer keeps "
-      "counts. `profile` is a text.");
+      "counts. `profile` is a text; `devices`: those that may be used, all if there are none.");
   m.def(
       "check_plan",
       [](const std::string& text, const std::string& file) {

@@ -43,10 +43,12 @@ void make_program(Program* self,
                   const std::string& text,
                   const medley::Cluster& cluster,
                   const nb::dict& optimizer,
-                  bool keep_gradients) {
+                  bool keep_gradients,
+                  bool commit) {
   const medley::Optimizer rule = read_optimizer(optimizer);
   medley::LowerOptions options;
   options.keep_gradients = keep_gradients;
+  options.commit = commit;
   const nb::gil_scoped_release release;
   const medley::Plan plan = medley::parse_plan(text, "<plan>");
   verify(plan, graph, cluster);
@@ -73,16 +75,20 @@ std::vector<std::pair<int64_t, int64_t>> rows(const Program& program, int rank) 
 
 void init_program(nb::module_& m) {
   nb::class_<Program>(m, "Program", "A lowered plan: what every device executes.")
-      .def("__init__",
-           &make_program,
-           nb::sig("def __init__(self, graph: Graph, plan: str, cluster: Cluster, "
-                   "optimizer: dict[str, object], keep_gradients: bool = False) -> None"),
-           "graph"_a,
-           "plan"_a,
-           "cluster"_a,
-           "optimizer"_a,
-           "keep_gradients"_a = false,
-           "Raises ValueError where plan (JSON), graph and cluster do not fit each other.")
+      .def(
+          "__init__",
+          &make_program,
+          nb::sig("def __init__(self, graph: Graph, plan: str, cluster: Cluster, "
+                  "optimizer: dict[str, object], keep_gradients: bool = False, "
+                  "commit: bool = False) -> None"),
+          "graph"_a,
+          "plan"_a,
+          "cluster"_a,
+          "optimizer"_a,
+          "keep_gradients"_a = false,
+          "commit"_a = false,
+          "Raises ValueError where plan (JSON), graph and cluster do not fit each other. `commit`: "
+          "a step that fails can be taken back, or finished without the others.")
       .def_prop_ro("devices", &devices, "The devices of the cluster by rank.")
       .def_prop_ro("groups",
                    &medley::groups_of,

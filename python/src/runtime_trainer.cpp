@@ -2,14 +2,18 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <fmt/format.h>
 
 #include "medley/base/error.h"
+#include "medley/elastic/decision.h"
 #include "medley/torch/run.h"
+#include "medley/torch/state_moves.h"
 #include "python/src/dict_reader.h"
 #include "runtime_tensor.h"
 
@@ -42,9 +46,18 @@ void read_membership(const nb::dict& entries, medley::RunInput& input) {
   read("epoch", input.worker.membership.epoch);
   int64_t dead_after = input.worker.membership.dead_after.count();
   read("dead_after_ms", dead_after);
+  int64_t poll = input.worker.membership.poll.count();
+  read("poll_ms", poll);
+  int64_t meet = input.worker.membership.timeout.count();
+  read("meet_ms", meet);
+  input.worker.membership.timeout = std::chrono::milliseconds(meet);
+  bool ends_process = true;
+  read("ends_process", ends_process);
   read("interface", store.interface);
   read.finish("membership");
   input.worker.membership.dead_after = std::chrono::milliseconds(dead_after);
+  input.worker.membership.poll = std::chrono::milliseconds(poll);
+  if (!ends_process) input.worker.membership.exit = [](const std::string&, medley::Blame) {};
   input.worker.membership.link = fmt::format("link to {}:{}", store.host, store.port);
   if (!store.interface.empty()) input.worker.membership.link += " through " + store.interface;
   input.store = store;
@@ -56,6 +69,8 @@ void read_options(const nb::dict& entries, medley::RunInput& input) {
   int64_t timeout = input.timeout.count();
   read("seed", input.seed);
   read("keep_gradients", devices.keep_gradients);
+  read("keep_undo", devices.keep_undo);
+  read("only_global_batches", input.only_global_batches);
   read("own", devices.own);
   read("torch_devices", input.torch_devices);
   nb::object make_groups = nb::none();
@@ -64,6 +79,14 @@ void read_options(const nb::dict& entries, medley::RunInput& input) {
   read("trace", devices.trace);
   read("timeout_ms", timeout);
   read("interface", input.interface);
+  nb::object on_step = nb::none();
+  read("on_step", on_step);
+  if (!on_step.is_none())
+    devices.on_step = [hook = on_step.ptr()](const medley::Place& place) {
+      const nb::gil_scoped_acquire acquire;  // whoever tests keeps it alive
+      const nb::handle callable(hook);
+      callable(place.call, place.exchange);
+    };
   nb::dict emulation, membership;
   read("emulation", emulation);
   read("membership", membership);
@@ -71,15 +94,16 @@ void read_options(const nb::dict& entries, medley::RunInput& input) {
   if (!make_groups.is_none())
     input.make_groups = [make = make_groups.ptr()] {
       const nb::gil_scoped_acquire acquire;  // `options` keeps it alive
-      using Made =
-          std::pair<std::map<std::vector<int>, std::string>, std::map<std::string, std::string>>;
-      const auto [names, peers] = nb::cast<Made>(nb::handle(make)());
-      return medley::ProcessGroups{names, peers};
+      using Made = std::tuple<std::map<std::vector<int>, std::string>,
+                              std::map<std::string, std::string>,
+                              std::vector<int>>;
+      const auto [names, peers, connections] = nb::cast<Made>(nb::handle(make)());
+      return medley::ProcessGroups{names, peers, connections};
     };
   if (emulation.size() > 0) devices.emulation = read_emulation(emulation);
-  if (membership.size() > 0) read_membership(membership, input);
   input.timeout = devices.timeout = input.worker.membership.timeout =
       std::chrono::milliseconds(timeout);
+  if (membership.size() > 0) read_membership(membership, input);
 }
 
 void make_run(Run* self,
@@ -131,6 +155,24 @@ std::vector<nb::dict> memory(const Run& run) {
     rows.push_back(row);
   }
   return rows;
+}
+
+std::tuple<std::string, std::optional<double>, bool, bool> left(Run& run) {
+  const Run::Left left = run.left();
+  return {to_string(left.reached), left.committed, left.commits, left.spreads};
+}
+
+std::map<std::string, int64_t> move(const medley::Moves& moves,
+                                    int device,
+                                    Run* before,
+                                    Run* after,
+                                    const std::string& group,
+                                    const std::vector<int>& members,
+                                    int64_t timeout_ms) {
+  const nb::gil_scoped_release release;
+  const medley::MovedBytes moved = medley::move_state(
+      moves, device, before, after, group, members, std::chrono::milliseconds(timeout_ms));
+  return {{"kept", moved.kept}, {"received", moved.received}, {"sent", moved.sent}};
 }
 
 }  // namespace
@@ -209,6 +251,20 @@ void init_runtime_trainer(nb::module_& m) {
            "learning_rate"_a,
            "step"_a,
            "Trains on one global batch, or this device's rows of it.")
+      .def("left",
+           &left,
+           "Returns how far the last step has come, as StepLeft says it: (reached, committed, "
+           "commits, spreads).")
+      .def("finish_step",
+           &Run::finish_step,
+           "committed"_a,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Ends a step that has failed at its commit or behind it, by this device alone.")
+      .def("undo",
+           &Run::undo,
+           "steps"_a,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Puts back what the last steps have changed.")
       .def("memory",
            &memory,
            nb::sig("def memory(self) -> list[dict[str, object]]"),
@@ -245,4 +301,18 @@ void init_runtime_trainer(nb::module_& m) {
           "device_names",
           [](const Run& run) { return run.worker().device_names(); },
           "The devices of the plan, in its order.");
+  m.def("move_state",
+        &move,
+        nb::sig("def move_state(moves: object, device: int, before: Run | None, after: Run | None, "
+                "group: str, members: Sequence[int], timeout_ms: int) -> dict[str, int]"),
+        "moves"_a,
+        "device"_a,
+        "before"_a.none(),
+        "after"_a.none(),
+        "group"_a,
+        "members"_a,
+        "timeout_ms"_a,
+        "Gives the run after what the runs before have, together with all members: devices of the "
+        "cluster, in the order of their ranks in the process group. Returns the bytes kept, "
+        "received and sent.");
 }

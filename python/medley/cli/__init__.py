@@ -108,7 +108,25 @@ def _prepare_launch(parser: argparse.ArgumentParser) -> None:
         "--dead-after",
         metavar="SECONDS",
         type=float,
-        help="end the run if a process gives no sign of life for so long; default: 5",
+        help="end the run if a process gives no sign of life for so long; default: 5; with "
+        "--elastic the others go on then; default: 2",
+    )
+    parser.add_argument(
+        "--elastic",
+        action="store_true",
+        help="if a process is killed or goes silent, the others go on without it, with a new plan",
+    )
+    parser.add_argument(
+        "--restarts",
+        type=int,
+        default=0,
+        help="with --elastic: start lost processes again, so many in all, and wait for them",
+    )
+    parser.add_argument(
+        "--elastic-log",
+        metavar="FILE",
+        default="elastic.jsonl",
+        help="with --elastic: where each recovery is noted, a line each; default: elastic.jsonl",
     )
     parser.add_argument("--truth-seed", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--truth-spread", type=float, default=0.0, help=argparse.SUPPRESS)
@@ -124,6 +142,11 @@ def _launch(arguments: argparse.Namespace) -> int:
         arguments.arguments,
         emulate=arguments.emulate,
         dead_after=arguments.dead_after,
+        elastic=(
+            {"log": arguments.elastic_log, "restarts": arguments.restarts}
+            if arguments.elastic
+            else None
+        ),
         pace=arguments.pace,
         truth_seed=arguments.truth_seed,
         truth_spread=arguments.truth_spread,

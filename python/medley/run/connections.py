@@ -34,6 +34,36 @@ def guarded() -> Iterator[None]:
                     _guard(descriptor)
 
 
+@contextlib.contextmanager
+def copied(copies: list[int]) -> Iterator[None]:
+    """Adds to `copies` a descriptor of each connection that this process makes inside the block.
+
+    Shutting down a copy ends the connection for all that use it. What listens is left alone: Gloo
+    ends the process when that is shut down.
+    """
+    before = _sockets()
+    try:
+        yield
+    finally:
+        for inode, descriptor in _sockets().items():
+            if inode not in before:
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    copy = os.dup(descriptor)
+                    if _is_connected(copy):
+                        copies.append(copy)
+                    else:
+                        os.close(copy)
+
+
+def _is_connected(descriptor: int) -> bool:
+    blocks = os.get_blocking(descriptor)
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        os.set_blocking(descriptor, blocks)
+        if copy.family not in (socket.AF_INET, socket.AF_INET6) or copy.type != socket.SOCK_STREAM:
+            return False
+        return copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 0
+
+
 def _guard(descriptor: int) -> None:
     blocks = os.get_blocking(descriptor)
     with socket.socket(fileno=os.dup(descriptor)) as copy:

@@ -13,7 +13,7 @@ import torch
 from medley import _core, _runtime
 from medley.cluster import Cluster
 from medley.plan import Plan, read_profile
-from medley.run import accelerators, connections, exchange, job
+from medley.run import accelerators, connections, elastic, exchange, job
 
 _epochs = itertools.count()  # one for every run of this process, alike in all processes
 
@@ -45,8 +45,10 @@ def options(
             f"of the plan ({', '.join(names)})"
         )
     by_rank = ["CPU"] * this.size if emulation else [cluster.kind(n).name for n in numbers]
-    said = exchange.texts(accelerators.to_text(accelerators.find(this.local_rank)))
+    said = accelerators_of_all(this.local_rank)[: this.size]
     chosen = accelerators.choose(names, by_rank, [accelerators.parse(text) for text in said])
+    if this.elastic:
+        return _elastic_options(program, this, chosen)
     epoch = next(_epochs)
     return {
         "own": [this.rank],
@@ -64,6 +66,40 @@ def options(
         },
         "versions": f"torch {torch.__version__}, {platform.machine()}",
         "emulation": emulation,
+    }
+
+
+def accelerators_of_all(local_rank: int) -> list[str]:
+    """Returns what each process can compute on, as a text."""
+    return exchange.texts(accelerators.to_text(accelerators.find(local_rank)))
+
+
+def _elastic_options(program: _core.Program, this: job.Job, chosen: list[str]) -> dict[str, Any]:
+    """Of a device in an epoch: groups of its members only, and a step that can be taken back."""
+    if chosen[0] != "cpu":
+        raise ValueError("elastic: found GPUs, expected CPU devices: others are not yet recovered")
+    member = elastic.member(this)
+    assert member.group is not None
+    group, epoch = member.group, member.epoch
+
+    def make_groups() -> tuple[dict[tuple[int, ...], str], dict[str, str], list[int]]:
+        rank = {device: rank for rank, device in enumerate(program.devices)}
+        wanted = {_runtime.group_name(each, epoch): each for each in program.groups}
+        made = group.make_groups(
+            {name: [rank[device] for device in each] for name, each in wanted.items()}
+        )
+        return {tuple(wanted[name]): made[name] for name in made}, {}, group.copies()
+
+    return {
+        "own": [this.rank],
+        "torch_devices": [chosen[this.rank]],
+        "make_groups": make_groups,
+        "timeout_ms": 1000 * exchange.TIMEOUT_SECONDS,
+        "interface": job.interface(),
+        "membership": elastic.membership(member),
+        "versions": f"torch {torch.__version__}, {platform.machine()}",
+        "keep_undo": True,
+        "only_global_batches": True,
     }
 
 
@@ -89,11 +125,11 @@ def _own_devices(kinds: set[str], number: int) -> list[str]:
 
 def _make_groups(
     program: _core.Program, names: list[str], epoch: int, backend: str
-) -> tuple[dict[tuple[int, ...], str], dict[str, str]]:
+) -> tuple[dict[tuple[int, ...], str], dict[str, str], list[int]]:
     """Makes a process group for every set of devices that communicates; returns the names of those
-    of this process, and which device listens where."""
+    of this process, and which device listens where, and no connections to be shut down."""
     rank = {device: rank for rank, device in enumerate(program.devices)}
     wanted = {_runtime.group_name(group, epoch): group for group in program.groups}
     ranks = {name: [rank[device] for device in group] for name, group in wanted.items()}
     made = exchange.make_groups(ranks, backend)
-    return {tuple(wanted[name]): group for name, group in made.items()}, _peers(names)
+    return {tuple(wanted[name]): group for name, group in made.items()}, _peers(names), []

@@ -20,25 +20,30 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from medley import _runtime
 from medley.run import connections, ends, meeting
+from medley.run.groups import Members, World
 from medley.run.job import (
     Job,
     choose_interface,
     current,
     dead_after_seconds,
     interface,
+    joins_later,
     store_address,
 )
 
 # How long processes wait for each other where nobody says otherwise: to come, and in an exchange.
 TIMEOUT_SECONDS = 600
 _connected: list[Any] = []  # the store of the job, and what else lives as long
+_peers: list[World | Members] = [World()]  # the ones there are now
 
 
 @functools.cache
 def _join(job: Job) -> None:
     if "TORCH_CPP_LOG_LEVEL" not in os.environ:
         _runtime.print_errors_of_c10d_only()
-    if not dist.is_initialized():
+    if job.elastic:
+        choose_interface(job.master)
+    elif not dist.is_initialized():
         choose_interface(job.master)
         with connections.guarded():
             _meet(job)
@@ -46,10 +51,35 @@ def _join(job: Job) -> None:
         store = _runtime.c10d_store(**store_address(), serve=False)
     ends.connect(store, f"rank {job.rank}", *filter(None, [os.environ.get("MEDLEY_DEVICE")]))
     _connected.append(store)
-    if job.rank == 0:
-        _connected.append(
-            _runtime.Pulse(**store_address(), key=_PULSE, period_ms=round(1000 * _PULSE_SECONDS))
+    _begin_pulse(job.rank)
+    if job.elastic:
+        from medley.run import elastic
+
+        elastic.member(job)
+
+
+def _begin_pulse(rank: int) -> None:
+    _pulse.clear()
+    if rank == 0:
+        _pulse.append(
+            _runtime.Pulse(
+                **store_address(),
+                key=f"pulse/{_peers[0].name}",
+                period_ms=round(1000 * _PULSE_SECONDS),
+            )
         )
+
+
+def use(peers: Members) -> None:
+    """From now on these are the processes of the job."""
+    _peers[0] = peers
+    _made[0] = itertools.count()
+    _begin_pulse(peers.rank)
+
+
+def store() -> Any:
+    """Returns the store of the job, once joined."""
+    return _connected[0]
 
 
 def _meet(job: Job) -> None:
@@ -111,10 +141,9 @@ def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str
     return names
 
 
-# The first process says that it lives, while others wait for it.
-_PULSE = "pulse/0"
+_pulse: list[_runtime.Pulse] = []  # the first process says that it lives, while others wait for it
 _PULSE_SECONDS = 0.5
-_made = itertools.count()  # what the first process has made for all
+_made = [itertools.count()]  # what the first process has made for all
 _WAIT_IN_SILENCE_SECONDS = 10.0
 # What may be raised on every process after rank 0 has raised it; any other error becomes the last.
 _RAISED = (ValueError, TypeError, NotImplementedError, OSError, RuntimeError)
@@ -124,11 +153,11 @@ def from_first(make: Callable[[], bytes], doing: str) -> bytes:
     """Returns what `make` returns on rank 0, everywhere; an error there is raised everywhere, and
     said by rank 0 alone. The others wait as long as rank 0 lives; `doing` tells people why."""
     job = join()
-    if job is None or job.size == 1:
+    if job is None or job.size == 1 or joins_later():
         return make()
-    store, key = _connected[0], f"made/{next(_made)}"
+    store, key = _connected[0], f"made/{_peers[0].name}{next(_made[0])}"
     parcel, raised = b"", None
-    if job.rank == 0:
+    if _peers[0].rank == 0:
         try:
             parcel = b"\0" + make()
         except Exception as error:
@@ -173,7 +202,7 @@ def _wait_for_first(job: Job, store: Any, key: str, doing: str) -> None:
             looks += 1
             if (failure := ends.first_failure(store)) is not None:
                 raise ends.OthersError(failure["cause"])
-            if (now := store.get(_PULSE)) != pulse:
+            if (now := store.get(f"pulse/{_peers[0].name}")) != pulse:
                 pulse, changed = now, looks
             if (looks - changed) * _PULSE_SECONDS > dead_after_seconds():
                 raise ends.OthersError(
@@ -195,7 +224,7 @@ def _exchange() -> Iterator[None]:
         failure = None
         with contextlib.suppress(OSError):
             failure = ends.first_failure(_connected[0]) if _connected else None
-        own = f"rank {dist.get_rank()}: {_runtime.peer_error(str(error))}"
+        own = f"rank {_peers[0].rank}: {_runtime.peer_error(str(error))}"
         raise ends.OthersError(own if failure is None else failure["cause"]) from None
 
 
@@ -208,7 +237,7 @@ def tensor_from(rank: int, tensor: Tensor | None, shape: list[int], dtype: torch
     flat = whole.reshape(-1).view(torch.uint8) if whole.numel() else whole.new_empty(0)
     if flat.numel():
         with _exchange():
-            dist.broadcast(flat, src=rank)
+            _peers[0].broadcast(flat, rank)
     return whole
 
 
@@ -218,21 +247,21 @@ def largest(value: float) -> float:
         return float(value)
     tensor = torch.tensor([float(value)], dtype=torch.float64)
     with _exchange():
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        _peers[0].all_reduce_max(tensor)
     return float(tensor)
 
 
 def texts(text: str) -> list[str]:
     """Returns the texts of all processes, by rank. None may be empty."""
     own = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(_peers[0].size)]
     with _exchange():
-        dist.all_gather(sizes, torch.tensor([own.numel()]))
+        _peers[0].all_gather(sizes, torch.tensor([own.numel()]))
     padded = torch.zeros(max(int(size) for size in sizes), dtype=torch.uint8)
     padded[: own.numel()] = own
     found = [torch.empty_like(padded) for _ in sizes]
     with _exchange():
-        dist.all_gather(found, padded)
+        _peers[0].all_gather(found, padded)
     return [
         data[: int(size)].numpy().tobytes().decode()
         for data, size in zip(found, sizes, strict=True)

@@ -23,6 +23,7 @@ class Job:
     size: int
     local_rank: int
     master: str
+    elastic: bool = False  # processes may be lost, and the others go on
 
 
 def current() -> Job | None:
@@ -39,7 +40,18 @@ def current() -> Job | None:
         size=size,
         local_rank=_number("LOCAL_RANK", rank),
         master=os.environ.get("MASTER_ADDR", "127.0.0.1"),
+        elastic="MEDLEY_ELASTIC" in os.environ,
     )
+
+
+def device_name() -> str:
+    """Returns the device that `medley launch` has started this process for."""
+    return os.environ.get("MEDLEY_DEVICE", "")
+
+
+def joins_later() -> bool:
+    """Whether this process takes the place of one that a run which goes on has lost."""
+    return "MEDLEY_JOINS" in os.environ
 
 
 def launched_plan() -> str | None:

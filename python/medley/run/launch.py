@@ -13,14 +13,17 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from medley import _core, _runtime
 from medley.cluster import Cluster, load_cluster
 from medley.plan import Plan
 from medley.run import job
+from medley.run.leader import ElasticSupervisor
 from medley.run.supervisor import Supervisor
 
 _ATTEMPTS = 20  # to find a port
+ELASTIC_DEAD_AFTER = 2.0  # seconds: where the others go on, to wait is all that it costs
 
 
 def _environment(rank: int, names: Sequence[str], port: int) -> dict[str, str]:
@@ -66,8 +69,10 @@ def supervise(
     names: Sequence[str],
     values: Mapping[str, str],
     files: Sequence[int] = (),
+    elastic: Mapping[str, Any] | None = None,
 ) -> int:
-    """Runs `command` once per device, with `values` in its environment and `files` open.
+    """Runs `command` once per device, with `values` in its environment and `files` open; `elastic`:
+    the options of an ElasticSupervisor.
 
     Returns the exit code."""
     store, port = serve_store()
@@ -75,7 +80,10 @@ def supervise(
         environments = [_environment(rank, names, port) for rank in range(len(names))]
     # The part of the keys that the processes of a job without restarts have (job.store_address()).
     own = _runtime.c10d_store("127.0.0.1", port, False, "medley/0/")
-    code = Supervisor(command, names, environments, own, files).run()
+    if elastic is None:
+        code = Supervisor(command, names, environments, own, files).run()
+    else:
+        code = ElasticSupervisor(command, names, environments, own, **elastic).run()
     del own, store
     return code
 
@@ -86,6 +94,7 @@ def launch(
     arguments: Sequence[str] = (),
     emulate: str | None = None,
     dead_after: float | None = None,
+    elastic: Mapping[str, Any] | None = None,
     **settings: float,
 ) -> int:
     """Runs a script once per device of a plan; returns the exit code.
@@ -93,7 +102,8 @@ def launch(
     The script `train`, where no such file is, stands for the verb: `medley train ARGUMENTS`.
     `emulate` names a cluster.yaml whose times, links and memory take the place of this machine's;
     `settings` are those of `job.emulated()`. A process that gives no sign of life for `dead_after`
-    seconds ends the run.
+    seconds ends the run; with `elastic` (the options of an ElasticSupervisor) it is lost, and the
+    others go on.
     """
     plan = Plan.load(plan_path)
     command = [script]
@@ -102,6 +112,10 @@ def launch(
     elif not os.path.isfile(script):
         raise ValueError(f"{script}: cannot be read: no such file")
     values = {"MEDLEY_PLAN": os.path.abspath(plan_path)}
+    if elastic is not None:
+        _check_elastic(command, emulate)
+        values["MEDLEY_ELASTIC"] = "1"
+        dead_after = ELASTIC_DEAD_AFTER if dead_after is None else dead_after
     if dead_after is not None:
         job.check_dead_after(dead_after, "--dead-after")
         values["MEDLEY_DEAD_AFTER"] = str(dead_after)
@@ -118,7 +132,14 @@ def launch(
             ledger = f"/proc/self/fd/{files[0]}"
             values["MEDLEY_EMULATION"] = json.dumps({**settings, "ledger": ledger})
         interpreter = [sys.executable, "-u", *command, *arguments]
-        return supervise(interpreter, plan.devices, values, files)
+        return supervise(interpreter, plan.devices, values, files, elastic)
+
+
+def _check_elastic(command: Sequence[str], emulate: str | None) -> None:
+    if emulate is not None:
+        raise ValueError("--elastic: found also --emulate, expected one of them")
+    if command[0] == "-m":
+        raise ValueError("--elastic: found the verb train, expected a script")
 
 
 @contextlib.contextmanager

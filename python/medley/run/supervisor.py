@@ -137,6 +137,7 @@ class Supervisor:
         self._signalled = False
         self._asked: list[int] = []  # signals that this process has got
         self._lost: set[int] = set()  # outputs of ours that took no line
+        self._look_seconds = 0.05
 
     def run(self) -> int:
         """Returns the exit code of whoever failed first, 128 + n after signal n, else 0."""
@@ -144,8 +145,8 @@ class Supervisor:
             try:
                 self._start()
                 while any(device.runs for device in self._devices):
-                    self._pass_on(0.05)
-                    if self._has_failed() or self._asked:
+                    self._pass_on(self._look_seconds)
+                    if self._is_over():
                         self._end_all()
                         break
                 while self._selector.get_map() and self._pass_on(0):
@@ -157,13 +158,20 @@ class Supervisor:
 
     def _start(self) -> None:
         for name, values in self._starts:
-            device = Device(name, self._command, values, self._files)
-            self._devices.append(device)
-            for stream, target in device.streams:
-                os.set_blocking(stream.fileno(), False)
-                self._selector.register(stream, selectors.EVENT_READ, (device, target))
+            self._start_one(name, values)
+
+    def _start_one(self, name: str, values: Mapping[str, str]) -> None:
+        device = Device(name, self._command, values, self._files)
+        self._devices.append(device)
+        for stream, target in device.streams:
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_READ, (device, target))
 
     # --- how it ends ---
+
+    def _is_over(self) -> bool:
+        """Whether all are to be ended now."""
+        return self._has_failed() or bool(self._asked)
 
     def _has_failed(self) -> bool:
         for device in self._devices:
@@ -212,11 +220,14 @@ class Supervisor:
             what = "interrupted" if first == signal.SIGINT else f"ended by {first.name}"
             self._say(f"{what}; all devices stopped")
             return 128 + first
-        if not self._failed:
+        if not self._has_cause():
             return 0
         failed = self._cause()
         self._say(failed.sentence)
         return failed.code
+
+    def _has_cause(self) -> bool:
+        return bool(self._failed)
 
     def _cause(self) -> Failed:
         """Who was killed can tell nobody: the others' failures in exchanges are consequences."""

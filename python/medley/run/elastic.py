@@ -1,0 +1,183 @@
+"""A process of a run that may lose others and goes on: what it tells whoever has started them all
+(`medley/run/leader.py`), and what it is told. Knows nothing of training (`recovery.py` does).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from medley.run import ends, exchange, job
+from medley.run.epochs import PREFIX, Agreement, fail_epoch
+from medley.run.groups import EpochGroup
+
+POLL_SECONDS = 0.01  # of who waits for others
+CONNECT_SECONDS = 10.0  # for what takes moments, once all members are there
+WAIT_SECONDS = 600.0  # for whoever has started all
+_WATCH_SECONDS = 0.05
+
+
+class RunEndError(ends.OthersError):
+    """The run has ended, or goes on without this process."""
+
+
+class EpochError(OSError):
+    """The epoch has failed: somebody is lost, or has not done what all have to do."""
+
+
+class Watch:
+    """Ends what a group is in when its epoch fails, until it is told to stop. While training runs,
+    the core's watchdog does that."""
+
+    def __init__(self, store: ends.Store, epoch: int, abort: Callable[[], None]) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(store, epoch, abort), name="medley watch", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, store: ends.Store, epoch: int, abort: Callable[[], None]) -> None:
+        while not self._stop.wait(_WATCH_SECONDS):
+            try:
+                failed = store.get(f"{PREFIX}{epoch}/epoch/{epoch}/failure") is not None
+            except OSError:
+                failed = True
+            if failed:
+                return abort()
+
+    def stop(self) -> None:
+        """Returns when it watches no more."""
+        self._stop.set()
+        self._thread.join()
+
+
+class Member:
+    """This process in one epoch after another."""
+
+    def __init__(self, this: job.Job) -> None:
+        self.name = job.device_name()
+        self.store: ends.Store = exchange.store()
+        self.epoch = -1
+        self.is_new = job.joins_later()
+        self.group: EpochGroup | None = None
+        address = job.store_address()
+        # For process groups: they keep others out of a connection while they wait.
+        self._torch_store = TCPStore(
+            address["host"], address["port"], None, False, wait_for_workers=False
+        )
+        self._prefix = address["prefix"]
+        if self.is_new:
+            self.epoch = int(os.environ["MEDLEY_JOINS"])
+
+    def key(self, what: str, epoch: int | None = None) -> str:
+        """Of an epoch, this one if none is given."""
+        return f"{PREFIX}{self.epoch if epoch is None else epoch}/{what}"
+
+    # --- between epochs ---
+
+    def next_agreement(self) -> Agreement:
+        """Waits for the next epoch, which then is this one. Raises OSError when the run has ended
+        instead, or goes on without this process."""
+        end = time.monotonic() + WAIT_SECONDS
+        while (text := self.store.get(self.key("agreement", self.epoch + 1))) is None:
+            self._check_run()
+            if time.monotonic() > end:
+                raise RunEndError(f"no new epoch after {WAIT_SECONDS:g} s")
+            time.sleep(POLL_SECONDS)
+        self.epoch += 1
+        agreement = Agreement.parse(text)
+        if self.name in agreement.members:
+            return agreement
+        if not self.is_new:
+            raise RunEndError(f"{self.name}: the others have gone on without this device")
+        return self.next_agreement()
+
+    def _check_run(self) -> None:
+        if (failure := ends.first_failure(self.store)) is not None:
+            raise RunEndError(failure["cause"])
+
+    def arrive(self) -> None:
+        """Tells that this process, started in the place of a lost one, can be taken in."""
+        self.store.set(f"{PREFIX}arrived/{self.name}/{self.epoch}", "yes")
+
+    def report(self, left: dict[str, Any]) -> None:
+        """Tells where this process is, of an epoch that has failed."""
+        self.store.set(self.key(f"report/{self.name}"), json.dumps(left))
+
+    def fail(self, cause: str) -> None:
+        """Ends the epoch for all."""
+        fail_epoch(self.store, self.epoch, f"{self.name}: {cause}", self.name, self.name)
+
+    def check(self) -> None:
+        """Raises EpochError if the epoch has failed."""
+        if (text := self.store.get(self.key(f"epoch/{self.epoch}/failure"))) is not None:
+            raise EpochError(json.loads(text)["cause"])
+
+    # --- to begin one ---
+
+    def wait(self, what: str) -> str:
+        """Returns what another member tells in this epoch."""
+        while (text := self.store.get(self.key(what))) is None:
+            self.check()
+            self._check_run()
+            time.sleep(POLL_SECONDS)
+        return text
+
+    def connect(self, members: Sequence[str]) -> EpochGroup:
+        """Connects to all members, ranks in this order, and lets exchanges go there from now on."""
+        self.store.set(self.key(f"here/{self.name}"), "yes")
+        for name in members:
+            self.wait(f"here/{name}")
+        try:
+            self.group = EpochGroup(
+                self._torch_store,
+                f"{self._prefix}{PREFIX}{self.epoch}",
+                members.index(self.name),
+                len(members),
+                job.interface(),
+                exchange.TIMEOUT_SECONDS,
+            )
+        except RuntimeError as error:  # Gloo's own
+            raise EpochError(str(error).partition("\n")[0]) from None
+        exchange.use(self.group)
+        return self.group
+
+    def leave(self) -> None:
+        """Lets go of the group of an epoch that is over."""
+        if self.group is not None:
+            self.group.close()
+            self.group = None
+
+
+_member: list[Member] = []
+
+
+def member(this: job.Job) -> Member:
+    """Returns this process, which has begun the first epoch, or waits for one to take it in."""
+    if not _member:
+        _member.append(Member(this))
+        if not _member[0].is_new:
+            agreement = _member[0].next_agreement()
+            _member[0].connect(agreement.members)
+    return _member[0]
+
+
+def membership(this: Member) -> dict[str, Any]:
+    """Returns the options of `_runtime.Run` that say how its watchdog looks at an epoch."""
+    address = job.store_address()
+    return {
+        **address,
+        "prefix": f"{address['prefix']}{PREFIX}{this.epoch}/",
+        "epoch": this.epoch,
+        "interface": job.interface(),
+        "dead_after_ms": round(1000 * job.dead_after_seconds()),
+        "poll_ms": 40,
+        "meet_ms": round(1000 * CONNECT_SECONDS),
+        "ends_process": False,
+    }

@@ -1,0 +1,176 @@
+// medley._core.Leader: who of a run goes on after a failure, for medley.run.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "medley/base/error.h"
+#include "medley/elastic/leader.h"
+#include "medley/elastic/moves.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using medley::Leader;
+using medley::Moves;
+using medley::Order;
+using medley::Program;
+using medley::StepLeft;
+
+StepLeft make_left(const std::string& device,
+                   int64_t step,
+                   const std::string& reached,
+                   std::optional<double> committed,
+                   bool commits,
+                   bool spreads) {
+  const auto known = medley::parse_reached(reached);
+  if (!known) throw medley::Error(medley::Blame::kUs, "a step has not reached: " + reached);
+  return {device, step, *known, committed, commits, spreads};
+}
+
+std::string kind_of(const Order& order) {
+  switch (order.kind) {
+    case Order::Kind::kStop:
+      return "stop";
+    case Order::Kind::kFence:
+      return "fence";
+    case Order::Kind::kBegin:
+      return "begin";
+    case Order::Kind::kGoOn:
+      return "go on";
+    case Order::Kind::kEnd:
+      return "end";
+  }
+  return "";
+}
+
+Moves find_moves(const std::vector<std::pair<const Program*, std::vector<int>>>& before,
+                 const Program& after) {
+  std::vector<medley::Holders> holders;
+  for (const auto& [program, devices] : before) holders.push_back({program, devices});
+  return moves_between(holders, after);
+}
+
+void init_leader(nb::module_& m) {
+  nb::class_<StepLeft>(m, "StepLeft", "What a survivor says of the last step that it has begun.")
+      .def(
+          "__init__",
+          [](StepLeft* self,
+             const std::string& device,
+             int64_t step,
+             const std::string& reached,
+             std::optional<double> committed,
+             bool commits,
+             bool spreads) {
+            new (self) StepLeft(make_left(device, step, reached, committed, commits, spreads));
+          },
+          "device"_a,
+          "step"_a,
+          "reached"_a,
+          "committed"_a.none(),
+          "commits"_a,
+          "spreads"_a)
+      .def(
+          "catch_up",
+          [](const StepLeft& left, int64_t step) {
+            const medley::Catching catching = medley::catch_up(left, step);
+            return std::pair(catching.finish, catching.undo);
+          },
+          "step"_a,
+          "Returns whether to finish the step, and how many to undo, to have done `step`.");
+  nb::class_<Order>(m, "Order", "What the leader wants done.")
+      .def_prop_ro("kind", &kind_of, "stop, fence, begin, go on or end")
+      .def_ro("epoch", &Order::epoch)
+      .def_ro("device", &Order::device)
+      .def_ro("text", &Order::text)
+      .def_prop_ro("members", [](const Order& order) { return order.agreement.members; })
+      .def_prop_ro("states", [](const Order& order) { return order.agreement.states; })
+      .def_prop_ro("step", [](const Order& order) { return order.agreement.decision.step; })
+      .def_prop_ro("committed",
+                   [](const Order& order) { return order.agreement.decision.committed; });
+  const auto at = [](int64_t now) { return medley::Nanoseconds{now}; };
+  nb::class_<Leader>(m, "Leader", "Who of a run goes on after a failure. Times are nanoseconds.")
+      .def(
+          "__init__",
+          [](Leader* self, const std::vector<std::string>& devices) { new (self) Leader(devices); },
+          "devices"_a)
+      .def(
+          "lost",
+          [at](Leader& leader, const std::string& device, const std::string& cause, int64_t now) {
+            leader.lost(device, cause, at(now));
+          },
+          "device"_a,
+          "cause"_a,
+          "now"_a)
+      .def(
+          "failed",
+          [at](Leader& leader,
+               int epoch,
+               const std::string& cause,
+               const std::string& suspect,
+               int64_t now) { leader.failed(epoch, cause, suspect, at(now)); },
+          "epoch"_a,
+          "cause"_a,
+          "suspect"_a,
+          "now"_a)
+      .def(
+          "reported",
+          [at](Leader& leader, int epoch, const StepLeft& left, int state, int64_t now) {
+            leader.reported(epoch, left, state, at(now));
+          },
+          "epoch"_a,
+          "left"_a,
+          "state"_a,
+          "now"_a)
+      .def(
+          "built",
+          [at](Leader& leader, int epoch, const std::string& device, int64_t now) {
+            leader.built(epoch, device, at(now));
+          },
+          "epoch"_a,
+          "device"_a,
+          "now"_a)
+      .def(
+          "expect",
+          [at](Leader& leader, const std::string& device, int64_t now) {
+            leader.expect(device, at(now));
+          },
+          "device"_a,
+          "now"_a)
+      .def(
+          "arrived",
+          [at](Leader& leader, const std::string& device, int64_t now) {
+            leader.arrived(device, at(now));
+          },
+          "device"_a,
+          "now"_a)
+      .def(
+          "next", [at](Leader& leader, int64_t now) { return leader.next(at(now)); }, "now"_a)
+      .def_prop_ro("epoch", &Leader::epoch)
+      .def_prop_ro("runs", &Leader::runs)
+      .def_prop_ro("members", &Leader::members);
+}
+
+}  // namespace
+
+void init_elastic(nb::module_& m) {
+  init_leader(m);
+  nb::class_<Moves>(m, "Moves", "How state gets from where it is to where a plan wants it.")
+      .def(
+          "__init__",
+          [](Moves* self,
+             const std::vector<std::pair<const Program*, std::vector<int>>>& before,
+             const Program& after) { new (self) Moves(find_moves(before, after)); },
+          nb::sig("def __init__(self, before: list[tuple[Program, list[int]]], after: Program) -> "
+                  "None"),
+          "before"_a,
+          "after"_a,
+          nb::call_guard<nb::gil_scoped_release>(),
+          "`before`: programs, and which devices of the cluster have what each of them says.")
+      .def_ro("lost", &Moves::lost, "What nobody has.");
+}
