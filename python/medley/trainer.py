@@ -199,42 +199,10 @@ class Trainer:
     # --- what it is made of; of an elastic run, in every epoch ---
 
     def _program_of(self, plan: Plan) -> _core.Program:
-        rule = self.optimizer.description()
-        elastic = self._recovery is not None
-        if elastic:
+        rule, kept = self.optimizer.description(), bool(self._options["keep_gradients"])
+        if elastic := self._recovery is not None:
             rule["gradient_norm"] = True  # its sum is the commit of a step
-        kept = bool(self._options["keep_gradients"])
         return _core.Program(self._graph.core, plan.text, self._machines, rule, kept, elastic)
-
-    def _plan_of(self, text: str) -> Plan:
-        return Plan(text, self._graph, self._machines, self.plan.profile)
-
-    def _run_of(self, plan: Plan, program: _core.Program, this: job.Job | None) -> Any:
-        """Returns the run of this process, which has no state yet; None if the plan does not use
-        its device."""
-        if this is None:
-            assert self._job is not None or self._recovery is not None
-            devices.accelerators_of_all(0)
-            return None
-        options = self._options | devices.options(plan, program, self._machines, this)
-        with connections.guarded():
-            return _runtime.Run(program, self._machines, options)
-
-    def _load_constants(self, run: Any) -> None:
-        for kind, name in run.values:
-            if name.startswith("constant:"):
-                run.load(kind, name, self._graph.constants[name].detach().cpu())
-
-    def _take_over(
-        self, plan: Plan, program: _core.Program, run: Any, this: job.Job | None
-    ) -> None:
-        if run is not None and self._run is not None:
-            run.seed = self._run.seed
-        self.plan, self._program, self._run, self._job = plan, program, run, this
-        self._drift = None
-        self._saver = None
-        if run is not None and this is not None:
-            self._saver = checkpoint.Saver(run, program, this)
 
     # --- training ---
 

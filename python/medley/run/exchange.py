@@ -77,11 +77,6 @@ def use(peers: Members) -> None:
     _begin_pulse(peers.rank)
 
 
-def store() -> Any:
-    """Returns the store of the job, once joined."""
-    return _connected[0]
-
-
 def _meet(job: Job) -> None:
     serves = job.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     address = store_address()

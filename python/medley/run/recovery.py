@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
-from medley import _core, _runtime
+from medley import _core, _runtime, checkpoint
 from medley.plan import Plan, find_plan
-from medley.run import elastic, ends, exchange, job
+from medley.run import connections, devices, elastic, ends, exchange, job
 from medley.run.elastic import RunEndError
 from medley.run.epochs import Agreement
 
@@ -214,7 +214,7 @@ class Recovery:
         watch = elastic.Watch(member.store, agreement.epoch, group.abort)
         try:
             this = self._epoch_job(plan.devices)
-            run = self._trainer._run_of(plan, program, this)
+            run = self._make_run(plan, program, this)
             times.note("build")
             moved = self._fetch(moves, run, group.name, members)
             self._share_history(agreement)
@@ -225,12 +225,38 @@ class Recovery:
             exchange.use(group.first(len(plan.devices)))  # the spares take no part in the rest
         times.note("restore")
         self._members, self._spares = members, len(members) - len(plan.devices)
-        self._trainer._take_over(plan, program, run, this)
+        self._hand_over(plan, program, run, this)
         self._state, self._begun = agreement.epoch, agreement.step
         for old in [epoch for epoch in self._programs if epoch != agreement.epoch]:
             del self._programs[old], self._plans[old]
         told = {"at": time.time(), "seconds": times.seconds, "bytes": moved}
         member.store.set(member.key(f"built/{member.name}"), json.dumps(told))
+
+    def _plan_of(self, text: str) -> Plan:
+        trainer = self._trainer
+        return Plan(text, trainer._graph, trainer._machines, trainer.plan.profile)
+
+    def _make_run(self, plan: Plan, program: _core.Program, this: job.Job | None) -> Any:
+        """Returns the run of this process, which has no state yet; None if the plan does not use
+        its device."""
+        if this is None:
+            devices.accelerators_of_all(self._job.local_rank)
+            return None
+        machines = self._trainer._machines
+        options = self._trainer._options | devices.options(plan, program, machines, this)
+        with connections.guarded():
+            return _runtime.Run(program, machines, options)
+
+    def _hand_over(
+        self, plan: Plan, program: _core.Program, run: Any, this: job.Job | None
+    ) -> None:
+        trainer = self._trainer
+        if run is not None and trainer._run is not None:
+            run.seed = trainer._run.seed
+        trainer.plan, trainer._program, trainer._run, trainer._job = plan, program, run, this
+        trainer._drift = trainer._saver = None
+        if this is not None:
+            trainer._saver = checkpoint.Saver(run, program, this)
 
     def _fetch(
         self, moves: _core.Moves, run: Any, group: str, members: list[str]
@@ -246,8 +272,9 @@ class Recovery:
             [self._number(name) for name in members],
             round(1000 * MOVE_SECONDS),
         )
-        if run is not None:
-            self._trainer._load_constants(run)
+        for kind, name in [] if run is None else run.values:
+            if name.startswith("constant:"):
+                run.load(kind, name, self._trainer._graph.constants[name].detach().cpu())
         return moved
 
     def _catch_up(self, agreement: Agreement) -> None:
@@ -271,7 +298,7 @@ class Recovery:
             assert known is not None
             text = replan(self._trainer, known, agreement.members).text
             self._member.store.set(self._member.key("plan"), text)
-        return self._trainer._plan_of(self._member.wait("plan"))
+        return self._plan_of(self._member.wait("plan"))
 
     def _moves(self, agreement: Agreement, program: _core.Program) -> _core.Moves:
         before: dict[int, list[int]] = {}
@@ -285,7 +312,7 @@ class Recovery:
         if epoch not in self._programs:
             text = self._member.store.get(self._member.key("plan", epoch))
             assert text is not None
-            plan = self._trainer._plan_of(text)
+            plan = self._plan_of(text)
             self._plans[epoch], self._programs[epoch] = plan, self._trainer._program_of(plan)
         return self._programs[epoch]
 

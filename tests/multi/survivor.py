@@ -1,0 +1,160 @@
+"""What the processes of test_elastic.py run: `survivor.py FOLDER STEPS [FAULT]`.
+
+FOLDER has plan.json, cluster.yaml and model.graph. FAULT is JSON: `device` and `step` say who is
+killed, and when; `call` and `exchange`, if they are there, where in the step: before what has these
+words in its name, or `behind` it; `slow` then sleeps where it waits for that. `second` is killed in
+the recovery that follows, before `during` (a method of Recovery); with `epochs`, `device` ends as
+many epochs, one in each step, and nobody is lost; with `own_rows` each gives its own. A process
+whose device is the first of the plan writes what it has seen to FOLDER/seen.pt. If there is a
+FOLDER/start.pt, what another run has written, training begins there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import medley
+from medley import _runtime, models
+from medley.run.recovery import Recovery
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
+from exactness import double_precision
+
+ROWS = 6
+STATE = ("parameter", "state", "buffer")
+
+
+def make() -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns a model in fp64 and a global batch, the same everywhere."""
+    torch.manual_seed(0)
+    with double_precision():
+        return models.gpt(batch=ROWS)
+
+
+def optimizer() -> medley.AdamW:
+    """Clips, so that the norm matters."""
+    return medley.AdamW(lr=1e-3, weight_decay=0.01, max_norm=0.5)
+
+
+def batch_of(example: dict[str, Tensor], step: int) -> dict[str, Tensor]:
+    """Returns another global batch for every step."""
+    turned = torch.roll(torch.arange(ROWS), step)
+    return {name: (value[turned] + 7 * step) % 50 for name, value in example.items()}
+
+
+def whole(trainer: medley.Trainer) -> dict[tuple[str, str], Tensor]:
+    """Returns all that outlives a step, whole. All processes call it."""
+    for kind, name in trainer._run.values:
+        if kind == "state":
+            trainer._types[kind, name] = (torch.float64, "")
+    return {
+        (kind, name): trainer._read(kind, name)
+        for kind, name in trainer._run.values
+        if kind in STATE and not name.startswith("constant:")
+    }
+
+
+def end(number: int = signal.SIGKILL) -> None:
+    """Kills or stops this process, and leaves when that was."""
+    Path(sys.argv[1], "ended").write_text(repr(time.time()))
+    os.kill(os.getpid(), number)
+
+
+class Trouble:
+    """Kills this process when it comes to a place in a step, or lets it sleep there."""
+
+    def __init__(self, fault: dict[str, Any], own: str) -> None:
+        self.fault, self.own = fault, own
+        self.step = -1
+        self.found = 0
+
+    def __call__(self, call: str, exchange: str) -> None:
+        if self.step != self.fault["step"]:
+            return
+        here = self.fault["call"] in call and self.fault["exchange"] in exchange
+        self.found += here
+        # Posted and awaited: "behind" is the first after both.
+        behind = not here and self.found == 2
+        if self.own == self.fault.get("slow"):
+            if here and self.found == 2:
+                time.sleep(0.8)
+        elif behind if self.fault.get("behind") else here:
+            end()
+
+
+def kill_during(method: str) -> None:
+    """Lets this process be killed when its trainer comes to a part of a recovery."""
+
+    def killed(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(Recovery, method, killed)
+
+
+def resources() -> tuple[int, int]:
+    """Returns how many descriptors and threads this process has."""
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+
+def with_option(make_run: Callable[..., Any], name: str, value: Any) -> Callable[..., Any]:
+    """Returns what makes a run with one option more."""
+    return lambda program, cluster, options: make_run(program, cluster, {**options, name: value})
+
+
+def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
+    """Trains, and is killed if that is asked for."""
+    torch.set_num_threads(1)
+    own = os.environ.get("MEDLEY_DEVICE", "")
+    trouble = Trouble(fault, own)
+    if own in (fault.get("device"), fault.get("slow")) and "call" in fault:
+        _runtime.Run = with_option(_runtime.Run, "on_step", trouble)  # type: ignore[misc,assignment]
+    if fault.get("second") == own:
+        kill_during(fault["during"])
+    model, example = make()
+    graph = medley.Graph.load(folder / "model.graph")
+    plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
+    trainer = medley.Trainer(model, graph, plan, optimizer())
+    losses: list[float] = []
+    had: list[tuple[int, int]] = []
+    if (folder / "start.pt").exists():
+        start = torch.load(folder / "start.pt")
+        for (kind, name), value in start["state"].items():
+            trainer._run.load(kind, name, value)
+        losses, trainer.steps = start["losses"], len(start["losses"])
+    for step in range(trainer.steps if losses else 0, steps):
+        trouble.step = step
+        is_victim = fault.get("device") == own and "MEDLEY_JOINS" not in os.environ
+        if is_victim and step == fault["step"] and "call" not in fault:
+            end(fault.get("signal", signal.SIGKILL))
+        if is_victim and step < fault.get("epochs", 0):
+            trainer._recovery._member.fail("a test ends the epoch")
+            time.sleep(0.2)  # until all have heard of it
+        batch = batch_of(example, step)
+        if "own_rows" in fault:
+            (rows,) = medley.BatchSampler(plan, range(ROWS))
+            batch = {name: value[rows] for name, value in batch.items()}
+        losses.append(trainer.step(batch).loss)
+        print(f"step {step} loss {losses[-1]!r}", flush=True)
+        had.append(resources())
+    if own in trainer.plan.devices:
+        state = whole(trainer)
+    if own == trainer.plan.devices[0]:
+        torch.save({"losses": losses, "state": state, "had": had}, folder / "seen.pt")
+
+
+if __name__ == "__main__":
+    main(
+        Path(sys.argv[1]),
+        int(sys.argv[2]),
+        json.loads(sys.argv[3]) if len(sys.argv) > 3 else {"step": -1},
+    )
