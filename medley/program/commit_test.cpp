@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <set>
 
 #include "medley/base/at.h"
@@ -9,6 +10,7 @@
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
 #include "medley/program/calls.h"
+#include "medley/program/groups.h"
 #include "medley/program/lower.h"
 #include "medley/testing/random_plan.h"
 
@@ -85,6 +87,26 @@ TEST(Commit, EverythingAwaitedBeforeItIsNeededAndNothingIsUpdatedBeforeIt) {
       EXPECT_TRUE(passed);
     }
   EXPECT_GT(found, 60);
+}
+
+// Also where the gradients that all have in the end would make the norm a local sum.
+TEST(Commit, AllDevicesThatUpdateHaveAPartInIt) {
+  for (const Program& program : random_programs(true)) {
+    std::set<int> updating;
+    for (const LoweredStage& stage : program.stages)
+      for (const Function& function : stage.functions)
+        if (std::ranges::any_of(function.steps, [&](const Step& step) { return updates(stage, step); }))
+          updating.insert(stage.devices.begin(), stage.devices.end());
+    for (const LoweredStage& stage : program.stages) {
+      if (!updating.contains(stage.devices[0]) || updating.size() == 1) continue;
+      ASSERT_NE(stage.commit, kNone);
+      for (int device = 0; device < static_cast<int>(stage.devices.size()); ++device) {
+        const std::vector<int> group =
+            group_of(stage, stage.communications[at(stage.commit)], device);
+        EXPECT_TRUE(std::ranges::includes(std::set<int>(group.begin(), group.end()), updating));
+      }
+    }
+  }
 }
 
 // Gradients that are computed by several devices in part are spread behind the commit.

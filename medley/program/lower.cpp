@@ -147,14 +147,20 @@ class Lowering {
     }
     if (share) emitter_.send_value(*share, results[0]);
     if (op.name == "medley.accumulate.default") synchronise(op);
-    if (completed_.prepared->names[at(id)] == kNormSum && !connections_.norm_devices.empty())
-      emitter_.sum_over_stages(op.results[0], kNormSum, connections_.norm_devices);
+    if (completed_.prepared->names[at(id)] == kNormSum && !norm_devices().empty())
+      emitter_.sum_over_stages(op.results[0], kNormSum, norm_devices());
     // What has been accumulated leaves after the last micro-batch.
     emitter_.enter(op.phase, op.name == "medley.accumulate.default");
     for (ValueId result : op.results)
       for (auto [to, end] = connections_.sends.equal_range(result); to != end; ++to)
         if (!to->second.once) emitter_.send(result, to->second);
     emitter_.enter(op.phase, false);
+  }
+
+  // A commit is for all devices, also where some or all of them could do without the others.
+  std::vector<int> norm_devices() const {
+    const bool alone = connections_.norm_devices.empty() && emitter_.stage.devices.size() > 1;
+    return options_.commit && alone ? emitter_.stage.devices : connections_.norm_devices;
   }
 
   // A stage without a backward phase has nothing to give, but takes.
