@@ -28,7 +28,7 @@ struct TensorType {
   bool operator==(const TensorType&) const = default;
 };
 
-// prologue: depends on the batch and scalars only and gives the loss weights. update: the optimizer, appended
+// prologue: depends on the batch only and gives the loss weights. update: the optimizer, appended
 // by planning.
 enum class Phase : uint8_t { kPrologue, kForward, kBackward, kUpdate };
 

@@ -62,7 +62,7 @@ class Preparer {
   }
 
   // Returns the ops that a value is computed from, in order, or nothing if it depends on more than
-  // the batch and scalars: the state of random numbers.
+  // the batch.
   std::optional<std::set<OpId>> batch_only_ancestors(ValueId value) const {
     std::map<ValueId, InputKind> inputs;
     for (const Input& input : source_.inputs) inputs[input.value] = input.kind;
@@ -73,8 +73,7 @@ class Preparer {
       stack.pop_back();
       const OpId producer = source_.values[at(top)].producer;
       if (producer == kNone) {
-        const InputKind kind = inputs.at(top);
-        if (kind != InputKind::kBatch && kind != InputKind::kScalar) return std::nullopt;
+        if (inputs.at(top) != InputKind::kBatch) return std::nullopt;
       } else if (ops.insert(producer).second) {
         for (ValueId operand : operands(source_.ops[at(producer)]))
           if (operand != kNone) stack.push_back(operand);

@@ -28,12 +28,10 @@ double unit(uint32_t low, uint32_t high) {
 template <typename T>
 T uniform(const std::array<uint32_t, 4>& words) {
   constexpr int kDigits = std::numeric_limits<T>::digits;
-  if constexpr (kDigits == 53) {
+  if constexpr (kDigits == 53)
     return unit(words[0], words[1]);
-  } else {
-    constexpr float kStep = 1.0F / static_cast<float>(int64_t{1} << kDigits);
-    return static_cast<T>(static_cast<float>(words[0] >> (32 - kDigits)) * kStep);
-  }
+  else
+    return static_cast<T>(std::ldexp(static_cast<float>(words[0] >> (32 - kDigits)), -kDigits));
 }
 
 double normal(const std::array<uint32_t, 4>& words) {

@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 aten = torch.ops.aten
-Pair = tuple[Any, Any]  # of nodes; the imaginary part is None where it is zero
+Pair = tuple[Any, Any]  # of nodes; the imaginary part may be a number, or None where it is zero
 
 # Of a Fourier transform: its matrices have the square of it.
 _LONGEST = 2048
@@ -62,6 +62,9 @@ def _has_rule(node: Node) -> bool:
         return node.args[1] in (1, 2)
     if name == "masked_fill":
         return not isinstance(node.args[2], Node)
+    if name == "copy":
+        dtype = node.meta["val"].dtype
+        return all(each.meta["val"].dtype == dtype for each in node.all_input_nodes)
     if name == "constant_pad_nd":
         return not any(node.args[2:])
     if name.startswith("_fft_"):
@@ -150,14 +153,14 @@ class _Writer:
         if isinstance(x, Node):
             pair: Pair = self._pairs.get(x, (x, None))
             return pair
-        return (x.real, x.imag) if isinstance(x, complex) else (x, None)
+        return (x.real, x.imag or None) if isinstance(x, complex) else (x, None)
 
     def whole(self, x: Any) -> Pair:
         """Returns the parts of a complex node, both of its shape."""
         shape = list(x.meta["val"].shape)
         real, imaginary = self._pairs[x]
-        if imaginary is None:
-            imaginary = self.call(aten.zeros_like.default, real)
+        if not isinstance(imaginary, Node):
+            imaginary = self.call(aten.full_like.default, real, imaginary or 0.0)
         return tuple(  # type: ignore[return-value]
             part
             if list(part.meta["val"].shape) == shape
@@ -300,10 +303,26 @@ def _filled(to: _Writer, *args: Any, **kwargs: Any) -> Pair:
     return made[0], made[1] if has_both else None
 
 
+def _empty(to: _Writer, like: Node, size: Sequence[int], *_: Any, **__: Any) -> Pair:
+    """What is written over before it is read."""
+    assert to.node is not None
+    dtype = _REAL[to.node.meta["val"].dtype]
+    return to.call(aten.new_zeros.default, to.pair(like)[0], size, dtype=dtype), None
+
+
+def _copy(to: _Writer, over: Node, source: Node, non_blocking: bool = False) -> Pair:
+    shape = list(over.meta["val"].shape)
+    a, b = to.whole(source)
+    return to.call(aten.expand.default, a, shape), to.call(aten.expand.default, b, shape)
+
+
 def _cast(to: _Writer, x: Node, **kwargs: Any) -> Any:
     dtype = kwargs.get("dtype") or x.meta["val"].dtype
     kwargs["dtype"] = _REAL.get(dtype, dtype)
-    a, b = (part and to.call(aten._to_copy.default, part, **kwargs) for part in to.pair(x))
+    a, b = (
+        to.call(aten._to_copy.default, part, **kwargs) if isinstance(part, Node) else part
+        for part in to.pair(x)
+    )
     return (a, b) if dtype.is_complex else a
 
 
@@ -397,7 +416,6 @@ _OF_BOTH = frozenset(
         "cat",
         "clone",
         "constant_pad_nd",
-        "copy",
         "detach",
         "diagonal",
         "expand",
@@ -460,6 +478,9 @@ _RULES: dict[str, Callable[..., Any]] = {
     "zeros_like": _filled,
     "new_zeros": _filled,
     "ones_like": _filled,
+    "new_empty": _empty,
+    "new_empty_strided": _empty,
+    "copy": _copy,
     "_to_copy": _cast,
     "_fft_c2c": _fft,
     "_fft_r2c": _fft_of_real,

@@ -91,6 +91,7 @@ class Interceptor:
         self._by_function: dict[Any, Callable[..., Any]] = {
             self._original[name]: replacement for name, replacement in self.functional.items()
         }
+        self._by_function[torch.dropout] = self.dropout
         for mean in (torch.mean, Tensor.mean):
             self._by_function[mean] = self.mean
         self._by_function[torch._weight_norm] = rewrites.weight_norm
@@ -260,8 +261,11 @@ class Interceptor:
         p: float = 0.5,
         training: bool = True,
         inplace: bool = False,
+        **kwargs: Any,
     ) -> Tensor:
         """`F.dropout` with random numbers that depend on the seed, the step and the place only."""
+        if "train" in kwargs:  # torch.dropout's name of it
+            training = bool(kwargs["train"])
         if not 0.0 <= p <= 1.0:
             raise CaptureError(f"dropout: the probability must be between 0 and 1: {p}")
         if not training or p == 0.0:

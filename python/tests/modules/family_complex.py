@@ -60,7 +60,7 @@ CASES: dict[str, Case] = {
     "absolute_value": op(lambda h: pairs(h).abs(), 6),
     "complex": op(lambda h: torch.complex(h, h.flip(-1)).abs(), 6),
     "polar": op(whole(lambda h: torch.polar(h, h * 2)), 6),
-    "cat_and_split": of_two(lambda z, w: sum(torch.cat([z, z * w], -1).split(2, -1))),
+    "cat_and_split": of_two(lambda z, w: sum(torch.cat([z, z * w], -1).split(3, -1))),
     "chosen": of_two(lambda z, w: torch.where(z.real > 0, z, z * w)),
     "rotary": net(rotary, lambda: x(4, 6), a=lambda: nn.Linear(6, 6)),
     "fourier_mixer": net(

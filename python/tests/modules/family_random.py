@@ -117,12 +117,6 @@ CASES: dict[str, Case] = {
         a=lambda: nn.Conv2d(2, 3, 1),
         seeded=True,
     ),
-    "dropout_of_an_lstm": net(
-        lambda m, x: energy(m.a(x)[0]),
-        lambda: x(4, 6),
-        a=lambda: nn.LSTM(6, 5, 2, batch_first=True, dropout=0.4),
-        seeded=True,
-    ),
     "stochastic_depth": net(drop_path, lambda: x(6), a=lambda: nn.Linear(6, 6), seeded=True),
     "diffusion": net(
         diffusion,

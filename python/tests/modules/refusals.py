@@ -103,6 +103,7 @@ MEET: list[str] = [
     "normalization/batch_norm_twice",
     "normalization/batch_norm_untracked",
     "normalization/instance_norm_tracked",
+    "random/masked_tokens",
     "random/mixed_rows",
     "reductions/cumsum_over_rows",
     "reductions/deviation_of_all",
