@@ -1,0 +1,76 @@
+#include "medley/program/graph_limits.h"
+
+#include <fmt/format.h>
+
+#include "medley/base/error.h"
+#include "medley/program/lower.h"
+
+namespace medley {
+namespace {
+
+size_t count_microbatches(const Plan& plan) {
+  size_t count = 0;
+  for (const Pipeline& pipeline : plan.pipelines) count += pipeline.microbatches.size();
+  return count;
+}
+
+}  // namespace
+
+std::string why_one_pipeline(const Graph& graph) {
+  for (const Output& output : graph.outputs)
+    if (output.kind == OutputKind::kBuffer)
+      return fmt::format("the forward phase changes buffer \"{}\"", output.name);
+  return "";
+}
+
+bool microbatches_are_batches(const Plan& plan) {
+  return plan.per_microbatch_semantics && count_microbatches(plan) > 1;
+}
+
+void check_rows_that_meet(const GraphAnalysis& analysis,
+                          const Plan& plan,
+                          const std::vector<DecidedStage>& stages) {
+  const size_t count = count_microbatches(plan);
+  if (count == 1 || plan.per_microbatch_semantics) return;
+  std::string why = analysis.coupling;
+  for (const DecidedStage& stage : stages)
+    if (why.empty() && !stage.completed.prepared->weights_in_prologue)
+      why = "rows meet in a loss weight";
+  if (!why.empty())
+    throw Error(Blame::kCaller,
+                fmt::format("plan: {}: found {}, expected 1, because {}; or "
+                            "set per_microbatch_semantics",
+                            plan.pipelines.size() == 1 ? "pipelines[0].microbatches"
+                                                       : "micro-batches of all pipelines",
+                            count,
+                            why));
+}
+
+void check_one_pipeline(const Plan& plan, const Graph& graph) {
+  const std::string why = why_one_pipeline(graph);
+  if (plan.pipelines.size() == 1 || why.empty()) return;
+  throw Error(
+      Blame::kCaller,
+      fmt::format("plan: pipelines: found {}, expected 1, since {}", plan.pipelines.size(), why));
+}
+
+// What a stage is sent once a step, no micro-batch of it can see.
+void check_buffers_in_one_stage(const std::vector<DecidedStage>& stages,
+                                const std::vector<Connections>& connections) {
+  for (size_t s = 0; s < stages.size(); ++s) {
+    if (!stages[s].microbatches_are_batches) continue;
+    for (const Output& output : stages[s].completed.prepared->graph.outputs)
+      for (const auto& [value, crossing] : connections[s].receives)
+        if (crossing.once && value == output.value)
+          throw Error(
+              Blame::kCaller,
+              // Several pipelines change no buffers.
+              fmt::format("plan: pipelines[0].stages[{}]: found buffer \"{}\" read here and "
+                          "changed in another stage, expected one stage that does both, "
+                          "since per_microbatch_semantics is set",
+                          s,
+                          output.name));
+  }
+}
+
+}  // namespace medley
