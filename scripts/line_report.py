@@ -28,7 +28,7 @@ BUDGETS = {
     "medley/cost": 1_500,
     "medley/schedule": 1_500,
     "medley/plan": 2_000,
-    "medley/program": 8_500,  # all that becomes of a plan, and what is checked of it: the largest
+    "medley/program": 9_000,  # all that becomes of a plan, and what is checked of it: the largest
     "medley/solve": 3_500,
     "medley/sim": 2_000,
     "medley/synthesis": 5_000,
