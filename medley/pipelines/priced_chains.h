@@ -3,7 +3,7 @@
 // The chain of stages that is worth most where devices have prices: what one pipeline is to a
 // planner of several (groups/column_generation.h). Stages, memory and times as in pipeline.h, but
 // pools follow each other in any order, A B B A too, and devices are paid for instead of counted,
-// so that a search takes as long for a thousand of them as for ten.
+// so that their number is not in the state.
 //
 // A state is (layer, pool of the stage there), and has a front of chains of the stages from there
 // on, none of which another one equals or beats in all of (cost, end, depth, and devices of the
