@@ -95,7 +95,8 @@ TEST(Commit, AllDevicesThatUpdateHaveAPartInIt) {
     std::set<int> updating;
     for (const LoweredStage& stage : program.stages)
       for (const Function& function : stage.functions)
-        if (std::ranges::any_of(function.steps, [&](const Step& step) { return updates(stage, step); }))
+        if (std::ranges::any_of(function.steps,
+                                [&](const Step& step) { return updates(stage, step); }))
           updating.insert(stage.devices.begin(), stage.devices.end());
     for (const LoweredStage& stage : program.stages) {
       if (!updating.contains(stage.devices[0]) || updating.size() == 1) continue;
