@@ -25,7 +25,7 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from medley.capture import random_ops, rewrites
+from medley.capture import random_ops, recurrent, rewrites
 from medley.capture.errors import CaptureError
 from medley.capture.modules import ModuleStack
 from medley.capture.rewrites import legacy_reduction
@@ -95,6 +95,8 @@ class Interceptor:
         for mean in (torch.mean, Tensor.mean):
             self._by_function[mean] = self.mean
         self._by_function[torch._weight_norm] = rewrites.weight_norm
+        for layers in recurrent.FUNCTIONS:
+            self._by_function[layers] = recurrent.layer_by_layer(layers, self.dropout)
         for divide in _DIVISIONS:
             self._by_function[divide] = functools.partial(self.divide, divide)
         for variance in (torch.var, Tensor.var, torch.std, Tensor.std):

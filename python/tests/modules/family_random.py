@@ -24,6 +24,22 @@ def filled(fill: Callable[[Tensor], Tensor]) -> Case:
     return drawn(lambda h: h + fill(torch.empty_like(h)))
 
 
+def recurrent(
+    kind: Callable[..., nn.Module], *, seeded: bool = True, batch_first: bool = True, **options: Any
+) -> Case:
+    """Returns the case of three recurrent layers with dropout between them."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        if batch_first:
+            return energy(m.a(x)[0])
+        return energy(m.a(x.transpose(0, 1))[0].transpose(0, 1))
+
+    def layers() -> nn.Module:
+        return kind(6, 5, 3, batch_first=batch_first, **options)
+
+    return net(forward, lambda: x(4, 6), a=layers, seeded=seeded)
+
+
 def drop_path(m: Any, x: Tensor) -> Tensor:
     """Stochastic depth, as timm has it: whole rows of a branch fall away."""
     h = m.a(x)
@@ -143,6 +159,10 @@ CASES: dict[str, Case] = {
         b=lambda: nn.Linear(6, 11),
         seeded=True,
     ),
+    "dropout_of_an_lstm": recurrent(nn.LSTM, dropout=0.4),
+    "dropout_of_a_gru_both_ways": recurrent(nn.GRU, dropout=0.4, bidirectional=True),
+    "dropout_of_an_rnn_by_time": recurrent(nn.RNN, dropout=0.4, batch_first=False),
+    "all_dropped_in_an_lstm": recurrent(nn.LSTM, dropout=1.0, seeded=False),
     "mixed_rows": net(mixed_rows, lambda: x(6), a=lambda: nn.Linear(6, 5), seeded=True),
     "drawn_twice": net(drawn_twice, lambda: x(6), a=lambda: nn.Linear(6, 5), seeded=True),
     "poisson": drawn(lambda h: h + torch.poisson(h.detach().exp())),
