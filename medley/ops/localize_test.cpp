@@ -215,7 +215,7 @@ TEST(Localize, RandomNumbersTakeTheirBoxAndShape) {
   Local local({"i64[2]"},
               "medley.random.default(%0, \"normal\", 7, [b, 1, 8], sizes[], sizes[], sizes[], f32)"
               " : f32[b, 1, 8]");
-  local.cut("d0").result({kLength, 1, 8});
+  local.cut("d0").result(0, {kLength, 1, 8});
   local.form().factor_sizes = {kLength, 8};
   local.form().factor_offsets = {Size::of(2), 0};
   local.form().factor_fulls = {Size::of(3), 8};
