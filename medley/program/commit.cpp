@@ -6,6 +6,7 @@
 #include "medley/base/at.h"
 #include "medley/program/calls.h"
 #include "medley/program/lifetimes.h"
+#include "medley/program/relays.h"
 
 namespace medley {
 namespace {
@@ -18,6 +19,12 @@ bool is_op(const LoweredStage& stage, const Item& item, std::string_view name) {
 
 bool updates(const LoweredStage& stage, const Item& item) {
   return is_op(stage, item, "medley.adamw.default") || is_op(stage, item, "medley.sgd.default");
+}
+
+// Also where this device only takes them, and so reads nothing that an update has made.
+bool sends_new_values(const LoweredStage& stage, const Item& item) {
+  return item.kind == Item::Kind::kPost &&
+         stage.communications[at(item.index)].name.starts_with(kRelayValues);
 }
 
 bool any_in(const std::vector<ValueId>& values, const std::set<ValueId>& known) {
@@ -55,7 +62,7 @@ std::vector<int> phases(const LoweredStage& stage, const std::vector<Item>& orde
   for (size_t i = 0; i < order.size(); ++i) {
     const Item& item = order[i];
     const std::vector<ValueId> read = uses(stage, item);
-    if (updates(stage, item) || any_in(read, of_update) ||
+    if (updates(stage, item) || sends_new_values(stage, item) || any_in(read, of_update) ||
         (item.kind == Item::Kind::kWait && posted_late.contains(item.index)))
       result[i] = 2;
     else if (norm[i] || any_in(read, of_norm))
