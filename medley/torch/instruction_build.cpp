@@ -69,6 +69,7 @@ Op with_any_strides(const Op& op) {
 const std::set<std::string_view> kTakesContiguous{"aten._linalg_det.default",
                                                   "aten._linalg_slogdet.default",
                                                   "aten._linalg_solve_ex.default",
+                                                  "aten.fractional_max_pool2d_backward.default",
                                                   "aten.native_group_norm.default",
                                                   "aten.native_group_norm_backward.default",
                                                   "aten.native_layer_norm_backward.default"};
