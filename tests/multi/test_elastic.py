@@ -141,7 +141,10 @@ def changing_plans(folder: Path, graph: medley.Graph, done: int) -> dict[str, An
     return seen(second)
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[NIGHTLY] if "inside" in name else []) for name in PLANS],
+)
 def test_a_run_that_loses_a_process_goes_on_with_the_same_curve(
     tmp_path: Path, graph: medley.Graph, undisturbed: dict[str, Any], name: str
 ) -> None:
