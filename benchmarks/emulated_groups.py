@@ -158,20 +158,14 @@ def main() -> None:
     asked = parser.parse_args()
     cluster = parse_cluster(CLUSTER, "cluster")
     rows: list[single.Row] = []
-    print(f"{'model':<5} {'seed':>4} {'plan':<20} {'emulated':>11} {'predicted':>11} "
-          f"{'error':>7} {'analytic':>9} {'peak':>7}")  # fmt: skip
+    print(single.HEADER)
     with tempfile.TemporaryDirectory() as folder:
         for name in FAMILIES:
             family = Groups(name, cluster)
             for seed in asked.seeds:
                 for row in judge(family, Truth(seed, asked.spread), Path(folder)):
                     rows.append(row)
-                    print(
-                        f"{row.family:<5} {row.seed:>4} {row.plan:<20} "
-                        f"{row.emulated * 1e3:>8.3f} ms {row.predicted * 1e3:>8.3f} ms "
-                        f"{row.error:>+7.1%} {row.analytic_error:>+9.1%} {row.peak_error:>+7.1%}",
-                        flush=True,
-                    )
+                    print(row.line(), flush=True)
     figures = summarize(rows)
     print(json.dumps(figures, indent=2))
     if asked.json:

@@ -58,6 +58,11 @@ devices:
 STRATEGIES = ("data-parallel-even", "data-parallel-proportional", "hap")
 RANDOM_PLANS = 4
 
+HEADER = (
+    f"{'model':<6} {'seed':>4} {'plan':<36} {'emulated':>11} {'predicted':>11} "
+    f"{'error':>7} {'analytic':>9} {'peak':>7}"
+)
+
 Make = Callable[..., tuple[nn.Module, Any]]
 FAMILIES: dict[str, tuple[Make, int]] = {  # global batch
     "vgg": (
@@ -91,6 +96,14 @@ class Row:
     def analytic_error(self) -> float:
         """Of the step, without."""
         return self.analytic / self.emulated - 1
+
+    def line(self) -> str:
+        """Returns it as a line below HEADER."""
+        return (
+            f"{self.family:<6} {self.seed:>4} {self.plan:<36} "
+            f"{self.emulated * 1e3:>8.3f} ms {self.predicted * 1e3:>8.3f} ms "
+            f"{self.error:>+7.1%} {self.analytic_error:>+9.1%} {self.peak_error:>+7.1%}"
+        )
 
 
 class Family:
@@ -195,20 +208,14 @@ def main() -> None:
     arguments = parser.parse_args()
     cluster = parse_cluster(CLUSTER, "cluster")
     rows: list[Row] = []
-    print(f"{'model':<6} {'seed':>4} {'plan':<36} {'emulated':>11} {'predicted':>11} "
-          f"{'error':>7} {'analytic':>9} {'peak':>7}")  # fmt: skip
+    print(HEADER)
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.families:
             family = Family(name, cluster)
             for seed in arguments.seeds:
                 for row in judge(family, Truth(seed, arguments.spread), Path(folder)):
                     rows.append(row)
-                    print(
-                        f"{row.family:<6} {row.seed:>4} {row.plan:<36} "
-                        f"{row.emulated * 1e3:>8.3f} ms {row.predicted * 1e3:>8.3f} ms "
-                        f"{row.error:>+7.1%} {row.analytic_error:>+9.1%} {row.peak_error:>+7.1%}",
-                        flush=True,
-                    )
+                    print(row.line(), flush=True)
     figures = summarize(rows)
     print(json.dumps(figures, indent=2))
     if arguments.json:
