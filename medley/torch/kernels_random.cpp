@@ -82,6 +82,7 @@ Tensor random(const Tensor& rng,
               at::ScalarType dtype) {
   const bool is_normal = distribution == "normal";
   MEDLEY_CHECK(is_normal || distribution == "uniform");
+  MEDLEY_CHECK_EQ(rng.numel(), 2);  // the seed and the step
   Tensor y = at::empty(shape, rng.options().dtype(dtype));
   if (y.numel() == 0) return y;
   const std::vector<int64_t> none(shape.size(), 0);

@@ -21,6 +21,12 @@ def close(a: Tensor, b: Tensor, dtype: torch.dtype | None = None) -> None:
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, check_stride=False)
 
 
+def test_random_numbers_need_a_seed_and_a_step() -> None:
+    for rng in (torch.tensor([3]), torch.tensor([3, 1, 2])):
+        with pytest.raises(RuntimeError, match="numel"):
+            ops.random(rng, "uniform", 7, [], [], [], [], torch.float32)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("heads", "groups", "queries", "keys", "width", "causal", "bias"),
