@@ -1,0 +1,66 @@
+"""Tiny forms of public models: the fields of a config that give a model its size, made small.
+
+A config says its sizes in fields of many names; what they mean is in _SIZES, by pattern. All other
+fields keep the values of the package, so that a model stays what it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+TOKENS = 12
+IMAGE = 32  # pixels a side
+_VOCABULARY = 96
+_LAYERS = 2
+
+# The first pattern that fits the whole name of an integer field gives its value.
+_SIZES: list[tuple[str, int]] = [
+    (r"image_size", IMAGE),
+    (r"(vocab|src_vocab|tgt_vocab)_size", _VOCABULARY),
+    (r"(max_position_embeddings|n_positions|n_ctx|max_seq_len|seq_length|max_.*_positions)", 64),
+    (r"(hidden_size|d_model|n_embd|dim|embed_dim|model_dim|emb_dim|decoder_hidden_size)", 32),
+    (r"(embedding_size|word_embed_proj_dim|projection_dim|input_embedding_size)", 32),
+    (r".*(intermediate_size|ffn_dim|d_ff|ffn_hidden_size|hidden_dim|n_inner|shared_.*size)", 48),
+    (r"(num_hidden_layers|n_layers?|num_layers|.*(encoder|decoder)_layers|depth)", _LAYERS),
+    (r"(.*num_attention_heads|.*num_heads|n_heads?|.*attention_heads|encoder_heads)", 4),
+    (r"(num_key_value_heads|n_kv_heads|multi_query_group_num)", 2),
+    (r"(head_dim|d_kv|kv_channels|v_head_dim|attention_head_size|qk_nope_head_dim)", 8),
+    (r"qk_rope_head_dim", 4),
+    (r"(q_lora_rank|kv_lora_rank)", 8),
+    (r"(num_experts|num_local_experts|n_routed_experts|moe_num_experts)", 4),
+    (r"(num_experts_per_tok|num_experts_per_token|moe_top_k|moe_k)", 2),
+    (r"(n_group|topk_group)", 1),
+    (r"patch_size", 4),
+]
+_TOKENS = re.compile(r".*_token_id|.*_token_index")
+
+
+def tiny_fields(config: Any) -> dict[str, Any]:
+    """Returns the fields to build the config's class with: integers that _SIZES knows, special
+    tokens that lie in the small vocabulary, and configs inside it the same way."""
+    fields: dict[str, Any] = {}
+    for name, value in _given(config):
+        if hasattr(value, "to_dict"):
+            fields[name] = tiny_fields(value)
+        elif type(value) is int:
+            small = _small(name, value)
+            if small != value:
+                fields[name] = small
+    return fields
+
+
+def _given(config: Any) -> Iterator[tuple[str, Any]]:
+    for name in sorted(vars(config)):
+        if not name.startswith("_"):
+            yield name, getattr(config, name)
+
+
+def _small(name: str, value: int) -> int:
+    if _TOKENS.fullmatch(name):
+        return value if 0 <= value < _VOCABULARY else value % (_VOCABULARY - 1)
+    for pattern, small in _SIZES:
+        if re.fullmatch(pattern, name):
+            return min(value, small) if value > 0 else value
+    return value
