@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from medley import _core, _runtime, checkpoint
+from medley.capture.batch import entries
 from medley.checkpoint import Checkpoint, Retention
 from medley.cluster import Cluster, load_cluster
 from medley.cursor import Cursor
@@ -577,19 +578,9 @@ def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
 def _named(batch: Any, inputs: Collection[str]) -> dict[str, Tensor]:
     """Returns the tensors of a batch by name. Raises ValueError for inputs that are none, or that
     have no values of their own."""
-    if isinstance(batch, Tensor):
-        entries: dict[str, Any] = {"0": batch}
-    elif isinstance(batch, Mapping):
-        entries = {str(name): value for name, value in batch.items()}
-    elif isinstance(batch, (tuple, list)):
-        entries = {str(i): value for i, value in enumerate(batch)}
-    else:
-        raise ValueError(
-            f"batch: found {type(batch).__name__}, expected a dict of tensors by argument name, a "
-            "tuple or list of tensors, or a tensor"
-        )
-    for name in entries.keys() & inputs:
-        value = entries[name]
+    held = entries(batch)
+    for name in held.keys() & inputs:
+        value = held[name]
         found = "" if isinstance(value, Tensor) else type(value).__name__
         if not found and value.is_meta:
             found = "a tensor on meta"
@@ -597,4 +588,4 @@ def _named(batch: Any, inputs: Collection[str]) -> dict[str, Tensor]:
             found = "a sparse tensor"
         if found:
             raise ValueError(f'batch["{name}"]: found {found}, expected a dense tensor')
-    return {name: value for name, value in entries.items() if isinstance(value, Tensor)}
+    return {name: value for name, value in held.items() if isinstance(value, Tensor)}

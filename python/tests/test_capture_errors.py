@@ -221,9 +221,9 @@ def test_a_loss_that_needs_no_parameter_is_refused() -> None:
     refuse(lambda x: x.detach().sum(), "depends on its parameters")
 
 
-@pytest.mark.parametrize("batch", [None, 3, "text", {}, (), {1: X}, [[X]], torch.tensor(1.0)])
+@pytest.mark.parametrize("batch", [None, 3, "text", {}, (), {1: X}, torch.tensor(1.0)])
 def test_a_batch_of_another_type_is_refused(batch: Any) -> None:
-    refuse(lambda x: x.sum(), "example batch: ", batch=batch)
+    refuse(lambda x: x.sum(), "batch: ", batch=batch)
 
 
 def test_an_error_of_the_model_names_module_and_line() -> None:
@@ -251,20 +251,6 @@ def test_types_that_graphs_do_not_have_are_refused() -> None:
     where = line_of(spectrum, "fft").rpartition("/")[2]
     found = "complex numbers (torch.complex64) are not supported in aten.log.default: "
     refuse(spectrum, "module 'inner'", where, found)
-
-
-def test_changing_the_batch_in_place_is_refused() -> None:
-    class InPlace(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(8, 8)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x.add_(1)
-            return self.linear(x).sum()  # type: ignore[no-any-return]
-
-    with pytest.raises(CaptureError, match="in place"):
-        capture_text(InPlace(), X)
 
 
 def test_a_model_is_left_as_it_was_after_an_error() -> None:

@@ -289,7 +289,7 @@ def test_memory_of_a_replicated_model_is_counted_on_every_device() -> None:
             lambda b: b | {"labels": b["labels"][:, :5]},
             r'batch\["labels"\]: found i64\[8, 5\], expected i64\[8, 32\]: all sizes but the rows',
         ),
-        (lambda b: 3, "batch: found int, expected a dict of tensors"),
+        (lambda b: 3, "batch: expected a tensor, a tuple or list of tensors"),
         (
             lambda b: b | {"labels": b["labels"].numpy()},
             r'batch\["labels"\]: found ndarray, expected a dense tensor$',

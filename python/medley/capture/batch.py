@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,10 @@ class Batch:
         values = iter(tensors)
 
         def swap(old: Any) -> Any:
+            if isinstance(old, Mapping):
+                return {key: swap(each) for key, each in old.items()}
+            if isinstance(old, (tuple, list)):
+                return _like(old, [swap(each) for each in old])
             return next(values) if isinstance(old, Tensor) else old
 
         if isinstance(self.example, Tensor):
@@ -48,44 +52,58 @@ class Batch:
         ]
 
 
+def entries(batch: Any) -> dict[str, Any]:
+    """Returns what a batch holds by name: of a tensor "0", of a tuple or list the positions, of a
+    dict its keys, and what lies inside one of these behind a point: "targets.boxes", "1.0".
+
+    Raises CaptureError for a batch of another type, and for a name that is there twice.
+    """
+    if isinstance(batch, Tensor):
+        return {"0": batch}
+    if isinstance(batch, Mapping) and not all(isinstance(key, str) for key in batch):
+        raise CaptureError("batch: the keys of a dict must be names of arguments of the model")
+    if not isinstance(batch, (Mapping, tuple, list)):
+        raise CaptureError(
+            "batch: expected a tensor, a tuple or list of tensors, or a dict of tensors by "
+            f"argument name; found {type(batch).__name__}"
+        )
+    found: dict[str, Any] = {}
+    for name, value in _leaves(batch, ""):
+        if name in found:
+            raise CaptureError(f"batch: two values are called {name!r}")
+        found[name] = value
+    return found
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (Mapping, tuple, list)):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, each in items:
+            yield from _leaves(each, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, value
+
+
+def _like(container: tuple[Any, ...] | list[Any], values: list[Any]) -> Any:
+    if hasattr(container, "_fields"):  # a named tuple
+        return type(container)(*values)
+    return type(container)(values)
+
+
 def read_batch(example: Any) -> Batch:
-    """Returns the tensors of a batch: a tensor, a tuple or list, or a dict by argument name.
+    """Returns the tensors of a batch: a tensor, a tuple or list, a dict by argument name, or such
+    of such.
 
     Values that are no tensors are passed to the model as they are. Raises CaptureError for
     anything else.
     """
-    if isinstance(example, Tensor):
-        items: list[tuple[str, Any]] = [("0", example)]
-    elif isinstance(example, Mapping):
-        if not all(isinstance(key, str) for key in example):
-            raise CaptureError(
-                "example batch: the keys of a dict must be names of arguments of the model"
-            )
-        items = list(example.items())
-    elif isinstance(example, (tuple, list)):
-        items = [(str(position), value) for position, value in enumerate(example)]
-    else:
-        raise CaptureError(
-            "example batch: expected a tensor, a tuple or list of tensors, or a dict of tensors by "
-            f"argument name; found {type(example).__name__}"
-        )
-    for name, value in items:
-        if isinstance(value, (Mapping, tuple, list)) and any(
-            isinstance(leaf, Tensor) for leaf in torch.utils._pytree.tree_leaves(value)
-        ):
-            raise CaptureError(
-                f"example batch: {name!r} holds tensors inside a {type(value).__name__}; "
-                "pass each tensor as an argument of its own"
-            )
-    found = [(name, value) for name, value in items if isinstance(value, Tensor)]
+    found = [(n, value) for n, value in entries(example).items() if isinstance(value, Tensor)]
     for name, value in found:
         if value.layout is not torch.strided:
-            raise CaptureError(f"example batch: {name!r} is sparse: pass it dense (to_dense())")
+            raise CaptureError(f"batch: {name!r} is sparse: pass it dense (to_dense())")
     rows = next((int(value.shape[0]) for _, value in found if value.dim() > 0), 0)
     if rows == 0:
-        raise CaptureError(
-            "example batch: expected at least one tensor with a leading batch size > 0"
-        )
+        raise CaptureError("batch: expected at least one tensor with a leading batch size > 0")
     return Batch(example, tuple(n for n, _ in found), tuple(v for _, v in found), rows)
 
 

@@ -158,9 +158,7 @@ class _Writer:
                     name = self._state_name(source.target)
                     raise CaptureError(f"the model changes its parameter {name!r} in place")
                 if not isinstance(source, desc.BufferAOTInput):
-                    raise CaptureError(
-                        "the model changes a tensor of the batch in place: clone it first"
-                    )
+                    continue  # a tensor of the batch, which nobody reads after the step
                 buffers.append((self._state_name(source.target), value))
             elif isinstance(what, desc.PlainAOTOutput):
                 loss = value

@@ -499,6 +499,8 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
             for wrapper in (nn.DataParallel, nn.parallel.DistributedDataParallel):
                 patch(wrapper, "forward", _forward_inside)
             patch(torch.distributions.Distribution, "_validate_args", False)
+            norms = nn.modules.batchnorm._BatchNorm
+            patch(norms, "forward", rewrites.cumulative_batch_norm(norms.forward))
             for owner, name in random_ops.SEEDS:
                 patch(owner, name, random_ops.refuse_seed)
             for owner, name, replacement in capture_patches():

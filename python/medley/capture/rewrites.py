@@ -183,3 +183,25 @@ def variance(
     squares = (input - mean(input, dims, True)).square().sum(dims, keepdim)
     found: Tensor = squares / (count(input, dims, keepdim) - correction).clamp(min=0)
     return found
+
+
+def cumulative_batch_norm(original: Function) -> Function:
+    """Returns the forward of batch norms; where momentum is None, running statistics are the mean
+    over all steps, whose number is a tensor rather than a number."""
+
+    def forward(norm: Any, input: Tensor) -> Tensor:
+        counted: Tensor | None = norm.num_batches_tracked
+        if norm.momentum is not None or not norm.training or counted is None:
+            return original(norm, input)  # type: ignore[no-any-return]
+        norm._check_input_dim(input)
+        with torch.no_grad():
+            counted.add_(1)
+            x, dims = input.detach(), [0, *range(2, input.dim())]
+            for running, now in (
+                (norm.running_mean, torch.mean(x, dims)),
+                (norm.running_var, torch.var(x, dims)),
+            ):
+                running.add_((now - running) / counted)
+        return F.batch_norm(input, None, None, norm.weight, norm.bias, True, 0.0, norm.eps)
+
+    return forward

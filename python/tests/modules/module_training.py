@@ -78,13 +78,18 @@ def _batches(batch: Any) -> Iterator[Any]:
         return rows * 0.9 if rows.is_floating_point() else rows
 
     for _ in range(STEPS):
+        following = _each(changed, batch)
         yield batch
-        if isinstance(batch, Mapping):
-            batch = {name: changed(value) for name, value in batch.items()}
-        else:
-            batch = (
-                changed(batch) if isinstance(batch, Tensor) else type(batch)(map(changed, batch))
-            )
+        batch = following
+
+
+def _each(change: Callable[[Any], Any], batch: Any) -> Any:
+    """Returns the batch with its tensors changed, which a model may change in place later."""
+    if isinstance(batch, Mapping):
+        return {name: _each(change, value) for name, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_each(change, value) for value in batch)
+    return change(batch)
 
 
 class Expected:
