@@ -6,6 +6,7 @@ fields keep the values of the package, so that a model stays what it is.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -27,13 +28,23 @@ _SIZES: list[tuple[str, int]] = [
     (r"(.*num_attention_heads|.*num_heads|n_heads?|.*attention_heads|encoder_heads)", 4),
     (r"(num_key_value_heads|n_kv_heads|multi_query_group_num)", 2),
     (r"(head_dim|d_kv|kv_channels|v_head_dim|attention_head_size|qk_nope_head_dim)", 8),
-    (r"qk_rope_head_dim", 4),
+    (r"(qk_rope_head_dim|rotary_dim)", 4),
     (r"(q_lora_rank|kv_lora_rank)", 8),
     (r"(num_experts|num_local_experts|n_routed_experts|moe_num_experts)", 4),
     (r"(num_experts_per_tok|num_experts_per_token|moe_top_k|moe_k)", 2),
     (r"(n_group|topk_group)", 1),
     (r"patch_size", 4),
 ]
+# What has to fit other fields, by kind of config.
+_KINDS: dict[str, dict[str, Any]] = {
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8},
+    "granitemoehybrid": {"mamba_n_heads": 8, "mamba_d_head": 8},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "hunyuan_v1_dense": {"head_dim": 8},
+    "hunyuan_v1_moe": {"head_dim": 8},
+}
 _TOKENS = re.compile(r".*_token_id|.*_token_index")
 
 
@@ -48,13 +59,17 @@ def tiny_fields(config: Any) -> dict[str, Any]:
             small = _small(name, value)
             if small != value:
                 fields[name] = small
-    return fields
+    if "kv_lora_rank" in fields and "num_attention_heads" in fields:  # heads share no keys
+        fields["num_key_value_heads"] = fields["num_attention_heads"]
+        fields.pop("head_dim", None)  # is that of the rotated part
+    return fields | _KINDS.get(getattr(config, "model_type", ""), {})
 
 
 def _given(config: Any) -> Iterator[tuple[str, Any]]:
     for name in sorted(vars(config)):
         if not name.startswith("_"):
-            yield name, getattr(config, name)
+            with contextlib.suppress(Exception):  # some fields refuse to be read of all layers
+                yield name, getattr(config, name)
 
 
 def _small(name: str, value: int) -> int:

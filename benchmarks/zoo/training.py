@@ -38,7 +38,7 @@ RELATIVE, FLOOR = 1e-10, 1e-13
 SINGLE = 2e-5  # where the model itself computes in float32
 # Some models make much of a little: how much is seen from weights that are changed by rounding. A
 # plan may differ from PyTorch by that many times what this makes of the same steps.
-NUDGE, TIMES = 1e-15, 30.0
+NUDGE, NUDGE_SINGLE, TIMES = 1e-15, 1e-8, 30.0
 EXACT, EXACT_SINGLE, REFUSED, WRONG, CRASHED, NO_PEER = (
     "exact",
     "exact to float32",
@@ -68,7 +68,6 @@ def outcome(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Any]:
         try:
             with _timed(seconds, "eager"):
                 expected = _eager(model, batch)
-            sensitivity = _difference(_eager(_nudged(model), batch), expected)
         except Exception as error:
             return _found(NO_PEER, error, seconds)
         try:
@@ -80,6 +79,8 @@ def outcome(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Any]:
             return _found(CRASHED, error, seconds, plan="capture")
         worst = 0.0
         single = re.search(r"\b(f32|bf16|f16)\[", graph.text()) is not None
+        nudged = _nudged(model, NUDGE_SINGLE if single else NUDGE)
+        sensitivity = _difference(_eager(nudged, batch), expected)
         bound = max(SINGLE if single else RELATIVE, TIMES * sensitivity)
         for plan in PLANS:
             try:
@@ -90,7 +91,8 @@ def outcome(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Any]:
             except Exception as error:
                 return _found(CRASHED, error, seconds, plan=plan)
             if worst > bound:
-                return _found(WRONG, f"differs by {worst:.1e}", seconds, plan=plan)
+                why = f"differs by {worst:.1e}; weights changed by rounding: {sensitivity:.1e}"
+                return _found(WRONG, why, seconds, plan=plan)
         result = EXACT_SINGLE if single and worst > RELATIVE else EXACT
         found = {"difference": worst, "sensitivity": sensitivity}
         return {"result": result, **found, "seconds": seconds}
@@ -140,13 +142,13 @@ def _eager(model: nn.Module, batch: dict[str, Tensor]) -> Curve:
     return Curve(losses, _values(model, {}, {}))
 
 
-def _nudged(model: nn.Module) -> nn.Module:
-    """Returns a copy whose parameters differ in their last digits."""
+def _nudged(model: nn.Module, share: float) -> nn.Module:
+    """Returns a copy whose parameters differ by about `share` of themselves."""
     model = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for p in model.parameters():
-            p.mul_(1 + NUDGE * torch.randn(p.shape, generator=generator, dtype=p.dtype))
+            p.mul_(1 + share * torch.randn(p.shape, generator=generator, dtype=p.dtype))
     return model
 
 

@@ -1,13 +1,15 @@
 """What is replaced inside the transformers package while one of its models is captured.
 
 - looks into the values of masks, which fake tensors have not, are skipped;
-- routed experts become one op, `medley::experts`, whichever implementation the config names;
+- routed experts become one op, `medley::experts`, whichever implementation the config names; of
+  forms that it does not know, all experts compute all tokens;
 - the load balancing loss counts its rows by ops instead of by a number.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +17,6 @@ import torch
 from torch import Tensor
 
 from medley import custom_ops
-from medley.capture.errors import CaptureError
 
 # Activations that the op knows, by the name of their class.
 _ACTIVATIONS = {
@@ -51,27 +52,57 @@ def capture_patches() -> Iterator[tuple[Any, str, Any]]:
 
 def experts_forward(module: Any, x: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
     """The forward of transformers' experts: x [tokens, width], indices and weights [tokens, k]."""
+    first = module.gate_up_proj if module.has_gate else module.up_proj
+    second = module.down_proj
+    if module.is_transposed:
+        first, second = first.transpose(1, 2), second.transpose(1, 2)
+    if unusual := _unusual(module):
+        experts, chosen = first.shape[0], indices.shape[-1]
+        warnings.warn(
+            f"{type(module).__name__}: experts with {unusual}: all {experts} of them compute every "
+            f"token, of which the router chooses {chosen}",
+            stacklevel=2,
+        )
+        return _by_all_experts(module, x, indices, weights, first, second)
+    activation = _ACTIVATIONS[type(module.act_fn).__name__]
+    return custom_ops.experts(x, indices, weights, first, second, activation)
+
+
+def _unusual(module: Any) -> str:
+    """Returns what these experts have that `medley::experts` does not know, or ""."""
     act = type(getattr(module, "act_fn", None))
-    activation = _ACTIVATIONS.get(act.__name__)
     own_gate = getattr(type(module)._apply_gate, "__name__", "") != "_default_apply_gate"
     for unusual, what in (
         (module.has_bias, "biases"),
         (module.has_gate and own_gate, "a gate of their own"),
         (module.has_gate and not module.is_concatenated, "interleaved gates"),
         (module.has_post_expert_norm, "a norm behind each expert"),
-        (activation is None, f"the activation {act.__name__}"),
+        (act.__name__ not in _ACTIVATIONS, f"the activation {act.__name__}"),
     ):
         if unusual:
-            raise CaptureError(
-                f"{type(module).__name__}: experts with {what} are not supported; expected two "
-                f"weights and one of {', '.join(custom_ops.ACTIVATIONS)}"
-            )
-    first = module.gate_up_proj if module.has_gate else module.up_proj
-    second = module.down_proj
-    if module.is_transposed:
-        first, second = first.transpose(1, 2), second.transpose(1, 2)
-    assert activation is not None
-    return custom_ops.experts(x, indices, weights, first, second, activation)
+            return what
+    return ""
+
+
+def _by_all_experts(
+    module: Any, x: Tensor, indices: Tensor, weights: Tensor, first: Tensor, second: Tensor
+) -> Tensor:
+    """Every expert computes all tokens, first [e, hidden, width], second [e, width, hidden]; those
+    that the router has not chosen have the weight zero."""
+    experts = first.shape[0]
+    h = x.expand(experts, -1, -1) @ first.transpose(1, 2)
+    if module.has_bias:
+        bias = module.gate_up_proj_bias if module.has_gate else module.up_proj_bias
+        h = h + bias.unsqueeze(1)
+    h = module._apply_gate(h) if module.has_gate else module.act_fn(h)
+    y = h @ second.transpose(1, 2)
+    if module.has_bias:
+        y = y + module.down_proj_bias.unsqueeze(1)
+    if module.has_post_expert_norm:
+        y = module.post_expert_norm(y)
+    is_chosen = indices.unsqueeze(-1) == torch.arange(experts, device=indices.device)
+    share = (is_chosen * weights.unsqueeze(-1)).sum(1)  # [tokens, e]
+    return (y.transpose(0, 1) * share.unsqueeze(-1)).sum(1).to(x.dtype)
 
 
 def _with_counted_rows(loss: Callable[..., Any]) -> Callable[..., Any]:
