@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from medley import _runtime
-from medley.run import connections, ends, meeting
+from medley.run import connections, ends, meeting, threads
 from medley.run.groups import Members, World
 from medley.run.job import (
     Job,
@@ -88,9 +88,10 @@ def _meet(job: Job) -> None:
         os.environ["MASTER_PORT"] = str(store.port)  # that the system has chosen
     keys = PrefixStore(f"{address['prefix']}torch", store)
     try:
-        dist.init_process_group(
-            "gloo", store=keys, rank=job.rank, world_size=job.size, timeout=_timeout()
-        )
+        with threads.patient():
+            dist.init_process_group(
+                "gloo", store=keys, rank=job.rank, world_size=job.size, timeout=_timeout()
+            )
     except (RuntimeError, ValueError) as error:  # c10d's own and Gloo's
         sentence = str(error).partition("\n")[0]
         raise OSError(
@@ -127,7 +128,8 @@ def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str
     names: dict[str, str] = {}
     for name, ranks in groups.items():
         order: dict[str, Any] = {} if ranks == sorted(ranks) else {"sort_ranks": False}
-        with connections.guarded():
+        scheduled = threads.patient() if backend == "gloo" else contextlib.nullcontext()
+        with connections.guarded(), scheduled:
             group = dist.new_group(
                 ranks, timeout=_timeout(), backend=backend, group_desc=name, **order
             )

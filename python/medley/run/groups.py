@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
-from medley.run import connections
+from medley.run import connections, threads
 
 
 class Members:
@@ -50,11 +50,12 @@ class EpochGroup(Members):
     ) -> None:
         self._store = store
         self._timeout = datetime.timedelta(seconds=seconds)
-        self._device = (
-            c10d.ProcessGroupGloo.create_device(interface=interface)
-            if interface
-            else c10d.ProcessGroupGloo.create_device(hostname=socket.gethostname())
-        )
+        with threads.patient():
+            self._device = (
+                c10d.ProcessGroupGloo.create_device(interface=interface)
+                if interface
+                else c10d.ProcessGroupGloo.create_device(hostname=socket.gethostname())
+            )
         self._sockets: list[int] = []  # of all groups, ours to close
         self._groups: dict[str, dist.ProcessGroup] = {}
         super().__init__(name, rank, size, self._make(name, rank, size))
@@ -64,7 +65,7 @@ class EpochGroup(Members):
         options._timeout = self._timeout
         options._devices = [self._device]
         keys = PrefixStore(name, self._store)
-        with connections.guarded(), connections.copied(self._sockets):
+        with connections.guarded(), connections.copied(self._sockets), threads.patient():
             backend = c10d.ProcessGroupGloo(keys, rank, size, options)
         group = dist.ProcessGroup(keys, rank, size)
         group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)

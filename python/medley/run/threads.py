@@ -1,0 +1,37 @@
+"""How threads that wait for messages are scheduled beside those that compute."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def patient() -> Iterator[None]:
+    """Threads that this one starts inside the block do not interrupt another when they wake: they
+    wait for a processor that is free, or for the other's time slice to end.
+
+    For the threads of Gloo. One that is woken while the sender still holds the lock of the
+    connection asks for the lock again and again. If it has interrupted the sender, on the only
+    processor that there is for both, it asks until its slice or the quota of the process is used up.
+
+    Nothing happens where the system does not know this, or the caller has another policy already.
+    """
+    known = hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER
+    if known:
+        known = _set(os.SCHED_BATCH)
+    try:
+        yield
+    finally:
+        if known:
+            _set(os.SCHED_OTHER)
+
+
+def _set(policy: int) -> bool:
+    """Sets the policy of the calling thread; returns whether that is permitted here."""
+    try:
+        os.sched_setscheduler(0, policy, os.sched_param(0))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,40 @@
+"""How threads are scheduled that Gloo starts for a job."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from medley.run import threads
+from medley.run.groups import EpochGroup
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the policy is one of Linux")
+
+
+def policies() -> dict[int, int]:
+    """Returns the policy of every thread of this process."""
+    return {int(each): os.sched_getscheduler(int(each)) for each in os.listdir("/proc/self/task")}
+
+
+# One that interrupts whoever sends asks for the lock that the sender has until its slice ends.
+def test_threads_of_gloo_interrupt_nobody() -> None:
+    before = policies()
+    group = EpochGroup(HashStore(), "epoch", 0, 1, "lo", 10.0)
+    new = [policy for task, policy in policies().items() if task not in before]
+    group.close()
+    assert len(new) > 1  # for messages, and for collectives
+    assert set(new) == {os.SCHED_BATCH}
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def test_a_policy_that_somebody_chose_stays() -> None:
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    try:
+        with threads.patient():
+            pass
+        assert os.sched_getscheduler(0) == os.SCHED_BATCH
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
