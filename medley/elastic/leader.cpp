@@ -18,6 +18,11 @@ void Leader::lost(const std::string& device, const std::string& cause, Nanosecon
   if (!why_) why_ = fmt::format("{}: {}", device, cause);
 }
 
+void Leader::left(const std::string& device) {
+  members_.erase(device);
+  reports_.erase(device);
+}
+
 void Leader::failed(int epoch, const std::string& cause, const std::string& suspect, Nanoseconds) {
   if (epoch != epoch_ || phase_ == Phase::kEnded) return;
   if (!suspect.empty()) suspects_.insert(suspect);
@@ -71,10 +76,8 @@ void Leader::agree(std::vector<Order>& orders, Nanoseconds now) {
     const Nanoseconds patience = suspects_.contains(device) ? options_.suspect : options_.answer;
     if (now - since_ > patience) fence(device, "it does not say where it is", orders);
   }
-  std::vector<StepLeft> left;
-  for (const auto& [device, report] : reports_)
-    if (report.state >= 0) left.push_back(report.left);
   if (reports_.size() < members_.size()) return;
+  const std::vector<StepLeft> left = of_use();
   if (left.empty()) return end("no device that has a state is left", orders);
   if (now - since_ > options_.restart) expected_.clear();
   if (!expected_.empty()) return;
@@ -101,11 +104,20 @@ void Leader::agree(std::vector<Order>& orders, Nanoseconds now) {
 
 Agreement Leader::agreement(const Decision& decision) const {
   Agreement agreement{epoch_ + 1, members(), {}, decision};
-  for (const std::string& device : agreement.members) {
-    const auto report = reports_.find(device);
-    agreement.states[device] = report == reports_.end() ? -1 : report->second.state;
-  }
+  for (const std::string& device : agreement.members) agreement.states[device] = -1;
+  for (const StepLeft& each : of_use())
+    agreement.states[each.device] = reports_.at(each.device).state;
   return agreement;
+}
+
+std::vector<StepLeft> Leader::of_use() const {
+  int newest = 0;
+  for (const auto& [device, report] : reports_)
+    if (report.state >= 0) newest = std::max(newest, report.left.back);
+  std::vector<StepLeft> left;
+  for (const auto& [device, report] : reports_)
+    if (report.state >= 0 && report.left.back == newest) left.push_back(report.left);
+  return left;
 }
 
 // What fails though nobody is lost would fail for ever.

@@ -7,8 +7,9 @@
 //                             ▲                              │
 //                             └───── lost, failed, late ─────┘
 //
-// Each agreement is an epoch of its own; what belongs to an older one is not heard. Knows no
-// processes, no store and no clock.
+// Each agreement is an epoch of its own; what belongs to an older one is not heard. Where a run
+// goes back to an older state as a whole, who has not yet when the next failure comes has nothing
+// of use. Knows no processes, no store and no clock.
 
 #include <map>
 #include <optional>
@@ -57,6 +58,8 @@ class Leader {
 
   // The process of a device has ended.
   void lost(const std::string& device, const std::string& cause, Nanoseconds now);
+  // A member that the plan of this epoch does not use has ended as all expect.
+  void left(const std::string& device);
   // Members have said that an epoch has failed; `suspect`: who has not been heard of, or "".
   void failed(int epoch, const std::string& cause, const std::string& suspect, Nanoseconds now);
   // `state`: the epoch whose plan says what the device has; -1: nothing.
@@ -83,6 +86,7 @@ class Leader {
   void wait_for_all_built(std::vector<Order>& orders, Nanoseconds now);
   void fence(const std::string& device, const std::string& why, std::vector<Order>& orders);
   void end(const std::string& why, std::vector<Order>& orders);
+  std::vector<StepLeft> of_use() const;  // reports of those whose state is
   Agreement agreement(const Decision& decision) const;
   bool is_in_vain(const Agreement& next);
 

@@ -8,6 +8,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using Kind = Order::Kind;
 
 constexpr Nanoseconds ms(int64_t count) { return {count * 1'000'000}; }
@@ -135,6 +136,37 @@ TEST(Leader, ATornStepIsALossOfItsDevice) {
   leader.reported(0, {"a", 4, Reached::kAtCommit}, 0, ms(1));
   leader.reported(0, {"b", 4, Reached::kTorn}, 0, ms(1));
   EXPECT_THAT(kinds(leader.next(ms(1))), ElementsAre(Kind::kFence, Kind::kBegin));
+}
+
+TEST(Leader, WhoHasLeftIsNotWaitedFor) {
+  Leader leader({"a", "b"});
+  leader.left("b");
+  EXPECT_THAT(leader.next(ms(0)), IsEmpty());
+  leader.failed(0, "a: connection closed", "", ms(1));
+  leader.next(ms(1));
+  leader.reported(0, before("a"), 0, ms(2));
+  const std::vector<Order> orders = leader.next(ms(2));
+  ASSERT_THAT(kinds(orders), ElementsAre(Kind::kBegin));
+  EXPECT_THAT(orders[0].agreement.members, ElementsAre("a"));
+}
+
+// b was lost while all went back from step 4 to step 1: a has, c has not.
+TEST(Leader, WhoHasNotGoneBackWithTheOthersHasNothing) {
+  Leader leader({"a", "b", "c"});
+  leader.failed(0, "c: connection closed", "", ms(0));
+  leader.next(ms(0));
+  for (const char* device : {"a", "b", "c"}) leader.reported(0, before(device), 0, ms(1));
+  leader.next(ms(1));
+  leader.lost("b", "was killed by SIGKILL", ms(2));
+  leader.next(ms(2));
+  StepLeft gone_back{"a", 1, Reached::kDone};
+  gone_back.back = 1;
+  leader.reported(1, gone_back, 1, ms(3));
+  leader.reported(1, {"c", 4, Reached::kDone}, 0, ms(3));
+  const std::vector<Order> orders = leader.next(ms(3));
+  ASSERT_THAT(kinds(orders), ElementsAre(Kind::kBegin));
+  EXPECT_EQ(orders[0].agreement.decision.step, 1);
+  EXPECT_THAT(orders[0].agreement.states, ElementsAre(Pair("a", 1), Pair("c", -1)));
 }
 
 TEST(Leader, NobodyLeftEndsTheRun) {

@@ -7,17 +7,11 @@
 
 #include "medley/base/at.h"
 #include "medley/boxes/cells.h"
+#include "medley/elastic/shards.h"
 #include "medley/graph/dtype.h"
 
 namespace medley {
 namespace {
-
-// Somebody's shard of a value.
-struct Shard {
-  int device = 0;
-  const Layout* layout = nullptr;
-  int box = kNoBox;
-};
 
 // A cell of a value that a device wants, and who has it.
 struct Need {
@@ -30,41 +24,6 @@ struct Need {
   int chosen = -1;  // of holders
 };
 
-// A layout of one value in one stage of a program, with the devices that count.
-struct Laid {
-  const Layout* layout = nullptr;
-  std::vector<int> devices;  // of the cluster; -1: it is gone
-};
-
-std::vector<Laid> laid_out(const HeldValue& value, const Program& program, const Holders* holders) {
-  std::vector<Laid> all;
-  for (const HoldingStage& stage : value.stages) {
-    Laid laid{&stage.layout, program.stages[at(stage.stage)].devices};
-    if (holders)
-      for (int& device : laid.devices)
-        if (std::ranges::find(holders->devices, device) == holders->devices.end()) device = -1;
-    all.push_back(std::move(laid));
-  }
-  return all;
-}
-
-std::vector<Shard> shards_of(const std::vector<Laid>& laid, const Cell& cell, size_t first) {
-  std::vector<Shard> shards;
-  for (size_t l = 0; l < laid.size(); ++l) {
-    const int box = cell.boxes[first + l];
-    if (box == kNoBox) continue;
-    for (size_t d = 0; d < laid[l].devices.size(); ++d)
-      if (laid[l].devices[d] >= 0 && laid[l].layout->box_of[d] == box)
-        shards.push_back({laid[l].devices[d], laid[l].layout, box});
-  }
-  return shards;
-}
-
-Runs runs_in(const Shard& shard, const Cells& cells, const Cell& cell, int64_t bytes) {
-  return runs_in(
-      shard.layout->factors, shard.layout->boxes[at(shard.box)], cells.factors, cell.box, bytes);
-}
-
 // Who has less to do gives: the largest first, each to whoever is done first with it.
 class Dealer {
  public:
@@ -73,8 +32,8 @@ class Dealer {
   void deal(std::vector<Need>& needs) {
     std::vector<Need*> open;
     for (Need& need : needs) {
-      for (size_t h = 0; h < need.holders.size(); ++h)
-        if (need.holders[h].device == need.to) need.chosen = static_cast<int>(h);
+      const auto own = std::ranges::find(need.holders, need.to, &Shard::device);
+      if (own != need.holders.end()) need.chosen = static_cast<int>(own - need.holders.begin());
       if (need.chosen < 0) open.push_back(&need);
     }
     std::ranges::stable_sort(open, std::greater<>(), [](const Need* need) { return need->bytes; });
@@ -103,13 +62,21 @@ class Dealer {
   std::map<int, double> sends_, receives_;  // by device
 };
 
+// What devices keep of a value for others, each box on its own.
+struct Kept {
+  Layout layout;
+  std::vector<int> devices, homes;  // as of Laid
+};
+
 class Search {
  public:
   Search(const std::vector<Holders>& before, const Program& after) : after_(after) {
     for (const Holders& holders : before) {
-      before_.push_back({&holders, {}});
-      for (HeldValue& value : held_values(*holders.program))
-        before_.back().values.emplace(std::pair(value.kind, value.name), std::move(value));
+      before_.push_back({&holders, {}, {}});
+      if (holders.program)
+        for (HeldValue& value : held_values(*holders.program))
+          before_.back().values.emplace(std::pair(value.kind, value.name), std::move(value));
+      if (holders.homes) keep_for_others(before_.back());
     }
     moves_.values = held_values(after);
   }
@@ -119,29 +86,57 @@ class Search {
     Dealer(byte_time).deal(needs_);
     for (Need& need : needs_) {
       const Shard& from = need.holders[at(need.chosen)];
-      moves_.moves.push_back(
-          {need.value, from.device, need.to, in_from(need, from), std::move(need.in_to)});
+      moves_.moves.push_back({need.value,
+                              from.device,
+                              need.to,
+                              from.home,
+                              in_from(need, from),
+                              std::move(need.in_to)});
     }
     return std::move(moves_);
   }
 
  private:
+  using Name = std::pair<std::string, std::string>;  // kind and name
   struct Held {
     const Holders* holders;
-    std::map<std::pair<std::string, std::string>, HeldValue> values;
+    std::map<Name, HeldValue> values;
+    std::map<Name, Kept> kept;
   };
+
+  static void keep_for_others(Held& held) {
+    const SecondHomes& homes = *held.holders->homes;
+    for (size_t h = 0; h < homes.homes.size(); ++h) {
+      const SecondHome& home = homes.homes[h];
+      const HeldValue& value = homes.values[at(home.value)];
+      Kept& kept = held.kept[{value.kind, value.name}];
+      const bool counts = std::ranges::count(held.holders->devices, home.to) > 0;
+      kept.layout.factors = home.factors;
+      kept.layout.box_of.push_back(static_cast<int>(kept.layout.boxes.size()));
+      kept.layout.boxes.push_back(home.box);
+      kept.devices.push_back(counts ? home.to : -1);
+      kept.homes.push_back(static_cast<int>(h));
+    }
+  }
+
+  std::vector<Laid> there(const HeldValue& value) const {
+    std::vector<Laid> there;
+    for (const Held& held : before_)
+      if (const auto found = held.values.find({value.kind, value.name}); found != held.values.end())
+        for (Laid& laid : laid_out(found->second, *held.holders->program, &held.holders->devices))
+          there.push_back(std::move(laid));
+    for (const Held& held : before_)
+      if (const auto found = held.kept.find({value.kind, value.name}); found != held.kept.end())
+        there.push_back({&found->second.layout, found->second.devices, found->second.homes});
+    return there;
+  }
 
   void look_for(int v) {
     const HeldValue& value = moves_.values[at(v)];
     if (std::ranges::count(value.shape, 0) > 0) return;
-    std::vector<Laid> there, wanted = laid_out(value, after_, nullptr);
-    for (const Held& held : before_)
-      if (const auto found = held.values.find({value.kind, value.name}); found != held.values.end())
-        for (Laid& laid : laid_out(found->second, *held.holders->program, held.holders))
-          there.push_back(std::move(laid));
-    std::vector<Layout> layouts;
-    for (const auto* each : {&there, &wanted})
-      for (const Laid& laid : *each) layouts.push_back(*laid.layout);
+    const std::vector<Laid> there = this->there(value), wanted = laid_out(value, after_);
+    std::vector<Layout> layouts = layouts_of(there);
+    std::ranges::copy(layouts_of(wanted), std::back_inserter(layouts));
     cells_.push_back(cells_of(layouts));
     cells_of_[v] = cells_.size() - 1;
     const Cells& cells = cells_.back();
@@ -150,7 +145,7 @@ class Search {
       const Cell& cell = cells.cells[c];
       const std::vector<Shard> takers = shards_of(wanted, cell, there.size());
       if (takers.empty()) continue;
-      const std::vector<Shard> holders = shards_of(there, cell, 0);
+      const std::vector<Shard> holders = shards_of(there, cell);
       if (holders.empty()) {
         moves_.lost.push_back(
             fmt::format("{} \"{}\": {}", value.kind, value.name, to_string(cell.box)));

@@ -8,26 +8,30 @@
 //   after    a [0, 4)              c [4, 12)
 //   moves    a <- a [0, 4)         c <- a [4, 6), c <- c [6, 12)
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "medley/boxes/runs.h"
 #include "medley/checkpoint/held_values.h"
+#include "medley/elastic/byte_time.h"
+#include "medley/elastic/second_homes.h"
 #include "medley/program/program.h"
 
 namespace medley {
 
-// Devices of the cluster that have the state which a program gives them.
+// Devices of the cluster that have the state which a program gives them, and what they keep for
+// others. Null: they have none, or keep nothing.
 struct Holders {
   const Program* program = nullptr;
   std::vector<int> devices;
+  const SecondHomes* homes = nullptr;
 };
 
 // Bytes that one device gives and another takes, or the same one.
 struct Move {
   int value = 0;  // into Moves::values
   int from = 0, to = 0;
+  int home = -1;        // into SecondHomes::homes, if `from` only keeps it for others
   Runs in_from, in_to;  // of their shards, in bytes
   int64_t bytes() const { return in_to.total(); }
   bool operator==(const Move&) const = default;
@@ -39,12 +43,10 @@ struct Moves {
   std::vector<std::string> lost;  // what nobody has: "state "exp_avg:w": [0, 4) x [0, 2)"
 };
 
-// What a byte takes from one device to another, in any unit; for choosing only.
-using ByteTime = std::function<double(int from, int to)>;
-
 // Of several devices that have the same, one gives it such that the one who has most to send or to
 // receive is done early. All who ask with the same arguments find the same. Requires: a device is
-// in at most one of `before`. Throws Error(kCaller) where no factors fit the cuts of both plans.
+// in at most one of `before` that have a program, and of those that have homes. Throws
+// Error(kCaller) where no factors fit the cuts of both plans.
 Moves moves_between(
     const std::vector<Holders>& before,
     const Program& after,

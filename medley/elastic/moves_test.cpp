@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 
@@ -21,10 +22,13 @@ namespace medley {
 namespace {
 
 using ::testing::IsEmpty;
+using ::testing::Not;
 
-Cluster six_devices() {
+Cluster six_devices(int per_node = 1) {
   Cluster cluster;
-  cluster.pools = {{"a", 6, 1, {}, false, 0}};
+  cluster.pools = {{"a", 6 / per_node, per_node, {}, false, 0}};
+  cluster.pools[0].kind.memory_bytes = 1 << 30;
+  cluster.networks = {{"lan", false, {"a"}, 1e9, 1e-5, {}}};
   cluster.devices = list_devices(cluster.pools);
   return cluster;
 }
@@ -72,18 +76,41 @@ Shards shards_of(const Program& program) {
   return shards;
 }
 
-void carry_out(const Moves& moves, const Shards& before, Shards& after) {
+std::vector<char> bytes_in(const std::vector<int32_t>& elements, const Runs& runs) {
+  std::vector<char> bytes;
+  for (int64_t run = 0; run < runs.count(); ++run) {
+    const char* start = reinterpret_cast<const char*>(elements.data()) + runs.start_of(run);
+    bytes.insert(bytes.end(), start, start + runs.length);
+  }
+  return bytes;
+}
+
+// What is kept for others, by home.
+std::map<int, std::vector<int32_t>> keep(const SecondHomes& homes, const Shards& shards) {
+  std::map<int, std::vector<int32_t>> kept;
+  for (size_t h = 0; h < homes.homes.size(); ++h) {
+    const SecondHome& home = homes.homes[h];
+    const auto& from = shards.at({key(homes.values[at(home.value)]), home.from});
+    const std::vector<char> bytes = bytes_in(from, home.in_from);
+    std::vector<int32_t>& elements = kept[static_cast<int>(h)];
+    elements.resize(bytes.size() / 4);
+    std::memcpy(elements.data(), bytes.data(), bytes.size());
+  }
+  return kept;
+}
+
+void carry_out(const Moves& moves,
+               const Shards& before,
+               Shards& after,
+               const std::map<int, std::vector<int32_t>>& kept = {}) {
   for (const Move& move : moves.moves) {
     const HeldValue& value = moves.values[at(move.value)];
     ASSERT_EQ(bytes_per_element(value.dtype), 4);
     ASSERT_EQ(move.in_from.total(), move.in_to.total());
-    const std::vector<int32_t>& from = before.at({key(value), move.from});
+    const std::vector<int32_t>& from =
+        move.home < 0 ? before.at({key(value), move.from}) : kept.at(move.home);
     std::vector<int32_t>& to = after.at({key(value), move.to});
-    std::vector<char> bytes;
-    for (int64_t run = 0; run < move.in_from.count(); ++run) {
-      const char* start = reinterpret_cast<const char*>(from.data()) + move.in_from.start_of(run);
-      bytes.insert(bytes.end(), start, start + move.in_from.length);
-    }
+    const std::vector<char> bytes = bytes_in(from, move.in_from);
     for (int64_t run = 0; run < move.in_to.count(); ++run)
       std::memcpy(reinterpret_cast<char*>(to.data()) + move.in_to.start_of(run),
                   bytes.data() + run * move.in_to.length,
@@ -108,6 +135,22 @@ Plan draw(const Graph& graph, const std::vector<std::string>& names, uint64_t se
     default:
       return random_pipelines(graph, names, 12, seed);
   }
+}
+
+// Rows divided equally among all devices.
+Plan rows_of_all(const Cluster& cluster) {
+  const std::vector<std::string> names = names_without(cluster, -1);
+  const auto num = static_cast<int64_t>(names.size());
+  Plan plan;
+  plan.global_batch = 2 * num;
+  plan.pipelines = {{{{2 * num, std::vector<int64_t>(names.size(), 2)}}, "1f1b", {{}}, {}}};
+  plan.pipelines[0].stages[0].mesh = {{"x"}, {num}, names};
+  return plan;
+}
+
+Plan in_shards(Plan plan) {
+  plan.pipelines[0].stages[0].states["*"] = "S(0, even)";
+  return plan;
 }
 
 // 1,000 random plans, each of which loses a device and goes over to another random plan: whatever
@@ -144,6 +187,89 @@ TEST(Moves, AfterTheLossOfAnyDeviceEverythingThatSomebodyHasArrives) {
   EXPECT_GT(lacking, 100);
 }
 
+// Of random plans: nightly there are 1,000.
+uint64_t second_homes_seeds() {
+  const char* seeds = std::getenv("MEDLEY_SECOND_HOMES_SEEDS");
+  return seeds ? std::stoull(seeds) : 100;
+}
+
+// Random plans on three nodes of two devices, each of which loses a node and goes over to another
+// random plan: with what second homes keep, nothing is lost. Without, some of it is.
+TEST(SecondHomes, AnySingleNodeMayBeLost) {
+  const Cluster cluster = six_devices(2);
+  const Graph graph = read_graph("tests/data/mlp.graph");
+  const GraphAnalysis analysis = analyse(graph, {});
+  const std::vector<std::string> names = names_without(cluster, -1);
+  uint64_t in_need = 0;
+  for (uint64_t seed = 0; seed < second_homes_seeds(); ++seed) {
+    SCOPED_TRACE(seed);
+    const int node = static_cast<int>(seed % 3);
+    std::vector<int> left;
+    std::vector<std::string> left_names;
+    for (int d = 0; d < 6; ++d)
+      if (d / 2 != node) {
+        left.push_back(d);
+        left_names.push_back(names[at(d)]);
+      }
+    const Program before = lower(analysis, draw(graph, names, seed), cluster);
+    const Program after = lower(analysis, draw(graph, left_names, seed + 7), cluster);
+    const SecondHomes homes = second_homes(before, neighbourhood_of(before, cluster));
+    EXPECT_EQ(homes.without, 0);
+    for (const SecondHome& home : homes.homes) EXPECT_NE(home.from / 2, home.to / 2);
+    const Moves moves = moves_between({{&before, left, &homes}}, after);
+    ASSERT_THAT(moves.lost, IsEmpty());
+    in_need += !moves_between({{&before, left}}, after).lost.empty();
+    const Shards had = shards_of(before), wanted = shards_of(after);
+    Shards got = wanted;
+    for (auto& [where, elements] : got) std::ranges::fill(elements, -1);
+    carry_out(moves, had, got, keep(homes, had));
+    EXPECT_EQ(got, wanted);
+  }
+  EXPECT_GT(in_need, second_homes_seeds() / 10);
+}
+
+// Each of six devices has a sixth of everything alone.
+TEST(SecondHomes, WhoHasLittleRoomKeepsLittle) {
+  const Cluster cluster = six_devices();
+  const Graph graph = read_graph("tests/data/mlp.graph");
+  const Program program = lower(graph, in_shards(rows_of_all(cluster)), cluster, {});
+  Neighbourhood places = neighbourhood_of(program, cluster);
+  const auto kept_by = [&] {
+    std::map<int, int64_t> kept;
+    for (const SecondHome& home : second_homes(program, places).homes)
+      kept[home.to] += home.bytes();
+    return kept;
+  };
+  const std::map<int, int64_t> alike = kept_by();
+  ASSERT_EQ(alike.size(), 6u);
+  places.room[1] = 0;
+  places.room[2] = alike.at(2);
+  const std::map<int, int64_t> unlike = kept_by();
+  EXPECT_FALSE(unlike.contains(1));
+  EXPECT_LT(unlike.at(2), alike.at(2));
+  EXPECT_EQ(second_homes(program, places).without, 0);
+  places.room.assign(6, 0);
+  EXPECT_GT(second_homes(program, places).without, 0);
+}
+
+// A pool that may be taken away is one failure; its nodes are, where nobody else has room.
+TEST(SecondHomes, AreOutsideOfAPoolThatMayBeTakenAway) {
+  Cluster cluster;
+  cluster.pools = {{"kept", 1, 1, {}, false, 0}, {"spot", 3, 1, {}, true, 0}};
+  for (NodePool& pool : cluster.pools) pool.kind.memory_bytes = 1 << 30;
+  cluster.networks = {{"lan", false, {"kept", "spot"}, 1e9, 1e-5, {}}};
+  cluster.devices = list_devices(cluster.pools);
+  const Graph graph = read_graph("tests/data/mlp.graph");
+  const Program program = lower(graph, in_shards(rows_of_all(cluster)), cluster, {});
+  Neighbourhood places = neighbourhood_of(program, cluster);
+  for (const SecondHome& home : second_homes(program, places).homes)
+    EXPECT_EQ(home.to == 0, home.from != 0);
+  places.room[0] = 0;
+  const SecondHomes among_them = second_homes(program, places);
+  EXPECT_EQ(among_them.without, 0);
+  EXPECT_THAT(among_them.homes, Not(IsEmpty()));
+}
+
 TEST(Moves, NothingTravelsWherePlansAreTheSame) {
   const Cluster cluster = six_devices();
   const Graph graph = read_graph("tests/data/mlp.graph");
@@ -158,11 +284,7 @@ TEST(Moves, NothingTravelsWherePlansAreTheSame) {
 TEST(Moves, GivingIsDividedAmongThoseWhoHaveTheSame) {
   const Cluster cluster = six_devices();
   const Graph graph = read_graph("python/tests/golden/gpt.graph");
-  Plan plan;
-  plan.global_batch = 12;
-  plan.pipelines = {{{{12, {2, 2, 2, 2, 2, 2}}}, "1f1b", {{}}, {}}};
-  plan.pipelines[0].stages[0].mesh = {{"x"}, {6}, names_without(cluster, -1)};
-  const Program program = lower(graph, plan, cluster, {});
+  const Program program = lower(graph, rows_of_all(cluster), cluster, {});
   const Moves moves = moves_between({{&program, numbers_without(cluster, 5)}}, program);
   EXPECT_THAT(moves.lost, IsEmpty());
   std::map<int, int64_t> given;
@@ -183,13 +305,9 @@ TEST(Moves, HoldersOfSeveralPlansAreTakenTogether) {
   const Cluster cluster = six_devices();
   const Graph graph = read_graph("tests/data/mlp.graph");
   const GraphAnalysis analysis = analyse(graph, {});
-  Plan rows;
-  rows.global_batch = 12;
-  rows.pipelines = {{{{12, {2, 2, 2, 2, 2, 2}}}, "1f1b", {{}}, {}}};
-  rows.pipelines[0].stages[0].mesh = {{"x"}, {6}, names_without(cluster, -1)};
-  Plan shards = rows;
-  shards.pipelines[0].stages[0].states["*"] = "S(0, even)";
-  const Program replicated = lower(analysis, rows, cluster), cut = lower(analysis, shards, cluster);
+  const Plan rows = rows_of_all(cluster);
+  const Program replicated = lower(analysis, rows, cluster);
+  const Program cut = lower(analysis, in_shards(rows), cluster);
   const Moves moves = moves_between({{&cut, {1, 2}}, {&replicated, {4}}}, cut);
   EXPECT_THAT(moves.lost, IsEmpty());
   for (const Move& move : moves.moves)

@@ -170,13 +170,13 @@ at::Tensor Run::shard(const std::string& kind, const std::string& name, int inde
   return {};
 }
 
-at::Tensor Run::empty_shard(const std::string& kind, const std::string& name) const {
+at::Tensor Run::empty_shard(const std::string& kind, const std::string& name, int index) const {
   for (const Found& found : find(kind, name))
-    if (found.stage == devices().place(0).stage) {
+    if (found.stage == devices().place(index).stage) {
       const TensorType& type = type_of(stage(found.stage).graph, found.placement->input.value);
       return at::empty(
-          shape_of(type, table(0, devices().place(0))),
-          at::TensorOptions().dtype(to_scalar_type(type.dtype)).device(torch_device(0)));
+          shape_of(type, table(0, devices().place(index))),
+          at::TensorOptions().dtype(to_scalar_type(type.dtype)).device(torch_device(index)));
     }
   return {};
 }

@@ -75,7 +75,7 @@ class Run {
   // holders together are the whole.
   at::Tensor shard(const std::string& kind, const std::string& name, int index);
   // Memory for one, undefined if that device has none.
-  at::Tensor empty_shard(const std::string& kind, const std::string& name) const;
+  at::Tensor empty_shard(const std::string& kind, const std::string& name, int index) const;
   // Sets the shard of the only device of this process, which may share it. Requires: its shape.
   void give_shard(const std::string& kind, const std::string& name, const at::Tensor& shard);
   std::vector<int64_t> shard_shape(const std::string& kind,

@@ -54,9 +54,7 @@ class Loading {
       // Devices of one process that have the same box do not share memory.
       at::Tensor tensor = target.is_first ? target.tensor : target.tensor.clone();
       if (target.is_master) tensor = tensor.to(at::kFloat);
-      const Buffer before = interpreter(target.device).read(target.value);
-      if (before) tensor = tensor.to(to_tensor(before).device());
-      interpreter(target.device).write(target.value, to_buffer(std::move(tensor)));
+      interpreter(target.device).write(target.value, to_buffer(tensor.to(target.where)));
     }
   }
 
@@ -65,6 +63,7 @@ class Loading {
     int device;
     ValueId value;
     at::Tensor tensor;
+    c10::Device where;
     bool is_first, is_master;
   };
 
@@ -86,9 +85,17 @@ class Loading {
       if (box == kNoBox) continue;
       at::Tensor& tensor = known[{place.stage, box}];
       const bool is_first = !tensor.defined();
-      if (is_first) tensor = want(from, *stage, box, to_tensor(interpreter(i).read(stage->value)));
-      targets_.push_back({i, stage->value, tensor, is_first, parameters_only_ && is_master});
+      const at::Tensor like = shard(value, i, stage->value);
+      if (is_first) tensor = want(from, *stage, box, like);
+      targets_.push_back(
+          {i, stage->value, tensor, like.device(), is_first, parameters_only_ && is_master});
     }
+  }
+
+  // What a device has, or, of a run that has nothing yet, memory of the same kind.
+  at::Tensor shard(const HeldValue& value, int i, ValueId local) {
+    const Buffer there = interpreter(i).read(local);
+    return there ? to_tensor(there) : run_.empty_shard(value.kind, value.name, i);
   }
 
   at::Tensor want(const HeldValue& value,

@@ -27,7 +27,7 @@ import medley
 from medley import _core, _runtime
 from medley.cursor import Cursor
 from medley.files import make_folder, unwritable
-from medley.run import ends, exchange
+from medley.run import ends, epochs, exchange
 from medley.run.job import Job
 
 _Read = TypeVar("_Read")
@@ -100,6 +100,15 @@ class Saver:
         self._job = job
         self._save: _Save | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self._saved: int | None = None  # steps done in the last one that is complete
+
+    @property
+    def safe_step(self) -> int | None:
+        """Steps done in what a run may have to go back to: a complete checkpoint or, where this
+        process knows of none, the one that is being written."""
+        if self._saved is not None or self._save is None:
+            return self._saved
+        return int(self._save.state["step"])
 
     def begin(self, folder: str, state: dict[str, Any], retention: Retention) -> str:
         """Lets a checkpoint of the state as it is now be written; waits for the one before.
@@ -136,6 +145,12 @@ class Saver:
             self._raise_first_failure()
             time.sleep(_LOOK_AGAIN_SECONDS)
         self._save = None
+        error = self._verdict(save)
+        if not error:
+            self._saved = int(save.state["step"])
+        return error
+
+    def _verdict(self, save: _Save) -> str:
         if self._is_first:
             # At the end of a program there are no new threads.
             error = self._complete(save) if save.commit is None else save.commit.result()
@@ -191,6 +206,7 @@ class Saver:
                 files = [tuple(file) for each in told for file in each["files"]]
                 manifest = _core.Manifest(self._program, save.state, files)
                 manifest.commit(save.folder)
+                self._note(save.folder, step)
         except OSError as failure:
             error = str(failure)
         try:
@@ -205,6 +221,12 @@ class Saver:
         if error:
             say(f"step {step} is not saved: {error}")
         return error
+
+    def _note(self, folder: str, step: int) -> None:
+        """Says before older ones go that the run may go back to this one."""
+        if self._job is not None and self._job.elastic:
+            path = _core.checkpoint_folder(folder, step).removesuffix(".tmp")
+            epochs.note_checkpoint(exchange.store(), path, step)
 
 
 def _written(writer: _runtime.StateWriter) -> str:
@@ -269,8 +291,22 @@ def load(
     Raises ValueError for one of another model or optimizer, for one that is damaged if it has to be
     `exact`ly the newest, and if all are damaged.
     """
-    last = ""
     found = _candidates(job, folder)
+    return take(run, job, found, optimizer, exact=exact, parameters_only=parameters_only)
+
+
+def take(
+    run: _runtime.Run | None,
+    job: Job | None,
+    found: list[tuple[str, int, bool]],
+    optimizer: str,
+    *,
+    exact: bool = False,
+    parameters_only: bool = False,
+) -> tuple[Checkpoint, _core.Manifest] | None:
+    """The same of checkpoints that were found (path, step, whether it is complete), newest first.
+    A process without a device of the plan has no run: it hears what the others find."""
+    last = ""
     for path, _, is_complete in found:
         if last:
             _say_first(job, f"{last}; taking {path}")
@@ -300,7 +336,7 @@ def _candidates(job: Job | None, folder: str) -> list[tuple[str, int, bool]]:
 
 
 def _read(
-    run: _runtime.Run, job: Job | None, path: str, optimizer: str, parameters_only: bool
+    run: _runtime.Run | None, job: Job | None, path: str, optimizer: str, parameters_only: bool
 ) -> tuple[_core.Manifest | None, str]:
     """Returns the manifest of what all processes have read, or what one of them has found."""
     manifest, error = _try(lambda: _core.Manifest.open(path))
@@ -313,8 +349,9 @@ def _read(
             f"{path}: found the optimizer {kind}, expected {optimizer}: parameters_only=True takes "
             "the parameters alone"
         )
-    _runtime.match_state(run, path, manifest, parameters_only)
-    _, error = _try(lambda: _runtime.load_state(run, path, manifest, parameters_only))
+    if run is not None:
+        _runtime.match_state(run, path, manifest, parameters_only)
+        _, error = _try(lambda: _runtime.load_state(run, path, manifest, parameters_only))
     error = _first_of_all(job, error)
     return (None, error) if error else (manifest, "")
 

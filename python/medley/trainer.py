@@ -442,7 +442,7 @@ class Trainer:
         if not parameters_only:
             self._run.seed = manifest.seed
         if self._recovery is not None:
-            self._recovery.begin_at(self.steps)
+            self._recovery.begin_at(self.steps, found.path)
         return found
 
     # --- files ---

@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "medley/base/error.h"
@@ -20,6 +21,7 @@ using medley::Leader;
 using medley::Moves;
 using medley::Order;
 using medley::Program;
+using medley::SecondHomes;
 using medley::StepLeft;
 
 StepLeft make_left(const std::string& device,
@@ -27,10 +29,11 @@ StepLeft make_left(const std::string& device,
                    const std::string& reached,
                    std::optional<double> committed,
                    bool commits,
-                   bool spreads) {
+                   bool spreads,
+                   int back) {
   const auto known = medley::parse_reached(reached);
   if (!known) throw medley::Error(medley::Blame::kUs, "a step has not reached: " + reached);
-  return {device, step, *known, committed, commits, spreads};
+  return {device, step, *known, committed, commits, spreads, back};
 }
 
 std::string kind_of(const Order& order) {
@@ -49,11 +52,18 @@ std::string kind_of(const Order& order) {
   return "";
 }
 
-Moves find_moves(const std::vector<std::pair<const Program*, std::vector<int>>>& before,
-                 const Program& after) {
+using Before = std::tuple<const Program*, std::vector<int>, const SecondHomes*>;
+
+Moves find_moves(const std::vector<Before>& before, const Program& after) {
   std::vector<medley::Holders> holders;
-  for (const auto& [program, devices] : before) holders.push_back({program, devices});
+  for (const auto& [program, devices, homes] : before) holders.push_back({program, devices, homes});
   return moves_between(holders, after);
+}
+
+int64_t bytes_of(const SecondHomes& homes) {
+  int64_t bytes = 0;
+  for (const medley::SecondHome& home : homes.homes) bytes += home.bytes();
+  return bytes;
 }
 
 void init_leader(nb::module_& m) {
@@ -66,15 +76,18 @@ void init_leader(nb::module_& m) {
              const std::string& reached,
              std::optional<double> committed,
              bool commits,
-             bool spreads) {
-            new (self) StepLeft(make_left(device, step, reached, committed, commits, spreads));
+             bool spreads,
+             int back) {
+            new (self)
+                StepLeft(make_left(device, step, reached, committed, commits, spreads, back));
           },
           "device"_a,
           "step"_a,
           "reached"_a,
           "committed"_a.none(),
           "commits"_a,
-          "spreads"_a)
+          "spreads"_a,
+          "back"_a = 0)
       .def(
           "catch_up",
           [](const StepLeft& left, int64_t step) {
@@ -107,6 +120,7 @@ void init_leader(nb::module_& m) {
           "device"_a,
           "cause"_a,
           "now"_a)
+      .def("left", &Leader::left, "device"_a)
       .def(
           "failed",
           [at](Leader& leader,
@@ -160,17 +174,30 @@ void init_leader(nb::module_& m) {
 
 void init_elastic(nb::module_& m) {
   init_leader(m);
+  nb::class_<SecondHomes>(m, "SecondHomes", "What one failure would take, and who keeps it, too.")
+      .def(
+          "__init__",
+          [](SecondHomes* self, const Program& program, const medley::Cluster& cluster) {
+            new (self) SecondHomes(second_homes(program, neighbourhood_of(program, cluster)));
+          },
+          "program"_a,
+          "cluster"_a,
+          nb::call_guard<nb::gil_scoped_release>())
+      .def("__len__", [](const SecondHomes& homes) { return homes.homes.size(); })
+      .def_prop_ro("bytes", &bytes_of)
+      .def_ro("without", &SecondHomes::without, "Bytes for which nobody has room.");
   nb::class_<Moves>(m, "Moves", "How state gets from where it is to where a plan wants it.")
       .def(
           "__init__",
-          [](Moves* self,
-             const std::vector<std::pair<const Program*, std::vector<int>>>& before,
-             const Program& after) { new (self) Moves(find_moves(before, after)); },
-          nb::sig("def __init__(self, before: list[tuple[Program, list[int]]], after: Program) -> "
-                  "None"),
+          [](Moves* self, const std::vector<Before>& before, const Program& after) {
+            new (self) Moves(find_moves(before, after));
+          },
+          nb::sig("def __init__(self, before: list[tuple[Program | None, list[int], "
+                  "SecondHomes | None]], after: Program) -> None"),
           "before"_a,
           "after"_a,
           nb::call_guard<nb::gil_scoped_release>(),
-          "`before`: programs, and which devices of the cluster have what each of them says.")
+          "`before`: programs, which devices of the cluster have what each of them says, and what "
+          "these keep for others.")
       .def_ro("lost", &Moves::lost, "What nobody has.");
 }

@@ -13,7 +13,6 @@
 #include "medley/base/error.h"
 #include "medley/elastic/decision.h"
 #include "medley/torch/run.h"
-#include "medley/torch/state_moves.h"
 #include "python/src/dict_reader.h"
 #include "runtime_tensor.h"
 
@@ -162,19 +161,6 @@ std::tuple<std::string, std::optional<double>, bool, bool> left(Run& run) {
   return {to_string(left.reached), left.committed, left.commits, left.spreads};
 }
 
-std::map<std::string, int64_t> move(const medley::Moves& moves,
-                                    int device,
-                                    Run* before,
-                                    Run* after,
-                                    const std::string& group,
-                                    const std::vector<int>& members,
-                                    int64_t timeout_ms) {
-  const nb::gil_scoped_release release;
-  const medley::MovedBytes moved = medley::move_state(
-      moves, device, before, after, group, members, std::chrono::milliseconds(timeout_ms));
-  return {{"kept", moved.kept}, {"received", moved.received}, {"sent", moved.sent}};
-}
-
 }  // namespace
 
 void init_runtime_trainer(nb::module_& m) {
@@ -301,18 +287,4 @@ void init_runtime_trainer(nb::module_& m) {
           "device_names",
           [](const Run& run) { return run.worker().device_names(); },
           "The devices of the plan, in its order.");
-  m.def("move_state",
-        &move,
-        nb::sig("def move_state(moves: object, device: int, before: Run | None, after: Run | None, "
-                "group: str, members: Sequence[int], timeout_ms: int) -> dict[str, int]"),
-        "moves"_a,
-        "device"_a,
-        "before"_a.none(),
-        "after"_a.none(),
-        "group"_a,
-        "members"_a,
-        "timeout_ms"_a,
-        "Gives the run after what the runs before have, together with all members: devices of the "
-        "cluster, in the order of their ranks in the process group. Returns the bytes kept, "
-        "received and sent.");
 }

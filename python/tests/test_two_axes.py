@@ -14,7 +14,7 @@ from test_pipelines import cuts
 from zoo import ZOO
 
 ROWS = exactness.ROWS
-DEVICES = [f"a/{i}/0" for i in range(4)]
+DEVICES = [f"a/{i}/0" for i in range(6)]
 
 
 def inner(states: dict[str, str], outer: str = "R") -> dict[str, str]:

@@ -1,12 +1,14 @@
 """What the processes of test_elastic.py run: `survivor.py FOLDER STEPS [FAULT]`.
 
 FOLDER has plan.json, cluster.yaml and model.graph. FAULT is JSON: `device` and `step` say who is
-killed, and when; `call` and `exchange`, if they are there, where in the step: before what has these
-words in its name, or `behind` it; `slow` then sleeps where it waits for that. `second` is killed in
-the recovery that follows, before `during` (a method of Recovery); with `epochs`, `device` ends as
-many epochs, one in each step, and nobody is lost; with `own_rows` each gives its own. A process
-whose device is the first of the plan writes what it has seen to FOLDER/seen.pt. If there is a
-FOLDER/start.pt, what another run has written, training begins there.
+killed, and when (`whom`: its supervisor, or its node; `signal`: or what else it gets); `call` and
+`exchange`, if they are there, where in the step: before what has these words in its name, or
+`behind` it; `slow` then sleeps where it waits for that. `second` is killed in the recovery that
+follows, before `during` (a method of Recovery); with `epochs`, `device` ends as many epochs, one in
+each step, and nobody is lost; with `own_rows` each gives its own; `save`: a checkpoint after so
+many steps, and so on, to FOLDER/saved; `pause`: seconds before each step. A process whose device is
+the first of the plan writes what it has seen to FOLDER/seen.pt. If there is a FOLDER/start.pt, what
+another run has written, training begins there.
 """
 
 from __future__ import annotations
@@ -64,9 +66,19 @@ def whole(trainer: medley.Trainer) -> dict[tuple[str, str], Tensor]:
     }
 
 
-def end(number: int = signal.SIGKILL) -> None:
-    """Kills or stops this process, and leaves when that was."""
+def end(number: int = signal.SIGKILL, whom: str = "") -> None:
+    """Kills or stops this process, its supervisor, or its whole node, and leaves when that was."""
     Path(sys.argv[1], "ended").write_text(repr(time.time()))
+    if not whom:
+        return os.kill(os.getpid(), number)
+    supervisor = os.getppid()
+    others = []
+    if whom == "node":
+        children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+        others = [int(each) for each in children if int(each) != os.getpid()]
+        Path(sys.argv[1], "stopped").write_text(json.dumps([supervisor, *others, os.getpid()]))
+    for each in (supervisor, *others):
+        os.kill(each, number)
     os.kill(os.getpid(), number)
 
 
@@ -135,15 +147,18 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
         trouble.step = step
         is_victim = fault.get("device") == own and "MEDLEY_JOINS" not in os.environ
         if is_victim and step == fault["step"] and "call" not in fault:
-            end(fault.get("signal", signal.SIGKILL))
+            end(fault.get("signal", signal.SIGKILL), fault.get("whom", ""))
         if is_victim and step < fault.get("epochs", 0):
             trainer._recovery._member.fail("a test ends the epoch")
             time.sleep(0.2)  # until all have heard of it
+        time.sleep(fault.get("pause", 0))
         batch = batch_of(example, step)
         if "own_rows" in fault:
             (rows,) = medley.BatchSampler(plan, range(ROWS))
             batch = {name: value[rows] for name, value in batch.items()}
         losses.append(trainer.step(batch).loss)
+        if "save" in fault and (step + 1) % fault["save"] == 0:
+            trainer.save(folder / "saved")
         print(f"step {step} loss {losses[-1]!r}", flush=True)
         had.append(resources())
     if own in trainer.plan.devices:

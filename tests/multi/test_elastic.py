@@ -21,6 +21,7 @@ import cells
 import exactness
 import survivor
 import test_hand_written_plans as one_axis
+import test_two_axes as two_axes
 from cells import MATRIX
 from test_processes import LAUNCH, run
 
@@ -29,18 +30,25 @@ NIGHTLY = pytest.mark.nightly
 
 SCRIPT = str(Path(__file__).with_name("survivor.py"))
 STEPS = 5
-DEVICES = [f"a/{i}/0" for i in range(4)]
+DEVICES = [f"a/{i}/0" for i in range(6)]
 # Every part of each is on two devices at least.
 PLANS = {
     "rows": cells.of_one_axis(one_axis.Case("gpt", {}, [3, 2, 1, 1], [2, 1, 2, 1])),
     "tensors inside, rows between": MATRIX["two axes"],
     "several pipelines": MATRIX["several pipelines"],
 }
+INSIDE = {"states": two_axes.inner(one_axis.MEGATRON_GPT)}
+OF_SIX = {
+    "rows of six": cells.of_one_axis(one_axis.Case("gpt", {}, [1] * 6, [1, 2, 1, 0, 1, 1])),
+    "tensors inside of six": cells.of_two_axes(two_axes.Case("gpt", INSIDE, (3, 2), (3, 2, 1))),
+    "several pipelines of six": cells.of_random_pipelines("gpt", 3, 6),
+}
+NEVER = ("--second-homes-every", "0")
 CLUSTER = """
 format: medley-cluster
 version: 1
 nodes:
-  - {name: a, count: 4, device: CPU, devices_per_node: 1}
+  - {name: a, count: 6, device: CPU, devices_per_node: 1}
 networks:
   - {name: lan, connects: [a], bandwidth: 10 Gbit/s, latency: 10 us}
 """
@@ -179,9 +187,15 @@ CHOSEN = [
     ("rows", 0, "forward"),
     ("several pipelines", 1, "relay"),
     ("several pipelines", 2, "norm"),
-    ("tensors inside, rows between", 1, "update"),
+    ("tensors inside of six", 4, "update"),
 ]
-EVERYWHERE = [(plan, who, where) for plan in PLANS for who in range(4) for where in WHERE]
+EVERYWHERE = [
+    (plan, who, where)
+    for plans, count in ((PLANS, 4), (OF_SIX, 6))
+    for plan in plans
+    for who in range(count)
+    for where in WHERE
+]
 MORE = [pytest.param(*each, marks=NIGHTLY) for each in EVERYWHERE if each not in CHOSEN]
 
 
@@ -195,7 +209,7 @@ def test_a_process_may_be_killed_anywhere_in_a_step(
     who: int,
     where: str,
 ) -> None:
-    folder = prepare(tmp_path / "run", graph, PLANS[name].plan(graph))
+    folder = prepare(tmp_path / "run", graph, (PLANS | OF_SIX)[name].plan(graph))
     call, exchange = WHERE[where]
     done = elastic(folder, device=DEVICES[who], step=2, call=call, exchange=exchange)
     assert done.returncode == 0, done.stderr
@@ -230,13 +244,36 @@ def test_a_process_that_is_stopped_is_out(
     assert distance(seen(folder), undisturbed) < 1e-10
 
 
+# Also where nobody else has what it has.
+@pytest.mark.parametrize("name", ["three stages", pytest.param("rows", marks=NIGHTLY)])
+def test_a_process_that_gets_notice_gives_what_it_has_and_leaves(
+    tmp_path: Path, graph: medley.Graph, undisturbed: dict[str, Any], name: str
+) -> None:
+    folder = prepare(tmp_path / "run", graph, (PLANS | MATRIX)[name].plan(graph))
+    done = elastic(folder, *NEVER, device=DEVICES[1], step=2, signal=int(signal.SIGTERM))
+    assert done.returncode == 0, done.stderr
+    (line,) = recoveries(folder)
+    assert line["left"] == [DEVICES[1]]
+    assert DEVICES[1] not in line["members"]
+    assert (line["step"], line["back"]) == (1, 0)
+    assert distance(seen(folder), undisturbed) < 1e-10
+
+
 @pytest.mark.parametrize(
     "during",
     [
         "_share_history",
         *(
             pytest.param(each, marks=NIGHTLY)
-            for each in ("_report", "_catch_up", "_plan", "_moves")
+            for each in (
+                "_report",
+                "_catch_up",
+                "_plan",
+                "_source",
+                "_make_run",
+                "_fetch",
+                "_hand_over",
+            )
         ),
     ],
 )
@@ -258,7 +295,7 @@ def test_a_process_that_is_started_again_leaves_no_trace_in_the_curve(
     done = elastic(folder, "--restarts", "1", device=DEVICES[2], step=2)
     assert done.returncode == 0, done.stderr
     (line,) = recoveries(folder)
-    assert line["members"] == DEVICES
+    assert line["members"] == DEVICES[:4]
     calm = prepare(tmp_path / "calm", graph, plan)
     assert launched(calm).returncode == 0
     found, expected = seen(folder), seen(calm)
@@ -269,9 +306,94 @@ def test_a_process_that_is_started_again_leaves_no_trace_in_the_curve(
 
 def test_state_that_only_the_lost_device_had_is_named(tmp_path: Path, graph: medley.Graph) -> None:
     folder = prepare(tmp_path / "run", graph, MATRIX["three stages"].plan(graph))
-    done = elastic(folder, device=DEVICES[0], step=2)
+    done = elastic(folder, *NEVER, device=DEVICES[0], step=2)
     assert done.returncode != 0
     assert "what only lost devices had cannot be restored: parameter " in done.stderr
+
+
+# Saved after steps 1 and 3 (counted from 0); the process is killed in step 4 or 3.
+@pytest.mark.parametrize(
+    ("name", "step", "second"),
+    [
+        ("three stages", 4, ""),
+        pytest.param("ZeRO", 3, "", marks=NIGHTLY),
+        pytest.param("tied ends", 3, "", marks=NIGHTLY),
+        pytest.param("three stages", 3, "_go_back", marks=NIGHTLY),
+        pytest.param("ZeRO", 4, "_take_saved", marks=NIGHTLY),
+    ],
+)
+def test_what_only_the_lost_device_had_comes_back_from_the_newest_checkpoint(
+    tmp_path: Path,
+    graph: medley.Graph,
+    undisturbed: dict[str, Any],
+    name: str,
+    step: int,
+    second: str,
+) -> None:
+    folder = prepare(tmp_path / "run", graph, MATRIX[name].plan(graph))
+    more = {"second": DEVICES[2], "during": second} if second else {}
+    done = elastic(folder, *NEVER, device=DEVICES[1], step=step, save=2, **more)
+    assert done.returncode == 0, done.stderr
+    saved = step // 2 * 2
+    assert f"all go back to {folder}/saved/step-0000000{saved}" in done.stderr
+    line = recoveries(folder)[-1]
+    assert line["step"] == saved - 1
+    assert line["bytes"]["read"] > 0
+    steps = re.findall(r"a/0/0\s*\] step (\d) loss", done.stdout)
+    assert steps == [str(each) for each in range(STEPS)]  # each counted once
+    assert distance(seen(folder), undisturbed) < 1e-10
+
+
+# Copies are of the state before every step, or every second one. Where they are of the step that
+# is made again nothing is lost; else all go back.
+@pytest.mark.parametrize(
+    ("name", "every", "source", "back"),
+    [
+        ("three stages", 1, "memory", 0),
+        pytest.param("ZeRO", 2, "second homes", 1, marks=NIGHTLY),
+        pytest.param("one axis", 2, "second homes", 1, marks=NIGHTLY),
+        pytest.param("owners", 1, "memory", 0, marks=NIGHTLY),
+    ],
+)
+@pytest.mark.parametrize("who", [1, *(pytest.param(each, marks=NIGHTLY) for each in (0, 2, 3))])
+def test_what_only_the_lost_device_had_comes_back_from_its_second_home(
+    tmp_path: Path,
+    graph: medley.Graph,
+    undisturbed: dict[str, Any],
+    name: str,
+    every: int,
+    source: str,
+    back: int,
+    who: int,
+) -> None:
+    folder = prepare(tmp_path / "run", graph, MATRIX[name].plan(graph))
+    copies = ("--second-homes-every", str(every))
+    done = elastic(folder, *copies, device=DEVICES[who], step=3, call="forward", exchange="")
+    assert done.returncode == 0, done.stderr
+    (line,) = recoveries(folder)
+    assert (line["source"], line["back"], line["step"]) == (source, back, 2 - back)
+    assert line["bytes"]["homes"] > 0
+    assert line["second_homes"]["after"] == 3 - back
+    assert distance(seen(folder), undisturbed) < 1e-10
+
+
+# The same plan again, from copies of an older step.
+@NIGHTLY
+def test_going_back_to_copies_leaves_no_trace_in_the_curve(
+    tmp_path: Path, graph: medley.Graph
+) -> None:
+    plan = MATRIX["three stages"].plan(graph)
+    folder = prepare(tmp_path / "run", graph, plan)
+    options = ("--restarts", "1", "--second-homes-every", "2")
+    done = elastic(folder, *options, device=DEVICES[1], step=3, call="backward", exchange="")
+    assert done.returncode == 0, done.stderr
+    assert recoveries(folder)[0]["back"] == 1
+    calm = prepare(tmp_path / "calm", graph, plan)
+    assert launched(calm).returncode == 0
+    found, expected = seen(folder), seen(calm)
+    assert found["losses"] == expected["losses"]
+    for key, value in expected["state"].items():
+        assert torch.equal(found["state"][key], value), key
 
 
 # They may be others after a loss.

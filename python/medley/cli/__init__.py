@@ -123,6 +123,34 @@ def _prepare_launch(parser: argparse.ArgumentParser) -> None:
         help="with --elastic: start lost processes again, so many in all, and wait for them",
     )
     parser.add_argument(
+        "--meet",
+        metavar="HOST:PORT",
+        help="with --elastic, where the plan has several nodes: the same command runs on each of "
+        "them, and they meet at this address of the first one",
+    )
+    parser.add_argument(
+        "--node-rank",
+        metavar="N",
+        type=int,
+        default=0,
+        help="with --meet: which node of the plan this is, in its order; 0, the first, leads",
+    )
+    parser.add_argument(
+        "--settle",
+        metavar="SECONDS",
+        type=float,
+        default=600.0,
+        help="with --meet: a node that comes back is used if that pays in so many seconds, and not "
+        "sooner after the last one; default: 600",
+    )
+    parser.add_argument(
+        "--second-homes-every",
+        metavar="STEPS",
+        type=int,
+        help="with --elastic: copy what only one node has to another one after so many steps; 0: "
+        "never; default: as often as costs 2 %% of the time",
+    )
+    parser.add_argument(
         "--elastic-log",
         metavar="FILE",
         default="elastic.jsonl",
@@ -143,7 +171,14 @@ def _launch(arguments: argparse.Namespace) -> int:
         emulate=arguments.emulate,
         dead_after=arguments.dead_after,
         elastic=(
-            {"log": arguments.elastic_log, "restarts": arguments.restarts}
+            {
+                "log": arguments.elastic_log,
+                "restarts": arguments.restarts,
+                "meet": arguments.meet,
+                "node_rank": arguments.node_rank,
+                "settle": arguments.settle,
+                "second_homes_every": arguments.second_homes_every,
+            }
             if arguments.elastic
             else None
         ),

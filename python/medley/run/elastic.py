@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -84,7 +85,7 @@ class Member:
     def next_agreement(self) -> Agreement:
         """Waits for the next epoch, which then is this one. Raises OSError when the run has ended
         instead, or goes on without this process."""
-        end = time.monotonic() + WAIT_SECONDS
+        end = time.monotonic() + (math.inf if self.is_new else WAIT_SECONDS)
         while (text := self.store.get(self.key("agreement", self.epoch + 1))) is None:
             self._check_run()
             if time.monotonic() > end:
@@ -102,9 +103,9 @@ class Member:
         if (failure := ends.first_failure(self.store)) is not None:
             raise RunEndError(failure["cause"])
 
-    def arrive(self) -> None:
-        """Tells that this process, started in the place of a lost one, can be taken in."""
-        self.store.set(f"{PREFIX}arrived/{self.name}/{self.epoch}", "yes")
+    def arrive(self, gain: float) -> None:
+        """Tells that this process can be taken in, and what part of a step it would save."""
+        self.store.set(f"{PREFIX}arrived/{self.name}/{self.epoch}", repr(gain))
 
     def report(self, left: dict[str, Any]) -> None:
         """Tells where this process is, of an epoch that has failed."""

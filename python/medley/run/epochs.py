@@ -3,17 +3,20 @@
 Keys, N an epoch: `run/N/agreement` who its members are and what they have; `run/N/plan`;
 `run/N/here/DEVICE`, `run/N/built/DEVICE`, `run/N/report/DEVICE`, `run/N/finished/DEVICE`;
 `run/N/failure` why it has ended, and `run/N/epoch/N/failure` the same as the core's watchdog reads
-and writes it; `run/arrived/DEVICE/N` a process that was started again in epoch N.
+and writes it; `run/arrived/DEVICE/N` a process that was started again in epoch N; `run/saved` the
+checkpoints that this run has completed, or begun with; `run/leaves/DEVICE` it has got notice.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 
 from medley.run import ends
 
 PREFIX = "run/"
+_MOST_NOTED = 50  # checkpoints
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +28,9 @@ class Agreement:
     states: dict[str, int]  # the epoch whose plan says what a member has; -1: nothing
     step: int  # that all have done; -1: none
     committed: float | None  # what its commit gave
+    # Which copies a member has (medley/run/second_homes.py): the epoch of their plan, steps done.
+    kept: dict[str, list[list[int]]] = dataclasses.field(default_factory=dict)
+    leaving: list[str] = dataclasses.field(default_factory=list)  # that give what they have and end
 
     def to_text(self) -> str:
         """For the store."""
@@ -36,9 +42,26 @@ class Agreement:
         return Agreement(**json.loads(text))
 
     @property
+    def staying(self) -> list[str]:
+        """The members that the plan may use."""
+        return [name for name in self.members if name not in self.leaving]
+
+    @property
     def eldest(self) -> str:
         """The first of those that have a state: who plans for all."""
         return next(name for name in self.members if self.states[name] >= 0)
+
+
+def note_checkpoint(store: ends.Store, path: str, step: int) -> None:
+    """Tells of a complete checkpoint that this run may go back to. One process at a time does."""
+    found = [each for each in checkpoints(store) if each[0] != os.path.abspath(path)]
+    store.set(f"{PREFIX}saved", json.dumps([*found[-_MOST_NOTED:], (os.path.abspath(path), step)]))
+
+
+def checkpoints(store: ends.Store) -> list[tuple[str, int]]:
+    """Returns path and step of the checkpoints that were noted, in this order; some may be gone."""
+    text = store.get(f"{PREFIX}saved")
+    return [] if text is None else [(str(path), int(step)) for path, step in json.loads(text)]
 
 
 def fail_epoch(store: ends.Store, epoch: int, cause: str, device: str = "", by: str = "") -> None:

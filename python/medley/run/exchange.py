@@ -77,6 +77,11 @@ def use(peers: Members) -> None:
     _begin_pulse(peers.rank)
 
 
+def group_name() -> str:
+    """Returns the name under which c10d knows the processes of an epoch."""
+    return _peers[0].name
+
+
 def _meet(job: Job) -> None:
     serves = job.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     address = store_address()

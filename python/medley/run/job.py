@@ -54,9 +54,22 @@ def joins_later() -> bool:
     return "MEDLEY_JOINS" in os.environ
 
 
+def offered_devices() -> list[str]:
+    """Returns the devices of a node that has come to a run, for this process to say what they are
+    good for."""
+    return [str(name) for name in json.loads(os.environ.get("MEDLEY_OFFERS", "[]"))]
+
+
 def launched_plan() -> str | None:
     """Returns the file of the plan that `medley launch` was given."""
     return os.environ.get("MEDLEY_PLAN")
+
+
+def second_homes_every() -> int | None:
+    """Returns after how many steps copies are made of what one failure would take; 0: so that they
+    cost little; None: never."""
+    text = os.environ.get("MEDLEY_SECOND_HOMES", "")
+    return None if text == "never" else int(text or 0)
 
 
 def emulation() -> dict[str, Any]:

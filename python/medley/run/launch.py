@@ -20,28 +20,39 @@ from medley.cluster import Cluster, load_cluster
 from medley.plan import Plan
 from medley.run import job
 from medley.run.leader import ElasticSupervisor
+from medley.run.meeting import Patience, say
+from medley.run.nodes import Node, NodeSupervisor, nodes_of
 from medley.run.supervisor import Supervisor
 
+LOOPBACK = "127.0.0.1"
+MEET_SECONDS = 600.0  # that a node waits for the first one
 _ATTEMPTS = 20  # to find a port
+# The part of the keys that the processes of a job without restarts have (job.store_address()).
+_KEYS = "medley/0/"
 ELASTIC_DEAD_AFTER = 2.0  # seconds: where the others go on, to wait is all that it costs
 
 
-def _environment(rank: int, names: Sequence[str], port: int) -> dict[str, str]:
-    size = len(names)
-    threads = max(1, len(os.sched_getaffinity(0)) // size)
+def _environments(
+    names: Sequence[str], here: Sequence[str], host: str, port: int
+) -> dict[str, dict[str, str]]:
+    """Returns, by device, those of the processes of this node, which has these of all names."""
+    threads = max(1, len(os.sched_getaffinity(0)) // len(here))
     return {
-        "OMP_NUM_THREADS": str(threads),
-        "PYTHONUNBUFFERED": "1",
-        **os.environ,
-        "MEDLEY_DEVICE": names[rank],
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is ours, not rank 0's
+        name: {
+            "OMP_NUM_THREADS": str(threads),
+            "PYTHONUNBUFFERED": "1",
+            **os.environ,
+            "MEDLEY_DEVICE": name,
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "RANK": str(names.index(name)),
+            "LOCAL_RANK": str(local),
+            "WORLD_SIZE": str(len(names)),
+            "LOCAL_WORLD_SIZE": str(len(here)),
+            "MASTER_ADDR": host,
+            "MASTER_PORT": str(port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is ours, not rank 0's
+        }
+        for local, name in enumerate(here)
     }
 
 
@@ -50,7 +61,7 @@ def serve_store(prefix: str = "", timeout_ms: int = 60_000) -> tuple[_runtime.St
     for attempt in range(_ATTEMPTS):
         port = free_port()
         try:
-            return _runtime.c10d_store("127.0.0.1", port, True, prefix, timeout_ms), port
+            return _runtime.c10d_store(LOOPBACK, port, True, prefix, timeout_ms), port
         except OSError as error:  # somebody else was faster
             if attempt + 1 == _ATTEMPTS or "in use" not in str(error):
                 raise
@@ -60,7 +71,7 @@ def serve_store(prefix: str = "", timeout_ms: int = 60_000) -> tuple[_runtime.St
 def free_port() -> int:
     """Returns a port of the loopback that nobody listens on now."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
@@ -72,20 +83,90 @@ def supervise(
     elastic: Mapping[str, Any] | None = None,
 ) -> int:
     """Runs `command` once per device, with `values` in its environment and `files` open; `elastic`:
-    the options of an ElasticSupervisor.
+    log, restarts, meet, node_rank and settle of a run that goes on when it loses processes.
 
     Returns the exit code."""
+    if elastic is not None:
+        return _supervise_elastic(command, names, values, **elastic)
     store, port = serve_store()
     with job.environment(values):
-        environments = [_environment(rank, names, port) for rank in range(len(names))]
-    # The part of the keys that the processes of a job without restarts have (job.store_address()).
-    own = _runtime.c10d_store("127.0.0.1", port, False, "medley/0/")
-    if elastic is None:
-        code = Supervisor(command, names, environments, own, files).run()
-    else:
-        code = ElasticSupervisor(command, names, environments, own, **elastic).run()
+        environments = _environments(names, names, LOOPBACK, port)
+    own = _runtime.c10d_store(LOOPBACK, port, False, _KEYS)
+    code = Supervisor(command, names, list(environments.values()), own, files).run()
     del own, store
     return code
+
+
+def _supervise_elastic(
+    command: Sequence[str],
+    names: Sequence[str],
+    values: Mapping[str, str],
+    *,
+    log: str,
+    restarts: int,
+    meet: str | None,
+    node_rank: int,
+    settle: float,
+) -> int:
+    nodes = nodes_of(names) if meet is not None else [list(names)]
+    if not 0 <= node_rank < len(nodes):
+        expected = "also --meet" if meet is None else f"less than {len(nodes)}, the plan's nodes"
+        raise ValueError(f"--node-rank: found {node_rank}, expected {expected}")
+    host, port = (LOOPBACK, 0) if meet is None else _address(meet)
+    if node_rank > 0:
+        _wait_for_leader(host, port)
+        store = None
+    elif meet is None:
+        store, port = serve_store()
+    else:
+        store = _runtime.c10d_store(host, port, True)
+    with job.environment(values):
+        environments = _environments(names, nodes[node_rank], host, port)
+    own = _runtime.c10d_store(host, port, False, _KEYS)
+    supervisor: Supervisor
+    if node_rank > 0:
+        supervisor = NodeSupervisor(command, environments, own, node_rank, restarts)
+    else:
+        others = [Node(own, rank, devices) for rank, devices in enumerate(nodes) if rank > 0]
+        supervisor = ElasticSupervisor(
+            command,
+            names,
+            environments,
+            own,
+            log=log,
+            restarts=restarts,
+            others=others,
+            settle=settle,
+        )
+    code = supervisor.run()
+    del supervisor, own, store
+    return code
+
+
+def _address(meet: str) -> tuple[str, int]:
+    host, _, port = meet.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"--meet: found {meet}, expected HOST:PORT of the first node")
+    return host, int(port)
+
+
+def _wait_for_leader(host: str, port: int) -> None:
+    """Returns when somebody listens there. Raises OSError if nobody does in time."""
+    patience = Patience(MEET_SECONDS)
+    while True:
+        try:
+            return socket.create_connection((host, port), timeout=5).close()
+        except socket.gaierror as error:
+            raise OSError(f"--meet: found {host}: {error.strerror}") from None
+        except OSError:
+            if patience.is_over:
+                raise OSError(
+                    f"--meet: the first node has not listened at {host}:{port} within "
+                    f"{MEET_SECONDS:g} s"
+                ) from None
+        if patience.should_say():
+            say(f"waiting for the first node to listen at {host}:{port}, up to {MEET_SECONDS:g} s")
+        patience.pause()
 
 
 def launch(
@@ -102,8 +183,8 @@ def launch(
     The script `train`, where no such file is, stands for the verb: `medley train ARGUMENTS`.
     `emulate` names a cluster.yaml whose times, links and memory take the place of this machine's;
     `settings` are those of `job.emulated()`. A process that gives no sign of life for `dead_after`
-    seconds ends the run; with `elastic` (the options of an ElasticSupervisor) it is lost, and the
-    others go on.
+    seconds ends the run; with `elastic` (those of supervise(), and second_homes_every) it is lost,
+    and the others go on.
     """
     plan = Plan.load(plan_path)
     command = [script]
@@ -114,7 +195,9 @@ def launch(
     values = {"MEDLEY_PLAN": os.path.abspath(plan_path)}
     if elastic is not None:
         _check_elastic(command, emulate)
+        elastic = dict(elastic)
         values["MEDLEY_ELASTIC"] = "1"
+        values["MEDLEY_SECOND_HOMES"] = _second_homes(elastic.pop("second_homes_every", None))
         dead_after = ELASTIC_DEAD_AFTER if dead_after is None else dead_after
     if dead_after is not None:
         job.check_dead_after(dead_after, "--dead-after")
@@ -140,6 +223,12 @@ def _check_elastic(command: Sequence[str], emulate: str | None) -> None:
         raise ValueError("--elastic: found also --emulate, expected one of them")
     if command[0] == "-m":
         raise ValueError("--elastic: found the verb train, expected a script")
+
+
+def _second_homes(every: int | None) -> str:
+    if every is not None and every < 0:
+        raise ValueError(f"--second-homes-every: found {every}, expected 0 or more")
+    return "never" if every == 0 else str(every or 0)
 
 
 @contextlib.contextmanager

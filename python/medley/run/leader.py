@@ -18,9 +18,12 @@ from medley import _core
 from medley.files import write_atomically
 from medley.run import ends
 from medley.run.epochs import PREFIX, Agreement, fail_epoch
+from medley.run.nodes import LEASE_SECONDS, LEAVE_SECONDS, Guest, Node, joins
 from medley.run.supervisor import Device, Failed, Supervisor
 
 _LOOK_SECONDS = 0.02
+SETTLE_SECONDS = 600.0
+CHANGE_SECONDS = 10.0  # that a change takes, before one was seen
 
 
 class ElasticSupervisor(Supervisor):
@@ -28,27 +31,37 @@ class ElasticSupervisor(Supervisor):
 
     A process that a signal has killed, or that has gone silent, is lost; one that leaves with an
     error of its own ends the run as ever. Up to `restarts` times a lost one is started again and
-    waited for. `log`: where the lines go.
+    waited for. `log`: where the lines go. `names`: all devices; `environments`: those that this
+    node has; `others`: the other nodes; `settle`: the seconds that pass between two changes that
+    nothing but their gain asks for.
     """
 
     def __init__(
         self,
         command: Sequence[str],
         names: Sequence[str],
-        environments: Sequence[Mapping[str, str]],
+        environments: Mapping[str, Mapping[str, str]],
         store: ends.Store,
         *,
         log: str,
         restarts: int = 0,
+        others: Sequence[Node] = (),
+        settle: float = SETTLE_SECONDS,
     ) -> None:
-        super().__init__(command, names, environments, store)
+        super().__init__(command, list(environments), list(environments.values()), store)
+        self._others = others
         self._leader = _core.Leader(list(names))
         self._names = list(names)
-        self._environments = dict(zip(names, environments, strict=True))
+        self._environments = environments
         self._restarts = restarts
         self._log = log
         self._gone: list[Device] = []  # whose end has been seen
         self._awaited: dict[str, int] = {}  # started again in this epoch, not there yet
+        self._guests: dict[int, Guest] = {}  # by node
+        self._settle = settle
+        self._changed: float | None = None  # when the last guests were taken in
+        self._change_seconds = CHANGE_SECONDS
+        self._kept: dict[str, list[list[int]]] = {}  # copies that a member has reported
         self._recovery: dict[str, Any] = {}
         self._since = 0.0
         self._look_seconds = _LOOK_SECONDS
@@ -57,8 +70,12 @@ class ElasticSupervisor(Supervisor):
         self._begin(Agreement(0, self._names, members, -1, None))
         self._recovery = {}
 
+    def _goes_on(self) -> bool:
+        return super()._goes_on() or (any(node.runs for node in self._others) and not self._ended)
+
     def _is_over(self) -> bool:
         self._look_at_processes()
+        self._look_at_nodes()
         if self._failed or self._asked:
             return True
         with contextlib.suppress(OSError):  # of who writes nonsense
@@ -84,22 +101,84 @@ class ElasticSupervisor(Supervisor):
                 continue
             self._gone.append(device)
             if device.code < 0:
-                self._lose(device, f"was {device.describe_end()}")
+                self._lose(device.name, f"was {device.describe_end()}")
             elif device.code > 0:
                 self._failed.append(device)
 
-    def _lose(self, device: Device, why: str) -> None:
-        if not self._recovery:
+    def _look_at_nodes(self) -> None:
+        for node in self._others:
+            if node.comes_back():
+                self._welcome(node)
+            if node.is_lost:
+                continue
+            for name, code in node.look():
+                if code < 0:
+                    self._lose(name, f"was killed by {signal.Signals(-code).name}")
+                elif code > 0 and not self._ended:
+                    self._ended = f"{name} left with exit code {code}"
+                    self._tell_all(self._ended)
+            if node.is_lost:
+                for name in node.devices:
+                    self._lose(name, f"its node gives no sign of life for {LEASE_SECONDS:g} s")
+
+    def _lose(self, name: str, why: str) -> None:
+        epoch = self._leader.epoch
+        if not self._recovery and name in self._leader.members:
             self._recovery = {"detected": "process", "at": time.time()}
-        self._leader.lost(device.name, why, time.monotonic_ns())
-        if self._restarts > 0:
+        self._leader.lost(name, why, time.monotonic_ns())
+        node = self._node(name)
+        if self._restarts > 0 and (node is None or not node.is_lost):
             self._restarts -= 1
-            epoch = self._leader.epoch
-            self._leader.expect(device.name, time.monotonic_ns())
-            self._awaited[device.name] = epoch
-            self._start_one(
-                device.name, {**self._environments[device.name], "MEDLEY_JOINS": str(epoch)}
+            self._leader.expect(name, time.monotonic_ns())
+            self._awaited[name] = epoch
+            if node is not None:
+                node.start(name, epoch)
+            else:
+                self._start_one(name, {**self._environments[name], **joins(epoch)})
+
+    # --- who comes ---
+
+    def _welcome(self, node: Node) -> None:
+        """Lets the processes of a node start that has come back."""
+        epoch = self._leader.epoch
+        for name in node.devices:
+            self._leader.lost(name, "its node was started again", time.monotonic_ns())
+            offers = node.devices if name == node.devices[0] else []
+            node.start(name, epoch, offers)
+        self._guests[node.rank] = Guest(node.devices, epoch)
+        self._say(f"node {node.rank} comes: {', '.join(node.devices)}")
+
+    def _look_at_guests(self) -> None:
+        """Takes those in who are there and pay, or all of them if others have to change anyway."""
+        for rank, guest in list(self._guests.items()):
+            if not guest.is_here(self._store):
+                continue
+            if self._leader.runs and not self._pays(guest):
+                continue
+            del self._guests[rank]
+            for name in guest.devices:
+                self._leader.expect(name, time.monotonic_ns())
+                self._leader.arrived(name, time.monotonic_ns())
+            if self._leader.runs:
+                self._changed = time.monotonic()
+                self._recovery = {"detected": "offer", "at": time.time()}
+                cause = f"{', '.join(guest.devices)} join"
+                self._leader.failed(self._leader.epoch, cause, "", time.monotonic_ns())
+
+    def _pays(self, guest: Guest) -> bool:
+        """Whether a change pays for itself before there may be another one."""
+        waits = self._changed is not None and time.monotonic() - self._changed < self._settle
+        pays = not waits and guest.gain * self._settle > self._change_seconds
+        if not pays and not guest.is_told:
+            guest.is_told = True
+            self._say(
+                f"{', '.join(guest.devices)}: a step would take {100 * guest.gain:.1f} % less, a "
+                f"change {self._change_seconds:.1f} s; not used"
             )
+        return pays
+
+    def _node(self, name: str) -> Node | None:
+        return next((node for node in self._others if name in node.devices), None)
 
     def _look_at_store(self) -> None:
         epoch, now = self._leader.epoch, time.monotonic_ns()
@@ -113,6 +192,7 @@ class ElasticSupervisor(Supervisor):
                     "at": time.time(),
                 }
             self._leader.failed(epoch, told["cause"], suspect, now)
+        self._look_at_guests()
         if self._leader.runs:
             return
         for name in self._leader.members:
@@ -120,6 +200,7 @@ class ElasticSupervisor(Supervisor):
                 left = json.loads(text)
                 state = left.pop("state")
                 left.pop("at")
+                self._kept[name] = left.pop("kept")
                 self._leader.reported(epoch, _core.StepLeft(**left), state, now)
             if self._get(epoch, f"built/{name}") is not None:
                 self._leader.built(epoch, name, now)
@@ -146,20 +227,49 @@ class ElasticSupervisor(Supervisor):
                 if device.name == order.device and device not in self._gone:
                     self._gone.append(device)
                     device.send(signal.SIGKILL)
+            if (node := self._node(order.device)) is not None:
+                node.fence(order.device)
             self._say(f"{order.device}: {order.text}; it is out")
         elif order.kind == "begin":
             self._note("agree")
+            kept = {name: self._kept.get(name, []) for name in order.members}
+            self._kept = {}
             self._begin(
                 Agreement(
-                    self._leader.epoch, order.members, order.states, order.step, order.committed
+                    self._leader.epoch,
+                    order.members,
+                    order.states,
+                    order.step,
+                    order.committed,
+                    kept,
+                    self._leaving(order.members),
                 )
             )
         elif order.kind == "go on":
             self._note("enter")
+            for name in self._recovery["left"]:
+                self._leader.left(name)
             self._write_line(order.epoch)
         elif order.kind == "end":
             self._ended = order.text
             self._tell_all(order.text)
+
+    def _leaving(self, members: list[str]) -> list[str]:
+        """Returns those that have got notice, unless nobody would stay."""
+        leaving = [n for n in members if self._store.get(f"{PREFIX}leaves/{n}") is not None]
+        return leaving if len(leaving) < len(members) else []
+
+    def _end_all(self) -> None:
+        if self._asked and self._others:
+            self._tell_all(f"node 0 was ended by {signal.Signals(self._asked[0]).name}")
+        super()._end_all()
+
+    def _report(self) -> int:
+        """The others have heard how the run ends before the store does."""
+        end = time.monotonic() + LEAVE_SECONDS
+        while not all(node.has_left for node in self._others) and time.monotonic() < end:
+            time.sleep(self._look_seconds)
+        return super()._report()
 
     def _tell_all(self, cause: str) -> None:
         """Lets those that wait for the next epoch leave."""
@@ -168,7 +278,8 @@ class ElasticSupervisor(Supervisor):
 
     def _begin(self, agreement: Agreement) -> None:
         self._recovery["step"] = agreement.step
-        self._recovery["members"] = agreement.members
+        self._recovery["members"] = agreement.staying
+        self._recovery["left"] = agreement.leaving
         self._store.set(f"{PREFIX}{agreement.epoch}/agreement", agreement.to_text())
 
     def _note(self, what: str) -> None:
@@ -184,8 +295,13 @@ class ElasticSupervisor(Supervisor):
         told = [self._get(epoch, f"built/{name}") for name in line["members"]]
         built = [json.loads(text) for text in told if text is not None]
         line["epoch"] = epoch
+        line["back"] = line["step"] - built[0]["step"]
+        line["step"] = built[0]["step"]
+        line["source"] = built[0]["source"]
+        if (costs := self._get(line["before"], "copies")) is not None:
+            line["second_homes"] = json.loads(costs)
         line["lost"] = [name for name in self._names if name not in line["members"]]
-        line["seconds"]["total"] = sum(line["seconds"].values())
+        line["seconds"]["total"] = self._change_seconds = sum(line["seconds"].values())
         for cause in built[0]["seconds"]:
             line["seconds"][cause] = max(each["seconds"][cause] for each in built)
         line["bytes"] = {
@@ -197,9 +313,10 @@ class ElasticSupervisor(Supervisor):
             plan = self._get(epoch, "plan")
             if plan is not None:
                 write_atomically(f"{self._log.removesuffix('.jsonl')}-{epoch}.plan.json", plan)
+        back = f", {line['back']} steps back," if line["back"] else ""
         self._say(
-            f"epoch {epoch} of {len(line['members'])} devices goes on after step {line['step']}, "
-            f"{line['seconds']['total']:.2f} s after the loss was seen"
+            f"epoch {epoch} of {len(line['members'])} devices goes on after step {line['step']}"
+            f"{back or ','} {line['seconds']['total']:.2f} s after the loss was seen"
         )
 
     # --- how it ends ---

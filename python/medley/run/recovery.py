@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,18 +19,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor
 
 from medley import _core, _runtime, checkpoint
-from medley.plan import Plan, find_plan
-from medley.run import connections, devices, elastic, ends, exchange, job
+from medley.plan import Plan, find_plan, measured
+from medley.run import connections, devices, elastic, ends, epochs, exchange, job
+from medley.run.batches import MOST_BYTES, Batches
 from medley.run.elastic import RunEndError
 from medley.run.epochs import Agreement
+from medley.run.notice import Notice
+from medley.run.second_homes import SecondHomes
+from medley.run.sources import Source, Sources
 
 if TYPE_CHECKING:
     from medley.trainer import Metrics, Trainer
 
 Made = TypeVar("Made")
 MOVE_SECONDS = 600.0
-# Steps whose batches are kept: those that may have to be made again.
-_KEPT = 2
 
 
 _alive: list[Recovery] = []  # to the end of the process, which others may need
@@ -49,11 +52,17 @@ class Recovery:
         self._plans: dict[int, Plan] = {}
         self._state = -1  # the epoch whose plan says what this process has; -1: nothing
         self._begun = -1  # the last step that the run has begun, or has been brought to
-        self._batches: dict[int, Mapping[str, Tensor]] = {}
+        self._back = 0  # the epoch in which this process last went back to an older state
+        self._batches = Batches()
+        self._notice = Notice()
+        every = job.second_homes_every()
+        self._second = None if every is None else SecondHomes(every, self._find_homes)
         self._asked = 0  # steps that the script has made, or makes now: its trainer's `steps`
         self._done = 0  # steps that the state is of
         self._seen: list[tuple[float, float]] = []  # loss and norm of every step
         self._metrics: Metrics | None = None  # of the last step
+        self._safe_step = sys.maxsize  # steps done in the checkpoint that the run can go back to
+        self._seed = int(trainer._options["seed"])
         self._spares = 0
         self._members: list[str] = []
 
@@ -67,27 +76,56 @@ class Recovery:
         if self._member.name == plan.devices[0]:
             self._member.store.set(self._member.key("plan"), plan.text)
 
-    def begin_at(self, steps: int) -> None:
-        """Training goes on from a checkpoint."""
+    def begin_at(self, steps: int, path: str) -> None:
+        """Training goes on from a checkpoint; after no steps it is one of parameters alone."""
         self._asked = self._done = steps
         self._begun = steps - 1
+        if steps > 0:
+            self._safe_step = steps
+            if self._member.name == self._members[0]:
+                epochs.note_checkpoint(self._member.store, path, steps)
         self._seen = [(math.nan, math.nan)] * steps
 
     def join(self) -> None:
         """Takes the place of a lost process: returns when this one has its part of the state."""
-        self._member.arrive()
+        self._member.arrive(self._gain(job.offered_devices()))
         self._recover(None)
+
+    def _gain(self, devices: list[str]) -> float:
+        """Returns which part of a step would be saved with these devices, as it is predicted."""
+        text = self._member.store.get(self._member.key("plan"))
+        if not devices or text is None:
+            return 0.0
+        before = self._plan_of(text)
+        try:
+            after = replan(self._trainer, before, before.devices + devices)
+        except ValueError:  # there is none
+            return 0.0
+        return max(0.0, 1 - self._predicted(after) / self._predicted(before))
+
+    def _predicted(self, plan: Plan) -> float:
+        trainer, rule = self._trainer, self._trainer.optimizer.description()
+        text, file = measured(plan.profile)
+        predicted: dict[str, Any] = _core.simulate_plan(
+            trainer._graph.core,
+            plan.text,
+            trainer._machines,
+            text,
+            file,
+            rule["kind"],
+            rule.get("momentum", 0.0),
+        )
+        return float(predicted["step"])
 
     def step(self, tensors: Mapping[str, Tensor]) -> Metrics:
         """Makes a step, however often that takes. The steps that were made before this process has
         come are not made again: their metrics are what they were."""
         step = self._asked
         self._asked += 1
+        self._batches.keep(step, tensors, self._oldest_needed(step))
         if step < len(self._seen):
             self._trainer.steps = self._asked
             return self._told(step)
-        self._batches[step] = tensors
-        self._batches.pop(step - _KEPT, None)
         self.call(lambda: None)
         assert self._metrics is not None
         return self._metrics
@@ -98,6 +136,8 @@ class Recovery:
         while True:
             try:
                 while self._done < self._asked:
+                    self._notice.check(self._member)
+                    self._make_copies()
                     self._begun = self._trainer.steps = self._done
                     self._take(self._make_step(self._batches[self._begun]))
                 self._trainer.steps = self._asked
@@ -105,12 +145,48 @@ class Recovery:
             except (OSError, RuntimeError) as error:
                 if not self._is_over(error):
                     raise
-                self._recover(error)
+                if self._recover(error):
+                    self._notice.leave()
 
     def finish(self) -> None:
         """Waits until all have finished, so that nobody goes with what others may need."""
+        if self._notice.has_left:
+            return
         with contextlib.suppress(OSError):  # it has ended in another way
             self.call(self._wait_for_all)
+
+    def _oldest_needed(self, step: int) -> int:
+        """The first step that may have to be made again when `step` is the next one."""
+        saver = self._trainer._saver
+        safe = None if saver is None else saver.safe_step
+        if safe is not None:
+            self._safe_step = safe
+        versions = [] if self._second is None else self._second.versions
+        return min([step - 1, self._safe_step, *(version.done for version in versions)])
+
+    def _make_copies(self) -> None:
+        """Gives others a copy of what one failure would take, if it is time."""
+        trainer, second = self._trainer, self._second
+        if second is None or trainer._job is None or not second.is_due(self._state, self._done):
+            return
+        numbers = [self._number(name) for name in trainer.plan.devices]
+        with trainer._together("second homes"):
+            costs = second.make(self._done, trainer._run, self._peers(numbers))
+        if trainer._job.rank == 0:
+            self._member.store.set(self._member.key("copies"), json.dumps(costs))
+
+    def _find_homes(self, epoch: int) -> _core.SecondHomes:
+        homes = _core.SecondHomes(self._program(epoch), self._trainer._machines)
+        if homes.without and self._member.name == self._plans[epoch].devices[0]:
+            checkpoint.say(
+                f"second homes: nobody has room for {homes.without} bytes that one failure would "
+                "take; a checkpoint may bring them back"
+            )
+        return homes
+
+    def _peers(self, numbers: list[int]) -> _runtime.MovePeers:
+        own = self._number(self._member.name)
+        return _runtime.MovePeers(exchange.group_name(), numbers, own, round(1000 * MOVE_SECONDS))
 
     def _wait_for_all(self) -> None:
         if self._trainer._run is not None:
@@ -127,6 +203,8 @@ class Recovery:
         if not self._trainer._program.groups:  # nobody would end what it is in
             self._member.check()
         metrics = self._trainer._step(tensors)
+        if self._second is not None:
+            self._second.note_step()
         if self._spares and self._trainer._job.rank == 0:
             self._member.store.set(
                 self._member.key(key), json.dumps([metrics.loss, metrics.grad_norm])
@@ -157,7 +235,8 @@ class Recovery:
         self._member.fail(str(error))
         return True
 
-    def _recover(self, error: Exception | None) -> None:
+    def _recover(self, error: Exception | None) -> bool:
+        """Returns when the next epoch stands: whether it goes on without this process."""
         while True:
             if error is not None:
                 if self._member.group is not None:
@@ -166,7 +245,7 @@ class Recovery:
             agreement = self._member.next_agreement()
             try:
                 self._enter(agreement)
-                return
+                return self._member.name in agreement.leaving
             except (OSError, RuntimeError) as again:
                 if isinstance(again, RunEndError):
                     raise
@@ -188,6 +267,8 @@ class Recovery:
                 "committed": committed,
                 "commits": commits,
                 "spreads": spreads,
+                "back": self._back,
+                "kept": [] if self._second is None else self._second.described(),
                 "state": self._state,
                 "at": time.time(),
             }
@@ -196,18 +277,18 @@ class Recovery:
     def _enter(self, agreement: Agreement) -> None:
         """Begins an epoch with what all of its members have."""
         times = _Times()
-        if self._state >= 0:
+        member = self._member
+        if self._trainer._run is not None:
+            self._seed = int(self._trainer._run.seed)
+        if agreement.states[member.name] >= 0:
             self._catch_up(agreement)
         times.note("catch_up")
         plan = self._plan(agreement)
         times.note("plan")
         program = self._trainer._program_of(plan)
         self._plans[agreement.epoch], self._programs[agreement.epoch] = plan, program
-        moves = self._moves(agreement, program)
-        if moves.lost:
-            raise ValueError(_lost(moves.lost))
+        source = self._source(agreement, program)
         times.note("program")
-        member = self._member
         member.leave()
         members = plan.devices + [name for name in agreement.members if name not in plan.devices]
         group = member.connect(members)
@@ -216,21 +297,42 @@ class Recovery:
             this = self._epoch_job(plan.devices)
             run = self._make_run(plan, program, this)
             times.note("build")
-            moved = self._fetch(moves, run, group.name, members)
-            self._share_history(agreement)
+            step, seed = source.done - 1, self._seed
+            if source.saved:
+                step, seed, moved = self._take_saved(source.saved, run, members)
+            else:
+                moved = self._fetch(source, run, members)
+            self._check_batches(source.what, step + 1)
+            self._load_constants(run)
+            seed = self._share_history(agreement, step, seed)
             exchange.texts("restored")
         finally:
             watch.stop()
         if len(members) > len(plan.devices) and this is not None:
             exchange.use(group.first(len(plan.devices)))  # the spares take no part in the rest
         times.note("restore")
-        self._members, self._spares = members, len(members) - len(plan.devices)
-        self._hand_over(plan, program, run, this)
-        self._state, self._begun = agreement.epoch, agreement.step
-        for old in [epoch for epoch in self._programs if epoch != agreement.epoch]:
-            del self._programs[old], self._plans[old]
-        told = {"at": time.time(), "seconds": times.seconds, "bytes": moved}
+        self._members = [name for name in members if name not in agreement.leaving]
+        self._spares = len(self._members) - len(plan.devices)
+        self._hand_over(plan, program, run, this, seed)
+        if step < agreement.step:
+            self._go_back(step, agreement.epoch)
+        self._state, self._begun = agreement.epoch, step
+        self._forget_plans()
+        told = {
+            "at": time.time(),
+            "step": step,
+            "source": source.what,
+            "seconds": times.seconds,
+            "bytes": moved,
+        }
         member.store.set(member.key(f"built/{member.name}"), json.dumps(told))
+
+    def _forget_plans(self) -> None:
+        """Drops those of epochs of which nobody has a state or copies."""
+        versions = [] if self._second is None else self._second.versions
+        needed = {self._state, *(version.epoch for version in versions)}
+        for old in self._programs.keys() - needed:
+            del self._programs[old], self._plans[old]
 
     def _plan_of(self, text: str) -> Plan:
         trainer = self._trainer
@@ -248,34 +350,61 @@ class Recovery:
             return _runtime.Run(program, machines, options)
 
     def _hand_over(
-        self, plan: Plan, program: _core.Program, run: Any, this: job.Job | None
+        self, plan: Plan, program: _core.Program, run: Any, this: job.Job | None, seed: int
     ) -> None:
         trainer = self._trainer
-        if run is not None and trainer._run is not None:
-            run.seed = trainer._run.seed
+        self._seed = seed
+        if run is not None:
+            run.seed = seed
         trainer.plan, trainer._program, trainer._run, trainer._job = plan, program, run, this
         trainer._drift = trainer._saver = None
         if this is not None:
             trainer._saver = checkpoint.Saver(run, program, this)
 
-    def _fetch(
-        self, moves: _core.Moves, run: Any, group: str, members: list[str]
-    ) -> dict[str, int]:
+    def _source(self, agreement: Agreement, program: _core.Program) -> Source:
+        found = Sources(self._member, self._number, self._program, self._second)
+        return found.newest(agreement, program, self._trainer._run)
+
+    def _fetch(self, source: Source, run: Any, members: list[str]) -> dict[str, int]:
         """Gives a new run its state, together with all members; returns the bytes by source."""
-        before = self._trainer._run if self._state >= 0 else None
-        moved = _runtime.move_state(
-            moves,
-            self._number(self._member.name),
-            before,
-            run,
-            group,
-            [self._number(name) for name in members],
-            round(1000 * MOVE_SECONDS),
-        )
+        peers = self._peers([self._number(name) for name in members])
+        return {**_runtime.move_state(source.moves, source.state, run, peers), "read": 0}
+
+    def _take_saved(
+        self, saved: list[tuple[str, int, bool]], run: Any, members: list[str]
+    ) -> tuple[int, int, dict[str, int]]:
+        """Gives a new run what it has of a checkpoint, as all members do; returns its last step,
+        the seed, and the bytes by source."""
+        trainer, this = self._trainer, self._epoch_job(members)
+        taken = checkpoint.take(run, this, saved, trainer.optimizer.description()["kind"])
+        assert taken is not None
+        found, manifest = taken
+        self._safe_step = found.step
+        if self._member.name == members[0]:
+            checkpoint.say(f"all go back to {found.path}")
+        held = [] if run is None else [run.shard(*each) for each in run.values if _lasts(*each)]
+        read = sum(shard.nbytes for shard in held if shard is not None)
+        moved = {"kept": 0, "received": 0, "sent": 0, "homes": 0, "read": read}
+        return found.step - 1, manifest.seed, moved
+
+    def _check_batches(self, what: str, done: int) -> None:
+        """Raises ValueError if what the script has given is there no more."""
+        again = range(done, self._asked)
+        if lacking := [step for step in again if step not in self._batches]:
+            raise ValueError(
+                f"{what}: the next step is {done}, and the batches of steps {lacking[0]} to "
+                f"{lacking[-1]} are not kept: expected at most {MOST_BYTES >> 20} MiB"
+            )
+
+    def _go_back(self, step: int, epoch: int) -> None:
+        """The state is that after an older step."""
+        self._done, self._back = step + 1, epoch
+        del self._seen[step + 1 :]
+
+    def _load_constants(self, run: Any) -> None:
         for kind, name in [] if run is None else run.values:
             if name.startswith("constant:"):
                 run.load(kind, name, self._trainer._graph.constants[name].detach().cpu())
-        return moved
 
     def _catch_up(self, agreement: Agreement) -> None:
         run = self._trainer._run
@@ -296,17 +425,9 @@ class Recovery:
         known = self._plans.get(self._state)
         if agreement.eldest == self._member.name:
             assert known is not None
-            text = replan(self._trainer, known, agreement.members).text
+            text = replan(self._trainer, known, agreement.staying).text
             self._member.store.set(self._member.key("plan"), text)
         return self._plan_of(self._member.wait("plan"))
-
-    def _moves(self, agreement: Agreement, program: _core.Program) -> _core.Moves:
-        before: dict[int, list[int]] = {}
-        for name, state in agreement.states.items():
-            if state >= 0:
-                before.setdefault(state, []).append(self._number(name))
-        holders = [(self._program(epoch), devices) for epoch, devices in sorted(before.items())]
-        return _core.Moves(holders, program)
 
     def _program(self, epoch: int) -> _core.Program:
         if epoch not in self._programs:
@@ -316,22 +437,27 @@ class Recovery:
             self._plans[epoch], self._programs[epoch] = plan, self._trainer._program_of(plan)
         return self._programs[epoch]
 
-    def _share_history(self, agreement: Agreement) -> None:
-        """Tells those who have come of the steps before."""
+    def _share_history(self, agreement: Agreement, step: int, seed: int) -> int:
+        """Tells those who have come of the steps before, and who has no run the seed, which is
+        returned."""
+        member = self._member
         new = [name for name, state in agreement.states.items() if state < 0]
-        if agreement.eldest == self._member.name and new:
-            self._member.store.set(self._member.key("history"), json.dumps(self._seen))
-        if self._member.name in new:
-            self._seen = [(loss, norm) for loss, norm in json.loads(self._member.wait("history"))]
-            self._done = agreement.step + 1
-        elif self._spares and agreement.step >= 0:  # who had no device may not know the last step
-            if len(self._seen) > agreement.step:
-                last = json.dumps(self._seen[agreement.step])
-                self._member.store.set(self._member.key("last"), last)
+        if agreement.eldest == member.name and new:
+            history = {"seen": self._seen[: step + 1], "seed": seed}
+            member.store.set(member.key("history"), json.dumps(history))
+        if member.name in new:
+            history = json.loads(member.wait("history"))
+            self._seen = [(loss, norm) for loss, norm in history["seen"]]
+            self._done = step + 1
+            return int(history["seed"])
+        if self._spares and step >= 0:  # who had no device may not know the last step
+            if len(self._seen) > step:
+                member.store.set(member.key("last"), json.dumps(self._seen[step]))
             else:
-                loss, norm = json.loads(self._member.wait("last"))
-                self._trainer.steps = agreement.step
+                loss, norm = json.loads(member.wait("last"))
+                self._trainer.steps = step
                 self._take(self._trainer._metrics(loss, norm, None))
+        return seed
 
     def _number(self, name: str) -> int:
         number = self._trainer._machines.find(name)
@@ -362,12 +488,8 @@ def replan(trainer: Trainer, before: Plan, devices: list[str]) -> Plan:
     )
 
 
-def _lost(boxes: list[str]) -> str:
-    more = f" and {len(boxes) - 3} more" if len(boxes) > 3 else ""
-    return (
-        f"what only lost devices had cannot be restored: {'; '.join(boxes[:3])}{more}; a plan "
-        "that keeps every part on two devices or more loses nothing"
-    )
+def _lasts(kind: str, name: str) -> bool:
+    return kind != "gradient" and not name.startswith("constant:")
 
 
 class _Times:

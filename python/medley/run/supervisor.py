@@ -84,6 +84,11 @@ class Device:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 
+    def notify(self, number: int) -> None:
+        """Sends a signal to the process alone."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            self._process.send_signal(number)
+
     def remove(self) -> None:
         """Kills what is left of it, and what it has started and not ended."""
         self.send(signal.SIGKILL)
@@ -144,7 +149,7 @@ class Supervisor:
         with self._signals():
             try:
                 self._start()
-                while any(device.runs for device in self._devices):
+                while self._goes_on():
                     self._pass_on(self._look_seconds)
                     if self._is_over():
                         self._end_all()
@@ -155,6 +160,9 @@ class Supervisor:
                 for device in self._devices:
                     device.remove()
         return self._report()
+
+    def _goes_on(self) -> bool:
+        return any(device.runs for device in self._devices)
 
     def _start(self) -> None:
         for name, values in self._starts:
