@@ -92,17 +92,22 @@ void CandidateSet::find_tied() {
   const Graph& graph = request_.analysis->graph;
   const std::vector<Layer>& layers = synthesis_.layers().layers;
   const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), 1);
+  const std::map<std::string, ValueId> gradients = gradients_of(graph);
+  std::set<ValueId> trained;
+  for (const Input& input : graph.inputs)
+    if (input.kind == InputKind::kParameter && gradients.contains(input.name))
+      trained.insert(input.value);
   std::map<ValueId, std::set<int>> readers;
   for (size_t l = 0; l < layers.size(); ++l)
     for (const ValueId parameter : layers[l].parameters)
-      readers[parameter].insert(static_cast<int>(l));
+      if (trained.contains(parameter)) readers[parameter].insert(static_cast<int>(l));
   for (auto& [parameter, read] : readers)
     if (read.size() > 1)
       tied_.push_back({{num_bytes(type_of(graph, parameter), symbols)}, std::move(read)});
   for (const Layer& layer : layers) {
     Bytes& sum = gradients_.emplace_back();
     for (const ValueId parameter : layer.parameters)
-      sum += Bytes{num_bytes(type_of(graph, parameter), symbols)};
+      if (trained.contains(parameter)) sum += Bytes{num_bytes(type_of(graph, parameter), symbols)};
   }
 }
 

@@ -175,16 +175,13 @@ class Partitioner {
       result_.transfers.push_back(
           {value, std::move(name), stage_of(made.producer), {stages.begin(), stages.end()}});
     }
-    std::map<std::string, ValueId> gradients;
-    for (const Output& output : graph_.outputs)
-      if (output.kind == OutputKind::kGradient) gradients[output.name] = output.value;
+    const std::map<std::string, ValueId> gradients = gradients_of(graph_);
     for (const Input& input : graph_.inputs) {
-      if (input.kind != InputKind::kParameter) continue;
-      Tied tied{input.name, {}, {}};
       const auto gradient = gradients.find(input.name);
+      if (input.kind != InputKind::kParameter || gradient == gradients.end()) continue;
+      Tied tied{input.name, {}, {}};
+      const OpId made = graph_.values[at(gradient->second)].producer;
       for (size_t s = 0; s < stages_; ++s) {
-        const OpId made =
-            gradient == gradients.end() ? kNone : graph_.values[at(gradient->second)].producer;
         const bool partial = made != kNone && present_[s][at(made)];
         if (partial) tied.partial.push_back(static_cast<int>(s));
         if (partial || held_[s][at(input.value)]) tied.holders.push_back(static_cast<int>(s));
@@ -204,6 +201,13 @@ class Partitioner {
 };
 
 }  // namespace
+
+std::map<std::string, ValueId> gradients_of(const Graph& graph) {
+  std::map<std::string, ValueId> gradients;
+  for (const Output& output : graph.outputs)
+    if (output.kind == OutputKind::kGradient) gradients[output.name] = output.value;
+  return gradients;
+}
 
 Partition partition(const Graph& graph,
                     const Positions& positions,

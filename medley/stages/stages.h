@@ -21,7 +21,7 @@
 //                     ten to a thousand times the speed;
 //                   - views that are not smaller than what they are views of, which is sent.
 //   parameter of several stages (tied weights)
-//                   each stage that reads it holds it. The additions that make one gradient of the
+//                   each stage that reads it holds it. If it is trained, the additions that make one gradient of the
 //                   gradients of several readers, and linear ops behind them, are computed in every
 //                   stage for its own terms: partial gradients, to be summed over the stages once a
 //                   step.
@@ -71,7 +71,11 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
-// A parameter that several stages hold. `partial`: those that have a part of its gradient.
+// Returns, by name, the values that are gradients. A parameter without one is frozen.
+std::map<std::string, ValueId> gradients_of(const Graph& graph);
+
+// A parameter that several stages hold and train. `partial`: those that have a part of its
+// gradient.
 struct Tied {
   std::string parameter;
   std::vector<int> holders, partial;  // ascending

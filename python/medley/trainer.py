@@ -5,23 +5,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import os
-import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from medley import _core, _runtime, checkpoint
+from medley.adapters import check_adapted, trained_names, write_adapter
 from medley.capture.batch import entries
 from medley.checkpoint import Checkpoint, Retention
 from medley.cluster import Cluster, load_cluster
 from medley.cursor import Cursor
+from medley.drift import Drift, comparable, expected_nanoseconds, report_drift
 from medley.files import read_text, write_atomically
 from medley.graph import Graph, as_graph
 from medley.model_files import read_model, write_model
@@ -31,7 +31,6 @@ from medley.run import connections, devices, ends, exchange, job, stragglers
 from medley.run.recovery import Recovery
 
 CONSTANT = "constant:"  # begins the names of what no module has
-DRIFT_LIMIT = 0.2  # of times of ops, from the profile's
 DTYPES = {
     "f64": torch.float64,
     "f32": torch.float32,
@@ -58,54 +57,6 @@ class Metrics:
     tokens_per_second: float  # rows per second where the batch has no token ids
     waiting: float  # mean share of the step in which the devices of this process waited for others
     devices: Mapping[str, float]  # this share by device of this process
-
-
-class Drift(NamedTuple):
-    """How long ops of one class take on one kind of device, against what the profile says."""
-
-    kind: str
-    ops: str  # class: "matmul", "memory", ...
-    ratio: float  # median of measured / predicted, by segment
-    predicted_ns: int  # of a step
-    measured_ns: int
-    segments: int  # that the median is of
-
-    @property
-    def profile_again(self) -> bool:
-        """Whether the profile is of no more use."""
-        return abs(self.ratio - 1) > DRIFT_LIMIT
-
-
-def report_drift(meter: _runtime.Drift, always: bool) -> None:
-    """Prints the drift; without `always` only if it is large."""
-    rows = [Drift(*row) for row in meter.rows()]
-    if rows and (always or any(row.profile_again for row in rows)):
-        print(f"measured against the profile:\n{meter.text()}", end="", file=sys.stderr, flush=True)
-
-
-def expected_nanoseconds(
-    graph: _core.Graph, plan: str, cluster: Cluster, profile: str, rule: dict[str, Any]
-) -> dict[str, float]:
-    """Returns what each device is expected to compute in a step."""
-    momentum = rule.get("momentum", 0.0)
-    predicted: dict[str, Any] = _core.simulate_plan(
-        graph, plan, cluster, profile, optimizer=rule["kind"], momentum=momentum
-    )
-    return {name: row["computes"] for name, row in predicted["devices"].items()}
-
-
-def _compared(devices: Sequence[str], cluster: Cluster, profile: str) -> dict[str, str]:
-    """Returns a word for each device: whether it is slow is asked among those of one word. Times of
-    kinds that were measured, and emulated ones, are comparable; those of data sheets only among
-    devices of one kind."""
-    known = json.loads(profile)["ops"] if profile else {}
-    kinds = {}
-    for device in devices:
-        number = cluster.find(device)
-        assert number is not None
-        kind = cluster.kind(number).name
-        kinds[device] = "measured" if kind in known or job.emulation() else kind
-    return kinds
 
 
 class Trainer:
@@ -179,7 +130,7 @@ class Trainer:
                 stragglers.report,
                 self._job,
                 options["membership"]["epoch"],
-                _compared(self.plan.devices, machines, measured),
+                comparable(self.plan.devices, machines, measured),
                 self._took,
                 functools.partial(
                     expected_nanoseconds,
@@ -307,7 +258,7 @@ class Trainer:
     # --- whole tensors ---
 
     def parameters(self) -> dict[str, Tensor]:
-        """Returns copies of all parameters, tied ones once. In a job all processes call it."""
+        """Returns copies of all parameters, frozen ones too, tied ones once. In a job all processes call it."""
         return self._read_all("parameter")
 
     def buffers(self) -> dict[str, Tensor]:
@@ -319,15 +270,16 @@ class Trainer:
         """Returns the gradients of the last step by name, before clipping."""
         return self._read_all("gradient")
 
-    def _read_all(self, kind: str) -> dict[str, Tensor]:
+    def _read_all(self, kind: str, among: Collection[str] | None = None) -> dict[str, Tensor]:
         if self._recovery is not None:
-            return self._recovery.call(lambda: self._read_kind(kind))
-        return self._read_kind(kind)
+            return self._recovery.call(lambda: self._read_kind(kind, among))
+        return self._read_kind(kind, among)
 
-    def _read_kind(self, kind: str) -> dict[str, Tensor]:
+    def _read_kind(self, kind: str, among: Collection[str] | None) -> dict[str, Tensor]:
         if self._run is None:  # the plan does not use this device
             return {}
         names = [name for each, name in self._run.values if each == kind]
+        names = [name for name in names if among is None or name in among]
         whole = self._job is None or all(
             not self._run.is_cut(kind, name)
             and len(self._run.holders(kind, name)) == self._job.size
@@ -465,6 +417,23 @@ class Trainer:
         with self._together("save_model()"):
             tensors = self.parameters() | self.buffers()
             write() if self._job is None else exchange.from_first(write, "writes the model")
+
+    def save_adapter(self, folder: str | os.PathLike[str]) -> None:
+        """Writes the active adapter of a model of the package peft, as `adapter_model.safetensors`
+        and `adapter_config.json`, which `peft.PeftModel.from_pretrained(base, folder)` reads. In a
+        job all processes call this and the first one writes."""
+        check_adapted(self._model)
+
+        def write() -> bytes:
+            write_adapter(Path(folder), self._model, tensors)
+            return b""
+
+        if self._run is None:  # the plan does not use this device
+            return
+        trained = trained_names(self._model)
+        with self._together("save_adapter()"):
+            tensors = self._read_all("parameter", trained) | self.buffers()
+            write() if self._job is None else exchange.from_first(write, "writes the adapter")
 
     def load_model(self, folder: str | os.PathLike[str]) -> None:
         """Takes parameters and buffers from what `save_model` or transformers' `save_pretrained`

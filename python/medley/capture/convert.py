@@ -119,7 +119,8 @@ class _Writer:
                     self._ids[node] = self._ids[by_name[name]]
                     continue
                 by_name[name] = node
-                self._input(node, "parameter" if name in self._traced.trained else "buffer", name)
+                if name in self._traced.trained or node.users:
+                    self._input(node, self._kind(what), name)
             elif isinstance(what, desc.PlainAOTInput):
                 if what.idx > 0:
                     self._input(node, "batch", self._traced.batch[what.idx - 1])
@@ -129,6 +130,10 @@ class _Writer:
                 continue  # the order of effects: those that may stay behind have none
             else:
                 raise CaptureError(f"an input of a kind that is not supported: {what.expr()}")
+
+    @staticmethod
+    def _kind(what: desc.ParamAOTInput | desc.BufferAOTInput) -> str:
+        return "parameter" if isinstance(what, desc.ParamAOTInput) else "buffer"
 
     def _state_name(self, target: str) -> str:
         name = target.removeprefix("model.")
