@@ -19,6 +19,54 @@ from medley.weights_file import write_weights
 ADAPTER_FILE = "adapter_model.safetensors"
 
 
+def with_lora(model: nn.Module, text: str) -> nn.Module:
+    """Returns a model with LoRA as peft adds it: of "r=16,targets=q_proj,v_proj,alpha=32". The
+    targets are those that peft has for the model unless they are given; alpha is r.
+
+    Raises ValueError for what is none of these.
+    """
+    if importlib.util.find_spec("peft") is None:
+        raise ValueError("--lora: needs a package: pip install peft")
+    import peft
+
+    fields = _lora_fields(text)
+    rank = _rank("r", fields.pop("r", "16"))
+    alpha = _rank("alpha", fields.pop("alpha", str(rank)))
+    targets = fields.pop("targets", "")
+    if fields:
+        raise ValueError(f"--lora: found {', '.join(fields)}, expected r, alpha and targets")
+    config = peft.LoraConfig(
+        r=rank, lora_alpha=alpha, target_modules=targets.split(",") if targets else None
+    )
+    try:
+        adapted: nn.Module = peft.get_peft_model(model, config)
+    except ValueError as error:
+        raise ValueError(f"--lora: {' '.join(str(error).split())}") from None
+    return adapted
+
+
+def _lora_fields(text: str) -> dict[str, str]:
+    """Returns {"r": "16", "targets": "q_proj,v_proj"}: what has no "=" goes on with the item before
+    it."""
+    fields: dict[str, str] = {}
+    last = ""
+    for item in text.split(","):
+        name, separator, value = item.partition("=")
+        if separator:
+            last, fields[name] = name, value
+        elif last:
+            fields[last] += "," + item
+        else:
+            raise ValueError(f"--lora: found {item!r}, expected r=16,targets=q_proj,v_proj")
+    return fields
+
+
+def _rank(name: str, text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"--lora: {name}: found {text!r}, expected a whole number > 0")
+    return int(text)
+
+
 def check_adapted(model: nn.Module) -> None:
     """Raises ValueError for a model that has no adapter of peft."""
     if not hasattr(model, "peft_config") or importlib.util.find_spec("peft") is None:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +258,8 @@ class Trainer:
     # --- whole tensors ---
 
     def parameters(self) -> dict[str, Tensor]:
-        """Returns copies of all parameters, frozen ones too, tied ones once. In a job all processes call it."""
+        """Returns copies of all parameters, frozen ones too, tied ones once. In a job all processes
+        call it."""
         return self._read_all("parameter")
 
     def buffers(self) -> dict[str, Tensor]:

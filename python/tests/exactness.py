@@ -147,9 +147,7 @@ def train_eager(model: nn.Module, batch: Any, steps: int, lr: float, clip: float
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
     curve.parameters = {
-        name: parameter.detach().clone()
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
+        name: parameter.detach().clone() for name, parameter in model.named_parameters()
     }
     return curve
 

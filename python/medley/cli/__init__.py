@@ -43,6 +43,11 @@ def _prepare_capture(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--autocast", action="store_true", help="matrix products in bf16, weights as they are"
     )
+    parser.add_argument(
+        "--lora",
+        metavar="r=16,targets=q_proj,v_proj",
+        help="train adapters of the package peft in place of the weights, which are frozen",
+    )
     parser.add_argument("-o", "--output", required=True, help="write the graph here: g.graph")
 
 
@@ -50,11 +55,19 @@ def _capture(arguments: argparse.Namespace) -> int:
     sys.path.insert(0, os.getcwd())
     import torch
 
+    from torch import nn
+
+    from medley.adapters import with_lora
     from medley.capture import model_name, weightless
     from medley.graph import capture
 
     size = _read_batch(arguments.batch)
-    model, batch = weightless.load(lambda: model_name.load(arguments.model, size))
+
+    def make() -> tuple[nn.Module, Any]:
+        made, example = model_name.load(arguments.model, size)
+        return (with_lora(made, arguments.lora) if arguments.lora else made), example
+
+    model, batch = weightless.load(make)
     with _progress("capturing", arguments.json):
         graph = capture(model, batch, autocast=torch.bfloat16 if arguments.autocast else None)
     text = graph.text()
