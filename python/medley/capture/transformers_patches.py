@@ -1,6 +1,6 @@
 """What is replaced inside the transformers package while one of its models is captured.
 
-- looks into the values of masks, which fake tensors have not, are skipped;
+- looks into the values of masks and tokens, which fake tensors have not, are skipped;
 - routed experts become one op, `medley::experts`, whichever implementation the config names; of
   forms that it does not know, all experts compute all tokens;
 - the load balancing loss counts its rows by ops instead of by a number.
@@ -18,6 +18,8 @@ from torch import Tensor
 
 from medley import custom_ops
 
+# Looks whether the first and last tokens are padding, to warn.
+_PADDING_WARNING = "warn_if_padding_and_no_attention_mask"
 # Activations that the op knows, by the name of their class.
 _ACTIVATIONS = {
     "SiLU": "silu",
@@ -36,6 +38,9 @@ def transformers_patches() -> Iterator[tuple[Any, str, Any]]:
         yield masking, "is_tracing", lambda *_: True
     if hasattr(masking, "find_packed_sequence_indices"):
         yield masking, "find_packed_sequence_indices", lambda *_, **__: None
+    modeling = sys.modules.get("transformers.modeling_utils")
+    if hasattr(modeling, "PreTrainedModel"):
+        yield modeling.PreTrainedModel, _PADDING_WARNING, lambda *_, **__: None
 
 
 def capture_patches() -> Iterator[tuple[Any, str, Any]]:

@@ -54,7 +54,6 @@ def _prepare_capture(parser: argparse.ArgumentParser) -> None:
 def _capture(arguments: argparse.Namespace) -> int:
     sys.path.insert(0, os.getcwd())
     import torch
-
     from torch import nn
 
     from medley.adapters import with_lora

@@ -14,7 +14,7 @@ def patient() -> Iterator[None]:
 
     For the threads of Gloo. One that is woken while the sender still holds the lock of the
     connection asks for the lock again and again. If it has interrupted the sender, on the only
-    processor that there is for both, it asks until its slice or the quota of the process is used up.
+    processor that there is for both, it asks until its slice or the process's quota is used up.
 
     Nothing happens where the system does not know this, or the caller has another policy already.
     """
