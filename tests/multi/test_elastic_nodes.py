@@ -42,7 +42,7 @@ networks:
 
 def prepare(folder: Path, graph: medley.Graph, plan: str) -> Path:
     """Writes what the processes read: a plan of four nodes for two of two devices."""
-    for i in (3, 2, 1):
+    for i in (1, 2, 3):
         plan = plan.replace(f'"a/{i}/0"', f'"{DEVICES[i]}"')
     one_node.prepare(folder, graph, plan)
     (folder / "cluster.yaml").write_text(CLUSTER)
