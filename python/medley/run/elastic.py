@@ -102,6 +102,8 @@ class Member:
     def _check_run(self) -> None:
         if (failure := ends.first_failure(self.store)) is not None:
             raise RunEndError(failure["cause"])
+        if self.is_new and self.store.get(f"{PREFIX}over") is not None:
+            raise RunEndError("the run has ended")
 
     def arrive(self, gain: float) -> None:
         """Tells that this process can be taken in, and what part of a step it would save."""

@@ -58,6 +58,7 @@ class ElasticSupervisor(Supervisor):
         self._gone: list[Device] = []  # whose end has been seen
         self._awaited: dict[str, int] = {}  # started again in this epoch, not there yet
         self._guests: dict[int, Guest] = {}  # by node
+        self._agrees = False  # an epoch is over, and the next one has not begun
         self._settle = settle
         self._changed: float | None = None  # when the last guests were taken in
         self._change_seconds = CHANGE_SECONDS
@@ -71,7 +72,9 @@ class ElasticSupervisor(Supervisor):
         self._recovery = {}
 
     def _goes_on(self) -> bool:
-        return super()._goes_on() or (any(node.runs for node in self._others) and not self._ended)
+        members = self._leader.members
+        others = any(node.runs_any(members) for node in self._others)
+        return super()._goes_on() or (others and not self._ended)
 
     def _is_over(self) -> bool:
         self._look_at_processes()
@@ -126,6 +129,9 @@ class ElasticSupervisor(Supervisor):
         if not self._recovery and name in self._leader.members:
             self._recovery = {"detected": "process", "at": time.time()}
         self._leader.lost(name, why, time.monotonic_ns())
+        self._guests = {
+            rank: guest for rank, guest in self._guests.items() if name not in guest.devices
+        }
         node = self._node(name)
         if self._restarts > 0 and (node is None or not node.is_lost):
             self._restarts -= 1
@@ -153,7 +159,7 @@ class ElasticSupervisor(Supervisor):
         for rank, guest in list(self._guests.items()):
             if not guest.is_here(self._store):
                 continue
-            if self._leader.runs and not self._pays(guest):
+            if not (self._agrees or (self._leader.runs and self._pays(guest))):
                 continue
             del self._guests[rank]
             for name in guest.devices:
@@ -216,6 +222,7 @@ class ElasticSupervisor(Supervisor):
 
     def _obey(self, order: _core.Order) -> None:
         if order.kind == "stop":
+            self._agrees = True
             fail_epoch(self._store, order.epoch, order.text)
             self._since = time.monotonic()
             self._recovery.setdefault("at", time.time())
@@ -231,6 +238,7 @@ class ElasticSupervisor(Supervisor):
                 node.fence(order.device)
             self._say(f"{order.device}: {order.text}; it is out")
         elif order.kind == "begin":
+            self._agrees = False
             self._note("agree")
             kept = {name: self._kept.get(name, []) for name in order.members}
             self._kept = {}
@@ -267,7 +275,14 @@ class ElasticSupervisor(Supervisor):
     def _report(self) -> int:
         """The others have heard how the run ends before the store does."""
         end = time.monotonic() + LEAVE_SECONDS
-        while not all(node.has_left for node in self._others) and time.monotonic() < end:
+        self._store.set(f"{PREFIX}over", "yes")
+        members = self._leader.members
+        heard = [
+            node
+            for node in self._others
+            if node.rank in self._guests or not set(node.devices).isdisjoint(members)
+        ]
+        while not all(node.has_left for node in heard) and time.monotonic() < end:
             time.sleep(self._look_seconds)
         return super()._report()
 

@@ -5,7 +5,7 @@ one after the other; `node/R/beat` counts while it lives; `node/R/orders` what t
 it, one after the other: ["fence", DEVICE] to kill a process, ["start", DEVICE, EPOCH] to start one
 again that was lost in this epoch, or ["start", DEVICE, EPOCH, DEVICES] one of a node that has come
 back, and that says what all its devices are good for; `node/R/comes` counts how often the command
-was started there; `node/R/left` it has ended.
+was started there; `node/R/left` it has ended; `run/over` all have finished.
 """
 
 from __future__ import annotations
@@ -57,10 +57,9 @@ class Node:
         self._begins = True
         self._comes = 1
 
-    @property
-    def runs(self) -> bool:
-        """Whether a process of it may still run."""
-        return not self.is_lost and bool(self._running)
+    def runs_any(self, names: Sequence[str]) -> bool:
+        """Whether a process of these devices may still run."""
+        return not self.is_lost and not self._running.isdisjoint(names)
 
     @property
     def has_left(self) -> bool:
@@ -187,6 +186,9 @@ class NodeSupervisor(Supervisor):
         try:
             if (failure := ends.first_failure(self._store)) is not None:
                 self._why, self._code = failure["cause"], _BLAME.get(failure["blame"], 3)
+                return
+            if self._comes_back and self._store.get(f"{PREFIX}over") is not None:
+                self._why, self._code = "the run has ended without this node", 0
                 return
             self._tell()
             self._obey()

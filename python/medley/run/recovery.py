@@ -96,9 +96,11 @@ class Recovery:
         text = self._member.store.get(self._member.key("plan"))
         if not devices or text is None:
             return 0.0
-        before = self._plan_of(text)
+        now = self._plan_of(text)
+        others = [name for name in now.devices if name not in devices]
         try:
-            after = replan(self._trainer, before, before.devices + devices)
+            before = replan(self._trainer, now, others)
+            after = replan(self._trainer, now, others + devices)
         except ValueError:  # there is none
             return 0.0
         return max(0.0, 1 - self._predicted(after) / self._predicted(before))
