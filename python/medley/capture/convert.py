@@ -118,8 +118,8 @@ class _Writer:
                 if name in by_name:  # tied
                     self._ids[node] = self._ids[by_name[name]]
                     continue
-                by_name[name] = node
                 if name in self._traced.trained or node.users:
+                    by_name[name] = node
                     self._input(node, self._kind(what), name)
             elif isinstance(what, desc.PlainAOTInput):
                 if what.idx > 0:
