@@ -2,10 +2,12 @@
 
     python benchmarks/checkpoint_stall.py [--width 512] [--layers 8] [--rounds 5] [--json FILE]
 
-A GPT trains on two CPU devices, as threads. Each round takes as many steps without a save as with
-one, which begins after the first of them and is complete before the last one ends; the stall is
-how much longer these steps took, and `call` how long `Trainer.save` itself kept the loop waiting.
-Rounds of both kinds alternate; medians.
+A GPT trains on two CPU devices, as threads. A round makes some steps without a save and as many
+during which one is written, from the call that begins it until the checkpoint is complete; which of
+the two comes first alternates. The stall is how much longer those steps took, the median of the
+rounds; `lost_seconds` the same for a save; `processor_seconds` what a save takes of all cores, on
+whatever thread; `call_seconds` how long `Trainer.save` itself kept the loop waiting. Of these only
+`processor_seconds` means something while other programs use the machine.
 """
 
 from __future__ import annotations
@@ -35,24 +37,49 @@ networks:
 WARM_UP = 3  # steps
 
 
-def steps_until_saved(trainer: medley.Trainer, batch: Any, folder: Path) -> int:
-    """Returns how many steps a save overlaps."""
-    before = trainer.steps
-    trainer.save(folder, wait=False)
-    while not any(folder.glob(f"step-{before:08}")):
-        trainer.step(batch)
-    return trainer.steps - before
-
-
-def measure(trainer: medley.Trainer, batch: Any, steps: int, folder: Path | None) -> list[float]:
-    """Returns the seconds of so many steps, and of the call that saves in front of them."""
-    start = time.perf_counter()
-    if folder is not None:
-        trainer.save(folder, keep=1, wait=False)
-    saved = time.perf_counter()
+def plain(trainer: medley.Trainer, batch: Any, steps: int) -> tuple[float, float]:
+    """Returns the seconds of so many steps, on the clock and of all processors."""
+    start, used = time.perf_counter(), time.process_time()
     for _ in range(steps):
         trainer.step(batch)
-    return [time.perf_counter() - start, saved - start]
+    return time.perf_counter() - start, time.process_time() - used
+
+
+def saving(trainer: medley.Trainer, batch: Any, folder: Path) -> tuple[float, float, float, int]:
+    """Returns the same of the steps that a save overlaps, the seconds of the call that begins it,
+    and how many steps these were."""
+    before = trainer.steps
+    start, used = time.perf_counter(), time.process_time()
+    trainer.save(folder, keep=1, wait=False)
+    called = time.perf_counter() - start
+    while not (folder / f"step-{before:08}").exists():
+        trainer.step(batch)
+    return (
+        time.perf_counter() - start,
+        time.process_time() - used,
+        called,
+        trainer.steps - before,
+    )
+
+
+def measure(
+    trainer: medley.Trainer, batch: Any, folder: Path, steps: int, first: bool
+) -> dict[str, float]:
+    """Returns what a round has shown; `steps`: about as many as a save overlaps."""
+    without = plain(trainer, batch, steps) if first else (0.0, 0.0)
+    during, used, called, overlapped = saving(trainer, batch, folder)
+    if not first:
+        steps = overlapped
+        without = plain(trainer, batch, steps)
+    step, processors = without[0] / steps, without[1] / steps
+    return {
+        "steps": overlapped,
+        "step_seconds": step,
+        "stall": during / overlapped / step - 1,
+        "lost_seconds": during - overlapped * step,
+        "processor_seconds": used - overlapped * processors,
+        "call_seconds": called,
+    }
 
 
 def main() -> None:
@@ -60,34 +87,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.manual_seed(0)
-    model, batch = models.gpt(width=options.width, layers=options.layers, batch=16)
+    model, batch = models.gpt(width=options.width, layers=options.layers, batch=options.batch)
     graph = medley.capture(model, batch)
-    plan = medley.plan(graph, parse_cluster(CLUSTER), "data-parallel-even", global_batch=16)
+    machines = parse_cluster(CLUSTER)
+    plan = medley.plan(graph, machines, "data-parallel-even", global_batch=options.batch)
     trainer = medley.Trainer(model, graph, plan, keep_gradients=False)
-    plain: list[float] = []
-    saving: list[list[float]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(WARM_UP):
-            trainer.step(batch)
-        steps = steps_until_saved(trainer, batch, Path(folder))
-        for _ in range(options.rounds):
-            plain.append(measure(trainer, batch, steps, None)[0])
-            saving.append(measure(trainer, batch, steps, Path(folder)))
-        trainer.save(folder, keep=1)
-        size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-    without, during = statistics.median(plain), statistics.median(row[0] for row in saving)
-    result = {
-        "megabytes": size / 1e6,
-        "steps": steps,
-        "seconds_without": without,
-        "seconds_saving": during,
-        "stall": during / without - 1,
-        "call_seconds": statistics.median(row[1] for row in saving),
-    }
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plain(trainer, batch, WARM_UP)
+        steps = saving(trainer, batch, folder)[-1]
+        rounds = [
+            measure(trainer, batch, folder, steps, number % 2 == 0)
+            for number in range(options.rounds)
+        ]
+        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    medians = {key: statistics.median(each[key] for each in rounds) for key in rounds[0]}
+    result = {"megabytes": size / 1e6, **medians, "rounds": rounds}
     print(json.dumps(result, indent=2))
     if options.json:
         options.json.write_text(json.dumps(result))

@@ -19,7 +19,7 @@ WIDTH = 100
 # In the order of use.
 CHAPTERS = {
     "Capture and plan": ["capture", "Graph", "Cluster", "plan", "Plan"],
-    "Train": ["Trainer", "Metrics", "BatchSampler"],
+    "Train": ["Trainer", "Metrics", "Loader", "BatchSampler"],
     "Optimizers": ["AdamW", "SGD", "warmup", "cosine"],
 }
 HEAD = """# API reference

@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
@@ -159,11 +160,27 @@ Deal deal(const std::vector<HeldValue>& values,
   return Dealer(values, devices).run(least_bytes);
 }
 
-Deal deal(const Program& program) {
-  std::vector<int> devices;
+ProgramDeal deal(const Program& program) {
+  ProgramDeal dealt{held_values(program), {}, {}};
   for (const LoweredStage& stage : program.stages)
-    devices.push_back(static_cast<int>(stage.devices.size()));
-  return deal(held_values(program), devices);
+    dealt.devices.push_back(static_cast<int>(stage.devices.size()));
+  dealt.deal = deal(dealt.held, dealt.devices);
+  return dealt;
+}
+
+std::vector<int64_t> held_bytes(const ProgramDeal& dealt) {
+  std::vector<int64_t> bytes(at(std::accumulate(dealt.devices.begin(), dealt.devices.end(), 0)));
+  for (size_t w = 0; w < dealt.deal.writers.size(); ++w) {
+    int last = -1;  // boxes are by value
+    for (const DealtBox& each : dealt.deal.boxes[w]) {
+      if (each.value == std::exchange(last, each.value)) continue;
+      const HeldValue& value = dealt.held[at(each.value)];
+      const Layout& layout = value.stages[at(each.holder)].layout;
+      bytes[at(dealt.deal.writers[w])] +=
+          volume(layout.boxes[at(layout.box_of[at(each.device)])]) * bytes_per_element(value.dtype);
+    }
+  }
+  return bytes;
 }
 
 }  // namespace medley

@@ -29,7 +29,16 @@ struct Deal {
 Deal deal(const std::vector<HeldValue>& values,
           const std::vector<int>& devices,
           int64_t least_bytes = 1 << 20);
-// Of held_values(program).
-Deal deal(const Program& program);
+
+// Of all that a program keeps: found once, and the same for every checkpoint of a run.
+struct ProgramDeal {
+  std::vector<HeldValue> held;
+  std::vector<int> devices;  // [stage] of its mesh
+  Deal deal;
+};
+ProgramDeal deal(const Program& program);
+// What each device holds while it writes its boxes, in bytes: all that it has of their values. By
+// its number among those of all stages.
+std::vector<int64_t> held_bytes(const ProgramDeal& dealt);
 
 }  // namespace medley

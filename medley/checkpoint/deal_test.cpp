@@ -73,6 +73,16 @@ TEST(Deal, WhoHoldsNothingWritesNothing) {
   EXPECT_THAT(dealt.writers, ElementsAre(1));
 }
 
+// A tensor is held whole, whatever part of it is written.
+TEST(Deal, WhoWritesARowHoldsAllThatItHasOfTheValue) {
+  ProgramDeal dealt{{value_of("large", {1000, 30}, {copies({1000, 30}, 2)}),
+                     value_of("cut", {20}, {rows({20}, {0, 5, 20})})},
+                    {2},
+                    {}};
+  dealt.deal = deal(dealt.held, dealt.devices, 1 << 10);
+  EXPECT_THAT(held_bytes(dealt), ElementsAre(4 * (30000 + 5), 4 * (30000 + 15)));
+}
+
 TEST(Deal, WhatNobodyHoldsIsRefused) {
   HeldValue value = value_of("w", {8}, {rows({8}, {0, 4, 8})});
   value.stages[0].layout.boxes = {{{0, 4}}};

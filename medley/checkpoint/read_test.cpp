@@ -127,7 +127,7 @@ std::string mismatch(const std::function<void(Manifest&)>& change, bool paramete
   const Program program = random_program(mlp(), 0);
   const std::vector<HeldValue> values = held_values(program);
   Manifest manifest;
-  manifest.values = deal(program).values;
+  manifest.values = deal(program).deal.values;
   change(manifest);
   try {
     require_match(manifest, "run", values, parameters_only);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <utility>
 
 #include "medley/base/at.h"
 #include "medley/base/sha256.h"
@@ -24,32 +26,7 @@ void for_each_stretch(const Runs& runs, int64_t begin, int64_t end, Copy copy) {
   }
 }
 
-// The bytes of a piece: where they lie if they are neighbours, else gathered.
-std::string_view piece_of(const TensorSource& tensor,
-                          int64_t begin,
-                          int64_t end,
-                          std::string& buffer) {
-  if (tensor.runs.count() == 1) return {tensor.memory + tensor.runs.start + begin, at(end - begin)};
-  buffer.resize(at(end - begin));
-  gather(tensor.memory, tensor.runs, begin, end, buffer.data());
-  return buffer;
-}
-
-template <typename Use>
-void for_each_piece(const TensorSource& tensor, Use use) {
-  std::string buffer;
-  const int64_t total = tensor.runs.total();
-  for (int64_t begin = 0; begin < total; begin += kPieceBytes)
-    use(piece_of(tensor, begin, std::min(begin + kPieceBytes, total), buffer));
-}
-
-std::string checksums_of(const TensorSource& tensor) {
-  std::string digits;
-  for_each_piece(tensor, [&](std::string_view piece) {
-    fmt::format_to(std::back_inserter(digits), "{:08x}", crc32c(piece));
-  });
-  return digits;
-}
+constexpr int64_t kWritten = 4 * kPieceBytes;  // at once
 
 }  // namespace
 
@@ -85,33 +62,90 @@ TensorSource source_of(const StoredValue& value,
           runs_in(shard_factors, shard, value.factors, stored, bytes_per_element(value.dtype))};
 }
 
+TensorFileWriter::TensorFileWriter(Files& files,
+                                   const std::string& folder,
+                                   const std::string& name,
+                                   std::vector<TensorSource> tensors)
+    : files_(files), name_(name), path_(join_path(folder, name)), tensors_(std::move(tensors)) {}
+
+bool TensorFileWriter::next() {
+  if (tensor_ < tensors_.size()) {
+    is_checked_ ? write() : check();
+    return false;
+  }
+  if (!is_checked_) {
+    begin_file();
+    return false;
+  }
+  if (!together_.empty()) files_.append(path_, together_);
+  together_.clear();
+  files_.sync(path_);
+  return true;
+}
+
+StoredFile TensorFileWriter::file() const { return file_; }
+
+// Returns the next bytes of the tensor, at most so many: where they lie if they are neighbours,
+// else gathered.
+std::string_view TensorFileWriter::piece(int64_t most) {
+  const TensorSource& tensor = tensors_[tensor_];
+  const int64_t begin = offset_, end = std::min(begin + most, tensor.runs.total());
+  offset_ = end;
+  if (tensor.runs.count() == 1) return {tensor.memory + tensor.runs.start + begin, at(end - begin)};
+  buffer_.resize(at(end - begin));
+  gather(tensor.memory, tensor.runs, begin, end, buffer_.data());
+  return buffer_;
+}
+
+void TensorFileWriter::check() {
+  const TensorSource& tensor = tensors_[tensor_];
+  if (offset_ < tensor.runs.total())
+    fmt::format_to(std::back_inserter(digits_), "{:08x}", crc32c(piece(kPieceBytes)));
+  if (offset_ < tensor.runs.total()) return;
+  metadata_.emplace(checksum_key(tensor.name), std::exchange(digits_, {}));
+  ++tensor_;
+  offset_ = 0;
+}
+
+void TensorFileWriter::begin_file() {
+  SafetensorsHeader header{std::move(metadata_), {}};
+  header.metadata.emplace("format", "pt");
+  header.metadata.emplace("piece_bytes", fmt::format("{}", kPieceBytes));
+  for (const TensorSource& each : tensors_)
+    header.tensors.push_back({.name = each.name, .dtype = each.dtype, .shape = each.shape});
+  const std::string front = print_header(header);
+  files_.write(path_, front);
+  const int64_t end = header.tensors.empty() ? std::ssize(front) : header.tensors.back().end;
+  file_ = {name_, end, sha256_hex(front)};
+  is_checked_ = true;
+  tensor_ = 0;
+}
+
+// Small tensors go together: a call to a file system may take as long as a megabyte does.
+void TensorFileWriter::write() {
+  const TensorSource& tensor = tensors_[tensor_];
+  const std::string_view bytes = piece(kWritten - std::ssize(together_));
+  if (std::ssize(bytes) == kWritten)
+    files_.append(path_, bytes);
+  else
+    together_ += bytes;
+  if (std::ssize(together_) == kWritten) {
+    files_.append(path_, together_);
+    together_.clear();
+  }
+  if (offset_ < tensor.runs.total()) return;
+  ++tensor_;
+  offset_ = 0;
+}
+
 StoredFile write_tensors(Files& files,
                          const std::string& folder,
                          const std::string& name,
                          const std::vector<TensorSource>& tensors) {
-  const std::string path = join_path(folder, name);
-  SafetensorsHeader header{{{"format", "pt"}, {"piece_bytes", fmt::format("{}", kPieceBytes)}}, {}};
-  for (const TensorSource& each : tensors) {
-    header.tensors.push_back({.name = each.name, .dtype = each.dtype, .shape = each.shape});
-    header.metadata.emplace(checksum_key(each.name), checksums_of(each));
+  TensorFileWriter writer(files, folder, name, tensors);
+  while (!writer.next()) {
   }
-  const std::string front = print_header(header);
-  files.write(path, front);
-  // Small tensors go together: a call to a file system may take as long as a megabyte does.
-  std::string together;
-  const auto flush = [&] {
-    if (!together.empty()) files.append(path, together);
-    together.clear();
-  };
-  for (const TensorSource& each : tensors)
-    for_each_piece(each, [&](std::string_view piece) {
-      together += piece;
-      if (std::ssize(together) >= 4 * kPieceBytes) flush();
-    });
-  flush();
-  files.sync(path);
-  const int64_t end = header.tensors.empty() ? std::ssize(front) : header.tensors.back().end;
-  return {name, end, sha256_hex(front)};
+  return writer.file();
 }
 
 }  // namespace medley

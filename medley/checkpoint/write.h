@@ -2,7 +2,9 @@
 
 // Writes one file of a checkpoint from memory. Knows nothing of who else writes.
 
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "medley/base/files.h"
@@ -31,6 +33,38 @@ TensorSource source_of(const StoredValue& value,
                        const FactorSizes& shard_factors,
                        const Box& shard,
                        const char* memory);
+
+// Writes a file in pieces of a few MiB, so that whoever writes beside other work can stop between
+// two of them. A file that is there is replaced.
+class TensorFileWriter {
+ public:
+  TensorFileWriter(Files& files,
+                   const std::string& folder,
+                   const std::string& name,
+                   std::vector<TensorSource> tensors);
+
+  // Does the next piece. Returns whether that was the last one: the file is written and synced.
+  bool next();
+  // Requires: next() has returned true.
+  StoredFile file() const;
+
+ private:
+  void check();
+  void begin_file();
+  void write();
+  std::string_view piece(int64_t most);
+
+  Files& files_;
+  std::string name_, path_;
+  std::vector<TensorSource> tensors_;
+  size_t tensor_ = 0;   // where the next piece begins
+  int64_t offset_ = 0;  // in it
+  bool is_checked_ = false;
+  std::string digits_;  // of the tensor that is being checked
+  std::map<std::string, std::string> metadata_;
+  StoredFile file_;
+  std::string buffer_, together_;
+};
 
 // Writes and syncs the file; replaces one that is there.
 StoredFile write_tensors(Files& files,

@@ -33,7 +33,6 @@ std::vector<c10::Device> parse_devices(const std::vector<std::string>& names) {
 
 Run::Run(const RunInput& input)
     : seed_(input.seed),
-      only_global_batches_(input.only_global_batches),
       torch_devices_(parse_devices(input.torch_devices)),
       threads_each_(std::make_shared<std::atomic<int>>(1)),
       worker_(input.worker, parts(input)) {
@@ -249,8 +248,7 @@ void Run::set_batch(const std::map<std::string, at::Tensor>& batch) {
 
 void Run::set_batch(int i, const std::map<std::string, at::Tensor>& batch) {
   const LoweredStage& on = stage_of(i);
-  const BatchSlicer slicer(
-      on, devices().place(i).index, devices().are_of_one_process_each() && !only_global_batches_);
+  const BatchSlicer slicer(on, devices().place(i).index, devices().are_of_one_process_each());
   std::vector<BatchInputs> inputs(on.tables.size());
   for (const Placement& placement : on.inputs) {
     if (placement.input.kind != InputKind::kBatch) continue;

@@ -49,7 +49,6 @@ struct RunInput {  // what a run is made from, as it comes from Python
   std::string interface;                      // between them, for messages
   std::chrono::milliseconds timeout{600000};  // of a wait
   std::optional<StoreAddress> store;          // of a process of many
-  bool only_global_batches = false;           // a step may be made again with other rows
 };
 
 struct StepResult {
@@ -142,7 +141,6 @@ class Run {
   StepResult result();
 
   int64_t seed_;
-  bool only_global_batches_;
   std::vector<c10::Device> torch_devices_;
   // Of PyTorch, for each device: they share the processors.
   std::shared_ptr<std::atomic<int>> threads_each_;

@@ -3,11 +3,16 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
+#include <exception>
 #include <map>
+#include <mutex>
 #include <set>
+#include <thread>
 
 #include "medley/base/at.h"
+#include "medley/base/low_priority.h"
 #include "medley/checkpoint/match.h"
 #include "medley/checkpoint/read.h"
 #include "medley/checkpoint/write.h"
@@ -121,65 +126,100 @@ class Loading {
 
 }  // namespace
 
-struct StateWriter::OneFile {
-  int writer;
-  std::string name;
-  std::vector<at::Tensor> held;
-  std::vector<TensorSource> tensors;
+// What is left to be written; one thread at a time takes the next piece.
+struct StateWriter::Work {
+  struct OneFile {
+    int writer;
+    std::vector<at::Tensor> held;
+    TensorFileWriter file;
+  };
+
+  // Returns whether nothing is left.
+  bool next() {
+    const std::lock_guard lock(taken);
+    if (left.empty()) return true;
+    try {
+      if (!left.front().file.next()) return false;
+      written.emplace_back(left.front().writer, left.front().file.file());
+      left.pop_front();  // what is written is held no longer
+    } catch (...) {
+      error = std::current_exception();
+      left.clear();
+    }
+    is_done = left.empty();
+    return is_done;
+  }
+
+  std::mutex taken;
+  std::deque<OneFile> left;
+  Written written;
+  std::exception_ptr error;
+  std::atomic<bool> is_done = false;
+  std::atomic<bool> is_wanted = false;  // by another thread than ours
 };
 
-std::vector<StateWriter::OneFile> StateWriter::hold(Run& run) {
+StateWriter::StateWriter(Run& run,
+                         const ProgramDeal& dealt,
+                         Files& files,
+                         const std::string& folder)
+    : work_(std::make_shared<Work>()) {
   Devices& devices = run.worker().devices();
-  const std::vector<HeldValue> values = held_values(run.worker().program());
-  const Deal dealt = deal(run.worker().program());
-  std::vector<OneFile> mine;
+  const Deal& deal = dealt.deal;
   for (int i = 0; i < devices.size(); ++i) {
-    const auto writer = std::ranges::find(dealt.writers, devices.number(i));
-    if (writer == dealt.writers.end()) continue;
-    const size_t w = at(writer - dealt.writers.begin());
-    OneFile file{static_cast<int>(w), file_name(run, *writer), {}, {}};
+    const auto writer = std::ranges::find(deal.writers, devices.number(i));
+    if (writer == deal.writers.end()) continue;
+    const size_t w = at(writer - deal.writers.begin());
     std::map<int, at::Tensor> known;
-    for (const DealtBox& each : dealt.boxes[w]) {
-      const HoldingStage& stage = values[at(each.value)].stages[at(each.holder)];
+    std::vector<TensorSource> sources;
+    for (const DealtBox& each : deal.boxes[w]) {
+      const HoldingStage& stage = dealt.held[at(each.value)].stages[at(each.holder)];
       at::Tensor& tensor = known[each.value];
       if (!tensor.defined())
         tensor = to_tensor(devices.interpreter(i).read(stage.value)).cpu().contiguous();
-      file.tensors.push_back(source_of(dealt.values[at(each.value)],
-                                       at(each.box),
-                                       stage.layout.factors,
-                                       stage.layout.boxes[at(stage.layout.box_of[at(each.device)])],
-                                       static_cast<const char*>(tensor.const_data_ptr())));
+      sources.push_back(source_of(deal.values[at(each.value)],
+                                  at(each.box),
+                                  stage.layout.factors,
+                                  stage.layout.boxes[at(stage.layout.box_of[at(each.device)])],
+                                  static_cast<const char*>(tensor.const_data_ptr())));
     }
+    std::vector<at::Tensor> held;
     for (const auto& [value, tensor] : known) {
       bytes_ += static_cast<int64_t>(tensor.nbytes());
-      file.held.push_back(tensor);
+      held.push_back(tensor);
     }
-    mine.push_back(std::move(file));
+    work_->left.push_back({static_cast<int>(w),
+                           std::move(held),
+                           {files, folder, file_name(run, *writer), std::move(sources)}});
   }
-  return mine;
-}
-
-StateWriter::StateWriter(Run& run, Files& files, const std::string& folder) {
-  written_ = std::async(std::launch::async, [all = hold(run), &files, folder]() mutable {
-    Written written;
-    for (OneFile& file : all) {
-      written.emplace_back(file.writer, write_tensors(files, folder, file.name, file.tensors));
-      file = {};  // what is written is held no longer
+  work_->is_done = work_->left.empty();
+  // Nobody waits for its end, which may take long where others compute: with nothing left it has
+  // nothing but the work.
+  std::thread([work = work_] {
+    run_behind_all_others();
+    while (!work->is_wanted && !work->next()) {
     }
-    return written;
-  });
+  }).detach();
 }
 
-StateWriter::~StateWriter() {
-  if (written_.valid()) written_.wait();
+bool StateWriter::is_done() const { return work_->is_done; }
+
+bool StateWriter::next() {
+  work_->is_wanted = true;
+  return work_->next();
 }
 
-bool StateWriter::is_done() const {
-  return !written_.valid() ||
-         written_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+StateWriter::Written StateWriter::finish() {
+  while (!next()) {
+  }
+  if (work_->error) std::rethrow_exception(work_->error);
+  return work_->written;
 }
 
-StateWriter::Written StateWriter::finish() { return written_.get(); }
+void StateWriter::abandon() {
+  work_->is_wanted = true;
+  const std::lock_guard lock(work_->taken);
+  work_->left.clear();
+}
 
 void require_match(Run& run,
                    const std::string& folder,

@@ -6,8 +6,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <chrono>
-#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,28 +18,33 @@
 
 namespace medley {
 
-// Writes the files of this process's devices on a thread of its own. The state is that of when this
-// was made: it holds the tensors, and whoever would change one that another holds makes a copy
-// first (update.cpp). So until it is done there is up to one more copy of what it writes.
+// Writes the files of this process's devices on a thread of its own, which works only where no
+// other thread wants to. The state is that of when this was made: it holds the tensors, and whoever
+// would change one that another holds makes a copy first (update.cpp). So until it is done there is
+// up to one more copy of what it writes (held_bytes() of medley/checkpoint/deal.h).
 class StateWriter {
  public:
-  // Requires: between steps; `files` outlives this.
-  StateWriter(Run& run, Files& files, const std::string& folder);
-  ~StateWriter();  // once it is done
+  // `dealt`: of the program of the run. Requires: between steps; `files` outlives this.
+  StateWriter(Run& run, const ProgramDeal& dealt, Files& files, const std::string& folder);
+  ~StateWriter() { abandon(); }
 
   // A file, and its place among those of all processes (Deal::writers).
   using Written = std::vector<std::pair<int, StoredFile>>;
 
   bool is_done() const;
-  Written finish();  // waits; throws what went wrong
+  // From now on the calling thread writes: does the next piece of what is left, and returns whether
+  // nothing is.
+  bool next();
+  Written finish();  // does all of it; throws what went wrong
+  // Leaves it as it is, and holds nothing any more. Waits for a piece that is being written.
+  void abandon();
   int64_t bytes() const { return bytes_; }
 
  private:
-  struct OneFile;
-  std::vector<OneFile> hold(Run& run);
+  struct Work;
 
   int64_t bytes_ = 0;
-  std::future<Written> written_;
+  std::shared_ptr<Work> work_;
 };
 
 // Whether a checkpoint is one of what the run keeps: require_match() of medley/checkpoint/match.h.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from medley.cluster import Cluster as Cluster
+    from medley.data.loader import Loader as Loader
     from medley.data.sampler import BatchSampler as BatchSampler
     from medley.graph import Graph as Graph
     from medley.graph import capture as capture
@@ -37,6 +38,7 @@ _EXPORTS = {
     "BatchSampler": "data.sampler",
     "Cluster": "cluster",
     "Graph": "graph",
+    "Loader": "data.loader",
     "Metrics": "trainer",
     "Plan": "plan",
     "SGD": "optimizer",

@@ -10,8 +10,8 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
-import itertools
 import json
+import math
 import os
 import socket
 import sys
@@ -27,12 +27,12 @@ import medley
 from medley import _core, _runtime
 from medley.cursor import Cursor
 from medley.files import make_folder, unwritable
-from medley.run import ends, epochs, exchange
+from medley.run import epochs, exchange
 from medley.run.job import Job
 
 _Read = TypeVar("_Read")
 _LOOK_AGAIN_SECONDS = 0.005
-_saves = itertools.count()  # in the same order in all processes
+_CONTAINER = Path("/sys/fs/cgroup")
 _locks: dict[str, int] = {}  # descriptors, by what this process has locked
 
 
@@ -98,6 +98,7 @@ class Saver:
         self._run = run
         self._program = program
         self._job = job
+        self._deal: _core.Deal | None = None
         self._save: _Save | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._saved: int | None = None  # steps done in the last one that is complete
@@ -110,6 +111,13 @@ class Saver:
             return self._saved
         return int(self._save.state["step"])
 
+    @property
+    def deal(self) -> _core.Deal:
+        """Who writes what."""
+        if self._deal is None:
+            self._deal = _core.Deal(self._program)
+        return self._deal
+
     def begin(self, folder: str, state: dict[str, Any], retention: Retention) -> str:
         """Lets a checkpoint of the state as it is now be written; waits for the one before.
 
@@ -120,9 +128,24 @@ class Saver:
         error = self._from_first(lambda: _open_folder(folder, step))
         if not error:
             temporary = _core.checkpoint_folder(folder, step)
-            writer = _runtime.StateWriter(self._run, temporary)
-            self._save = _Save(folder, state, retention, f"save/{next(_saves)}", writer)
+            writer = _runtime.StateWriter(self._run, self.deal, temporary)
+            self._save = _Save(folder, state, retention, self._new_key(), writer)
+            if writer.bytes > (room := available_memory()):
+                say(
+                    f"step {step} is written while training waits: beside it, up to "
+                    f"{writer.bytes / 1e9:.1f} GB more would be held, of {room / 1e9:.1f} GB"
+                )
+                self._write_rest(self._save)
         return error
+
+    def close(self) -> None:
+        """Lets go of a checkpoint that not all can complete any more, and which the next one
+        removes; what is being completed becomes complete."""
+        save, self._save = self._save, None
+        if save is not None and save.writer is not None:
+            save.writer.abandon()
+        if save is not None and save.commit is not None:
+            save.commit.result()
 
     def poll(self) -> None:
         """Lets what is being written go on. Waits for nothing."""
@@ -140,9 +163,9 @@ class Saver:
         save = self._save
         if save is None:
             return ""
-        while save.writer is not None or (self._is_first and not self._have_all_told(save)):
-            self._tell_when_done(save)
-            self._raise_first_failure()
+        self._write_rest(save)
+        while self._is_first and not self._have_all_told(save):
+            self._check_others()
             time.sleep(_LOOK_AGAIN_SECONDS)
         self._save = None
         error = self._verdict(save)
@@ -160,9 +183,22 @@ class Saver:
         assert self._job is not None
         return exchange.from_store(self._job, f"{save.key}/verdict", "completes a checkpoint")[1:]
 
+    def _write_rest(self, save: _Save) -> None:
+        while save.writer is not None:
+            self._check_others()
+            save.writer.next()
+            self._tell_when_done(save)
+
     @property
     def _is_first(self) -> bool:
         return self._job is None or self._job.rank == 0
+
+    def _check_others(self) -> None:
+        if self._job is not None:
+            exchange.check()
+
+    def _new_key(self) -> str:
+        return "" if self._job is None else exchange.new_key("save")
 
     def _from_first(self, make: Callable[[], bytes]) -> str:
         data = make() if self._job is None else exchange.from_first(make, "opens a checkpoint")
@@ -190,12 +226,6 @@ class Saver:
                 save.told[rank] = text
         return True
 
-    def _raise_first_failure(self) -> None:
-        if self._job is not None:
-            failure = ends.first_failure(exchange.store())
-            if failure is not None:
-                raise ends.OthersError(failure["cause"])
-
     def _complete(self, save: _Save) -> str:
         """Makes a checkpoint of the files that all have written; returns why it cannot."""
         step = save.state["step"]
@@ -204,7 +234,7 @@ class Saver:
         try:
             if not error:
                 files = [tuple(file) for each in told for file in each["files"]]
-                manifest = _core.Manifest(self._program, save.state, files)
+                manifest = _core.Manifest(self.deal, save.state, files)
                 manifest.commit(save.folder)
                 self._note(save.folder, step)
         except OSError as failure:
@@ -227,6 +257,22 @@ class Saver:
         if self._job is not None and self._job.elastic:
             path = _core.checkpoint_folder(folder, step).removesuffix(".tmp")
             epochs.note_checkpoint(exchange.store(), path, step)
+
+
+def available_memory() -> float:
+    """Returns the bytes that this machine still has, or that a container leaves this process."""
+    room = math.inf
+    with contextlib.suppress(OSError, ValueError):
+        limit = int((_CONTAINER / "memory.max").read_text())  # "max" is no number: no limit
+        used = int((_CONTAINER / "memory.current").read_text())
+        room = limit - used + _fields(_CONTAINER / "memory.stat")["file"]  # of which files go first
+    with contextlib.suppress(OSError):
+        room = min(room, 1024 * _fields(Path("/proc/meminfo"))["MemAvailable:"])
+    return room
+
+
+def _fields(path: Path) -> dict[str, int]:
+    return {line.split()[0]: int(line.split()[1]) for line in path.read_text().splitlines()}
 
 
 def _written(writer: _runtime.StateWriter) -> str:

@@ -9,7 +9,7 @@ import os
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from medley import _core, _runtime, checkpoint
 from medley.adapters import check_adapted, trained_names, write_adapter
-from medley.capture.batch import entries
 from medley.checkpoint import Checkpoint, Retention
 from medley.cluster import Cluster, load_cluster
 from medley.cursor import Cursor
+from medley.data.inputs import Inputs
 from medley.drift import Drift, comparable, expected_nanoseconds, report_drift
 from medley.files import read_text, write_atomically
 from medley.graph import Graph, as_graph
@@ -30,6 +30,7 @@ from medley.plan import Plan
 from medley.run import connections, devices, ends, exchange, job, stragglers
 from medley.run.recovery import Recovery
 
+Made = TypeVar("Made")
 CONSTANT = "constant:"  # begins the names of what no module has
 DTYPES = {
     "f64": torch.float64,
@@ -101,6 +102,7 @@ class Trainer:
             (kind, name): (DTYPES[dtype], shape)
             for kind, name, dtype, shape in self._graph.core.inputs
         }
+        self._inputs = Inputs(self._types)
         self._took = stragglers.Stopwatch()
         self._drift = None
         self._job = None if local else exchange.join()
@@ -159,16 +161,15 @@ class Trainer:
     # --- training ---
 
     def step(self, batch: Any) -> Metrics:
-        """Trains on one batch: the global one, or only this device's rows (`BatchSampler`).
+        """Trains on one batch: what a `Loader` yields, the global batch, or only this device's rows
+        (`BatchSampler`).
 
         Accepts what the model is called with: a dict by argument name, a tuple or list, a tensor.
         """
-        inputs = [name for kind, name in self._types if kind == "batch"]
-        tensors = _named(batch, inputs)
         if self._recovery is not None:
-            metrics = self._recovery.step(tensors)
+            metrics = self._recovery.step(batch)
         else:
-            metrics = self._step(self._own(tensors))
+            metrics = self._step(self._tensors(batch))
             self.steps += 1
         if self._saver is not None:
             self._saver.poll()
@@ -200,31 +201,22 @@ class Trainer:
             grad_norm=norm,
             learning_rate=self.optimizer.learning_rate(self.steps),
             step_seconds=seconds,
-            tokens_per_second=self._tokens() / max(seconds, 1e-12),
+            tokens_per_second=self._inputs.tokens(self.plan.global_batch) / max(seconds, 1e-12),
             waiting=sum(shares.values()) / max(1, len(shares)),
             devices=shares,
         )
 
-    def _own(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Drops the row that BatchSampler gives to a device without rows."""
-        if self._job is None or any(count for _, count in self._program.rows(self._job.rank)):
-            return dict(tensors)
-        return {
-            name: tensor[:0] if self._has_rows(name) and tensor.shape[0] == 1 else tensor
-            for name, tensor in tensors.items()
-        }
+    def _tensors(self, batch: Any) -> dict[str, Tensor]:
+        return self._inputs.read(
+            batch, self._rows(), self.plan.global_batch, own=self._recovery is None
+        )
 
-    def _has_rows(self, name: str) -> bool:
-        _, shape = self._types.get(("batch", name), (None, ""))
-        return shape.startswith("[b")
-
-    def _tokens(self) -> float:
-        """Returns the token ids in a global batch, or its rows if it has none."""
-        for (kind, _), (dtype, shape) in self._types.items():
-            sizes = shape.strip("[]").split(", ")
-            if kind == "batch" and dtype == torch.int64 and len(sizes) == 2 and sizes[0] == "b":
-                return float(self.plan.global_batch * int(sizes[1]))
-        return float(self.plan.global_batch)
+    def _rows(self) -> list[int]:
+        """Returns the rows of a global batch that this process computes."""
+        if self._job is None:
+            return list(range(self.plan.global_batch))
+        counts = self._program.rows(self._job.rank)
+        return [row for first, count in counts for row in range(first, first + count)]
 
     # --- other processes ---
 
@@ -236,11 +228,11 @@ class Trainer:
     def finish(self) -> None:
         """Tells the other devices that this one has nothing more to do; the first one says which
         of them were slower than the plan expects. What is being saved is completed first."""
-        if self._saver is not None:
-            self._saver.wait()
         if self._recovery is not None:
             self._recovery.finish()
-        elif self._job is not None:
+        elif self._saver is not None:
+            self._saver.wait()
+        if self._job is not None and self._recovery is None:
             self._end()
         if self._run is not None:
             self._run.finish()
@@ -254,6 +246,24 @@ class Trainer:
             yield
         finally:
             self._run.end()
+
+    @property
+    def ranks(self) -> tuple[int, int] | None:
+        """The number of this process among those that train now, and how many these are; None if
+        the plan of now does not use it."""
+        if self._run is None:
+            return None
+        return (0, 1) if self._job is None else (self._job.rank, self._job.size)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process speaks for all."""
+        return self.ranks is not None and self.ranks[0] == 0
+
+    def together(self, make: Callable[[], Made]) -> Made:
+        """Does what all processes of a job do at the same place; in an elastic run again, if one
+        of them is lost meanwhile."""
+        return make() if self._recovery is None else self._recovery.call(make)
 
     # --- whole tensors ---
 
@@ -272,11 +282,9 @@ class Trainer:
         return self._read_all("gradient")
 
     def _read_all(self, kind: str, among: Collection[str] | None = None) -> dict[str, Tensor]:
-        if self._recovery is not None:
-            return self._recovery.call(lambda: self._read_kind(kind, among))
-        return self._read_kind(kind, among)
+        return self.together(lambda: self._read_kind(kind, among))
 
-    def _read_kind(self, kind: str, among: Collection[str] | None) -> dict[str, Tensor]:
+    def _read_kind(self, kind: str, among: Collection[str] | None = None) -> dict[str, Tensor]:
         if self._run is None:  # the plan does not use this device
             return {}
         names = [name for each, name in self._run.values if each == kind]
@@ -333,6 +341,20 @@ class Trainer:
         this, and each writes what its device holds.
         """
         retention = Retention(keep, keep_every)
+        error = self.together(lambda: self._save(os.fspath(folder), retention, wait, data))
+        if wait and error:
+            raise OSError(error)
+
+    def _save(
+        self,
+        folder: str,
+        retention: Retention,
+        wait: bool,
+        data: Cursor | tuple[int, int, int] | None,
+    ) -> str:
+        """Returns why there is no checkpoint, "" if there is or will be one."""
+        if self._run is None:  # the plan does not use this device
+            return ""
         state = {
             "step": self.steps,
             "global_batch": self.plan.global_batch,
@@ -346,11 +368,8 @@ class Trainer:
             "versions": checkpoint.versions(),
         }
         with self._together("save()"):
-            error = self._saver.begin(os.fspath(folder), state, retention)
-            if wait:
-                error = error or self._saver.wait()
-        if wait and error:
-            raise OSError(error)
+            error: str = self._saver.begin(folder, state, retention)
+            return error or (self._saver.wait() if wait else "")
 
     def load(
         self,
@@ -375,19 +394,29 @@ class Trainer:
         """Goes on from the newest checkpoint in a folder; None, and nothing, if there is none."""
         return self._load(os.fspath(folder), False, False)
 
+    def catch_up(self) -> Metrics | None:
+        """Goes on where the others are, in a process that takes the place of a lost one: `step`
+        then does not return the metrics of all the steps before, but this those of the last one.
+        Elsewhere nothing."""
+        return None if self._recovery is None else self._recovery.catch_up()
+
     def _load(self, folder: str, exact: bool, parameters_only: bool) -> Checkpoint | None:
         if job.joins_later():  # the others give it what they have
             return None
-        with self._together("load()"):
-            self._saver.wait()
-            result = checkpoint.load(
-                self._run,
-                self._job,
-                folder,
-                self.optimizer.description()["kind"],
-                exact=exact,
-                parameters_only=parameters_only,
-            )
+
+        def read() -> tuple[Checkpoint, _core.Manifest] | None:
+            with self._together("load()"):
+                self._saver.wait()
+                return checkpoint.load(
+                    self._run,
+                    self._job,
+                    folder,
+                    self.optimizer.description()["kind"],
+                    exact=exact,
+                    parameters_only=parameters_only,
+                )
+
+        result = self.together(read)
         if result is None:
             return None
         found, manifest = result
@@ -409,15 +438,21 @@ class Trainer:
         the first one writes.
         """
 
+        tensors: dict[str, Tensor] = {}
+
         def write() -> bytes:
             write_model(Path(folder), self._persistent(tensors), self._model)
             return b""
 
-        if self._run is None:  # the plan does not use this device
-            return
-        with self._together("save_model()"):
-            tensors = self.parameters() | self.buffers()
-            write() if self._job is None else exchange.from_first(write, "writes the model")
+        def save() -> None:
+            nonlocal tensors
+            if self._run is None:  # the plan does not use this device
+                return
+            with self._together("save_model()"):
+                tensors = self._read_kind("parameter") | self._read_kind("buffer")
+                write() if self._job is None else exchange.from_first(write, "writes the model")
+
+        self.together(save)
 
     def save_adapter(self, folder: str | os.PathLike[str]) -> None:
         """Writes the active adapter of a model of the package peft, as `adapter_model.safetensors`
@@ -505,8 +540,15 @@ class Trainer:
     # --- what the plan needs and did ---
 
     def memory(self) -> dict[str, dict[str, Any]]:
-        """Returns, by device, the bytes that last (`persistent`), the `peak` and where that is."""
-        return dict(zip(self._run.device_names, self._run.memory(), strict=True))
+        """Returns, by device, the bytes that last (`persistent`), the `peak` and where that is, and
+        what may be held beside it while a checkpoint is written (`saving`)."""
+        saving = self._saver.deal.held_bytes
+        return {
+            name: use | {"saving": held}
+            for name, use, held in zip(
+                self._run.device_names, self._run.memory(), saving, strict=True
+            )
+        }
 
     def peak_bytes(self) -> dict[str, int]:
         """Returns the most bytes that each emulated device of this process has had so far."""
@@ -543,19 +585,3 @@ def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
         **dict(model.named_buffers(remove_duplicate=False)),
         **dict(model.named_parameters(remove_duplicate=False)),
     }
-
-
-def _named(batch: Any, inputs: Collection[str]) -> dict[str, Tensor]:
-    """Returns the tensors of a batch by name. Raises ValueError for inputs that are none, or that
-    have no values of their own."""
-    held = entries(batch)
-    for name in held.keys() & inputs:
-        value = held[name]
-        found = "" if isinstance(value, Tensor) else type(value).__name__
-        if not found and value.is_meta:
-            found = "a tensor on meta"
-        elif not found and value.layout != torch.strided:
-            found = "a sparse tensor"
-        if found:
-            raise ValueError(f'batch["{name}"]: found {found}, expected a dense tensor')
-    return {name: value for name, value in held.items() if isinstance(value, Tensor)}

@@ -52,12 +52,11 @@ medley::TrainingState read_state(const nb::dict& entries) {
 
 // `written`: writer, name, bytes and checksum of the header of each file.
 void make_manifest(Manifest* self,
-                   const Program& program,
+                   const medley::ProgramDeal& dealt,
                    const nb::dict& state,
                    const std::vector<File>& written) {
-  medley::Deal dealt = deal(program);
-  Manifest manifest{read_state(state), {}, std::move(dealt.values)};
-  manifest.files.resize(dealt.writers.size());
+  Manifest manifest{read_state(state), {}, dealt.deal.values};
+  manifest.files.resize(dealt.deal.writers.size());
   for (const auto& [writer, name, bytes, sha256] : written)
     manifest.files.at(medley::at(writer)) = {name, bytes, sha256};
   for (const medley::StoredFile& file : manifest.files) MEDLEY_CHECK(!file.name.empty());
@@ -113,12 +112,23 @@ nb::bytes read_value(const Manifest& manifest,
 }  // namespace
 
 void init_checkpoint(nb::module_& m) {
+  nb::class_<medley::ProgramDeal>(
+      m, "Deal", "Who writes what of the checkpoints of a program: the same for all of them.")
+      .def(
+          "__init__",
+          [](medley::ProgramDeal* self, const Program& program) {
+            new (self) medley::ProgramDeal(medley::deal(program));
+          },
+          "program"_a)
+      .def_prop_ro("held_bytes",
+                   &medley::held_bytes,
+                   "Of each device of all stages, while what it writes is held.");
   nb::class_<Manifest>(m, "Manifest", "What a checkpoint says about itself.")
       .def("__init__",
            &make_manifest,
-           nb::sig("def __init__(self, program: Program, state: dict[str, object], "
+           nb::sig("def __init__(self, deal: Deal, state: dict[str, object], "
                    "written: list[tuple[int, str, int, str]]) -> None"),
-           "program"_a,
+           "deal"_a,
            "state"_a,
            "written"_a,
            "Of a checkpoint that the devices of a program have written.")

@@ -34,19 +34,33 @@ void init_runtime_state(nb::module_& m) {
       m, "StateWriter", "Writes this process's part of a checkpoint beside training.")
       .def(
           "__init__",
-          [](medley::StateWriter* self, medley::Run& run, const std::string& folder) {
-            new (self) medley::StateWriter(run, disk(), folder);
+          [](medley::StateWriter* self,
+             medley::Run& run,
+             const medley::ProgramDeal& deal,
+             const std::string& folder) {
+            new (self) medley::StateWriter(run, deal, disk(), folder);
           },
+          nb::sig("def __init__(self, run: Run, deal: object, folder: str) -> None"),
           "run"_a,
+          "deal"_a,
           "folder"_a)
       .def_prop_ro("is_done", &medley::StateWriter::is_done)
       .def_prop_ro("bytes",
                    &medley::StateWriter::bytes,
                    "Of the tensors that are held until they are written.")
+      .def("next",
+           &medley::StateWriter::next,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "From now on this thread writes: does the next piece of what is left; returns whether "
+           "nothing is.")
+      .def("abandon",
+           &medley::StateWriter::abandon,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Leaves what is written as it is, and holds nothing any more.")
       .def("finish",
            &finish,
            nb::call_guard<nb::gil_scoped_release>(),
-           "Waits; returns (writer, name, bytes, SHA-256 of the header) of each file.");
+           "Does what is left; returns (writer, name, bytes, SHA-256 of the header) of each file.");
 
   m.def(
       "match_state",

@@ -69,7 +69,6 @@ void read_options(const nb::dict& entries, medley::RunInput& input) {
   read("seed", input.seed);
   read("keep_gradients", devices.keep_gradients);
   read("keep_undo", devices.keep_undo);
-  read("only_global_batches", input.only_global_batches);
   read("own", devices.own);
   read("torch_devices", input.torch_devices);
   nb::object make_groups = nb::none();

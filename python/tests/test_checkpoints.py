@@ -21,7 +21,7 @@ from zoo import ZOO
 from zoo_names import NAMES
 
 import medley
-from medley import _core, _testing, cli
+from medley import _core, _testing, checkpoint, cli
 from medley.cursor import Cursor
 from medley.data.sampler import BatchSampler
 from medley.models import mlp
@@ -61,6 +61,26 @@ def _read(folder: Path) -> State:
     path = _core.find_checkpoints(str(folder))[0][0]
     manifest = _core.Manifest.open(path)
     return {(kind, name): manifest.read(path, kind, name) for kind, name, _, _ in manifest.values}
+
+
+# Beside training, what a step changes would be held twice.
+def test_a_save_that_has_no_room_for_copies_is_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with exactness.double_precision():
+        model, batch, graph = exactness.captured(ZOO["mlp"], ROWS)
+        trainer = _trainer(model, graph, _draw("mlp", graph, 0))
+        trainer.step(batch)
+    memory = trainer.memory()
+    assert sum(each["saving"] for each in memory.values()) > 0
+    assert all(each["saving"] <= each["persistent"] for each in memory.values())
+    assert checkpoint.available_memory() > 1 << 20
+    monkeypatch.setattr(checkpoint, "available_memory", lambda: 1000.0)
+    trainer.save(tmp_path, wait=False)
+    assert "is written while training waits" in capsys.readouterr().err
+    assert trainer._saver._save.writer is None
+    trainer.finish()
+    assert _core.find_checkpoints(str(tmp_path))[0][2]
 
 
 def _state(trainer: medley.Trainer, folder: Path) -> State:

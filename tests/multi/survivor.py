@@ -113,9 +113,11 @@ def kill_during(method: str) -> None:
     setattr(Recovery, method, killed)
 
 
-def resources() -> tuple[int, int]:
-    """Returns how many descriptors and threads this process has."""
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+def resources() -> tuple[int, int, int]:
+    """Returns how many descriptors, threads and bytes of memory this process has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    memory = pages * os.sysconf("SC_PAGE_SIZE")
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), memory
 
 
 def with_option(make_run: Callable[..., Any], name: str, value: Any) -> Callable[..., Any]:
@@ -137,7 +139,7 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
     plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
     trainer = medley.Trainer(model, graph, plan, optimizer())
     losses: list[float] = []
-    had: list[tuple[int, int]] = []
+    had: list[tuple[int, int, int]] = []
     if (folder / "start.pt").exists():
         start = torch.load(folder / "start.pt")
         for (kind, name), value in start["state"].items():

@@ -14,10 +14,11 @@ import json
 import math
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import IO, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,6 +48,7 @@ nodes:
 _BATCH = 32
 
 
+_LINES_KEPT = 8  # of metrics: more than the first process may not have written
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -55,10 +57,12 @@ class Interrupt:
     one ends at once.
 
     Each step the processes add up who was asked; the sum is read one step later, so that nobody
-    waits for it.
+    waits for it. Where processes may be lost, whoever was asked says so in the store, and the first
+    of those that are there chooses a step that nobody can have begun.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
         self._asked = False
         self._sum: tuple[Tensor, Any] | None = None
 
@@ -83,8 +87,11 @@ class Interrupt:
 
     def agreed(self) -> bool:
         """Returns whether to stop now; every process calls it before each step."""
-        if job.current() is None:
+        this = job.current()
+        if this is None:
             return self._asked
+        if this.elastic:
+            return self._is_last()
         last = self._sum
         asked = torch.tensor(int(self._asked))
         self._sum = asked, dist.all_reduce(asked, async_op=True)
@@ -93,31 +100,41 @@ class Interrupt:
         last[1].wait()
         return bool(last[0])
 
+    def _is_last(self) -> bool:
+        store, steps = exchange.store(), self._trainer.steps
+        if self._asked:
+            store.set("train/asked", "yes")
+        # The others have begun at most the step that this process now begins: its commit waits for
+        # all. Before the one after the next they can read this.
+        if self._trainer.is_first and store.get("train/asked") is not None:
+            store.set_first("train/last", str(steps + 2))
+        last = store.get("train/last")
+        return last is not None and steps >= int(last)
+
 
 class Report:
-    """What the first process shows and writes: a bar or lines, and metrics.jsonl."""
+    """What the first process shows and writes: a bar or lines, and metrics.jsonl. The others know
+    the last lines, and go on with them when the first process is lost."""
 
-    def __init__(self, options: Options, steps: int, done: int = 0) -> None:
+    def __init__(self, options: Options, trainer: Trainer, steps: int) -> None:
         self._options = options
+        self._trainer = trainer
         self._steps = steps
-        self._done = done  # steps of the checkpoint that is resumed
-        self._file: IO[str] | None = None
+        self._path = Path(options.output) / "metrics.jsonl"
+        self._last: deque[dict[str, Any]] = deque(maxlen=_LINES_KEPT)
+        self._has_begun = False  # to write
         self._bar: Any = None
         self._task: Any = None
 
     def __enter__(self) -> Report:
-        this = job.current()
-        if this is not None and this.rank > 0:
+        if not self._trainer.is_first or job.joins_later():
             return self
-        folder = Path(self._options.output)
-        make_folder(folder)
-        path = folder / "metrics.jsonl"
+        make_folder(self._path.parent)
         try:
-            # What was done after the checkpoint is done again.
-            write_atomically(path, _lines_until(path, self._done))
-            self._file = open(path, "a", encoding="utf-8")
+            # What was done after the checkpoint that is resumed is done again.
+            self._begin(until=self._trainer.steps)
         except OSError as error:
-            raise unwritable(path, error) from None
+            raise unwritable(self._path, error) from None
         if sys.stderr.isatty() and not self._options.json:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -135,8 +152,6 @@ class Report:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
-        if self._file is not None:
-            self._file.close()
 
     def step(self, metrics: Metrics, place: Place) -> None:
         """Tells what a step has given."""
@@ -157,15 +172,29 @@ class Report:
         self._say(f"step {step}/{self._steps}: held-out loss {loss:.4f}")
 
     def _write(self, fields: dict[str, Any]) -> None:
-        if self._file is not None:
-            try:
-                self._file.write(json.dumps(fields) + "\n")
-                self._file.flush()
-            except OSError as error:  # a full disk does not end training
-                say(f"{unwritable(self._file.name, error)}; training goes on")
+        self._last.append(fields)
+        is_new = self._trainer.is_first and not self._has_begun
+        self._has_begun = self._trainer.is_first
+        try:
+            if is_new:
+                self._begin(until=math.inf)
+            elif self._has_begun:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(fields) + "\n")
+        except OSError as error:  # a full disk does not end training
+            say(f"{unwritable(self._path, error)}; training goes on")
+
+    def _begin(self, until: float) -> None:
+        """Leaves what was written up to a step, and writes those of the last lines that are not
+        there."""
+        lines = _lines_until(self._path, until)
+        there = {_kind(line) for line in lines}
+        lines += [line for line in self._last if _kind(line) not in there]
+        write_atomically(self._path, "".join(json.dumps(line) + "\n" for line in lines))
+        self._has_begun = True
 
     def _say(self, line: str) -> None:
-        if self._file is None or self._options.json:
+        if not self._trainer.is_first or self._options.json:
             return
         if self._bar is not None:
             self._bar.console.print(line)
@@ -173,16 +202,20 @@ class Report:
             print(line, flush=True)
 
 
-def _lines_until(path: Path, done: int) -> str:
+def _lines_until(path: Path, done: float) -> list[dict[str, Any]]:
     """Returns the lines of a metrics.jsonl up to a step; none of a step 0."""
     if done == 0 or not path.exists():
-        return ""
-    kept = ""
+        return []
+    kept = []
     for line in path.read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(ValueError):  # half a line, of a process that was killed
-            if json.loads(line)["step"] <= done:
-                kept += line + "\n"
+            if (fields := json.loads(line))["step"] <= done:
+                kept.append(fields)
     return kept
+
+
+def _kind(line: dict[str, Any]) -> tuple[int, bool]:
+    return line["step"], "loss" in line
 
 
 @dataclasses.dataclass
@@ -196,33 +229,36 @@ class Training:
     trainer: Trainer
     steps: int
     start: Place = START  # of the first batch
+    before: Metrics | None = None  # of the last step, where others have made it
 
     def run(self) -> int:
         """Trains to the end or to Ctrl-C, saves, and returns the exit code."""
         place, held_out, last = self.batches.before(self.start), math.nan, math.nan
         every = self.options.evaluate_every
         done = begun = self.trainer.steps
-        with Report(self.options, self.steps, done) as report, Interrupt() as interrupt:
-            rest = self.steps - done
-            with contextlib.closing(self.batches.read(rest, self.start)) as batches:
-                while not (stopped := interrupt.agreed()):
-                    if (found := next(batches, None)) is None:
-                        break
-                    place, rows = found
-                    metrics = self.trainer.step(rows)
-                    last = metrics.loss
-                    if not math.isfinite(last):
-                        raise ValueError(
-                            f"step {metrics.step + 1}: found a loss of {last}, expected a finite "
-                            "one: a smaller --lr, --warmup or --max-norm may help"
-                        )
-                    report.step(metrics, place)
-                    done = self.trainer.steps
-                    if self.batches.held_out and (done % every == 0 or done == self.steps):
-                        held_out = self.evaluate()
-                        report.held_out(done, held_out)
-                    if self.options.save_every and done % self.options.save_every == 0:
-                        self._checkpoint(place)
+        trainer = self.trainer
+        with Report(self.options, trainer, self.steps) as report, Interrupt(trainer) as interrupt:
+            batches = self.batches.read(self.steps - done, self.start)
+            if self.before is not None:
+                report.step(self.before, place)
+            while not (stopped := interrupt.agreed()):
+                if (found := next(batches, None)) is None:
+                    break
+                place, batch = found
+                metrics = trainer.step(batch)
+                last = metrics.loss
+                if not math.isfinite(last):
+                    raise ValueError(
+                        f"step {metrics.step + 1}: found a loss of {last}, expected a finite one: "
+                        "a smaller --lr, --warmup or --max-norm may help"
+                    )
+                report.step(metrics, place)
+                done = trainer.steps
+                if self.batches.held_out and (done % every == 0 or done == self.steps):
+                    held_out = trainer.together(self.evaluate)
+                    report.held_out(done, held_out)
+                if self.options.save_every and done % self.options.save_every == 0:
+                    self._checkpoint(place)
             if self.options.save_every and done > begun and done % self.options.save_every:
                 self._checkpoint(place)
             self._save(place, last, held_out, stopped)
@@ -248,27 +284,29 @@ class Training:
             for name, value in self.model.state_dict(keep_vars=True).items():
                 if name in values:
                     value.copy_(values[name])
-        this = job.current()
-        rank, size = (0, 1) if this is None else (this.rank, this.size)
+        ranks = self.trainer.ranks
+        if ranks is None:  # the plan does not use this process
+            return math.nan
+        rank, size = ranks
         rows = self.batches.held_out
         chunk = self.trainer.plan.global_batch
-        total = torch.zeros(2, dtype=torch.float64)
+        total, count = 0.0, 0
         self.model.eval()
         for start in range(rank * chunk, len(rows), size * chunk):
             part = rows[start : start + chunk]
-            loss = self.data.loss(self.model, self.data.rows(part))
-            total += torch.tensor([loss * len(part), len(part)], dtype=torch.float64)
+            total += self.data.loss(self.model, self.data.rows(part)) * len(part)
+            count += len(part)
         self.model.train()
-        if this is not None:
-            dist.all_reduce(total)
-        return float(total[0] / total[1])
+        if job.current() is None:
+            return total / count
+        told = [json.loads(text) for text in exchange.texts(json.dumps([total, count]))]
+        return float(sum(each[0] for each in told) / sum(each[1] for each in told))
 
     def _save(self, place: Place, loss: float, held_out: float, stopped: bool) -> None:
         done = self.trainer.steps
         folder = Path(self.options.output)
         self.trainer.save_model(folder)
-        this = job.current()
-        if this is not None and this.rank > 0:
+        if not self.trainer.is_first:
             return
         state = {
             "format": "medley-train",
@@ -294,7 +332,8 @@ def train(options: Options) -> int:
     torch.manual_seed(options.seed)
     size = None if options.length is None else (2, options.length)
     model, example = model_name.load(options.model, size)
-    exchange.from_first(lambda: _check_output(options, model), "looks at the output")
+    if not job.joins_later():
+        exchange.from_first(lambda: _check_output(options, model), "looks at the output")
     model.train()
     data = open_data(options, example)
     if options.autocast is not None:
@@ -309,8 +348,11 @@ def train(options: Options) -> int:
     rule = dataclasses.replace(rule, lr=_rates(options, steps))
     trainer = Trainer(model, graph, chosen, rule, seed=options.seed, keep_gradients=False)
     try:
-        start = _resume(options, trainer, batches, steps) if options.resume else START
-        return Training(options, model, data, batches, trainer, steps, start).run()
+        before = trainer.catch_up()
+        start = batches.at(trainer.steps)
+        if options.resume and not job.joins_later():
+            start = _resume(options, trainer, batches, steps)
+        return Training(options, model, data, batches, trainer, steps, start, before).run()
     except (ValueError, OSError) as error:
         # Whoever catches this prints it; the other processes of the job are told here.
         trainer.fail(f"{type(error).__name__}: {error}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from medley.capture.batch import Batch, read_batch
 from medley.cli.train_options import Options
 from medley.data.image_folder import ImageFolder, read_image_folder
-from medley.data.sampler import BatchSampler
+from medley.data.loader import Read, UnreadBatch, unread
+from medley.data.sampler import GlobalBatches
 from medley.data.text_folder import TextFolder, read_text_folder
 from medley.plan import Plan
 
@@ -133,7 +134,7 @@ START = Place(0, 0)
 
 
 class Batches:
-    """This process's part of each global batch, in an order that follows from the seed.
+    """The global batches of a folder, in an order that follows from the seed.
 
     Of text the last rows are held out, of images random ones.
     """
@@ -152,26 +153,23 @@ class Batches:
                 f"{data.folder.name}: found {len(self._own)} rows to train on and {kept} held out, "
                 f"expected at least a global batch of {chosen.global_batch}"
             )
-        self._sampler = BatchSampler(chosen, self._own, shuffle=True, seed=seed)
+        self._order = GlobalBatches(chosen, self._own, shuffle=True, seed=seed)
+        self._thread = ThreadPoolExecutor(1)  # that reads
 
     @property
     def per_epoch(self) -> int:
         """Global batches of an epoch; what does not fill one is left out."""
-        return len(self._sampler)
+        return len(self._order)
 
-    def read(
-        self, steps: int, start: Place = START
-    ) -> Generator[tuple[Place, dict[str, Tensor]], None, None]:
+    def read(self, steps: int, start: Place = START) -> Iterator[tuple[Place, UnreadBatch]]:
         """Yields `steps` batches from `start` on; while one is used, the next is read."""
-        with ThreadPoolExecutor(1) as pool:
-            waiting: tuple[Place, Future[dict[str, Tensor]]] | None = None
-            for place, rows in self._places(steps, start):
-                following = place, pool.submit(self._data.rows, rows, place.epoch)
-                if waiting is not None:
-                    yield waiting[0], waiting[1].result()
-                waiting = following
-            if waiting is not None:
-                yield waiting[0], waiting[1].result()
+        places, rows = itertools.tee(self._places(steps, start))
+        batches = unread((self._reader(place, each) for place, each in rows), self._thread)
+        return zip((place for place, _ in places), batches, strict=True)
+
+    def at(self, step: int) -> Place:
+        """Returns where the batch of a step is."""
+        return Place(*divmod(step, self.per_epoch))
 
     def after(self, place: Place) -> Place:
         """Returns where the next batch is."""
@@ -187,8 +185,14 @@ class Batches:
 
     def _places(self, steps: int, place: Place) -> Iterator[tuple[Place, list[int]]]:
         while steps > 0:
-            self._sampler.set_epoch(place.epoch, place.batch)
-            for rows in itertools.islice(self._sampler, steps):
+            self._order.set_epoch(place.epoch, place.batch)
+            for rows in itertools.islice(self._order.whole_batches(), steps):
                 yield place, [self._own[row] for row in rows]
                 place = self.after(place)
                 steps -= 1
+
+    def _reader(self, place: Place, rows: list[int]) -> Read:
+        def read(positions: Sequence[int]) -> dict[str, Tensor]:
+            return self._data.rows([rows[each] for each in positions], place.epoch)
+
+        return read

@@ -1,4 +1,4 @@
-"""Which rows of a data set this device computes."""
+"""Which rows of a data set make which global batch, and which of them this device computes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,9 @@ from medley.plan import Plan
 from medley.run import job
 
 
-class BatchSampler(Sampler[list[int]]):
-    """Yields, for each global batch, the indices of the rows that this device needs.
-
-    For `torch.utils.data.DataLoader(dataset, batch_sampler=BatchSampler(plan, dataset))`; what the
-    loader yields goes to `Trainer.step`. In a single process, and with a plan that was read without
-    its graph and cluster, these are all rows. What does not fill a global batch is dropped. A
-    device without rows, as between the first and the last stage of a pipeline, gets one, which
-    `Trainer.step` ignores.
-    """
+class GlobalBatches:
+    """The order of the rows of a data set, which follows from a seed and is the same on all
+    devices. What does not fill a global batch is left out."""
 
     def __init__(self, plan: Plan, dataset: Sized, shuffle: bool = False, seed: int = 0) -> None:
         self._plan = plan
@@ -31,11 +25,10 @@ class BatchSampler(Sampler[list[int]]):
         self._seed = seed
         self._epoch = 0
         self._first_batch = 0
-        self._mine: list[int] | None = None  # of a global batch
         if self._length < plan.global_batch:
             raise ValueError(
-                f"BatchSampler: found a data set of {self._length} rows, expected at least one "
-                f"global batch of {plan.global_batch}"
+                f"{type(self).__name__}: found a data set of {self._length} rows, expected at "
+                f"least one global batch of {plan.global_batch}"
             )
 
     def set_epoch(self, epoch: int, first_batch: int = 0) -> None:
@@ -53,24 +46,45 @@ class BatchSampler(Sampler[list[int]]):
         epoch, batch, seed = cursor
         if seed != self._seed or not 0 <= batch < len(self):
             raise ValueError(
-                f"BatchSampler: found the cursor of seed {seed}, batch {batch}, expected seed "
-                f"{self._seed} and a batch below {len(self)}"
+                f"{type(self).__name__}: found the cursor of seed {seed}, batch {batch}, expected "
+                f"seed {self._seed} and a batch below {len(self)}"
             )
         self.set_epoch(epoch, batch)
 
     def __len__(self) -> int:
         return self._length // self._plan.global_batch
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def whole_batches(self) -> Iterator[list[int]]:
+        """Yields the indices of the rows of each global batch of the epoch."""
         order = torch.arange(self._length)
         if self._shuffle:
             generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
             order = torch.randperm(self._length, generator=generator)
-        mine = self._own_rows()
         first, self._first_batch = self._first_batch, 0
+        rows = self._plan.global_batch
         for batch in range(first, len(self)):
-            start = batch * self._plan.global_batch
-            yield [int(order[start + row]) for row in mine or [0]]
+            yield order[batch * rows : (batch + 1) * rows].tolist()
+
+
+class BatchSampler(GlobalBatches, Sampler[list[int]]):
+    """Yields, for each global batch, the indices of the rows that this device needs.
+
+    For `torch.utils.data.DataLoader(dataset, batch_sampler=BatchSampler(plan, dataset))`; what the
+    loader yields goes to `Trainer.step`. In a single process, and with a plan that was read without
+    its graph and cluster, these are all rows. What does not fill a global batch is dropped. A
+    device without rows, as between the first and the last stage of a pipeline, gets one, which
+    `Trainer.step` ignores. Where the plan may change, under `medley launch --elastic`, rows are
+    given out by `Loader` instead.
+    """
+
+    def __init__(self, plan: Plan, dataset: Sized, shuffle: bool = False, seed: int = 0) -> None:
+        super().__init__(plan, dataset, shuffle, seed)
+        self._mine: list[int] | None = None  # of a global batch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        mine = self._own_rows()
+        for rows in self.whole_batches():
+            yield [rows[each] for each in mine or [0]]
 
     def _own_rows(self) -> list[int]:
         if self._mine is None:

@@ -99,7 +99,6 @@ def _elastic_options(program: _core.Program, this: job.Job, chosen: list[str]) -
         "membership": elastic.membership(member),
         "versions": f"torch {torch.__version__}, {platform.machine()}",
         "keep_undo": True,
-        "only_global_batches": True,
     }
 
 

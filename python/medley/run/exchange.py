@@ -155,9 +155,10 @@ def from_first(make: Callable[[], bytes], doing: str) -> bytes:
     """Returns what `make` returns on rank 0, everywhere; an error there is raised everywhere, and
     said by rank 0 alone. The others wait as long as rank 0 lives; `doing` tells people why."""
     job = join()
-    if job is None or job.size == 1 or joins_later():
+    alone = joins_later() and isinstance(_peers[0], World)  # not taken in yet
+    if job is None or job.size == 1 or alone:
         return make()
-    store, key = _connected[0], f"made/{_peers[0].name}{next(_made[0])}"
+    store, key = _connected[0], new_key("made")
     parcel, raised = b"", None
     if _peers[0].rank == 0:
         try:
@@ -182,6 +183,21 @@ def from_first(make: Callable[[], bytes], doing: str) -> bytes:
     return sent[1:]
 
 
+def new_key(what: str) -> str:
+    """Returns a key of the store that all processes of now find in the same order."""
+    return f"{what}/{_peers[0].name}{next(_made[0])}"
+
+
+def check() -> None:
+    """Raises OSError if the run has failed, or the epoch of one that may go on."""
+    if (failure := ends.first_failure(store())) is not None:
+        raise ends.OthersError(failure["cause"])
+    if (this := current()) is not None and this.elastic:
+        from medley.run import elastic
+
+        elastic.member(this).check()
+
+
 def store() -> Any:
     """Returns the store of the job, which the processes have joined."""
     return _connected[0]
@@ -202,8 +218,7 @@ def _wait_for_first(job: Job, store: Any, key: str, doing: str) -> None:
         if patience.waited >= next_look:
             next_look = patience.waited + _PULSE_SECONDS
             looks += 1
-            if (failure := ends.first_failure(store)) is not None:
-                raise ends.OthersError(failure["cause"])
+            check()
             if (now := store.get(f"pulse/{_peers[0].name}")) != pulse:
                 pulse, changed = now, looks
             if (looks - changed) * _PULSE_SECONDS > dead_after_seconds():

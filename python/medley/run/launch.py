@@ -194,7 +194,8 @@ def launch(
         raise ValueError(f"{script}: cannot be read: no such file")
     values = {"MEDLEY_PLAN": os.path.abspath(plan_path)}
     if elastic is not None:
-        _check_elastic(command, emulate)
+        if emulate is not None:
+            raise ValueError("--elastic: found also --emulate, expected one of them")
         elastic = dict(elastic)
         values["MEDLEY_ELASTIC"] = "1"
         values["MEDLEY_SECOND_HOMES"] = _second_homes(elastic.pop("second_homes_every", None))
@@ -216,13 +217,6 @@ def launch(
             values["MEDLEY_EMULATION"] = json.dumps({**settings, "ledger": ledger})
         interpreter = [sys.executable, "-u", *command, *arguments]
         return supervise(interpreter, plan.devices, values, files, elastic)
-
-
-def _check_elastic(command: Sequence[str], emulate: str | None) -> None:
-    if emulate is not None:
-        raise ValueError("--elastic: found also --emulate, expected one of them")
-    if command[0] == "-m":
-        raise ValueError("--elastic: found the verb train, expected a script")
 
 
 def _second_homes(every: int | None) -> str:

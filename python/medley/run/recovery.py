@@ -13,7 +13,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
@@ -36,6 +36,14 @@ MOVE_SECONDS = 600.0
 
 
 _alive: list[Recovery] = []  # to the end of the process, which others may need
+
+
+class _ScriptError(Exception):
+    """An error of what is the script's own, which no other process has to do with."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Recovery:
@@ -119,12 +127,21 @@ class Recovery:
         )
         return float(predicted["step"])
 
-    def step(self, tensors: Mapping[str, Tensor]) -> Metrics:
+    def catch_up(self) -> Metrics | None:
+        """Leaves out the steps that were made before this process has come; returns what the last
+        one gave, if that is known."""
+        if self._asked or not self._seen:
+            return None
+        self._asked = self._trainer.steps = len(self._seen)
+        last = self._told(self._asked - 1)
+        return last if math.isfinite(last.loss) else None
+
+    def step(self, batch: Any) -> Metrics:
         """Makes a step, however often that takes. The steps that were made before this process has
         come are not made again: their metrics are what they were."""
         step = self._asked
         self._asked += 1
-        self._batches.keep(step, tensors, self._oldest_needed(step))
+        self._batches.keep(step, batch, self._oldest_needed(step))
         if step < len(self._seen):
             self._trainer.steps = self._asked
             return self._told(step)
@@ -144,6 +161,8 @@ class Recovery:
                     self._take(self._make_step(self._batches[self._begun]))
                 self._trainer.steps = self._asked
                 return make()
+            except _ScriptError as failed:
+                raise failed.error from None
             except (OSError, RuntimeError) as error:
                 if not self._is_over(error):
                     raise
@@ -191,20 +210,22 @@ class Recovery:
         return _runtime.MovePeers(exchange.group_name(), numbers, own, round(1000 * MOVE_SECONDS))
 
     def _wait_for_all(self) -> None:
+        if self._trainer._saver is not None:
+            self._trainer._saver.wait()
         if self._trainer._run is not None:
             self._trainer._run.finish()  # so that whoever waits for this process in a step hears it
         self._member.store.set(self._member.key(f"finished/{self._member.name}"), "yes")
         for name in self._members:
             self._member.wait(f"finished/{name}")
 
-    def _make_step(self, tensors: Mapping[str, Tensor]) -> Metrics:
+    def _make_step(self, batch: Any) -> Metrics:
         key = f"step/{self._done}"
         if self._trainer._job is None:  # no device of the plan
             loss, norm = json.loads(self._member.wait(key))
             return self._trainer._metrics(loss, norm, None)
         if not self._trainer._program.groups:  # nobody would end what it is in
             self._member.check()
-        metrics = self._trainer._step(tensors)
+        metrics = self._trainer._step(self._read(batch))
         if self._second is not None:
             self._second.note_step()
         if self._spares and self._trainer._job.rank == 0:
@@ -212,6 +233,14 @@ class Recovery:
                 self._member.key(key), json.dumps([metrics.loss, metrics.grad_norm])
             )
         return metrics
+
+    def _read(self, batch: Any) -> dict[str, Tensor]:
+        """Returns what this process needs of a batch now. What the script cannot read ends the run:
+        it could not be read again."""
+        try:
+            return self._trainer._tensors(batch)
+        except Exception as error:
+            raise _ScriptError(error) from None
 
     def _take(self, metrics: Metrics) -> None:
         del self._seen[metrics.step :]
@@ -355,6 +384,8 @@ class Recovery:
         self, plan: Plan, program: _core.Program, run: Any, this: job.Job | None, seed: int
     ) -> None:
         trainer = self._trainer
+        if trainer._saver is not None:
+            trainer._saver.close()
         self._seed = seed
         if run is not None:
             run.seed = seed
