@@ -4,7 +4,9 @@ What a system without elasticity does when it loses a device, after Varuna's rul
 killed, a job on the devices that are left is started, and each worker reloads its stage from shared
 storage. Plain PyTorch (`testbed.comparators.restartable`), one process per device on this machine;
 needs no root. It is kind to the restart: the loss is seen at once, nothing waits for a notice, and
-all workers are started at the same time.
+all workers are started at the same time. With `--beside STRATEGY` each run is followed by one of
+Medley's own recovery (`testbed.recovery`) of the same model on as many devices, under a plan of
+this strategy.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from testbed import recovery
 from testbed.ranks import KEEP_MEMORY
 
 PATIENCE = 300.0  # seconds for a job to get to a step
@@ -206,17 +209,13 @@ def read(path: Path) -> list[Recovery]:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Reads the arguments. Ends with a sentence if they do not fit."""
     parser = argparse.ArgumentParser(prog="python -m testbed.restart", description=__doc__)
-    parser.add_argument("--workload", default="gpt", help="a GPT: gpt or gpt?layers=12&width=256")
+    recovery.add_options(parser)
     parser.add_argument("--before", type=Grid.parse, default="1x4", help="replicas x stages (1x4)")
     parser.add_argument("--after", type=Grid.parse, default="1x3", help="on the devices left (1x3)")
     parser.add_argument("--microbatches", type=int, default=8, help="of each pipeline (8)")
     parser.add_argument("--gbit", type=float, default=1.0, help="Gbit/s of shared storage (1)")
     parser.add_argument("--save-every", type=int, default=5, help="steps (5)")
-    parser.add_argument("--kill-step", type=int, default=7, help="the step after it is hit (7)")
-    parser.add_argument("--kill-rank", type=int, default=1, help="who is killed (1)")
-    parser.add_argument("--steps", type=int, default=10, help="of the whole run (10)")
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--output", type=Path, help="write all figures here, as JSON")
+    parser.add_argument("--beside", metavar="STRATEGY", help="such as data-parallel-even")
     options = parser.parse_args(arguments)
     if not options.kill_rank < options.before.size:
         parser.error(f"--kill-rank: found {options.kill_rank}, expected a rank of --before")
@@ -228,14 +227,29 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0."""
     options = parse(arguments)
-    recoveries = []
-    for number in range(options.runs):
-        with tempfile.TemporaryDirectory(prefix="medley-restart-") as name:
-            recoveries.append(recover(options, Path(name)))
-        print(f"run {number + 1}: {recoveries[-1].total:.2f} s", flush=True)
-        if options.output is not None:
-            options.output.write_text(json.dumps([dataclasses.asdict(one) for one in recoveries]))
-    print(f"\n{table(recoveries)}\nLoad: {os.getloadavg()[0]:.1f}.")
+    recoveries: list[Recovery] = []
+    own: list[recovery.Recovery] = []
+    with tempfile.TemporaryDirectory(prefix="medley-prepared-") as prepared:
+        devices = []
+        if options.beside is not None:
+            size = options.before.size
+            devices = recovery.prepare(options.workload, size, options.beside, Path(prepared))
+        for number in range(options.runs):
+            with tempfile.TemporaryDirectory(prefix="medley-restart-") as name:
+                recoveries.append(recover(options, Path(name)))
+            said = f"run {number + 1}: {recoveries[-1].total:.2f} s"
+            if devices:
+                own.append(recovery.recover(options, Path(prepared), devices))
+                said += f", Medley {own[-1].total:.2f} s"
+            print(said, flush=True)
+            if options.output is not None:
+                options.output.write_text(json.dumps([dataclasses.asdict(r) for r in recoveries]))
+    print(f"\n{table(recoveries)}")
+    if own:
+        ratio = statistics.median(a.total / b.total for a, b in zip(recoveries, own, strict=True))
+        print(f"\nMedley, {options.beside}\n\n{recovery.table(own)}")
+        print(f"\nFrom the kill until the step that it hit is done: {ratio:.2f}x faster, median.")
+    print(f"Load: {os.getloadavg()[0]:.1f}.")
     return 0
 
 

@@ -1,0 +1,38 @@
+"""Medley as a job that loses a process and goes on: `medley launch --elastic plan.json
+testbed/comparators/recovering.py ...`. Notes when each step was done, on every device."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+import medley
+from medley.run import job
+from testbed.comparators import workloads
+from testbed.comparators.restartable import Log
+
+
+def main() -> None:
+    """Trains as one process of a job, until it is killed or has done its steps."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("workload", help="such as gpt or gpt?layers=12&width=256")
+    parser.add_argument("folder", type=Path, help="has model.graph and cluster.yaml, gets the logs")
+    parser.add_argument("--steps", type=int, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    log = Log(options.folder / f"{job.device_name().replace('/', '.')}.jsonl")
+    model, example = workloads.load(options.workload)
+    graph = medley.Graph.load(options.folder / "model.graph")
+    plan = medley.plan(graph, options.folder / "cluster.yaml", plan=job.launched_plan())
+    optimizer = medley.AdamW(lr=workloads.LEARNING_RATE, weight_decay=0.01)
+    trainer = medley.Trainer(model, graph, plan, optimizer, keep_gradients=False)
+    data = workloads.batches(example, 4)
+    for number in range(options.steps):
+        loss = trainer.step(data[number % len(data)]).loss
+        log.say("step", step=number + 1, loss=loss)
+
+
+if __name__ == "__main__":
+    main()
