@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from medley import _core, cli
-from medley.cli import demo
+from medley.cli import demo, demo_kill
 from medley.files import write_atomically
 from medley.graph import Graph
 from medley.run.supervisor import exit_code
@@ -255,7 +255,8 @@ def test_table_of_the_demo_fits_a_terminal(
 @pytest.mark.slow
 def test_demo(medley: Command, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
-    code, out, _ = medley("demo", "--steps", "2", "--trace", str(trace), "--json")
+    given = ("--steps", "2", "--trace", str(trace), "--json", "--no-kill")
+    code, out, _ = medley("demo", *given)
     assert code == 0
     figures = json.loads(out)
     even, proportional, one = figures["runs"]
@@ -267,6 +268,17 @@ def test_demo(medley: Command, tmp_path: Path) -> None:
         assert each["waiting"].keys() == demo.SPEEDS.keys()
     events = json.loads(trace.read_text())["traceEvents"]
     assert {event["ph"] for event in events} >= {"X", "M"}
+
+
+@pytest.mark.slow
+def test_demo_shows_a_kill_that_the_curve_does_not_notice() -> None:
+    survived = demo_kill.survive(demo.Demo(1, lambda: None))
+    assert survived.step == demo_kill.KILLED - 1
+    assert len(survived.losses) == demo_kill.STEPS
+    assert survived.difference < 1e-4
+    lines = survived.text().splitlines()
+    assert len(lines) == 3
+    assert all(len(line) <= 80 for line in lines)
 
 
 def test_exit_codes_are_those_of_a_shell() -> None:

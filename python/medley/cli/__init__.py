@@ -309,12 +309,15 @@ def _prepare_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", default="demo_trace.json", help="write a trace for Perfetto here"
     )
+    parser.add_argument(
+        "--no-kill", action="store_true", help="do not show how a run goes on without a process"
+    )
 
 
 def _demo(arguments: argparse.Namespace) -> int:
     from medley.cli.demo import demo
 
-    return demo(arguments.steps, Path(arguments.trace), arguments.json)
+    return demo(arguments.steps, Path(arguments.trace), arguments.json, not arguments.no_kill)
 
 
 VERBS = [

@@ -74,11 +74,11 @@ def library_text(size: int = 2 << 20) -> Tensor:
     return torch.frombuffer(data[:size], dtype=torch.uint8).long()
 
 
-def batches(text: Tensor, steps: int) -> Iterator[dict[str, Tensor]]:
+def batches(text: Tensor, steps: int, rows: int = ROWS) -> Iterator[dict[str, Tensor]]:
     """Yields random windows of the text, the same in every run."""
     generator = torch.Generator().manual_seed(SEED)
     for _ in range(steps):
-        starts = torch.randint(0, len(text) - LENGTH - 1, (ROWS, 1), generator=generator)
+        starts = torch.randint(0, len(text) - LENGTH - 1, (rows, 1), generator=generator)
         windows = text[starts + torch.arange(LENGTH + 1)]
         yield {"input_ids": windows[:, :-1].contiguous(), "labels": windows[:, 1:].contiguous()}
 
@@ -148,8 +148,8 @@ def perfect_seconds(even: Outcome) -> float:
     return even.step_seconds * slowest * len(SPEEDS) / sum(SPEEDS.values())
 
 
-def demo(steps: int, trace: Path, as_json: bool) -> int:
-    """Runs everything and prints one table."""
+def demo(steps: int, trace: Path, as_json: bool, kill: bool) -> int:
+    """Runs everything and prints one table, and what a kill has done."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -158,12 +158,24 @@ def demo(steps: int, trace: Path, as_json: bool) -> int:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} steps"))
     with Progress(*columns, console=console, transient=True, disable=as_json) as progress:
         task = progress.add_task("training on emulated devices", total=3 * steps)
-        outcomes, one = Demo(steps, lambda: progress.advance(task)).run(trace)
+        shown = Demo(steps, lambda: progress.advance(task))
+        outcomes, one = shown.run(trace)
+        survived = None
+        if kill:
+            from medley.cli.demo_kill import survive
+
+            progress.update(task, description="killing one of three processes")
+            survived = survive(shown)
     seconds = time.monotonic() - begin
     if as_json:
-        print(json.dumps(_figures(outcomes, one, seconds, trace), indent=2))
-    else:
-        _print(outcomes, one, seconds, trace)
+        figures = _figures(outcomes, one, seconds, trace)
+        if survived is not None:
+            figures["kill"] = survived.figures()
+        print(json.dumps(figures, indent=2))
+        return 0
+    _print(outcomes, one, seconds, trace)
+    if survived is not None:
+        print(survived.text())
     return 0
 
 
