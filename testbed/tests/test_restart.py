@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import restart
+from testbed import recovery, restart
 from testbed.shared_storage import PIECE, SharedStorage
 from testbed.tests.clusters import environment
 from testbed.tests.reference import losses_of_one_device
@@ -118,3 +118,24 @@ def test_a_restart_goes_on_with_the_same_curve(tmp_path: Path) -> None:
     assert 0 < found.seconds["killed"] < found.seconds["loaded"] < found.seconds["caught up"]
     # Three floats for each parameter, and what a file is made of.
     assert 1.1e6 * 12 < found.bytes_read < 1.2 * 1.2e6 * 12
+
+
+# Killed at 20.0, when the first survivor had done step 7 and the other one 6: the kill hit step 8.
+def test_the_parts_of_our_own_recovery_add_up() -> None:
+    def log(shift: float) -> list[dict[str, float]]:
+        steps = [(n, 12.0 + n + shift) for n in range(1, 8)] + [(8, 21.5), (9, 22.5)]
+        return [{"step": n, "at": at, "loss": 1.0 / n} for n, at in steps]
+
+    line = {
+        "at": 1000.02,
+        "step": 6,
+        "seconds": {"agree": 0.1, "enter": 0.4, "plan": 0.2, "total": 0.5},
+        "bytes": {"kept": 100, "received": 7},
+    }
+    found = recovery.summary(20.0, 1000.0, line, [log(0.0), log(0.5)])
+    assert found.total == pytest.approx(1.5)
+    assert found.seconds["seen"] == pytest.approx(0.02)
+    assert found.seconds["step"] == pytest.approx(1.5 - 0.02 - 0.5)
+    assert found.step_seconds == pytest.approx(1.0)
+    assert found.repeated == 0
+    assert found.bytes == {"kept": 100, "received": 7}
