@@ -219,6 +219,18 @@ TEST(Profile, OfOtherDevicesIsRefused) {
   }
 }
 
+// Ops are then priced by the cluster.
+TEST(Profile, OfLinksOnlyFitsWhereTheyAre) {
+  const Profile profile{
+      "null", {}, {{"all_gather", "ring", {"pool-of-x/0/0", "pool-of-y/0/0"}, {8, 8}, {5}}}, {}};
+  Cluster cluster = cluster_of({"x", "y"});
+  cluster.devices = list_devices(cluster.pools);
+  verify(profile, cluster);
+  cluster = cluster_of({"x", "z"});
+  cluster.devices = list_devices(cluster.pools);
+  EXPECT_THROW(verify(profile, cluster), Error);
+}
+
 // Whatever bytes change, the answer is a valid profile or a sentence.
 TEST(Profile, MutatedFilesNeverCrash) {
   const std::string file = read_file();

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +226,9 @@ def _repeat(batch: Any, times: int) -> Any:
     return tuple(repeat(value) for value in batch)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("60s", 60), ("5m", 300), ("1h", 3600)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("60s", 60), ("5m", 300), ("1h", 3600), ("10ms", 0.01)]
+)
 def test_reads_a_budget(text: str, seconds: float) -> None:
     assert read_seconds(text) == seconds
 
@@ -280,6 +283,8 @@ def test_the_command_measures_and_counts(
         (["--global-batch", "8"], "expected --kind with the one that this machine has"),
         (["--global-batch", "8", "--kind", "H100"], "--kind: found 'H100', expected one of CPU"),
         (["--global-batch", "0", "--emulate"], "--global-batch: found 0, expected 1 or more"),
+        (["--emulate", "--busy", "10ms"], "--busy: found --emulate or --no-collectives"),
+        (["--busy", "10"], "expected --plan or --global-batch"),
         (["--emulate", "--truth-spread", "2"], "--truth-spread: found 2.0"),
         (["--emulate", "--truth-seed", "-1"], "--truth-seed: found -1, expected"),
         (
@@ -317,7 +322,7 @@ def test_an_output_that_cannot_be_written_is_found_at_once(
 
 
 def measure_together(
-    files: tuple[str, str, str], tmp_path: Path, before: str = ""
+    files: tuple[str, str, str], tmp_path: Path, before: str = "", options: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Runs `medley profile` as two processes; returns what the first one prints as JSON. `before`:
     Python that both run first."""
@@ -332,7 +337,7 @@ def measure_together(
     command += ["profile", graph, str(tmp_path / "two.yaml"), "-o", output, "--global-batch", "8"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, "--no-grid", "--json"],
+        [*command, "--no-grid", "--json", *options],
         env=environment,
         capture_output=True,
         text=True,
@@ -350,6 +355,23 @@ def test_processes_of_a_job_measure_together(files: tuple[str, str, str], tmp_pa
     assert {row["algorithm"] for row in profile["collectives"]} == {"backend"}
     assert all(row["devices"] == ["only/0/0", "only/0/1"] for row in profile["collectives"])
     assert profile["overlaps"]["CPU"] >= 1
+
+
+# Only messages of pairs: of ops nothing is known, and the plan is still made.
+@pytest.mark.slow
+def test_links_are_measured_between_devices_that_compute(
+    files: tuple[str, str, str], tmp_path: Path
+) -> None:
+    figures = measure_together(files, tmp_path, options=["--no-ops", "--busy", "20ms"])
+    assert (figures["wanted"], figures["collectives"]) == (0, 3)
+    profile = json.loads(Path(files[2]).read_text())
+    assert not any(profile["ops"].values())
+    rows = profile["collectives"]
+    assert [row["lengths"] for row in rows] == [[2048] * 2, [16384] * 2, [131072] * 2]
+    assert {row["collective"] for row in rows} == {"all_gather"}
+    cluster = tmp_path / "two.yaml"
+    plan = medley.plan(Graph.load(files[0]), cluster, global_batch=8, profile=files[2])
+    assert plan.devices
 
 
 # Each process measures its share of the ops; the first one speaks for all.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -10,10 +11,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from medley import _runtime
+from medley import _core, _runtime
+from medley.cluster import Cluster
 from medley.run import exchange, job
 
 MOST_BYTES = 16 << 20  # of a collective
+_MOST_BYTES_BUSY = 256 << 10  # between devices that compute: it is about the latency
+_ALONE_SECONDS = 1.0  # of computing, before and between collectives
 _SLOW_SECONDS = 2.0  # a collective that takes longer is measured once
 _TIMEOUT_MS = 120_000
 
@@ -25,12 +29,57 @@ def own_device(this: job.Job | None) -> str:
     return f"cuda:{(this.local_rank if this else 0) % torch.cuda.device_count()}"
 
 
+Wanted = list[tuple[str, list[int], list[int]]]  # collective, devices, lengths
+
+
+def wanted_collectives(cluster: Cluster, busy: bool) -> Wanted:
+    """Returns what is measured; between devices that compute meanwhile only messages of pairs."""
+    wanted: Wanted = _core.wanted_collectives(cluster, MOST_BYTES)
+    if not busy:
+        return wanted
+    return [
+        (collective, devices, lengths)
+        for collective, devices, lengths in wanted
+        if collective == "all_gather"
+        and len(devices) == 2
+        and lengths[0] == lengths[1]
+        and sum(lengths) <= _MOST_BYTES_BUSY
+    ]
+
+
+class Work:
+    """What a device computes between two exchanges: what it does in so many seconds alone."""
+
+    def __init__(self, device: torch.device, seconds: float) -> None:
+        self._left = torch.rand(64, 64, device=device)
+        self._synchronizes = device.type == "cuda"
+        self._products = 1
+        self._products = max(1, round(seconds / self._mean()))
+        self.seconds = self._mean()
+
+    def __call__(self) -> None:
+        for _ in range(self._products):
+            torch.mm(self._left, self._left)
+        if self._synchronizes:
+            torch.cuda.synchronize(self._left.device)
+
+    def _mean(self) -> float:
+        self()
+        begin, count, passed = time.perf_counter(), 0, 0.0
+        while passed < _ALONE_SECONDS:
+            self()
+            count += 1
+            passed = time.perf_counter() - begin
+        return passed / count
+
+
 class Links:
     """Times collectives between the processes of a job, as the transport of a run does them."""
 
     def __init__(
-        self, this: job.Job, wanted: list[tuple[str, list[int], list[int]]], repetitions: int = 5
+        self, this: job.Job, wanted: Wanted, repetitions: int = 5, busy: float = 0.0
     ) -> None:
+        """`busy`: so many seconds each device computes before each collective; 0: none do."""
         self._rank = this.rank
         self._size = this.size
         self._repetitions = repetitions
@@ -44,15 +93,34 @@ class Links:
         self._transport = _runtime.c10d_transport(
             {tuple(names[name]): group for name, group in made.items()}, _TIMEOUT_MS
         )
+        dist.barrier()
+        self._work = Work(self._device, busy) if busy > 0 else None
+        self._rounds = math.ceil(_ALONE_SECONDS / busy) if busy > 0 else 0
 
     def time(self, collective: str, devices: list[int], lengths: list[int]) -> float:
         """Returns the median over repetitions of the slowest device's seconds."""
         once = self._once(collective, devices, lengths)
         self._timed(once)
+        if self._work is not None:
+            return self._time_after_work(once, self._work)
         times = [exchange.largest(self._timed(once))]
         while times[0] < _SLOW_SECONDS and len(times) < self._repetitions:
             times.append(exchange.largest(self._timed(once)))
         return statistics.median(times)
+
+    def _time_after_work(self, once: Callable[[], object] | None, work: Work) -> float:
+        """Returns how much longer a round of work and the collective takes than the work of the
+        slowest, but no less than the collective alone."""
+        alone = min(exchange.largest(self._timed(once)) for _ in range(3))
+        dist.barrier()
+        begin = time.perf_counter()
+        if once is not None:
+            for _ in range(self._rounds):
+                work()
+                once()
+        took = (time.perf_counter() - begin) / self._rounds
+        computed = work.seconds if once is not None else 0.0
+        return max(exchange.largest(took) - exchange.largest(computed), alone)
 
     def _once(
         self, collective: str, devices: list[int], lengths: list[int]

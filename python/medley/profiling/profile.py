@@ -19,9 +19,10 @@ from medley.run import job
 
 
 def read_seconds(text: str, option: str = "--budget") -> float:
-    """Reads "90", "60s", "5m"."""
-    unit = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:], 1.0)
-    digits = text[:-1] if text[-1:] in ("s", "m", "h") else text
+    """Reads "90", "60s", "5m", "10ms"."""
+    units = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+    name = next((each for each in units if text.endswith(each)), "")
+    digits, unit = text.removesuffix(name), units.get(name, 1.0)
     try:
         seconds = float(digits) * unit
     except ValueError:
@@ -68,6 +69,15 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--optimizer", choices=["adamw", "sgd"], default="adamw")
     parser.add_argument("--no-grid", action="store_true", help="no other sizes than these")
     parser.add_argument(
+        "--no-ops", action="store_true", help="links only: ops are priced by cluster.yaml"
+    )
+    parser.add_argument(
+        "--busy",
+        metavar="TIME",
+        help="measure what a message takes between devices that have computed so long, as in a "
+        "step: 10ms where processors are under a quota, or busy with other work",
+    )
+    parser.add_argument(
         "--no-collectives", action="store_true", help="ops only: links are as cluster.yaml says"
     )
     parser.add_argument(
@@ -91,6 +101,9 @@ def command(arguments: argparse.Namespace) -> int:
     """Runs `medley profile`."""
     budget = read_seconds(arguments.budget) if arguments.budget else None
     window = read_seconds(arguments.window, "--window") if arguments.window else 0.0
+    busy = read_seconds(arguments.busy, "--busy") if arguments.busy else 0.0
+    if busy and (arguments.emulate or arguments.no_collectives):
+        raise ValueError("--busy: found --emulate or --no-collectives, expected to measure links")
     if not 0 <= arguments.truth_spread < 1:
         raise ValueError(
             f"--truth-spread: found {arguments.truth_spread}, expected a number in [0, 1)"
@@ -107,10 +120,13 @@ def command(arguments: argparse.Namespace) -> int:
     optimizer: Optimizer = AdamW() if arguments.optimizer == "adamw" else SGD(lr=0.1)
     output = Path(arguments.output)
     truth = Truth(arguments.truth_seed, arguments.truth_spread) if arguments.emulate else None
-    profiler = Profiler(
-        wanted_ops(
+    wanted = _core.WantedOps(cluster)
+    if not arguments.no_ops:
+        wanted = wanted_ops(
             graphs, cluster, plans, arguments.global_batch, optimizer, not arguments.no_grid
-        ),
+        )
+    profiler = Profiler(
+        wanted,
         cluster,
         output,
         truth,
@@ -119,6 +135,7 @@ def command(arguments: argparse.Namespace) -> int:
         arguments.resume,
         window,
         not arguments.no_collectives,
+        busy,
     )
     return _run(profiler, output, _core.device_kinds(cluster), budget, arguments.json)
 

@@ -20,7 +20,7 @@ from medley.files import read_text, write_atomically
 from medley.graph import Graph
 from medley.optimizer import AdamW, Optimizer
 from medley.plan import Plan, plan
-from medley.profiling.link_times import MOST_BYTES, Links, own_device
+from medley.profiling.link_times import MOST_BYTES, Links, own_device, wanted_collectives
 from medley.run import exchange
 
 STRATEGIES = ("data-parallel-even", "data-parallel-proportional")
@@ -138,6 +138,7 @@ class Profiler:
         resume: bool = False,
         window: float = 0.0,
         collectives: bool = True,
+        busy: float = 0.0,
     ) -> None:
         known = ""
         if resume and output.exists():
@@ -147,6 +148,7 @@ class Profiler:
         self._truth = truth
         self._window = window
         self._links = collectives
+        self._busy = busy
         self._output = output
         self._saved = time.monotonic()
         self._session = _core.MeasuringSession(wanted, known, str(output), executor_name(truth))
@@ -239,7 +241,7 @@ class Profiler:
 
     def _real(self, end: float, outcome: Outcome, report: Report) -> None:
         first, stride = self._share()
-        left = 1
+        left = self._session.left
         while left:
             seconds = 1.0 if self._job is None else 5.0
             mine = self._device.run(
@@ -280,7 +282,8 @@ class Profiler:
 
     def _real_collectives(self, end: float, outcome: Outcome, report: Report) -> None:
         assert self._job is not None
-        links = Links(self._job, _core.wanted_collectives(self._cluster, MOST_BYTES))
+        wanted = wanted_collectives(self._cluster, self._busy > 0)
+        links = Links(self._job, wanted, busy=self._busy)
         for index, (collective, devices, lengths) in enumerate(links.wanted):
             if exchange.largest(time.monotonic() > end):
                 return
@@ -294,7 +297,8 @@ class Profiler:
             outcome.collectives += 1
             report("collectives", index + 1, len(links.wanted))
             self._save()
-        self._session.add_overlap(self._kind, links.slowdown())
+        if self._busy == 0:
+            self._session.add_overlap(self._kind, links.slowdown())
         self._exchange()
 
 
