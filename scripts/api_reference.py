@@ -20,7 +20,15 @@ WIDTH = 100
 CHAPTERS = {
     "Capture and plan": ["capture", "Graph", "Cluster", "plan", "Plan"],
     "Train": ["Trainer", "Metrics", "Loader", "BatchSampler"],
-    "Optimizers": ["AdamW", "SGD", "warmup", "cosine"],
+    "Optimizers": ["AdamW", "Adam", "SGD", "Adafactor", "Lion", "Muon", "Groups"],
+    "Schedules": [
+        "warmup",
+        "cosine",
+        "linear",
+        "polynomial",
+        "inverse_sqrt",
+        "warmup_stable_decay",
+    ],
 }
 HEAD = """# API reference
 

@@ -54,19 +54,30 @@ inline constexpr std::string_view kCapturedOps[] = {
 
 // Appended by planning and lowering.
 //
-// adamw, sgd    scalars f64[3]: learning rate, step (1 at the first), clip scale, by which the
-//               gradient is multiplied first. The arithmetic is done in f32 on `master` if there is
-//               one, else on `param`. -> the new param, moments, master (undefined without one;
-//               kNone in the graph). Functional: operands keep their values unless the executor
-//               reuses them.
+// adamw, ...    the ops of update_ops.h; scalars f64[3]: learning rate, step (1 at the first), clip
+//               scale, by which the gradient is multiplied first. The arithmetic is done in f32 on
+//               `master` if there is one, else on `param`. -> the new param, moments, master
+//               (undefined without one; kNone in the graph). Functional: operands keep their values
+//               unless the executor reuses them.
 // sum_squares   f64[], whatever the dtype.
 // clip_scale    sum of squares f64[] -> (norm, min(1, max_norm / (norm + 1e-6))), both f64[].
 // scale_scalars scalars with element 2 replaced by `scale`.
 // accumulate    the gradient itself; its slot adds (see program.h).
 inline constexpr std::string_view kUpdateOps[] = {
+    "medley::adafactor(Tensor param, Tensor grad, Tensor row_var, Tensor? col_var, Tensor? master,"
+    " Tensor scalars, float beta2_decay, float eps1, float eps2, float d, float weight_decay)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    "medley::adam(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor? master,"
+    " Tensor scalars, float beta1, float beta2, float eps, float weight_decay)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
     "medley::adamw(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor? master,"
     " Tensor scalars, float beta1, float beta2, float eps, float weight_decay)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
+    "medley::lion(Tensor param, Tensor grad, Tensor exp_avg, Tensor? master, Tensor scalars,"
+    " float beta1, float beta2, float weight_decay) -> (Tensor, Tensor, Tensor)",
+    "medley::muon(Tensor param, Tensor grad, Tensor momentum, Tensor? master, Tensor scalars,"
+    " float momentum_factor, float weight_decay, float a, float b, float c, float eps, float steps,"
+    " bool nesterov, bool match_adamw) -> (Tensor, Tensor, Tensor)",
     "medley::sgd(Tensor param, Tensor grad, Tensor? momentum_buffer, Tensor? master,"
     " Tensor scalars, float momentum, float weight_decay, bool nesterov)"
     " -> (Tensor, Tensor, Tensor)",

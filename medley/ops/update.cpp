@@ -1,7 +1,11 @@
 // The ops of the optimizer, which planning appends.
 
+#include <algorithm>
+#include <string>
+
 #include "medley/ops/families.h"
 #include "medley/ops/instance.h"
+#include "medley/ops/update_ops.h"
 
 namespace medley {
 namespace {
@@ -21,18 +25,79 @@ std::optional<Instance> add_n(const Graph& graph, const Op& op) {
   return builder.finish({all});
 }
 
+// Returns nothing where states have other shapes than the parameter. Locked dims are not cut, but
+// have the factors of the parameter's.
+std::string pattern_of(const UpdateOp& op) {
+  for (const UpdateState& state : op.states)
+    if (state.shape != StateShape::kSame) return "";
+  const std::string dims = op.elementwise ? ".." : "..!";
+  std::string operands = dims + ", " + dims, results = dims;
+  for (size_t i = 0; i <= op.states.size(); ++i) {  // the master copy is the last
+    operands += ", " + dims + "?";
+    results += ", " + dims;
+  }
+  return operands + ", _ -> " + results;
+}
+
+std::optional<Instance> computed_whole(const Graph&, const Op&) { return std::nullopt; }
+
 }  // namespace
 
+const std::vector<UpdateOp>& update_ops() {
+  static const std::vector<UpdateOp> kOps{
+      {"medley.adafactor.default",
+       {{"row_var", StateShape::kPerRow}, {"col_var", StateShape::kPerColumn}},
+       5,
+       0,
+       false},
+      {"medley.adam.default", {{"exp_avg"}, {"exp_avg_sq"}}, 4},
+      {"medley.adamw.default", {{"exp_avg"}, {"exp_avg_sq"}}, 4},
+      {"medley.lion.default", {{"exp_avg"}}, 3},
+      {"medley.muon.default", {{"momentum"}}, 9, 2, false, WorkClass::kMatmul},
+      {"medley.sgd.default", {{"momentum", StateShape::kSame, 0}}, 3, 1},
+  };
+  return kOps;
+}
+
+const UpdateOp* find_update_op(std::string_view name) {
+  const auto found = std::ranges::find(update_ops(), name, &UpdateOp::name);
+  return found == update_ops().end() ? nullptr : &*found;
+}
+
+std::optional<TensorType> state_type(const UpdateState& state, const TensorType& parameter) {
+  const bool low = parameter.dtype == DType::kBF16 || parameter.dtype == DType::kF16;
+  TensorType type{low ? DType::kF32 : parameter.dtype, parameter.shape};
+  const size_t dims = type.shape.size();
+  if (dims < 2)
+    return state.shape == StateShape::kPerColumn ? std::nullopt : std::make_optional(type);
+  if (state.shape == StateShape::kPerRow) type.shape[dims - 1] = Size(1);
+  if (state.shape == StateShape::kPerColumn) type.shape[dims - 2] = Size(1);
+  return type;
+}
+
 std::vector<Rule> update_rules() {
-  return {
-      {"medley.adamw.default", ".., .., .., .., ..?, _ -> .., .., .., ..", ""},
-      {"medley.sgd.default", ".., .., ..?, ..?, _ -> .., .., ..", ""},
+  static const std::vector<std::string> kPatterns = [] {
+    std::vector<std::string> patterns;
+    for (const UpdateOp& op : update_ops()) patterns.push_back(pattern_of(op));
+    return patterns;
+  }();
+  std::vector<Rule> rules = {
       {"medley.sum_squares.default", ".. -> 1", ""},
       {"medley.add_n.default", "", "", nullptr, add_n},
       {"medley.clip_scale.default", "1 -> 1, 1", ""},
       {"medley.scale_scalars.default", "_, 1 -> _", ""},
       {"medley.accumulate.default", ".. -> ..", "{0}"},
   };
+  for (size_t i = 0; i < kPatterns.size(); ++i) {
+    const UpdateOp& op = update_ops()[i];
+    rules.push_back({op.name,
+                     kPatterns[i],
+                     "",
+                     nullptr,
+                     kPatterns[i].empty() ? computed_whole : nullptr,
+                     op.work});
+  }
+  return rules;
 }
 
 }  // namespace medley

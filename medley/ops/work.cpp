@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "medley/base/error.h"
 #include "medley/ops/instance.h"
 #include "medley/ops/rule.h"
+#include "medley/ops/update_ops.h"
 
 namespace medley {
 namespace {
@@ -38,6 +40,15 @@ double matmul_flops(const Op& op,
     const double up = elements(operands.at(first + 3), symbols) / experts;
     const double down = elements(operands.at(first + 4), symbols) / experts;
     return backward ? 2 * rows * (3 * up + 2 * down) : 2 * rows * (up + down);
+  }
+  if (name == "muon") {
+    // Of each iteration three products: x x^T, its square, and that times x, where x is wide.
+    const TensorType& x = operands.at(0);
+    const double n = extent(x, x.shape.size() - 2, symbols),
+                 m = extent(x, x.shape.size() - 1, symbols);
+    const double small = std::min(n, m), large = std::max(n, m);
+    return number(op, op.arguments.size() - 3).value_or(0) * 2 * small * small *
+           (2 * large + small);
   }
   const TensorType& left = operands.at(name == "addmm" || name == "baddbmm" ? 1 : 0);
   return 2 * elements(results.at(0), symbols) * extent(left, left.shape.size() - 1, symbols);
@@ -130,9 +141,7 @@ ValueId storage_operand(const Op& op, size_t result) {
   if (values.empty()) return kNone;
   if (work_class(op.name) == WorkClass::kView || op.name == "medley.accumulate.default")
     return values[0];
-  // param, grad, moments and master -> the new param, moments and master.
-  if (op.name == "medley.adamw.default" || op.name == "medley.sgd.default")
-    return values.at(result == 0 ? 0 : result + 1);
+  if (find_update_op(op.name)) return values.at(result == 0 ? 0 : result + 1);
   return kNone;
 }
 

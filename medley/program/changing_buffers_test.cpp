@@ -104,7 +104,7 @@ TEST(ChangingBuffers, AreReplacedOnceAStepAtItsEnd) {
 
 TEST(ChangingBuffers, AreReplacedWithoutAnOptimizer) {
   Optimizer none;
-  none.kind = "none";
+  none.rules.clear();
   const Program program = lower(halved(), one_stage({{4, {4}}}), two_devices(), none);
   EXPECT_THAT(replacing(program.stages[0]), ElementsAre(FunctionKind::kUpdate));
   EXPECT_EQ(program.stages[0].calls.back(), (Call{FunctionKind::kUpdate, 0}));

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "medley/base/at.h"
+#include "medley/ops/update_ops.h"
 #include "medley/program/calls.h"
 #include "medley/program/lifetimes.h"
 #include "medley/program/relays.h"
@@ -18,7 +19,7 @@ bool is_op(const LoweredStage& stage, const Item& item, std::string_view name) {
 }
 
 bool updates(const LoweredStage& stage, const Item& item) {
-  return is_op(stage, item, "medley.adamw.default") || is_op(stage, item, "medley.sgd.default");
+  return item.kind == Item::Kind::kOp && find_update_op(stage.graph.ops[at(item.index)].name);
 }
 
 // Also where this device only takes them, and so reads nothing that an update has made.

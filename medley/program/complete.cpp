@@ -11,6 +11,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/ops/update_ops.h"
 #include "medley/plan/apportion.h"
 #include "medley/plan/match.h"
 #include "medley/plan/texts.h"
@@ -142,14 +143,14 @@ class Completer {
         const State stored = named(planned_states_, "states", input.name).value_or(whole());
         stored_[{InputKind::kParameter, input.name}] = stored;
         const std::optional<State> update = named(planned_updates_, "updates", input.name);
-        updates_[input.name] = update.value_or(stored);
+        updates_[input.name] = {input.value, update.value_or(stored)};
         return stored;
       }
       case InputKind::kBuffer:
         return stored_[{InputKind::kBuffer, input.name}] =
                    named(planned_states_, "states", input.name).value_or(whole());
       case InputKind::kState:
-        return updates_.at(input.name.substr(input.name.find(':') + 1));
+        return optimizer_state(input.name, input.value);
       case InputKind::kScalar:
         return whole();
       case InputKind::kBatch:
@@ -160,6 +161,13 @@ class Completer {
       }
     }
     return whole();
+  }
+
+  // Lies as the update does, if it is divided as the parameter is.
+  State optimizer_state(const std::string& name, ValueId value) const {
+    const Update& update = updates_.at(name.substr(name.find(':') + 1));
+    return factors_.values[at(value)] == factors_.values[at(update.parameter)] ? update.state
+                                                                               : whole();
   }
 
   // The first factor that is the batch, divided into rows on the first axis.
@@ -177,13 +185,13 @@ class Completer {
       case OutputKind::kLoss:
         return whole();
       case OutputKind::kGradient:
-        return updates_.at(output.name);
+        return updates_.at(output.name).state;
       case OutputKind::kBuffer:
         return stored_.at({InputKind::kBuffer, output.name});
       case OutputKind::kParameter:
         return stored_.at({InputKind::kParameter, output.name});
       case OutputKind::kState:
-        return updates_.at(output.name.substr(output.name.find(':') + 1));
+        return optimizer_state(output.name, output.value);
       case OutputKind::kSent:
         return state(output.value);
     }
@@ -247,7 +255,7 @@ class Completer {
     const ValueId value = graph_.ops[at(id)].results[0];
     for (const Output& output : graph_.outputs)
       if (output.kind == OutputKind::kGradient && output.value == value)
-        available_[at(value)].insert(updates_.at(output.name));
+        available_[at(value)].insert(updates_.at(output.name).state);
   }
 
   // An op whose composite label is to be cut is replaced by its expansion before anything else is
@@ -341,8 +349,9 @@ class Completer {
 
   // Where the parameter's update is.
   Choice choice_of_update(OpId id, const std::string& parameter, size_t axis) const {
-    const AxisState& update = updates_.at(parameter)[axis];
-    if (update.holding != Holding::kSharded) return Choice{};
+    const AxisState& update = updates_.at(parameter).state[axis];
+    const UpdateOp* op = find_update_op(graph_.ops[at(id)].name);
+    if (update.holding != Holding::kSharded || (op && !op->elementwise)) return Choice{};
     const std::optional<Choice> cut = cut_for_operand(graph_, factors_, id, 0, update);
     if (!cut)
       throw Error(
@@ -460,7 +469,11 @@ class Completer {
   std::vector<int64_t> symbols_;
   std::vector<std::set<State>> available_;  // [value] states that it has or is brought to anyway
   std::map<std::pair<InputKind, std::string>, State> stored_;
-  std::map<std::string, State> updates_;  // by parameter
+  struct Update {
+    ValueId parameter = kNone;
+    State state;
+  };
+  std::map<std::string, Update> updates_;  // by parameter
   Assignment result_;
 };
 

@@ -90,7 +90,9 @@ Completed only_stage(const GraphAnalysis& analysis, const Pipeline& pipeline) {
 }
 
 // What a pipeline updates of the parameters that owners divide.
-UpdatedParameters updated_by(const Plan& plan, size_t pipeline, const Graph& graph) {
+UpdatedParameters updated_by(const Plan& plan, size_t pipeline, const GraphAnalysis& analysis) {
+  const Graph& graph = analysis.graph;
+  const Optimizer& optimizer = analysis.optimizer;
   UpdatedParameters updated;
   const Owners owners(plan);
   for (const Output& output : graph.outputs) {
@@ -98,7 +100,9 @@ UpdatedParameters updated_by(const Plan& plan, size_t pipeline, const Graph& gra
     const auto division = owners.division(output.name);
     if (!division) continue;
     int64_t elements = 1;
-    for (const Size& size : type_of(graph, output.value).shape) elements *= evaluate(size, {});
+    // What is updated whole is not divided.
+    if (!optimizer.updates() || update_op_of(optimizer.rule_for(output.name)).elementwise)
+      for (const Size& size : type_of(graph, output.value).shape) elements *= evaluate(size, {});
     (division->updates(pipeline, elements) ? updated.shares : updated.elsewhere)
         .insert(output.name);
   }
@@ -114,7 +118,7 @@ std::vector<Completed> split(PreparedStages& prepared, const Plan& plan, size_t 
                 prepared.positions(),
                 cuts_of(pipeline, number, prepared.positions(), prepared.names()),
                 prepared.names());
-  const Duties duties{number == 0, updated_by(plan, number, prepared.analysis().graph)};
+  const Duties duties{number == 0, updated_by(plan, number, prepared.analysis())};
   std::vector<Completed> stages(pipeline.stages.size());
   for_each_in_parallel(stages.size(), [&](size_t s) {
     stages[s] =

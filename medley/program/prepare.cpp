@@ -10,6 +10,7 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/ops/rule.h"
+#include "medley/ops/update_ops.h"
 #include "medley/program/recompute.h"
 
 namespace medley {
@@ -35,9 +36,9 @@ class Preparer {
     }
     accumulate_outputs();
     for (const std::string& parameter : context_.received)
-      if (optimizer_.kind == "none" || !context_.updated.elsewhere.contains(parameter))
+      if (!optimizer_.updates() || !context_.updated.elsewhere.contains(parameter))
         receive(parameter);
-    if (optimizer_.kind != "none") {
+    if (optimizer_.updates()) {
       prepared_.updated = context_.updated;
       append_update();
     }
@@ -232,105 +233,107 @@ class Preparer {
     }
   }
 
+  static Op update_op(std::string name, std::vector<Argument> arguments) {
+    return {std::move(name), std::move(arguments), {}, Phase::kUpdate, "", ""};
+  }
+
   void append_update() {
-    ValueId scalars = add_input(graph(), InputKind::kScalar, "scalars", {DType::kF64, {3}});
     const std::vector<Output> outputs = graph().outputs;
-    const auto op = [](std::string name, std::vector<Argument> arguments) {
-      return Op{std::move(name), std::move(arguments), {}, Phase::kUpdate, "", ""};
-    };
-    const TensorType scalar{DType::kF64, {}};
-    const bool any = std::ranges::count(outputs, OutputKind::kGradient, &Output::kind) > 0;
-    if (any && (optimizer_.max_norm > 0 || optimizer_.gradient_norm)) {
-      std::vector<ValueArgument> squares;
-      for (const Output& output : outputs)
-        if (output.kind == OutputKind::kGradient &&
-            !context_.counted_elsewhere.contains(output.name))
-          squares.push_back({append(op("medley.sum_squares.default", {ValueArgument{output.value}}),
-                                    {scalar},
-                                    "norm/" + output.name)[0]});
-      // A stage whose gradients all count elsewhere scales them as the others do.
-      const ValueId total = append(squares.empty() ? op("aten.full.default",
-                                                        {std::vector<Size>{},
-                                                         0.0,
-                                                         DType::kF64,
-                                                         NoneArgument{},
-                                                         NoneArgument{},
-                                                         NoneArgument{}})
-                                                   : op("medley.add_n.default", {squares}),
-                                   {scalar},
-                                   kNormSum)[0];
-      const std::vector<ValueId> clip =
-          append(op("medley.clip_scale.default", {ValueArgument{total}, optimizer_.max_norm}),
-                 {scalar, scalar},
-                 "norm/scale");
-      prepared_.gradient_norm = clip[0];
-      if (optimizer_.max_norm > 0)
-        scalars = append(
-            op("medley.scale_scalars.default", {ValueArgument{scalars}, ValueArgument{clip[1]}}),
-            {{DType::kF64, {3}}},
-            "norm/scalars")[0];
-    }
+    const ValueId clip = append_norm(outputs);
     std::map<std::string, ValueId> parameters;
     for (const Input& input : graph().inputs)
       if (input.kind == InputKind::kParameter) parameters[input.name] = input.value;
+    std::map<int, ValueId> scalars;  // by rule
+    for (const Output& output : outputs) {
+      if (output.kind != OutputKind::kGradient || context_.updated.elsewhere.contains(output.name))
+        continue;
+      const int rule = optimizer_.rule_number(output.name);
+      const auto [found, is_new] = scalars.try_emplace(rule, kNone);
+      if (is_new) found->second = append_scalars(rule, clip);
+      append_update(output.name, parameters.at(output.name), output.value, found->second);
+    }
+  }
+
+  // Returns the factor by which the norm has gradients scaled; kNone if there is no limit to it.
+  ValueId append_norm(const std::vector<Output>& outputs) {
+    const TensorType scalar{DType::kF64, {}};
+    const bool any = std::ranges::count(outputs, OutputKind::kGradient, &Output::kind) > 0;
+    if (!any || (optimizer_.max_norm <= 0 && !optimizer_.gradient_norm)) return kNone;
+    std::vector<ValueArgument> squares;
     for (const Output& output : outputs)
-      if (output.kind == OutputKind::kGradient && !context_.updated.elsewhere.contains(output.name))
-        append_update(output.name, parameters.at(output.name), output.value, scalars);
+      if (output.kind == OutputKind::kGradient && !context_.counted_elsewhere.contains(output.name))
+        squares.push_back(
+            {append(update_op("medley.sum_squares.default", {ValueArgument{output.value}}),
+                    {scalar},
+                    "norm/" + output.name)[0]});
+    // A stage whose gradients all count elsewhere scales them as the others do.
+    const ValueId total = append(squares.empty() ? update_op("aten.full.default",
+                                                             {std::vector<Size>{},
+                                                              0.0,
+                                                              DType::kF64,
+                                                              NoneArgument{},
+                                                              NoneArgument{},
+                                                              NoneArgument{}})
+                                                 : update_op("medley.add_n.default", {squares}),
+                                 {scalar},
+                                 kNormSum)[0];
+    const std::vector<ValueId> clip =
+        append(update_op("medley.clip_scale.default", {ValueArgument{total}, optimizer_.max_norm}),
+               {scalar, scalar},
+               "norm/scale");
+    prepared_.gradient_norm = clip[0];
+    return optimizer_.max_norm > 0 ? clip[1] : kNone;
+  }
+
+  ValueId append_scalars(int rule, ValueId clip) {
+    const TensorType type{DType::kF64, {3}};
+    const std::string name = scalars_of(rule);
+    const ValueId scalars = add_input(graph(), InputKind::kScalar, name, type);
+    if (clip == kNone) return scalars;
+    return append(
+        update_op("medley.scale_scalars.default", {ValueArgument{scalars}, ValueArgument{clip}}),
+        {type},
+        "norm/" + name)[0];
   }
 
   void append_update(const std::string& name,
                      ValueId parameter,
                      ValueId gradient,
                      ValueId scalars) {
+    const UpdateRule& rule = optimizer_.rule_for(name);
+    const UpdateOp& kind = update_op_of(rule);
     const TensorType type = value_of(parameter).type;
-    const bool low = type.dtype == DType::kBF16 || type.dtype == DType::kF16;
-    const TensorType state_type{low ? DType::kF32 : type.dtype, type.shape};
     std::vector<TensorType> types{type};
-    std::vector<std::string> states{""};
+    std::vector<std::string> states{""};  // of the results that are there
     std::vector<Argument> arguments{ValueArgument{parameter}, ValueArgument{gradient}};
-    std::vector<bool> present_results{true};
-    const auto add_state = [&](const char* kind, bool present) {
-      present_results.push_back(present);
-      if (!present) {
+    std::vector<bool> is_there{true};
+    const auto add_state = [&](std::string_view state, const std::optional<TensorType>& of) {
+      is_there.push_back(of.has_value());
+      if (!of) {
         arguments.emplace_back(NoneArgument{});
         return;
       }
-      states.push_back(fmt::format("{}:{}", kind, name));
-      types.push_back(state_type);
+      states.push_back(fmt::format("{}:{}", state, name));
+      types.push_back(*of);
       arguments.emplace_back(
-          ValueArgument{add_input(graph(), InputKind::kState, states.back(), state_type)});
+          ValueArgument{add_input(graph(), InputKind::kState, states.back(), *of)});
     };
-    Op op{"", {}, {}, Phase::kUpdate, "", ""};
-    if (optimizer_.kind == "adamw") {
-      op.name = "medley.adamw.default";
-      add_state("exp_avg", true);
-      add_state("exp_avg_sq", true);
-      add_state("master", low);
-      arguments.insert(arguments.end(),
-                       {ValueArgument{scalars},
-                        optimizer_.beta1,
-                        optimizer_.beta2,
-                        optimizer_.epsilon,
-                        optimizer_.weight_decay});
-    } else if (optimizer_.kind == "sgd") {
-      op.name = "medley.sgd.default";
-      add_state("momentum", optimizer_.momentum != 0);
-      add_state("master", low);
-      arguments.insert(arguments.end(),
-                       {ValueArgument{scalars},
-                        optimizer_.momentum,
-                        optimizer_.weight_decay,
-                        optimizer_.nesterov});
-    } else {
-      throw Error(
-          Blame::kCaller,
-          fmt::format("optimizer: found \"{}\", expected adamw, sgd or none", optimizer_.kind));
+    for (const UpdateState& state : kind.states) {
+      const bool kept = state.unless_zero == kNone || rule.numbers[at(state.unless_zero)] != 0;
+      add_state(state.name, kept ? state_type(state, type) : std::nullopt);
     }
-    op.arguments = std::move(arguments);
-    const std::vector<ValueId> results = append(std::move(op), types, "update/" + name);
+    const TensorType wide = *state_type({"master"}, type);
+    add_state("master", wide.dtype != type.dtype ? std::make_optional(wide) : std::nullopt);
+    arguments.emplace_back(ValueArgument{scalars});
+    for (size_t i = 0; i < rule.numbers.size(); ++i)
+      arguments.push_back(i + at(kind.flags) < rule.numbers.size()
+                              ? Argument(rule.numbers[i])
+                              : Argument(rule.numbers[i] != 0));
+    const std::vector<ValueId> results =
+        append(update_op(std::string(kind.name), std::move(arguments)), types, "update/" + name);
     graph().ops.back().results.clear();
-    for (size_t i = 0, next = 0; i < present_results.size(); ++i)
-      graph().ops.back().results.push_back(present_results[i] ? results[next++] : kNone);
+    for (size_t i = 0, next = 0; i < is_there.size(); ++i)
+      graph().ops.back().results.push_back(is_there[i] ? results[next++] : kNone);
     for (size_t i = 0; i < results.size(); ++i)
       graph().outputs.push_back({i == 0 ? OutputKind::kParameter : OutputKind::kState,
                                  i == 0 ? name : states[i],

@@ -11,17 +11,9 @@
 #include <vector>
 
 #include "medley/graph/graph.h"
+#include "medley/program/optimizer.h"
 
 namespace medley {
-
-struct Optimizer {
-  std::string kind = "adamw";  // "adamw", "sgd" or "none": gradients only
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
-  double momentum = 0;
-  bool nesterov = false;
-  double max_norm = 0;        // of the gradient; 0: no clipping
-  bool gradient_norm = true;  // computed even without clipping
-};
 
 // Of several pipelines, what a stage updates of the parameters that owners divide (plan/owners.h).
 struct UpdatedParameters {
@@ -50,9 +42,9 @@ inline constexpr const char* kNormSum = "norm/sum";
 // Before the name of a parameter: the op that adds up the squares of its gradient, its update.
 inline constexpr std::string_view kNormOf = "norm/", kUpdateOf = "update/";
 
-// The result has the inputs "scalars" (kScalar, f64[3]: learning rate, step from 1, clip scale) and
-// the optimizer's state (kState, such as "exp_avg:<parameter>"), and the outputs kParameter and
-// kState. Gradient and loss outputs are accumulated values.
+// The result has the inputs scalars_of() each rule that updates something, and the optimizer's
+// state (kState, such as "exp_avg:<parameter>"), and the outputs kParameter and kState. Gradient
+// and loss outputs are accumulated values.
 Prepared prepare(const Graph& graph, const Optimizer& optimizer);
 
 // Returns the parameter whose share an op of this name is of, or null. `kind`: kNormOf or

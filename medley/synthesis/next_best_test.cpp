@@ -34,7 +34,7 @@ class NextBestOfAProduct : public ::testing::Test {
     cluster.pools = {{"fast", 1, 1, kind, false, 0}, {"slow", 1, 1, half, false, 0}};
     cluster.networks = {{"lan", false, {"fast", "slow"}, 1e8, 1e-6, {}}};
     cluster.devices = list_devices(cluster.pools);
-    optimizer.kind = "none";
+    optimizer.rules.clear();
     plan = plan_of_rows({"fast/0/0", "slow/0/0"}, {{9, 3}});
     plan.parts = {{"speed", {}, {2, 1}}};
   }

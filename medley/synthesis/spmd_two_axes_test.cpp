@@ -220,7 +220,7 @@ class Squares {
 
 TEST(SpmdProblem, OnTwoAxesIsWhatTryingAllChoicesSays) {
   Optimizer none;
-  none.kind = "none";
+  none.rules.clear();
   const GraphAnalysis analysis = analyse(parse_graph(kSquares, "squares.graph"), none);
   std::set<std::string> products;
   for (const double between : {1e9, 1e10, 1e11})

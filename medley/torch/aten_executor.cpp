@@ -117,26 +117,24 @@ class Runner {
       sum = sum.add(gradient);
   }
 
-  void operator()(const Update& update) {
+  void operator()(const JoinedUpdate& joined) {
     std::vector<Updated> parameters;
-    for (const Update::Parameter& each : update.parameters)
-      parameters.push_back({slots_.take(each.parameter),
-                            slots_.take(each.gradient),
-                            slots_.take(each.first),
-                            slots_.take(each.second),
-                            slots_.take(each.master)});
-    const at::Tensor scalars = slots_.take(update.scalars);
-    const auto& h = update.hyperparameters;
-    if (update.adamw)
-      adamw(parameters, scalars, {h[0], h[1], h[2], h[3]});
-    else
-      sgd(parameters, scalars, {h[0], h[1], update.nesterov});
+    for (const JoinedUpdate::Parameter& each : joined.parameters) {
+      Updated& taken = parameters.emplace_back();
+      taken.parameter = slots_.take(each.parameter);
+      taken.gradient = slots_.take(each.gradient);
+      for (const Operand& kept : each.kept) taken.states.push_back(slots_.take(kept));
+      taken.master = std::move(taken.states.back());
+      taken.states.pop_back();
+    }
+    joined.update(parameters, slots_.take(joined.scalars), joined.numbers);
     for (size_t i = 0; i < parameters.size(); ++i) {
-      const Update::Parameter& to = update.parameters[i];
-      slots_.put(to.new_parameter, std::move(parameters[i].parameter));
-      slots_.put(to.new_first, std::move(parameters[i].first));
-      slots_.put(to.new_second, std::move(parameters[i].second));
-      slots_.put(to.new_master, std::move(parameters[i].master));
+      const std::vector<Slot>& to = joined.parameters[i].replaced;
+      Updated& made = parameters[i];
+      slots_.put(to.front(), std::move(made.parameter));
+      for (size_t s = 0; s < made.states.size(); ++s)
+        slots_.put(to[s + 1], std::move(made.states[s]));
+      slots_.put(to.back(), std::move(made.master));
     }
   }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "medley/graph/graph.h"
+#include "medley/torch/update.h"
 
 namespace medley {
 
@@ -81,22 +82,21 @@ struct Accumulate {
   c10::ScalarType type;
 };
 
-// The update of several parameters at once. One struct for all optimizers: absent operands and
-// results have no value.
-struct Update {
+// The update of several parameters at once. Absent operands and results have no value.
+struct JoinedUpdate {
   struct Parameter {
-    Operand parameter, gradient, first, second, master;  // sgd: the momentum buffer is `first`
-    Slot new_parameter, new_first, new_second, new_master;
+    Operand parameter, gradient;
+    std::vector<Operand> kept;   // its states, then the master copy
+    std::vector<Slot> replaced;  // the parameter, its states, the master copy
   };
   std::vector<Parameter> parameters;
   Operand scalars;
-  bool adamw = true;
-  std::vector<double> hyperparameters;  // in the order of the op's schema
-  bool nesterov = false;
+  Update update = nullptr;
+  std::vector<double> numbers;
 };
 
 struct Instruction {
-  std::variant<KernelCall, Fill, Alias, Accumulate, Update> work;
+  std::variant<KernelCall, Fill, Alias, Accumulate, JoinedUpdate> work;
   std::vector<Slot> frees;  // values that die here and were not given away
   size_t op;                // into PreparedOps::ops, for messages
 };

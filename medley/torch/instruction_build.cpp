@@ -10,6 +10,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/ops/update_ops.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/empty_operands.h"
 
@@ -311,51 +312,44 @@ class Builder {
     }
   }
 
+  double number_of_update(const Argument& argument) const {
+    if (const auto* flag = std::get_if<bool>(&argument)) return *flag ? 1 : 0;
+    if (const auto* number = std::get_if<double>(&argument)) return *number;
+    return static_cast<double>(evaluate(std::get<Size>(argument), symbols_));
+  }
+
   // Appends the update of a parameter to the instruction before it if that one has the same scalars
   // and hyperparameters.
   bool join_update(const std::vector<SegmentOp>& ops,
                    size_t i,
                    std::vector<Instruction>& instructions) {
     const Op& op = ops[i].op;
-    const bool adamw = op.name == "medley.adamw.default";
-    if (!adamw && op.name != "medley.sgd.default") return false;
-    const size_t state = adamw ? 2 : 1;  // moments
-    const size_t scalars = 3 + state, count = scalars + (adamw ? 5 : 4);
-    MEDLEY_CHECK_EQ(op.arguments.size(), count);
+    const UpdateOp* kind = find_update_op(op.name);
+    if (!kind) return false;
+    const size_t scalars = kind->scalars();
+    MEDLEY_CHECK_EQ(op.arguments.size(), scalars + 1 + at(kind->numbers));
 
-    Update update;
-    update.adamw = adamw;
-    for (size_t k = scalars + 1; k < count; ++k) {
-      if (auto* flag = std::get_if<bool>(&op.arguments[k]))
-        update.nesterov = *flag;
-      else if (auto* number = std::get_if<double>(&op.arguments[k]))
-        update.hyperparameters.push_back(*number);
-      else
-        update.hyperparameters.push_back(
-            static_cast<double>(evaluate(std::get<Size>(op.arguments[k]), symbols_)));
-    }
-    Update::Parameter parameter;
+    JoinedUpdate update;
+    update.update = find_update(op.name);
+    for (size_t k = scalars + 1; k < op.arguments.size(); ++k)
+      update.numbers.push_back(number_of_update(op.arguments[k]));
+    JoinedUpdate::Parameter parameter;
     parameter.parameter = operand_of_update(op, 0, ops, i);
     parameter.gradient = operand(op.arguments[1]);
-    parameter.first = operand_of_update(op, 2, ops, i);
-    if (adamw) parameter.second = operand_of_update(op, 3, ops, i);
-    parameter.master = operand_of_update(op, 2 + state, ops, i);
-    parameter.new_parameter = slot(op.results[0]);
-    parameter.new_first = slot(op.results[1]);
-    if (adamw) parameter.new_second = slot(op.results[2]);
-    parameter.new_master = slot(op.results[1 + state]);
+    for (size_t k = 2; k < scalars; ++k) parameter.kept.push_back(operand_of_update(op, k, ops, i));
+    for (ValueId result : op.results) parameter.replaced.push_back(slot(result));
     update.scalars = {slot(std::get<ValueArgument>(op.arguments[scalars]).value), false};
 
-    Update* last = instructions.empty() ? nullptr : std::get_if<Update>(&instructions.back().work);
-    if (last && last->adamw == adamw && last->nesterov == update.nesterov &&
-        last->hyperparameters == update.hyperparameters &&
+    auto* last =
+        instructions.empty() ? nullptr : std::get_if<JoinedUpdate>(&instructions.back().work);
+    if (last && last->update == update.update && last->numbers == update.numbers &&
         last->scalars.slot.value == update.scalars.slot.value) {
-      last->parameters.push_back(parameter);
+      last->parameters.push_back(std::move(parameter));
       const std::vector<Slot> freed = frees();
       instructions.back().frees.insert(instructions.back().frees.end(), freed.begin(), freed.end());
       return true;
     }
-    update.parameters.push_back(parameter);
+    update.parameters.push_back(std::move(parameter));
     instructions.push_back({std::move(update), frees(), i});
     return true;
   }

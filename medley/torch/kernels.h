@@ -5,6 +5,8 @@
 // of graphs.
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <c10/core/Scalar.h>
 
 #include <optional>
@@ -85,24 +87,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> experts_backward(
 at::Tensor contract(const at::Tensor& x, const at::Tensor& w);
 at::Tensor contract_add(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias);
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> adamw_step(const at::Tensor& param,
-                                                                      const at::Tensor& grad,
-                                                                      const at::Tensor& exp_avg,
-                                                                      const at::Tensor& exp_avg_sq,
-                                                                      const OptionalTensor& master,
-                                                                      const at::Tensor& scalars,
-                                                                      double beta1,
-                                                                      double beta2,
-                                                                      double eps,
-                                                                      double weight_decay);
-std::tuple<at::Tensor, at::Tensor, at::Tensor> sgd_step(const at::Tensor& param,
-                                                        const at::Tensor& grad,
-                                                        const OptionalTensor& momentum_buffer,
-                                                        const OptionalTensor& master,
-                                                        const at::Tensor& scalars,
-                                                        double momentum,
-                                                        double weight_decay,
-                                                        bool nesterov);
+// Of all update_ops(), by the name of the operator.
+void update_step(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 at::Tensor sum_squares(const at::Tensor& x);
 at::Tensor add_n(at::TensorList terms);
 std::tuple<at::Tensor, at::Tensor> clip_scale(const at::Tensor& sum_of_squares, double max_norm);

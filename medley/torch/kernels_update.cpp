@@ -7,7 +7,9 @@
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/zeros.h>
 
+#include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/ops/update_ops.h"
 #include "medley/torch/kernels.h"
 #include "medley/torch/update.h"
 
@@ -15,9 +17,6 @@ namespace medley {
 namespace {
 
 using at::Tensor;
-
-// The copies make it functional: update.h writes into what it alone holds.
-Tensor copy(const OptionalTensor& tensor) { return tensor ? tensor->clone() : Tensor(); }
 
 Tensor rows_of(const Tensor& x) {
   const auto sizes = x.sizes();
@@ -28,34 +27,30 @@ Tensor rows_of(const Tensor& x) {
 
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> adamw_step(const Tensor& param,
-                                                      const Tensor& grad,
-                                                      const Tensor& exp_avg,
-                                                      const Tensor& exp_avg_sq,
-                                                      const OptionalTensor& master,
-                                                      const Tensor& scalars,
-                                                      double beta1,
-                                                      double beta2,
-                                                      double eps,
-                                                      double weight_decay) {
+// The copies make it functional: update.h writes into what it alone holds.
+void update_step(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
+  const std::string name = handle.schema().name();
+  const std::string op = "medley." + name.substr(name.rfind(':') + 1) + ".default";
+  const UpdateOp* kind = find_update_op(op);
+  MEDLEY_CHECK(kind);
+  const std::vector<c10::IValue> given =
+      torch::jit::pop(*stack, kind->scalars() + 1 + at(kind->numbers));
+  const auto copy = [&](size_t i) {
+    return given[i].isNone() ? Tensor() : given[i].toTensor().clone();
+  };
   std::vector<Updated> one(1);
-  one[0] = {copy(param), grad, copy(exp_avg), copy(exp_avg_sq), copy(master)};
-  adamw(one, scalars, {beta1, beta2, eps, weight_decay});
-  return {one[0].parameter, one[0].first, one[0].second, one[0].master};
-}
-
-std::tuple<Tensor, Tensor, Tensor> sgd_step(const Tensor& param,
-                                            const Tensor& grad,
-                                            const OptionalTensor& momentum_buffer,
-                                            const OptionalTensor& master,
-                                            const Tensor& scalars,
-                                            double momentum,
-                                            double weight_decay,
-                                            bool nesterov) {
-  std::vector<Updated> one(1);
-  one[0] = {copy(param), grad, copy(momentum_buffer), {}, copy(master)};
-  sgd(one, scalars, {momentum, weight_decay, nesterov});
-  return {one[0].parameter, one[0].first, one[0].master};
+  one[0].parameter = copy(0);
+  one[0].gradient = given[1].toTensor();
+  for (size_t i = 0; i < kind->states.size(); ++i) one[0].states.push_back(copy(i + 2));
+  one[0].master = copy(kind->scalars() - 1);
+  std::vector<double> numbers;
+  for (size_t i = kind->scalars() + 1; i < given.size(); ++i)
+    numbers.push_back(given[i].isBool() ? static_cast<double>(given[i].toBool())
+                                        : given[i].toScalar().toDouble());
+  find_update(op)(one, given[kind->scalars()].toTensor(), numbers);
+  torch::jit::push(*stack, one[0].parameter);
+  for (Tensor& state : one[0].states) torch::jit::push(*stack, state);
+  torch::jit::push(*stack, one[0].master);
 }
 
 // Products of 16-bit values do not overflow f32; what is summed in f32 is one tensor, and the sum

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "medley/ops/local_ops.h"
+#include "medley/ops/update_ops.h"
 #include "medley/torch/kernels.h"
 
 namespace medley {
@@ -44,8 +45,12 @@ void implement(torch::Library& library) {
   library.impl("experts_backward", experts_backward);
   library.impl("contract", contract);
   library.impl("contract_add", contract_add);
-  library.impl("adamw", adamw_step);
-  library.impl("sgd", sgd_step);
+  for (const UpdateOp& op : update_ops()) {
+    const std::string_view name =
+        op.name.substr(0, op.name.rfind('.')).substr(op.name.find('.') + 1);
+    library.impl(std::string(name).c_str(),
+                 torch::CppFunction::makeFromBoxedFunction<&update_step>());
+  }
   library.impl("sum_squares", sum_squares);
   library.impl("add_n", add_n);
   library.impl("clip_scale", clip_scale);

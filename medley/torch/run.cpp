@@ -13,6 +13,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/program/optimizer.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/aten_executor.h"
 #include "medley/torch/c10d_store.h"
@@ -270,14 +271,16 @@ void Run::set_batch(int i, const std::map<std::string, at::Tensor>& batch) {
     devices().interpreter(i).set_batch(static_cast<int>(m), std::move(inputs[m]));
 }
 
-void Run::set_scalars(double learning_rate, int64_t step) {
+void Run::set_scalars(const std::vector<double>& learning_rates, int64_t step) {
+  const auto of_rule = [&](const std::string& name) {
+    const double rate = learning_rates.at(at(rule_of_scalars(name)));
+    return at::tensor({rate, static_cast<double>(step + 1), 1.0}, at::kDouble);
+  };
   for (int i = 0; i < devices().size(); ++i)
     for (const Placement& placement : stage_of(i).inputs) {
       if (placement.input.kind != InputKind::kScalar) continue;
-      const at::Tensor value =
-          placement.input.name == "rng"
-              ? at::tensor({seed_, step}, at::kLong)
-              : at::tensor({learning_rate, static_cast<double>(step + 1), 1.0}, at::kDouble);
+      const at::Tensor value = placement.input.name == "rng" ? at::tensor({seed_, step}, at::kLong)
+                                                             : of_rule(placement.input.name);
       devices().interpreter(i).write(placement.input.value, to_buffer(value.to(torch_device(i))));
     }
 }
@@ -293,11 +296,11 @@ double Run::read_scalar(ValueId LoweredStage::*value) {
 }
 
 StepResult Run::step(const std::map<std::string, at::Tensor>& batch,
-                     double learning_rate,
+                     const std::vector<double>& learning_rates,
                      int64_t step,
                      const std::function<bool()>& poll) {
   set_batch(batch);
-  set_scalars(learning_rate, step);
+  set_scalars(learning_rates, step);
   *threads_each_ = std::max(1, at::get_num_threads() / devices().size());
   worker_.run_step(poll);
   return result();

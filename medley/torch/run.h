@@ -90,10 +90,10 @@ class Run {
   std::vector<std::pair<std::string, std::string>> values()
       const;  // (kind, name) of everything that can be read
 
-  // One step. `poll` is called on this thread while it runs; returning true ends it with the error
-  // "interrupted".
+  // One step. `learning_rates`: of each rule of the optimizer. `poll` is called on this thread
+  // while it runs; returning true ends it with the error "interrupted".
   StepResult step(const std::map<std::string, at::Tensor>& batch,
-                  double learning_rate,
+                  const std::vector<double>& learning_rates,
                   int64_t step,
                   const std::function<bool()>& poll);
 
@@ -136,7 +136,7 @@ class Run {
   void write(const Found& found, const at::Tensor& whole);
   void set_batch(const std::map<std::string, at::Tensor>& batch);
   void set_batch(int i, const std::map<std::string, at::Tensor>& batch);
-  void set_scalars(double learning_rate, int64_t step);
+  void set_scalars(const std::vector<double>& learning_rates, int64_t step);
   double read_scalar(ValueId LoweredStage::*value);
   StepResult result();
 

@@ -1,53 +1,19 @@
 #include "medley/torch/update.h"
 
+#include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 
 #include <array>
 #include <map>
 #include <tuple>
 
-#include "medley/torch/tensor_buffer.h"
+#include "medley/torch/update_matrix.h"
+#include "medley/torch/update_parts.h"
 
 namespace medley {
 namespace {
-
-struct Scalars {
-  double learning_rate, step, clip_scale;
-};
-
-Scalars read(const at::Tensor& scalars) {
-  const at::Tensor host = scalars.cpu().contiguous();
-  const double* values = host.const_data_ptr<double>();
-  return {values[0], values[1], values[2]};
-}
-
-// Makes a tensor that may be written, without turned dims: the fused kernel takes all its tensors
-// for flat ones. The reference of the caller is the only one it has.
-void own(at::Tensor& tensor) {
-  if (!tensor.defined() || (is_unique(tensor) && tensor.is_contiguous())) return;
-  tensor = tensor.clone(at::MemoryFormat::Contiguous);
-}
-
-// Makes the gradient one of the type that the arithmetic is done in, multiplied by the clip scale.
-void prepare_gradient(at::Tensor& gradient, c10::ScalarType type, double clip_scale) {
-  if (gradient.scalar_type() != type) gradient = gradient.to(type);
-  if (clip_scale == 1.0) return;
-  if (is_unique(gradient))
-    gradient.mul_(clip_scale);
-  else
-    gradient = at::mul(gradient, clip_scale);
-}
-
-at::Tensor& target(Updated& each) { return each.master.defined() ? each.master : each.parameter; }
-
-void own_all(Updated& each) {
-  own(target(each));
-  own(each.first);
-  own(each.second);
-}
 
 at::Tensor flat(const at::Tensor& tensor) { return tensor.view({-1}); }
 
@@ -107,31 +73,63 @@ class Remainders {
   Fields rest_;
 };
 
-void copy_master(Updated& each) {
-  if (!each.master.defined()) return;
-  own(each.parameter);
-  each.parameter.copy_(each.master);
+using Lists = std::array<std::vector<at::Tensor>, kNumFields>;
+
+void fused_adam(const Lists& lists,
+                const std::vector<at::Tensor>& steps,
+                double learning_rate,
+                const std::vector<double>& numbers) {
+  at::_fused_adam_(lists[0],
+                   lists[1],
+                   lists[2],
+                   lists[3],
+                   {},
+                   steps,
+                   learning_rate,
+                   numbers[0],
+                   numbers[1],
+                   numbers[3],
+                   numbers[2],
+                   /*amsgrad=*/false,
+                   /*maximize=*/false);
 }
 
-}  // namespace
+void fused_adamw(const Lists& lists,
+                 const std::vector<at::Tensor>& steps,
+                 double learning_rate,
+                 const std::vector<double>& numbers) {
+  at::_fused_adamw_(lists[0],
+                    lists[1],
+                    lists[2],
+                    lists[3],
+                    {},
+                    steps,
+                    learning_rate,
+                    numbers[0],
+                    numbers[1],
+                    numbers[3],
+                    numbers[2],
+                    /*amsgrad=*/false,
+                    /*maximize=*/false);
+}
 
-void adamw(std::vector<Updated>& parameters,
-           const at::Tensor& scalars,
-           const AdamwHyperparameters& hyperparameters) {
-  const Scalars now = read(scalars);
+// Decoupled weight decay or not is which kernel it is. Numbers: beta1, beta2, epsilon, weight
+// decay.
+void fused(std::vector<Updated>& parameters,
+           const UpdateScalars& now,
+           const std::vector<double>& numbers,
+           bool decoupled) {
   // A fused call takes tensors of one type only.
   std::map<Types, std::vector<Fields>> parts;
   for (Updated& each : parameters) {
     if (each.parameter.numel() == 0) continue;
-    own_all(each);
-    at::Tensor& into = target(each);
-    prepare_gradient(each.gradient, into.scalar_type(), now.clip_scale);
-    parts[{into.scalar_type(), each.first.scalar_type()}].push_back(
-        {flat(into), flat(each.gradient.contiguous()), flat(each.first), flat(each.second)});
+    const at::Tensor& into = prepare_update(each, now);
+    parts[{into.scalar_type(), each.states[0].scalar_type()}].push_back(
+        {flat(into), flat(each.gradient.contiguous()), flat(each.states[0]), flat(each.states[1])});
   }
   for (auto& [types, all] : parts) {
     Remainders remainders(all);
-    std::array<std::vector<at::Tensor>, kNumFields> lists;
+    Lists lists;
     std::vector<at::Tensor> steps;
     const at::Tensor step = at::full({}, now.step, all[0][0].options().dtype(c10::kFloat));
     for (const Fields& part : all) {
@@ -139,44 +137,74 @@ void adamw(std::vector<Updated>& parameters,
       for (size_t field = 0; field < kNumFields; ++field) lists[field].push_back(part[field]);
       steps.push_back(step);
     }
-    at::_fused_adamw_(lists[0],
-                      lists[1],
-                      lists[2],
-                      lists[3],
-                      {},
-                      steps,
-                      now.learning_rate,
-                      hyperparameters.beta1,
-                      hyperparameters.beta2,
-                      hyperparameters.weight_decay,
-                      hyperparameters.epsilon,
-                      /*amsgrad=*/false,
-                      /*maximize=*/false);
+    (decoupled ? fused_adamw : fused_adam)(lists, steps, now.learning_rate, numbers);
     remainders.put_back();
   }
+}
+
+void adamw(std::vector<Updated>& parameters,
+           const at::Tensor& scalars,
+           const std::vector<double>& numbers) {
+  fused(parameters, read_scalars(scalars), numbers, true);
   for (Updated& each : parameters) copy_master(each);
 }
 
+void adam(std::vector<Updated>& parameters,
+          const at::Tensor& scalars,
+          const std::vector<double>& numbers) {
+  fused(parameters, read_scalars(scalars), numbers, false);
+  for (Updated& each : parameters) copy_master(each);
+}
+
+// Numbers: momentum, weight decay, Nesterov's.
 void sgd(std::vector<Updated>& parameters,
          const at::Tensor& scalars,
-         const SgdHyperparameters& hyperparameters) {
-  const Scalars now = read(scalars);
+         const std::vector<double>& numbers) {
+  const UpdateScalars now = read_scalars(scalars);
   for (Updated& each : parameters) {
     if (each.parameter.numel() == 0) continue;
-    own_all(each);
-    at::Tensor& into = target(each);
-    prepare_gradient(each.gradient, into.scalar_type(), now.clip_scale);
+    at::Tensor& into = prepare_update(each, now);
+    at::Tensor& momentum = each.states[0];
     at::Tensor direction = each.gradient;
-    if (hyperparameters.weight_decay != 0)
-      direction = direction.add(into, hyperparameters.weight_decay);
-    if (each.first.defined()) {
-      each.first.mul_(hyperparameters.momentum).add_(direction);
-      direction = hyperparameters.nesterov ? direction.add(each.first, hyperparameters.momentum)
-                                           : each.first;
+    if (numbers[1] != 0) direction = direction.add(into, numbers[1]);
+    if (momentum.defined()) {
+      momentum.mul_(numbers[0]).add_(direction);
+      direction = numbers[2] != 0 ? direction.add(momentum, numbers[0]) : momentum;
     }
     into.add_(direction, -now.learning_rate);
     copy_master(each);
   }
+}
+
+// https://arxiv.org/abs/2302.06675. Numbers: beta1, beta2, weight decay.
+void lion(std::vector<Updated>& parameters,
+          const at::Tensor& scalars,
+          const std::vector<double>& numbers) {
+  const UpdateScalars now = read_scalars(scalars);
+  for (Updated& each : parameters) {
+    if (each.parameter.numel() == 0) continue;
+    at::Tensor& into = prepare_update(each, now);
+    at::Tensor& average = each.states[0];
+    into.mul_(1 - now.learning_rate * numbers[2]);
+    into.add_(average.mul(numbers[0]).add_(each.gradient, 1 - numbers[0]).sign_(),
+              -now.learning_rate);
+    average.mul_(numbers[1]).add_(each.gradient, 1 - numbers[1]);
+    copy_master(each);
+  }
+}
+
+}  // namespace
+
+Update find_update(std::string_view op) {
+  static const std::map<std::string_view, Update> kUpdates{
+      {"medley.adafactor.default", adafactor},
+      {"medley.adam.default", adam},
+      {"medley.adamw.default", adamw},
+      {"medley.lion.default", lion},
+      {"medley.muon.default", muon},
+      {"medley.sgd.default", sgd},
+  };
+  return kUpdates.at(op);
 }
 
 }  // namespace medley

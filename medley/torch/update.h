@@ -4,31 +4,27 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string_view>
 #include <vector>
 
 namespace medley {
 
-// One parameter with its state; what an optimizer does not use is undefined. After the call: the
-// new values, in the memory of the old where nobody else holds it. Tensors without elements are
-// left alone.
+// One parameter with its state, as its update op has it (ops/update_ops.h); what there is none of
+// is undefined. After the call: the new values, in the memory of the old where nobody else holds
+// it. Tensors without elements are left alone.
 struct Updated {
-  at::Tensor parameter, gradient, first, second, master;
+  at::Tensor parameter, gradient;
+  std::vector<at::Tensor> states;
+  at::Tensor master;
 };
 
-// `scalars`: f64[3] learning rate, step, clip scale.
-struct AdamwHyperparameters {
-  double beta1, beta2, epsilon, weight_decay;
-};
-void adamw(std::vector<Updated>& parameters,
-           const at::Tensor& scalars,
-           const AdamwHyperparameters& hyperparameters);
+// `scalars`: f64[3] learning rate, step, clip scale. `numbers`: what the op has behind them, a flag
+// as 0 or 1.
+using Update = void (*)(std::vector<Updated>& parameters,
+                        const at::Tensor& scalars,
+                        const std::vector<double>& numbers);
 
-struct SgdHyperparameters {
-  double momentum, weight_decay;
-  bool nesterov;
-};
-void sgd(std::vector<Updated>& parameters,
-         const at::Tensor& scalars,
-         const SgdHyperparameters& hyperparameters);
+// Requires: `op` is one of update_ops().
+Update find_update(std::string_view op);
 
 }  // namespace medley

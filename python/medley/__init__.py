@@ -22,11 +22,20 @@ if TYPE_CHECKING:
     from medley.graph import Graph as Graph
     from medley.graph import capture as capture
     from medley.optimizer import SGD as SGD
+    from medley.optimizer import Adafactor as Adafactor
+    from medley.optimizer import Adam as Adam
     from medley.optimizer import AdamW as AdamW
-    from medley.optimizer import cosine as cosine
-    from medley.optimizer import warmup as warmup
+    from medley.optimizer import Groups as Groups
+    from medley.optimizer import Lion as Lion
+    from medley.optimizer import Muon as Muon
     from medley.plan import Plan as Plan
     from medley.plan import plan as plan
+    from medley.schedules import cosine as cosine
+    from medley.schedules import inverse_sqrt as inverse_sqrt
+    from medley.schedules import linear as linear
+    from medley.schedules import polynomial as polynomial
+    from medley.schedules import warmup as warmup
+    from medley.schedules import warmup_stable_decay as warmup_stable_decay
     from medley.trainer import Metrics as Metrics
     from medley.trainer import Trainer as Trainer
 
@@ -34,19 +43,28 @@ __version__ = "0.1.0"
 
 # Loaded when first used: most verbs of the command line need no PyTorch.
 _EXPORTS = {
+    "Adafactor": "optimizer",
+    "Adam": "optimizer",
     "AdamW": "optimizer",
     "BatchSampler": "data.sampler",
     "Cluster": "cluster",
     "Graph": "graph",
+    "Groups": "optimizer",
+    "Lion": "optimizer",
     "Loader": "data.loader",
     "Metrics": "trainer",
+    "Muon": "optimizer",
     "Plan": "plan",
     "SGD": "optimizer",
     "Trainer": "trainer",
     "capture": "graph",
-    "cosine": "optimizer",
+    "cosine": "schedules",
+    "inverse_sqrt": "schedules",
+    "linear": "schedules",
     "plan": "plan",
-    "warmup": "optimizer",
+    "polynomial": "schedules",
+    "warmup": "schedules",
+    "warmup_stable_decay": "schedules",
 }
 __all__ = sorted(_EXPORTS)
 

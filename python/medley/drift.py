@@ -39,13 +39,10 @@ def report_drift(meter: _runtime.Drift, always: bool) -> None:
 
 
 def expected_nanoseconds(
-    graph: _core.Graph, plan: str, cluster: Cluster, profile: str, rule: dict[str, Any]
+    graph: _core.Graph, plan: str, cluster: Cluster, profile: str, rule: _core.Optimizer
 ) -> dict[str, float]:
     """Returns what each device is expected to compute in a step."""
-    momentum = rule.get("momentum", 0.0)
-    predicted: dict[str, Any] = _core.simulate_plan(
-        graph, plan, cluster, profile, optimizer=rule["kind"], momentum=momentum
-    )
+    predicted: dict[str, Any] = _core.simulate_plan(graph, plan, cluster, profile, optimizer=rule)
     return {name: row["computes"] for name, row in predicted["devices"].items()}
 
 

@@ -1,13 +1,15 @@
-"""Optimizers as descriptions: the program's update op computes them, each device its shards."""
+"""Optimizers as descriptions: ops of the program compute them, each device its shards."""
 
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
-Schedule = Callable[[int], float]
+from medley import _core
+from medley.schedules import Schedule
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,13 +36,54 @@ class Optimizer:
             raise ValueError(f"{kind}: lr: found {found} in step {step}, expected a number >= 0")
         return rate
 
-    def description(self) -> dict[str, Any]:
-        """Returns the fields of medley::Optimizer."""
+    kind: ClassVar[str] = ""  # of the op that updates
+
+    def learning_rates(self, step: int) -> list[float]:
+        """Returns the learning rates of a step, of each rule of `core`."""
+        return [self.learning_rate(step)]
+
+    def numbers(self) -> dict[str, float]:
+        """Returns what the op is given besides tensors, by name, in its order."""
         raise NotImplementedError
+
+    def description(self) -> dict[str, Any]:
+        """Returns what a checkpoint says of it."""
+        return {"kind": self.kind, **self.numbers(), **self._norm()}
+
+    def core(self, graph: _core.Graph, needs_norm: bool = False) -> _core.Optimizer:
+        """Returns its rules for the parameters of a graph. Raises ValueError for a parameter that
+        it cannot update."""
+        return self._core([self], {}, graph, needs_norm)
+
+    def _core(
+        self,
+        rules: Sequence[Optimizer],
+        rule_of: Mapping[str, int],
+        graph: _core.Graph,
+        needs_norm: bool,
+    ) -> _core.Optimizer:
+        for kind, name, _, shape in graph.outputs:
+            if kind == "gradient":
+                rules[rule_of.get(name, 0)].check_parameter(name, shape)
+        return _core.Optimizer(
+            [(each.kind, [float(x) for x in each.numbers().values()]) for each in rules],
+            dict(rule_of),
+            float(self.max_norm or 0),
+            self.report_norm or needs_norm,
+        )
+
+    def check_parameter(self, name: str, shape: str) -> None:
+        """Raises ValueError for a parameter that it cannot update."""
 
     def _norm(self) -> dict[str, Any]:
         fields: dict[str, Any] = {"max_norm": float(self.max_norm or 0)}
         return fields if self.report_norm else {**fields, "gradient_norm": False}
+
+    def _check_betas(self, betas: Sequence[float]) -> None:
+        for beta in betas:
+            if not 0 <= beta < 1:
+                kind = type(self).__name__
+                raise ValueError(f"{kind}: betas: found {beta}, expected a number in [0, 1)")
 
     def _check(self, **at_least_zero: float) -> None:
         for name, value in at_least_zero.items():
@@ -65,32 +108,38 @@ class Optimizer:
 class AdamW(Optimizer):
     """As torch.optim.AdamW, with an fp32 master copy of 16-bit parameters."""
 
+    kind: ClassVar[str] = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)  # each in [0, 1)
     eps: float = 1e-8  # added to the root of the second moment
     weight_decay: float = 0.01  # decoupled, times the learning rate
 
     def __post_init__(self) -> None:
         self._check(eps=self.eps, weight_decay=self.weight_decay)
-        for beta in self.betas:
-            if not 0 <= beta < 1:
-                raise ValueError(f"AdamW: betas: found {beta}, expected a number in [0, 1)")
+        self._check_betas(self.betas)
 
-    def description(self) -> dict[str, Any]:
-        """Returns the fields of medley::Optimizer."""
+    def numbers(self) -> dict[str, float]:
+        """Returns what the op is given besides tensors, by name, in its order."""
         return {
-            "kind": "adamw",
             "beta1": float(self.betas[0]),
             "beta2": float(self.betas[1]),
             "epsilon": float(self.eps),
             "weight_decay": float(self.weight_decay),
-            **self._norm(),
         }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adam(AdamW):
+    """As torch.optim.Adam: the weight decay is added to the gradient."""
+
+    kind: ClassVar[str] = "adam"
+    weight_decay: float = 0.0  # added to the gradient
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
     """As torch.optim.SGD without dampening."""
 
+    kind: ClassVar[str] = "sgd"
     momentum: float = 0.0  # 0: nothing is kept
     weight_decay: float = 0.0  # added to the gradient
     nesterov: bool = False  # needs a momentum
@@ -100,49 +149,189 @@ class SGD(Optimizer):
         if self.nesterov and self.momentum == 0:
             raise ValueError("SGD: nesterov: found momentum 0, expected a momentum > 0")
 
-    def description(self) -> dict[str, Any]:
-        """Returns the fields of medley::Optimizer."""
+    def numbers(self) -> dict[str, float]:
+        """Returns what the op is given besides tensors, by name, in its order."""
         return {
-            "kind": "sgd",
             "momentum": float(self.momentum),
             "weight_decay": float(self.weight_decay),
             "nesterov": self.nesterov,
-            **self._norm(),
         }
 
 
-def warmup(lr: float, steps: int) -> Schedule:
-    """Returns a schedule that grows linearly to `lr` within `steps` steps and stays there."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lion(Optimizer):
+    """The sign of a moment (https://arxiv.org/abs/2302.06675): one number is kept per parameter."""
 
-    def rate(step: int) -> float:
-        return lr * min(1.0, (step + 1) / max(1, steps))
+    kind: ClassVar[str] = "lion"
+    lr: float | Schedule = 1e-4  # a third to a tenth of AdamW's
+    betas: tuple[float, float] = (0.9, 0.99)  # each in [0, 1): of the step, of what is kept
+    weight_decay: float = 0.0  # decoupled, times the learning rate
 
-    return _described(rate, f"warmup({lr!r}, {steps})")
+    def __post_init__(self) -> None:
+        self._check(weight_decay=self.weight_decay)
+        self._check_betas(self.betas)
 
-
-def cosine(lr: float, steps: int, warmup_steps: int = 0, floor: float = 0.0) -> Schedule:
-    """Returns a schedule that warms up linearly and falls to `floor` as a cosine until `steps`."""
-
-    def rate(step: int) -> float:
-        if step < warmup_steps:
-            return lr * (step + 1) / warmup_steps
-        done = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
-        return floor + (lr - floor) * 0.5 * (1.0 + math.cos(math.pi * done))
-
-    return _described(rate, f"cosine({lr!r}, {steps}, {warmup_steps}, {floor!r})")
-
-
-def _described(schedule: Schedule, text: str) -> Schedule:
-    schedule.__doc__ = text
-    return schedule
+    def numbers(self) -> dict[str, float]:
+        """Returns what the op is given besides tensors, by name, in its order."""
+        return {
+            "beta1": float(self.betas[0]),
+            "beta2": float(self.betas[1]),
+            "weight_decay": float(self.weight_decay),
+        }
 
 
-def schedule_text(lr: float | Schedule) -> str:
-    """Returns how a learning rate is written down, "" for a function that is not one of ours."""
-    if not callable(lr):
-        return repr(float(lr))
-    ours = getattr(lr, "__module__", "") == __name__
-    return (lr.__doc__ or "") if ours else ""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adafactor(Optimizer):
+    """As torch.optim.Adafactor: of a matrix, second moments of rows and columns are kept.
+
+    Every device that has a part of a parameter computes all of its step.
+    """
+
+    kind: ClassVar[str] = "adafactor"
+    lr: float | Schedule = 1e-2  # at most, relative to the size of the parameter
+    beta2_decay: float = -0.8  # exponent by which the decay of the moments falls
+    eps: tuple[float | None, float] = (None, 1e-3)  # of the moments' roots, of parameters' sizes
+    d: float = 1.0  # the largest mean square of a step
+    weight_decay: float = 0.0  # decoupled, times the learning rate
+
+    def __post_init__(self) -> None:
+        self._check(
+            weight_decay=self.weight_decay, eps=self.eps[1], **{"eps[0]": self.eps[0] or 0.0}
+        )
+        if self.beta2_decay > 0:
+            raise ValueError(
+                f"Adafactor: beta2_decay: found {self.beta2_decay}, expected a number <= 0"
+            )
+        if not self.d > 0:
+            raise ValueError(f"Adafactor: d: found {self.d}, expected a number > 0")
+
+    def numbers(self) -> dict[str, float]:
+        """Returns what the op is given besides tensors, by name, in its order."""
+        return {
+            "beta2_decay": float(self.beta2_decay),
+            "epsilon": float(self.eps[0] or 0.0),
+            "least_size": float(self.eps[1]),
+            "d": float(self.d),
+            "weight_decay": float(self.weight_decay),
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Muon(Optimizer):
+    """As torch.optim.Muon: of matrices only, others need another optimizer (`Groups`).
+
+    Every device that has a part of a matrix computes all of its step. The iteration is in bf16, of
+    f64 parameters in f64.
+    """
+
+    kind: ClassVar[str] = "muon"
+    weight_decay: float = 0.1  # decoupled, times the learning rate
+    momentum: float = 0.95
+    nesterov: bool = True
+    coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315)  # of the iteration
+    eps: float = 1e-7  # the least norm of a step before the iteration
+    iterations: int = 5
+    match_adamw: bool = False  # steps of AdamW's size, so that its learning rates fit
+
+    def __post_init__(self) -> None:
+        self._check(
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            eps=self.eps,
+            iterations=self.iterations,
+        )
+
+    def numbers(self) -> dict[str, float]:
+        """Returns what the op is given besides tensors, by name, in its order."""
+        a, b, c = self.coefficients
+        return {
+            "momentum": float(self.momentum),
+            "weight_decay": float(self.weight_decay),
+            "a": float(a),
+            "b": float(b),
+            "c": float(c),
+            "epsilon": float(self.eps),
+            "iterations": float(self.iterations),
+            "nesterov": self.nesterov,
+            "match_adamw": self.match_adamw,
+        }
+
+    def check_parameter(self, name: str, shape: str) -> None:
+        """Raises ValueError for a parameter that is no matrix."""
+        if shape.count(",") != 1:
+            raise ValueError(
+                f"Muon: {name}: found a parameter of shape {shape}, expected a matrix: give the "
+                "others another optimizer, medley.Groups([(lambda name, shape: len(shape) == 2, "
+                'medley.Muon(...)), ("*", medley.AdamW(...))])'
+            )
+
+
+Match = str | Callable[[str, tuple[int, ...]], bool]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Groups(Optimizer):
+    """Several optimizers: a parameter has the first whose pattern or function takes it.
+
+    A pattern is of names, `*` any characters; a function takes name and shape. The learning rates
+    are those of the optimizers; `max_norm` is of all parameters together.
+    """
+
+    groups: Sequence[tuple[Match, Optimizer]]
+
+    def __post_init__(self) -> None:
+        self._check()
+        if not self.groups:
+            raise ValueError("Groups: found none, expected pairs of a pattern and an optimizer")
+        for match, optimizer in self.groups:
+            if not (isinstance(match, str) or callable(match)):
+                raise ValueError(
+                    f"Groups: found {match!r}, expected a pattern of names, or a function of name "
+                    "and shape"
+                )
+            if not isinstance(optimizer, Optimizer) or isinstance(optimizer, Groups):
+                raise ValueError(f"Groups: found {optimizer!r}, expected medley.AdamW(...) or like")
+            if optimizer.max_norm is not None:
+                raise ValueError("Groups: max_norm: found that of a group, expected that of Groups")
+
+    def learning_rate(self, step: int) -> float:
+        """Returns the learning rate of the first group."""
+        return self.groups[0][1].learning_rate(step)
+
+    def learning_rates(self, step: int) -> list[float]:
+        """Returns the learning rates of a step, of each group."""
+        return [optimizer.learning_rate(step) for _, optimizer in self.groups]
+
+    def description(self) -> dict[str, Any]:
+        """Returns what a checkpoint says of it."""
+        facts: dict[str, Any] = {
+            "kind": " ".join(dict.fromkeys(each.kind for _, each in self.groups))
+        }
+        for i, (match, optimizer) in enumerate(self.groups):
+            name = match if isinstance(match, str) else getattr(match, "__name__", "function")
+            numbers = ", ".join(f"{key} {value}" for key, value in optimizer.numbers().items())
+            facts[f"group {i}"] = f"{name}: {optimizer.kind}, {numbers}"
+        return {**facts, **self._norm()}
+
+    def core(self, graph: _core.Graph, needs_norm: bool = False) -> _core.Optimizer:
+        """Returns its rules for the parameters of a graph. Raises ValueError for a parameter that
+        no group takes."""
+        rule_of = {}
+        for kind, name, _, shape in graph.outputs:
+            if kind != "gradient":
+                continue
+            sizes = tuple(int(size) for size in shape.strip("[]").split(", ") if size)
+            found = [i for i, (match, _) in enumerate(self.groups) if _takes(match, name, sizes)]
+            if not found:
+                raise ValueError(
+                    f'Groups: {name}: found no group that takes it, expected ("*", ...) as the last'
+                )
+            rule_of[name] = found[0]
+        return self._core([each for _, each in self.groups], rule_of, graph, needs_norm)
+
+
+def _takes(match: Match, name: str, shape: tuple[int, ...]) -> bool:
+    return fnmatch.fnmatchcase(name, match) if isinstance(match, str) else match(name, shape)
 
 
 def as_optimizer(optimizer: Optimizer | None) -> Optimizer:
@@ -154,5 +343,5 @@ def as_optimizer(optimizer: Optimizer | None) -> Optimizer:
     found = optimizer if isinstance(optimizer, type) else type(optimizer)
     raise ValueError(
         f"optimizer: found {found.__module__}.{found.__qualname__}, expected medley.AdamW(...) or "
-        "medley.SGD(...): each device updates its own shards"
+        "another of medley's: each device updates its own shards"
     )

@@ -162,15 +162,13 @@ def find_plan(
 ) -> Plan:
     """Returns the plan that plan() finds, in this process, for these devices of the cluster; all of
     them if there are none."""
-    rule = optimizer.description()
     text = _core.plan(
         graph.core,
         cluster,
         strategy,
         global_batch,
         microbatches,
-        rule["kind"],
-        rule.get("momentum", 0.0),
+        optimizer.core(graph.core),
         *measured(profile),
         devices,
     )

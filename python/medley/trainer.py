@@ -25,10 +25,11 @@ from medley.drift import Drift, comparable, expected_nanoseconds, report_drift
 from medley.files import read_text, write_atomically
 from medley.graph import Graph, as_graph
 from medley.model_files import read_model, write_model
-from medley.optimizer import Optimizer, as_optimizer, schedule_text
+from medley.optimizer import Optimizer, as_optimizer
 from medley.plan import Plan
 from medley.run import connections, devices, ends, exchange, job, stragglers
 from medley.run.recovery import Recovery
+from medley.schedules import schedule_text
 
 Made = TypeVar("Made")
 CONSTANT = "constant:"  # begins the names of what no module has
@@ -140,7 +141,7 @@ class Trainer:
                     self.plan.text,
                     machines,
                     measured,
-                    self.optimizer.description(),
+                    self.optimizer.core(self._graph.core),
                 ),
             )
             ends.know_as(self.plan.devices[self._job.rank])
@@ -153,9 +154,8 @@ class Trainer:
     # --- what it is made of; of an elastic run, in every epoch ---
 
     def _program_of(self, plan: Plan) -> _core.Program:
-        rule, kept = self.optimizer.description(), bool(self._options["keep_gradients"])
-        if elastic := self._recovery is not None:
-            rule["gradient_norm"] = True  # its sum is the commit of a step
+        elastic = self._recovery is not None  # the sum of the norm is the commit of a step
+        rule, kept = self.optimizer.core(self._graph.core, elastic), self._options["keep_gradients"]
         return _core.Program(self._graph.core, plan.text, self._machines, rule, kept, elastic)
 
     # --- training ---
@@ -176,9 +176,9 @@ class Trainer:
         return metrics
 
     def _step(self, tensors: Mapping[str, Tensor]) -> Metrics:
-        rate = self.optimizer.learning_rate(self.steps)
+        rates = self.optimizer.learning_rates(self.steps)
         with self._took.running():
-            result = self._run.step(dict(tensors), rate, self.steps)
+            result = self._run.step(dict(tensors), rates, self.steps)
         if self._drift is not None:
             self._drift.add(self._run)
         self._took.add(result.nanoseconds[0] - result.waiting[0])

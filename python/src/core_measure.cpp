@@ -25,19 +25,11 @@ using medley::MeasuringSession;
 using medley::WantedOps;
 using Release = nb::call_guard<nb::gil_scoped_release>;
 
-medley::Optimizer optimizer_of(const std::string& kind, double momentum) {
-  medley::Optimizer optimizer;
-  optimizer.kind = kind;
-  optimizer.momentum = momentum;
-  return optimizer;
-}
-
 void add_graph(WantedOps& wanted,
                const medley::Graph& graph,
                int64_t rows,
-               const std::string& optimizer,
-               double momentum) {
-  const medley::Graph whole = prepare(graph, optimizer_of(optimizer, momentum)).graph;
+               const medley::Optimizer& optimizer) {
+  const medley::Graph whole = prepare(graph, optimizer).graph;
   wanted.add(whole, std::vector<int64_t>(whole.symbols.size(), rows));
 }
 
@@ -46,11 +38,10 @@ void add_plan(WantedOps& wanted,
               const std::string& plan,
               const std::string& file,
               const Cluster& cluster,
-              const std::string& optimizer,
-              double momentum) {
+              const medley::Optimizer& optimizer) {
   const medley::Plan parsed = medley::parse_plan(plan, file);
   verify(parsed, graph, cluster);
-  wanted.add(lower(graph, parsed, cluster, optimizer_of(optimizer, momentum)));
+  wanted.add(lower(graph, parsed, cluster, optimizer));
 }
 
 void make_session(MeasuringSession* self,
@@ -137,8 +128,7 @@ void init_measure(nb::module_& m) {
            &add_graph,
            "graph"_a,
            "rows"_a,
-           "optimizer"_a = "adamw",
-           "momentum"_a = 0.0,
+           "optimizer"_a = medley::Optimizer(),
            Release(),
            "Every op of a graph, undivided, and of the update of its parameters.")
       .def("add_plan",
@@ -147,8 +137,7 @@ void init_measure(nb::module_& m) {
            "plan"_a,
            "file"_a,
            "cluster"_a,
-           "optimizer"_a = "adamw",
-           "momentum"_a = 0.0,
+           "optimizer"_a = medley::Optimizer(),
            Release(),
            "Every op of a plan (JSON) at the sizes of its devices.")
       .def("add_grid",

@@ -7,6 +7,7 @@ namespace nb = nanobind;
 void init_errors(nb::module_& m);
 void init_graph(nb::module_& m);
 void init_ops(nb::module_& m);
+void init_optimizer(nb::module_& m);
 void init_program(nb::module_& m);
 void init_checkpoint(nb::module_& m);
 void init_stages(nb::module_& m);
@@ -23,6 +24,7 @@ NB_MODULE(_core, m) {
   init_errors(m);
   init_graph(m);
   init_ops(m);
+  init_optimizer(m);
   init_program(m);
   init_checkpoint(m);
   init_stages(m);

@@ -61,24 +61,26 @@ void init_planning(nb::module_& m) {
          const std::string& strategy,
          int64_t global_batch,
          int64_t microbatches,
-         const std::string& optimizer,
-         double momentum,
+         const medley::Optimizer& optimizer,
          const std::string& profile,
          const std::string& file,
          const std::vector<std::string>& devices) {
-        medley::Optimizer what;
-        what.kind = optimizer;
-        what.momentum = momentum;
-        return find_plan(
-            graph, cluster, strategy, global_batch, microbatches, what, profile, file, devices);
+        return find_plan(graph,
+                         cluster,
+                         strategy,
+                         global_batch,
+                         microbatches,
+                         optimizer,
+                         profile,
+                         file,
+                         devices);
       },
       "graph"_a,
       "cluster"_a,
       "strategy"_a,
       "global_batch"_a,
       "microbatches"_a = 0,
-      "optimizer"_a = "adamw",
-      "momentum"_a = 0.0,
+      "optimizer"_a = medley::Optimizer(),
       "profile"_a = "",
       "file"_a = "<profile>",
       "devices"_a = std::vector<std::string>(),

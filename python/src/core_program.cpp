@@ -12,7 +12,6 @@
 #include "medley/program/memory.h"
 #include "medley/program/rows.h"
 #include "medley/sharding/coupling.h"
-#include "python/src/dict_reader.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -22,37 +21,20 @@ namespace {
 using medley::Graph;
 using medley::Program;
 
-medley::Optimizer read_optimizer(const nb::dict& entries) {
-  medley::Optimizer optimizer;
-  medley::DictReader read(entries);
-  read("kind", optimizer.kind);
-  read("beta1", optimizer.beta1);
-  read("beta2", optimizer.beta2);
-  read("epsilon", optimizer.epsilon);
-  read("weight_decay", optimizer.weight_decay);
-  read("momentum", optimizer.momentum);
-  read("nesterov", optimizer.nesterov);
-  read("max_norm", optimizer.max_norm);
-  read("gradient_norm", optimizer.gradient_norm);
-  read.finish("optimizer");
-  return optimizer;
-}
-
 void make_program(Program* self,
                   const Graph& graph,
                   const std::string& text,
                   const medley::Cluster& cluster,
-                  const nb::dict& optimizer,
+                  const medley::Optimizer& optimizer,
                   bool keep_gradients,
                   bool commit) {
-  const medley::Optimizer rule = read_optimizer(optimizer);
   medley::LowerOptions options;
   options.keep_gradients = keep_gradients;
   options.commit = commit;
   const nb::gil_scoped_release release;
   const medley::Plan plan = medley::parse_plan(text, "<plan>");
   verify(plan, graph, cluster);
-  new (self) Program(lower(graph, plan, cluster, rule, options));
+  new (self) Program(lower(graph, plan, cluster, optimizer, options));
 }
 
 std::vector<int> devices(const Program& program) {
@@ -79,7 +61,7 @@ void init_program(nb::module_& m) {
           "__init__",
           &make_program,
           nb::sig("def __init__(self, graph: Graph, plan: str, cluster: Cluster, "
-                  "optimizer: dict[str, object], keep_gradients: bool = False, "
+                  "optimizer: Optimizer, keep_gradients: bool = False, "
                   "commit: bool = False) -> None"),
           "graph"_a,
           "plan"_a,

@@ -32,12 +32,8 @@ nb::dict simulate_plan(const medley::Graph& graph,
                        const medley::Cluster& cluster,
                        const std::string& profile,
                        const std::string& file,
-                       const std::string& optimizer,
-                       double momentum) {
-  medley::Optimizer update;
-  update.kind = optimizer;
-  update.momentum = momentum;
-  const medley::Simulation result = simulation(graph, plan, cluster, profile, file, update);
+                       const medley::Optimizer& optimizer) {
+  const medley::Simulation result = simulation(graph, plan, cluster, profile, file, optimizer);
   nb::dict devices, sources, links, answer;
   for (const medley::SimulatedDevice& each : result.devices) {
     nb::dict row;
@@ -65,15 +61,14 @@ void init_simulate(nb::module_& m) {
   m.def("simulate_plan",
         &simulate_plan,
         nb::sig("def simulate_plan(graph: Graph, plan: str, cluster: Cluster, profile: str = \"\", "
-                "file: str = \"<profile>\", optimizer: str = \"adamw\", momentum: float = 0.0) -> "
+                "file: str = \"<profile>\", optimizer: Optimizer = ...) -> "
                 "dict[str, object]"),
         "graph"_a,
         "plan"_a,
         "cluster"_a,
         "profile"_a = "",
         "file"_a = "<profile>",
-        "optimizer"_a = "adamw",
-        "momentum"_a = 0.0,
+        "optimizer"_a = medley::Optimizer(),
         "Returns the predicted nanoseconds of a step, what each device does in it and needs, what "
         "each link carries, and where the times of ops come from. `profile` is a text; without one "
         "all is analytic.");

@@ -119,7 +119,7 @@ void make_run(Run* self,
 // Ctrl-C arrives while the devices work: Python only notes it, so ask.
 medley::StepResult run_step(Run& run,
                             const std::map<std::string, at::Tensor>& batch,
-                            double learning_rate,
+                            const std::vector<double>& learning_rates,
                             int64_t step) {
   std::exception_ptr signal;
   const auto poll = [&signal] {
@@ -132,7 +132,7 @@ medley::StepResult run_step(Run& run,
   const auto finish = [&]() -> medley::StepResult {
     const nb::gil_scoped_release release;
     try {
-      return run.step(batch, learning_rate, step, poll);
+      return run.step(batch, learning_rates, step, poll);
     } catch (const std::exception&) {
       if (!signal) throw;
     }
@@ -233,9 +233,11 @@ void init_runtime_trainer(nb::module_& m) {
       .def("step",
            &run_step,
            "batch"_a,
-           "learning_rate"_a,
+           "learning_rates"_a,
            "step"_a,
-           "Trains on one global batch, or this device's rows of it.")
+           "Trains on one global batch, or this device's rows of it, with the learning rate of "
+           "each rule "
+           "of the optimizer.")
       .def("left",
            &left,
            "Returns how far the last step has come, as StepLeft says it: (reached, committed, "

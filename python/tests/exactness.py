@@ -126,10 +126,20 @@ def call(model: nn.Module, batch: Any) -> Any:
     return model(batch) if isinstance(batch, Tensor) else model(*batch)
 
 
-def train_eager(model: nn.Module, batch: Any, steps: int, lr: float, clip: float = 0.0) -> Curve:
-    """Trains a copy of the model with plain PyTorch."""
+def train_eager(
+    model: nn.Module,
+    batch: Any,
+    steps: int,
+    lr: float,
+    clip: float = 0.0,
+    optimizer_of: Callable[[nn.Module], Any] | None = None,
+) -> Curve:
+    """Trains a copy of the model with plain PyTorch, with AdamW unless told otherwise."""
     model = copy.deepcopy(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
+    if optimizer_of is None:
+        optimizer: Any = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
+    else:
+        optimizer = optimizer_of(model)
     curve = Curve([], {}, {})
     for step in range(steps):
         custom_ops.set_rng(0, step)
@@ -153,14 +163,21 @@ def train_eager(model: nn.Module, batch: Any, steps: int, lr: float, clip: float
 
 
 def train_plan(
-    model: nn.Module, graph: Any, plan: str, batch: Any, steps: int, lr: float, clip: float = 0.0
+    model: nn.Module,
+    graph: Any,
+    plan: str,
+    batch: Any,
+    steps: int,
+    lr: float,
+    clip: float = 0.0,
+    optimizer: Any = None,
 ) -> Curve:
     """Trains on all devices of a plan as threads of this process."""
     trainer = medley.Trainer(
         model,
         graph,
         medley.Plan(plan),
-        optimizer=medley.AdamW(lr=lr, weight_decay=0.01, max_norm=clip or None),
+        optimizer=optimizer or medley.AdamW(lr=lr, weight_decay=0.01, max_norm=clip or None),
         local=True,
         cluster=cluster(max([3, *map(int, re.findall(r'"a/(\d+)/0"', plan))]) + 1),
     )

@@ -125,13 +125,14 @@ def train(config: str, kinds: list[str]) -> None:
 
 
 def test_lora_trains_like_one_device() -> None:
-    train("lora", ["rows", "random pipelines 1"])
+    train("lora", ["random pipelines 1"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS)
 def test_adapters_train_like_one_device_under_any_plan(config: str) -> None:
-    kinds = ["plan", "pipeline", "pipelines"]
+    # Peft cuts the prompt off again behind the model, by a slice that rows meet in.
+    kinds = ["plan", "pipeline", *(["pipelines"] if config != "prompt" else [])]
     train(config, ["rows", "tensor", *(f"random {k} {s}" for k in kinds for s in range(3))])
 
 
@@ -184,6 +185,7 @@ def test_frozen_weights_cost_no_gradient_byte() -> None:
     assert frozen > 10 * trained
 
 
+@pytest.mark.slow
 def test_stages_before_the_first_adapter_have_no_backward_phase() -> None:
     model, batch = adapted("lora", layers_to_transform=[LAYERS - 1])
     graph = medley.capture(model, batch)

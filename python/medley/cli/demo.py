@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from medley.cluster import Cluster, parse_cluster
 from medley.graph import Graph, capture
 from medley.models import gpt
-from medley.optimizer import AdamW, cosine
+from medley.optimizer import AdamW
 from medley.plan import Plan, plan
 from medley.run import job
+from medley.schedules import cosine
 from medley.trainer import Trainer
 
 # Two nodes of two devices. The network is such that communication takes some 11 % of the step of

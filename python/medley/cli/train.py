@@ -33,9 +33,10 @@ from medley.cluster import Cluster, load_cluster, parse_cluster
 from medley.files import make_folder, require_writable, unwritable, write_atomically
 from medley.graph import Graph, capture
 from medley.model_files import MODEL_FILE
-from medley.optimizer import SGD, AdamW, Optimizer, cosine, warmup
+from medley.optimizer import SGD, Adafactor, Adam, AdamW, Lion, Optimizer
 from medley.plan import Plan, plan
 from medley.run import exchange, job
+from medley.schedules import cosine, warmup
 from medley.trainer import Metrics, Trainer
 
 INTERRUPTED = 130  # the exit code
@@ -433,9 +434,13 @@ def _cluster(options: Options) -> Cluster:
 
 
 def _optimizer(options: Options) -> Optimizer:
-    kind: Callable[..., Optimizer] = {"adamw": AdamW, "sgd": SGD}[options.optimizer]
+    kinds: list[type[Any]] = [AdamW, Adam, SGD, Lion, Adafactor]
+    kind = next(each for each in kinds if each.kind == options.optimizer)
     more = {"momentum": 0.9} if options.optimizer == "sgd" else {}
-    return kind(lr=options.lr, weight_decay=options.weight_decay, max_norm=options.max_norm, **more)
+    made: Optimizer = kind(
+        lr=options.lr, weight_decay=options.weight_decay, max_norm=options.max_norm, **more
+    )
+    return made
 
 
 def _rates(options: Options, steps: int) -> Callable[[int], float]:

@@ -84,7 +84,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("--length", type=int, help="tokens of a sequence; default: those of the example batch")
     add("--tokenizer", help="tokenizer.json of a language model; without, tokens are bytes")
     add("--augment", action="store_true", help="crop and mirror images at random")
-    add("--optimizer", choices=["adamw", "sgd"], default="adamw")
+    add("--optimizer", choices=["adamw", "adam", "sgd", "lion", "adafactor"], default="adamw")
     add("--lr", type=float, default=3e-4, help="learning rate (default 3e-4)")
     add("--warmup", type=int, default=0, help="steps in which the learning rate grows to --lr")
     add("--cosine", action="store_true", help="the learning rate falls to 0 as a cosine")

@@ -96,7 +96,7 @@ class BatchSampler(GlobalBatches, Sampler[list[int]]):
         if this is None or graph is None or cluster is None:
             return list(range(self._plan.global_batch))
         # Rows do not depend on the optimizer.
-        program = _core.Program(graph.core, self._plan.text, cluster, AdamW().description())
+        program = _core.Program(graph.core, self._plan.text, cluster, AdamW().core(graph.core))
         return [
             row for first, count in program.rows(this.rank) for row in range(first, first + count)
         ]

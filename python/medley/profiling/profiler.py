@@ -78,18 +78,17 @@ def wanted_ops(
 
     Without plans those of data parallelism at `global_batch` rows are taken.
     """
-    rule = (optimizer or AdamW()).description()
-    kind, momentum = rule["kind"], rule.get("momentum", 0.0)
     wanted = _core.WantedOps(cluster)
     for graph in graphs:
+        rule = (optimizer or AdamW()).core(graph.core)
         chosen = list(_plans_of(graph, graphs, plans))
         if not plans:
             chosen = _simple_plans(graph, cluster, global_batch, optimizer)
         for each in chosen:
-            wanted.add_plan(graph.core, each.text, "plan", cluster, kind, momentum)
+            wanted.add_plan(graph.core, each.text, "plan", cluster, rule)
         batches = {each.global_batch for each in chosen} | {global_batch or 0}
         for rows in sorted(batches - {0}):
-            wanted.add_graph(graph.core, rows, kind, momentum)
+            wanted.add_graph(graph.core, rows, rule)
     if grid:
         wanted.add_grid(pieces_of(cluster))
     return wanted

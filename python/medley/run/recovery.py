@@ -114,7 +114,7 @@ class Recovery:
         return max(0.0, 1 - self._predicted(after) / self._predicted(before))
 
     def _predicted(self, plan: Plan) -> float:
-        trainer, rule = self._trainer, self._trainer.optimizer.description()
+        trainer = self._trainer
         text, file = measured(plan.profile)
         predicted: dict[str, Any] = _core.simulate_plan(
             trainer._graph.core,
@@ -122,8 +122,7 @@ class Recovery:
             trainer._machines,
             text,
             file,
-            rule["kind"],
-            rule.get("momentum", 0.0),
+            trainer.optimizer.core(trainer._graph.core),
         )
         return float(predicted["step"])
 

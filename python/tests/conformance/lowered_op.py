@@ -185,7 +185,7 @@ class LoweredOp:
 
     def step(self, what: str, plan: str) -> list[str]:
         graph = _core.Graph.parse(self.text, "<graph>")
-        program = _core.Program(graph, plan, self.cluster, {"kind": "none"})
+        program = _core.Program(graph, plan, self.cluster, _core.Optimizer([]))
         run = _runtime.Run(program, self.cluster, {"timeout_ms": 20000})
         if "composite" in plan and self.case.op in program.text():
             return [f"{what}: not expanded"]
@@ -193,7 +193,7 @@ class LoweredOp:
             run.load("buffer", name, whole)
         batch = {"rows": torch.ones(BATCH, dtype=torch.float64)}
         found = []
-        if abs(run.step(batch, 0.1, 0).loss - BATCH) > 1e-12:
+        if abs(run.step(batch, [0.1], 0).loss - BATCH) > 1e-12:
             found.append(f"{what}: the loss differs")
         for j, expected in enumerate(self.expected):
             if expected is None:

@@ -1,0 +1,47 @@
+#pragma once
+
+// The ops that replace a parameter and what an optimizer keeps of it, one row each:
+//
+//   name(param, grad, state ..., master?, scalars, number ...) -> (param, state ..., master)
+//
+// Whoever has to know which ops update, or what one keeps, asks here. Knows nothing of how they are
+// computed (medley/torch/update.h).
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "medley/graph/graph.h"
+#include "medley/ops/rule.h"
+
+namespace medley {
+
+// Of a parameter [.., n, m]: as it is, [.., n, 1] or [.., 1, m]. One of less than two dims has no
+// kPerColumn, and its kPerRow is as it is.
+enum class StateShape : uint8_t { kSame, kPerRow, kPerColumn };
+
+struct UpdateState {
+  std::string_view name;  // of the input: "<name>:<parameter>"
+  StateShape shape = StateShape::kSame;
+  int unless_zero = kNone;  // there is none if this number is 0
+};
+
+struct UpdateOp {
+  std::string_view name;  // "medley.adamw.default"
+  std::vector<UpdateState> states;
+  int numbers = 0;          // behind the scalars
+  int flags = 0;            // of these, the last ones that are true or false
+  bool elementwise = true;  // false: an element's new value depends on all of the tensor
+  WorkClass work = WorkClass::kMemory;
+  size_t scalars() const { return states.size() + 3; }  // their place among the arguments
+};
+
+// Sorted by name.
+const std::vector<UpdateOp>& update_ops();
+// Returns null for an op that updates nothing.
+const UpdateOp* find_update_op(std::string_view name);
+// Returns the type of a state of a parameter, which is of this type, or nothing if it has none of
+// that shape. States of 16-bit parameters are f32.
+std::optional<TensorType> state_type(const UpdateState& state, const TensorType& parameter);
+
+}  // namespace medley

@@ -1,0 +1,48 @@
+#pragma once
+
+// What updates the parameters: rules, each of some of them. Knows no learning rates: they come with
+// every step.
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "medley/base/at.h"
+#include "medley/ops/update_ops.h"
+
+namespace medley {
+
+// One of update_ops() by the name between "medley." and ".default", and its numbers.
+struct UpdateRule {
+  std::string kind = "adamw";
+  std::vector<double> numbers{0.9, 0.999, 1e-8, 0.01};
+  bool operator==(const UpdateRule&) const = default;
+};
+
+struct Optimizer {
+  std::vector<UpdateRule> rules{UpdateRule{}};  // none: gradients only
+  std::map<std::string, int> rule_of{};         // by parameter; of others it is the first
+  double max_norm = 0;                          // of the gradient; 0: no clipping
+  bool gradient_norm = true;                    // computed even without clipping
+
+  bool updates() const { return !rules.empty(); }
+  // The rule of a parameter: its number, and itself.
+  int rule_number(const std::string& parameter) const {
+    const auto found = rule_of.find(parameter);
+    return found == rule_of.end() ? 0 : found->second;
+  }
+  const UpdateRule& rule_for(const std::string& parameter) const {
+    return rules.at(at(rule_number(parameter)));
+  }
+};
+
+// Throws Error(kCaller) if there is none, or it takes other numbers.
+const UpdateOp& update_op_of(const UpdateRule& rule);
+
+// The input (kScalar, f64[3]) that a rule's updates read: learning rate, step from 1, clip scale.
+std::string scalars_of(int rule);
+// Requires: the name is one of scalars_of().
+int rule_of_scalars(std::string_view name);
+
+}  // namespace medley

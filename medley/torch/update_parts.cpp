@@ -1,0 +1,48 @@
+#include "medley/torch/update_parts.h"
+
+#include <ATen/ops/mul.h>
+
+#include "medley/torch/tensor_buffer.h"
+
+namespace medley {
+namespace {
+
+// Makes a tensor that may be written, without turned dims: the fused kernel takes all its tensors
+// for flat ones. The reference of the caller is the only one it has.
+void own(at::Tensor& tensor) {
+  if (!tensor.defined() || (is_unique(tensor) && tensor.is_contiguous())) return;
+  tensor = tensor.clone(at::MemoryFormat::Contiguous);
+}
+
+void prepare_gradient(at::Tensor& gradient, c10::ScalarType type, double clip_scale) {
+  if (gradient.scalar_type() != type) gradient = gradient.to(type);
+  if (clip_scale == 1.0) return;
+  if (is_unique(gradient))
+    gradient.mul_(clip_scale);
+  else
+    gradient = at::mul(gradient, clip_scale);
+}
+
+}  // namespace
+
+UpdateScalars read_scalars(const at::Tensor& scalars) {
+  const at::Tensor host = scalars.cpu().contiguous();
+  const double* values = host.const_data_ptr<double>();
+  return {values[0], values[1], values[2]};
+}
+
+at::Tensor& prepare_update(Updated& each, const UpdateScalars& now) {
+  at::Tensor& into = each.master.defined() ? each.master : each.parameter;
+  own(into);
+  for (at::Tensor& state : each.states) own(state);
+  prepare_gradient(each.gradient, into.scalar_type(), now.clip_scale);
+  return into;
+}
+
+void copy_master(Updated& each) {
+  if (!each.master.defined()) return;
+  own(each.parameter);
+  each.parameter.copy_(each.master);
+}
+
+}  // namespace medley

@@ -1,0 +1,44 @@
+// medley._core.Optimizer: which rule updates which parameter.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "medley/program/optimizer.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using Rules = std::vector<std::pair<std::string, std::vector<double>>>;
+
+void make_optimizer(medley::Optimizer* self,
+                    const Rules& rules,
+                    const std::map<std::string, int>& rule_of,
+                    double max_norm,
+                    bool gradient_norm) {
+  medley::Optimizer made{{}, rule_of, max_norm, gradient_norm};
+  for (const auto& [kind, numbers] : rules) {
+    made.rules.push_back({kind, numbers});
+    update_op_of(made.rules.back());
+  }
+  new (self) medley::Optimizer(std::move(made));
+}
+
+}  // namespace
+
+void init_optimizer(nb::module_& m) {
+  nb::class_<medley::Optimizer>(
+      m, "Optimizer", "What updates the parameters: rules, and which parameter has which.")
+      .def("__init__",
+           &make_optimizer,
+           "rules"_a,
+           "rule_of"_a = std::map<std::string, int>(),
+           "max_norm"_a = 0.0,
+           "gradient_norm"_a = true,
+           "A rule is a kind and the numbers of its op; `rule_of` has numbers of rules by "
+           "parameter, the first rule the others.");
+}

@@ -1,0 +1,171 @@
+"""Optimizers are those of PyTorch, or of the paper where it has none, on shards of any kind; groups
+of parameters have their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import exactness
+import pytest
+import torch
+from torch import Tensor, nn
+from zoo import ZOO
+
+import medley
+from medley import _testing
+
+ROWS = exactness.ROWS
+STEPS = 5
+# The gradient of a key bias is rounding, which what divides by its size makes a step of: no biases.
+MODELS = {"lion": "llama", "adafactor": "llama"}
+
+
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of https://arxiv.org/abs/2302.06675."""
+
+    def __init__(self, parameters: Iterable[Any], lr: float, weight_decay: float) -> None:
+        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                m = state.setdefault("m", torch.zeros_like(p))
+                update = torch.sign(0.9 * m + 0.1 * p.grad)
+                p.sub_(group["lr"] * (update + group["weight_decay"] * p))
+                m.copy_(0.99 * m + 0.01 * p.grad)
+
+
+def is_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    """Returns whether a parameter is a matrix, by name and shape."""
+    return len(shape) == 2
+
+
+def matrices(model: nn.Module, wanted: bool) -> list[nn.Parameter]:
+    """Returns the parameters that are matrices, or the others."""
+    return [p for p in model.parameters() if (p.dim() == 2) == wanted]
+
+
+class Both:
+    """Two optimizers as one."""
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        self.parts = parts
+
+    def zero_grad(self) -> None:
+        for part in self.parts:
+            part.zero_grad()
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+
+Theirs = Callable[[nn.Module], Any]
+CASES: dict[str, tuple[medley.optimizer.Optimizer, Theirs]] = {
+    "adam": (
+        medley.Adam(lr=1e-3, weight_decay=0.1, betas=(0.8, 0.95)),
+        lambda m: torch.optim.Adam(m.parameters(), 1e-3, weight_decay=0.1, betas=(0.8, 0.95)),
+    ),
+    "sgd": (
+        medley.SGD(lr=1e-2, momentum=0.9, nesterov=True, weight_decay=0.01),
+        lambda m: torch.optim.SGD(
+            m.parameters(), 1e-2, momentum=0.9, nesterov=True, weight_decay=0.01
+        ),
+    ),
+    "lion": (
+        medley.Lion(lr=1e-3, weight_decay=0.1),
+        lambda m: Lion(m.parameters(), 1e-3, 0.1),
+    ),
+    "adafactor": (
+        medley.Adafactor(lr=1e-2, weight_decay=0.01),
+        lambda m: torch.optim.Adafactor(m.parameters(), 1e-2, weight_decay=0.01),
+    ),
+    "muon": (
+        medley.Groups(groups=[(is_matrix, medley.Muon(lr=1e-2)), ("*", medley.AdamW(lr=1e-3))]),
+        lambda m: Both(
+            torch.optim.Muon(matrices(m, True), 1e-2),
+            torch.optim.AdamW(matrices(m, False), 1e-3),
+        ),
+    ),
+    "groups": (
+        medley.Groups(
+            groups=[
+                ("*norm*", medley.AdamW(lr=1e-2, weight_decay=0.0)),
+                ("*.bias", medley.SGD(lr=1e-2)),
+                ("*", medley.AdamW(lr=1e-3, weight_decay=0.1)),
+            ]
+        ),
+        lambda m: Both(
+            torch.optim.AdamW(named(m, lambda n: "norm" in n), 1e-2, weight_decay=0.0),
+            torch.optim.SGD(named(m, lambda n: "norm" not in n and n.endswith(".bias")), 1e-2),
+            torch.optim.AdamW(
+                named(m, lambda n: "norm" not in n and not n.endswith(".bias")),
+                1e-3,
+                weight_decay=0.1,
+            ),
+        ),
+    ),
+}
+
+
+def named(model: nn.Module, takes: Callable[[str], bool]) -> list[nn.Parameter]:
+    """Returns the parameters whose names are taken."""
+    return [p for name, p in model.named_parameters() if takes(name)]
+
+
+def plan_of(kind: str, graph: medley.Graph) -> str:
+    """Returns a plan of two devices: ZeRO, or parameters in shards."""
+    stage: dict[str, Any] = {"mesh": {"devices": ["a/0/0", "a/1/0"]}}
+    rows: dict[str, Any] = {"rows": ROWS, "lengths": [4, 2]}
+    if kind == "zero":
+        stage["updates"] = {"*": "S(0, part)"}
+    elif kind == "tensor":
+        stage["states"] = {"*": "S(0, part)"}
+    else:
+        devices = [f"a/{i}/0" for i in range(4)]
+        return _testing.random_pipelines(graph.core.text(), devices, ROWS, int(kind))
+    return json.dumps(
+        {
+            "format": "medley-plan",
+            "version": 1,
+            "global_batch": ROWS,
+            "parts": [{"name": "part", "shares": [3, 1]}],
+            "pipelines": [{"microbatches": [rows], "stages": [stage]}],
+        }
+    )
+
+
+@pytest.fixture(autouse=True)
+def muon_in_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's Muon has its iteration in bf16 always: in float64 it is comparable."""
+    monkeypatch.setattr(Tensor, "bfloat16", lambda self: self.clone())
+
+
+def check(name: str, kinds: list[str]) -> None:
+    """Asserts that an optimizer is that of PyTorch under plans of these kinds."""
+    ours, theirs = CASES[name]
+    with exactness.double_precision():
+        model, batch, graph = exactness.captured(ZOO[MODELS.get(name, "gpt")], ROWS)
+        want = exactness.train_eager(model, batch, STEPS, 0.0, optimizer_of=theirs)
+        for kind in kinds:
+            plan = plan_of(kind, graph)
+            got = exactness.train_plan(model, graph, plan, batch, STEPS, 0.0, optimizer=ours)
+            worst = exactness.compare(got, want)
+            print(f"{name}, {kind}: {worst:.1e}")
+
+
+@pytest.mark.parametrize(
+    "name", ["muon", *(pytest.param(n, marks=pytest.mark.slow) for n in CASES if n != "muon")]
+)
+def test_optimizers_are_those_of_pytorch_on_shards(name: str) -> None:
+    check(name, ["zero"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_optimizers_are_those_of_pytorch_under_any_plan(name: str) -> None:
+    check(name, ["tensor", "1", "2", "3", "4"])
