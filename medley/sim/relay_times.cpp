@@ -48,8 +48,9 @@ class Finder {
     }
     for (std::vector<TimeSpan>& stage : backward_) {
       stage = joined(std::move(stage));
-      if (!stage.empty()) last_ = std::max(last_, stage.back().end);
+      all_.insert(all_.end(), stage.begin(), stage.end());
     }
+    all_ = joined(std::move(all_));
   }
 
   std::vector<RelayTimes> all() const {
@@ -85,8 +86,8 @@ class Finder {
     const TimeSpan& span = spans_.at(communication.relay.get());
     relay.begins = span.begin;
     relay.ends = span.end;
-    relay.cool_down = std::max(Nanoseconds{}, last_ - span.begin);
-    relay.hidden = std::min(relay.cool_down, span.end - span.begin);
+    relay.hidden = overlap(all_, span);
+    if (!all_.empty()) relay.cool_down = std::max(Nanoseconds{}, all_.back().end - span.begin);
     for (size_t s = 0; s < backward_.size(); ++s)
       if (overlap(backward_[s], span) > Nanoseconds{}) relay.behind.push_back(static_cast<int>(s));
     return relay;
@@ -109,7 +110,7 @@ class Finder {
   std::map<int, size_t> stage_of_;               // [device]
   std::map<const Relay*, TimeSpan> spans_;       // from when the last member has come to it
   std::vector<std::vector<TimeSpan>> backward_;  // [stage]
-  Nanoseconds last_;                             // until when anybody goes backward
+  std::vector<TimeSpan> all_;                    // of all stages
 };
 
 }  // namespace

@@ -9,8 +9,6 @@
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
 #include "medley/program/lower.h"
-#include "medley/program/relays.h"
-#include "medley/testing/random_plan.h"
 
 namespace medley {
 namespace {
@@ -19,13 +17,12 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 // Devices of equal nodes; one does `flops` in a second.
-Cluster nodes(int count, double flops, double bandwidth, int per_node = 1) {
+Cluster nodes(int count, double flops, double bandwidth) {
   Cluster cluster;
   const DeviceKind kind{"kind", {}, {{DType::kF32, flops}}, 1e12, 1e15, 1e-9};
-  cluster.pools = {{"a", count, per_node, kind, false, 0}};
+  cluster.pools = {{"a", count, 1, kind, false, 0}};
   cluster.devices = list_devices(cluster.pools);
   cluster.networks = {{"lan", false, {"a"}, bandwidth, 1e-6, {}}};
-  if (per_node > 1) cluster.networks.push_back({"bus", true, {}, 100 * bandwidth, 1e-6, {}});
   return cluster;
 }
 
@@ -138,32 +135,6 @@ TEST_F(RelayTimesTest, HidesWhatIsShorterThanTheCoolDown) {
   EXPECT_GT(count, all / 3);
   EXPECT_GE(hidden / takes, 0.9) << count << " of " << all << " relays";
   RecordProperty("hidden_percent", static_cast<int>(100 * (hidden / takes)));
-}
-
-// Pipelines drawn at random, whose stages are meshes and share the ports of their nodes. A stage
-// that waits for others in its backward phase could not update either.
-TEST_F(RelayTimesTest, HidesOnSharedPortsWhatIsShorterThanTheCoolDown) {
-  Nanoseconds takes, hidden;
-  int count = 0, all = 0;
-  for (const int per_node : {2, 4})
-    for (const double bandwidth : {2e7, 1e8, 1e9}) {
-      const Cluster cluster = nodes(8 / per_node, 1e9, bandwidth, per_node);
-      std::vector<std::string> names;
-      for (const Device& device : cluster.devices) names.push_back(device.name);
-      for (uint64_t seed = 1; seed <= 5; ++seed) {
-        const Relayed found = run(deep, random_pipelines(deep, names, 800, seed), cluster);
-        for (const RelayTimes& relay : found.relays) {
-          if (relay.name.starts_with(kRelayValues)) continue;  // what is updated already
-          ++all;
-          if (relay.alone > relay.cool_down) continue;
-          takes += relay.ends - relay.begins;
-          hidden += relay.hidden;
-          ++count;
-        }
-      }
-    }
-  EXPECT_GT(count, all / 3);
-  EXPECT_GE(hidden / takes, 0.9) << count << " of " << all << " relays";
 }
 
 }  // namespace
