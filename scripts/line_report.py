@@ -46,9 +46,9 @@ BUDGETS = {
     "medley/groups": 3_000,
     "medley/checkpoint": 2_000,
     "medley/elastic": 2_000,
-    "python/medley": 17_400,  # capture is a third of it; optimizers, recovery and its loop came last
+    "python/medley": 17_400,  # capture is a third of it; optimizers and recovery came last
 }
-CORE = 66_000  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 68_000  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:

@@ -24,7 +24,7 @@ bool same_stages(const PipelinePlan& a, const PipelinePlan& b) {
 
 // Intervals searched at once, whatever the number of cores: the result is the same on all machines.
 constexpr size_t kAtOnce = 2;
-constexpr int64_t kStepParts = 128; // a closer bound of a step is found to one of these
+constexpr int64_t kStepParts = 128;  // a closer bound of a step is found to one of these
 
 // Periods in [low, high] that are not decided yet. No chain for any of them costs less than `cost`.
 struct Interval {

@@ -21,10 +21,10 @@
 //                     ten to a thousand times the speed;
 //                   - views that are not smaller than what they are views of, which is sent.
 //   parameter of several stages (tied weights)
-//                   each stage that reads it holds it. If it is trained, the additions that make one gradient of the
-//                   gradients of several readers, and linear ops behind them, are computed in every
-//                   stage for its own terms: partial gradients, to be summed over the stages once a
-//                   step.
+//                   each stage that reads it holds it. If it is trained, the additions that make
+//                   one gradient of the gradients of several readers, and linear ops behind them,
+//                   are computed in every stage for its own terms: partial gradients, to be summed
+//                   over the stages once a step.
 //   buffer that the step changes
 //                   each stage that reads it holds it, and is sent its new value.
 //

@@ -39,7 +39,7 @@ def transformers_patches() -> Iterator[tuple[Any, str, Any]]:
     if hasattr(masking, "find_packed_sequence_indices"):
         yield masking, "find_packed_sequence_indices", lambda *_, **__: None
     modeling = sys.modules.get("transformers.modeling_utils")
-    if hasattr(modeling, "PreTrainedModel"):
+    if modeling is not None and hasattr(modeling, "PreTrainedModel"):
         yield modeling.PreTrainedModel, _PADDING_WARNING, lambda *_, **__: None
 
 
@@ -107,7 +107,8 @@ def _by_all_experts(
         y = module.post_expert_norm(y)
     is_chosen = indices.unsqueeze(-1) == torch.arange(experts, device=indices.device)
     share = (is_chosen * weights.unsqueeze(-1)).sum(1)  # [tokens, e]
-    return (y.transpose(0, 1) * share.unsqueeze(-1)).sum(1).to(x.dtype)
+    chosen: Tensor = (y.transpose(0, 1) * share.unsqueeze(-1)).sum(1).to(x.dtype)
+    return chosen
 
 
 def _with_counted_rows(loss: Callable[..., Any]) -> Callable[..., Any]:
