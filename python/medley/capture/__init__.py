@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import warnings
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from medley.capture.interception import substitute
 from medley.capture.model_check import check_model
 from medley.capture.rehearsal import rehearse
 from medley.capture.trace import choose_primes, trace
+from medley.capture.transformers_patches import unusual_experts
 
 __all__ = ["Capture", "CaptureError", "capture_full", "capture_text", "substitute"]
 
@@ -64,6 +66,8 @@ def capture_full(
     cheap = converted.num_ops < _CHECK_BELOW_OPS
     if check or (check is None and (cheap or _is_near_batch(converted.text, first))):
         _compare(converted, convert(trace(model, batch, second, autocast, assigned), name))
+    for sentence in unusual_experts(model):
+        warnings.warn(sentence, stacklevel=2)
     return Capture(converted.text, converted.constants)
 
 

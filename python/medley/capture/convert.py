@@ -118,9 +118,11 @@ class _Writer:
                 if name in by_name:  # tied
                     self._ids[node] = self._ids[by_name[name]]
                     continue
-                if name in self._traced.trained or node.users:
+                # A frozen weight may have a second name, by which alone it is read.
+                kind = self._kind(what)
+                if kind == "buffer" or name in self._traced.trained or node.users:
                     by_name[name] = node
-                    self._input(node, self._kind(what), name)
+                    self._input(node, kind, name)
             elif isinstance(what, desc.PlainAOTInput):
                 if what.idx > 0:
                     self._input(node, "batch", self._traced.batch[what.idx - 1])

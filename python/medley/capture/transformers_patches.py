@@ -9,12 +9,11 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from medley import custom_ops
 
@@ -61,16 +60,22 @@ def experts_forward(module: Any, x: Tensor, indices: Tensor, weights: Tensor) ->
     second = module.down_proj
     if module.is_transposed:
         first, second = first.transpose(1, 2), second.transpose(1, 2)
-    if unusual := _unusual(module):
-        experts, chosen = first.shape[0], indices.shape[-1]
-        warnings.warn(
-            f"{type(module).__name__}: experts with {unusual}: all {experts} of them compute every "
-            f"token, of which the router chooses {chosen}",
-            stacklevel=2,
-        )
+    if _unusual(module):
         return _by_all_experts(module, x, indices, weights, first, second)
     activation = _ACTIVATIONS[type(module.act_fn).__name__]
     return custom_ops.experts(x, indices, weights, first, second, activation)
+
+
+def unusual_experts(model: nn.Module) -> list[str]:
+    """Returns a sentence for each class of experts in a model that compute more than they need."""
+    found = {}
+    for module in model.modules():
+        if hasattr(module, "has_post_expert_norm") and (unusual := _unusual(module)):
+            found[type(module).__name__] = (
+                f"{type(module).__name__}: experts with {unusual}: all of them compute every "
+                "token, not only those that the router chooses"
+            )
+    return list(found.values())
 
 
 def _unusual(module: Any) -> str:

@@ -30,6 +30,7 @@ from medley.run.job import (
     joins_later,
     store_address,
 )
+from medley.run.patience import Patience, say
 
 # How long processes wait for each other where nobody says otherwise: to come, and in an exchange.
 TIMEOUT_SECONDS = 600
@@ -211,7 +212,7 @@ def from_store(job: Job, key: str, doing: str) -> str:
 
 def _wait_for_first(job: Job, store: Any, key: str, doing: str) -> None:
     """Waits until rank 0 has set the key, as long as it lives and nobody has failed."""
-    patience = meeting.Patience(say_after=_WAIT_IN_SILENCE_SECONDS)
+    patience = Patience(say_after=_WAIT_IN_SILENCE_SECONDS)
     pulse, next_look, changed = None, 0.0, 0
     looks = 0
     while store.get(key) is None:
@@ -227,7 +228,7 @@ def _wait_for_first(job: Job, store: Any, key: str, doing: str) -> None:
                     f"{job.rank}: its process was killed or its link is dead"
                 )
         if patience.should_say() and job.rank == 1:
-            meeting.say(f"waiting for rank 0, which {doing}")
+            say(f"waiting for rank 0, which {doing}")
         patience.pause()
 
 

@@ -20,8 +20,8 @@ from medley.cluster import Cluster, load_cluster
 from medley.plan import Plan
 from medley.run import job
 from medley.run.leader import ElasticSupervisor
-from medley.run.meeting import Patience, say
 from medley.run.nodes import Node, NodeSupervisor, nodes_of
+from medley.run.patience import Patience, say
 from medley.run.supervisor import Supervisor
 
 LOOPBACK = "127.0.0.1"

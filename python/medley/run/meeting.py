@@ -6,17 +6,13 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import errno
-import math
 import os
 import socket
-import sys
-import time
 
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-# Whoever waits says so after this time, and again whenever it has waited so many times as long.
-SAY_AFTER_SECONDS = 2.0
-SAY_AGAIN_TIMES = 5.0
+from medley.run.patience import Patience, say
+
 _MOST_NAMES = 8
 
 
@@ -36,41 +32,6 @@ class Meeting:
     def where(self) -> str:
         """For messages."""
         return f"{self.host}:{self.port}" + (f" through {self.interface}" if self.interface else "")
-
-
-class Patience:
-    """Waits with somebody: tells people after some time, and ends at last."""
-
-    def __init__(self, most: float = math.inf, say_after: float = SAY_AFTER_SECONDS) -> None:
-        self._start = time.monotonic()
-        self._most = most
-        self._next = say_after
-
-    @property
-    def waited(self) -> float:
-        """Seconds so far."""
-        return time.monotonic() - self._start
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all of the time is over."""
-        return self.waited > self._most
-
-    def pause(self) -> None:
-        """Sleeps, the longer the longer it has waited."""
-        time.sleep(min(0.2, max(0.01, 0.05 * self.waited)))
-
-    def should_say(self) -> bool:
-        """Whether it is time to say who is waited for."""
-        if self.waited < self._next:
-            return False
-        self._next *= SAY_AGAIN_TIMES
-        return True
-
-
-def say(sentence: str) -> None:
-    """Tells people at once."""
-    print(f"medley: {sentence}", file=sys.stderr, flush=True)
 
 
 def meet(meeting: Meeting, serves: bool) -> TCPStore:

@@ -535,8 +535,6 @@ UPDATE = [
     "medley.lion.default(f64[5, 6], f64[5, 6], f64[5, 6], none, f64[3]>0, 0.9, 0.99, 0.1)",
     "medley.muon.default(f64[5, 6], f64[5, 6], f64[5, 6], none, f64[3]>0, 0.95, 0.1, 3.4445,"
     " -4.775, 2.0315, 1e-07, 5.0, true, false)",
-    "medley.adafactor.default(f64[5, 6], f64[5, 6], f64[5, 1]>0, f64[1, 6]>0, none, f64[3]>0,"
-    " -0.8, 0.0, 0.001, 1.0, 0.0)",
     "medley.sgd.default(f64[5, 6], f64[5, 6], f64[5, 6], none, f64[3]>0, 0.9, 0.1, true)",
     "medley.sgd.default(f64[5, 6], f64[5, 6], none, none, f64[3]>0, 0.0, 0.0, false)",
     "medley.sum_squares.default(f64[5, (2 3)])",
@@ -563,6 +561,7 @@ CASES = [
 
 # What a case cannot show: results that are not determined, and an op without a kernel for the CPU.
 WITHOUT_CASE = {
+    "medley.adafactor.default",  # every device that updates computes it whole
     "aten.empty.memory_format",
     "aten.empty_like.default",
     "aten.new_empty.default",
