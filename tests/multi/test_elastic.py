@@ -151,7 +151,7 @@ def changing_plans(folder: Path, graph: medley.Graph, done: int) -> dict[str, An
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[NIGHTLY] if "inside" in name else []) for name in PLANS],
+    [pytest.param(n, marks=[] if n == "several pipelines" else [NIGHTLY]) for n in PLANS],
 )
 def test_a_run_that_loses_a_process_goes_on_with_the_same_curve(
     tmp_path: Path, graph: medley.Graph, undisturbed: dict[str, Any], name: str
@@ -187,7 +187,6 @@ CHOSEN = [
     ("rows", 0, "forward"),
     ("several pipelines", 1, "relay"),
     ("several pipelines", 2, "norm"),
-    ("tensors inside of six", 4, "update"),
 ]
 EVERYWHERE = [
     (plan, who, where)
@@ -231,6 +230,7 @@ def test_a_step_that_others_have_committed_is_finished_alone(
     assert distance(seen(folder), undisturbed) < 1e-10
 
 
+@NIGHTLY
 def test_a_process_that_is_stopped_is_out(
     tmp_path: Path, graph: medley.Graph, undisturbed: dict[str, Any]
 ) -> None:
@@ -245,7 +245,8 @@ def test_a_process_that_is_stopped_is_out(
 
 
 # Also where nobody else has what it has.
-@pytest.mark.parametrize("name", ["three stages", pytest.param("rows", marks=NIGHTLY)])
+@NIGHTLY
+@pytest.mark.parametrize("name", ["three stages", "rows"])
 def test_a_process_that_gets_notice_gives_what_it_has_and_leaves(
     tmp_path: Path, graph: medley.Graph, undisturbed: dict[str, Any], name: str
 ) -> None:

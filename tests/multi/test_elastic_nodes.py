@@ -157,6 +157,7 @@ def test_a_process_of_another_node_may_be_lost_and_started_again(
     assert distance(seen(folder), undisturbed) < 1e-10
 
 
+@NIGHTLY
 def test_the_node_that_leads_ends_the_run_and_the_checkpoint_stays(
     tmp_path: Path, graph: medley.Graph
 ) -> None:
