@@ -59,8 +59,18 @@ const std::vector<UpdateOp>& update_ops() {
   return kOps;
 }
 
+std::string_view UpdateOp::kind() const {
+  const size_t begin = name.find('.') + 1;
+  return name.substr(begin, name.rfind('.') - begin);
+}
+
 const UpdateOp* find_update_op(std::string_view name) {
   const auto found = std::ranges::find(update_ops(), name, &UpdateOp::name);
+  return found == update_ops().end() ? nullptr : &*found;
+}
+
+const UpdateOp* find_update_kind(std::string_view kind) {
+  const auto found = std::ranges::find(update_ops(), kind, &UpdateOp::kind);
   return found == update_ops().end() ? nullptr : &*found;
 }
 

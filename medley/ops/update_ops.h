@@ -34,12 +34,15 @@ struct UpdateOp {
   bool elementwise = true;  // false: an element's new value depends on all of the tensor
   WorkClass work = WorkClass::kMemory;
   size_t scalars() const { return states.size() + 3; }  // their place among the arguments
+  std::string_view kind() const;                        // "adamw": the schema's name
 };
 
 // Sorted by name.
 const std::vector<UpdateOp>& update_ops();
 // Returns null for an op that updates nothing.
 const UpdateOp* find_update_op(std::string_view name);
+// The same by kind().
+const UpdateOp* find_update_kind(std::string_view kind);
 // Returns the type of a state of a parameter, which is of this type, or nothing if it has none of
 // that shape. States of 16-bit parameters are f32.
 std::optional<TensorType> state_type(const UpdateState& state, const TensorType& parameter);

@@ -9,13 +9,10 @@
 namespace medley {
 
 const UpdateOp& update_op_of(const UpdateRule& rule) {
-  const UpdateOp* op = find_update_op(fmt::format("medley.{}.default", rule.kind));
+  const UpdateOp* op = find_update_kind(rule.kind);
   if (!op) {
     std::vector<std::string_view> known;
-    for (const UpdateOp& each : update_ops()) {
-      const std::string_view name = each.name.substr(each.name.find('.') + 1);
-      known.push_back(name.substr(0, name.find('.')));
-    }
+    for (const UpdateOp& each : update_ops()) known.push_back(each.kind());
     throw Error(
         Blame::kCaller,
         fmt::format(

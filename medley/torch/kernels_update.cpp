@@ -29,9 +29,8 @@ Tensor rows_of(const Tensor& x) {
 
 // The copies make it functional: update.h writes into what it alone holds.
 void update_step(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
-  const std::string name = handle.schema().name();
-  const std::string op = "medley." + name.substr(name.rfind(':') + 1) + ".default";
-  const UpdateOp* kind = find_update_op(op);
+  const std::string& name = handle.schema().name();
+  const UpdateOp* kind = find_update_kind(std::string_view(name).substr(name.rfind(':') + 1));
   MEDLEY_CHECK(kind);
   const std::vector<c10::IValue> given =
       torch::jit::pop(*stack, kind->scalars() + 1 + at(kind->numbers));
@@ -47,7 +46,7 @@ void update_step(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   for (size_t i = kind->scalars() + 1; i < given.size(); ++i)
     numbers.push_back(given[i].isBool() ? static_cast<double>(given[i].toBool())
                                         : given[i].toScalar().toDouble());
-  find_update(op)(one, given[kind->scalars()].toTensor(), numbers);
+  find_update(kind->name)(one, given[kind->scalars()].toTensor(), numbers);
   torch::jit::push(*stack, one[0].parameter);
   for (Tensor& state : one[0].states) torch::jit::push(*stack, state);
   torch::jit::push(*stack, one[0].master);

@@ -45,12 +45,9 @@ void implement(torch::Library& library) {
   library.impl("experts_backward", experts_backward);
   library.impl("contract", contract);
   library.impl("contract_add", contract_add);
-  for (const UpdateOp& op : update_ops()) {
-    const std::string_view name =
-        op.name.substr(0, op.name.rfind('.')).substr(op.name.find('.') + 1);
-    library.impl(std::string(name).c_str(),
+  for (const UpdateOp& op : update_ops())
+    library.impl(std::string(op.kind()).c_str(),
                  torch::CppFunction::makeFromBoxedFunction<&update_step>());
-  }
   library.impl("sum_squares", sum_squares);
   library.impl("add_n", add_n);
   library.impl("clip_scale", clip_scale);

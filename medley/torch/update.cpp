@@ -75,50 +75,13 @@ class Remainders {
 
 using Lists = std::array<std::vector<at::Tensor>, kNumFields>;
 
-void fused_adam(const Lists& lists,
-                const std::vector<at::Tensor>& steps,
-                double learning_rate,
-                const std::vector<double>& numbers) {
-  at::_fused_adam_(lists[0],
-                   lists[1],
-                   lists[2],
-                   lists[3],
-                   {},
-                   steps,
-                   learning_rate,
-                   numbers[0],
-                   numbers[1],
-                   numbers[3],
-                   numbers[2],
-                   /*amsgrad=*/false,
-                   /*maximize=*/false);
-}
-
-void fused_adamw(const Lists& lists,
-                 const std::vector<at::Tensor>& steps,
-                 double learning_rate,
-                 const std::vector<double>& numbers) {
-  at::_fused_adamw_(lists[0],
-                    lists[1],
-                    lists[2],
-                    lists[3],
-                    {},
-                    steps,
-                    learning_rate,
-                    numbers[0],
-                    numbers[1],
-                    numbers[3],
-                    numbers[2],
-                    /*amsgrad=*/false,
-                    /*maximize=*/false);
-}
-
 // Decoupled weight decay or not is which kernel it is. Numbers: beta1, beta2, epsilon, weight
 // decay.
+template <typename Kernel>
 void fused(std::vector<Updated>& parameters,
-           const UpdateScalars& now,
-           const std::vector<double>& numbers,
-           bool decoupled) {
+           const at::Tensor& scalars,
+           const std::vector<double>& numbers) {
+  const UpdateScalars now = read_scalars(scalars);
   // A fused call takes tensors of one type only.
   std::map<Types, std::vector<Fields>> parts;
   for (Updated& each : parameters) {
@@ -137,22 +100,23 @@ void fused(std::vector<Updated>& parameters,
       for (size_t field = 0; field < kNumFields; ++field) lists[field].push_back(part[field]);
       steps.push_back(step);
     }
-    (decoupled ? fused_adamw : fused_adam)(lists, steps, now.learning_rate, numbers);
+    Kernel::call(lists[0],
+                 lists[1],
+                 lists[2],
+                 lists[3],
+                 /*max_exp_avg_sqs=*/{},
+                 steps,
+                 now.learning_rate,
+                 numbers[0],
+                 numbers[1],
+                 numbers[3],
+                 numbers[2],
+                 /*amsgrad=*/false,
+                 /*maximize=*/false,
+                 /*grad_scale=*/{},
+                 /*found_inf=*/{});
     remainders.put_back();
   }
-}
-
-void adamw(std::vector<Updated>& parameters,
-           const at::Tensor& scalars,
-           const std::vector<double>& numbers) {
-  fused(parameters, read_scalars(scalars), numbers, true);
-  for (Updated& each : parameters) copy_master(each);
-}
-
-void adam(std::vector<Updated>& parameters,
-          const at::Tensor& scalars,
-          const std::vector<double>& numbers) {
-  fused(parameters, read_scalars(scalars), numbers, false);
   for (Updated& each : parameters) copy_master(each);
 }
 
@@ -198,8 +162,8 @@ void lion(std::vector<Updated>& parameters,
 Update find_update(std::string_view op) {
   static const std::map<std::string_view, Update> kUpdates{
       {"medley.adafactor.default", adafactor},
-      {"medley.adam.default", adam},
-      {"medley.adamw.default", adamw},
+      {"medley.adam.default", fused<at::_ops::_fused_adam_>},
+      {"medley.adamw.default", fused<at::_ops::_fused_adamw_>},
       {"medley.lion.default", lion},
       {"medley.muon.default", muon},
       {"medley.sgd.default", sgd},
