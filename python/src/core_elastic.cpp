@@ -60,12 +60,6 @@ Moves find_moves(const std::vector<Before>& before, const Program& after) {
   return moves_between(holders, after);
 }
 
-int64_t bytes_of(const SecondHomes& homes) {
-  int64_t bytes = 0;
-  for (const medley::SecondHome& home : homes.homes) bytes += home.bytes();
-  return bytes;
-}
-
 void init_leader(nb::module_& m) {
   nb::class_<StepLeft>(m, "StepLeft", "What a survivor says of the last step that it has begun.")
       .def(
@@ -184,7 +178,6 @@ void init_elastic(nb::module_& m) {
           "cluster"_a,
           nb::call_guard<nb::gil_scoped_release>())
       .def("__len__", [](const SecondHomes& homes) { return homes.homes.size(); })
-      .def_prop_ro("bytes", &bytes_of)
       .def_ro("without", &SecondHomes::without, "Bytes for which nobody has room.");
   nb::class_<Moves>(m, "Moves", "How state gets from where it is to where a plan wants it.")
       .def(

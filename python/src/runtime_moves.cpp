@@ -22,13 +22,6 @@ MovePeers make_peers(const std::string& group,
   return {group, members, device, std::chrono::milliseconds(timeout_ms)};
 }
 
-int64_t bytes_of(const KeptState& state) {
-  int64_t bytes = 0;
-  for (const auto& [name, shard] : state.shards) bytes += static_cast<int64_t>(shard.nbytes());
-  for (const auto& [home, piece] : state.homes) bytes += static_cast<int64_t>(piece.nbytes());
-  return bytes;
-}
-
 std::map<std::string, int64_t> move(const medley::Moves& moves,
                                     const KeptState& before,
                                     medley::Run* after,
@@ -81,8 +74,7 @@ void init_runtime_moves(nb::module_& m) {
             return KeptState{state.shards, other.homes};
           },
           "other"_a,
-          "Returns its own part of this, and what another one keeps for others.")
-      .def_prop_ro("bytes", &bytes_of);
+          "Returns its own part of this, and what another one keeps for others.");
   m.def("move_state",
         &move,
         nb::sig("def move_state(moves: object, before: KeptState, after: Run | None, "
