@@ -74,9 +74,7 @@ class Job:
 
     def steps(self, device: str) -> list[dict[str, Any]]:
         """Returns the steps that a device has noted."""
-        log = self._folder / f"{device.replace('/', '.')}.jsonl"
-        lines = log.read_text().split("\n")[:-1] if log.exists() else []
-        return [json.loads(line) for line in lines]
+        return whole_lines(self._folder / f"{device.replace('/', '.')}.jsonl")
 
     def wait_for(self, step: int) -> None:
         """Returns once the first device has done a step. Raises OSError if the run ends before."""
@@ -104,6 +102,21 @@ class Job:
         if self._launch.poll() is None:
             self._launch.kill()
             self._launch.wait()
+
+
+def whole_lines(log: Path) -> list[dict[str, Any]]:
+    """Returns what a process has logged; a line whose end is not there yet is not read."""
+    lines = log.read_text().split("\n")[:-1] if log.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def row(what: str, seconds: Sequence[float], digits: int) -> str:
+    """Returns a line of a table: the median, and least to most."""
+    least, most = min(seconds), max(seconds)
+    return (
+        f"| {what} | {statistics.median(seconds):.{digits}f} | {least:.{digits}f} to "
+        f"{most:.{digits}f} |"
+    )
 
 
 def _children(process: int) -> Iterator[int]:
@@ -175,11 +188,7 @@ def summary(
 def table(recoveries: Sequence[Recovery]) -> str:
     """Returns the medians as Markdown."""
     lines = ["| cause | seconds, median | least to most |", "|---|---|---|"]
-    for part in PARTS:
-        seconds = sorted(each.seconds[part] for each in recoveries)
-        lines.append(
-            f"| {part} | {statistics.median(seconds):.3f} | {seconds[0]:.3f} to {seconds[-1]:.3f} |"
-        )
+    lines += [row(part, [each.seconds[part] for each in recoveries], 3) for part in PARTS]
     step = statistics.median(each.step_seconds for each in recoveries)
     moved = ", ".join(
         f"{statistics.median(each.bytes[source] for each in recoveries) / 1e6:.1f} MB {source}"

@@ -101,11 +101,7 @@ class Job:
 
     def lines(self, rank: int) -> list[dict[str, Any]]:
         """Returns what a worker has logged."""
-        log = self._logs[rank]
-        if not log.exists():
-            return []
-        # A line whose end is not there yet is not read.
-        return [json.loads(line) for line in log.read_text().split("\n")[:-1]]
+        return recovery.whole_lines(self._logs[rank])
 
     def wait_for(self, step: int) -> None:
         """Returns once rank 0 has done a step. Raises OSError if a worker ends before."""
@@ -190,13 +186,9 @@ def summary(
 def table(recoveries: Sequence[Recovery]) -> str:
     """Returns the medians as Markdown."""
     lines = ["| until | seconds after the kill, median | least to most |", "|---|---|---|"]
-    for what in PARTS:
-        seconds = sorted(recovery.seconds[what] for recovery in recoveries)
-        lines.append(
-            f"| {what} | {statistics.median(seconds):.2f} | {seconds[0]:.2f} to {seconds[-1]:.2f} |"
-        )
-    read = statistics.median(recovery.bytes_read for recovery in recoveries)
-    repeated = statistics.median(recovery.repeated for recovery in recoveries)
+    lines += [recovery.row(what, [each.seconds[what] for each in recoveries], 2) for what in PARTS]
+    read = statistics.median(each.bytes_read for each in recoveries)
+    repeated = statistics.median(each.repeated for each in recoveries)
     lines.append(f"\n{read / 1e6:.1f} MB from shared storage; {repeated:g} steps repeated.")
     return "\n".join(lines)
 
