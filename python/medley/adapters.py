@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from medley.files import make_folder, unwritable, whole_file
+from medley.model_files import tensors_of
 from medley.weights_file import write_weights
 
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -110,10 +111,7 @@ def write_adapter(folder: Path, model: nn.Module, tensors: Mapping[str, Tensor])
 @contextlib.contextmanager
 def _given(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """Inside the block the model has these values; they need not be where its own are."""
-    places = {
-        **dict(model.named_buffers(remove_duplicate=False)),
-        **dict(model.named_parameters(remove_duplicate=False)),
-    }
+    places = tensors_of(model)
     before = {name: places[name].data for name in tensors}
     try:
         with torch.no_grad():

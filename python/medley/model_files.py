@@ -17,6 +17,14 @@ MODEL_FILE = "model.safetensors"
 INDEX_FILE = MODEL_FILE + ".index.json"
 
 
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Returns the parameters and buffers of a model, tied ones by each of their names."""
+    return {
+        **dict(model.named_buffers(remove_duplicate=False)),
+        **dict(model.named_parameters(remove_duplicate=False)),
+    }
+
+
 def write_model(folder: Path, tensors: Mapping[str, Tensor], model: nn.Module) -> None:
     """Writes a safetensors file, whole or not at all, and the config of the model if it has one."""
     make_folder(folder)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from medley import _core
 from medley.schedules import Schedule
+from medley.shapes import sizes_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -258,7 +259,7 @@ class Muon(Optimizer):
 
     def check_parameter(self, name: str, shape: str) -> None:
         """Raises ValueError for a parameter that is no matrix."""
-        if shape.count(",") != 1:
+        if len(sizes_of(shape)) != 2:
             raise ValueError(
                 f"Muon: {name}: found a parameter of shape {shape}, expected a matrix: give the "
                 "others another optimizer, medley.Groups([(lambda name, shape: len(shape) == 2, "
@@ -320,7 +321,7 @@ class Groups(Optimizer):
         for kind, name, _, shape in graph.outputs:
             if kind != "gradient":
                 continue
-            sizes = tuple(int(size) for size in shape.strip("[]").split(", ") if size)
+            sizes = tuple(sizes_of(shape))
             found = [i for i, (match, _) in enumerate(self.groups) if _takes(match, name, sizes)]
             if not found:
                 raise ValueError(

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,15 +21,17 @@ from medley.checkpoint import Checkpoint, Retention
 from medley.cluster import Cluster, load_cluster
 from medley.cursor import Cursor
 from medley.data.inputs import Inputs
+from medley.data.sampler import own_rows
 from medley.drift import Drift, comparable, expected_nanoseconds, report_drift
 from medley.files import read_text, write_atomically
 from medley.graph import Graph, as_graph
-from medley.model_files import read_model, write_model
+from medley.model_files import read_model, tensors_of, write_model
 from medley.optimizer import Optimizer, as_optimizer
 from medley.plan import Plan
 from medley.run import connections, devices, ends, exchange, job, stragglers
 from medley.run.recovery import Recovery
 from medley.schedules import schedule_text
+from medley.shapes import sizes_of
 
 Made = TypeVar("Made")
 CONSTANT = "constant:"  # begins the names of what no module has
@@ -104,6 +106,7 @@ class Trainer:
             for kind, name, dtype, shape in self._graph.core.inputs
         }
         self._inputs = Inputs(self._types)
+        self._own_rows: tuple[_core.Program | None, list[int]] = (None, [])
         self._took = stragglers.Stopwatch()
         self._drift = None
         self._job = None if local else exchange.join()
@@ -147,7 +150,7 @@ class Trainer:
             ends.know_as(self.plan.devices[self._job.rank])
             ends.watch(self)
         with self._together("Trainer()"):
-            self._start(lambda: _tensors_of(model))
+            self._start(lambda: tensors_of(model))
         if self._recovery is not None:
             self._recovery.begin(self.plan, self._program)
 
@@ -211,12 +214,15 @@ class Trainer:
             batch, self._rows(), self.plan.global_batch, own=self._recovery is None
         )
 
-    def _rows(self) -> list[int]:
+    def _rows(self) -> Sequence[int]:
         """Returns the rows of a global batch that this process computes."""
         if self._job is None:
-            return list(range(self.plan.global_batch))
-        counts = self._program.rows(self._job.rank)
-        return [row for first, count in counts for row in range(first, first + count)]
+            return range(self.plan.global_batch)
+        program, rows = self._own_rows
+        if program is not self._program:  # of an earlier epoch
+            rows = own_rows(self._program, self._job.rank)
+            self._own_rows = self._program, rows
+        return rows
 
     # --- other processes ---
 
@@ -230,10 +236,11 @@ class Trainer:
         of them were slower than the plan expects. What is being saved is completed first."""
         if self._recovery is not None:
             self._recovery.finish()
-        elif self._saver is not None:
-            self._saver.wait()
-        if self._job is not None and self._recovery is None:
-            self._end()
+        else:
+            if self._saver is not None:
+                self._saver.wait()
+            if self._job is not None:
+                self._end()
         if self._run is not None:
             self._run.finish()
 
@@ -281,8 +288,8 @@ class Trainer:
         """Returns the gradients of the last step by name, before clipping."""
         return self._read_all("gradient")
 
-    def _read_all(self, kind: str, among: Collection[str] | None = None) -> dict[str, Tensor]:
-        return self.together(lambda: self._read_kind(kind, among))
+    def _read_all(self, kind: str) -> dict[str, Tensor]:
+        return self.together(lambda: self._read_kind(kind))
 
     def _read_kind(self, kind: str, among: Collection[str] | None = None) -> dict[str, Tensor]:
         if self._run is None:  # the plan does not use this device
@@ -437,39 +444,47 @@ class Trainer:
         `from_pretrained`. The file is complete or not there. In a job all processes call this and
         the first one writes.
         """
-
-        tensors: dict[str, Tensor] = {}
-
-        def write() -> bytes:
-            write_model(Path(folder), self._persistent(tensors), self._model)
-            return b""
-
-        def save() -> None:
-            nonlocal tensors
-            if self._run is None:  # the plan does not use this device
-                return
-            with self._together("save_model()"):
-                tensors = self._read_kind("parameter") | self._read_kind("buffer")
-                write() if self._job is None else exchange.from_first(write, "writes the model")
-
-        self.together(save)
+        self._write_whole(
+            "save_model()",
+            "writes the model",
+            None,
+            lambda tensors: write_model(Path(folder), self._persistent(tensors), self._model),
+        )
 
     def save_adapter(self, folder: str | os.PathLike[str]) -> None:
         """Writes the active adapter of a model of the package peft, as `adapter_model.safetensors`
         and `adapter_config.json`, which `peft.PeftModel.from_pretrained(base, folder)` reads. In a
         job all processes call this and the first one writes."""
         check_adapted(self._model)
+        self._write_whole(
+            "save_adapter()",
+            "writes the adapter",
+            trained_names(self._model),
+            lambda tensors: write_adapter(Path(folder), self._model, tensors),
+        )
 
-        def write() -> bytes:
-            write_adapter(Path(folder), self._model, tensors)
-            return b""
+    def _write_whole(
+        self,
+        what: str,
+        doing: str,
+        among: Collection[str] | None,
+        write: Callable[[dict[str, Tensor]], None],
+    ) -> None:
+        """Lets the first process write parameters, all or those `among` the names, and buffers."""
 
-        if self._run is None:  # the plan does not use this device
-            return
-        trained = trained_names(self._model)
-        with self._together("save_adapter()"):
-            tensors = self._read_all("parameter", trained) | self.buffers()
-            write() if self._job is None else exchange.from_first(write, "writes the adapter")
+        def save() -> None:
+            if self._run is None:  # the plan does not use this device
+                return
+            with self._together(what):
+                tensors = self._read_kind("parameter", among) | self._read_kind("buffer")
+
+                def first() -> bytes:
+                    write(tensors)
+                    return b""
+
+                first() if self._job is None else exchange.from_first(first, doing)
+
+        self.together(save)
 
     def load_model(self, folder: str | os.PathLike[str]) -> None:
         """Takes parameters and buffers from what `save_model` or transformers' `save_pretrained`
@@ -477,7 +492,7 @@ class Trainer:
         have the names of the model's state dict, tied ones at least once, and
         no other. In a job all processes call this and the first one reads."""
         with self._together("load_model()"):
-            self._start(lambda: _tensors_of(self._model) | read_model(Path(folder), self._model))
+            self._start(lambda: tensors_of(self._model) | read_model(Path(folder), self._model))
         self.steps = 0
 
     def _persistent(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -510,7 +525,7 @@ class Trainer:
             if (kind, name) in kept:
                 value = values.get((kind, name))
                 if self._job is not None:
-                    value = exchange.tensor_from(0, value, _sizes(shape), dtype)
+                    value = exchange.tensor_from(0, value, sizes_of(shape), dtype)
                 assert value is not None
                 self._run.load(kind, name, value.detach().cpu())
 
@@ -530,7 +545,7 @@ class Trainer:
                 "expected a model with initial values"
             )
         dtype, shape = self._types[kind, name]
-        if value.dtype != dtype or list(value.shape) != _sizes(shape):
+        if value.dtype != dtype or list(value.shape) != sizes_of(shape):
             raise ValueError(
                 f"{kind} {name!r}: found {value.dtype} of shape {list(value.shape)}, the graph "
                 f"expects {dtype} of shape {shape}"
@@ -573,15 +588,3 @@ class Trainer:
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Writes trace_json() to a file."""
         write_atomically(path, self.trace_json())
-
-
-def _sizes(shape: str) -> list[int]:
-    """Returns the sizes in "[6, 5]"; a parameter or buffer has no symbols."""
-    return [int(size) for size in shape.strip("[]").split(", ") if size]
-
-
-def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    return {
-        **dict(model.named_buffers(remove_duplicate=False)),
-        **dict(model.named_parameters(remove_duplicate=False)),
-    }

@@ -97,6 +97,9 @@ class BatchSampler(GlobalBatches, Sampler[list[int]]):
             return list(range(self._plan.global_batch))
         # Rows do not depend on the optimizer.
         program = _core.Program(graph.core, self._plan.text, cluster, AdamW().core(graph.core))
-        return [
-            row for first, count in program.rows(this.rank) for row in range(first, first + count)
-        ]
+        return own_rows(program, this.rank)
+
+
+def own_rows(program: _core.Program, rank: int) -> list[int]:
+    """Returns the rows of a global batch that a process computes."""
+    return [row for first, count in program.rows(rank) for row in range(first, first + count)]

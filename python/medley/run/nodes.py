@@ -20,13 +20,12 @@ from typing import Any
 
 from medley.run import ends
 from medley.run.epochs import PREFIX
-from medley.run.supervisor import Device, Failed, Supervisor
+from medley.run.supervisor import EXIT_CODES, Device, Failed, Supervisor
 
 LEASE_SECONDS = 5.0  # without a beat: the node is lost
 BEAT_SECONDS = 0.5
 LEAVE_SECONDS = 5.0  # that the leader leaves the others to end
 _LOOK_SECONDS = 0.02
-_BLAME = {"caller": 2, "environment": 3, "medley": 1}  # exit codes
 
 
 def nodes_of(devices: Sequence[str]) -> list[list[str]]:
@@ -185,7 +184,7 @@ class NodeSupervisor(Supervisor):
     def _look(self) -> None:
         try:
             if (failure := ends.first_failure(self._store)) is not None:
-                self._why, self._code = failure["cause"], _BLAME.get(failure["blame"], 3)
+                self._why, self._code = failure["cause"], EXIT_CODES.get(failure["blame"], 3)
                 return
             if self._comes_back and self._store.get(f"{PREFIX}over") is not None:
                 self._why, self._code = "the run has ended without this node", 0

@@ -25,7 +25,7 @@ SAVE_SECONDS = 60.0
 SAY_SECONDS = 2.0  # after which people hear that it takes this long
 TERMINATE_SECONDS = 2.0
 _MOST_OF_A_CAUSE = 500  # characters, in the last line
-_BLAME = {"caller": 2, "environment": 3, "medley": 1}  # exit codes
+EXIT_CODES = {"caller": 2, "environment": 3, "medley": 1}  # by who is to blame
 
 
 class Device:
@@ -252,7 +252,9 @@ class Supervisor:
                 cause = cause.removeprefix(f"{device.name}: ")
                 head, _, tail = failed.sentence.rpartition(";")
                 return Failed(f"{head}: {cause};{tail}", failed.code)
-        return Failed(f"{cause}; stopped all {len(self._devices)} devices", _BLAME[told["blame"]])
+        return Failed(
+            f"{cause}; stopped all {len(self._devices)} devices", EXIT_CODES[told["blame"]]
+        )
 
     def _cause_still_runs(self) -> bool:
         told = self._told()
@@ -263,7 +265,7 @@ class Supervisor:
     def _told(self) -> dict[str, str] | None:
         with contextlib.suppress(OSError):
             told = ends.first_failure(self._store)
-            if told is not None and told["blame"] in _BLAME:
+            if told is not None and told["blame"] in EXIT_CODES:
                 return told
         return None
 
