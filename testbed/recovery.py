@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +84,10 @@ class Job:
                 raise OSError(f"recovery: no step {step}: {self._errors.read_text()[-2000:]}")
             time.sleep(0.002)
 
-    def process(self, device: str) -> int:
-        """Returns the process of a device."""
-        for child in _children(self._launch.pid):
-            variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-            if f"MEDLEY_DEVICE={device}".encode() in variables:
-                return child
-        raise OSError(f"recovery: found no process of {device}")
+    @property
+    def launcher(self) -> int:
+        """The process that has started those of the devices."""
+        return self._launch.pid
 
     def finish(self) -> None:
         """Waits until all steps are done. Raises OSError if the run fails."""
@@ -119,9 +116,15 @@ def row(what: str, seconds: Sequence[float], digits: int) -> str:
     )
 
 
-def _children(process: int) -> Iterator[int]:
-    for task in Path(f"/proc/{process}/task").iterdir():
-        yield from map(int, (task / "children").read_text().split())
+def process_of(launcher: int, device: str) -> int:
+    """Returns the process of a device, which `medley launch` has started. Raises OSError if there
+    is none."""
+    for task in Path(f"/proc/{launcher}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+            if f"MEDLEY_DEVICE={device}".encode() in variables:
+                return child
+    raise OSError(f"recovery: found no process of {device}")
 
 
 def prepare(workload: str, devices: int, strategy: str, folder: Path) -> list[str]:
@@ -150,7 +153,7 @@ def recover(options: argparse.Namespace, prepared: Path, devices: Sequence[str])
         job = Job(folder, devices, options.workload, options.steps)
         try:
             job.wait_for(options.kill_step)
-            process = job.process(victim)
+            process = process_of(job.launcher, victim)
             begin, wall = time.monotonic(), time.time()
             os.kill(process, signal.SIGKILL)
             job.finish()

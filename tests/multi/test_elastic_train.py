@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import safetensors.torch
 from test_processes import LAUNCH
 
 from medley import cli
+from testbed.recovery import process_of, whole_lines
 
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
 NIGHTLY = pytest.mark.nightly
@@ -67,9 +67,7 @@ def start(*options: str) -> subprocess.Popen[str]:
 
 def metrics(output: str) -> list[dict[str, Any]]:
     """Returns the lines of metrics.jsonl, of which the last may not be complete."""
-    path = Path(output, "metrics.jsonl")
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines]
+    return whole_lines(Path(output, "metrics.jsonl"))
 
 
 def wait_for_step(run: subprocess.Popen[str], step: int) -> None:
@@ -79,21 +77,6 @@ def wait_for_step(run: subprocess.Popen[str], step: int) -> None:
         assert run.poll() is None, run.communicate()[1]
         assert time.monotonic() < end
         time.sleep(0.005)
-
-
-def process_of(run: subprocess.Popen[str], device: str) -> int:
-    """Returns the process of a device."""
-    for child in children(run.pid):
-        variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-        if f"MEDLEY_DEVICE={device}".encode() in variables:
-            return child
-    raise AssertionError(device)
-
-
-def children(process: int) -> Iterator[int]:
-    """Yields the processes that a process has started."""
-    for task in Path(f"/proc/{process}/task").iterdir():
-        yield from map(int, (task / "children").read_text().split())
 
 
 def alone() -> list[dict[str, Any]]:
@@ -112,7 +95,7 @@ def values(lines: list[dict[str, Any]], name: str) -> list[tuple[int, float]]:
 def test_the_first_process_may_be_lost(folder: Path) -> None:
     run = start()
     wait_for_step(run, 3)
-    os.kill(process_of(run, "a/0/0"), signal.SIGKILL)
+    os.kill(process_of(run.pid, "a/0/0"), signal.SIGKILL)
     _, errors = run.communicate(timeout=PATIENCE_SECONDS)
     assert run.returncode == 0, errors
     (line,) = [json.loads(text) for text in Path("elastic.jsonl").read_text().splitlines()]
