@@ -38,7 +38,9 @@ modules: $(RUNS) build/torch/build.ninja
 	cmake --build build/torch -j $(NPROC) --target python_modules
 	scripts/link_venv.sh
 
-build: modules $(SETUP)
+# Other wheels are unpacked while the compiler runs.
+build: $(RUNS)
+	@$(MAKE) --no-print-directory --jobs=2 modules $(SETUP)
 
 test: build build/dev/build.ninja
 	$(VENV)/python scripts/run_tests.py --build --jobs $(NPROC) --since $(STARTED)

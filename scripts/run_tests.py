@@ -274,7 +274,7 @@ def slow(options: Options) -> Result:
 
 def multi(options: Options) -> Result:
     marked = "not gpu" if options.nightly else "not gpu and not nightly"
-    return pytest("tests/multi", marked, 1, "multi")
+    return pytest("tests/multi", marked, options.jobs, "multi")
 
 
 def gpu(options: Options) -> Result:
