@@ -10,6 +10,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/units.h"
+#include "medley/cli/explain_words.h"
 #include "medley/cli/stage_names.h"
 #include "medley/cli/table.h"
 #include "medley/program/calls.h"
