@@ -1,13 +1,16 @@
-"""Fail if two files of a room cannot be compiled in one batch (cmake/batches.cmake).
+"""Fail if files of a room compile alone but not in one batch (cmake/batches.cmake), or only in one.
 
-Names of their unnamed namespaces collide, with each other or with types of headers, and neither
-says SKIP_UNITY_BUILD_INCLUSION in the room's CMakeLists.txt. Whoever has ccache compiles single
-files and would not see it.
+In a batch, names of their unnamed namespaces collide, with each other or with types of headers, and
+neither says SKIP_UNITY_BUILD_INCLUSION in the room's CMakeLists.txt. Alone, a file lacks the header
+of a function or type that another file of the batch included. Whoever has ccache compiles single
+files, everybody else batches: neither would see what breaks for the other.
 """
 
 import re
 import sys
 from collections import defaultdict
+from functools import cache
+from pathlib import Path
 
 from check_layers import declared_deps
 from check_types import NAMESPACE, ROOT, SKIPPED, TYPE, types
@@ -65,8 +68,70 @@ def public_types(room: str) -> dict[str, str]:
     return found
 
 
+def included(path: Path, closures: dict[Path, set[Path]]) -> set[Path]:
+    """Returns the project's headers that a file reaches by its includes."""
+    if path not in closures:
+        closures[path] = {path}
+        for name in re.findall(r'^#include "(\S+)"', path.read_text(), re.MULTILINE):
+            if (ROOT / name).exists():
+                closures[path] |= included(ROOT / name, closures)
+    return closures[path]
+
+
+def public_names(path: Path) -> set[str]:
+    """Returns the types and functions that a header declares in namespace medley itself."""
+    text = SKIPPED.sub(" ", path.read_text())
+    found, depth, start = set(), 0, 0
+    for mark in re.finditer(r"[;{}]", text):
+        statement = " ".join(re.sub(r"\[\[\w+\]\]", "", text[start : mark.start()]).split())
+        if mark[0] == "{" and NAMESPACE.match(statement):
+            depth -= 1  # a namespace does not count
+        elif depth == 0 and (named := re.match(r"[^=(]*?(\w+) ?\(", statement)):
+            found.add(named[1])
+        elif depth == 0 and mark[0] == "{" and (typed := TYPE.match(statement)):
+            found.add(typed[1])
+        depth += {"{": 1, "}": -1, ";": 0}[mark[0]]
+        start = mark.end()
+    return found
+
+
+@cache
+def words_of(header: Path) -> set[str]:
+    return set(re.findall(r"\w+", SKIPPED.sub(" ", header.read_text())))
+
+
+def not_included() -> list[str]:
+    """Returns a line for each name of a header that a source file uses and does not reach."""
+    declared: dict[str, set[Path]] = defaultdict(set)
+    for header in sorted(ROOT.glob("medley/*/*.h")):
+        for name in public_names(header):
+            declared[name].add(header)
+    closures: dict[Path, set[Path]] = {}
+    lines = []
+    for path in sorted(ROOT.glob("medley/*/*.cpp")):
+        text = SKIPPED.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), path.read_text())
+        reached = included(path, closures)
+        rooms = declared_deps(path.parent, "DEPS") | {path.parent.name}
+        own = {re.sub(r"\W.*", "", each) for each in hidden_names(path.read_text())}
+        own |= set(re.findall(r"(?<=[\w>&*] )(\w+)\b(?!\()", text))  # variables and parameters
+        own |= set(re.findall(r"\b(?!return|else|throw)\w+[>&*]* (\w+)\(", text))  # defined here
+        for used in re.finditer(r"(?<![\w.>:~])([a-z]\w*_\w+)\(", text):
+            headers = {h for h in declared.get(used[1], set()) if h.parent.name in rooms}
+            if not headers or headers & reached or used[1] in own:
+                continue
+            if not any(used[1] in words_of(each) for each in reached - {path}):  # a member
+                line = text.count("\n", 0, used.start()) + 1
+                missing = " or ".join(str(h.relative_to(ROOT)) for h in sorted(headers))
+                lines.append(
+                    f"{path.relative_to(ROOT)}:{line}: {used[1]}: found no #include of {missing}"
+                )
+    return lines
+
+
 def main() -> int:
-    failed = 0
+    missing = not_included()
+    print("\n".join(missing), end="\n" if missing else "")
+    failed = len(missing)
     for room in sorted({path.parent for path in ROOT.glob("medley/*/CMakeLists.txt")}):
         skips = "SKIP_UNITY_BUILD_INCLUSION"
         listed = re.findall(

@@ -40,13 +40,13 @@ BUDGETS = {
     "medley/worker": 1_000,
     "medley/measure": 1_500,
     "medley/cli": 4_000,  # the tables of every verb, of several pipelines beside each other, too
-    "medley/torch": 6_700,  # with the kernels of our own ops, optimizers and relays, and of two computing types
+    "medley/torch": 6_700,  # with the kernels of our own ops, optimizers and relays
     "medley/testing": 2_000,
     "python/src": 3_500,
     "medley/groups": 3_000,
     "medley/checkpoint": 2_000,
     "medley/elastic": 2_000,
-    "python/medley": 20_500,  # capture is a third of it; optimizers, recovery and the loop came last
+    "python/medley": 20_500,  # capture is a third of it; the loop came last
 }
 CORE = 70_500  # all of medley/: raised for what Medley does more, not for a second answer
 
