@@ -531,7 +531,7 @@ LoweredStage lower_alone(Completed stage,
                          const Plan& plan,
                          const Cluster& cluster,
                          const LowerOptions& options) {
-  const Pipeline& pipeline = plan.pipelines[0];
+  const Pipeline& pipeline = only_pipeline(plan);
   MEDLEY_CHECK_EQ(pipeline.stages.size(), size_t{1});
   const DecidedStage decided{complete_stage(std::move(stage), plan, 0, 0),
                              pipeline.microbatches,
