@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from medley.data.sampler import BatchSampler as BatchSampler
     from medley.graph import Graph as Graph
     from medley.graph import capture as capture
+    from medley.metrics import Metrics as Metrics
     from medley.optimizer import SGD as SGD
     from medley.optimizer import Adafactor as Adafactor
     from medley.optimizer import Adam as Adam
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from medley.schedules import polynomial as polynomial
     from medley.schedules import warmup as warmup
     from medley.schedules import warmup_stable_decay as warmup_stable_decay
-    from medley.trainer import Metrics as Metrics
     from medley.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
@@ -52,7 +52,7 @@ _EXPORTS = {
     "Groups": "optimizer",
     "Lion": "optimizer",
     "Loader": "data.loader",
-    "Metrics": "trainer",
+    "Metrics": "metrics",
     "Muon": "optimizer",
     "Plan": "plan",
     "SGD": "optimizer",

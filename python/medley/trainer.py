@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 import weakref
@@ -11,11 +10,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 
-from medley import _core, _runtime, checkpoint
+from medley import _core, _runtime, checkpoint, whole_tensors
 from medley.adapters import check_adapted, trained_names, write_adapter
 from medley.checkpoint import Checkpoint, Retention
 from medley.cluster import Cluster, load_cluster
@@ -25,42 +22,16 @@ from medley.data.sampler import own_rows
 from medley.drift import Drift, comparable, expected_nanoseconds, report_drift
 from medley.files import read_text, write_atomically
 from medley.graph import Graph, as_graph
+from medley.metrics import Metrics, seconds_of, waiting_of
 from medley.model_files import read_model, tensors_of, write_model
 from medley.optimizer import Optimizer, as_optimizer
 from medley.plan import Plan
 from medley.run import connections, devices, ends, exchange, job, stragglers
 from medley.run.recovery import Recovery
 from medley.schedules import schedule_text
-from medley.shapes import sizes_of
+from medley.whole_tensors import CONSTANT, DTYPES
 
 Made = TypeVar("Made")
-CONSTANT = "constant:"  # begins the names of what no module has
-DTYPES = {
-    "f64": torch.float64,
-    "f32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "i64": torch.int64,
-    "i32": torch.int32,
-    "i16": torch.int16,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "bool": torch.bool,
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Metrics:
-    """What one step gives. Times are those of the devices' clocks, so emulated ones if they are."""
-
-    step: int  # the first one is 0
-    loss: float  # over the global batch
-    grad_norm: float  # over all parameters, before clipping
-    learning_rate: float  # of this step
-    step_seconds: float  # of the slowest device of this process
-    tokens_per_second: float  # rows per second where the batch has no token ids
-    waiting: float  # mean share of the step in which the devices of this process waited for others
-    devices: Mapping[str, float]  # this share by device of this process
 
 
 class Trainer:
@@ -189,15 +160,7 @@ class Trainer:
 
     def _metrics(self, loss: float, norm: float, result: Any) -> Metrics:
         """Returns those of the step that is made now; `result`: of this process, if it has one."""
-        seconds, shares = 0.0, {}
-        if result is not None:
-            seconds = max(result.nanoseconds) * 1e-9
-            shares = {
-                name: waiting / max(1, whole)
-                for name, waiting, whole in zip(
-                    result.devices, result.waiting, result.nanoseconds, strict=True
-                )
-            }
+        seconds, shares = seconds_of(result), waiting_of(result)
         return Metrics(
             step=self.steps,
             loss=loss,
@@ -294,39 +257,12 @@ class Trainer:
     def _read_kind(self, kind: str, among: Collection[str] | None = None) -> dict[str, Tensor]:
         if self._run is None:  # the plan does not use this device
             return {}
-        names = [name for each, name in self._run.values if each == kind]
-        names = [name for name in names if among is None or name in among]
-        whole = self._job is None or all(
-            not self._run.is_cut(kind, name)
-            and len(self._run.holders(kind, name)) == self._job.size
-            for name in names
+        return whole_tensors.read_kind(
+            self._run, self._job, self._types, kind, among, self._together
         )
-        with contextlib.nullcontext() if whole else self._together(f"{kind}s()"):
-            return {name: self._read(kind, name) for name in names}
 
-    def _read(self, kind: str, name: str) -> Tensor:
-        cut = self._run.is_cut(kind, name)
-        holders = self._run.holders(kind, name)
-        if self._job is None:
-            shards = [self._run.shard(kind, name, i) for i in (holders if cut else holders[:1])]
-        elif cut or len(holders) < self._job.size:
-            own = self._run.shard(kind, name, 0)
-            dtype = self._types[("parameter" if kind == "gradient" else kind, name)][0]
-            shards = [
-                exchange.tensor_from(
-                    rank,
-                    own if rank == self._job.rank else None,
-                    self._run.shard_shape(kind, name, rank),
-                    dtype,
-                )
-                for rank in (holders if cut else holders[:1])
-            ]
-        else:
-            shards = [self._run.shard(kind, name, 0)]
-        if any(shard is None for shard in shards):
-            raise ValueError(f"{kind} {name!r}: there is none before the first step")
-        whole: Tensor = self._run.assemble(kind, name, [shard.cpu() for shard in shards])
-        return whole.clone()
+    def _start(self, read: Callable[[], Mapping[str, Tensor]]) -> None:
+        whole_tensors.start(self._run, self._job, self._types, self._graph.constants, read)
 
     # --- checkpoints ---
 
@@ -448,7 +384,9 @@ class Trainer:
             "save_model()",
             "writes the model",
             None,
-            lambda tensors: write_model(Path(folder), self._persistent(tensors), self._model),
+            lambda tensors: write_model(
+                Path(folder), whole_tensors.persistent(tensors, self._model), self._model
+            ),
         )
 
     def save_adapter(self, folder: str | os.PathLike[str]) -> None:
@@ -494,63 +432,6 @@ class Trainer:
         with self._together("load_model()"):
             self._start(lambda: tensors_of(self._model) | read_model(Path(folder), self._model))
         self.steps = 0
-
-    def _persistent(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the tensors that the model's state dict has, those that the graph lacks as they
-        are in the model."""
-        states = self._model.state_dict()
-        result = {name: value for name, value in tensors.items() if name in states}
-        known = {value.data_ptr() for name, value in states.items() if name in result}
-        for name, value in states.items():
-            if name not in result and value.data_ptr() not in known and not value.is_meta:
-                result[name] = value.detach().cpu().clone()
-        return result
-
-    def _start(self, read: Callable[[], Mapping[str, Tensor]]) -> None:
-        """Gives the devices the initial values that `read` returns, on the first process only."""
-        values: dict[tuple[str, str], Tensor] = {}
-        # A stage has no buffer that none of its ops reads.
-        kept = set(self._run.values) & set(self._types)
-
-        def first() -> bytes:
-            tensors = {**self._graph.constants, **read()}
-            for kind, name in self._types:
-                if (kind, name) in kept:
-                    values[kind, name] = self._checked(kind, name, tensors.get(name))
-            return b""
-
-        first() if self._job is None else exchange.from_first(first, "reads the initial values")
-        self._run.clear_state()
-        for (kind, name), (dtype, shape) in self._types.items():
-            if (kind, name) in kept:
-                value = values.get((kind, name))
-                if self._job is not None:
-                    value = exchange.tensor_from(0, value, sizes_of(shape), dtype)
-                assert value is not None
-                self._run.load(kind, name, value.detach().cpu())
-
-    def _checked(self, kind: str, name: str, value: Tensor | None) -> Tensor:
-        """Returns an initial value. Raises ValueError if it is not what the graph expects."""
-        if value is None and name.startswith(CONSTANT):
-            raise ValueError(
-                f"{kind} {name!r}: a tensor that the model uses and that is neither parameter nor "
-                "buffer has no values in a graph read from a file: capture the model in the script "
-                "(medley.capture), or make the tensor a buffer (register_buffer)"
-            )
-        if value is None:
-            raise ValueError(f"{kind} {name!r}: the model has none, the graph expects one")
-        if value.is_meta or isinstance(value, FakeTensor):
-            raise ValueError(
-                f"{kind} {name!r}: found a tensor without values (on the meta device), "
-                "expected a model with initial values"
-            )
-        dtype, shape = self._types[kind, name]
-        if value.dtype != dtype or list(value.shape) != sizes_of(shape):
-            raise ValueError(
-                f"{kind} {name!r}: found {value.dtype} of shape {list(value.shape)}, the graph "
-                f"expects {dtype} of shape {shape}"
-            )
-        return value
 
     # --- what the plan needs and did ---
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from medley import _core, dcp
 from medley.files import make_folder, whole_file, write_atomically
 from medley.model_files import INDEX_FILE, MODEL_FILE
-from medley.trainer import DTYPES
 from medley.weights_file import write_weights
+from medley.whole_tensors import DTYPES
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 

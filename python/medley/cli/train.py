@@ -32,12 +32,13 @@ from medley.cli.train_options import Options
 from medley.cluster import Cluster, load_cluster, parse_cluster
 from medley.files import make_folder, require_writable, unwritable, write_atomically
 from medley.graph import Graph, capture
+from medley.metrics import Metrics
 from medley.model_files import MODEL_FILE
 from medley.optimizer import SGD, Adafactor, Adam, AdamW, Lion, Optimizer
 from medley.plan import Plan, plan
 from medley.run import exchange, job
 from medley.schedules import cosine, warmup
-from medley.trainer import Metrics, Trainer
+from medley.trainer import Trainer
 
 INTERRUPTED = 130  # the exit code
 _ONE = """

@@ -29,7 +29,8 @@ from medley.run.second_homes import SecondHomes
 from medley.run.sources import Source, Sources
 
 if TYPE_CHECKING:
-    from medley.trainer import Metrics, Trainer
+    from medley.metrics import Metrics
+    from medley.trainer import Trainer
 
 Made = TypeVar("Made")
 MOVE_SECONDS = 600.0

@@ -1,0 +1,38 @@
+"""What a step gives."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Metrics:
+    """What one step gives. Times are those of the devices' clocks, so emulated ones if they are."""
+
+    step: int  # the first one is 0
+    loss: float  # over the global batch
+    grad_norm: float  # over all parameters, before clipping
+    learning_rate: float  # of this step
+    step_seconds: float  # of the slowest device of this process
+    tokens_per_second: float  # rows per second where the batch has no token ids
+    waiting: float  # mean share of the step in which the devices of this process waited for others
+    devices: Mapping[str, float]  # this share by device of this process
+
+
+def seconds_of(result: Any) -> float:
+    """Returns what a step took on the slowest device; `result`: of this process, if it has one."""
+    return 0.0 if result is None else max(result.nanoseconds) * 1e-9
+
+
+def waiting_of(result: Any) -> dict[str, float]:
+    """Returns by device the share of a step in which it waited for others."""
+    if result is None:
+        return {}
+    return {
+        name: waiting / max(1, whole)
+        for name, waiting, whole in zip(
+            result.devices, result.waiting, result.nanoseconds, strict=True
+        )
+    }

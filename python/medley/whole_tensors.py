@@ -1,0 +1,140 @@
+"""The tensors of a run as a model has them: whole, by name. Does not know plans or steps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from medley.run import exchange
+from medley.run.job import Job
+from medley.shapes import sizes_of
+
+CONSTANT = "constant:"  # begins the names of what no module has
+DTYPES = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "bool": torch.bool,
+}
+Types = Mapping[tuple[str, str], tuple[torch.dtype, str]]  # dtype and shape by kind and name
+Together = Callable[[str], contextlib.AbstractContextManager[None]]  # around what all have to call
+
+
+def read_kind(
+    run: Any,
+    job: Job | None,
+    types: Types,
+    kind: str,
+    among: Collection[str] | None,
+    together: Together,
+) -> dict[str, Tensor]:
+    """Returns copies of all tensors of a kind, or of those `among` the names."""
+    names = [name for each, name in run.values if each == kind]
+    names = [name for name in names if among is None or name in among]
+    whole = job is None or all(
+        not run.is_cut(kind, name) and len(run.holders(kind, name)) == job.size for name in names
+    )
+    with contextlib.nullcontext() if whole else together(f"{kind}s()"):
+        return {name: _read(run, job, types, kind, name) for name in names}
+
+
+def _read(run: Any, job: Job | None, types: Types, kind: str, name: str) -> Tensor:
+    cut = run.is_cut(kind, name)
+    holders = run.holders(kind, name)
+    if job is None:
+        shards = [run.shard(kind, name, i) for i in (holders if cut else holders[:1])]
+    elif cut or len(holders) < job.size:
+        own = run.shard(kind, name, 0)
+        dtype = types[("parameter" if kind == "gradient" else kind, name)][0]
+        shards = [
+            exchange.tensor_from(
+                rank,
+                own if rank == job.rank else None,
+                run.shard_shape(kind, name, rank),
+                dtype,
+            )
+            for rank in (holders if cut else holders[:1])
+        ]
+    else:
+        shards = [run.shard(kind, name, 0)]
+    if any(shard is None for shard in shards):
+        raise ValueError(f"{kind} {name!r}: there is none before the first step")
+    whole: Tensor = run.assemble(kind, name, [shard.cpu() for shard in shards])
+    return whole.clone()
+
+
+def start(
+    run: Any,
+    job: Job | None,
+    types: Types,
+    constants: Mapping[str, Tensor],
+    read: Callable[[], Mapping[str, Tensor]],
+) -> None:
+    """Gives the devices the initial values that `read` returns, on the first process only."""
+    values: dict[tuple[str, str], Tensor] = {}
+    # A stage has no buffer that none of its ops reads.
+    kept = set(run.values) & set(types)
+
+    def first() -> bytes:
+        tensors = {**constants, **read()}
+        for kind, name in types:
+            if (kind, name) in kept:
+                values[kind, name] = _checked(types, kind, name, tensors.get(name))
+        return b""
+
+    first() if job is None else exchange.from_first(first, "reads the initial values")
+    run.clear_state()
+    for (kind, name), (dtype, shape) in types.items():
+        if (kind, name) in kept:
+            value = values.get((kind, name))
+            if job is not None:
+                value = exchange.tensor_from(0, value, sizes_of(shape), dtype)
+            assert value is not None
+            run.load(kind, name, value.detach().cpu())
+
+
+def _checked(types: Types, kind: str, name: str, value: Tensor | None) -> Tensor:
+    """Returns an initial value. Raises ValueError if it is not what the graph expects."""
+    if value is None and name.startswith(CONSTANT):
+        raise ValueError(
+            f"{kind} {name!r}: a tensor that the model uses and that is neither parameter nor "
+            "buffer has no values in a graph read from a file: capture the model in the script "
+            "(medley.capture), or make the tensor a buffer (register_buffer)"
+        )
+    if value is None:
+        raise ValueError(f"{kind} {name!r}: the model has none, the graph expects one")
+    if value.is_meta or isinstance(value, FakeTensor):
+        raise ValueError(
+            f"{kind} {name!r}: found a tensor without values (on the meta device), "
+            "expected a model with initial values"
+        )
+    dtype, shape = types[kind, name]
+    if value.dtype != dtype or list(value.shape) != sizes_of(shape):
+        raise ValueError(
+            f"{kind} {name!r}: found {value.dtype} of shape {list(value.shape)}, the graph "
+            f"expects {dtype} of shape {shape}"
+        )
+    return value
+
+
+def persistent(tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Returns the tensors that the model's state dict has, those that the graph lacks as they are
+    in the model."""
+    states = model.state_dict()
+    result = {name: value for name, value in tensors.items() if name in states}
+    known = {value.data_ptr() for name, value in states.items() if name in result}
+    for name, value in states.items():
+        if name not in result and value.data_ptr() not in known and not value.is_meta:
+            result[name] = value.detach().cpu().clone()
+    return result
