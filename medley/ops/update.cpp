@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "medley/graph/replace_bf16.h"
 #include "medley/ops/families.h"
 #include "medley/ops/instance.h"
 #include "medley/ops/update_ops.h"
@@ -97,6 +98,11 @@ std::vector<Rule> update_rules() {
       {"medley.clip_scale.default", "1 -> 1, 1", ""},
       {"medley.scale_scalars.default", "_, 1 -> _", ""},
       {"medley.accumulate.default", ".. -> ..", "{0}"},
+      {kLossScale, "1 -> 1", "{0}", nullptr, nullptr, WorkClass::kView},
+      {"medley.scale_loss.default", "1, _ -> 1", "{0}"},
+      {"medley.unscale_squares.default", "1, _ -> 1", "{0}"},
+      {"medley.scaled_step.default", "_, 1, 1, _ -> _", ""},
+      {"medley.next_scale.default", "_, 1 -> _", ""},
   };
   for (size_t i = 0; i < kPatterns.size(); ++i) {
     const UpdateOp& op = update_ops()[i];

@@ -37,6 +37,15 @@ struct UpdateOp {
   std::string_view kind() const;                        // "adamw": the schema's name
 };
 
+// The state of the loss scale (graph/replace_bf16.h), f64[4]:
+//
+//   scale / first - 1, good steps since it last changed, steps skipped so far, and the first of
+//   these as it was in the last step
+//
+// A power of two, exact as such from zeros on. A step whose gradients are not all finite changes
+// nothing but the scale, which halves.
+inline constexpr std::string_view kLossScaleState = "loss_scale";
+
 // Sorted by name.
 const std::vector<UpdateOp>& update_ops();
 // Returns null for an op that updates nothing.

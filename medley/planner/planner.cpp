@@ -12,6 +12,7 @@
 #include "medley/base/error.h"
 #include "medley/groups/autohet.h"
 #include "medley/pipelines/pools.h"
+#include "medley/plan/compute_types.h"
 #include "medley/plan/nearest.h"
 #include "medley/planner/harp.h"
 #include "medley/planner/megatron.h"
@@ -147,6 +148,24 @@ void check_reachable(const Request& request) {
       if (from != to) static_cast<void>(topology.path(from, to));
 }
 
+// Of the devices that the request may use.
+void check_types(const Request& request) {
+  for (int device : devices_of(request)) {
+    const DeviceKind& kind = request.cluster.kind(device);
+    if (const std::string why = why_not_computed(request.graph, kind.bf16_as); !why.empty())
+      refuse("graph",
+             fmt::format("bf16, which {} does not have and computes in {}",
+                         kind.name,
+                         to_string(kind.bf16_as)),
+             fmt::format("one that it can compute, or other devices: {}", why));
+  }
+}
+
+Outcome with_types(Outcome outcome, const Request& request) {
+  if (auto* plan = std::get_if<Plan>(&outcome)) note_types(*plan, request.graph, request.cluster);
+  return outcome;
+}
+
 }  // namespace
 
 const std::vector<Strategy>& strategies() {
@@ -204,6 +223,7 @@ Outcome plan(const Request& request) {
     return plan(priced);
   }
   check_reachable(request);
+  check_types(request);
   if (!find_strategy(request.strategy)) refuse_strategy(request);
   Request asked = request;
   asked.answer = [](const Request& one) {
@@ -211,10 +231,10 @@ Outcome plan(const Request& request) {
     MEDLEY_CHECK(strategy);
     return strategy->plan(one);
   };
-  if (request.analysis) return asked.ask(request.strategy);
+  if (request.analysis) return with_types(asked.ask(request.strategy), request);
   const GraphAnalysis analysis = analyse(request.graph, request.optimizer);
   asked.analysis = &analysis;
-  return asked.ask(request.strategy);
+  return with_types(asked.ask(request.strategy), request);
 }
 
 Nanoseconds lower_bound(const std::vector<std::string>& strategies, const Request& request) {

@@ -165,6 +165,7 @@ class Completer {
 
   // Lies as the update does, if it is divided as the parameter is.
   State optimizer_state(const std::string& name, ValueId value) const {
+    if (name == kLossScaleState) return whole();
     const Update& update = updates_.at(name.substr(name.find(':') + 1));
     return factors_.values[at(value)] == factors_.values[at(update.parameter)] ? update.state
                                                                                : whole();

@@ -24,6 +24,7 @@ struct DecidedStage {
   bool microbatches_are_batches = false;  // as of a Program
   int pipeline = 0;                       // of the plan
   int64_t first_row = 0;                  // of its pipeline, in the global batch
+  std::vector<DType> bf16_as{};           // as of a LoweredStage
 };
 
 // Of a parameter, what of it a stage updates: an interval of one of its factors, and of that each

@@ -191,6 +191,11 @@ class Emitter {
   };
   ValueId shard(ShardOp op, ValueId local, const Piece& piece, const TensorType& type);
   Piece piece_of_one(const State& state);
+  // Another type of a local value; itself if it is of that one.
+  ValueId cast(ValueId local, DType dtype);
+  // As devices exchange what they have, where `wire` stands for bf16.
+  ValueId on_wire(ValueId local, DType wire);
+  DType wire() const { return wire_type(stage.bf16_as); }  // within the stage
   // A value that no op makes: what a communication brings.
   ValueId add_local_value(const TensorType& type, Lifetime lifetime);
   Started all_reduce(ValueId value, ValueId local, const Conversion& step);

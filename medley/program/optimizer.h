@@ -20,11 +20,20 @@ struct UpdateRule {
   bool operator==(const UpdateRule&) const = default;
 };
 
+// Of devices that compute in f16 (ops/update_ops.h).
+struct LossScale {
+  double first = 65536;       // a power of two
+  int64_t good_steps = 2000;  // after which it doubles
+  bool operator==(const LossScale&) const = default;
+};
+
 struct Optimizer {
   std::vector<UpdateRule> rules{UpdateRule{}};  // none: gradients only
   std::map<std::string, int> rule_of{};         // by parameter; of others it is the first
   double max_norm = 0;                          // of the gradient; 0: no clipping
   bool gradient_norm = true;                    // computed even without clipping
+  LossScale loss_scale{};                       // if losses are scaled
+  bool scales_loss = false;                     // as a plan needs it: set by lower()
 
   bool updates() const { return !rules.empty(); }
   // The rule of a parameter: its number, and itself.

@@ -35,6 +35,7 @@ struct Prepared {
   // Empty: none does.
   std::vector<bool> recomputed;
   UpdatedParameters updated;
+  bool scales_loss = false;  // then the norm says to all at once whether the step counts
 };
 
 // The name of the op that adds up the squares of all gradients.

@@ -180,7 +180,7 @@ class Runner {
 
 class AtenExecutor final : public Executor {
  public:
-  explicit AtenExecutor(c10::Device device) : device_(device) {}
+  AtenExecutor(c10::Device device, DType bf16_as) : device_(device), bf16_as_(bf16_as) {}
 
   std::unique_ptr<Frame> make_frame(const LoweredStage& stage) override {
     return std::make_unique<AtenFrame>(stage.graph.values.size());
@@ -190,7 +190,7 @@ class AtenExecutor final : public Executor {
                                            const Segment& segment,
                                            const std::vector<int64_t>& symbols) override {
     return std::make_unique<AtenSegment>(
-        stage, symbols, build_instructions(stage, segment, symbols, device_));
+        stage, symbols, build_instructions(stage, segment, symbols, device_, bf16_as_));
   }
 
   void run(PreparedSegment& prepared, Frames frames) override {
@@ -276,12 +276,13 @@ class AtenExecutor final : public Executor {
   }
 
   c10::Device device_;
+  DType bf16_as_;
 };
 
 }  // namespace
 
-std::unique_ptr<Executor> make_aten_executor(c10::Device device) {
-  return std::make_unique<AtenExecutor>(device);
+std::unique_ptr<Executor> make_aten_executor(c10::Device device, DType bf16_as) {
+  return std::make_unique<AtenExecutor>(device, bf16_as);
 }
 
 }  // namespace medley

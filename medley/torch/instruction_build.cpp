@@ -10,6 +10,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/graph/replace_bf16.h"
 #include "medley/ops/update_ops.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/empty_operands.h"
@@ -117,11 +118,13 @@ class Builder {
   Builder(const LoweredStage& stage,
           const Segment& segment,
           const std::vector<int64_t>& symbols,
-          c10::Device device)
+          c10::Device device,
+          DType bf16_as)
       : stage_(stage),
         graph_(stage.graph),
         symbols_(symbols),
         device_(device),
+        bf16_as_(bf16_as),
         replaced_(replaced_values(stage, segment)) {}
 
   std::vector<Instruction> build(const std::vector<SegmentOp>& ops) {
@@ -190,7 +193,15 @@ class Builder {
     return slots;
   }
 
-  const TensorType& type(ValueId value) const { return graph_.values[at(value)].type; }
+  TensorType type(ValueId value) const {
+    return replace_bf16(graph_.values[at(value)].type, bf16_as_);
+  }
+
+  // A cast from bf16 or to it, where both are computed in one type.
+  bool is_no_cast(const Op& op) const {
+    return op.name == "aten._to_copy.default" && bf16_as_ != DType::kBF16 &&
+           type(operands(op)[0]) == type(op.results[0]);
+  }
 
   decltype(Instruction::work) build(const Op& op) {
     if (op.name == "medley.accumulate.default") {
@@ -198,13 +209,13 @@ class Builder {
       return Accumulate{gradient, slot(op.results[0]), to_scalar_type(type(op.results[0]).dtype)};
     }
     const EmptyRule rule = empty_rule(graph_, op, symbols_);
-    if (std::holds_alternative<FirstOperand>(rule)) {
+    if (std::holds_alternative<FirstOperand>(rule) || is_no_cast(op)) {
       const Operand first = operand(op.arguments[0]);
       return Alias{first, result_slot(op.results[0])};
     }
     if (auto* fill = std::get_if<FillWith>(&rule)) return build_fill(op, fill->value);
     if (std::holds_alternative<AddBias>(rule)) {
-      std::vector<Size> shape = type(op.results[0]).shape;
+      const std::vector<Size> shape = type(op.results[0]).shape;
       return build_call({"medley.expand_channels.default",
                          {op.arguments[2], shape},
                          op.results,
@@ -374,6 +385,7 @@ class Builder {
   const Graph& graph_;
   const std::vector<int64_t>& symbols_;
   c10::Device device_;
+  DType bf16_as_;
   std::set<ValueId> replaced_;  // see replaced_values()
   std::vector<ValueId> dies_, given_;
   std::map<ValueId, int> uses_;
@@ -384,10 +396,12 @@ class Builder {
 PreparedOps build_instructions(const LoweredStage& stage,
                                const Segment& segment,
                                const std::vector<int64_t>& symbols,
-                               c10::Device device) {
+                               c10::Device device,
+                               DType bf16_as) {
   PreparedOps prepared;
   prepared.ops = fuse(stage.graph, segment, symbols);
-  prepared.instructions = Builder(stage, segment, symbols, device).build(prepared.ops);
+  for (SegmentOp& op : prepared.ops) replace_bf16(op.op, bf16_as);
+  prepared.instructions = Builder(stage, segment, symbols, device, bf16_as).build(prepared.ops);
   return prepared;
 }
 

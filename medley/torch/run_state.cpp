@@ -42,14 +42,16 @@ class Loading {
           const Manifest& manifest,
           bool parameters_only)
       : run_(run), parameters_only_(parameters_only) {
-    std::set<std::string> buffers;
-    for (const StoredValue& value : manifest.values)
-      if (value.kind == "buffer") buffers.insert(value.name);
+    std::set<std::pair<std::string, std::string>> there;
+    for (const StoredValue& value : manifest.values) there.emplace(value.kind, value.name);
     for (const HeldValue& value : values)
       if (value.kind == "parameter") parameters_[value.name] = &value;
-    // Buffers that are not there never change: they stay as they are.
+    // Buffers that are not there never change, and a loss scale starts from its first: they stay as
+    // they are.
     for (const HeldValue& value : values)
-      if (value.kind != "buffer" || buffers.contains(value.name)) add(value);
+      if (there.contains({value.kind, value.name}) ||
+          (value.kind != "buffer" && value.name != kLossScaleState))
+        add(value);
   }
 
   const std::vector<WantedBoxes>& wanted() const { return wanted_; }

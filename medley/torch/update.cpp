@@ -82,6 +82,7 @@ void fused(std::vector<Updated>& parameters,
            const at::Tensor& scalars,
            const std::vector<double>& numbers) {
   const UpdateScalars now = read_scalars(scalars);
+  if (now.skips()) return;
   // A fused call takes tensors of one type only.
   std::map<Types, std::vector<Fields>> parts;
   for (Updated& each : parameters) {
@@ -125,6 +126,7 @@ void sgd(std::vector<Updated>& parameters,
          const at::Tensor& scalars,
          const std::vector<double>& numbers) {
   const UpdateScalars now = read_scalars(scalars);
+  if (now.skips()) return;
   for (Updated& each : parameters) {
     if (each.parameter.numel() == 0) continue;
     at::Tensor& into = prepare_update(each, now);
@@ -145,6 +147,7 @@ void lion(std::vector<Updated>& parameters,
           const at::Tensor& scalars,
           const std::vector<double>& numbers) {
   const UpdateScalars now = read_scalars(scalars);
+  if (now.skips()) return;
   for (Updated& each : parameters) {
     if (each.parameter.numel() == 0) continue;
     at::Tensor& into = prepare_update(each, now);

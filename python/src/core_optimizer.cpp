@@ -19,8 +19,10 @@ void make_optimizer(medley::Optimizer* self,
                     const Rules& rules,
                     const std::map<std::string, int>& rule_of,
                     double max_norm,
-                    bool gradient_norm) {
-  medley::Optimizer made{{}, rule_of, max_norm, gradient_norm};
+                    bool gradient_norm,
+                    double loss_scale,
+                    int64_t good_steps) {
+  medley::Optimizer made{{}, rule_of, max_norm, gradient_norm, {loss_scale, good_steps}};
   for (const auto& [kind, numbers] : rules) {
     made.rules.push_back({kind, numbers});
     update_op_of(made.rules.back());
@@ -39,6 +41,9 @@ void init_optimizer(nb::module_& m) {
            "rule_of"_a = std::map<std::string, int>(),
            "max_norm"_a = 0.0,
            "gradient_norm"_a = true,
+           "loss_scale"_a = medley::LossScale().first,
+           "good_steps"_a = medley::LossScale().good_steps,
            "A rule is a kind and the numbers of its op; `rule_of` has numbers of rules by "
-           "parameter, the first rule the others.");
+           "parameter, the first rule the others. `loss_scale`: the first one, if a plan needs it; "
+           "it doubles after `good_steps`.");
 }

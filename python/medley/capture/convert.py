@@ -59,6 +59,10 @@ def convert(traced: Traced, name: str) -> Converted:
     return _Writer(traced, name).write()
 
 
+def _is_bf16(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.bfloat16
+
+
 class _Writer:
     def __init__(self, traced: Traced, name: str) -> None:
         self._traced = traced
@@ -99,6 +103,9 @@ class _Writer:
                 "",
                 "",
             )
+            if any(_is_bf16(each.meta.get("val")) for each in calls):
+                whole = f"medley.loss_scale.default({self._ids[node]})"
+                self._emit(node, whole, node.meta["val"], "backward", "", "")
         for node in calls:
             if self._phases[node] == "backward":
                 self._op(node)
