@@ -65,6 +65,7 @@ inline constexpr std::string_view kCapturedOps[] = {
 // clip_scale    sum of squares f64[] -> (norm, min(1, max_norm / (norm + 1e-6))), both f64[].
 // scale_scalars scalars with element 2 replaced by `scale`.
 // accumulate    the gradient itself; its slot adds (see program.h).
+// average       average + weight * (updated - average); in the first step the updated parameter.
 //
 // Where losses are scaled (update_ops.h), with `first` the scale of the first step:
 //
@@ -98,6 +99,7 @@ inline constexpr std::string_view kUpdateOps[] = {
     "medley::clip_scale(Tensor sum_of_squares, float max_norm) -> (Tensor, Tensor)",
     "medley::scale_scalars(Tensor scalars, Tensor scale) -> Tensor",
     "medley::accumulate(Tensor grad) -> Tensor",
+    "medley::average(Tensor average, Tensor updated, Tensor scalars, float weight) -> Tensor",
     "medley::scale_loss(Tensor grad, Tensor state, float first) -> Tensor",
     "medley::unscale_squares(Tensor sum_of_squares, Tensor state, float first) -> Tensor",
     "medley::scaled_step(Tensor scalars, Tensor norm, Tensor clip, Tensor state, float first,"

@@ -343,8 +343,8 @@ class Completer {
                                 planned->text));
       return choice;
     }
-    if (name.starts_with(kUpdateOf))
-      return choice_of_update(id, name.substr(kUpdateOf.size()), axis);
+    for (std::string_view kind : {kUpdateOf, kAverageOf})
+      if (name.starts_with(kind)) return choice_of_update(id, name.substr(kind.size()), axis);
     return std::nullopt;
   }
 

@@ -118,6 +118,9 @@ class Lowering {
     std::vector<ValueId> locals;
     const std::string* share =
         find_share(*completed_.prepared, completed_.prepared->names[at(id)], kUpdateOf);
+    const std::string* averaged =
+        find_share(*completed_.prepared, completed_.prepared->names[at(id)], kAverageOf);
+    const std::string* divided = share ? share : averaged;
     for (size_t i = 0; i < values.size(); ++i) {
       locals.push_back(values[i] == kNone ? kNone
                        : share && i == 0  ? emitter_.take_share(*share, values[i], wanted[i])
@@ -133,7 +136,7 @@ class Lowering {
     const std::vector<State> states = result_states(graph_, *completed_.factors, id, choice);
     std::vector<TensorType> types;
     for (size_t r = 0; r < op.results.size(); ++r) {
-      if (share && op.results[r] != kNone) emitter_.restrict_to_share(*share, op.results[r]);
+      if (divided && op.results[r] != kNone) emitter_.restrict_to_share(*divided, op.results[r]);
       form.results.push_back(
           op.results[r] == kNone ? TensorType{} : emitter_.local_type(op.results[r], states[r]));
       if (op.results[r] != kNone) types.push_back(form.results[r]);

@@ -32,6 +32,8 @@ struct Optimizer {
   std::map<std::string, int> rule_of{};         // by parameter; of others it is the first
   double max_norm = 0;                          // of the gradient; 0: no clipping
   bool gradient_norm = true;                    // computed even without clipping
+  // Each parameter has an average that keeps this share of itself every step; 0: none is kept.
+  double average = 0;
   LossScale loss_scale{};                       // if losses are scaled
   bool scales_loss = false;                     // as a plan needs it: set by lower()
 

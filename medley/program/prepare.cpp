@@ -383,6 +383,25 @@ class Preparer {
       graph().outputs.push_back({i == 0 ? OutputKind::kParameter : OutputKind::kState,
                                  i == 0 ? name : states[i],
                                  results[i]});
+    // Of the master copy, if there is one.
+    if (optimizer_.average > 0)
+      append_average(name, results[is_there.back() ? results.size() - 1 : 0], wide, scalars);
+  }
+
+  void append_average(const std::string& name,
+                      ValueId updated,
+                      const TensorType& type,
+                      ValueId scalars) {
+    const std::string state = std::string(kAverageState) + name;
+    const ValueId before = add_input(graph(), InputKind::kState, state, type);
+    const ValueId average = append(update_op("medley.average.default",
+                                             {ValueArgument{before},
+                                              ValueArgument{updated},
+                                              ValueArgument{scalars},
+                                              1 - optimizer_.average}),
+                                   {type},
+                                   std::string(kAverageOf) + name)[0];
+    graph().outputs.push_back({OutputKind::kState, state, average});
   }
 
   void relink() {

@@ -109,6 +109,10 @@ at::Tensor add_n(at::TensorList terms);
 std::tuple<at::Tensor, at::Tensor> clip_scale(const at::Tensor& sum_of_squares, double max_norm);
 at::Tensor scale_scalars(const at::Tensor& scalars, const at::Tensor& scale);
 at::Tensor accumulate(const at::Tensor& grad);
+at::Tensor average(const at::Tensor& average,
+                   const at::Tensor& updated,
+                   const at::Tensor& scalars,
+                   double weight);
 
 at::Tensor mean(const at::Tensor& x,
                 at::IntArrayRef dims,

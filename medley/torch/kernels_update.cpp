@@ -11,7 +11,7 @@
 #include "medley/base/error.h"
 #include "medley/ops/update_ops.h"
 #include "medley/torch/kernels.h"
-#include "medley/torch/update.h"
+#include "medley/torch/update_parts.h"
 
 namespace medley {
 namespace {
@@ -81,6 +81,15 @@ Tensor scale_scalars(const Tensor& scalars, const Tensor& scale) {
   Tensor scaled = scalars.clone();
   scaled.select(0, 2).copy_(scale);
   return scaled;
+}
+
+Tensor average(const Tensor& average,
+               const Tensor& updated,
+               const Tensor& scalars,
+               double weight) {
+  const UpdateScalars now = read_scalars(scalars);
+  if (now.skips()) return average.alias();
+  return now.step == 1 ? updated.clone() : average.lerp(updated, weight);
 }
 
 Tensor accumulate(const Tensor& grad) { return grad.clone(); }

@@ -53,6 +53,7 @@ void implement(torch::Library& library) {
   library.impl("clip_scale", clip_scale);
   library.impl("scale_scalars", scale_scalars);
   library.impl("accumulate", accumulate);
+  library.impl("average", average);
   library.impl("loss_scale", same_gradient);
   library.impl("scale_loss", scale_loss);
   library.impl("unscale_squares", unscale_squares);

@@ -24,6 +24,9 @@ class Optimizer:
     lr: float | Schedule = 1e-3  # learning rate, or a function of the step, which starts at 0
     max_norm: float | None = None  # of the gradient over all parameters; None: no limit
     report_norm: bool = True  # False: `Metrics.grad_norm` is 0 unless there is a limit
+    average: float | None = None  # in (0, 1): the share that an average of the weights keeps
+    loss_scale: float = 65536.0  # the first one, where devices compute in f16; a power of two
+    loss_scale_steps: int = 2000  # after which it doubles; it halves when gradients overflow
 
     def learning_rate(self, step: int) -> float:
         """Returns the learning rate of a step; the first one is 0."""
@@ -71,6 +74,9 @@ class Optimizer:
             dict(rule_of),
             float(self.max_norm or 0),
             self.report_norm or needs_norm,
+            float(self.average or 0),
+            float(self.loss_scale),
+            int(self.loss_scale_steps),
         )
 
     def check_parameter(self, name: str, shape: str) -> None:
@@ -78,6 +84,8 @@ class Optimizer:
 
     def _norm(self) -> dict[str, Any]:
         fields: dict[str, Any] = {"max_norm": float(self.max_norm or 0)}
+        if self.average is not None:
+            fields["average"] = float(self.average)
         return fields if self.report_norm else {**fields, "gradient_norm": False}
 
     def _check_betas(self, betas: Sequence[float]) -> None:
@@ -99,6 +107,20 @@ class Optimizer:
                     f"{type(self).__name__}: lr: found {self.lr}, expected a number >= 0 or a "
                     "function of the step"
                 )
+        if self.average is not None and not 0 < self.average < 1:
+            raise ValueError(
+                f"{type(self).__name__}: average: found {self.average}, expected a number in (0, 1)"
+            )
+        if not (self.loss_scale > 0 and math.frexp(self.loss_scale)[0] == 0.5):
+            raise ValueError(
+                f"{type(self).__name__}: loss_scale: found {self.loss_scale}, expected a power of "
+                "two, such as 65536"
+            )
+        if self.loss_scale_steps < 1:
+            raise ValueError(
+                f"{type(self).__name__}: loss_scale_steps: found {self.loss_scale_steps}, expected "
+                "a number >= 1"
+            )
         if self.max_norm is not None and not self.max_norm > 0:
             raise ValueError(
                 f"{type(self).__name__}: max_norm: found {self.max_norm}, expected a number > 0"

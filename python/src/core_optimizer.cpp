@@ -20,9 +20,11 @@ void make_optimizer(medley::Optimizer* self,
                     const std::map<std::string, int>& rule_of,
                     double max_norm,
                     bool gradient_norm,
+                    double average,
                     double loss_scale,
                     int64_t good_steps) {
-  medley::Optimizer made{{}, rule_of, max_norm, gradient_norm, {loss_scale, good_steps}};
+  medley::Optimizer made{
+      {}, rule_of, max_norm, gradient_norm, average, {loss_scale, good_steps}};
   for (const auto& [kind, numbers] : rules) {
     made.rules.push_back({kind, numbers});
     update_op_of(made.rules.back());
@@ -41,6 +43,7 @@ void init_optimizer(nb::module_& m) {
            "rule_of"_a = std::map<std::string, int>(),
            "max_norm"_a = 0.0,
            "gradient_norm"_a = true,
+           "average"_a = 0.0,
            "loss_scale"_a = medley::LossScale().first,
            "good_steps"_a = medley::LossScale().good_steps,
            "A rule is a kind and the numbers of its op; `rule_of` has numbers of rules by "
