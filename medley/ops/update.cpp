@@ -98,7 +98,7 @@ std::vector<Rule> update_rules() {
       {"medley.clip_scale.default", "1 -> 1, 1", ""},
       {"medley.scale_scalars.default", "_, 1 -> _", ""},
       {"medley.accumulate.default", ".. -> ..", "{0}"},
-      {"medley.average.default", ".., .., _ -> ..", ""},
+      {"medley.average.default", ".., .., _ -> ..", "{0+1}"},
       {kLossScale, "1 -> 1", "{0}", nullptr, nullptr, WorkClass::kView},
       {"medley.scale_loss.default", "1, _ -> 1", "{0}"},
       {"medley.unscale_squares.default", "1, _ -> 1", "{0}"},

@@ -535,6 +535,9 @@ Program lower(const Graph& graph,
               const LowerOptions& options) {
   Optimizer chosen = optimizer;
   chosen.scales_loss = computes_in_f16(plan, graph, cluster);
+  if (chosen.scales_loss && options.commit)
+    throw Error(Blame::kCaller,
+                "plan: bf16_as: found f16 in an elastic run, expected bf16 or f32 on all devices");
   return lower(analyse(graph, chosen), plan, cluster, options);
 }
 

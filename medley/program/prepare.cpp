@@ -9,6 +9,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/graph/replace_bf16.h"
 #include "medley/ops/rule.h"
 #include "medley/ops/update_ops.h"
 #include "medley/program/recompute.h"

@@ -48,15 +48,20 @@ def stage(devices: list[str], **fields: Any) -> dict[str, Any]:
 
 
 def plan_of(kind: str, first: tuple[str, str] = ("", "")) -> medley.Plan:
-    """Returns a plan of all three devices: rows, tensor or stages."""
+    """Returns a plan of all three devices: rows, zero, tensor or stages."""
     microbatch: dict[str, Any] = {"rows": ROWS}
     parts = []
     if kind == "rows":
         microbatch["lengths"] = [1, 3, 2]
         stages = [stage(DEVICES)]
+    elif kind == "zero":
+        microbatch["lengths"] = [1, 3, 2]
+        parts = [{"name": "part", "shares": [2, 1, 1]}]
+        stages = [stage(DEVICES, updates={"*": "S(0, part)"})]
     elif kind == "tensor":
         parts = [{"name": "part", "shares": [2, 1, 1]}]
-        stages = [stage(DEVICES, ops={"*mlp.up/*addmm*": "n part", "*mlp.up/*mm*": "n part"})]
+        states = {"*.mlp.up.*": "S(0, part)", "*.mlp.down.weight": "S(1, part)"}
+        stages = [stage(DEVICES, states=states)]
     else:
         stages = [
             stage(DEVICES[:1]),
@@ -121,3 +126,68 @@ def test_three_types_are_as_near_to_f32_as_bf16_is(kind: str) -> None:
     assert trainer.loss_scale == 65536
     assert distance(losses, f32) <= limit
     assert all(tensor.dtype == torch.float32 for tensor in trainer.parameters().values())
+
+
+def wide() -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """Returns a model whose activations are as large as its batch is, and a batch."""
+    torch.manual_seed(0)
+    model, _ = ZOO["mlp"](batch=ROWS)
+    return model, {"x": torch.randn(ROWS, 8), "target": torch.randn(ROWS, 4)}
+
+
+def snapshot(trainer: medley.Trainer) -> dict[tuple[str, str, int], torch.Tensor]:
+    """Returns what every device has, but for the loss scale."""
+    return {
+        (kind, name, i): trainer._run.shard(kind, name, i).clone()
+        for kind, name in trainer._run.values
+        if kind != "gradient" and name != "loss_scale"
+        for i in range(len(DEVICES))
+    }
+
+
+def equal(a: dict[Any, torch.Tensor], b: dict[Any, torch.Tensor]) -> bool:
+    """Returns whether two snapshots have the same bits."""
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+@pytest.mark.parametrize("kind", ["rows", "zero"])
+def test_a_step_that_overflows_is_skipped_by_all_at_once(kind: str, tmp_path: Path) -> None:
+    model, batch = wide()
+    graph = medley.capture(model, batch, autocast=torch.bfloat16)
+    plan = plan_of(kind)
+    fields: dict[str, Any] = {"loss_scale": 1024.0, "loss_scale_steps": 3}
+    trainer = trainer_of(model, graph, plan, **fields)
+    # What only the device of f16 cannot hold: row 1 is its first, the product is above 65504.
+    bad = {**batch, "x": batch["x"].clone()}
+    bad["x"][1] = 1e5
+    assert trainer.step(batch).grad_norm > 0
+    before = snapshot(trainer)
+    metrics = trainer.step(bad)
+    assert not math.isfinite(metrics.grad_norm)
+    assert equal(snapshot(trainer), before), "a skipped step changed something"
+    assert trainer.loss_scale == 512
+    trainer.step(batch)
+    assert not equal(snapshot(trainer), before)
+    trainer.save(tmp_path)
+    # Three good steps after the overflow.
+    losses = [trainer.step(batch).loss for _ in range(2)]
+    assert trainer.loss_scale == 1024
+    again = trainer_of(model, graph, plan, **fields)
+    again.load(tmp_path)
+    assert again.loss_scale == 512
+    assert [again.step(batch).loss for _ in range(2)] == losses
+    assert equal(snapshot(again), snapshot(trainer))
+    assert again.loss_scale == 1024
+
+
+def test_the_scale_changes_no_bit_where_nothing_overflows() -> None:
+    model, batch = wide()
+    graph = medley.capture(model, batch, autocast=torch.bfloat16)
+    plain, scaled = (
+        trainer_of(model, graph, plan_of("rows"), loss_scale=scale) for scale in (1.0, 256.0)
+    )
+    for _ in range(3):
+        a, b = plain.step(batch), scaled.step(batch)
+        assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-3)
+    for name, tensor in plain.gradients().items():
+        torch.testing.assert_close(tensor, scaled.gradients()[name], rtol=1e-2, atol=1e-4)
