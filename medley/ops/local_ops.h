@@ -86,6 +86,10 @@ inline constexpr std::string_view kUpdateOps[] = {
     "medley::adamw(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor? master,"
     " Tensor scalars, float beta1, float beta2, float eps, float weight_decay)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
+    "medley::adamw8(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_scale,"
+    " Tensor exp_avg_sq, Tensor exp_avg_sq_scale, Tensor? master, Tensor scalars, float beta1,"
+    " float beta2, float eps, float weight_decay)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     "medley::lion(Tensor param, Tensor grad, Tensor exp_avg, Tensor? master, Tensor scalars,"
     " float beta1, float beta2, float weight_decay) -> (Tensor, Tensor, Tensor)",
     "medley::muon(Tensor param, Tensor grad, Tensor momentum, Tensor? master, Tensor scalars,"

@@ -26,17 +26,22 @@ std::optional<Instance> add_n(const Graph& graph, const Op& op) {
   return builder.finish({all});
 }
 
-// Returns nothing where states have other shapes than the parameter. Locked dims are not cut, but
-// have the factors of the parameter's.
+// Returns nothing where states have other shapes than the parameter and none of its dims is cut.
+// Locked dims are not cut, but have the factors of the parameter's.
 std::string pattern_of(const UpdateOp& op) {
-  for (const UpdateState& state : op.states)
-    if (state.shape != StateShape::kSame) return "";
-  const std::string dims = op.elementwise ? ".." : "..!";
+  const bool by_row = op.unit == UpdateUnit::kRow;
+  const std::string dims = by_row                             ? "x.. m!"
+                           : op.unit == UpdateUnit::kElement ? ".."
+                                                             : "..!";
   std::string operands = dims + ", " + dims, results = dims;
-  for (size_t i = 0; i <= op.states.size(); ++i) {  // the master copy is the last
-    operands += ", " + dims + "?";
-    results += ", " + dims;
+  for (const UpdateState& state : op.states) {
+    if (state.shape != StateShape::kSame && !by_row) return "";
+    const std::string own = state.shape == StateShape::kSame ? dims : "x.. 1";
+    operands += ", " + own + "?";
+    results += ", " + own;
   }
+  operands += ", " + dims + "?";  // the master copy
+  results += ", " + dims;
   return operands + ", _ -> " + results;
 }
 
@@ -50,11 +55,19 @@ const std::vector<UpdateOp>& update_ops() {
        {{"row_var", StateShape::kPerRow}, {"col_var", StateShape::kPerColumn}},
        5,
        0,
-       false},
+       UpdateUnit::kTensor},
       {"medley.adam.default", {{"exp_avg"}, {"exp_avg_sq"}}, 4},
       {"medley.adamw.default", {{"exp_avg"}, {"exp_avg_sq"}}, 4},
+      {"medley.adamw8.default",
+       {{"exp_avg", StateShape::kSame, kNone, true},
+        {"exp_avg_scale", StateShape::kPerRow},
+        {"exp_avg_sq", StateShape::kSame, kNone, true},
+        {"exp_avg_sq_scale", StateShape::kPerRow}},
+       4,
+       0,
+       UpdateUnit::kRow},
       {"medley.lion.default", {{"exp_avg"}}, 3},
-      {"medley.muon.default", {{"momentum"}}, 9, 2, false, WorkClass::kMatmul},
+      {"medley.muon.default", {{"momentum"}}, 9, 2, UpdateUnit::kTensor, WorkClass::kMatmul},
       {"medley.sgd.default", {{"momentum", StateShape::kSame, 0}}, 3, 1},
   };
   return kOps;
@@ -77,7 +90,7 @@ const UpdateOp* find_update_kind(std::string_view kind) {
 
 std::optional<TensorType> state_type(const UpdateState& state, const TensorType& parameter) {
   const bool low = parameter.dtype == DType::kBF16 || parameter.dtype == DType::kF16;
-  TensorType type{low ? DType::kF32 : parameter.dtype, parameter.shape};
+  TensorType type{state.codes ? DType::kU8 : low ? DType::kF32 : parameter.dtype, parameter.shape};
   const size_t dims = type.shape.size();
   if (dims < 2)
     return state.shape == StateShape::kPerColumn ? std::nullopt : std::make_optional(type);

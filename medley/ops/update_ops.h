@@ -24,14 +24,18 @@ struct UpdateState {
   std::string_view name;  // of the input: "<name>:<parameter>"
   StateShape shape = StateShape::kSame;
   int unless_zero = kNone;  // there is none if this number is 0
+  bool codes = false;       // bytes, to be multiplied by the state behind it
 };
+
+// What a new value of an element depends on: itself, its row (the last dim), all of the tensor.
+enum class UpdateUnit : uint8_t { kElement, kRow, kTensor };
 
 struct UpdateOp {
   std::string_view name;  // "medley.adamw.default"
   std::vector<UpdateState> states;
   int numbers = 0;          // behind the scalars
   int flags = 0;            // of these, the last ones that are true or false
-  bool elementwise = true;  // false: an element's new value depends on all of the tensor
+  UpdateUnit unit = UpdateUnit::kElement;
   WorkClass work = WorkClass::kMemory;
   size_t scalars() const { return states.size() + 3; }  // their place among the arguments
   std::string_view kind() const;                        // "adamw": the schema's name

@@ -352,8 +352,10 @@ class Completer {
   Choice choice_of_update(OpId id, const std::string& parameter, size_t axis) const {
     const AxisState& update = updates_.at(parameter).state[axis];
     const UpdateOp* op = find_update_op(graph_.ops[at(id)].name);
-    if (update.holding != Holding::kSharded || (op && !op->elementwise)) return Choice{};
+    const UpdateUnit unit = op ? op->unit : UpdateUnit::kElement;
+    if (update.holding != Holding::kSharded || unit == UpdateUnit::kTensor) return Choice{};
     const std::optional<Choice> cut = cut_for_operand(graph_, factors_, id, 0, update);
+    if (!cut && unit == UpdateUnit::kRow) return Choice{};
     if (!cut)
       throw Error(
           Blame::kCaller,

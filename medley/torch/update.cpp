@@ -9,6 +9,7 @@
 #include <map>
 #include <tuple>
 
+#include "medley/torch/update_codes.h"
 #include "medley/torch/update_matrix.h"
 #include "medley/torch/update_parts.h"
 
@@ -167,6 +168,7 @@ Update find_update(std::string_view op) {
       {"medley.adafactor.default", adafactor},
       {"medley.adam.default", fused<at::_ops::_fused_adam_>},
       {"medley.adamw.default", fused<at::_ops::_fused_adamw_>},
+      {"medley.adamw8.default", adamw8},
       {"medley.lion.default", lion},
       {"medley.muon.default", muon},
       {"medley.sgd.default", sgd},

@@ -151,6 +151,14 @@ class AdamW(Optimizer):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class AdamW8bit(AdamW):
+    """AdamW whose moments are kept in eight bits (https://arxiv.org/abs/2110.02861), each row with
+    its scale: a quarter of their memory."""
+
+    kind: ClassVar[str] = "adamw8"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Adam(AdamW):
     """As torch.optim.Adam: the weight decay is added to the gradient."""
 
