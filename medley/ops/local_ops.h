@@ -95,6 +95,17 @@ inline constexpr std::string_view kUpdateOps[] = {
     "medley::muon(Tensor param, Tensor grad, Tensor momentum, Tensor? master, Tensor scalars,"
     " float momentum_factor, float weight_decay, float a, float b, float c, float eps, float steps,"
     " bool nesterov, bool match_adamw) -> (Tensor, Tensor, Tensor)",
+    "medley::pointwise0(Tensor param, Tensor grad, Tensor? master, Tensor scalars, str program)"
+    " -> (Tensor, Tensor)",
+    "medley::pointwise1(Tensor param, Tensor grad, Tensor state0, Tensor? master, Tensor scalars,"
+    " str program) -> (Tensor, Tensor, Tensor)",
+    "medley::pointwise2(Tensor param, Tensor grad, Tensor state0, Tensor state1, Tensor? master,"
+    " Tensor scalars, str program) -> (Tensor, Tensor, Tensor, Tensor)",
+    "medley::pointwise3(Tensor param, Tensor grad, Tensor state0, Tensor state1, Tensor state2,"
+    " Tensor? master, Tensor scalars, str program) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "medley::pointwise4(Tensor param, Tensor grad, Tensor state0, Tensor state1, Tensor state2,"
+    " Tensor state3, Tensor? master, Tensor scalars, str program)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     "medley::sgd(Tensor param, Tensor grad, Tensor? momentum_buffer, Tensor? master,"
     " Tensor scalars, float momentum, float weight_decay, bool nesterov)"
     " -> (Tensor, Tensor, Tensor)",

@@ -45,6 +45,12 @@ std::string pattern_of(const UpdateOp& op) {
   return operands + ", _ -> " + results;
 }
 
+UpdateOp pointwise(std::string_view name, std::vector<UpdateState> states) {
+  UpdateOp op{name, std::move(states)};
+  op.has_program = true;
+  return op;
+}
+
 std::optional<Instance> computed_whole(const Graph&, const Op&) { return std::nullopt; }
 
 }  // namespace
@@ -68,6 +74,11 @@ const std::vector<UpdateOp>& update_ops() {
        UpdateUnit::kRow},
       {"medley.lion.default", {{"exp_avg"}}, 3},
       {"medley.muon.default", {{"momentum"}}, 9, 2, UpdateUnit::kTensor, WorkClass::kMatmul},
+      pointwise("medley.pointwise0.default", {}),
+      pointwise("medley.pointwise1.default", {{"state0"}}),
+      pointwise("medley.pointwise2.default", {{"state0"}, {"state1"}}),
+      pointwise("medley.pointwise3.default", {{"state0"}, {"state1"}, {"state2"}}),
+      pointwise("medley.pointwise4.default", {{"state0"}, {"state1"}, {"state2"}, {"state3"}}),
       {"medley.sgd.default", {{"momentum", StateShape::kSame, 0}}, 3, 1},
   };
   return kOps;

@@ -4,6 +4,10 @@
 //
 //   name(param, grad, state ..., master?, scalars, number ...) -> (param, state ..., master)
 //
+// "pointwise<n>" has n states and, behind the scalars, a program: the text of a graph that says what
+// becomes of a vector f[b], with inputs parameter "x", batch "grad", scalar "lr" and "step" (f64[]),
+// state "0" and so on, and outputs parameter "x" and the states.
+//
 // Whoever has to know which ops update, or what one keeps, asks here. Knows nothing of how they are
 // computed (medley/torch/update.h).
 
@@ -37,6 +41,9 @@ struct UpdateOp {
   int flags = 0;            // of these, the last ones that are true or false
   UpdateUnit unit = UpdateUnit::kElement;
   WorkClass work = WorkClass::kMemory;
+  bool has_program = false;
+  // Behind the scalars.
+  size_t more_arguments() const { return static_cast<size_t>(numbers) + (has_program ? 1 : 0); }
   size_t scalars() const { return states.size() + 3; }  // their place among the arguments
   std::string_view kind() const;                        // "adamw": the schema's name
 };

@@ -17,6 +17,9 @@ namespace medley {
 struct UpdateRule {
   std::string kind = "adamw";
   std::vector<double> numbers{0.9, 0.999, 1e-8, 0.01};
+  // Of an op that has one, and what its states are called then.
+  std::string program{};
+  std::vector<std::string> states{};
   bool operator==(const UpdateRule&) const = default;
 };
 

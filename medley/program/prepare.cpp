@@ -364,9 +364,11 @@ class Preparer {
       arguments.emplace_back(
           ValueArgument{add_input(graph(), InputKind::kState, states.back(), *of)});
     };
-    for (const UpdateState& state : kind.states) {
+    for (size_t i = 0; i < kind.states.size(); ++i) {
+      const UpdateState& state = kind.states[i];
       const bool kept = state.unless_zero == kNone || rule.numbers[at(state.unless_zero)] != 0;
-      add_state(state.name, kept ? state_type(state, type) : std::nullopt);
+      add_state(rule.states.empty() ? state.name : std::string_view(rule.states[i]),
+                kept ? state_type(state, type) : std::nullopt);
     }
     const TensorType wide = *state_type({"master"}, type);
     add_state("master", wide.dtype != type.dtype ? std::make_optional(wide) : std::nullopt);
@@ -375,6 +377,7 @@ class Preparer {
       arguments.push_back(i + at(kind.flags) < rule.numbers.size()
                               ? Argument(rule.numbers[i])
                               : Argument(rule.numbers[i] != 0));
+    if (kind.has_program) arguments.emplace_back(rule.program);
     const std::vector<ValueId> results =
         append(update_op(std::string(kind.name), std::move(arguments)), types, "update/" + name);
     graph().ops.back().results.clear();

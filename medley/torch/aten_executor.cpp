@@ -17,6 +17,7 @@
 #include "medley/torch/relay_run.h"
 #include "medley/torch/tensor_buffer.h"
 #include "medley/torch/update.h"
+#include "medley/torch/update_program.h"
 
 namespace medley {
 namespace {
@@ -127,7 +128,10 @@ class Runner {
       taken.master = std::move(taken.states.back());
       taken.states.pop_back();
     }
-    joined.update(parameters, slots_.take(joined.scalars), joined.numbers);
+    if (joined.update)
+      joined.update(parameters, slots_.take(joined.scalars), joined.numbers);
+    else
+      run_program(parameters, slots_.take(joined.scalars), joined.program);
     for (size_t i = 0; i < parameters.size(); ++i) {
       const std::vector<Slot>& to = joined.parameters[i].replaced;
       Updated& made = parameters[i];

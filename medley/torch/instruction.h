@@ -8,6 +8,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -91,8 +92,9 @@ struct JoinedUpdate {
   };
   std::vector<Parameter> parameters;
   Operand scalars;
-  Update update = nullptr;
+  Update update = nullptr;  // or a program
   std::vector<double> numbers;
+  std::string program;
 };
 
 struct Instruction {

@@ -338,11 +338,14 @@ class Builder {
     const UpdateOp* kind = find_update_op(op.name);
     if (!kind) return false;
     const size_t scalars = kind->scalars();
-    MEDLEY_CHECK_EQ(op.arguments.size(), scalars + 1 + at(kind->numbers));
+    MEDLEY_CHECK_EQ(op.arguments.size(), scalars + 1 + kind->more_arguments());
 
     JoinedUpdate update;
-    update.update = find_update(op.name);
-    for (size_t k = scalars + 1; k < op.arguments.size(); ++k)
+    if (kind->has_program)
+      update.program = std::get<std::string>(op.arguments.back());
+    else
+      update.update = find_update(op.name);
+    for (size_t k = scalars + 1; k <= scalars + at(kind->numbers); ++k)
       update.numbers.push_back(number_of_update(op.arguments[k]));
     JoinedUpdate::Parameter parameter;
     parameter.parameter = operand_of_update(op, 0, ops, i);
@@ -354,7 +357,7 @@ class Builder {
     auto* last =
         instructions.empty() ? nullptr : std::get_if<JoinedUpdate>(&instructions.back().work);
     if (last && last->update == update.update && last->numbers == update.numbers &&
-        last->scalars.slot.value == update.scalars.slot.value) {
+        last->program == update.program && last->scalars.slot.value == update.scalars.slot.value) {
       last->parameters.push_back(std::move(parameter));
       const std::vector<Slot> freed = frees();
       instructions.back().frees.insert(instructions.back().frees.end(), freed.begin(), freed.end());

@@ -24,7 +24,7 @@ using Update = void (*)(std::vector<Updated>& parameters,
                         const at::Tensor& scalars,
                         const std::vector<double>& numbers);
 
-// Requires: `op` is one of update_ops().
+// Requires: `op` is one of update_ops(), without a program.
 Update find_update(std::string_view op);
 
 }  // namespace medley

@@ -50,6 +50,11 @@ class Optimizer:
         """Returns what the op is given besides tensors, by name, in its order."""
         raise NotImplementedError
 
+    def program(self, dtype: str) -> tuple[str, list[str]]:
+        """Returns the graph of what it computes in this type, and the names of its states; nothing
+        if it is one of ours."""
+        return "", []
+
     def description(self) -> dict[str, Any]:
         """Returns what a checkpoint says of it."""
         return {"kind": self.kind, **self.numbers(), **self._norm()}
@@ -66,11 +71,16 @@ class Optimizer:
         graph: _core.Graph,
         needs_norm: bool,
     ) -> _core.Optimizer:
-        for kind, name, _, shape in graph.outputs:
+        dtypes: list[str] = ["f32"] * len(rules)  # of the arithmetic
+        for kind, name, dtype, shape in graph.outputs:
             if kind == "gradient":
                 rules[rule_of.get(name, 0)].check_parameter(name, shape)
+                dtypes[rule_of.get(name, 0)] = "f64" if dtype == "f64" else "f32"
         return _core.Optimizer(
-            [(each.kind, [float(x) for x in each.numbers().values()]) for each in rules],
+            [
+                (each.kind, [float(x) for x in each.numbers().values()], *each.program(dtype))
+                for each, dtype in zip(rules, dtypes, strict=True)
+            ],
             dict(rule_of),
             float(self.max_norm or 0),
             self.report_norm or needs_norm,
@@ -295,6 +305,76 @@ class Muon(Optimizer):
                 "others another optimizer, medley.Groups([(lambda name, shape: len(shape) == 2, "
                 'medley.Muon(...)), ("*", medley.AdamW(...))])'
             )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pointwise(Optimizer):
+    """An optimizer of one's own, made by `pointwise`."""
+
+    function: Callable[..., Any]
+    state: tuple[str, ...] = ()  # names of what is kept of each parameter, zeros at first
+    hyper: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._check()
+        if len(self.state) > _MOST_STATES:
+            raise ValueError(
+                f"pointwise: state: found {len(self.state)} names, expected at most {_MOST_STATES}"
+            )
+        for name in self.state:
+            if not name.isidentifier() or name in _TAKEN or self.state.count(name) > 1:
+                raise ValueError(
+                    f"pointwise: state: found {name!r}, expected names such as \"exp_avg\", each "
+                    "once"
+                )
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        """The op that updates, of so many states."""
+        return f"pointwise{len(self.state)}"
+
+    def numbers(self) -> dict[str, float]:
+        """Returns nothing: its numbers are in the program."""
+        return {}
+
+    def program(self, dtype: str) -> tuple[str, list[str]]:
+        """Returns the graph of what it computes in this type, and the names of its states."""
+        from medley.capture.pointwise import capture_pointwise
+
+        text = capture_pointwise(self.function, len(self.state), dict(self.hyper), dtype)
+        return text, list(self.state)
+
+    def description(self) -> dict[str, Any]:
+        """Returns what a checkpoint says of it."""
+        name = getattr(self.function, "__name__", "function")
+        return {"kind": self.kind, "function": name, **self.hyper, **self._norm()}
+
+
+_MOST_STATES = 4
+_TAKEN = ("master", "average")
+
+
+def pointwise(
+    function: Callable[..., Any],
+    *,
+    state: Sequence[str] = (),
+    hyper: Mapping[str, float] | None = None,
+    **options: Any,
+) -> Pointwise:
+    """Returns an optimizer of one's own, on any shards, from a function of one element.
+
+    `function(x, grad, *state, lr=, step=, **hyper)` returns the new x and the new state, a tensor
+    each of the shape of `x`; what each element becomes depends on it alone. It is captured once, as
+    a model is. `lr` and `step`, from 1 on, are tensors without dims. `options` are those of every
+    optimizer: lr, max_norm.
+
+        def rmsprop(x, grad, square, *, lr, step, alpha):
+            square = alpha * square + (1 - alpha) * grad * grad
+            return x - lr * grad / (square.sqrt() + 1e-8), square
+
+        medley.optimizer.pointwise(rmsprop, state=["square"], hyper={"alpha": 0.99}, lr=1e-2)
+    """
+    return Pointwise(function=function, state=tuple(state), hyper=dict(hyper or {}), **options)
 
 
 Match = str | Callable[[str, tuple[int, ...]], bool]
