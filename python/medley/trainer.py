@@ -29,6 +29,7 @@ from medley.model_files import read_model, tensors_of, write_model
 from medley.optimizer import Optimizer, as_optimizer
 from medley.plan import Plan
 from medley.run import connections, devices, ends, exchange, job, stragglers
+from medley.run.kept import AVERAGE, loss_scale_of
 from medley.run.recovery import Recovery
 from medley.schedules import schedule_text
 from medley.shapes import sizes_of
@@ -286,15 +287,32 @@ class Trainer:
 
     def gradients(self) -> dict[str, Tensor]:
         """Returns the gradients of the last step by name, before clipping."""
-        return self._read_all("gradient")
+        factor = 1 / loss_scale_of(self._run, self.optimizer.loss_scale, of_last_step=True)
+        found = self._read_all("gradient")
+        return found if factor == 1 else {name: value * factor for name, value in found.items()}
 
-    def _read_all(self, kind: str) -> dict[str, Tensor]:
-        return self.together(lambda: self._read_kind(kind))
+    def averages(self) -> dict[str, Tensor]:
+        """Returns the averages of the trained parameters, which `average` of the optimizer keeps.
+        In a job all processes call it."""
+        if self.optimizer.average is None:
+            raise ValueError("averages(): found an optimizer without, expected average=0.999")
+        found = self._read_all("state", AVERAGE)
+        return {name.removeprefix(AVERAGE): value for name, value in found.items()}
 
-    def _read_kind(self, kind: str, among: Collection[str] | None = None) -> dict[str, Tensor]:
+    @property
+    def loss_scale(self) -> float:
+        """What the loss is multiplied by in the next step; 1 where no device computes in f16."""
+        return loss_scale_of(self._run, self.optimizer.loss_scale)
+
+    def _read_all(self, kind: str, prefix: str = "") -> dict[str, Tensor]:
+        return self.together(lambda: self._read_kind(kind, prefix=prefix))
+
+    def _read_kind(
+        self, kind: str, among: Collection[str] | None = None, prefix: str = ""
+    ) -> dict[str, Tensor]:
         if self._run is None:  # the plan does not use this device
             return {}
-        names = [name for each, name in self._run.values if each == kind]
+        names = [name for each, name in self._run.values if each == kind and name.startswith(prefix)]
         names = [name for name in names if among is None or name in among]
         whole = self._job is None or all(
             not self._run.is_cut(kind, name)
@@ -311,7 +329,7 @@ class Trainer:
             shards = [self._run.shard(kind, name, i) for i in (holders if cut else holders[:1])]
         elif cut or len(holders) < self._job.size:
             own = self._run.shard(kind, name, 0)
-            dtype = self._types[("parameter" if kind == "gradient" else kind, name)][0]
+            dtype = self._dtype_of(kind, name)
             shards = [
                 exchange.tensor_from(
                     rank,
@@ -327,6 +345,12 @@ class Trainer:
             raise ValueError(f"{kind} {name!r}: there is none before the first step")
         whole: Tensor = self._run.assemble(kind, name, [shard.cpu() for shard in shards])
         return whole.clone()
+
+    def _dtype_of(self, kind: str, name: str) -> torch.dtype:
+        if kind == "buffer":
+            return self._types[kind, name][0]
+        dtype = self._types["parameter", name.removeprefix(AVERAGE)][0]
+        return torch.promote_types(dtype, torch.float32) if kind == "state" else dtype
 
     # --- checkpoints ---
 
