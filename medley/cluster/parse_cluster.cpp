@@ -26,7 +26,7 @@ std::map<DType, double> parse_rates(const YamlValue& value) {
   return rates;
 }
 
-DType parse_bf16_as(const YamlValue& value) {
+DType read_bf16_as(const YamlValue& value) {
   const std::string text = value.text();
   const auto dtype = parse_dtype(text);
   if (!dtype || !stands_for_bf16(*dtype))
@@ -112,7 +112,7 @@ class OwnKinds {
       for (const auto& [dtype, rate] : parse_rates(*sustained)) kind.sustained[dtype] = rate;
     if (const YamlValue* peak = fields.find("peak"))
       for (const auto& [dtype, rate] : parse_rates(*peak)) kind.peak[dtype] = rate;
-    if (const YamlValue* as = fields.find("bf16_as")) kind.bf16_as = parse_bf16_as(*as);
+    if (const YamlValue* as = fields.find("bf16_as")) kind.bf16_as = read_bf16_as(*as);
     for (const auto& [dtype, rate] : kind.sustained)
       if (double& peak = kind.peak[dtype]; peak < rate) peak = rate;
     return kind;

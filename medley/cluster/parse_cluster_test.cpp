@@ -57,12 +57,13 @@ TEST(ParseCluster, SpeedScalesAllTimes) {
 
 TEST(ParseCluster, AKindMaySayWhatStandsInForBf16) {
   const auto parsed = [](const std::string& as) {
-    return parse_cluster("format: medley-cluster\nversion: 1\nnodes:\n"
-                         "  - {name: a, count: 1, device: old, devices_per_node: 1}\n"
-                         "devices:\n  old: {based_on: CPU" +
-                             as + "}\n",
-                         "c.yaml",
-                         catalogue());
+    return parse_cluster(
+        "format: medley-cluster\nversion: 1\nnodes:\n"
+        "  - {name: a, count: 1, device: old, devices_per_node: 1}\n"
+        "devices:\n  old: {based_on: CPU" +
+            as + "}\n",
+        "c.yaml",
+        catalogue());
   };
   EXPECT_EQ(parsed("").kind(0).bf16_as, DType::kBF16);
   EXPECT_EQ(parsed(", bf16_as: f16").kind(0).bf16_as, DType::kF16);

@@ -132,7 +132,8 @@ Cost CostModel::op(const DeviceKind& kind,
                    const std::vector<int64_t>& symbols) const {
   const OpWork work = op_work(graph, op, symbols, kind.bf16_as);
   if (is_free(work.work_class, work.work)) return {{}, CostSource::kMeasured};
-  if (measured_) return measured_->op(kind, op.name, key_hash(graph, op, symbols, kind.bf16_as), work);
+  if (measured_)
+    return measured_->op(kind, op.name, key_hash(graph, op, symbols, kind.bf16_as), work);
   return {op_time(kind, work.work_class, work.work, work.dtype), CostSource::kAnalytic};
 }
 

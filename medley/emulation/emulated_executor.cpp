@@ -175,9 +175,10 @@ std::unique_ptr<PreparedSegment> EmulatedExecutor::prepare(const LoweredStage& s
   kind.bf16_as = computed;
   for (size_t i = 0; i < segment.ops.size(); ++i) {
     const Op& op = stage.graph.ops[at(segment.ops[i])];
-    prepared->time += options_.measured
-                          ? options_.measured->op(kind, stage.graph, op, symbols).value
-                          : options_.truth.op_time(kind, op_work(stage.graph, op, symbols, computed));
+    prepared->time +=
+        options_.measured
+            ? options_.measured->op(kind, stage.graph, op, symbols).value
+            : options_.truth.op_time(kind, op_work(stage.graph, op, symbols, computed));
     EmulatedSegment::Step& step = prepared->steps.emplace_back();
     step.what = op.module.empty() ? op.name : fmt::format("{} ({})", op.name, op.module);
     step.dies = &segment.dies[i];

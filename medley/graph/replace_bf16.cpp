@@ -15,8 +15,8 @@ void replace_bf16(Graph& graph, DType as) {
 }
 
 bool has_bf16(const Graph& graph) {
-  return std::ranges::any_of(
-      graph.values, [](const Value& value) { return value.type.dtype == DType::kBF16; });
+  return std::ranges::any_of(graph.values,
+                             [](const Value& value) { return value.type.dtype == DType::kBF16; });
 }
 
 }  // namespace medley

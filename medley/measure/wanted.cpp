@@ -36,9 +36,7 @@ Graph computed(Graph single, DType bf16_as) {
 
 }  // namespace
 
-WantedOps::WantedOps(const Cluster& cluster) : cluster_(cluster) {
-  kinds_ = device_kinds(cluster);
-}
+WantedOps::WantedOps(const Cluster& cluster) : cluster_(cluster) { kinds_ = device_kinds(cluster); }
 
 void WantedOps::add(const std::string& kind, const Graph& single) {
   SizedOp sized = sized_op(single, single.ops[0], {});

@@ -30,9 +30,7 @@ std::optional<Instance> add_n(const Graph& graph, const Op& op) {
 // Locked dims are not cut, but have the factors of the parameter's.
 std::string pattern_of(const UpdateOp& op) {
   const bool by_row = op.unit == UpdateUnit::kRow;
-  const std::string dims = by_row                             ? "x.. m!"
-                           : op.unit == UpdateUnit::kElement ? ".."
-                                                             : "..!";
+  const std::string dims = by_row ? "x.. m!" : op.unit == UpdateUnit::kElement ? ".." : "..!";
   std::string operands = dims + ", " + dims, results = dims;
   for (const UpdateState& state : op.states) {
     if (state.shape != StateShape::kSame && !by_row) return "";

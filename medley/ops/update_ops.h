@@ -4,9 +4,9 @@
 //
 //   name(param, grad, state ..., master?, scalars, number ...) -> (param, state ..., master)
 //
-// "pointwise<n>" has n states and, behind the scalars, a program: the text of a graph that says what
-// becomes of a vector f[b], with inputs parameter "x", batch "grad", scalar "lr" and "step" (f64[]),
-// state "0" and so on, and outputs parameter "x" and the states.
+// "pointwise<n>" has n states and, behind the scalars, a program: the text of a graph that says
+// what becomes of a vector f[b], with inputs parameter "x", batch "grad", scalar "lr" and "step"
+// (f64[]), state "0" and so on, and outputs parameter "x" and the states.
 //
 // Whoever has to know which ops update, or what one keeps, asks here. Knows nothing of how they are
 // computed (medley/torch/update.h).
@@ -37,8 +37,8 @@ enum class UpdateUnit : uint8_t { kElement, kRow, kTensor };
 struct UpdateOp {
   std::string_view name;  // "medley.adamw.default"
   std::vector<UpdateState> states;
-  int numbers = 0;          // behind the scalars
-  int flags = 0;            // of these, the last ones that are true or false
+  int numbers = 0;  // behind the scalars
+  int flags = 0;    // of these, the last ones that are true or false
   UpdateUnit unit = UpdateUnit::kElement;
   WorkClass work = WorkClass::kMemory;
   bool has_program = false;

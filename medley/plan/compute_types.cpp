@@ -10,12 +10,11 @@
 namespace medley {
 namespace {
 
-[[noreturn]] void refuse(const std::string& kind,
-                         const std::string& found,
-                         const std::string& expected) {
-  throw Error(
-      Blame::kCaller,
-      fmt::format("bf16_as[\"{}\"]: found {}, expected {}", kind, found, expected));
+[[noreturn]] void refuse_type(const std::string& kind,
+                              const std::string& found,
+                              const std::string& expected) {
+  throw Error(Blame::kCaller,
+              fmt::format("bf16_as[\"{}\"]: found {}, expected {}", kind, found, expected));
 }
 
 // Of the plan's devices. Names that the cluster does not have are for others to refuse.
@@ -63,20 +62,20 @@ std::string why_not_computed(const Graph& graph, DType as) {
 
 void verify_types(const Plan& plan, const Graph& graph, const Cluster& cluster) {
   for (const auto& [name, dtype] : plan.bf16_as) {
-    const auto pool = std::ranges::find(
-        cluster.pools, name, [](const NodePool& each) { return each.kind.name; });
+    const auto pool =
+        std::ranges::find(cluster.pools, name, [](const NodePool& each) { return each.kind.name; });
     if (pool == cluster.pools.end())
-      refuse(name, "no device of that kind", "a kind of device of the cluster");
+      refuse_type(name, "no device of that kind", "a kind of device of the cluster");
     if (dtype == DType::kBF16 && pool->kind.bf16_as != DType::kBF16)
-      refuse(name,
-             "bf16, which it does not have",
-             fmt::format("{} or f32", to_string(pool->kind.bf16_as)));
+      refuse_type(name,
+                  "bf16, which it does not have",
+                  fmt::format("{} or f32", to_string(pool->kind.bf16_as)));
   }
   for (const auto& [kind, dtype] : types_of_plan(plan, cluster))
     if (const std::string why = why_not_computed(graph, dtype); !why.empty())
-      refuse(kind,
-             std::string(to_string(dtype)),
-             fmt::format("a graph that it can compute: in graph \"{}\" {}", graph.name, why));
+      refuse_type(kind,
+                  std::string(to_string(dtype)),
+                  fmt::format("a graph that it can compute: in graph \"{}\" {}", graph.name, why));
 }
 
 }  // namespace medley

@@ -13,24 +13,25 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 
 Graph graph_of(const std::string& weight, const std::string& scale) {
-  return parse_graph("medley-graph 1\ngraph \"g\"\nsymbols b\n"
-                     "%0 = parameter \"w\" : " +
-                         weight +
-                         "[4]\n"
-                         "%1 = batch \"x\" : f32[b, 4]\n"
-                         "%2 = aten._to_copy.default(%1, bf16, none, none, none, false, none) "
-                         ": bf16[b, 4] @forward \"\"\n"
-                         "%3 = aten.sum.default(%1, none) : f32[] @forward \"\"\n"
-                         "%4 = aten.full.default(sizes[], 1.0, f32, none, none, none) : f32[] "
-                         "@backward \"\"\n"
-                         "%5 = " +
-                         scale +
-                         "(%4) : f32[] @backward \"\"\n"
-                         "%6 = aten.expand.default(%5, [4], false) : " +
-                         weight +
-                         "[4] @backward \"\"\n"
-                         "output loss %3\noutput gradient \"w\" %6\n",
-                     "g.graph");
+  return parse_graph(
+      "medley-graph 1\ngraph \"g\"\nsymbols b\n"
+      "%0 = parameter \"w\" : " +
+          weight +
+          "[4]\n"
+          "%1 = batch \"x\" : f32[b, 4]\n"
+          "%2 = aten._to_copy.default(%1, bf16, none, none, none, false, none) "
+          ": bf16[b, 4] @forward \"\"\n"
+          "%3 = aten.sum.default(%1, none) : f32[] @forward \"\"\n"
+          "%4 = aten.full.default(sizes[], 1.0, f32, none, none, none) : f32[] "
+          "@backward \"\"\n"
+          "%5 = " +
+          scale +
+          "(%4) : f32[] @backward \"\"\n"
+          "%6 = aten.expand.default(%5, [4], false) : " +
+          weight +
+          "[4] @backward \"\"\n"
+          "output loss %3\noutput gradient \"w\" %6\n",
+      "g.graph");
 }
 Graph learning() { return graph_of("f32", std::string(kLossScale)); }
 
@@ -104,9 +105,9 @@ TEST(ComputeTypes, SomeGraphsNeedBf16) {
 TEST(ComputeTypes, OtherTypesAreNoneThatStandForBf16) {
   Plan plan = on({"volta/0/0"});
   plan.bf16_as["volta"] = DType::kI32;
-  EXPECT_THAT(
-      [&] { parse_plan(print(plan), "p.json"); },
-      ::testing::ThrowsMessage<Error>(HasSubstr("bf16_as.volta: found \"i32\", expected \"bf16\"")));
+  EXPECT_THAT([&] { parse_plan(print(plan), "p.json"); },
+              ::testing::ThrowsMessage<Error>(
+                  HasSubstr("bf16_as.volta: found \"i32\", expected \"bf16\"")));
 }
 
 }  // namespace

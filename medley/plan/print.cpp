@@ -164,7 +164,8 @@ std::string print(const Plan& plan) {
   if (!plan.owners.empty()) node.add("owners", object(plan.owners));
   if (!plan.bf16_as.empty()) {
     Node types = object();
-    for (const auto& [kind, dtype] : plan.bf16_as) types.add(kind, scalar(std::string(to_string(dtype))));
+    for (const auto& [kind, dtype] : plan.bf16_as)
+      types.add(kind, scalar(std::string(to_string(dtype))));
     node.add("bf16_as", std::move(types));
   }
   node.add("pipelines", to_list(plan.pipelines));

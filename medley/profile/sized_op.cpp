@@ -116,8 +116,7 @@ OpWork op_work(const Graph& graph,
     std::vector<TensorType> list;
     list.reserve(values.size());
     for (ValueId value : values)
-      list.push_back(value == kNone ? TensorType{}
-                                    : replace_bf16(type_of(graph, value), bf16_as));
+      list.push_back(value == kNone ? TensorType{} : replace_bf16(type_of(graph, value), bf16_as));
     return list;
   };
   const std::vector<TensorType> ins = types(operands(op)), outs = types(op.results);

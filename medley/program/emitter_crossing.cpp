@@ -126,8 +126,8 @@ void Emitter::receive(ValueId value, const Crossing& crossing) {
 ValueId Emitter::finish_receiving(ValueId value, const Awaited& awaited) {
   const auto& [communication, crossing, received] = awaited;
   wait(communication);
-  const ValueId flat = cast(stage.communications[at(communication)].outputs[0],
-                            graph_.values[at(value)].type.dtype);
+  const ValueId flat =
+      cast(stage.communications[at(communication)].outputs[0], graph_.values[at(value)].type.dtype);
   const State wanted = own_state(value);
   const State arrived =
       crossing.to.dim < 0 ? State(mesh_.size(), partial_sum()) : crossing.to.state;

@@ -562,8 +562,7 @@ LoweredStage lower_alone(Completed stage,
   const Pipeline& pipeline = plan.pipelines[0];
   MEDLEY_CHECK_EQ(pipeline.stages.size(), size_t{1});
   const std::vector<int> devices = devices_of(pipeline.stages[0].mesh, cluster);
-  const std::vector<DType> types =
-      types_of(devices, stage.prepared->graph, plan, cluster);
+  const std::vector<DType> types = types_of(devices, stage.prepared->graph, plan, cluster);
   const DecidedStage decided{complete_stage(std::move(stage), plan, 0, 0),
                              pipeline.microbatches,
                              devices,

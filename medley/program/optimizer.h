@@ -37,8 +37,8 @@ struct Optimizer {
   bool gradient_norm = true;                    // computed even without clipping
   // Each parameter has an average that keeps this share of itself every step; 0: none is kept.
   double average = 0;
-  LossScale loss_scale{};                       // if losses are scaled
-  bool scales_loss = false;                     // as a plan needs it: set by lower()
+  LossScale loss_scale{};    // if losses are scaled
+  bool scales_loss = false;  // as a plan needs it: set by lower()
 
   bool updates() const { return !rules.empty(); }
   // The rule of a parameter: its number, and itself.

@@ -274,8 +274,7 @@ class Preparer {
     const TensorType scalar{DType::kF64, {}};
     const bool any = std::ranges::count(outputs, OutputKind::kGradient, &Output::kind) > 0;
     prepared_.scales_loss = scales_loss() && (any || loss_scale_ != kNone);
-    if (!prepared_.scales_loss &&
-        (!any || (optimizer_.max_norm <= 0 && !optimizer_.gradient_norm)))
+    if (!prepared_.scales_loss && (!any || (optimizer_.max_norm <= 0 && !optimizer_.gradient_norm)))
       return kNone;
     std::vector<ValueArgument> squares;
     for (const Output& output : outputs)

@@ -50,8 +50,8 @@ inline constexpr std::string_view kAverageOf = "average/", kAverageState = "aver
 // and loss outputs are accumulated values.
 Prepared prepare(const Graph& graph, const Optimizer& optimizer);
 
-// Returns the parameter whose share an op of this name is of, or null. `kind`: kNormOf, kUpdateOf or
-// kAverageOf.
+// Returns the parameter whose share an op of this name is of, or null. `kind`: kNormOf, kUpdateOf
+// or kAverageOf.
 const std::string* find_share(const Prepared& prepared,
                               const std::string& name,
                               std::string_view kind);

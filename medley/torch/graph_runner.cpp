@@ -79,8 +79,7 @@ ValueId GraphRunner::find_input(const std::string& name) const {
 
 void GraphRunner::forget() {
   for (const Input& input : stage_.graph.inputs)
-    executor_->write(
-        stage_, {run_frame_.get(), microbatch_frame_.get()}, input.value, nullptr);
+    executor_->write(stage_, {run_frame_.get(), microbatch_frame_.get()}, input.value, nullptr);
 }
 
 std::map<std::string, at::Tensor> GraphRunner::run(const std::map<std::string, at::Tensor>& inputs,

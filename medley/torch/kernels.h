@@ -67,9 +67,7 @@ at::Tensor mean_loss(const at::Tensor& sum, const at::Tensor& weight);
 
 at::Tensor same_gradient(const at::Tensor& grad);
 at::Tensor scale_loss(const at::Tensor& grad, const at::Tensor& state, double first);
-at::Tensor unscale_squares(const at::Tensor& sum_of_squares,
-                           const at::Tensor& state,
-                           double first);
+at::Tensor unscale_squares(const at::Tensor& sum_of_squares, const at::Tensor& state, double first);
 at::Tensor scaled_step(const at::Tensor& scalars,
                        const at::Tensor& norm,
                        const at::Tensor& clip,

@@ -89,10 +89,7 @@ Tensor scale_scalars(const Tensor& scalars, const Tensor& scale) {
   return scaled;
 }
 
-Tensor average(const Tensor& average,
-               const Tensor& updated,
-               const Tensor& scalars,
-               double weight) {
+Tensor average(const Tensor& average, const Tensor& updated, const Tensor& scalars, double weight) {
   const UpdateScalars now = read_scalars(scalars);
   if (now.skips()) return average.alias();
   return now.step == 1 ? updated.clone() : average.lerp(updated, weight);

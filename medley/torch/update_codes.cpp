@@ -72,8 +72,7 @@ void adamw8(std::vector<Updated>& parameters,
     average.lerp_(each.gradient, 1 - beta1);
     squares.mul_(beta2).addcmul_(each.gradient, each.gradient, 1 - beta2);
     into.mul_(1 - now.learning_rate * numbers[3]);
-    const at::Tensor divisor =
-        squares.sqrt().div_(std::sqrt(correction2)).add_(numbers[2]);
+    const at::Tensor divisor = squares.sqrt().div_(std::sqrt(correction2)).add_(numbers[2]);
     into.addcdiv_(average, divisor, -now.learning_rate / correction1);
     first.encode(average, each.states[0], each.states[1]);
     second.encode(squares, each.states[2], each.states[3]);

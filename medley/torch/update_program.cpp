@@ -17,7 +17,8 @@ namespace {
 GraphRunner& runner_of(const std::string& program, int64_t elements, c10::Device device) {
   using Key = std::tuple<std::string, int64_t, c10::DeviceType, c10::DeviceIndex>;
   thread_local std::map<Key, std::unique_ptr<GraphRunner>> runners;
-  std::unique_ptr<GraphRunner>& runner = runners[{program, elements, device.type(), device.index()}];
+  std::unique_ptr<GraphRunner>& runner =
+      runners[{program, elements, device.type(), device.index()}];
   if (!runner)
     runner = std::make_unique<GraphRunner>(
         parse_graph(program, "optimizer"), std::vector<int64_t>{elements}, device);

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from medley.graph import capture as capture
     from medley.optimizer import SGD as SGD
     from medley.optimizer import Adafactor as Adafactor
-    from medley.optimizer import AdamW8bit as AdamW8bit
     from medley.optimizer import Adam as Adam
     from medley.optimizer import AdamW as AdamW
+    from medley.optimizer import AdamW8bit as AdamW8bit
     from medley.optimizer import Groups as Groups
     from medley.optimizer import Lion as Lion
     from medley.optimizer import Muon as Muon

@@ -324,8 +324,7 @@ class Pointwise(Optimizer):
         for name in self.state:
             if not name.isidentifier() or name in _TAKEN or self.state.count(name) > 1:
                 raise ValueError(
-                    f"pointwise: state: found {name!r}, expected names such as \"exp_avg\", each "
-                    "once"
+                    f'pointwise: state: found {name!r}, expected names such as "exp_avg", each once'
                 )
 
     @property

@@ -312,7 +312,9 @@ class Trainer:
     ) -> dict[str, Tensor]:
         if self._run is None:  # the plan does not use this device
             return {}
-        names = [name for each, name in self._run.values if each == kind and name.startswith(prefix)]
+        names = [
+            name for each, name in self._run.values if each == kind and name.startswith(prefix)
+        ]
         names = [name for name in names if among is None or name in among]
         whole = self._job is None or all(
             not self._run.is_cut(kind, name)

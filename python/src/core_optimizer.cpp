@@ -24,8 +24,7 @@ void make_optimizer(medley::Optimizer* self,
                     double average,
                     double loss_scale,
                     int64_t good_steps) {
-  medley::Optimizer made{
-      {}, rule_of, max_norm, gradient_norm, average, {loss_scale, good_steps}};
+  medley::Optimizer made{{}, rule_of, max_norm, gradient_norm, average, {loss_scale, good_steps}};
   for (const auto& [kind, numbers, program, states] : rules) {
     made.rules.push_back({kind, numbers, program, states});
     update_op_of(made.rules.back());

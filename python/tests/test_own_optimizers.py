@@ -206,7 +206,6 @@ def test_eight_bits_take_a_quarter_of_the_memory() -> None:
 def averaged(model: nn.Module, batch: Any) -> dict[str, Tensor]:
     """Returns what swa_utils gives."""
 
-
     model = copy.deepcopy(model)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     optimizer = adamw(model)
