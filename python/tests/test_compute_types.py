@@ -1,4 +1,4 @@
-"""Devices without bf16 compute in f16 under one loss scale, or in f32, beside those that have it."""
+"""Devices without bf16 compute in f16 under one loss scale, or in f32, beside those with it."""
 
 from __future__ import annotations
 

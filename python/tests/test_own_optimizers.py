@@ -212,7 +212,8 @@ def averaged(model: nn.Module, batch: Any) -> dict[str, Tensor]:
     for _ in range(STEPS):
         optimizer.zero_grad()
         with substitute(model):
-            exactness.loss_of(exactness.call(model, batch)).backward()  # type: ignore[no-untyped-call]
+            loss = exactness.loss_of(exactness.call(model, batch))
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         average.update_parameters(model)
     return dict(average.module.named_parameters())

@@ -1,4 +1,4 @@
-"""What a run keeps besides the state of an optimizer: averages of weights, the scale of the loss."""
+"""What a run keeps besides an optimizer's state: averages of weights, the scale of the loss."""
 
 from __future__ import annotations
 
