@@ -222,7 +222,8 @@ void EmulatedExecutor::run(PreparedSegment& prepared, Frames frames) {
 
 int64_t EmulatedExecutor::bytes_of(const LoweredStage& stage, ValueId value, int microbatch) const {
   const size_t place = place_in(stage);
-  return num_bytes(replace_bf16(type_of(stage, value), bf16_as(stage, place)),
+  const DType stored = is_input(stage, value) ? DType::kBF16 : bf16_as(stage, place);
+  return num_bytes(replace_bf16(type_of(stage, value), stored),
                    stage.tables.at(at(microbatch)).at(place));
 }
 

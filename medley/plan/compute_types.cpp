@@ -44,23 +44,7 @@ void note_types(Plan& plan, const Graph& graph, const Cluster& cluster) {
     if (dtype != DType::kBF16) plan.bf16_as[kind] = dtype;
 }
 
-std::string why_not_computed(const Graph& graph, DType as) {
-  if (as == DType::kBF16 || !has_bf16(graph)) return "";
-  for (const Input& input : graph.inputs)
-    if (type_of(graph, input.value).dtype == DType::kBF16)
-      return fmt::format(
-          "{} \"{}\" is stored in bf16, not in f32: capture a model in f32 with "
-          "autocast=torch.bfloat16",
-          to_string(input.kind),
-          input.name);
-  const bool learns = std::ranges::count(graph.outputs, OutputKind::kGradient, &Output::kind) > 0;
-  if (as == DType::kF16 && learns &&
-      std::ranges::none_of(graph.ops, [](const Op& op) { return op.name == kLossScale; }))
-    return fmt::format("there is no {} where a loss scale would be: capture it again", kLossScale);
-  return "";
-}
-
-void verify_types(const Plan& plan, const Graph& graph, const Cluster& cluster) {
+void verify_types(const Plan& plan, const Cluster& cluster) {
   for (const auto& [name, dtype] : plan.bf16_as) {
     const auto pool =
         std::ranges::find(cluster.pools, name, [](const NodePool& each) { return each.kind.name; });
@@ -71,11 +55,6 @@ void verify_types(const Plan& plan, const Graph& graph, const Cluster& cluster) 
                   "bf16, which it does not have",
                   fmt::format("{} or f32", to_string(pool->kind.bf16_as)));
   }
-  for (const auto& [kind, dtype] : types_of_plan(plan, cluster))
-    if (const std::string why = why_not_computed(graph, dtype); !why.empty())
-      refuse_type(kind,
-                  std::string(to_string(dtype)),
-                  fmt::format("a graph that it can compute: in graph \"{}\" {}", graph.name, why));
 }
 
 }  // namespace medley

@@ -15,9 +15,6 @@ bool computes_in_f16(const Plan& plan, const Graph& graph, const Cluster& cluste
 void note_types(Plan& plan, const Graph& graph, const Cluster& cluster);
 
 // Part of verify(plan).
-void verify_types(const Plan& plan, const Graph& graph, const Cluster& cluster);
-
-// Why a kind cannot compute a graph in this type; empty: it can.
-std::string why_not_computed(const Graph& graph, DType as);
+void verify_types(const Plan& plan, const Cluster& cluster);
 
 }  // namespace medley

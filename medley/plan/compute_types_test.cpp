@@ -92,16 +92,6 @@ TEST(ComputeTypes, Bf16IsNeverEmulated) {
             "cluster");
 }
 
-TEST(ComputeTypes, SomeGraphsNeedBf16) {
-  const Plan plan = on({"new/0/0", "volta/0/0"});
-  EXPECT_THAT(refusal(plan, graph_of("bf16", std::string(kLossScale))),
-              HasSubstr("bf16_as[\"volta\"]: found f16, expected a graph that it can compute: in "
-                        "graph \"g\" parameter \"w\" is stored in bf16"));
-  EXPECT_THAT(refusal(plan, graph_of("f32", "aten.alias.default")),
-              HasSubstr("there is no medley.loss_scale.default"));
-  EXPECT_EQ(refusal(on({"new/0/0"}), graph_of("bf16", "aten.alias.default")), "accepted");
-}
-
 TEST(ComputeTypes, OtherTypesAreNoneThatStandForBf16) {
   Plan plan = on({"volta/0/0"});
   plan.bf16_as["volta"] = DType::kI32;

@@ -472,7 +472,7 @@ void verify(const Plan& plan,
   check_pipelines(plan);
   check_hashes(plan, graph, cluster);
   check_devices(plan, cluster);
-  verify_types(plan, graph, cluster);
+  verify_types(plan, cluster);
   verify_rows(plan);
   check_coupling(plan, coupling);
   check_parts(plan);

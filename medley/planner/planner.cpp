@@ -148,19 +148,6 @@ void check_reachable(const Request& request) {
       if (from != to) static_cast<void>(topology.path(from, to));
 }
 
-// Of the devices that the request may use.
-void check_types(const Request& request) {
-  for (int device : devices_of(request)) {
-    const DeviceKind& kind = request.cluster.kind(device);
-    if (const std::string why = why_not_computed(request.graph, kind.bf16_as); !why.empty())
-      refuse("graph",
-             fmt::format("bf16, which {} does not have and computes in {}",
-                         kind.name,
-                         to_string(kind.bf16_as)),
-             fmt::format("one that it can compute, or other devices: {}", why));
-  }
-}
-
 Outcome with_types(Outcome outcome, const Request& request) {
   if (auto* plan = std::get_if<Plan>(&outcome)) note_types(*plan, request.graph, request.cluster);
   return outcome;
@@ -223,7 +210,6 @@ Outcome plan(const Request& request) {
     return plan(priced);
   }
   check_reachable(request);
-  check_types(request);
   if (!find_strategy(request.strategy)) refuse_strategy(request);
   Request asked = request;
   asked.answer = [](const Request& one) {

@@ -161,9 +161,8 @@ std::map<Lane, std::vector<Link>> find_lanes(Stages stages) {
 
 // Of the devices of both stages.
 DType wire_between(const DecidedStage& from, const DecidedStage& to) {
-  std::vector<DType> all = from.bf16_as;
-  all.insert(all.end(), to.bf16_as.begin(), to.bf16_as.end());
-  return wire_type(all);
+  const DType sent = wire_type(from.bf16_as), received = wire_type(to.bf16_as);
+  return sent == received ? sent : DType::kF32;
 }
 
 // The sums over stages: of the norm and of the loss.
@@ -180,11 +179,14 @@ void connect_sums(const std::vector<DecidedStage>& stages, std::vector<Connectio
     for (const Output& output : prepared.graph.outputs)
       if (output.kind == OutputKind::kLoss) loss = type_of(prepared.graph, output.value).dtype;
     bf16_as.insert(bf16_as.end(), stage.bf16_as.begin(), stage.bf16_as.end());
+    if (stage.bf16_as.empty()) bf16_as.push_back(DType::kBF16);
   }
-  loss = replace_bf16(loss, wire_type(bf16_as));
+  const DType wire = wire_type(bf16_as);
+  loss = replace_bf16(loss, wire);
   for (size_t s = 0; s < stages.size(); ++s) {
     all[s].all_devices = devices;
     all[s].loss = loss;
+    all[s].wire = wire;
     if (stages[s].completed.prepared->gradient_norm != kNone) all[s].norm_devices = with_gradients;
   }
 }
@@ -286,6 +288,7 @@ Connections connect_alone(const DecidedStage& stage) {
     return end;
   };
   Connections alone;
+  alone.wire = wire_type(stage.bf16_as);
   std::map<int, int> sizes;  // lane -> values of a micro-batch
   const auto lane_of = [](bool sends, bool late) { return 2 * (sends ? 1 : 0) + (late ? 1 : 0); };
   constexpr int kNewValues = 4;

@@ -521,7 +521,7 @@ void Emitter::start(ValueId value, const State& wanted) {
 Emitter::Started Emitter::all_reduce_in_bucket(ValueId value,
                                                ValueId local,
                                                const Conversion& step) {
-  const TensorType type = local_type(value, step.to);
+  const TensorType type = replace_bf16(local_type(value, step.to), wire());
   const auto post_bucket = [&] {
     post(buckets_.at(step.axis).communication);
     buckets_.erase(step.axis);
@@ -535,10 +535,11 @@ Emitter::Started Emitter::all_reduce_in_bucket(ValueId value,
     stage.communications.push_back(communication_for(CommunicationKind::kAllReduce, step, value));
     stage.communications.back().name = "all_reduce gradients from " + label(value);
   }
+  const ValueId sent = on_wire(local, wire());
   Bucket& bucket = buckets_.at(step.axis);
   const int id = bucket.communication;
   Communication& communication = stage.communications[at(id)];
-  communication.inputs.push_back(local);
+  communication.inputs.push_back(sent);
   communication.outputs.push_back(add_local_value(type, Lifetime::kStep));
   const Started started{id, communication.outputs.back(), step.old_state()};
   double bytes = static_cast<double>(num_bytes(graph_.values[at(value)].type, {1}));

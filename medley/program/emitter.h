@@ -178,7 +178,7 @@ class Emitter {
   bool waits_in_mesh(const Relaying& relaying) const;
   void post_relays(bool all);
   void post_relay(const Relaying& relaying);
-  int post_relay(const StageRelay& relay, std::vector<ValueId> inputs);
+  int post_relay(const StageRelay& relay, const std::vector<ValueId>& inputs);
   ValueId add_arrival(int communication, ValueId value, const StageRelay::End& end);
   TensorType type_of_end(ValueId value, const StageRelay::End& end);
   void finish_relay(ValueId value, const Relayed& relayed);
@@ -243,6 +243,7 @@ class Emitter {
   size_t next_values_ = 0;  // to be posted
   std::map<std::string, Relayed> new_values_;
   const OwnedShares* shares_ = nullptr;
+  DType relay_wire_ = DType::kBF16;
   std::map<std::string, ValueId> parameters_;
   std::map<ValueId, OwnedShare> restricted_;  // values of shares
   std::map<ValueId, State> arrived_;  // sums that a relay has brought, where that is another state

@@ -535,6 +535,13 @@ Program lower(const Graph& graph,
               const LowerOptions& options) {
   Optimizer chosen = optimizer;
   chosen.scales_loss = computes_in_f16(plan, graph, cluster);
+  if (chosen.scales_loss && optimizer.updates() &&
+      std::ranges::none_of(graph.ops, [](const Op& op) { return op.name == kLossScale; }))
+    throw Error(Blame::kCaller,
+                fmt::format("plan: bf16_as: found f16, for which graph \"{}\" has no {}, expected "
+                            "one that is captured again",
+                            graph.name,
+                            kLossScale));
   if (chosen.scales_loss && options.commit)
     throw Error(Blame::kCaller,
                 "plan: bf16_as: found f16 in an elastic run, expected bf16 or f32 on all devices");

@@ -165,6 +165,8 @@ class ByteTables {
       std::vector<int64_t>& bytes = tables_.emplace_back();
       for (const Value& value : stage.graph.values)
         bytes.push_back(num_bytes(replace_bf16(value.type, bf16_as(stage, at(device))), lengths));
+      for (const Input& input : stage.graph.inputs)
+        bytes[at(input.value)] = num_bytes(type_of(stage.graph, input.value), lengths);
     }
   }
   int64_t operator()(ValueId value, int microbatch) const {

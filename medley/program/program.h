@@ -165,6 +165,13 @@ inline DType bf16_as(const LoweredStage& stage, size_t device) {
   return stage.bf16_as.empty() ? DType::kBF16 : stage.bf16_as[device];
 }
 
+// Inputs are stored as the graph says.
+inline bool is_input(const LoweredStage& stage, ValueId value) {
+  for (const Input& input : stage.graph.inputs)
+    if (input.value == value) return true;
+  return false;
+}
+
 // In which type devices exchange what the graph says is bf16: that in which all of them compute it,
 // else f32, which holds every number of the others.
 inline DType wire_type(const std::vector<DType>& bf16_as) {

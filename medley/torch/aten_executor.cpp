@@ -43,6 +43,11 @@ class Slots {
     at::Tensor& tensor = (*this)[operand.slot];
     if (!tensor.defined())
       throw Error(Blame::kUs, fmt::format("operand %{} is empty", operand.slot.value));
+    if (operand.as && tensor.scalar_type() != *operand.as) {
+      at::Tensor read = tensor.to(*operand.as);
+      if (operand.dies) tensor.reset();
+      return read;
+    }
     return operand.dies ? std::move(tensor) : tensor;
   }
   void put(Slot slot, at::Tensor tensor) const {
@@ -216,7 +221,10 @@ class AtenExecutor final : public Executor {
   }
 
   Buffer read(const LoweredStage& stage, Frames frames, ValueId value) override {
-    return to_buffer(Slots(frames)[slot(stage, value)]);
+    const at::Tensor& tensor = Slots(frames)[slot(stage, value)];
+    const bool stored = bf16_as_ != DType::kBF16 && tensor.defined() &&
+                        type_of(stage.graph, value).dtype == DType::kBF16 && is_input(stage, value);
+    return to_buffer(stored ? tensor.to(c10::kBFloat16) : tensor);
   }
 
   void write(const LoweredStage& stage, Frames frames, ValueId value, Buffer buffer) override {

@@ -24,9 +24,11 @@ struct Slot {
 };
 
 // A tensor operand. `dies`: its slot gives it away, so that the kernel holds the only reference.
+// `as`: the type in which it is read, if it may be stored in another.
 struct Operand {
   Slot slot;
   bool dies = false;
+  std::optional<c10::ScalarType> as{};
 };
 struct TensorArgument {
   size_t argument;

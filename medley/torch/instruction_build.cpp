@@ -125,7 +125,11 @@ class Builder {
         symbols_(symbols),
         device_(device),
         bf16_as_(bf16_as),
-        replaced_(replaced_values(stage, segment)) {}
+        replaced_(replaced_values(stage, segment)) {
+    for (const Input& input : graph_.inputs)
+      if (bf16_as != DType::kBF16 && type_of(graph_, input.value).dtype == DType::kBF16)
+        stored_.insert(input.value);
+  }
 
   std::vector<Instruction> build(const std::vector<SegmentOp>& ops) {
     std::vector<Instruction> instructions;
@@ -160,6 +164,7 @@ class Builder {
 
   Operand operand(ValueId value) {
     Operand operand{slot(value), false};
+    if (stored_.contains(value)) operand.as = to_scalar_type(bf16_as_);
     if (value != kNone && uses_[value] == 1 && contains(dies_, value)) {
       operand.dies = true;
       given_.push_back(value);
@@ -376,6 +381,7 @@ class Builder {
                             const std::vector<SegmentOp>& ops,
                             size_t i) {
     Operand result = operand(op.arguments[argument]);
+    result.as.reset();
     const ValueId value = result.slot.value;
     if (value == kNone || uses_[value] != 1) return result;
     for (size_t k = i + 1; k < ops.size(); ++k)
@@ -389,6 +395,7 @@ class Builder {
   const std::vector<int64_t>& symbols_;
   c10::Device device_;
   DType bf16_as_;
+  std::set<ValueId> stored_;    // inputs in bf16: stored as such, whatever this device computes in
   std::set<ValueId> replaced_;  // see replaced_values()
   std::vector<ValueId> dies_, given_;
   std::map<ValueId, int> uses_;

@@ -171,8 +171,13 @@ void Run::load(const std::string& kind, const std::string& name, const at::Tenso
 
 at::Tensor Run::shard(const std::string& kind, const std::string& name, int index) {
   for (const Found& found : find(kind, name))
-    if (found.stage == devices().place(index).stage)
-      return to_tensor(devices().interpreter(index).read(found.placement->input.value));
+    if (found.stage == devices().place(index).stage) {
+      const ValueId value = found.placement->input.value;
+      const at::Tensor tensor = to_tensor(devices().interpreter(index).read(value));
+      const DType dtype = type_of(stage(found.stage).graph, value).dtype;
+      // Gradients, of a device that computes in another type than the graph says.
+      return tensor.defined() ? tensor.to(to_scalar_type(dtype)) : tensor;
+    }
   return {};
 }
 
