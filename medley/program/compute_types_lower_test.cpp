@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
 
-// y = (x A) B in bf16, its sum the loss.
+// relu(x A B) in bf16, its sum the loss; that the gradient is of another function plays no part.
 Graph two_products() {
   return parse_graph(R"(medley-graph 1
 graph "g"
@@ -31,23 +31,24 @@ symbols b
 %5 = aten.mm.default(%3, %4) : bf16[b, 6] @forward "first"
 %6 = aten._to_copy.default(%1, bf16, none, none, none, false, none) : bf16[6, 2] @forward "second"
 %7 = aten.mm.default(%5, %6) : bf16[b, 2] @forward "second"
-%8 = aten._to_copy.default(%7, f32, none, none, none, false, none) : f32[b, 2] @forward "second"
-%9 = aten.sum.default(%8, none) : f32[] @forward "second"
-%10 = aten.full.default(sizes[], 1.0, f32, none, none, none) : f32[] @backward ""
-%11 = medley.loss_scale.default(%10) : f32[] @backward ""
-%12 = aten.expand.default(%11, sizes[b, 2], false) : f32[b, 2] @backward "second"
-%13 = aten._to_copy.default(%12, bf16, none, none, none, false, none) : bf16[b, 2] @backward "second"
-%14 = aten.t.default(%5) : bf16[6, b] @backward "second"
-%15 = aten.mm.default(%14, %13) : bf16[6, 2] @backward "second"
-%16 = aten.t.default(%6) : bf16[2, 6] @backward "second"
-%17 = aten.mm.default(%13, %16) : bf16[b, 6] @backward "second"
-%18 = aten.t.default(%3) : bf16[4, b] @backward "first"
-%19 = aten.mm.default(%18, %17) : bf16[4, 6] @backward "first"
-%20 = aten._to_copy.default(%15, f32, none, none, none, false, none) : f32[6, 2] @backward "second"
-%21 = aten._to_copy.default(%19, f32, none, none, none, false, none) : f32[4, 6] @backward "first"
-output loss %9
-output gradient "A" %21
-output gradient "B" %20
+%8 = aten.relu.default(%7) : bf16[b, 2] @forward "second"
+%9 = aten._to_copy.default(%8, f32, none, none, none, false, none) : f32[b, 2] @forward "second"
+%10 = aten.sum.default(%9, none) : f32[] @forward "second"
+%11 = aten.full.default(sizes[], 1.0, f32, none, none, none) : f32[] @backward ""
+%12 = medley.loss_scale.default(%11) : f32[] @backward ""
+%13 = aten.expand.default(%12, sizes[b, 2], false) : f32[b, 2] @backward "second"
+%14 = aten._to_copy.default(%13, bf16, none, none, none, false, none) : bf16[b, 2] @backward "second"
+%15 = aten.t.default(%5) : bf16[6, b] @backward "second"
+%16 = aten.mm.default(%15, %14) : bf16[6, 2] @backward "second"
+%17 = aten.t.default(%6) : bf16[2, 6] @backward "second"
+%18 = aten.mm.default(%14, %17) : bf16[b, 6] @backward "second"
+%19 = aten.t.default(%3) : bf16[4, b] @backward "first"
+%20 = aten.mm.default(%19, %18) : bf16[4, 6] @backward "first"
+%21 = aten._to_copy.default(%16, f32, none, none, none, false, none) : f32[6, 2] @backward "second"
+%22 = aten._to_copy.default(%20, f32, none, none, none, false, none) : f32[4, 6] @backward "first"
+output loss %10
+output gradient "A" %22
+output gradient "B" %21
 )",
                      "g.graph");
 }
