@@ -16,6 +16,7 @@
 #include "medley/checkpoint/match.h"
 #include "medley/checkpoint/read.h"
 #include "medley/checkpoint/write.h"
+#include "medley/ops/update_ops.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/tensor_buffer.h"
 
