@@ -123,7 +123,7 @@ std::vector<Rule> update_rules() {
       {"medley.average.default", ".., .., _ -> ..", "{0+1}"},
       {kLossScale, "1 -> 1", "{0}", nullptr, nullptr, WorkClass::kView},
       {"medley.scale_loss.default", "1, _ -> 1", "{0}"},
-      {"medley.unscale_squares.default", "1, _ -> 1", "{0}"},
+      {"medley.unscale_squares.default", "1, _ -> 1", ""},  // of the sum over all devices
       {"medley.scaled_step.default", "_, 1, 1, _ -> _", ""},
       {"medley.next_scale.default", "_, 1 -> _", ""},
   };
