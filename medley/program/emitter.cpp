@@ -504,6 +504,21 @@ ValueId Emitter::finish(ValueId value, const Started& started, const State& to) 
   return unpack(arrived, before, lengths, after, type);
 }
 
+void Emitter::agree(ValueId value) {
+  const State own = own_state(value);
+  for (size_t axis = 0; axis < mesh_.size(); ++axis) {
+    if (own[axis].holding != Holding::kReplicated || mesh_[axis] == 1) continue;
+    State partial = own;
+    partial[axis] = partial_sum();
+    const ValueId local =
+        convert_locally(value, held(value, own), {static_cast<int>(axis), own, partial});
+    const ValueId sum =
+        finish(value, all_reduce(value, local, {static_cast<int>(axis), partial, own}), own);
+    held_[{value, own}].clear();
+    define(value, own, sum, phase_);
+  }
+}
+
 // What is local before the first communication is done first: it makes that smaller.
 void Emitter::start(ValueId value, const State& wanted) {
   const State state = on_axes_that_matter(wanted, own_state(value));

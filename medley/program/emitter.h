@@ -49,6 +49,9 @@ class Emitter {
   // Starts the conversion of a gradient, of which in_state() then finishes what is under way and
   // does the rest. All-reduces are gathered into a bucket for each group until flush_buckets().
   void start(ValueId value, const State& state);
+  // Of devices that compute in different types: from now on a value is what the first of those that
+  // compute all of it has, so that parameters stay the same on all.
+  void agree(ValueId value);
   void flush_buckets();
 
   // To and from other stages. What is received is there in the state that the assignment says, the

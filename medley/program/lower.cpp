@@ -252,6 +252,7 @@ class Lowering {
     emitter_.enter(op.phase, true);
     if (op.phase == Phase::kPrologue) sum_weight(op);
     if (op.phase == Phase::kBackward) {
+      if (types_differ()) emitter_.agree(op.results[0]);
       for (size_t i = 0; i < graph_.outputs.size(); ++i)
         if (graph_.outputs[i].kind == OutputKind::kGradient &&
             graph_.outputs[i].value == op.results[0] &&
@@ -259,6 +260,11 @@ class Lowering {
           emitter_.start(op.results[0], completed_.assignment.stored[i]);
     }
     emitter_.enter(op.phase, false);
+  }
+
+  bool types_differ() const {
+    const std::vector<DType>& types = emitter_.stage.bf16_as;
+    return std::ranges::any_of(types, [&](DType each) { return each != types[0]; });
   }
 
   // Of this pipeline, then of all.

@@ -45,7 +45,8 @@ def capture_pointwise(
 
     names = [str(i) for i in range(states)]
     inputs = [("parameter", "x"), ("batch", "grad"), *(("state", name) for name in names)]
-    numbers = [torch.ones((), dtype=torch.float64)] * 2
+    # Two tensors: tracing takes one that stands twice for one input.
+    numbers = [torch.ones((), dtype=torch.float64), torch.ones((), dtype=torch.float64)]
     try:
         with torch.no_grad():
             _check_elements(flat, len(inputs), numbers, kind)
