@@ -12,6 +12,7 @@
 #include "medley/base/error.h"
 #include "medley/groups/autohet.h"
 #include "medley/pipelines/pools.h"
+#include "medley/plan/compute_types.h"
 #include "medley/plan/nearest.h"
 #include "medley/planner/harp.h"
 #include "medley/planner/megatron.h"
@@ -147,6 +148,11 @@ void check_reachable(const Request& request) {
       if (from != to) static_cast<void>(topology.path(from, to));
 }
 
+Outcome with_types(Outcome outcome, const Request& request) {
+  if (auto* plan = std::get_if<Plan>(&outcome)) note_types(*plan, request.graph, request.cluster);
+  return outcome;
+}
+
 }  // namespace
 
 const std::vector<Strategy>& strategies() {
@@ -211,10 +217,10 @@ Outcome plan(const Request& request) {
     MEDLEY_CHECK(strategy);
     return strategy->plan(one);
   };
-  if (request.analysis) return asked.ask(request.strategy);
+  if (request.analysis) return with_types(asked.ask(request.strategy), request);
   const GraphAnalysis analysis = analyse(request.graph, request.optimizer);
   asked.analysis = &analysis;
-  return asked.ask(request.strategy);
+  return with_types(asked.ask(request.strategy), request);
 }
 
 Nanoseconds lower_bound(const std::vector<std::string>& strategies, const Request& request) {
