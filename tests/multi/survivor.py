@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 import medley
-from medley import _runtime, models
+from medley import _runtime, models, whole_tensors
 from medley.run.recovery import Recovery
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
@@ -60,7 +60,7 @@ def whole(trainer: medley.Trainer) -> dict[tuple[str, str], Tensor]:
         if kind == "state":
             trainer._types[kind, name] = (torch.float64, "")
     return {
-        (kind, name): trainer._read(kind, name)
+        (kind, name): whole_tensors._read(trainer._run, trainer._job, trainer._types, kind, name)
         for kind, name in trainer._run.values
         if kind in STATE and not name.startswith("constant:")
     }
