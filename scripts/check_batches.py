@@ -2,7 +2,7 @@
 
 In a batch, names of their unnamed namespaces collide, with each other or with types of headers, and
 neither says SKIP_UNITY_BUILD_INCLUSION in the room's CMakeLists.txt. Alone, a file lacks the header
-of a function or type that another file of the batch included. Whoever has ccache compiles single
+of a function that another file of the batch included. Whoever has ccache compiles single
 files, everybody else batches: neither would see what breaks for the other.
 """
 
@@ -78,8 +78,8 @@ def included(path: Path, closures: dict[Path, set[Path]]) -> set[Path]:
     return closures[path]
 
 
-def public_names(path: Path) -> set[str]:
-    """Returns the types and functions that a header declares in namespace medley itself."""
+def public_functions(path: Path) -> set[str]:
+    """Returns the functions that a header declares in a namespace: no members."""
     text = SKIPPED.sub(" ", path.read_text())
     found, depth, start = set(), 0, 0
     for mark in re.finditer(r"[;{}]", text):
@@ -88,8 +88,6 @@ def public_names(path: Path) -> set[str]:
             depth -= 1  # a namespace does not count
         elif depth == 0 and (named := re.match(r"[^=(]*?(\w+) ?\(", statement)):
             found.add(named[1])
-        elif depth == 0 and mark[0] == "{" and (typed := TYPE.match(statement)):
-            found.add(typed[1])
         depth += {"{": 1, "}": -1, ";": 0}[mark[0]]
         start = mark.end()
     return found
@@ -97,14 +95,19 @@ def public_names(path: Path) -> set[str]:
 
 @cache
 def words_of(header: Path) -> set[str]:
+    """Returns all names in a header, of members too."""
     return set(re.findall(r"\w+", SKIPPED.sub(" ", header.read_text())))
 
 
 def not_included() -> list[str]:
-    """Returns a line for each name of a header that a source file uses and does not reach."""
+    """Returns a line for each call of a header's function where a file does not reach the header.
+
+    What is known by the same name in the file, or is a member in a header that it reaches, is
+    passed over; so are names of one word.
+    """
     declared: dict[str, set[Path]] = defaultdict(set)
     for header in sorted(ROOT.glob("medley/*/*.h")):
-        for name in public_names(header):
+        for name in public_functions(header):
             declared[name].add(header)
     closures: dict[Path, set[Path]] = {}
     lines = []
@@ -129,9 +132,10 @@ def not_included() -> list[str]:
 
 
 def main() -> int:
-    missing = not_included()
-    print("\n".join(missing), end="\n" if missing else "")
-    failed = len(missing)
+    failed = 0
+    for line in not_included():
+        failed += 1
+        print(line)
     for room in sorted({path.parent for path in ROOT.glob("medley/*/CMakeLists.txt")}):
         skips = "SKIP_UNITY_BUILD_INCLUSION"
         listed = re.findall(

@@ -46,10 +46,11 @@ def read_kind(
         not run.is_cut(kind, name) and len(run.holders(kind, name)) == job.size for name in names
     )
     with contextlib.nullcontext() if whole else together(f"{kind}s()"):
-        return {name: _read(run, job, types, kind, name) for name in names}
+        return {name: read_one(run, job, types, kind, name) for name in names}
 
 
-def _read(run: Any, job: Job | None, types: Types, kind: str, name: str) -> Tensor:
+def read_one(run: Any, job: Job | None, types: Types, kind: str, name: str) -> Tensor:
+    """Returns a copy of a tensor. All processes call it for the same tensors in one order."""
     cut = run.is_cut(kind, name)
     holders = run.holders(kind, name)
     if job is None:

@@ -60,7 +60,7 @@ def whole(trainer: medley.Trainer) -> dict[tuple[str, str], Tensor]:
         if kind == "state":
             trainer._types[kind, name] = (torch.float64, "")
     return {
-        (kind, name): whole_tensors._read(trainer._run, trainer._job, trainer._types, kind, name)
+        (kind, name): whole_tensors.read_one(trainer._run, trainer._job, trainer._types, kind, name)
         for kind, name in trainer._run.values
         if kind in STATE and not name.startswith("constant:")
     }
