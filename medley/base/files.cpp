@@ -32,6 +32,10 @@ class Descriptor {
       : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
     if (fd_ < 0) fail(path, action, errno);
   }
+  // Of a file that is read; waits for nobody who writes to a pipe.
+  explicit Descriptor(const std::string& path) : Descriptor(path, "read", O_RDONLY | O_NONBLOCK) {
+    require_file();
+  }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   ~Descriptor() {
@@ -102,13 +106,6 @@ class Descriptor {
     return found.st_size;
   }
 
-  void require_file() const {
-    const mode_t mode = status().st_mode;
-    if (S_ISREG(mode) || S_ISDIR(mode)) return;
-    const char* found = S_ISFIFO(mode) ? "pipe" : "device";
-    throw Error(Blame::kCaller, fmt::format("{}: found a {}, expected a file", path_, found));
-  }
-
   void take_permissions_of(const std::string& other) {
     struct stat found {};
     if (::stat(other.c_str(), &found) == 0 && ::fchmod(fd_, found.st_mode & 07777) != 0)
@@ -120,6 +117,13 @@ class Descriptor {
   }
 
  private:
+  void require_file() const {
+    const mode_t mode = status().st_mode;
+    if (S_ISREG(mode) || S_ISDIR(mode)) return;
+    const char* found = S_ISFIFO(mode) ? "pipe" : "device";
+    throw Error(Blame::kCaller, fmt::format("{}: found a {}, expected a file", path_, found));
+  }
+
   void require_at_most(int64_t bytes) const {
     if (bytes <= Files::kMostBytes) return;
     throw Error(
@@ -221,19 +225,15 @@ std::string LocalFiles::resolve(const std::string& path) {
   return at.string();
 }
 
-int64_t LocalFiles::size(const std::string& path) {
-  return Descriptor(path, "read", O_RDONLY).size();
-}
+int64_t LocalFiles::size(const std::string& path) { return Descriptor(path).size(); }
 
 std::string LocalFiles::read(const std::string& path) {
   if (is_descriptor(path)) return Descriptor(path, "read", O_RDONLY).read_all();
-  Descriptor file(path, "read", O_RDONLY | O_NONBLOCK);  // waits for nobody who writes to a pipe
-  file.require_file();
-  return file.read_all();
+  return Descriptor(path).read_all();
 }
 
 std::string LocalFiles::read_range(const std::string& path, int64_t offset, int64_t count) {
-  return Descriptor(path, "read", O_RDONLY).read(offset, count);
+  return Descriptor(path).read(offset, count);
 }
 
 std::vector<std::string> LocalFiles::list(const std::string& directory) {

@@ -111,6 +111,14 @@ class Refinement {
   }
 
   void refine(size_t factor, std::vector<size_t> pieces) {
+    work_ += std::ssize(pieces) + std::ssize(here_);
+    if (work_ > kMostWork)
+      throw Error(Blame::kCaller,
+                  fmt::format("{}: found {} boxes that cut one another into more cells than {}, "
+                              "expected fewer",
+                              place_of(places_, layouts_.size() - 1),
+                              pieces_.size(),
+                              result_.cells.size()));
     if (factor == num_factors_) return emit(pieces);
     std::vector<int64_t> points{0, result_.factors[factor]};
     for (size_t piece : pieces) {
@@ -177,9 +185,13 @@ class Refinement {
     return ends;
   }
 
+  // Boxes of one value that a plan has made cut one another into some ten thousand cells at most.
+  static constexpr int64_t kMostWork = int64_t{1} << 20;
+
   const std::vector<Layout>& layouts_;
   const std::vector<std::string>& places_;
   Cells& result_;
+  int64_t work_ = 0;
   std::vector<int64_t> steps_;
   size_t num_factors_ = 0;
   std::vector<Piece> pieces_;

@@ -141,9 +141,10 @@ Manifest open_checkpoint(Files& files, const std::string& path) {
                   fmt::format("{}: found no {}, expected a complete checkpoint",
                               path,
                               each.substr(path.size() + 1)));
+  constexpr int64_t kCommitBytes = 65;  // one more is another
   const std::string text = files.read(manifest);
   const std::string expected =
-      files.read_range(commit, 0, std::min<int64_t>(files.size(commit), 65));
+      files.read_range(commit, 0, std::min(files.size(commit), kCommitBytes + 1));
   if (const std::string found = sha256_hex(text) + "\n"; found != expected)
     throw Error(Blame::kCaller,
                 fmt::format("{}: found the SHA-256 {}, expected what COMMIT says",

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -16,6 +17,7 @@ constexpr int64_t kMostNumber = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMostElements = int64_t{1} << 48;
 constexpr size_t kMostDims = 64;
 constexpr size_t kHashDigits = 64;
+constexpr size_t kMostOfName = 1000, kMostOfFileName = 255;
 
 auto into(std::string& text) {
   return [&text](const JsonPlace& place) { text = read_text(place); };
@@ -41,6 +43,14 @@ Fact read_fact(const JsonPlace& place) {
   place.refuse("a text, a number, true or false");
 }
 
+void read_name(const JsonPlace& place, std::string& name) {
+  name = read_text(place);
+  const bool is_plain = std::ranges::all_of(name, [](unsigned char c) { return c >= ' '; });
+  if (name.empty() || name.size() > kMostOfName || !is_plain)
+    place.refuse(
+        fmt::format("a name of 1 to {} bytes, none of them a control character", kMostOfName));
+}
+
 DataCursor read_cursor(const JsonPlace& place) {
   DataCursor data;
   read_object(place,
@@ -60,11 +70,11 @@ StoredFile read_file(const JsonPlace& place) {
   StoredFile file;
   read_object(
       place,
-      {{"name", true, into(file.name)},
+      {{"name", true, [&](const JsonPlace& p) { read_name(p, file.name); }},
        {"bytes", true, into(file.bytes)},
        {"header_sha256", true, [&](const JsonPlace& p) { read_hash(p, file.header_sha256); }}});
-  if (file.name.empty() || file.name.starts_with('.') ||
-      file.name.find_first_of(std::string_view("/\0", 2)) != std::string::npos)
+  if (file.name.starts_with('.') || file.name.find('/') != std::string::npos ||
+      file.name.size() > kMostOfFileName)
     place.member("name").refuse("a name of a file in this folder");
   return file;
 }
@@ -121,7 +131,7 @@ StoredValue read_value(const JsonPlace& place, size_t num_files) {
   };
   read_object(place,
               {{"kind", true, into(value.kind)},
-               {"name", true, into(value.name)},
+               {"name", true, [&](const JsonPlace& p) { read_name(p, value.name); }},
                {"dtype", true, read_dtype},
                {"shape", true, [&](const JsonPlace& p) { value.shape = read_sizes(p); }},
                {"factors", true, read_factors},

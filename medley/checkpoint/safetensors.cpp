@@ -142,8 +142,10 @@ SafetensorsHeader read_header(Files& files, const std::string& path, std::string
   });
   int64_t end = 0;
   for (FileTensor& tensor : header.tensors) {
-    if (tensor.begin != end)
-      place.member(tensor.name).member("data_offsets").refuse(fmt::format("{} first", end));
+    const JsonPlace here = place.member(tensor.name).member("data_offsets");
+    if (tensor.begin != end) here.refuse(fmt::format("{} first", end));
+    if (tensor.end > file_bytes - start)
+      here.refuse(fmt::format("no more than the {} bytes of tensors", file_bytes - start));
     end = tensor.end;
     tensor.begin += start;
     tensor.end += start;

@@ -1,15 +1,25 @@
 // A manifest that is accepted prints, and parses back to the same. The same bytes as a file of
 // tensors: a header that is accepted has tensors inside of the file only, and reading what it names
-// takes no more memory than the file has bytes.
+// takes no more memory than the file has bytes. As the one or the other in a folder whose hashes
+// are right: it is read, or refused by a sentence that begins with the folder.
+
+#include <algorithm>
 
 #include "medley/base/memory_files.h"
+#include "medley/base/sha256.h"
+#include "medley/checkpoint/folder.h"
 #include "medley/checkpoint/manifest.h"
+#include "medley/checkpoint/read.h"
 #include "medley/checkpoint/safetensors.h"
+#include "medley/checkpoint/write.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace medley;
 
 namespace {
+
+const std::string kRun = "run", kFolder = "run/step-00000001";
+const std::string kFile = "a.0.0.safetensors";
 
 void try_manifest(std::string_view text) {
   Manifest manifest;
@@ -35,10 +45,77 @@ void try_header(std::string_view bytes) {
   require(sum <= static_cast<int64_t>(bytes.size()), "no byte is of two tensors");
 }
 
+// One file, and of it the values w and, in two boxes, m.
+Manifest sample_values() {
+  Manifest manifest;
+  manifest.state.step = 1;
+  manifest.values = {
+      {"parameter", "w", DType::kF32, {4, 6}, {4, 2, 3}, {{{0, 4}, {0, 2}, {0, 3}}}, {0}},
+      {"state", "m:w", DType::kF32, {4, 6}, {24}, {{{0, 10}}, {{10, 24}}}, {0, 0}}};
+  return manifest;
+}
+
+MemoryFiles sample() {
+  MemoryFiles files;
+  files.make_directories(kRun);
+  begin_checkpoint(files, kRun, 1);
+  Manifest manifest = sample_values();
+  const std::string bytes(96, 'x');
+  std::vector<TensorSource> sources;
+  for (const StoredValue& value : manifest.values)
+    for (size_t box = 0; box < value.boxes.size(); ++box)
+      sources.push_back(
+          source_of(value, box, value.factors, whole_box(value.factors), bytes.data()));
+  manifest.files.push_back(write_tensors(files, temporary_folder(kRun, 1), kFile, sources));
+  commit_checkpoint(files, kRun, manifest);
+  return files;
+}
+
+void read_all(Files& files) {
+  const Manifest manifest = open_checkpoint(files, kFolder);
+  check_checkpoint(files, kFolder, manifest);
+  std::string memory(96, '\0');
+  for (const StoredValue& value : sample_values().values)
+    read_checkpoint(files,
+                    kFolder,
+                    manifest,
+                    {{value.kind,
+                      value.name,
+                      value.dtype,
+                      value.shape,
+                      {value.shape, {whole_box(value.shape)}, {}, {}},
+                      {memory.data()}}});
+}
+
+void try_folder(std::string_view bytes, bool is_manifest) {
+  MemoryFiles files = sample();
+  std::string text(bytes);
+  if (!is_manifest) {
+    files.write(kFolder + "/" + kFile, bytes);
+    Manifest manifest = sample_values();
+    const uint64_t header = text.size() < 8 ? 0
+                                            : static_cast<unsigned char>(text[0]) +
+                                                  256 * static_cast<unsigned char>(text[1]);
+    manifest.files = {{kFile, std::ssize(text), sha256_hex(text.substr(0, 8 + header))}};
+    text = print(manifest);
+  }
+  files.write(kFolder + "/manifest.json", text);
+  files.write(kFolder + "/COMMIT", sha256_hex(text) + "\n");
+  try {
+    read_all(files);
+  } catch (const Error& error) {
+    if (error.blame() != Blame::kCaller) throw;
+    const std::string_view what = error.what();
+    require(what.starts_with(kFolder), "the sentence begins with the folder");
+    require(std::ranges::none_of(what, [](unsigned char c) { return c < ' '; }), "one sentence");
+  }
+}
+
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try_manifest(text_of(data, size));
   try_header(text_of(data, size));
+  for (const bool is_manifest : {false, true}) try_folder(text_of(data, size), is_manifest);
   return 0;
 }
