@@ -168,6 +168,7 @@ void EmulatedExecutor::receive_ahead(const LoweredStage& stage) {
 std::unique_ptr<PreparedSegment> EmulatedExecutor::prepare(const LoweredStage& stage,
                                                            const Segment& segment,
                                                            const std::vector<int64_t>& symbols) {
+  index(stage);
   auto prepared = std::make_unique<EmulatedSegment>(stage);
   const DeviceKind& kind = ledger_.topology().cluster().kind(device_);
   for (size_t i = 0; i < segment.ops.size(); ++i) {

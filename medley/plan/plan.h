@@ -113,6 +113,9 @@ struct Infeasible {
 
 // Returns the micro-batches as a stage divides them: with its own lengths.
 std::vector<Microbatch> microbatches_of(const Pipeline& pipeline, size_t stage);
+// A micro-batch of fewer rows, which its devices divide like the planned ones: none has more of
+// them than planned.
+Microbatch of_fewer_rows(const Microbatch& planned, int64_t rows);
 
 // The reserved parts: the lengths of the micro-batches, and equal shares.
 inline constexpr std::string_view kRows = "rows";

@@ -493,4 +493,10 @@ std::vector<Microbatch> microbatches_of(const Pipeline& pipeline, size_t stage) 
   return all;
 }
 
+Microbatch of_fewer_rows(const Microbatch& planned, int64_t rows) {
+  if (rows == planned.rows) return planned;
+  const std::vector<double> shares(planned.lengths.begin(), planned.lengths.end());
+  return {rows, shares.empty() ? std::vector<int64_t>{} : apportion(rows, shares)};
+}
+
 }  // namespace medley

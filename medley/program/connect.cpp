@@ -36,11 +36,7 @@ SymbolTable::RemoteDivision division(const DecidedStage& stage, int part) {
       stage.completed.assignment.parts[at(part)], static_cast<int>(stage.mesh[0]), {}};
   if (stage.mesh.size() > 1) result.inner = static_cast<int>(stage.mesh[1]);
   if (result.part.name != kRows) return result;
-  int64_t row = stage.first_row;
-  for (const Microbatch& microbatch : stage.microbatches) {
-    result.rows[row] = microbatch.lengths;
-    row += microbatch.rows;
-  }
+  result.rows = stage.microbatches;
   return result;
 }
 

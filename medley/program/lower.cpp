@@ -418,10 +418,12 @@ class Lowering {
 
   void fill_tables() {
     int64_t row = first_row_;
-    for (const Microbatch& microbatch : microbatches_) {
-      emitter_.stage.tables.push_back(emitter_.symbols.tables(microbatch, row, global_batch_));
-      row += microbatch.rows;
+    for (size_t m = 0; m < microbatches_.size(); ++m) {
+      emitter_.stage.tables.push_back(
+          emitter_.symbols.tables(microbatches_[m], m, row, global_batch_));
+      row += microbatches_[m].rows;
     }
+    emitter_.stage.microbatches = microbatches_;
   }
 
   const Completed& completed_;

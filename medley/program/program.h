@@ -153,8 +153,9 @@ struct LoweredStage {
   // tables[microbatch][device of the mesh] -> value of every symbol of `graph`. The update uses
   // table 0.
   std::vector<std::vector<std::vector<int64_t>>> tables;
-  SymbolTable symbols;  // gives the tables, for these lengths and others
-  int pipeline = 0;     // of the plan; those of one follow each other, first stage first
+  SymbolTable symbols;                   // gives the tables, for these lengths and others
+  std::vector<Microbatch> microbatches;  // with the lengths of the stage's own devices
+  int pipeline = 0;  // of the plan; those of one follow each other, first stage first
 };
 
 struct Program {

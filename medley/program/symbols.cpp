@@ -163,7 +163,7 @@ std::vector<int64_t> SymbolTable::lengths_of(int axis,
   const RemoteDivision& other = elsewhere_[p - parts_.size()];
   const std::vector<int64_t> outer =
       other.rows.empty() ? part_lengths(other.part, full, other.devices, rows.microbatch)
-                         : other.rows.at(rows.first);
+                         : of_fewer_rows(other.rows.at(rows.number), rows.microbatch.rows).lengths;
   if (other.inner == 1) return outer;
   std::vector<int64_t> all;
   for (int64_t length : outer) {
@@ -259,21 +259,23 @@ std::vector<int64_t> SymbolTable::values_of(const Rows& rows, int device, Divisi
 }
 
 std::vector<int64_t> SymbolTable::table(const Microbatch& microbatch,
+                                        size_t number,
                                         int64_t first_row,
                                         int64_t global_batch,
                                         int device) const {
   Divisions known;
-  return values_of({microbatch, first_row, global_batch}, device, known);
+  return values_of({microbatch, number, first_row, global_batch}, device, known);
 }
 
 std::vector<std::vector<int64_t>> SymbolTable::tables(const Microbatch& microbatch,
+                                                      size_t number,
                                                       int64_t first_row,
                                                       int64_t global_batch) const {
   Divisions known;
   std::vector<std::vector<int64_t>> all;
   const int devices = along(mesh_, kWholeMesh).count;
   for (int device = 0; device < devices; ++device)
-    all.push_back(values_of({microbatch, first_row, global_batch}, device, known));
+    all.push_back(values_of({microbatch, number, first_row, global_batch}, device, known));
   return all;
 }
 

@@ -25,13 +25,13 @@ class SymbolTable {
   SymbolTable(std::vector<Part> parts, std::vector<int64_t> mesh);
 
   // How the devices of a stage divide something, all axes together: axis 0 by the part, each of its
-  // pieces evenly over the `inner` devices of axis 1. `rows`: the lengths of the part "rows" there,
-  // by the first row of a micro-batch; empty for other parts. Returns the index of a part for Cut;
+  // pieces evenly over the `inner` devices of axis 1. `rows`: the planned micro-batches as they
+  // are divided there; empty unless the part is "rows". Returns the index of a part for Cut;
   // the same for the same division.
   struct RemoteDivision {
     Part part;
     int devices = 0;  // of axis 0
-    std::map<int64_t, std::vector<int64_t>> rows;
+    std::vector<Microbatch> rows;
     int inner = 1;
     int count() const { return devices * inner; }
     bool operator==(const RemoteDivision&) const = default;
@@ -81,11 +81,14 @@ class SymbolTable {
   // The same symbols for other lengths or shares of the same parts.
   void set_parts(std::vector<Part> parts);
   // Returns the values of all symbols: one table per device, or that of one only.
+  // `number`: of the micro-batch in its pipeline.
   std::vector<int64_t> table(const Microbatch& microbatch,
+                             size_t number,
                              int64_t first_row,
                              int64_t global_batch,
                              int device) const;
   std::vector<std::vector<int64_t>> tables(const Microbatch& microbatch,
+                                           size_t number,
                                            int64_t first_row,
                                            int64_t global_batch) const;
 
@@ -126,6 +129,7 @@ class SymbolTable {
   using Divisions = std::map<std::tuple<int, int, int64_t>, Division>;  // by axis, part and size
   struct Rows {  // of the global batch that the tables are for
     const Microbatch& microbatch;
+    size_t number;
     int64_t first, global_batch;
   };
   const std::string& part_name(int part) const;

@@ -36,54 +36,57 @@ struct Interpreter::PreparedCall {
   FrameUse use;
 };
 
-Interpreter::Interpreter(const Program& program,
-                         int stage,
-                         int device,
-                         Executor& executor,
-                         Transport& transport,
-                         Clock& clock,
-                         InterpreterOptions options)
-    : stage_(program.stages.at(at(stage))),
-      stage_index_(stage),
-      device_(device),
-      executor_(executor),
-      transport_(transport),
-      clock_(clock),
-      options_(std::move(options)),
-      outstanding_(stage_.communications.size()),
-      receiving_(stage_),
-      batch_(stage_.tables.size()) {
-  MEDLEY_CHECK_EQ(stage_.lifetimes.size(), stage_.graph.values.size());
-  if (options_.device_name.empty())
-    options_.device_name = fmt::format("device {}", stage_.devices.at(at(device)));
-  run_frame_ = executor_.make_frame(stage_);
-  const FrameSchedule schedule = schedule_frames(stage_);
-  for (int i = 0; i < schedule.num_frames; ++i) frames_.push_back(executor_.make_frame(stage_));
-  for (size_t i = 0; i < stage_.calls.size(); ++i) {
-    const Call& call = stage_.calls[i];
-    const auto& table = stage_.tables.at(at(call.microbatch)).at(at(device));
-    calls_.push_back({call,
-                      to_string(call),
-                      function_name(call.function),
-                      &prepare(call.function, table),
-                      schedule.uses[i]});
+// A program at work on this device: its calls, and what they are made of.
+struct Interpreter::Prepared {
+  Prepared(std::shared_ptr<const Program> of,
+           const LoweredStage& own,
+           int on_device,
+           Executor& with,
+           const FrameSchedule& schedule);
+
+  std::shared_ptr<const Program> program;
+  const LoweredStage& stage;
+  int device;
+  Executor& executor;
+  std::vector<PreparedCall> calls;
+
+ private:
+  // By the values of the symbols that are read.
+  template <typename Of>
+  struct Alike {
+    std::vector<Symbol> symbols;
+    std::map<std::vector<int64_t>, std::unique_ptr<Of>> by_values;
+  };
+  // For micro-batches whose tables agree in the symbols that are read, once.
+  const PreparedFunction& prepare(FunctionKind kind, const std::vector<int64_t>& table);
+  const PreparedStep& prepare(const Step& step, const std::vector<int64_t>& table);
+
+  std::map<const Step*, Alike<PreparedStep>> steps_;
+  std::map<FunctionKind, Alike<PreparedFunction>> functions_;
+};
+
+Interpreter::Prepared::Prepared(std::shared_ptr<const Program> of,
+                                const LoweredStage& own,
+                                int on_device,
+                                Executor& with,
+                                const FrameSchedule& schedule)
+    : program(std::move(of)), stage(own), device(on_device), executor(with) {
+  for (size_t i = 0; i < stage.calls.size(); ++i) {
+    const Call& call = stage.calls[i];
+    const auto& table = stage.tables.at(at(call.microbatch)).at(at(device));
+    calls.push_back({call,
+                     to_string(call),
+                     function_name(call.function),
+                     &prepare(call.function, table),
+                     schedule.uses[i]});
   }
-  spreads_ = spreads_after_commit(stage_);
-  std::set<ValueId> kept{stage_.loss, stage_.gradient_norm};
-  if (options_.keep_gradients)
-    for (const Placement& gradient : stage_.gradients) kept.insert(gradient.input.value);
-  for (ValueId value = 0; value < static_cast<ValueId>(stage_.lifetimes.size()); ++value)
-    if (stage_.lifetimes[at(value)] == Lifetime::kStep)
-      (kept.contains(value) ? kept_ : not_kept_).push_back(value);
 }
 
-Interpreter::~Interpreter() = default;
-
-const Interpreter::PreparedFunction& Interpreter::prepare(FunctionKind kind,
-                                                          const std::vector<int64_t>& table) {
-  const Function& function = find_function(stage_, kind);
+const Interpreter::PreparedFunction& Interpreter::Prepared::prepare(
+    FunctionKind kind, const std::vector<int64_t>& table) {
+  const Function& function = find_function(stage, kind);
   const auto [alike, is_first] = functions_.try_emplace(kind);
-  if (is_first) alike->second.symbols = symbols_read(stage_, function);
+  if (is_first) alike->second.symbols = symbols_read(stage, function);
   std::unique_ptr<PreparedFunction>& prepared =
       alike->second.by_values[values_of(alike->second.symbols, table)];
   if (prepared) return *prepared;
@@ -93,24 +96,24 @@ const Interpreter::PreparedFunction& Interpreter::prepare(FunctionKind kind,
   return *prepared;
 }
 
-const Interpreter::PreparedStep& Interpreter::prepare(const Step& step,
-                                                      const std::vector<int64_t>& table) {
+const Interpreter::PreparedStep& Interpreter::Prepared::prepare(const Step& step,
+                                                                const std::vector<int64_t>& table) {
   const auto [alike, is_first] = steps_.try_emplace(&step);
-  if (is_first) alike->second.symbols = symbols_read(stage_, step);
+  if (is_first) alike->second.symbols = symbols_read(stage, step);
   std::unique_ptr<PreparedStep>& prepared =
       alike->second.by_values[values_of(alike->second.symbols, table)];
   if (prepared) return *prepared;
   prepared = std::make_unique<PreparedStep>();
   if (const auto* segment = std::get_if<Segment>(&step)) {
     prepared->kind = PreparedStep::Kind::kSegment;
-    prepared->segment = executor_.prepare(stage_, *segment, table);
+    prepared->segment = executor.prepare(stage, *segment, table);
     return *prepared;
   }
   const auto* post = std::get_if<Post>(&step);
   prepared->kind = post ? PreparedStep::Kind::kPost : PreparedStep::Kind::kWait;
   prepared->communication = at(post ? post->communication : std::get<Wait>(step).communication);
-  const Communication& communication = stage_.communications.at(prepared->communication);
-  prepared->exchange = make_exchange(stage_, communication, device_, table);
+  const Communication& communication = stage.communications.at(prepared->communication);
+  prepared->exchange = make_exchange(stage, communication, device, table);
   prepared->lane = communication.lane;
   prepared->depth = communication.depth;
   prepared->inputs = &communication.inputs;
@@ -119,16 +122,64 @@ const Interpreter::PreparedStep& Interpreter::prepare(const Step& step,
   return *prepared;
 }
 
+Interpreter::Interpreter(const Program& program,
+                         int stage,
+                         int device,
+                         Executor& executor,
+                         Transport& transport,
+                         Clock& clock,
+                         InterpreterOptions options)
+    : stage_index_(stage),
+      device_(device),
+      executor_(executor),
+      transport_(transport),
+      clock_(clock),
+      options_(std::move(options)),
+      outstanding_(program.stages.at(at(stage)).communications.size()),
+      receiving_(program.stages[at(stage)]),
+      batch_(program.stages[at(stage)].tables.size()) {
+  const LoweredStage& own = program.stages[at(stage)];
+  MEDLEY_CHECK_EQ(own.lifetimes.size(), own.graph.values.size());
+  if (options_.device_name.empty())
+    options_.device_name = fmt::format("device {}", own.devices.at(at(device)));
+  run_frame_ = executor_.make_frame(own);
+  const FrameSchedule schedule = schedule_frames(own);
+  for (int i = 0; i < schedule.num_frames; ++i) frames_.push_back(executor_.make_frame(own));
+  // Whoever has made this keeps it.
+  use(std::shared_ptr<const Program>(std::shared_ptr<const Program>(), &program));
+  spreads_ = spreads_after_commit(own);
+  std::set<ValueId> kept{own.loss, own.gradient_norm};
+  if (options_.keep_gradients)
+    for (const Placement& gradient : own.gradients) kept.insert(gradient.input.value);
+  for (ValueId value = 0; value < static_cast<ValueId>(own.lifetimes.size()); ++value)
+    if (own.lifetimes[at(value)] == Lifetime::kStep)
+      (kept.contains(value) ? kept_ : not_kept_).push_back(value);
+}
+
+Interpreter::~Interpreter() = default;
+
+const LoweredStage& Interpreter::stage() const { return now_->stage; }
+
+void Interpreter::use(const std::shared_ptr<const Program>& program) {
+  std::unique_ptr<Prepared>& prepared = programs_[program.get()];
+  if (!prepared) {
+    const LoweredStage& own = program->stages.at(at(stage_index_));
+    if (now_) MEDLEY_CHECK_EQ(own.calls.size(), stage().calls.size());
+    prepared = std::make_unique<Prepared>(program, own, device_, executor_, schedule_frames(own));
+  }
+  now_ = prepared.get();
+}
+
 void Interpreter::set_batch(int microbatch, BatchInputs inputs) {
   for (const auto& [value, buffer] : inputs)
-    MEDLEY_CHECK(buffer && stage_.lifetimes.at(at(value)) == Lifetime::kMicrobatch);
+    MEDLEY_CHECK(buffer && stage().lifetimes.at(at(value)) == Lifetime::kMicrobatch);
   batch_.at(at(microbatch)) = std::move(inputs);
 }
 
 void Interpreter::check_batch() const {
   for (size_t microbatch = 0; microbatch < batch_.size(); ++microbatch) {
-    for (const Input& input : stage_.graph.inputs) {
-      if (stage_.lifetimes[at(input.value)] != Lifetime::kMicrobatch) continue;
+    for (const Input& input : stage().graph.inputs) {
+      if (stage().lifetimes[at(input.value)] != Lifetime::kMicrobatch) continue;
       const BatchInputs& given = batch_[microbatch];
       if (std::none_of(given.begin(), given.end(), [&](const auto& each) {
             return each.first == input.value;
@@ -174,7 +225,7 @@ void Interpreter::run_safely(Body&& body) {
 void Interpreter::run_calls() {
   receiving_.restart();
   receive_ahead();
-  for (const PreparedCall& call : calls_) {
+  for (const PreparedCall& call : now_->calls) {
     current_call_ = &call;
     current_step_ = nullptr;
     run_call(call);
@@ -187,7 +238,7 @@ void Interpreter::run_calls() {
   for (size_t i = 0; i < outstanding_.size(); ++i)
     if (outstanding_[i].posted)
       throw Error(Blame::kUs,
-                  stage_.communications[i].name + ": posted but not awaited in the step");
+                  stage().communications[i].name + ": posted but not awaited in the step");
 }
 
 StepReport Interpreter::end_step() {
@@ -201,7 +252,7 @@ void Interpreter::run_call(const PreparedCall& call) {
   const Frames frames{run_frame_.get(), frames_[at(call.use.frame)].get()};
   if (call.use.begins && call.call.function != FunctionKind::kUpdate)
     for (auto& [value, buffer] : batch_[at(call.call.microbatch)])
-      executor_.write(stage_, frames, value, std::exchange(buffer, nullptr));
+      executor_.write(stage(), frames, value, std::exchange(buffer, nullptr));
   step_number_ = 0;
   run_steps(call, frames);
   end_call(call, frames);
@@ -232,7 +283,7 @@ void Interpreter::run_steps(const PreparedCall& call, Frames frames) {
 void Interpreter::end_call(const PreparedCall& call, Frames frames) {
   current_step_ = nullptr;
   assign(*call.function, frames);
-  for (ValueId value : call.use.leftovers) executor_.write(stage_, frames, value, nullptr);
+  for (ValueId value : call.use.leftovers) executor_.write(stage(), frames, value, nullptr);
   if (call.use.ends && call.call.function != FunctionKind::kUpdate)
     batch_[at(call.call.microbatch)].clear();
 }
@@ -242,10 +293,10 @@ void Interpreter::post(const PreparedStep& step, Frames frames) {
   std::vector<Buffer> inputs;
   inputs.reserve(step.inputs->size());
   for (ValueId value : *step.inputs) {
-    inputs.push_back(executor_.read(stage_, frames, value));
+    inputs.push_back(executor_.read(stage(), frames, value));
     if (!inputs.back()) throw Error(Blame::kUs, fmt::format("input %{} is empty", value));
   }
-  for (ValueId value : *step.dies) executor_.write(stage_, frames, value, nullptr);
+  for (ValueId value : *step.dies) executor_.write(stage(), frames, value, nullptr);
   if (step.lane >= 0) return send(step, std::move(inputs));
   Outstanding& outstanding = outstanding_[step.communication];
   if (outstanding.posted) throw Error(Blame::kUs, "posted again before it was awaited");
@@ -265,7 +316,7 @@ void Interpreter::wait(const PreparedStep& step, Frames frames) {
   if (step.lane >= 0) return receive(step, frames);
   Outstanding outstanding = std::exchange(outstanding_[step.communication], {});
   if (!outstanding.posted) throw Error(Blame::kUs, "awaited before it was posted");
-  const bool commits = static_cast<int>(step.communication) == stage_.commit;
+  const bool commits = static_cast<int>(step.communication) == stage().commit;
   if (commits) reached_ = Reached::kAtCommit;
   std::vector<Buffer> outputs = finish(outstanding, step.exchange);
   if (commits) note_commit(outputs);
@@ -283,7 +334,7 @@ void Interpreter::note_commit(const std::vector<Buffer>& outputs) {
 // some have it and some have not.
 void Interpreter::keep_for_undo() {
   std::vector<std::pair<ValueId, Buffer>> kept;
-  for (const Input& input : stage_.graph.inputs)
+  for (const Input& input : stage().graph.inputs)
     if (input.kind == InputKind::kBuffer ||
         (spreads_ && (input.kind == InputKind::kParameter || input.kind == InputKind::kState)))
       kept.emplace_back(input.value, read(input.value));
@@ -334,7 +385,7 @@ std::vector<Buffer> Interpreter::finish(Outstanding& outstanding, const Exchange
 void Interpreter::store(const PreparedStep& step, std::vector<Buffer> outputs, Frames frames) {
   MEDLEY_CHECK_EQ(outputs.size(), step.outputs->size());
   for (size_t i = 0; i < outputs.size(); ++i)
-    executor_.write(stage_, frames, (*step.outputs)[i], std::move(outputs[i]));
+    executor_.write(stage(), frames, (*step.outputs)[i], std::move(outputs[i]));
 }
 
 void Interpreter::send(const PreparedStep& step, std::vector<Buffer> inputs) {
@@ -352,13 +403,13 @@ void Interpreter::send(const PreparedStep& step, std::vector<Buffer> inputs) {
 
 void Interpreter::receive_ahead() {
   receiving_.post_ahead([&](const Receipt& receipt) {
-    const PreparedStep& step = *calls_[receipt.call].function->steps[receipt.step];
+    const PreparedStep& step = *now_->calls[receipt.call].function->steps[receipt.step];
     return Outstanding{true, clock_.now(), transport_.post(step.exchange), {}};
   });
 }
 
 void Interpreter::receive(const PreparedStep& step, Frames frames) {
-  Outstanding outstanding = receiving_.take(at(current_call_ - calls_.data()), step_number_);
+  Outstanding outstanding = receiving_.take(at(current_call_ - now_->calls.data()), step_number_);
   store(step, finish(outstanding, step.exchange), frames);
   receive_ahead();
 }
@@ -367,23 +418,23 @@ void Interpreter::receive(const PreparedStep& step, Frames frames) {
 void Interpreter::assign(const PreparedFunction& function, Frames frames) {
   std::vector<Buffer> buffers;
   for (const Assign& each : *function.assigns) {
-    buffers.push_back(executor_.read(stage_, frames, each.from));
+    buffers.push_back(executor_.read(stage(), frames, each.from));
     if (!buffers.back()) throw Error(Blame::kUs, fmt::format("new value %{} is empty", each.from));
   }
   for (size_t i = 0; i < buffers.size(); ++i)
-    executor_.write(stage_, frames, (*function.assigns)[i].to, std::move(buffers[i]));
+    executor_.write(stage(), frames, (*function.assigns)[i].to, std::move(buffers[i]));
 }
 
 void Interpreter::empty_step_values(bool all) {
   const Frames frames{run_frame_.get(), nullptr};
-  for (ValueId value : not_kept_) executor_.write(stage_, frames, value, nullptr);
+  for (ValueId value : not_kept_) executor_.write(stage(), frames, value, nullptr);
   if (!all) return;
-  for (ValueId value : kept_) executor_.write(stage_, frames, value, nullptr);
+  for (ValueId value : kept_) executor_.write(stage(), frames, value, nullptr);
 }
 
 void Interpreter::record(
     Stream stream, std::string name, std::string category, Nanoseconds start, Nanoseconds end) {
-  report_.events.push_back({stage_.devices[at(device_)],
+  report_.events.push_back({stage().devices[at(device_)],
                             stream,
                             std::move(name),
                             std::move(category),
@@ -408,13 +459,13 @@ void Interpreter::rethrow(Blame blame, const std::string& what) {
 }
 
 Buffer Interpreter::read(ValueId value) {
-  MEDLEY_CHECK(stage_.lifetimes.at(at(value)) != Lifetime::kMicrobatch);
-  return executor_.read(stage_, {run_frame_.get(), nullptr}, value);
+  MEDLEY_CHECK(stage().lifetimes.at(at(value)) != Lifetime::kMicrobatch);
+  return executor_.read(stage(), {run_frame_.get(), nullptr}, value);
 }
 
 void Interpreter::write(ValueId value, Buffer buffer) {
-  MEDLEY_CHECK(stage_.lifetimes.at(at(value)) == Lifetime::kRun);
-  executor_.write(stage_, {run_frame_.get(), nullptr}, value, std::move(buffer));
+  MEDLEY_CHECK(stage().lifetimes.at(at(value)) == Lifetime::kRun);
+  executor_.write(stage(), {run_frame_.get(), nullptr}, value, std::move(buffer));
 }
 
 Place Interpreter::place() const {

@@ -67,6 +67,11 @@ class Interpreter {
               InterpreterOptions options = {});
   ~Interpreter();
 
+  // From the next step on: another program, which differs from the first one in sizes only, as
+  // those of a batch of fewer rows; or the first one again. What it computes is prepared once.
+  // Requires: values of kRun have the same sizes in both.
+  void use(const std::shared_ptr<const Program>& program);
+
   // Gives the batch inputs of the next step. Requires: every kMicrobatch input of the graph, once.
   void set_batch(int microbatch, BatchInputs inputs);
 
@@ -82,7 +87,7 @@ class Interpreter {
   // without them, but be undone for as long as anybody may not have done it.
   bool spreads() const { return spreads_; }
   // Whether the device has a part in the commit.
-  bool commits() const { return stage_.commit != kNone; }
+  bool commits() const { return stage().commit != kNone; }
   // After an error at the commit or behind it: the rest of the step, by this device alone, with
   // what the commit gave. Requires: no spreads().
   StepReport finish_step(const std::vector<Buffer>& committed);
@@ -103,12 +108,6 @@ class Interpreter {
   struct PreparedStep;
   struct PreparedFunction;
   struct PreparedCall;
-  // By the values of the symbols that are read.
-  template <typename Prepared>
-  struct PreparedAlike {
-    std::vector<Symbol> symbols;
-    std::map<std::vector<int64_t>, std::unique_ptr<Prepared>> by_values;
-  };
   // A communication between its post and its wait.
   struct Outstanding {
     bool posted = false;
@@ -117,9 +116,7 @@ class Interpreter {
     std::vector<Buffer> outputs;       // then
   };
 
-  // For micro-batches whose tables agree in the symbols that are read, once.
-  const PreparedFunction& prepare(FunctionKind kind, const std::vector<int64_t>& table);
-  const PreparedStep& prepare(const Step& step, const std::vector<int64_t>& table);
+  struct Prepared;
   void check_batch() const;
   void run_calls();
   template <typename Body>
@@ -144,7 +141,8 @@ class Interpreter {
       Stream stream, std::string name, std::string category, Nanoseconds start, Nanoseconds end);
   [[noreturn]] void rethrow(Blame blame, const std::string& what);
 
-  const LoweredStage& stage_;
+  const LoweredStage& stage() const;  // of the program that is used
+
   int stage_index_, device_;
   Executor& executor_;
   Transport& transport_;
@@ -153,9 +151,8 @@ class Interpreter {
 
   std::unique_ptr<Frame> run_frame_;
   std::vector<std::unique_ptr<Frame>> frames_;
-  std::map<const Step*, PreparedAlike<PreparedStep>> steps_;
-  std::map<FunctionKind, PreparedAlike<PreparedFunction>> functions_;
-  std::vector<PreparedCall> calls_;
+  std::map<const Program*, std::unique_ptr<Prepared>> programs_;
+  Prepared* now_ = nullptr;
   std::vector<Outstanding> outstanding_;  // [communication]
   std::map<int, std::deque<std::pair<Outstanding, const PreparedStep*>>> sending_;  // by lane
   Receiving<Outstanding> receiving_;

@@ -307,6 +307,24 @@ TEST(Interpreter, UnequalMicrobatchesHaveTheirOwnSizes) {
   EXPECT_NO_THROW(device.step());
 }
 
+// A last batch with fewer rows: what the first size was prepared for is there when it comes again.
+TEST(Interpreter, AnotherSizeIsPreparedOnce) {
+  OneDevice device(data_parallel_program({2}, 3));
+  const ExampleProgram fewer = data_parallel_program({1}, 3);
+  const std::shared_ptr<const Program> smaller = std::make_shared<const Program>(fewer.program);
+  const auto step = [&](int64_t rows) {
+    for (int m = 0; m < 3; ++m) device.interpreter.set_batch(m, null_batch(device.example, rows));
+    device.interpreter.run_step();
+    return device.executor.num_prepared();
+  };
+  const int64_t once = step(2);
+  device.interpreter.use(smaller);
+  const int64_t both = step(1);
+  EXPECT_GT(both, once);
+  EXPECT_EQ(step(1), both);
+  EXPECT_NE(device.interpreter.read(device.example.w), nullptr);
+}
+
 TEST(Interpreter, MissingBatchInputIsNamed) {
   OneDevice device(data_parallel_program({2}, 2));
   device.interpreter.set_batch(0, null_batch(device.example, 2));

@@ -132,9 +132,9 @@ class Extraction {
     for (size_t m = 0; m < microbatches.size(); ++m) {
       if (only)
         stage_.tables[m][*only] =
-            stage_.symbols.table(microbatches[m], row, plan_.global_batch, static_cast<int>(*only));
+            stage_.symbols.table(microbatches[m], m, row, plan_.global_batch, static_cast<int>(*only));
       else
-        stage_.tables[m] = stage_.symbols.tables(microbatches[m], row, plan_.global_batch);
+        stage_.tables[m] = stage_.symbols.tables(microbatches[m], m, row, plan_.global_batch);
       row += microbatches[m].rows;
     }
   }

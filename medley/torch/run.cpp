@@ -36,6 +36,7 @@ Run::Run(const RunInput& input)
     : seed_(input.seed),
       torch_devices_(parse_devices(input.torch_devices)),
       threads_each_(std::make_shared<std::atomic<int>>(1)),
+      sizes_{input.worker.program},
       worker_(input.worker, parts(input)) {
   clear_state();
 }
@@ -243,12 +244,13 @@ bool Run::is_cut(const std::string& kind, const std::string& name) const {
   return !find(kind, name)[0].placement->cuts.empty();
 }
 
-void Run::set_batch(const std::map<std::string, at::Tensor>& batch) {
-  for (int i = 0; i < devices().size(); ++i) set_batch(i, batch);
+int Run::add_size(const Program& program) {
+  sizes_.push_back(std::make_shared<const Program>(program));
+  return static_cast<int>(sizes_.size()) - 1;
 }
 
-void Run::set_batch(int i, const std::map<std::string, at::Tensor>& batch) {
-  const LoweredStage& on = stage_of(i);
+void Run::set_batch(int i, const Program& program, const std::map<std::string, at::Tensor>& batch) {
+  const LoweredStage& on = program.stages[at(devices().place(i).stage)];
   const BatchSlicer slicer(on, devices().place(i).index, devices().are_of_one_process_each());
   std::vector<BatchInputs> inputs(on.tables.size());
   for (const Placement& placement : on.inputs) {
@@ -298,8 +300,11 @@ double Run::read_scalar(ValueId LoweredStage::*value) {
 StepResult Run::step(const std::map<std::string, at::Tensor>& batch,
                      const std::vector<double>& learning_rates,
                      int64_t step,
+                     int size,
                      const std::function<bool()>& poll) {
-  set_batch(batch);
+  const std::shared_ptr<const Program>& program = sizes_.at(at(size));
+  for (int i = 0; i < devices().size(); ++i) set_batch(i, *program, batch);
+  worker_.use(program);
   set_scalars(learning_rates, step);
   *threads_each_ = std::max(1, at::get_num_threads() / devices().size());
   worker_.run_step(poll);

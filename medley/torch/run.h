@@ -90,11 +90,16 @@ class Run {
   std::vector<std::pair<std::string, std::string>> values()
       const;  // (kind, name) of everything that can be read
 
-  // One step. `learning_rates`: of each rule of the optimizer. `poll` is called on this thread
+  // A program for batches of another size, which differs from that of the plan in sizes only.
+  // Returns its number, for step(); that of the plan has 0.
+  int add_size(const Program& program);
+  // One step. `learning_rates`: of each rule of the optimizer. `size`: the number of the program.
+  // `poll` is called on this thread
   // while it runs; returning true ends it with the error "interrupted".
   StepResult step(const std::map<std::string, at::Tensor>& batch,
                   const std::vector<double>& learning_rates,
                   int64_t step,
+                  int size,
                   const std::function<bool()>& poll);
 
   // Of dropout, from the next step on.
@@ -134,8 +139,7 @@ class Run {
   const Table& table(size_t microbatch, DevicePlace place) const;
   WorkerParts parts(const RunInput& input);
   void write(const Found& found, const at::Tensor& whole);
-  void set_batch(const std::map<std::string, at::Tensor>& batch);
-  void set_batch(int i, const std::map<std::string, at::Tensor>& batch);
+  void set_batch(int i, const Program& program, const std::map<std::string, at::Tensor>& batch);
   void set_scalars(const std::vector<double>& learning_rates, int64_t step);
   double read_scalar(ValueId LoweredStage::*value);
   StepResult result();
@@ -144,6 +148,7 @@ class Run {
   std::vector<c10::Device> torch_devices_;
   // Of PyTorch, for each device: they share the processors.
   std::shared_ptr<std::atomic<int>> threads_each_;
+  std::vector<std::shared_ptr<const Program>> sizes_;  // the first one is that of the plan
   Worker worker_;
 };
 

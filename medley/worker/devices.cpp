@@ -117,6 +117,10 @@ Interpreter& Devices::interpreter(int i) { return *state_->interpreters[at(i)]; 
 
 bool Devices::are_of_one_process_each() const { return state_->one_each; }
 
+void Devices::use(const std::shared_ptr<const Program>& program) {
+  for (int i = 0; i < size(); ++i) interpreter(i).use(program);
+}
+
 std::vector<StepReport> Devices::run_step(const std::function<void()>& poll) {
   const auto reports = std::make_shared<std::vector<StepReport>>(at(size()));
   std::future<void> done = std::async(std::launch::async, [&] {

@@ -61,6 +61,8 @@ class Devices {
   // Whether every device of the plan has a process of its own.
   bool are_of_one_process_each() const;
 
+  // From the next step on all devices of this process run this program (Interpreter::use).
+  void use(const std::shared_ptr<const Program>& program);
   // Runs one step on all devices; the first failure is thrown. Meanwhile calls `poll` on this
   // thread.
   std::vector<StepReport> run_step(const std::function<void()>& poll = {});

@@ -1,5 +1,7 @@
 #include "medley/worker/worker.h"
 
+#include <fmt/format.h>
+
 #include <mutex>
 #include <optional>
 
@@ -28,7 +30,10 @@ struct Worker::Abort {
 };
 
 Worker::Worker(const WorkerInput& input, const WorkerParts& parts)
-    : cluster_(input.cluster), program_(input.program), abort_(std::make_shared<Abort>()) {
+    : cluster_(input.cluster),
+      program_(input.program),
+      used_(input.program),
+      abort_(std::make_shared<Abort>()) {
   verify(*program_);
   membership_ = join(input, parts);
   try {
@@ -64,8 +69,14 @@ std::unique_ptr<Membership> Worker::join(const WorkerInput& input, const WorkerP
       [abort = abort_](const std::string& cause) { abort->set(cause); });
 }
 
+void Worker::use(const std::shared_ptr<const Program>& program) {
+  if (program == used_) return;
+  used_ = program;
+  devices_->use(program);
+}
+
 void Worker::run_step(const std::function<bool()>& poll) {
-  begin("step()");
+  begin(used_ == program_ ? "step()" : fmt::format("step() of {} rows", used_->global_batch));
   try {
     reports_ = devices_->run_step([&] {
       if (poll()) devices_->abort("interrupted");

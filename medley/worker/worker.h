@@ -38,6 +38,8 @@ class Worker {
   ~Worker();
 
   const Program& program() const { return *program_; }
+  // Of another size than that (Interpreter::use), or that one: what steps run from now on.
+  void use(const std::shared_ptr<const Program>& program);
   const LoweredStage& stage(int i) const { return program().stages[at(i)]; }
   Devices& devices() { return *devices_; }
   const Devices& devices() const { return *devices_; }
@@ -70,7 +72,7 @@ class Worker {
   Error fail(const Place& place, const Error& error);
 
   Cluster cluster_;
-  std::shared_ptr<const Program> program_;
+  std::shared_ptr<const Program> program_, used_;
   std::shared_ptr<Abort> abort_;
   std::unique_ptr<Devices> devices_;
   std::vector<StepReport> reports_;

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,8 +17,7 @@ from medley.adapters import check_adapted, trained_names, write_adapter
 from medley.checkpoint import Checkpoint, Retention
 from medley.cluster import Cluster, load_cluster
 from medley.cursor import Cursor
-from medley.data.inputs import Inputs
-from medley.data.sampler import own_rows
+from medley.data.inputs import Inputs, StepBatch
 from medley.drift import Drift, comparable, expected_nanoseconds, report_drift
 from medley.files import read_text, write_atomically
 from medley.graph import Graph, as_graph
@@ -29,6 +28,7 @@ from medley.plan import Plan
 from medley.run import connections, devices, ends, exchange, job, stragglers
 from medley.run.recovery import Recovery
 from medley.schedules import schedule_text
+from medley.sizes import Sizes
 from medley.whole_tensors import CONSTANT, DTYPES
 
 Made = TypeVar("Made")
@@ -77,7 +77,7 @@ class Trainer:
             for kind, name, dtype, shape in self._graph.core.inputs
         }
         self._inputs = Inputs(self._types)
-        self._own_rows: tuple[_core.Program | None, list[int]] = (None, [])
+        self._sizes: Sizes | None = None
         self._took = stragglers.Stopwatch()
         self._drift = None
         self._job = None if local else exchange.join()
@@ -139,6 +139,8 @@ class Trainer:
         (`BatchSampler`).
 
         Accepts what the model is called with: a dict by argument name, a tuple or list, a tensor.
+        A batch of fewer rows than the plan is for, such as the last one of an epoch, is a step like
+        any other; of such a one a process has to be given all rows, or a `Loader`'s batch.
         """
         if self._recovery is not None:
             metrics = self._recovery.step(batch)
@@ -149,43 +151,41 @@ class Trainer:
             self._saver.poll()
         return metrics
 
-    def _step(self, tensors: Mapping[str, Tensor]) -> Metrics:
+    def _step(self, batch: StepBatch) -> Metrics:
+        size = self._sizes_now().number(batch.rows)
         rates = self.optimizer.learning_rates(self.steps)
         with self._took.running():
-            result = self._run.step(dict(tensors), rates, self.steps)
-        if self._drift is not None:
-            self._drift.add(self._run)
-        self._took.add(result.nanoseconds[0] - result.waiting[0])
-        return self._metrics(result.loss, result.gradient_norm, result)
+            result = self._run.step(batch.tensors, rates, self.steps, size)
+        if size == 0:  # as the plan expects
+            if self._drift is not None:
+                self._drift.add(self._run)
+            self._took.add(result.nanoseconds[0] - result.waiting[0])
+        return self._metrics(result.loss, result.gradient_norm, result, batch.rows)
 
-    def _metrics(self, loss: float, norm: float, result: Any) -> Metrics:
+    def _metrics(self, loss: float, norm: float, result: Any, rows: int | None = None) -> Metrics:
         """Returns those of the step that is made now; `result`: of this process, if it has one."""
         seconds, shares = seconds_of(result), waiting_of(result)
+        tokens = self._inputs.tokens(rows or self.plan.global_batch)
         return Metrics(
             step=self.steps,
             loss=loss,
             grad_norm=norm,
             learning_rate=self.optimizer.learning_rate(self.steps),
             step_seconds=seconds,
-            tokens_per_second=self._inputs.tokens(self.plan.global_batch) / max(seconds, 1e-12),
+            tokens_per_second=tokens / max(seconds, 1e-12),
             waiting=sum(shares.values()) / max(1, len(shares)),
             devices=shares,
         )
 
-    def _tensors(self, batch: Any) -> dict[str, Tensor]:
-        return self._inputs.read(
-            batch, self._rows(), self.plan.global_batch, own=self._recovery is None
-        )
+    def _tensors(self, batch: Any) -> StepBatch:
+        own = self._job is not None and self._recovery is None
+        return self._inputs.read(batch, self.plan.global_batch, self._sizes_now().own_rows, own)
 
-    def _rows(self) -> Sequence[int]:
-        """Returns the rows of a global batch that this process computes."""
-        if self._job is None:
-            return range(self.plan.global_batch)
-        program, rows = self._own_rows
-        if program is not self._program:  # of an earlier epoch
-            rows = own_rows(self._program, self._job.rank)
-            self._own_rows = self._program, rows
-        return rows
+    def _sizes_now(self) -> Sizes:
+        if self._sizes is None or self._sizes.run is not self._run:  # of an earlier epoch
+            rank = None if self._job is None else self._job.rank
+            self._sizes = Sizes(self._run, self._program, self.plan.global_batch, rank)
+        return self._sizes
 
     # --- other processes ---
 

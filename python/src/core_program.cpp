@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "medley/graph/graph.h"
+#include "medley/program/fewer_rows.h"
 #include "medley/program/groups.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
@@ -79,6 +80,11 @@ void init_program(nb::module_& m) {
            &rows,
            "rank"_a,
            "(first, number) of the rows of the global batch that a device needs, by micro-batch.")
+      .def("with_rows",
+           &medley::with_rows,
+           "rows"_a,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "The program of a batch of fewer rows.")
       .def("text", [](const Program& program) { return print(program); })
       .def("hash", [](const Program& program) { return hash(program); });
 

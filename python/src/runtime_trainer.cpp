@@ -120,7 +120,8 @@ void make_run(Run* self,
 medley::StepResult run_step(Run& run,
                             const std::map<std::string, at::Tensor>& batch,
                             const std::vector<double>& learning_rates,
-                            int64_t step) {
+                            int64_t step,
+                            int size) {
   std::exception_ptr signal;
   const auto poll = [&signal] {
     if (signal) return true;
@@ -132,7 +133,7 @@ medley::StepResult run_step(Run& run,
   const auto finish = [&]() -> medley::StepResult {
     const nb::gil_scoped_release release;
     try {
-      return run.step(batch, learning_rates, step, poll);
+      return run.step(batch, learning_rates, step, size, poll);
     } catch (const std::exception&) {
       if (!signal) throw;
     }
@@ -235,9 +236,15 @@ void init_runtime_trainer(nb::module_& m) {
            "batch"_a,
            "learning_rates"_a,
            "step"_a,
+           "size"_a = 0,
            "Trains on one global batch, or this device's rows of it, with the learning rate of "
-           "each rule "
-           "of the optimizer.")
+           "each rule of the optimizer. `size`: what add_size() has returned for such a batch.")
+      .def("add_size",
+           &Run::add_size,
+           nb::sig("def add_size(self, program: object) -> int"),
+           "program"_a,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Takes a program for batches of another size; returns its number.")
       .def("left",
            &left,
            "Returns how far the last step has come, as StepLeft says it: (reached, committed, "

@@ -55,7 +55,7 @@ def batches_of(count: int) -> tuple[list[UnreadBatch], list[tuple[int, list[int]
         return read
 
     thread = ThreadPoolExecutor(1)
-    return list(unread([reader(i) for i in range(count)], thread)), seen  # type: ignore[misc]
+    return list(unread([(reader(i), None) for i in range(count)], thread)), seen  # type: ignore[misc]
 
 
 def test_the_same_rows_of_the_next_batch_are_read_ahead() -> None:
@@ -103,7 +103,7 @@ def test_a_row_that_cannot_be_read_is_told_as_it_is() -> None:
     def read(positions: Sequence[int]) -> None:
         raise KeyError("row 3")
 
-    (batch,) = unread([read], ThreadPoolExecutor(1))
+    (batch,) = unread([(read, None)], ThreadPoolExecutor(1))
     with pytest.raises(KeyError, match="row 3"):
         batch.rows([3])
 
@@ -111,5 +111,7 @@ def test_a_row_that_cannot_be_read_is_told_as_it_is() -> None:
 def test_fewer_rows_than_a_batch_are_refused() -> None:
     with pytest.raises(ValueError, match="Loader: found a data set of 3 rows, expected at least"):
         medley.Loader(
-            medley.Plan('{"format": "medley-plan", "version": 1, "global_batch": 4}'), range(3)
+            medley.Plan('{"format": "medley-plan", "version": 1, "global_batch": 4}'),
+            range(3),
+            drop_last=True,
         )

@@ -164,7 +164,8 @@ class Batches:
     def read(self, steps: int, start: Place = START) -> Iterator[tuple[Place, UnreadBatch]]:
         """Yields `steps` batches from `start` on; while one is used, the next is read."""
         places, rows = itertools.tee(self._places(steps, start))
-        batches = unread((self._reader(place, each) for place, each in rows), self._thread)
+        reads = ((self._reader(place, each), len(each)) for place, each in rows)
+        batches = unread(reads, self._thread)
         return zip((place for place, _ in places), batches, strict=True)
 
     def at(self, step: int) -> Place:
@@ -186,7 +187,7 @@ class Batches:
     def _places(self, steps: int, place: Place) -> Iterator[tuple[Place, list[int]]]:
         while steps > 0:
             self._order.set_epoch(place.epoch, place.batch)
-            for rows in itertools.islice(self._order.whole_batches(), steps):
+            for rows in itertools.islice(self._order.batches(), steps):
                 yield place, [self._own[row] for row in rows]
                 place = self.after(place)
                 steps -= 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,14 @@ from torch import Tensor
 
 from medley.capture.batch import entries
 from medley.data.loader import UnreadBatch
+
+
+@dataclasses.dataclass(frozen=True)
+class StepBatch:
+    """What a process has of a batch for a step."""
+
+    tensors: dict[str, Tensor]
+    rows: int  # of the global batch
 
 
 class Inputs:
@@ -21,23 +30,30 @@ class Inputs:
         self._types = {name: type for (kind, name), type in types.items() if kind == "batch"}
 
     def read(
-        self, batch: Any, rows: Sequence[int], global_batch: int, own: bool
-    ) -> dict[str, Tensor]:
-        """Returns the tensors of a batch: those of `rows` where that is still to be read. Raises
-        ValueError for what is no batch, and unless `own` is true for some rows of one."""
+        self,
+        batch: Any,
+        global_batch: int,
+        own_rows: Callable[[int], Sequence[int]],
+        own: bool,
+    ) -> StepBatch:
+        """Returns the tensors of a batch: where it is still to be read, those of `own_rows` of so
+        many. Fewer rows than `global_batch` are a batch, too; if `own`, tensors may have only the
+        rows that this process computes of a whole one. Raises ValueError for what is no batch."""
         if isinstance(batch, UnreadBatch):
-            tensors = _named(batch.rows(rows or [0]), self._types)
+            count = batch.size or global_batch
+            mine = own_rows(count)
+            tensors = _named(batch.rows(mine or [0]), self._types)
         else:
             tensors = _named(batch, self._types)
-            if not own:
-                self._require_global(tensors, global_batch)
-        if rows:
-            return tensors
-        # Who has none is given one, since nobody collates nothing.
-        return {
-            name: tensor[:0] if self._rows_of(name) and len(tensor) == 1 else tensor
-            for name, tensor in tensors.items()
-        }
+            count = self._count(tensors, global_batch, len(own_rows(global_batch)) if own else None)
+            mine = own_rows(count)
+        if not mine:
+            # Who has none is given one, since nobody collates nothing.
+            tensors = {
+                name: tensor[:0] if self._rows_of(name) and len(tensor) == 1 else tensor
+                for name, tensor in tensors.items()
+            }
+        return StepBatch(tensors, count)
 
     def tokens(self, global_batch: int) -> float:
         """Returns the token ids in a global batch, or its rows if it has none."""
@@ -47,15 +63,22 @@ class Inputs:
                 return float(global_batch * int(sizes[1]))
         return float(global_batch)
 
-    def _require_global(self, tensors: Mapping[str, Tensor], global_batch: int) -> None:
+    def _count(self, tensors: Mapping[str, Tensor], most: int, mine: int | None) -> int:
+        """Returns the rows of the global batch that these are of, all or `mine` of a whole one."""
         for name, tensor in tensors.items():
-            rows = self._rows_of(name) * global_batch
-            if rows and tensor.dim() and len(tensor) != rows:
+            scale = self._rows_of(name)
+            if not scale or not tensor.dim():
+                continue
+            rows, rest = divmod(len(tensor), scale)
+            if rows in (most, mine) or (mine == 0 and rows == 1):
+                return most
+            if rest or not 0 < rows < most:
                 raise ValueError(
-                    f'batch["{name}"]: found {len(tensor)} rows, expected the {rows} of the global '
-                    "batch: in an elastic run a step may be made again with other rows, which "
-                    "medley.Loader then reads"
+                    f'batch["{name}"]: found {len(tensor)} rows, expected {most * scale} or fewer'
+                    + (f" in multiples of {scale}" if scale > 1 else "")
                 )
+            return rows
+        return most
 
     def _rows_of(self, name: str) -> int:
         """Returns how long a tensor is for each row of a batch; 0 if it has no rows."""

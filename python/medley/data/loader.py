@@ -18,7 +18,8 @@ class UnreadBatch:
     """The global batch of one step, for `Trainer.step`, which reads the rows that its device
     computes under the plan of that moment: others if the step is made again after a loss."""
 
-    def __init__(self, read: Read, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, read: Read, thread: ThreadPoolExecutor, size: int | None = None) -> None:
+        self.size = size  # rows; None: as many as the plan is for
         self._read = read
         self._thread = thread
         self._ahead: tuple[list[int], Future[Any]] | None = None
@@ -44,11 +45,13 @@ class UnreadBatch:
         return self._thread.submit(self._read, positions)
 
 
-def unread(reads: Iterable[Read], thread: ThreadPoolExecutor) -> Iterator[UnreadBatch]:
-    """Yields a batch for each of what reads positions of one."""
+def unread(
+    reads: Iterable[tuple[Read, int | None]], thread: ThreadPoolExecutor
+) -> Iterator[UnreadBatch]:
+    """Yields a batch for each of what reads positions of one, and how many rows that has."""
     last: UnreadBatch | None = None
-    for read in reads:
-        following = UnreadBatch(read, thread)
+    for read, size in reads:
+        following = UnreadBatch(read, thread, size)
         if last is not None:
             last.following = following
             yield last
@@ -63,7 +66,8 @@ class Loader(GlobalBatches):
 
     `dataset` has a length and gives a row for an index; `collate` makes a batch of a list of rows,
     as in `torch.utils.data.DataLoader`, and as there if not given. While a step is made, the rows
-    of the next one are read, in one thread. What does not fill a global batch is dropped.
+    of the next one are read, in one thread. The last batch of an epoch has the rows that are left,
+    unless `drop_last` leaves them out.
     """
 
     def __init__(
@@ -73,15 +77,16 @@ class Loader(GlobalBatches):
         shuffle: bool = False,
         seed: int = 0,
         collate: Callable[[list[Any]], Any] | None = None,
+        drop_last: bool = False,
     ) -> None:
-        super().__init__(plan, dataset, shuffle, seed)
+        super().__init__(plan, dataset, shuffle, seed, drop_last)
         self._dataset = dataset
         self._collate = default_collate if collate is None else collate
         # It lives as long as this: the last step may be made again when all has been yielded.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="medley loader")
 
     def __iter__(self) -> Iterator[UnreadBatch]:
-        return unread((self._reader(rows) for rows in self.whole_batches()), self._thread)
+        return unread(((self._reader(rows), len(rows)) for rows in self.batches()), self._thread)
 
     def _reader(self, rows: list[int]) -> Read:
         def read(positions: Sequence[int]) -> Any:

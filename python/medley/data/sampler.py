@@ -16,19 +16,28 @@ from medley.run import job
 
 class GlobalBatches:
     """The order of the rows of a data set, which follows from a seed and is the same on all
-    devices. What does not fill a global batch is left out."""
+    devices. With `drop_last` what does not fill a global batch is left out."""
 
-    def __init__(self, plan: Plan, dataset: Sized, shuffle: bool = False, seed: int = 0) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        dataset: Sized,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = True,
+    ) -> None:
         self._plan = plan
         self._length = len(dataset)
         self._shuffle = shuffle
         self._seed = seed
         self._epoch = 0
         self._first_batch = 0
-        if self._length < plan.global_batch:
+        self._drop_last = drop_last
+        least = plan.global_batch if drop_last else 1
+        if self._length < least:
             raise ValueError(
                 f"{type(self).__name__}: found a data set of {self._length} rows, expected at "
-                f"least one global batch of {plan.global_batch}"
+                f"least {f'one global batch of {least}' if drop_last else 'one'}"
             )
 
     def set_epoch(self, epoch: int, first_batch: int = 0) -> None:
@@ -52,9 +61,10 @@ class GlobalBatches:
         self.set_epoch(epoch, batch)
 
     def __len__(self) -> int:
-        return self._length // self._plan.global_batch
+        whole, left = divmod(self._length, self._plan.global_batch)
+        return whole + (left > 0 and not self._drop_last)
 
-    def whole_batches(self) -> Iterator[list[int]]:
+    def batches(self) -> Iterator[list[int]]:
         """Yields the indices of the rows of each global batch of the epoch."""
         order = torch.arange(self._length)
         if self._shuffle:
@@ -83,7 +93,7 @@ class BatchSampler(GlobalBatches, Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         mine = self._own_rows()
-        for rows in self.whole_batches():
+        for rows in self.batches():
             yield [rows[each] for each in mine or [0]]
 
     def _own_rows(self) -> list[int]:

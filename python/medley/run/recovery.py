@@ -16,9 +16,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch import Tensor
-
 from medley import _core, _runtime, checkpoint
+from medley.data.inputs import StepBatch
 from medley.plan import Plan, find_plan, measured
 from medley.run import connections, devices, elastic, ends, epochs, exchange, job
 from medley.run.batches import MOST_BYTES, Batches
@@ -234,7 +233,7 @@ class Recovery:
             )
         return metrics
 
-    def _read(self, batch: Any) -> dict[str, Tensor]:
+    def _read(self, batch: Any) -> StepBatch:
         """Returns what this process needs of a batch now. What the script cannot read ends the run:
         it could not be read again."""
         try:
