@@ -111,6 +111,8 @@ std::string to_string(OutputKind kind) {
   switch (kind) {
     case OutputKind::kLoss:
       return "loss";
+    case OutputKind::kMetric:
+      return "metric";
     case OutputKind::kGradient:
       return "gradient";
     case OutputKind::kBuffer:

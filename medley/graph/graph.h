@@ -87,12 +87,13 @@ struct Op {
   bool operator==(const Op&) const = default;
 };
 
-// sent: of the graph of a stage, to other stages, whose graphs receive it under the same name.
-enum class OutputKind : uint8_t { kLoss, kGradient, kBuffer, kParameter, kState, kSent };
+// metric: a scalar that is reported as the loss is, of graphs that evaluate. sent: of the graph of
+// a stage, to other stages, whose graphs receive it under the same name.
+enum class OutputKind : uint8_t { kLoss, kMetric, kGradient, kBuffer, kParameter, kState, kSent };
 
 struct Output {
   OutputKind kind;
-  // Of the input that it is the gradient or the new value of; "" for the loss.
+  // Of the input that it is the gradient or the new value of, or its own; "" for the loss.
   std::string name;
   ValueId value;
   bool operator==(const Output&) const = default;

@@ -25,6 +25,16 @@ Graph remove_dead_ops(const Graph& graph) {
   return rewrite.finish();
 }
 
+Graph forward_only(const Graph& graph) {
+  Graph forward = graph;
+  std::erase_if(forward.outputs, [](const Output& output) {
+    return output.kind != OutputKind::kLoss && output.kind != OutputKind::kMetric;
+  });
+  forward = remove_dead_ops(forward);
+  verify(forward);
+  return forward;
+}
+
 Graph split_addmm(const Graph& graph) {
   Rewrite rewrite(graph);
   for (const Op& op : graph.ops) {

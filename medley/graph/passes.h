@@ -38,6 +38,10 @@ Graph split_addmm(const Graph& graph);
 // restore the leading dims; also through mm - mm and mm - add(bias [n]).
 Graph merge_views_into_mm(const Graph& graph);
 
+// What a graph computes of a batch: its loss and metrics. Gradients, new values of buffers and what
+// only these need are left out. No pass.
+Graph forward_only(const Graph& graph);
+
 struct Pass {
   std::string name;
   std::string help;

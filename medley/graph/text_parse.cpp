@@ -184,7 +184,7 @@ class Parser {
     section_ = kOutputs;
     in.word();
     const auto kind = parse_output_kind(in.peek_word());
-    if (!kind) in.fail("loss, gradient, buffer, parameter or state");
+    if (!kind) in.fail("loss, metric, gradient, buffer, parameter or state");
     in.word();
     std::string name;
     if (*kind != OutputKind::kLoss) name = in.quoted("the name of the output in quotes");

@@ -27,7 +27,8 @@ class Verifier {
     for (size_t i = 0; i < defined_.size(); ++i)
       if (!defined_[i]) fail(fmt::format("value %{}", i), "must be defined");
     for (const Output& output : graph_.outputs) check(output);
-    if (!outputs_.contains({OutputKind::kLoss, ""}) && !sends_) fail("outputs", "must have a loss");
+    if (!outputs_.contains({OutputKind::kLoss, ""}) && !sends_ && !measures_)
+      fail("outputs", "must have a loss");
   }
 
  private:
@@ -148,6 +149,12 @@ class Verifier {
       if (!is_floating(type.dtype) || !type.shape.empty()) fail(place, "must be a floating scalar");
       return;
     }
+    if (output.kind == OutputKind::kMetric) {
+      if (output.name.empty()) fail(place, "must have a name");
+      if (!is_floating(type.dtype) || !type.shape.empty()) fail(place, "must be a floating scalar");
+      measures_ = true;
+      return;
+    }
     if (output.kind == OutputKind::kSent) {
       if (output.name.empty()) fail(place, "must have a name");
       sends_ = true;
@@ -172,7 +179,7 @@ class Verifier {
   std::vector<bool> defined_;
   std::map<std::pair<InputKind, std::string_view>, ValueId> inputs_;
   std::set<std::pair<OutputKind, std::string_view>> outputs_;
-  bool sends_ = false;
+  bool sends_ = false, measures_ = false;
 };
 
 }  // namespace

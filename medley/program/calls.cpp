@@ -23,6 +23,14 @@ std::string function_name(FunctionKind kind) {
   return "update";
 }
 
+std::vector<ValueId> reported(const LoweredStage& stage) {
+  std::vector<ValueId> values;
+  for (ValueId value : {stage.loss, stage.gradient_norm})
+    if (value != kNone) values.push_back(value);
+  for (const auto& [name, value] : stage.metrics) values.push_back(value);
+  return values;
+}
+
 std::string to_string(const Call& call) {
   if (call.function == FunctionKind::kUpdate) return "update";
   return fmt::format("{} {}", function_name(call.function), call.microbatch);

@@ -183,6 +183,7 @@ class Completer {
   State output_state(const Output& output) const {
     switch (output.kind) {
       case OutputKind::kLoss:
+      case OutputKind::kMetric:
         return whole();
       case OutputKind::kGradient:
         return updates_.at(output.name).state;

@@ -154,22 +154,27 @@ std::map<Lane, std::vector<Link>> find_lanes(Stages stages) {
   return lanes;
 }
 
-// The sums over stages: of the norm and of the loss.
+// The sums over stages: of the norm, of the loss and of metrics.
 void connect_sums(const std::vector<DecidedStage>& stages, std::vector<Connections>& all) {
   if (stages.size() == 1) return;
   std::vector<int> with_gradients, devices;
   DType loss = DType::kF32;
+  std::map<std::string, DType> metrics;
   for (const DecidedStage& stage : stages) {
     const Prepared& prepared = *stage.completed.prepared;
     devices.insert(devices.end(), stage.devices.begin(), stage.devices.end());
     if (prepared.gradient_norm != kNone)
       with_gradients.insert(with_gradients.end(), stage.devices.begin(), stage.devices.end());
-    for (const Output& output : prepared.graph.outputs)
+    for (const Output& output : prepared.graph.outputs) {
       if (output.kind == OutputKind::kLoss) loss = type_of(prepared.graph, output.value).dtype;
+      if (output.kind == OutputKind::kMetric)
+        metrics[output.name] = type_of(prepared.graph, output.value).dtype;
+    }
   }
   for (size_t s = 0; s < stages.size(); ++s) {
     all[s].all_devices = devices;
     all[s].loss = loss;
+    all[s].metrics = metrics;
     if (stages[s].completed.prepared->gradient_norm != kNone) all[s].norm_devices = with_gradients;
   }
 }

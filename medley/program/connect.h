@@ -66,6 +66,7 @@ struct Connections {
   std::vector<int> norm_devices;  // of all stages that have gradients; empty: it has the only ones
   std::vector<int> all_devices;   // of all stages; empty: there is one
   DType loss = DType::kF32;
+  std::map<std::string, DType> metrics;         // of all stages
   std::map<std::string, SummedWeight> weights;  // by Prepared::weights; none of one pipeline
   // In the order in which they are posted: of gradients, and of new values behind all updates of
   // their parameters.

@@ -332,6 +332,9 @@ class Lowering {
         case OutputKind::kLoss:
           emitter_.stage.loss = local;
           break;
+        case OutputKind::kMetric:
+          emitter_.stage.metrics[output.name] = local;
+          break;
         case OutputKind::kGradient:
           emitter_.stage.gradients.push_back(
               placement({InputKind::kParameter, output.name, local}, output.value, kept));
@@ -353,20 +356,27 @@ class Lowering {
     }
     emitter_.enter(Phase::kUpdate, false);
     ValueId& loss = emitter_.stage.loss;
-    if (!connections_.all_devices.empty())
-      loss = emitter_.sum_over_stages(loss == kNone ? std::nullopt : std::optional(loss),
-                                      connections_.loss,
-                                      "loss",
-                                      connections_.all_devices);
+    if (!connections_.all_devices.empty()) loss = sum_over_all(loss, connections_.loss, "loss");
+    for (const auto& [name, dtype] : connections_.metrics) {
+      const auto [found, is_elsewhere] = emitter_.stage.metrics.try_emplace(name, kNone);
+      found->second = sum_over_all(found->second, dtype, name);
+    }
     if (completed_.prepared->gradient_norm != kNone)
       emitter_.stage.gradient_norm =
           emitter_.in_state(completed_.prepared->gradient_norm, emitter_.whole());
   }
 
+  ValueId sum_over_all(ValueId value, DType dtype, const std::string& what) {
+    return emitter_.sum_over_stages(value == kNone ? std::nullopt : std::optional(value),
+                                    dtype,
+                                    what,
+                                    connections_.all_devices);
+  }
+
   void finish() {
     LoweredStage& stage = emitter_.stage;
     stage.graph.symbols = emitter_.symbols.names();
-    std::vector<ValueId> keep{stage.loss, stage.gradient_norm};
+    std::vector<ValueId> keep = reported(stage);
     for (const auto& [phase, assigns] : assigns_)
       for (const Assign& assign : assigns) keep.push_back(assign.from);
     if (options_.keep_gradients)

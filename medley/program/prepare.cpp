@@ -175,6 +175,8 @@ class Preparer {
       Output copy = output;
       if (output.kind == OutputKind::kLoss)
         copy.value = accumulate(output.value, Phase::kForward, "loss");
+      if (output.kind == OutputKind::kMetric)
+        copy.value = accumulate(output.value, Phase::kForward, output.name);
       if (output.kind == OutputKind::kGradient)
         copy.value = accumulate(output.value, Phase::kBackward, output.name);
       graph().outputs.push_back(copy);

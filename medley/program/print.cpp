@@ -113,6 +113,8 @@ std::string print(const Program& program) {
       for (const Assign& assign : function.assigns)
         out += fmt::format("    assign %{} to %{}\n", assign.from, assign.to);
     }
+    for (const auto& [name, value] : stage.metrics)
+      out += fmt::format("  metric \"{}\" %{}\n", name, value);
     for (const Call& call : stage.calls)
       out += fmt::format("  call {} {}\n", name(call.function), call.microbatch);
     for (size_t m = 0; m < stage.tables.size(); ++m)

@@ -6,6 +6,7 @@
 // the same here.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <variant>
@@ -146,7 +147,8 @@ struct LoweredStage {
   std::vector<Placement>
       gradients;         // kStep values with the synchronised gradient; `input` names the parameter
   ValueId loss = kNone;  // kStep, replicated, complete after the update
-  ValueId gradient_norm = kNone;  // kStep, replicated; kNone without clipping or reporting
+  std::map<std::string, ValueId> metrics;  // as the loss, of a program that evaluates
+  ValueId gradient_norm = kNone;           // kStep, replicated; kNone without clipping or reporting
   // The communication whose end says that every device has all its gradients (commit.h); kNone: of
   // this stage no device waits for others then, or the program was not lowered like that.
   int commit = kNone;
@@ -166,6 +168,9 @@ struct Program {
   bool microbatches_are_batches = false;
   std::vector<LoweredStage> stages;
 };
+
+// Of a step what is read behind it: its loss, metrics and norm, those that there are.
+std::vector<ValueId> reported(const LoweredStage& stage);
 
 void verify(const Program& program);
 std::string print(const Program& program);

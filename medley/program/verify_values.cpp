@@ -448,7 +448,7 @@ class ValueVerifier {
   }
 
   void note_kept() {
-    kept_ = {stage_.loss, stage_.gradient_norm};
+    kept_ = reported(stage_);
     for (const Placement& gradient : stage_.gradients) kept_.push_back(gradient.input.value);
     for (const Function& function : stage_.functions)
       for (const Assign& assign : function.assigns) kept_.push_back(assign.from);
@@ -482,6 +482,9 @@ class ValueVerifier {
       refuse_program(place, stage_.communications[at(id)].name + ": found nobody who waits for it");
     if (stage_.loss != kNone && !has(step.alive, stage_.loss))
       refuse_program(place, fmt::format("the loss, value {}, is not there", stage_.loss));
+    for (const auto& [name, value] : stage_.metrics)
+      if (!has(step.alive, value))
+        refuse_program(place, fmt::format("\"{}\", value {}, is not there", name, value));
     if (stage_.gradient_norm != kNone && !has(step.alive, stage_.gradient_norm))
       refuse_program(
           place, fmt::format("the gradient's norm, value {}, is not there", stage_.gradient_norm));

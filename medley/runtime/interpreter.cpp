@@ -148,7 +148,8 @@ Interpreter::Interpreter(const Program& program,
   // Whoever has made this keeps it.
   use(std::shared_ptr<const Program>(std::shared_ptr<const Program>(), &program));
   spreads_ = spreads_after_commit(own);
-  std::set<ValueId> kept{own.loss, own.gradient_norm};
+  const std::vector<ValueId> read_behind = reported(own);
+  std::set<ValueId> kept(read_behind.begin(), read_behind.end());
   if (options_.keep_gradients)
     for (const Placement& gradient : own.gradients) kept.insert(gradient.input.value);
   for (ValueId value = 0; value < static_cast<ValueId>(own.lifetimes.size()); ++value)

@@ -24,7 +24,8 @@ class RowAnalysis {
       if (!step(static_cast<OpId>(i))) return refusal(i);
     for (const Output& output : graph_.outputs) {
       const AxisState& state = states_[at(output.value)];
-      const bool sum = output.kind == OutputKind::kLoss || output.kind == OutputKind::kGradient;
+      const bool sum = output.kind == OutputKind::kLoss || output.kind == OutputKind::kMetric ||
+                       output.kind == OutputKind::kGradient;
       if (state.holding != (sum ? Holding::kPartialSum : Holding::kReplicated) &&
           !is_zero(output.value))
         return "rows meet in output " + output.name;

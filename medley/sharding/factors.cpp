@@ -200,7 +200,9 @@ class Factorizer {
                              : output.kind == OutputKind::kState ? InputKind::kState
                                                                  : InputKind::kParameter;
       const auto found = by_name.find({kind, output.name});
-      if (output.kind == OutputKind::kLoss || found == by_name.end()) continue;
+      if (output.kind == OutputKind::kLoss || output.kind == OutputKind::kMetric ||
+          found == by_name.end())
+        continue;
       const std::vector<ExtentId>&a = dims(output.value), &b = dims(found->second);
       for (size_t d = 0; d < a.size() && d < b.size(); ++d) forest_.equate({a[d]}, {b[d]});
     }

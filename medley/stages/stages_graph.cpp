@@ -62,7 +62,7 @@ class StageExtractor {
     }
     for (const Output& output : graph_.outputs) {
       const bool buffer = output.kind == OutputKind::kBuffer;
-      if (output.kind == OutputKind::kLoss ||
+      if (output.kind == OutputKind::kLoss || output.kind == OutputKind::kMetric ||
           !(buffer ? holds(output.name) : made[at(output.value)]))
         continue;
       const InputKind kind = buffer ? InputKind::kBuffer : InputKind::kParameter;

@@ -434,7 +434,8 @@ void SpmdProblem::connect_outputs() {
       add_edge(producer, parameter, output.value, from, stored, 1);
     } else if (output.kind == OutputKind::kSent) {
       send(producer, output.value, from);
-    } else if (output.kind == OutputKind::kLoss || output.kind == OutputKind::kBuffer) {
+    } else if (output.kind == OutputKind::kLoss || output.kind == OutputKind::kMetric ||
+               output.kind == OutputKind::kBuffer) {
       for (size_t c = 0; c < from.size(); ++c)
         add_unary(
             producer,

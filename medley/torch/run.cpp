@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "medley/base/at.h"
@@ -288,10 +289,11 @@ void Run::set_scalars(const std::vector<double>& learning_rates, int64_t step) {
 }
 
 // All stages have the same, or nothing.
-double Run::read_scalar(ValueId LoweredStage::*value) {
+double Run::read_scalar(const std::function<ValueId(const LoweredStage&)>& value) {
   for (int i = 0; i < devices().size(); ++i) {
-    if (stage_of(i).*value == kNone) continue;
-    const at::Tensor tensor = to_tensor(devices().interpreter(i).read(stage_of(i).*value));
+    const ValueId found = value(stage_of(i));
+    if (found == kNone) continue;
+    const at::Tensor tensor = to_tensor(devices().interpreter(i).read(found));
     if (tensor.defined()) return tensor.item().toDouble();
   }
   return 0;
@@ -313,8 +315,10 @@ StepResult Run::step(const std::map<std::string, at::Tensor>& batch,
 
 StepResult Run::result() {
   StepResult result;
-  result.loss = read_scalar(&LoweredStage::loss);
-  result.gradient_norm = read_scalar(&LoweredStage::gradient_norm);
+  result.loss = read_scalar(std::mem_fn(&LoweredStage::loss));
+  result.gradient_norm = read_scalar(std::mem_fn(&LoweredStage::gradient_norm));
+  for (const auto& [name, value] : stage_of(0).metrics)  // all stages have all
+    result.metrics[name] = read_scalar([&](const LoweredStage& on) { return on.metrics.at(name); });
   for (int i = 0; i < devices().size(); ++i) {
     const StepReport& report = worker_.reports()[at(i)];
     result.devices.push_back(devices().interpreter(i).device_name());
@@ -322,6 +326,34 @@ StepResult Run::result() {
     result.waiting.push_back(report.waiting.value);
   }
   return result;
+}
+
+void Run::share_values(Run& other) {
+  MEDLEY_CHECK_EQ(devices().size(), other.devices().size());
+  for (int i = 0; i < devices().size(); ++i)
+    for (const Placement& placement : stage_of(i).inputs) {
+      const Input& input = placement.input;
+      if (input.kind != InputKind::kParameter && input.kind != InputKind::kBuffer) continue;
+      const LoweredStage& from = other.stage_of(i);
+      const auto found = std::ranges::find_if(from.inputs, [&](const Placement& each) {
+        return each.input.kind == input.kind && each.input.name == input.name;
+      });
+      if (found == from.inputs.end()) continue;
+      MEDLEY_CHECK(found->state == placement.state ||
+                   found->cuts.empty() == placement.cuts.empty());
+      const Buffer value = other.devices().interpreter(i).read(found->input.value);
+      const std::vector<int64_t> shape =
+          shape_of(type_of(stage_of(i).graph, input.value), table(0, devices().place(i)));
+      MEDLEY_CHECK(to_tensor(value).sizes() == at::IntArrayRef(shape));
+      devices().interpreter(i).write(input.value, value);
+    }
+}
+
+void Run::drop_values() {
+  for (int i = 0; i < devices().size(); ++i)
+    for (const Placement& placement : stage_of(i).inputs)
+      if (placement.input.kind == InputKind::kParameter)
+        devices().interpreter(i).write(placement.input.value, nullptr);
 }
 
 Run::Left Run::left() {

@@ -54,6 +54,7 @@ struct RunInput {  // what a run is made from, as it comes from Python
 struct StepResult {
   double loss = 0;
   double gradient_norm = 0;
+  std::map<std::string, double> metrics;
   std::vector<std::string> devices;  // names, of this process
   std::vector<int64_t> nanoseconds;  // that the step took on each, by the device's clock
   std::vector<int64_t> waiting;      // of it, for communications
@@ -102,6 +103,11 @@ class Run {
                   int size,
                   const std::function<bool()>& poll);
 
+  // Takes the parameters and buffers that `other` has, too, to evaluate with: the same memory,
+  // until drop_values() lets go of it. Requires: the same devices, and values placed alike.
+  void share_values(Run& other);
+  void drop_values();
+
   // Of dropout, from the next step on.
   int64_t seed() const { return seed_; }
   void set_seed(int64_t seed) { seed_ = seed; }
@@ -141,7 +147,7 @@ class Run {
   void write(const Found& found, const at::Tensor& whole);
   void set_batch(int i, const Program& program, const std::map<std::string, at::Tensor>& batch);
   void set_scalars(const std::vector<double>& learning_rates, int64_t step);
-  double read_scalar(ValueId LoweredStage::*value);
+  double read_scalar(const std::function<ValueId(const LoweredStage&)>& value);
   StepResult result();
 
   int64_t seed_;

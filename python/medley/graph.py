@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
@@ -16,6 +16,9 @@ from medley import _core
 from medley.files import read_text
 from medley.run import exchange
 
+if TYPE_CHECKING:
+    from medley.capture import Capture
+
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
@@ -24,6 +27,7 @@ class Graph:
 
     core: _core.Graph  # the ops
     constants: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)  # by name
+    autocast: torch.dtype | None = None  # under which it was captured
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Graph:
@@ -73,24 +77,18 @@ def capture(
     of ops without a rule, which every device computes whole, and of a model in eval mode.
     """
 
-    def first() -> bytes:
+    def first() -> Capture:
         from medley.capture import capture_full
 
         if isinstance(model, nn.Module) and not model.training:
             warnings.warn(
                 "the model is in eval mode: it is captured without dropout and with batch norms "
                 "that do not learn their statistics; call model.train() to train all of it",
-                stacklevel=4,
+                stacklevel=6,
             )
-        captured = capture_full(model, example_batch, name, check, autocast)
-        own = {key: value.contiguous().clone() for key, value in captured.constants.items()}
-        text = captured.text.encode()
-        packed: bytes = safetensors.torch.save(own)
-        return len(text).to_bytes(8, "little") + text + packed
+        return capture_full(model, example_batch, name, check, autocast)
 
-    parcel = exchange.from_first(first, "captures the model")
-    end = 8 + int.from_bytes(parcel[:8], "little")
-    text, constants = parcel[8:end].decode(), safetensors.torch.load(parcel[end:])
+    text, constants = _captured_by_first(first)
     core, _ = _core.Graph.parse(text, "<capture>").run_passes()
     if missing := _core.fallbacks(core):
         warnings.warn(
@@ -98,4 +96,34 @@ def capture(
             "but no faster than one device (docs/howto/add_an_op.md)",
             stacklevel=2,
         )
-    return Graph(core, constants)
+    return Graph(core, constants, autocast)
+
+
+def capture_forward(model: nn.Module, example_batch: Any, autocast: torch.dtype | None) -> Graph:
+    """Captures what a model computes of a batch as it is, without gradients: the loss, and as
+    metrics all scalars beside it. In a job the first process captures for all."""
+
+    def first() -> Capture:
+        from medley.capture import capture_full
+
+        return capture_full(model, example_batch, autocast=autocast, measures=True)
+
+    text, constants = _captured_by_first(first)
+    core, _ = _core.Graph.parse(text, "<capture>").forward_only().run_passes()
+    return Graph(core, constants, autocast)
+
+
+def _captured_by_first(capture: Callable[[], Capture]) -> tuple[str, dict[str, Tensor]]:
+    """Returns the text and the constants of what the first process captures."""
+
+    def first() -> bytes:
+        captured = capture()
+        own = {key: value.contiguous().clone() for key, value in captured.constants.items()}
+        text = captured.text.encode()
+        packed: bytes = safetensors.torch.save(own)
+        return len(text).to_bytes(8, "little") + text + packed
+
+    parcel = exchange.from_first(first, "captures the model")
+    end = 8 + int.from_bytes(parcel[:8], "little")
+    constants: dict[str, Tensor] = safetensors.torch.load(parcel[end:])
+    return parcel[8:end].decode(), constants

@@ -19,6 +19,7 @@ from medley.cluster import Cluster, load_cluster
 from medley.cursor import Cursor
 from medley.data.inputs import Inputs, StepBatch
 from medley.drift import Drift, comparable, expected_nanoseconds, report_drift
+from medley.evaluation import Evaluation, is_batch
 from medley.files import read_text, write_atomically
 from medley.graph import Graph, as_graph
 from medley.metrics import Metrics, seconds_of, waiting_of
@@ -29,7 +30,7 @@ from medley.run import connections, devices, ends, exchange, job, stragglers
 from medley.run.recovery import Recovery
 from medley.schedules import schedule_text
 from medley.sizes import Sizes
-from medley.whole_tensors import CONSTANT, DTYPES
+from medley.whole_tensors import CONSTANT
 
 Made = TypeVar("Made")
 
@@ -72,12 +73,10 @@ class Trainer:
             "keep_gradients": keep_gradients,
             "trace": trace or profile is not None,
         }
-        self._types = {
-            (kind, name): (DTYPES[dtype], shape)
-            for kind, name, dtype, shape in self._graph.core.inputs
-        }
+        self._types = whole_tensors.types_of(self._graph.core)
         self._inputs = Inputs(self._types)
         self._sizes: Sizes | None = None
+        self._evaluation: Evaluation | None = None
         self._took = stragglers.Stopwatch()
         self._drift = None
         self._job = None if local else exchange.join()
@@ -151,6 +150,25 @@ class Trainer:
             self._saver.poll()
         return metrics
 
+    def evaluate(self, data: Any) -> dict[str, float]:
+        """Returns the mean loss, and of every scalar beside it in what the model returns (a dict
+        with "loss" and "accuracy") the mean, over one batch or over all that a loader yields.
+
+        The model is in eval mode, without dropout, and nothing of it changes. It is computed where
+        the plan has its weights and rows. Batches are those of `step`, last ones with fewer rows
+        too; a mean over several counts each by its rows. In a job all processes call this.
+        """
+        if self._recovery is not None:
+            raise ValueError(
+                "evaluate: an elastic run cannot evaluate yet: save, and evaluate that"
+            )
+        if self._evaluation is None:
+            self._evaluation = Evaluation(
+                self._model, self._graph, self.plan, self._machines, self._job
+            )
+        batches = [data] if is_batch(data) else data
+        return self._evaluation.means(self._run, batches, self.steps, self._together)
+
     def _step(self, batch: StepBatch) -> Metrics:
         size = self._sizes_now().number(batch.rows)
         rates = self.optimizer.learning_rates(self.steps)
@@ -204,6 +222,8 @@ class Trainer:
                 self._saver.wait()
             if self._job is not None:
                 self._end()
+        if self._evaluation is not None:
+            self._evaluation.finish()
         if self._run is not None:
             self._run.finish()
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from medley import _core
 from medley.run import exchange
 from medley.run.job import Job
 from medley.shapes import sizes_of
@@ -29,6 +30,11 @@ DTYPES = {
 }
 Types = Mapping[tuple[str, str], tuple[torch.dtype, str]]  # dtype and shape by kind and name
 Together = Callable[[str], contextlib.AbstractContextManager[None]]  # around what all have to call
+
+
+def types_of(graph: _core.Graph) -> dict[tuple[str, str], tuple[torch.dtype, str]]:
+    """Returns dtype and shape of all inputs of a graph by kind and name."""
+    return {(kind, name): (DTYPES[dtype], shape) for kind, name, dtype, shape in graph.inputs}
 
 
 def read_kind(

@@ -85,6 +85,9 @@ void init_graph(nb::module_& m) {
       .def("text", &medley::print, "Returns the text form, which parses back equal.")
       .def("hash", &medley::hash, "Returns the SHA-256 of the canonical text.")
       .def("verify", &medley::verify, "Raises RuntimeError if an invariant does not hold.")
+      .def("forward_only",
+           &medley::forward_only,
+           "Returns what it computes of a batch: loss and metrics, without gradients.")
       .def("run_passes",
            &run_passes,
            nb::call_guard<nb::gil_scoped_release>(),

@@ -168,6 +168,7 @@ void init_runtime_trainer(nb::module_& m) {
       m, "StepResult", "What a step gives: the loss, the norm of the gradient, and times.")
       .def_ro("loss", &medley::StepResult::loss)
       .def_ro("gradient_norm", &medley::StepResult::gradient_norm)
+      .def_ro("metrics", &medley::StepResult::metrics, "By name, of a program that evaluates.")
       .def_ro("devices", &medley::StepResult::devices, "Names of the devices of this process.")
       .def_ro(
           "nanoseconds", &medley::StepResult::nanoseconds, "That the step took on each of them.")
@@ -245,6 +246,15 @@ void init_runtime_trainer(nb::module_& m) {
            "program"_a,
            nb::call_guard<nb::gil_scoped_release>(),
            "Takes a program for batches of another size; returns its number.")
+      .def("share_values",
+           &Run::share_values,
+           "other"_a,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Takes the parameters and buffers of another run on the same devices, not copied.")
+      .def("drop_values",
+           &Run::drop_values,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Lets go of the parameters.")
       .def("left",
            &left,
            "Returns how far the last step has come, as StepLeft says it: (reached, committed, "

@@ -39,6 +39,7 @@ def capture_full(
     name: str | None = None,
     check: bool | None = None,
     autocast: torch.dtype | None = None,
+    measures: bool = False,
 ) -> Capture:
     """Captures forward, loss and backward of `model` as graph text; the batch size is the symbol b.
 
@@ -52,7 +53,8 @@ def capture_full(
 
     `autocast`, torch.bfloat16, captures under `torch.autocast` of that dtype: matrix products and
     what follows them in bf16, parameters, their gradients and the optimizer in their own dtype. The
-    list of ops that are cast is that of PyTorch's autocast on the CPU, on any device.
+    list of ops that are cast is that of PyTorch's autocast on the CPU, on any device. `measures`:
+    scalars beside the loss are outputs, too.
 
     Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured.
     """
@@ -62,10 +64,12 @@ def capture_full(
     name = name or type(model).__name__
     _check_autocast(autocast)
     assigned = rehearse(model, batch, (first, second), autocast)
-    converted = convert(trace(model, batch, first, autocast, assigned), name)
+    converted = convert(trace(model, batch, first, autocast, assigned, measures), name)
     cheap = converted.num_ops < _CHECK_BELOW_OPS
     if check or (check is None and (cheap or _is_near_batch(converted.text, first))):
-        _compare(converted, convert(trace(model, batch, second, autocast, assigned), name))
+        _compare(
+            converted, convert(trace(model, batch, second, autocast, assigned, measures), name)
+        )
     for sentence in unusual_experts(model):
         warnings.warn(sentence, stacklevel=2)
     return Capture(converted.text, converted.constants)

@@ -107,12 +107,28 @@ def read_batch(example: Any) -> Batch:
     return Batch(example, tuple(n for n, _ in found), tuple(v for _, v in found), rows)
 
 
+def metrics_of(result: Any) -> dict[str, Tensor]:
+    """Returns the scalars beside the loss in what a model returned, by name: of a dict, or of an
+    object that has fields."""
+    held = result if isinstance(result, Mapping) else getattr(result, "__dict__", {})
+    if hasattr(result, "_asdict"):
+        held = result._asdict()
+    return {
+        name: _scalar(value if value.is_floating_point() else value.to(torch.get_default_dtype()))
+        for name, value in held.items()
+        if name != "loss" and isinstance(name, str) and _is_scalar(value)
+    }
+
+
 def loss_of(result: Any) -> Tensor | tuple[Tensor, Tensor]:
     """Returns the loss, or (loss sum, weight), in what a model returned.
 
-    Accepted: a scalar tensor, an object with `.loss`, a dict with "loss", two scalars, or a tuple
-    whose first element is the loss, as transformers returns with return_dict=False.
+    Accepted: a scalar tensor, an object with `.loss`, a dict with "loss", two scalars, a tuple
+    whose first element is the loss, as transformers returns with return_dict=False, or a dict of
+    losses, which are added up, as torchvision's detectors return.
     """
+    if isinstance(result, Mapping) and "loss" not in result and _are_losses(result):
+        result = sum(result.values())
     if isinstance(result, Mapping) and "loss" in result:
         result = result["loss"]
     elif not isinstance(result, (Tensor, tuple)) and hasattr(result, "loss"):
@@ -151,6 +167,13 @@ def _starts_with_loss(results: Sequence[Any]) -> bool:
     """Returns whether the first of them alone is a scalar; two scalars are a sum and its weight."""
     scalars = [_is_scalar(each) for each in results]
     return bool(scalars) and scalars[0] and scalars != [True, True]
+
+
+def _are_losses(results: Mapping[Any, Any]) -> bool:
+    return bool(results) and all(
+        "loss" in str(name) and _is_scalar(each) and each.is_floating_point()
+        for name, each in results.items()
+    )
 
 
 def _is_scalar(x: Any) -> bool:

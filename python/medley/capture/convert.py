@@ -152,7 +152,7 @@ class _Writer:
         assert isinstance(values, (tuple, list))
         gradients: dict[str, list[Node]] = {}
         buffers: list[tuple[str, Node]] = []
-        loss: Node | None = None
+        results: list[Node] = []  # the loss, then metrics
         for value, what in zip(values, node.meta["desc"], strict=True):
             if not isinstance(value, Node):
                 continue
@@ -168,11 +168,13 @@ class _Writer:
                     continue  # a tensor of the batch, which nobody reads after the step
                 buffers.append((self._state_name(source.target), value))
             elif isinstance(what, desc.PlainAOTOutput):
-                loss = value
-        if loss is None or not gradients:
+                results.append(value)
+        if not results or not gradients:
             raise CaptureError("the model returned no loss that depends on its parameters")
         sums = {name: self._sum(name, found) for name, found in gradients.items()}
-        self._lines.append(f"output loss {self._id(loss)}")
+        self._lines.append(f"output loss {self._id(results[0])}")
+        metrics = zip(self._traced.metrics, results[1:], strict=True)
+        self._lines += [f"output metric {_core.quote(n)} {self._id(each)}" for n, each in metrics]
         self._lines += [f"output gradient {_core.quote(n)} {value}" for n, value in sums.items()]
         self._lines += [f"output buffer {_core.quote(n)} {self._id(value)}" for n, value in buffers]
 

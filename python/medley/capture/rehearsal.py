@@ -284,7 +284,7 @@ def _forward(root: Root, batch: Batch, rows: int) -> Tensor:
     ]
     for tensor in (rng, *tensors):
         _set_mark(tensor, _Mark(0, True))
-    return root.rehearse(rng, *tensors)
+    return root.rehearse(rng, *tensors)[0]
 
 
 def _backward(root: Root, loss: Tensor) -> None:

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from medley import custom_ops
 from medley.capture import buffers
-from medley.capture.batch import Batch, loss_of
+from medley.capture.batch import Batch, loss_of, metrics_of
 from medley.capture.gradient_hooks import Hooked, attach
 from medley.capture.interception import Interceptor, intercept, mean_loss
 from medley.capture.state import Attributes
@@ -31,8 +31,12 @@ class Root(nn.Module):
         interceptor: Interceptor,
         hooks: Sequence[Hooked],
         autocast: torch.dtype | None,
+        measures: bool = False,
     ) -> None:
+        """`measures`: the scalars beside the loss are results, too, whose names are `metrics`."""
         super().__init__()
+        self.measures = measures
+        self.metrics: tuple[str, ...] = ()
         self.model = model
         self.attributes = Attributes(model)
         self._buffers_before = [
@@ -45,14 +49,14 @@ class Root(nn.Module):
         self._batch = batch
         self._interceptor = interceptor
 
-    def forward(self, rng: Tensor, *tensors: Tensor) -> Tensor:
-        """Returns the loss; what forward does to buffers is done in place."""
+    def forward(self, rng: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Returns the loss and metrics; what forward does to buffers is done in place."""
         self.restore()
         self._attach()
         with buffers.copied(self.model, self.assigned):
             return self._loss(rng, *tensors)
 
-    def rehearse(self, rng: Tensor, *tensors: Tensor) -> Tensor:
+    def rehearse(self, rng: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Returns the loss of a call from what the call before has left; finds `assigned`."""
         self._attach()
         with buffers.kept(self.model, self.assigned):
@@ -73,14 +77,18 @@ class Root(nn.Module):
             handle.remove()
         self._attached = attach(self.model, self._hooks)
 
-    def _loss(self, rng: Tensor, *tensors: Tensor) -> Tensor:
+    def _loss(self, rng: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         with (
             custom_ops.use_rng(rng),
             intercept(self._interceptor),
             torch.autocast("cpu", self._autocast, self._autocast is not None),
         ):
-            loss = loss_of(self._batch.call(self.model, tensors))
-            return mean_loss(*loss) if isinstance(loss, tuple) else loss
+            result = self._batch.call(self.model, tensors)
+            loss = loss_of(result)
+            total = mean_loss(*loss) if isinstance(loss, tuple) else loss
+            metrics = metrics_of(result) if self.measures else {}
+            self.metrics = tuple(metrics)
+            return (total, *(each.detach().clone() for each in metrics.values()))
 
 
 @contextlib.contextmanager

@@ -57,6 +57,7 @@ class Traced:
     first_names: dict[str, str]  # of a parameter or buffer by each of its names (tied weights)
     trained: frozenset[str]
     complex_ops: list[str]
+    metrics: tuple[str, ...] = ()  # of the outputs behind the loss
 
 
 def choose_primes(
@@ -80,9 +81,11 @@ def trace(
     prime: int,
     autocast: torch.dtype | None = None,
     assigned: Collection[Place] = (),
+    measures: bool = False,
 ) -> Traced:
     """Traces forward, loss and backward at a batch of `prime` rows, under autocast to a dtype.
-    `assigned`: the buffers that forward assigns anew, as a rehearsal finds them.
+    `assigned`: the buffers that forward assigns anew, as a rehearsal finds them. `measures`: as of
+    a Root.
 
     Raises CaptureError for whatever the model does that cannot be traced.
     """
@@ -104,7 +107,7 @@ def trace(
             fx_traceback.preserve_node_meta(),
             quiet(),
             mode,
-            started(Root(model, batch, interceptor, hooks, autocast)) as root,
+            started(Root(model, batch, interceptor, hooks, autocast, measures)) as root,
         ):
             root.assigned.update(assigned)
             rng = torch.empty(2, dtype=torch.int64)
@@ -121,7 +124,9 @@ def trace(
     except Exception as error:
         raise CaptureError(_explain(error, modules, prime)) from None
     complex_ops = complex_numbers.lower(joint.graph_module)
-    return Traced(joint.graph_module, prime, batch.names, first_names, trained, complex_ops)
+    return Traced(
+        joint.graph_module, prime, batch.names, first_names, trained, complex_ops, root.metrics
+    )
 
 
 def _names(model: nn.Module) -> tuple[dict[str, str], frozenset[str]]:
