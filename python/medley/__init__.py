@@ -16,6 +16,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from medley.callbacks import Callback as Callback
+    from medley.callbacks import Progress as Progress
+    from medley.callbacks import TensorBoard as TensorBoard
+    from medley.callbacks import WandB as WandB
     from medley.cluster import Cluster as Cluster
     from medley.data.loader import Loader as Loader
     from medley.data.sampler import BatchSampler as BatchSampler
@@ -47,6 +51,7 @@ _EXPORTS = {
     "Adam": "optimizer",
     "AdamW": "optimizer",
     "BatchSampler": "data.sampler",
+    "Callback": "callbacks",
     "Cluster": "cluster",
     "Graph": "graph",
     "Groups": "optimizer",
@@ -55,8 +60,11 @@ _EXPORTS = {
     "Metrics": "metrics",
     "Muon": "optimizer",
     "Plan": "plan",
+    "Progress": "callbacks",
     "SGD": "optimizer",
+    "TensorBoard": "callbacks",
     "Trainer": "trainer",
+    "WandB": "callbacks",
     "capture": "graph",
     "cosine": "schedules",
     "inverse_sqrt": "schedules",

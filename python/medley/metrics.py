@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from medley import _core
+from medley.cluster import Cluster
+
 
 @dataclasses.dataclass(frozen=True)
 class Metrics:
@@ -36,3 +39,13 @@ def waiting_of(result: Any) -> dict[str, float]:
             result.devices, result.waiting, result.nanoseconds, strict=True
         )
     }
+
+
+def rows_by_kind(program: _core.Program, machines: Cluster) -> dict[str, float]:
+    """Returns by kind of device which part of all rows its devices compute, over all stages."""
+    rows: dict[str, float] = {}
+    for device, count in zip(program.devices, program.computed_rows(), strict=True):
+        kind = machines.kind(device).name
+        rows[kind] = rows.get(kind, 0.0) + count
+    total = sum(rows.values())
+    return {kind: count / total for kind, count in rows.items()}

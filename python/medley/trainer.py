@@ -6,9 +6,9 @@ import contextlib
 import functools
 import os
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -22,7 +22,7 @@ from medley.drift import Drift, comparable, expected_nanoseconds, report_drift
 from medley.evaluation import Evaluation, is_batch
 from medley.files import read_text, write_atomically
 from medley.graph import Graph, as_graph
-from medley.metrics import Metrics, seconds_of, waiting_of
+from medley.metrics import Metrics, rows_by_kind, seconds_of, waiting_of
 from medley.model_files import read_model, tensors_of, write_model
 from medley.optimizer import Optimizer, as_optimizer
 from medley.plan import Plan
@@ -31,6 +31,10 @@ from medley.run.recovery import Recovery
 from medley.schedules import schedule_text
 from medley.sizes import Sizes
 from medley.whole_tensors import CONSTANT
+
+if TYPE_CHECKING:
+    from medley.callbacks import Callback
+    from medley.fit import Fitted
 
 Made = TypeVar("Made")
 
@@ -169,6 +173,52 @@ class Trainer:
         batches = [data] if is_batch(data) else data
         return self._evaluation.means(self._run, batches, self.steps, self._together)
 
+    def fit(
+        self,
+        loader: Any,
+        epochs: int = 1,
+        *,
+        steps: int | None = None,
+        evaluate: Any = None,
+        evaluate_every: int = 0,
+        save_every: int = 0,
+        output: str | os.PathLike[str] | None = None,
+        keep: int = 3,
+        resume: bool = True,
+        callbacks: Sequence[Callback] = (),
+    ) -> Fitted:
+        """Trains on all batches of a loader, `epochs` times; with `steps` so many steps in all.
+
+        `evaluate` is a batch or a loader for `evaluate`, every `evaluate_every` steps and in the
+        end. `output` is a folder for checkpoints, every `save_every` steps and in the end, of which
+        the newest `keep` stay, and for metrics.jsonl. If there is a checkpoint in it, training goes
+        on from there; `resume=False` refuses that. Ctrl-C, SIGTERM and SIGHUP end it after the step
+        at hand, in all processes, with a checkpoint; a second one at once. In a job all processes
+        call this, and one tells the callbacks.
+        """
+        from medley.fit import Settings, fit
+
+        folder = None if output is None else Path(output)
+        return fit(
+            self,
+            loader,
+            Settings(
+                epochs,
+                steps,
+                evaluate,
+                evaluate_every,
+                save_every,
+                folder,
+                keep,
+                resume,
+                callbacks,
+            ),
+        )
+
+    def shares_of_kinds(self) -> dict[str, float]:
+        """Returns by kind of device its part of the rows; each stage of a pipeline has them all."""
+        return rows_by_kind(self._program, self._machines)
+
     def _step(self, batch: StepBatch) -> Metrics:
         size = self._sizes_now().number(batch.rows)
         rates = self.optimizer.learning_rates(self.steps)
@@ -244,6 +294,11 @@ class Trainer:
         if self._run is None:
             return None
         return (0, 1) if self._job is None else (self._job.rank, self._job.size)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether all devices are threads of this process."""
+        return self._job is None and self._recovery is None
 
     @property
     def is_first(self) -> bool:

@@ -54,6 +54,24 @@ std::vector<std::pair<int64_t, int64_t>> rows(const Program& program, int rank) 
   return pairs;
 }
 
+// Of each device in the order of the ranks, the rows that it computes of a batch; devices that
+// share the work on a row have a part of it each.
+std::vector<double> computed_rows(const Program& program) {
+  std::vector<double> all;
+  for (const medley::LoweredStage& stage : program.stages) {
+    const auto outer = static_cast<size_t>(stage.mesh[0]);
+    const size_t inner = stage.devices.size() / outer;
+    for (size_t d = 0; d < stage.devices.size(); ++d) {
+      double rows = 0;
+      for (const medley::Microbatch& each : stage.microbatches)
+        rows += each.lengths.empty() ? static_cast<double>(each.rows) / static_cast<double>(outer)
+                                     : static_cast<double>(each.lengths[d / inner]);
+      all.push_back(rows / static_cast<double>(inner));
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 void init_program(nb::module_& m) {
@@ -80,6 +98,7 @@ void init_program(nb::module_& m) {
            &rows,
            "rank"_a,
            "(first, number) of the rows of the global batch that a device needs, by micro-batch.")
+      .def("computed_rows", &computed_rows, "By rank, how many rows of a batch a device computes.")
       .def("with_rows",
            &medley::with_rows,
            "rows"_a,

@@ -7,22 +7,17 @@ In one process, or in each process of a job (`medley launch plan.json train ...`
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
 import math
-import signal
 import sys
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from medley import _core
 from medley.capture import model_name
@@ -30,13 +25,15 @@ from medley.checkpoint import say
 from medley.cli.train_data import START, Batches, Data, Place, open_data
 from medley.cli.train_options import Options
 from medley.cluster import Cluster, load_cluster, parse_cluster
-from medley.files import make_folder, require_writable, unwritable, write_atomically
+from medley.files import require_writable, write_atomically
 from medley.graph import Graph, capture
 from medley.metrics import Metrics
+from medley.metrics_file import MetricsFile
 from medley.model_files import MODEL_FILE
 from medley.optimizer import SGD, Adafactor, Adam, AdamW, Lion, Optimizer
 from medley.plan import Plan, plan
 from medley.run import exchange, job
+from medley.run.interrupt import Interrupt
 from medley.schedules import cosine, warmup
 from medley.trainer import Trainer
 
@@ -50,70 +47,6 @@ nodes:
 _BATCH = 32
 
 
-_LINES_KEPT = 8  # of metrics: more than the first process may not have written
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Interrupt:
-    """Ctrl-C, SIGTERM or SIGHUP while training: all processes stop after the same step. A second
-    one ends at once.
-
-    Each step the processes add up who was asked; the sum is read one step later, so that nobody
-    waits for it. Where processes may be lost, whoever was asked says so in the store, and the first
-    of those that are there chooses a step that nobody can have begun.
-    """
-
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-        self._asked = False
-        self._sum: tuple[Tensor, Any] | None = None
-
-    def __enter__(self) -> Interrupt:
-        self._before = {each: signal.signal(each, self._ask) for each in _SIGNALS}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
-    ) -> None:
-        if kind is None and self._sum is not None:
-            self._sum[1].wait()
-        self._restore()
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self._asked = True
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-
-    def agreed(self) -> bool:
-        """Returns whether to stop now; every process calls it before each step."""
-        this = job.current()
-        if this is None:
-            return self._asked
-        if this.elastic:
-            return self._is_last()
-        last = self._sum
-        asked = torch.tensor(int(self._asked))
-        self._sum = asked, dist.all_reduce(asked, async_op=True)
-        if last is None:
-            return False
-        last[1].wait()
-        return bool(last[0])
-
-    def _is_last(self) -> bool:
-        store, steps = exchange.store(), self._trainer.steps
-        if self._asked:
-            store.set("train/asked", "yes")
-        # The others have begun at most the step that this process now begins: its commit waits for
-        # all. Before the one after the next they can read this.
-        if self._trainer.is_first and store.get("train/asked") is not None:
-            store.set_first("train/last", str(steps + 2))
-        last = store.get("train/last")
-        return last is not None and steps >= int(last)
-
-
 class Report:
     """What the first process shows and writes: a bar or lines, and metrics.jsonl. The others know
     the last lines, and go on with them when the first process is lost."""
@@ -122,21 +55,15 @@ class Report:
         self._options = options
         self._trainer = trainer
         self._steps = steps
-        self._path = Path(options.output) / "metrics.jsonl"
-        self._last: deque[dict[str, Any]] = deque(maxlen=_LINES_KEPT)
-        self._has_begun = False  # to write
+        self._file = MetricsFile(Path(options.output))
         self._bar: Any = None
         self._task: Any = None
 
     def __enter__(self) -> Report:
         if not self._trainer.is_first or job.joins_later():
             return self
-        make_folder(self._path.parent)
-        try:
-            # What was done after the checkpoint that is resumed is done again.
-            self._begin(until=self._trainer.steps)
-        except OSError as error:
-            raise unwritable(self._path, error) from None
+        # What was done after the checkpoint that is resumed is done again.
+        self._file.begin(self._trainer.steps)
         if sys.stderr.isatty() and not self._options.json:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -165,35 +92,14 @@ class Report:
         if self._bar is not None:
             self._bar.update(self._task, completed=done, description=text)
         if done % self._options.log_every == 0 or done in (1, self._steps):
-            self._write({**dataclasses.asdict(metrics), **place._asdict(), "step": done})
+            line = {**dataclasses.asdict(metrics), **place._asdict(), "step": done}
+            self._file.write(line, self._trainer.is_first)
             self._say(f"step {done}/{self._steps}: {text}")
 
     def held_out(self, step: int, loss: float) -> None:
         """Tells the loss of the rows that are not trained on, after `step` steps."""
-        self._write({"step": step, "held_out_loss": loss})
+        self._file.write({"step": step, "held_out_loss": loss}, self._trainer.is_first)
         self._say(f"step {step}/{self._steps}: held-out loss {loss:.4f}")
-
-    def _write(self, fields: dict[str, Any]) -> None:
-        self._last.append(fields)
-        is_new = self._trainer.is_first and not self._has_begun
-        self._has_begun = self._trainer.is_first
-        try:
-            if is_new:
-                self._begin(until=math.inf)
-            elif self._has_begun:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(fields) + "\n")
-        except OSError as error:  # a full disk does not end training
-            say(f"{unwritable(self._path, error)}; training goes on")
-
-    def _begin(self, until: float) -> None:
-        """Leaves what was written up to a step, and writes those of the last lines that are not
-        there."""
-        lines = _lines_until(self._path, until)
-        there = {_kind(line) for line in lines}
-        lines += [line for line in self._last if _kind(line) not in there]
-        write_atomically(self._path, "".join(json.dumps(line) + "\n" for line in lines))
-        self._has_begun = True
 
     def _say(self, line: str) -> None:
         if not self._trainer.is_first or self._options.json:
@@ -202,22 +108,6 @@ class Report:
             self._bar.console.print(line)
         else:
             print(line, flush=True)
-
-
-def _lines_until(path: Path, done: float) -> list[dict[str, Any]]:
-    """Returns the lines of a metrics.jsonl up to a step; none of a step 0."""
-    if done == 0 or not path.exists():
-        return []
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError):  # half a line, of a process that was killed
-            if (fields := json.loads(line))["step"] <= done:
-                kept.append(fields)
-    return kept
-
-
-def _kind(line: dict[str, Any]) -> tuple[int, bool]:
-    return line["step"], "loss" in line
 
 
 @dataclasses.dataclass

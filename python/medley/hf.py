@@ -1,0 +1,329 @@
+"""A script of the transformers package with Medley in place of its trainer.
+
+trainer = transformers.Trainer(model, args, train_dataset=data, data_collator=collator)
+trainer.train()                                       # before
+trainer = medley.hf.train(model, args, data, collator, cluster="cluster.yaml")   # after
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from medley.callbacks import Callback, Progress, TensorBoard, WandB
+from medley.cluster import Cluster, load_cluster
+from medley.data.loader import Loader
+from medley.graph import capture
+from medley.optimizer import SGD, AdamW, Groups, Lion, Optimizer
+from medley.plan import Plan, plan
+from medley.trainer import Trainer
+
+# What is read of `TrainingArguments`. All others have to be as they are by default, or are of no
+# consequence here.
+READ = (
+    "output_dir",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "num_train_epochs",
+    "max_steps",
+    "learning_rate",
+    "lr_scheduler_type",
+    "lr_scheduler_kwargs",
+    "warmup_steps",
+    "warmup_ratio",
+    "optim",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "bf16",
+    "logging_steps",
+    "report_to",
+    "run_name",
+    "project",
+    "eval_strategy",
+    "eval_steps",
+    "save_strategy",
+    "save_steps",
+    "save_total_limit",
+    "seed",
+    "data_seed",
+    "train_sampling_strategy",
+    "dataloader_drop_last",
+    "remove_unused_columns",
+    "resume_from_checkpoint",
+)
+# How it is computed is the plan's, how rows are read the loader's, and a word is a word.
+OF_NO_CONSEQUENCE = (
+    "gradient_checkpointing",
+    "gradient_checkpointing_kwargs",
+    "per_device_eval_batch_size",
+    "eval_accumulation_steps",
+    "eval_do_concat_batches",
+    "eval_use_gather_object",
+    "prediction_loss_only",
+    "average_tokens_across_devices",
+    "dataloader_num_workers",
+    "dataloader_pin_memory",
+    "dataloader_persistent_workers",
+    "dataloader_prefetch_factor",
+    "dataloader_multiprocessing_context",
+    "dataloader_in_order",
+    "disable_tqdm",
+    "logging_strategy",
+    "logging_first_step",
+    "logging_dir",
+    "logging_nan_inf_filter",
+    "log_level",
+    "log_level_replica",
+    "log_on_each_node",
+    "local_rank",
+    "use_cpu",
+    "use_cache",
+    "skip_memory_metrics",
+    "do_train",
+    "do_eval",
+    "do_predict",
+    "ddp_backend",
+    "ddp_bucket_cap_mb",
+    "ddp_broadcast_buffers",
+    "ddp_find_unused_parameters",
+    "ddp_static_graph",
+    "ddp_timeout",
+    "save_on_each_node",
+    "torch_empty_cache_steps",
+    "tf32",
+)
+_NO_DECAY = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
+
+
+def train(
+    model: nn.Module,
+    args: Any,
+    dataset: Any,
+    collator: Callable[[list[Any]], Any] | None = None,
+    *,
+    cluster: Cluster | str | os.PathLike[str] = "cluster.yaml",
+    plan: Plan | str | os.PathLike[str] | None = None,
+    eval_dataset: Any = None,
+    callbacks: Sequence[Callback] = (),
+) -> Trainer:
+    """Trains a model as `transformers.TrainingArguments` say, on the devices of a cluster that need
+    not be alike, and returns the trainer, whose `save_model` writes what `from_pretrained` reads.
+
+    The batch of a step has `per_device_train_batch_size` times `gradient_accumulation_steps` rows
+    for each device; who computes how many of them, and in how many parts, is the plan's. An
+    argument that is not read raises ValueError by name, unless it is as by default or of no
+    consequence.
+    """
+    from transformers import default_data_collator
+
+    check(args)
+    machines = load_cluster(cluster)
+    rows = (
+        args.per_device_train_batch_size * args.gradient_accumulation_steps * len(machines.devices)
+    )
+    collate = default_data_collator if collator is None else collator
+    if args.remove_unused_columns:
+        dataset = Columns(dataset, columns_of(model))
+        eval_dataset = None if eval_dataset is None else Columns(eval_dataset, columns_of(model))
+    model.train()
+    example = collate([dataset[row] for row in range(min(2, len(dataset)))])
+    graph = capture(model, dict(example), autocast=torch.bfloat16 if args.bf16 else None)
+    per_epoch = len(dataset) / rows
+    per_epoch = math.floor(per_epoch) if args.dataloader_drop_last else math.ceil(per_epoch)
+    steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
+    rule = optimizer_of(model, args, steps)
+    chosen = _plan(graph, machines, rows, rule, plan)
+    trainer = Trainer(
+        model, graph, chosen, rule, cluster=machines, seed=args.seed, keep_gradients=False
+    )
+    loader = Loader(
+        chosen,
+        dataset,
+        shuffle=args.train_sampling_strategy == "random",
+        seed=args.seed if args.data_seed is None else args.data_seed,
+        collate=lambda each: dict(collate(each)),
+        drop_last=args.dataloader_drop_last,
+    )
+    held_out = None
+    if eval_dataset is not None:
+        held_out = Loader(chosen, eval_dataset, collate=lambda each: dict(collate(each)))
+    saves = _every(args.save_strategy, args.save_steps, per_epoch, steps)
+    trainer.fit(
+        loader,
+        steps=steps,
+        evaluate=held_out,
+        evaluate_every=(
+            0
+            if held_out is None
+            else _every(args.eval_strategy, args.eval_steps or args.logging_steps, per_epoch, steps)
+        ),
+        save_every=saves,
+        output=args.output_dir if saves else None,
+        keep=args.save_total_limit or 1_000_000,
+        resume=bool(args.resume_from_checkpoint),
+        callbacks=[*_reports(args), *callbacks],
+    )
+    return trainer
+
+
+def _plan(
+    graph: Any, machines: Cluster, rows: int, rule: Optimizer, given: Plan | Any | None
+) -> Plan:
+    return plan(graph, machines, global_batch=rows, optimizer=rule, plan=given)
+
+
+def check(args: Any) -> None:
+    """Raises ValueError naming the arguments that are not read, and what is read but cannot be."""
+    default = type(args)(output_dir=args.output_dir)
+    others = [
+        field.name
+        for field in dataclasses.fields(args)
+        if field.name not in READ
+        and field.name not in OF_NO_CONSEQUENCE
+        and getattr(args, field.name) != getattr(default, field.name)
+    ]
+    if others:
+        named = ", ".join(f"{name}={getattr(args, name)!r}" for name in sorted(others))
+        raise ValueError(
+            f"TrainingArguments: found {named}, which medley.hf.train does not read: expected the "
+            f"default, or one of {', '.join(READ)}"
+        )
+    if args.train_sampling_strategy not in ("random", "sequential"):
+        raise ValueError(
+            f"TrainingArguments: train_sampling_strategy: found {args.train_sampling_strategy!r}, "
+            "expected 'random' or 'sequential'"
+        )
+    for name in ("eval_strategy", "save_strategy"):
+        if _word(getattr(args, name)) not in ("no", "steps", "epoch"):
+            raise ValueError(
+                f"TrainingArguments: {name}: found {_word(getattr(args, name))!r}, expected 'no', "
+                "'steps' or 'epoch'"
+            )
+    for name in ("eval_steps", "save_steps", "logging_steps"):
+        if (value := getattr(args, name)) is not None and (value < 1 or value != int(value)):
+            raise ValueError(
+                f"TrainingArguments: {name}: found {value}, expected a number of steps"
+            )
+
+
+def optimizer_of(model: nn.Module, args: Any, steps: int) -> Optimizer:
+    """Returns the optimizer that the arguments ask for: no decay for biases and norms."""
+    from transformers.trainer_pt_utils import get_parameter_names
+
+    kinds: dict[str, Callable[[float], Optimizer]] = {
+        "adamw_torch": lambda decay: AdamW(
+            lr=rate,
+            betas=(args.adam_beta1, args.adam_beta2),
+            eps=args.adam_epsilon,
+            weight_decay=decay,
+        ),
+        "sgd": lambda decay: SGD(lr=rate, weight_decay=decay),
+        "lion_32bit": lambda decay: Lion(
+            lr=rate, betas=(args.adam_beta1, args.adam_beta2), weight_decay=decay
+        ),
+    }
+    kinds["adamw_torch_fused"] = kinds["adamw_torch"]
+    name = _word(args.optim)
+    if name not in kinds:
+        raise ValueError(
+            f"TrainingArguments: optim: found {name!r}, expected one of {', '.join(kinds)}"
+        )
+    rate, make = _rates(args, steps), kinds[name]
+    decayed = frozenset(get_parameter_names(model, [nn.LayerNorm], list(_NO_DECAY)))
+
+    def decays(parameter: str, shape: tuple[int, ...]) -> bool:
+        return parameter in decayed
+
+    return Groups(
+        groups=[(decays, make(args.weight_decay)), ("*", make(0.0))],
+        max_norm=args.max_grad_norm or None,
+    )
+
+
+def _rates(args: Any, steps: int) -> Callable[[int], float]:
+    """Returns the learning rate of each step, which is what transformers' schedule says."""
+    from transformers import get_scheduler
+
+    base = args.learning_rate
+    idle = torch.optim.SGD([nn.Parameter(torch.zeros(()))], lr=base)
+    schedule = get_scheduler(
+        args.lr_scheduler_type,
+        idle,
+        num_warmup_steps=args.get_warmup_steps(steps),
+        num_training_steps=steps,
+        scheduler_specific_kwargs=dict(args.lr_scheduler_kwargs or {}),
+    )
+    factors = getattr(schedule, "lr_lambdas", None)
+    if not factors:
+        raise ValueError(
+            f"TrainingArguments: lr_scheduler_type: found {_word(args.lr_scheduler_type)!r}, "
+            "expected a function of the step, such as 'linear' or 'cosine'"
+        )
+    return lambda step: base * float(factors[0](step))
+
+
+def _every(strategy: Any, steps: float, per_epoch: int, total: int) -> int:
+    """Returns after how many steps something is due again; 0: never."""
+    word = _word(strategy)
+    return {"no": 0, "epoch": per_epoch}.get(word, int(steps))
+
+
+def _reports(args: Any) -> list[Callback]:
+    found: list[Callback] = [Progress(every=int(args.logging_steps))]
+    for name in args.report_to:
+        if name == "tensorboard":
+            folder = getattr(args, "logging_dir", None) or Path(args.output_dir) / "runs"
+            found.append(TensorBoard(folder))
+        elif name == "wandb":
+            found.append(WandB(project=args.project, name=args.run_name))
+        elif name != "none":
+            raise ValueError(
+                f"TrainingArguments: report_to: found {name!r}, expected 'tensorboard' or 'wandb': "
+                "give others as callbacks=[...]"
+            )
+    return found
+
+
+def _word(value: Any) -> str:
+    return str(getattr(value, "value", value))
+
+
+def columns_of(model: nn.Module) -> frozenset[str]:
+    """Returns the names of what the model is called with, and of labels that a collator renames."""
+    names = inspect.signature(inner(model).forward).parameters
+    return frozenset(names) | {"label", "label_ids", "labels"}
+
+
+def inner(model: nn.Module) -> nn.Module:
+    """Returns the model inside one of the package peft."""
+    base = getattr(model, "get_base_model", None)
+    found: nn.Module = base() if callable(base) else model
+    return found
+
+
+class Columns:
+    """Of the rows of a data set what the model is called with."""
+
+    def __init__(self, dataset: Any, names: frozenset[str]) -> None:
+        self._dataset = dataset
+        self._names = names
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, row: int) -> Any:
+        found = self._dataset[row]
+        if not isinstance(found, Mapping):
+            return found
+        return {name: value for name, value in found.items() if name in self._names}

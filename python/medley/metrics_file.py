@@ -1,0 +1,72 @@
+"""metrics.jsonl: a line for a step, or for what was found after it. Each step stands there once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from medley.checkpoint import say
+from medley.files import make_folder, unwritable, write_atomically
+
+_LINES_KEPT = 8  # more than the first process may not have written
+
+
+class MetricsFile:
+    """The first process writes. The others know the last lines, and go on with them when the first
+    process is lost."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "metrics.jsonl"
+        self._last: deque[dict[str, Any]] = deque(maxlen=_LINES_KEPT)
+        self._has_begun = False  # to write
+
+    def begin(self, steps: int) -> None:
+        """Leaves the lines of so many steps. Raises OSError where nothing can be written."""
+        make_folder(self._path.parent)
+        try:
+            self._begin(until=steps)
+        except OSError as error:
+            raise unwritable(self._path, error) from None
+
+    def write(self, fields: dict[str, Any], is_first: bool) -> None:
+        """Adds a line, which has a "step"; `is_first`: this process writes now."""
+        self._last.append(fields)
+        is_new = is_first and not self._has_begun
+        self._has_begun = is_first
+        try:
+            if is_new:
+                self._begin(until=math.inf)
+            elif self._has_begun:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(fields) + "\n")
+        except OSError as error:  # a full disk does not end training
+            say(f"{unwritable(self._path, error)}; training goes on")
+
+    def _begin(self, until: float) -> None:
+        """Leaves what was written up to a step, and writes those of the last lines that are not
+        there."""
+        lines = _lines_until(self._path, until)
+        there = {_kind(line) for line in lines}
+        lines += [line for line in self._last if _kind(line) not in there]
+        write_atomically(self._path, "".join(json.dumps(line) + "\n" for line in lines))
+        self._has_begun = True
+
+
+def _lines_until(path: Path, done: float) -> list[dict[str, Any]]:
+    """Returns the lines of a metrics.jsonl up to a step; none of a step 0."""
+    if done == 0 or not path.exists():
+        return []
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError):  # half a line, of a process that was killed
+            if (fields := json.loads(line))["step"] <= done:
+                kept.append(fields)
+    return kept
+
+
+def _kind(line: dict[str, Any]) -> tuple[int, bool]:
+    return line["step"], "loss" in line

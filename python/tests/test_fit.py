@@ -1,0 +1,199 @@
+"""The loop around steps: epochs, evaluating, saving on the way, stopping and going on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_evaluation import PLANS, Classifier
+from test_fewer_rows import ROWS, trainer_of
+from torch import Tensor
+
+import medley
+from medley.callbacks import Callback, Progress, TensorBoard, WandB, holds_up
+from medley.metrics import Metrics
+
+
+class Noted(Callback):
+    """Notes what it is told."""
+
+    def __init__(self, stop_after: int = 0) -> None:
+        self.told: list[Any] = []
+        self._stop_after = stop_after
+
+    def begin(self, trainer: medley.Trainer, steps: int | None) -> None:
+        self.told.append(("begin", steps))
+
+    def step(self, metrics: Metrics) -> None:
+        self.told.append(metrics.step)
+        if metrics.step + 1 == self._stop_after:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def evaluated(self, steps: int, found: Mapping[str, float]) -> None:
+        self.told.append((steps, sorted(found)))
+
+    def end(self) -> None:
+        self.told.append("end")
+
+
+def rows(count: int) -> list[dict[str, Tensor]]:
+    """Returns a data set."""
+    torch.manual_seed(1)
+    return [{"x": torch.randn(8), "labels": torch.randint(0, 5, ())} for _ in range(count)]
+
+
+def trainer() -> medley.Trainer:
+    """Returns a trainer on two threads, the same each time."""
+    torch.manual_seed(0)
+    model = Classifier()
+    batch = torch.utils.data.default_collate(rows(ROWS))
+    return trainer_of(model, medley.capture(model, batch), PLANS["rows"])
+
+
+DATA, HELD_OUT = rows(15), rows(8)
+
+
+def loader_of(made: medley.Trainer) -> medley.Loader:
+    """Returns what yields three batches, the last of three rows."""
+    return medley.Loader(made.plan, DATA, shuffle=True, seed=3)
+
+
+def state(made: medley.Trainer) -> dict[str, Tensor]:
+    """Returns what training has come to."""
+    return {**made.parameters(), **made.buffers()}
+
+
+def test_steps_are_told_once_and_saved_on_the_way(tmp_path: Path) -> None:
+    made, noted = trainer(), Noted()
+    fitted = made.fit(
+        loader_of(made),
+        epochs=2,
+        evaluate=medley.Loader(made.plan, HELD_OUT),
+        evaluate_every=4,
+        save_every=2,
+        output=tmp_path,
+        callbacks=[noted],
+    )
+    found = ["accuracy", "loss", "right"]
+    assert noted.told == [("begin", 6), 0, 1, 2, 3, (4, found), 4, 5, (6, found), "end"]
+    assert (fitted.steps, fitted.interrupted) == (6, False)
+    assert fitted.evaluated == made.evaluate(medley.Loader(made.plan, HELD_OUT))
+    assert sorted(each.name for each in tmp_path.iterdir() if each.is_dir()) == [
+        "step-00000002",
+        "step-00000004",
+        "step-00000006",
+    ]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in lines if "eval_loss" in line] == [4, 6]
+
+
+def test_one_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    whole = trainer()
+    whole.fit(loader_of(whole), epochs=2)
+    stopped = trainer()
+    fitted = stopped.fit(
+        loader_of(stopped), epochs=2, output=tmp_path, callbacks=[Noted(stop_after=4)]
+    )
+    assert (fitted.steps, fitted.interrupted) == (4, True)
+    again, noted = trainer(), Noted()
+    fitted = again.fit(loader_of(again), epochs=2, output=tmp_path, callbacks=[noted])
+    assert (fitted.steps, fitted.interrupted) == (6, False)
+    assert noted.told == [("begin", 6), 4, 5, "end"]
+    for name, value in state(whole).items():
+        assert torch.equal(value, state(again)[name]), name
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    with pytest.raises(ValueError, match="found a checkpoint, expected resume=True or an empty"):
+        trainer().fit(loader_of(again), output=tmp_path, resume=False)
+    other = trainer()
+    with pytest.raises(ValueError, match="the data or their order have changed"):
+        other.fit(medley.Loader(other.plan, DATA, seed=4), output=tmp_path)
+
+
+def test_any_loader_will_do() -> None:
+    one, other = trainer(), trainer()
+    plain = torch.utils.data.DataLoader(DATA, batch_size=ROWS)  # type: ignore[arg-type]
+    one.fit(plain, epochs=2)
+    other.fit(medley.Loader(other.plan, DATA), steps=6)
+    for name, value in state(one).items():
+        assert torch.equal(value, state(other)[name]), name
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    made = trainer()
+    loader = loader_of(made)
+    for options, sentence in (
+        ({"epochs": 0}, "epochs: found 0"),
+        ({"save_every": 2}, "save_every: found no output"),
+        ({"evaluate_every": 2}, "evaluate_every: found nothing to evaluate"),
+        ({"evaluate": loader}, "evaluate: found the loader that is trained on"),
+        ({"callbacks": [print]}, "expected a medley.Callback"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            made.fit(loader, **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="found a loader of no batches"):
+        made.fit([])
+
+
+def test_lines_name_kinds_and_who_holds_the_others_up(capsys: pytest.CaptureFixture[str]) -> None:
+    made = trainer()
+    made.fit(loader_of(made), callbacks=[Progress(every=3)])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and lines[1].startswith("step 3/3: loss ")
+    assert "tokens/s: CPU " in lines[1]
+    assert holds_up({"a": 0.4, "b": 0.01, "c": 0.2}) == ("the others wait for b, 30% of the step")
+    assert holds_up({"a": 0.04, "b": 0.01}) == holds_up({"a": 0.9}) == ""
+
+
+def test_tensorboard_and_wandb_get_scalars(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    class Writer:
+        def __init__(self, folder: str) -> None:
+            seen.append(folder)
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            seen.append((name, step))
+
+        def close(self) -> None:
+            seen.append("closed")
+
+    class Run:
+        def log(self, values: dict[str, float], step: int) -> None:
+            seen.append((sorted(values), step))
+
+        def finish(self) -> None:
+            seen.append("finished")
+
+    tensorboard = types.ModuleType("torch.utils.tensorboard")
+    tensorboard.SummaryWriter = Writer  # type: ignore[attr-defined]
+    wandb = types.ModuleType("wandb")
+    wandb.init = lambda **_: Run()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", tensorboard)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    made = trainer()
+    held_out = torch.utils.data.default_collate(HELD_OUT[:ROWS])
+    made.fit(
+        loader_of(made),
+        steps=1,
+        evaluate=held_out,
+        callbacks=[TensorBoard("runs"), WandB(project="medley")],
+    )
+    assert seen[0] == "runs" and seen[-2:] == ["closed", "finished"]
+    assert ("train/loss", 0) in seen and ("eval/accuracy", 1) in seen
+    assert (["eval/accuracy", "eval/loss", "eval/right"], 0) in seen
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ValueError, match="WandB: needs a package: pip install wandb"):
+        WandB()
