@@ -37,7 +37,7 @@ Run::Run(const RunInput& input)
     : seed_(input.seed),
       torch_devices_(parse_devices(input.torch_devices)),
       threads_each_(std::make_shared<std::atomic<int>>(1)),
-      sizes_{input.worker.program},
+      sizes_{{input.worker.program, ""}},
       worker_(input.worker, parts(input)) {
   clear_state();
 }
@@ -245,8 +245,8 @@ bool Run::is_cut(const std::string& kind, const std::string& name) const {
   return !find(kind, name)[0].placement->cuts.empty();
 }
 
-int Run::add_size(const Program& program) {
-  sizes_.push_back(std::make_shared<const Program>(program));
+int Run::add_size(const Program& program, const std::string& label) {
+  sizes_.push_back({std::make_shared<const Program>(program), label});
   return static_cast<int>(sizes_.size()) - 1;
 }
 
@@ -304,9 +304,9 @@ StepResult Run::step(const std::map<std::string, at::Tensor>& batch,
                      int64_t step,
                      int size,
                      const std::function<bool()>& poll) {
-  const std::shared_ptr<const Program>& program = sizes_.at(at(size));
+  const auto& [program, label] = sizes_.at(at(size));
   for (int i = 0; i < devices().size(); ++i) set_batch(i, *program, batch);
-  worker_.use(program);
+  worker_.use(program, label);
   set_scalars(learning_rates, step);
   *threads_each_ = std::max(1, at::get_num_threads() / devices().size());
   worker_.run_step(poll);

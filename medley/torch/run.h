@@ -93,7 +93,7 @@ class Run {
 
   // A program for batches of another size, which differs from that of the plan in sizes only.
   // Returns its number, for step(); that of the plan has 0.
-  int add_size(const Program& program);
+  int add_size(const Program& program, const std::string& label);
   // One step. `learning_rates`: of each rule of the optimizer. `size`: the number of the program.
   // `poll` is called on this thread
   // while it runs; returning true ends it with the error "interrupted".
@@ -154,7 +154,11 @@ class Run {
   std::vector<c10::Device> torch_devices_;
   // Of PyTorch, for each device: they share the processors.
   std::shared_ptr<std::atomic<int>> threads_each_;
-  std::vector<std::shared_ptr<const Program>> sizes_;  // the first one is that of the plan
+  struct SizedProgram {
+    std::shared_ptr<const Program> program;
+    std::string label;  // Worker::use
+  };
+  std::vector<SizedProgram> sizes_;  // the first one is that of the plan
   Worker worker_;
 };
 

@@ -1,7 +1,5 @@
 #include "medley/worker/worker.h"
 
-#include <fmt/format.h>
-
 #include <mutex>
 #include <optional>
 
@@ -69,14 +67,15 @@ std::unique_ptr<Membership> Worker::join(const WorkerInput& input, const WorkerP
       [abort = abort_](const std::string& cause) { abort->set(cause); });
 }
 
-void Worker::use(const std::shared_ptr<const Program>& program) {
+void Worker::use(const std::shared_ptr<const Program>& program, const std::string& label) {
   if (program == used_) return;
   used_ = program;
+  label_ = label;
   devices_->use(program);
 }
 
 void Worker::run_step(const std::function<bool()>& poll) {
-  begin(used_ == program_ ? "step()" : fmt::format("step() of {} rows", used_->global_batch));
+  begin(label_.empty() ? "step()" : "step() " + label_);
   try {
     reports_ = devices_->run_step([&] {
       if (poll()) devices_->abort("interrupted");

@@ -39,7 +39,8 @@ class Worker {
 
   const Program& program() const { return *program_; }
   // Of another size than that (Interpreter::use), or that one: what steps run from now on.
-  void use(const std::shared_ptr<const Program>& program);
+  // `label`: of such a step, for the other processes, which all have to be in one: "of 3 rows".
+  void use(const std::shared_ptr<const Program>& program, const std::string& label);
   const LoweredStage& stage(int i) const { return program().stages[at(i)]; }
   Devices& devices() { return *devices_; }
   const Devices& devices() const { return *devices_; }
@@ -73,6 +74,7 @@ class Worker {
 
   Cluster cluster_;
   std::shared_ptr<const Program> program_, used_;
+  std::string label_;
   std::shared_ptr<Abort> abort_;
   std::unique_ptr<Devices> devices_;
   std::vector<StepReport> reports_;

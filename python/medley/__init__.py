@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from medley.data.sampler import BatchSampler as BatchSampler
     from medley.graph import Graph as Graph
     from medley.graph import capture as capture
+    from medley.lengths import Lengths as Lengths
     from medley.metrics import Metrics as Metrics
     from medley.optimizer import SGD as SGD
     from medley.optimizer import Adafactor as Adafactor
@@ -55,6 +56,7 @@ _EXPORTS = {
     "Cluster": "cluster",
     "Graph": "graph",
     "Groups": "optimizer",
+    "Lengths": "lengths",
     "Lion": "optimizer",
     "Loader": "data.loader",
     "Metrics": "metrics",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -29,8 +30,15 @@ class Evaluation:
     has none, and in one those of the run."""
 
     def __init__(
-        self, model: nn.Module, graph: Graph, plan: Plan, machines: Cluster, job: Job | None
+        self,
+        model: nn.Module,
+        graph: Graph,
+        plan: Plan,
+        machines: Cluster,
+        job: Job | None,
+        inputs: Inputs,
     ) -> None:
+        """`inputs`: of training."""
         self._model = model
         self._graph = graph
         self._plan = plan
@@ -38,7 +46,7 @@ class Evaluation:
         self._job = job
         self._run: Any = None
         self._sizes: Sizes | None = None
-        self._inputs = Inputs({})
+        self._inputs = inputs
 
     def means(
         self, run: Any, batches: Iterable[Any], step: int, together: Together
@@ -74,8 +82,9 @@ class Evaluation:
 
     def _begin(self, run: Any, batch: Any) -> None:
         """Makes the run, with the first batch as an example."""
+        example = batch.rows([0]) if isinstance(batch, UnreadBatch) else batch
+        example = self._inputs.longest(example)
         with in_eval_mode(self._model):
-            example = batch.rows([0]) if isinstance(batch, UnreadBatch) else batch
             forward = capture_forward(self._model, example, self._graph.autocast)
         text, program = lowered(self._plan, self._graph.core, forward.core, self._machines)
         chosen = Plan(text, forward, self._machines)
@@ -89,8 +98,15 @@ class Evaluation:
             self._run, self._job, lacking, forward.constants, lambda: tensors_of(self._model)
         )
         rank = None if self._job is None else self._job.rank
-        self._sizes = Sizes(self._run, program, self._plan.global_batch, rank)
-        self._inputs = Inputs(types)
+        self._inputs = self._inputs.of(types)
+        size = self._inputs.planned(self._plan.global_batch)
+        self._sizes = Sizes(
+            self._run,
+            program,
+            size,
+            rank,
+            functools.partial(self._at_length, text, forward, program),
+        )
 
     def _step(self, batch: Any, step: int) -> tuple[int, dict[str, float]]:
         """Returns the rows of a batch, and its loss and metrics."""
@@ -98,8 +114,16 @@ class Evaluation:
         read: StepBatch = self._inputs.read(
             batch, self._plan.global_batch, self._sizes.own_rows, own=self._job is not None
         )
-        result = self._run.step(read.tensors, [], step, self._sizes.number(read.rows))
-        return read.rows, {"loss": result.loss, **result.metrics}
+        result = self._run.step(read.tensors, [], step, self._sizes.number(read))
+        return read.size.rows, {"loss": result.loss, **result.metrics}
+
+    def _at_length(
+        self, text: str, planned: Graph, program: _core.Program, length: int, example: Any
+    ) -> _core.Program:
+        with in_eval_mode(self._model):
+            forward = capture_forward(self._model, example, self._graph.autocast)
+        rule = AdamW().core(forward.core)
+        return program.alike(planned.core, forward.core, text, self._machines, rule)
 
 
 def is_batch(data: Any) -> bool:

@@ -113,6 +113,26 @@ def capture_forward(model: nn.Module, example_batch: Any, autocast: torch.dtype 
     return Graph(core, constants, autocast)
 
 
+def capture_alike(model: nn.Module, example_batch: Any, planned: Graph, length: int) -> Graph:
+    """Captures a model as `planned` was, with the lengths of another batch. In a job the first
+    process captures for all. Raises ValueError if constants of it depend on the length."""
+
+    def first() -> Capture:
+        from medley.capture import capture_full
+
+        return capture_full(model, example_batch, autocast=planned.autocast)
+
+    text, constants = _captured_by_first(first)
+    core, _ = _core.Graph.parse(text, "<capture>").run_passes()
+    for name, value in constants.items():
+        if name not in planned.constants or not torch.equal(value, planned.constants[name]):
+            raise ValueError(
+                f"batch of length {length}: found a tensor that the model makes outside of forward "
+                f"({name}) with other values than at the planned length, expected the same"
+            )
+    return Graph(core, constants, planned.autocast)
+
+
 def _captured_by_first(capture: Callable[[], Capture]) -> tuple[str, dict[str, Tensor]]:
     """Returns the text and the constants of what the first process captures."""
 

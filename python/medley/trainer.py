@@ -17,11 +17,12 @@ from medley.adapters import check_adapted, trained_names, write_adapter
 from medley.checkpoint import Checkpoint, Retention
 from medley.cluster import Cluster, load_cluster
 from medley.cursor import Cursor
-from medley.data.inputs import Inputs, StepBatch
+from medley.data.inputs import Inputs, Size, StepBatch
 from medley.drift import Drift, comparable, expected_nanoseconds, report_drift
 from medley.evaluation import Evaluation, is_batch
 from medley.files import read_text, write_atomically
-from medley.graph import Graph, as_graph
+from medley.graph import Graph, as_graph, capture_alike
+from medley.lengths import Lengths
 from medley.metrics import Metrics, rows_by_kind, seconds_of, waiting_of
 from medley.model_files import read_model, tensors_of, write_model
 from medley.optimizer import Optimizer, as_optimizer
@@ -45,7 +46,8 @@ class Trainer:
     The parameters are taken from `model` when the trainer is made (in a job: from that of the first
     process); `model` itself is not changed. `local=True` runs all devices as threads of this
     process also within a job. `profile` is the file that the plan was made with: how far the times
-    of ops have drifted from it is said when the trainer ends.
+    of ops have drifted from it is said when the trainer ends. Batches may have shorter sequences
+    than the planned ones; `lengths` says more of them.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Trainer:
         keep_gradients: bool = True,
         trace: bool = False,
         profile: str | os.PathLike[str] | None = None,
+        lengths: Lengths | None = None,
     ) -> None:
         self._model = model
         self._graph = as_graph(graph)
@@ -78,12 +81,13 @@ class Trainer:
             "trace": trace or profile is not None,
         }
         self._types = whole_tensors.types_of(self._graph.core)
-        self._inputs = Inputs(self._types)
         self._sizes: Sizes | None = None
         self._evaluation: Evaluation | None = None
         self._took = stragglers.Stopwatch()
         self._drift = None
         self._job = None if local else exchange.join()
+        agree = None if self._job is None or lengths is None else exchange.largest
+        self._inputs = Inputs(self._types, lengths, agree)
         self._recovery = None
         self._run: Any = None
         self._saver: Any = None
@@ -168,7 +172,7 @@ class Trainer:
             )
         if self._evaluation is None:
             self._evaluation = Evaluation(
-                self._model, self._graph, self.plan, self._machines, self._job
+                self._model, self._graph, self.plan, self._machines, self._job, self._inputs
             )
         batches = [data] if is_batch(data) else data
         return self._evaluation.means(self._run, batches, self.steps, self._together)
@@ -220,7 +224,7 @@ class Trainer:
         return rows_by_kind(self._program, self._machines)
 
     def _step(self, batch: StepBatch) -> Metrics:
-        size = self._sizes_now().number(batch.rows)
+        size = self._sizes_now().number(batch)
         rates = self.optimizer.learning_rates(self.steps)
         with self._took.running():
             result = self._run.step(batch.tensors, rates, self.steps, size)
@@ -228,12 +232,12 @@ class Trainer:
             if self._drift is not None:
                 self._drift.add(self._run)
             self._took.add(result.nanoseconds[0] - result.waiting[0])
-        return self._metrics(result.loss, result.gradient_norm, result, batch.rows)
+        return self._metrics(result.loss, result.gradient_norm, result, batch.size)
 
-    def _metrics(self, loss: float, norm: float, result: Any, rows: int | None = None) -> Metrics:
+    def _metrics(self, loss: float, norm: float, result: Any, size: Size | None = None) -> Metrics:
         """Returns those of the step that is made now; `result`: of this process, if it has one."""
         seconds, shares = seconds_of(result), waiting_of(result)
-        tokens = self._inputs.tokens(rows or self.plan.global_batch)
+        tokens = self._inputs.tokens(size or self._inputs.planned(self.plan.global_batch))
         return Metrics(
             step=self.steps,
             loss=loss,
@@ -252,8 +256,27 @@ class Trainer:
     def _sizes_now(self) -> Sizes:
         if self._sizes is None or self._sizes.run is not self._run:  # of an earlier epoch
             rank = None if self._job is None else self._job.rank
-            self._sizes = Sizes(self._run, self._program, self.plan.global_batch, rank)
+            planned = self._inputs.planned(self.plan.global_batch)
+            self._sizes = Sizes(self._run, self._program, planned, rank, self._at_length)
         return self._sizes
+
+    def _at_length(self, length: int, example: Any) -> _core.Program:
+        """Returns the program for sequences of this length, as a model that is captured with them
+        has it."""
+        graph = capture_alike(self._model, example, self._graph, length)
+        rule = self.optimizer.core(graph.core, self._recovery is not None)
+        try:
+            return self._program.alike(
+                self._graph.core,
+                graph.core,
+                self.plan.text,
+                self._machines,
+                rule,
+                self._options["keep_gradients"],
+                self._recovery is not None,
+            )
+        except ValueError as error:
+            raise ValueError(f"batch of length {length}: {error}") from None
 
     # --- other processes ---
 

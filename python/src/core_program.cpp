@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "medley/graph/graph.h"
+#include "medley/program/alike.h"
 #include "medley/program/fewer_rows.h"
 #include "medley/program/groups.h"
 #include "medley/program/lower.h"
@@ -36,6 +37,25 @@ void make_program(Program* self,
   const medley::Plan plan = medley::parse_plan(text, "<plan>");
   verify(plan, graph, cluster);
   new (self) Program(lower(graph, plan, cluster, optimizer, options));
+}
+
+// Returns the program of the same model at other sizes.
+Program alike(const Program& planned,
+              const Graph& graph,
+              const Graph& other,
+              const std::string& text,
+              const medley::Cluster& cluster,
+              const medley::Optimizer& optimizer,
+              bool keep_gradients,
+              bool commit) {
+  medley::LowerOptions options;
+  options.keep_gradients = keep_gradients;
+  options.commit = commit;
+  const nb::gil_scoped_release release;
+  const medley::Plan plan = medley::parse_plan(text, "<plan>");
+  Program program = lower_alike(graph, other, plan, cluster, optimizer, options);
+  require_alike(planned, program);
+  return program;
 }
 
 std::vector<int> devices(const Program& program) {
@@ -99,6 +119,20 @@ void init_program(nb::module_& m) {
            "rank"_a,
            "(first, number) of the rows of the global batch that a device needs, by micro-batch.")
       .def("computed_rows", &computed_rows, "By rank, how many rows of a batch a device computes.")
+      .def("alike",
+           &alike,
+           nb::sig("def alike(self, graph: Graph, other: Graph, plan: str, cluster: Cluster, "
+                   "optimizer: Optimizer, keep_gradients: bool = False, "
+                   "commit: bool = False) -> Program"),
+           "graph"_a,
+           "other"_a,
+           "plan"_a,
+           "cluster"_a,
+           "optimizer"_a,
+           "keep_gradients"_a = false,
+           "commit"_a = false,
+           "The program of `other`, which is the model of `graph`, that this one is of, at other "
+           "sizes. Raises ValueError where they differ in more than sizes.")
       .def("with_rows",
            &medley::with_rows,
            "rows"_a,

@@ -242,10 +242,13 @@ void init_runtime_trainer(nb::module_& m) {
            "each rule of the optimizer. `size`: what add_size() has returned for such a batch.")
       .def("add_size",
            &Run::add_size,
-           nb::sig("def add_size(self, program: object) -> int"),
+           nb::sig("def add_size(self, program: object, label: str) -> int"),
            "program"_a,
+           "label"_a,
            nb::call_guard<nb::gil_scoped_release>(),
-           "Takes a program for batches of another size; returns its number.")
+           "Takes a program for batches of another size, which is labelled \"of 3 rows\"; returns "
+           "its "
+           "number.")
       .def("share_values",
            &Run::share_values,
            "other"_a,

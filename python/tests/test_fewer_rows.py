@@ -53,7 +53,9 @@ def train_eager(model: nn.Module, batches: Sequence[Any]) -> exactness.Curve:
     return curve
 
 
-def trainer_of(model: nn.Module, graph: medley.Graph, plan: str) -> medley.Trainer:
+def trainer_of(
+    model: nn.Module, graph: medley.Graph, plan: str, lengths: medley.Lengths | None = None
+) -> medley.Trainer:
     """Returns the trainer of a plan over threads."""
     return medley.Trainer(
         model,
@@ -62,23 +64,36 @@ def trainer_of(model: nn.Module, graph: medley.Graph, plan: str) -> medley.Train
         medley.AdamW(lr=LEARNING_RATE, weight_decay=0.01),
         local=True,
         cluster=exactness.cluster(7),
+        lengths=lengths,
     )
+
+
+def check_batches(
+    name: str,
+    model: nn.Module,
+    graph: medley.Graph,
+    plans: Sequence[str],
+    batches: Sequence[Any],
+    lengths: medley.Lengths | None = None,
+) -> medley.Trainer:
+    """Asserts that plans train like plain PyTorch on these batches; returns the last trainer."""
+    want = train_eager(model, batches)
+    for plan in plans:
+        trainer = trainer_of(model, graph, plan, lengths)
+        losses = []
+        for each in batches:
+            losses.append(trainer.step(each).loss)
+            assert not trainer._run.disagreements()
+        got = exactness.Curve(losses, trainer.gradients(), trainer.parameters())
+        print(f"{name}: {exactness.compare(got, want, model=name):.1e}")
+    return trainer
 
 
 def check(name: str, plans: Sequence[str]) -> None:
     """Asserts that plans train like plain PyTorch on batches of unlike sizes."""
     with exactness.double_precision():
         model, batch, graph = exactness.captured(ZOO[name], ROWS)
-        batches = [rows_of(batch, rows) for rows in SIZES]
-        want = train_eager(model, batches)
-        for plan in plans:
-            trainer = trainer_of(model, graph, plan)
-            losses = []
-            for each in batches:
-                losses.append(trainer.step(each).loss)
-                assert not trainer._run.disagreements()
-            got = exactness.Curve(losses, trainer.gradients(), trainer.parameters())
-            exactness.compare(got, want, model=name)
+        check_batches(name, model, graph, plans, [rows_of(batch, rows) for rows in SIZES])
 
 
 def graph_of(name: str) -> medley.Graph:
@@ -143,11 +158,7 @@ def test_batch_norm_learns_from_the_rows_that_there_are() -> None:
     with exactness.double_precision():
         model, batch, graph = exactness.captured(ZOO["vgg-bn"], ROWS)
         batches = [rows_of(batch, rows) for rows in (6, 4, 6)]
-        want = train_eager(model, batches)
-        trainer = trainer_of(model, graph, whole_batches(1))
-        losses = [trainer.step(each).loss for each in batches]
-        got = exactness.Curve(losses, trainer.gradients(), trainer.parameters())
-        exactness.compare(got, want, model="vgg-bn")
+        check_batches("vgg-bn", model, graph, [whole_batches(1)], batches)
         trainer = trainer_of(model, graph, whole_batches(3))
         with pytest.raises(ValueError, match="batch: found 2 rows, expected one at least for each"):
             trainer.step(rows_of(batch, 2))

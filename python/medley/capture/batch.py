@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -82,6 +82,22 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(each, f"{name}.{key}" if name else str(key))
     else:
         yield name, value
+
+
+def map_named(batch: Any, change: Callable[[str, Any], Any]) -> Any:
+    """Returns a batch of the same form with change(name, value) of what it holds, by the names that
+    `entries` gives."""
+
+    def rebuilt(value: Any, name: str) -> Any:
+        behind = f"{name}." if name else ""
+        if isinstance(value, Mapping):
+            return {key: rebuilt(each, f"{behind}{key}") for key, each in value.items()}
+        if isinstance(value, (tuple, list)):
+            each = [rebuilt(one, f"{behind}{place}") for place, one in enumerate(value)]
+            return _like(value, each)
+        return change(name, value)
+
+    return change("0", batch) if isinstance(batch, Tensor) else rebuilt(batch, "")
 
 
 def _like(container: tuple[Any, ...] | list[Any], values: list[Any]) -> Any:

@@ -12,6 +12,15 @@ from torch import Tensor
 
 from medley.capture.batch import entries
 from medley.data.loader import UnreadBatch
+from medley.lengths import LengthDims, Lengths
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """Of a batch, beside its planned one."""
+
+    rows: int  # of the global batch
+    length: int  # of its sequences; 0 of a batch that has none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,15 +28,29 @@ class StepBatch:
     """What a process has of a batch for a step."""
 
     tensors: dict[str, Tensor]
-    rows: int  # of the global batch
+    size: Size
+    example: Any = None  # what the model is called with, of at least one row
 
 
 class Inputs:
     """The inputs of a graph that come from batches, by name."""
 
-    def __init__(self, types: Mapping[tuple[str, str], tuple[torch.dtype, str]]) -> None:
-        """`types`: dtype and shape of everything that the graph takes, by kind and name."""
+    def __init__(
+        self,
+        types: Mapping[tuple[str, str], tuple[torch.dtype, str]],
+        lengths: Lengths | None = None,
+        agree: Callable[[float], float] | None = None,
+    ) -> None:
+        """`types`: dtype and shape of everything that the graph takes, by kind and name. `agree`
+        returns the largest of the lengths that the processes have."""
         self._types = {name: type for (kind, name), type in types.items() if kind == "batch"}
+        self._chosen = lengths
+        self._lengths = LengthDims(self._types, lengths)
+        self._agree = agree
+
+    def of(self, types: Mapping[tuple[str, str], tuple[torch.dtype, str]]) -> Inputs:
+        """Returns those of another graph of the same model."""
+        return Inputs(types, self._chosen, self._agree)
 
     def read(
         self,
@@ -42,26 +65,41 @@ class Inputs:
         if isinstance(batch, UnreadBatch):
             count = batch.size or global_batch
             mine = own_rows(count)
-            tensors = _named(batch.rows(mine or [0]), self._types)
+            batch = batch.rows(mine or [0])
+            tensors = _named(batch, self._types)
         else:
             tensors = _named(batch, self._types)
             count = self._count(tensors, global_batch, len(own_rows(global_batch)) if own else None)
             mine = own_rows(count)
+        length = self._length(tensors)
+        padded = self._lengths.padded(batch, tensors, length)
+        if padded is not batch:
+            tensors = _named(padded, self._types)
         if not mine:
             # Who has none is given one, since nobody collates nothing.
             tensors = {
                 name: tensor[:0] if self._rows_of(name) and len(tensor) == 1 else tensor
                 for name, tensor in tensors.items()
             }
-        return StepBatch(tensors, count)
+        return StepBatch(tensors, Size(count, length), padded)
 
-    def tokens(self, global_batch: int) -> float:
+    def longest(self, batch: Any) -> Any:
+        """Returns the batch with sequences as long as planned."""
+        return self._lengths.padded(batch, _named(batch, self._types), self._lengths.planned)
+
+    def planned(self, rows: int) -> Size:
+        """Returns the size of a batch of so many rows that is as long as planned."""
+        return Size(rows, self._lengths.planned)
+
+    def tokens(self, size: Size) -> float:
         """Returns the token ids in a global batch, or its rows if it has none."""
-        for dtype, shape in self._types.values():
-            sizes = shape.strip("[]").split(", ")
-            if dtype == torch.int64 and len(sizes) == 2 and sizes[0] == "b":
-                return float(global_batch * int(sizes[1]))
-        return float(global_batch)
+        return float(size.rows * (size.length or 1))
+
+    def _length(self, tensors: Mapping[str, Tensor]) -> int:
+        length = self._lengths.length(tensors)
+        if self._agree is not None:
+            length = int(self._agree(length))
+        return self._lengths.bucket(length)
 
     def _count(self, tensors: Mapping[str, Tensor], most: int, mine: int | None) -> int:
         """Returns the rows of the global batch that these are of, all or `mine` of a whole one."""

@@ -1,0 +1,139 @@
+#include "medley/program/alike.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "medley/base/at.h"
+#include "medley/base/error.h"
+
+namespace medley {
+namespace {
+
+void expect_alike(bool is_alike, const std::string& place) {
+  if (!is_alike)
+    throw Error(Blame::kCaller,
+                fmt::format("{}: found another one at this size than at the planned one, expected "
+                            "the same but for sizes",
+                            place));
+}
+
+// The factors of every dim by their number: what states and choices are about.
+bool have_factors_alike(const Factors& a, const Factors& b) {
+  return std::ranges::equal(a.values, b.values, [](const auto& one, const auto& other) {
+    return std::ranges::equal(
+        one, other, [](const auto& x, const auto& y) { return x.size() == y.size(); });
+  });
+}
+
+void require_alike(const Graph& planned, const Graph& other, const std::string& place) {
+  expect_alike(planned.ops.size() == other.ops.size(), place + ": the number of ops");
+  expect_alike(planned.inputs == other.inputs, place + ": inputs");
+  expect_alike(planned.outputs == other.outputs, place + ": outputs");
+  for (size_t i = 0; i < planned.ops.size(); ++i) {
+    const Op &a = planned.ops[i], &b = other.ops[i];
+    expect_alike(a.name == b.name && a.phase == b.phase && a.results == b.results &&
+                     operands(a) == operands(b),
+                 fmt::format("{}: op {} {} in \"{}\"", place, i, a.name, a.module));
+  }
+  for (size_t i = 0; i < planned.values.size(); ++i) {
+    const TensorType &a = planned.values[i].type, &b = other.values[i].type;
+    expect_alike(a.dtype == b.dtype && a.shape.size() == b.shape.size(),
+                 fmt::format("{}: value %{}", place, i));
+  }
+}
+
+void require_alike(const Communication& a, const Communication& b, const std::string& place) {
+  expect_alike(a.kind == b.kind && a.reduce == b.reduce && a.axis == b.axis &&
+                   a.inputs == b.inputs && a.outputs == b.outputs && a.devices == b.devices &&
+                   a.lane == b.lane && a.depth == b.depth && !a.relay == !b.relay,
+               fmt::format("{}: {}", place, a.name));
+}
+
+bool are_alike(const Step& a, const Step& b) {
+  if (a.index() != b.index()) return false;
+  if (const auto* segment = std::get_if<Segment>(&a)) {
+    const Segment& other = std::get<Segment>(b);
+    return segment->ops == other.ops && segment->dies == other.dies;
+  }
+  if (const auto* post = std::get_if<Post>(&a)) {
+    const Post& other = std::get<Post>(b);
+    return post->communication == other.communication && post->dies == other.dies;
+  }
+  return std::get<Wait>(a).communication == std::get<Wait>(b).communication;
+}
+
+bool are_alike(const Function& a, const Function& b) {
+  return a.kind == b.kind &&
+         std::ranges::equal(
+             a.steps, b.steps, [](const Step& x, const Step& y) { return are_alike(x, y); }) &&
+         std::ranges::equal(a.assigns, b.assigns, [](const Assign& x, const Assign& y) {
+           return x.from == y.from && x.to == y.to;
+         });
+}
+
+// What lives as long as the run is of the same size in both.
+void require_same_state(const LoweredStage& a, const LoweredStage& b, const std::string& place) {
+  for (const Placement& placed : a.inputs) {
+    const ValueId value = placed.input.value;
+    if (a.lifetimes[at(value)] != Lifetime::kRun) continue;
+    for (size_t d = 0; d < a.devices.size(); ++d) {
+      const auto shape = [&](const LoweredStage& stage) {
+        std::vector<int64_t> sizes;
+        for (const Size& size : stage.graph.values[at(value)].type.shape)
+          sizes.push_back(evaluate(size, stage.tables[0][d]));
+        return sizes;
+      };
+      expect_alike(
+          shape(a) == shape(b),
+          fmt::format("{}: {} \"{}\"", place, to_string(placed.input.kind), placed.input.name));
+    }
+  }
+}
+
+}  // namespace
+
+void require_alike(const Program& planned, const Program& other) {
+  expect_alike(planned.stages.size() == other.stages.size(), "the number of stages");
+  for (size_t s = 0; s < planned.stages.size(); ++s) {
+    const LoweredStage &a = planned.stages[s], &b = other.stages[s];
+    const std::string place = fmt::format("stage {}", s);
+    require_alike(a.graph, b.graph, place);
+    expect_alike(a.devices == b.devices && a.mesh == b.mesh && a.pipeline == b.pipeline, place);
+    expect_alike(a.lifetimes == b.lifetimes && a.loss == b.loss && a.metrics == b.metrics &&
+                     a.gradient_norm == b.gradient_norm && a.commit == b.commit,
+                 place + ": its values");
+    expect_alike(a.communications.size() == b.communications.size(), place + ": communications");
+    for (size_t c = 0; c < a.communications.size(); ++c)
+      require_alike(a.communications[c], b.communications[c], place);
+    expect_alike(
+        std::ranges::equal(a.functions,
+                           b.functions,
+                           [](const Function& x, const Function& y) { return are_alike(x, y); }),
+        place + ": a function");
+    expect_alike(a.calls == b.calls && a.tables.size() == b.tables.size(), place + ": calls");
+    require_same_state(a, b, place);
+  }
+}
+
+Program lower_alike(const Graph& planned,
+                    const Graph& other,
+                    const Plan& plan,
+                    const Cluster& cluster,
+                    const Optimizer& optimizer,
+                    const LowerOptions& options) {
+  require_alike(planned, other, "graph");
+  const GraphAnalysis known = analyse(planned, optimizer), here = analyse(other, optimizer);
+  const std::vector<Completed> decided = complete_stages(known, plan);
+  std::vector<Completed> stages = complete_stages(here, plan);
+  for (size_t s = 0; s < decided.size(); ++s) {
+    const std::string place = fmt::format("stage {}", s);
+    require_alike(decided[s].prepared->graph, stages[s].prepared->graph, place);
+    expect_alike(have_factors_alike(*decided[s].factors, *stages[s].factors),
+                 place + ": the factors of its values");
+    stages[s].assignment = decided[s].assignment;
+  }
+  return lower(here, std::move(stages), plan, cluster, options);
+}
+
+}  // namespace medley

@@ -1,0 +1,143 @@
+"""Batches of sequences that are shorter than the planned ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from medley.capture.batch import map_named
+
+_PADDING = {"labels": -100, "targets": -100}  # others are 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+    """Which dims of a batch are as long as its sequences, and up to which lengths it is padded.
+
+    `dynamic` says where sequences lie, {"input_ids": {1: "length"}}; if not given, the dims of a
+    batch with token ids i64 [rows, length] that are as long as these. A batch of any length up to
+    the planned one is a step like any other, and what it computes is prepared once for each length.
+
+    With `buckets` a batch is first padded at the end up to the next of them, which then are all
+    lengths that are prepared. Whoever gives them says that this changes nothing: labels are padded
+    with -100, which losses leave out, masks and all else with 0, or with what `padding` says by
+    name. A causal model is as exact with it as one with a mask.
+    """
+
+    dynamic: Mapping[str, Mapping[int, str]] | None = None
+    buckets: Sequence[int] = ()
+    padding: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+class LengthDims:
+    """Of the batch inputs of a graph."""
+
+    def __init__(
+        self, types: Mapping[str, tuple[torch.dtype, str]], chosen: Lengths | None
+    ) -> None:
+        """`types`: dtype and shape of the batch inputs. Raises ValueError for dims that are not
+        there, or of other lengths."""
+        lengths = chosen or Lengths()
+        sizes = {name: shape.strip("[]").split(", ") for name, (_, shape) in types.items()}
+        self._padding = lengths.padding
+        if lengths.dynamic is None:
+            self.dims, self.planned = _found(types, sizes)
+        else:
+            self.dims, self.planned = _given(lengths.dynamic, sizes)
+        self._buckets = sorted({*lengths.buckets, self.planned}) if lengths.buckets else []
+        if self._buckets and (self._buckets[0] < 1 or self._buckets[-1] > self.planned):
+            raise ValueError(
+                f"Lengths: buckets: found {list(lengths.buckets)}, expected lengths from 1 to the "
+                f"planned {self.planned}"
+            )
+
+    def length(self, tensors: Mapping[str, Tensor]) -> int:
+        """Returns how long the sequences of a batch are. Raises ValueError if they are longer than
+        the planned ones, or not all as long."""
+        found: dict[int, str] = {}
+        for name, dims in self.dims.items():
+            tensor = tensors.get(name)
+            for dim in dims:
+                if tensor is not None and dim < tensor.dim():
+                    found.setdefault(tensor.shape[dim], f'batch["{name}"]')
+        if not found:
+            return self.planned
+        if len(found) > 1:
+            told = ", ".join(f"{where} of length {length}" for length, where in found.items())
+            raise ValueError(f"found {told}, expected one length")
+        ((length, where),) = found.items()
+        if not 0 < length <= self.planned:
+            raise ValueError(
+                f"{where}: found a length of {length}, expected at most the planned {self.planned}"
+            )
+        return length
+
+    def bucket(self, length: int) -> int:
+        """Returns up to which length a batch is padded."""
+        return next((each for each in self._buckets if each >= length), length)
+
+    def padded(self, batch: Any, tensors: Mapping[str, Tensor], length: int) -> Any:
+        """Returns the batch, which has these tensors, with sequences of this length."""
+        if all(
+            tensors[name].shape[dim] == length
+            for name, dims in self.dims.items()
+            for dim in dims
+            if name in tensors and dim < tensors[name].dim()
+        ):
+            return batch
+
+        def pad(name: str, value: Any) -> Any:
+            for dim in self.dims.get(name, ()) if isinstance(value, Tensor) else ():
+                if value.shape[dim] < length:
+                    shape = list(value.shape)
+                    shape[dim] = length - value.shape[dim]
+                    fill = self._padding.get(name, _PADDING.get(name, 0))
+                    value = torch.cat([value, value.new_full(shape, fill)], dim)
+            return value
+
+        return map_named(batch, pad)
+
+
+def _found(
+    types: Mapping[str, tuple[torch.dtype, str]], sizes: Mapping[str, list[str]]
+) -> tuple[dict[str, Collection[int]], int]:
+    """Returns the dims by name, and the planned length, of a model of token ids."""
+    for name, (dtype, _) in types.items():
+        if dtype == torch.int64 and len(sizes[name]) == 2 and sizes[name][0] == "b":
+            length = sizes[name][1]
+            dims = {
+                other: [dim for dim, size in enumerate(shape) if size == length and dim > 0]
+                for other, shape in sizes.items()
+            }
+            return {other: found for other, found in dims.items() if found}, int(length)
+    return {}, 0
+
+
+def _given(
+    dynamic: Mapping[str, Mapping[int, str]], sizes: Mapping[str, list[str]]
+) -> tuple[dict[str, Collection[int]], int]:
+    dims: dict[str, Collection[int]] = {}
+    planned: set[str] = set()
+    for name, entries in dynamic.items():
+        shape = sizes.get(name)
+        if shape is None:
+            raise ValueError(
+                f"Lengths: dynamic: found {name!r}, expected one of {', '.join(sorted(sizes))}"
+            )
+        for dim in entries:
+            if not 0 < dim < len(shape) or not shape[dim].isdigit():
+                raise ValueError(
+                    f"Lengths: dynamic[{name!r}]: found dim {dim}, expected one of 1 to "
+                    f"{len(shape) - 1}, which is no multiple of the rows"
+                )
+            planned.add(shape[dim])
+        dims[name] = list(entries)
+    if len(planned) != 1:
+        raise ValueError(
+            f"Lengths: dynamic: found dims of {len(planned)} lengths, expected one length"
+        )
+    return dims, int(planned.pop())

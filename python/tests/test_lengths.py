@@ -1,0 +1,181 @@
+"""Batches of shorter sequences than the planned ones train like them on one device."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import exactness
+import pytest
+import torch
+from test_evaluation import eager
+from test_fewer_rows import ROWS, check_batches, rows_of, trainer_of, whole_batches
+from test_pipelines import cuts
+from torch import Tensor, nn
+from zoo import ZOO
+
+import medley
+from medley import _testing, models
+
+NEAR = 1e-10
+
+
+def cut(batch: Any, length: int, planned: int) -> Any:
+    """Returns the batch with sequences of this length."""
+    if isinstance(batch, Tensor):
+        for dim in range(1, batch.dim()):
+            if batch.shape[dim] == planned:
+                batch = batch.narrow(dim, 0, length)
+        return batch
+    return {name: cut(value, length, planned) for name, value in batch.items()}
+
+
+def planned_length(batch: dict[str, Tensor]) -> int:
+    """Returns the length of the sequences of a batch."""
+    return next(value.shape[1] for value in batch.values() if value.dtype == torch.int64)
+
+
+def plans_of(graph: medley.Graph) -> list[str]:
+    """Returns a plan of one mesh and one of several pipelines."""
+    devices = [f"a/{i}/0" for i in range(4)]
+    return [
+        exactness.random_plan(graph, 1, ROWS, devices=3),
+        _testing.random_pipelines(graph.core.text(), devices, ROWS, 2),
+    ]
+
+
+def check(name: str, plans: int) -> None:
+    """Asserts that a model of the zoo trains on batches of any length like on one device."""
+    with exactness.double_precision():
+        model, batch, graph = exactness.captured(ZOO[name], ROWS)
+        longest = planned_length(batch)
+        sizes = [(6, longest), (6, longest // 2), (4, longest - 3), (6, longest // 2), (2, 5)]
+        batches = [cut(rows_of(batch, rows), length, longest) for rows, length in sizes]
+        check_batches(name, model, graph, plans_of(graph)[:plans], batches)
+
+
+@pytest.mark.parametrize("name", ["gpt-dropout", "hf-llama"])
+def test_any_length(name: str) -> None:
+    check(name, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["gpt", "llama", "moe", "bert", "hf-gpt2", "hf-bert", "hf-mixtral", "hf-qwen3-moe"]
+)
+def test_any_length_of_every_model(name: str) -> None:
+    check(name, 2)
+
+
+def test_lengths_are_padded_up_to_buckets() -> None:
+    with exactness.double_precision():
+        model, batch, graph = exactness.captured(ZOO["gpt"], ROWS)
+        longest = planned_length(batch)
+        plan = exactness.random_plan(graph, 1, ROWS, devices=3)
+        batches = [cut(batch, length, longest) for length in (5, 7, longest, 3, longest - 1)]
+        trainer = check_batches(
+            "gpt", model, graph, [plan], batches, medley.Lengths(buckets=[8, longest])
+        )
+        assert trainer._sizes is not None and len(trainer._sizes._numbers) == 2
+        found = trainer.evaluate(batches[0])["loss"]
+        assert found == pytest.approx(eager(trainer, model, batches[0])["loss"].item(), rel=NEAR)
+
+
+def test_evaluating_may_begin_with_a_short_one() -> None:
+    with exactness.double_precision():
+        model, batch, graph = exactness.captured(ZOO["gpt"], ROWS)
+        trainer = trainer_of(model, graph, exactness.random_plan(graph, 1, ROWS, devices=3))
+        for length in (6, planned_length(batch)):
+            part = cut(batch, length, planned_length(batch))
+            want = exactness.loss_of(eager(trainer, model, part)).item()
+            assert trainer.evaluate(part)["loss"] == pytest.approx(want, rel=NEAR)
+
+
+def test_what_has_no_such_length_is_refused() -> None:
+    model, batch = ZOO["gpt"](batch=ROWS)
+    graph = medley.capture(model, batch)
+    trainer = trainer_of(model, graph, whole_batches(1))
+    longest = planned_length(batch)
+    longer = {name: torch.cat([value, value], 1) for name, value in batch.items()}
+    with pytest.raises(ValueError, match=f"found a length of {2 * longest}, expected at most"):
+        trainer.step(longer)
+    names = list(batch)
+    uneven = {**batch, names[0]: batch[names[0]][:, :4]}
+    with pytest.raises(ValueError, match="expected one length"):
+        trainer.step(uneven)
+    with pytest.raises(ValueError, match="buckets: found .*, expected lengths from 1 to"):
+        medley.Trainer(
+            model,
+            graph,
+            trainer.plan,
+            local=True,
+            cluster=exactness.cluster(7),
+            lengths=medley.Lengths(buckets=[2 * longest]),
+        )
+    with pytest.raises(ValueError, match="dynamic: found 'x', expected one of"):
+        medley.Trainer(
+            model,
+            graph,
+            trainer.plan,
+            local=True,
+            cluster=exactness.cluster(7),
+            lengths=medley.Lengths(dynamic={"x": {1: "length"}}),
+        )
+
+
+class Positions(nn.Module):
+    """Multiplies by a weight for each position, all of which it needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 4)
+        self.weight = nn.Parameter(torch.ones(8, 1))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Returns the loss."""
+        x = self.embedding(input_ids)
+        if input_ids.shape[1] < 8:
+            x = torch.nn.functional.pad(x, (0, 0, 0, 8 - input_ids.shape[1]))
+        return (x * self.weight).square().mean()
+
+
+def test_a_model_that_does_other_things_at_other_lengths_is_refused() -> None:
+    model, batch = Positions(), {"input_ids": torch.randint(0, 11, (ROWS, 8))}
+    trainer = trainer_of(model, medley.capture(model, batch), whole_batches(1))
+    with pytest.raises(ValueError, match="batch of length 5: graph: .*expected the same but for"):
+        trainer.step({"input_ids": batch["input_ids"][:, :5]})
+
+
+@pytest.mark.slow
+def test_two_hundred_steps_of_random_lengths_on_three_unlike_devices() -> None:
+    rng = random.Random(5)
+    with exactness.double_precision():
+        torch.manual_seed(0)
+        model, batch = models.gpt(batch=8, positions=512, width=32, layers=2, heads=2)
+        model = model.double()
+        graph = medley.capture(model, batch)
+        lengths = [rng.randint(64, 512) for _ in range(199)] + [rng.randint(64, 512)]
+        batches = []
+        for step, length in enumerate(lengths):
+            rows = 3 if step == 199 else 8
+            batches.append({name: value[:rows, :length] for name, value in batch.items()})
+        plan = medley.Plan.from_dict(
+            {
+                "format": "medley-plan",
+                "version": 1,
+                "global_batch": 8,
+                "pipelines": [
+                    {
+                        "microbatches": [{"rows": 4, "lengths": [3, 1]}] * 2,
+                        "stages": [
+                            {"mesh": {"devices": ["a/0/0", "a/1/0"]}},
+                            {"mesh": {"devices": ["a/2/0"]}, "first": cuts(graph, 2)[0]},
+                        ],
+                    }
+                ],
+            }
+        )
+        trainer = check_batches(
+            "gpt", model, graph, [plan.text], batches, medley.Lengths(buckets=[64, 128, 256, 512])
+        )
+        assert trainer._sizes is not None and len(trainer._sizes._numbers) <= 6
