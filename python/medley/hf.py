@@ -156,7 +156,7 @@ def train(
         drop_last=args.dataloader_drop_last,
     )
     held_out = None
-    if eval_dataset is not None:
+    if eval_dataset is not None and _word(args.eval_strategy) != "no":
         held_out = Loader(chosen, eval_dataset, collate=lambda each: dict(collate(each)))
     saves = _every(args.save_strategy, args.save_steps, per_epoch, steps)
     trainer.fit(

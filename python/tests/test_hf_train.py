@@ -1,0 +1,144 @@
+"""medley.hf.train does with transformers' TrainingArguments what transformers' own trainer does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import exactness
+import pytest
+import torch
+from torch import Tensor, nn
+
+pytest.importorskip("transformers")
+
+import medley
+from medley import hf
+from medley.models import hf as models
+
+# Importing transformers' trainer takes longer than all else here.
+pytestmark = pytest.mark.slow
+
+ROWS, LENGTH = 44, 12
+
+
+class Data:
+    """Rows of tokens, with a column that the model is not called with."""
+
+    def __init__(self) -> None:
+        self._tokens = torch.randint(
+            0, 64, (ROWS, LENGTH), generator=torch.Generator().manual_seed(3)
+        )
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        tokens = self._tokens[row]
+        return {"input_ids": tokens, "labels": tokens, "text": "not for the model"}
+
+
+def model() -> nn.Module:
+    """Returns a small model, the same each time."""
+    torch.manual_seed(0)
+    return models.gpt2()[0].double()
+
+
+def arguments(folder: Path, **more: Any) -> Any:
+    """Returns TrainingArguments of two epochs, whose last batches are short."""
+    from transformers import TrainingArguments
+
+    given = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 8,
+        "num_train_epochs": 2,
+        "learning_rate": 1e-3,
+        "weight_decay": 0.1,
+        "warmup_steps": 3,
+        "logging_steps": 2,
+        "save_strategy": "no",
+        "train_sampling_strategy": "sequential",
+        "use_cpu": True,
+        "report_to": "none",
+        **more,
+    }
+    return TrainingArguments(**given)
+
+
+SCHEDULES = ["linear", "cosine", "constant_with_warmup", "polynomial", "inverse_sqrt"]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_it_trains_like_their_trainer(tmp_path: Path, schedule: str) -> None:
+    from transformers import Trainer
+
+    with exactness.double_precision():
+        theirs = model()
+        args = arguments(tmp_path / "theirs", lr_scheduler_type=schedule)
+        Trainer(theirs, args, train_dataset=Data()).train()  # type: ignore[arg-type]
+        args = arguments(tmp_path, lr_scheduler_type=schedule, per_device_train_batch_size=4)
+        trainer = hf.train(model(), args, Data(), cluster=exactness.cluster(2))
+        assert trainer.steps == 12
+        found = trainer.parameters()
+        for name, value in theirs.named_parameters():
+            worst = (found[name] - value.detach()).abs().max().item()
+            assert worst <= 1e-10 * value.abs().max().item(), (name, worst)
+
+
+def test_gradients_may_be_accumulated(tmp_path: Path) -> None:
+    args = arguments(tmp_path, gradient_accumulation_steps=2, max_steps=3)
+    trainer = hf.train(model(), args, Data(), cluster=exactness.cluster(2))
+    assert (trainer.plan.global_batch, trainer.steps) == (32, 3)
+
+
+def test_it_saves_evaluates_and_goes_on(tmp_path: Path) -> None:
+    def run(**more: Any) -> medley.Trainer:
+        args = arguments(
+            tmp_path,
+            per_device_train_batch_size=4,
+            save_strategy="steps",
+            save_steps=2,
+            save_total_limit=2,
+            eval_strategy="epoch",
+            **more,
+        )
+        return hf.train(model(), args, Data(), cluster=exactness.cluster(2), eval_dataset=Data())
+
+    assert run(max_steps=6).steps == 6
+    folders = sorted(each.name for each in tmp_path.iterdir() if each.is_dir())
+    assert folders == ["step-00000004", "step-00000006"]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "eval_loss" in line] == [6]
+    with pytest.raises(ValueError, match="found a checkpoint, expected resume=True"):
+        run(max_steps=8)
+    assert run(max_steps=8, resume_from_checkpoint="yes").steps == 8
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (
+            {"label_smoothing_factor": 0.1},
+            "found label_smoothing_factor=0.1, which medley.hf.train",
+        ),
+        ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha=5.0"),
+        ({"load_best_model_at_end": False, "push_to_hub": True}, "push_to_hub=True"),
+        ({"optim": "adafactor"}, "optim: found 'adafactor', expected one of adamw_torch"),
+        ({"train_sampling_strategy": "group_by_length"}, "found 'group_by_length', expected 'ran"),
+        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "lr_scheduler_type: found 'reduce_lr"),
+        ({"report_to": ["mlflow"]}, "report_to: found 'mlflow'"),
+    ],
+)
+def test_what_is_not_read_is_refused_by_name(
+    tmp_path: Path, more: dict[str, Any], sentence: str
+) -> None:
+    args = arguments(tmp_path, **more)
+    with pytest.raises(ValueError, match=sentence):
+        hf.train(model(), args, Data(), cluster=exactness.cluster(2))
+
+
+def test_the_columns_are_those_that_the_model_is_called_with() -> None:
+    row = hf.Columns(Data(), hf.columns_of(model()))[0]
+    assert row.keys() == {"input_ids", "labels"}
+    assert isinstance(row["labels"], Tensor)
