@@ -111,7 +111,7 @@ class Layouts {
   // Parameters have no rows: any micro-batch will do.
   std::vector<std::vector<int64_t>> tables() const {
     const Microbatch& first = stage_.microbatches[0];
-    return symbols_.tables(first, 0, first.rows);
+    return symbols_.tables(first, 0, 0, first.rows);
   }
 
   const DecidedStage& stage_;
