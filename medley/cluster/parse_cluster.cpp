@@ -47,6 +47,14 @@ class OwnKinds {
     return from_catalogue(name, place);
   }
 
+  // Per hour of one device; a pool that may be preempted pays the spot price, where there is one.
+  double price_of(const DeviceKind& kind, bool preemptible) const {
+    const auto found = prices_.find(kind.name);
+    if (found == prices_.end()) return 0;
+    const auto& [price, spot] = found->second;
+    return preemptible && spot ? *spot : price;
+  }
+
   // Also those that no node uses are checked.
   void check_all() {
     for (const auto& [name, value] : values_) find(name, value);
@@ -82,8 +90,16 @@ class OwnKinds {
 
   DeviceKind parse(const std::string& name, const YamlValue& value) {
     const YamlFields fields = value.fields();
-    fields.only(
-        {"based_on", "speed", "memory", "memory_bandwidth", "launch_latency", "peak", "sustained"});
+    fields.only({"based_on",
+                 "speed",
+                 "memory",
+                 "memory_bandwidth",
+                 "launch_latency",
+                 "peak",
+                 "sustained",
+                 "price_per_hour",
+                 "spot_price_per_hour"});
+    parse_prices(name, fields);
     DeviceKind kind = base_of(name, fields);
     kind.name = name;
     if (const YamlValue* speed = fields.find("speed"))
@@ -103,8 +119,19 @@ class OwnKinds {
     return kind;
   }
 
+  void parse_prices(const std::string& name, const YamlFields& fields) {
+    const YamlValue* price = fields.find("price_per_hour");
+    const YamlValue* spot = fields.find("spot_price_per_hour");
+    if (spot && !price) spot->fail("needs a price_per_hour beside it");
+    if (!price) return;
+    auto& [full, less] = prices_[name];
+    full = price->number_from_zero();
+    if (spot) less = spot->number_from_zero();
+  }
+
   const Catalogue& catalogue_;
   std::map<std::string, YamlValue> values_;
+  std::map<std::string, std::pair<double, std::optional<double>>> prices_;  // of a device
   std::map<std::string, DeviceKind> kinds_;
   std::set<std::string> under_way_;
 };
@@ -141,6 +168,8 @@ NodePool parse_pool(const YamlFields& fields, OwnKinds& kinds) {
     pool.preemptible = preemptible->boolean();
   if (const YamlValue* price = fields.find("price_per_hour"))
     pool.price_per_hour = price->number_from_zero();
+  else
+    pool.price_per_hour = pool.devices_per_node * kinds.price_of(pool.kind, pool.preemptible);
   return pool;
 }
 

@@ -34,6 +34,8 @@ constexpr std::array kUnits{
     Unit{"us", Dimension::kDuration, 1e-6},
     Unit{"ms", Dimension::kDuration, 1e-3},
     Unit{"s", Dimension::kDuration, 1},
+    Unit{"min", Dimension::kDuration, 60},
+    Unit{"h", Dimension::kDuration, 3600},
     Unit{"B", Dimension::kMemory, 1},
     Unit{"kB", Dimension::kMemory, 1e3},
     Unit{"MB", Dimension::kMemory, 1e6},

@@ -1,6 +1,7 @@
 #include "medley/planner/planner.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -95,26 +96,6 @@ template <typename Found>
   throw Error(Blame::kCaller, fmt::format("{}: found {}, expected {}", place, found, expected));
 }
 
-void check(const Request& request) {
-  if (request.global_batch < 1 || request.global_batch > kMaxLength)
-    refuse("global batch", request.global_batch, fmt::format("1 to {} rows", kMaxLength));
-  if (request.microbatches < 0 || request.microbatches > request.global_batch)
-    refuse("microbatches",
-           request.microbatches,
-           fmt::format("1 to {}, the global batch", request.global_batch));
-  if (request.microbatches > kMostMicrobatches)
-    refuse("microbatches", request.microbatches, fmt::format("1 to {}", kMostMicrobatches));
-  if (request.cluster.devices.empty()) refuse("cluster", "no devices", "at least one");
-  std::vector<std::string> names;
-  for (const Device& device : request.cluster.devices) names.push_back(device.name);
-  std::set<std::string> seen;
-  for (const std::string& name : request.devices) {
-    if (!find_device(request.cluster, name))
-      refuse("devices", '"' + name + '"', "a device of the cluster" + suggestion(name, names));
-    if (!seen.insert(name).second) refuse("devices", '"' + name + "\" twice", "it once");
-  }
-}
-
 const Strategy* find_strategy(std::string_view name) {
   for (const Strategy& strategy : strategies())
     if (strategy.name == name) return &strategy;
@@ -193,6 +174,26 @@ const std::vector<Strategy>& strategies() {
        work_bound},
   };
   return kAll;
+}
+
+void check(const Request& request) {
+  if (request.global_batch < 1 || request.global_batch > kMaxLength)
+    refuse("global batch", request.global_batch, fmt::format("1 to {} rows", kMaxLength));
+  if (request.microbatches < 0 || request.microbatches > request.global_batch)
+    refuse("microbatches",
+           request.microbatches,
+           fmt::format("1 to {}, the global batch", request.global_batch));
+  if (request.microbatches > kMostMicrobatches)
+    refuse("microbatches", request.microbatches, fmt::format("1 to {}", kMostMicrobatches));
+  if (request.cluster.devices.empty()) refuse("cluster", "no devices", "at least one");
+  std::vector<std::string> names;
+  for (const Device& device : request.cluster.devices) names.push_back(device.name);
+  std::set<std::string> seen;
+  for (const std::string& name : request.devices) {
+    if (!find_device(request.cluster, name))
+      refuse("devices", '"' + name + '"', "a device of the cluster" + suggestion(name, names));
+    if (!seen.insert(name).second) refuse("devices", '"' + name + "\" twice", "it once");
+  }
 }
 
 Outcome plan(const Request& request) {

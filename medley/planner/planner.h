@@ -14,6 +14,8 @@ namespace medley {
 // Throws Error(kCaller) for a request that makes no sense: an unknown strategy or device, no rows,
 // more micro-batches than rows.
 [[nodiscard]] Outcome plan(const Request& request);
+// The same for its rows, micro-batches and devices alone.
+void check(const Request& request);
 
 // When `auto` asks a strategy: those that are quick for what they find come first, so that the
 // others may give up.

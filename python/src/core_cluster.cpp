@@ -7,6 +7,7 @@
 
 #include "medley/base/error.h"
 #include "medley/cluster/cluster.h"
+#include "medley/cluster/kind_names.h"
 #include "medley/network/topology.h"
 
 namespace nb = nanobind;
@@ -56,6 +57,7 @@ void init_cluster(nb::module_& m) {
       .def_ro("memory_bytes", &DeviceKind::memory_bytes)
       .def_ro("memory_bandwidth", &DeviceKind::memory_bandwidth)
       .def_ro("launch_latency", &DeviceKind::launch_latency)
+      .def_ro("link", &DeviceKind::link)
       .def(
           "peak",
           [](const DeviceKind& kind, const std::string& dtype) -> std::optional<double> {
@@ -119,4 +121,23 @@ void init_cluster(nb::module_& m) {
           "hash",
           [](const Cluster& cluster) { return hash(cluster); },
           "SHA-256 of what the file says, not of its text.");
+
+  m.def(
+      "kinds_meant",
+      [](const std::string& name, const std::filesystem::path& catalogue) {
+        return medley::kinds_meant(medley::read_catalogue(catalogue), name);
+      },
+      nb::arg("name"),
+      nb::arg("catalogue"),
+      "The kinds of the catalogue that a name may mean: none, one, or several.");
+  m.def(
+      "near_kinds",
+      [](const std::string& name, const std::filesystem::path& catalogue) {
+        std::vector<std::string> known;
+        for (const auto& [each, kind] : medley::read_catalogue(catalogue)) known.push_back(each);
+        return medley::near_names(known, name);
+      },
+      nb::arg("name"),
+      nb::arg("catalogue"),
+      "Kinds whose names look like a name that means none of them.");
 }

@@ -60,6 +60,16 @@ Moves find_moves(const std::vector<Before>& before, const Program& after) {
   return moves_between(holders, after);
 }
 
+int64_t busiest_bytes(const Moves& moves) {
+  std::map<int, int64_t> taken, given;  // by device
+  int64_t most = 0;
+  for (const medley::Move& move : moves.moves) {
+    if (move.from == move.to) continue;
+    most = std::max({most, taken[move.to] += move.bytes(), given[move.from] += move.bytes()});
+  }
+  return most;
+}
+
 void init_leader(nb::module_& m) {
   nb::class_<StepLeft>(m, "StepLeft", "What a survivor says of the last step that it has begun.")
       .def(
@@ -192,5 +202,8 @@ void init_elastic(nb::module_& m) {
           nb::call_guard<nb::gil_scoped_release>(),
           "`before`: programs, which devices of the cluster have what each of them says, and what "
           "these keep for others.")
-      .def_ro("lost", &Moves::lost, "What nobody has.");
+      .def_ro("lost", &Moves::lost, "What nobody has.")
+      .def_prop_ro("busiest",
+                   &busiest_bytes,
+                   "The most bytes that one device takes from others, or gives to them.");
 }

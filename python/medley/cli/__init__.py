@@ -295,6 +295,21 @@ def _report(arguments: argparse.Namespace) -> int:
     return command(arguments, _progress)
 
 
+# --- fits ----------------------------------------------------------------------------------------
+
+
+def _prepare_fits(parser: argparse.ArgumentParser) -> None:
+    from medley.fits import prepare
+
+    prepare(parser)
+
+
+def _fits(arguments: argparse.Namespace) -> int:
+    from medley.fits import command
+
+    return command(arguments)
+
+
 # --- doctor and demo ------------------------------------------------------------------------------
 
 
@@ -369,6 +384,13 @@ VERBS = [
         "medley report plan.json --graph g.graph --cluster cluster.yaml --compare -o report.html",
         _prepare_report,
         _report,
+    ),
+    Verb(
+        "fits",
+        "Say which ways to train a model fit on which cards, without any",
+        "medley fits hf:config.json --cards 3090 4060Ti-16GB --mode lora",
+        _prepare_fits,
+        _fits,
     ),
     Verb(
         "doctor",

@@ -195,13 +195,17 @@ def make(kind: str, size: str = "tiny", **overrides: Any) -> tuple[nn.Module, di
 def _configured(
     kind: str, fields: dict[str, Any], overrides: dict[str, Any]
 ) -> tuple[nn.Module, dict[str, Tensor]]:
-    import transformers
-
     own = {name: overrides.pop(name) for name in _OWN if name in overrides}
     for name in ("batch", "tokens"):
         value = own.get(name, 1)
         if not (isinstance(value, int) and value > 0):
             raise ValueError(f"hf:{kind}: {name}: found {value!r}, expected a whole number > 0")
+    return build(_config(kind, fields, overrides), **own)
+
+
+def _config(kind: str, fields: dict[str, Any], overrides: dict[str, Any]) -> Any:
+    import transformers
+
     known = transformers.AutoConfig.for_model(kind)
     unknown = sorted(
         name  # choices of kernels are kept as _attn_implementation and the like
@@ -214,10 +218,9 @@ def _configured(
             f"{type(known).__name__}"
         )
     try:
-        config = transformers.AutoConfig.for_model(kind, **{**fields, **overrides})
+        return transformers.AutoConfig.for_model(kind, **{**fields, **overrides})
     except Exception as error:  # of a kind that other versions of the package do not have
         raise ValueError(f"hf:{kind}: {_in_a_line(error)}") from None
-    return build(config, **own)
 
 
 def gpt2(size: str = "tiny", **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -260,6 +263,19 @@ def from_file(path: str, **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]
 
     Raises ValueError if the file is no config of a model that transformers knows.
     """
+    return _configured(*_read(path), overrides)
+
+
+def config_of(path: str, **overrides: Any) -> Any:
+    """Returns the transformers config that a config.json is, with other values for some fields.
+
+    Raises ValueError if the file is no config of a model that transformers knows.
+    """
+    return _config(*_read(path), overrides)
+
+
+def _read(path: str) -> tuple[str, dict[str, Any]]:
+    """Returns the kind of model and the fields of a config.json."""
     import transformers
 
     text = read_text(path)
@@ -272,4 +288,4 @@ def from_file(path: str, **overrides: Any) -> tuple[nn.Module, dict[str, Tensor]
         raise ValueError(f"{path}: found no model_type, expected the config.json of a model")
     if kind not in transformers.CONFIG_MAPPING:
         raise ValueError(f"{path}: model_type: not known to transformers: {kind!r}")
-    return _configured(kind, fields, overrides)
+    return kind, fields

@@ -1,0 +1,123 @@
+"""The graph of a config of transformers, as it trains, for any length: no weights, few traces."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+from torch import Tensor, nn
+
+from medley import _core
+from medley.adapters import with_lora
+from medley.capture import capture_text, weightless
+from medley.fits.stretch import Stretched, UnevenError
+from medley.models import hf
+
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")  # names in configs
+_LENGTHS = (211, 223)  # primes, shorter than any window of attention
+
+
+class Deep:
+    """The model of a config.json. `lora`: what `medley capture --lora` takes, "" to train all of
+    the model. Raises ValueError for what is no config that transformers knows."""
+
+    def __init__(self, path: str, lora: str) -> None:
+        self._path, self._lora = path, lora
+        self._config = hf.config_of(path)
+        self._known: dict[int | None, str] = {}  # texts by length
+        model, batch = self._make(self._config, None)
+        self.takes_tokens = "input_ids" in batch
+        self.kind = str(self._config.model_type)
+        self._shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+        parameters = list(model.parameters())
+        self.dtype = str(parameters[0].dtype).removeprefix("torch.")
+        self.weights = sum(p.numel() for p in parameters)
+        self.trained = sum(p.numel() for p in parameters if p.requires_grad)
+        self.layers = 0  # that repeat; 0: none were found
+        for name in _LAYERS:
+            self.layers = self.layers or int(getattr(self._config, name, None) or 0)
+        # Lengths above a window are computed otherwise, and not from what is below it.
+        self.longest = min(
+            int(getattr(self._config, name, None) or 1 << 30)
+            for name in ("max_position_embeddings", "n_positions", "sliding_window")
+        )
+        self._stretched: Stretched | None = None
+        self._is_even = self.layers > 3
+
+    def graph(self, length: int | None) -> _core.Graph:
+        """Returns the training graph at a length of tokens; None for a model that takes none."""
+        core, _ = _core.Graph.parse(self._text(length), f"<{self.kind}>").run_passes()
+        return core
+
+    def _text(self, length: int | None) -> str:
+        if self._is_even and (length is None or length <= self.longest):
+            try:
+                return self._stretch().text(self.layers // self._unit(), length or 0)
+            except UnevenError:
+                self._is_even = False
+        return self._capture(self._config, length)
+
+    def _stretch(self) -> Stretched:
+        if self._stretched is None:
+            unit = self._unit()
+            configs = [self._with_layers(unit * times) for times in (1, 2, 3)]
+            one, other = _LENGTHS if self.takes_tokens else (None, None)
+            texts = [self._capture(config, one) for config in configs]
+            second = self._capture(configs[0], other) if other else texts[0]
+            self._stretched = Stretched(texts, one or 0, second, other or 0)
+            _check_shapes(self._stretched.text(self.layers // unit, one or 0), self._shapes)
+        return self._stretched
+
+    def _unit(self) -> int:
+        """How many layers repeat together: lists of the config have an entry for each."""
+        unit = 1
+        while any(values != values[:unit] * (self.layers // unit) for values in self._lists()):
+            unit += 1
+            while self.layers % unit:
+                unit += 1
+        if 3 * unit >= self.layers:
+            raise UnevenError(f"layers that repeat by {unit}")
+        return unit
+
+    def _lists(self) -> list[list[Any]]:
+        fields = vars(self._config).values()
+        return [each for each in fields if isinstance(each, list) and len(each) == self.layers]
+
+    def _with_layers(self, layers: int) -> Any:
+        config = copy.deepcopy(self._config)
+        for name, value in vars(self._config).items():
+            if isinstance(value, list) and len(value) == self.layers:
+                setattr(config, name, value[:layers])
+            elif name in _LAYERS:
+                setattr(config, name, layers)
+        return config
+
+    def _make(self, config: Any, length: int | None) -> tuple[nn.Module, dict[str, Tensor]]:
+        def make() -> tuple[nn.Module, dict[str, Tensor]]:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                model, batch = hf.build(copy.deepcopy(config), batch=1, tokens=length)
+                return (with_lora(model, self._lora) if self._lora else model), batch
+
+        return weightless.load(make)
+
+    def _capture(self, config: Any, length: int | None) -> str:
+        model, batch = self._make(config, length)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return capture_text(model, batch, check=False)
+
+
+def _check_shapes(text: str, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raises UnevenError for a graph whose parameters are not those of the model."""
+    found = {}
+    for line in text.splitlines():
+        if " = parameter " in line:
+            name, _, kind = line.partition(' = parameter "')[2].rpartition('" : ')
+            sizes = kind.partition("[")[2].rstrip("]")
+            found[name] = tuple(int(size) for size in sizes.split(",") if size)
+    if any(found.get(name, shape) != shape for name, shape in shapes.items()):
+        raise UnevenError("parameters of other sizes in some layers")
+    if missing := found.keys() - shapes.keys():
+        raise UnevenError(f"{min(missing)}: no parameter of the model")
