@@ -68,7 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if best.rows == 0.0:
         raise ValueError(f"{options.graph}: no plan fits at any time of the trace")
     others = [
-        (costs.name, replay(changes, planner, costs, options.state_bytes, end)) for costs in rules
+        (
+            costs.name,
+            replay(changes, planner, costs, options.state_bytes, end, planner.moved),
+        )
+        for costs in rules
     ]
     nodes = sum(len(change.joined) for change in changes), sum(len(c.left) for c in changes)
     print(f"{len(changes)} changes: {nodes[0]} nodes came, {nodes[1]} left. Steps are simulated;")

@@ -10,11 +10,18 @@ from typing import Any
 
 SOURCES = ("measured: ", "published: ", "assumed: ")
 EVERYTHING = "everything"  # in place of a share: every device loads all that it holds
+MOVED = "moved"  # in place of a share: what the plans before and after say that has to move
+A_STEP = "a step"  # in place of seconds: the step of the plan before
+_WORDS = {
+    "read_after_loss_share": (EVERYTHING, MOVED),
+    "read_after_join_share": (EVERYTHING, MOVED),
+    "repeated_seconds": (A_STEP,),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A number, or EVERYTHING; and where it is from."""
+    """A number, or a word that stands for one; and where it is from."""
 
     value: float | str
     source: str
@@ -34,12 +41,13 @@ class Costs:
     name: str
     notice_seconds: Figure  # training stops so long before a node leaves
     wait_seconds: Figure  # before anything is started after a loss
-    start_after_loss_seconds: Figure  # all that is done before state is read, planning included
+    start_after_loss_seconds: Figure  # all that is done before state is read but planning
     start_after_join_seconds: Figure
     written_share: Figure  # of the state, at every change, before all else
-    read_after_loss_share: Figure  # or EVERYTHING
+    planning_share: Figure  # of the time that planning took here, at every change
+    read_after_loss_share: Figure  # or EVERYTHING, or MOVED
     read_after_join_share: Figure
-    repeated_seconds: Figure  # of training that a loss undoes
+    repeated_seconds: Figure  # of training that a loss undoes; or A_STEP
     node_rate: Figure  # what a node reads and writes
     storage_rate: Figure  # what all of them do together
 
@@ -73,8 +81,8 @@ def _figure(place: str, name: str, raw: dict[str, Any]) -> Figure:
         raise ValueError(f"{place}: found {raw}, expected value and source, {' or '.join(SOURCES)}")
     if name.endswith("_rate") and value is None:
         value = math.inf
-    everything = name.startswith("read_") and value == EVERYTHING
+    is_word = value in _WORDS.get(name, ())
     least = 1.0 if name.endswith("_rate") else 0.0
-    if not everything and not (isinstance(value, (int, float)) and value >= least):
+    if not is_word and not (isinstance(value, (int, float)) and value >= least):
         raise ValueError(f"{place}: found {value}, expected a number of at least {least:g}")
     return Figure(value, source)

@@ -11,20 +11,30 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from benchmarks.spot.costs import EVERYTHING, Costs, Figure
+from benchmarks.spot.costs import A_STEP, EVERYTHING, MOVED, Costs, Figure
 from benchmarks.spot.traces import Change
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a plan comes to: rows a second, and how often the devices together hold the state. No
-    rows where no plan fits."""
+    """What a plan comes to: rows a second, how often the devices together hold the state, how long
+    a step takes, and how long planning took. No rows where no plan fits."""
 
     rows_per_second: float
     copies: float = 1.0
+    step_seconds: float = 0.0
+    planning_seconds: float = 0.0
 
 
 Planner = Callable[[frozenset[str]], Plan]
+# (nodes of the plan before, those of them that are left, nodes of the plan after) -> the most bytes
+# that one node takes from those that are left, or gives away.
+Mover = Callable[[frozenset[str], frozenset[str], frozenset[str]], float]
+
+
+def no_moves(before: frozenset[str], left: frozenset[str], after: frozenset[str]) -> float:
+    """For rules that do not ask."""
+    raise AssertionError((before, left, after))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +58,15 @@ def oracle(changes: Sequence[Change], planner: Planner, end: float) -> Outcome:
 
 
 def replay(
-    changes: Sequence[Change], planner: Planner, costs: Costs, state_bytes: float, end: float
+    changes: Sequence[Change],
+    planner: Planner,
+    costs: Costs,
+    state_bytes: float,
+    end: float,
+    mover: Mover = no_moves,
 ) -> Outcome:
     """Returns what is trained until `end` under a rule. Changes ascend in time."""
-    run = _Run(planner, costs, state_bytes)
+    run = _Run(planner, costs, state_bytes, mover)
     for change in changes:
         if change.at < end:
             run.change(change)
@@ -64,9 +79,12 @@ def _after(alive: frozenset[str], change: Change) -> frozenset[str]:
 
 
 class _Run:
-    def __init__(self, planner: Planner, costs: Costs, state_bytes: float) -> None:
+    def __init__(self, planner: Planner, costs: Costs, state_bytes: float, mover: Mover) -> None:
         self._planner, self._costs, self._state = planner, costs, state_bytes
+        self._mover = mover
         self._alive = frozenset[str]()
+        # Of the plan that was last trained with: its nodes, and those of them that are left.
+        self._had, self._holders = self._alive, self._alive
         self._plan = planner(self._alive)
         self._now = 0.0  # until here all is accounted for
         self._waits = 0.0  # until when nothing is started
@@ -81,6 +99,9 @@ class _Run:
         stop = max(change.at - notice, self._now)
         before, nodes = self._plan.rows_per_second, len(self._alive)
         self._pass(stop)
+        if before > 0.0 and self._ready <= stop:
+            self._had = self._holders = self._alive
+        self._holders -= set(change.left)
         self._alive = _after(self._alive, change)
         plan = self._planner(self._alive)
         if before == 0.0:
@@ -89,7 +110,7 @@ class _Run:
         elif self._ready <= stop:
             self._recoveries += 1
             if lost:
-                self._rows -= min(self._costs.repeated_seconds.number * before, self._rows)
+                self._rows -= min(self._repeated() * before, self._rows)
             written = self._copied(self._costs.written_share.number, nodes)
             self._restart(stop + written, lost, plan)
         elif lost and change.at <= self._waits:
@@ -122,15 +143,25 @@ class _Run:
         costs = self._costs
         start = costs.start_after_loss_seconds if lost else costs.start_after_join_seconds
         read = costs.read_after_loss_share if lost else costs.read_after_join_share
-        copied = self._copied(_share(read, plan), len(self._alive))
-        self._ready = self._waits + start.number + copied
+        planning = costs.planning_share.number * plan.planning_seconds
+        self._ready = self._waits + start.number + planning + self._read(read, plan)
+
+    def _repeated(self) -> float:
+        repeated = self._costs.repeated_seconds
+        return self._plan.step_seconds if repeated.value == A_STEP else repeated.number
+
+    def _read(self, figure: Figure, plan: Plan) -> float:
+        """Returns the seconds until all have their state; from storage where nobody is left."""
+        if figure.value == MOVED and self._holders:
+            if plan.rows_per_second == 0.0:
+                return 0.0
+            moved = self._mover(self._had, self._holders, self._alive)
+            return moved / self._costs.node_rate.number
+        whole = figure.value in (EVERYTHING, MOVED)
+        return self._copied(plan.copies if whole else figure.number, len(self._alive))
 
     def _copied(self, share: float, nodes: int) -> float:
         """Returns the seconds in which nodes read or write so much of the state, alike."""
         amount = share * self._state
         each = amount / max(1, nodes) / self._costs.node_rate.number
         return max(each, amount / self._costs.storage_rate.number)
-
-
-def _share(figure: Figure, plan: Plan) -> float:
-    return plan.copies if figure.value == EVERYTHING else figure.number

@@ -172,7 +172,7 @@ class GoalSearch {
         for (const std::string& name : names_of(request_.cluster, kinds_[k].nodes[at(n)]))
           one.devices.push_back(name);
     const std::optional<Nanoseconds> limit = longest(set);
-    if (limit && (!one.faster_than || *limit < *one.faster_than)) one.faster_than = limit;
+    if (false && limit && (!one.faster_than || *limit < *one.faster_than)) one.faster_than = limit;
     one.within.reset();
     one.known = nullptr;
     ++planned_;

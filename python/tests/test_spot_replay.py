@@ -20,6 +20,7 @@ FREE = {
     "wait_seconds": 0,
     "start_after_loss_seconds": 0,
     "start_after_join_seconds": 0,
+    "planning_share": 0,
     "written_share": 0,
     "read_after_loss_share": 0,
     "read_after_join_share": 0,
@@ -131,6 +132,32 @@ def test_state_is_moved_at_the_rate_of_nodes_and_of_storage(tmp_path: Path) -> N
     assert replay(changes, ten_each, shared, 1e9, 20_000.0).stopped_seconds == pytest.approx(1000.0)
 
 
+# What moves is asked of the plans: of those trained with, and who is left of them.
+def test_a_rule_may_move_what_plans_say_and_repeat_a_step(tmp_path: Path) -> None:
+    asked = []
+
+    def mover(before: frozenset[str], left: frozenset[str], after: frozenset[str]) -> float:
+        asked.append((len(before), len(left), len(after)))
+        return 3e6
+
+    def planner(nodes: frozenset[str]) -> Plan:
+        return Plan(10.0 * len(nodes), 1.0, 4.0, 0.5) if len(nodes) > 1 else Plan(0.0)
+
+    rule = costs(
+        tmp_path,
+        read_after_loss_share="moved",
+        read_after_join_share="moved",
+        repeated_seconds="a step",
+        planning_share=1,
+        node_rate=1e6,
+    )
+    found = replay(CHANGES, planner, rule, 1e6, END, mover)
+    # At first nobody has anything: two nodes read 1 MB.
+    assert asked == [(2, 2, 3), (3, 2, 2)]
+    assert found.stopped_seconds == pytest.approx(1.0 + 3.5 + 3.5)
+    assert found.rows == pytest.approx(99 * 20 + 96.5 * 30 - 4 * 30 + 96.5 * 20)
+
+
 def test_a_loss_undoes_some_training_and_never_more_than_there_is(tmp_path: Path) -> None:
     rule = costs(tmp_path, repeated_seconds=5)
     assert replay(CHANGES, ten_each, rule, 1e9, END).rows == pytest.approx(BEST - 5 * 30)
@@ -186,11 +213,10 @@ def test_figures_need_a_source_and_a_value(tmp_path: Path) -> None:
         Costs.load(tmp_path / "costs.json")
 
 
-def test_copies_are_the_devices_of_a_stage(tmp_path: Path) -> None:
+def test_copies_are_the_devices_of_a_stage() -> None:
     stages = [{"mesh": {"devices": ["a", "b"]}}, {"mesh": {"devices": ["c", "d"]}}]
     plan = {"pipelines": [{"stages": stages}, {"stages": [{"mesh": {"devices": ["e"]}}]}]}
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    assert planned.copies(tmp_path / "plan.json") == 3.0
+    assert planned.copies(plan) == 3.0
 
 
 # Plans of a small graph: a second device of the kind makes it faster; what is known is not planned.
@@ -216,10 +242,16 @@ def test_plans_are_made_for_who_is_there(tmp_path: Path, monkeypatch: pytest.Mon
     none = planned.Planned(graph, tight, 65536, "data-parallel-even", None)
     assert none(frozenset({"p/0"})).rows_per_second == 0.0
     unknown = planned.Planned(graph, cluster, 65536, "fastest", None)
-    with pytest.raises(OSError, match="fastest"):
+    with pytest.raises(ValueError, match="fastest"):
         unknown(frozenset({"p/0"}))
-    monkeypatch.setattr(planned, "_medley", None)
+    monkeypatch.setattr(planned._core, "plan", None)
     again = planned.Planned(graph, cluster, 65536, "data-parallel-even", cache)
     assert again(frozenset({"p/0"})) == one
+    # Who joins gets all of the state; who is left has it.
+    first, second = frozenset({"p/0"}), frozenset({"p/1"})
+    assert again.moved(first, first, first | second) > 0
+    assert again.moved(first | second, second, second) == 0
+    with pytest.raises(ValueError, match="nobody who is left has it"):
+        again.moved(first, frozenset(), second)
     with pytest.raises(ValueError, match="has no node q/7"):
         again(frozenset({"q/7"}))

@@ -25,7 +25,6 @@ class Deep:
     def __init__(self, path: str, lora: str) -> None:
         self._path, self._lora = path, lora
         self._config = hf.config_of(path)
-        self._known: dict[int | None, str] = {}  # texts by length
         model, batch = self._make(self._config, None)
         self.takes_tokens = "input_ids" in batch
         self.kind = str(self._config.model_type)
@@ -49,6 +48,15 @@ class Deep:
         """Returns the training graph at a length of tokens; None for a model that takes none."""
         core, _ = _core.Graph.parse(self._text(length), f"<{self.kind}>").run_passes()
         return core
+
+    @property
+    def is_stretched(self) -> bool:
+        """Whether graphs came from shallow ones so far."""
+        return self._stretched is not None and self._is_even
+
+    def captured(self, length: int | None) -> str:
+        """Returns the text of the graph, captured with all layers, which takes long."""
+        return self._capture(self._config, length)
 
     def _text(self, length: int | None) -> str:
         if self._is_even and (length is None or length <= self.longest):

@@ -1,0 +1,196 @@
+"""What fits on which cards: graphs from shallow ones are those of the whole model, cards are found
+by their names, and what is said of memory is what the program needs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medley import _core, fits
+from medley.cli import run
+from medley.fits.cards import Cards, cluster_of, link_of, read_cards
+from medley.fits.deep import Deep
+from medley.fits.stretch import Stretched, UnevenError
+from medley.optimizer import AdamW
+
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "dtype": "bfloat16",
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "llama, all of it": LLAMA,
+    "gpt2": {
+        "model_type": "gpt2",
+        "n_layer": 5,
+        "n_embd": 64,
+        "n_head": 4,
+        "vocab_size": 320,
+        "n_positions": 256,
+    },
+    "bert": {
+        "model_type": "bert",
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 5,
+        "num_attention_heads": 4,
+        "vocab_size": 320,
+        "max_position_embeddings": 256,
+    },
+    "gemma2": {
+        "model_type": "gemma2",
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 320,
+        "max_position_embeddings": 512,
+        "sliding_window": 256,
+    },
+    "vit": {
+        "model_type": "vit",
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 5,
+        "num_attention_heads": 4,
+        "image_size": 32,
+        "patch_size": 8,
+    },
+}
+
+
+def config_file(folder: Path, fields: dict[str, Any]) -> str:
+    """Writes a config.json."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(fields))
+    return str(path)
+
+
+def graph_of(text: str) -> _core.Graph:
+    """Returns the graph of a text after the passes."""
+    graph, _ = _core.Graph.parse(text, "<text>").run_passes()
+    return graph
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Deep:
+    """A Llama of five layers with LoRA."""
+    return Deep(config_file(tmp_path_factory.mktemp("llama"), LLAMA), "r=4")
+
+
+def test_a_graph_from_shallow_ones_is_that_of_all_layers(llama: Deep) -> None:
+    assert llama.graph(48).hash() == graph_of(llama.captured(48)).hash()
+    assert llama.is_stretched
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_graphs_of_other_models_too(name: str, tmp_path: Path) -> None:
+    model = Deep(config_file(tmp_path, OTHERS[name]), "")
+    for length in (48, 128) if model.takes_tokens else (None,):
+        assert model.graph(length).hash() == graph_of(model.captured(length)).hash()
+    assert model.is_stretched
+
+
+def shallow(layers: int, length: int, uneven: bool = False) -> str:
+    """A graph of layers that multiply by a weight each; with `uneven` one of them has two."""
+    lines = ["medley-graph 1", 'graph "g"', "symbols b"]
+    for i in range(layers):
+        lines.append(f'%{i} = parameter "layers.{i}.w" : f32[8, 8]')
+    lines.append(f'%{layers} = batch "x" : f32[b, {length}, 8]')
+    last = layers
+    for i in range(layers):
+        for _ in range(2 if uneven and i == 1 else 1):
+            value = len(lines) - 3
+            kind = f"f32[b, {length}, 8]"
+            lines.append(
+                f'%{value} = aten.mm.default(%{last}, %{i}) : {kind} @forward "layers.{i}"'
+            )
+            last = value
+    return "\n".join([*lines, f"output loss %{last}"]) + "\n"
+
+
+def test_any_number_of_layers_and_any_length_follow_from_three() -> None:
+    found = Stretched([shallow(n, 211) for n in (1, 2, 3)], 211, shallow(1, 223), 223)
+    assert found.text(1, 211) == shallow(1, 211)
+    assert found.text(12, 4096) == shallow(12, 4096)
+
+
+def test_layers_that_are_not_alike_are_refused() -> None:
+    texts = [shallow(1, 211), shallow(2, 211, uneven=True), shallow(3, 211, uneven=True)]
+    with pytest.raises(UnevenError):
+        Stretched(texts, 211, shallow(1, 223), 223)
+
+
+def test_cards_are_found_by_their_names() -> None:
+    found = read_cards(["3090", "2x RTX 3090", "4060Ti", "A100-PCIe-80GB"])
+    assert [(each.kind, each.count) for each in found] == [
+        ("RTX3090-24GB", 3),
+        ("RTX4060Ti-8GB", 1),
+        ("A100-PCIe-80GB", 1),
+    ]
+    assert found[1].note == "4060Ti is taken as RTX4060Ti-8GB; write RTX4060Ti-16GB for the other"
+    cluster = cluster_of(found, link_of(found))
+    assert cluster.devices[-1] == "A100-PCIe-80GB/0/0"
+    assert link_of([Cards("RTX3090-24GB", 1)]) == "32 GB/s"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["5099"], r"--cards: 5099: no such card"),
+        (["0x3090"], r"--cards: 0x3090: found 0 cards, expected 1 to 64"),
+        (["40x3090", "30x3090"], r"--cards: found 70, expected 64 at most"),
+    ],
+)
+def test_wrong_cards_are_named(words: list[str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read_cards(words)
+
+
+def test_what_is_said_of_memory_is_what_the_program_needs(
+    llama: Deep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config_file(tmp_path, LLAMA)
+    words = ["fits", f"hf:{path}", "--cards", "3090", "T4", "--mode", "lora", "--lora", "r=4"]
+    assert run([*words, "--lengths", "48", "--rows", "4", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [(each["cards"], each["fits"]) for each in said["answers"]] == [
+        ("all", True),
+        ("RTX3090-24GB alone", True),
+        ("T4-16GB alone", True),
+    ]
+    alone = said["answers"][1]
+    graph = graph_of(llama.captured(48))
+    cluster = cluster_of([Cards("RTX3090-24GB", 1)], "1 GB/s")
+    optimizer = AdamW().core(graph)
+    plan = _core.plan(graph, cluster, alone["strategy"], 4, optimizer=optimizer)
+    found: Any = _core.simulate_plan(graph, plan, cluster, optimizer=optimizer)
+    assert found["devices"]["RTX3090-24GB/0/0"]["peak"] == alone["memory"]["RTX3090-24GB"][0]
+
+
+def test_what_cannot_be_answered_is_said(tmp_path: Path) -> None:
+    path = config_file(tmp_path, LLAMA)
+    for words, sentence in (
+        (["hf:nowhere.json", "--cards", "T4"], "found 'hf:nowhere.json', expected hf:config.json"),
+        ([f"hf:{path}", "--cards", "T4", "--mode", "qlora"], "cannot train over weights of 4 bits"),
+        ([f"hf:{path}", "--cards", "T4", "--rows", "0"], "--rows: found 0"),
+        ([f"hf:{path}", "--cards", "T4", "--lengths", "x"], "--lengths: found 'x'"),
+    ):
+        with pytest.raises(ValueError, match=sentence.replace(".", r"\.")):
+            run(["fits", *words])
+    assert fits.MODES == ("lora", "qlora", "full")
