@@ -18,6 +18,8 @@ namespace {
 
 constexpr size_t kMostSets = 20000;
 constexpr double kHour = 3600;
+// Bounds add times of ops that are rounded to nanoseconds otherwise than those of a step.
+constexpr double kSure = 0.999;
 
 // Nodes that are alike: of one pool, with as many devices that may be used.
 struct Kind {
@@ -144,10 +146,11 @@ class GoalSearch {
   }
 
   bool may_win(const NodeSet& set) const {
-    if (goal_.by && set.seconds > goal_.by->value) return false;
-    if (goal_.budget && set.seconds / kHour * set.price_per_hour > *goal_.budget) return false;
+    const double least = kSure * set.seconds;
+    if (goal_.by && least > goal_.by->value) return false;
+    if (goal_.budget && least / kHour * set.price_per_hour > *goal_.budget) return false;
     const double share = 1 - request_.within.value_or(0);
-    return !best_ || aim(set.seconds, set.price_per_hour) < share * best_aim_;
+    return !best_ || aim(least, set.price_per_hour) < share * best_aim_;
   }
 
   // What a step may take for the set to be the best.
@@ -172,7 +175,7 @@ class GoalSearch {
         for (const std::string& name : names_of(request_.cluster, kinds_[k].nodes[at(n)]))
           one.devices.push_back(name);
     const std::optional<Nanoseconds> limit = longest(set);
-    if (false && limit && (!one.faster_than || *limit < *one.faster_than)) one.faster_than = limit;
+    if (limit && (!one.faster_than || *limit < *one.faster_than)) one.faster_than = limit;
     one.within.reset();
     one.known = nullptr;
     ++planned_;
