@@ -55,11 +55,19 @@ class Recovery:
 class Job:
     """A run of `medley launch --elastic`."""
 
-    def __init__(self, folder: Path, devices: Sequence[str], workload: str, steps: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        devices: Sequence[str],
+        workload: str,
+        steps: int,
+        options: Sequence[str] = (),
+    ) -> None:
         self._folder, self._devices = folder, list(devices)
         command = [
             *(sys.executable, "-m", "medley", "launch", "--elastic"),
-            *("--elastic-log", str(folder / "elastic.jsonl"), str(folder / "plan.json")),
+            *("--elastic-log", str(folder / "elastic.jsonl"), *options),
+            str(folder / "plan.json"),
             *(str(SCRIPT), workload, str(folder), "--steps", str(steps)),
         ]
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -127,11 +135,16 @@ def process_of(launcher: int, device: str) -> int:
     raise OSError(f"recovery: found no process of {device}")
 
 
-def prepare(workload: str, devices: int, strategy: str, folder: Path) -> list[str]:
+def prepare(
+    workload: str, devices: int, strategy: str, folder: Path, double: bool = False
+) -> list[str]:
     """Writes graph, cluster and plan; returns the devices of the plan."""
+    import torch
+
     import medley
     from testbed.comparators import workloads
 
+    torch.set_default_dtype(torch.float64 if double else torch.float32)
     folder.mkdir(parents=True, exist_ok=True)
     model, example = workloads.load(workload)
     graph = medley.capture(model, example)

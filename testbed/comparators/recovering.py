@@ -4,6 +4,7 @@ testbed/comparators/recovering.py ...`. Notes when each step was done, on every 
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 
 import torch
@@ -20,8 +21,11 @@ def main() -> None:
     parser.add_argument("workload", help="such as gpt or gpt?layers=12&width=256")
     parser.add_argument("folder", type=Path, help="has model.graph and cluster.yaml, gets the logs")
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds before each step")
+    parser.add_argument("--double", action="store_true", help="train in float64")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64 if options.double else torch.float32)
     log = Log(options.folder / f"{job.device_name().replace('/', '.')}.jsonl")
     model, example = workloads.load(options.workload)
     graph = medley.Graph.load(options.folder / "model.graph")
@@ -30,6 +34,7 @@ def main() -> None:
     trainer = medley.Trainer(model, graph, plan, optimizer, keep_gradients=False)
     data = workloads.batches(example, 4)
     for number in range(options.steps):
+        time.sleep(options.pause)
         loss = trainer.step(data[number % len(data)]).loss
         log.say("step", step=number + 1, loss=loss)
 

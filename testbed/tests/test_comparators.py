@@ -15,8 +15,8 @@ import torch
 import medley
 from testbed import compare, contestants
 from testbed.comparators import pipeline, timing, workloads
+from testbed.reference import losses_of_one_device
 from testbed.tests.clusters import FOUR, first_of, run
-from testbed.tests.reference import losses_of_one_device
 
 WORKLOAD = "gpt?rows=12&layers=5"
 STEPS = 3

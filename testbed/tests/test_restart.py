@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from testbed import recovery, restart
+from testbed.reference import losses_of_one_device
 from testbed.shared_storage import PIECE, SharedStorage
 from testbed.tests.clusters import environment
-from testbed.tests.reference import losses_of_one_device
 
 pytestmark = pytest.mark.testbed
 

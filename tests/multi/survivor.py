@@ -1,9 +1,11 @@
 """What the processes of test_elastic.py run: `survivor.py FOLDER STEPS [FAULT]`.
 
 FOLDER has plan.json, cluster.yaml and model.graph. FAULT is JSON: `device` and `step` say who is
-killed, and when (`whom`: its supervisor, or its node; `signal`: or what else it gets); `call` and
+killed, and when (`whom`: its supervisor, or its node; `signal`: or what else it gets;
+`continues`: seconds after which it is continued); `call` and
 `exchange`, if they are there, where in the step: before what has these words in its name, or
-`behind` it; `slow` then sleeps where it waits for that. `second` is killed in the recovery that
+`behind` it; `slow` then sleeps where it waits for that; `saving` (of SAVING): in the save after the
+step instead. `second` is killed in the recovery that
 follows, before `during` (a method of Recovery); with `epochs`, `device` ends as many epochs, one in
 each step, and nobody is lost; with `own_rows` each gives its own; `save`: a checkpoint after so
 many steps, and so on, to FOLDER/saved; `pause`: seconds before each step. A process whose device is
@@ -16,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -26,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 import medley
-from medley import _runtime, models, whole_tensors
+from medley import _runtime, checkpoint, models, whole_tensors
 from medley.run.recovery import Recovery
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
@@ -34,6 +37,14 @@ from exactness import double_precision
 
 ROWS = 6
 STATE = ("parameter", "state", "buffer")
+# A place in a save -> what makes it, and whether a process is killed behind that or before.
+SAVING: dict[str, tuple[Any, str, bool]] = {
+    "begun": (checkpoint.Saver, "begin", True),
+    "written": (checkpoint, "_written", False),  # what others do not know yet
+    "told": (checkpoint, "_written", True),
+    "complete": (checkpoint.Saver, "_complete", False),  # the first process
+    "committed": (checkpoint.Saver, "_note", True),  # the first process
+}
 
 
 def make() -> tuple[nn.Module, dict[str, Tensor]]:
@@ -66,9 +77,13 @@ def whole(trainer: medley.Trainer) -> dict[tuple[str, str], Tensor]:
     }
 
 
-def end(number: int = signal.SIGKILL, whom: str = "") -> None:
-    """Kills or stops this process, its supervisor, or its whole node, and leaves when that was."""
+def end(number: int = signal.SIGKILL, whom: str = "", continues: float = 0) -> None:
+    """Kills or stops this process, its supervisor, or its whole node, and leaves when that was; if
+    it `continues`, then after so many seconds."""
     Path(sys.argv[1], "ended").write_text(repr(time.time()))
+    if continues:
+        wake = ["sh", "-c", f"sleep {continues}; kill -CONT {os.getpid()}"]
+        subprocess.Popen(wake, start_new_session=True, stdout=subprocess.DEVNULL)
     if not whom:
         return os.kill(os.getpid(), number)
     supervisor = os.getppid()
@@ -104,6 +119,21 @@ class Trouble:
             end()
 
 
+class Slowness:
+    """Lets this device take a multiple of the time for what it computes, in some of the steps."""
+
+    def __init__(self, times: float, first: int, last: int) -> None:
+        self.times, self.first, self.last = times, first, last
+        self.step = -1
+        self.computes = False  # since the last call
+        self.since = 0.0
+
+    def __call__(self, call: str, exchange: str) -> None:
+        if self.computes and self.first <= self.step < self.last:
+            time.sleep((self.times - 1) * (time.monotonic() - self.since))
+        self.computes, self.since = not exchange, time.monotonic()
+
+
 def kill_during(method: str) -> None:
     """Lets this process be killed when its trainer comes to a part of a recovery."""
 
@@ -111,6 +141,22 @@ def kill_during(method: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     setattr(Recovery, method, killed)
+
+
+def kill_in_save(place: str, is_there: Callable[[], bool]) -> None:
+    """Lets this process be killed when it comes to a place in a save."""
+    owner, name, behind = SAVING[place]
+    make = getattr(owner, name)
+
+    def killed(*arguments: Any) -> Any:
+        if not behind and is_there():
+            end()
+        made = make(*arguments)
+        if behind and is_there():
+            end()
+        return made
+
+    setattr(owner, name, killed)
 
 
 def resources() -> tuple[int, int, int]:
@@ -132,8 +178,13 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
     trouble = Trouble(fault, own)
     if own in (fault.get("device"), fault.get("slow")) and "call" in fault:
         _runtime.Run = with_option(_runtime.Run, "on_step", trouble)  # type: ignore[misc,assignment]
+    slowness = Slowness(*fault.get("slows", (1, 0, 0)))
+    if "slows" in fault and fault["device"] == own:
+        _runtime.Run = with_option(_runtime.Run, "on_step", slowness)  # type: ignore[misc,assignment]
     if fault.get("second") == own:
         kill_during(fault["during"])
+    if "saving" in fault and fault.get("device") == own:
+        kill_in_save(fault["saving"], lambda: trouble.step >= fault["step"])
     model, example = make()
     graph = medley.Graph.load(folder / "model.graph")
     plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
@@ -146,10 +197,12 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
             trainer._run.load(kind, name, value)
         losses, trainer.steps = start["losses"], len(start["losses"])
     for step in range(trainer.steps if losses else 0, steps):
-        trouble.step = step
+        trouble.step = slowness.step = step
         is_victim = fault.get("device") == own and "MEDLEY_JOINS" not in os.environ
-        if is_victim and step == fault["step"] and "call" not in fault:
-            end(fault.get("signal", signal.SIGKILL), fault.get("whom", ""))
+        is_between = not {"call", "saving", "slows"} & fault.keys()
+        if is_victim and step == fault["step"] and is_between:
+            number = fault.get("signal", signal.SIGKILL)
+            end(number, fault.get("whom", ""), fault.get("continues", 0))
         if is_victim and step < fault.get("epochs", 0):
             trainer._recovery._member.fail("a test ends the epoch")
             time.sleep(0.2)  # until all have heard of it

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import medley
+from medley import _core
 
 sys.path.insert(0, str(Path(__file__).parent))
 import cells
@@ -173,13 +174,14 @@ def test_a_run_that_loses_a_process_goes_on_with_the_same_curve(
 
 # Where in a step of which plan who is killed. What is before the commit is made again; behind it
 # the others finish.
-WHERE = {
-    "forward": ("forward", ""),
-    "backward": ("backward", ""),
-    "transfer": ("", "transfer"),
-    "relay": ("", "relay"),
-    "norm": ("update", "norm/sum"),
-    "update": ("update", ""),
+WHERE: dict[str, dict[str, Any]] = {
+    "forward": {"call": "forward", "exchange": ""},
+    "backward": {"call": "backward", "exchange": ""},
+    "transfer": {"call": "", "exchange": "transfer"},
+    "relay": {"call": "", "exchange": "relay"},
+    "norm": {"call": "update", "exchange": "norm/sum"},
+    "update": {"call": "update", "exchange": ""},
+    "save": {"saving": "written", "save": 1},
 }
 
 
@@ -209,10 +211,9 @@ def test_a_process_may_be_killed_anywhere_in_a_step(
     where: str,
 ) -> None:
     folder = prepare(tmp_path / "run", graph, (PLANS | OF_SIX)[name].plan(graph))
-    call, exchange = WHERE[where]
-    done = elastic(folder, device=DEVICES[who], step=2, call=call, exchange=exchange)
+    done = elastic(folder, device=DEVICES[who], step=2, **WHERE[where])
     assert done.returncode == 0, done.stderr
-    if (name, who, where) in CHOSEN or where in ("forward", "backward", "update"):
+    if (name, who, where) in CHOSEN or where in ("forward", "backward", "update", "save"):
         assert recoveries(folder), "nobody was killed"
     assert distance(seen(folder), undisturbed) < 1e-10
 
@@ -230,6 +231,36 @@ def test_a_step_that_others_have_committed_is_finished_alone(
     assert distance(seen(folder), undisturbed) < 1e-10
 
 
+# The checkpoint before stays whole, or the new one is; the next one replaces what is not.
+FIRST_ONLY = ("complete", "committed")  # what only the first device comes to
+IN_A_SAVE = [(place, who) for place in survivor.SAVING for who in range(4)]
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=NIGHTLY) for each in PLANS])
+@pytest.mark.parametrize(
+    ("place", "who"), [each for each in IN_A_SAVE if each[1] == 0 or each[0] not in FIRST_ONLY]
+)
+def test_a_process_may_be_killed_in_a_save(
+    tmp_path: Path,
+    graph: medley.Graph,
+    undisturbed: dict[str, Any],
+    name: str,
+    place: str,
+    who: int,
+) -> None:
+    folder = prepare(tmp_path / "run", graph, PLANS[name].plan(graph))
+    done = elastic(folder, device=DEVICES[who], step=2, saving=place, save=1)
+    assert done.returncode == 0, done.stderr
+    (line,) = recoveries(folder)
+    assert line["lost"] == [DEVICES[who]]
+    assert distance(seen(folder), undisturbed) < 1e-10
+    found = _core.find_checkpoints(str(folder / "saved"))
+    complete = {step: path for path, step, is_complete in found if is_complete}
+    assert max(complete) == STEPS
+    for path in complete.values():
+        assert _core.Manifest.open(path).check(path) > 0
+
+
 @NIGHTLY
 def test_a_process_that_is_stopped_is_out(
     tmp_path: Path, graph: medley.Graph, undisturbed: dict[str, Any]
@@ -241,6 +272,29 @@ def test_a_process_that_is_stopped_is_out(
     assert line["lost"] == [DEVICES[1]]
     assert line["detected"] == "silence"
     assert line["at"] - float((folder / "ended").read_text()) < 6
+    assert distance(seen(folder), undisturbed) < 1e-10
+
+
+# One second is too short to be noticed; after ten the others have long gone on. What comes back in
+# between is in or out.
+@NIGHTLY
+@pytest.mark.parametrize(
+    ("seconds", "losses"), [(1, (0,)), (1.9, (0, 1)), (2.1, (0, 1)), (10, (1,))]
+)
+def test_a_process_that_is_stopped_and_continued_changes_nothing(
+    tmp_path: Path,
+    graph: medley.Graph,
+    undisturbed: dict[str, Any],
+    seconds: float,
+    losses: tuple[int, ...],
+) -> None:
+    folder = prepare(tmp_path / "run", graph, PLANS["several pipelines"].plan(graph))
+    stopped = {"signal": int(signal.SIGSTOP), "continues": seconds}
+    done = elastic(folder, device=DEVICES[1], step=1, **stopped)
+    assert done.returncode == 0, done.stderr
+    lines = recoveries(folder)
+    assert len(lines) in losses
+    assert all(line["lost"] == [DEVICES[1]] for line in lines)
     assert distance(seen(folder), undisturbed) < 1e-10
 
 
