@@ -19,6 +19,13 @@ bool serves(const Network& network, const std::string& pool) {
   return (network.inside_node && network.connects.empty()) || names(network, pool);
 }
 
+// Of the pool of a device: the first of its name, where some of its devices are slowed().
+int place(const Cluster& cluster, int device) {
+  const std::string& name = cluster.pools[at(cluster.devices[at(device)].pool)].name;
+  return static_cast<int>(std::ranges::find(cluster.pools, name, &NodePool::name) -
+                          cluster.pools.begin());
+}
+
 double narrowest(const Network& network, bool between_pools) {
   return network.trunk && between_pools ? std::min(*network.trunk, network.bandwidth)
                                         : network.bandwidth;
@@ -72,14 +79,26 @@ Topology::Topology(const Cluster& cluster, LibraryAlgorithms library)
     else
       elsewhere[pool] = d;
   }
+  const auto choose = [&](int from, int to) {
+    if (from < 0 || to < 0) return;
+    const size_t pair = at(devices[at(from)].pool) * pools + at(devices[at(to)].pool);
+    int& chosen = chosen_[2 * pair + (this->node(from) == this->node(to) ? 1 : 0)];
+    if (chosen < 0) chosen = choose_network(from, to);
+  };
   for (size_t a = 0; a < pools; ++a)
     for (size_t b = 0; b < pools; ++b) {
-      const int other = a == b ? elsewhere[a] : first[b];
-      if (first[a] >= 0 && other >= 0)
-        chosen_[2 * (a * pools + b)] = choose_network(first[a], other);
-      if (a == b && neighbour[a] >= 0)
-        chosen_[2 * (a * pools + b) + 1] = choose_network(first[a], neighbour[a]);
+      if (a == b) choose(first[a], neighbour[a]);
+      choose(first[a], a == b ? elsewhere[a] : first[b]);
+      if (a != b) choose(first[a], elsewhere[b]);
+      if (a != b) choose(elsewhere[a], first[b]);
     }
+  // Devices of one node in several pools: those that are not as fast as the others (slowed()).
+  for (int d = 1; d < num_devices(); ++d)
+    for (int other = d - 1; other >= 0 && this->node(other) == this->node(d); --other)
+      if (devices[at(other)].pool != devices[at(d)].pool) {
+        choose(d, other);
+        choose(other, d);
+      }
 }
 
 int Topology::add_link(std::string name, double bandwidth, int network) {
@@ -89,7 +108,7 @@ int Topology::add_link(std::string name, double bandwidth, int network) {
 
 int Topology::choose_network(int from, int to) const {
   const bool same_node = node(from) == node(to);
-  const bool between_pools = cluster_.devices[at(from)].pool != cluster_.devices[at(to)].pool;
+  const bool between_pools = place(cluster_, from) != place(cluster_, to);
   for (const bool inside : {true, false}) {
     if (inside && !same_node) continue;
     int best = -1;
@@ -128,13 +147,15 @@ int Topology::network(int from, int to) const {
 
 Route Topology::route(int from, int to) const {
   const auto n = at(network(from, to));
-  const int a = cluster_.devices[at(from)].pool, b = cluster_.devices[at(to)].pool;
+  // Whoever asks millions of times has no time to compare names.
+  const bool has_trunk = trunks_[n].out >= 0;
+  const int a = has_trunk ? place(cluster_, from) : 0, b = has_trunk ? place(cluster_, to) : 0;
   Route route;
   route.latency = latencies_[n];
   route.network = static_cast<int>(n);
   const auto add = [&](int link) { route.links[at(route.num_links++)] = link; };
   add(ports_[n][at(from)].out);
-  if (a != b && trunks_[n].out >= 0) add(a < b ? trunks_[n].out : trunks_[n].in);
+  if (a != b) add(a < b ? trunks_[n].out : trunks_[n].in);
   add(ports_[n][at(to)].in);
   return route;
 }

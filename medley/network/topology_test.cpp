@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "medley/base/error.h"
+#include "medley/cluster/slowed.h"
 
 namespace medley {
 namespace {
@@ -84,6 +85,24 @@ std::string message(const Topology& topology, int from, int to) {
     return error.what();
   }
   return "found";
+}
+
+// A device that has become slow stays where it is.
+TEST(Topology, ASlowedDeviceHasThePathsThatItHad) {
+  Network lan = kLan;
+  lan.trunk = 0.5e9;
+  for (const std::vector<Network>& networks : {std::vector{lan, kFabric}, std::vector{lan}}) {
+    const Cluster cluster = two_pools(networks);
+    const Topology before(cluster), after(slowed(cluster, {{0, 0.5}, {3, 0.5}, {6, 0.25}, {7, 1}}));
+    for (int from = 0; from < 8; ++from)
+      for (int to = 0; to < 8; ++to)
+        if (networks.size() > 1 || before.node(from) != before.node(to))
+          EXPECT_EQ(before.path(from, to), after.path(from, to)) << from << " to " << to;
+    EXPECT_EQ(after.cluster().kind(3).memory_bandwidth, cluster.kind(3).memory_bandwidth / 2);
+    EXPECT_EQ(after.cluster().kind(2), cluster.kind(2));
+    EXPECT_EQ(after.cluster().kind(7), cluster.kind(7));
+    EXPECT_EQ(after.cluster().kind(0), after.cluster().kind(3));
+  }
 }
 
 TEST(Topology, AMissingLinkNamesThePools) {

@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -8,6 +9,7 @@
 #include "medley/base/error.h"
 #include "medley/cluster/cluster.h"
 #include "medley/cluster/kind_names.h"
+#include "medley/cluster/slowed.h"
 #include "medley/network/topology.h"
 
 namespace nb = nanobind;
@@ -109,6 +111,18 @@ void init_cluster(nb::module_& m) {
           },
           nb::arg("name"),
           "Returns the number of the device of this name, None if there is none.")
+      .def(
+          "slowed",
+          [](const Cluster& cluster, const std::map<int, double>& speeds) {
+            for (const auto& [device, speed] : speeds)
+              if (checked(cluster, device); !(speed > 0))
+                throw medley::Error(medley::Blame::kCaller,
+                                    "speed: must be positive: " + std::to_string(speed));
+            return slowed(cluster, speeds);
+          },
+          nb::arg("speeds"),
+          "Returns the cluster with some devices, by number, as fast as told; 1: as their kinds "
+          "are. Each such is of a kind with a name of its own.")
       .def_prop_ro("links",
                    &links,
                    "(name, bytes/s) of every link; each has one direction: \"lan:fast/0:out\".")

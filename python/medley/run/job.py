@@ -72,6 +72,11 @@ def second_homes_every() -> int | None:
     return None if text == "never" else int(text or 0)
 
 
+def settle_seconds() -> float:
+    """Returns the seconds that pass between two changes that nothing but their gain asks for."""
+    return float(os.environ.get("MEDLEY_SETTLE", "600"))
+
+
 def emulation() -> dict[str, Any]:
     """Returns the settings of the emulation that `medley launch --emulate` or `emulated()` has set
     up; nothing on real devices."""

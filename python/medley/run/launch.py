@@ -198,6 +198,7 @@ def launch(
             raise ValueError("--elastic: found also --emulate, expected one of them")
         elastic = dict(elastic)
         values["MEDLEY_ELASTIC"] = "1"
+        values["MEDLEY_SETTLE"] = str(elastic["settle"])
         values["MEDLEY_SECOND_HOMES"] = _second_homes(elastic.pop("second_homes_every", None))
         dead_after = ELASTIC_DEAD_AFTER if dead_after is None else dead_after
     if dead_after is not None:

@@ -159,22 +159,35 @@ class ElasticSupervisor(Supervisor):
         for rank, guest in list(self._guests.items()):
             if not guest.is_here(self._store):
                 continue
-            if not (self._agrees or (self._leader.runs and self._pays(guest))):
+            if not (self._agrees or (self._leader.runs and self._takes_in(guest))):
                 continue
             del self._guests[rank]
             for name in guest.devices:
                 self._leader.expect(name, time.monotonic_ns())
                 self._leader.arrived(name, time.monotonic_ns())
             if self._leader.runs:
-                self._changed = time.monotonic()
-                self._recovery = {"detected": "offer", "at": time.time()}
-                cause = f"{', '.join(guest.devices)} join"
-                self._leader.failed(self._leader.epoch, cause, "", time.monotonic_ns())
+                self._change("offer", f"{', '.join(guest.devices)} join")
 
-    def _pays(self, guest: Guest) -> bool:
+    def _look_at_drift(self) -> None:
+        """Lets a plan be made for devices that have become slow, or fast again, if that pays."""
+        if not self._leader.runs or (text := self._get(self._leader.epoch, "drift")) is None:
+            return
+        told = json.loads(text)
+        if self._pays(told["gain"]):
+            self._change("drift", told["cause"])
+
+    def _change(self, why: str, cause: str) -> None:
+        self._changed = time.monotonic()
+        self._recovery = {"detected": why, "at": time.time()}
+        self._leader.failed(self._leader.epoch, cause, "", time.monotonic_ns())
+
+    def _pays(self, gain: float) -> bool:
         """Whether a change pays for itself before there may be another one."""
         waits = self._changed is not None and time.monotonic() - self._changed < self._settle
-        pays = not waits and guest.gain * self._settle > self._change_seconds
+        return not waits and gain * self._settle > self._change_seconds
+
+    def _takes_in(self, guest: Guest) -> bool:
+        pays = self._pays(guest.gain)
         if not pays and not guest.is_told:
             guest.is_told = True
             self._say(
@@ -199,6 +212,7 @@ class ElasticSupervisor(Supervisor):
                 }
             self._leader.failed(epoch, told["cause"], suspect, now)
         self._look_at_guests()
+        self._look_at_drift()
         if self._leader.runs:
             return
         for name in self._leader.members:
@@ -228,7 +242,8 @@ class ElasticSupervisor(Supervisor):
             self._recovery.setdefault("at", time.time())
             self._recovery.setdefault("cause", order.text)
             self._recovery.setdefault("before", order.epoch)
-            self._say(f"{order.text}; the others go on")
+            who = "all" if self._recovery.get("detected") in ("offer", "drift") else "the others"
+            self._say(f"{order.text}; {who} go on")
         elif order.kind == "fence":
             for device in self._devices:
                 if device.name == order.device and device not in self._gone:

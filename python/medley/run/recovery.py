@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from medley import _core, _runtime, checkpoint
 from medley.data.inputs import StepBatch
-from medley.plan import Plan, find_plan, measured
+from medley.plan import Plan
 from medley.run import connections, devices, elastic, ends, epochs, exchange, job
 from medley.run.batches import MOST_BYTES, Batches
 from medley.run.elastic import RunEndError
 from medley.run.epochs import Agreement
 from medley.run.notice import Notice
+from medley.run.replanning import replan, step_nanoseconds
 from medley.run.second_homes import SecondHomes
 from medley.run.sources import Source, Sources
+from medley.run.tempo import Factors, Tempo, wanted
 
 if TYPE_CHECKING:
     from medley.metrics import Metrics
@@ -70,6 +72,7 @@ class Recovery:
         self._seen: list[tuple[float, float]] = []  # loss and norm of every step
         self._metrics: Metrics | None = None  # of the last step
         self._safe_step = sys.maxsize  # steps done in the checkpoint that the run can go back to
+        self._tempo = Tempo(self._member, job.settle_seconds(), self._gain_with)
         self._seed = int(trainer._options["seed"])
         self._spares = 0
         self._members: list[str] = []
@@ -81,6 +84,7 @@ class Recovery:
         epoch = self._member.epoch
         self._plans[epoch], self._programs[epoch] = plan, program
         self._state, self._members = epoch, plan.devices
+        self._tempo.begin(plan.devices, {})
         if self._member.name == plan.devices[0]:
             self._member.store.set(self._member.key("plan"), plan.text)
 
@@ -111,20 +115,19 @@ class Recovery:
             after = replan(self._trainer, now, others + devices)
         except ValueError:  # there is none
             return 0.0
-        return max(0.0, 1 - self._predicted(after) / self._predicted(before))
+        took = step_nanoseconds(self._trainer, before)
+        return max(0.0, 1 - step_nanoseconds(self._trainer, after) / took)
 
-    def _predicted(self, plan: Plan) -> float:
-        trainer = self._trainer
-        text, file = measured(plan.profile)
-        predicted: dict[str, Any] = _core.simulate_plan(
-            trainer._graph.core,
-            plan.text,
-            trainer._machines,
-            text,
-            file,
-            trainer.optimizer.core(trainer._graph.core),
-        )
-        return float(predicted["step"])
+    def _gain_with(self, planned: Factors, factors: Factors) -> float:
+        """Returns which part of a step would be saved by a plan that counts with how long devices
+        take now."""
+        trainer, now = self._trainer, self._trainer.plan
+        try:
+            after = replan(trainer, now, self._members, planned, factors)
+        except ValueError:  # there is none
+            return 0.0
+        took = step_nanoseconds(trainer, now, factors)
+        return max(0.0, 1 - step_nanoseconds(trainer, after, factors) / took)
 
     def catch_up(self) -> Metrics | None:
         """Leaves out the steps that were made before this process has come; returns what the last
@@ -225,6 +228,7 @@ class Recovery:
         if not self._trainer._program.groups:  # nobody would end what it is in
             self._member.check()
         metrics = self._trainer._step(self._read(batch))
+        self._tempo.note_step(metrics.step_seconds * (1 - metrics.waiting))
         if self._second is not None:
             self._second.note_step()
         if self._spares and self._trainer._job.rank == 0:
@@ -348,6 +352,7 @@ class Recovery:
             self._go_back(step, agreement.epoch)
         self._state, self._begun = agreement.epoch, step
         self._forget_plans()
+        self._tempo.begin(plan.devices, self._factors(agreement.epoch))
         told = {
             "at": time.time(),
             "step": step,
@@ -455,11 +460,22 @@ class Recovery:
     def _plan(self, agreement: Agreement) -> Plan:
         """The eldest plans for all."""
         known = self._plans.get(self._state)
-        if agreement.eldest == self._member.name:
+        member = self._member
+        if agreement.eldest == member.name:
             assert known is not None
-            text = replan(self._trainer, known, agreement.staying).text
-            self._member.store.set(self._member.key("plan"), text)
-        return self._plan_of(self._member.wait("plan"))
+            new = [name for name, state in agreement.states.items() if state < 0]
+            factors = {n: f for n, f in wanted(member).items() if n not in new}
+            wanted(member, factors)
+            member.store.set(member.key("factors"), json.dumps(factors))
+            before = self._factors(self._state)
+            plan = replan(self._trainer, known, agreement.staying, before, factors)
+            member.store.set(member.key("plan"), plan.text)
+        return self._plan_of(member.wait("plan"))
+
+    def _factors(self, epoch: int) -> Factors:
+        """Returns how many times as long devices take, as the plan of an epoch has it."""
+        text = self._member.store.get(self._member.key("factors", epoch))
+        return {} if text is None else dict(json.loads(text))
 
     def _program(self, epoch: int) -> _core.Program:
         if epoch not in self._programs:
@@ -502,22 +518,6 @@ class Recovery:
         return dataclasses.replace(
             self._job, rank=devices.index(self._member.name), size=len(devices)
         )
-
-
-def replan(trainer: Trainer, before: Plan, devices: list[str]) -> Plan:
-    """Returns the plan for the devices that are there: the one before if it is for the same."""
-    if sorted(before.devices) == sorted(devices):
-        return before
-    return find_plan(
-        trainer._graph,
-        trainer._machines,
-        before.strategy or "auto",
-        before.global_batch,
-        0,
-        trainer.optimizer,
-        before.profile,
-        devices,
-    )
 
 
 def _lasts(kind: str, name: str) -> bool:

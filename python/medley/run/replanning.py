@@ -1,0 +1,84 @@
+"""The plan for those that are left, or have come, or have become slow; and what it would save."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from medley import _core
+from medley.cluster import Cluster
+from medley.plan import Plan, measured
+
+if TYPE_CHECKING:
+    from medley.trainer import Trainer
+
+NONE: Mapping[str, float] = MappingProxyType({})
+
+
+def replan(
+    trainer: Trainer,
+    before: Plan,
+    devices: Sequence[str],
+    planned: Mapping[str, float] = NONE,
+    factors: Mapping[str, float] = NONE,
+) -> Plan:
+    """Returns the plan for the devices that are there: the one before if it is for the same. Some
+    take `factors` times as long as their kind does; the plan before has counted with `planned`.
+    Raises ValueError if there is none."""
+    if sorted(before.devices) == sorted(devices) and planned == factors:
+        return before
+    graph = trainer._graph
+    cluster, profile, file = _slowed(trainer, before, factors)
+    text = _core.plan(
+        graph.core,
+        cluster,
+        before.strategy or "auto",
+        before.global_batch,
+        0,
+        trainer.optimizer.core(graph.core),
+        profile,
+        file,
+        list(devices),
+    )
+    return Plan(text, graph, trainer._machines, before.profile)
+
+
+def step_nanoseconds(trainer: Trainer, plan: Plan, factors: Mapping[str, float] = NONE) -> float:
+    """Returns what a step is predicted to take where some devices take `factors` times as long."""
+    graph = trainer._graph
+    cluster, profile, file = _slowed(trainer, plan, factors)
+    rule = trainer.optimizer.core(graph.core)
+    predicted: dict[str, Any] = _core.simulate_plan(
+        graph.core, plan.text, cluster, profile, file, rule
+    )
+    return float(predicted["step"])
+
+
+def _slowed(trainer: Trainer, plan: Plan, factors: Mapping[str, float]) -> tuple[Cluster, str, str]:
+    """Returns cluster and profile that say so, and the profile's file."""
+    machines = trainer._machines
+    numbers = {machines.find(name): factor for name, factor in factors.items()}
+    cluster = machines.slowed({n: 1 / f for n, f in numbers.items() if n is not None})
+    text, file = measured(plan.profile)
+    return cluster, _slowed_profile(text, machines, cluster) if factors else text, file
+
+
+def _slowed_profile(text: str, before: Cluster, after: Cluster) -> str:
+    """Returns a profile that also has the kinds which `after` has instead of those before."""
+    if not text:
+        return text
+    profile = json.loads(text)
+    for device in range(len(before.devices)):
+        kind, slow = before.kind(device), after.kind(device)
+        if slow.name == kind.name or slow.name in profile["ops"]:
+            continue
+        factor = kind.memory_bandwidth / slow.memory_bandwidth
+        profile["ops"][slow.name] = [
+            {**op, "time_ns": max(1, round(factor * op["time_ns"]))}
+            for op in profile["ops"].get(kind.name, [])
+        ]
+        if kind.name in profile.get("overlaps", {}):
+            profile["overlaps"][slow.name] = profile["overlaps"][kind.name]
+    return json.dumps(profile)

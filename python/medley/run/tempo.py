@@ -1,0 +1,158 @@
+"""Devices that become slower than they were while a run goes on, or as fast again: found by what
+each computes in a step, and told to whoever has started all, with what another plan would save.
+
+What counts is how many times as long a device takes as it did at the beginning of the epoch,
+against the others: so no plan and no profile has to be right about it, and what slows down all
+(another job on the machine) changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from medley.run.elastic import Member
+from medley.run.epochs import PREFIX
+
+WINDOW_STEPS = 20  # of which each device tells the median
+WINDOWS = 3  # one after the other that have to agree
+LIMIT = 1.3  # times as long
+NEAR = 1.15  # times as long as at first: as fast as ever
+WINDOWS_OF_A_CHANGE = 100  # at least as many pass before the run may change again for a gain
+
+Factors = dict[str, float]  # by device: how many times as long it takes as its kind does
+
+
+class Slowing:
+    """Of one epoch: what its windows say. `factors`: what its plan counts with, 1 if not there."""
+
+    def __init__(self, factors: Mapping[str, float]) -> None:
+        self._planned = dict(factors)
+        self._first: list[Mapping[str, float]] = []
+        self._last: list[Factors] = []
+
+    def add(self, took: Mapping[str, float]) -> Factors | None:
+        """Takes what each device has taken; returns what a plan should count with, None while too
+        few windows agree."""
+        if len(self._first) < WINDOWS:
+            self._first.append(took)
+            return None
+        self._last = [*self._last[1 - WINDOWS :], self._factors(took)]
+        if len(self._last) < WINDOWS:
+            return None
+        found = dict(self._planned)
+        for name in took:
+            planned = self._planned.get(name, 1.0)
+            seen = [window[name] / planned for window in self._last]
+            if min(seen) > LIMIT or max(seen) < 1 / LIMIT:
+                found[name] = _rounded(planned * statistics.median(seen))
+            elif any(not 1 / LIMIT < each < LIMIT for each in seen):
+                return None
+        return {name: factor for name, factor in found.items() if factor != 1}
+
+    def _factors(self, took: Mapping[str, float]) -> Factors:
+        relative = {
+            name: seconds / statistics.median(window[name] for window in self._first)
+            for name, seconds in took.items()
+        }
+        usual = statistics.median_low(relative.values())
+        factors = {
+            name: self._planned.get(name, 1.0) * each / usual for name, each in relative.items()
+        }
+        usual = statistics.median_low(factors.values())
+        return {name: each / usual for name, each in factors.items()}
+
+
+def _rounded(factor: float) -> float:
+    return 1.0 if 1 / NEAR < factor < NEAR else float(f"{factor:.2g}")
+
+
+def sentence(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """Returns which devices have become slower, or faster."""
+    changed = [
+        f"{name} takes {after.get(name, 1.0) / before.get(name, 1.0):.2g}x as long as it did"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    ]
+    return "; ".join(changed)
+
+
+class Tempo:
+    """Of one process, in one epoch after another. `gain`: what part of a step a plan for other
+    factors would save."""
+
+    def __init__(
+        self, member: Member, settle: float, gain: Callable[[Factors, Factors], float]
+    ) -> None:
+        self._member = member
+        self._window_seconds = settle / WINDOWS_OF_A_CHANGE
+        self._gain = gain
+        self._pool: ThreadPoolExecutor | None = None
+        self.begin([], {})
+
+    def begin(self, devices: Sequence[str], factors: Factors) -> None:
+        """An epoch begins, whose plan has these devices and counts with these factors."""
+        self._devices, self._planned = list(devices), factors
+        self._steps: list[float] = []
+        self._windows = 0
+        self._judge = Slowing(factors)
+        self._told = factors
+        self._future: Future[float] | None = None
+        self._next = time.monotonic() + self._window_seconds
+        self._read: dict[str, int] = {}
+
+    def note_step(self, seconds: float) -> None:
+        """This device has computed for so long in a step."""
+        self._steps.append(seconds)
+        if len(self._steps) < WINDOW_STEPS:
+            return
+        told = [self._windows, statistics.median(self._steps)]
+        self._windows += 1
+        self._steps.clear()
+        self._member.store.set(self._member.key(f"took/{self._member.name}"), json.dumps(told))
+        if self._member.name == self._devices[0]:
+            self._look()
+
+    def _look(self) -> None:
+        self._tell()
+        if time.monotonic() < self._next or len(self._devices) < 2:
+            return
+        texts = [self._member.store.get(self._member.key(f"took/{n}")) for n in self._devices]
+        told = {
+            name: json.loads(text)
+            for name, text in zip(self._devices, texts, strict=True)
+            if text is not None
+        }
+        numbers = {name: number for name, (number, _) in told.items()}
+        if any(numbers.get(name, -1) == self._read.get(name, -1) for name in self._devices):
+            return  # somebody has not made as many steps yet
+        self._read, self._next = numbers, time.monotonic() + self._window_seconds
+        factors = self._judge.add({name: float(took) for name, (_, took) in told.items()})
+        if factors is None or factors == self._told or self._future is not None:
+            return
+        self._told = factors
+        self._pool = self._pool or ThreadPoolExecutor(1)
+        self._future = self._pool.submit(self._gain, self._planned, factors)
+
+    def _tell(self) -> None:
+        """Tells what the plan should count with, once it is known what that saves."""
+        if self._future is None or not self._future.done():
+            return
+        gain = self._future.result()
+        self._future = None
+        wanted(self._member, self._told)
+        told = {"gain": gain, "cause": sentence(self._planned, self._told)}
+        self._member.store.set(self._member.key("drift"), json.dumps(told))
+
+
+def wanted(member: Member, factors: Factors | None = None) -> Factors:
+    """Returns what the next plan is to count with; with `factors`, from now on that."""
+    key = f"{PREFIX}factors"
+    if factors is not None:
+        member.store.set(key, json.dumps(factors))
+        return factors
+    text = member.store.get(key)
+    return {} if text is None else {str(n): float(f) for n, f in json.loads(text).items()}
