@@ -16,6 +16,7 @@
 #include "medley/cli/stage_names.h"
 #include "medley/cli/table.h"
 #include "medley/plan/texts.h"
+#include "medley/planner/survive.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
 #include "medley/sim/simulate.h"
@@ -118,6 +119,9 @@ void add_simulated(Json& json,
                    const CostModel& costs) {
   const Simulation simulation = simulate(program, costs, {.relays = true});
   add_measures(json, program, costs, simulation, plan.global_batch);
+  if (plan.survive > 0)
+    json["survives"] =
+        to_string(survival(program, costs.cluster(), simulation.step), simulation.step);
   if (program.stages.size() == 1) return;
   const std::vector<LayerRange> layers = layer_ranges(analysis.graph, plan);
   for (size_t s = 0; s < layers.size(); ++s) json["stages"][s]["layers"] = to_string(layers[s]);
@@ -394,6 +398,8 @@ std::string explain(const Plan& plan, const ExplainOptions& options) {
                           100 * json["bubble_share"].get<double>())
             : fmt::format("communication: {} (overlap not subtracted)",
                           to_string(Seconds{json["communicates_seconds"].get<double>()})));
+  if (json.contains("survives"))
+    out += fmt::format("With it {}.\n", json["survives"].get<std::string>());
   if (std::any_of(json["stages"].begin(), json["stages"].end(), [](const Json& stage) {
         return stage.contains("groups");
       }))

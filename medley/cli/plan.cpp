@@ -27,6 +27,7 @@ struct PlanArguments {
   std::string within, time;
   std::string objective, by, budget;
   int64_t steps = 0;
+  int64_t survive = 0;
 };
 
 // "2%" as 0.02; nothing if it is not given.
@@ -167,6 +168,7 @@ void run_plan(const PlanArguments& options, Session& session) {
        .microbatches = asked.microbatches,
        .devices = asked.devices,
        .optimizer = {},
+       .survive = static_cast<int>(options.survive),
        .within = within,
        .is_over = is_over,
        .analysis = &analysis,
@@ -206,6 +208,11 @@ std::function<void()> prepare_plan(Arguments& arguments, Session& session) {
                  options->within,
                  "Stop once no plan can be shorter by more: 2%",
                  {.excludes = {"--layers"}});
+  arguments.number("--survive",
+                   options->survive,
+                   "Nodes that may be lost with the state of the run still there, 0 or 1: plans "
+                   "that need copies for that count what these cost",
+                   {.least = 0, .most = 1, .excludes = {"--layers"}});
   arguments.text("--time",
                  options->time,
                  "Stop with the best plan found after so long: 10s",

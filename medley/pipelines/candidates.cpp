@@ -391,11 +391,15 @@ void CandidateSet::lower(Trial& trial) const {
 // Of so many micro-batches, of which the program has the first. What one more takes is read off the
 // backward calls of the first stage while the pipeline is full.
 void CandidateSet::simulate(Trial& trial) const {
+  trial.step = simulated_step(trial);
+  if (request_.besides) *trial.step += request_.besides(trial.program, *trial.step);
+}
+
+Nanoseconds CandidateSet::simulated_step(const Trial& trial) const {
   const Simulation simulated = medley::simulate(trial.program, *request_.costs);
-  trial.step = simulated.step;
   const auto count = static_cast<int64_t>(trial.plan.pipelines[0].microbatches.size());
   const auto some = static_cast<int64_t>(trial.program.stages[0].tables.size());
-  if (some == count || trial.pipelines.size() > 1) return;
+  if (some == count || trial.pipelines.size() > 1) return simulated.step;
   std::map<FunctionKind, std::vector<Nanoseconds>> by_kind;  // [microbatch]
   for (const SimulatedCall& each : simulated.devices[0].calls)
     by_kind[each.call.function].push_back(each.ends);
@@ -405,7 +409,7 @@ void CandidateSet::simulate(Trial& trial) const {
       backward == by_kind.end() ? by_kind.at(FunctionKind::kForward) : backward->second;
   const int64_t first = trial.counts[0][0], last = some - first - 1;
   const Nanoseconds full = ends[at(last)] - ends[at(first)];
-  *trial.step += Nanoseconds{full.value * (count - some) / (last - first)};
+  return simulated.step + Nanoseconds{full.value * (count - some) / (last - first)};
 }
 
 void CandidateSet::evaluate(PlanCandidate candidate, std::optional<Trial> trial) {

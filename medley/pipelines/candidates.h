@@ -122,7 +122,7 @@ class CandidateSet {
     std::vector<std::vector<int>> counts;  // [pipeline][stage] in flight
     Plan plan;
     Program program;                  // of the first micro-batches, once it is lowered
-    std::optional<Nanoseconds> step;  // once it is simulated
+    std::optional<Nanoseconds> step;  // once it is simulated, with what it costs besides
   };
   struct Shortage {
     size_t pipeline = 0, stage = 0;
@@ -169,6 +169,7 @@ class CandidateSet {
   // Threads may do so, each its own.
   void lower(Trial& trial) const;
   void simulate(Trial& trial) const;
+  Nanoseconds simulated_step(const Trial& trial) const;
   // `trial`: of the candidate; nothing: not made yet.
   void evaluate(PlanCandidate candidate, std::optional<Trial> trial);
   void find_defaults(const PipelineCandidate& pipeline);

@@ -103,6 +103,7 @@ struct Plan {
   Choices owners;
   std::vector<Pipeline> pipelines;
   std::optional<StepBound> bound{};  // nothing is known without
+  int survive = 0;                   // of so many nodes any may be lost, and its state is there
   bool operator==(const Plan&) const = default;
 };
 

@@ -154,6 +154,7 @@ std::string print(const Plan& plan) {
   if (!plan.cluster_hash.empty()) node.add("cluster_hash", scalar(plan.cluster_hash));
   node.add("global_batch", scalar(plan.global_batch));
   if (plan.per_microbatch_semantics) node.add("per_microbatch_semantics", scalar(true));
+  if (plan.survive > 0) node.add("survive", scalar(int64_t{plan.survive}));
   if (plan.bound) {
     Node bound = object();
     bound.add("step_ns", scalar(plan.bound->step_ns));

@@ -16,7 +16,7 @@
 #include "medley/plan/nearest.h"
 #include "medley/planner/harp.h"
 #include "medley/planner/megatron.h"
-#include "medley/sim/simulate.h"
+#include "medley/planner/survive.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/fit.h"
 #include "medley/synthesis/spmd.h"
@@ -26,7 +26,7 @@ namespace medley {
 namespace {
 
 Nanoseconds step_time(const Plan& plan, const Request& request) {
-  return simulate(lower(*request.analysis, plan, request.cluster), *request.costs).step;
+  return price(request, lower(*request.analysis, plan, request.cluster));
 }
 
 // The rows of the table that `auto` asks, in its order.
@@ -183,6 +183,8 @@ void check(const Request& request) {
     refuse("microbatches",
            request.microbatches,
            fmt::format("1 to {}, the global batch", request.global_batch));
+  if (request.survive < 0 || request.survive > 1)
+    refuse("survive", request.survive, "0 or 1, the nodes that may be lost");
   if (request.microbatches > kMostMicrobatches)
     refuse("microbatches", request.microbatches, fmt::format("1 to {}", kMostMicrobatches));
   if (request.cluster.devices.empty()) refuse("cluster", "no devices", "at least one");
@@ -212,10 +214,21 @@ Outcome plan(const Request& request) {
     MEDLEY_CHECK(strategy);
     return strategy->plan(one);
   };
-  if (request.analysis) return asked.ask(request.strategy);
-  const GraphAnalysis analysis = analyse(request.graph, request.optimizer);
-  asked.analysis = &analysis;
-  return asked.ask(request.strategy);
+  std::optional<GraphAnalysis> analysis;
+  if (!request.analysis)
+    asked.analysis = &analysis.emplace(analyse(request.graph, request.optimizer));
+  if (request.survive == 0) return asked.ask(request.strategy);
+  asked.besides = [&](const Program& program, Nanoseconds step) {
+    return survival(program, request.cluster, step).costs();
+  };
+  Outcome outcome = asked.ask(request.strategy);
+  if (auto* found = std::get_if<Plan>(&outcome)) {
+    found->survive = request.survive;
+    const Survival needs =
+        survival(lower(*asked.analysis, *found, request.cluster), request.cluster, {1});
+    if (needs.without > 0) return Infeasible{cannot_survive(needs)};
+  }
+  return outcome;
 }
 
 Nanoseconds lower_bound(const std::vector<std::string>& strategies, const Request& request) {

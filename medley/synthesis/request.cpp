@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "medley/base/error.h"
+#include "medley/sim/simulate.h"
 
 namespace medley {
 
@@ -21,6 +22,11 @@ void report(const Request& request, std::string_view what, size_t number, size_t
 }
 
 bool is_over(const Request& request) { return request.is_over && request.is_over(); }
+
+Nanoseconds price(const Request& request, const Program& program) {
+  const Nanoseconds step = simulate(program, *request.costs).step;
+  return request.besides ? step + request.besides(program, step) : step;
+}
 
 std::vector<int> devices_of(const Request& request) {
   std::vector<int> devices;

@@ -30,6 +30,9 @@ struct Request {
   int64_t microbatches = 0;          // 0: as few as fit into memory
   std::vector<std::string> devices;  // to be used; empty: all of the cluster
   Optimizer optimizer;               // whose state and update are counted
+  // Of so many nodes, 0 or 1, any may be lost and the state of the run is still there: what a plan
+  // needs for that is counted.
+  int survive = 0;
   // The step time to beat: strategies may leave out plans that take as long or longer.
   std::optional<Nanoseconds> faster_than{};
   // A plan that is shown to be at most this share of its step longer than the best of those
@@ -43,6 +46,8 @@ struct Request {
   const std::map<std::string, Outcome>* known = nullptr;  // by strategy, for this request
   // Told now and then what is being done: "harp", the third of seven. May throw, which ends it.
   std::function<void(std::string_view what, size_t number, size_t of)> progress{};
+  // What a step of a plan costs besides, where it takes so long: set by plan(). Null: nothing.
+  std::function<Nanoseconds(const Program& program, Nanoseconds step)> besides{};
   // Answers a request by the strategy that it names: the table of strategies, set by plan().
   std::function<Outcome(const Request&)> answer{};
 
@@ -55,6 +60,10 @@ void report(const Request& request, std::string_view what, size_t number, size_t
 
 // For strategies: whether what is found already will do.
 bool is_over(const Request& request);
+
+// For strategies: what plans are compared by, the step as simulated and what it costs besides.
+// Requires: costs.
+Nanoseconds price(const Request& request, const Program& program);
 
 // Of the cluster, in the order of the request.
 std::vector<int> devices_of(const Request& request);

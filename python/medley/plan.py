@@ -84,6 +84,11 @@ class Plan:
         return str(self.to_dict().get("strategy", ""))
 
     @property
+    def survive(self) -> int:
+        """How many nodes may be lost, any of them, with the state still there: 0 or 1."""
+        return int(self.to_dict().get("survive", 0))
+
+    @property
     def devices(self) -> list[str]:
         """Names of the devices, in the order of the ranks."""
         return [str(name) for stage in self._stages() for name in stage["mesh"]["devices"]]
@@ -106,6 +111,7 @@ def plan(
     optimizer: Optimizer | None = None,
     plan: Plan | str | os.PathLike[str] | None = None,
     profile: str | os.PathLike[str] | None = None,
+    survive: int = 0,
 ) -> Plan:
     """Returns the fastest plan that fits, of those that `strategy` considers, by the times that
     the file `profile` has.
@@ -115,6 +121,8 @@ def plan(
 
     `global_batch` is the rows of a step over all devices; `microbatches` in how many parts they are
     computed, as few as fit into memory if not given. The state of `optimizer` counts as memory.
+    With `survive=1` the plan is chosen so that the state outlives the loss of any one node: where
+    copies of it are needed for that, what they cost counts.
 
     Raises ValueError if no plan fits, saying what does not fit and by how much.
     """
@@ -144,7 +152,7 @@ def plan(
 
     def find() -> bytes:
         rule = as_optimizer(optimizer)
-        found = find_plan(whole, machines, strategy, rows, parts, rule, profile, [])
+        found = find_plan(whole, machines, strategy, rows, parts, rule, profile, survive)
         return found.text.encode()
 
     return Plan(exchange.from_first(find, "plans").decode(), whole, machines, profile)
@@ -158,10 +166,9 @@ def find_plan(
     microbatches: int,
     optimizer: Optimizer,
     profile: str | os.PathLike[str] | None,
-    devices: list[str],
+    survive: int,
 ) -> Plan:
-    """Returns the plan that plan() finds, in this process, for these devices of the cluster; all of
-    them if there are none."""
+    """Returns the plan that plan() finds, in this process."""
     text = _core.plan(
         graph.core,
         cluster,
@@ -170,7 +177,8 @@ def find_plan(
         microbatches,
         optimizer.core(graph.core),
         *measured(profile),
-        devices,
+        [],
+        survive,
     )
     return Plan(text, graph, cluster, profile)
 

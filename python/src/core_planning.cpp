@@ -35,7 +35,8 @@ std::string find_plan(const Graph& graph,
                       const medley::Optimizer& optimizer,
                       const std::string& profile,
                       const std::string& file,
-                      const std::vector<std::string>& devices) {
+                      const std::vector<std::string>& devices,
+                      int survive) {
   const medley::CostModel costs = costs_of(cluster, profile, file);
   const medley::Outcome outcome = medley::plan({.graph = graph,
                                                 .cluster = cluster,
@@ -45,6 +46,7 @@ std::string find_plan(const Graph& graph,
                                                 .microbatches = microbatches,
                                                 .devices = devices,
                                                 .optimizer = optimizer,
+                                                .survive = survive,
                                                 .progress = check_signals});
   if (const auto* no = std::get_if<medley::Infeasible>(&outcome))
     throw medley::Error(medley::Blame::kCaller, "no plan fits: " + no->reason);
@@ -64,7 +66,8 @@ void init_planning(nb::module_& m) {
          const medley::Optimizer& optimizer,
          const std::string& profile,
          const std::string& file,
-         const std::vector<std::string>& devices) {
+         const std::vector<std::string>& devices,
+         int survive) {
         return find_plan(graph,
                          cluster,
                          strategy,
@@ -73,7 +76,8 @@ void init_planning(nb::module_& m) {
                          optimizer,
                          profile,
                          file,
-                         devices);
+                         devices,
+                         survive);
       },
       "graph"_a,
       "cluster"_a,
@@ -84,9 +88,11 @@ void init_planning(nb::module_& m) {
       "profile"_a = "",
       "file"_a = "<profile>",
       "devices"_a = std::vector<std::string>(),
+      "survive"_a = 0,
       nb::call_guard<nb::gil_scoped_release>(),
       "Returns the plan; 0 micro-batches stands for as few as fit. What the optimizer keeps "
-      "counts. `profile` is a text; `devices`: those that may be used, all if there are none.");
+      "counts. `profile` is a text; `devices`: those that may be used, all if there are none. Of "
+      "`survive` nodes, 0 or 1, any may be lost and the state is still there.");
   m.def(
       "check_plan",
       [](const std::string& text, const std::string& file) {

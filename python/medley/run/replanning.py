@@ -41,6 +41,7 @@ def replan(
         profile,
         file,
         list(devices),
+        before.survive,
     )
     return Plan(text, graph, trainer._machines, before.profile)
 

@@ -1,0 +1,103 @@
+#include "medley/planner/survive.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "medley/base/files.h"
+#include "medley/graph/text.h"
+#include "medley/planner/planner.h"
+#include "medley/program/lower.h"
+#include "medley/sim/simulate.h"
+#include "medley/testing/sample_clusters.h"
+
+namespace medley {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Survive : public ::testing::Test {
+ protected:
+  Survive() : graph(parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph")) {}
+
+  // Nodes of one device: so many, and so many that take twice as long.
+  static Cluster nodes(int fast, int slow, double bandwidth, double memory = 1e9) {
+    DeviceKind kind;
+    kind.name = "whole";
+    kind.sustained = {{DType::kF32, 1e9}};
+    kind.memory_bandwidth = 1e12;
+    kind.launch_latency = 1e-9;
+    kind.memory_bytes = memory;
+    Cluster cluster =
+        two_speeds(1, 1, kind, {{"lan", false, {"fast", "slow"}, bandwidth, 1e-6, {}}});
+    cluster.pools[0].count = fast;
+    cluster.pools[1].count = slow;
+    cluster.devices = list_devices(cluster.pools);
+    return cluster;
+  }
+
+  Outcome asked(const Cluster& cluster, const std::string& strategy, int survive) const {
+    return plan({.graph = graph,
+                 .cluster = cluster,
+                 .strategy = strategy,
+                 .global_batch = 16,
+                 .devices = {},
+                 .optimizer = {},
+                 .survive = survive});
+  }
+
+  // What a plan is chosen by, and whether it needs copies.
+  std::pair<Nanoseconds, Survival> priced(const Plan& plan, const Cluster& cluster) const {
+    const Program program = lower(graph, plan, cluster);
+    const Nanoseconds step = simulate(program, CostModel(cluster)).step;
+    const Survival needs = survival(program, cluster, step);
+    return {step + needs.costs(), needs};
+  }
+
+  Graph graph;
+};
+
+// All strategies, on each choice of devices, in one to four micro-batches: none that outlives a
+// node is better than what is chosen.
+TEST_F(Survive, NoneOfAllPlansIsBetter) {
+  int differs = 0;
+  for (const double bandwidth : {1e6, 1e7, 1e8, 1e9})
+    for (const auto& [fast, slow] : {std::pair(1, 1), {2, 1}, {2, 2}}) {
+      const Cluster cluster = nodes(fast, slow, bandwidth);
+      const auto chosen = std::get<Plan>(asked(cluster, "auto", 1));
+      EXPECT_EQ(chosen.survive, 1);
+      const auto [least, needs] = priced(chosen, cluster);
+      const auto usual = std::get<Plan>(asked(cluster, "auto", 0));
+      EXPECT_EQ(usual.survive, 0);
+      EXPECT_LE(least, priced(usual, cluster).first);
+      differs += usual.pipelines != chosen.pipelines;
+      const auto all = static_cast<unsigned>(cluster.devices.size());
+      for (unsigned some = 1; some < 1U << all; ++some)
+        for (const Strategy& strategy : strategies())
+          for (int64_t microbatches = 1; microbatches <= 4; ++microbatches) {
+            std::vector<std::string> names;
+            for (unsigned d = 0; d < all; ++d)
+              if (some >> d & 1U) names.push_back(cluster.devices[d].name);
+            const Outcome other = plan({.graph = graph,
+                                        .cluster = cluster,
+                                        .strategy = std::string(strategy.name),
+                                        .global_batch = 16,
+                                        .microbatches = microbatches,
+                                        .devices = names,
+                                        .optimizer = {}});
+            if (const auto* found = std::get_if<Plan>(&other))
+              EXPECT_LE(least, priced(*found, cluster).first)
+                  << fmt::format("{} on {} devices, {} micro-batches, {} bytes/s, {} {}",
+                                 strategy.name,
+                                 names.size(),
+                                 microbatches,
+                                 bandwidth,
+                                 fast,
+                                 slow);
+          }
+      if (HasFailure()) return;
+    }
+  EXPECT_GT(differs, 0);
+}
+
+}  // namespace
+}  // namespace medley
