@@ -20,7 +20,7 @@ WIDTH = 100
 CHAPTERS = {
     "Capture and plan": ["capture", "Graph", "Cluster", "plan", "Plan"],
     "Train": ["Trainer", "Metrics", "Loader", "BatchSampler"],
-    "Optimizers": ["AdamW", "Adam", "SGD", "Adafactor", "Lion", "Muon", "Groups"],
+    "Optimizers": ["AdamW", "AdamW8bit", "Adam", "SGD", "Adafactor", "Lion", "Muon", "Groups"],
     "Schedules": [
         "warmup",
         "cosine",

@@ -240,6 +240,20 @@ std::string summary(const Plan& plan) {
                      pipelines_phrase(plan));
 }
 
+// "bf16 is computed in f16 by V100-16GB (the loss is scaled), in f32 by P100-16GB."
+std::string types_text(const Json& types) {
+  std::string out;
+  for (const auto& [kind, dtype] : types.items()) {
+    const bool scaled = dtype == to_string(DType::kF16);
+    out += fmt::format("{} in {} by {}{}",
+                       out.empty() ? "bf16 is computed" : ",",
+                       dtype.get<std::string>(),
+                       kind,
+                       scaled ? " (the loss is scaled)" : "");
+  }
+  return out + ".\n";
+}
+
 std::string cell_text(const std::string& key, const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_array()) return runs_text(value.get<std::vector<int64_t>>());
@@ -326,6 +340,7 @@ std::string heading(const std::string& name, const Json& stage) {
 
 Json explain_json(const Plan& plan, const ExplainOptions& options) {
   Json json = {{"summary", summary(plan)}};
+  for (const auto& [kind, dtype] : plan.bf16_as) json["bf16_as"][kind] = to_string(dtype);
   if (plan.pipelines.size() > 1) json["pipelines"] = pipelines_json(plan, options.costs);
   json["stages"] = Json::array();
   std::optional<GraphAnalysis> own;
@@ -368,6 +383,7 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
 std::string explain(const Plan& plan, const ExplainOptions& options) {
   const Json json = explain_json(plan, options);
   std::string out = json["summary"].get<std::string>() + "\n";
+  if (json.contains("bf16_as")) out += types_text(json["bf16_as"]);
   if (json.contains("pipelines")) out += "\n" + pipelines_text(json["pipelines"]);
   const std::vector<std::string> names = stage_names(plan);
   for (size_t s = 0; s < names.size(); ++s) {

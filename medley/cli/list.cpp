@@ -36,6 +36,11 @@ std::string rate_text(const DeviceKind& kind, DType dtype) {
   return rate == kind.sustained.end() ? "-" : to_string(FlopsPerSecond{rate->second});
 }
 
+std::string bf16_text(const DeviceKind& kind) {
+  return kind.bf16_as == DType::kBF16 ? rate_text(kind, DType::kBF16)
+                                      : fmt::format("as {}", to_string(kind.bf16_as));
+}
+
 Listing list_devices(const Session& session) {
   Listing listing{Table({"device", "memory", "bandwidth", "link", "sustained f32", "bf16", "f16"})};
   for (const auto& [name, kind] : read_catalogue(session.catalogue)) {
@@ -44,7 +49,7 @@ Listing list_devices(const Session& session) {
                        to_string(BytesPerSecond{kind.memory_bandwidth}),
                        kind.link ? to_string(BytesPerSecond{*kind.link}) : "-",
                        rate_text(kind, DType::kF32),
-                       rate_text(kind, DType::kBF16),
+                       bf16_text(kind),
                        rate_text(kind, DType::kF16)});
     Json rates = Json::object();
     for (const auto& [dtype, rate] : kind.sustained) rates[std::string(to_string(dtype))] = rate;
@@ -53,6 +58,7 @@ Listing list_devices(const Session& session) {
                             {"memory_bandwidth", kind.memory_bandwidth},
                             {"link", kind.link ? Json(*kind.link) : Json()},
                             {"launch_latency", kind.launch_latency},
+                            {"bf16_as", std::string(to_string(kind.bf16_as))},
                             {"sustained", rates}});
   }
   return listing;

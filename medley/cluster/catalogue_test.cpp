@@ -81,6 +81,18 @@ TEST(Catalogue, RatesOfTypesAgree) {
     }
 }
 
+// Multiplying f16 pays in tensor cores only, and bf16 that is no faster than f32 is not there.
+TEST(Catalogue, KindsWithoutBf16SayWhatStandsInForIt) {
+  for (const auto& [name, kind] : cards()) {
+    const double f32 = kind.peak.at(DType::kF32);
+    EXPECT_EQ(kind.bf16_as == DType::kBF16, kind.peak.at(DType::kBF16) > f32) << name;
+    if (kind.bf16_as == DType::kF16) EXPECT_GE(kind.peak.at(DType::kF16), 3.9 * f32) << name;
+  }
+  EXPECT_EQ(ours().at("V100-16GB").bf16_as, DType::kF16);
+  EXPECT_EQ(ours().at("T4-16GB").bf16_as, DType::kF16);
+  EXPECT_EQ(ours().at("P100-16GB").bf16_as, DType::kF32);
+}
+
 // Whoever makes a folder of kinds may have linked what never ends.
 TEST(Catalogue, IsReadFromFilesOnly) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "kinds";

@@ -17,6 +17,7 @@ std::string canonical(const DeviceKind& kind) {
     text += " |";
     for (const auto& [dtype, rate] : *rates) text += fmt::format(" {} {}", to_string(dtype), rate);
   }
+  if (kind.bf16_as != DType::kBF16) text += fmt::format(" | bf16 as {}", to_string(kind.bf16_as));
   return text;
 }
 

@@ -24,11 +24,17 @@ struct DeviceKind {
   double memory_bytes = 0;
   double memory_bandwidth = 0;  // bytes/s
   double launch_latency = 0;    // seconds per kernel
+  // What is computed where a graph says bf16: the same where the kind has it, else f16 or f32.
+  DType bf16_as = DType::kBF16;
   // bytes/s to its neighbours in one direction: what to write as `bandwidth` of a network inside a
   // node. Nothing is computed from it, and no hash covers it.
   std::optional<double> link = std::nullopt;
   bool operator==(const DeviceKind&) const = default;
 };
+// Whether a type can stand for bf16.
+inline bool stands_for_bf16(DType dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32;
+}
 // Returns a kind on which everything takes 1 / speed times as long. Requires: speed > 0.
 DeviceKind scaled(DeviceKind kind, double speed);
 

@@ -26,6 +26,14 @@ std::map<DType, double> parse_rates(const YamlValue& value) {
   return rates;
 }
 
+DType read_bf16_as(const YamlValue& value) {
+  const std::string text = value.text();
+  const auto dtype = parse_dtype(text);
+  if (!dtype || !stands_for_bf16(*dtype))
+    value.fail(fmt::format("expected bf16, f16 or f32: {}", text));
+  return *dtype;
+}
+
 // The section `devices`: kinds of one's own, each resolved when somebody asks for it, because one
 // may be based on another.
 class OwnKinds {
@@ -98,7 +106,8 @@ class OwnKinds {
                  "peak",
                  "sustained",
                  "price_per_hour",
-                 "spot_price_per_hour"});
+                 "spot_price_per_hour",
+                   "bf16_as"});
     parse_prices(name, fields);
     DeviceKind kind = base_of(name, fields);
     kind.name = name;
@@ -114,6 +123,7 @@ class OwnKinds {
       for (const auto& [dtype, rate] : parse_rates(*sustained)) kind.sustained[dtype] = rate;
     if (const YamlValue* peak = fields.find("peak"))
       for (const auto& [dtype, rate] : parse_rates(*peak)) kind.peak[dtype] = rate;
+    if (const YamlValue* as = fields.find("bf16_as")) kind.bf16_as = read_bf16_as(*as);
     for (const auto& [dtype, rate] : kind.sustained)
       if (double& peak = kind.peak[dtype]; peak < rate) peak = rate;
     return kind;

@@ -55,6 +55,24 @@ TEST(ParseCluster, SpeedScalesAllTimes) {
   EXPECT_DOUBLE_EQ(half.launch_latency, fast.launch_latency * 2);
 }
 
+TEST(ParseCluster, AKindMaySayWhatStandsInForBf16) {
+  const auto parsed = [](const std::string& as) {
+    return parse_cluster(
+        "format: medley-cluster\nversion: 1\nnodes:\n"
+        "  - {name: a, count: 1, device: old, devices_per_node: 1}\n"
+        "devices:\n  old: {based_on: CPU" +
+            as + "}\n",
+        "c.yaml",
+        catalogue());
+  };
+  EXPECT_EQ(parsed("").kind(0).bf16_as, DType::kBF16);
+  EXPECT_EQ(parsed(", bf16_as: f16").kind(0).bf16_as, DType::kF16);
+  EXPECT_NE(hash(parsed("")), hash(parsed(", bf16_as: f16")));
+  EXPECT_THAT([&] { parsed(", bf16_as: i8"); },
+              ::testing::ThrowsMessage<Error>(::testing::HasSubstr(
+                  "c.yaml:6: devices.old.bf16_as: expected bf16, f16 or f32: i8")));
+}
+
 TEST(ParseCluster, TheDemoClusterIsTwoToOne) {
   const Cluster cluster =
       parse_cluster(read("tests/data/clusters/demo.yaml"), "demo.yaml", catalogue());

@@ -130,9 +130,10 @@ Cost CostModel::op(const DeviceKind& kind,
                    const Graph& graph,
                    const Op& op,
                    const std::vector<int64_t>& symbols) const {
-  const OpWork work = op_work(graph, op, symbols);
+  const OpWork work = op_work(graph, op, symbols, kind.bf16_as);
   if (is_free(work.work_class, work.work)) return {{}, CostSource::kMeasured};
-  if (measured_) return measured_->op(kind, op.name, key_hash(graph, op, symbols), work);
+  if (measured_)
+    return measured_->op(kind, op.name, key_hash(graph, op, symbols, kind.bf16_as), work);
   return {op_time(kind, work.work_class, work.work, work.dtype), CostSource::kAnalytic};
 }
 
@@ -142,7 +143,7 @@ Nanoseconds CostModel::least(const DeviceKind& kind,
                              const Graph& graph,
                              const Op& op,
                              const std::vector<int64_t>& symbols) const {
-  const OpWork work = op_work(graph, op, symbols);
+  const OpWork work = op_work(graph, op, symbols, kind.bf16_as);
   if (is_free(work.work_class, work.work) || !has_roof(kind, work.work, work.dtype)) return {};
   const Nanoseconds analytic = op_time(kind, work.work_class, work.work, work.dtype);
   return measured_ ? measured_->least(kind, work, analytic) : analytic;

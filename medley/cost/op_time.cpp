@@ -31,7 +31,7 @@ Nanoseconds op_time(const DeviceKind& kind,
                     const Graph& graph,
                     const Op& op,
                     const std::vector<int64_t>& symbols) {
-  const OpWork work = op_work(graph, op, symbols);
+  const OpWork work = op_work(graph, op, symbols, kind.bf16_as);
   return op_time(kind, work.work_class, work.work, work.dtype);
 }
 

@@ -61,5 +61,22 @@ TEST(OpTime, ReadsWorkFromTheGraph) {
   EXPECT_EQ(ops_time(kind(), graph, ops, {100}), op_time(kind(), graph, graph.ops[0], {100}) * 2);
 }
 
+// What stands in for bf16 has its own rate and its own bytes.
+TEST(OpTime, IsThatOfTheTypeThatTheKindComputesIn) {
+  Graph graph;
+  const ValueId x = add_input(graph, InputKind::kBatch, "x", {DType::kBF16, {64, 64}});
+  Op mm;
+  mm.name = "aten.mm.default";
+  mm.arguments = {ValueArgument{x}, ValueArgument{x}};
+  add_op(graph, mm, {{DType::kBF16, {64, 64}}});
+  DeviceKind pascal = kind();
+  pascal.bf16_as = DType::kF32;
+  const double flops = 2 * 64 * 64 * 64, elements = 3 * 64 * 64;
+  EXPECT_EQ(op_time(kind(), graph, graph.ops[0], {}),
+            op_time(kind(), WorkClass::kMatmul, {flops, 2 * elements}, DType::kBF16));
+  EXPECT_EQ(op_time(pascal, graph, graph.ops[0], {}),
+            op_time(kind(), WorkClass::kMatmul, {flops, 4 * elements}, DType::kF32));
+}
+
 }  // namespace
 }  // namespace medley

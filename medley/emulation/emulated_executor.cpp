@@ -6,6 +6,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/graph/replace_bf16.h"
 #include "medley/program/frame_schedule.h"
 
 namespace medley {
@@ -170,12 +171,15 @@ std::unique_ptr<PreparedSegment> EmulatedExecutor::prepare(const LoweredStage& s
                                                            const std::vector<int64_t>& symbols) {
   index(stage);
   auto prepared = std::make_unique<EmulatedSegment>(stage);
-  const DeviceKind& kind = ledger_.topology().cluster().kind(device_);
+  DeviceKind kind = ledger_.topology().cluster().kind(device_);
+  const DType computed = bf16_as(stage, place_in(stage));
+  kind.bf16_as = computed;
   for (size_t i = 0; i < segment.ops.size(); ++i) {
     const Op& op = stage.graph.ops[at(segment.ops[i])];
-    prepared->time += options_.measured
-                          ? options_.measured->op(kind, stage.graph, op, symbols).value
-                          : options_.truth.op_time(kind, op_work(stage.graph, op, symbols));
+    prepared->time +=
+        options_.measured
+            ? options_.measured->op(kind, stage.graph, op, symbols).value
+            : options_.truth.op_time(kind, op_work(stage.graph, op, symbols, computed));
     EmulatedSegment::Step& step = prepared->steps.emplace_back();
     step.what = op.module.empty() ? op.name : fmt::format("{} ({})", op.name, op.module);
     step.dies = &segment.dies[i];
@@ -183,8 +187,10 @@ std::unique_ptr<PreparedSegment> EmulatedExecutor::prepare(const LoweredStage& s
       const ValueId value = op.results[r];
       if (value == kNone) continue;
       const bool once = op.name == "medley.accumulate.default";
-      step.results.push_back(
-          {value, num_bytes(type_of(stage, value), symbols), storage_operand(op, r), once});
+      step.results.push_back({value,
+                              num_bytes(replace_bf16(type_of(stage, value), computed), symbols),
+                              storage_operand(op, r),
+                              once});
     }
   }
   prepared->inner = inner_.prepare(stage, segment, symbols);
@@ -216,10 +222,16 @@ void EmulatedExecutor::run(PreparedSegment& prepared, Frames frames) {
 }
 
 int64_t EmulatedExecutor::bytes_of(const LoweredStage& stage, ValueId value, int microbatch) const {
+  const size_t place = place_in(stage);
+  const DType stored = is_input(stage, value) ? DType::kBF16 : bf16_as(stage, place);
+  return num_bytes(replace_bf16(type_of(stage, value), stored),
+                   stage.tables.at(at(microbatch)).at(place));
+}
+
+size_t EmulatedExecutor::place_in(const LoweredStage& stage) const {
   const auto place = std::find(stage.devices.begin(), stage.devices.end(), device_);
   MEDLEY_CHECK(place != stage.devices.end());
-  return num_bytes(type_of(stage, value),
-                   stage.tables.at(at(microbatch)).at(at(place - stage.devices.begin())));
+  return at(place - stage.devices.begin());
 }
 
 // What a communication sends is read, input by input, just before its post; nothing else that is

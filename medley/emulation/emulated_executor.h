@@ -83,6 +83,7 @@ class EmulatedExecutor final : public Executor {
   Frames inner_frames(Frames frames) const;
   MemoryMeter::Held& slot(const LoweredStage& stage, Frames frames, ValueId value) const;
   int64_t bytes_of(const LoweredStage& stage, ValueId value, int microbatch) const;
+  size_t place_in(const LoweredStage& stage) const;  // of this device, in its mesh
   void index(const LoweredStage& stage);
   void begin_step(const LoweredStage& stage);
   void end_event(const LoweredStage& stage);

@@ -25,7 +25,8 @@ DriftMeter::DriftMeter(const Program& program, const CostModel& costs) {
     const LoweredStage& stage = program.stages[s];
     for (size_t d = 0; d < stage.devices.size(); ++d) {
       DevicePrices& device = devices_[{static_cast<int>(s), static_cast<int>(d)}];
-      const DeviceKind& kind = costs.cluster().kind(stage.devices[d]);
+      DeviceKind kind = costs.cluster().kind(stage.devices[d]);
+      kind.bf16_as = bf16_as(stage, d);
       device.kind = kind.name;
       for (const Call& call : stage.calls)
         for (const Step& step : find_function(stage, call.function).steps)

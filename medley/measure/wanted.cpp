@@ -4,6 +4,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "medley/graph/replace_bf16.h"
 #include "medley/ops/rule.h"
 
 namespace medley {
@@ -26,9 +27,16 @@ std::vector<DeviceKind> device_kinds(const Cluster& cluster) {
   return result;
 }
 
-WantedOps::WantedOps(const Cluster& cluster) : cluster_(cluster) {
-  for (const DeviceKind& kind : device_kinds(cluster)) kinds_.push_back(kind.name);
+namespace {
+
+Graph computed(Graph single, DType bf16_as) {
+  replace_bf16(single, bf16_as);
+  return single;
 }
+
+}  // namespace
+
+WantedOps::WantedOps(const Cluster& cluster) : cluster_(cluster) { kinds_ = device_kinds(cluster); }
 
 void WantedOps::add(const std::string& kind, const Graph& single) {
   SizedOp sized = sized_op(single, single.ops[0], {});
@@ -44,7 +52,8 @@ void WantedOps::add(const Program& program) {
       for (size_t d = 0; d < tables.size(); ++d)
         for (const Op& op : stage.graph.ops)
           if (work_class(op.name) != WorkClass::kView)
-            add(cluster_.kind(stage.devices[d]).name, single_op(stage.graph, op, tables[d]));
+            add(cluster_.kind(stage.devices[d]).name,
+                computed(single_op(stage.graph, op, tables[d]), bf16_as(stage, d)));
   wanted_.unique = static_cast<int64_t>(wanted_.ops.size());
 }
 
@@ -52,7 +61,7 @@ void WantedOps::add(const Graph& graph, const std::vector<int64_t>& symbols) {
   for (const Op& op : graph.ops) {
     if (work_class(op.name) == WorkClass::kView) continue;
     const Graph single = single_op(graph, op, symbols);
-    for (const std::string& kind : kinds_) add(kind, single);
+    for (const DeviceKind& kind : kinds_) add(kind.name, computed(single, kind.bf16_as));
   }
   wanted_.unique = static_cast<int64_t>(wanted_.ops.size());
 }

@@ -50,7 +50,7 @@ class WantedOps {
   void add(const std::string& kind, const Graph& single);
 
   const Cluster& cluster_;
-  std::vector<std::string> kinds_;
+  std::vector<DeviceKind> kinds_;
   Wanted wanted_;
   std::map<std::pair<std::string, std::string>, size_t> known_;  // [kind, key]
 };

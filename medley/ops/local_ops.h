@@ -24,6 +24,7 @@ namespace medley {
 //               function of rng, site and e, where e is found as for dropout. `shape` is the local
 //               one.
 // mean_loss     sum / weight; backward: grad / weight.
+// loss_scale    the gradient of the loss itself; marks where planning may scale it.
 // experts       x [n, h], indices i64 [n, k] of experts, weights [n, k], gate_up [E, c*f, h], down
 //               [E, o, f] -> [n, o]: sum over k of weights[., k] * down[i] @ hidden. c = 2: hidden
 //               = act(gate) * up, gate the first f rows of gate_up[i], up the others; c = 1: hidden
@@ -44,6 +45,7 @@ inline constexpr std::string_view kCapturedOps[] = {
     " int[] origin, int[] full, ScalarType dtype) -> Tensor",
     "medley::mean_loss(Tensor sum, Tensor weight) -> Tensor",
     "medley::mean_loss_backward(Tensor grad, Tensor weight) -> Tensor",
+    "medley::loss_scale(Tensor grad) -> Tensor",
     "medley::experts(Tensor x, Tensor indices, Tensor weights, Tensor gate_up, Tensor down,"
     " str activation, int offset, int experts) -> Tensor",
     "medley::experts_backward(Tensor grad, Tensor x, Tensor indices, Tensor weights,"
@@ -63,6 +65,17 @@ inline constexpr std::string_view kCapturedOps[] = {
 // clip_scale    sum of squares f64[] -> (norm, min(1, max_norm / (norm + 1e-6))), both f64[].
 // scale_scalars scalars with element 2 replaced by `scale`.
 // accumulate    the gradient itself; its slot adds (see program.h).
+// average       average + weight * (updated - average); in the first step the updated parameter.
+//
+// Where losses are scaled (update_ops.h), with `first` the scale of the first step:
+//
+// scale_loss       grad * scale, in the type of grad.
+// unscale_squares  sum of squares f64[] / scale^2.
+// scaled_step      scalars with the step less those skipped, and the clip scale clip / scale, 1 /
+//                  scale without clipping, or NaN where the norm is not finite: updates do nothing
+//                  then.
+// next_scale       the new state, from the old one and the sum of squares: half the scale if that
+//                  is not finite, twice after so many good steps, both within 2^40 of the first.
 inline constexpr std::string_view kUpdateOps[] = {
     "medley::adafactor(Tensor param, Tensor grad, Tensor row_var, Tensor? col_var, Tensor? master,"
     " Tensor scalars, float beta2_decay, float eps1, float eps2, float d, float weight_decay)"
@@ -73,11 +86,26 @@ inline constexpr std::string_view kUpdateOps[] = {
     "medley::adamw(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor? master,"
     " Tensor scalars, float beta1, float beta2, float eps, float weight_decay)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
+    "medley::adamw8(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_scale,"
+    " Tensor exp_avg_sq, Tensor exp_avg_sq_scale, Tensor? master, Tensor scalars, float beta1,"
+    " float beta2, float eps, float weight_decay)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     "medley::lion(Tensor param, Tensor grad, Tensor exp_avg, Tensor? master, Tensor scalars,"
     " float beta1, float beta2, float weight_decay) -> (Tensor, Tensor, Tensor)",
     "medley::muon(Tensor param, Tensor grad, Tensor momentum, Tensor? master, Tensor scalars,"
     " float momentum_factor, float weight_decay, float a, float b, float c, float eps, float steps,"
     " bool nesterov, bool match_adamw) -> (Tensor, Tensor, Tensor)",
+    "medley::pointwise0(Tensor param, Tensor grad, Tensor? master, Tensor scalars, str program)"
+    " -> (Tensor, Tensor)",
+    "medley::pointwise1(Tensor param, Tensor grad, Tensor state0, Tensor? master, Tensor scalars,"
+    " str program) -> (Tensor, Tensor, Tensor)",
+    "medley::pointwise2(Tensor param, Tensor grad, Tensor state0, Tensor state1, Tensor? master,"
+    " Tensor scalars, str program) -> (Tensor, Tensor, Tensor, Tensor)",
+    "medley::pointwise3(Tensor param, Tensor grad, Tensor state0, Tensor state1, Tensor state2,"
+    " Tensor? master, Tensor scalars, str program) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "medley::pointwise4(Tensor param, Tensor grad, Tensor state0, Tensor state1, Tensor state2,"
+    " Tensor state3, Tensor? master, Tensor scalars, str program)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     "medley::sgd(Tensor param, Tensor grad, Tensor? momentum_buffer, Tensor? master,"
     " Tensor scalars, float momentum, float weight_decay, bool nesterov)"
     " -> (Tensor, Tensor, Tensor)",
@@ -86,6 +114,12 @@ inline constexpr std::string_view kUpdateOps[] = {
     "medley::clip_scale(Tensor sum_of_squares, float max_norm) -> (Tensor, Tensor)",
     "medley::scale_scalars(Tensor scalars, Tensor scale) -> Tensor",
     "medley::accumulate(Tensor grad) -> Tensor",
+    "medley::average(Tensor average, Tensor updated, Tensor scalars, float weight) -> Tensor",
+    "medley::scale_loss(Tensor grad, Tensor state, float first) -> Tensor",
+    "medley::unscale_squares(Tensor sum_of_squares, Tensor state, float first) -> Tensor",
+    "medley::scaled_step(Tensor scalars, Tensor norm, Tensor clip, Tensor state, float first,"
+    " bool clips) -> Tensor",
+    "medley::next_scale(Tensor state, Tensor sum_of_squares, int good_steps) -> Tensor",
 };
 
 // Written by localize() only, in the place of an ATen op whose label is cut.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "medley/graph/replace_bf16.h"
 #include "medley/ops/families.h"
 #include "medley/ops/instance.h"
 #include "medley/ops/update_ops.h"
@@ -25,18 +26,27 @@ std::optional<Instance> add_n(const Graph& graph, const Op& op) {
   return builder.finish({all});
 }
 
-// Returns nothing where states have other shapes than the parameter. Locked dims are not cut, but
-// have the factors of the parameter's.
+// Returns nothing where states have other shapes than the parameter and none of its dims is cut.
+// Locked dims are not cut, but have the factors of the parameter's.
 std::string pattern_of(const UpdateOp& op) {
-  for (const UpdateState& state : op.states)
-    if (state.shape != StateShape::kSame) return "";
-  const std::string dims = op.elementwise ? ".." : "..!";
+  const bool by_row = op.unit == UpdateUnit::kRow;
+  const std::string dims = by_row ? "x.. m!" : op.unit == UpdateUnit::kElement ? ".." : "..!";
   std::string operands = dims + ", " + dims, results = dims;
-  for (size_t i = 0; i <= op.states.size(); ++i) {  // the master copy is the last
-    operands += ", " + dims + "?";
-    results += ", " + dims;
+  for (const UpdateState& state : op.states) {
+    if (state.shape != StateShape::kSame && !by_row) return "";
+    const std::string own = state.shape == StateShape::kSame ? dims : "x.. 1";
+    operands += ", " + own + "?";
+    results += ", " + own;
   }
+  operands += ", " + dims + "?";  // the master copy
+  results += ", " + dims;
   return operands + ", _ -> " + results;
+}
+
+UpdateOp pointwise(std::string_view name, std::vector<UpdateState> states) {
+  UpdateOp op{name, std::move(states)};
+  op.has_program = true;
+  return op;
 }
 
 std::optional<Instance> computed_whole(const Graph&, const Op&) { return std::nullopt; }
@@ -49,11 +59,24 @@ const std::vector<UpdateOp>& update_ops() {
        {{"row_var", StateShape::kPerRow}, {"col_var", StateShape::kPerColumn}},
        5,
        0,
-       false},
+       UpdateUnit::kTensor},
       {"medley.adam.default", {{"exp_avg"}, {"exp_avg_sq"}}, 4},
       {"medley.adamw.default", {{"exp_avg"}, {"exp_avg_sq"}}, 4},
+      {"medley.adamw8.default",
+       {{"exp_avg", StateShape::kSame, kNone, true},
+        {"exp_avg_scale", StateShape::kPerRow},
+        {"exp_avg_sq", StateShape::kSame, kNone, true},
+        {"exp_avg_sq_scale", StateShape::kPerRow}},
+       4,
+       0,
+       UpdateUnit::kRow},
       {"medley.lion.default", {{"exp_avg"}}, 3},
-      {"medley.muon.default", {{"momentum"}}, 9, 2, false, WorkClass::kMatmul},
+      {"medley.muon.default", {{"momentum"}}, 9, 2, UpdateUnit::kTensor, WorkClass::kMatmul},
+      pointwise("medley.pointwise0.default", {}),
+      pointwise("medley.pointwise1.default", {{"state0"}}),
+      pointwise("medley.pointwise2.default", {{"state0"}, {"state1"}}),
+      pointwise("medley.pointwise3.default", {{"state0"}, {"state1"}, {"state2"}}),
+      pointwise("medley.pointwise4.default", {{"state0"}, {"state1"}, {"state2"}, {"state3"}}),
       {"medley.sgd.default", {{"momentum", StateShape::kSame, 0}}, 3, 1},
   };
   return kOps;
@@ -76,7 +99,7 @@ const UpdateOp* find_update_kind(std::string_view kind) {
 
 std::optional<TensorType> state_type(const UpdateState& state, const TensorType& parameter) {
   const bool low = parameter.dtype == DType::kBF16 || parameter.dtype == DType::kF16;
-  TensorType type{low ? DType::kF32 : parameter.dtype, parameter.shape};
+  TensorType type{state.codes ? DType::kU8 : low ? DType::kF32 : parameter.dtype, parameter.shape};
   const size_t dims = type.shape.size();
   if (dims < 2)
     return state.shape == StateShape::kPerColumn ? std::nullopt : std::make_optional(type);
@@ -97,6 +120,12 @@ std::vector<Rule> update_rules() {
       {"medley.clip_scale.default", "1 -> 1, 1", ""},
       {"medley.scale_scalars.default", "_, 1 -> _", ""},
       {"medley.accumulate.default", ".. -> ..", "{0}"},
+      {"medley.average.default", ".., .., _ -> ..", "{0+1}"},
+      {kLossScale, "1 -> 1", "{0}", nullptr, nullptr, WorkClass::kView},
+      {"medley.scale_loss.default", "1, _ -> 1", "{0}"},
+      {"medley.unscale_squares.default", "1, _ -> 1", ""},  // of the sum over all devices
+      {"medley.scaled_step.default", "_, 1, 1, _ -> _", ""},
+      {"medley.next_scale.default", "_, 1 -> _", ""},
   };
   for (size_t i = 0; i < kPatterns.size(); ++i) {
     const UpdateOp& op = update_ops()[i];

@@ -4,6 +4,10 @@
 //
 //   name(param, grad, state ..., master?, scalars, number ...) -> (param, state ..., master)
 //
+// "pointwise<n>" has n states and, behind the scalars, a program: the text of a graph that says
+// what becomes of a vector f[b], with inputs parameter "x", batch "grad", scalar "lr" and "step"
+// (f64[]), state "0" and so on, and outputs parameter "x" and the states.
+//
 // Whoever has to know which ops update, or what one keeps, asks here. Knows nothing of how they are
 // computed (medley/torch/update.h).
 
@@ -24,18 +28,34 @@ struct UpdateState {
   std::string_view name;  // of the input: "<name>:<parameter>"
   StateShape shape = StateShape::kSame;
   int unless_zero = kNone;  // there is none if this number is 0
+  bool codes = false;       // bytes, to be multiplied by the state behind it
 };
+
+// What a new value of an element depends on: itself, its row (the last dim), all of the tensor.
+enum class UpdateUnit : uint8_t { kElement, kRow, kTensor };
 
 struct UpdateOp {
   std::string_view name;  // "medley.adamw.default"
   std::vector<UpdateState> states;
-  int numbers = 0;          // behind the scalars
-  int flags = 0;            // of these, the last ones that are true or false
-  bool elementwise = true;  // false: an element's new value depends on all of the tensor
+  int numbers = 0;  // behind the scalars
+  int flags = 0;    // of these, the last ones that are true or false
+  UpdateUnit unit = UpdateUnit::kElement;
   WorkClass work = WorkClass::kMemory;
+  bool has_program = false;
+  // Behind the scalars.
+  size_t more_arguments() const { return static_cast<size_t>(numbers) + (has_program ? 1 : 0); }
   size_t scalars() const { return states.size() + 3; }  // their place among the arguments
   std::string_view kind() const;                        // "adamw": the schema's name
 };
+
+// The state of the loss scale (graph/replace_bf16.h), f64[4]:
+//
+//   scale / first - 1, good steps since it last changed, steps skipped so far, and the first of
+//   these as it was in the last step
+//
+// A power of two, exact as such from zeros on. A step whose gradients are not all finite changes
+// nothing but the scale, which halves.
+inline constexpr std::string_view kLossScaleState = "loss_scale";
 
 // Sorted by name.
 const std::vector<UpdateOp>& update_ops();

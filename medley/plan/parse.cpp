@@ -205,6 +205,18 @@ StepBound read_bound(const JsonPlace& at) {
   return bound;
 }
 
+std::map<std::string, DType> read_bf16_as(const JsonPlace& at) {
+  if (!at.json->is_object()) at.refuse("an object of types by kind of device");
+  std::map<std::string, DType> types;
+  for (const auto& [kind, value] : at.json->items()) {
+    const auto dtype =
+        value.is_string() ? parse_dtype(value.get<std::string>()) : std::optional<DType>();
+    if (!dtype || !stands_for_bf16(*dtype)) at.member(kind).refuse("\"bf16\", \"f16\" or \"f32\"");
+    types[kind] = *dtype;
+  }
+  return types;
+}
+
 }  // namespace
 
 Plan parse_plan(std::string_view json, std::string_view file) {
@@ -232,6 +244,7 @@ Plan parse_plan(std::string_view json, std::string_view file) {
        {"bound", false, [&](const JsonPlace& p) { plan.bound = read_bound(p); }},
        {"parts", false, [&](const JsonPlace& p) { plan.parts = read_all(p, read_part); }},
        {"owners", false, [&](const JsonPlace& p) { plan.owners = read_owners(p); }},
+       {"bf16_as", false, [&](const JsonPlace& p) { plan.bf16_as = read_bf16_as(p); }},
        {"pipelines", true, [&](const JsonPlace& p) {
           plan.pipelines = read_some(p, read_pipeline);
         }}});

@@ -102,10 +102,18 @@ struct Plan {
   // pipeline (plan/owners.h). Absent: all.
   Choices owners;
   std::vector<Pipeline> pipelines;
+  // By kind of device, what it computes where the graph says bf16. Absent: as the cluster says.
+  std::map<std::string, DType> bf16_as{};
   std::optional<StepBound> bound{};  // nothing is known without
   int survive = 0;                   // of so many nodes any may be lost, and its state is there
   bool operator==(const Plan&) const = default;
 };
+
+// What a kind of device computes under a plan where the graph says bf16.
+inline DType bf16_as(const Plan& plan, const DeviceKind& kind) {
+  const auto found = plan.bf16_as.find(kind.name);
+  return found == plan.bf16_as.end() ? kind.bf16_as : found->second;
+}
 
 // No plan fits: the sentence that says what does not fit and by how much.
 struct Infeasible {

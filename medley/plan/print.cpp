@@ -163,6 +163,12 @@ std::string print(const Plan& plan) {
   }
   if (!plan.parts.empty()) node.add("parts", to_list(plan.parts));
   if (!plan.owners.empty()) node.add("owners", object(plan.owners));
+  if (!plan.bf16_as.empty()) {
+    Node types = object();
+    for (const auto& [kind, dtype] : plan.bf16_as)
+      types.add(kind, scalar(std::string(to_string(dtype))));
+    node.add("bf16_as", std::move(types));
+  }
   node.add("pipelines", to_list(plan.pipelines));
   std::string out;
   print(node, 0, 0, out);

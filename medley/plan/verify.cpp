@@ -9,6 +9,7 @@
 #include "medley/base/error.h"
 #include "medley/graph/text.h"
 #include "medley/plan/apportion.h"
+#include "medley/plan/compute_types.h"
 #include "medley/plan/match.h"
 #include "medley/plan/nearest.h"
 #include "medley/plan/plan.h"
@@ -471,6 +472,7 @@ void verify(const Plan& plan,
   check_pipelines(plan);
   check_hashes(plan, graph, cluster);
   check_devices(plan, cluster);
+  verify_types(plan, cluster);
   verify_rows(plan);
   check_coupling(plan, coupling);
   check_parts(plan);

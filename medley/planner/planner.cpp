@@ -13,6 +13,7 @@
 #include "medley/base/error.h"
 #include "medley/groups/autohet.h"
 #include "medley/pipelines/pools.h"
+#include "medley/plan/compute_types.h"
 #include "medley/plan/nearest.h"
 #include "medley/planner/harp.h"
 #include "medley/planner/megatron.h"
@@ -128,6 +129,11 @@ void check_reachable(const Request& request) {
       if (from != to) static_cast<void>(topology.path(from, to));
 }
 
+Outcome with_types(Outcome outcome, const Request& request) {
+  if (auto* plan = std::get_if<Plan>(&outcome)) note_types(*plan, request.graph, request.cluster);
+  return outcome;
+}
+
 }  // namespace
 
 const std::vector<Strategy>& strategies() {
@@ -217,11 +223,11 @@ Outcome plan(const Request& request) {
   std::optional<GraphAnalysis> analysis;
   if (!request.analysis)
     asked.analysis = &analysis.emplace(analyse(request.graph, request.optimizer));
-  if (request.survive == 0) return asked.ask(request.strategy);
+  if (request.survive == 0) return with_types(asked.ask(request.strategy), request);
   asked.besides = [&](const Program& program, Nanoseconds step) {
     return survival(program, request.cluster, step).costs();
   };
-  Outcome outcome = asked.ask(request.strategy);
+  Outcome outcome = with_types(asked.ask(request.strategy), request);
   if (auto* found = std::get_if<Plan>(&outcome)) {
     found->survive = request.survive;
     const Survival needs =

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "medley/base/at.h"
+#include "medley/graph/replace_bf16.h"
 
 namespace medley {
 namespace {
@@ -25,8 +26,8 @@ class Hash {
 template <typename Sink>
 class KeyWriter {
  public:
-  KeyWriter(Sink& sink, const Graph& graph, const std::vector<int64_t>& symbols)
-      : sink_(sink), graph_(graph), symbols_(symbols) {}
+  KeyWriter(Sink& sink, const Graph& graph, const std::vector<int64_t>& symbols, DType bf16_as)
+      : sink_(sink), graph_(graph), symbols_(symbols), bf16_as_(bf16_as) {}
 
   void write(const Op& op) {
     const Rule* rule = find_rule(op.name);
@@ -66,7 +67,7 @@ class KeyWriter {
   void write(const ValueArgument& argument) {
     if (argument.value == kNone) return write(NoneArgument{});
     const TensorType& type = type_of(graph_, argument.value);
-    sink_.append(to_string(type.dtype));
+    write(type.dtype);
     sink_.append("[");
     for (size_t d = 0; d < type.shape.size(); ++d) {
       if (d > 0) sink_.append(",");
@@ -82,7 +83,7 @@ class KeyWriter {
     else
       number(evaluate(size, symbols_));
   }
-  void write(DType dtype) { sink_.append(to_string(dtype)); }
+  void write(DType dtype) { sink_.append(to_string(replace_bf16(dtype, bf16_as_))); }
   void write(const std::string& text) { sink_.append(text); }
   void write(const std::vector<Size>& sizes) {
     if (names_sizes_)
@@ -98,12 +99,16 @@ class KeyWriter {
   Sink& sink_;
   const Graph& graph_;
   const std::vector<int64_t>& symbols_;
+  DType bf16_as_;
   bool names_sizes_ = false;
 };
 
 }  // namespace
 
-OpWork op_work(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols) {
+OpWork op_work(const Graph& graph,
+               const Op& op,
+               const std::vector<int64_t>& symbols,
+               DType bf16_as) {
   OpWork result;
   result.work_class = work_class(op.name);
   if (result.work_class == WorkClass::kView) return result;
@@ -111,7 +116,7 @@ OpWork op_work(const Graph& graph, const Op& op, const std::vector<int64_t>& sym
     std::vector<TensorType> list;
     list.reserve(values.size());
     for (ValueId value : values)
-      list.push_back(value == kNone ? TensorType{} : type_of(graph, value));
+      list.push_back(value == kNone ? TensorType{} : replace_bf16(type_of(graph, value), bf16_as));
     return list;
   };
   const std::vector<TensorType> ins = types(operands(op)), outs = types(op.results);
@@ -129,13 +134,16 @@ SizedOp sized_op(const Graph& graph, const Op& op, const std::vector<int64_t>& s
   const OpWork work = op_work(graph, op, symbols);
   SizedOp sized{{}, op.name, work.work_class, work.dtype, work.work};
   sized.key.reserve(160);
-  KeyWriter(sized.key, graph, symbols).write(op);
+  KeyWriter(sized.key, graph, symbols, DType::kBF16).write(op);
   return sized;
 }
 
-uint64_t key_hash(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols) {
+uint64_t key_hash(const Graph& graph,
+                  const Op& op,
+                  const std::vector<int64_t>& symbols,
+                  DType bf16_as) {
   Hash hash;
-  KeyWriter(hash, graph, symbols).write(op);
+  KeyWriter(hash, graph, symbols, bf16_as).write(op);
   return hash.value();
 }
 

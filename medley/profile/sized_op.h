@@ -21,8 +21,11 @@ struct OpWork {
   DType dtype = DType::kF32;
   bool operator==(const OpWork&) const = default;
 };
-// `symbols`: the values of the graph's symbols.
-OpWork op_work(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols);
+// `symbols`: the values of the graph's symbols; `bf16_as`: what is computed in the place of bf16.
+OpWork op_work(const Graph& graph,
+               const Op& op,
+               const std::vector<int64_t>& symbols,
+               DType bf16_as = DType::kBF16);
 
 // What is measured once, however many layers repeat it. The key has the op, the types of its
 // operands and its other arguments in order, and the types of its results:
@@ -43,8 +46,11 @@ struct SizedOp {
 };
 SizedOp sized_op(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols);
 
-// Of the key of sized_op(graph, op, symbols), without writing it. Equal on every machine.
-uint64_t key_hash(const Graph& graph, const Op& op, const std::vector<int64_t>& symbols);
+// Of the key of sized_op(), without writing it. Equal on every machine.
+uint64_t key_hash(const Graph& graph,
+                  const Op& op,
+                  const std::vector<int64_t>& symbols,
+                  DType bf16_as = DType::kBF16);
 uint64_t key_hash(std::string_view key);
 
 std::string_view class_name(WorkClass work_class);  // "matmul"

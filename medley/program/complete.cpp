@@ -165,6 +165,7 @@ class Completer {
 
   // Lies as the update does, if it is divided as the parameter is.
   State optimizer_state(const std::string& name, ValueId value) const {
+    if (name == kLossScaleState) return whole();
     const Update& update = updates_.at(name.substr(name.find(':') + 1));
     return factors_.values[at(value)] == factors_.values[at(update.parameter)] ? update.state
                                                                                : whole();
@@ -343,8 +344,8 @@ class Completer {
                                 planned->text));
       return choice;
     }
-    if (name.starts_with(kUpdateOf))
-      return choice_of_update(id, name.substr(kUpdateOf.size()), axis);
+    for (std::string_view kind : {kUpdateOf, kAverageOf})
+      if (name.starts_with(kind)) return choice_of_update(id, name.substr(kind.size()), axis);
     return std::nullopt;
   }
 
@@ -352,8 +353,10 @@ class Completer {
   Choice choice_of_update(OpId id, const std::string& parameter, size_t axis) const {
     const AxisState& update = updates_.at(parameter).state[axis];
     const UpdateOp* op = find_update_op(graph_.ops[at(id)].name);
-    if (update.holding != Holding::kSharded || (op && !op->elementwise)) return Choice{};
+    const UpdateUnit unit = op ? op->unit : UpdateUnit::kElement;
+    if (update.holding != Holding::kSharded || unit == UpdateUnit::kTensor) return Choice{};
     const std::optional<Choice> cut = cut_for_operand(graph_, factors_, id, 0, update);
+    if (!cut && unit == UpdateUnit::kRow) return Choice{};
     if (!cut)
       throw Error(
           Blame::kCaller,

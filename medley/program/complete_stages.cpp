@@ -101,7 +101,8 @@ UpdatedParameters updated_by(const Plan& plan, size_t pipeline, const GraphAnaly
     if (!division) continue;
     int64_t elements = 1;
     // What is updated whole is not divided.
-    if (!optimizer.updates() || update_op_of(optimizer.rule_for(output.name)).elementwise)
+    if (!optimizer.updates() ||
+        update_op_of(optimizer.rule_for(output.name)).unit == UpdateUnit::kElement)
       for (const Size& size : type_of(graph, output.value).shape) elements *= evaluate(size, {});
     (division->updates(pipeline, elements) ? updated.shares : updated.elsewhere)
         .insert(output.name);

@@ -9,6 +9,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/graph/replace_bf16.h"
 #include "medley/plan/plan.h"
 #include "medley/schedule/schedules.h"
 
@@ -154,10 +155,17 @@ std::map<Lane, std::vector<Link>> find_lanes(Stages stages) {
   return lanes;
 }
 
+// Of the devices of both stages.
+DType wire_between(const DecidedStage& from, const DecidedStage& to) {
+  const DType sent = wire_type(from.bf16_as), received = wire_type(to.bf16_as);
+  return sent == received ? sent : DType::kF32;
+}
+
 // The sums over stages: of the norm, of the loss and of metrics.
 void connect_sums(const std::vector<DecidedStage>& stages, std::vector<Connections>& all) {
   if (stages.size() == 1) return;
   std::vector<int> with_gradients, devices;
+  std::vector<DType> bf16_as;
   DType loss = DType::kF32;
   std::map<std::string, DType> metrics;
   for (const DecidedStage& stage : stages) {
@@ -170,11 +178,17 @@ void connect_sums(const std::vector<DecidedStage>& stages, std::vector<Connectio
       if (output.kind == OutputKind::kMetric)
         metrics[output.name] = type_of(prepared.graph, output.value).dtype;
     }
+    bf16_as.insert(bf16_as.end(), stage.bf16_as.begin(), stage.bf16_as.end());
+    if (stage.bf16_as.empty()) bf16_as.push_back(DType::kBF16);
   }
+  const DType wire = wire_type(bf16_as);
+  loss = replace_bf16(loss, wire);
+  for (auto& [name, type] : metrics) type = replace_bf16(type, wire);
   for (size_t s = 0; s < stages.size(); ++s) {
     all[s].all_devices = devices;
     all[s].loss = loss;
     all[s].metrics = metrics;
+    all[s].wire = wire;
     if (stages[s].completed.prepared->gradient_norm != kNone) all[s].norm_devices = with_gradients;
   }
 }
@@ -224,6 +238,7 @@ int connect_pipeline(Stages stages,
       crossing.from = transfer_end(sender, link.sent.value, crossing.to.dim);
       crossing.lane = number;
       crossing.depth = slots * static_cast<int>(links.size());
+      crossing.wire = wire_between(sender, receiver);
       crossing.once = once;
       all[at(from)].sends.emplace(link.sent.value, crossing);
       all[at(to)].receives.emplace_back(link.received, crossing);
@@ -275,6 +290,7 @@ Connections connect_alone(const DecidedStage& stage) {
     return end;
   };
   Connections alone;
+  alone.wire = wire_type(stage.bf16_as);
   std::map<int, int> sizes;  // lane -> values of a micro-batch
   const auto lane_of = [](bool sends, bool late) { return 2 * (sends ? 1 : 0) + (late ? 1 : 0); };
   constexpr int kNewValues = 4;
@@ -284,6 +300,7 @@ Connections connect_alone(const DecidedStage& stage) {
     crossing.name = input.name;
     crossing.to = transfer_end(stage, input.value, -1);
     crossing.from = whole(crossing.to);
+    crossing.wire = wire_type(stage.bf16_as);
     crossing.once = is_new_value_only(stage, input.value);
     crossing.lane = crossing.once ? kNewValues : lane_of(false, is_read_late(stage, input.value));
     ++sizes[crossing.lane];
@@ -296,6 +313,7 @@ Connections connect_alone(const DecidedStage& stage) {
     crossing.name = output.name;
     crossing.from = transfer_end(stage, output.value, -1);
     crossing.to = whole(crossing.from);
+    crossing.wire = wire_type(stage.bf16_as);
     crossing.lane = lane_of(true, graph.ops[at(producer)].phase != Phase::kForward);
     ++sizes[crossing.lane];
     alone.sends.emplace(output.value, crossing);

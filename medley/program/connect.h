@@ -24,6 +24,7 @@ struct DecidedStage {
   bool microbatches_are_batches = false;  // as of a Program
   int pipeline = 0;                       // of the plan
   int64_t first_row = 0;                  // of its pipeline, in the global batch
+  std::vector<DType> bf16_as{};           // as of a LoweredStage
 };
 
 // Of a parameter, what of it a stage updates: an interval of one of its factors, and of that each
@@ -67,6 +68,7 @@ struct Connections {
   std::vector<int> all_devices;   // of all stages; empty: there is one
   DType loss = DType::kF32;
   std::map<std::string, DType> metrics;         // of all stages
+  DType wire = DType::kBF16;                    // what is bf16 is exchanged by all stages as this
   std::map<std::string, SummedWeight> weights;  // by Prepared::weights; none of one pipeline
   // In the order in which they are posted: of gradients, and of new values behind all updates of
   // their parameters.

@@ -31,8 +31,9 @@ struct TransferEnd {
 struct Crossing {
   std::string name;  // of the output that is sent and the input that is received
   TransferEnd from, to;
-  int lane = 0, depth = 1;  // as of a Communication
-  bool once = false;        // a step, at its end: the new value of a buffer
+  int lane = 0, depth = 1;    // as of a Communication
+  DType wire = DType::kBF16;  // what is bf16 travels as this
+  bool once = false;          // a step, at its end: the new value of a buffer
 };
 
 }  // namespace medley

@@ -6,6 +6,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/graph/replace_bf16.h"
 #include "medley/ops/rule.h"
 #include "medley/program/calls.h"
 #include "medley/sharding/conversion.h"
@@ -88,6 +89,25 @@ std::vector<ValueId> Emitter::add_local_op(Op op, const std::vector<TensorType>&
   std::vector<ValueId> results = add_op(stage.graph, std::move(op), types);
   stage.lifetimes.resize(stage.graph.values.size(), step ? Lifetime::kStep : Lifetime::kMicrobatch);
   return results;
+}
+
+ValueId Emitter::cast(ValueId local, DType dtype) {
+  TensorType type = stage.graph.values[at(local)].type;
+  if (type.dtype == dtype) return local;
+  type.dtype = dtype;
+  return add_local_op(local_op("aten._to_copy.default",
+                               {ValueArgument{local},
+                                dtype,
+                                NoneArgument{},
+                                NoneArgument{},
+                                NoneArgument{},
+                                false,
+                                NoneArgument{}}),
+                      {type})[0];
+}
+
+ValueId Emitter::on_wire(ValueId local, DType wire) {
+  return cast(local, replace_bf16(stage.graph.values[at(local)].type.dtype, wire));
 }
 
 ValueId Emitter::add_local_value(const TensorType& type, Lifetime lifetime) {
@@ -350,10 +370,10 @@ Emitter::Started Emitter::exchange(Communication communication,
                                    const TensorType& received,
                                    const AxisState& from) {
   const int id = static_cast<int>(stage.communications.size());
-  communication.inputs = {input};
+  communication.inputs = {on_wire(input, wire())};
   const bool step = phase_ == Phase::kUpdate || last_only_;
-  communication.outputs = {
-      add_local_value(received, step ? Lifetime::kStep : Lifetime::kMicrobatch)};
+  communication.outputs = {add_local_value(replace_bf16(received, wire()),
+                                           step ? Lifetime::kStep : Lifetime::kMicrobatch)};
   stage.communications.push_back(communication);
   post(id);
   return {id, communication.outputs[0], from};
@@ -460,11 +480,12 @@ void Emitter::wait(int communication) {
 ValueId Emitter::finish(ValueId value, const Started& started, const State& to) {
   wait(started.communication);
   const Communication& communication = stage.communications[at(started.communication)];
-  if (communication.kind == CommunicationKind::kAllReduce) return started.received;
   const TensorType type = local_type(value, to);
+  const ValueId arrived = cast(started.received, type.dtype);
+  if (communication.kind == CommunicationKind::kAllReduce) return arrived;
   if (communication.kind == CommunicationKind::kReduceScatter)
-    return add_local_op(
-        local_op("aten.view.default", {ValueArgument{started.received}, type.shape}), {type})[0];
+    return add_local_op(local_op("aten.view.default", {ValueArgument{arrived}, type.shape}),
+                        {type})[0];
   const std::vector<Size> sizes = local_factors(value, to);
   const auto position = at(started.from.position);
   const Size before = product(sizes, 0, position),
@@ -480,7 +501,22 @@ ValueId Emitter::finish(ValueId value, const Started& started, const State& to) 
                               label(value)));
     lengths.push_back(*length);
   }
-  return unpack(started.received, before, lengths, after, type);
+  return unpack(arrived, before, lengths, after, type);
+}
+
+void Emitter::agree(ValueId value) {
+  const State own = own_state(value);
+  for (size_t axis = 0; axis < mesh_.size(); ++axis) {
+    if (own[axis].holding != Holding::kReplicated || mesh_[axis] == 1) continue;
+    State partial = own;
+    partial[axis] = partial_sum();
+    const ValueId local =
+        convert_locally(value, held(value, own), {static_cast<int>(axis), own, partial});
+    const ValueId sum =
+        finish(value, all_reduce(value, local, {static_cast<int>(axis), partial, own}), own);
+    held_[{value, own}].clear();
+    define(value, own, sum, phase_);
+  }
 }
 
 // What is local before the first communication is done first: it makes that smaller.
@@ -500,7 +536,7 @@ void Emitter::start(ValueId value, const State& wanted) {
 Emitter::Started Emitter::all_reduce_in_bucket(ValueId value,
                                                ValueId local,
                                                const Conversion& step) {
-  const TensorType type = local_type(value, step.to);
+  const TensorType type = replace_bf16(local_type(value, step.to), wire());
   const auto post_bucket = [&] {
     post(buckets_.at(step.axis).communication);
     buckets_.erase(step.axis);
@@ -514,10 +550,11 @@ Emitter::Started Emitter::all_reduce_in_bucket(ValueId value,
     stage.communications.push_back(communication_for(CommunicationKind::kAllReduce, step, value));
     stage.communications.back().name = "all_reduce gradients from " + label(value);
   }
+  const ValueId sent = on_wire(local, wire());
   Bucket& bucket = buckets_.at(step.axis);
   const int id = bucket.communication;
   Communication& communication = stage.communications[at(id)];
-  communication.inputs.push_back(local);
+  communication.inputs.push_back(sent);
   communication.outputs.push_back(add_local_value(type, Lifetime::kStep));
   const Started started{id, communication.outputs.back(), step.old_state()};
   double bytes = static_cast<double>(num_bytes(graph_.values[at(value)].type, {1}));

@@ -49,6 +49,9 @@ class Emitter {
   // Starts the conversion of a gradient, of which in_state() then finishes what is under way and
   // does the rest. All-reduces are gathered into a bucket for each group until flush_buckets().
   void start(ValueId value, const State& state);
+  // Of devices that compute in different types: from now on a value is what the first of those that
+  // compute all of it has, so that parameters stay the same on all.
+  void agree(ValueId value);
   void flush_buckets();
 
   // To and from other stages. What is received is there in the state that the assignment says, the
@@ -178,7 +181,7 @@ class Emitter {
   bool waits_in_mesh(const Relaying& relaying) const;
   void post_relays(bool all);
   void post_relay(const Relaying& relaying);
-  int post_relay(const StageRelay& relay, std::vector<ValueId> inputs);
+  int post_relay(const StageRelay& relay, const std::vector<ValueId>& inputs);
   ValueId add_arrival(int communication, ValueId value, const StageRelay::End& end);
   TensorType type_of_end(ValueId value, const StageRelay::End& end);
   void finish_relay(ValueId value, const Relayed& relayed);
@@ -191,6 +194,11 @@ class Emitter {
   };
   ValueId shard(ShardOp op, ValueId local, const Piece& piece, const TensorType& type);
   Piece piece_of_one(const State& state);
+  // Another type of a local value; itself if it is of that one.
+  ValueId cast(ValueId local, DType dtype);
+  // As devices exchange what they have, where `wire` stands for bf16.
+  ValueId on_wire(ValueId local, DType wire);
+  DType wire() const { return wire_type(stage.bf16_as); }  // within the stage
   // A value that no op makes: what a communication brings.
   ValueId add_local_value(const TensorType& type, Lifetime lifetime);
   Started all_reduce(ValueId value, ValueId local, const Conversion& step);
@@ -238,6 +246,7 @@ class Emitter {
   size_t next_values_ = 0;  // to be posted
   std::map<std::string, Relayed> new_values_;
   const OwnedShares* shares_ = nullptr;
+  DType relay_wire_ = DType::kBF16;
   std::map<std::string, ValueId> parameters_;
   std::map<ValueId, OwnedShare> restricted_;  // values of shares
   std::map<ValueId, State> arrived_;  // sums that a relay has brought, where that is another state

@@ -2,6 +2,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/graph/replace_bf16.h"
 #include "medley/program/emitter.h"
 
 namespace medley {
@@ -89,6 +90,7 @@ void Emitter::send(ValueId value, const Crossing& crossing) {
     for (size_t i = 0; i < sent.size(); ++i)
       communication.send[senders + i] = sent[i] * have.before * have.after;
   }
+  communication.inputs[0] = on_wire(communication.inputs[0], crossing.wire);
   const int id = static_cast<int>(stage.communications.size());
   stage.communications.push_back(std::move(communication));
   post(id);
@@ -113,7 +115,8 @@ void Emitter::receive(ValueId value, const Crossing& crossing) {
     flat.shape = {elements(type)};
   }
   for (size_t i = 0; i < received.size(); ++i) communication.receive[i] = received[i] * rest;
-  communication.outputs = {add_local_value(flat, Lifetime::kMicrobatch)};
+  communication.outputs = {
+      add_local_value(replace_bf16(flat, crossing.wire), Lifetime::kMicrobatch)};
   received_.insert(value);
   receiving_[value] = {
       static_cast<int>(stage.communications.size()), crossing, std::move(received)};
@@ -123,7 +126,8 @@ void Emitter::receive(ValueId value, const Crossing& crossing) {
 ValueId Emitter::finish_receiving(ValueId value, const Awaited& awaited) {
   const auto& [communication, crossing, received] = awaited;
   wait(communication);
-  const ValueId flat = stage.communications[at(communication)].outputs[0];
+  const ValueId flat =
+      cast(stage.communications[at(communication)].outputs[0], graph_.values[at(value)].type.dtype);
   const State wanted = own_state(value);
   const State arrived =
       crossing.to.dim < 0 ? State(mesh_.size(), partial_sum()) : crossing.to.state;
@@ -171,7 +175,7 @@ ValueId Emitter::sum_over_stages(std::optional<ValueId> local,
   // Every stage adds once, whatever the number of its devices.
   ValueId own = kNone;
   if (local) {
-    own = *local;
+    own = cast(*local, dtype);
     for (int axis = 0; axis < static_cast<int>(mesh_.size()); ++axis)
       own = add_local_op(
           local_op("medley.keep_first.default", {ValueArgument{own}, symbols.me(axis)}), {type})[0];

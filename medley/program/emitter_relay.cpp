@@ -4,6 +4,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/graph/replace_bf16.h"
 #include "medley/program/emitter.h"
 
 namespace medley {
@@ -26,6 +27,7 @@ void Emitter::expect_relays(const Connections& connections) {
   for (const StageRelay& relay : connections.values)
     spreading_.push_back({&relay, std::vector<ValueId>(relay.tensors.size(), kNone)});
   shares_ = &connections.shares;
+  relay_wire_ = connections.wire;
   for (const Input& input : graph_.inputs)
     if (input.kind == InputKind::kParameter) parameters_[input.name] = input.value;
 }
@@ -77,13 +79,13 @@ void Emitter::post_relays(bool all) {
   }
 }
 
-int Emitter::post_relay(const StageRelay& relay, std::vector<ValueId> inputs) {
+int Emitter::post_relay(const StageRelay& relay, const std::vector<ValueId>& inputs) {
   Communication communication;
   communication.kind = CommunicationKind::kRelay;
   communication.name = relay.name;
   communication.devices = relay.devices;
   communication.relay = relay.cells;
-  communication.inputs = std::move(inputs);
+  for (ValueId input : inputs) communication.inputs.push_back(on_wire(input, relay_wire_));
   const int id = static_cast<int>(stage.communications.size());
   stage.communications.push_back(std::move(communication));
   post(id);
@@ -101,8 +103,9 @@ TensorType Emitter::type_of_end(ValueId value, const StageRelay::End& end) {
 
 ValueId Emitter::add_arrival(int communication, ValueId value, const StageRelay::End& end) {
   const TensorType type = type_of_end(value, end);
-  const ValueId sum =
-      add_local_value({type.dtype, {product(type.shape, 0, type.shape.size())}}, Lifetime::kStep);
+  const ValueId sum = add_local_value(
+      {replace_bf16(type.dtype, relay_wire_), {product(type.shape, 0, type.shape.size())}},
+      Lifetime::kStep);
   stage.communications[at(communication)].outputs.push_back(sum);
   return sum;
 }
@@ -113,7 +116,7 @@ void Emitter::post_relay(const Relaying& relaying) {
   for (size_t t = 0; t < relaying.gradients.size(); ++t)
     if (const auto& gives = relaying.relay->tensors[t].gives)
       inputs.push_back(in_state(relaying.gradients[t], gives->state));
-  const int id = post_relay(*relaying.relay, std::move(inputs));
+  const int id = post_relay(*relaying.relay, inputs);
   for (size_t t = 0; t < relaying.gradients.size(); ++t) {
     const ValueId value = relaying.gradients[t];
     if (!relaying.relay->tensors[t].takes) continue;
@@ -131,8 +134,9 @@ void Emitter::finish_relay(ValueId value, const Relayed& relayed) {
   wait(communication);
   if (end.share) restricted_[value] = *end.share;
   const TensorType type = local_type(value, end.state);
+  const ValueId sum = cast(flat, type.dtype);
   const ValueId local =
-      add_local_op(local_op("aten.view.default", {ValueArgument{flat}, type.shape}), {type})[0];
+      add_local_op(local_op("aten.view.default", {ValueArgument{sum}, type.shape}), {type})[0];
   for (auto& [key, all] : held_)
     if (key.first == value) all.clear();
   std::erase_if(started_, [&](const auto& each) { return each.first.first == value; });
@@ -181,7 +185,7 @@ void Emitter::send_values() {
     std::vector<ValueId> inputs;
     for (ValueId value : given)
       if (value != kNone) inputs.push_back(value);
-    const int id = post_relay(*relay, std::move(inputs));
+    const int id = post_relay(*relay, inputs);
     for (const auto& [parameter, gives, takes] : relay->tensors) {
       const ValueId value = parameters_.at(parameter);
       new_values_[parameter] = {id, add_arrival(id, value, *takes), *takes};
@@ -193,7 +197,9 @@ ValueId Emitter::receive_value(const std::string& parameter, ValueId value) {
   const auto& [communication, flat, end] = new_values_.at(parameter);
   wait(communication);
   const TensorType type = local_type(value, end.state);
-  return add_local_op(local_op("aten.view.default", {ValueArgument{flat}, type.shape}), {type})[0];
+  const ValueId updated = cast(flat, type.dtype);
+  return add_local_op(local_op("aten.view.default", {ValueArgument{updated}, type.shape}),
+                      {type})[0];
 }
 
 }  // namespace medley

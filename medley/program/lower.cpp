@@ -8,7 +8,10 @@
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/base/sha256.h"
+#include "medley/graph/replace_bf16.h"
 #include "medley/ops/rule.h"
+#include "medley/ops/update_ops.h"
+#include "medley/plan/compute_types.h"
 #include "medley/program/commit.h"
 #include "medley/program/connect.h"
 #include "medley/program/emitter.h"
@@ -37,6 +40,7 @@ class Lowering {
     emitter_.stage.devices = decided.devices;
     emitter_.stage.mesh = decided.mesh;
     emitter_.stage.pipeline = decided.pipeline;
+    emitter_.stage.bf16_as = decided.bf16_as;
   }
 
   LoweredStage run() {
@@ -97,7 +101,7 @@ class Lowering {
   }
 
   void add_input_of(const Input& input) {
-    if (input.kind == InputKind::kState)
+    if (input.kind == InputKind::kState && input.name != kLossScaleState)
       emitter_.restrict_to_share(input.name.substr(input.name.find(':') + 1), input.value);
     Input local = input;
     local.value = emitter_.add_local_input(input, state(input.value));
@@ -114,6 +118,9 @@ class Lowering {
     std::vector<ValueId> locals;
     const std::string* share =
         find_share(*completed_.prepared, completed_.prepared->names[at(id)], kUpdateOf);
+    const std::string* averaged =
+        find_share(*completed_.prepared, completed_.prepared->names[at(id)], kAverageOf);
+    const std::string* divided = share ? share : averaged;
     for (size_t i = 0; i < values.size(); ++i) {
       locals.push_back(values[i] == kNone ? kNone
                        : share && i == 0  ? emitter_.take_share(*share, values[i], wanted[i])
@@ -129,7 +136,7 @@ class Lowering {
     const std::vector<State> states = result_states(graph_, *completed_.factors, id, choice);
     std::vector<TensorType> types;
     for (size_t r = 0; r < op.results.size(); ++r) {
-      if (share && op.results[r] != kNone) emitter_.restrict_to_share(*share, op.results[r]);
+      if (divided && op.results[r] != kNone) emitter_.restrict_to_share(*divided, op.results[r]);
       form.results.push_back(
           op.results[r] == kNone ? TensorType{} : emitter_.local_type(op.results[r], states[r]));
       if (op.results[r] != kNone) types.push_back(form.results[r]);
@@ -158,10 +165,12 @@ class Lowering {
     emitter_.enter(op.phase, false);
   }
 
-  // A commit is for all devices, also where some or all of them could do without the others.
+  // A commit is for all devices, also where some or all of them could do without the others; so is
+  // whether the gradients are finite.
   std::vector<int> norm_devices() const {
     const bool alone = connections_.norm_devices.empty() && emitter_.stage.devices.size() > 1;
-    return options_.commit && alone ? emitter_.stage.devices : connections_.norm_devices;
+    const bool for_all = options_.commit || completed_.prepared->scales_loss;
+    return for_all && alone ? emitter_.stage.devices : connections_.norm_devices;
   }
 
   // A stage without a backward phase has nothing to give, but takes.
@@ -243,6 +252,7 @@ class Lowering {
     emitter_.enter(op.phase, true);
     if (op.phase == Phase::kPrologue) sum_weight(op);
     if (op.phase == Phase::kBackward) {
+      if (types_differ()) emitter_.agree(op.results[0]);
       for (size_t i = 0; i < graph_.outputs.size(); ++i)
         if (graph_.outputs[i].kind == OutputKind::kGradient &&
             graph_.outputs[i].value == op.results[0] &&
@@ -250,6 +260,11 @@ class Lowering {
           emitter_.start(op.results[0], completed_.assignment.stored[i]);
     }
     emitter_.enter(op.phase, false);
+  }
+
+  bool types_differ() const {
+    const std::vector<DType>& types = emitter_.stage.bf16_as;
+    return std::ranges::any_of(types, [&](DType each) { return each != types[0]; });
   }
 
   // Of this pipeline, then of all.
@@ -470,6 +485,17 @@ std::vector<int> devices_of(const Mesh& mesh, const Cluster& cluster) {
   return devices;
 }
 
+// Empty if all of them compute bf16 as such, or none has to.
+std::vector<DType> types_of(const std::vector<int>& devices,
+                            const Graph& graph,
+                            const Plan& plan,
+                            const Cluster& cluster) {
+  std::vector<DType> types;
+  for (int device : devices) types.push_back(bf16_as(plan, cluster.kind(device)));
+  const bool differ = std::ranges::any_of(types, [](DType t) { return t != DType::kBF16; });
+  return differ && has_bf16(graph) ? types : std::vector<DType>{};
+}
+
 }  // namespace
 
 Program lower(const GraphAnalysis& analysis,
@@ -481,14 +507,17 @@ Program lower(const GraphAnalysis& analysis,
   int64_t first_row = 0;
   for (size_t p = 0; p < plan.pipelines.size(); ++p) {
     const Pipeline& pipeline = plan.pipelines[p];
-    for (size_t s = 0; s < pipeline.stages.size(); ++s)
+    for (size_t s = 0; s < pipeline.stages.size(); ++s) {
+      const std::vector<int> devices = devices_of(pipeline.stages[s].mesh, cluster);
       decided.push_back({std::move(completed.at(decided.size())),
                          microbatches_of(pipeline, s),
-                         devices_of(pipeline.stages[s].mesh, cluster),
+                         devices,
                          pipeline.stages[s].mesh.shape,
                          microbatches_are_batches(plan),
                          static_cast<int>(p),
-                         first_row});
+                         first_row,
+                         types_of(devices, analysis.graph, plan, cluster)});
+    }
     for (const Microbatch& microbatch : pipeline.microbatches) first_row += microbatch.rows;
   }
   check_one_pipeline(plan, analysis.graph);
@@ -522,7 +551,19 @@ Program lower(const Graph& graph,
               const Cluster& cluster,
               const Optimizer& optimizer,
               const LowerOptions& options) {
-  return lower(analyse(graph, optimizer), plan, cluster, options);
+  Optimizer chosen = optimizer;
+  chosen.scales_loss = computes_in_f16(plan, graph, cluster);
+  if (chosen.scales_loss && optimizer.updates() &&
+      std::ranges::none_of(graph.ops, [](const Op& op) { return op.name == kLossScale; }))
+    throw Error(Blame::kCaller,
+                fmt::format("plan: bf16_as: found f16, for which graph \"{}\" has no {}, expected "
+                            "one that is captured again",
+                            graph.name,
+                            kLossScale));
+  if (chosen.scales_loss && options.commit)
+    throw Error(Blame::kCaller,
+                "plan: bf16_as: found f16 in an elastic run, expected bf16 or f32 on all devices");
+  return lower(analyse(graph, chosen), plan, cluster, options);
 }
 
 Program lower(const GraphAnalysis& analysis,
@@ -545,13 +586,16 @@ LoweredStage lower_alone(Completed stage,
                          const LowerOptions& options) {
   const Pipeline& pipeline = plan.pipelines[0];
   MEDLEY_CHECK_EQ(pipeline.stages.size(), size_t{1});
+  const std::vector<int> devices = devices_of(pipeline.stages[0].mesh, cluster);
+  const std::vector<DType> types = types_of(devices, stage.prepared->graph, plan, cluster);
   const DecidedStage decided{complete_stage(std::move(stage), plan, 0, 0),
                              pipeline.microbatches,
-                             devices_of(pipeline.stages[0].mesh, cluster),
+                             devices,
                              pipeline.stages[0].mesh.shape,
                              microbatches_are_batches(plan),
                              0,
-                             0};
+                             0,
+                             types};
   LowerOptions chosen = options;
   if (chosen.bucket_bytes == 0) chosen.bucket_bytes = bucket_bytes(cluster, decided.devices.size());
   return Lowering(decided, connect_alone(decided), plan.global_batch, chosen).run();

@@ -11,6 +11,7 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
+#include "medley/graph/replace_bf16.h"
 #include "medley/ops/rule.h"
 #include "medley/program/calls.h"
 #include "medley/program/frame_schedule.h"
@@ -162,7 +163,10 @@ class ByteTables {
       of_.push_back(found->second);
       if (!is_new) continue;
       std::vector<int64_t>& bytes = tables_.emplace_back();
-      for (const Value& value : stage.graph.values) bytes.push_back(num_bytes(value.type, lengths));
+      for (const Value& value : stage.graph.values)
+        bytes.push_back(num_bytes(replace_bf16(value.type, bf16_as(stage, at(device))), lengths));
+      for (const Input& input : stage.graph.inputs)
+        bytes[at(input.value)] = num_bytes(type_of(stage.graph, input.value), lengths);
     }
   }
   int64_t operator()(ValueId value, int microbatch) const {

@@ -24,6 +24,14 @@ const UpdateOp& update_op_of(const UpdateRule& rule) {
                             rule.kind,
                             rule.numbers.size(),
                             op->numbers));
+  if (op->has_program == rule.program.empty() ||
+      rule.states.size() != (op->has_program ? op->states.size() : 0))
+    throw Error(Blame::kCaller,
+                fmt::format("optimizer {}: found {} and {} names of states, expected {}",
+                            rule.kind,
+                            rule.program.empty() ? "no program" : "a program",
+                            rule.states.size(),
+                            op->has_program ? "a program and a name for each state" : "neither"));
   return *op;
 }
 

@@ -17,7 +17,17 @@ namespace medley {
 struct UpdateRule {
   std::string kind = "adamw";
   std::vector<double> numbers{0.9, 0.999, 1e-8, 0.01};
+  // Of an op that has one, and what its states are called then.
+  std::string program{};
+  std::vector<std::string> states{};
   bool operator==(const UpdateRule&) const = default;
+};
+
+// Of devices that compute in f16 (ops/update_ops.h).
+struct LossScale {
+  double first = 65536;       // a power of two
+  int64_t good_steps = 2000;  // after which it doubles
+  bool operator==(const LossScale&) const = default;
 };
 
 struct Optimizer {
@@ -25,6 +35,10 @@ struct Optimizer {
   std::map<std::string, int> rule_of{};         // by parameter; of others it is the first
   double max_norm = 0;                          // of the gradient; 0: no clipping
   bool gradient_norm = true;                    // computed even without clipping
+  // Each parameter has an average that keeps this share of itself every step; 0: none is kept.
+  double average = 0;
+  LossScale loss_scale{};    // if losses are scaled
+  bool scales_loss = false;  // as a plan needs it: set by lower()
 
   bool updates() const { return !rules.empty(); }
   // The rule of a parameter: its number, and itself.

@@ -9,6 +9,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/graph/replace_bf16.h"
 #include "medley/ops/rule.h"
 #include "medley/ops/update_ops.h"
 #include "medley/program/recompute.h"
@@ -32,6 +33,11 @@ class Preparer {
     for (size_t i = 0; i < source_.ops.size(); ++i) {
       Op op = source_.ops[i];
       for_each_operand(op, [&](ValueId& value) { value = replacement(op, value); });
+      if (op.name == kLossScale && scales_loss()) {
+        op.name = "medley.scale_loss.default";
+        op.arguments.insert(op.arguments.end(),
+                            {ValueArgument{loss_scale()}, optimizer_.loss_scale.first});
+      }
       append(std::move(op), names_[i]);
     }
     accumulate_outputs();
@@ -50,6 +56,14 @@ class Preparer {
 
  private:
   Graph& graph() { return prepared_.graph; }
+  bool scales_loss() const { return optimizer_.updates() && optimizer_.scales_loss; }
+  // The state of the loss scale, which every stage has that scales something or updates.
+  ValueId loss_scale() {
+    if (loss_scale_ == kNone)
+      loss_scale_ = add_input(
+          graph(), InputKind::kState, std::string(kLossScaleState), {DType::kF64, {Size(4)}});
+    return loss_scale_;
+  }
   const Value& value_of(ValueId id) const { return prepared_.graph.values[at(id)]; }
 
   void append(Op op, std::string name) {
@@ -242,6 +256,7 @@ class Preparer {
   void append_update() {
     const std::vector<Output> outputs = graph().outputs;
     const ValueId clip = append_norm(outputs);
+    if (prepared_.scales_loss) append_next_scale();
     std::map<std::string, ValueId> parameters;
     for (const Input& input : graph().inputs)
       if (input.kind == InputKind::kParameter) parameters[input.name] = input.value;
@@ -260,7 +275,9 @@ class Preparer {
   ValueId append_norm(const std::vector<Output>& outputs) {
     const TensorType scalar{DType::kF64, {}};
     const bool any = std::ranges::count(outputs, OutputKind::kGradient, &Output::kind) > 0;
-    if (!any || (optimizer_.max_norm <= 0 && !optimizer_.gradient_norm)) return kNone;
+    prepared_.scales_loss = scales_loss() && (any || loss_scale_ != kNone);
+    if (!prepared_.scales_loss && (!any || (optimizer_.max_norm <= 0 && !optimizer_.gradient_norm)))
+      return kNone;
     std::vector<ValueArgument> squares;
     for (const Output& output : outputs)
       if (output.kind == OutputKind::kGradient && !context_.counted_elsewhere.contains(output.name))
@@ -279,12 +296,30 @@ class Preparer {
                                                  : update_op("medley.add_n.default", {squares}),
                                  {scalar},
                                  kNormSum)[0];
-    const std::vector<ValueId> clip =
-        append(update_op("medley.clip_scale.default", {ValueArgument{total}, optimizer_.max_norm}),
-               {scalar, scalar},
-               "norm/scale");
+    squares_ = !prepared_.scales_loss ? total
+                                      : append(update_op("medley.unscale_squares.default",
+                                                         {ValueArgument{total},
+                                                          ValueArgument{loss_scale()},
+                                                          optimizer_.loss_scale.first}),
+                                               {scalar},
+                                               "norm/unscaled")[0];
+    const std::vector<ValueId> clip = append(
+        update_op("medley.clip_scale.default", {ValueArgument{squares_}, optimizer_.max_norm}),
+        {scalar, scalar},
+        "norm/scale");
     prepared_.gradient_norm = clip[0];
-    return optimizer_.max_norm > 0 ? clip[1] : kNone;
+    return optimizer_.max_norm > 0 || prepared_.scales_loss ? clip[1] : kNone;
+  }
+
+  void append_next_scale() {
+    const TensorType type = value_of(loss_scale()).type;
+    const ValueId next = append(update_op("medley.next_scale.default",
+                                          {ValueArgument{loss_scale()},
+                                           ValueArgument{squares_},
+                                           Size(optimizer_.loss_scale.good_steps)}),
+                                {type},
+                                "norm/next_scale")[0];
+    graph().outputs.push_back({OutputKind::kState, std::string(kLossScaleState), next});
   }
 
   ValueId append_scalars(int rule, ValueId clip) {
@@ -292,6 +327,16 @@ class Preparer {
     const std::string name = scalars_of(rule);
     const ValueId scalars = add_input(graph(), InputKind::kScalar, name, type);
     if (clip == kNone) return scalars;
+    if (prepared_.scales_loss)
+      return append(update_op("medley.scaled_step.default",
+                              {ValueArgument{scalars},
+                               ValueArgument{prepared_.gradient_norm},
+                               ValueArgument{clip},
+                               ValueArgument{loss_scale()},
+                               optimizer_.loss_scale.first,
+                               optimizer_.max_norm > 0}),
+                    {type},
+                    "norm/" + name)[0];
     return append(
         update_op("medley.scale_scalars.default", {ValueArgument{scalars}, ValueArgument{clip}}),
         {type},
@@ -320,9 +365,11 @@ class Preparer {
       arguments.emplace_back(
           ValueArgument{add_input(graph(), InputKind::kState, states.back(), *of)});
     };
-    for (const UpdateState& state : kind.states) {
+    for (size_t i = 0; i < kind.states.size(); ++i) {
+      const UpdateState& state = kind.states[i];
       const bool kept = state.unless_zero == kNone || rule.numbers[at(state.unless_zero)] != 0;
-      add_state(state.name, kept ? state_type(state, type) : std::nullopt);
+      add_state(rule.states.empty() ? state.name : std::string_view(rule.states[i]),
+                kept ? state_type(state, type) : std::nullopt);
     }
     const TensorType wide = *state_type({"master"}, type);
     add_state("master", wide.dtype != type.dtype ? std::make_optional(wide) : std::nullopt);
@@ -331,6 +378,7 @@ class Preparer {
       arguments.push_back(i + at(kind.flags) < rule.numbers.size()
                               ? Argument(rule.numbers[i])
                               : Argument(rule.numbers[i] != 0));
+    if (kind.has_program) arguments.emplace_back(rule.program);
     const std::vector<ValueId> results =
         append(update_op(std::string(kind.name), std::move(arguments)), types, "update/" + name);
     graph().ops.back().results.clear();
@@ -340,6 +388,25 @@ class Preparer {
       graph().outputs.push_back({i == 0 ? OutputKind::kParameter : OutputKind::kState,
                                  i == 0 ? name : states[i],
                                  results[i]});
+    // Of the master copy, if there is one.
+    if (optimizer_.average > 0)
+      append_average(name, results[is_there.back() ? results.size() - 1 : 0], wide, scalars);
+  }
+
+  void append_average(const std::string& name,
+                      ValueId updated,
+                      const TensorType& type,
+                      ValueId scalars) {
+    const std::string state = std::string(kAverageState) + name;
+    const ValueId before = add_input(graph(), InputKind::kState, state, type);
+    const ValueId average = append(update_op("medley.average.default",
+                                             {ValueArgument{before},
+                                              ValueArgument{updated},
+                                              ValueArgument{scalars},
+                                              1 - optimizer_.average}),
+                                   {type},
+                                   std::string(kAverageOf) + name)[0];
+    graph().outputs.push_back({OutputKind::kState, state, average});
   }
 
   void relink() {
@@ -398,6 +465,7 @@ class Preparer {
   const StageContext& context_;
   const std::vector<std::string>& names_;  // of the source's ops
   Prepared prepared_;
+  ValueId loss_scale_ = kNone, squares_ = kNone;
   std::map<ValueId, ValueId> weights_;  // weight -> its sum over the step
   std::map<ValueId, ValueId> views_;    // view of a parameter -> the same in the backward phase
 };

@@ -35,20 +35,23 @@ struct Prepared {
   // Empty: none does.
   std::vector<bool> recomputed;
   UpdatedParameters updated;
+  bool scales_loss = false;  // then the norm says to all at once whether the step counts
 };
 
 // The name of the op that adds up the squares of all gradients.
 inline constexpr const char* kNormSum = "norm/sum";
 // Before the name of a parameter: the op that adds up the squares of its gradient, its update.
 inline constexpr std::string_view kNormOf = "norm/", kUpdateOf = "update/";
+// The same: what averages it over steps, and what is kept of that (a kState).
+inline constexpr std::string_view kAverageOf = "average/", kAverageState = "average:";
 
 // The result has the inputs scalars_of() each rule that updates something, and the optimizer's
 // state (kState, such as "exp_avg:<parameter>"), and the outputs kParameter and kState. Gradient
 // and loss outputs are accumulated values.
 Prepared prepare(const Graph& graph, const Optimizer& optimizer);
 
-// Returns the parameter whose share an op of this name is of, or null. `kind`: kNormOf or
-// kUpdateOf.
+// Returns the parameter whose share an op of this name is of, or null. `kind`: kNormOf, kUpdateOf
+// or kAverageOf.
 const std::string* find_share(const Prepared& prepared,
                               const std::string& name,
                               std::string_view kind);

@@ -105,7 +105,10 @@ std::string print(const Program& program) {
     out += fmt::format("stage devices [{}] mesh [{}]",
                        fmt::join(stage.devices, ", "),
                        fmt::join(stage.mesh, ", "));
-    out += stage.pipeline == 0 ? "\n" : fmt::format(" pipeline {}\n", stage.pipeline);
+    out += stage.pipeline == 0 ? "" : fmt::format(" pipeline {}", stage.pipeline);
+    for (size_t d = 0; d < stage.bf16_as.size(); ++d)
+      out += fmt::format("{}{}", d == 0 ? " bf16 as " : ", ", to_string(stage.bf16_as[d]));
+    out += "\n";
     out += print(stage.graph);
     for (const Function& function : stage.functions) {
       out += fmt::format("  function {}\n", name(function.kind));

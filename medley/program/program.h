@@ -157,8 +157,31 @@ struct LoweredStage {
   std::vector<std::vector<std::vector<int64_t>>> tables;
   SymbolTable symbols;                   // gives the tables, for these lengths and others
   std::vector<Microbatch> microbatches;  // with the lengths of the stage's own devices
-  int pipeline = 0;  // of the plan; those of one follow each other, first stage first
+  int pipeline = 0;                      // of the plan; those of one follow each other, first stage first
+  // [device of the mesh] what it computes where the graph says bf16. Empty: bf16. Where they are
+  // not all bf16, nothing that crosses between devices is (wire_type()).
+  std::vector<DType> bf16_as{};
 };
+
+// What the device of this number in the mesh computes in the place of bf16.
+inline DType bf16_as(const LoweredStage& stage, size_t device) {
+  return stage.bf16_as.empty() ? DType::kBF16 : stage.bf16_as[device];
+}
+
+// Inputs are stored as the graph says.
+inline bool is_input(const LoweredStage& stage, ValueId value) {
+  for (const Input& input : stage.graph.inputs)
+    if (input.value == value) return true;
+  return false;
+}
+
+// In which type devices exchange what the graph says is bf16: that in which all of them compute it,
+// else f32, which holds every number of the others.
+inline DType wire_type(const std::vector<DType>& bf16_as) {
+  for (DType each : bf16_as)
+    if (each != bf16_as[0]) return DType::kF32;
+  return bf16_as.empty() ? DType::kBF16 : bf16_as[0];
+}
 
 struct Program {
   std::string graph_hash, plan_hash;

@@ -30,6 +30,12 @@ void verify_shape(const Program& program, size_t s) {
       stage.devices.size() == devices,
       place,
       fmt::format("found {} devices, expected {} of its mesh", stage.devices.size(), devices));
+  expect_program(stage.bf16_as.empty() || stage.bf16_as.size() == devices,
+                 place,
+                 fmt::format("found {} types in the place of bf16, expected one for each of {} "
+                             "devices, or none",
+                             stage.bf16_as.size(),
+                             devices));
   expect_program(!stage.tables.empty(), place, "found no micro-batch, expected one at least");
   for (size_t m = 0; m < stage.tables.size(); ++m) {
     const std::string table = fmt::format("{}: table of micro-batch {}", place, m);

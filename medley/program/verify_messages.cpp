@@ -130,6 +130,14 @@ void verify_tensors(const LoweredStage& stage,
                     const Communication& communication,
                     const std::string& place) {
   const std::vector<ValueId>&from = communication.inputs, &to = communication.outputs;
+  for (const auto* values : {&from, &to})
+    for (ValueId value : *values)
+      expect_program(
+          stage.bf16_as.empty() || type_of(stage.graph, value).dtype != DType::kBF16,
+          place,
+          fmt::format("found bf16 between devices of which some compute in another type, "
+                      "expected {}",
+                      to_string(wire_type(stage.bf16_as))));
   if (communication.kind == CommunicationKind::kTransfer) {
     expect_program(
         from.size() + to.size() == 1,

@@ -77,12 +77,14 @@ const SegmentPrice& SegmentPrices::price(const Segment& segment, int microbatch,
   if (last.price && std::ranges::equal(known.symbols, *last.values, {}, value)) return *last.price;
   std::vector<int64_t> values;
   for (Symbol symbol : known.symbols) values.push_back(value(symbol));
-  const DeviceKind& kind = costs_.cluster().kind(stage_.devices[at(device)]);
-  const auto [place, is_new] = known.prices.try_emplace({kind.name, std::move(values)});
+  const DeviceKind& of_cluster = costs_.cluster().kind(stage_.devices[at(device)]);
+  const auto [place, is_new] = known.prices.try_emplace({of_cluster.name, std::move(values)});
   SegmentPrice& price = place->second;
   last = {&place->first.second, &price};
   if (!is_new) return price;
   price.ops_by_source.resize(3);
+  DeviceKind kind = of_cluster;
+  kind.bf16_as = bf16_as(stage_, at(device));
   for (OpId id : segment.ops) {
     const Cost cost = costs_.op(kind, stage_.graph, stage_.graph.ops[at(id)], table);
     price.time += cost.value;

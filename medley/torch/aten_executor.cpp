@@ -17,6 +17,7 @@
 #include "medley/torch/relay_run.h"
 #include "medley/torch/tensor_buffer.h"
 #include "medley/torch/update.h"
+#include "medley/torch/update_program.h"
 
 namespace medley {
 namespace {
@@ -42,6 +43,11 @@ class Slots {
     at::Tensor& tensor = (*this)[operand.slot];
     if (!tensor.defined())
       throw Error(Blame::kUs, fmt::format("operand %{} is empty", operand.slot.value));
+    if (operand.as && tensor.scalar_type() != *operand.as) {
+      at::Tensor read = tensor.to(*operand.as);
+      if (operand.dies) tensor.reset();
+      return read;
+    }
     return operand.dies ? std::move(tensor) : tensor;
   }
   void put(Slot slot, at::Tensor tensor) const {
@@ -127,7 +133,10 @@ class Runner {
       taken.master = std::move(taken.states.back());
       taken.states.pop_back();
     }
-    joined.update(parameters, slots_.take(joined.scalars), joined.numbers);
+    if (joined.update)
+      joined.update(parameters, slots_.take(joined.scalars), joined.numbers);
+    else
+      run_program(parameters, slots_.take(joined.scalars), joined.program);
     for (size_t i = 0; i < parameters.size(); ++i) {
       const std::vector<Slot>& to = joined.parameters[i].replaced;
       Updated& made = parameters[i];
@@ -180,7 +189,7 @@ class Runner {
 
 class AtenExecutor final : public Executor {
  public:
-  explicit AtenExecutor(c10::Device device) : device_(device) {}
+  AtenExecutor(c10::Device device, DType bf16_as) : device_(device), bf16_as_(bf16_as) {}
 
   std::unique_ptr<Frame> make_frame(const LoweredStage& stage) override {
     return std::make_unique<AtenFrame>(stage.graph.values.size());
@@ -190,7 +199,7 @@ class AtenExecutor final : public Executor {
                                            const Segment& segment,
                                            const std::vector<int64_t>& symbols) override {
     return std::make_unique<AtenSegment>(
-        stage, symbols, build_instructions(stage, segment, symbols, device_));
+        stage, symbols, build_instructions(stage, segment, symbols, device_, bf16_as_));
   }
 
   void run(PreparedSegment& prepared, Frames frames) override {
@@ -212,7 +221,10 @@ class AtenExecutor final : public Executor {
   }
 
   Buffer read(const LoweredStage& stage, Frames frames, ValueId value) override {
-    return to_buffer(Slots(frames)[slot(stage, value)]);
+    const at::Tensor& tensor = Slots(frames)[slot(stage, value)];
+    const bool stored = bf16_as_ != DType::kBF16 && tensor.defined() &&
+                        type_of(stage.graph, value).dtype == DType::kBF16 && is_input(stage, value);
+    return to_buffer(stored ? tensor.to(c10::kBFloat16) : tensor);
   }
 
   void write(const LoweredStage& stage, Frames frames, ValueId value, Buffer buffer) override {
@@ -276,12 +288,13 @@ class AtenExecutor final : public Executor {
   }
 
   c10::Device device_;
+  DType bf16_as_;
 };
 
 }  // namespace
 
-std::unique_ptr<Executor> make_aten_executor(c10::Device device) {
-  return std::make_unique<AtenExecutor>(device);
+std::unique_ptr<Executor> make_aten_executor(c10::Device device, DType bf16_as) {
+  return std::make_unique<AtenExecutor>(device, bf16_as);
 }
 
 }  // namespace medley

@@ -14,6 +14,8 @@ namespace medley {
 // Errors name the op, its operands and its place in the model. Buffers hold an at::Tensor
 // (tensor_buffer.h). Values are never changed once somebody else may see them; what nobody else
 // holds is overwritten where that saves memory.
-std::unique_ptr<Executor> make_aten_executor(c10::Device device);
+//
+// `bf16_as`: what is computed where a graph says bf16.
+std::unique_ptr<Executor> make_aten_executor(c10::Device device, DType bf16_as = DType::kBF16);
 
 }  // namespace medley

@@ -77,6 +77,11 @@ ValueId GraphRunner::find_input(const std::string& name) const {
   throw Error(Blame::kCaller, fmt::format("graph {} has no input {}", stage_.graph.name, name));
 }
 
+void GraphRunner::forget() {
+  for (const Input& input : stage_.graph.inputs)
+    executor_->write(stage_, {run_frame_.get(), microbatch_frame_.get()}, input.value, nullptr);
+}
+
 std::map<std::string, at::Tensor> GraphRunner::run(const std::map<std::string, at::Tensor>& inputs,
                                                    const std::set<std::string>& wanted) {
   const Frames frames{run_frame_.get(), microbatch_frame_.get()};

@@ -28,6 +28,8 @@ class GraphRunner {
   // outputs, all if none are named.
   std::map<std::string, at::Tensor> run(const std::map<std::string, at::Tensor>& inputs,
                                         const std::set<std::string>& wanted = {});
+  // Keeps nothing from now on.
+  void forget();
 
  private:
   ValueId find_input(const std::string& name) const;

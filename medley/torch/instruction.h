@@ -8,6 +8,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -23,9 +24,11 @@ struct Slot {
 };
 
 // A tensor operand. `dies`: its slot gives it away, so that the kernel holds the only reference.
+// `as`: the type in which it is read, if it may be stored in another.
 struct Operand {
   Slot slot;
   bool dies = false;
+  std::optional<c10::ScalarType> as{};
 };
 struct TensorArgument {
   size_t argument;
@@ -91,8 +94,9 @@ struct JoinedUpdate {
   };
   std::vector<Parameter> parameters;
   Operand scalars;
-  Update update = nullptr;
+  Update update = nullptr;  // or a program
   std::vector<double> numbers;
+  std::string program;
 };
 
 struct Instruction {

@@ -10,6 +10,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/graph/replace_bf16.h"
 #include "medley/ops/update_ops.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/empty_operands.h"
@@ -117,12 +118,18 @@ class Builder {
   Builder(const LoweredStage& stage,
           const Segment& segment,
           const std::vector<int64_t>& symbols,
-          c10::Device device)
+          c10::Device device,
+          DType bf16_as)
       : stage_(stage),
         graph_(stage.graph),
         symbols_(symbols),
         device_(device),
-        replaced_(replaced_values(stage, segment)) {}
+        bf16_as_(bf16_as),
+        replaced_(replaced_values(stage, segment)) {
+    for (const Input& input : graph_.inputs)
+      if (bf16_as != DType::kBF16 && type_of(graph_, input.value).dtype == DType::kBF16)
+        stored_.insert(input.value);
+  }
 
   std::vector<Instruction> build(const std::vector<SegmentOp>& ops) {
     std::vector<Instruction> instructions;
@@ -157,6 +164,7 @@ class Builder {
 
   Operand operand(ValueId value) {
     Operand operand{slot(value), false};
+    if (stored_.contains(value)) operand.as = to_scalar_type(bf16_as_);
     if (value != kNone && uses_[value] == 1 && contains(dies_, value)) {
       operand.dies = true;
       given_.push_back(value);
@@ -190,7 +198,15 @@ class Builder {
     return slots;
   }
 
-  const TensorType& type(ValueId value) const { return graph_.values[at(value)].type; }
+  TensorType type(ValueId value) const {
+    return replace_bf16(graph_.values[at(value)].type, bf16_as_);
+  }
+
+  // A cast from bf16 or to it, where both are computed in one type.
+  bool is_no_cast(const Op& op) const {
+    return op.name == "aten._to_copy.default" && bf16_as_ != DType::kBF16 &&
+           type(operands(op)[0]) == type(op.results[0]);
+  }
 
   decltype(Instruction::work) build(const Op& op) {
     if (op.name == "medley.accumulate.default") {
@@ -198,13 +214,13 @@ class Builder {
       return Accumulate{gradient, slot(op.results[0]), to_scalar_type(type(op.results[0]).dtype)};
     }
     const EmptyRule rule = empty_rule(graph_, op, symbols_);
-    if (std::holds_alternative<FirstOperand>(rule)) {
+    if (std::holds_alternative<FirstOperand>(rule) || is_no_cast(op)) {
       const Operand first = operand(op.arguments[0]);
       return Alias{first, result_slot(op.results[0])};
     }
     if (auto* fill = std::get_if<FillWith>(&rule)) return build_fill(op, fill->value);
     if (std::holds_alternative<AddBias>(rule)) {
-      std::vector<Size> shape = type(op.results[0]).shape;
+      const std::vector<Size> shape = type(op.results[0]).shape;
       return build_call({"medley.expand_channels.default",
                          {op.arguments[2], shape},
                          op.results,
@@ -327,11 +343,14 @@ class Builder {
     const UpdateOp* kind = find_update_op(op.name);
     if (!kind) return false;
     const size_t scalars = kind->scalars();
-    MEDLEY_CHECK_EQ(op.arguments.size(), scalars + 1 + at(kind->numbers));
+    MEDLEY_CHECK_EQ(op.arguments.size(), scalars + 1 + kind->more_arguments());
 
     JoinedUpdate update;
-    update.update = find_update(op.name);
-    for (size_t k = scalars + 1; k < op.arguments.size(); ++k)
+    if (kind->has_program)
+      update.program = std::get<std::string>(op.arguments.back());
+    else
+      update.update = find_update(op.name);
+    for (size_t k = scalars + 1; k <= scalars + at(kind->numbers); ++k)
       update.numbers.push_back(number_of_update(op.arguments[k]));
     JoinedUpdate::Parameter parameter;
     parameter.parameter = operand_of_update(op, 0, ops, i);
@@ -343,7 +362,7 @@ class Builder {
     auto* last =
         instructions.empty() ? nullptr : std::get_if<JoinedUpdate>(&instructions.back().work);
     if (last && last->update == update.update && last->numbers == update.numbers &&
-        last->scalars.slot.value == update.scalars.slot.value) {
+        last->program == update.program && last->scalars.slot.value == update.scalars.slot.value) {
       last->parameters.push_back(std::move(parameter));
       const std::vector<Slot> freed = frees();
       instructions.back().frees.insert(instructions.back().frees.end(), freed.begin(), freed.end());
@@ -362,6 +381,7 @@ class Builder {
                             const std::vector<SegmentOp>& ops,
                             size_t i) {
     Operand result = operand(op.arguments[argument]);
+    result.as.reset();
     const ValueId value = result.slot.value;
     if (value == kNone || uses_[value] != 1) return result;
     for (size_t k = i + 1; k < ops.size(); ++k)
@@ -374,6 +394,8 @@ class Builder {
   const Graph& graph_;
   const std::vector<int64_t>& symbols_;
   c10::Device device_;
+  DType bf16_as_;
+  std::set<ValueId> stored_;    // inputs in bf16: stored as such, whatever this device computes in
   std::set<ValueId> replaced_;  // see replaced_values()
   std::vector<ValueId> dies_, given_;
   std::map<ValueId, int> uses_;
@@ -384,10 +406,12 @@ class Builder {
 PreparedOps build_instructions(const LoweredStage& stage,
                                const Segment& segment,
                                const std::vector<int64_t>& symbols,
-                               c10::Device device) {
+                               c10::Device device,
+                               DType bf16_as) {
   PreparedOps prepared;
   prepared.ops = fuse(stage.graph, segment, symbols);
-  prepared.instructions = Builder(stage, segment, symbols, device).build(prepared.ops);
+  for (SegmentOp& op : prepared.ops) replace_bf16(op.op, bf16_as);
+  prepared.instructions = Builder(stage, segment, symbols, device, bf16_as).build(prepared.ops);
   return prepared;
 }
 

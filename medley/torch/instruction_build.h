@@ -23,7 +23,8 @@ struct PreparedOps {
 PreparedOps build_instructions(const LoweredStage& stage,
                                const Segment& segment,
                                const std::vector<int64_t>& symbols,
-                               c10::Device device);
+                               c10::Device device,
+                               DType bf16_as = DType::kBF16);
 
 // Returns the op, its place in the model and the local shapes of its operands, for messages:
 // "aten.mm.default(f32[4, 8], f32[3, 2]) in transformer.h.0.mlp at gpt.py:12".

@@ -65,6 +65,19 @@ at::Tensor random(const at::Tensor& rng,
 
 at::Tensor mean_loss(const at::Tensor& sum, const at::Tensor& weight);
 
+at::Tensor same_gradient(const at::Tensor& grad);
+at::Tensor scale_loss(const at::Tensor& grad, const at::Tensor& state, double first);
+at::Tensor unscale_squares(const at::Tensor& sum_of_squares, const at::Tensor& state, double first);
+at::Tensor scaled_step(const at::Tensor& scalars,
+                       const at::Tensor& norm,
+                       const at::Tensor& clip,
+                       const at::Tensor& state,
+                       double first,
+                       bool clips);
+at::Tensor next_scale(const at::Tensor& state,
+                      const at::Tensor& sum_of_squares,
+                      int64_t good_steps);
+
 at::Tensor experts(const at::Tensor& x,
                    const at::Tensor& indices,
                    const at::Tensor& weights,
@@ -94,6 +107,10 @@ at::Tensor add_n(at::TensorList terms);
 std::tuple<at::Tensor, at::Tensor> clip_scale(const at::Tensor& sum_of_squares, double max_norm);
 at::Tensor scale_scalars(const at::Tensor& scalars, const at::Tensor& scale);
 at::Tensor accumulate(const at::Tensor& grad);
+at::Tensor average(const at::Tensor& average,
+                   const at::Tensor& updated,
+                   const at::Tensor& scalars,
+                   double weight);
 
 at::Tensor mean(const at::Tensor& x,
                 at::IntArrayRef dims,

@@ -11,7 +11,8 @@
 #include "medley/base/error.h"
 #include "medley/ops/update_ops.h"
 #include "medley/torch/kernels.h"
-#include "medley/torch/update.h"
+#include "medley/torch/update_parts.h"
+#include "medley/torch/update_program.h"
 
 namespace medley {
 namespace {
@@ -33,7 +34,7 @@ void update_step(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   const UpdateOp* kind = find_update_kind(std::string_view(name).substr(name.rfind(':') + 1));
   MEDLEY_CHECK(kind);
   const std::vector<c10::IValue> given =
-      torch::jit::pop(*stack, kind->scalars() + 1 + at(kind->numbers));
+      torch::jit::pop(*stack, kind->scalars() + 1 + kind->more_arguments());
   const auto copy = [&](size_t i) {
     return given[i].isNone() ? Tensor() : given[i].toTensor().clone();
   };
@@ -42,11 +43,16 @@ void update_step(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   one[0].gradient = given[1].toTensor();
   for (size_t i = 0; i < kind->states.size(); ++i) one[0].states.push_back(copy(i + 2));
   one[0].master = copy(kind->scalars() - 1);
-  std::vector<double> numbers;
-  for (size_t i = kind->scalars() + 1; i < given.size(); ++i)
-    numbers.push_back(given[i].isBool() ? static_cast<double>(given[i].toBool())
-                                        : given[i].toScalar().toDouble());
-  find_update(kind->name)(one, given[kind->scalars()].toTensor(), numbers);
+  const Tensor& scalars = given[kind->scalars()].toTensor();
+  if (kind->has_program) {
+    run_program(one, scalars, given.back().toStringRef());
+  } else {
+    std::vector<double> numbers;
+    for (size_t i = kind->scalars() + 1; i < given.size(); ++i)
+      numbers.push_back(given[i].isBool() ? static_cast<double>(given[i].toBool())
+                                          : given[i].toScalar().toDouble());
+    find_update(kind->name)(one, scalars, numbers);
+  }
   torch::jit::push(*stack, one[0].parameter);
   for (Tensor& state : one[0].states) torch::jit::push(*stack, state);
   torch::jit::push(*stack, one[0].master);
@@ -81,6 +87,12 @@ Tensor scale_scalars(const Tensor& scalars, const Tensor& scale) {
   Tensor scaled = scalars.clone();
   scaled.select(0, 2).copy_(scale);
   return scaled;
+}
+
+Tensor average(const Tensor& average, const Tensor& updated, const Tensor& scalars, double weight) {
+  const UpdateScalars now = read_scalars(scalars);
+  if (now.skips()) return average.alias();
+  return now.step == 1 ? updated.clone() : average.lerp(updated, weight);
 }
 
 Tensor accumulate(const Tensor& grad) { return grad.clone(); }

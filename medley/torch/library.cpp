@@ -53,6 +53,12 @@ void implement(torch::Library& library) {
   library.impl("clip_scale", clip_scale);
   library.impl("scale_scalars", scale_scalars);
   library.impl("accumulate", accumulate);
+  library.impl("average", average);
+  library.impl("loss_scale", same_gradient);
+  library.impl("scale_loss", scale_loss);
+  library.impl("unscale_squares", unscale_squares);
+  library.impl("scaled_step", scaled_step);
+  library.impl("next_scale", next_scale);
   library.impl("mean", mean);
   library.impl("arange_shard", arange_shard);
   library.impl("embedding_select", embedding_select);

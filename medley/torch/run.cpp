@@ -44,7 +44,13 @@ Run::Run(const RunInput& input)
 
 WorkerParts Run::parts(const RunInput& input) {
   WorkerParts parts;
-  parts.devices.make_executor = [this](int i) { return make_aten_executor(torch_device(i)); };
+  parts.devices.make_executor = [this, &input](int i) {
+    const Program& program = *input.worker.program;
+    const std::vector<int>& own = input.worker.devices.own;
+    const DevicePlace place = device_places(program)[at(own.empty() ? i : own[at(i)])];
+    return make_aten_executor(torch_device(i),
+                              bf16_as(program.stages[at(place.stage)], at(place.index)));
+  };
   parts.devices.enter_thread = [threads = threads_each_] {
     if (at::get_num_threads() != *threads) at::set_num_threads(*threads);
   };
@@ -167,8 +173,13 @@ void Run::load(const std::string& kind, const std::string& name, const at::Tenso
 
 at::Tensor Run::shard(const std::string& kind, const std::string& name, int index) {
   for (const Found& found : find(kind, name))
-    if (found.stage == devices().place(index).stage)
-      return to_tensor(devices().interpreter(index).read(found.placement->input.value));
+    if (found.stage == devices().place(index).stage) {
+      const ValueId value = found.placement->input.value;
+      const at::Tensor tensor = to_tensor(devices().interpreter(index).read(value));
+      const DType dtype = type_of(stage(found.stage).graph, value).dtype;
+      // Gradients, of a device that computes in another type than the graph says.
+      return tensor.defined() ? tensor.to(to_scalar_type(dtype)) : tensor;
+    }
   return {};
 }
 

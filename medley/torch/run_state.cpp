@@ -16,6 +16,7 @@
 #include "medley/checkpoint/match.h"
 #include "medley/checkpoint/read.h"
 #include "medley/checkpoint/write.h"
+#include "medley/ops/update_ops.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/tensor_buffer.h"
 
@@ -42,14 +43,16 @@ class Loading {
           const Manifest& manifest,
           bool parameters_only)
       : run_(run), parameters_only_(parameters_only) {
-    std::set<std::string> buffers;
-    for (const StoredValue& value : manifest.values)
-      if (value.kind == "buffer") buffers.insert(value.name);
+    std::set<std::pair<std::string, std::string>> there;
+    for (const StoredValue& value : manifest.values) there.emplace(value.kind, value.name);
     for (const HeldValue& value : values)
       if (value.kind == "parameter") parameters_[value.name] = &value;
-    // Buffers that are not there never change: they stay as they are.
+    // Buffers that are not there never change, and a loss scale starts from its first: they stay as
+    // they are.
     for (const HeldValue& value : values)
-      if (value.kind != "buffer" || buffers.contains(value.name)) add(value);
+      if (there.contains({value.kind, value.name}) ||
+          (value.kind != "buffer" && value.name != kLossScaleState))
+        add(value);
   }
 
   const std::vector<WantedBoxes>& wanted() const { return wanted_; }

@@ -9,6 +9,7 @@
 #include <map>
 #include <tuple>
 
+#include "medley/torch/update_codes.h"
 #include "medley/torch/update_matrix.h"
 #include "medley/torch/update_parts.h"
 
@@ -82,6 +83,7 @@ void fused(std::vector<Updated>& parameters,
            const at::Tensor& scalars,
            const std::vector<double>& numbers) {
   const UpdateScalars now = read_scalars(scalars);
+  if (now.skips()) return;
   // A fused call takes tensors of one type only.
   std::map<Types, std::vector<Fields>> parts;
   for (Updated& each : parameters) {
@@ -125,6 +127,7 @@ void sgd(std::vector<Updated>& parameters,
          const at::Tensor& scalars,
          const std::vector<double>& numbers) {
   const UpdateScalars now = read_scalars(scalars);
+  if (now.skips()) return;
   for (Updated& each : parameters) {
     if (each.parameter.numel() == 0) continue;
     at::Tensor& into = prepare_update(each, now);
@@ -145,6 +148,7 @@ void lion(std::vector<Updated>& parameters,
           const at::Tensor& scalars,
           const std::vector<double>& numbers) {
   const UpdateScalars now = read_scalars(scalars);
+  if (now.skips()) return;
   for (Updated& each : parameters) {
     if (each.parameter.numel() == 0) continue;
     at::Tensor& into = prepare_update(each, now);
@@ -164,6 +168,7 @@ Update find_update(std::string_view op) {
       {"medley.adafactor.default", adafactor},
       {"medley.adam.default", fused<at::_ops::_fused_adam_>},
       {"medley.adamw.default", fused<at::_ops::_fused_adamw_>},
+      {"medley.adamw8.default", adamw8},
       {"medley.lion.default", lion},
       {"medley.muon.default", muon},
       {"medley.sgd.default", sgd},

@@ -11,7 +11,7 @@ namespace medley {
 
 // One parameter with its state, as its update op has it (ops/update_ops.h); what there is none of
 // is undefined. After the call: the new values, in the memory of the old where nobody else holds
-// it. Tensors without elements are left alone.
+// it. Tensors without elements are left alone, and all are if the clip scale is NaN.
 struct Updated {
   at::Tensor parameter, gradient;
   std::vector<at::Tensor> states;
@@ -24,7 +24,7 @@ using Update = void (*)(std::vector<Updated>& parameters,
                         const at::Tensor& scalars,
                         const std::vector<double>& numbers);
 
-// Requires: `op` is one of update_ops().
+// Requires: `op` is one of update_ops(), without a program.
 Update find_update(std::string_view op);
 
 }  // namespace medley

@@ -47,6 +47,7 @@ void adafactor(std::vector<Updated>& parameters,
                const at::Tensor& scalars,
                const std::vector<double>& numbers) {
   const UpdateScalars now = read_scalars(scalars);
+  if (now.skips()) return;
   const double share = std::pow(now.step, numbers[0]);  // of the newest moments
   const double rate = std::min(now.learning_rate, 1 / std::sqrt(now.step));
   for (Updated& each : parameters) {
@@ -77,6 +78,7 @@ void muon(std::vector<Updated>& parameters,
           const at::Tensor& scalars,
           const std::vector<double>& numbers) {
   const UpdateScalars now = read_scalars(scalars);
+  if (now.skips()) return;
   const double momentum = numbers[0];
   for (Updated& each : parameters) {
     if (each.parameter.dim() != 2)

@@ -2,12 +2,15 @@
 
 // What the kernels of all update ops begin and end with. Knows no arithmetic.
 
+#include <cmath>
+
 #include "medley/torch/update.h"
 
 namespace medley {
 
 struct UpdateScalars {
   double learning_rate, step, clip_scale;
+  bool skips() const { return std::isnan(clip_scale); }  // the step changes nothing
 };
 UpdateScalars read_scalars(const at::Tensor& scalars);
 

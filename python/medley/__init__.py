@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from medley.optimizer import Adafactor as Adafactor
     from medley.optimizer import Adam as Adam
     from medley.optimizer import AdamW as AdamW
+    from medley.optimizer import AdamW8bit as AdamW8bit
     from medley.optimizer import Groups as Groups
     from medley.optimizer import Lion as Lion
     from medley.optimizer import Muon as Muon
@@ -49,6 +50,7 @@ __version__ = "0.1.0"
 # Loaded when first used: most verbs of the command line need no PyTorch.
 _EXPORTS = {
     "Adafactor": "optimizer",
+    "AdamW8bit": "optimizer",
     "Adam": "optimizer",
     "AdamW": "optimizer",
     "BatchSampler": "data.sampler",

@@ -24,6 +24,9 @@ class Optimizer:
     lr: float | Schedule = 1e-3  # learning rate, or a function of the step, which starts at 0
     max_norm: float | None = None  # of the gradient over all parameters; None: no limit
     report_norm: bool = True  # False: `Metrics.grad_norm` is 0 unless there is a limit
+    average: float | None = None  # in (0, 1): the share that an average of the weights keeps
+    loss_scale: float = 65536.0  # the first one, where devices compute in f16; a power of two
+    loss_scale_steps: int = 2000  # after which it doubles; it halves when gradients overflow
 
     def learning_rate(self, step: int) -> float:
         """Returns the learning rate of a step; the first one is 0."""
@@ -47,6 +50,11 @@ class Optimizer:
         """Returns what the op is given besides tensors, by name, in its order."""
         raise NotImplementedError
 
+    def program(self, dtype: str) -> tuple[str, list[str]]:
+        """Returns the graph of what it computes in this type, and the names of its states; nothing
+        if it is one of ours."""
+        return "", []
+
     def description(self) -> dict[str, Any]:
         """Returns what a checkpoint says of it."""
         return {"kind": self.kind, **self.numbers(), **self._norm()}
@@ -63,14 +71,22 @@ class Optimizer:
         graph: _core.Graph,
         needs_norm: bool,
     ) -> _core.Optimizer:
-        for kind, name, _, shape in graph.outputs:
+        dtypes: list[str] = ["f32"] * len(rules)  # of the arithmetic
+        for kind, name, dtype, shape in graph.outputs:
             if kind == "gradient":
                 rules[rule_of.get(name, 0)].check_parameter(name, shape)
+                dtypes[rule_of.get(name, 0)] = "f64" if dtype == "f64" else "f32"
         return _core.Optimizer(
-            [(each.kind, [float(x) for x in each.numbers().values()]) for each in rules],
+            [
+                (each.kind, [float(x) for x in each.numbers().values()], *each.program(dtype))
+                for each, dtype in zip(rules, dtypes, strict=True)
+            ],
             dict(rule_of),
             float(self.max_norm or 0),
             self.report_norm or needs_norm,
+            float(self.average or 0),
+            float(self.loss_scale),
+            int(self.loss_scale_steps),
         )
 
     def check_parameter(self, name: str, shape: str) -> None:
@@ -78,6 +94,8 @@ class Optimizer:
 
     def _norm(self) -> dict[str, Any]:
         fields: dict[str, Any] = {"max_norm": float(self.max_norm or 0)}
+        if self.average is not None:
+            fields["average"] = float(self.average)
         return fields if self.report_norm else {**fields, "gradient_norm": False}
 
     def _check_betas(self, betas: Sequence[float]) -> None:
@@ -99,6 +117,20 @@ class Optimizer:
                     f"{type(self).__name__}: lr: found {self.lr}, expected a number >= 0 or a "
                     "function of the step"
                 )
+        if self.average is not None and not 0 < self.average < 1:
+            raise ValueError(
+                f"{type(self).__name__}: average: found {self.average}, expected a number in (0, 1)"
+            )
+        if not (self.loss_scale > 0 and math.frexp(self.loss_scale)[0] == 0.5):
+            raise ValueError(
+                f"{type(self).__name__}: loss_scale: found {self.loss_scale}, expected a power of "
+                "two, such as 65536"
+            )
+        if self.loss_scale_steps < 1:
+            raise ValueError(
+                f"{type(self).__name__}: loss_scale_steps: found {self.loss_scale_steps}, expected "
+                "a number >= 1"
+            )
         if self.max_norm is not None and not self.max_norm > 0:
             raise ValueError(
                 f"{type(self).__name__}: max_norm: found {self.max_norm}, expected a number > 0"
@@ -126,6 +158,14 @@ class AdamW(Optimizer):
             "epsilon": float(self.eps),
             "weight_decay": float(self.weight_decay),
         }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdamW8bit(AdamW):
+    """AdamW whose moments are kept in eight bits (https://arxiv.org/abs/2110.02861), each row with
+    its scale: a quarter of their memory."""
+
+    kind: ClassVar[str] = "adamw8"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -265,6 +305,75 @@ class Muon(Optimizer):
                 "others another optimizer, medley.Groups([(lambda name, shape: len(shape) == 2, "
                 'medley.Muon(...)), ("*", medley.AdamW(...))])'
             )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pointwise(Optimizer):
+    """An optimizer of one's own, made by `pointwise`."""
+
+    function: Callable[..., Any]
+    state: tuple[str, ...] = ()  # names of what is kept of each parameter, zeros at first
+    hyper: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._check()
+        if len(self.state) > _MOST_STATES:
+            raise ValueError(
+                f"pointwise: state: found {len(self.state)} names, expected at most {_MOST_STATES}"
+            )
+        for name in self.state:
+            if not name.isidentifier() or name in _TAKEN or self.state.count(name) > 1:
+                raise ValueError(
+                    f'pointwise: state: found {name!r}, expected names such as "exp_avg", each once'
+                )
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        """The op that updates, of so many states."""
+        return f"pointwise{len(self.state)}"
+
+    def numbers(self) -> dict[str, float]:
+        """Returns nothing: its numbers are in the program."""
+        return {}
+
+    def program(self, dtype: str) -> tuple[str, list[str]]:
+        """Returns the graph of what it computes in this type, and the names of its states."""
+        from medley.capture.pointwise import capture_pointwise
+
+        text = capture_pointwise(self.function, len(self.state), dict(self.hyper), dtype)
+        return text, list(self.state)
+
+    def description(self) -> dict[str, Any]:
+        """Returns what a checkpoint says of it."""
+        name = getattr(self.function, "__name__", "function")
+        return {"kind": self.kind, "function": name, **self.hyper, **self._norm()}
+
+
+_MOST_STATES = 4
+_TAKEN = ("master", "average")
+
+
+def pointwise(
+    function: Callable[..., Any],
+    *,
+    state: Sequence[str] = (),
+    hyper: Mapping[str, float] | None = None,
+    **options: Any,
+) -> Pointwise:
+    """Returns an optimizer of one's own, on any shards, from a function of one element.
+
+    `function(x, grad, *state, lr=, step=, **hyper)` returns the new x and the new state, a tensor
+    each of the shape of `x`; what each element becomes depends on it alone. It is captured once, as
+    a model is. `lr` and `step`, from 1 on, are tensors without dims. `options` are those of every
+    optimizer: lr, max_norm.
+
+        def rmsprop(x, grad, square, *, lr, step, alpha):
+            square = alpha * square + (1 - alpha) * grad * grad
+            return x - lr * grad / (square.sqrt() + 1e-8), square
+
+        medley.optimizer.pointwise(rmsprop, state=["square"], hyper={"alpha": 0.99}, lr=1e-2)
+    """
+    return Pointwise(function=function, state=tuple(state), hyper=dict(hyper or {}), **options)
 
 
 Match = str | Callable[[str, tuple[int, ...]], bool]

@@ -28,6 +28,7 @@ from medley.model_files import read_model, tensors_of, write_model
 from medley.optimizer import Optimizer, as_optimizer
 from medley.plan import Plan
 from medley.run import connections, devices, ends, exchange, job, stragglers
+from medley.run.kept import AVERAGE, averages_of, loss_scale_of
 from medley.run.recovery import Recovery
 from medley.schedules import schedule_text
 from medley.sizes import Sizes
@@ -347,7 +348,22 @@ class Trainer:
 
     def gradients(self) -> dict[str, Tensor]:
         """Returns the gradients of the last step by name, before clipping."""
-        return self._read_all("gradient")
+        factor = 1 / loss_scale_of(self._run, self.optimizer.loss_scale, of_last_step=True)
+        found = self._read_all("gradient")
+        return found if factor == 1 else {name: value * factor for name, value in found.items()}
+
+    def averages(self) -> dict[str, Tensor]:
+        """Returns the averages of the trained parameters, which `average` of the optimizer keeps.
+        In a job all processes call it."""
+        if self.optimizer.average is None:
+            raise ValueError("averages(): found an optimizer without, expected average=0.999")
+        found = self.together(lambda: self._read_kind("state", averages_of(self._run)))
+        return {name.removeprefix(AVERAGE): value for name, value in found.items()}
+
+    @property
+    def loss_scale(self) -> float:
+        """What the loss is multiplied by in the next step; 1 where no device computes in f16."""
+        return loss_scale_of(self._run, self.optimizer.loss_scale)
 
     def _read_all(self, kind: str) -> dict[str, Tensor]:
         return self.together(lambda: self._read_kind(kind))

@@ -63,7 +63,7 @@ def read_one(run: Any, job: Job | None, types: Types, kind: str, name: str) -> T
         shards = [run.shard(kind, name, i) for i in (holders if cut else holders[:1])]
     elif cut or len(holders) < job.size:
         own = run.shard(kind, name, 0)
-        dtype = types[("parameter" if kind == "gradient" else kind, name)][0]
+        dtype = _dtype_of(types, kind, name)
         shards = [
             exchange.tensor_from(
                 rank,
@@ -79,6 +79,12 @@ def read_one(run: Any, job: Job | None, types: Types, kind: str, name: str) -> T
         raise ValueError(f"{kind} {name!r}: there is none before the first step")
     whole: Tensor = run.assemble(kind, name, [shard.cpu() for shard in shards])
     return whole.clone()
+
+
+def _dtype_of(types: Types, kind: str, name: str) -> torch.dtype:
+    """Returns that of a value; of a state, "average:<parameter>", that of the optimizer."""
+    dtype = types[("parameter", name.rpartition(":")[2]) if kind != "buffer" else (kind, name)][0]
+    return torch.promote_types(dtype, torch.float32) if kind == "state" else dtype
 
 
 def start(

@@ -2,8 +2,8 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "medley/program/optimizer.h"
@@ -13,16 +13,20 @@ using namespace nb::literals;
 
 namespace {
 
-using Rules = std::vector<std::pair<std::string, std::vector<double>>>;
+using Rules = std::vector<
+    std::tuple<std::string, std::vector<double>, std::string, std::vector<std::string>>>;
 
 void make_optimizer(medley::Optimizer* self,
                     const Rules& rules,
                     const std::map<std::string, int>& rule_of,
                     double max_norm,
-                    bool gradient_norm) {
-  medley::Optimizer made{{}, rule_of, max_norm, gradient_norm};
-  for (const auto& [kind, numbers] : rules) {
-    made.rules.push_back({kind, numbers});
+                    bool gradient_norm,
+                    double average,
+                    double loss_scale,
+                    int64_t good_steps) {
+  medley::Optimizer made{{}, rule_of, max_norm, gradient_norm, average, {loss_scale, good_steps}};
+  for (const auto& [kind, numbers, program, states] : rules) {
+    made.rules.push_back({kind, numbers, program, states});
     update_op_of(made.rules.back());
   }
   new (self) medley::Optimizer(std::move(made));
@@ -39,6 +43,11 @@ void init_optimizer(nb::module_& m) {
            "rule_of"_a = std::map<std::string, int>(),
            "max_norm"_a = 0.0,
            "gradient_norm"_a = true,
-           "A rule is a kind and the numbers of its op; `rule_of` has numbers of rules by "
-           "parameter, the first rule the others.");
+           "average"_a = 0.0,
+           "loss_scale"_a = medley::LossScale().first,
+           "good_steps"_a = medley::LossScale().good_steps,
+           "A rule is a kind, the numbers of its op, its program and what its states are called "
+           "then; `rule_of` has numbers of rules by "
+           "parameter, the first rule the others. `loss_scale`: the first one, if a plan needs it; "
+           "it doubles after `good_steps`.");
 }

@@ -59,6 +59,21 @@ def convert(traced: Traced, name: str) -> Converted:
     return _Writer(traced, name).write()
 
 
+def convert_function(
+    module: torch.fx.GraphModule,
+    prime: int,
+    inputs: Sequence[tuple[str, str]],
+    outputs: Sequence[tuple[str, str]],
+) -> str:
+    """Returns the text of a traced function, of the kinds and names of its inputs and outputs."""
+    traced = Traced(module, prime, (), {}, frozenset(), [])
+    return _Writer(traced, "function").write_function(inputs, outputs)
+
+
+def _is_bf16(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.bfloat16
+
+
 class _Writer:
     def __init__(self, traced: Traced, name: str) -> None:
         self._traced = traced
@@ -99,11 +114,37 @@ class _Writer:
                 "",
                 "",
             )
+            if any(_is_bf16(each.meta.get("val")) for each in calls):
+                whole = f"medley.loss_scale.default({self._ids[node]})"
+                self._emit(node, whole, node.meta["val"], "backward", "", "")
         for node in calls:
             if self._phases[node] == "backward":
                 self._op(node)
         self._outputs(next(n for n in nodes if n.op == "output"))
         return Converted("\n".join(self._lines) + "\n", self._constants, self._num_ops)
+
+    def write_function(
+        self, inputs: Sequence[tuple[str, str]], outputs: Sequence[tuple[str, str]]
+    ) -> str:
+        nodes = list(self._traced.module.graph.nodes)
+        given = [node for node in nodes if node.op == "placeholder"]
+        for node, (kind, name) in zip(given, inputs, strict=True):
+            self._input(node, kind, name)
+        for node in nodes:
+            if node.op == "get_attr":
+                text = self._constant_text(node)
+                if text is None:
+                    raise CaptureError(f"{node.target}: a tensor made outside of the function")
+                self._emit(node, text, self._constant(node), "update", "", "")
+            if node.op == "call_function" and not self._is_getitem(node):
+                self._phases[node], self._modules[node] = "update", ""
+                self._op(node)
+        values = next(node for node in nodes if node.op == "output").args[0]
+        assert isinstance(values, (tuple, list))
+        for value, (kind, name) in zip(values, outputs, strict=True):
+            assert isinstance(value, Node)
+            self._lines.append(f"output {kind} {_core.quote(name)} {self._id(value)}")
+        return "\n".join(self._lines) + "\n"
 
     # --- inputs and outputs ---
 

@@ -1,0 +1,257 @@
+"""Optimizers that users write, moments in eight bits, and averages of the weights, on shards."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import exactness
+import pytest
+import torch
+from test_optimizers import ROWS, STEPS, plan_of
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from zoo import ZOO
+
+import medley
+from medley.capture import substitute
+from medley.optimizer import pointwise
+
+Theirs = Callable[[nn.Module], Any]
+
+
+def rmsprop(x: Tensor, grad: Tensor, square: Tensor, *, lr: Any, step: Any, alpha: float) -> Any:
+    """As torch.optim.RMSprop; changes its state in place."""
+    square.mul_(alpha).addcmul_(grad, grad, value=1 - alpha)
+    return x - lr * grad / (square.sqrt() + 1e-8), square
+
+
+def nadam(
+    x: Tensor,
+    grad: Tensor,
+    average: Tensor,
+    square: Tensor,
+    product: Tensor,
+    *,
+    lr: Any,
+    step: Any,
+    beta1: float,
+    beta2: float,
+) -> Any:
+    """As torch.optim.NAdam; `product` is the product of the momenta less 1."""
+    mu, mu_next = (beta1 * (1 - 0.5 * 0.96 ** ((step + k) * 0.004)) for k in (0, 1))
+    product = (product + 1) * mu - 1
+    average = torch.lerp(average, grad, 1 - beta1)
+    square = beta2 * square + (1 - beta2) * grad * grad
+    divisor = (square / (1 - beta2**step)).sqrt() + 1e-8
+    x = x - lr * (1 - mu) / (-product) * grad / divisor
+    x = x - lr * mu_next / (1 - (product + 1) * mu_next) * average / divisor
+    return x, average, square, product
+
+
+CASES: dict[str, tuple[medley.optimizer.Optimizer, Theirs]] = {
+    "rmsprop": (
+        pointwise(rmsprop, state=["square"], hyper={"alpha": 0.9}, lr=1e-3),
+        lambda m: torch.optim.RMSprop(m.parameters(), 1e-3, alpha=0.9),
+    ),
+    "nadam": (
+        pointwise(
+            nadam,
+            state=["average_of_grad", "square", "product"],
+            hyper={"beta1": 0.9, "beta2": 0.95},
+            lr=1e-3,
+        ),
+        lambda m: torch.optim.NAdam(m.parameters(), 1e-3, betas=(0.9, 0.95)),
+    ),
+    "plain": (
+        pointwise(lambda x, grad, *, lr, step: x - lr * grad, lr=1e-2),
+        lambda m: torch.optim.SGD(m.parameters(), 1e-2),
+    ),
+}
+
+
+def owned(graph: medley.Graph) -> str:
+    """Returns a plan of two pipelines that divide the updates."""
+
+    stage: dict[str, Any] = {"mesh": {"devices": ["a/0/0"]}}
+    other: dict[str, Any] = {"mesh": {"devices": ["a/1/0"]}}
+    return json.dumps(
+        {
+            "format": "medley-plan",
+            "version": 1,
+            "global_batch": ROWS,
+            "parts": [{"name": "owners", "shares": [3, 1]}],
+            "owners": {"*": "owners"},
+            "pipelines": [
+                {"microbatches": [{"rows": 4}], "stages": [stage]},
+                {"microbatches": [{"rows": 2}], "stages": [other]},
+            ],
+        }
+    )
+
+
+def plan_named(kind: str, graph: medley.Graph) -> str:
+    """Returns a plan: of owners, or as test_optimizers has it."""
+    return owned(graph) if kind == "owners" else plan_of(kind, graph)
+
+
+def check(
+    ours: medley.optimizer.Optimizer, theirs: Theirs, kinds: list[str], limit: float = 1e-10
+) -> None:
+    """Asserts that an optimizer is that of PyTorch under plans of these kinds."""
+    with exactness.double_precision():
+        model, batch, graph = exactness.captured(ZOO["gpt"], ROWS)
+        want = exactness.train_eager(model, batch, STEPS, 0.0, optimizer_of=theirs)
+        for kind in kinds:
+            plan = plan_named(kind, graph)
+            got = exactness.train_plan(model, graph, plan, batch, STEPS, 0.0, optimizer=ours)
+            worst = exactness.compare(got, want, limit)
+            print(f"{kind}: {worst:.1e}")
+
+
+@pytest.mark.parametrize(
+    "name", ["nadam", *(pytest.param(n, marks=pytest.mark.slow) for n in CASES if n != "nadam")]
+)
+def test_what_a_user_writes_is_exact_on_shards(name: str) -> None:
+    check(*CASES[name], ["owners"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_user_writes_is_exact_under_any_plan(name: str) -> None:
+    check(*CASES[name], ["zero", "tensor", "1", "2", "3"])
+
+
+def test_what_is_no_function_of_one_element_is_refused() -> None:
+    def normalized(x: Tensor, grad: Tensor, *, lr: Any, step: Any) -> Tensor:
+        return x - lr * grad / grad.norm()
+
+    def halves(x: Tensor, grad: Tensor, *, lr: Any, step: Any) -> Tensor:
+        return x[::2]
+
+    model, batch = ZOO["mlp"]()
+    graph = medley.capture(model, batch)
+    for function, what in [
+        (normalized, "found a result that depends on other elements"),
+        (halves, r"found torch.float32 of shape \[2\]"),
+        (lambda x, grad, *, lr, step: (x, grad), "found 2 results, expected 1 tensors"),
+    ]:
+        with pytest.raises(ValueError, match=what):
+            pointwise(function).core(graph.core)
+    with pytest.raises(ValueError, match="state: found 'master', expected names"):
+        pointwise(rmsprop, state=["master"])
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    """Returns PyTorch's AdamW."""
+    return torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.01)
+
+
+EIGHT_BITS = medley.AdamW8bit(lr=1e-3)
+
+
+def compare_eight_bits(kinds: list[str]) -> None:
+    """Asserts that moments in eight bits train as those of PyTorch do, within 1e-2."""
+    with exactness.double_precision():
+        model, batch, graph = exactness.captured(ZOO["gpt"], ROWS)
+        want = exactness.train_eager(model, batch, STEPS, 0.0, optimizer_of=adamw)
+        for kind in kinds:
+            plan = plan_named(kind, graph)
+            got = exactness.train_plan(model, graph, plan, batch, STEPS, 0.0, optimizer=EIGHT_BITS)
+            for a, b in zip(got.losses, want.losses, strict=True):
+                assert abs(a - b) <= 1e-2 * abs(b), (got.losses, want.losses)
+            worst = max(
+                ((got.parameters[name] - tensor).norm() / tensor.norm().clamp_min(1e-2)).item()
+                for name, tensor in want.parameters.items()
+            )
+            print(f"8 bits, {kind}: parameters differ by {worst:.1e} of their norm")
+            assert worst <= 1e-2
+
+
+def test_eight_bits_are_within_a_hundredth() -> None:
+    compare_eight_bits(["zero"])
+
+
+@pytest.mark.slow
+def test_eight_bits_are_within_a_hundredth_under_any_plan() -> None:
+    compare_eight_bits(["tensor", "owners", "1"])
+
+
+def test_eight_bits_take_a_quarter_of_the_memory() -> None:
+    model, batch = ZOO["gpt"]()
+    graph = medley.capture(model, batch)
+    kept = {}
+    for optimizer in (medley.AdamW(), EIGHT_BITS):
+        trainer = medley.Trainer(
+            model,
+            graph,
+            medley.Plan(plan_of("zero", graph).replace(f": {ROWS}", ": 6")),
+            optimizer,
+            local=True,
+            cluster=exactness.cluster(),
+        )
+        run = trainer._run
+        kept[optimizer.kind] = sum(
+            run.shard(kind, name, i).nbytes
+            for kind, name in run.values
+            if kind == "state"
+            for i in range(2)
+        )
+    assert kept["adamw8"] <= 0.32 * kept["adamw"], kept
+
+
+def averaged(model: nn.Module, batch: Any) -> dict[str, Tensor]:
+    """Returns what swa_utils gives."""
+
+    model = copy.deepcopy(model)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    optimizer = adamw(model)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with substitute(model):
+            loss = exactness.loss_of(exactness.call(model, batch))
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        average.update_parameters(model)
+    return dict(average.module.named_parameters())
+
+
+def train_averaged(model: nn.Module, graph: medley.Graph, plan: str) -> medley.Trainer:
+    """Returns a trainer that keeps averages."""
+    optimizer = medley.AdamW(lr=1e-3, weight_decay=0.01, average=0.9)
+    return medley.Trainer(
+        model,
+        graph,
+        medley.Plan(plan),
+        optimizer,
+        local=True,
+        cluster=exactness.cluster(),
+    )
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["zero", *(pytest.param(k, marks=pytest.mark.slow) for k in ("tensor", "owners", "1", "2"))],
+)
+def test_averages_are_those_of_swa_utils(kind: str, tmp_path: Path) -> None:
+    with exactness.double_precision():
+        model, batch, graph = exactness.captured(ZOO["gpt"], ROWS)
+        want = averaged(model, batch)
+        plan = plan_named(kind, graph)
+        trainer = train_averaged(model, graph, plan)
+        for step in range(STEPS):
+            if step == 2:  # the rest after a restart
+                trainer.save(tmp_path)
+                trainer = train_averaged(model, graph, plan)
+                trainer.load(tmp_path)
+            trainer.step(batch)
+        got = trainer.averages()
+        worst = 0.0
+        for name, tensor in want.items():
+            difference = (got[name] - tensor).abs().max().item()
+            worst = max(worst, difference / tensor.abs().max().item())
+        print(f"{kind}: {worst:.1e}")
+        assert worst <= 1e-10
