@@ -168,7 +168,7 @@ void add_measures(Json& pipelines,
 }
 
 std::string pipelines_text(const Json& pipelines) {
-  const bool measured = pipelines[0].contains("backward_done_seconds");
+  const bool measured = pipelines.front().contains("backward_done_seconds");
   std::vector<std::string> header = {
       "pipeline", "rows", "share", "rows by micro-batch", "stages", "devices"};
   if (measured)
@@ -212,7 +212,7 @@ std::string reasons_text(const Json& pipelines, const Json& shared) {
                        "{} over {}", medley::to_string(Bytes{bytes}), fmt::join(networks, " and "));
     }
   } inside, between;
-  double first = pipelines[0]["backward_done_seconds"].get<double>(), last = first;
+  double first = pipelines.front()["backward_done_seconds"].get<double>(), last = first;
   for (const Json& row : pipelines) {
     inside.add(row, "sends_bytes");
     first = std::min(first, row["backward_done_seconds"].get<double>());

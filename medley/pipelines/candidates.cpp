@@ -34,7 +34,7 @@ Bytes least_memory(const Cluster& cluster, const std::vector<int>& devices) {
 
 // The first micro-batches of a plan of one pipeline.
 Plan shortened(Plan plan, int64_t microbatches) {
-  std::vector<Microbatch>& all = plan.pipelines[0].microbatches;
+  std::vector<Microbatch>& all = only_pipeline(plan).microbatches;
   all.resize(at(microbatches));
   plan.global_batch = 0;
   for (const Microbatch& microbatch : all) plan.global_batch += microbatch.rows;
@@ -382,7 +382,7 @@ void CandidateSet::lower(Trial& trial) const {
   }
   // Until it is full, as long again, and until it is empty; all, if these are not four times as
   // many.
-  const auto count = static_cast<int64_t>(trial.plan.pipelines[0].microbatches.size());
+  const auto count = static_cast<int64_t>(only_pipeline(trial.plan).microbatches.size());
   const int64_t few = 3 * trial.counts[0][0] + kFull;
   const Plan some = shortened(trial.plan, count > 4 * few ? few : count);
   trial.program = medley::lower(synthesis_.stages(), some, request_.cluster);
@@ -397,9 +397,10 @@ void CandidateSet::simulate(Trial& trial) const {
 
 Nanoseconds CandidateSet::simulated_step(const Trial& trial) const {
   const Simulation simulated = medley::simulate(trial.program, *request_.costs);
-  const auto count = static_cast<int64_t>(trial.plan.pipelines[0].microbatches.size());
+  if (trial.pipelines.size() > 1) return simulated.step;
+  const auto count = static_cast<int64_t>(only_pipeline(trial.plan).microbatches.size());
   const auto some = static_cast<int64_t>(trial.program.stages[0].tables.size());
-  if (some == count || trial.pipelines.size() > 1) return simulated.step;
+  if (some == count) return simulated.step;
   std::map<FunctionKind, std::vector<Nanoseconds>> by_kind;  // [microbatch]
   for (const SimulatedCall& each : simulated.devices[0].calls)
     by_kind[each.call.function].push_back(each.ends);
@@ -560,14 +561,14 @@ void CandidateSet::join_axes() {
       if (const auto config = synthesis_.on_nodes(query(pipeline, s).mesh, pipeline.configs[s])) {
         ways.push_back({p, s, *config});
         candidates.push_back({{pipeline}});
-        candidates.back().pipelines[0].configs[s] = *config;
+        candidates.back().pipelines.front().configs[s] = *config;
       }
   }
   solve(candidates);
   for (size_t i = 0; i < ways.size(); ++i) {
     const auto& [p, s, config] = ways[i];
     PipelineCandidate& pipeline = joined.pipelines[p];
-    const auto &now = solution(pipeline, s), &other = solution(candidates[i].pipelines[0], s);
+    const auto &now = solution(pipeline, s), &other = solution(candidates[i].pipelines.front(), s);
     const auto step = [&](const StageOption& option) {
       return (option.forward + option.backward) * pipeline.microbatches + option.update;
     };

@@ -236,7 +236,7 @@ std::optional<StageSolution> StageSynthesis::recomputed(const Key& key) const {
   const StageQuery& query = key.query;
   solution->stage.recompute = query.config.recompute;
   Plan plan = outline(request_, query.mesh, query.config);
-  plan.pipelines[0].stages[0] = solution->stage;
+  only_pipeline(plan).stages[0] = solution->stage;
   solution->option = price_alone(query, plan);
   return solution;
 }
@@ -244,7 +244,7 @@ std::optional<StageSolution> StageSynthesis::recomputed(const Key& key) const {
 // Nothing if none were found.
 std::optional<Stage> StageSynthesis::decisions(const Key& key, const Plan& outline) const {
   const StageQuery& query = key.query;
-  const Pipeline& pipeline = outline.pipelines[0];
+  const Pipeline& pipeline = only_pipeline(outline);
   if (query.mesh.devices.size() == 1 || query.config.style == StageStyle::kData)
     return pipeline.stages[0];
   if (is_product(query.config)) {
@@ -272,7 +272,7 @@ std::optional<Stage> StageSynthesis::decisions(const Key& key, const Plan& outli
 std::optional<StageSolution> StageSynthesis::synthesise(const Key& key) const {
   const StageQuery& query = key.query;
   Plan plan = outline(request_, query.mesh, query.config);
-  Pipeline& pipeline = plan.pipelines[0];
+  Pipeline& pipeline = only_pipeline(plan);
   std::optional<Stage> decided = decisions(key, plan);
   if (!decided) return std::nullopt;
   pipeline.stages[0] = std::move(*decided);
@@ -287,7 +287,7 @@ bool StageSynthesis::defaults_suffice(const StageQuery& query) const {
   const StageSolution& said = *solved_.at({query, false});
   if (!said.by_rows || said.stage.ops.empty()) return false;
   Plan plan = outline(request_, query.mesh, query.config);
-  plan.pipelines[0].stages[0].recompute = query.config.recompute;
+  only_pipeline(plan).stages[0].recompute = query.config.recompute;
   return is_worse(said.option, price_alone(query, plan));
 }
 

@@ -120,6 +120,10 @@ struct Infeasible {
   std::string reason;
 };
 
+// For what is about plans of one pipeline only. Requires: the plan is one.
+const Pipeline& only_pipeline(const Plan& plan);
+Pipeline& only_pipeline(Plan& plan);
+
 // Returns the micro-batches as a stage divides them: with its own lengths.
 std::vector<Microbatch> microbatches_of(const Pipeline& pipeline, size_t stage);
 // A micro-batch of fewer rows, which its devices divide like the planned ones: none has more of

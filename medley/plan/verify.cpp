@@ -486,6 +486,16 @@ void verify(const Plan& plan,
   }
 }
 
+const Pipeline& only_pipeline(const Plan& plan) {
+  MEDLEY_CHECK_EQ(plan.pipelines.size(), size_t{1});
+  return plan.pipelines.front();
+}
+
+Pipeline& only_pipeline(Plan& plan) {
+  MEDLEY_CHECK_EQ(plan.pipelines.size(), size_t{1});
+  return plan.pipelines.front();
+}
+
 std::vector<Microbatch> microbatches_of(const Pipeline& pipeline, size_t stage) {
   std::vector<Microbatch> all = pipeline.microbatches;
   if (stage == 0) return all;

@@ -329,7 +329,7 @@ class Harp {
     const std::vector<CandidateSet::Timed>& timed = candidates_.timed();
     for (int moves = 0; moves < kMostMoves && !timed.empty(); ++moves) {
       const Nanoseconds before = timed.front().time;
-      const PipelineCandidate from = timed.front().candidate.pipelines[0];
+      const PipelineCandidate from = timed.front().candidate.pipelines.front();
       const size_t slowest = candidates_.slowest_stage(from);
       const StageRange& range = from.stages[slowest];
       if (range.end - range.begin < 2) return;

@@ -232,15 +232,14 @@ Completed complete_stage(Completed completed, const Plan& plan, size_t pipeline,
 }
 
 std::vector<Completed> complete_stages(const GraphAnalysis& analysis, const Plan& plan) {
-  const Pipeline& pipeline = plan.pipelines[0];
-  if (plan.pipelines.size() == 1 && pipeline.stages.size() == 1)
-    return {complete_stage(only_stage(analysis, pipeline), plan, 0, 0)};
+  if (plan.pipelines.size() == 1 && only_pipeline(plan).stages.size() == 1)
+    return {complete_stage(only_stage(analysis, only_pipeline(plan)), plan, 0, 0)};
   PreparedStages prepared(analysis);
   return complete_stages(prepared, plan);
 }
 
 std::vector<Completed> complete_stages(PreparedStages& prepared, const Plan& plan) {
-  if (plan.pipelines.size() == 1 && plan.pipelines[0].stages.size() == 1)
+  if (plan.pipelines.size() == 1 && only_pipeline(plan).stages.size() == 1)
     return complete_stages(prepared.analysis(), plan);
   std::vector<Completed> stages;
   std::vector<std::pair<size_t, size_t>> places;  // [stage] its pipeline, its number there

@@ -584,7 +584,7 @@ LoweredStage lower_alone(Completed stage,
                          const Plan& plan,
                          const Cluster& cluster,
                          const LowerOptions& options) {
-  const Pipeline& pipeline = plan.pipelines[0];
+  const Pipeline& pipeline = only_pipeline(plan);
   MEDLEY_CHECK_EQ(pipeline.stages.size(), size_t{1});
   const std::vector<int> devices = devices_of(pipeline.stages[0].mesh, cluster);
   const std::vector<DType> types = types_of(devices, stage.prepared->graph, plan, cluster);

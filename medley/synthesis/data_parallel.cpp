@@ -138,7 +138,7 @@ Plan empty_plan(const Request& request,
                 int64_t microbatches) {
   Plan plan = empty_plan(request);
   plan.pipelines = plan_of_rows(names_of(request.cluster, devices), {rows}).pipelines;
-  plan.pipelines[0].microbatches = cut_into_microbatches(rows, microbatches);
+  only_pipeline(plan).microbatches = cut_into_microbatches(rows, microbatches);
   return plan;
 }
 

@@ -20,16 +20,34 @@ namespace {
 Bytes bytes(double count) { return {static_cast<int64_t>(count)}; }
 
 const std::vector<Microbatch>& microbatches_of(const Plan& plan) {
-  return plan.pipelines[0].microbatches;
+  return only_pipeline(plan).microbatches;
+}
+
+// A stage of the program, which counts those of all pipelines.
+struct StageOfPlan {
+  size_t pipeline = 0, stage = 0;
+};
+StageOfPlan stage_of(const Plan& plan, int number) {
+  StageOfPlan found{0, at(number)};
+  while (found.stage >= plan.pipelines[found.pipeline].stages.size())
+    found.stage -= plan.pipelines[found.pipeline++].stages.size();
+  return found;
+}
+
+std::string text_of(const Plan& plan, const StageOfPlan& where) {
+  std::string text;
+  if (plan.pipelines.size() > 1) text = fmt::format("pipeline {}, ", where.pipeline);
+  if (!text.empty() || plan.pipelines[where.pipeline].stages.size() > 1)
+    text += fmt::format("stage {}: ", where.stage);
+  return text;
 }
 
 // Of a device, or of those that share its place on the first axis.
-int64_t most_rows(const Plan& plan, int stage, size_t device) {
-  const Pipeline& pipeline = plan.pipelines[0];
-  const Mesh& mesh = pipeline.stages[at(stage)].mesh;
+int64_t most_rows(const Pipeline& pipeline, size_t stage, size_t device) {
+  const Mesh& mesh = pipeline.stages[stage].mesh;
   const size_t place = device * at(mesh.shape[0]) / mesh.devices.size();
   int64_t most = 0;
-  for (const Microbatch& microbatch : microbatches_of(pipeline, at(stage)))
+  for (const Microbatch& microbatch : microbatches_of(pipeline, stage))
     most = std::max(most, microbatch.lengths.empty() ? microbatch.rows : microbatch.lengths[place]);
   return most;
 }
@@ -52,9 +70,9 @@ std::vector<int64_t> rows_of(const Plan& plan) {
 Plan with_rows(Plan plan, const std::vector<int64_t>& rows, int64_t count) {
   const bool replicated = microbatches_of(plan)[0].lengths.empty();
   plan.global_batch = std::accumulate(rows.begin(), rows.end(), int64_t{0});
-  plan.pipelines[0].microbatches = cut_into_microbatches(rows, count);
+  only_pipeline(plan).microbatches = cut_into_microbatches(rows, count);
   if (replicated)
-    for (Microbatch& microbatch : plan.pipelines[0].microbatches) microbatch.lengths.clear();
+    for (Microbatch& microbatch : only_pipeline(plan).microbatches) microbatch.lengths.clear();
   return plan;
 }
 
@@ -88,6 +106,8 @@ std::string more_memory(const std::vector<Misfit::Shortage>& found, const Reques
 }
 
 std::string smallest_change(const Plan& plan, const Misfit& misfit, const Request& request) {
+  // How rows go to several pipelines is not changed here.
+  if (plan.pipelines.size() > 1) return more_memory(misfit.shortages, request);
   const std::vector<int64_t> rows = rows_of(plan);
   const auto count = static_cast<int64_t>(microbatches_of(plan).size());
   const int64_t most = std::min(kMostMicrobatches, *std::max_element(rows.begin(), rows.end()));
@@ -117,17 +137,17 @@ std::string sentence_of(const Plan& plan,
                         const Request& request) {
   const auto& [stage, device, use] = memory;
   const DeviceKind& kind = request.cluster.kind(device);
-  const size_t count = microbatches_of(plan).size();
-  const std::string where =
-      plan.pipelines[0].stages.size() == 1 ? "" : fmt::format("stage {}: ", stage);
+  const StageOfPlan where = stage_of(plan, stage);
+  const Pipeline& pipeline = plan.pipelines[where.pipeline];
+  const size_t count = pipeline.microbatches.size();
   return fmt::format(
       "{}{} ({}) needs {} for up to {} in {}, {} of it for parameters and "
       "optimizer state, and has {}: it lacks {}{}",
-      where,
+      text_of(plan, where),
       request.cluster.devices[at(device)].name,
       kind.name,
       to_string(Bytes{use.peak}),
-      rows_text(most_rows(plan, stage, place)),
+      rows_text(most_rows(pipeline, where.stage, place)),
       count == 1 ? "one micro-batch" : fmt::format("each of {} micro-batches", count),
       to_string(Bytes{use.persistent}),
       to_string(bytes(kind.memory_bytes)),

@@ -169,6 +169,29 @@ TEST_F(Fit, TheStageThatLacksMemoryIsNamed) {
                     HasSubstr(": it lacks ")));
 }
 
+// Of several pipelines, too, each with micro-batches of its own: how rows go to them is no advice.
+TEST_F(Fit, ThePipelineThatLacksMemoryIsNamed) {
+  const GraphAnalysis analysis = analyse(graph, {});
+  const Request request{.graph = graph,
+                        .cluster = cluster,
+                        .strategy = "",
+                        .global_batch = 40,
+                        .devices = {},
+                        .optimizer = {},
+                        .analysis = &analysis};
+  Plan plan = empty_plan(request, {0}, {30}, 1);
+  plan.global_batch = 40;
+  plan.pipelines.push_back(empty_plan(request, {1}, {10}, 2).pipelines.front());
+  EXPECT_FALSE(find_misfit(plan, request));
+  cluster.pools.push_back(cluster.pools[0]);
+  cluster.pools[1].kind.memory_bytes = 1e3;
+  cluster.devices[1].pool = 1;
+  EXPECT_THAT(explain_misfit(plan, request),
+              AllOf(HasSubstr("pipeline 1, stage 0: pool/1/0 (kind) needs "),
+                    HasSubstr(" for up to 5 rows in each of 2 micro-batches"),
+                    EndsWith(" more on pool/1/0 would do")));
+}
+
 TEST_F(Fit, MicrobatchesHaveToBeAsManyMoreAsTheirBytesAreTooMany) {
   const Cluster two = cluster_of(2, 100);
   EXPECT_EQ(times_microbatches(0, two, {0, 1}), 2);

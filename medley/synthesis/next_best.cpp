@@ -13,7 +13,7 @@ namespace medley {
 namespace {
 
 std::unique_ptr<OpCatalogue> catalogue_of(const Request& request, const Plan& plan) {
-  const Pipeline& pipeline = plan.pipelines[0];
+  const Pipeline& pipeline = only_pipeline(plan);
   std::vector<int> devices;
   for (const std::string& name : pipeline.stages[0].mesh.devices)
     devices.push_back(find_device(request.cluster, name).value());
@@ -28,8 +28,8 @@ std::unique_ptr<OpCatalogue> catalogue_of(const Request& request, const Plan& pl
 }  // namespace
 
 bool NextBest::knows(const Plan& plan) {
-  if (plan.pipelines.size() != 1 || plan.pipelines[0].stages.size() != 1) return false;
-  const Mesh& mesh = plan.pipelines[0].stages[0].mesh;
+  if (plan.pipelines.size() != 1 || only_pipeline(plan).stages.size() != 1) return false;
+  const Mesh& mesh = only_pipeline(plan).stages[0].mesh;
   return mesh.shape.size() == 1 && mesh.devices.size() > 1 &&
          std::all_of(plan.parts.begin(), plan.parts.end(), [](const Part& part) {
            return part.lengths.empty();
@@ -51,7 +51,7 @@ bool NextBest::take_fastest(const std::vector<double>& byte_prices) {
   for (const double byte_price : byte_prices) {
     for (const double exposed : kOverlappedCounts) {
       SpmdOptions options;
-      options.microbatches = static_cast<int64_t>(plan_.pipelines[0].microbatches.size());
+      options.microbatches = static_cast<int64_t>(only_pipeline(plan_).microbatches.size());
       options.overlapped_count = exposed;
       options.byte_price = byte_price;
       auto problem =
@@ -74,7 +74,7 @@ bool NextBest::take_fastest(const std::vector<double>& byte_prices) {
 
 Plan NextBest::with(const std::vector<int32_t>& choices) const {
   Plan plan = plan_;
-  Stage& stage = plan.pipelines[0].stages[0];
+  Stage& stage = only_pipeline(plan).stages[0];
   Stage decided = problem_->stage(choices, stage.mesh);
   stage.ops = std::move(decided.ops);
   stage.states = std::move(decided.states);

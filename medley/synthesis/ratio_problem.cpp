@@ -22,7 +22,7 @@ namespace {
 using Shares = std::vector<std::vector<double>>;  // [part][device]
 
 bool has_rows(const Plan& plan) {
-  const auto& microbatches = plan.pipelines[0].microbatches;
+  const auto& microbatches = only_pipeline(plan).microbatches;
   return !microbatches.empty() && !microbatches[0].lengths.empty();
 }
 
@@ -117,7 +117,7 @@ class Extraction {
   // Fills the tables of one device, or of all.
   void set_shares(const Shares& shares, std::optional<size_t> only = std::nullopt) {
     std::vector<Part> parts = stage_.symbols.parts();
-    std::vector<Microbatch> microbatches = plan_.pipelines[0].microbatches;
+    std::vector<Microbatch> microbatches = only_pipeline(plan_).microbatches;
     for (size_t k = 0; k < shares.size(); ++k) {
       if (shares[k] == shares_[k]) continue;
       if (has_rows_ && k == 0) {
@@ -376,7 +376,7 @@ std::vector<std::string> ratio_parts(const Plan& plan) {
 std::vector<std::vector<double>> present_shares(const Plan& plan) {
   Shares shares;
   if (has_rows(plan)) {
-    const auto& microbatches = plan.pipelines[0].microbatches;
+    const auto& microbatches = only_pipeline(plan).microbatches;
     std::vector<double> rows(microbatches[0].lengths.size(), 0);
     for (const Microbatch& microbatch : microbatches)
       for (size_t d = 0; d < rows.size(); ++d)
@@ -404,7 +404,7 @@ Plan with_ratios(const Plan& plan, const std::vector<std::vector<double>>& share
   Plan result = plan;
   size_t next = 0;
   if (has_rows(plan)) {
-    auto& microbatches = result.pipelines[0].microbatches;
+    auto& microbatches = only_pipeline(result).microbatches;
     microbatches = cut_into_microbatches(apportion(plan.global_batch, rounded[next++]),
                                          static_cast<int64_t>(microbatches.size()));
   }

@@ -82,7 +82,7 @@ void shorten(Stage& stage, const std::vector<std::string>& op_names) {
 }
 
 void drop_unused_parts(Plan& plan) {
-  Pipeline& pipeline = plan.pipelines[0];
+  Pipeline& pipeline = only_pipeline(plan);
   const Stage& stage = pipeline.stages[0];
   std::set<std::string> used;
   for (const auto& [name, text] : stage.ops) add_parts(parse_choice_text(text), used);

@@ -122,14 +122,14 @@ class Synthesis {
     std::optional<Candidate>& best = found_.best;
     if (best && best->fits() && !even_) {
       SpmdOptions options = found_.best_options.value_or(SpmdOptions{});
-      options.microbatches = static_cast<int64_t>(best->plan.pipelines[0].microbatches.size());
+      options.microbatches = static_cast<int64_t>(only_pipeline(best->plan).microbatches.size());
       spread_over_nodes(options);
       alternate(options);
     }
     // Who has a plan to beat looks there for no memory that one axis lacks.
     if (!hopeless_ && (fitting_step() || !request_.faster_than)) search_nodes();
     if (!best) return request_.ask(even_ ? "data-parallel-even" : "data-parallel-proportional");
-    shorten(best->plan.pipelines[0].stages[0], prepared_.names);
+    shorten(only_pipeline(best->plan).stages[0], prepared_.names);
     if (!best->fits()) return Infeasible{explain_misfit(best->plan, request_)};
     best->plan.strategy = request_.strategy;
     drop_unused_parts(best->plan);
@@ -203,7 +203,7 @@ class Synthesis {
     if (layouts_.size() == 1) return;
     const std::optional<Candidate>& best = found_.best;
     const int64_t count =
-        best ? static_cast<int64_t>(best->plan.pipelines[0].microbatches.size()) : first_count();
+        best ? static_cast<int64_t>(only_pipeline(best->plan).microbatches.size()) : first_count();
     std::vector<Start> all = starts(1);
     search(all, count, request_.strategy + " on nodes");
   }
@@ -300,7 +300,7 @@ class Synthesis {
   Plan outline(const Start& start, int64_t microbatches) const {
     const MeshLayout& layout = layouts_[start.layout];
     Plan plan = empty_plan(request_, layout.devices, start.rows, microbatches);
-    plan.pipelines[0].stages[0].mesh = mesh_of(layout, request_.cluster);
+    only_pipeline(plan).stages[0].mesh = mesh_of(layout, request_.cluster);
     if (!are_equal(start.shares)) plan.parts.push_back({kSpeed, {}, start.shares});
     if (!start.memory.empty()) plan.parts.push_back({kMemory, {}, start.memory});
     return plan;
@@ -319,7 +319,7 @@ class Synthesis {
 
   Division divide(const Start& start, int64_t microbatches, SpmdPricing pricing = {}) const {
     Plan plan = outline(start, microbatches);
-    const Pipeline& pipeline = plan.pipelines[0];
+    const Pipeline& pipeline = only_pipeline(plan);
     const MeshLayout& layout = layouts_[start.layout];
     SpmdMesh mesh(*request_.costs,
                   layout.devices,
@@ -398,7 +398,7 @@ class Synthesis {
     for (SearchResult& each : found) add(std::move(each));
     if (found_.best->step == before) return;
     const Plan& spread = found_.best->plan;
-    options.microbatches = static_cast<int64_t>(spread.pipelines[0].microbatches.size());
+    options.microbatches = static_cast<int64_t>(only_pipeline(spread).microbatches.size());
     const Start start = start_of(spread);
     if (is_asked(start, options)) return;
     if (std::optional<Candidate> decided = decide_at(start, options))
@@ -415,7 +415,7 @@ class Synthesis {
 
   // Returns whether it could: there may be twice as many, and rows are divided.
   bool halve_microbatches(Plan& plan) const {
-    auto& microbatches = plan.pipelines[0].microbatches;
+    auto& microbatches = only_pipeline(plan).microbatches;
     const auto count = static_cast<int64_t>(microbatches.size());
     if (!may_double(count) || microbatches[0].lengths.empty()) return false;
     microbatches = cut_into_microbatches(start_of(plan).rows, 2 * count);
@@ -459,7 +459,7 @@ class Synthesis {
 
   Start start_of(const Plan& plan) const {
     Start start{0, std::vector<int64_t>(layouts_[0].devices.size(), 0), speeds_[0], {}};
-    for (const Microbatch& microbatch : plan.pipelines[0].microbatches)
+    for (const Microbatch& microbatch : only_pipeline(plan).microbatches)
       for (size_t d = 0; d < microbatch.lengths.size(); ++d) start.rows[d] += microbatch.lengths[d];
     for (const Part& part : plan.parts)
       (part.name == kSpeed ? start.shares : start.memory) = part.shares;
@@ -498,7 +498,7 @@ class Synthesis {
     if (options.byte_price == 0 && cannot_win(known, bound, 1 + options.overlapped_count))
       return Candidate{.step = bound, .modelled = bound, .beaten = true};
     Plan plan = division.outline;
-    Stage& stage = plan.pipelines[0].stages[0];
+    Stage& stage = only_pipeline(plan).stages[0];
     stage = problem.stage(found->choices, stage.mesh);
     // As the plan will be in the end: rows that nothing is divided by would divide what is left
     // open. With one axis, ratios and other decisions follow, which want all parts.
@@ -558,7 +558,7 @@ class Synthesis {
 
   // The same decisions, blocks computed again rather than kept.
   Candidate recomputed(SearchResult& known, Plan plan) const {
-    plan.pipelines[0].stages[0].recompute = "blocks";
+    only_pipeline(plan).stages[0].recompute = "blocks";
     return price(known, std::move(plan));
   }
 
