@@ -212,7 +212,7 @@ std::function<void()> prepare_plan(Arguments& arguments, Session& session) {
                    options->survive,
                    "Nodes that may be lost with the state of the run still there, 0 or 1: plans "
                    "that need copies for that count what these cost",
-                   {.least = 0, .most = 1, .excludes = {"--layers"}});
+                   {.excludes = {"--layers"}, .least = 0, .most = 1});
   arguments.text("--time",
                  options->time,
                  "Stop with the best plan found after so long: 10s",
