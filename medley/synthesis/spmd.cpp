@@ -359,7 +359,7 @@ class Synthesis {
   Candidate price_anew(const Plan& plan) const {
     Candidate candidate;
     candidate.program = lower(analysis_, plan, request_.cluster);
-    candidate.step = price(request_, candidate.program);
+    candidate.step = medley::price(request_, candidate.program);
     if (const auto misfit = find_misfit(plan, candidate.program, request_)) {
       candidate.missing_bytes = misfit->bytes();
       candidate.of_any_count = misfit->of_any_count;
