@@ -28,7 +28,7 @@ BUDGETS = {
     "medley/cost": 1_500,
     "medley/schedule": 1_500,
     "medley/plan": 2_000,
-    "medley/program": 9_000,  # all that becomes of a plan, and what is checked of it: the largest
+    "medley/program": 9_200,  # all that becomes of a plan, and what is checked of it: the largest
     "medley/solve": 3_500,
     "medley/sim": 2_000,
     "medley/synthesis": 5_000,
@@ -39,16 +39,16 @@ BUDGETS = {
     "medley/emulation": 2_000,
     "medley/worker": 1_000,
     "medley/measure": 1_500,
-    "medley/cli": 4_000,  # the tables of every verb, of several pipelines beside each other, too
-    "medley/torch": 6_200,  # with the kernels of our own ops, optimizers and relays
+    "medley/cli": 4_100,  # the tables of every verb, of several pipelines beside each other, too
+    "medley/torch": 6_600,  # with the kernels of our own ops, optimizers and relays
     "medley/testing": 2_000,
     "python/src": 3_500,
     "medley/groups": 3_000,
     "medley/checkpoint": 2_000,
     "medley/elastic": 2_000,
-    "python/medley": 17_500,  # capture is a third of it; trainer.py was split last
+    "python/medley": 20_500,  # capture is a third of it; trainer.py was split last
 }
-CORE = 68_000  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 68_200  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:

@@ -464,7 +464,8 @@ class Lowering {
 
 // A ring of n devices sends 2 (n - 1) messages one after the other: four times their latencies'
 // worth of bytes, on the slowest network.
-int64_t bucket_bytes(const Cluster& cluster, size_t devices) {
+int64_t bucket_bytes(const LowerOptions& options, const Cluster& cluster, size_t devices) {
+  if (options.bucket_bytes != 0) return options.bucket_bytes;
   double bytes = 0;
   for (const Network& network : cluster.networks)
     if (!network.inside_node)
@@ -523,12 +524,8 @@ Program lower(const GraphAnalysis& analysis,
   check_one_pipeline(plan, analysis.graph);
   check_rows_that_meet(analysis, plan, decided);
   std::vector<Connections> connections = connect(decided, plan);
-  const size_t devices = connections[0].all_devices.size();
-  connect_relays(decided,
-                 plan,
-                 analysis.graph,
-                 options.bucket_bytes > 0 ? options.bucket_bytes : bucket_bytes(cluster, devices),
-                 connections);
+  const int64_t bytes = bucket_bytes(options, cluster, connections[0].all_devices.size());
+  connect_relays(decided, plan, analysis.graph, bytes, connections);
   check_buffers_in_one_stage(decided, connections);
   Program program;
   program.graph_hash = analysis.graph_hash;
@@ -538,8 +535,7 @@ Program lower(const GraphAnalysis& analysis,
   program.stages.resize(decided.size());
   for_each_in_parallel(decided.size(), [&](size_t s) {
     LowerOptions chosen = options;
-    if (chosen.bucket_bytes == 0)
-      chosen.bucket_bytes = bucket_bytes(cluster, decided[s].devices.size());
+    chosen.bucket_bytes = bucket_bytes(options, cluster, decided[s].devices.size());
     program.stages[s] = Lowering(decided[s], connections[s], plan.global_batch, chosen).run();
   });
   verify(program);
@@ -597,7 +593,7 @@ LoweredStage lower_alone(Completed stage,
                              0,
                              types};
   LowerOptions chosen = options;
-  if (chosen.bucket_bytes == 0) chosen.bucket_bytes = bucket_bytes(cluster, decided.devices.size());
+  chosen.bucket_bytes = bucket_bytes(options, cluster, decided.devices.size());
   return Lowering(decided, connect_alone(decided), plan.global_batch, chosen).run();
 }
 
