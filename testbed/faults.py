@@ -53,6 +53,7 @@ class Node:
         self.hit_at = None
         self.process = subprocess.Popen(
             ["nsenter", f"--net=/run/netns/d{self.rank}", *self.command],
+            env=recovery.environment(),
             stdin=subprocess.DEVNULL,
             stdout=self.log,
             stderr=subprocess.STDOUT,

@@ -70,12 +70,11 @@ class Job:
             str(folder / "plan.json"),
             *(str(SCRIPT), workload, str(folder), "--steps", str(steps)),
         ]
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._errors = folder / "errors"
         with self._errors.open("wb") as errors:
             self._launch = subprocess.Popen(
                 command,
-                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                env=environment(),
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
             )
@@ -107,6 +106,12 @@ class Job:
         if self._launch.poll() is None:
             self._launch.kill()
             self._launch.wait()
+
+
+def environment() -> dict[str, str]:
+    """Returns that of a command whose processes run SCRIPT."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
 def whole_lines(log: Path) -> list[dict[str, Any]]:

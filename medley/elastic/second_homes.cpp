@@ -114,9 +114,11 @@ std::vector<std::vector<int>> domains_of(const std::set<int>& devices, const Top
   std::vector<int> nodes(num), at_risk(num), alone(num);
   std::iota(alone.begin(), alone.end(), 0);
   for (size_t d = 0; d < num; ++d) {
-    const int pool = cluster.devices[d].pool;
+    const NodePool& pool = cluster.pools[at(cluster.devices[d].pool)];
+    // The first of its name: some of its devices may be slowed().
+    const auto first = std::ranges::find(cluster.pools, pool.name, &NodePool::name);
     nodes[d] = topology.node(static_cast<int>(d));
-    at_risk[d] = cluster.pools[at(pool)].preemptible ? -1 - pool : nodes[d];
+    at_risk[d] = pool.preemptible ? -1 - static_cast<int>(first - cluster.pools.begin()) : nodes[d];
   }
   std::vector<std::vector<int>> domains;
   for (const std::vector<int>& each : {at_risk, nodes}) {

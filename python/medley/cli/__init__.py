@@ -152,8 +152,9 @@ def _prepare_launch(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=float,
         default=600.0,
-        help="with --meet: a node that comes back is used if that pays in so many seconds, and not "
-        "sooner after the last one; default: 600",
+        help="with --elastic: a node that comes back is used, and a device that has become slow is "
+        "planned for, if that pays in so many seconds, and not sooner after the last such change; "
+        "default: 600",
     )
     parser.add_argument(
         "--second-homes-every",

@@ -198,6 +198,8 @@ def launch(
             raise ValueError("--elastic: found also --emulate, expected one of them")
         elastic = dict(elastic)
         values["MEDLEY_ELASTIC"] = "1"
+        if not elastic["settle"] > 0:
+            raise ValueError(f"--settle: found {elastic['settle']:g}, expected more than 0")
         values["MEDLEY_SETTLE"] = str(elastic["settle"])
         values["MEDLEY_SECOND_HOMES"] = _second_homes(elastic.pop("second_homes_every", None))
         dead_after = ELASTIC_DEAD_AFTER if dead_after is None else dead_after

@@ -23,7 +23,8 @@ from medley.run.supervisor import Device, Failed, Supervisor
 
 _LOOK_SECONDS = 0.02
 SETTLE_SECONDS = 600.0
-CHANGE_SECONDS = 10.0  # that a change takes, before one was seen
+CHANGE_SECONDS = 10.0  # that a change takes, before one was seen; or this part of what it settles
+CHANGE_SHARE = 0.1
 
 
 class ElasticSupervisor(Supervisor):
@@ -61,7 +62,7 @@ class ElasticSupervisor(Supervisor):
         self._agrees = False  # an epoch is over, and the next one has not begun
         self._settle = settle
         self._changed: float | None = None  # when the last guests were taken in
-        self._change_seconds = CHANGE_SECONDS
+        self._change_seconds = min(CHANGE_SECONDS, CHANGE_SHARE * settle)
         self._kept: dict[str, list[list[int]]] = {}  # copies that a member has reported
         self._recovery: dict[str, Any] = {}
         self._since = 0.0

@@ -43,7 +43,7 @@ def replan(
         list(devices),
         before.survive,
     )
-    return Plan(text, graph, trainer._machines, before.profile)
+    return Plan(_as_for(trainer._machines, cluster, text), graph, trainer._machines, before.profile)
 
 
 def step_nanoseconds(trainer: Trainer, plan: Plan, factors: Mapping[str, float] = NONE) -> float:
@@ -51,10 +51,23 @@ def step_nanoseconds(trainer: Trainer, plan: Plan, factors: Mapping[str, float] 
     graph = trainer._graph
     cluster, profile, file = _slowed(trainer, plan, factors)
     rule = trainer.optimizer.core(graph.core)
-    predicted: dict[str, Any] = _core.simulate_plan(
-        graph.core, plan.text, cluster, profile, file, rule
-    )
+    text = _as_for(cluster, trainer._machines, plan.text)
+    predicted: dict[str, Any] = _core.simulate_plan(graph.core, text, cluster, profile, file, rule)
     return float(predicted["step"])
+
+
+def _as_for(to: Cluster, of: Cluster, text: str) -> str:
+    """Returns a plan of a cluster for another one, which has other kinds of the same devices."""
+    if to.hash == of.hash:
+        return text
+    plan = json.loads(text)
+    if "cluster_hash" in plan:
+        plan["cluster_hash"] = to.hash
+    types = plan.pop("bf16_as", {})
+    kinds = [(of.kind(d).name, to.kind(d).name) for d in range(len(of.devices))]
+    if types := {new: types[old] for old, new in kinds if old in types}:
+        plan["bf16_as"] = types
+    return _core.check_plan(json.dumps(plan), "<plan>")
 
 
 def _slowed(trainer: Trainer, plan: Plan, factors: Mapping[str, float]) -> tuple[Cluster, str, str]:
