@@ -307,6 +307,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"--devices: found {options.devices}, expected 3 or more")
     if options.faults < 1:
         parser.error(f"--faults: found {options.faults}, expected 1 or more")
+    for name in ("minutes", "calm"):
+        if not (found := getattr(options, name)) > 0:
+            parser.error(f"--{name}: found {found:g}, expected more than 0")
     return options
 
 
