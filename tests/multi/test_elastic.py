@@ -69,7 +69,7 @@ def undisturbed(graph: medley.Graph) -> dict[str, Any]:
 
 
 @functools.cache
-def one_device(text: str) -> dict[str, Any]:
+def one_device(text: str, steps: int = STEPS) -> dict[str, Any]:
     """Trains alone."""
     graph = medley.Graph(medley._core.Graph.parse(text, "graph"))
     model, example = survivor.make()
@@ -87,7 +87,7 @@ def one_device(text: str) -> dict[str, Any]:
     }
     chosen = medley.plan(graph, cluster, plan=medley.Plan.from_dict(plan))
     trainer = medley.Trainer(model, graph, chosen, survivor.optimizer(), local=True)
-    losses = [trainer.step(survivor.batch_of(example, step)).loss for step in range(STEPS)]
+    losses = [trainer.step(survivor.batch_of(example, step)).loss for step in range(steps)]
     return {"losses": losses, "state": trainer.parameters()}
 
 

@@ -11,16 +11,22 @@ from typing import Any
 import pytest
 
 import medley
+from medley import _core
+from medley.cluster import Cluster
+from medley.run import replanning
+from medley.run.replanning import replan, step_nanoseconds
+from medley.run.tempo import Slowing
 
 sys.path.insert(0, str(Path(__file__).parent))
+import survivor
 import test_elastic as one_node
 from test_elastic import CLUSTER, DEVICES, elastic, prepare, recoveries
-
-from medley.run.tempo import Slowing
 
 graph = one_node.graph
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
 NIGHTLY = pytest.mark.nightly
+
+MANY = 600  # steps
 
 # Slow enough that by the prediction computing is all that counts.
 SLOW = CLUSTER.replace("count: 6", "count: 3") + "devices:\n  CPU: {speed: 1e-4}\n"
@@ -28,7 +34,7 @@ SLOW = CLUSTER.replace("count: 6", "count: 3") + "devices:\n  CPU: {speed: 1e-4}
 
 def rows_of(plan: str) -> dict[str, int]:
     """Returns the rows that each device has."""
-    (pipeline,) = json.loads(plan)["pipelines"]
+    (pipeline,) = medley.Plan(plan).to_dict()["pipelines"]
     devices = pipeline["stages"][0]["mesh"]["devices"]
     rows = [each["lengths"] for each in pipeline["microbatches"]]
     return dict(zip(devices, map(sum, zip(*rows, strict=True)), strict=True))
@@ -68,6 +74,40 @@ def test_who_is_fast_again_counts_as_before() -> None:
     assert after({"b": 3.0}, *windows(*[(1, 2, 1)] * 3))[-1] == {"b": 6.0}
 
 
+class Planner:
+    """What replanning asks of a trainer."""
+
+    def __init__(self, graph: medley.Graph, machines: Cluster) -> None:
+        self._graph, self._machines = graph, machines
+        self.optimizer = survivor.optimizer()
+
+
+# It is checked against the cluster as it is, and its predicted step against that of the old plan.
+def test_the_plan_for_a_slow_device_is_one_for_the_cluster_as_it_is(graph: medley.Graph) -> None:
+    machines = medley.cluster.parse_cluster(SLOW)
+    before = medley.plan(graph, machines, "data-parallel-proportional", global_batch=6)
+    trainer: Any = Planner(graph, machines)
+    slow = {DEVICES[1]: 3.0}
+    after = replan(trainer, before, before.devices, {}, slow)
+    assert rows_of(before.text) == dict.fromkeys(before.devices, 2)
+    assert rows_of(after.text)[DEVICES[1]] < 2
+    _core.verify_plan(after.text, "plan", graph.core, machines)
+    assert step_nanoseconds(trainer, before, slow) > 1.2 * step_nanoseconds(trainer, after, slow)
+    assert step_nanoseconds(trainer, before) < step_nanoseconds(trainer, after)
+    again = replan(trainer, after, before.devices, slow, {})
+    assert again.text == before.text
+
+
+def test_types_go_with_the_kinds(graph: medley.Graph) -> None:
+    machines = medley.cluster.parse_cluster(SLOW)
+    plan = medley.plan(graph, machines, "data-parallel-even", global_batch=6)
+    text = json.dumps({**plan.to_dict(), "bf16_as": {"CPU": "f32"}})
+    slow = machines.slowed({1: 0.5})
+    there = replanning._as_for(slow, machines, text)
+    assert json.loads(there)["bf16_as"] == {"CPU": "f32", "CPU at 0.5": "f32"}
+    assert json.loads(replanning._as_for(machines, slow, there)) == json.loads(text)
+
+
 def test_a_device_that_slows_down_gets_less_to_do_and_more_again_afterwards(
     tmp_path: Path, graph: medley.Graph
 ) -> None:
@@ -77,7 +117,7 @@ def test_a_device_that_slows_down_gets_less_to_do_and_more_again_afterwards(
     prepare(folder, graph, plan.text)
     (folder / "cluster.yaml").write_text(SLOW)
     fault: dict[str, Any] = {"device": DEVICES[1], "step": -1, "slows": [3, 100, 300]}
-    done = elastic(folder, "--settle", "1", steps=600, **fault)
+    done = elastic(folder, "--settle", "1", steps=MANY, **fault)
     assert done.returncode == 0, done.stderr
     lines = recoveries(folder)
     assert [line["detected"] for line in lines] == ["drift"] * 2, done.stderr
@@ -87,3 +127,5 @@ def test_a_device_that_slows_down_gets_less_to_do_and_more_again_afterwards(
     plans = [plan.text, *((folder / f"elastic-{i}.plan.json").read_text() for i in (1, 2))]
     rows = [rows_of(text)[DEVICES[1]] for text in plans]
     assert rows[1] < rows[0] == rows[2]
+    expected = one_node.one_device(graph.text(), MANY)
+    assert one_node.distance(one_node.seen(folder), expected) < 1e-9
