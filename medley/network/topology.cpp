@@ -168,8 +168,8 @@ Path Topology::path(int from, int to) const {
   path.network = along.network;
   path.links.assign(along.span().begin(), along.span().end());
   path.latency = along.latency;
-  path.bandwidth = {narrowest(cluster_.networks[at(path.network)],
-                              cluster_.devices[at(from)].pool != cluster_.devices[at(to)].pool)};
+  path.bandwidth = {
+      narrowest(cluster_.networks[at(path.network)], place(cluster_, from) != place(cluster_, to))};
   return path;
 }
 

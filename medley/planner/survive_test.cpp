@@ -17,7 +17,8 @@ using ::testing::HasSubstr;
 
 class Survive : public ::testing::Test {
  protected:
-  Survive() : graph(parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph")) {}
+  Survive() : graph(parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph")),
+        analysis(analyse(graph, {})) {}
 
   // Nodes of one device: so many, and so many that take twice as long.
   static Cluster nodes(int fast, int slow, double bandwidth, double memory = 1e9) {
@@ -47,13 +48,14 @@ class Survive : public ::testing::Test {
 
   // What a plan is chosen by, and whether it needs copies.
   std::pair<Nanoseconds, Survival> priced(const Plan& plan, const Cluster& cluster) const {
-    const Program program = lower(graph, plan, cluster);
+    const Program program = lower(analysis, plan, cluster);
     const Nanoseconds step = simulate(program, CostModel(cluster)).step;
     const Survival needs = survival(program, cluster, step);
     return {step + needs.costs(), needs};
   }
 
   Graph graph;
+  GraphAnalysis analysis;
 };
 
 // All strategies, on each choice of devices, in one to four micro-batches: none that outlives a

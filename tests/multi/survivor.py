@@ -5,7 +5,7 @@ killed, and when (`whom`: its supervisor, or its node; `signal`: or what else it
 `continues`: seconds after which it is continued); `call` and
 `exchange`, if they are there, where in the step: before what has these words in its name, or
 `behind` it; `slow` then sleeps where it waits for that; `saving` (of SAVING): in the save after the
-step instead. `second` is killed in the recovery that
+step instead; `slows`: what Slowness has, of `device`. `second` is killed in the recovery that
 follows, before `during` (a method of Recovery); with `epochs`, `device` ends as many epochs, one in
 each step, and nobody is lost; with `own_rows` each gives its own; `save`: a checkpoint after so
 many steps, and so on, to FOLDER/saved; `pause`: seconds before each step. A process whose device is
@@ -120,11 +120,13 @@ class Trouble:
 
 
 class Slowness:
-    """Lets this device take a multiple of the time for what it computes, in some of the steps."""
+    """Lets this device take a multiple of the time for what it computes: from a step on, to so many
+    steps after the plan has changed."""
 
-    def __init__(self, times: float, first: int, last: int) -> None:
-        self.times, self.first, self.last = times, first, last
+    def __init__(self, times: float, first: int, more: int) -> None:
+        self.times, self.first, self.more = times, first, more
         self.step = -1
+        self.last = sys.maxsize
         self.computes = False  # since the last call
         self.since = 0.0
 
@@ -132,6 +134,12 @@ class Slowness:
         if self.computes and self.first <= self.step < self.last:
             time.sleep((self.times - 1) * (time.monotonic() - self.since))
         self.computes, self.since = not exchange, time.monotonic()
+
+    def begin(self, step: int, epoch: int) -> None:
+        """A step begins."""
+        self.step = step
+        if epoch > 0:
+            self.last = min(self.last, step + self.more)
 
 
 def kill_during(method: str) -> None:
@@ -197,7 +205,9 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
             trainer._run.load(kind, name, value)
         losses, trainer.steps = start["losses"], len(start["losses"])
     for step in range(trainer.steps if losses else 0, steps):
-        trouble.step = slowness.step = step
+        trouble.step = step
+        if "slows" in fault:
+            slowness.begin(step, trainer._recovery._member.epoch)
         is_victim = fault.get("device") == own and "MEDLEY_JOINS" not in os.environ
         is_between = not {"call", "saving", "slows"} & fault.keys()
         if is_victim and step == fault["step"] and is_between:

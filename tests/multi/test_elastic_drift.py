@@ -108,6 +108,7 @@ def test_types_go_with_the_kinds(graph: medley.Graph) -> None:
     assert json.loads(replanning._as_for(machines, slow, there)) == json.loads(text)
 
 
+@NIGHTLY
 def test_a_device_that_slows_down_gets_less_to_do_and_more_again_afterwards(
     tmp_path: Path, graph: medley.Graph
 ) -> None:
@@ -116,14 +117,14 @@ def test_a_device_that_slows_down_gets_less_to_do_and_more_again_afterwards(
     plan = medley.plan(graph, machines, "data-parallel-proportional", global_batch=6)
     prepare(folder, graph, plan.text)
     (folder / "cluster.yaml").write_text(SLOW)
-    fault: dict[str, Any] = {"device": DEVICES[1], "step": -1, "slows": [3, 100, 300]}
+    fault: dict[str, Any] = {"device": DEVICES[1], "step": -1, "slows": [3, 70, 100]}
     done = elastic(folder, "--settle", "1", steps=MANY, **fault)
     assert done.returncode == 0, done.stderr
     lines = recoveries(folder)
     assert [line["detected"] for line in lines] == ["drift"] * 2, done.stderr
     assert [line["back"] for line in lines] == [0, 0]
     assert all(DEVICES[1] in line["cause"] and not line["lost"] for line in lines)
-    assert 100 < lines[0]["step"] < 300 < lines[1]["step"]
+    assert 70 < lines[0]["step"] < lines[0]["step"] + 100 < lines[1]["step"]
     plans = [plan.text, *((folder / f"elastic-{i}.plan.json").read_text() for i in (1, 2))]
     rows = [rows_of(text)[DEVICES[1]] for text in plans]
     assert rows[1] < rows[0] == rows[2]
