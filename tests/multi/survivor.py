@@ -120,24 +120,28 @@ class Trouble:
 
 
 class Slowness:
-    """Lets this device take a multiple of the time for what it computes: from a step on, to so many
-    steps after the plan has changed."""
+    """Lets every device take a moment longer in each step, so that what they take is much the same,
+    and one of them several times that: from a step on, to so many steps after the plan has
+    changed."""
 
-    def __init__(self, times: float, first: int, more: int) -> None:
-        self.times, self.first, self.more = times, first, more
-        self.step = -1
+    MOMENT = 0.01  # seconds
+
+    def __init__(self, fault: dict[str, Any], own: str) -> None:
+        self.times, self.first, self.more = fault["slows"]
+        self.is_slow = fault["device"] == own
         self.last = sys.maxsize
-        self.computes = False  # since the last call
-        self.since = 0.0
+        self.now = -1
+        self.is_due = False
 
     def __call__(self, call: str, exchange: str) -> None:
-        if self.computes and self.first <= self.step < self.last:
-            time.sleep((self.times - 1) * (time.monotonic() - self.since))
-        self.computes, self.since = not exchange, time.monotonic()
+        if self.is_due and not exchange:
+            self.is_due = False
+            slow = self.is_slow and self.first <= self.now < self.last
+            time.sleep(self.MOMENT * (self.times if slow else 1))
 
     def begin(self, step: int, epoch: int) -> None:
         """A step begins."""
-        self.step = step
+        self.now, self.is_due = step, True
         if epoch > 0:
             self.last = min(self.last, step + self.more)
 
@@ -186,8 +190,8 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
     trouble = Trouble(fault, own)
     if own in (fault.get("device"), fault.get("slow")) and "call" in fault:
         _runtime.Run = with_option(_runtime.Run, "on_step", trouble)  # type: ignore[misc,assignment]
-    slowness = Slowness(*fault.get("slows", (1, 0, 0)))
-    if "slows" in fault and fault["device"] == own:
+    slowness = Slowness(fault, own) if "slows" in fault else None
+    if slowness is not None:
         _runtime.Run = with_option(_runtime.Run, "on_step", slowness)  # type: ignore[misc,assignment]
     if fault.get("second") == own:
         kill_during(fault["during"])
@@ -206,7 +210,7 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
         losses, trainer.steps = start["losses"], len(start["losses"])
     for step in range(trainer.steps if losses else 0, steps):
         trouble.step = step
-        if "slows" in fault:
+        if slowness is not None:
             slowness.begin(step, trainer._recovery._member.epoch)
         is_victim = fault.get("device") == own and "MEDLEY_JOINS" not in os.environ
         is_between = not {"call", "saving", "slows"} & fault.keys()

@@ -26,7 +26,7 @@ graph = one_node.graph
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
 NIGHTLY = pytest.mark.nightly
 
-MANY = 600  # steps
+MANY = 500  # steps
 
 # Slow enough that by the prediction computing is all that counts.
 SLOW = CLUSTER.replace("count: 6", "count: 3") + "devices:\n  CPU: {speed: 1e-4}\n"
@@ -117,7 +117,7 @@ def test_a_device_that_slows_down_gets_less_to_do_and_more_again_afterwards(
     plan = medley.plan(graph, machines, "data-parallel-proportional", global_batch=6)
     prepare(folder, graph, plan.text)
     (folder / "cluster.yaml").write_text(SLOW)
-    fault: dict[str, Any] = {"device": DEVICES[1], "step": -1, "slows": [3, 70, 100]}
+    fault: dict[str, Any] = {"device": DEVICES[1], "step": -1, "slows": [4, 70, 100]}
     done = elastic(folder, "--settle", "1", steps=MANY, **fault)
     assert done.returncode == 0, done.stderr
     lines = recoveries(folder)
