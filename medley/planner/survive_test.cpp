@@ -17,7 +17,8 @@ using ::testing::HasSubstr;
 
 class Survive : public ::testing::Test {
  protected:
-  Survive() : graph(parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph")),
+  Survive()
+      : graph(parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp.graph")),
         analysis(analyse(graph, {})) {}
 
   // Nodes of one device: so many, and so many that take twice as long.
