@@ -320,6 +320,7 @@ std::vector<Rule> indexing_rules() {
        .linear = "",
        .instance = index_put,
        .reads_producers = true},
+      {"medley.dequantize_4bit.default", "n p!, n, _ -> n e!", "{1}{2}"},
       {"aten.index_select.default", "", "", nullptr, index_select},
       {"aten.index_add.default", "", "", nullptr, index_add},
       {"aten.gather.default", "", "", nullptr, gather},

@@ -37,6 +37,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
                                                                   bool causal,
                                                                   double scale);
 
+// packed u8 [n, e / 2], absmax f32 [n], code f32 [16] -> [n, e]: of each block of e numbers code[4
+// bits] * absmax, the upper 4 bits of a byte first.
+at::Tensor dequantize_4bit(const at::Tensor& packed,
+                           const at::Tensor& absmax,
+                           const at::Tensor& code,
+                           at::ScalarType dtype);
+
 // Forward and backward alike: element L of the whole tensor is kept if word L % 4 of philox4x32-10
 // with key (low(seed) ^ site, high(seed)) and counter (low(L / 4), high(L / 4), low(step),
 // high(step)) is at least p * 2^32.

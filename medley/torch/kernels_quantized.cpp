@@ -33,7 +33,8 @@ Tensor dequantize_4bit(const Tensor& packed,
   const int64_t blocks = packed.size(0), bytes = packed.size(1);
   if (!packed.is_cpu()) return by_ops(packed, absmax, code).to(dtype);
   Tensor values = at::empty({blocks, 2 * bytes}, packed.options().dtype(dtype));
-  const Tensor from = packed.contiguous(), scales = absmax.contiguous(), table = code.contiguous();
+  const Tensor from = packed.contiguous(), scales = absmax.to(at::kFloat).contiguous(),
+               table = code.to(at::kFloat).contiguous();
   const auto* halves = from.const_data_ptr<uint8_t>();
   const auto* largest = scales.const_data_ptr<float>();
   const auto* known = table.const_data_ptr<float>();

@@ -44,6 +44,7 @@ void implement(torch::Library& library) {
   library.impl("experts", experts);
   library.impl("experts_backward", experts_backward);
   library.impl("contract", contract);
+  library.impl("dequantize_4bit", dequantize_4bit);
   library.impl("contract_add", contract_add);
   for (const UpdateOp& op : update_ops())
     library.impl(std::string(op.kind()).c_str(),

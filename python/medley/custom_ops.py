@@ -12,6 +12,8 @@ it. Fake kernels and gradient formulas always come from here.
     random      numbers of a distribution, "uniform" in [0, 1) or "normal", one for each element,
                 from philox(seed, step, site, global index): `draw`.
     mean_loss   sum / weight; only the sum has a gradient.
+    dequantize_4bit  packed u8 [n, e / 2], absmax f32 [n], code f32 [16] -> [n, e]: code[4 bits] *
+                absmax of each block, the upper 4 bits of a byte first.
     experts     x [n, h], indices i64 [n, k], weights [n, k], gate_up [E, c * f, h], down [E, o, f]
                 -> [n, o]: for each row the sum over its k experts i of weight * down[i] @ hidden.
                 c = 2: hidden = act(gate) * up, gate the first f rows of gate_up[i] @ x; c = 1:
@@ -37,6 +39,7 @@ SCHEMAS: dict[str, str] = {
     " -> (Tensor out, Tensor lse)",
     "attention_backward": "(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor? bias,"
     " Tensor out, Tensor lse, bool causal, float scale) -> (Tensor dq, Tensor dk, Tensor dv)",
+    "dequantize_4bit": "(Tensor packed, Tensor absmax, Tensor code, ScalarType dtype) -> Tensor",
     "dropout": "(Tensor x, Tensor rng, float p, int site, int[] sizes, int[] origin, int[] full)"
     " -> Tensor",
     "dropout_backward": "(Tensor grad, Tensor rng, float p, int site, int[] sizes, int[] origin,"
@@ -384,6 +387,20 @@ def _fake_experts_backward(
     return tuple(t.new_empty(t.shape) for t in (x, weights, up, down))
 
 
+# --- weights of four bits -------------------------------------------------------------------------
+
+
+def _dequantize_4bit(packed: Tensor, absmax: Tensor, code: Tensor, dtype: torch.dtype) -> Tensor:
+    halves = torch.stack([packed >> 4, packed & 15], -1).flatten(1)
+    return (code[halves.int()] * absmax.unsqueeze(1)).to(dtype)
+
+
+def _fake_dequantize_4bit(
+    packed: Tensor, absmax: Tensor, code: Tensor, dtype: torch.dtype
+) -> Tensor:
+    return packed.new_empty([packed.shape[0], 2 * packed.shape[1]], dtype=dtype)
+
+
 # --- mean loss ------------------------------------------------------------------------------------
 
 
@@ -451,6 +468,7 @@ def _same_as_first(x: Tensor, *_: Any) -> Tensor:
 _KERNELS: dict[str, Any] = {
     "attention": _attention,
     "attention_backward": _attention_backward,
+    "dequantize_4bit": _dequantize_4bit,
     "dropout": _dropout,
     "dropout_backward": _dropout,
     "experts": _experts,
@@ -462,6 +480,7 @@ _KERNELS: dict[str, Any] = {
 _FAKES: dict[str, Any] = {
     "attention": _fake_attention,
     "attention_backward": _fake_attention_backward,
+    "dequantize_4bit": _fake_dequantize_4bit,
     "dropout": _same_as_first,
     "dropout_backward": _same_as_first,
     "experts": _fake_experts,

@@ -11,6 +11,7 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from medley.files import make_folder, read_text, unwritable, whole_file
+from medley.quantized import quantized_tensors
 from medley.weights_file import write_weights
 
 MODEL_FILE = "model.safetensors"
@@ -18,8 +19,10 @@ INDEX_FILE = MODEL_FILE + ".index.json"
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Returns the parameters and buffers of a model, tied ones by each of their names."""
+    """Returns the parameters and buffers of a model, tied ones by each of their names,
+    and what else belongs to weights of four bits."""
     return {
+        **quantized_tensors(model),
         **dict(model.named_buffers(remove_duplicate=False)),
         **dict(model.named_parameters(remove_duplicate=False)),
     }

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from medley import quantized
 from medley.capture.batch import read_batch
 from medley.capture.convert import Converted, convert
 from medley.capture.errors import CaptureError
@@ -60,16 +61,17 @@ def capture_full(
     """
     check_model(model)
     batch = read_batch(example_batch)
-    first, second = choose_primes(model, batch, 2)
-    name = name or type(model).__name__
-    _check_autocast(autocast)
-    assigned = rehearse(model, batch, (first, second), autocast)
-    converted = convert(trace(model, batch, first, autocast, assigned, measures), name)
-    cheap = converted.num_ops < _CHECK_BELOW_OPS
-    if check or (check is None and (cheap or _is_near_batch(converted.text, first))):
-        _compare(
-            converted, convert(trace(model, batch, second, autocast, assigned, measures), name)
-        )
+    with quantized.as_buffers(model):
+        first, second = choose_primes(model, batch, 2)
+        name = name or type(model).__name__
+        _check_autocast(autocast)
+        assigned = rehearse(model, batch, (first, second), autocast)
+        converted = convert(trace(model, batch, first, autocast, assigned, measures), name)
+        cheap = converted.num_ops < _CHECK_BELOW_OPS
+        if check or (check is None and (cheap or _is_near_batch(converted.text, first))):
+            _compare(
+                converted, convert(trace(model, batch, second, autocast, assigned, measures), name)
+            )
     for sentence in unusual_experts(model):
         warnings.warn(sentence, stacklevel=2)
     return Capture(converted.text, converted.constants)

@@ -7,19 +7,16 @@ used: once in forward, and once more in backward, so that nothing of its full si
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from medley.capture.errors import CaptureError
 
-_PER_BYTE = 2
-_scales: weakref.WeakKeyDictionary[Any, Tensor] = weakref.WeakKeyDictionary()
+_PER_BYTE = 2  # numbers
 
 
 def bitsandbytes_patches() -> Iterator[tuple[Any, str, Any]]:
@@ -27,14 +24,22 @@ def bitsandbytes_patches() -> Iterator[tuple[Any, str, Any]]:
     modules = sys.modules.get("bitsandbytes.nn.modules")
     if modules is not None and hasattr(modules, "Linear4bit"):
         yield modules.Linear4bit, "forward", linear_4bit
+    if modules is not None and hasattr(modules, "Linear8bitLt"):
+        yield modules.Linear8bitLt, "forward", _refuse_8bit
 
 
 def linear_4bit(self: Any, x: Tensor) -> Tensor:
-    """The forward of bitsandbytes.nn.Linear4bit, of ops that rules know."""
+    """The forward of bitsandbytes.nn.Linear4bit, of ops that rules know; `quantized.as_buffers`
+    has given the layer its buffers."""
     state = self.quant_state
     if state is None:
         raise CaptureError(
             "a Linear4bit whose weight is not quantised yet: expected model.to(device) before"
+        )
+    if getattr(state, "packing_format_for_cpu", False):
+        raise CaptureError(
+            "a Linear4bit that an evaluation on the CPU has repacked: expected a model that is "
+            "captured before it is evaluated"
         )
     rows, columns = state.shape
     if rows * columns % state.blocksize:
@@ -42,47 +47,63 @@ def linear_4bit(self: Any, x: Tensor) -> Tensor:
             f"a Linear4bit of {rows} x {columns}: expected a multiple of its blocks of "
             f"{state.blocksize} numbers"
         )
+    packed = self.weight
+    if packed.dtype != torch.uint8:
+        raise CaptureError(
+            f"a Linear4bit whose bytes are stored as {packed.dtype}: expected "
+            "bnb_4bit_quant_storage=torch.uint8"
+        )
     dtype = self.compute_dtype or x.dtype
-    packed = self.weight.view(torch.uint8).view(-1, state.blocksize // _PER_BYTE)
-    scales = _scales_of(state)
-    y: Tensor = _Linear.apply(x.to(dtype), packed, scales, state.code, (rows, columns))
+    y: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
+        x.to(dtype),
+        packed.view(-1, state.blocksize // _PER_BYTE),
+        self.weight_absmax,
+        self.weight_code,
+        (rows, columns),
+        state.dtype,
+    )
     if self.bias is not None:
         y = y + self.bias.to(dtype)
     return y.to(x.dtype)
 
 
-def _scales_of(state: Any) -> Tensor:
-    """Returns the largest number of each block, which may be quantised itself."""
-    if not state.nested:
-        return state.absmax  # type: ignore[no-any-return]
-    if state not in _scales:
-        from bitsandbytes import functional
-
-        with _disable_current_modes(), torch.no_grad():
-            scales = functional.dequantize_blockwise(state.absmax, state.state2)
-            _scales[state] = (scales + state.offset).float()
-    return _scales[state]
-
-
-def _weight(packed: Tensor, scales: Tensor, code: Tensor, sizes: Any, dtype: torch.dtype) -> Tensor:
-    return torch.ops.medley.dequantize_4bit(  # type: ignore[no-any-return]
-        packed, scales, code, dtype
-    ).view(sizes)
+def _refuse_8bit(*_: Any, **__: Any) -> Tensor:
+    raise CaptureError(
+        "bitsandbytes' Linear8bitLt looks into its input for outliers, whose number is not known: "
+        "expected load_in_4bit"
+    )
 
 
 class _Linear(torch.autograd.Function):
-    """x times a weight that is not kept for backward."""
+    """x times a frozen weight of which no more than the bytes are kept for backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, packed: Tensor, scales: Tensor, code: Tensor, sizes: Any) -> Tensor:
-        """Returns x @ weight.T."""
-        ctx.save_for_backward(packed, scales, code)
-        ctx.sizes = sizes
-        return F.linear(x, _weight(packed, scales, code, sizes, x.dtype))
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        packed: Tensor,
+        absmax: Tensor,
+        code: Tensor,
+        sizes: tuple[int, int],
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """Returns x @ weight.T. `dtype`: of the weight before it was packed, to which it is rounded
+        first."""
+        ctx.save_for_backward(packed, absmax, code)
+        ctx.sizes, ctx.dtype = sizes, dtype
+        return F.linear(x, _weight(packed, absmax, code, sizes, dtype).to(x.dtype))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Returns the gradient of x; nothing else is trained."""
         (grad,) = grads
-        weight = _weight(*ctx.saved_tensors, ctx.sizes, grad.dtype)
-        return grad @ weight, None, None, None, None
+        weight = _weight(*ctx.saved_tensors, ctx.sizes, ctx.dtype).to(grad.dtype)
+        return grad @ weight, None, None, None, None, None
+
+
+def _weight(
+    packed: Tensor, absmax: Tensor, code: Tensor, sizes: tuple[int, int], dtype: torch.dtype
+) -> Tensor:
+    return torch.ops.medley.dequantize_4bit(  # type: ignore[no-any-return]
+        packed, absmax, code, dtype
+    ).view(sizes)

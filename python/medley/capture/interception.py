@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from medley.capture import random_ops, recurrent, rewrites
+from medley.capture.bitsandbytes_patches import bitsandbytes_patches
 from medley.capture.errors import CaptureError
 from medley.capture.modules import ModuleStack
 from medley.capture.rewrites import legacy_reduction
@@ -503,7 +504,7 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
             patch(norms, "forward", rewrites.cumulative_batch_norm(norms.forward))
             for owner, name in random_ops.SEEDS:
                 patch(owner, name, random_ops.refuse_seed)
-            for owner, name, replacement in capture_patches():
+            for owner, name, replacement in (*capture_patches(), *bitsandbytes_patches()):
                 patch(owner, name, replacement)
         for owner, name, replacement in transformers_patches():
             patch(owner, name, replacement)

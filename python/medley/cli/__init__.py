@@ -48,6 +48,12 @@ def _prepare_capture(parser: argparse.ArgumentParser) -> None:
         metavar="r=16,targets=q_proj,v_proj",
         help="train adapters of the package peft in place of the weights, which are frozen",
     )
+    parser.add_argument(
+        "--bits",
+        type=int,
+        choices=[4],
+        help="weights of 4 bits as bitsandbytes packs them; with --lora, this is QLoRA",
+    )
     parser.add_argument("-o", "--output", required=True, help="write the graph here: g.graph")
 
 
@@ -59,11 +65,13 @@ def _capture(arguments: argparse.Namespace) -> int:
     from medley.adapters import with_lora
     from medley.capture import model_name, weightless
     from medley.graph import capture
+    from medley.quantized import with_4bit
 
     size = _read_batch(arguments.batch)
 
     def make() -> tuple[nn.Module, Any]:
         made, example = model_name.load(arguments.model, size)
+        made = with_4bit(made) if arguments.bits else made
         return (with_lora(made, arguments.lora) if arguments.lora else made), example
 
     model, batch = weightless.load(make)

@@ -138,6 +138,8 @@ CONTRACTION = [
     "aten.baddbmm.default(f64[b, 4, 5], f64[b, 4, 6], f64[b, 6, 5], 0, 0.5)",
     "medley.contract.default(f64[b, 5, (3 2)], f64[6, (2 2)])",
     "medley.contract.default(f64[6], f64[6, 5])",
+    "medley.dequantize_4bit.default(u8[(2 3), 4]<256, f32[6], f32[16], f64)",
+    "medley.dequantize_4bit.default(u8[6, 32]<256, f32[6], f32[16], bf16)",
 ]
 
 LAYOUT = [

@@ -26,10 +26,11 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "i64": torch.int64,
     "i32": torch.int32,
+    "u8": torch.uint8,
     "bool": torch.bool,
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_TENSOR = re.compile(r"\b(f64|f32|bf16|i64|i32|bool)\[([^\]]*)\](<\d+|~\d+|>0|=0)?")
+_TENSOR = re.compile(r"\b(f64|f32|bf16|i64|i32|u8|bool)\[([^\]]*)\](<\d+|~\d+|>0|=0)?")
 
 
 def evaluate(size: str, batch: int = BATCH) -> int:

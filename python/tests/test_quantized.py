@@ -1,0 +1,212 @@
+"""Weights of four bits: QLoRA as peft and bitsandbytes do it, trained like on one device."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from pathlib import Path
+from typing import Any
+
+import exactness
+import pytest
+import torch
+from test_adapters import ROWS, lora, plan_of
+from torch import Tensor, nn
+
+import medley
+from medley import quantized
+from medley.capture import CaptureError, weightless
+from medley.models import hf
+
+peft = pytest.importorskip("peft")
+bnb = pytest.importorskip("bitsandbytes")
+
+STEPS = 8
+SIZES: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "tokens": 6,
+}
+
+
+def quantize(model: nn.Module, **kind: Any) -> None:
+    """Makes the linear layers of a Llama's blocks those of bitsandbytes."""
+    for path, module in list(model.named_modules()):
+        if not isinstance(module, nn.Linear) or "layers." not in path:
+            continue
+        packed = bnb.nn.Linear4bit(
+            module.in_features, module.out_features, module.bias is not None, **kind
+        )
+        packed.weight = bnb.nn.Params4bit(
+            module.weight.detach().float().clone(),
+            quant_type=packed.weight.quant_type,
+            compress_statistics=packed.weight.compress_statistics,
+            module=packed,
+        )
+        packed.bias = module.bias
+        model.set_submodule(path, packed.to("cpu"))
+
+
+def qlora(kind: str, batch: int = ROWS) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns a tiny Llama of 4-bit weights with a LoRA, and a batch. `kind`: nf4, fp4, or nf4
+    with quantised absmax."""
+    torch.manual_seed(0)
+    base, example = hf.llama(batch=batch, **SIZES)
+    quantize(base, quant_type=kind[:3], compress_statistics=kind == "nf4 twice")
+    base.is_loaded_in_4bit = True
+    return peft.get_peft_model(base, lora()), example
+
+
+@functools.cache
+def made(kind: str) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns the same each time: bitsandbytes quantises f32, not what exactness makes of it."""
+    return qlora(kind)
+
+
+def maker(kind: str, batch: int = ROWS) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns a copy of it."""
+    assert batch == ROWS
+    return copy.deepcopy(made(kind))
+
+
+MAKERS = {kind: functools.partial(maker, kind) for kind in ("nf4", "fp4", "nf4 twice")}
+PLANS = {
+    "nf4 twice": ["tensor", "random pipelines 1"],
+    "nf4": [
+        "rows",
+        "tensor",
+        *(f"random {what} {s}" for what in ("plan", "pipelines") for s in range(4)),
+    ],
+    "fp4": ["rows", "random pipeline 2"],
+}
+OTHERS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("nf4", "fp4")]
+
+
+@pytest.mark.parametrize("kind", ["nf4 twice", *OTHERS])
+def test_qlora_trains_like_one_device(kind: str) -> None:
+    plain = dense(made(kind)[0])  # bitsandbytes knows no f64
+    with exactness.double_precision():
+        model, batch, graph = exactness.captured(MAKERS[kind], ROWS)
+        want = exactness.train_eager(plain.double(), batch, STEPS, 1e-3, clip=1.0)
+        trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        for plan in PLANS[kind]:
+            got = exactness.train_plan(
+                model, graph, plan_of(plan, graph), batch, STEPS, 1e-3, clip=1.0
+            )
+            for name, packed in model.named_parameters():
+                assert name in trained or torch.equal(got.parameters.pop(name), packed)
+            want.parameters = {name: want.parameters[name] for name in trained}
+            print(f"{kind}, {plan}: {exactness.compare(got, want):.1e}")
+
+
+def dense(model: nn.Module) -> nn.Module:
+    """Returns the model with frozen weights of what bitsandbytes makes of its bytes."""
+    model = copy.deepcopy(model)
+    for path, module in list(model.named_modules()):
+        if isinstance(module, bnb.nn.Linear4bit):
+            plain = nn.Linear(module.in_features, module.out_features, module.bias is not None)
+            numbers = bnb.functional.dequantize_4bit(module.weight.data, module.quant_state)
+            plain.weight = nn.Parameter(numbers, requires_grad=False)
+            plain.bias = module.bias
+            model.set_submodule(path, plain)
+    return model
+
+
+def test_a_step_is_that_of_bitsandbytes() -> None:
+    model, batch = maker("nf4 twice")
+    graph = medley.capture(model, batch)
+    loss = model(**batch).loss
+    loss.backward()
+    trainer = medley.Trainer(
+        model,
+        graph,
+        medley.Plan(plan_of("rows", graph)),
+        medley.AdamW(lr=1e-3),
+        local=True,
+        cluster=exactness.cluster(),
+    )
+    assert trainer.step(batch).loss == pytest.approx(loss.item(), rel=1e-6)
+    found = trainer.gradients()
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            largest = parameter.grad.abs().max()
+            assert (found[name] - parameter.grad).abs().max() <= 1e-5 * largest, name
+
+
+def test_its_adapter_is_read_by_peft_and_its_state_by_another_run(tmp_path: Path) -> None:
+    model, batch = maker("nf4 twice")
+    graph = medley.capture(model, batch)
+    trainers = []
+    for plan in ("tensor", "rows"):
+        trainers.append(
+            medley.Trainer(
+                model,
+                graph,
+                medley.Plan(plan_of(plan, graph)),
+                medley.AdamW(lr=1e-3),
+                local=True,
+                cluster=exactness.cluster(),
+            )
+        )
+    first, second = trainers
+    first.step(batch)
+    first.save_adapter(tmp_path / "adapter")
+    first.save(tmp_path / "state")
+    second.load(tmp_path / "state")
+    for name, tensor in first.parameters().items():
+        assert torch.equal(tensor, second.parameters()[name]), name
+    base, _ = made("nf4 twice")
+    again = peft.PeftModel.from_pretrained(copy.deepcopy(base).unload(), tmp_path / "adapter")
+    for name, tensor in again.named_parameters():
+        if "lora_" in name:
+            assert torch.equal(tensor, first.parameters()[name]), name
+
+
+def test_weights_are_bytes_in_the_plan_and_are_not_kept_whole() -> None:
+    model, batch = made("nf4 twice")
+    graph = medley.capture(model, batch)
+    text = graph.text()
+    path = "base_model.model.model.layers.0.mlp.up_proj"
+    assert f'parameter "{path}.weight"' in text
+    uses = [line for line in text.splitlines() if "medley.dequantize_4bit" in line]
+    layers = sum(type(module).__name__ == "Linear4bit" for module in model.modules())
+    # Once in forward, once more in backward but for what no gradient flows through.
+    assert layers < len(uses) <= 2 * layers
+
+
+def test_sizes_alone_give_the_same_graph(tmp_path: Any, monkeypatch: Any) -> None:
+    torch.manual_seed(0)
+    made_model, batch = hf.llama(batch=ROWS, **SIZES)
+    real = peft.get_peft_model(quantized.with_4bit(made_model), lora())
+    whole = medley.capture(real, batch).text()
+
+    def make() -> tuple[nn.Module, Any]:
+        base, example = hf.llama(batch=ROWS, **SIZES)
+        return peft.get_peft_model(quantized.with_4bit(base), lora()), example
+
+    model, example = weightless.load(make)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert medley.capture(model, example).text() == whole
+
+
+def test_eight_bits_are_refused_by_a_sentence() -> None:
+    model = nn.Sequential(bnb.nn.Linear8bitLt(8, 8, has_fp16_weights=False))
+    with pytest.raises(CaptureError, match="Linear8bitLt.*expected load_in_4bit"):
+        medley.capture(Loss(model), torch.randn(4, 8))
+
+
+class Loss(nn.Module):
+    """The mean square of what a model gives."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns a scalar."""
+        loss: Tensor = self.model(x).square().mean()
+        return loss
