@@ -24,7 +24,7 @@ _KEPT = "_medley_absmax"  # what was quantised itself, as numbers: computed once
 
 
 def quantized_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Returns the tensors beside the packed weights, by name: absmax f32 [blocks], code f32 [16]."""
+    """Returns the tensors beside packed weights by name: absmax f32 [blocks], code f32 [16]."""
     found: dict[str, Tensor] = {}
     for path, module in _layers(model):
         if _CODE in module._buffers:
