@@ -32,7 +32,8 @@ namespace medley {
 //               `experts`: E of all devices, by which the work is estimated. backward -> d x, d
 //               weights, d gate_up, d down.
 // contract      x [.., k], w [k, n] -> [.., n].
-// dequantize_4bit  packed u8 [n, e / 2], absmax f32 [n], code f32 [16] -> [n, e]: of each block of e
+// dequantize_4bit  packed u8 [n, e / 2], absmax f32 [n], code f32 [16] -> [n, e]: of each block of
+// e
 //               numbers code[4 bits] * absmax, the upper 4 bits of a byte first.
 inline constexpr std::string_view kCapturedOps[] = {
     "medley::attention(Tensor q, Tensor k, Tensor v, Tensor? bias, bool causal, float scale)"
@@ -54,7 +55,8 @@ inline constexpr std::string_view kCapturedOps[] = {
     " Tensor gate_up, Tensor down, str activation, int offset, int experts)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
     "medley::contract(Tensor x, Tensor w) -> Tensor",
-    "medley::dequantize_4bit(Tensor packed, Tensor absmax, Tensor code, ScalarType dtype) -> Tensor",
+    "medley::dequantize_4bit(Tensor packed, Tensor absmax, Tensor code, ScalarType dtype) -> "
+    "Tensor",
 };
 
 // Appended by planning and lowering.
