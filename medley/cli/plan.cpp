@@ -13,6 +13,7 @@
 #include "medley/cli/options.h"
 #include "medley/cli/progress.h"
 #include "medley/cli/verbs.h"
+#include "medley/cluster/prices.h"
 #include "medley/cluster/quantity.h"
 #include "medley/planner/goal.h"
 #include "medley/planner/planner.h"
@@ -79,6 +80,10 @@ std::optional<Goal> read_goal(const PlanArguments& options) {
   if (const auto seconds = read_duration("--by", options.by)) goal.by = Seconds{*seconds};
   goal.budget = read_money(options.budget);
   return goal;
+}
+
+bool is_about_money(const Goal& goal) {
+  return goal.budget || goal.objective == Goal::Objective::kCost;
 }
 
 // True once so long has passed; null if no time is given.
@@ -156,6 +161,10 @@ void run_plan(const PlanArguments& options, Session& session) {
   const std::optional<Goal> goal = read_goal(options);
   const Graph graph = read_graph(session.files, asked.graph);
   const Cluster cluster = read_cluster(session.files, asked.cluster, session.catalogue);
+  if (goal && is_about_money(*goal))
+    check_prices(read_input(session.files, asked.cluster, "a cluster"),
+                 asked.cluster,
+                 read_catalogue(session.catalogue));
   const CostModel costs = read_costs(session.files, asked.profile, cluster);
   const GraphAnalysis analysis = analyse(graph, {});
   Progress progress(session.terminal, clock);

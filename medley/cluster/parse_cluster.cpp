@@ -7,6 +7,7 @@
 #include "medley/base/error.h"
 #include "medley/cluster/cluster.h"
 #include "medley/cluster/kind_names.h"
+#include "medley/cluster/prices.h"
 #include "medley/cluster/yaml_reader.h"
 
 namespace medley {
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int64_t kMostDevices = 65536;
 constexpr double kMostLatency = 3600;  // seconds
+constexpr double kHighestPrice = 1e9;  // of one node, an hour
 
 std::map<DType, double> parse_rates(const YamlValue& value) {
   std::map<DType, double> rates;
@@ -24,6 +26,12 @@ std::map<DType, double> parse_rates(const YamlValue& value) {
     rates[*dtype] = rate.positive_quantity(Dimension::kFlopRate);
   }
   return rates;
+}
+
+double price_from(const YamlValue& value) {
+  const double price = value.number_from_zero();
+  if (price > kHighestPrice) value.fail(fmt::format("must be at most {:.0f}", kHighestPrice));
+  return price;
 }
 
 DType read_bf16_as(const YamlValue& value) {
@@ -62,6 +70,8 @@ class OwnKinds {
     const auto& [price, spot] = found->second;
     return preemptible && spot ? *spot : price;
   }
+
+  bool has_price(const DeviceKind& kind) const { return prices_.contains(kind.name); }
 
   // Also those that no node uses are checked.
   void check_all() {
@@ -107,7 +117,7 @@ class OwnKinds {
                  "sustained",
                  "price_per_hour",
                  "spot_price_per_hour",
-                   "bf16_as"});
+                 "bf16_as"});
     parse_prices(name, fields);
     DeviceKind kind = base_of(name, fields);
     kind.name = name;
@@ -135,8 +145,8 @@ class OwnKinds {
     if (spot && !price) spot->fail("needs a price_per_hour beside it");
     if (!price) return;
     auto& [full, less] = prices_[name];
-    full = price->number_from_zero();
-    if (spot) less = spot->number_from_zero();
+    full = price_from(*price);
+    if (spot) less = price_from(*spot);
   }
 
   const Catalogue& catalogue_;
@@ -177,7 +187,7 @@ NodePool parse_pool(const YamlFields& fields, OwnKinds& kinds) {
   if (const YamlValue* preemptible = fields.find("preemptible"))
     pool.preemptible = preemptible->boolean();
   if (const YamlValue* price = fields.find("price_per_hour"))
-    pool.price_per_hour = price->number_from_zero();
+    pool.price_per_hour = price_from(*price);
   else
     pool.price_per_hour = pool.devices_per_node * kinds.price_of(pool.kind, pool.preemptible);
   return pool;
@@ -279,6 +289,18 @@ void check_number_of_devices(const std::vector<NodePool>& pools, const YamlValue
   }
 }
 
+void find_prices(const YamlValue& document, const Catalogue& catalogue) {
+  const YamlFields fields = document.fields();
+  OwnKinds kinds(fields.find("devices"), catalogue);
+  for (const YamlValue& item : fields.require("nodes").items()) {
+    const YamlFields node = item.fields();
+    const YamlValue& device = node.require("device");
+    if (!node.find("price_per_hour") && !kinds.has_price(kinds.find(device.text(), device)))
+      item.fail(
+          "has no price, expected price_per_hour of the node or of its device; 0 for what is free");
+  }
+}
+
 Cluster parse(const YamlValue& document, const Catalogue& catalogue) {
   const YamlFields fields = document.fields();
   fields.only({"format", "version", "nodes", "networks", "devices"});
@@ -309,6 +331,17 @@ Cluster parse(const YamlValue& document, const Catalogue& catalogue) {
   return cluster;
 }
 
+auto read_with(std::string_view yaml, std::string_view file, const auto& read) {
+  const YamlValue document = read_yaml(yaml, file);
+  try {
+    return read(document);
+  } catch (const YAML::Exception& error) {  // of the library's lazy nodes
+    throw Error(
+        Blame::kCaller,
+        fmt::format("{}:{}: not YAML: {}", file, std::max(error.mark.line, 0) + 1, error.msg));
+  }
+}
+
 }  // namespace
 
 DeviceKind scaled(DeviceKind kind, double speed) {
@@ -320,14 +353,11 @@ DeviceKind scaled(DeviceKind kind, double speed) {
 }
 
 Cluster parse_cluster(std::string_view yaml, std::string_view file, const Catalogue& catalogue) {
-  const YamlValue document = read_yaml(yaml, file);
-  try {
-    return parse(document, catalogue);
-  } catch (const YAML::Exception& error) {  // of the library's lazy nodes
-    throw Error(
-        Blame::kCaller,
-        fmt::format("{}:{}: not YAML: {}", file, std::max(error.mark.line, 0) + 1, error.msg));
-  }
+  return read_with(yaml, file, [&](const YamlValue& all) { return parse(all, catalogue); });
+}
+
+void check_prices(std::string_view yaml, std::string_view file, const Catalogue& catalogue) {
+  read_with(yaml, file, [&](const YamlValue& all) { find_prices(all, catalogue); });
 }
 
 }  // namespace medley

@@ -6,6 +6,7 @@
 
 #include "medley/base/error.h"
 #include "medley/cluster/cluster.h"
+#include "medley/cluster/prices.h"
 
 namespace medley {
 namespace {
@@ -139,6 +140,59 @@ TEST(ParseCluster, NamesFileLineAndPlaceOfAMistake) {
   EXPECT_EQ(message("version: 1", "version: 2"), "c.yaml:2: version: expected 1: 2");
   EXPECT_EQ(message("medley-cluster", "medley-plan"),
             "c.yaml:1: format: expected medley-cluster: medley-plan");
+}
+
+// A node costs what its entry says, else its devices; who may be preempted pays the spot price.
+TEST(ParseCluster, PricesAreOfNodesOrOfTheirDevices) {
+  const auto price = [](const std::string& devices) {
+    const std::string text =
+        replaced(", price_per_hour: 2.10", "") + "  other: {based_on: T4, price_per_hour: 9}\n";
+    const size_t at = text.find("memory: 16 GiB");
+    return parse_cluster(text.substr(0, at) + devices + text.substr(at), "c.yaml", catalogue())
+        .pools[1]
+        .price_per_hour;
+  };
+  EXPECT_DOUBLE_EQ(price(""), 0);
+  EXPECT_DOUBLE_EQ(price("price_per_hour: 1.5, "), 3);
+  EXPECT_DOUBLE_EQ(price("price_per_hour: 1.5, spot_price_per_hour: 0, "), 0);
+  EXPECT_DOUBLE_EQ(price("price_per_hour: 1.5, spot_price_per_hour: 0.5, "), 1);
+  const Cluster cluster = parse_cluster(
+      replaced("16 GiB", "16 GiB, price_per_hour: 7"), "c.yaml", catalogue());
+  EXPECT_DOUBLE_EQ(cluster.pools[1].price_per_hour, 2.10);
+}
+
+TEST(ParseCluster, WrongPricesAreNamed) {
+  EXPECT_EQ(message("2.10", "nan"),
+            "c.yaml:5: nodes[1].price_per_hour: expected a number: nan");
+  EXPECT_EQ(message("2.10", "2 EUR"),
+            "c.yaml:5: nodes[1].price_per_hour: expected a number: 2 EUR");
+  EXPECT_EQ(message("2.10", "1e10"),
+            "c.yaml:5: nodes[1].price_per_hour: must be at most 1000000000");
+  EXPECT_EQ(message("16 GiB", "16 GiB, price_per_hour: -1"),
+            "c.yaml:10: devices.half.price_per_hour: must not be negative: -1");
+  EXPECT_EQ(message("16 GiB", "16 GiB, price_per_hour: 1, spot_price_per_hour: inf"),
+            "c.yaml:10: devices.half.spot_price_per_hour: expected a number: inf");
+  EXPECT_EQ(message("16 GiB", "16 GiB, spot_price_per_hour: 1"),
+            "c.yaml:10: devices.half.spot_price_per_hour: needs a price_per_hour beside it");
+}
+
+TEST(ParseCluster, SaysWhoHasNoPrice) {
+  const auto unpriced = [](const std::string& text) -> std::string {
+    try {
+      check_prices(text, "c.yaml", catalogue());
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "all have";
+  };
+  EXPECT_EQ(unpriced(example()),
+            "c.yaml:4: nodes[0]: has no price, expected price_per_hour of the node or of its device; "
+            "0 for what is free");
+  const std::string own = replaced("devices_per_node: 2}", "devices_per_node: 2, price_per_hour: 0}");
+  EXPECT_EQ(unpriced(own), "all have");
+  EXPECT_EQ(unpriced(replaced("device: A100-40GB, devices", "device: half, devices")),
+            "c.yaml:4: nodes[0]: has no price, expected price_per_hour of the node or of its device; "
+            "0 for what is free");
 }
 
 TEST(ParseCluster, ReadsCurves) {

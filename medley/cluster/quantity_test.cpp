@@ -14,6 +14,8 @@ TEST(Quantity, TellsBitsFromBytesAndPowersOfTwoFromPowersOfTen) {
   EXPECT_THAT(parse_quantity("16 GiB", Dimension::kMemory), Optional(DoubleEq(17179869184.0)));
   EXPECT_THAT(parse_quantity("40 GB", Dimension::kMemory), Optional(DoubleEq(40e9)));
   EXPECT_THAT(parse_quantity("3us", Dimension::kDuration), Optional(DoubleEq(3e-6)));
+  EXPECT_THAT(parse_quantity("90 min", Dimension::kDuration), Optional(DoubleEq(5400)));
+  EXPECT_THAT(parse_quantity("36h", Dimension::kDuration), Optional(DoubleEq(129600)));
   EXPECT_THAT(parse_quantity("1.5e2 Tflop/s", Dimension::kFlopRate), Optional(DoubleEq(150e12)));
 }
 

@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kMostSets = 20000;
 constexpr double kHour = 3600;
+constexpr double kMostStep = 1e9;  // seconds; longer ones are no limit
 // Bounds add times of ops that are rounded to nanoseconds otherwise than those of a step.
 constexpr double kSure = 0.999;
 
@@ -162,9 +163,10 @@ class GoalSearch {
     if (best_ && goal_.objective == Goal::Objective::kTime) limit(best_aim_);
     if (best_ && goal_.objective == Goal::Objective::kCost && set.price_per_hour > 0)
       limit(best_aim_ * kHour / set.price_per_hour);
-    if (!seconds) return std::nullopt;
+    const double step = seconds.value_or(kMostStep) / static_cast<double>(goal_.steps);
+    if (!(step < kMostStep)) return std::nullopt;
     // The one that takes exactly as long is still wanted.
-    return Nanoseconds{static_cast<int64_t>(*seconds / static_cast<double>(goal_.steps) * 1e9) + 1};
+    return Nanoseconds{static_cast<int64_t>(step * 1e9) + 1};
   }
 
   void look_at(const NodeSet& set) {

@@ -1,0 +1,13 @@
+#pragma once
+
+// Whether all that can be rented has a price. Knows nothing of what is bought for it.
+
+#include "medley/cluster/cluster.h"
+
+namespace medley {
+
+// Throws Error(kCaller), with file and line, for the first entry of `nodes` without a price: who
+// plans for money has to say of what is free that it costs 0.
+void check_prices(std::string_view yaml, std::string_view file, const Catalogue& catalogue);
+
+}  // namespace medley
