@@ -53,7 +53,7 @@ class GoalTest : public ::testing::Test {
                       1e8);
   }
 
-  Request request(const Cluster& cluster, const std::string& strategy = "auto") const {
+  Request request(const Cluster& cluster, const std::string& strategy = "hap") const {
     return {.graph = graph,
             .cluster = cluster,
             .strategy = strategy,
