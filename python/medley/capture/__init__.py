@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from medley import quantized
 from medley.capture.batch import read_batch
+from medley.capture.buffers import Place
 from medley.capture.convert import Converted, convert
 from medley.capture.errors import CaptureError
 from medley.capture.interception import substitute
@@ -28,10 +29,12 @@ _NEAR = 16
 
 @dataclasses.dataclass(frozen=True)
 class Capture:
-    """A captured graph as text, and the values of its inputs `buffer "constant:<n>"`."""
+    """A captured graph as text, the values of its inputs `buffer "constant:<n>"`, and the buffers
+    that forward assigns anew."""
 
     text: str
     constants: dict[str, Tensor]
+    assigned: set[Place]
 
 
 def capture_full(
@@ -41,6 +44,7 @@ def capture_full(
     check: bool | None = None,
     autocast: torch.dtype | None = None,
     measures: bool = False,
+    assigned: set[Place] | None = None,
 ) -> Capture:
     """Captures forward, loss and backward of `model` as graph text; the batch size is the symbol b.
 
@@ -55,7 +59,8 @@ def capture_full(
     `autocast`, torch.bfloat16, captures under `torch.autocast` of that dtype: matrix products and
     what follows them in bf16, parameters, their gradients and the optimizer in their own dtype. The
     list of ops that are cast is that of PyTorch's autocast on the CPU, on any device. `measures`:
-    scalars beside the loss are outputs, too.
+    scalars beside the loss are outputs, too. `assigned`: what a capture of the same code has found;
+    it is not looked for again.
 
     Raises CaptureError (a ValueError) naming op, module and line of what cannot be captured.
     """
@@ -65,7 +70,8 @@ def capture_full(
         first, second = choose_primes(model, batch, 2)
         name = name or type(model).__name__
         _check_autocast(autocast)
-        assigned = rehearse(model, batch, (first, second), autocast)
+        if assigned is None:
+            assigned = rehearse(model, batch, (first, second), autocast)
         converted = convert(trace(model, batch, first, autocast, assigned, measures), name)
         cheap = converted.num_ops < _CHECK_BELOW_OPS
         if check or (check is None and (cheap or _is_near_batch(converted.text, first))):
@@ -74,7 +80,7 @@ def capture_full(
             )
     for sentence in unusual_experts(model):
         warnings.warn(sentence, stacklevel=2)
-    return Capture(converted.text, converted.constants)
+    return Capture(converted.text, converted.constants, assigned)
 
 
 def capture_text(

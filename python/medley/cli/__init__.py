@@ -316,7 +316,7 @@ def _prepare_fits(parser: argparse.ArgumentParser) -> None:
 def _fits(arguments: argparse.Namespace) -> int:
     from medley.fits import command
 
-    return command(arguments)
+    return command(arguments, _progress)
 
 
 # --- doctor and demo ------------------------------------------------------------------------------

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from medley.fits.answer import Answer
+
+Progress = Callable[[str, bool], AbstractContextManager[None]]
 
 MODES = ("lora", "qlora", "full")
 
@@ -41,8 +45,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def command(arguments: argparse.Namespace) -> int:
-    """Runs the verb."""
+def command(arguments: argparse.Namespace, progress: Progress) -> int:
+    """Runs the verb; returns the exit code."""
     kind, _, path = arguments.model.partition(":")
     if kind != "hf" or not Path(path).is_file():
         raise ValueError(f"fits: found {arguments.model!r}, expected hf:config.json, a file")
@@ -58,9 +62,12 @@ def command(arguments: argparse.Namespace) -> int:
     from medley.fits.cards import read_cards
     from medley.fits.page import text_of
 
+    def say(what: str) -> AbstractContextManager[None]:
+        return progress(what, arguments.json)
+
     cards = read_cards(arguments.cards)
     modes = [arguments.mode] if arguments.mode else ["lora", "full"]
-    found = look(path, cards, modes, arguments.lora, lengths, arguments.rows, arguments.link)
+    found = look(path, cards, modes, arguments.lora, lengths, arguments.rows, arguments.link, say)
     if arguments.json:
         print(json.dumps({**found.head, "answers": [_entry(each) for each in found.answers]}))
     else:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from medley import _core
@@ -13,10 +14,12 @@ from medley.fits.cards import Cards, cluster_of, link_of
 from medley.fits.deep import Deep
 from medley.optimizer import AdamW
 
+Progress = Callable[[str], AbstractContextManager[None]]  # shows what is under way
+
 _LENGTHS = (512, 2048, 8192)
 _SHORTER = (256, 128)
 _MORE_CARDS = (1, 3)
-_STRATEGIES = ("harp", "data-parallel-proportional")
+_PIPELINE, _REPLICAS = "harp", "data-parallel-proportional"
 _NO_PLAN = "no plan fits: "
 
 
@@ -55,13 +58,26 @@ class Place:
 
     def __init__(self, name: str, cluster: Cluster, devices: Sequence[str] = ()) -> None:
         self.name, self._cluster, self._devices = name, cluster, list(devices)
+        numbers = [cluster.find(device) for device in devices or cluster.devices]
+        self._memory = [int(cluster.kind(n).memory_bytes) for n in numbers if n is not None]
 
-    def look(self, mode: str, length: int | None, graph: _core.Graph, rows: int) -> Answer:
-        """Plans a step, and simulates what is found."""
+    def lacks(self, kept: int) -> int:
+        """Returns how many of the bytes that a model keeps from step to step fit on no card."""
+        return max(0, kept - sum(self._memory))
+
+    def _strategies(self, kept: int) -> tuple[str, ...]:
+        """Replicas only where each card could hold all; one card is a pipeline of one stage."""
+        can_replicate = len(self._memory) > 1 and kept <= min(self._memory)
+        return (_PIPELINE, _REPLICAS) if can_replicate else (_PIPELINE,)
+
+    def look(
+        self, mode: str, length: int | None, graph: _core.Graph, rows: int, kept: int
+    ) -> Answer:
+        """Plans a step, and simulates what is found. `kept`: bytes that lie there all the time."""
         optimizer = AdamW().core(graph)
         best: Answer | None = None
         why = ""
-        for strategy in _STRATEGIES:
+        for strategy in self._strategies(kept):
             try:
                 plan = _core.plan(
                     graph,
@@ -110,6 +126,105 @@ class Place:
         )
 
 
+class Question:
+    """A way to train a model, on some cards."""
+
+    def __init__(
+        self, model: Deep, mode: str, cards: Sequence[Cards], link: str, rows: int, say: Progress
+    ) -> None:
+        self._model, self._mode, self._cards, self._link = model, mode, cards, link
+        self._rows, self._say = rows, say
+
+    def answers(self, lengths: Sequence[int] | None) -> list[Answer]:
+        """Returns what the lengths come to on all cards together and on one of each kind alone. The
+        graph is made when a plan is asked for, and none is where the weights alone do not fit."""
+        cluster = cluster_of(self._cards, self._link)
+        places = [Place(f"{c.kind} alone", cluster, [f"{c.kind}/0/0"]) for c in self._cards]
+        if sum(each.count for each in self._cards) > 1:
+            places.insert(0, Place("all", cluster))
+        answers = []
+        short = {place.name: self._without_plan(place) for place in places}
+        for length in self._asked(lengths):
+            graph = None
+            for place in places:
+                why = short[place.name]
+                if why:
+                    answers.append(Answer(self._mode, length, place.name, why))
+                    continue
+                graph = graph or self._graph(length)
+                answers.append(self._planned(place, length, graph))
+                if not answers[-1].fits:
+                    short[place.name] = "a shorter length does not fit"
+        return answers
+
+    def advice(self, length: int | None) -> list[str]:
+        """Returns changes with which something would fit."""
+        found = []
+        whole = Place("all", cluster_of(self._cards, self._link))
+        largest = max(self._cards, key=lambda each: _memory(each, self._link))
+        if lacking := whole.lacks(self._model.kept):
+            more = -(-lacking // _memory(largest, self._link))
+            found.append(f"at least {more} more {largest.kind}")
+        else:
+            found += self._shorter(whole, length) + self._more(largest, length)
+        if self._mode == "full":
+            found.append(
+                "--mode lora: frozen weights need neither gradients nor an optimizer's state"
+            )
+        return found
+
+    def _asked(self, lengths: Sequence[int] | None) -> Sequence[int | None]:
+        if not self._model.takes_tokens:
+            return (None,)
+        longest = self._model.longest
+        return lengths or [each for each in _LENGTHS if each <= longest] or [longest]
+
+    def _without_plan(self, place: Place) -> str:
+        """Says why no plan can fit, if that is clear without one."""
+        lacking = place.lacks(self._model.kept)
+        if not lacking:
+            return ""
+        return (
+            f"weights and what AdamW keeps of them take {_gib(self._model.kept)}, "
+            f"{_gib(lacking)} more than there is"
+        )
+
+    def _graph(self, length: int | None) -> _core.Graph:
+        with self._say("tracing the model"):
+            return self._model.graph(length)
+
+    def _planned(self, place: Place, length: int | None, graph: _core.Graph) -> Answer:
+        tokens = "" if length is None else f", {length} tokens"
+        with self._say(f"{self._mode}{tokens}: planning for {place.name}"):
+            return place.look(self._mode, length, graph, self._rows, self._model.kept)
+
+    def _shorter(self, whole: Place, length: int | None) -> list[str]:
+        for shorter in _SHORTER if length is not None else ():
+            if shorter < (length or 0) and self._planned(whole, shorter, self._graph(shorter)).fits:
+                return [f"--lengths {shorter}"]
+        return []
+
+    def _more(self, largest: Cards, length: int | None) -> list[str]:
+        graph = self._graph(length)
+        for more in _MORE_CARDS:
+            others = [
+                dataclasses.replace(each, count=each.count + more * (each == largest))
+                for each in self._cards
+            ]
+            place = Place(f"{more} more {largest.kind}", cluster_of(others, self._link))
+            if self._planned(place, length, graph).fits:
+                return [place.name]
+        return []
+
+
+def _memory(cards: Cards, link: str) -> int:
+    return int(cluster_of([cards], link).kind(0).memory_bytes)
+
+
+def _gib(amount: int) -> str:
+    return f"{amount / 2**30:.3g} GiB"
+
+
 def look(
     path: str,
     cards: Sequence[Cards],
@@ -118,12 +233,14 @@ def look(
     lengths: Sequence[int] | None,
     rows: int,
     link: str | None,
+    say: Progress,
 ) -> Found:
     """Looks at all modes and lengths, on all cards together and on one of each kind alone."""
     link = link or link_of(cards)
     found = Found({})
     for mode in modes:
-        model = Deep(path, lora if mode == "lora" else "")
+        with say("reading the model"):
+            model = Deep(path, lora if mode == "lora" else "")
         found.head = {
             "model": model.kind,
             "weights": model.weights,
@@ -134,61 +251,9 @@ def look(
             "rows": rows,
         }
         found.trained[mode] = model.trained
-        answers = list(_answers(model, mode, cards, link, lengths, rows))
+        question = Question(model, mode, cards, link, rows, say)
+        answers = question.answers(lengths)
         found.answers += answers
         if not any(answer.fits for answer in answers):
-            found.advice[mode] = _advice(model, mode, cards, link, answers[0].length, rows)
-    return found
-
-
-def _answers(
-    model: Deep,
-    mode: str,
-    cards: Sequence[Cards],
-    link: str,
-    lengths: Sequence[int] | None,
-    rows: int,
-) -> list[Answer]:
-    cluster = cluster_of(cards, link)
-    places = [Place(f"{each.kind} alone", cluster, [f"{each.kind}/0/0"]) for each in cards]
-    if sum(each.count for each in cards) > 1:
-        places.insert(0, Place("all", cluster))
-    asked: Sequence[int | None] = (None,)
-    if model.takes_tokens:
-        asked = lengths or [each for each in _LENGTHS if each <= model.longest] or [model.longest]
-    answers = []
-    short = {place.name: "" for place in places}  # what a shorter length lacks already
-    for length in asked:
-        graph = None
-        for place in places:
-            if short[place.name]:
-                answers.append(Answer(mode, length, place.name, "a shorter length does not fit"))
-                continue
-            graph = graph or model.graph(length)
-            answers.append(place.look(mode, length, graph, rows))
-            short[place.name] = answers[-1].why
-    return answers
-
-
-def _advice(
-    model: Deep, mode: str, cards: Sequence[Cards], link: str, length: int | None, rows: int
-) -> list[str]:
-    """Returns changes with which something would fit."""
-    found = []
-    whole = Place("all", cluster_of(cards, link))
-    for shorter in _SHORTER if length is not None else ():
-        if shorter < length and whole.look(mode, shorter, model.graph(shorter), rows).fits:
-            found.append(f"--lengths {shorter}")
-            break
-    graph = model.graph(length)
-    largest = max(cards, key=lambda each: cluster_of([each], link).kind(0).memory_bytes)
-    for more in _MORE_CARDS:
-        others = [
-            dataclasses.replace(each, count=each.count + more * (each == largest)) for each in cards
-        ]
-        if Place("more", cluster_of(others, link)).look(mode, length, graph, rows).fits:
-            found.append(f"{more} more {largest.kind}")
-            break
-    if mode == "full":
-        found.append("--mode lora: frozen weights need neither gradients nor an optimizer's state")
+            found.advice[mode] = question.advice(answers[0].length)
     return found

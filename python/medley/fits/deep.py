@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from medley import _core
 from medley.adapters import with_lora
-from medley.capture import capture_text, weightless
+from medley.capture import Capture, capture_full, weightless
+from medley.capture.buffers import Place
 from medley.fits.stretch import Stretched, UnevenError
 from medley.models import hf
 
@@ -33,6 +34,7 @@ class Deep:
         self.dtype = str(parameters[0].dtype).removeprefix("torch.")
         self.weights = sum(p.numel() for p in parameters)
         self.trained = sum(p.numel() for p in parameters if p.requires_grad)
+        self.kept = sum(_kept(p) for p in parameters)  # bytes, from step to step
         self.layers = 0  # that repeat; 0: none were found
         for name in _LAYERS:
             self.layers = self.layers or int(getattr(self._config, name, None) or 0)
@@ -56,7 +58,7 @@ class Deep:
 
     def captured(self, length: int | None) -> str:
         """Returns the text of the graph, captured with all layers, which takes long."""
-        return self._capture(self._config, length)
+        return self._capture(self._config, length).text
 
     def _text(self, length: int | None) -> str:
         if self._is_even and (length is None or length <= self.longest):
@@ -64,15 +66,18 @@ class Deep:
                 return self._stretch().text(self.layers // self._unit(), length or 0)
             except UnevenError:
                 self._is_even = False
-        return self._capture(self._config, length)
+        return self._capture(self._config, length).text
 
     def _stretch(self) -> Stretched:
         if self._stretched is None:
             unit = self._unit()
             configs = [self._with_layers(unit * times) for times in (1, 2, 3)]
             one, other = _LENGTHS if self.takes_tokens else (None, None)
-            texts = [self._capture(config, one) for config in configs]
-            second = self._capture(configs[0], other) if other else texts[0]
+            first = self._capture(configs[0], one)
+            # The code of all of them is the same: what assigns no buffer anew never does.
+            known = None if first.assigned else first.assigned
+            texts = [first.text, *(self._capture(each, one, known).text for each in configs[1:])]
+            second = self._capture(configs[0], other, known).text if other else texts[0]
             self._stretched = Stretched(texts, one or 0, second, other or 0)
             _check_shapes(self._stretched.text(self.layers // unit, one or 0), self._shapes)
         return self._stretched
@@ -110,11 +115,21 @@ class Deep:
 
         return weightless.load(make)
 
-    def _capture(self, config: Any, length: int | None) -> str:
+    def _capture(
+        self, config: Any, length: int | None, assigned: set[Place] | None = None
+    ) -> Capture:
         model, batch = self._make(config, length)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return capture_text(model, batch, check=False)
+            return capture_full(model, batch, check=False, assigned=assigned)
+
+
+def _kept(parameter: Tensor) -> int:
+    """Returns the bytes of a weight and of what AdamW keeps for it: two moments in f32, and a copy
+    in f32 of a weight of 16 bits."""
+    size = parameter.element_size()
+    moments = 8 + (4 if size < 4 else 0) if parameter.requires_grad else 0
+    return parameter.numel() * (size + moments)
 
 
 def _check_shapes(text: str, shapes: dict[str, tuple[int, ...]]) -> None:

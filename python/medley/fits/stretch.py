@@ -176,7 +176,8 @@ class _OfLength:
     more: int
 
     def at(self, length: int) -> int:
-        return self.times * length**self.power + self.more
+        power: int = length**self.power
+        return self.times * power + self.more
 
 
 def _of_length(at_one: int, at_other: int, one: int, other: int) -> _OfLength:
