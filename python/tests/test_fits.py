@@ -3,7 +3,9 @@ by their names, and what is said of memory is what the program needs."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,17 @@ import pytest
 
 from medley import _core, fits
 from medley.cli import run
+from medley.fits.answer import Found, Question
 from medley.fits.cards import Cards, cluster_of, link_of, read_cards
 from medley.fits.deep import Deep
+from medley.fits.page import text_of
 from medley.fits.stretch import Stretched, UnevenError
 from medley.optimizer import AdamW
 
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
+ROOT = Path(__file__).resolve().parents[2]
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
     "dtype": "bfloat16",
@@ -86,12 +91,77 @@ def graph_of(text: str) -> _core.Graph:
     return graph
 
 
+class Model:
+    """In place of a Deep: a small graph, whatever the length."""
+
+    takes_tokens, longest = True, 4096
+
+    def __init__(self, kept: int) -> None:
+        self.kept, self.asked = kept, list[int | None]()
+
+    def graph(self, length: int | None) -> _core.Graph:
+        """Notes the length."""
+        self.asked.append(length)
+        path = ROOT / "tests" / "data" / "mlp.graph"
+        return _core.Graph.parse(path.read_text(), str(path))
+
+
+@contextlib.contextmanager
+def silently(what: str) -> Iterator[None]:
+    """Shows nothing."""
+    yield
+
+
+CARDS = [Cards("RTX3090-24GB", 1), Cards("RTX4060Ti-16GB", 1)]
+
+
+def test_what_fits_is_planned_for_all_cards_and_for_each_alone() -> None:
+    model: Any = Model(1 << 20)
+    found = Question(model, "full", CARDS, "16 GB/s", 64, silently).answers(None)
+    assert [(each.length, each.cards, each.fits) for each in found] == [
+        (length, cards, True)
+        for length in (512, 2048)
+        for cards in ("all", "RTX3090-24GB alone", "RTX4060Ti-16GB alone")
+    ]
+    assert model.asked == [512, 2048]
+    assert all(each.step_seconds > 0 and each.memory for each in found)
+
+
+# Where weights alone are too many no graph is made: the 3090 has 23.7 GiB, both have 39.4 GiB.
+def test_where_weights_alone_are_too_many_nothing_is_planned() -> None:
+    model: Any = Model(30 << 30)
+    question = Question(model, "full", CARDS, "16 GB/s", 64, silently)
+    assert [each.fits for each in question.answers([512])] == [True, False, False]
+    model = Model(100 << 30)
+    question = Question(model, "full", CARDS, "16 GB/s", 64, silently)
+    found = question.answers([512, 2048])
+    assert not model.asked and not any(each.fits for each in found)
+    assert found[0].why == (
+        "weights and what AdamW keeps of them take 100 GiB, 60.7 GiB more than there is"
+    )
+    assert question.advice(512)[0] == "at least 3 more RTX3090-24GB"
+    text = text_of(Found({**HEAD, "rows": 64}, found, {"full": 7}, {"full": question.advice(512)}))
+    assert text.count("does not fit: ") == 3
+    assert "What would fit:\n  at least 3 more RTX3090-24GB\n  --mode lora" in text
+
+
+HEAD = {
+    "model": "mlp",
+    "weights": 7_000_000_000,
+    "dtype": "float32",
+    "cards": {"RTX3090-24GB": 1},
+    "notes": [],
+    "link": "16 GB/s",
+}
+
+
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Deep:
     """A Llama of five layers with LoRA."""
     return Deep(config_file(tmp_path_factory.mktemp("llama"), LLAMA), "r=4")
 
 
+@pytest.mark.slow
 def test_a_graph_from_shallow_ones_is_that_of_all_layers(llama: Deep) -> None:
     assert llama.graph(48).hash() == graph_of(llama.captured(48)).hash()
     assert llama.is_stretched
@@ -162,6 +232,7 @@ def test_wrong_cards_are_named(words: list[str], sentence: str) -> None:
         read_cards(words)
 
 
+@pytest.mark.slow
 def test_what_is_said_of_memory_is_what_the_program_needs(
     llama: Deep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,7 +251,9 @@ def test_what_is_said_of_memory_is_what_the_program_needs(
     optimizer = AdamW().core(graph)
     plan = _core.plan(graph, cluster, alone["strategy"], 4, optimizer=optimizer)
     found: Any = _core.simulate_plan(graph, plan, cluster, optimizer=optimizer)
-    assert found["devices"]["RTX3090-24GB/0/0"]["peak"] == alone["memory"]["RTX3090-24GB"][0]
+    peak = found["devices"]["RTX3090-24GB/0/0"]["peak"]
+    assert peak == alone["memory"]["RTX3090-24GB"][0]
+    assert llama.kept < peak
 
 
 def test_what_cannot_be_answered_is_said(tmp_path: Path) -> None:

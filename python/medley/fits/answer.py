@@ -60,6 +60,7 @@ class Place:
         self.name, self._cluster, self._devices = name, cluster, list(devices)
         numbers = [cluster.find(device) for device in devices or cluster.devices]
         self._memory = [int(cluster.kind(n).memory_bytes) for n in numbers if n is not None]
+        self._too_long: set[str] = set()  # strategies that did not fit at a shorter length
 
     def lacks(self, kept: int) -> int:
         """Returns how many of the bytes that a model keeps from step to step fit on no card."""
@@ -68,12 +69,14 @@ class Place:
     def _strategies(self, kept: int) -> tuple[str, ...]:
         """Replicas only where each card could hold all; one card is a pipeline of one stage."""
         can_replicate = len(self._memory) > 1 and kept <= min(self._memory)
-        return (_PIPELINE, _REPLICAS) if can_replicate else (_PIPELINE,)
+        asked = (_PIPELINE, _REPLICAS) if can_replicate else (_PIPELINE,)
+        return tuple(strategy for strategy in asked if strategy not in self._too_long)
 
     def look(
         self, mode: str, length: int | None, graph: _core.Graph, rows: int, kept: int
     ) -> Answer:
-        """Plans a step, and simulates what is found. `kept`: bytes that lie there all the time."""
+        """Plans a step, and simulates what is found. Lengths ascend from call to call. `kept`: bytes
+        that lie there all the time."""
         optimizer = AdamW().core(graph)
         best: Answer | None = None
         why = ""
@@ -91,6 +94,7 @@ class Place:
                 if not str(error).startswith(_NO_PLAN):
                     raise
                 why = why or str(error).removeprefix(_NO_PLAN)
+                self._too_long.add(strategy)
                 continue
             found = self._simulated(mode, length, graph, plan, optimizer)
             if best is None or found.step_seconds < best.step_seconds:
@@ -166,7 +170,7 @@ class Question:
             more = -(-lacking // _memory(largest, self._link))
             found.append(f"at least {more} more {largest.kind}")
         else:
-            found += self._shorter(whole, length) + self._more(largest, length)
+            found += self._shorter(length) + self._more(largest, length)
         if self._mode == "full":
             found.append(
                 "--mode lora: frozen weights need neither gradients nor an optimizer's state"
@@ -198,8 +202,9 @@ class Question:
         with self._say(f"{self._mode}{tokens}: planning for {place.name}"):
             return place.look(self._mode, length, graph, self._rows, self._model.kept)
 
-    def _shorter(self, whole: Place, length: int | None) -> list[str]:
+    def _shorter(self, length: int | None) -> list[str]:
         for shorter in _SHORTER if length is not None else ():
+            whole = Place("all", cluster_of(self._cards, self._link))
             if shorter < (length or 0) and self._planned(whole, shorter, self._graph(shorter)).fits:
                 return [f"--lengths {shorter}"]
         return []

@@ -26,9 +26,12 @@ def text_of(found: Found) -> str:
         rows = [_row(answer, head["rows"]) for answer in answers]
         if any(answer.fits for answer in answers):
             lines += _table([row for row in rows if row])
+        # What is too long for some cards once is not said of longer ones.
+        said = set()
         for answer in answers:
-            if answer.why and answer.why != answers[0].why or (answer is answers[0] and answer.why):
+            if answer.why and answer.cards not in said:
                 lines.append(f"{_length(answer)}{answer.cards}: does not fit: {answer.why}")
+                said.add(answer.cards)
         if mode in found.advice:
             changes = found.advice[mode] or ["cards with more memory, or more of them"]
             lines += ["What would fit:", *(f"  {change}" for change in changes)]
