@@ -1,27 +1,29 @@
 """`medley fits` for public configs and sets of cards: what it takes, and whether it is right.
 
-    python benchmarks/fits.py --json build/fits.json [--only NAME ...] [--modes lora full]
+    python benchmarks/fits.py --json build/fits.json [--only NAME ...] [--mode lora]
     python benchmarks/fits.py --json build/fits.json --exact [--only NAME ...]
     python benchmarks/fits.py --json build/fits.json --page
 
-The first runs the command once for each config of benchmarks/data/public_configs.json, set of cards
-and mode, and notes seconds, processor seconds and peak memory of the process. With --exact each
-config is also captured with all its layers at two lengths, and the graph compared with the one that
-the command plans with: equal graphs have equal plans and memory. What the file has already is not
-done again, so that this may be run in pieces. --page prints the tables of the results page.
+The first asks what the command asks, for each config of benchmarks/data/public_configs.json and 12
+sets of cards, 512 and 2,048 tokens: a process for each config, which traces once. It notes
+processor seconds, until the first graph is there and for each set, and what fits. With --exact each
+config is also captured with all its layers at 512 tokens, and the graph compared with the one that
+is planned: equal graphs have equal plans and memory. What the file has already is not done again,
+so that this may be run in pieces. --page prints the tables of the results page.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import contextlib
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -42,119 +44,86 @@ CARDS = (
     ("2x4090", "2x3090"),
 )
 LENGTHS = (512, 2048)
+ROWS = 16
+# peft has no targets of its own for these.
+TARGETS = {"vit": ",targets=query,value", "opt": ",targets=q_proj,v_proj"}
 
 
-def config_file(folder: str, fields: dict[str, Any]) -> Path:
-    """Writes a config.json."""
-    path = Path(folder, "config.json")
-    path.write_text(json.dumps(fields))
-    return path
+@contextlib.contextmanager
+def _silently(what: str) -> Iterator[None]:
+    yield
 
 
-def run(fields: dict[str, Any], cards: tuple[str, ...], mode: str) -> dict[str, Any]:
-    """Runs the command; returns what it took and what it said."""
-    with tempfile.TemporaryDirectory(prefix="medley-fits-") as folder:
-        path = config_file(folder, fields)
-        command = [sys.executable, "-m", "medley", "fits", f"hf:{path}", "--json"]
-        command += ["--mode", mode, "--cards", *cards]
-        if mode == "lora" and fields["model_type"] in ("vit", "opt"):
-            names = {"vit": "query,value", "opt": "q_proj,v_proj"}[fields["model_type"]]
-            command += ["--lora", f"r=16,targets={names}"]
-        begin = time.perf_counter()
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            process = subprocess.Popen(command, stdout=out, stderr=err)
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            out.seek(0)
-            err.seek(0)
-            text, error = out.read().decode(), err.read().decode()
-    found = {
-        "seconds": time.perf_counter() - begin,
-        "processor": usage.ru_utime + usage.ru_stime,
-        "mib": usage.ru_maxrss / 1024,
-    }
-    if process.returncode != 0:
-        return {**found, "error": error.strip().splitlines()[-1] if error.strip() else "?"}
-    answers = json.loads(text)["answers"]
-    return {**found, "fitting": sum(a["fits"] for a in answers), "answers": len(answers)}
-
-
-def exact(fields: dict[str, Any], mode: str) -> dict[str, Any]:
-    """Captures all layers; returns whether the graphs are equal."""
-    from medley import _core
+def model_of(fields: dict[str, Any], mode: str) -> Any:
+    """Returns what the command makes of a config."""
     from medley.fits.deep import Deep
 
-    lora = ""
-    if mode == "lora":
-        own = {"vit": ",targets=query,value", "opt": ",targets=q_proj,v_proj"}
-        lora = "r=16" + own.get(fields["model_type"], "")
+    lora = "r=16" + TARGETS.get(fields["model_type"], "") if mode == "lora" else ""
     with tempfile.TemporaryDirectory(prefix="medley-fits-") as folder:
-        model = Deep(str(config_file(folder, fields)), lora)
-        found: dict[str, Any] = {"stretched": True}
-        for length in LENGTHS if model.takes_tokens else (None,):
-            length = None if length is None else min(length, model.longest)
-            quick = model.graph(length).hash()
-            found["stretched"] &= model.is_stretched
-            whole, _ = _core.Graph.parse(model.captured(length), "<whole>").run_passes()
-            found[str(length)] = quick == whole.hash()
-    return found
+        path = Path(folder, "config.json")
+        path.write_text(json.dumps(fields))
+        return Deep(str(path), lora)
 
 
-def key(name: str, cards: tuple[str, ...], mode: str) -> str:
-    """Names a run."""
-    return f"{name} | {mode} | {' '.join(cards)}"
+def lengths_of(model: Any) -> list[int]:
+    """Returns those of LENGTHS that a model takes, the longest at least."""
+    return [each for each in LENGTHS if each <= model.longest] or [model.longest]
 
 
-@dataclasses.dataclass
-class Notes:
-    """What was found so far, in a file."""
+def ask(fields: dict[str, Any], mode: str) -> dict[str, Any]:
+    """Returns what all sets of cards come to, and what that took."""
+    begin = time.process_time()
+    model = model_of(fields, mode)
+    model.graph(lengths_of(model)[0] if model.takes_tokens else None)
+    traced = time.process_time() - begin
+    from medley.fits.answer import Question
+    from medley.fits.cards import link_of, read_cards
 
-    path: Path
-    found: dict[str, Any]
+    sets = {}
+    for words in CARDS:
+        begin = time.process_time()
+        cards = read_cards(words)
+        question = Question(model, mode, cards, link_of(cards), ROWS, _silently)
+        answers = question.answers(lengths_of(model))
+        sets[" ".join(words)] = {
+            "processor": time.process_time() - begin,
+            "answers": [[each.length, each.cards, each.step_seconds] for each in answers],
+        }
+    return {"traced": traced, "stretched": model.is_stretched, "sets": sets}
 
-    def note(self, name: str, value: dict[str, Any]) -> None:
-        """Keeps it."""
-        self.found[name] = value
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self.found, indent=1))
-        print(name, value, flush=True)
+
+def exact(fields: dict[str, Any], mode: str) -> dict[str, bool]:
+    """Captures all layers; returns whether the graphs are equal."""
+    from medley import _core
+
+    model = model_of(fields, mode)
+    length = lengths_of(model)[0] if model.takes_tokens else None
+    quick = model.graph(length).hash()
+    whole, _ = _core.Graph.parse(model.captured(length), "<whole>").run_passes()
+    return {"stretched": model.is_stretched, "equal": quick == whole.hash()}
 
 
 def page(found: dict[str, Any]) -> str:
     """Returns the tables, in Markdown."""
-    lines = ["| config | mode | runs | seconds, processor seconds, most | MiB, most | fitting |"]
-    lines.append("|---|---|---|---|---|---|")
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for name, value in found.items():
-        words = name.split(" | ")
-        if len(words) == 3:
-            groups.setdefault((words[0], words[1]), []).append(value)
-    for (config, mode), runs in groups.items():
-        good = [run for run in runs if "error" not in run]
-        if not good:
-            lines.append(f"| {config} | {mode} | {len(runs)} | {runs[0]['error']} | | |")
-            continue
-        lines.append(
-            f"| {config} | {mode} | {len(good)} of {len(runs)} "
-            f"| {max(r['seconds'] for r in good):.1f}, {max(r['processor'] for r in good):.1f} "
-            f"| {max(r['mib'] for r in good):.0f} "
-            f"| {sum(r['fitting'] for r in good)} of {sum(r['answers'] for r in good)} |"
-        )
-    good = [run for runs in groups.values() for run in runs if "error" not in run]
-    if good:
-        processor = [run["processor"] for run in good]
-        lines.append(
-            f"\n{len(good)} runs: {statistics.median(processor):.1f} processor seconds in the "
-            f"median, {max(processor):.1f} at most; {max(r['seconds'] for r in good):.1f} s and "
-            f"{max(r['mib'] for r in good):.0f} MiB at most."
-        )
+    lines = [
+        "| config | mode | until the first graph, s | a set of cards, s: median, most "
+        "| answers that fit | equal to all layers traced |",
+        "|---|---|---|---|---|---|",
+    ]
     exactly = {name: value for name, value in found.items() if name.endswith(" | exact")}
-    equal = [n for n, v in exactly.items() if all(x for k, x in v.items() if k != "stretched")]
-    stretched = [n for n in equal if exactly[n]["stretched"]]
-    lines.append(
-        f"\n{len(equal)} of {len(exactly)} graphs equal those captured with all layers, "
-        f"{len(stretched)} of them from shallow ones."
-    )
+    for name, value in found.items():
+        if name in exactly:
+            continue
+        equal = exactly.get(f"{name} | exact")
+        said = "-" if equal is None else "yes" if equal["equal"] else "**no**"
+        seconds = [each["processor"] for each in value["sets"].values()]
+        steps = [step for each in value["sets"].values() for _, _, step in each["answers"]]
+        lines.append(
+            f"| {name} | {value['traced']:.1f}"
+            f"{'' if value['stretched'] else ', all layers traced'} "
+            f"| {statistics.median(seconds):.1f}, {max(seconds):.1f} "
+            f"| {sum(step > 0 for step in steps)} of {len(steps)} | {said} |"
+        )
     return "\n".join(lines)
 
 
@@ -163,25 +132,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, required=True, help="what was found; is gone on with")
     parser.add_argument("--only", nargs="*", help="these configs")
-    parser.add_argument("--modes", nargs="*", default=["lora"])
+    parser.add_argument("--mode", choices=("lora", "full"), default="lora")
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     configs = json.loads(CONFIGS.read_text())
-    before = json.loads(options.json.read_text()) if options.json.exists() else {}
-    notes = Notes(options.json, before)
+    found = json.loads(options.json.read_text()) if options.json.exists() else {}
     if options.page:
-        print(page(notes.found))
+        print(page(found))
         return 0
     for name in options.only or configs:
-        for mode in options.modes:
-            if options.exact:
-                if f"{name} | {mode} | all | exact" not in notes.found:
-                    notes.note(f"{name} | {mode} | all | exact", exact(configs[name], mode))
-                continue
-            for cards in CARDS:
-                if key(name, cards, mode) not in notes.found:
-                    notes.note(key(name, cards, mode), run(configs[name], cards, mode))
+        key = f"{name} | {options.mode}" + (" | exact" if options.exact else "")
+        if key in found:
+            continue
+        # A process of its own, so that imports count for each.
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            run = exact if options.exact else ask
+            found[key] = pool.submit(run, configs[name], options.mode).result()
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(found, indent=1))
+        print(key, json.dumps(found[key])[:200], flush=True)
     return 0
 
 

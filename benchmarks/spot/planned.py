@@ -17,6 +17,7 @@ from benchmarks.spot.replay import Plan
 from medley import _core
 from medley.cluster import load_cluster
 from medley.files import read_text
+from medley.optimizer import AdamW
 
 _NO_PLAN = "no plan fits: "  # what planning then says; other mistakes are ours
 
@@ -31,6 +32,7 @@ class Planned:
         self._strategy, self._batch, self._cache = strategy, global_batch, cache
         self._file = cluster
         self._graph = _core.Graph.parse(read_text(graph), str(graph))
+        self._optimizer = AdamW().core(self._graph)
         self._cluster = load_cluster(cluster)
         self._devices: dict[str, list[str]] = {}  # [node]
         for number, name in enumerate(self._cluster.devices):
@@ -83,14 +85,21 @@ class Planned:
         begin = time.perf_counter()
         try:
             text = _core.plan(
-                self._graph, self._cluster, self._strategy, self._batch, devices=devices
+                self._graph,
+                self._cluster,
+                self._strategy,
+                self._batch,
+                optimizer=self._optimizer,
+                devices=devices,
             )
         except ValueError as error:
             if not str(error).startswith(_NO_PLAN):
                 raise
             return {"rows": 0.0, "copies": 1.0, "step": 0.0, "planning": 0.0, "plan": ""}
         planning = time.perf_counter() - begin
-        simulated: Any = _core.simulate_plan(self._graph, text, self._cluster)
+        simulated: Any = _core.simulate_plan(
+            self._graph, text, self._cluster, optimizer=self._optimizer
+        )
         step = simulated["step"] * 1e-9
         return {
             "rows": self._batch / step,
@@ -114,7 +123,7 @@ class Planned:
             return f'"{places[node]}/{device}"'
 
         text = re.sub(r'"([\w.-]+/\d+/\d+)"', renamed, self._entry(nodes)["plan"])
-        return _core.Program(self._graph, text, self._cluster, _core.Optimizer())
+        return _core.Program(self._graph, text, self._cluster, self._optimizer)
 
     def _save(self) -> None:
         if self._cache is None:
