@@ -20,9 +20,6 @@ from medley.fits.page import text_of
 from medley.fits.stretch import Stretched, UnevenError
 from medley.optimizer import AdamW
 
-pytest.importorskip("transformers")
-pytest.importorskip("peft")
-
 ROOT = Path(__file__).resolve().parents[2]
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -137,7 +134,7 @@ def test_where_weights_alone_are_too_many_nothing_is_planned() -> None:
     found = question.answers([512, 2048])
     assert not model.asked and not any(each.fits for each in found)
     assert found[0].why == (
-        "weights and what AdamW keeps of them take 100 GiB, 60.7 GiB more than there is"
+        "weights and what AdamW keeps of them take 100 GiB, 60.6 GiB more than there is"
     )
     assert question.advice(512)[0] == "at least 3 more RTX3090-24GB"
     text = text_of(Found({**HEAD, "rows": 64}, found, {"full": 7}, {"full": question.advice(512)}))
@@ -158,6 +155,8 @@ HEAD = {
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Deep:
     """A Llama of five layers with LoRA."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("peft")
     return Deep(config_file(tmp_path_factory.mktemp("llama"), LLAMA), "r=4")
 
 
@@ -170,6 +169,7 @@ def test_a_graph_from_shallow_ones_is_that_of_all_layers(llama: Deep) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
 def test_graphs_of_other_models_too(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
     model = Deep(config_file(tmp_path, OTHERS[name]), "")
     for length in (48, 128) if model.takes_tokens else (None,):
         assert model.graph(length).hash() == graph_of(model.captured(length)).hash()
