@@ -156,14 +156,13 @@ TEST(ParseCluster, PricesAreOfNodesOrOfTheirDevices) {
   EXPECT_DOUBLE_EQ(price("price_per_hour: 1.5, "), 3);
   EXPECT_DOUBLE_EQ(price("price_per_hour: 1.5, spot_price_per_hour: 0, "), 0);
   EXPECT_DOUBLE_EQ(price("price_per_hour: 1.5, spot_price_per_hour: 0.5, "), 1);
-  const Cluster cluster = parse_cluster(
-      replaced("16 GiB", "16 GiB, price_per_hour: 7"), "c.yaml", catalogue());
+  const Cluster cluster =
+      parse_cluster(replaced("16 GiB", "16 GiB, price_per_hour: 7"), "c.yaml", catalogue());
   EXPECT_DOUBLE_EQ(cluster.pools[1].price_per_hour, 2.10);
 }
 
 TEST(ParseCluster, WrongPricesAreNamed) {
-  EXPECT_EQ(message("2.10", "nan"),
-            "c.yaml:5: nodes[1].price_per_hour: expected a number: nan");
+  EXPECT_EQ(message("2.10", "nan"), "c.yaml:5: nodes[1].price_per_hour: expected a number: nan");
   EXPECT_EQ(message("2.10", "2 EUR"),
             "c.yaml:5: nodes[1].price_per_hour: expected a number: 2 EUR");
   EXPECT_EQ(message("2.10", "1e10"),
@@ -185,14 +184,17 @@ TEST(ParseCluster, SaysWhoHasNoPrice) {
     }
     return "all have";
   };
-  EXPECT_EQ(unpriced(example()),
-            "c.yaml:4: nodes[0]: has no price, expected price_per_hour of the node or of its device; "
-            "0 for what is free");
-  const std::string own = replaced("devices_per_node: 2}", "devices_per_node: 2, price_per_hour: 0}");
+  EXPECT_EQ(
+      unpriced(example()),
+      "c.yaml:4: nodes[0]: has no price, expected price_per_hour of the node or of its device; "
+      "0 for what is free");
+  const std::string own =
+      replaced("devices_per_node: 2}", "devices_per_node: 2, price_per_hour: 0}");
   EXPECT_EQ(unpriced(own), "all have");
-  EXPECT_EQ(unpriced(replaced("device: A100-40GB, devices", "device: half, devices")),
-            "c.yaml:4: nodes[0]: has no price, expected price_per_hour of the node or of its device; "
-            "0 for what is free");
+  EXPECT_EQ(
+      unpriced(replaced("device: A100-40GB, devices", "device: half, devices")),
+      "c.yaml:4: nodes[0]: has no price, expected price_per_hour of the node or of its device; "
+      "0 for what is free");
 }
 
 TEST(ParseCluster, ReadsCurves) {

@@ -50,14 +50,16 @@ double price_of(const Request& request, int pool) {
 void check_goal(const Goal& goal, const std::vector<Kind>& kinds, const Request& request) {
   if (goal.steps < 1) refuse_goal(fmt::format("steps: found {}, expected at least 1", goal.steps));
   if (goal.by && !(goal.by->value > 0))
-    refuse_goal(fmt::format("by: found {}, expected a time that is not over", run_time_text(*goal.by)));
+    refuse_goal(
+        fmt::format("by: found {}, expected a time that is not over", run_time_text(*goal.by)));
   if (goal.budget && !(*goal.budget > 0))
     refuse_goal(fmt::format("budget: found {:g}, expected more than 0", *goal.budget));
   const bool priced = std::any_of(kinds.begin(), kinds.end(), [&](const Kind& kind) {
     return price_of(request, kind.pool) > 0;
   });
   if (!priced && (goal.budget || goal.objective == Goal::Objective::kCost))
-    refuse_goal("no node has a price, expected price_per_hour in the cluster file, of nodes or devices");
+    refuse_goal(
+        "no node has a price, expected price_per_hour in the cluster file, of nodes or devices");
   size_t sets = 1;
   for (const Kind& kind : kinds) sets *= std::min(kMostSets + 1, kind.nodes.size() + 1);
   if (sets > kMostSets)
