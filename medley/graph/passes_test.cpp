@@ -354,6 +354,38 @@ TEST(MergeViews, OnlyLeadingDimsThatComeBack) {
               Not(HasSubstr("contract")));
 }
 
+// Of a step the loss and metrics stay; the gradient, the new value of a buffer and what only these
+// need go.
+TEST(ForwardOnly, KeepsLossAndMetrics) {
+  const Graph whole = parse_graph(R"(medley-graph 1
+graph "g"
+symbols b
+%0 = parameter "w" : f32[4, 6]
+%1 = buffer "seen" : f32[]
+%2 = batch "x" : f32[b, 4]
+%3 = aten.mm.default(%2, %0) : f32[b, 6] @forward ""
+%4 = aten.sum.default(%3, none) : f32[] @forward ""
+%5 = aten.relu.default(%3) : f32[b, 6] @forward ""
+%6 = aten.sum.default(%5, none) : f32[] @forward ""
+%7 = aten.add.Tensor(%1, %4, 1) : f32[] @forward ""
+%8 = aten.ones_like.default(%3, none, none, none, none, none) : f32[b, 6] @backward ""
+%9 = aten.t.default(%2) : f32[4, b] @backward ""
+%10 = aten.mm.default(%9, %8) : f32[4, 6] @backward ""
+output loss %4
+output metric "positive" %6
+output gradient "w" %10
+output buffer "seen" %7
+)",
+                                  "g");
+  verify(whole);
+  const Graph forward = forward_only(whole);
+  EXPECT_EQ(forward.ops.size(), 4u);
+  ASSERT_EQ(forward.outputs.size(), 2u);
+  EXPECT_EQ(forward.outputs[1].kind, OutputKind::kMetric);
+  EXPECT_EQ(forward.outputs[1].name, "positive");
+  EXPECT_EQ(print(parse_graph(print(forward), "g")), print(forward));
+}
+
 TEST(RunPasses, Mlp) {
   std::ifstream file(MEDLEY_TEST_DATA "/mlp.graph");
   std::stringstream text;

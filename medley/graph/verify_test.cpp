@@ -106,6 +106,21 @@ TEST(Verify, Outputs) {
             "graph \"g\": output gradient \"w\": must have the type of the parameter");
 }
 
+TEST(Verify, Metrics) {
+  const Output metric{OutputKind::kMetric, "accuracy", 3};
+  EXPECT_EQ(fault([&](Graph& g) { g.outputs.push_back(metric); }), "none");
+  EXPECT_EQ(fault([&](Graph& g) { g.outputs.insert(g.outputs.end(), 2, metric); }),
+            "graph \"g\": output metric \"accuracy\": must be there once");
+  EXPECT_EQ(fault([](Graph& g) {
+              g.outputs.push_back({OutputKind::kMetric, "", 3});
+            }),
+            "graph \"g\": output metric \"\": must have a name");
+  EXPECT_EQ(fault([](Graph& g) {
+              g.outputs.push_back({OutputKind::kMetric, "accuracy", 2});
+            }),
+            "graph \"g\": output metric \"accuracy\": must be a floating scalar");
+}
+
 // The graph of a stage that others follow: its last values are sent, and the loss is theirs.
 TEST(Verify, AStageMaySendInPlaceOfALoss) {
   EXPECT_EQ(fault([](Graph& g) { g.outputs[0] = {OutputKind::kSent, "m/mul#0", 2}; }), "none");

@@ -87,6 +87,22 @@ TEST(LowerStages, OnlyActivationsAndTheirGradientsTravel) {
                           Call{FunctionKind::kUpdate, 0}));
 }
 
+// The forward phase alone: a loss and a metric of the last stage, which both stages then have.
+TEST(LowerStages, MetricsAreSummedAsTheLossIs) {
+  Graph graph = mlp();
+  graph.outputs.push_back({OutputKind::kMetric, "squares", graph.outputs[0].value});
+  const Program program =
+      lower(forward_only(graph), two_stages({{4, {4}}, {4, {4}}}, 1, 1), devices(2), {});
+  for (const LoweredStage& stage : program.stages) {
+    EXPECT_THAT(names(stage),
+                ElementsAre("transfer act/relu#0",
+                            "all_reduce loss over stages",
+                            "all_reduce squares over stages"));
+    ASSERT_EQ(stage.metrics.size(), 1u);
+    EXPECT_THAT(reported(stage), ElementsAre(stage.loss, stage.metrics.at("squares")));
+  }
+}
+
 // The drawing of crossing.h: rows 3 + 1 become 2 + 2.
 TEST(LowerStages, EveryDeviceSendsWhatBothHave) {
   Plan plan = two_stages({{4, {3, 1}}}, 2, 2);

@@ -322,6 +322,8 @@ TEST(Interpreter, AnotherSizeIsPreparedOnce) {
   const int64_t both = step(1);
   EXPECT_GT(both, once);
   EXPECT_EQ(step(1), both);
+  device.interpreter.use({std::shared_ptr<void>(), &device.example.program});
+  EXPECT_EQ(step(2), both);
   EXPECT_NE(device.interpreter.read(device.example.w), nullptr);
 }
 

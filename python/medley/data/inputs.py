@@ -47,10 +47,13 @@ class Inputs:
         self._chosen = lengths
         self._lengths = LengthDims(self._types, lengths)
         self._agree = agree
+        self._gives_all = self._gives_own = False
 
     def of(self, types: Mapping[tuple[str, str], tuple[torch.dtype, str]]) -> Inputs:
         """Returns those of another graph of the same model."""
-        return Inputs(types, self._chosen, self._agree)
+        other = Inputs(types, self._chosen, self._agree)
+        other._gives_all = self._gives_all
+        return other
 
     def read(
         self,
@@ -61,7 +64,8 @@ class Inputs:
     ) -> StepBatch:
         """Returns the tensors of a batch: where it is still to be read, those of `own_rows` of so
         many. Fewer rows than `global_batch` are a batch, too; if `own`, tensors may have only the
-        rows that this process computes of a whole one. Raises ValueError for what is no batch."""
+        rows that this process computes of a whole one: from the first one on that says which. Raises
+        ValueError for what is no batch."""
         if isinstance(batch, UnreadBatch):
             count = batch.size or global_batch
             mine = own_rows(count)
@@ -108,12 +112,22 @@ class Inputs:
             if not scale or not tensor.dim():
                 continue
             rows, rest = divmod(len(tensor), scale)
-            if rows in (most, mine) or (mine == 0 and rows == 1):
+            if rows == most:
+                self._gives_all |= mine not in (None, most)
+                return most
+            if not self._gives_all and rows == (mine or 1) and mine is not None:
+                self._gives_own = True
                 return most
             if rest or not 0 < rows < most:
                 raise ValueError(
                     f'batch["{name}"]: found {len(tensor)} rows, expected {most * scale} or fewer'
                     + (f" in multiples of {scale}" if scale > 1 else "")
+                )
+            if self._gives_own and not self._gives_all:
+                raise ValueError(
+                    f'batch["{name}"]: found {len(tensor)} rows, expected the {mine} that this '
+                    "process computes, as before: of a batch of fewer rows it needs all, or a "
+                    "medley.Loader's"
                 )
             return rows
         return most

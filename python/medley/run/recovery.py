@@ -242,6 +242,8 @@ class Recovery:
         it could not be read again."""
         try:
             return self._trainer._tensors(batch)
+        except ends.OthersError:  # while they agreed on a length
+            raise
         except Exception as error:
             raise _ScriptError(error) from None
 
