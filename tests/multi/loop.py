@@ -1,0 +1,77 @@
+"""What the processes of test_loop.py run: `loop.py FOLDER PLAN`.
+
+Trains with `Trainer.fit` on rows of unlike lengths, which each process reads for itself, evaluates,
+and makes two steps on batches that each process is given whole. Rank 0 writes what it has seen to
+FOLDER/seen.json and the model to FOLDER/model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import train
+from torch import Tensor
+
+import medley
+
+EPOCHS, ROWS, HELD_OUT = 2, 19, 11
+
+
+def rows_of(count: int, seed: int, longest: int, vocabulary: int) -> list[Tensor]:
+    """Returns rows of tokens of unlike lengths."""
+    draw = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(3, longest + 1, (count,), generator=draw).tolist()
+    return [torch.randint(0, vocabulary, (length,), generator=draw) for length in lengths]
+
+
+def collate(rows: list[Tensor]) -> dict[str, Tensor]:
+    """Returns a batch that is as long as the longest of its rows: the labels of others end early."""
+    pad = torch.nn.utils.rnn.pad_sequence
+    labels = [torch.cat([row[1:], row.new_full((1,), -100)]) for row in rows]
+    return {
+        "input_ids": pad(rows, batch_first=True),
+        "labels": pad(labels, batch_first=True, padding_value=-100),
+    }
+
+
+def main(folder: Path, plan: str) -> None:
+    """Trains."""
+    torch.set_num_threads(1)
+    model, batch = train.make("gpt")
+    longest, vocabulary = batch["input_ids"].shape[1], model.tokens.num_embeddings
+    graph = medley.Graph.load(folder / "gpt.graph")
+    chosen = medley.plan(graph, folder / "cluster.yaml", plan=folder / plan)
+    trainer = medley.Trainer(
+        model,
+        graph,
+        chosen,
+        medley.AdamW(lr=1e-3),
+        seed=3,
+        lengths=medley.Lengths(buckets=[longest // 2, longest]),
+    )
+    data, held_out = (rows_of(n, n, longest, vocabulary) for n in (ROWS, HELD_OUT))
+    fitted = trainer.fit(
+        medley.Loader(chosen, data, shuffle=True, seed=5, collate=collate),
+        epochs=EPOCHS,
+        evaluate=medley.Loader(chosen, held_out, collate=collate),
+        evaluate_every=2,
+        output=folder / "run",
+        callbacks=[medley.Progress(every=2)],
+    )
+    seen: dict[str, Any] = dataclasses.asdict(fitted)
+    short = {name: value[:3] for name, value in batch.items()}
+    seen["steps of whole batches"] = [trainer.step(each).loss for each in (batch, short)]
+    if trainer.is_first:
+        lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+        seen["lines"] = [json.loads(line) for line in lines]
+        (folder / "seen.json").write_text(json.dumps(seen))
+    trainer.save_model(folder / "model")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
