@@ -99,7 +99,9 @@ void require_alike(const Program& planned, const Program& other) {
     const LoweredStage &a = planned.stages[s], &b = other.stages[s];
     const std::string place = fmt::format("stage {}", s);
     require_alike(a.graph, b.graph, place);
-    expect_alike(a.devices == b.devices && a.mesh == b.mesh && a.pipeline == b.pipeline, place);
+    expect_alike(a.devices == b.devices && a.mesh == b.mesh && a.pipeline == b.pipeline &&
+                     a.bf16_as == b.bf16_as,
+                 place);
     expect_alike(a.lifetimes == b.lifetimes && a.loss == b.loss && a.metrics == b.metrics &&
                      a.gradient_norm == b.gradient_norm && a.commit == b.commit,
                  place + ": its values");
@@ -123,7 +125,8 @@ Program lower_alike(const Graph& planned,
                     const Optimizer& optimizer,
                     const LowerOptions& options) {
   require_alike(planned, other, "graph");
-  const GraphAnalysis known = analyse(planned, optimizer), here = analyse(other, optimizer);
+  const GraphAnalysis known = analyse(planned, plan, cluster, optimizer, options);
+  const GraphAnalysis here = analyse(other, plan, cluster, optimizer, options);
   const std::vector<Completed> decided = complete_stages(known, plan);
   std::vector<Completed> stages = complete_stages(here, plan);
   for (size_t s = 0; s < decided.size(); ++s) {

@@ -542,13 +542,14 @@ Program lower(const GraphAnalysis& analysis,
   return program;
 }
 
-Program lower(const Graph& graph,
-              const Plan& plan,
-              const Cluster& cluster,
-              const Optimizer& optimizer,
-              const LowerOptions& options) {
+GraphAnalysis analyse(const Graph& graph,
+                      const Plan& plan,
+                      const Cluster& cluster,
+                      const Optimizer& optimizer,
+                      const LowerOptions& options) {
   Optimizer chosen = optimizer;
-  chosen.scales_loss = computes_in_f16(plan, graph, cluster);
+  const bool learns = std::ranges::count(graph.outputs, OutputKind::kGradient, &Output::kind) > 0;
+  chosen.scales_loss = learns && computes_in_f16(plan, graph, cluster);
   if (chosen.scales_loss && optimizer.updates() &&
       std::ranges::none_of(graph.ops, [](const Op& op) { return op.name == kLossScale; }))
     throw Error(Blame::kCaller,
@@ -559,7 +560,15 @@ Program lower(const Graph& graph,
   if (chosen.scales_loss && options.commit)
     throw Error(Blame::kCaller,
                 "plan: bf16_as: found f16 in an elastic run, expected bf16 or f32 on all devices");
-  return lower(analyse(graph, chosen), plan, cluster, options);
+  return analyse(graph, chosen);
+}
+
+Program lower(const Graph& graph,
+              const Plan& plan,
+              const Cluster& cluster,
+              const Optimizer& optimizer,
+              const LowerOptions& options) {
+  return lower(analyse(graph, plan, cluster, optimizer, options), plan, cluster, options);
 }
 
 Program lower(const GraphAnalysis& analysis,

@@ -42,6 +42,13 @@ Program lower(const GraphAnalysis& analysis,
               const Cluster& cluster,
               const LowerOptions& options = {});
 
+// What the first of these lowers: a graph with the scale of its loss where a device computes in f16.
+GraphAnalysis analyse(const Graph& graph,
+                      const Plan& plan,
+                      const Cluster& cluster,
+                      const Optimizer& optimizer,
+                      const LowerOptions& options);
+
 // Why a model cannot be trained by several pipelines: its forward phase changes a buffer, and what
 // one pipeline changes, no other has seen. Empty: it can, as far as that goes.
 std::string why_one_pipeline(const Graph& graph);

@@ -22,6 +22,7 @@ from medley.run import devices
 from medley.run.job import Job
 from medley.sizes import Sizes
 
+NOT_ELASTIC = "evaluate: an elastic run cannot evaluate yet: save, and evaluate that"
 Together = Callable[[str], contextlib.AbstractContextManager[None]]
 
 

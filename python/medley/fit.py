@@ -16,6 +16,7 @@ from medley.callbacks import Callback, Progress
 from medley.checkpoint import say
 from medley.cursor import Cursor
 from medley.data.sampler import GlobalBatches
+from medley.evaluation import NOT_ELASTIC
 from medley.metrics import Metrics
 from medley.metrics_file import MetricsFile
 from medley.run import exchange, job
@@ -51,7 +52,7 @@ class Settings:
 
 def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
     """Trains to the end, or to Ctrl-C."""
-    _check(loader, settings)
+    _check(trainer, loader, settings)
     order = Order(loader)
     steps = settings.steps
     if steps is None and order.per_epoch is not None:
@@ -210,7 +211,7 @@ def _waits(trainer: Trainer, metrics: Metrics) -> dict[str, float]:
     return told
 
 
-def _check(loader: Any, settings: Settings) -> None:
+def _check(trainer: Trainer, loader: Any, settings: Settings) -> None:
     for name in ("epochs", "evaluate_every", "save_every"):
         value = getattr(settings, name)
         if value < (name == "epochs"):
@@ -221,6 +222,8 @@ def _check(loader: Any, settings: Settings) -> None:
         raise ValueError("fit: evaluate_every: found nothing to evaluate, expected evaluate=...")
     if settings.evaluate is not None and settings.evaluate is loader:
         raise ValueError("fit: evaluate: found the loader that is trained on, expected another")
+    if settings.evaluate is not None and trainer.is_elastic:
+        raise ValueError(f"fit: {NOT_ELASTIC}")
     for each in settings.callbacks:
         if not isinstance(each, Callback):
             raise ValueError(f"fit: callbacks: found {each!r}, expected a medley.Callback")

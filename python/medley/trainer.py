@@ -19,7 +19,7 @@ from medley.cluster import Cluster, load_cluster
 from medley.cursor import Cursor
 from medley.data.inputs import Inputs, Size, StepBatch
 from medley.drift import Drift, comparable, expected_nanoseconds, report_drift
-from medley.evaluation import Evaluation, is_batch
+from medley.evaluation import NOT_ELASTIC, Evaluation, is_batch
 from medley.files import read_text, write_atomically
 from medley.graph import Graph, as_graph, capture_alike
 from medley.lengths import Lengths
@@ -168,9 +168,7 @@ class Trainer:
         too; a mean over several counts each by its rows. In a job all processes call this.
         """
         if self._recovery is not None:
-            raise ValueError(
-                "evaluate: an elastic run cannot evaluate yet: save, and evaluate that"
-            )
+            raise ValueError(NOT_ELASTIC)
         if self._evaluation is None:
             self._evaluation = Evaluation(
                 self._model, self._graph, self.plan, self._machines, self._job, self._inputs
@@ -323,6 +321,11 @@ class Trainer:
     def is_alone(self) -> bool:
         """Whether all devices are threads of this process."""
         return self._job is None and self._recovery is None
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether it goes on when processes are lost."""
+        return self._recovery is not None
 
     @property
     def is_first(self) -> bool:

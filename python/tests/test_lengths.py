@@ -8,6 +8,7 @@ from typing import Any
 import exactness
 import pytest
 import torch
+import test_compute_types as types
 from test_evaluation import eager
 from test_fewer_rows import ROWS, check_batches, rows_of, trainer_of, whole_batches
 from test_pipelines import cuts
@@ -144,6 +145,21 @@ def test_a_model_that_does_other_things_at_other_lengths_is_refused() -> None:
     trainer = trainer_of(model, medley.capture(model, batch), whole_batches(1))
     with pytest.raises(ValueError, match="batch of length 5: graph: .*expected the same but for"):
         trainer.step({"input_ids": batch["input_ids"][:, :5]})
+
+
+def test_devices_that_compute_in_three_types_take_other_sizes() -> None:
+    torch.manual_seed(0)
+    model, batch = ZOO["gpt"](batch=types.ROWS)
+    graph = medley.capture(model, batch, check=False, autocast=torch.bfloat16)
+    trainer = types.trainer_of(model, graph, types.plan_of("rows"))
+    for rows, length in ((types.ROWS, planned_length(batch)), (types.ROWS, 9), (3, 9)):
+        part = {name: value[:rows, :length] for name, value in batch.items()}
+        with torch.autocast("cpu", torch.bfloat16):
+            want = eager(trainer, model, part).item()
+        assert trainer.evaluate(part)["loss"] == pytest.approx(want, rel=1e-2)
+        assert trainer.step(part).loss == pytest.approx(want, rel=1e-2)
+        assert not trainer._run.disagreements()
+    assert trainer.loss_scale == 65536
 
 
 @pytest.mark.slow
