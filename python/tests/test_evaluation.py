@@ -54,8 +54,10 @@ def classifier(rows: int) -> tuple[nn.Module, dict[str, Tensor]]:
 def eager(trainer: medley.Trainer, model: nn.Module, batch: Any) -> Any:
     """Returns what a copy of the model gives in eval mode, with what the trainer has learned."""
     model = copy.deepcopy(model)
-    state = {**trainer.parameters(), **trainer.buffers()}
-    model.load_state_dict({**model.state_dict(), **state})
+    values = dict(model.named_parameters()) | dict(model.named_buffers())
+    with torch.no_grad():
+        for name, value in (trainer.parameters() | trainer.buffers()).items():
+            values[name].copy_(value)
     with in_eval_mode(model), torch.no_grad():
         return exactness.call(model, batch)
 

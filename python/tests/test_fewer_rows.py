@@ -102,20 +102,14 @@ def graph_of(name: str) -> medley.Graph:
         return exactness.captured(ZOO[name], ROWS)[2]
 
 
-RANDOM = ["gpt-dropout", "moe", "hf-bert"]
+def test_random_plans() -> None:
+    check("moe", [exactness.random_plan(graph_of("moe"), 1, ROWS, devices=3)])
 
 
-@pytest.mark.parametrize("name", RANDOM)
-def test_random_plans(name: str) -> None:
-    graph = graph_of(name)
-    check(name, [exactness.random_plan(graph, seed, ROWS, devices=2 + seed) for seed in range(2)])
-
-
-@pytest.mark.parametrize("name", RANDOM)
-def test_random_pipelines(name: str) -> None:
-    text = graph_of(name).core.text()
+def test_random_pipelines() -> None:
+    text = graph_of("gpt-dropout").core.text()
     devices = [f"a/{i}/0" for i in range(5)]
-    check(name, [_testing.random_pipelines(text, devices, ROWS, seed) for seed in (1, 2)])
+    check("gpt-dropout", [_testing.random_pipelines(text, devices, ROWS, 2)])
 
 
 @pytest.mark.slow
@@ -137,13 +131,14 @@ def test_every_pipeline(name: str) -> None:
     check(case.model, [pipelines.plan_of(case, graph_of(case.model))])
 
 
-def whole_batches(microbatches: int) -> str:
-    """Returns a plan of one device, and of so many micro-batches."""
+def whole_batches(microbatches: int, alone: bool = False) -> str:
+    """Returns a plan of one device, and of so many micro-batches; `alone`: each is a batch."""
     return json.dumps(
         {
             "format": "medley-plan",
             "version": 1,
             "global_batch": ROWS,
+            "per_microbatch_semantics": alone,
             "pipelines": [
                 {
                     "microbatches": [{"rows": ROWS // microbatches}] * microbatches,
@@ -159,7 +154,7 @@ def test_batch_norm_learns_from_the_rows_that_there_are() -> None:
         model, batch, graph = exactness.captured(ZOO["vgg-bn"], ROWS)
         batches = [rows_of(batch, rows) for rows in (6, 4, 6)]
         check_batches("vgg-bn", model, graph, [whole_batches(1)], batches)
-        trainer = trainer_of(model, graph, whole_batches(3))
+        trainer = trainer_of(model, graph, whole_batches(3, alone=True))
         with pytest.raises(ValueError, match="batch: found 2 rows, expected one at least for each"):
             trainer.step(rows_of(batch, 2))
 

@@ -30,7 +30,7 @@ def rows_of(count: int, seed: int, longest: int, vocabulary: int) -> list[Tensor
 
 
 def collate(rows: list[Tensor]) -> dict[str, Tensor]:
-    """Returns a batch that is as long as the longest of its rows: the labels of others end early."""
+    """Returns a batch as long as the longest of its rows; the labels of others end early."""
     pad = torch.nn.utils.rnn.pad_sequence
     labels = [torch.cat([row[1:], row.new_full((1,), -100)]) for row in rows]
     return {

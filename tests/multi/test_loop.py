@@ -64,7 +64,9 @@ def test_processes_do_what_threads_do(folder: Path) -> None:
     for key in ("evaluated", "steps of whole batches"):
         assert got[key] == pytest.approx(want[key], rel=1e-10), key
     for kind in ("loss", "eval_loss"):
-        told, expected = ([line[kind] for line in each["lines"] if kind in line] for each in (got, want))
+        told, expected = (
+            [line[kind] for line in each["lines"] if kind in line] for each in (got, want)
+        )
         assert told == pytest.approx(expected, rel=1e-10), kind
     for name, value in weights.items():
         assert (found[name] - value).abs().max() <= 1e-10 * value.abs().max(), name

@@ -64,7 +64,7 @@ class Inputs:
     ) -> StepBatch:
         """Returns the tensors of a batch: where it is still to be read, those of `own_rows` of so
         many. Fewer rows than `global_batch` are a batch, too; if `own`, tensors may have only the
-        rows that this process computes of a whole one: from the first one on that says which. Raises
+        rows that this process computes of a whole one: always, once they have had so many. Raises
         ValueError for what is no batch."""
         if isinstance(batch, UnreadBatch):
             count = batch.size or global_batch
