@@ -20,11 +20,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 import loop
 import train
 from exactness import double_precision
-from test_checkpoints import CLUSTER
 
 pytestmark = [pytest.mark.multi]
 
 SCRIPT = str(Path(loop.__file__))
+CLUSTER = """
+format: medley-cluster
+version: 1
+nodes:
+  - {name: a, count: 3, device: CPU, devices_per_node: 1}
+networks:
+  - {name: lan, connects: [a], bandwidth: 1 Gbit/s, latency: 50 us}
+"""
 
 
 @pytest.fixture
