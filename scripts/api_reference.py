@@ -19,7 +19,8 @@ WIDTH = 100
 # In the order of use.
 CHAPTERS = {
     "Capture and plan": ["capture", "Graph", "Cluster", "plan", "Plan"],
-    "Train": ["Trainer", "Metrics", "Loader", "BatchSampler"],
+    "Train": ["Trainer", "Metrics", "Loader", "BatchSampler", "Lengths"],
+    "Callbacks": ["Callback", "Progress", "TensorBoard", "WandB"],
     "Optimizers": ["AdamW", "AdamW8bit", "Adam", "SGD", "Adafactor", "Lion", "Muon", "Groups"],
     "Schedules": [
         "warmup",

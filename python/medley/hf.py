@@ -66,6 +66,8 @@ READ = (
 OF_NO_CONSEQUENCE = (
     "gradient_checkpointing",
     "gradient_checkpointing_kwargs",
+    "activation_checkpointing",
+    "activation_checkpointing_kwargs",
     "per_device_eval_batch_size",
     "eval_accumulation_steps",
     "eval_do_concat_batches",

@@ -28,9 +28,9 @@ class Lengths:
     name. A causal model is as exact with it as one with a mask.
     """
 
-    dynamic: Mapping[str, Mapping[int, str]] | None = None
-    buckets: Sequence[int] = ()
-    padding: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    dynamic: Mapping[str, Mapping[int, str]] | None = None  # by input, then by dim
+    buckets: Sequence[int] = ()  # the planned length is always one
+    padding: Mapping[str, float] = dataclasses.field(default_factory=dict)  # by input
 
 
 class LengthDims:

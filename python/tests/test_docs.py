@@ -1,5 +1,6 @@
 """The documentation: its commands run and print what it says, and its links lead somewhere."""
 
+import difflib
 import re
 import shutil
 import sys
@@ -50,6 +51,15 @@ def test_examples_run(path: Path, tmp_path: Path) -> None:
         shutil.copy(file, tmp_path)
     code, lines = doc_commands.run_command(f"python {path}", tmp_path)
     assert code == 0, "\n".join(lines)
+
+
+def test_a_script_of_transformers_changes_by_the_lines_that_are_shown() -> None:
+    names = ("hugging_face_before.py", "07_hugging_face_script.py")
+    scripts = [(ROOT / "examples" / each).read_text().splitlines() for each in names]
+    found = list(difflib.unified_diff(*scripts, n=0, lineterm=""))[2:]
+    code = [line for line in found if line[0] in "+-" and line[1:] and '"""' not in line]
+    shown = re.search(r"```diff\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert shown is not None and shown[1].splitlines() == code and len(code) <= 6
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
