@@ -174,7 +174,7 @@ TEST(Text, StatementErrors) {
             "f.graph:5: found 'x', expected the end of the line");
   EXPECT_EQ(line_error("output loss %7"), "f.graph:5: found '%7', expected a value defined above");
   EXPECT_EQ(line_error("output win %0"),
-            "f.graph:5: found 'win', expected loss, gradient, buffer, parameter or state");
+            "f.graph:5: found 'win', expected loss, metric, gradient, buffer, parameter or state");
   EXPECT_EQ(line_error("output loss %0\n%1 = batch \"y\" : f32[]"),
             "f.graph:6: found 'batch', expected inputs before ops");
   EXPECT_EQ(line_error("output loss %0\n%1 = aten.a.b() : f32[] @forward \"\""),

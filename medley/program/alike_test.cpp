@@ -28,7 +28,7 @@ symbols b
 %4 = aten.{1}.default(%3) : f32[b*{0}, 6] @forward "second"
 %5 = aten.sum.default(%4, none) : f32[] @forward "second"
 %6 = aten.full.default(sizes[], 1.0, f32, none, none, none) : f32[] @backward "second"
-%7 = aten.expand.default(%6, sizes[b*{0}, 6], false) : f32[b*{0}, 6] @backward "second"
+%7 = aten.expand.default(%6, [b*{0}, 6], false) : f32[b*{0}, 6] @backward "second"
 %8 = aten.t.default(%2) : f32[4, b*{0}] @backward "first"
 %9 = aten.mm.default(%8, %7) : f32[4, 6] @backward "first"
 output loss %5

@@ -350,8 +350,11 @@ void Run::share_values(Run& other) {
         return each.input.kind == input.kind && each.input.name == input.name;
       });
       if (found == from.inputs.end()) continue;
-      MEDLEY_CHECK(found->state == placement.state ||
-                   found->cuts.empty() == placement.cuts.empty());
+      if (found->state != placement.state || found->cuts.size() != placement.cuts.size())
+        throw Error(Blame::kUs,
+                    fmt::format("{} \"{}\" lies elsewhere than in training",
+                                to_string(input.kind),
+                                input.name));
       const Buffer value = other.devices().interpreter(i).read(found->input.value);
       const std::vector<int64_t> shape =
           shape_of(type_of(stage_of(i).graph, input.value), table(0, devices().place(i)));

@@ -1,14 +1,17 @@
-"""What the processes of test_loop.py run: `loop.py FOLDER PLAN`.
+"""What the processes of test_loop.py run: `loop.py FOLDER PLAN [STEPS]`.
 
 Trains with `Trainer.fit` on rows of unlike lengths, which each process reads for itself, evaluates,
 and makes two steps on batches that each process is given whole. Rank 0 writes what it has seen to
-FOLDER/seen.json and the model to FOLDER/model.
+FOLDER/seen.json and the model to FOLDER/model. With STEPS it does not evaluate, and under `medley
+launch --elastic` the first process is killed when it is told of the last of so many steps.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,7 +42,20 @@ def collate(rows: list[Tensor]) -> dict[str, Tensor]:
     }
 
 
-def main(folder: Path, plan: str) -> None:
+class Killed(medley.Callback):
+    """Kills the first process behind a step; who is the first one then is not."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        self._mark = folder / "killed"
+        self._steps = steps
+
+    def step(self, metrics: medley.Metrics) -> None:
+        if metrics.step + 1 == self._steps and not self._mark.exists():
+            self._mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(folder: Path, plan: str, killed: int) -> None:
     """Trains."""
     torch.set_num_threads(1)
     model, batch = train.make("gpt")
@@ -55,13 +71,16 @@ def main(folder: Path, plan: str) -> None:
         lengths=medley.Lengths(buckets=[longest // 2, longest]),
     )
     data, held_out = (rows_of(n, n, longest, vocabulary) for n in (ROWS, HELD_OUT))
+    callbacks: list[medley.Callback] = [medley.Progress(every=2)]
+    if killed and trainer.is_elastic:
+        callbacks.append(Killed(folder, killed))
     fitted = trainer.fit(
         medley.Loader(chosen, data, shuffle=True, seed=5, collate=collate),
         epochs=EPOCHS,
-        evaluate=medley.Loader(chosen, held_out, collate=collate),
-        evaluate_every=2,
+        evaluate=None if killed else medley.Loader(chosen, held_out, collate=collate),
+        evaluate_every=0 if killed else 2,
         output=folder / "run",
-        callbacks=[medley.Progress(every=2)],
+        callbacks=callbacks,
     )
     seen: dict[str, Any] = dataclasses.asdict(fitted)
     short = {name: value[:3] for name, value in batch.items()}
@@ -74,4 +93,4 @@ def main(folder: Path, plan: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 0)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import safetensors.torch
+from torch import Tensor
 
 import medley
 from medley import _testing
@@ -21,7 +22,7 @@ import loop
 import train
 from exactness import double_precision
 
-pytestmark = [pytest.mark.multi]
+pytestmark = [pytest.mark.multi, pytest.mark.slow]
 
 SCRIPT = str(Path(loop.__file__))
 CLUSTER = """
@@ -34,24 +35,40 @@ networks:
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A graph, a cluster and a plan of several pipelines."""
+DEVICES = [f"a/{i}/0" for i in range(3)]
+# Every part is on all devices.
+ROWS = {
+    "format": "medley-plan",
+    "version": 1,
+    "global_batch": train.ROWS,
+    "pipelines": [
+        {
+            "microbatches": [{"rows": 5, "lengths": [2, 1, 2]}, {"rows": 3}],
+            "stages": [{"mesh": {"axes": ["x"], "shape": [3], "devices": DEVICES}}],
+        }
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def graph() -> medley.Graph:
+    """What loop.py trains; captured once."""
     with double_precision():
-        graph = medley.capture(*train.make("gpt"))
-    (tmp_path / "gpt.graph").write_text(graph.text())
-    (tmp_path / "cluster.yaml").write_text(CLUSTER)
-    devices = [f"a/{i}/0" for i in range(3)]
-    plan = _testing.random_pipelines(graph.core.text(), devices, train.ROWS, 4)
-    (tmp_path / "plan.json").write_text(plan)
-    return tmp_path
+        return medley.capture(*train.make("gpt"))
 
 
-def run(folder: Path, *launch: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def prepare(folder: Path, graph: medley.Graph, plan: str) -> None:
+    """Writes what the processes read."""
+    (folder / "gpt.graph").write_text(graph.text())
+    (folder / "cluster.yaml").write_text(CLUSTER)
+    (folder / "plan.json").write_text(plan)
+
+
+def run(folder: Path, *launch: str, killed: int = 0) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Returns what the first process has seen, and the weights."""
     path = os.pathsep.join([*(entry for entry in sys.path if entry), str(Path(SCRIPT).parent)])
     done = subprocess.run(
-        [sys.executable, *launch, SCRIPT, str(folder), "plan.json"],
+        [sys.executable, *launch, SCRIPT, str(folder), "plan.json", str(killed)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
@@ -64,16 +81,34 @@ def run(folder: Path, *launch: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return seen, weights
 
 
-def test_processes_do_what_threads_do(folder: Path) -> None:
-    want, weights = run(folder)
-    got, found = run(folder, "-m", "medley", "launch", str(folder / "plan.json"))
-    assert got["steps"] == loop.EPOCHS * 3 and not got["interrupted"]
+def compare(
+    got: tuple[dict[str, Any], dict[str, Tensor]], want: tuple[dict[str, Any], dict[str, Tensor]]
+) -> None:
+    """Asserts that two runs have told the same and come to the same weights."""
+    assert got[0]["steps"] == loop.EPOCHS * 3 and not got[0]["interrupted"]
     for key in ("evaluated", "steps of whole batches"):
-        assert got[key] == pytest.approx(want[key], rel=1e-10), key
+        assert got[0][key] == pytest.approx(want[0][key], rel=1e-10), key
     for kind in ("loss", "eval_loss"):
         told, expected = (
-            [line[kind] for line in each["lines"] if kind in line] for each in (got, want)
+            [(line["step"], line[kind]) for line in each[0]["lines"] if kind in line]
+            for each in (got, want)
         )
-        assert told == pytest.approx(expected, rel=1e-10), kind
-    for name, value in weights.items():
-        assert (found[name] - value).abs().max() <= 1e-10 * value.abs().max(), name
+        assert told == [(step, pytest.approx(value, rel=1e-10)) for step, value in expected], kind
+    for name, value in want[1].items():
+        assert (got[1][name] - value).abs().max() <= 1e-10 * value.abs().max(), name
+
+
+def test_processes_do_what_threads_do(tmp_path: Path, graph: medley.Graph) -> None:
+    plan = _testing.random_pipelines(graph.core.text(), DEVICES, train.ROWS, 4)
+    prepare(tmp_path, graph, plan)
+    want = run(tmp_path)
+    compare(run(tmp_path, "-m", "medley", "launch", str(tmp_path / "plan.json")), want)
+
+
+# Killed behind step 4, the first of an epoch; the last one of each epoch has three rows.
+def test_one_that_loses_its_first_process_goes_on(tmp_path: Path, graph: medley.Graph) -> None:
+    prepare(tmp_path, graph, json.dumps(ROWS))
+    want = run(tmp_path, killed=4)
+    elastic = ("-m", "medley", "launch", "--elastic", str(tmp_path / "plan.json"))
+    compare(run(tmp_path, *elastic, killed=4), want)
+    assert (tmp_path / "killed").exists()
