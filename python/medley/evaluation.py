@@ -113,7 +113,7 @@ class Evaluation:
         """Returns the rows of a batch, and its loss and metrics."""
         assert self._sizes is not None
         read: StepBatch = self._inputs.read(
-            batch, self._plan.global_batch, self._sizes.own_rows, own=self._job is not None
+            batch, self._plan.global_batch, self._sizes, own=self._job is not None
         )
         result = self._run.step(read.tensors, [], step, self._sizes.number(read))
         return read.size.rows, {"loss": result.loss, **result.metrics}

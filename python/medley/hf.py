@@ -22,6 +22,7 @@ from medley.callbacks import Callback, Progress, TensorBoard, WandB
 from medley.cluster import Cluster, load_cluster
 from medley.data.loader import Loader
 from medley.graph import capture
+from medley.lengths import Lengths
 from medley.optimizer import SGD, AdamW, Groups, Lion, Optimizer
 from medley.plan import Plan, plan
 from medley.trainer import Trainer
@@ -123,9 +124,10 @@ def train(
     not be alike, and returns the trainer, whose `save_model` writes what `from_pretrained` reads.
 
     The batch of a step has `per_device_train_batch_size` times `gradient_accumulation_steps` rows
-    for each device; who computes how many of them, and in how many parts, is the plan's. An
-    argument that is not read raises ValueError by name, unless it is as by default or of no
-    consequence.
+    for each device; who computes how many of them, and in how many parts, is the plan's. It is
+    planned for the longest row; batches with an `attention_mask` that are shorter are padded up to
+    the next eighth of that. An argument that is not read raises ValueError by name, unless it is as
+    by default or of no consequence.
     """
     from transformers import default_data_collator
 
@@ -139,15 +141,23 @@ def train(
         dataset = Columns(dataset, columns_of(model))
         eval_dataset = None if eval_dataset is None else Columns(eval_dataset, columns_of(model))
     model.train()
-    example = collate([dataset[row] for row in range(min(2, len(dataset)))])
-    graph = capture(model, dict(example), autocast=torch.bfloat16 if args.bf16 else None)
+    longest = [longest_row(each) for each in (dataset, eval_dataset) if each is not None]
+    example = dict(collate([*longest, dataset[0]]))
+    graph = capture(model, example, autocast=torch.bfloat16 if args.bf16 else None)
     per_epoch = len(dataset) / rows
     per_epoch = math.floor(per_epoch) if args.dataloader_drop_last else math.ceil(per_epoch)
     steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
     rule = optimizer_of(model, args, steps)
     chosen = _plan(graph, machines, rows, rule, plan)
     trainer = Trainer(
-        model, graph, chosen, rule, cluster=machines, seed=args.seed, keep_gradients=False
+        model,
+        graph,
+        chosen,
+        rule,
+        cluster=machines,
+        seed=args.seed,
+        keep_gradients=False,
+        lengths=lengths_of(example),
     )
     loader = Loader(
         chosen,
@@ -177,6 +187,26 @@ def train(
         callbacks=[*_reports(args), *callbacks],
     )
     return trainer
+
+
+def longest_row(dataset: Any) -> Any:
+    """Returns the row with the most tokens, since a plan is for the longest batch; of rows without
+    tokens the first one. Reads all rows with tokens."""
+    row = dataset[0]
+    if not isinstance(row, Mapping) or "input_ids" not in row:
+        return row
+    lengths = [len(dataset[each]["input_ids"]) for each in range(len(dataset))]
+    return dataset[lengths.index(max(lengths))]
+
+
+def lengths_of(example: Mapping[str, Any]) -> Lengths:
+    """Returns up to which lengths batches are padded, given the longest: to eighths of it where a
+    mask says what is padding, else not."""
+    tokens, mask = example.get("input_ids"), example.get("attention_mask")
+    if tokens is None or mask is None or tokens.shape != mask.shape:
+        return Lengths()
+    longest = int(tokens.shape[1])
+    return Lengths(buckets=sorted({-(-longest * eighths // 8) for eighths in range(1, 9)}))
 
 
 def _plan(

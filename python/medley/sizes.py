@@ -28,11 +28,12 @@ class Sizes:
         self.run = run
         self._planned = planned
         self._size = size
-        self._rank = rank
+        self.rank = rank
         self._at_length = at_length
         self._programs = {size: planned}
         self._numbers = {size: 0}  # in the run
         self._own: dict[int, Sequence[int]] = {}
+        self._counts: list[int] = []
 
     def number(self, batch: StepBatch) -> int:
         """Returns the number that the run knows the program by for a batch of this size. In a job
@@ -56,12 +57,19 @@ class Sizes:
 
     def own_rows(self, rows: int) -> Sequence[int]:
         """Returns which of so many rows this process computes."""
-        if self._rank is None:
+        if self.rank is None:
             return range(rows)
         if rows not in self._own:
             size = Size(rows, self._size.length)
-            self._own[rows] = own_rows(self._program(size, None), self._rank)
+            self._own[rows] = own_rows(self._program(size, None), self.rank)
         return self._own[rows]
+
+    def counts(self) -> Sequence[int]:
+        """Returns how many rows of a planned batch each process computes, by rank."""
+        if not self._counts:
+            ranks = range(len(self._planned.devices))
+            self._counts = [len(own_rows(self._planned, rank)) for rank in ranks]
+        return self._counts
 
     def _program(self, size: Size, example: Any) -> _core.Program:
         if size not in self._programs:

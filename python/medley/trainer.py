@@ -250,7 +250,7 @@ class Trainer:
 
     def _tensors(self, batch: Any) -> StepBatch:
         own = self._job is not None and self._recovery is None
-        return self._inputs.read(batch, self.plan.global_batch, self._sizes_now().own_rows, own)
+        return self._inputs.read(batch, self.plan.global_batch, self._sizes_now(), own)
 
     def _sizes_now(self) -> Sizes:
         if self._sizes is None or self._sizes.run is not self._run:  # of an earlier epoch

@@ -4,6 +4,7 @@ one device, under any plan."""
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from zoo import ZOO
 import medley
 from medley import _testing, custom_ops
 from medley.capture import substitute
+from medley.data.inputs import Inputs
 
 ROWS = exactness.ROWS
 SIZES = (6, 4, 1, 6, 2)  # of the batches of a run
@@ -182,3 +184,42 @@ def test_a_loader_yields_what_is_left() -> None:
     whole = [torch.utils.data.default_collate(data[first : first + ROWS]) for first in (0, ROWS)]
     assert losses == pytest.approx([other.step(each).loss for each in whole], rel=1e-6)
     assert len(medley.Loader(trainer.plan, data, drop_last=True)) == 1
+
+
+@dataclasses.dataclass
+class Process:
+    """Of a job, whose processes compute so many rows of a whole batch."""
+
+    all: list[int]
+    rank: int
+
+    def own_rows(self, rows: int) -> range:
+        return range(min(rows, self.all[self.rank]))
+
+    def counts(self) -> list[int]:
+        return self.all
+
+
+def test_own_rows_are_told_from_a_batch_of_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    types = {("batch", "x"): (torch.float32, "[b, 4]")}
+    others = [""]  # what the other process says of its rows; "": the same
+
+    def count(inputs: Inputs, rows: int, process: Process) -> int:
+        return inputs.read({"x": torch.ones(rows, 4)}, ROWS, process, own=True).size.rows
+
+    monkeypatch.setattr("medley.run.exchange.texts", lambda own: [own, others[0] or own])
+    alike, given = Process([3, 3], 0), Inputs(types)
+    assert [count(given, rows, alike) for rows in (6, 3, 2)] == [6, 3, 2]
+    others[0] = "7"
+    assert [count(given, rows, alike) for rows in (3, 2)] == [6, 2]
+    others[0] = ""
+    assert count(given, 3, alike) == 6  # they have been told apart
+    uneven = Process([4, 2], 1)
+    assert [count(Inputs(types), rows, uneven) for rows in (6, 4, 2)] == [6, 4, 6]
+    with pytest.raises(ValueError, match="found 7 rows, expected 6 or fewer"):
+        count(given, 7, alike)
+    none, made = Process([6, 0], 1), list[None]()
+    monkeypatch.setattr("medley.data.sampler._made", made)
+    assert count(given, 1, none) == 1
+    made.append(None)
+    assert count(given, 1, none) == 6

@@ -87,6 +87,39 @@ def test_it_trains_like_their_trainer(tmp_path: Path, schedule: str) -> None:
             assert worst <= 1e-10 * value.abs().max().item(), (name, worst)
 
 
+class Sentences(Data):
+    """Rows of unlike lengths."""
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        length = 3 + (5 * row) % (LENGTH - 3)
+        return {name: value[:length] for name, value in super().__getitem__(row).items()}
+
+
+def padded(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Returns a batch as long as the longest of its rows, with a mask."""
+    fills = {"input_ids": 0, "labels": -100}
+    batch = {
+        name: nn.utils.rnn.pad_sequence([row[name] for row in rows], True, fill)
+        for name, fill in fills.items()
+    }
+    return batch | {"attention_mask": (batch["labels"] != -100).long()}
+
+
+def test_rows_of_unlike_lengths_train_like_theirs(tmp_path: Path) -> None:
+    from transformers import Trainer
+
+    with exactness.double_precision():
+        theirs = model()
+        args = arguments(tmp_path / "theirs", num_train_epochs=1)
+        Trainer(theirs, args, train_dataset=Sentences(), data_collator=padded).train()  # type: ignore[arg-type]
+        args = arguments(tmp_path, num_train_epochs=1, per_device_train_batch_size=4)
+        trainer = hf.train(model(), args, Sentences(), padded, cluster=exactness.cluster(2))
+        found = trainer.parameters()
+        for name, value in theirs.named_parameters():
+            worst = (found[name] - value.detach()).abs().max().item()
+            assert worst <= 1e-10 * value.abs().max().item(), (name, worst)
+
+
 def test_gradients_may_be_accumulated(tmp_path: Path) -> None:
     args = arguments(tmp_path, gradient_accumulation_steps=2, max_steps=3)
     trainer = hf.train(model(), args, Data(), cluster=exactness.cluster(2))

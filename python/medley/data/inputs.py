@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from medley.capture.batch import entries
 from medley.data.loader import UnreadBatch
+from medley.data.sampler import samplers_made
 from medley.lengths import LengthDims, Lengths
+from medley.run import exchange
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +35,18 @@ class StepBatch:
     example: Any = None  # what the model is called with, of at least one row
 
 
+class OwnRows(Protocol):
+    """Which rows of a batch the processes of a run compute."""
+
+    rank: int | None
+
+    def own_rows(self, rows: int) -> Sequence[int]:
+        """Returns which of so many rows this process computes."""
+
+    def counts(self) -> Sequence[int]:
+        """Returns how many of a whole batch each process computes."""
+
+
 class Inputs:
     """The inputs of a graph that come from batches, by name."""
 
@@ -47,34 +62,25 @@ class Inputs:
         self._chosen = lengths
         self._lengths = LengthDims(self._types, lengths)
         self._agree = agree
-        self._gives_all = self._gives_own = False
+        self._have_own = False  # the batches of all processes have their own rows
 
     def of(self, types: Mapping[tuple[str, str], tuple[torch.dtype, str]]) -> Inputs:
         """Returns those of another graph of the same model."""
-        other = Inputs(types, self._chosen, self._agree)
-        other._gives_all = self._gives_all
-        return other
+        return Inputs(types, self._chosen, self._agree)
 
-    def read(
-        self,
-        batch: Any,
-        global_batch: int,
-        own_rows: Callable[[int], Sequence[int]],
-        own: bool,
-    ) -> StepBatch:
-        """Returns the tensors of a batch: where it is still to be read, those of `own_rows` of so
-        many. Fewer rows than `global_batch` are a batch, too; if `own`, tensors may have only the
-        rows that this process computes of a whole one: always, once they have had so many. Raises
-        ValueError for what is no batch."""
+    def read(self, batch: Any, global_batch: int, rows: OwnRows, own: bool) -> StepBatch:
+        """Returns the tensors of a batch: where it is still to be read, those of this process's
+        rows. Fewer rows than `global_batch` are a batch, too; if `own`, tensors may have only the
+        rows that this process computes of a whole one. Raises ValueError for what is no batch."""
         if isinstance(batch, UnreadBatch):
             count = batch.size or global_batch
-            mine = own_rows(count)
+            mine = rows.own_rows(count)
             batch = batch.rows(mine or [0])
             tensors = _named(batch, self._types)
         else:
             tensors = _named(batch, self._types)
-            count = self._count(tensors, global_batch, len(own_rows(global_batch)) if own else None)
-            mine = own_rows(count)
+            count = self._count(tensors, global_batch, rows.counts() if own else [], rows.rank)
+            mine = rows.own_rows(count)
         length = self._length(tensors)
         padded = self._lengths.padded(batch, tensors, length)
         if padded is not batch:
@@ -105,32 +111,48 @@ class Inputs:
             length = int(self._agree(length))
         return self._lengths.bucket(length)
 
-    def _count(self, tensors: Mapping[str, Tensor], most: int, mine: int | None) -> int:
-        """Returns the rows of the global batch that these are of, all or `mine` of a whole one."""
+    def _count(
+        self, tensors: Mapping[str, Tensor], most: int, counts: Sequence[int], rank: int | None
+    ) -> int:
+        """Returns the rows of the global batch that these are of, all, or of a whole one those that
+        this process computes. `counts`: by rank, how many of its own a process may be given."""
         for name, tensor in tensors.items():
             scale = self._rows_of(name)
             if not scale or not tensor.dim():
                 continue
             rows, rest = divmod(len(tensor), scale)
-            if rows == most:
-                self._gives_all |= mine not in (None, most)
-                return most
-            if not self._gives_all and rows == (mine or 1) and mine is not None:
-                self._gives_own = True
+            if rows == most or self._are_own(rows, tensors, most, counts, rank):
                 return most
             if rest or not 0 < rows < most:
                 raise ValueError(
                     f'batch["{name}"]: found {len(tensor)} rows, expected {most * scale} or fewer'
                     + (f" in multiples of {scale}" if scale > 1 else "")
                 )
-            if self._gives_own and not self._gives_all:
-                raise ValueError(
-                    f'batch["{name}"]: found {len(tensor)} rows, expected the {mine} that this '
-                    "process computes, as before: of a batch of fewer rows it needs all, or a "
-                    "medley.Loader's"
-                )
             return rows
         return most
+
+    def _are_own(
+        self,
+        rows: int,
+        tensors: Mapping[str, Tensor],
+        most: int,
+        counts: Sequence[int],
+        rank: int | None,
+    ) -> bool:
+        """Returns whether so many rows, fewer than `most`, are those that this process computes.
+        Where no number says so, processes are given their own if these differ."""
+        if rank is None or not counts:
+            return False
+        if counts[rank] == 0:  # nobody collates nothing
+            return rows == 1 and samplers_made()
+        if rows != counts[rank] or self._have_own or len(set(counts)) > 1 or counts[rank] == most:
+            return rows == counts[rank]
+        found = zlib.crc32(b"")
+        for name in sorted(name for name in tensors if self._rows_of(name)):
+            flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+            found = zlib.crc32(flat.view(torch.uint8).numpy(), found)
+        self._have_own = len(set(exchange.texts(str(found)))) > 1
+        return self._have_own
 
     def _rows_of(self, name: str) -> int:
         """Returns how long a tensor is for each row of a batch; 0 if it has no rows."""
