@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from medley import _core
 from medley.data.inputs import Size, StepBatch
 from medley.data.sampler import own_rows
+from medley.run import exchange
 
 MOST_PROGRAMS = 256
 
@@ -28,12 +30,15 @@ class Sizes:
         self.run = run
         self._planned = planned
         self._size = size
-        self.rank = rank
+        self._rank = rank
         self._at_length = at_length
         self._programs = {size: planned}
         self._numbers = {size: 0}  # in the run
         self._own: dict[int, Sequence[int]] = {}
-        self._counts: list[int] = []
+        self._counts: list[
+            int
+        ] = []  # by rank: how many of its own a process is given, one at least
+        self._have_own = False
 
     def number(self, batch: StepBatch) -> int:
         """Returns the number that the run knows the program by for a batch of this size. In a job
@@ -57,19 +62,45 @@ class Sizes:
 
     def own_rows(self, rows: int) -> Sequence[int]:
         """Returns which of so many rows this process computes."""
-        if self.rank is None:
+        if self._rank is None:
             return range(rows)
         if rows not in self._own:
             size = Size(rows, self._size.length)
-            self._own[rows] = own_rows(self._program(size, None), self.rank)
+            self._own[rows] = own_rows(self._program(size, None), self._rank)
         return self._own[rows]
 
-    def counts(self) -> Sequence[int]:
-        """Returns how many rows of a planned batch each process computes, by rank."""
+    def agreed(self, rows: int, digest: Callable[[], str]) -> int:
+        """Returns of how many rows the batch is of which this process is given so many.
+
+        All processes are given all rows, or each its own of a whole batch. Which of both is asked
+        of all where numbers do not tell: until they once have been given their own, where one of
+        them computes all rows, or where this one is given fewer.
+        """
+        assert self._rank is not None
         if not self._counts:
             ranks = range(len(self._planned.devices))
-            self._counts = [len(own_rows(self._planned, rank)) for rank in ranks]
-        return self._counts
+            self._counts = [max(1, len(own_rows(self._planned, rank))) for rank in ranks]
+        counts, most, mine = self._counts, self._size.rows, self._counts[self._rank]
+        if set(counts) == {most}:
+            return rows
+        if (rows == most and most not in counts) or (self._have_own and rows in (mine, most)):
+            return most
+        told = json.dumps([rows, digest() if rows == mine != most else ""])
+        self.run.begin("step() of a part of a batch")
+        try:
+            all_told = exchange.texts(told)
+        finally:
+            self.run.end()
+        found = [json.loads(each)[0] for each in all_told]
+        if len(set(all_told)) == 1 or (set(found) == {rows} and found != counts):
+            return rows
+        self._have_own = found == counts
+        if all(each in (most, own) for each, own in zip(found, counts, strict=True)):
+            return most
+        raise ValueError(
+            f"batch: found {', '.join(map(str, found))} rows in the processes, expected the same "
+            f"number in all, or {', '.join(map(str, counts))}, which they compute of a whole one"
+        )
 
     def _program(self, size: Size, example: Any) -> _core.Program:
         if size not in self._programs:

@@ -140,7 +140,7 @@ def check(name: str, plans: list[str]) -> None:
                 assert trainer.evaluate(part)["loss"] == pytest.approx(want, rel=NEAR)
 
 
-@pytest.mark.parametrize("name", ["gpt-dropout", "hf-bert"])
+@pytest.mark.parametrize("name", ["gpt-dropout", pytest.param("hf-bert", marks=pytest.mark.slow)])
 def test_random_plans(name: str) -> None:
     with exactness.double_precision():
         graph = exactness.captured(ZOO[name], ROWS)[2]

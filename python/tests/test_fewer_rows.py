@@ -4,7 +4,6 @@ one device, under any plan."""
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +18,8 @@ from zoo import ZOO
 import medley
 from medley import _testing, custom_ops
 from medley.capture import substitute
-from medley.data.inputs import Inputs
+from medley.data.inputs import Size
+from medley.sizes import Sizes
 
 ROWS = exactness.ROWS
 SIZES = (6, 4, 1, 6, 2)  # of the batches of a run
@@ -186,40 +186,57 @@ def test_a_loader_yields_what_is_left() -> None:
     assert len(medley.Loader(trainer.plan, data, drop_last=True)) == 1
 
 
-@dataclasses.dataclass
-class Process:
-    """Of a job, whose processes compute so many rows of a whole batch."""
+class Job:
+    """Processes that compute so many rows of a whole batch of six."""
 
-    all: list[int]
-    rank: int
+    def __init__(self, counts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.told: list[list[str]] = [[] for _ in counts]  # by rank
+        self.asked = 0  # exchanges
+        self.sizes = [Sizes(self, None, Size(ROWS, 0), rank, None) for rank in range(len(counts))]  # type: ignore[arg-type]
+        for each in self.sizes:
+            each._counts = [max(1, count) for count in counts]
+        monkeypatch.setattr("medley.run.exchange.texts", self.texts)
 
-    def own_rows(self, rows: int) -> range:
-        return range(min(rows, self.all[self.rank]))
+    def begin(self, call: str) -> None:
+        """Of a run."""
 
-    def counts(self) -> list[int]:
+    def end(self) -> None:
+        """Of a run."""
+
+    def texts(self, own: str) -> list[str]:
+        """All say theirs before any hears it."""
+        self.said.append(own)
+        if self.round == 0:
+            raise StopIteration
         return self.all
+
+    def agree(self, given: list[int], alike: bool) -> list[int] | str:
+        """Returns of how many rows each process takes a batch of which it is given so many."""
+        self.said: list[str] = []
+        for self.round in range(2):
+            self.all, self.said = self.said, []
+            found = []
+            for rank, (sizes, rows) in enumerate(zip(self.sizes, given, strict=True)):
+                try:
+                    found.append(sizes.agreed(rows, lambda r=rank: "" if alike else str(r)))  # type: ignore[misc]
+                except StopIteration:
+                    pass
+                except ValueError as error:
+                    return str(error)
+            if not self.said:
+                break
+            # Who takes part in an exchange is not alone.
+            assert len(self.said) == len(given)
+        return found
 
 
 def test_own_rows_are_told_from_a_batch_of_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    types = {("batch", "x"): (torch.float32, "[b, 4]")}
-    others = [""]  # what the other process says of its rows; "": the same
-
-    def count(inputs: Inputs, rows: int, process: Process) -> int:
-        return inputs.read({"x": torch.ones(rows, 4)}, ROWS, process, own=True).size.rows
-
-    monkeypatch.setattr("medley.run.exchange.texts", lambda own: [own, others[0] or own])
-    alike, given = Process([3, 3], 0), Inputs(types)
-    assert [count(given, rows, alike) for rows in (6, 3, 2)] == [6, 3, 2]
-    others[0] = "7"
-    assert [count(given, rows, alike) for rows in (3, 2)] == [6, 2]
-    others[0] = ""
-    assert count(given, 3, alike) == 6  # they have been told apart
-    uneven = Process([4, 2], 1)
-    assert [count(Inputs(types), rows, uneven) for rows in (6, 4, 2)] == [6, 4, 6]
-    with pytest.raises(ValueError, match="found 7 rows, expected 6 or fewer"):
-        count(given, 7, alike)
-    none, made = Process([6, 0], 1), list[None]()
-    monkeypatch.setattr("medley.data.sampler._made", made)
-    assert count(given, 1, none) == 1
-    made.append(None)
-    assert count(given, 1, none) == 6
+    for counts in ([3, 3], [5, 5, 3], [6, 3, 3], [6, 0, 6], [4, 2], [6, 6]):
+        job, all = Job(counts, monkeypatch), len(counts)
+        for rows in (6, 3, 1, 5, 6):
+            assert job.agree([rows] * all, alike=True) == [rows] * all, counts
+        own = [max(1, count) for count in counts]
+        for given in (own, [6] * all, own):
+            assert job.agree(given, alike=False) == [6] * all, counts
+    job = Job([4, 2], monkeypatch)
+    assert "found 3, 1 rows in the processes, expected the same number" in job.agree([3, 1], False)

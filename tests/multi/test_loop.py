@@ -43,7 +43,7 @@ ROWS = {
     "global_batch": train.ROWS,
     "pipelines": [
         {
-            "microbatches": [{"rows": 5, "lengths": [2, 1, 2]}, {"rows": 3}],
+            "microbatches": [{"rows": 5, "lengths": [2, 1, 2]}, {"rows": 3, "lengths": [1, 1, 1]}],
             "stages": [{"mesh": {"axes": ["x"], "shape": [3], "devices": DEVICES}}],
         }
     ],

@@ -13,9 +13,7 @@ from torch import Tensor
 
 from medley.capture.batch import entries
 from medley.data.loader import UnreadBatch
-from medley.data.sampler import samplers_made
 from medley.lengths import LengthDims, Lengths
-from medley.run import exchange
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +36,12 @@ class StepBatch:
 class OwnRows(Protocol):
     """Which rows of a batch the processes of a run compute."""
 
-    rank: int | None
-
     def own_rows(self, rows: int) -> Sequence[int]:
         """Returns which of so many rows this process computes."""
 
-    def counts(self) -> Sequence[int]:
-        """Returns how many of a whole batch each process computes."""
+    def agreed(self, rows: int, digest: Callable[[], str]) -> int:
+        """Returns of how many rows the batch is of which this process is given so many, all or
+        those that it computes; `digest` tells what these are. Raises ValueError for others."""
 
 
 class Inputs:
@@ -62,7 +59,6 @@ class Inputs:
         self._chosen = lengths
         self._lengths = LengthDims(self._types, lengths)
         self._agree = agree
-        self._have_own = False  # the batches of all processes have their own rows
 
     def of(self, types: Mapping[tuple[str, str], tuple[torch.dtype, str]]) -> Inputs:
         """Returns those of another graph of the same model."""
@@ -79,7 +75,7 @@ class Inputs:
             tensors = _named(batch, self._types)
         else:
             tensors = _named(batch, self._types)
-            count = self._count(tensors, global_batch, rows.counts() if own else [], rows.rank)
+            count = self._count(tensors, global_batch, rows if own else None)
             mine = rows.own_rows(count)
         length = self._length(tensors)
         padded = self._lengths.padded(batch, tensors, length)
@@ -111,48 +107,30 @@ class Inputs:
             length = int(self._agree(length))
         return self._lengths.bucket(length)
 
-    def _count(
-        self, tensors: Mapping[str, Tensor], most: int, counts: Sequence[int], rank: int | None
-    ) -> int:
-        """Returns the rows of the global batch that these are of, all, or of a whole one those that
-        this process computes. `counts`: by rank, how many of its own a process may be given."""
+    def _count(self, tensors: Mapping[str, Tensor], most: int, processes: OwnRows | None) -> int:
+        """Returns the rows of the global batch that these are of: all of them, unless `processes`
+        may be given a part."""
         for name, tensor in tensors.items():
             scale = self._rows_of(name)
             if not scale or not tensor.dim():
                 continue
             rows, rest = divmod(len(tensor), scale)
-            if rows == most or self._are_own(rows, tensors, most, counts, rank):
-                return most
-            if rest or not 0 < rows < most:
+            if rest or not 0 < rows <= most:
                 raise ValueError(
                     f'batch["{name}"]: found {len(tensor)} rows, expected {most * scale} or fewer'
                     + (f" in multiples of {scale}" if scale > 1 else "")
                 )
-            return rows
+            if processes is None:
+                return rows
+            return processes.agreed(rows, lambda: self._digest(tensors))
         return most
 
-    def _are_own(
-        self,
-        rows: int,
-        tensors: Mapping[str, Tensor],
-        most: int,
-        counts: Sequence[int],
-        rank: int | None,
-    ) -> bool:
-        """Returns whether so many rows, fewer than `most`, are those that this process computes.
-        Where no number says so, processes are given their own if these differ."""
-        if rank is None or not counts:
-            return False
-        if counts[rank] == 0:  # nobody collates nothing
-            return rows == 1 and samplers_made()
-        if rows != counts[rank] or self._have_own or len(set(counts)) > 1 or counts[rank] == most:
-            return rows == counts[rank]
+    def _digest(self, tensors: Mapping[str, Tensor]) -> str:
         found = zlib.crc32(b"")
         for name in sorted(name for name in tensors if self._rows_of(name)):
             flat = tensors[name].detach().cpu().contiguous().reshape(-1)
             found = zlib.crc32(flat.view(torch.uint8).numpy(), found)
-        self._have_own = len(set(exchange.texts(str(found)))) > 1
-        return self._have_own
+        return str(found)
 
     def _rows_of(self, name: str) -> int:
         """Returns how long a tensor is for each row of a batch; 0 if it has no rows."""

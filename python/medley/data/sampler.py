@@ -76,9 +76,6 @@ class GlobalBatches:
             yield order[batch * rows : (batch + 1) * rows].tolist()
 
 
-_made: list[None] = []  # an entry for each BatchSampler
-
-
 class BatchSampler(GlobalBatches, Sampler[list[int]]):
     """Yields, for each global batch, the indices of the rows that this device needs.
 
@@ -92,7 +89,6 @@ class BatchSampler(GlobalBatches, Sampler[list[int]]):
 
     def __init__(self, plan: Plan, dataset: Sized, shuffle: bool = False, seed: int = 0) -> None:
         super().__init__(plan, dataset, shuffle, seed)
-        _made.append(None)
         self._mine: list[int] | None = None  # of a global batch
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -112,11 +108,6 @@ class BatchSampler(GlobalBatches, Sampler[list[int]]):
         # Rows do not depend on the optimizer.
         program = _core.Program(graph.core, self._plan.text, cluster, AdamW().core(graph.core))
         return own_rows(program, this.rank)
-
-
-def samplers_made() -> bool:
-    """Returns whether there is a BatchSampler in this process."""
-    return bool(_made)
 
 
 def own_rows(program: _core.Program, rank: int) -> list[int]:
