@@ -46,7 +46,7 @@ BUDGETS = {
     "medley/groups": 3_000,
     "medley/checkpoint": 2_000,
     "medley/elastic": 2_000,
-    "python/medley": 20_800,  # capture is a third of it; trainer.py was split last
+    "python/medley": 20_900,  # capture is a third of it; trainer.py was split last
 }
 CORE = 68_200  # all of medley/: raised for what Medley does more, not for a second answer
 

@@ -89,12 +89,11 @@ TEST(Alike, OfStages) {
 
 TEST(Alike, AnotherOpIsNamed) {
   const Plan plan = plan_of({{"a/0/0"}});
-  EXPECT_THAT(
-      refusal([&] {
-        (void)lower_alike(of_length(12), of_length(5, "sigmoid"), plan, devices(1), {});
-      }),
-      AllOf(HasSubstr("graph: op 2 aten.relu.default in \"second\""),
-            HasSubstr("expected the same but for sizes")));
+  EXPECT_THAT(refusal([&] {
+                (void)lower_alike(of_length(12), of_length(5, "sigmoid"), plan, devices(1), {});
+              }),
+              AllOf(HasSubstr("graph: op 2 aten.relu.default in \"second\""),
+                    HasSubstr("expected the same but for sizes")));
 }
 
 // Two programs that differ in the size of what lives as long as the run.
@@ -104,7 +103,8 @@ TEST(Alike, StateOfAnotherSizeIsNamed) {
   Program other = planned;
   LoweredStage& stage = other.stages[0];
   for (const Placement& placed : stage.inputs)
-    if (placed.input.name == "w") stage.graph.values[at(placed.input.value)].type.shape[0] = Size(3);
+    if (placed.input.name == "w")
+      stage.graph.values[at(placed.input.value)].type.shape[0] = Size(3);
   EXPECT_THAT(refusal([&] { require_alike(planned, other); }), HasSubstr("parameter \"w\""));
 }
 

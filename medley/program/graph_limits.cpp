@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "medley/base/error.h"
+#include "medley/graph/replace_bf16.h"
+#include "medley/plan/compute_types.h"
 #include "medley/program/lower.h"
 
 namespace medley {
@@ -21,6 +25,27 @@ std::string why_one_pipeline(const Graph& graph) {
     if (output.kind == OutputKind::kBuffer)
       return fmt::format("the forward phase changes buffer \"{}\"", output.name);
   return "";
+}
+
+GraphAnalysis analyse(const Graph& graph,
+                      const Plan& plan,
+                      const Cluster& cluster,
+                      const Optimizer& optimizer,
+                      const LowerOptions& options) {
+  Optimizer chosen = optimizer;
+  const bool learns = std::ranges::count(graph.outputs, OutputKind::kGradient, &Output::kind) > 0;
+  chosen.scales_loss = learns && computes_in_f16(plan, graph, cluster);
+  if (chosen.scales_loss && optimizer.updates() &&
+      std::ranges::none_of(graph.ops, [](const Op& op) { return op.name == kLossScale; }))
+    throw Error(Blame::kCaller,
+                fmt::format("plan: bf16_as: found f16, for which graph \"{}\" has no {}, expected "
+                            "one that is captured again",
+                            graph.name,
+                            kLossScale));
+  if (chosen.scales_loss && options.commit)
+    throw Error(Blame::kCaller,
+                "plan: bf16_as: found f16 in an elastic run, expected bf16 or f32 on all devices");
+  return analyse(graph, chosen);
 }
 
 bool microbatches_are_batches(const Plan& plan) {

@@ -42,7 +42,8 @@ Program lower(const GraphAnalysis& analysis,
               const Cluster& cluster,
               const LowerOptions& options = {});
 
-// What the first of these lowers: a graph with the scale of its loss where a device computes in f16.
+// What the first of these lowers: a graph with the scale of its loss where a device computes in
+// f16.
 GraphAnalysis analyse(const Graph& graph,
                       const Plan& plan,
                       const Cluster& cluster,

@@ -351,10 +351,10 @@ void Run::share_values(Run& other) {
       });
       if (found == from.inputs.end()) continue;
       if (found->state != placement.state || found->cuts.size() != placement.cuts.size())
-        throw Error(Blame::kUs,
-                    fmt::format("{} \"{}\" lies elsewhere than in training",
-                                to_string(input.kind),
-                                input.name));
+        throw Error(
+            Blame::kUs,
+            fmt::format(
+                "{} \"{}\" lies elsewhere than in training", to_string(input.kind), input.name));
       const Buffer value = other.devices().interpreter(i).read(found->input.value);
       const std::vector<int64_t> shape =
           shape_of(type_of(stage_of(i).graph, input.value), table(0, devices().place(i)));
