@@ -62,13 +62,14 @@ void check_rows_that_meet(const GraphAnalysis& analysis,
     if (why.empty() && !stage.completed.prepared->weights_in_prologue)
       why = "rows meet in a loss weight";
   if (!why.empty())
-    throw Error(Blame::kCaller,
-                fmt::format("plan: {}: found {}, expected 1, because {}; or "
-                            "set per_microbatch_semantics",
-                            plan.pipelines.size() == 1 ? fmt::format("pipelines[{}].microbatches", 0)
-                                                       : "micro-batches of all pipelines",
-                            count,
-                            why));
+    throw Error(
+        Blame::kCaller,
+        fmt::format("plan: {}: found {}, expected 1, because {}; or "
+                    "set per_microbatch_semantics",
+                    plan.pipelines.size() == 1 ? fmt::format("pipelines[{}].microbatches", 0)
+                                               : "micro-batches of all pipelines",
+                    count,
+                    why));
 }
 
 void check_one_pipeline(const Plan& plan, const Graph& graph) {
