@@ -167,6 +167,20 @@ def test_a_graph_from_shallow_ones_is_that_of_all_layers(llama: Deep) -> None:
 
 
 @pytest.mark.slow
+def test_weights_of_4_bits_too(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("peft")
+    pytest.importorskip("bitsandbytes")
+    path = config_file(tmp_path, LLAMA)
+    model, frozen = Deep(path, "r=4", has_4_bits=True), Deep(path, "r=4")
+    assert model.graph(48).hash() == graph_of(model.captured(48)).hash()
+    assert model.is_stretched
+    assert (model.weights, model.trained) == (frozen.weights, frozen.trained)
+    # Half a byte in place of two, but for embeddings, norms and head.
+    assert frozen.kept / 4 < model.kept < frozen.kept
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
 def test_graphs_of_other_models_too(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
@@ -260,7 +274,6 @@ def test_what_cannot_be_answered_is_said(tmp_path: Path) -> None:
     path = config_file(tmp_path, LLAMA)
     for words, sentence in (
         (["hf:nowhere.json", "--cards", "T4"], "found 'hf:nowhere.json', expected hf:config.json"),
-        ([f"hf:{path}", "--cards", "T4", "--mode", "qlora"], "cannot train over weights of 4 bits"),
         ([f"hf:{path}", "--cards", "T4", "--rows", "0"], "--rows: found 0"),
         ([f"hf:{path}", "--cards", "T4", "--lengths", "x"], "--lengths: found 'x'"),
     ):

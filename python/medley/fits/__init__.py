@@ -27,7 +27,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode",
         choices=MODES,
-        help="adapters of the package peft, or all of the model; default: lora, then full",
+        help="adapters of the package peft, these over weights of 4 bits, or all of the model; "
+        "default: lora, then full",
     )
     parser.add_argument("--lora", metavar="r=16,targets=q_proj,v_proj", default="r=16")
     parser.add_argument(
@@ -50,11 +51,6 @@ def command(arguments: argparse.Namespace, progress: Progress) -> int:
     kind, _, path = arguments.model.partition(":")
     if kind != "hf" or not Path(path).is_file():
         raise ValueError(f"fits: found {arguments.model!r}, expected hf:config.json, a file")
-    if arguments.mode == "qlora":
-        raise ValueError(
-            "--mode qlora: Medley cannot train over weights of 4 bits yet; --mode lora keeps the "
-            "frozen weights in the dtype of config.json"
-        )
     if not 0 < arguments.rows < 1 << 20:
         raise ValueError(f"--rows: found {arguments.rows}, expected at least 1")
     lengths = _lengths(arguments.lengths)

@@ -75,8 +75,8 @@ class Place:
     def look(
         self, mode: str, length: int | None, graph: _core.Graph, rows: int, kept: int
     ) -> Answer:
-        """Plans a step, and simulates what is found. Lengths ascend from call to call. `kept`: bytes
-        that lie there all the time."""
+        """Plans a step, and simulates what is found. Lengths ascend from call to call. `kept`: the
+        bytes that lie there all the time."""
         optimizer = AdamW().core(graph)
         best: Answer | None = None
         why = ""
@@ -175,6 +175,8 @@ class Question:
             found.append(
                 "--mode lora: frozen weights need neither gradients nor an optimizer's state"
             )
+        if self._mode == "lora":
+            found.append("--mode qlora: frozen weights of 4 bits")
         return found
 
     def _asked(self, lengths: Sequence[int] | None) -> Sequence[int | None]:
@@ -245,7 +247,7 @@ def look(
     found = Found({})
     for mode in modes:
         with say("reading the model"):
-            model = Deep(path, lora if mode == "lora" else "")
+            model = Deep(path, "" if mode == "full" else lora, has_4_bits=mode == "qlora")
         found.head = {
             "model": model.kind,
             "weights": model.weights,

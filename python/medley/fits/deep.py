@@ -6,6 +6,7 @@ import copy
 import warnings
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from medley import _core
@@ -14,6 +15,7 @@ from medley.capture import Capture, capture_full, weightless
 from medley.capture.buffers import Place
 from medley.fits.stretch import Stretched, UnevenError
 from medley.models import hf
+from medley.quantized import with_4bit
 
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")  # names in configs
 _LENGTHS = (211, 223)  # primes, shorter than any window of attention
@@ -21,10 +23,11 @@ _LENGTHS = (211, 223)  # primes, shorter than any window of attention
 
 class Deep:
     """The model of a config.json. `lora`: what `medley capture --lora` takes, "" to train all of
-    the model. Raises ValueError for what is no config that transformers knows."""
+    the model. `has_4_bits`: as with its --bits 4. Raises ValueError for what is no config that
+    transformers knows."""
 
-    def __init__(self, path: str, lora: str) -> None:
-        self._path, self._lora = path, lora
+    def __init__(self, path: str, lora: str, has_4_bits: bool = False) -> None:
+        self._path, self._lora, self._has_4_bits = path, lora, has_4_bits
         self._config = hf.config_of(path)
         model, batch = self._make(self._config, None)
         self.takes_tokens = "input_ids" in batch
@@ -32,7 +35,8 @@ class Deep:
         self._shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
         parameters = list(model.parameters())
         self.dtype = str(parameters[0].dtype).removeprefix("torch.")
-        self.weights = sum(p.numel() for p in parameters)
+        # Two weights of 4 bits are one number.
+        self.weights = sum(p.numel() * (2 if p.dtype == torch.uint8 else 1) for p in parameters)
         self.trained = sum(p.numel() for p in parameters if p.requires_grad)
         self.kept = sum(_kept(p) for p in parameters)  # bytes, from step to step
         self.layers = 0  # that repeat; 0: none were found
@@ -111,6 +115,7 @@ class Deep:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 model, batch = hf.build(copy.deepcopy(config), batch=1, tokens=length)
+                model = with_4bit(model) if self._has_4_bits else model
                 return (with_lora(model, self._lora) if self._lora else model), batch
 
         return weightless.load(make)
