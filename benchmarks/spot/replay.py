@@ -90,6 +90,7 @@ class _Run:
         self._waits = 0.0  # until when nothing is started
         self._ready = 0.0  # from when on training goes on
         self._rows = self._stopped = 0.0
+        self._since = 0.0  # seconds of training since it went on
         self._recoveries = self._begun_again = 0
 
     def change(self, change: Change) -> None:
@@ -110,7 +111,8 @@ class _Run:
         elif self._ready <= stop:
             self._recoveries += 1
             if lost:
-                self._rows -= min(self._repeated() * before, self._rows)
+                # No more than since training went on: what was undone before is not undone again.
+                self._rows -= min(self._repeated(), self._since) * before
             written = self._copied(self._costs.written_share.number, nodes)
             self._restart(stop + written, lost, plan)
         elif lost and change.at <= self._waits:
@@ -132,10 +134,12 @@ class _Run:
         passed = until - self._now
         trained = max(0.0, until - max(self._ready, self._now)) if rate > 0.0 else 0.0
         self._rows += trained * rate
+        self._since += trained
         self._stopped += passed - trained if rate > 0.0 else 0.0
         self._now = until
 
     def _restart(self, begin: float, lost: bool, plan: Plan) -> None:
+        self._since = 0.0
         self._waits = begin + (self._costs.wait_seconds.number if lost else 0.0)
         self._start(lost, plan)
 
