@@ -276,7 +276,7 @@ def test_a_process_that_is_stopped_is_out(
 
 
 # One second is too short to be noticed; after ten the others have long gone on. What comes back in
-# between is in or out.
+# between is in or out, maybe after a change of epochs in which nobody is lost.
 @NIGHTLY
 @pytest.mark.parametrize(
     ("seconds", "losses"), [(1, (0,)), (1.9, (0, 1)), (2.1, (0, 1)), (10, (1,))]
@@ -294,7 +294,8 @@ def test_a_process_that_is_stopped_and_continued_changes_nothing(
     assert done.returncode == 0, done.stderr
     lines = recoveries(folder)
     assert len(lines) in losses
-    assert all(line["lost"] == [DEVICES[1]] for line in lines)
+    is_out = [[DEVICES[1]], *([] if seconds > 2.5 else [[]])]
+    assert all(line["lost"] in is_out for line in lines), done.stderr
     assert distance(seen(folder), undisturbed) < 1e-10
 
 

@@ -118,7 +118,7 @@ def test_a_device_that_slows_down_gets_less_to_do_and_more_again_afterwards(
     prepare(folder, graph, plan.text)
     (folder / "cluster.yaml").write_text(SLOW)
     fault: dict[str, Any] = {"device": DEVICES[1], "step": -1, "slows": [4, 70, 100]}
-    done = elastic(folder, "--settle", "1", steps=MANY, **fault)
+    done = elastic(folder, "--settle", "3", steps=MANY, **fault)
     assert done.returncode == 0, done.stderr
     lines = recoveries(folder)
     assert [line["detected"] for line in lines] == ["drift"] * 2, done.stderr
