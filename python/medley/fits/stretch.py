@@ -25,7 +25,17 @@ _TOKEN = re.compile(
 _IN_STRING = re.compile(r'(?<=[."])\d+(?=[."])')
 _SOURCE = re.compile(rf" at {_STRING}$")
 _PHASE = re.compile(r" @(prologue|forward|backward|update) ")
-_SECTIONS = ("header", "input", "prologue", "forward", "backward", "update", "output")
+_SECTIONS = (
+    "header",
+    "parameter",
+    "buffer",
+    "input",
+    "prologue",
+    "forward",
+    "backward",
+    "update",
+    "output",
+)
 
 
 class UnevenError(ValueError):
@@ -70,12 +80,18 @@ def _sections(text: str) -> list[list[_Line]]:
         elif phase is not None:
             name = phase.group(1)
         else:
-            name = "input" if line.startswith("%") else "header"
+            name = _kind_of_input(line) if line.startswith("%") else "header"
         if _SECTIONS.index(name) < last:
             raise UnevenError(f"an op of {name} behind those of {_SECTIONS[last]}")
         last = _SECTIONS.index(name)
         sections[name].append(_parsed(line))
     return list(sections.values())
+
+
+def _kind_of_input(line: str) -> str:
+    """Parameters repeat by layers, then buffers do, and all others are there once."""
+    kind = line.partition(" = ")[2].partition(" ")[0]
+    return kind if kind in _SECTIONS else "input"
 
 
 def _text(template: str, numbers: Iterable[int]) -> str:
