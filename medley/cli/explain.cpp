@@ -17,6 +17,7 @@
 #include "medley/cli/table.h"
 #include "medley/plan/texts.h"
 #include "medley/planner/survive.h"
+#include "medley/plan/compute_types.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
 #include "medley/sim/simulate.h"
@@ -345,8 +346,11 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
   json["stages"] = Json::array();
   std::optional<GraphAnalysis> own;
   const GraphAnalysis* analysis = options.analysis;
-  if (!analysis && options.graph && options.costs)
-    analysis = &own.emplace(analyse(*options.graph, {}));
+  if (options.graph && options.costs) {
+    const Cluster& cluster = options.costs->cluster();
+    if (!analysis || computes_in_f16(plan, *options.graph, cluster))  // planners know no scale
+      analysis = &own.emplace(analyse(*options.graph, plan, cluster, {}, {}));
+  }
   std::vector<Completed> completed;  // [stage]
   if (analysis) completed = complete_stages(*analysis, plan);
   size_t number = 0;

@@ -223,8 +223,9 @@ void EmulatedExecutor::run(PreparedSegment& prepared, Frames frames) {
 
 int64_t EmulatedExecutor::bytes_of(const LoweredStage& stage, ValueId value, int microbatch) const {
   const size_t place = place_in(stage);
-  const DType stored = is_input(stage, value) ? DType::kBF16 : bf16_as(stage, place);
-  return num_bytes(replace_bf16(type_of(stage, value), stored),
+  const DType computed = bf16_as(stage, place);
+  const bool stored = computed != DType::kBF16 && is_input(stage, value);
+  return num_bytes(replace_bf16(type_of(stage, value), stored ? DType::kBF16 : computed),
                    stage.tables.at(at(microbatch)).at(place));
 }
 

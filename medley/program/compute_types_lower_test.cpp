@@ -151,6 +151,9 @@ TEST(LowerTypes, MemoryIsThatOfTheType) {
   const MemoryUse half = memory_use(program.stages[0], 0), full = memory_use(program.stages[0], 1);
   EXPECT_EQ(half.persistent, full.persistent);
   EXPECT_GT(full.peak, half.peak);
+  const std::vector<MemoryUse> all = memory_uses(program.stages[0]);
+  EXPECT_EQ(all[0].peak, half.peak);
+  EXPECT_EQ(all[1].peak, full.peak);
 }
 
 TEST(LowerTypes, WhatCrossesInBf16IsRefused) {

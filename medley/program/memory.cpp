@@ -418,13 +418,14 @@ MemoryUse memory_use(const LoweredStage& stage, int device) {
 
 std::vector<MemoryUse> memory_uses(const LoweredStage& stage) {
   const StageFacts facts(stage);
-  std::map<std::vector<int64_t>, size_t> first;  // by sizes -> the first device that has them
+  // By type and sizes, the first device that has them.
+  std::map<std::pair<DType, std::vector<int64_t>>, size_t> first;
   std::vector<MemoryUse> uses;
   for (size_t d = 0; d < stage.devices.size(); ++d) {
     std::vector<int64_t> sizes;
     for (const auto& of_microbatch : stage.tables)
       for (size_t symbol : facts.symbols) sizes.push_back(of_microbatch[d][symbol]);
-    const auto [found, added] = first.try_emplace(std::move(sizes), d);
+    const auto [found, added] = first.try_emplace({bf16_as(stage, d), std::move(sizes)}, d);
     uses.push_back(added ? MemoryFollower(stage, facts, static_cast<int>(d), nullptr).run()
                          : uses[found->second]);
   }

@@ -57,7 +57,7 @@ class Preparer {
  private:
   Graph& graph() { return prepared_.graph; }
   bool scales_loss() const { return optimizer_.updates() && optimizer_.scales_loss; }
-  // The state of the loss scale, which every stage has that scales something or updates.
+  // The state of the loss scale, which every stage has: whoever trains may ask any of them.
   ValueId loss_scale() {
     if (loss_scale_ == kNone)
       loss_scale_ = add_input(
@@ -275,7 +275,7 @@ class Preparer {
   ValueId append_norm(const std::vector<Output>& outputs) {
     const TensorType scalar{DType::kF64, {}};
     const bool any = std::ranges::count(outputs, OutputKind::kGradient, &Output::kind) > 0;
-    prepared_.scales_loss = scales_loss() && (any || loss_scale_ != kNone);
+    prepared_.scales_loss = scales_loss();
     if (!prepared_.scales_loss && (!any || (optimizer_.max_norm <= 0 && !optimizer_.gradient_norm)))
       return kNone;
     std::vector<ValueArgument> squares;

@@ -136,7 +136,7 @@ class Runner {
     if (joined.update)
       joined.update(parameters, slots_.take(joined.scalars), joined.numbers);
     else
-      run_program(parameters, slots_.take(joined.scalars), joined.program);
+      (*joined.program)(parameters, slots_.take(joined.scalars));
     for (size_t i = 0; i < parameters.size(); ++i) {
       const std::vector<Slot>& to = joined.parameters[i].replaced;
       Updated& made = parameters[i];

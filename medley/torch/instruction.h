@@ -1,19 +1,20 @@
 #pragma once
 
 // What the executor runs: the ops of a segment with everything resolved that does not depend on the
-// tensors. Values only; see instruction_build.h for how they come about and aten_executor.cpp for
+// tensors. Values only, but for programs of updates; see instruction_build.h for how they come about and aten_executor.cpp for
 // how they run.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
+#include <memory>
 #include <optional>
-#include <string>
 #include <variant>
 #include <vector>
 
 #include "medley/graph/graph.h"
 #include "medley/torch/update.h"
+#include "medley/torch/update_program.h"
 
 namespace medley {
 
@@ -94,9 +95,9 @@ struct JoinedUpdate {
   };
   std::vector<Parameter> parameters;
   Operand scalars;
-  Update update = nullptr;  // or a program
+  Update update = nullptr;
   std::vector<double> numbers;
-  std::string program;
+  std::shared_ptr<UpdateProgram> program;  // in the place of `update`
 };
 
 struct Instruction {

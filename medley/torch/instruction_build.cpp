@@ -18,6 +18,10 @@
 namespace medley {
 namespace {
 
+std::string_view program_of(const JoinedUpdate& update) {
+  return update.program ? std::string_view(update.program->text()) : std::string_view();
+}
+
 struct Variant {
   std::string_view name;
   bool pass_out;
@@ -347,7 +351,7 @@ class Builder {
 
     JoinedUpdate update;
     if (kind->has_program)
-      update.program = std::get<std::string>(op.arguments.back());
+      update.program = std::make_shared<UpdateProgram>(std::get<std::string>(op.arguments.back()));
     else
       update.update = find_update(op.name);
     for (size_t k = scalars + 1; k <= scalars + at(kind->numbers); ++k)
@@ -362,7 +366,7 @@ class Builder {
     auto* last =
         instructions.empty() ? nullptr : std::get_if<JoinedUpdate>(&instructions.back().work);
     if (last && last->update == update.update && last->numbers == update.numbers &&
-        last->program == update.program && last->scalars.slot.value == update.scalars.slot.value) {
+        program_of(*last) == program_of(update) && last->scalars.slot.value == update.scalars.slot.value) {
       last->parameters.push_back(std::move(parameter));
       const std::vector<Slot> freed = frees();
       instructions.back().frees.insert(instructions.back().frees.end(), freed.begin(), freed.end());

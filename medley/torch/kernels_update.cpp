@@ -45,7 +45,7 @@ void update_step(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   one[0].master = copy(kind->scalars() - 1);
   const Tensor& scalars = given[kind->scalars()].toTensor();
   if (kind->has_program) {
-    run_program(one, scalars, given.back().toStringRef());
+    UpdateProgram(given.back().toStringRef())(one, scalars);
   } else {
     std::vector<double> numbers;
     for (size_t i = kind->scalars() + 1; i < given.size(); ++i)

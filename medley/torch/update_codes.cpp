@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <vector>
 
 #include "medley/torch/update_parts.h"
@@ -63,10 +64,14 @@ void adamw8(std::vector<Updated>& parameters,
   const double beta1 = numbers[0], beta2 = numbers[1];
   const double correction1 = 1 - std::pow(beta1, now.step),
                correction2 = 1 - std::pow(beta2, now.step);
+  std::map<c10::ScalarType, std::pair<CodeBook, CodeBook>> books;
   for (Updated& each : parameters) {
     if (each.parameter.numel() == 0) continue;
     at::Tensor& into = prepare_update(each, now);
-    const CodeBook first(true, into.options()), second(false, into.options());
+    if (!books.contains(into.scalar_type()))
+      books.emplace(into.scalar_type(),
+                    std::pair(CodeBook(true, into.options()), CodeBook(false, into.options())));
+    const auto& [first, second] = books.at(into.scalar_type());
     at::Tensor average = first.decode(each.states[0], each.states[1]);
     at::Tensor squares = second.decode(each.states[2], each.states[3]);
     average.lerp_(each.gradient, 1 - beta1);

@@ -126,5 +126,7 @@ def write(folder: Path, weights: Mapping[str, Tensor], state: Mapping[str, Tenso
     moments: dict[str, dict[str, Tensor]] = {}
     for name, value in state.items():
         moment, _, parameter = name.partition(":")
+        if not parameter:  # the scale of the loss, which belongs to the run
+            continue
         moments.setdefault(parameter, {})[moment] = value
     save({"model": dict(weights), "optim": {"state": moments}}, checkpoint_id=folder, no_dist=True)

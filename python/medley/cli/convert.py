@@ -72,6 +72,12 @@ def to_dcp(folder: str, output: str) -> list[str]:
     names of the files. It holds them in memory."""
     path = newest_whole(folder)
     manifest = _core.Manifest.open(path)
+    coded = [w.name for w in _weights_of(manifest) if w.kind == "state" and w.dtype == torch.uint8]
+    if coded:
+        raise ValueError(
+            f"{path}: {coded[0]}: found eight bits, which the optimizers of PyTorch do not read, "
+            "expected moments of f32 or f64"
+        )
     whole: dict[bool, dict[str, Tensor]] = {False: {}, True: {}}
     for weight in _weights_of(manifest):
         whole[weight.kind == "state"][weight.name] = _read(manifest, path, weight)
