@@ -50,7 +50,7 @@ class Emitter {
   // does the rest. All-reduces are gathered into a bucket for each group until flush_buckets().
   void start(ValueId value, const State& state);
   // Of devices that compute in different types: from now on a value is what the first of those that
-  // compute all of it has, so that parameters stay the same on all.
+  // compute all of it has, so that what is kept or reported is the same on all.
   void agree(ValueId value);
   void flush_buckets();
 

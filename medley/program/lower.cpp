@@ -306,6 +306,7 @@ class Lowering {
   // the place of the old one; or as soon as the micro-batch has gone forward.
   ValueId new_value(ValueId value, const State& kept) {
     emitter_.enter(comes_at_the_end(value) ? Phase::kUpdate : Phase::kForward, false);
+    if (types_differ() && !comes_at_the_end(value)) emitter_.agree(value);
     const ValueId local = emitter_.in_state(value, kept);
     return microbatches_are_batches_ ? local : emitter_.keep_for_update(local);
   }
@@ -339,6 +340,9 @@ class Lowering {
         continue;
       const State& kept = completed_.assignment.stored[i];
       emitter_.enter(Phase::kUpdate, false);
+      if (types_differ() &&
+          (output.kind == OutputKind::kLoss || output.kind == OutputKind::kMetric))
+        emitter_.agree(output.value);
       const ValueId local = output.kind == OutputKind::kBuffer
                                 ? new_value(output.value, kept)
                                 : emitter_.in_state(output.value, kept);

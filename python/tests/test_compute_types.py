@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ devices:
   volta: {based_on: CPU, bf16_as: f16}
   pascal: {based_on: CPU, bf16_as: f32}
 """
-DEVICES = ["new/0/0", "old/0/0", "older/0/0"]
+DEVICES = ("new/0/0", "old/0/0", "older/0/0")
+MEGATRON = {"*.mlp.up.*": "S(0, part)", "*.mlp.down.weight": "S(1, part)"}
 
 
 def cluster() -> Any:
@@ -42,39 +44,39 @@ def cluster() -> Any:
     return parse_cluster(CLUSTER)
 
 
-def stage(devices: list[str], **fields: Any) -> dict[str, Any]:
+def stage(devices: Sequence[str], **fields: Any) -> dict[str, Any]:
     """Returns a stage of a plan."""
-    return {"mesh": {"devices": devices}, **fields}
+    return {"mesh": {"devices": list(devices)}, **fields}
 
 
-def plan_of(kind: str, first: tuple[str, str] = ("", "")) -> medley.Plan:
-    """Returns a plan of all three devices: rows, zero, tensor or stages."""
+def plan_of(
+    kind: str,
+    cuts: tuple[str, ...] = (),
+    devices: Sequence[str] = DEVICES,
+    states: Mapping[str, str] = MEGATRON,
+) -> medley.Plan:
+    """Returns a plan of these devices: rows, zero, tensor or stages."""
+    count = len(devices)
     microbatch: dict[str, Any] = {"rows": ROWS}
-    parts = []
+    parts = [{"name": "part", "shares": [2, 1, 1][:count]}]
     if kind == "rows":
-        microbatch["lengths"] = [1, 3, 2]
-        stages = [stage(DEVICES)]
+        stages = [stage(devices)]
     elif kind == "zero":
-        microbatch["lengths"] = [1, 3, 2]
-        parts = [{"name": "part", "shares": [2, 1, 1]}]
-        stages = [stage(DEVICES, updates={"*": "S(0, part)"})]
+        stages = [stage(devices, updates={"*": "S(0, part)"})]
     elif kind == "tensor":
-        parts = [{"name": "part", "shares": [2, 1, 1]}]
-        states = {"*.mlp.up.*": "S(0, part)", "*.mlp.down.weight": "S(1, part)"}
-        stages = [stage(DEVICES, states=states)]
+        stages = [stage(devices, states=dict(states))]
     else:
-        stages = [
-            stage(DEVICES[:1]),
-            stage(DEVICES[1:2], first=first[0]),
-            stage(DEVICES[2:], first=first[1]),
-        ]
+        stages = [stage([devices[0]])]
+        stages += [stage([d], first=cut) for d, cut in zip(devices[1:], cuts, strict=True)]
+    if kind in ("rows", "zero"):  # row 3 is one of the second device
+        microbatch["lengths"] = {2: [2, 4], 3: [1, 3, 2]}[count]
     return medley.Plan(
         json.dumps(
             {
                 "format": "medley-plan",
                 "version": 1,
                 "global_batch": ROWS,
-                "parts": parts,
+                "parts": parts if kind in ("zero", "tensor") else [],
                 "pipelines": [{"microbatches": [microbatch], "stages": stages}],
             }
         )
@@ -137,6 +139,14 @@ def wide() -> tuple[nn.Module, dict[str, torch.Tensor]]:
     return model, {"x": torch.randn(ROWS, 8), "target": torch.randn(ROWS, 4)}
 
 
+def overflowing(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns a batch of wide() with what only a device of f16 cannot hold: products above 65504.
+    Row 3 is one of its own."""
+    bad = {**batch, "x": batch["x"].clone()}
+    bad["x"][3] = 1e5
+    return bad
+
+
 def snapshot(trainer: medley.Trainer) -> dict[tuple[str, str, int], torch.Tensor]:
     """Returns what every device has, but for the loss scale."""
     return {
@@ -159,9 +169,7 @@ def test_a_step_that_overflows_is_skipped_by_all_at_once(kind: str, tmp_path: Pa
     plan = plan_of(kind)
     fields: dict[str, Any] = {"loss_scale": 1024.0, "loss_scale_steps": 3}
     trainer = trainer_of(model, graph, plan, **fields)
-    # What only the device of f16 cannot hold: row 1 is its first, the product is above 65504.
-    bad = {**batch, "x": batch["x"].clone()}
-    bad["x"][1] = 1e5
+    bad = overflowing(batch)
     assert trainer.step(batch).grad_norm > 0
     before = snapshot(trainer)
     metrics = trainer.step(bad)
