@@ -23,7 +23,7 @@ from medley.cluster import Cluster, load_cluster
 from medley.data.loader import Loader
 from medley.graph import capture
 from medley.lengths import Lengths
-from medley.optimizer import SGD, AdamW, Groups, Lion, Optimizer
+from medley.optimizer import SGD, AdamW, AdamW8bit, Groups, Lion, Optimizer
 from medley.plan import Plan, plan
 from medley.trainer import Trainer
 
@@ -260,12 +260,19 @@ def optimizer_of(model: nn.Module, args: Any, steps: int) -> Optimizer:
             eps=args.adam_epsilon,
             weight_decay=decay,
         ),
+        "adamw_8bit": lambda decay: AdamW8bit(
+            lr=rate,
+            betas=(args.adam_beta1, args.adam_beta2),
+            eps=args.adam_epsilon,
+            weight_decay=decay,
+        ),
         "sgd": lambda decay: SGD(lr=rate, weight_decay=decay),
         "lion_32bit": lambda decay: Lion(
             lr=rate, betas=(args.adam_beta1, args.adam_beta2), weight_decay=decay
         ),
     }
     kinds["adamw_torch_fused"] = kinds["adamw_torch"]
+    kinds["adamw_bnb_8bit"] = kinds["adamw_8bit"]
     name = _word(args.optim)
     if name not in kinds:
         raise ValueError(

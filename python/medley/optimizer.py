@@ -71,14 +71,17 @@ class Optimizer:
         graph: _core.Graph,
         needs_norm: bool,
     ) -> _core.Optimizer:
-        dtypes: list[str] = ["f32"] * len(rules)  # of the arithmetic
+        dtypes: list[set[str]] = [set() for _ in rules]  # of the arithmetic
         for kind, name, dtype, shape in graph.outputs:
             if kind == "gradient":
                 rules[rule_of.get(name, 0)].check_parameter(name, shape)
-                dtypes[rule_of.get(name, 0)] = "f64" if dtype == "f64" else "f32"
+                dtypes[rule_of.get(name, 0)].add("f64" if dtype == "f64" else "f32")
+        for each, found in zip(rules, dtypes, strict=True):
+            if isinstance(each, Pointwise) and len(found) > 1:
+                raise ValueError("pointwise: found parameters of f32 and f64, expected a group each")
         return _core.Optimizer(
             [
-                (each.kind, [float(x) for x in each.numbers().values()], *each.program(dtype))
+                (each.kind, [float(x) for x in each.numbers().values()], *each.program(min(dtype, default="f32")))
                 for each, dtype in zip(rules, dtypes, strict=True)
             ],
             dict(rule_of),
