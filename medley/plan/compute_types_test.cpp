@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "medley/base/error.h"
+#include "medley/graph/replace_bf16.h"
 #include "medley/graph/text.h"
 
 namespace medley {

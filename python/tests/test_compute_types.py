@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -139,6 +140,12 @@ def wide() -> tuple[nn.Module, dict[str, torch.Tensor]]:
     return model, {"x": torch.randn(ROWS, 8), "target": torch.randn(ROWS, 4)}
 
 
+@functools.cache
+def graph_of_wide() -> medley.Graph:
+    """Returns the graph of wide()."""
+    return medley.capture(*wide(), autocast=torch.bfloat16)
+
+
 def overflowing(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Returns a batch of wide() with what only a device of f16 cannot hold: products above 65504.
     Row 3 is one of its own."""
@@ -165,7 +172,7 @@ def equal(a: dict[Any, torch.Tensor], b: dict[Any, torch.Tensor]) -> bool:
 @pytest.mark.parametrize("kind", ["rows", "zero"])
 def test_a_step_that_overflows_is_skipped_by_all_at_once(kind: str, tmp_path: Path) -> None:
     model, batch = wide()
-    graph = medley.capture(model, batch, autocast=torch.bfloat16)
+    graph = graph_of_wide()
     plan = plan_of(kind)
     fields: dict[str, Any] = {"loss_scale": 1024.0, "loss_scale_steps": 3}
     trainer = trainer_of(model, graph, plan, **fields)
@@ -192,7 +199,7 @@ def test_a_step_that_overflows_is_skipped_by_all_at_once(kind: str, tmp_path: Pa
 
 def test_the_scale_changes_no_bit_where_nothing_overflows() -> None:
     model, batch = wide()
-    graph = medley.capture(model, batch, autocast=torch.bfloat16)
+    graph = graph_of_wide()
     plain, scaled = (
         trainer_of(model, graph, plan_of("rows"), loss_scale=scale) for scale in (1.0, 256.0)
     )

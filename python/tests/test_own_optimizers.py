@@ -181,14 +181,14 @@ def test_eight_bits_are_within_a_hundredth_under_any_plan() -> None:
 
 
 def test_eight_bits_take_a_quarter_of_the_memory() -> None:
-    model, batch = ZOO["gpt"]()
+    model, batch = medley.models.mlp(inputs=64, width=64, batch=ROWS)
     graph = medley.capture(model, batch)
     kept = {}
     for optimizer in (medley.AdamW(), EIGHT_BITS):
         trainer = medley.Trainer(
             model,
             graph,
-            medley.Plan(plan_of("zero", graph).replace(f": {ROWS}", ": 6")),
+            medley.Plan(plan_of("zero", graph)),
             optimizer,
             local=True,
             cluster=exactness.cluster(),
