@@ -98,7 +98,7 @@ TEST(ComputeTypes, OtherTypesAreNoneThatStandForBf16) {
   plan.bf16_as["volta"] = DType::kI32;
   EXPECT_THAT([&] { parse_plan(print(plan), "p.json"); },
               ::testing::ThrowsMessage<Error>(
-                  HasSubstr("bf16_as.volta: found \"i32\", expected \"bf16\"")));
+                  HasSubstr(R"(["bf16_as"].volta: found "i32", expected "bf16", "f16" or)")));
 }
 
 }  // namespace

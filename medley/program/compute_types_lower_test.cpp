@@ -36,7 +36,7 @@ symbols b
 %10 = aten.sum.default(%9, none) : f32[] @forward "second"
 %11 = aten.full.default(sizes[], 1.0, f32, none, none, none) : f32[] @backward ""
 %12 = medley.loss_scale.default(%11) : f32[] @backward ""
-%13 = aten.expand.default(%12, sizes[b, 2], false) : f32[b, 2] @backward "second"
+%13 = aten.expand.default(%12, [b, 2], false) : f32[b, 2] @backward "second"
 %14 = aten._to_copy.default(%13, bf16, none, none, none, false, none) : bf16[b, 2] @backward "second"
 %15 = aten.t.default(%5) : bf16[6, b] @backward "second"
 %16 = aten.mm.default(%15, %14) : bf16[6, 2] @backward "second"
@@ -146,7 +146,9 @@ TEST(LowerTypes, ADeviceOfF16HasTheLossScaled) {
 
 // Of a device that computes in f32 what is bf16 elsewhere takes twice as much.
 TEST(LowerTypes, MemoryIsThatOfTheType) {
-  const Plan rows = plan_of({on({"a/0/0", "b/0/0"})}, {2, 2});
+  Plan rows = plan_of({on({"a/0/0", "b/0/0"})});
+  rows.global_batch = 400;  // so that activations are more than gradients
+  rows.pipelines[0].microbatches = {{400, {200, 200}}};
   const Program program = lowered(rows, {kBF16, kF32});
   const MemoryUse half = memory_use(program.stages[0], 0), full = memory_use(program.stages[0], 1);
   EXPECT_EQ(half.persistent, full.persistent);

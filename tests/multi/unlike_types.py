@@ -1,4 +1,4 @@
-"""What the processes of test_compute_types.py run: `compute_types.py FOLDER`.
+"""What the processes of test_unlike_types.py run: `unlike_types.py FOLDER`.
 
 Each writes what it has seen of every plan to FOLDER/<plan>.<rank>.pt.
 """
