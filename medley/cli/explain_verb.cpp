@@ -11,6 +11,7 @@
 #include "medley/cli/options.h"
 #include "medley/cli/verbs.h"
 #include "medley/pipelines/layer_plan.h"
+#include "medley/program/lower.h"
 
 namespace medley {
 namespace {
@@ -60,7 +61,8 @@ void run_explain(const ExplainArguments& options, Session& session) {
   if (cluster) costs.emplace(read_costs(session.files, options.profile, *cluster));
   if (graph && cluster) verify_plan(plan, options.plan, *graph, *cluster);
   std::optional<GraphAnalysis> analysis;
-  if (graph && costs) analysis.emplace(analyse(*graph, {}));
+  if (graph && costs)
+    analysis.emplace(analyse(*graph, with_loss_scale({}, plan, *graph, *cluster)));
   const ExplainOptions about{.graph = graph ? &*graph : nullptr,
                              .costs = costs ? &*costs : nullptr,
                              .expanded = options.expanded,
