@@ -62,7 +62,7 @@ void run_explain(const ExplainArguments& options, Session& session) {
   if (graph && cluster) verify_plan(plan, options.plan, *graph, *cluster);
   std::optional<GraphAnalysis> analysis;
   if (graph && costs)
-    analysis.emplace(analyse(*graph, with_loss_scale({}, plan, *graph, *cluster)));
+    analysis.emplace(analyse(*graph, plan, *cluster, {}, {}));
   const ExplainOptions about{.graph = graph ? &*graph : nullptr,
                              .costs = costs ? &*costs : nullptr,
                              .expanded = options.expanded,
