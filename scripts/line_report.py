@@ -46,9 +46,9 @@ BUDGETS = {
     "medley/groups": 3_000,
     "medley/checkpoint": 2_000,
     "medley/elastic": 2_000,
-    "python/medley": 20_900,  # capture is a third of it; trainer.py was split last
+    "python/medley": 21_000,  # capture is a third of it; trainer.py was split last
 }
-CORE = 68_200  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 68_300  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:

@@ -1,8 +1,8 @@
 #pragma once
 
 // What the executor runs: the ops of a segment with everything resolved that does not depend on the
-// tensors. Values only, but for programs of updates; see instruction_build.h for how they come about and aten_executor.cpp for
-// how they run.
+// tensors. Values only, but for programs of updates; see instruction_build.h for how they come
+// about and aten_executor.cpp for how they run.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>

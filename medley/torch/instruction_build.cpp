@@ -366,7 +366,8 @@ class Builder {
     auto* last =
         instructions.empty() ? nullptr : std::get_if<JoinedUpdate>(&instructions.back().work);
     if (last && last->update == update.update && last->numbers == update.numbers &&
-        program_of(*last) == program_of(update) && last->scalars.slot.value == update.scalars.slot.value) {
+        program_of(*last) == program_of(update) &&
+        last->scalars.slot.value == update.scalars.slot.value) {
       last->parameters.push_back(std::move(parameter));
       const std::vector<Slot> freed = frees();
       instructions.back().frees.insert(instructions.back().frees.end(), freed.begin(), freed.end());

@@ -78,10 +78,16 @@ class Optimizer:
                 dtypes[rule_of.get(name, 0)].add("f64" if dtype == "f64" else "f32")
         for each, found in zip(rules, dtypes, strict=True):
             if isinstance(each, Pointwise) and len(found) > 1:
-                raise ValueError("pointwise: found parameters of f32 and f64, expected a group each")
+                raise ValueError(
+                    "pointwise: found parameters of f32 and f64, expected a group each"
+                )
         return _core.Optimizer(
             [
-                (each.kind, [float(x) for x in each.numbers().values()], *each.program(min(dtype, default="f32")))
+                (
+                    each.kind,
+                    [float(x) for x in each.numbers().values()],
+                    *each.program(min(dtype, default="f32")),
+                )
                 for each, dtype in zip(rules, dtypes, strict=True)
             ],
             dict(rule_of),
