@@ -163,7 +163,7 @@ def test_a_loss_undoes_some_training_and_never_more_than_there_is(tmp_path: Path
     assert replay(CHANGES, ten_each, rule, 1e9, END).rows == pytest.approx(BEST - 5 * 30)
     early = [Change(0.0, ("p/0", "p/1", "p/2")), Change(1.0, (), ("p/2",))]
     assert replay(early, ten_each, rule, 1e9, 1.0 + 1e-9).rows == pytest.approx(0.0, abs=1e-6)
-    # Two losses, 2 s apart: the second one undoes 2 s, back to where the first one had gone back to.
+    # Two losses, 2 s apart: the second one undoes 2 s, back to where the first one went back to.
     nodes = tuple(f"p/{i}" for i in range(4))
     twice = [Change(0.0, nodes), Change(100.0, (), ("p/3",)), Change(102.0, (), ("p/2",))]
     found = replay(twice, ten_each, rule, 1e9, 110.0)
