@@ -46,7 +46,7 @@ CARDS = (
 LENGTHS = (512, 2048)
 ROWS = 16
 # peft has no targets of its own for these.
-TARGETS = {"vit": ",targets=query,value", "opt": ",targets=q_proj,v_proj"}
+TARGETS = {"vit": ",targets=q_proj,v_proj", "opt": ",targets=q_proj,v_proj"}
 
 
 @contextlib.contextmanager
