@@ -149,6 +149,13 @@ def test_it_saves_evaluates_and_goes_on(tmp_path: Path) -> None:
     assert run(max_steps=8, resume_from_checkpoint="yes").steps == 8
 
 
+def test_moments_of_eight_bits_have_two_names(tmp_path: Path) -> None:
+    for name in ("adamw_8bit", "adamw_bnb_8bit"):
+        rule = hf.optimizer_of(model(), arguments(tmp_path, optim=name), 1)
+        assert isinstance(rule, medley.Groups)
+        assert [type(each) for _, each in rule.groups] == [medley.AdamW8bit] * 2
+
+
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
