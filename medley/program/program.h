@@ -157,7 +157,7 @@ struct LoweredStage {
   std::vector<std::vector<std::vector<int64_t>>> tables;
   SymbolTable symbols;                   // gives the tables, for these lengths and others
   std::vector<Microbatch> microbatches;  // with the lengths of the stage's own devices
-  int pipeline = 0;                      // of the plan; those of one follow each other, first stage first
+  int pipeline = 0;  // of the plan; those of one follow each other, first stage first
   // [device of the mesh] what it computes where the graph says bf16. Empty: bf16. Where they are
   // not all bf16, nothing that crosses between devices is (wire_type()).
   std::vector<DType> bf16_as{};

@@ -131,8 +131,8 @@ class Extraction {
     int64_t row = 0;
     for (size_t m = 0; m < microbatches.size(); ++m) {
       if (only)
-        stage_.tables[m][*only] =
-            stage_.symbols.table(microbatches[m], m, row, plan_.global_batch, static_cast<int>(*only));
+        stage_.tables[m][*only] = stage_.symbols.table(
+            microbatches[m], m, row, plan_.global_batch, static_cast<int>(*only));
       else
         stage_.tables[m] = stage_.symbols.tables(microbatches[m], m, row, plan_.global_batch);
       row += microbatches[m].rows;
