@@ -228,7 +228,7 @@ std::function<void()> prepare_plan(Arguments& arguments, Session& session) {
   arguments.text("--objective",
                  options->objective,
                  "Which nodes to rent: cost, the cheapest that end in time; time, the fastest",
-                 {.excludes = {"--layers"}, .one_of = {"cost", "time"}});
+                 {.excludes = {"--layers", "--survive"}, .one_of = {"cost", "time"}});
   arguments.number("--steps",
                    options->steps,
                    "With --objective: of the whole run",
