@@ -256,7 +256,15 @@ class Trainer:
         if self._sizes is None or self._sizes.run is not self._run:  # of an earlier epoch
             rank = None if self._job is None else self._job.rank
             planned = self._inputs.planned(self.plan.global_batch)
-            self._sizes = Sizes(self._run, self._program, planned, rank, self._at_length)
+            # A trainer ends, with what it saves, when its user lets go of it: nothing of it has it.
+            itself = weakref.proxy(self)
+            self._sizes = Sizes(
+                self._run,
+                self._program,
+                planned,
+                rank,
+                lambda length, example: itself._at_length(length, example),
+            )
         return self._sizes
 
     def _at_length(self, length: int, example: Any) -> _core.Program:
