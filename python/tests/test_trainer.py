@@ -301,7 +301,7 @@ def test_memory_of_a_replicated_model_is_counted_on_every_device() -> None:
         ),
         (
             lambda b: b | {"labels": b["labels"][:, :5]},
-            r'batch\["input_ids"\] of length 32, batch\["labels"\] of length 5, expected one length',
+            r'of length 32, batch\["labels"\] of length 5, expected one length',
         ),
         (lambda b: 3, "batch: expected a tensor, a tuple or list of tensors"),
         (
