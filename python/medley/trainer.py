@@ -148,7 +148,8 @@ class Trainer:
 
         Accepts what the model is called with: a dict by argument name, a tuple or list, a tensor.
         A batch of fewer rows than the plan is for, such as the last one of an epoch, is a step like
-        any other; of such a one a process has to be given all rows, or a `Loader`'s batch.
+        any other; of such a one a process has to be given all rows, or a `Loader`'s batch. In an
+        elastic run it comes from a `Loader`.
         """
         if self._recovery is not None:
             metrics = self._recovery.step(batch)
@@ -249,8 +250,9 @@ class Trainer:
         )
 
     def _tensors(self, batch: Any) -> StepBatch:
-        own = self._job is not None and self._recovery is None
-        return self._inputs.read(batch, self.plan.global_batch, self._sizes_now(), own)
+        whole = self._recovery is not None
+        own = self._job is not None and not whole
+        return self._inputs.read(batch, self.plan.global_batch, self._sizes_now(), own, whole)
 
     def _sizes_now(self) -> Sizes:
         if self._sizes is None or self._sizes.run is not self._run:  # of an earlier epoch

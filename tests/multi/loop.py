@@ -83,8 +83,9 @@ def main(folder: Path, plan: str, killed: int) -> None:
         callbacks=callbacks,
     )
     seen: dict[str, Any] = dataclasses.asdict(fitted)
-    short = {name: value[:3] for name, value in batch.items()}
-    seen["steps of whole batches"] = [trainer.step(each).loss for each in (batch, short)]
+    # An elastic run takes short ones from a Loader only.
+    short = [] if killed else [{name: value[:3] for name, value in batch.items()}]
+    seen["steps of whole batches"] = [trainer.step(each).loss for each in (batch, *short)]
     if trainer.is_first:
         lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
         seen["lines"] = [json.loads(line) for line in lines]

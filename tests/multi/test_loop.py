@@ -69,6 +69,7 @@ def run(folder: Path, *launch: str, killed: int = 0) -> tuple[dict[str, Any], di
     path = os.pathsep.join([*(entry for entry in sys.path if entry), str(Path(SCRIPT).parent)])
     done = subprocess.run(
         [sys.executable, *launch, SCRIPT, str(folder), "plan.json", str(killed)],
+        cwd=folder,
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},

@@ -64,10 +64,13 @@ class Inputs:
         """Returns those of another graph of the same model."""
         return Inputs(types, self._chosen, self._agree)
 
-    def read(self, batch: Any, global_batch: int, rows: OwnRows, own: bool) -> StepBatch:
+    def read(
+        self, batch: Any, global_batch: int, rows: OwnRows, own: bool, whole: bool = False
+    ) -> StepBatch:
         """Returns the tensors of a batch: where it is still to be read, those of this process's
         rows. Fewer rows than `global_batch` are a batch, too; if `own`, tensors may have only the
-        rows that this process computes of a whole one. Raises ValueError for what is no batch."""
+        rows that this process computes of a whole one; if `whole`, they have all of one. Raises
+        ValueError for what is no batch."""
         if isinstance(batch, UnreadBatch):
             count = batch.size or global_batch
             mine = rows.own_rows(count)
@@ -75,6 +78,8 @@ class Inputs:
             tensors = _named(batch, self._types)
         else:
             tensors = _named(batch, self._types)
+            if whole:
+                self._require_whole(tensors, global_batch)
             count = self._count(tensors, global_batch, rows if own else None)
             mine = rows.own_rows(count)
         length = self._length(tensors)
@@ -124,6 +129,16 @@ class Inputs:
                 return rows
             return processes.agreed(rows, lambda: self._digest(tensors))
         return most
+
+    def _require_whole(self, tensors: Mapping[str, Tensor], global_batch: int) -> None:
+        for name, tensor in tensors.items():
+            rows = self._rows_of(name) * global_batch
+            if rows and tensor.dim() and len(tensor) != rows:
+                raise ValueError(
+                    f'batch["{name}"]: found {len(tensor)} rows, expected the {rows} of the global '
+                    "batch: in an elastic run a step may be made again with other rows, which "
+                    "medley.Loader then reads"
+                )
 
     def _digest(self, tensors: Mapping[str, Tensor]) -> str:
         found = zlib.crc32(b"")

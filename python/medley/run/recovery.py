@@ -159,8 +159,10 @@ class Recovery:
                 while self._done < self._asked:
                     self._notice.check(self._member)
                     self._make_copies()
+                    # Who is lost while all agree on a length is lost before the step has begun.
+                    batch = self._read(self._batches[self._done])
                     self._begun = self._trainer.steps = self._done
-                    self._take(self._make_step(self._batches[self._begun]))
+                    self._take(self._make_step(batch))
                 self._trainer.steps = self._asked
                 return make()
             except _ScriptError as failed:
@@ -220,14 +222,15 @@ class Recovery:
         for name in self._members:
             self._member.wait(f"finished/{name}")
 
-    def _make_step(self, batch: Any) -> Metrics:
+    def _make_step(self, batch: StepBatch | None) -> Metrics:
         key = f"step/{self._done}"
         if self._trainer._job is None:  # no device of the plan
             loss, norm = json.loads(self._member.wait(key))
             return self._trainer._metrics(loss, norm, None)
         if not self._trainer._program.groups:  # nobody would end what it is in
             self._member.check()
-        metrics = self._trainer._step(self._read(batch))
+        assert batch is not None
+        metrics = self._trainer._step(batch)
         self._tempo.note_step(metrics.step_seconds * (1 - metrics.waiting))
         if self._second is not None:
             self._second.note_step()
@@ -237,9 +240,11 @@ class Recovery:
             )
         return metrics
 
-    def _read(self, batch: Any) -> StepBatch:
-        """Returns what this process needs of a batch now. What the script cannot read ends the run:
-        it could not be read again."""
+    def _read(self, batch: Any) -> StepBatch | None:
+        """Returns what this process needs of a batch now; None without a device of the plan. What
+        the script cannot read ends the run: it could not be read again."""
+        if self._trainer._job is None:
+            return None
         try:
             return self._trainer._tensors(batch)
         except ends.OthersError:  # while they agreed on a length
