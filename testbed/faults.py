@@ -140,7 +140,8 @@ class Result:
         """Returns the seconds of steps that nothing has interrupted, and of the others."""
         offset = time.monotonic() - time.time()
         seen = [line["at"] + offset for line in self.recoveries]
-        undisturbed, others = [], []
+        undisturbed: list[float] = []
+        others: list[float] = []
         for begin, end in zip(self.at, self.at[1:], strict=False):
             is_hit = any(begin < each <= end for each in seen)
             (others if is_hit else undisturbed).append(end - begin)

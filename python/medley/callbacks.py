@@ -45,7 +45,8 @@ class TensorBoard(Callback):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ValueError("TensorBoard: needs a package: pip install tensorboard") from None
-        self._make = lambda: SummaryWriter(os.fspath(folder))  # type: ignore[no-untyped-call]
+        make: Any = SummaryWriter
+        self._make = lambda: make(os.fspath(folder))
         self._writer: Any = None
 
     def begin(self, trainer: Trainer, steps: int | None) -> None:

@@ -104,7 +104,8 @@ def _packed(path: str, linear: nn.Linear) -> nn.Module:
     made.quant_state = _Sizes(weight.shape, weight.dtype)
     for name, size in ((_ABSMAX, blocks), (_CODE, 1 << BITS)):
         made.register_buffer(name, torch.empty(size, device="meta"), persistent=False)
-    return made
+    whole: nn.Module = made
+    return whole
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -124,7 +125,7 @@ def _tensors(state: Any) -> dict[str, Tensor]:
 def _absmax(state: Any) -> Tensor:
     if not state.nested:
         return state.absmax.float()  # type: ignore[no-any-return]
-    kept = vars(state).get(_KEPT)
+    kept: Tensor | None = vars(state).get(_KEPT)
     if kept is None:
         from bitsandbytes import functional
 

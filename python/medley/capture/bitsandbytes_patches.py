@@ -97,7 +97,8 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Returns the gradient of x; nothing else is trained."""
         (grad,) = grads
-        weight = _weight(*ctx.saved_tensors, ctx.sizes, ctx.dtype).to(grad.dtype)
+        packed, absmax, code = ctx.saved_tensors
+        weight = _weight(packed, absmax, code, ctx.sizes, ctx.dtype).to(grad.dtype)
         return grad @ weight, None, None, None, None, None
 
 

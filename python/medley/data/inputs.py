@@ -144,7 +144,7 @@ class Inputs:
         found = zlib.crc32(b"")
         for name in sorted(name for name in tensors if self._rows_of(name)):
             flat = tensors[name].detach().cpu().contiguous().reshape(-1)
-            found = zlib.crc32(flat.view(torch.uint8).numpy(), found)
+            found = zlib.crc32(flat.view(torch.uint8).numpy().data, found)
         return str(found)
 
     def _rows_of(self, name: str) -> int:
