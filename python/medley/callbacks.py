@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from medley.metrics import Metrics
@@ -46,7 +46,7 @@ class TensorBoard(Callback):
         except ImportError:
             raise ValueError("TensorBoard: needs a package: pip install tensorboard") from None
         make: Any = SummaryWriter
-        self._make = lambda: make(os.fspath(folder))
+        self._make: Callable[[], Any] = lambda: make(os.fspath(folder))
         self._writer: Any = None
 
     def begin(self, trainer: Trainer, steps: int | None) -> None:

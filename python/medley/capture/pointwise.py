@@ -67,7 +67,7 @@ def _check_elements(
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     whole = [torch.rand(sum(_PIECES), dtype=dtype, generator=generator) for _ in range(count)]
-    parts = zip(*(torch.split(tensor, _PIECES) for tensor in whole), strict=True)
+    parts = zip(*(torch.split(tensor, list(_PIECES)) for tensor in whole), strict=True)
     pieces = [flat(*(piece.clone() for piece in part), *numbers) for part in parts]
     together = flat(*(tensor.clone() for tensor in whole), *numbers)
     for found, wanted in zip(zip(*pieces, strict=True), together, strict=True):
