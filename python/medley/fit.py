@@ -213,9 +213,9 @@ def _waits(trainer: Trainer, metrics: Metrics) -> dict[str, float]:
 
 def _check(trainer: Trainer, loader: Any, settings: Settings) -> None:
     for name in ("epochs", "evaluate_every", "save_every"):
-        value = getattr(settings, name)
-        if value < (name == "epochs"):
-            raise ValueError(f"fit: {name}: found {value}, expected a number of at least 0")
+        value, least = getattr(settings, name), int(name == "epochs")
+        if value < least:
+            raise ValueError(f"fit: {name}: found {value}, expected a number of at least {least}")
     if settings.save_every and settings.output is None:
         raise ValueError("fit: save_every: found no output, expected a folder for checkpoints")
     if settings.evaluate_every and settings.evaluate is None:
