@@ -61,7 +61,7 @@ void check_goal(const Goal& goal, const std::vector<Kind>& kinds, const Request&
     refuse_goal(
         "no node has a price, expected price_per_hour in the cluster file, of nodes or devices");
   size_t sets = 1;
-  for (const Kind& kind : kinds) sets *= std::min(kMostSets + 1, kind.nodes.size() + 1);
+  for (const Kind& kind : kinds) sets = std::min(kMostSets + 1, sets * (kind.nodes.size() + 1));
   if (sets > kMostSets)
     refuse_goal(
         fmt::format("more than {} sets of nodes, expected fewer: name those that may be used as "

@@ -147,6 +147,14 @@ TEST_F(GoalTest, RefusesWhatMakesNoSense) {
                                    1e8);
   EXPECT_THAT(refusal({Objective::kCost, 1}, request(large)),
               HasSubstr("more than 20000 sets of nodes"));
+  std::vector<NodePool> pools;  // 2^64 sets
+  for (int p = 0; p < 64; ++p) {
+    const std::string name = fmt::format("p{}", p);
+    pools.push_back({name, 1, 1, kind_of(name, 1e9, 1e9), false, 1});
+  }
+  const Cluster many = cluster_of(pools, 1e8);
+  EXPECT_THAT(refusal({Objective::kCost, 1}, request(many)),
+              HasSubstr("more than 20000 sets of nodes"));
 }
 
 // All sets of nodes one by one, whoever is like whom.
