@@ -15,7 +15,7 @@ namespace medley {
 struct JsonPlace {
   const nlohmann::json* json;
   std::string file;
-  std::string place;  // "pipelines[1].stages[0].mesh"; "" for the whole file
+  std::string place;  // "pipelines[0].stages[0].mesh"; "" for the whole file
 
   // Throws Error(kCaller) "<file>: <place>: found <this>, expected <expected>".
   [[noreturn]] void refuse(std::string_view expected) const;

@@ -348,7 +348,9 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
   const GraphAnalysis* analysis = options.analysis;
   if (options.graph && options.costs) {
     const Cluster& cluster = options.costs->cluster();
-    if (!analysis || computes_in_f16(plan, *options.graph, cluster))  // planners know no scale
+    // Planners know no scale.
+    if (!analysis ||
+        (!analysis->optimizer.scales_loss && computes_in_f16(plan, *options.graph, cluster)))
       analysis = &own.emplace(analyse(*options.graph, plan, cluster, {}, {}));
   }
   std::vector<Completed> completed;  // [stage]

@@ -80,16 +80,15 @@ std::map<DType, double> parse_rates(const Json& json, const char* key, std::stri
 }
 
 // {"value": "f16", "source": "..."}.
-DType parse_bf16_as(const Json& json, std::string_view file) {
+DType read_bf16_as(const Json& json, std::string_view file) {
   constexpr const char* kPlace = "bf16_as";
   if (!json.is_object()) fail(file, kPlace, R"(expected {"value": ..., "source": ...})");
   for (const auto& [key, value] : json.items())
     if (key != "value" && key != "source") fail(file, kPlace, fmt::format("unknown key: {}", key));
   text_at(json, "source", kPlace, file);
   const std::string text = text_at(json, "value", kPlace, file);
-  const auto dtype = parse_dtype(text);
-  if (!dtype || !stands_for_bf16(*dtype))
-    fail(file, "bf16_as.value", fmt::format("expected bf16, f16 or f32: {}", text));
+  const auto dtype = parse_bf16_as(text);
+  if (!dtype) fail(file, "bf16_as.value", fmt::format("expected bf16, f16 or f32: {}", text));
   return *dtype;
 }
 
@@ -130,7 +129,7 @@ DeviceKind parse_device_kind(std::string_view text, std::string_view file) {
   if (const auto link = json.find("link"); link != json.end())
     kind.link = parse_number(*link, Dimension::kBandwidth, "link", file);
   if (const auto as = json.find("bf16_as"); as != json.end())
-    kind.bf16_as = parse_bf16_as(*as, file);
+    kind.bf16_as = read_bf16_as(*as, file);
   return kind;
 }
 

@@ -23,6 +23,12 @@ std::string canonical(const DeviceKind& kind) {
 
 }  // namespace
 
+std::optional<DType> parse_bf16_as(std::string_view text) {
+  const std::optional<DType> dtype = parse_dtype(text);
+  const bool stands = dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32;
+  return stands ? dtype : std::nullopt;
+}
+
 std::string hash(const Cluster& cluster) {
   std::string text = "medley-cluster 1\n";
   for (const NodePool& pool : cluster.pools)

@@ -31,10 +31,8 @@ struct DeviceKind {
   std::optional<double> link = std::nullopt;
   bool operator==(const DeviceKind&) const = default;
 };
-// Whether a type can stand for bf16.
-inline bool stands_for_bf16(DType dtype) {
-  return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32;
-}
+// A type that can stand for bf16: bf16, f16 or f32; nothing for another text.
+std::optional<DType> parse_bf16_as(std::string_view text);
 // Returns a kind on which everything takes 1 / speed times as long. Requires: speed > 0.
 DeviceKind scaled(DeviceKind kind, double speed);
 

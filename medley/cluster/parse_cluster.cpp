@@ -36,9 +36,8 @@ double price_from(const YamlValue& value) {
 
 DType read_bf16_as(const YamlValue& value) {
   const std::string text = value.text();
-  const auto dtype = parse_dtype(text);
-  if (!dtype || !stands_for_bf16(*dtype))
-    value.fail(fmt::format("expected bf16, f16 or f32: {}", text));
+  const auto dtype = parse_bf16_as(text);
+  if (!dtype) value.fail(fmt::format("expected bf16, f16 or f32: {}", text));
   return *dtype;
 }
 

@@ -210,8 +210,8 @@ std::map<std::string, DType> read_bf16_as(const JsonPlace& at) {
   std::map<std::string, DType> types;
   for (const auto& [kind, value] : at.json->items()) {
     const auto dtype =
-        value.is_string() ? parse_dtype(value.get<std::string>()) : std::optional<DType>();
-    if (!dtype || !stands_for_bf16(*dtype)) at.member(kind).refuse("\"bf16\", \"f16\" or \"f32\"");
+        value.is_string() ? parse_bf16_as(value.get<std::string>()) : std::optional<DType>();
+    if (!dtype) at.member(kind).refuse("\"bf16\", \"f16\" or \"f32\"");
     types[kind] = *dtype;
   }
   return types;

@@ -129,11 +129,6 @@ void check_reachable(const Request& request) {
       if (from != to) static_cast<void>(topology.path(from, to));
 }
 
-Outcome with_types(Outcome outcome, const Request& request) {
-  if (auto* plan = std::get_if<Plan>(&outcome)) note_types(*plan, request.graph, request.cluster);
-  return outcome;
-}
-
 }  // namespace
 
 const std::vector<Strategy>& strategies() {
@@ -223,12 +218,14 @@ Outcome plan(const Request& request) {
   std::optional<GraphAnalysis> analysis;
   if (!request.analysis)
     asked.analysis = &analysis.emplace(analyse(request.graph, request.optimizer));
-  if (request.survive == 0) return with_types(asked.ask(request.strategy), request);
-  asked.besides = [&](const Program& program, Nanoseconds step) {
-    return survival(program, request.cluster, step).costs();
-  };
-  Outcome outcome = with_types(asked.ask(request.strategy), request);
-  if (auto* found = std::get_if<Plan>(&outcome)) {
+  if (request.survive > 0)
+    asked.besides = [&](const Program& program, Nanoseconds step) {
+      return survival(program, request.cluster, step).costs();
+    };
+  Outcome outcome = asked.ask(request.strategy);
+  auto* found = std::get_if<Plan>(&outcome);
+  if (found) note_types(*found, request.graph, request.cluster);
+  if (found && request.survive > 0) {
     found->survive = request.survive;
     const Survival needs =
         survival(lower(*asked.analysis, *found, request.cluster), request.cluster, {1});

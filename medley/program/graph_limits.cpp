@@ -62,14 +62,13 @@ void check_rows_that_meet(const GraphAnalysis& analysis,
     if (why.empty() && !stage.completed.prepared->weights_in_prologue)
       why = "rows meet in a loss weight";
   if (!why.empty())
-    throw Error(
-        Blame::kCaller,
-        fmt::format("plan: {}: found {}, expected 1, because {}; or "
-                    "set per_microbatch_semantics",
-                    plan.pipelines.size() == 1 ? fmt::format("pipelines[{}].microbatches", 0)
-                                               : "micro-batches of all pipelines",
-                    count,
-                    why));
+    throw Error(Blame::kCaller,
+                fmt::format("plan: {}: found {}, expected 1, because {}; or "
+                            "set per_microbatch_semantics",
+                            plan.pipelines.size() == 1 ? "pipelines[0].microbatches"
+                                                       : "micro-batches of all pipelines",
+                            count,
+                            why));
 }
 
 void check_one_pipeline(const Plan& plan, const Graph& graph) {
@@ -91,10 +90,9 @@ void check_buffers_in_one_stage(const std::vector<DecidedStage>& stages,
           throw Error(
               Blame::kCaller,
               // Several pipelines change no buffers.
-              fmt::format("plan: pipelines[{}].stages[{}]: found buffer \"{}\" read here and "
+              fmt::format("plan: pipelines[0].stages[{}]: found buffer \"{}\" read here and "
                           "changed in another stage, expected one stage that does both, "
                           "since per_microbatch_semantics is set",
-                          stages[s].pipeline,
                           s,
                           output.name));
   }

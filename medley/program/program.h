@@ -80,13 +80,16 @@ struct Segment {
   std::vector<OpId> ops;  // into Stage::graph.ops
   std::vector<std::vector<ValueId>>
       dies;  // [op]: values whose last use in this call order is that op
+  bool operator==(const Segment&) const = default;
 };
 struct Post {
   int communication;          // into LoweredStage::communications
   std::vector<ValueId> dies;  // once it has completed
+  bool operator==(const Post&) const = default;
 };
 struct Wait {
   int communication;
+  bool operator==(const Wait&) const = default;
 };
 using Step = std::variant<Segment, Post, Wait>;
 
@@ -94,6 +97,7 @@ using Step = std::variant<Segment, Post, Wait>;
 // moment. Nothing reads the old one after that in the step.
 struct Assign {
   ValueId from, to;
+  bool operator==(const Assign&) const = default;
 };
 
 // The last micro-batch's prologue and backward also send: the loss weights, and the gradients as
@@ -110,6 +114,7 @@ struct Function {
   FunctionKind kind;
   std::vector<Step> steps;
   std::vector<Assign> assigns;
+  bool operator==(const Function&) const = default;
 };
 
 struct Call {

@@ -143,8 +143,8 @@ Interpreter::Interpreter(const Program& program,
   if (options_.device_name.empty())
     options_.device_name = fmt::format("device {}", own.devices.at(at(device)));
   run_frame_ = executor_.make_frame(own);
-  const FrameSchedule schedule = schedule_frames(own);
-  for (int i = 0; i < schedule.num_frames; ++i) frames_.push_back(executor_.make_frame(own));
+  schedule_ = schedule_frames(own);
+  for (int i = 0; i < schedule_.num_frames; ++i) frames_.push_back(executor_.make_frame(own));
   // Whoever has made this keeps it.
   use(std::shared_ptr<const Program>(std::shared_ptr<const Program>(), &program));
   spreads_ = spreads_after_commit(own);
@@ -166,7 +166,7 @@ void Interpreter::use(const std::shared_ptr<const Program>& program) {
   if (!prepared) {
     const LoweredStage& own = program->stages.at(at(stage_index_));
     if (now_) MEDLEY_CHECK_EQ(own.calls.size(), stage().calls.size());
-    prepared = std::make_unique<Prepared>(program, own, device_, executor_, schedule_frames(own));
+    prepared = std::make_unique<Prepared>(program, own, device_, executor_, schedule_);
   }
   now_ = prepared.get();
 }

@@ -150,6 +150,7 @@ class Interpreter {
   InterpreterOptions options_;
 
   std::unique_ptr<Frame> run_frame_;
+  FrameSchedule schedule_;  // of every program: they differ in sizes only
   std::vector<std::unique_ptr<Frame>> frames_;
   std::map<const Program*, std::unique_ptr<Prepared>> programs_;
   Prepared* now_ = nullptr;

@@ -44,13 +44,14 @@ Run::Run(const RunInput& input)
 
 WorkerParts Run::parts(const RunInput& input) {
   WorkerParts parts;
-  parts.devices.make_executor = [this, &input](int i) {
-    const Program& program = *input.worker.program;
-    const std::vector<int>& own = input.worker.devices.own;
-    const DevicePlace place = device_places(program)[at(own.empty() ? i : own[at(i)])];
-    return make_aten_executor(torch_device(i),
-                              bf16_as(program.stages[at(place.stage)], at(place.index)));
-  };
+  parts.devices.make_executor =
+      [this, &input, places = device_places(*input.worker.program)](int i) {
+        const Program& program = *input.worker.program;
+        const std::vector<int>& own = input.worker.devices.own;
+        const DevicePlace place = places[at(own.empty() ? i : own[at(i)])];
+        return make_aten_executor(torch_device(i),
+                                  bf16_as(program.stages[at(place.stage)], at(place.index)));
+      };
   parts.devices.enter_thread = [threads = threads_each_] {
     if (at::get_num_threads() != *threads) at::set_num_threads(*threads);
   };

@@ -102,13 +102,9 @@ def capture(
 def capture_forward(model: nn.Module, example_batch: Any, autocast: torch.dtype | None) -> Graph:
     """Captures what a model computes of a batch as it is, without gradients: the loss, and as
     metrics all scalars beside it. In a job the first process captures for all."""
-
-    def first() -> Capture:
-        from medley.capture import capture_full
-
-        return capture_full(model, example_batch, autocast=autocast, measures=True)
-
-    text, constants = _captured_by_first(first)
+    text, constants = _captured_by_first(
+        lambda: _capture_full(model, example_batch, autocast=autocast, measures=True)
+    )
     core, _ = _core.Graph.parse(text, "<capture>").forward_only().run_passes()
     return Graph(core, constants, autocast)
 
@@ -116,13 +112,9 @@ def capture_forward(model: nn.Module, example_batch: Any, autocast: torch.dtype 
 def capture_alike(model: nn.Module, example_batch: Any, planned: Graph, length: int) -> Graph:
     """Captures a model as `planned` was, with the lengths of another batch. In a job the first
     process captures for all. Raises ValueError if constants of it depend on the length."""
-
-    def first() -> Capture:
-        from medley.capture import capture_full
-
-        return capture_full(model, example_batch, autocast=planned.autocast)
-
-    text, constants = _captured_by_first(first)
+    text, constants = _captured_by_first(
+        lambda: _capture_full(model, example_batch, autocast=planned.autocast)
+    )
     core, _ = _core.Graph.parse(text, "<capture>").run_passes()
     for name, value in constants.items():
         if name not in planned.constants or not torch.equal(value, planned.constants[name]):
@@ -131,6 +123,12 @@ def capture_alike(model: nn.Module, example_batch: Any, planned: Graph, length: 
                 f"({name}) with other values than at the planned length, expected the same"
             )
     return Graph(core, constants, planned.autocast)
+
+
+def _capture_full(model: nn.Module, example_batch: Any, **options: Any) -> Capture:
+    from medley.capture import capture_full  # which loads more of PyTorch than others need
+
+    return capture_full(model, example_batch, **options)
 
 
 def _captured_by_first(capture: Callable[[], Capture]) -> tuple[str, dict[str, Tensor]]:

@@ -253,23 +253,16 @@ def optimizer_of(model: nn.Module, args: Any, steps: int) -> Optimizer:
     """Returns the optimizer that the arguments ask for: no decay for biases and norms."""
     from transformers.trainer_pt_utils import get_parameter_names
 
+    rate, betas = _rates(args, steps), (args.adam_beta1, args.adam_beta2)
+
+    def adamw(kind: type[AdamW]) -> Callable[[float], Optimizer]:
+        return lambda decay: kind(lr=rate, betas=betas, eps=args.adam_epsilon, weight_decay=decay)
+
     kinds: dict[str, Callable[[float], Optimizer]] = {
-        "adamw_torch": lambda decay: AdamW(
-            lr=rate,
-            betas=(args.adam_beta1, args.adam_beta2),
-            eps=args.adam_epsilon,
-            weight_decay=decay,
-        ),
-        "adamw_8bit": lambda decay: AdamW8bit(
-            lr=rate,
-            betas=(args.adam_beta1, args.adam_beta2),
-            eps=args.adam_epsilon,
-            weight_decay=decay,
-        ),
+        "adamw_torch": adamw(AdamW),
+        "adamw_8bit": adamw(AdamW8bit),
         "sgd": lambda decay: SGD(lr=rate, weight_decay=decay),
-        "lion_32bit": lambda decay: Lion(
-            lr=rate, betas=(args.adam_beta1, args.adam_beta2), weight_decay=decay
-        ),
+        "lion_32bit": lambda decay: Lion(lr=rate, betas=betas, weight_decay=decay),
     }
     kinds["adamw_torch_fused"] = kinds["adamw_torch"]
     kinds["adamw_bnb_8bit"] = kinds["adamw_8bit"]
@@ -278,7 +271,7 @@ def optimizer_of(model: nn.Module, args: Any, steps: int) -> Optimizer:
         raise ValueError(
             f"TrainingArguments: optim: found {name!r}, expected one of {', '.join(kinds)}"
         )
-    rate, make = _rates(args, steps), kinds[name]
+    make = kinds[name]
     decayed = frozenset(get_parameter_names(model, [nn.LayerNorm], list(_NO_DECAY)))
 
     def decays(parameter: str, shape: tuple[int, ...]) -> bool:

@@ -27,8 +27,6 @@ def quantized_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Returns the tensors beside packed weights by name: absmax f32 [blocks], code f32 [16]."""
     found: dict[str, Tensor] = {}
     for path, module in _layers(model):
-        if _CODE in module._buffers:
-            continue
         for name, tensor in _tensors(module.quant_state).items():
             found[f"{path}.{name}" if path else name] = tensor
     return found
@@ -40,8 +38,6 @@ def as_buffers(model: nn.Module) -> Iterator[None]:
     added: list[tuple[dict[str, Any], str]] = []
     try:
         for _, module in _layers(model):
-            if _CODE in module._buffers:
-                continue
             for name, tensor in _tensors(module.quant_state).items():
                 module._buffers[name] = tensor
                 added.append((module._buffers, name))
@@ -109,12 +105,15 @@ def _packed(path: str, linear: nn.Linear) -> nn.Module:
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yields paths and layers whose tensors are not buffers already."""
     modules = sys.modules.get("bitsandbytes.nn.modules")
     kind = getattr(modules, "Linear4bit", None)
     if kind is None:
         return
     for path, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, kind) and module.quant_state is not None:
+        if not isinstance(module, kind) or module.quant_state is None:
+            continue
+        if _CODE not in module._buffers:
             yield path, module
 
 

@@ -35,9 +35,8 @@ class Sizes:
         self._programs = {size: planned}
         self._numbers = {size: 0}  # in the run
         self._own: dict[int, Sequence[int]] = {}
-        self._counts: list[
-            int
-        ] = []  # by rank: how many of its own a process is given, one at least
+        # By rank: how many of its own a process is given, one at least.
+        self._counts: list[int] = []
         self._have_own = False
 
     def number(self, batch: StepBatch) -> int:

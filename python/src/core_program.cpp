@@ -23,6 +23,13 @@ namespace {
 using medley::Graph;
 using medley::Program;
 
+medley::LowerOptions options_of(bool keep_gradients, bool commit) {
+  medley::LowerOptions options;
+  options.keep_gradients = keep_gradients;
+  options.commit = commit;
+  return options;
+}
+
 void make_program(Program* self,
                   const Graph& graph,
                   const std::string& text,
@@ -30,9 +37,7 @@ void make_program(Program* self,
                   const medley::Optimizer& optimizer,
                   bool keep_gradients,
                   bool commit) {
-  medley::LowerOptions options;
-  options.keep_gradients = keep_gradients;
-  options.commit = commit;
+  const medley::LowerOptions options = options_of(keep_gradients, commit);
   const nb::gil_scoped_release release;
   const medley::Plan plan = medley::parse_plan(text, "<plan>");
   verify(plan, graph, cluster);
@@ -48,9 +53,7 @@ Program alike(const Program& planned,
               const medley::Optimizer& optimizer,
               bool keep_gradients,
               bool commit) {
-  medley::LowerOptions options;
-  options.keep_gradients = keep_gradients;
-  options.commit = commit;
+  const medley::LowerOptions options = options_of(keep_gradients, commit);
   const nb::gil_scoped_release release;
   const medley::Plan plan = medley::parse_plan(text, "<plan>");
   Program program = lower_alike(graph, other, plan, cluster, optimizer, options);

@@ -24,7 +24,7 @@ from medley.run.batches import MOST_BYTES, Batches
 from medley.run.elastic import RunEndError
 from medley.run.epochs import Agreement
 from medley.run.notice import Notice
-from medley.run.replanning import replan, step_nanoseconds
+from medley.run.replanning import replan, saved
 from medley.run.second_homes import SecondHomes
 from medley.run.sources import Source, Sources
 from medley.run.tempo import Factors, Tempo, wanted
@@ -115,8 +115,7 @@ class Recovery:
             after = replan(self._trainer, now, others + devices)
         except ValueError:  # there is none
             return 0.0
-        took = step_nanoseconds(self._trainer, before)
-        return max(0.0, 1 - step_nanoseconds(self._trainer, after) / took)
+        return saved(self._trainer, before, after)
 
     def _gain_with(self, planned: Factors, factors: Factors) -> float:
         """Returns which part of a step would be saved by a plan that counts with how long devices
@@ -126,8 +125,7 @@ class Recovery:
             after = replan(trainer, now, self._members, planned, factors)
         except ValueError:  # there is none
             return 0.0
-        took = step_nanoseconds(trainer, now, factors)
-        return max(0.0, 1 - step_nanoseconds(trainer, after, factors) / took)
+        return saved(trainer, now, after, factors)
 
     def catch_up(self) -> Metrics | None:
         """Leaves out the steps that were made before this process has come; returns what the last

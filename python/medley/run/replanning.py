@@ -56,6 +56,14 @@ def step_nanoseconds(trainer: Trainer, plan: Plan, factors: Mapping[str, float] 
     return float(predicted["step"])
 
 
+def saved(
+    trainer: Trainer, before: Plan, after: Plan, factors: Mapping[str, float] = NONE
+) -> float:
+    """Returns which part of a step a plan is predicted to save against the one before, >= 0."""
+    took = step_nanoseconds(trainer, before, factors)
+    return max(0.0, 1 - step_nanoseconds(trainer, after, factors) / took)
+
+
 def _as_for(to: Cluster, of: Cluster, text: str) -> str:
     """Returns a plan of a cluster for another one, which has other kinds of the same devices."""
     if to.hash == of.hash:
