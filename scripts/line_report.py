@@ -32,7 +32,7 @@ BUDGETS = {
     "medley/solve": 3_500,
     "medley/sim": 2_000,
     "medley/synthesis": 5_000,
-    "medley/pipelines": 5_500,  # chains with devices counted, and with devices priced
+    "medley/pipelines": 5_600,  # chains with devices counted, and with devices priced
     "medley/planner": 1_500,  # a table; searches live below it
     "medley/trace": 500,
     "medley/runtime": 3_500,

@@ -49,6 +49,7 @@ PLAN_SEEDS_NIGHTLY = "200"
 AGREEMENT_SEEDS, AGREEMENT_SEEDS_NIGHTLY = "40", "1000"  # of plans simulated and emulated
 SECOND_HOMES_SEEDS, SECOND_HOMES_SEEDS_NIGHTLY = "100", "1000"  # of plans that lose a node
 SURVIVE_CLUSTERS, SURVIVE_CLUSTERS_NIGHTLY = "1", "12"  # on which all plans are tried
+GROUP_SEEDS, GROUP_SEEDS_NIGHTLY = "150", "1000"  # of sets of pipelines, searched and one by one
 BENCHMARKS_TESTED = ["op_costs", "sailor_mixed"]  # by ctest; the others are built nightly
 FUZZ_SECONDS = 60  # for each target
 FUZZ_INPUT_SECONDS = 10  # a file that takes longer to read is a finding
@@ -194,6 +195,7 @@ def ctest(preset: str, options: Options, *choice: str) -> Result:
         MEDLEY_AGREEMENT_SEEDS=AGREEMENT_SEEDS_NIGHTLY if many else AGREEMENT_SEEDS,
         MEDLEY_SECOND_HOMES_SEEDS=SECOND_HOMES_SEEDS_NIGHTLY if many else SECOND_HOMES_SEEDS,
         MEDLEY_SURVIVE_CLUSTERS=SURVIVE_CLUSTERS_NIGHTLY if many else SURVIVE_CLUSTERS,
+        MEDLEY_GROUP_SEEDS=GROUP_SEEDS_NIGHTLY if many else GROUP_SEEDS,
     )
     result = count(sorted(reports.glob("*.xml")))
     if code != 0 and not result.failed:

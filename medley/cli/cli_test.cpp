@@ -81,7 +81,7 @@ TEST_F(Cli, PlanIsPrintedOrWritten) {
   EXPECT_EQ(written.code, 0) << written.err;
   EXPECT_EQ(files.read("plan.json"), printed.out);
   EXPECT_EQ(parse_plan(printed.out, "plan.json").global_batch, 6000);
-  EXPECT_THAT(written.out, StartsWith("harp: 6000 rows a step on 2 devices"));
+  EXPECT_THAT(written.out, StartsWith("hap: 6000 rows a step on 2 devices"));
 }
 
 TEST_F(Cli, WhatWasPlannedPassesTheCheck) {

@@ -27,8 +27,10 @@ int64_t whole_price(double price, int64_t of) {
 
 }  // namespace
 
-ColumnGeneration::ColumnGeneration(std::vector<int> devices, int64_t rows)
-    : devices_(std::move(devices)), rows_(rows) {}
+ColumnGeneration::ColumnGeneration(std::vector<int> devices, int64_t rows, size_t pipelines)
+    : devices_(std::move(devices)),
+      rows_(rows),
+      least_columns_(pipelines > 1 ? static_cast<int>(pipelines) : 0) {}
 
 void ColumnGeneration::add_choice(int64_t rows, const PricedChains& chains) {
   choices_.push_back({rows, &chains});
@@ -135,17 +137,19 @@ int64_t ColumnGeneration::most_rows(const Proof& proof, Nanoseconds step) const 
 
 MasterSolution ColumnGeneration::master_of_proofs(Nanoseconds step) const {
   std::vector<MasterColumn> all;
+  // What does nothing in the step is no pipeline of it.
   for (const Proof& proof : proofs_)
-    all.push_back({proof.devices, static_cast<double>(most_rows(proof, step))});
-  return solve_master(devices_, all);
+    if (const int64_t rows = most_rows(proof, step); rows > 0)
+      all.push_back({proof.devices, static_cast<double>(rows)});
+  return solve_master(devices_, all, least_columns_);
 }
 
 // Shows that no chain of the choice does more rows in the step than its devices are worth, from
 // few micro-batches on; or returns chains that do. A search for B of them finds the chain of least
-// worth C, so that nothing is to be shown up to b B = C.
+// worth C, so that nothing is to be shown up to b B = C less the price of a column.
 ColumnGeneration::Walk ColumnGeneration::walk(size_t choice,
                                               Nanoseconds step,
-                                              const std::vector<double>& prices) const {
+                                              const MasterSolution& prices) const {
   const Choice& own = choices_[choice];
   const int64_t most = (rows_ + own.rows - 1) / own.rows;
   Walk walk;
@@ -153,10 +157,10 @@ ColumnGeneration::Walk ColumnGeneration::walk(size_t choice,
   for (int64_t count = 1; count <= most;) {
     const int64_t last = std::min(most, count + ahead);
     const auto rows_of = [&](int64_t microbatches) {
-      return static_cast<double>(std::min(rows_, microbatches * own.rows));
+      return static_cast<double>(std::min(rows_, microbatches * own.rows)) + prices.column_price;
     };
     PricedChains::Prices whole;
-    for (const double price : prices)
+    for (const double price : prices.prices)
       whole.push_back(whole_price(price / rows_of(last) * static_cast<double>(kWhole), kWhole));
     const std::optional<PricedChain> found =
         own.chains->under_any_schedule(count, step, whole, kWhole, closeness_);
@@ -167,7 +171,7 @@ ColumnGeneration::Walk ColumnGeneration::walk(size_t choice,
       continue;
     }
     Proof proof{choice, found->plan, found->devices};
-    const double worth = this->worth(proof.devices, prices);
+    const double worth = this->worth(proof.devices, prices.prices) - prices.column_price;
     if (const int64_t rows = most_rows(proof, step); static_cast<double>(rows) > worth) {
       walk.found.push_back(std::move(proof));
       if (walk.found.size() == kOfEachChoice) break;
@@ -191,11 +195,12 @@ ColumnGeneration::Verdict ColumnGeneration::judge(Nanoseconds step,
     const double enough = static_cast<double>(rows_) * (1 - 2 * kSafety);
     if (solution.rows >= enough) return Verdict::kLongEnough;
     // Any prices at which all devices are worth fewer rows than a step has would do.
-    const double scale = enough / std::max(worth(devices_, solution.prices), enough * 1e-3);
+    const double paid = worth(devices_, solution.prices) - least_columns_ * solution.column_price;
+    const double scale = enough / std::max(paid, enough * 1e-3);
     for (double& price : solution.prices) price *= scale;
+    solution.column_price *= scale;
     std::vector<Walk> walks(choices_.size());
-    for_each_in_parallel(choices_.size(),
-                         [&](size_t c) { walks[c] = walk(c, step, solution.prices); });
+    for_each_in_parallel(choices_.size(), [&](size_t c) { walks[c] = walk(c, step, solution); });
     bool proved = true;
     for (Walk& each : walks) {
       searches_ += each.searches;

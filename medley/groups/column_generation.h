@@ -12,7 +12,10 @@
 // period) rows: its columns are pipelines that can be planned. In that of bound() it does min(b B,
 // all rows), B being what no schedule exceeds: where every chain's rows are worth no more than its
 // devices at prices at which all devices are worth fewer rows than a step has, no set of pipelines
-// does a step in T. So whatever the prices, and whenever it ends, what bound() returns holds.
+// does a step in T. So whatever the prices, and whenever it ends, what bound() returns holds. Where
+// there are to be D pipelines at least, each has a price of its own, too, for being one: its rows
+// and that price are worth no more than its devices, all devices fewer than the rows of a step and
+// D such prices.
 
 #include <cstdint>
 #include <functional>
@@ -41,8 +44,8 @@ struct GenerationLimits {
 
 class ColumnGeneration {
  public:
-  // [pool] devices, rows of a step.
-  ColumnGeneration(std::vector<int> devices, int64_t rows);
+  // [pool] devices, rows of a step, the least number of pipelines that bound() is about.
+  ColumnGeneration(std::vector<int> devices, int64_t rows, size_t pipelines = 1);
 
   // Requires: `chains` outlives this; of micro-batches of so many rows.
   void add_choice(int64_t rows, const PricedChains& chains);
@@ -85,11 +88,12 @@ class ColumnGeneration {
     std::vector<Proof> found;
     int64_t searches = 0;
   };
-  Walk walk(size_t choice, Nanoseconds step, const std::vector<double>& prices) const;
+  Walk walk(size_t choice, Nanoseconds step, const MasterSolution& prices) const;
   double worth(const std::vector<int>& devices, const std::vector<double>& prices) const;
 
   const std::vector<int> devices_;
   const int64_t rows_;
+  const int least_columns_;  // 0: no matter how many
   std::vector<Choice> choices_;
   std::vector<PipelineColumn> columns_;
   std::vector<Proof> proofs_;

@@ -265,7 +265,7 @@ int64_t rows_in(const Column& column, Nanoseconds step, size_t pipelines) {
   Nanoseconds left = step - column.fill;
   if (!column.after.empty()) left -= column.after[std::min(pipelines, column.after.size() - 1)];
   if (left < Nanoseconds{}) return 0;
-  return column.rows * (1 + left.value / column.period.value);
+  return column.rows * std::min(column.most, 1 + left.value / column.period.value);
 }
 
 std::vector<Division> best_divisions(const DivisionRequest& request) {

@@ -28,6 +28,7 @@ struct Column {
   // [pipelines] How long it sums gradients with others beyond that, of so many pipelines in all;
   // the last one: of more. Empty: nothing.
   std::vector<Nanoseconds> after{};
+  int64_t most = int64_t{1} << 40;  // micro-batches
 };
 
 // How many rows the pipeline does in a step that takes so long, of so many pipelines.

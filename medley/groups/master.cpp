@@ -8,8 +8,15 @@
 
 namespace medley {
 
+namespace {
+
+constexpr double kMissing = 4;  // M
+
+}  // namespace
+
 MasterSolution solve_master(const std::vector<int>& devices,
-                            const std::vector<MasterColumn>& columns) {
+                            const std::vector<MasterColumn>& columns,
+                            int least_columns) {
   MasterSolution solution;
   solution.prices.assign(devices.size(), 0);
   solution.shares.assign(columns.size(), 0);
@@ -20,7 +27,13 @@ MasterSolution solve_master(const std::vector<int>& devices,
   ClpSimplex clp;
   clp.setLogLevel(0);
   clp.setPerturbation(100);  // none
-  clp.resize(static_cast<int>(devices.size()), 0);
+  const bool counted = least_columns > 0;
+  const auto last = static_cast<int>(devices.size());  // row, if columns are counted
+  clp.resize(last + (counted ? 1 : 0), 0);
+  if (counted) {
+    clp.setRowLower(last, least_columns);
+    clp.setRowUpper(last, COIN_DBL_MAX);
+  }
   for (size_t k = 0; k < devices.size(); ++k) {
     clp.setRowLower(static_cast<int>(k), -COIN_DBL_MAX);
     clp.setRowUpper(static_cast<int>(k), devices[k]);
@@ -34,6 +47,10 @@ MasterSolution solve_master(const std::vector<int>& devices,
         values.push_back(column.devices[k]);
       }
     MEDLEY_CHECK(!rows.empty());
+    if (counted) {
+      rows.push_back(last);
+      values.push_back(1);
+    }
     clp.addColumn(static_cast<int>(rows.size()),
                   rows.data(),
                   values.data(),
@@ -41,11 +58,14 @@ MasterSolution solve_master(const std::vector<int>& devices,
                   COIN_DBL_MAX,
                   -column.rows / most);
   }
+  const double one = 1;
+  if (counted) clp.addColumn(1, &last, &one, 0, least_columns, kMissing);
   clp.primal();
   MEDLEY_CHECK(clp.isProvenOptimal());
   solution.rows = -clp.objectiveValue() * most;
   for (size_t k = 0; k < devices.size(); ++k)
     solution.prices[k] = std::max(0.0, -clp.dualRowSolution()[k] * most);
+  if (counted) solution.column_price = std::max(0.0, clp.dualRowSolution()[last] * most);
   for (size_t c = 0; c < columns.size(); ++c)
     solution.shares[c] = std::max(0.0, clp.primalColumnSolution()[c]);
   return solution;

@@ -24,6 +24,7 @@ namespace {
 
 constexpr int kMostRepairs = 8;  // of a plan that does not fit
 constexpr double kClearlySlower = 1.02;
+constexpr int kFew = 2;       // considered of which none beats what is known
 constexpr int64_t kFull = 8;  // micro-batches simulated beyond three times those in flight
 
 Bytes least_memory(const Cluster& cluster, const std::vector<int>& devices) {
@@ -84,6 +85,9 @@ CandidateSet::CandidateSet(const Request& request,
                                devices,
                                std::move(sizes),
                                least_memory(request.cluster, pool.devices)});
+    if (!pool.alike)
+      alike_nodes_.emplace(static_cast<int>(&pool - pools.data()),
+                           AlikeNodes(request.cluster, request.costs->topology(), pool.devices));
   }
   find_tied();
 }
@@ -181,9 +185,11 @@ std::optional<PlanCandidate> CandidateSet::placed_otherwise(PlanCandidate candid
 
 StageQuery CandidateSet::query(const PipelineCandidate& pipeline, size_t stage) const {
   const StageRange& range = pipeline.stages[stage];
-  const StageMesh own = pools_[at(range.pool)].alike
-                            ? mesh(range)
-                            : StageMesh{lay_out(pools_, pipeline.stages)[stage]};
+  const auto alike = alike_nodes_.find(range.pool);
+  const StageMesh own =
+      alike == alike_nodes_.end()
+          ? mesh(range)
+          : StageMesh{alike->second.first_alike(lay_out(pools_, pipeline.stages)[stage])};
   return {range.begin, range.end, own, pipeline.configs[stage]};
 }
 
@@ -518,6 +524,7 @@ void CandidateSet::choose(int most, const std::function<void(int)>& starting) {
   std::vector<std::optional<Trial>> trials;
   for (int times = 0; trials.size() < timed_.size();) {
     const auto& [time, candidate] = timed_[trials.size()];
+    if (is_slower_than_known(time)) break;
     if (is_another_time(trials.size()) && ++times > most) break;
     if (time / timed_[0].time > kClearlySlower) break;
     trials.push_back(trial(candidate, {}));
@@ -532,7 +539,10 @@ void CandidateSet::choose(int most, const std::function<void(int)>& starting) {
   for (size_t i = 0; i < timed_.size(); ++i) {
     const auto& [time, candidate] = timed_[i];
     if (is_another_time(i)) {
+      if (is_slower_than_known(time)) break;
       if (best_ && times >= most) break;
+      // Where several are slower than the timer says, so are the next.
+      if (best_ && times >= kFew && is_slower_than_known(best_step_)) break;
       // The timer knows less of what waits for what: it rarely says more than the simulator.
       if (best_ && time >= best_step_) break;
       if (starting && times > 0) starting(times);
@@ -578,6 +588,8 @@ void CandidateSet::join_axes() {
 }
 
 Outcome CandidateSet::best() const {
+  if (!best_ && !timed_.empty() && is_slower_than_known(timed_[0].time))
+    return Infeasible{"none is predicted to be faster than what is known"};
   if (!best_)
     return Infeasible{misfit_.empty() ? "no chain of stages has room for a micro-batch" : misfit_};
   Plan plan = *best_;

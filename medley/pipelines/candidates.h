@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "medley/pipelines/alike_nodes.h"
 #include "medley/pipelines/pools.h"
 #include "medley/pipelines/stage_options.h"
 #include "medley/program/program.h"
@@ -136,6 +137,9 @@ class CandidateSet {
   };
   using Extra = std::vector<std::vector<ExtraBytes>>;  // [pipeline][stage]; empty: nothing
   void find_tied();
+  bool is_slower_than_known(Nanoseconds time) const {
+    return request_.faster_than && time >= *request_.faster_than;
+  }
   void add_timed(const PlanCandidate& candidate);
   // The same in its other placement; nothing if that is no other one.
   std::optional<PlanCandidate> placed_otherwise(PlanCandidate candidate) const;
@@ -179,6 +183,7 @@ class CandidateSet {
 
   const Request& request_;
   const std::vector<DevicePool>& pools_;
+  std::map<int, AlikeNodes> alike_nodes_;  // of pools that are not alike
   StageSynthesis& synthesis_;
   std::vector<PipelinePool> pipeline_pools_;
   std::vector<std::vector<std::optional<LinkCurve>>> links_;

@@ -24,6 +24,7 @@ bool same_stages(const PipelinePlan& a, const PipelinePlan& b) {
 
 // Intervals searched at once, whatever the number of cores: the result is the same on all machines.
 constexpr size_t kAtOnce = 2;
+constexpr int64_t kStepParts = 128;  // a closer bound of a step is found to one of these
 
 // Periods in [low, high] that are not decided yet. No chain for any of them costs less than `cost`.
 struct Interval {
@@ -194,11 +195,22 @@ int64_t Periods::run() {
   return intervals.empty() ? best() : std::min(best(), bound(intervals.front()));
 }
 
-// Every stage works for all micro-batches, and one micro-batch passes all stages.
+// Every stage works for all micro-batches, and one micro-batch passes all stages; it is in flight
+// on each for as long as it is behind it, at least, and there is room for so many only.
 int64_t Periods::step_bound() const {
   const int64_t least = least_period(table_);
   if (least == kNever) return kNever;
-  return std::max(least * table_.microbatches(), table_.least_sum());
+  const int64_t count = table_.microbatches();
+  int64_t low = std::max(least * count, table_.least_sum()), high = best();
+  if (!request_.closer || table_.rule() != InFlightRule::kPeriod || high >= kNever) return low;
+  while (high - low > high / kStepParts) {
+    const int64_t middle = low + (high - low) / 2;
+    int64_t labels = 0;
+    const Chain chain = cheapest_chain(
+        table_, {.period = middle / count + 1, .below = middle + 1, .at_least = true}, labels);
+    (chain.stages.empty() ? low : high) = middle;
+  }
+  return low;
 }
 
 struct StageShortage {
@@ -315,11 +327,6 @@ std::variant<PipelinePlans, Infeasible> plan_pipeline(const PipelineRequest& req
   if (found.plans.empty()) return Infeasible{request.explain ? explain_misfit(request) : ""};
   return found;
 }
-
-struct ChainSearches::Tables {
-  PipelineRequest request;
-  Table table;
-};
 
 ChainSearches::ChainSearches(const PipelineRequest& request) {
   verify(request);

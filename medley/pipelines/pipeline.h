@@ -109,7 +109,10 @@ struct PipelineRequest {
   std::vector<PipelinePool> pools;
   std::vector<std::vector<std::optional<LinkCurve>>> links;  // [from][to]; nothing: no link
   Bytes shared;                                              // that the ends exchange once a step
-  std::vector<MicrobatchChoice> microbatches;                // the best of these is taken
+  // How long a stage still sums gradients with other pipelines before it updates: about, which is
+  // part of u, and at least, whatever the others are. Null: not at all.
+  std::function<Nanoseconds(const StageRange&)> sums, sums_at_least;
+  std::vector<MicrobatchChoice> microbatches;  // the best of these is taken
   InFlightRule in_flight = InFlightRule::kPeriod;
   double gap = 0;      // stop when no plan can be better by more than this share
   int candidates = 8;  // plans to return at most
@@ -117,6 +120,7 @@ struct PipelineRequest {
   Nanoseconds below{std::numeric_limits<int64_t>::max() / 4};  // of what plans take to be returned
   bool pruned = true;  // false, for tests: every period from 1 ns to `longest_period` is tried
   Nanoseconds longest_period{};
+  bool closer = false;  // whether step_bound counts memory, too, which takes a few more searches
   bool explain = true;  // whether to find out what does not fit; else the reason is empty
 };
 
@@ -162,6 +166,7 @@ class ChainSearches {
                                Nanoseconds below) const;
 
  private:
+  friend class PricedChains;
   struct Tables;
   std::unique_ptr<Tables> tables_;
 };

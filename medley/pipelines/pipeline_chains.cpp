@@ -124,12 +124,12 @@ Search::Step Search::step_over(const Option& option,
             option.begin == 0 && search_.last_pool >= 0
                 ? table_.exchange(option.pool, search_.last_pool)
                 : 0,
-            option.room,
+            table_.room(option),
             static_cast<int32_t>(table_.index_of(option))};
   const Nanoseconds period{search_.period};
   switch (table_.rule()) {
     case InFlightRule::kPeriod:
-      step.most = option.room > kNever / search_.period ? kNever : option.room * search_.period;
+      step.most = step.most > kNever / search_.period ? kNever : step.most * search_.period;
       break;
     case InFlightRule::kIdeal:
       step.grow = ideal_growth({crossing.round_trip}, period);
@@ -160,7 +160,7 @@ inline void Search::extend(const Step& step,
   label.depth = rest.depth + (by_period ? step.sum : step.grow);
   if (label.depth > step.most) return;  // no room
   label.end = std::max(label.sum + std::max(step.option.update, step.exchange), rest.end + step.up);
-  if (by_period) {
+  if (by_period && !search_.at_least) {
     for (const Label& other : front)
       if (never_worse(other, label)) return;
     const int64_t count = (label.depth + search_.period - 1) / search_.period;

@@ -18,7 +18,7 @@ int64_t room_of(const StageOption& option, Bytes memory, int64_t most) {
 
 bool never_worse(const Option& a, const Option& b) {
   return a.time <= b.time && a.forward <= b.forward && a.time + a.update <= b.time + b.update &&
-         a.room >= b.room;
+         a.room >= b.room && a.sums <= b.sums && a.time + a.least_update <= b.time + b.least_update;
 }
 
 // Drops those that another one, of a mesh as small, is never worse than; the earlier of equals
@@ -42,21 +42,22 @@ void drop_dominated(std::vector<Option>& options, std::vector<StageOption>& offe
 }  // namespace
 
 Table::Table(const PipelineRequest& request, int choice, bool ignore_memory)
-    : layers_(request.layers),
+    : stored_(std::make_shared<Stored>()),
+      layers_(request.layers),
       microbatches_(request.microbatches[at(choice)].count),
       rule_(request.in_flight) {
   size_t sizes = 0;
   for (const PipelinePool& pool : request.pools) {
     devices_.push_back(pool.devices);
-    sizes_.push_back(pool.sizes);
-    std::ranges::sort(sizes_.back());
-    const auto same = std::ranges::unique(sizes_.back());
-    sizes_.back().erase(same.begin(), same.end());
-    std::erase_if(sizes_.back(), [&](int size) { return size > pool.devices; });
-    first_size_.push_back(sizes);
-    sizes += sizes_.back().size();
+    stored_->sizes.push_back(pool.sizes);
+    std::ranges::sort(stored_->sizes.back());
+    const auto same = std::ranges::unique(stored_->sizes.back());
+    stored_->sizes.back().erase(same.begin(), same.end());
+    std::erase_if(stored_->sizes.back(), [&](int size) { return size > pool.devices; });
+    stored_->first_size.push_back(sizes);
+    sizes += stored_->sizes.back().size();
   }
-  first_size_.push_back(sizes);
+  stored_->first_size.push_back(sizes);
   add_options(request, choice, ignore_memory);
   add_crossings(request, choice);
   add_bounds();
@@ -67,15 +68,13 @@ Table Table::on(std::vector<int> devices, int microbatches) const {
   Table table = *this;
   table.devices_ = std::move(devices);
   table.microbatches_ = microbatches;
-  for (Option& option : table.options_)
-    if (option.room >= microbatches) option.room = kNever;
   return table;
 }
 
 void Table::add_options(const PipelineRequest& request, int choice, bool ignore_memory) {
   const MicrobatchChoice& microbatch = request.microbatches[at(choice)];
   const auto n = at(layers_ + 1);
-  begin_of_.assign(first_size_.back() * n * n + 1, 0);
+  stored_->begin_of.assign(stored_->first_size.back() * n * n + 1, 0);
   int64_t longest = 0;
   for (int pool = 0; pool < pools(); ++pool) {
     const Bytes memory = request.pools[at(pool)].memory;
@@ -85,8 +84,11 @@ void Table::add_options(const PipelineRequest& request, int choice, bool ignore_
         std::vector<StageOption> offered;
         for (size_t s = 0; s < sizes(pool).size() && begin < end; ++s) {
           int32_t index = 0;
-          for (const StageOption& o :
-               microbatch.options({begin, end, pool, this->sizes(pool)[s]})) {
+          const StageRange range{begin, end, pool, this->sizes(pool)[s]};
+          const Nanoseconds sums = request.sums ? request.sums(range) : Nanoseconds{};
+          const Nanoseconds least =
+              request.sums_at_least ? request.sums_at_least(range) : Nanoseconds{};
+          for (const StageOption& o : microbatch.options(range)) {
             MEDLEY_CHECK(o.forward.value >= 0 && o.backward.value >= 0 && o.update.value >= 0);
             MEDLEY_CHECK((o.forward + o.backward + o.update) < kLongest);
             const int64_t room = ignore_memory ? kNever : room_of(o, memory, microbatches_);
@@ -94,8 +96,10 @@ void Table::add_options(const PipelineRequest& request, int choice, bool ignore_
             if (room >= 1) {
               options.push_back({(o.forward + o.backward).value,
                                  o.forward.value,
-                                 o.update.value,
+                                 (o.update + sums).value,
                                  room,
+                                 least.value,
+                                 (o.update + std::max(Nanoseconds{}, least - o.backward)).value,
                                  begin,
                                  end,
                                  index,
@@ -109,15 +113,16 @@ void Table::add_options(const PipelineRequest& request, int choice, bool ignore_
         drop_dominated(options, offered);
         size_t next = 0;
         for (size_t s = 0; s < sizes(pool).size(); ++s) {
-          begin_of_[cell(pool, s, begin, end)] = static_cast<int64_t>(options_.size());
+          stored_->begin_of[cell(pool, s, begin, end)] =
+              static_cast<int64_t>(stored_->options.size());
           for (; next < options.size() && options[next].size == static_cast<int>(s); ++next) {
-            options_.push_back(options[next]);
-            offered_.push_back(offered[next]);
+            stored_->options.push_back(options[next]);
+            stored_->offered.push_back(offered[next]);
           }
         }
       }
   }
-  begin_of_.back() = static_cast<int64_t>(options_.size());
+  stored_->begin_of.back() = static_cast<int64_t>(stored_->options.size());
   longest_period_ = std::max<int64_t>(1, longest * layers_);
 }
 
@@ -125,18 +130,19 @@ void Table::add_crossings(const PipelineRequest& request, int choice) {
   const std::vector<CutBytes>& cuts = request.microbatches[at(choice)].cuts;
   const auto count = at(pools());
   const auto n = at(layers_);
-  crossings_.resize(count * count * n);
-  linked_.assign(count * count, 0);
+  stored_->crossings.resize(count * count * n);
+  stored_->linked.assign(count * count, 0);
   int64_t longest = 0;
   for (size_t from = 0; from < count; ++from)
     for (size_t to = 0; to < count; ++to) {
       const auto &up = request.links[from][to], &down = request.links[to][from];
-      exchanges_.push_back(exchange_time(up, request.shared).value_or(Nanoseconds{kNever}).value);
-      has_exchange_ |= exchanges_.back() > 0;
+      stored_->exchanges.push_back(
+          exchange_time(up, request.shared).value_or(Nanoseconds{kNever}).value);
+      has_exchange_ |= stored_->exchanges.back() > 0;
       if (!up || !down) continue;
-      linked_[from * count + to] = 1;
+      stored_->linked[from * count + to] = 1;
       for (size_t end = 1; end < n; ++end) {
-        Crossing& c = crossings_[(from * count + to) * n + end];
+        Crossing& c = stored_->crossings[(from * count + to) * n + end];
         // BoundaryTimes has one latency: the mean has the same round trip.
         c.times.forward = occupied(*up, cuts[end - 1].up);
         c.times.backward = occupied(*down, cuts[end - 1].down);
@@ -151,13 +157,13 @@ void Table::add_crossings(const PipelineRequest& request, int choice) {
 }
 
 void Table::add_bounds() {
-  for (const Option& o : options_) steps_.push_back(o.time);
-  for (const Crossing& c : crossings_) steps_.push_back(c.occupied);
-  std::ranges::sort(steps_);
-  const auto same = std::ranges::unique(steps_);
-  steps_.erase(same.begin(), same.end());
-  least_from_.assign(begin_of_.size() - 1, kNever);
-  least_over_ = least_from_;
+  for (const Option& o : stored_->options) stored_->steps.push_back(o.time);
+  for (const Crossing& c : stored_->crossings) stored_->steps.push_back(c.occupied);
+  std::ranges::sort(stored_->steps);
+  const auto same = std::ranges::unique(stored_->steps);
+  stored_->steps.erase(same.begin(), same.end());
+  stored_->least_from.assign(stored_->begin_of.size() - 1, kNever);
+  stored_->least_over = stored_->least_from;
   std::vector<int64_t> sums(at(layers_) + 1, kNever);
   sums[0] = 0;
   for (int pool = 0; pool < pools(); ++pool)
@@ -166,9 +172,9 @@ void Table::add_bounds() {
         for (int end = layers_; end > begin; --end) {
           int64_t least = least_time(pool, s, begin, end);
           if (end < layers_) least = std::min(least, least_from(pool, s, begin, end + 1));
-          least_from_[cell(pool, s, begin, end)] = least;
+          stored_->least_from[cell(pool, s, begin, end)] = least;
           if (begin > 0) least = std::min(least, least_over(pool, s, begin - 1, end));
-          least_over_[cell(pool, s, begin, end)] = least;
+          stored_->least_over[cell(pool, s, begin, end)] = least;
         }
   for (int end = 1; end <= layers_; ++end)
     for (int begin = 0; begin < end; ++begin)
@@ -182,17 +188,18 @@ void Table::add_bounds() {
 
 Table::Span Table::options(int pool, size_t size, int begin, int end) const {
   const size_t at = cell(pool, size, begin, end);
-  return {options_.data() + begin_of_[at], options_.data() + begin_of_[at + 1]};
+  return {stored_->options.data() + stored_->begin_of[at],
+          stored_->options.data() + stored_->begin_of[at + 1]};
 }
 
 const StageOption& Table::offered(const Option& option) const {
-  return offered_[at(index_of(option))];
+  return stored_->offered[at(index_of(option))];
 }
 
 const Crossing* Table::crossing(int from, int to, int end) const {
   const size_t pair = at(from) * devices_.size() + at(to);
-  if (!linked_[pair]) return nullptr;
-  return &crossings_[pair * at(layers_) + at(end)];
+  if (!stored_->linked[pair]) return nullptr;
+  return &stored_->crossings[pair * at(layers_) + at(end)];
 }
 
 Reach::Reach(const Table& table, int64_t period)

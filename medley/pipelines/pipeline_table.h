@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "medley/base/at.h"
@@ -16,8 +17,9 @@ namespace medley::pipeline {
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
 
 struct Option {
-  int64_t time = 0, forward = 0, update = 0;  // time: forward and backward
-  int64_t room = 0;                           // of micro-batches; kNever if all fit
+  int64_t time = 0, forward = 0, update = 0;  // time: forward and backward; update: with sums
+  int64_t room = 0;                           // of micro-batches; kNever if all ever fit
+  int64_t sums = 0, least_update = 0;         // at least; update: with these sums
   int32_t begin = 0, end = 0, index = 0;      // index: as the source counts them
   int16_t pool = 0, size = 0;                 // size: into `sizes` of the pool
 };
@@ -42,7 +44,7 @@ class Table {
   int pools() const { return static_cast<int>(devices_.size()); }
   int devices(int pool) const { return devices_[at(pool)]; }
   int most_devices() const { return std::ranges::max(devices_); }  // of a pool
-  const std::vector<int>& sizes(int pool) const { return sizes_[at(pool)]; }
+  const std::vector<int>& sizes(int pool) const { return stored_->sizes[at(pool)]; }
   int microbatches() const { return microbatches_; }
   InFlightRule rule() const { return rule_; }
 
@@ -53,8 +55,12 @@ class Table {
     const Option* end() const { return last; }
   };
   Span options(int pool, size_t size, int begin, int end) const;
-  const Option& option(int64_t index) const { return options_[at(index)]; }
-  int64_t index_of(const Option& option) const { return &option - options_.data(); }
+  const Option& option(int64_t index) const { return stored_->options[at(index)]; }
+  // kNever if all micro-batches fit.
+  int64_t room(const Option& option) const {
+    return option.room >= microbatches_ ? kNever : option.room;
+  }
+  int64_t index_of(const Option& option) const { return &option - stored_->options.data(); }
   const StageOption& offered(const Option& option) const;
   // The least time of these; kNever: there are none.
   int64_t least_time(int pool, size_t size, int begin, int end) const {
@@ -65,11 +71,11 @@ class Table {
   }
   // The least time of stages [begin, x) for any x >= end: beyond it no stage is as short.
   int64_t least_from(int pool, size_t size, int begin, int end) const {
-    return least_from_[cell(pool, size, begin, end)];
+    return stored_->least_from[cell(pool, size, begin, end)];
   }
   // The least time of any stage that has at least layers [begin, end).
   int64_t least_over(int pool, size_t size, int begin, int end) const {
-    return least_over_[cell(pool, size, begin, end)];
+    return stored_->least_over[cell(pool, size, begin, end)];
   }
 
   // After layer `end - 1`. Null if there is no link in both directions.
@@ -77,7 +83,7 @@ class Table {
 
   // X of pipeline.h between the pools of the first and the last stage; kNever: they have no link.
   int64_t exchange(int first, int last) const {
-    return exchanges_[at(first) * devices_.size() + at(last)];
+    return stored_->exchanges[at(first) * devices_.size() + at(last)];
   }
   bool has_exchange() const { return has_exchange_; }
 
@@ -86,34 +92,39 @@ class Table {
   // No step is longer than this many nanoseconds but for its micro-batches.
   int64_t longest_period() const { return longest_period_; }
   // Times of stages and messages, ascending: where chains become possible as the period grows.
-  const std::vector<int64_t>& steps() const { return steps_; }
+  const std::vector<int64_t>& steps() const { return stored_->steps; }
 
  private:
   size_t cell(int pool, size_t size, int begin, int end) const {
     const auto n = at(layers_ + 1);
     const auto p = at(pool);
     const size_t range = at(begin) * n + at(end);
-    return first_size_[p] * n * n + range * (first_size_[p + 1] - first_size_[p]) + size;
+    return stored_->first_size[p] * n * n +
+           range * (stored_->first_size[p + 1] - stored_->first_size[p]) + size;
   }
   void add_options(const PipelineRequest& request, int choice, bool ignore_memory);
   void add_crossings(const PipelineRequest& request, int choice);
   void add_bounds();
 
+  // What does not depend on how many devices and micro-batches there are.
+  struct Stored {
+    std::vector<std::vector<int>> sizes;  // ascending
+    std::vector<size_t> first_size;       // [pool]; one more than pools
+    std::vector<Option> options;
+    std::vector<StageOption> offered;  // parallel
+    std::vector<int64_t> begin_of;     // [cell]; one more
+    std::vector<int64_t> least_from, least_over;
+    std::vector<Crossing> crossings;  // [from][to][end]
+    std::vector<char> linked;         // [from][to]
+    std::vector<int64_t> exchanges;   // [first][last]
+    std::vector<int64_t> steps;
+  };
+  std::shared_ptr<Stored> stored_;  // with on(); not changed once the table is made
   int layers_ = 0, microbatches_ = 0;
   InFlightRule rule_ = InFlightRule::kPeriod;
   std::vector<int> devices_;
-  std::vector<std::vector<int>> sizes_;  // ascending
-  std::vector<size_t> first_size_;       // [pool]; one more than pools
-  std::vector<Option> options_;
-  std::vector<StageOption> offered_;  // parallel
-  std::vector<int64_t> begin_of_;     // [cell]; one more
-  std::vector<int64_t> least_from_, least_over_;
-  std::vector<Crossing> crossings_;  // [from][to][end]
-  std::vector<char> linked_;         // [from][to]
-  std::vector<int64_t> exchanges_;   // [first][last]
   bool has_exchange_ = false;
   int64_t least_sum_ = kNever;
-  std::vector<int64_t> steps_;
   int64_t longest_period_ = 0;
 };
 
@@ -142,3 +153,12 @@ class Reach {
 int64_t least_period(const Table& table);
 
 }  // namespace medley::pipeline
+
+namespace medley {
+
+struct ChainSearches::Tables {
+  PipelineRequest request;
+  pipeline::Table table;
+};
+
+}  // namespace medley

@@ -25,7 +25,7 @@ struct PricedSearch {
 // Devices of the first pools, so many as fit into a word, counted side by side.
 class Counts {
  public:
-  static constexpr int kBits = 16, kPools = 4;
+  static constexpr int kBits = 16, kPools = kMostCountedPools;
   static uint64_t of(int pool, int devices) {
     return pool < kPools ? static_cast<uint64_t>(devices) << (pool * kBits) : 0;
   }
@@ -138,7 +138,7 @@ bool Search::matters(const Option& option, const Label& label) const {
   if (ahead_.cost[state] == kNever || label.cost + ahead_.cost[state] >= search_.below)
     return false;
   if (!search_.any_schedule() || search_.rough) return true;
-  const int64_t update = option.begin == 0 ? option.update : 0;
+  const int64_t update = option.begin == 0 ? option.least_update : 0;
   return label.end + update + ahead_.time[state] <= search_.step;
 }
 
@@ -155,10 +155,18 @@ bool has_room(const Option& option, const PricedSearch& search, int64_t stays) {
   return option.room == kNever || search.microbatches * stays <= search.step * option.room;
 }
 
+// Whether the sums of gradients, which begin with the last backward at the earliest, are over in
+// time.
+bool has_time_to_sum(const Option& option, const PricedSearch& search) {
+  if (!search.any_schedule() || option.sums == 0) return true;
+  return (search.microbatches - 1) * option.time + option.forward + option.sums <= search.step;
+}
+
 void Search::add_last(const Option& option) {
   Label label;
   label.option = static_cast<int32_t>(table_.index_of(option));
   label.used = count(option);
+  if (!Counts::within(label.used, all_)) return;
   label.depth = option.time;
   if (search_.any_schedule()) {
     label.cost = price(option);
@@ -176,7 +184,8 @@ void Search::add_before(const Option& option, const Crossing& crossing, const Ra
   const int64_t time = option.time + crossing.round_trip, paid = price(option);
   const uint64_t own = count(option);
   const int64_t period = search_.longest;
-  const int64_t most = option.room > kNever / period ? kNever : option.room * period;
+  const int64_t room = table_.room(option);
+  const int64_t most = room > kNever / period ? kNever : room * period;
   for (int32_t i = behind.begin; i < behind.end; ++i) {
     const Label& rest = labels_[at(i)];
     Label label;
@@ -224,7 +233,7 @@ void Search::add_stages(int layer, int pool) {
       const int64_t price = search_.prices[at(pool)] * table_.sizes(pool)[s];
       if (least_[at(end)] + price + ahead >= search_.below) continue;
       for (const Option& option : table_.options(pool, s, layer, end))
-        if (option.time <= search_.longest) add_stage(option);
+        if (option.time <= search_.longest && has_time_to_sum(option, search_)) add_stage(option);
     }
     if (!shorter) break;
   }
@@ -275,6 +284,7 @@ Chain cheapest_priced(const Table& table, PricedSearch search) {
 struct PricedChains::Tables {
   Table table;
   InFlightRule rule;
+  std::function<Nanoseconds(const StageRange&)> sums_at_least;
   bool counted = false;
 
   std::optional<PricedChain> found(const Chain& chain) const {
@@ -291,7 +301,15 @@ PricedChains::PricedChains(const PipelineRequest& request, bool counted) {
   verify(request, kMostPricedPools);
   MEDLEY_CHECK(request.microbatches.size() == 1);
   MEDLEY_CHECK(request.in_flight == InFlightRule::kPeriod);
-  tables_ = std::make_unique<Tables>(Table(request, 0, false), request.in_flight, counted);
+  tables_ = std::make_unique<Tables>(
+      Table(request, 0, false), request.in_flight, request.sums_at_least, counted);
+}
+
+PricedChains::PricedChains(const ChainSearches& same, bool counted) {
+  const PipelineRequest& request = same.tables_->request;
+  MEDLEY_CHECK(request.in_flight == InFlightRule::kPeriod);
+  tables_ = std::make_unique<Tables>(
+      same.tables_->table, request.in_flight, request.sums_at_least, counted);
 }
 
 PricedChains::~PricedChains() = default;
@@ -309,6 +327,25 @@ std::optional<PricedChain> PricedChains::at_period(Nanoseconds period,
   for (size_t pool = 0; pool < prices.size(); ++pool) paid += prices[pool] * found->devices[pool];
   settle(found->plan, tables_->rule, period.value, chain.cost - paid);
   return found;
+}
+
+std::vector<PipelinePlan> PricedChains::on(const std::vector<int>& devices,
+                                           int microbatches,
+                                           Nanoseconds below) const {
+  MEDLEY_CHECK(tables_->counted && devices.size() <= kMostCountedPools);
+  const Table table = tables_->table.on(devices, microbatches);
+  const Prices nothing(devices.size(), 0);
+  std::vector<PipelinePlan> plans;
+  for (int64_t period = table.longest_period(); period >= 1;) {
+    const Chain chain = cheapest_priced(
+        table, {.prices = nothing, .counted = true, .below = below.value, .longest = period});
+    if (chain.stages.empty()) break;
+    PipelinePlan plan = plan_of(table, 0, chain);
+    settle(plan, tables_->rule, period, chain.cost);
+    period = plan.period.value - 1;
+    if (plan.predicted < below) plans.push_back(std::move(plan));
+  }
+  return plans;
 }
 
 std::optional<PricedChain> PricedChains::under_any_schedule(int64_t microbatches,
@@ -330,13 +367,19 @@ std::optional<PricedChain> PricedChains::under_any_schedule(int64_t microbatches
 namespace {
 
 // Whether some schedule may do so many micro-batches in the time.
-bool may_do(const PipelinePlan& plan, int64_t count, Nanoseconds step, Closeness closeness) {
+bool may_do(const PipelinePlan& plan,
+            const std::vector<int64_t>& sums,
+            int64_t count,
+            Nanoseconds step,
+            Closeness closeness) {
   int64_t end = 0, stays = 0;
   for (size_t s = plan.stages.size(); s-- > 0;) {
     const PipelineStage& stage = plan.stages[s];
     const int64_t time = (stage.option.forward + stage.option.backward).value;
     int64_t trip = 0;
     if (count * time > step.value) return false;
+    if (sums[s] > 0 && count * time - stage.option.backward.value + sums[s] > step.value)
+      return false;
     if (s < plan.boundaries.size()) {
       const BoundaryTimes& boundary = plan.boundaries[s];
       trip = boundary.round_trip().value;
@@ -347,7 +390,9 @@ bool may_do(const PipelinePlan& plan, int64_t count, Nanoseconds step, Closeness
     if (closeness == Closeness::kRough || stage.room >= plan.microbatches) continue;
     if (count * stays > step.value * stage.room) return false;
   }
-  return closeness == Closeness::kRough || end + plan.stages[0].option.update.value <= step.value;
+  const StageOption& first = plan.stages[0].option;
+  const int64_t update = first.update.value + std::max<int64_t>(0, sums[0] - first.backward.value);
+  return closeness == Closeness::kRough || end + update <= step.value;
 }
 
 }  // namespace
@@ -355,10 +400,13 @@ bool may_do(const PipelinePlan& plan, int64_t count, Nanoseconds step, Closeness
 int64_t PricedChains::most_microbatches(const PipelinePlan& plan,
                                         Nanoseconds step,
                                         Closeness closeness) const {
+  std::vector<int64_t> sums;
+  for (const PipelineStage& stage : plan.stages)
+    sums.push_back(tables_->sums_at_least ? tables_->sums_at_least(stage.range).value : 0);
   int64_t low = 0, high = int64_t{1} << 21;
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
-    (may_do(plan, middle, step, closeness) ? low : high) = middle;
+    (may_do(plan, sums, middle, step, closeness) ? low : high) = middle;
   }
   return low;
 }

@@ -13,10 +13,12 @@
 //   at a period P         cost   sum of t + r, and the devices' prices     t, transfers <= P
 //                         end    cost and what the updates take beyond it
 //                         depth  Z of pipeline_chains.h
-//   under any schedule    cost   the devices' prices                       B t, B transfers <= T
-//     B micro-batches     end    Q_i = max(B t_i, Q_{i+1} + t_i + r_i)     Q_0 + u_0 <= T
-//     in a time T         depth  R_i = t_i + r_i + R_{i+1}                 B R_i <= T room_i
+//   under any schedule    cost   the devices' prices      B t, B transfers, B t - b + S <= T
+//     B micro-batches     end    Q_i = max(B t_i, Q_{i+1} + t_i + r_i)     Q_0 + max(0, S_0 - b_0)
+//     + u_0 <= T in a time T         depth  R_i = t_i + r_i + R_{i+1}                 B R_i <= T
+//     room_i
 //
+// S: what a stage sums with other pipelines at least, from the beginning of its last backward on.
 // Q: a stage works for all micro-batches, and the stages before it begin earlier and end later.
 // R: a micro-batch is in flight on a stage for as long as it is behind it, at least. Both hold for
 // every order of calls, so that no plan does B micro-batches in T on devices that are worth less.
@@ -32,6 +34,7 @@
 namespace medley {
 
 inline constexpr size_t kMostPricedPools = 1024;
+inline constexpr int kMostCountedPools = 4;
 
 // Of a bound under any schedule: with Q and R, or without.
 enum class Closeness { kRough, kClose };
@@ -46,8 +49,10 @@ class PricedChains {
  public:
   // Requires: one number of micro-batches, the most of all searches. Throws as plan_pipeline(), but
   // for up to kMostPricedPools pools. `counted`: no chain has more devices of a pool than there
-  // are; of the first four pools only.
+  // are; of the first kMostCountedPools only.
   PricedChains(const PipelineRequest& request, bool counted);
+  // Of the same request: options need not be asked for again.
+  PricedChains(const ChainSearches& same, bool counted);
   ~PricedChains();
 
   // [pool] of a device.
@@ -59,6 +64,14 @@ class PricedChains {
   std::optional<PricedChain> at_period(Nanoseconds period,
                                        const Prices& prices,
                                        int64_t below) const;
+
+  // On so many devices of each pool, which are counted and cost nothing: chains that take less than
+  // `below` for so many micro-batches, that of the least among them. A search for each period that
+  // the best chain can have. Requires: `counted`, kMostCountedPools at most, no more micro-batches
+  // than the choice has.
+  std::vector<PipelinePlan> on(const std::vector<int>& devices,
+                               int microbatches,
+                               Nanoseconds below) const;
 
   // The least that the devices of a chain cost that may do so many micro-batches in `step` under
   // some schedule, if that is below `below`. Its plan has no counts in flight and no period.

@@ -446,6 +446,16 @@ void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageCo
   solve(more);
 }
 
+std::shared_ptr<StageSynthesis> stages_of(const Request& request, int per_block) {
+  const auto made = [&] {
+    return std::make_shared<StageSynthesis>(request, LayerOptions{.per_block = per_block});
+  };
+  if (!request.stages) return made();
+  std::shared_ptr<StageSynthesis>& stages = (*request.stages)[per_block];
+  if (!stages) stages = made();
+  return stages;
+}
+
 std::vector<int64_t> microbatch_counts(const Request& request) {
   constexpr int64_t kMost = 256;
   if (request.microbatches > 0) return {request.microbatches};

@@ -20,6 +20,7 @@
 
 #include <array>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -94,7 +95,7 @@ class StageOptionTable {
 
 class StageSynthesis {
  public:
-  // Requires: `request` has costs and an analysis, and outlives this.
+  // Requires: `request` has costs and an analysis, which outlive this, as its graph and cluster do.
   StageSynthesis(const Request& request, const LayerOptions& options);
 
   const Layers& layers() const { return layers_; }
@@ -175,7 +176,7 @@ class StageSynthesis {
                                        const StageMesh& mesh,
                                        const StageConfig& config);
 
-  const Request& request_;
+  const Request request_;
   PreparedStages stages_;
   Layers layers_;
   std::vector<int> like_;  // [layer] the first one of its structure
@@ -184,6 +185,9 @@ class StageSynthesis {
   int num_syntheses_ = 0;  // of solved_, those that are no others' but for names
   std::map<std::pair<StageConfig, StageMesh>, StageOptionTable> offers_;
 };
+
+// With so many layers of each block: what the request has of it already, or a new one.
+std::shared_ptr<StageSynthesis> stages_of(const Request& request, int per_block);
 
 // Those of a pipeline: what the request says, one where rows meet, else powers of two.
 std::vector<int64_t> microbatch_counts(const Request& request);

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "medley/base/at.h"
@@ -24,30 +26,38 @@ constexpr int kMostMoves = 16;
 // layers.
 constexpr int64_t kSlower = 110;
 // Chains are compared by sums over their layers, which are off by more than this.
-constexpr double kGap = 0.002;
+constexpr double kGap = 0.002, kGapOfMany = 0.01;
+constexpr size_t kMany = 256;  // devices: with more, closer searches take seconds
 // What the ends exchange, in percent of a step, for pools to be tried at both ends.
 constexpr int64_t kMatters = 2;
 constexpr size_t kSteps = 2 + kMostPriced;
+constexpr Nanoseconds kNoBound{std::numeric_limits<int64_t>::max()};
 
 class Harp {
  public:
   explicit Harp(const Request& request)
       : request_(request),
         pools_(with_sub_pools(fastest_pools(request))),
-        synthesis_(request, {.per_block = kLayersPerBlock}),
+        stages_(stages_of(request, kLayersPerBlock)),
+        synthesis_(*stages_),
         candidates_(request, pools_, synthesis_),
         counts_(microbatch_counts(request)) {
     pipeline_.layers = static_cast<int>(synthesis_.layers().layers.size());
     pipeline_.shared = candidates_.shared();
     pipeline_.candidates = kOfEachCount;
     pipeline_.explain = false;
-    pipeline_.gap = kGap;
+    pipeline_.gap = devices_of(request).size() > kMany ? kGapOfMany : kGap;
   }
 
   Outcome run() {
     find_chains(whole_pools());
+    if (plans_.empty() && request_.faster_than) {
+      prove();
+      return Infeasible{"no chain is predicted to be faster than what is known"};
+    }
     if (plans_.empty()) return explain_infeasible();
     try_pools_at_both_ends();
+    prove();
     try_other_ends();
     add_meshes();
     std::ranges::stable_sort(plans_, {}, &PipelinePlan::predicted);
@@ -73,10 +83,19 @@ class Harp {
       report(request_, "harp: simulating", at(3 + candidate), kSteps);
     });
     candidates_.join_axes();
-    return candidates_.best();
+    Outcome found = candidates_.best();
+    if (Plan* plan = std::get_if<Plan>(&found)) {
+      const Nanoseconds step = candidates_.best_step();
+      plan->bound = StepBound{step.value, std::min(step, least_).value};
+    }
+    return found;
   }
 
  private:
+  void prove() const {
+    if (request_.proved) request_.proved(least_);
+  }
+
   StageConfig config(int64_t microbatches) const {
     return {candidates_.rows(microbatches), microbatches, 0, StageStyle::kBest};
   }
@@ -178,9 +197,16 @@ class Harp {
 
   size_t first_tried() const { return counts_.size() * 2 / 3; }
 
-  // What takes longer for a micro-batch is no candidate.
+  // What is predicted to take as long is no candidate; nothing, while nobody knows.
+  std::optional<Nanoseconds> slow() const {
+    std::optional<Nanoseconds> known = request_.faster_than;
+    if (fastest_) known = std::min(*fastest_, known.value_or(*fastest_));
+    if (known) known = Nanoseconds{known->value * kSlower / 100};
+    return known;
+  }
   Nanoseconds longest_stage(int64_t count) const {
-    return fastest_ ? Nanoseconds{fastest_->value * kSlower / 100 / count} : kLongest;
+    const std::optional<Nanoseconds> slow = this->slow();
+    return slow ? Nanoseconds{slow->value / count} : kLongest;
   }
 
   // A step takes less with more micro-batches, until what each of them costs outweighs what stages
@@ -198,14 +224,16 @@ class Harp {
     report(request_, fmt::format("harp: chains of {} micro-batches", count), 1, kSteps);
     if (fastest_ && is_over(request_)) return false;
     // First with what keeps everything at no price: what is slower than that need not be looked at.
-    if (!fastest_)
+    if (!slow())
       if (const auto first = chains(pools, count, {{}, kLongest}); !first.empty())
         fastest_ = first.front().predicted;
     const Nanoseconds longest = longest_stage(count);
     const std::vector<PipelinePlan> some = chains(pools, count, {longest, longest});
     const bool had = !plans_.empty();
     const Nanoseconds before = had ? *fastest_ : kLongest;
-    if (some.empty()) return !had;
+    // Where there is a plan to beat, no chain here means that none is as fast: one more number of
+    // them is tried.
+    if (some.empty()) return !had && (!request_.faster_than || count == counts_[first_tried()]);
     plans_.insert(plans_.end(), some.begin(), some.end());
     fastest_ = std::min(fastest_.value_or(kLongest), some.front().predicted);
     return !had || some.front().predicted < before;
@@ -225,8 +253,15 @@ class Harp {
     request.microbatches = {choice(pools, count, limits)};
     request.last_pool = last;
     const bool first = pools_[at(pools[0])].sub_pool_of < 0 && last < 0;
-    if (!first) request.below = {fastest_->value * kSlower / 100};
-    std::vector<PipelinePlan> plans = plans_of(request);
+    if (!first || request_.faster_than) request.below = *slow();
+    Nanoseconds bound = kNoBound;
+    request.closer = last < 0 && limits.closer > Nanoseconds{};
+    std::vector<PipelinePlan> plans = plans_of(request, bound);
+    if (last < 0 && limits.closer > Nanoseconds{}) {
+      // Stages that are not offered are in no step that takes less.
+      if (limits.longest < kLongest) bound = std::min(bound, limits.longest * count);
+      least_ = std::min(least_, bound);
+    }
     if (request.shared > Bytes{} && first) add_others(request, plans);
     for (PipelinePlan& plan : plans) {
       std::vector<StageRange> ranges;
@@ -247,7 +282,9 @@ class Harp {
   // that are best but for it.
   static void add_others(PipelineRequest request, std::vector<PipelinePlan>& plans) {
     request.shared = {};
-    for (PipelinePlan& plan : plans_of(request)) {
+    request.closer = false;
+    Nanoseconds bound;
+    for (PipelinePlan& plan : plans_of(request, bound)) {
       const bool known = std::ranges::any_of(plans, [&](const PipelinePlan& other) {
         return std::ranges::equal(
             other.stages, plan.stages, {}, &PipelineStage::range, &PipelineStage::range);
@@ -256,9 +293,11 @@ class Harp {
     }
   }
 
-  static std::vector<PipelinePlan> plans_of(const PipelineRequest& request) {
+  // `bound`: what none takes less than; as it is where there are none.
+  static std::vector<PipelinePlan> plans_of(const PipelineRequest& request, Nanoseconds& bound) {
     auto found = plan_pipeline(request);
     if (std::holds_alternative<Infeasible>(found)) return {};
+    bound = std::get<PipelinePlans>(found).step_bound;
     return std::move(std::get<PipelinePlans>(found).plans);
   }
 
@@ -354,12 +393,14 @@ class Harp {
 
   const Request& request_;
   const std::vector<DevicePool> pools_;
-  StageSynthesis synthesis_;
+  const std::shared_ptr<StageSynthesis> stages_;
+  StageSynthesis& synthesis_;
   CandidateSet candidates_;
   const std::vector<int64_t> counts_;  // of micro-batches
   PipelineRequest pipeline_;           // but for these and pools
   std::vector<PipelinePlan> plans_;
   std::optional<Nanoseconds> fastest_;  // predicted
+  Nanoseconds least_ = kNoBound;        // no chain takes less
 };
 
 }  // namespace

@@ -82,7 +82,8 @@ Outcome megatron(const Request& request) {
   const std::vector<int> devices = devices_of(request);
   const int all = static_cast<int>(devices.size());
   const std::vector<DevicePool> pools{{devices, all, false}};
-  StageSynthesis synthesis(request, {.per_block = kLayersPerBlock});
+  const std::shared_ptr<StageSynthesis> stages_found = stages_of(request, kLayersPerBlock);
+  StageSynthesis& synthesis = *stages_found;
   CandidateSet candidates(request, pools, synthesis);
   const int layers = static_cast<int>(synthesis.layers().layers.size());
   const std::vector<double> alone =

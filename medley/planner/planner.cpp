@@ -13,6 +13,7 @@
 #include "medley/base/error.h"
 #include "medley/groups/autohet.h"
 #include "medley/pipelines/pools.h"
+#include "medley/pipelines/stage_options.h"
 #include "medley/plan/compute_types.h"
 #include "medley/plan/nearest.h"
 #include "medley/planner/harp.h"
@@ -33,64 +34,117 @@ Nanoseconds step_time(const Plan& plan, const Request& request) {
 // The rows of the table that `auto` asks, in its order.
 std::vector<size_t> asked_by_auto() {
   std::vector<size_t> rows;
-  for (const AskedByAuto turn : {AskedByAuto::kFirst, AskedByAuto::kLast})
+  for (const AskedByAuto turn : {AskedByAuto::kFirst, AskedByAuto::kNext, AskedByAuto::kLast})
     for (size_t row = 0; row < strategies().size(); ++row)
       if (strategies()[row].asked_by_auto == turn) rows.push_back(row);
   return rows;
 }
 
 // The plan whose predicted step is shortest; of equals that of the earlier row of the table.
-Outcome plan_auto(const Request& request) {
-  std::optional<Plan> best;
-  Nanoseconds best_time;
-  size_t best_row = 0;
-  const auto keep = [&](const Plan& found, size_t row) {
-    const Nanoseconds time = step_time(found, request);
-    if (best && std::pair(time, row) >= std::pair(best_time, best_row)) return;
-    best_time = time;
-    best_row = row;
-    best = found;
-  };
-  const auto limited = [&] {
-    Request one = request;
-    if (best) one.faster_than = best_time;
-    return one;
-  };
-  std::map<std::string, Outcome> known =
-      request.known ? *request.known : std::map<std::string, Outcome>();
-  std::map<size_t, std::string> reasons;  // [row]
-  const std::vector<size_t> rows = asked_by_auto();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (best && is_over(request)) break;
-    const std::string name(strategies()[rows[i]].name);
-    Request one = limited();
-    one.known = &known;
-    report(request, name, i + 1, rows.size());
-    const Outcome& outcome = known.emplace(name, one.ask(name)).first->second;
-    if (const auto* no = std::get_if<Infeasible>(&outcome)) {
-      reasons[rows[i]] = fmt::format("{}: {}", name, no->reason);
-      continue;
+class Auto {
+ public:
+  explicit Auto(const Request& request)
+      : request_(request),
+        rows_(asked_by_auto()),
+        known_(request.known ? *request.known : std::map<std::string, Outcome>()) {}
+
+  Outcome run() {
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (best_ && is_over(request_)) break;
+      if (strategies()[rows_[i]].asked_by_auto == AskedByAuto::kNext && best_) ask_meshes(i);
+      ask(i);
     }
-    keep(std::get<Plan>(outcome), rows[i]);
+    if (!pools_asked_) ask_pools();
+    if (!best_) return explain();
+    if (best_->bound && least_)
+      best_->bound->least_ns = std::min(best_->bound->step_ns, least_->value);
+    return std::move(*best_);
   }
-  // A mesh of one pool: among the chains of harp such meshes are not searched as closely.
-  const std::vector<DevicePool> pools = pools_of(request);
-  for (size_t p = 0; pools.size() > 1 && p < pools.size(); ++p) {
-    if (best && is_over(request)) break;
+
+ private:
+  void keep(const Plan& found, size_t row) {
+    const Nanoseconds time =
+        found.bound ? Nanoseconds{found.bound->step_ns} : step_time(found, request_);
+    if (best_ && std::pair(time, row) >= std::pair(best_time_, best_row_)) return;
+    best_time_ = time;
+    best_row_ = row;
+    best_ = found;
+  }
+
+  Request limited() const {
+    Request one = request_;
+    if (best_) one.faster_than = best_time_;
+    return one;
+  }
+
+  void ask(size_t i) {
+    const std::string name(strategies()[rows_[i]].name);
     Request one = limited();
-    one.devices = names_of(request.cluster, pools[p].devices);
-    one.known = nullptr;
-    if (best && work_bound(one) >= best_time) continue;
-    const Outcome outcome = one.ask("hap");
-    if (const auto* found = std::get_if<Plan>(&outcome)) keep(*found, strategies().size());
+    one.known = &known_;
+    one.stages = &stages_;
+    one.proved = [&](Nanoseconds proved) { least_ = std::min(least_.value_or(proved), proved); };
+    report(request_, name, i + 1, rows_.size());
+    const Outcome& outcome = known_.emplace(name, one.ask(name)).first->second;
+    if (const auto* no = std::get_if<Infeasible>(&outcome))
+      reasons_[rows_[i]] = fmt::format("{}: {}", name, no->reason);
+    else
+      keep(std::get<Plan>(outcome), rows_[i]);
   }
-  if (!best) {
+
+  // Where each device has room for the whole model, the best mesh is found sooner than chains are,
+  // which then have a plan to beat.
+  void ask_meshes(size_t next) {
+    const auto early = rows_.begin() + static_cast<std::ptrdiff_t>(next);
+    const auto hap = std::find_if(
+        early, rows_.end(), [](size_t row) { return strategies()[row].name == "hap"; });
+    if (hap == rows_.end()) return;
+    std::rotate(early, hap, hap + 1);
+    ask_pools();
+  }
+
+  // A mesh of one pool: among the chains of harp such meshes are not searched as closely.
+  void ask_pools() {
+    pools_asked_ = true;
+    const std::vector<DevicePool> pools = pools_of(request_);
+    for (size_t p = 0; pools.size() > 1 && p < pools.size(); ++p) {
+      if (best_ && is_over(request_)) break;
+      Request one = limited();
+      one.devices = names_of(request_.cluster, pools[p].devices);
+      one.known = nullptr;
+      if (best_ && work_bound(one) >= best_time_) continue;
+      const Outcome outcome = one.ask("hap");
+      if (const auto* found = std::get_if<Plan>(&outcome)) keep(*found, strategies().size());
+    }
+  }
+
+  // What the first ones answered in haste they are asked again.
+  Infeasible explain() const {
     std::string all;
-    for (const auto& [row, reason] : reasons) all += (all.empty() ? "" : "; ") + reason;
-    return Infeasible{all};
+    for (const auto& [row, reason] : reasons_) {
+      std::string text = reason;
+      const Strategy& strategy = strategies()[row];
+      if (strategy.asked_by_auto == AskedByAuto::kFirst)
+        if (const Outcome again = request_.ask(strategy.name);
+            std::holds_alternative<Infeasible>(again))
+          text = fmt::format("{}: {}", strategy.name, std::get<Infeasible>(again).reason);
+      all += (all.empty() ? "" : "; ") + text;
+    }
+    return {all};
   }
-  return std::move(*best);
-}
+
+  const Request& request_;
+  std::vector<size_t> rows_;  // of the table, as they are asked
+  std::map<std::string, Outcome> known_;
+  std::map<int, std::shared_ptr<StageSynthesis>> stages_;  // what is searched alike is done once
+  std::optional<Plan> best_;
+  Nanoseconds best_time_;
+  size_t best_row_ = 0;
+  std::map<size_t, std::string> reasons_;  // [row]
+  std::optional<Nanoseconds> least_;       // no pipelines that were searched take less
+  bool pools_asked_ = false;
+};
+
+Outcome plan_auto(const Request& request) { return Auto(request).run(); }
 
 template <typename Found>
 [[noreturn]] void refuse(const char* place, const Found& found, const std::string& expected) {
@@ -140,12 +194,12 @@ const std::vector<Strategy>& strategies() {
        work_bound},
       {"data-parallel-even",
        "the whole model on every device, the same number of rows for each",
-       AskedByAuto::kLast,
+       AskedByAuto::kFirst,
        data_parallel_even,
        spmd_lower_bound},
       {"data-parallel-proportional",
        "the whole model on every device, rows by speed",
-       AskedByAuto::kLast,
+       AskedByAuto::kFirst,
        data_parallel_proportional,
        spmd_lower_bound},
       {"hap-even",
@@ -160,7 +214,7 @@ const std::vector<Strategy>& strategies() {
        spmd_lower_bound},
       {"harp",
        "a pipeline over unlike pools, cut where that balances it, transfers hidden",
-       AskedByAuto::kFirst,
+       AskedByAuto::kNext,
        harp,
        work_bound},
       {"megatron",

@@ -19,7 +19,7 @@ void check(const Request& request);
 
 // When `auto` asks a strategy: those that are quick for what they find come first, so that the
 // others may give up.
-enum class AskedByAuto { kFirst, kLast, kNever };
+enum class AskedByAuto { kFirst, kNext, kLast, kNever };
 
 struct Strategy {
   std::string_view name;

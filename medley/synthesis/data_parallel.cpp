@@ -19,6 +19,18 @@ std::optional<Infeasible> rows_meet(const Request& request) {
       fmt::format("{}: one micro-batch is exact, {} are not", meet, request.microbatches)};
 }
 
+bool has_room_for_replicas(const Request& request) {
+  const Graph& graph = request.analysis->graph;
+  const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), 1);
+  int64_t bytes = 0;
+  for (const Input& input : graph.inputs)
+    if (input.kind == InputKind::kParameter)
+      bytes += num_bytes(type_of(graph, input.value), symbols);
+  return std::ranges::all_of(devices_of(request), [&](int device) {
+    return static_cast<double>(bytes) <= request.cluster.kind(device).memory_bytes;
+  });
+}
+
 std::vector<int64_t> even_rows(const Request& request, const std::vector<int>& devices) {
   return apportion(request.global_batch, std::vector<double>(devices.size(), 1.0));
 }
@@ -155,6 +167,9 @@ Outcome with_microbatches(const Request& request,
   };
   const std::string& meet = request.analysis->coupling;
   if (std::optional<Infeasible> no = rows_meet(request)) return std::move(*no);
+  // Who asks for whatever is fastest need not know by how much.
+  if (request.known && !has_room_for_replicas(request))
+    return Infeasible{"a device has no room for all parameters"};
 
   const int64_t first = std::max<int64_t>(1, request.microbatches);
   const int64_t last = request.microbatches > 0 || !meet.empty()

@@ -23,6 +23,9 @@ Outcome data_parallel_proportional(const Request& request);
 std::vector<Microbatch> cut_into_microbatches(const std::vector<int64_t>& rows,
                                               int64_t microbatches);
 
+// Whether each device has room for all parameters, without which no data parallelism fits.
+bool has_room_for_replicas(const Request& request);
+
 // Why the request cannot have as many micro-batches as it asks for, if it cannot: rows meet.
 std::optional<Infeasible> rows_meet(const Request& request);
 

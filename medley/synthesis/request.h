@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +21,8 @@
 namespace medley {
 
 using Outcome = std::variant<Plan, Infeasible>;
+
+class StageSynthesis;  // pipelines/stage_options.h
 
 struct Request {
   const Graph& graph;
@@ -44,6 +47,11 @@ struct Request {
   // Cached analysis; plan() fills in what is null.
   const GraphAnalysis* analysis = nullptr;                // of the graph and the optimizer
   const std::map<std::string, Outcome>* known = nullptr;  // by strategy, for this request
+  // What strategies that were asked before have synthesised, by layers of a block; null: each
+  // begins anew. Of this graph, cluster and costs.
+  std::map<int, std::shared_ptr<StageSynthesis>>* stages = nullptr;
+  // Told what no plan of a search takes less than, with or without a plan.
+  std::function<void(Nanoseconds)> proved{};
   // Told now and then what is being done: "harp", the third of seven. May throw, which ends it.
   std::function<void(std::string_view what, size_t number, size_t of)> progress{};
   // What a step of a plan costs besides, where it takes so long: set by plan(). Null: nothing.

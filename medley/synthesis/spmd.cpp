@@ -117,7 +117,7 @@ class Synthesis {
   }
 
   Outcome run() {
-    consider_data_parallel();
+    if (!request_.faster_than || has_room_for_replicas(request_)) consider_data_parallel();
     search_one_axis();
     std::optional<Candidate>& best = found_.best;
     if (best && best->fits() && !even_) {

@@ -1,0 +1,265 @@
+#include "medley/groups/group_search.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "medley/base/at.h"
+#include "medley/base/parallel.h"
+#include "medley/schedule/period.h"
+
+namespace medley {
+namespace {
+
+constexpr double kFirstStep = 2;  // of what all devices take at least: where pricing begins
+constexpr int kMostFirstSteps = 6;
+// Of chains, for new pipelines; for a bound; and for a closer one.
+constexpr int64_t kMostSearches = 500, kMostRoughSearches = 2000, kMostCloseSearches = 300;
+constexpr int kMostCounted = 32;  // devices: with more, chains at prices do not count them
+constexpr int kOfEachAmount = 2;  // chains of it for a number of micro-batches
+constexpr int kMostImprovements = 64;
+// Layers times devices: with more, pools follow each other once in the chains of an amount.
+constexpr int kMostForAnyOrder = 64;
+
+// So many at its period: those that it was found for, if with more of them a stage would have more
+// in flight than it has room for.
+int64_t most_at_period(PipelinePlan plan, int64_t all) {
+  const auto found = plan.microbatches;
+  plan.microbatches = static_cast<int>(all);
+  const std::vector<int> counts =
+      counts_for_period(std::max(plan.period, Nanoseconds{1}), schedule_request(plan).times);
+  for (size_t s = 0; s < counts.size(); ++s)
+    if (counts[s] > plan.stages[s].room) return found;
+  return all;
+}
+
+Units numbers_of_devices(const std::vector<PipelinePool>& pools) {
+  Units numbers;
+  for (const PipelinePool& pool : pools) numbers.push_back(pool.devices);
+  return numbers;
+}
+
+}  // namespace
+
+GroupSearch::GroupSearch(GroupRequest request)
+    : request_(std::move(request)),
+      devices_(numbers_of_devices(request_.pools)),
+      generation_(devices_, request_.rows, request_.pipelines),
+      least_(request_.least) {}
+
+bool GroupSearch::is_small() const {
+  return std::accumulate(devices_.begin(), devices_.end(), 0) <= kMostCounted;
+}
+
+Nanoseconds GroupSearch::limit() const {
+  Nanoseconds limit =
+      step_ ? Nanoseconds{static_cast<int64_t>(static_cast<double>(step_->value) * request_.slower)}
+            : kLongest;
+  return request_.faster_than ? std::min(limit, *request_.faster_than) : limit;
+}
+
+// Of all devices' speed.
+double GroupSearch::share(const Units& amount) const {
+  double own = 0, all = 0;
+  for (size_t p = 0; p < amount.size(); ++p) {
+    own += request_.speeds[p] * amount[p];
+    all += request_.speeds[p] * devices_[p];
+  }
+  return own / all;
+}
+
+Nanoseconds GroupSearch::longest_stage(int64_t count) const {
+  double least = request_.amounts.empty() ? 0 : 1;
+  for (const Units& amount : request_.amounts) least = std::min(least, share(amount));
+  const double microbatches = std::max(1.0, least * static_cast<double>(count));
+  return {static_cast<int64_t>(static_cast<double>(limit().value) / microbatches)};
+}
+
+bool GroupSearch::enough() {
+  if (!step_) return false;
+  if (request_.is_over && request_.is_over()) return true;
+  return request_.within && 1 - bound() / *step_ <= *request_.within;
+}
+
+PipelineRequest GroupSearch::chains_of(const MicrobatchChoice& choice) const {
+  PipelineRequest request;
+  request.layers = request_.layers;
+  request.pools = request_.pools;
+  request.links = request_.sums.links;
+  request.candidates = kOfEachAmount;
+  request.gap = request_.gap;
+  request.explain = false;
+  request.microbatches = {choice};
+  if (request_.pipelines < 2) return request;
+  // Where sums take as long as micro-batches do, many more chains are worth keeping.
+  if (is_small())
+    request.sums = [this](const StageRange& stage) {
+      return request_.sums.about(stage, request_.pipelines);
+    };
+  request.sums_at_least = [this](const StageRange& stage) { return request_.sums.at_least(stage); };
+  return request;
+}
+
+void GroupSearch::add(const MicrobatchChoice& choice, int64_t rows, bool last) {
+  Choice& added = choices_.emplace_back();
+  added.count = choice.count;
+  added.rows = rows;
+  const PipelineRequest request = chains_of(choice);
+  if (!request_.amounts.empty() && request_.pools.size() <= kMostPools) {
+    added.by_amount = std::make_unique<ChainSearches>(request);
+    search_amounts(added);
+  }
+  if (last) {
+    added.at_prices = added.by_amount ? std::make_unique<PricedChains>(*added.by_amount, is_small())
+                                      : std::make_unique<PricedChains>(request, is_small());
+    generation_.add_choice(rows, *added.at_prices);
+    generated_.push_back(choices_.size() - 1);
+    if (request_.amounts.empty()) search_at_prices();
+  }
+  if (!last) added.by_amount.reset();
+  find_step();
+}
+
+// The best chains for each amount of devices.
+void GroupSearch::search_amounts(const Choice& choice) {
+  const std::vector<Units>& amounts = request_.amounts;
+  std::vector<std::vector<PipelinePlan>> found(amounts.size());
+  for_each_in_parallel(amounts.size(), [&](size_t i) {
+    const double own = share(amounts[i]) * static_cast<double>(choice.count);
+    const int microbatches = std::max(1, static_cast<int>(own + 0.5));
+    found[i] = choice.by_amount->on(amounts[i], microbatches, limit());
+  });
+  for (size_t i = 0; i < amounts.size(); ++i)
+    for (const PipelinePlan& plan : found[i]) add_column(amounts[i], plan, choice);
+}
+
+int64_t GroupSearch::most_microbatches(const Units& amount,
+                                       const Choice& choice,
+                                       Nanoseconds step) const {
+  int64_t most = 0;
+  for (const Column& column : columns_)
+    if (column.rows == choice.rows && std::ranges::equal(column.units, amount, std::less_equal{}))
+      most = std::max(most, rows_in(column, step, request_.pipelines) / column.rows);
+  return most;
+}
+
+std::vector<PipelinePlan> GroupSearch::chains_on(const Units& amount,
+                                                 const Choice& choice,
+                                                 int microbatches,
+                                                 Nanoseconds below) const {
+  const int devices = std::accumulate(devices_.begin(), devices_.end(), 0);
+  if (request_.layers * devices > kMostForAnyOrder || devices_.size() > kMostCountedPools ||
+      !choice.at_prices)
+    return choice.by_amount->on(amount, microbatches, below);
+  return choice.at_prices->on(amount, microbatches, below);
+}
+
+// For each amount of devices, pipelines that do more in less than the shortest step than those
+// known, until there are none.
+void GroupSearch::improve() {
+  const std::vector<Units>& amounts = request_.amounts;
+  bool added = true;
+  for (int round = 0; step_ && added && round < kMostImprovements; ++round) {
+    if (request_.is_over && request_.is_over()) return;
+    added = false;
+    const Nanoseconds shorter = *step_ - Nanoseconds{1};
+    for (const Choice& choice : choices_) {
+      if (!choice.by_amount) continue;
+      std::vector<std::vector<PipelinePlan>> found(amounts.size());
+      for_each_in_parallel(amounts.size(), [&](size_t i) {
+        const int64_t more = most_microbatches(amounts[i], choice, shorter) + 1;
+        if (more <= choice.count)
+          found[i] = chains_on(amounts[i], choice, static_cast<int>(more), *step_);
+      });
+      for (size_t i = 0; i < amounts.size(); ++i)
+        for (const PipelinePlan& plan : found[i]) added |= add_column(amounts[i], plan, choice);
+    }
+    find_step();
+  }
+}
+
+void GroupSearch::search_at_prices() {
+  const size_t known = generation_.columns().size();
+  double step = step_ ? static_cast<double>(step_->value)
+                      : kFirstStep * static_cast<double>(request_.least.value);
+  for (int i = 0; i < kMostFirstSteps; ++i, step *= kFirstStep) {
+    GenerationLimits limits;
+    limits.searches = kMostSearches;
+    limits.is_over = request_.is_over;
+    const double rows = generation_.generate({static_cast<int64_t>(step)}, limits);
+    if (step_ || rows >= static_cast<double>(request_.rows)) break;
+  }
+  const std::vector<PipelineColumn>& columns = generation_.columns();
+  for (size_t c = known; c < columns.size(); ++c)
+    add_column(columns[c].devices, columns[c].plan, choices_[generated_[columns[c].choice]]);
+  find_step();
+}
+
+bool GroupSearch::add_column(const Units& devices, const PipelinePlan& plan, const Choice& choice) {
+  const auto after = [&](size_t pipelines) {
+    std::vector<Nanoseconds> sums;
+    for (const PipelineStage& stage : plan.stages)
+      sums.push_back(request_.sums.about(stage.range, pipelines));
+    return after_last_backward(plan, sums);
+  };
+  const Nanoseconds alone = after(1), found = is_small() ? after(request_.pipelines) : alone;
+  Column column{devices, choice.rows, {}, std::max(plan.period, Nanoseconds{1}), {}};
+  column.fill = plan.predicted - found + alone - plan.period * (plan.microbatches - 1);
+  for (size_t count = 0; count <= kMostPipelines; ++count)
+    column.after.push_back(after(count) - alone);
+  column.most = most_at_period(plan, choice.count);
+  const bool known = std::ranges::any_of(columns_, [&](const Column& other) {
+    return other.rows == column.rows && other.units == column.units &&
+           other.period <= column.period && other.fill <= column.fill &&
+           other.most >= column.most &&
+           std::ranges::equal(other.after, column.after, std::less_equal{});
+  });
+  if (known) return false;
+  columns_.push_back(std::move(column));
+  chains_.push_back({plan, choice.count});
+  return true;
+}
+
+DivisionRequest GroupSearch::division_request() const {
+  DivisionRequest request;
+  request.units = devices_;
+  request.columns = columns_;
+  request.rows = request_.rows;
+  request.pipelines = request_.pipelines;
+  request.most_pipelines = kMostPipelines;
+  request.slower = request_.slower;
+  return request;
+}
+
+std::vector<Division> GroupSearch::divisions(size_t most) const {
+  DivisionRequest request = division_request();
+  request.divisions = most;
+  std::vector<Division> found = best_divisions(request);
+  std::erase_if(found, [&](const Division& division) {
+    return static_cast<int64_t>(division.columns.size()) > request_.rows ||
+           (request_.faster_than && division.step >= *request_.faster_than);
+  });
+  return found;
+}
+
+void GroupSearch::find_step() {
+  DivisionRequest best = division_request();
+  best.divisions = 1;
+  best.slower = 1;
+  if (const auto divisions = best_divisions(best); !divisions.empty()) step_ = divisions[0].step;
+}
+
+Nanoseconds GroupSearch::bound() {
+  if (generated_.empty() || (!step_ && !request_.faster_than)) return least_;
+  const Nanoseconds long_enough = step_ ? std::min(*step_, limit()) : *request_.faster_than;
+  GenerationLimits limits;
+  limits.is_over = request_.is_over;
+  limits.searches = kMostRoughSearches;
+  least_ = std::max(least_, generation_.bound(long_enough, Closeness::kRough, limits));
+  if (!is_small()) return least_;
+  limits.searches = kMostCloseSearches;
+  least_ = std::max(least_, generation_.bound(long_enough, Closeness::kClose, limits));
+  return least_;
+}
+
+}  // namespace medley

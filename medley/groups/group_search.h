@@ -1,0 +1,110 @@
+#pragma once
+
+// Which pipelines divide the devices and the rows of a step, and how short no step is, from what
+// stages and cuts take: columns (pipelines), the best divisions (divisions.h), and a bound
+// (column_generation.h). Knows no graphs and no plans; autohet.h makes plans of what it finds.
+//
+//   columns   where devices can be counted out in few ways: the best chains for each amount, for
+//             the micro-batches that it does in a step; and then for one more than the best known
+//             does in less than the shortest step, until there is none
+//             else, or besides: chains that the prices of devices ask for
+//
+// What a pipeline still sums with others is part of what the update of a stage takes.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "medley/groups/column_generation.h"
+#include "medley/groups/divisions.h"
+#include "medley/groups/gradient_sums.h"
+
+namespace medley {
+
+inline constexpr size_t kMostPipelines = 8;
+
+struct GroupRequest {
+  int layers = 0;
+  std::vector<PipelinePool> pools;
+  GradientSums sums;             // with the links between pools
+  std::vector<Units> amounts{};  // of devices, for which the best chains are searched
+  std::vector<double> speeds;    // [pool] of a device, in any unit
+  int64_t rows = 1;              // of a step
+  size_t pipelines = 2;          // at least
+  Nanoseconds least{};           // no step is shorter: where the search at prices begins
+  double gap = 0;                // of a chain of an amount
+  double slower = 1.1;           // divisions may be predicted to be slower by this than the best
+  std::optional<Nanoseconds> faster_than{};  // what takes as long or longer does not matter
+  std::optional<double> within{};            // a step shown to be as close to the best will do
+  std::function<bool()> is_over{};           // asked now and then; null: never
+};
+
+class GroupSearch {
+ public:
+  explicit GroupSearch(GroupRequest request);
+
+  // Looks for pipelines with micro-batches of so many rows, `choice.count` of which are a step.
+  // `last`: no better stages of this size will be offered.
+  void add(const MicrobatchChoice& choice, int64_t rows, bool last);
+  // Looks for pipelines that prices ask for, of all choices that were the last of their size.
+  void search_at_prices();
+  // Looks for pipelines of each amount that do more in less than the shortest step, until there are
+  // none.
+  void improve();
+
+  // Of the best division known, as predicted.
+  std::optional<Nanoseconds> step() const { return step_; }
+  // Predicted steps that matter.
+  Nanoseconds limit() const;
+  // Of a stage for a micro-batch, `count` of which are a step: what takes longer does not matter,
+  // as the smallest amount of devices does more than one in a step that does.
+  Nanoseconds longest_stage(int64_t count) const;
+  // Whether what is found will do.
+  bool enough();
+  // So few devices that chains at prices count them.
+  bool is_small() const;
+  bool counts_amounts() const { return !request_.amounts.empty(); }
+
+  // The best first.
+  std::vector<Division> divisions(size_t most) const;
+  const Column& column(int number) const { return columns_[static_cast<size_t>(number)]; }
+  struct Chain {
+    PipelinePlan plan;
+    int64_t count = 1;  // micro-batches of a step if all are as large
+  };
+  const Chain& chain(int number) const { return chains_[static_cast<size_t>(number)]; }
+
+  // No pipelines of what was searched take less, whatever their schedule.
+  Nanoseconds bound();
+
+ private:
+  struct Choice {
+    int64_t count = 1, rows = 1;
+    std::unique_ptr<ChainSearches> by_amount;  // null: there are too many pools, or amounts
+    std::unique_ptr<PricedChains> at_prices;   // null: not the last of its size
+  };
+  PipelineRequest chains_of(const MicrobatchChoice& choice) const;
+  double share(const Units& amount) const;
+  void search_amounts(const Choice& choice);
+  int64_t most_microbatches(const Units& amount, const Choice& choice, Nanoseconds step) const;
+  std::vector<PipelinePlan> chains_on(const Units& amount,
+                                      const Choice& choice,
+                                      int microbatches,
+                                      Nanoseconds below) const;
+  bool add_column(const Units& devices, const PipelinePlan& plan, const Choice& choice);
+  void find_step();
+  DivisionRequest division_request() const;
+
+  const GroupRequest request_;
+  const Units devices_;  // [pool]
+  std::vector<Choice> choices_;
+  ColumnGeneration generation_;
+  std::vector<size_t> generated_;  // its choices, by number here
+  std::vector<Column> columns_;
+  std::vector<Chain> chains_;        // parallel
+  std::optional<Nanoseconds> step_;  // of the best division, as predicted
+  Nanoseconds least_;                // no step is shorter
+};
+
+}  // namespace medley

@@ -1,0 +1,83 @@
+#include "medley/groups/group_search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "medley/base/at.h"
+#include "medley/testing/random_groups.h"
+
+namespace medley {
+namespace {
+
+// All whole numbers of devices.
+std::vector<Units> all_amounts(const Units& devices) {
+  std::vector<Units> amounts{{}};
+  for (const int most : devices) {
+    std::vector<Units> longer;
+    for (const Units& amount : amounts)
+      for (int some = 0; some <= most; ++some) {
+        longer.push_back(amount);
+        longer.back().push_back(some);
+      }
+    amounts = std::move(longer);
+  }
+  amounts.erase(amounts.begin());  // nothing
+  return amounts;
+}
+
+// The search as autohet.cpp asks it, of so many pipelines or more.
+std::unique_ptr<GroupSearch> searched(const GroupInstance& instance, size_t pipelines) {
+  GroupRequest request;
+  request.layers = instance.request.layers;
+  request.pools = instance.request.pools;
+  request.sums = instance.sums;
+  request.amounts = all_amounts(instance.devices);
+  request.speeds.assign(instance.devices.size(), 1.0);
+  request.least = Nanoseconds{1};
+  request.rows = instance.rows;
+  request.pipelines = pipelines;
+  auto search = std::make_unique<GroupSearch>(std::move(request));
+  for (size_t c = 0; c < instance.choices.size(); ++c)
+    search->add(instance.choices[c], instance.rows_of_microbatch[c], true);
+  search->search_at_prices();
+  search->improve();
+  return search;
+}
+
+// All partitions of the devices, all chains, all divisions of the rows, one by one. One pipeline,
+// and several, which sum gradients, are searched apart.
+TEST(GroupSearch, FindsTheStepOfAllGroups) {
+  int possible = 0, several_possible = 0;
+  for (uint64_t seed = 0; seed < group_seeds(); ++seed) {
+    const GroupInstance instance = random_groups(seed, true);
+    const AllGroups all(instance);
+    const auto several = searched(instance, 2);
+    std::optional<Nanoseconds> found = several->step();
+    if (const std::optional<int64_t> best = all.best(2)) {
+      ++several_possible;
+      ASSERT_TRUE(found) << seed;
+      EXPECT_EQ(found->value, *best) << seed;
+      EXPECT_LT(several->bound().value, *best) << seed;
+    } else {
+      EXPECT_FALSE(found) << seed;
+    }
+    const auto any = searched(instance, 1);
+    if (const auto step = any->step()) found = std::min(found.value_or(*step), *step);
+    if (const std::optional<int64_t> best = all.best(1)) {
+      ++possible;
+      ASSERT_TRUE(found) << seed;
+      EXPECT_EQ(found->value, *best) << seed;
+      EXPECT_LT(any->bound().value, *best) << seed;
+    } else {
+      EXPECT_FALSE(found) << seed;
+    }
+  }
+  EXPECT_GT(possible, 100);
+  EXPECT_GT(several_possible, 50);
+}
+
+}  // namespace
+}  // namespace medley
