@@ -94,7 +94,8 @@ GroupRequest group_request(const Request& request,
   GroupRequest groups;
   groups.layers = layers;
   groups.pools = candidates.pools();
-  groups.sums = {candidates.gradients(), {}, candidates.links()};
+  groups.sums.gradients = candidates.gradients();
+  groups.sums.links = candidates.links();
   groups.amounts = amounts_of(pools);
   groups.rows = request.global_batch;
   groups.least = work_bound(request);
@@ -108,6 +109,7 @@ GroupRequest group_request(const Request& request,
     alone.devices = names_of(request.cluster, pool.devices);
     groups.speeds.push_back(1.0 / static_cast<double>(work_bound(alone).value) /
                             static_cast<double>(pool.devices.size()));
+    groups.sums.devices.push_back(static_cast<int>(pool.devices.size()));
     groups.sums.per_node.push_back(pool.per_node);
   }
   return groups;
@@ -229,9 +231,7 @@ class AutoHet {
   }
 
   PlanCandidate candidate(const std::vector<int>& columns) const {
-    std::vector<Column> own;
-    for (const int c : columns) own.push_back(search_.column(c));
-    const RowSplit split = split_rows(own, request_.global_batch);
+    const RowSplit split = split_rows(search_.columns(columns), request_.global_batch);
     PlanCandidate candidate;
     for (size_t i = 0; i < columns.size(); ++i) {
       const GroupSearch::Chain& chain = search_.chain(columns[i]);

@@ -5,38 +5,61 @@
 #include "medley/base/at.h"
 
 namespace medley {
-namespace {
 
-Bytes bytes_of(const std::vector<Bytes>& gradients, const StageRange& stage) {
+Bytes GradientSums::bytes_of(int begin, int end) const {
   Bytes sum;
-  for (int l = stage.begin; l < stage.end && !gradients.empty(); ++l) sum += gradients[at(l)];
+  for (int l = begin; l < end && !gradients.empty(); ++l) sum += gradients[at(l)];
   return sum;
 }
 
-}  // namespace
+std::optional<Nanoseconds> GradientSums::fastest(const StageRange& stage, Bytes bytes) const {
+  std::optional<Nanoseconds> least;
+  if (bytes <= Bytes{}) return least;
+  for (int to = 0; to < static_cast<int>(links.size()); ++to) {
+    const std::optional<LinkCurve>& link = links[at(stage.pool)][at(to)];
+    if (!link || (to == stage.pool && stage.devices == devices[at(to)])) continue;
+    const Nanoseconds time = occupied(*link, bytes);
+    least = std::min(least.value_or(time), time);
+  }
+  return least;
+}
 
 Nanoseconds GradientSums::about(const StageRange& stage, size_t pipelines) const {
   if (pipelines < 2) return {};
   const int nodes = std::max(1, stage.devices / per_node[at(stage.pool)]);
-  const Bytes bytes{bytes_of(gradients, stage).value / nodes};
-  Nanoseconds longest;
-  for (const auto& link : links[at(stage.pool)])
-    if (link && bytes > Bytes{}) longest = std::max(longest, occupied(*link, bytes));
+  const Bytes bytes{bytes_of(stage.begin, stage.end).value / nodes};
   const auto number = static_cast<int64_t>(pipelines);
-  return longest * (2 * (number - 1)) / number;
+  return fastest(stage, bytes).value_or(Nanoseconds{}) * (2 * (number - 1)) / number;
 }
 
 Nanoseconds GradientSums::at_least(const StageRange& stage) const {
   const int each = per_node[at(stage.pool)];
   if (stage.devices % each != 0) return {};
-  const Bytes bytes{bytes_of(gradients, stage).value / (stage.devices / each)};
-  std::optional<Nanoseconds> least;
-  for (const auto& link : links[at(stage.pool)])
-    if (link && bytes > Bytes{}) {
-      const Nanoseconds time = occupied(*link, bytes);
-      least = std::min(least.value_or(time), time);
+  const Bytes bytes{bytes_of(stage.begin, stage.end).value / (stage.devices / each)};
+  return fastest(stage, bytes).value_or(Nanoseconds{});
+}
+
+std::optional<std::vector<std::vector<Nanoseconds>>> GradientSums::between(
+    const std::vector<const PipelinePlan*>& pipelines) const {
+  std::vector<std::vector<Nanoseconds>> sums(pipelines.size());
+  const auto number = static_cast<int64_t>(pipelines.size());
+  for (size_t p = 0; p < pipelines.size(); ++p)
+    for (const PipelineStage& own : pipelines[p]->stages) {
+      const StageRange& range = own.range;
+      const int nodes = std::max(1, range.devices / per_node[at(range.pool)]);
+      Nanoseconds& sum = sums[p].emplace_back();
+      for (size_t q = 0; q < pipelines.size(); ++q)
+        for (size_t s = 0; q != p && s < pipelines[q]->stages.size(); ++s) {
+          const StageRange& other = pipelines[q]->stages[s].range;
+          const Bytes both =
+              bytes_of(std::max(range.begin, other.begin), std::min(range.end, other.end));
+          if (both <= Bytes{}) continue;
+          const std::optional<LinkCurve>& link = links[at(range.pool)][at(other.pool)];
+          if (!link) return std::nullopt;
+          sum += occupied(*link, {both.value * 2 / number / nodes});
+        }
     }
-  return least.value_or(Nanoseconds{});
+  return sums;
 }
 
 Nanoseconds after_last_backward(const PipelinePlan& plan, const std::vector<Nanoseconds>& sums) {

@@ -10,16 +10,25 @@
 namespace medley {
 
 struct GradientSums {
-  std::vector<Bytes> gradients;                              // [layer]; none: nothing is summed
-  std::vector<int> per_node;                                 // [pool] devices of a node
+  std::vector<Bytes> gradients;  // [layer]; none: nothing is summed
+  std::vector<int> devices;      // [pool]
+  std::vector<int> per_node;     // [pool] devices of a node
   std::vector<std::vector<std::optional<LinkCurve>>> links;  // [from pool][to pool]
 
-  // About how long, of so many pipelines: through the ports of its nodes, over the slowest link to
-  // any pool, since nobody knows yet where the others lie.
+  // About how long, of so many pipelines, while nobody knows where the others lie: through the
+  // ports of its nodes, over the fastest link to devices that others may have.
   Nanoseconds about(const StageRange& stage, size_t pipelines) const;
-  // No two pipelines or more take less: all comes into the nodes of the stage once, over the
-  // fastest link. On a part of a node nothing is certain, the others may be on the rest of it.
+  // No two pipelines or more take less: all comes into the nodes of the stage once, over that link.
+  // On a part of a node nothing is certain, the others may be on the rest of it.
   Nanoseconds at_least(const StageRange& stage) const;
+  // [pipeline][stage] where they are known: with each stage of another pipeline that has the same
+  // layers over the link between their pools. Nothing if there is none.
+  std::optional<std::vector<std::vector<Nanoseconds>>> between(
+      const std::vector<const PipelinePlan*>& pipelines) const;
+
+ private:
+  Bytes bytes_of(int begin, int end) const;
+  std::optional<Nanoseconds> fastest(const StageRange& stage, Bytes bytes) const;
 };
 
 // W of pipeline.h where stages update, and before that sum with others, for so long.

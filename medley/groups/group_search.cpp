@@ -18,6 +18,7 @@ constexpr int64_t kMostSearches = 500, kMostRoughSearches = 2000, kMostCloseSear
 constexpr int kMostCounted = 32;  // devices: with more, chains at prices do not count them
 constexpr int kOfEachAmount = 2;  // chains of it for a number of micro-batches
 constexpr int kMostImprovements = 64;
+constexpr size_t kMostCompared = 64;  // divisions, with the links that they have
 // Layers times devices: with more, pools follow each other once in the chains of an amount.
 constexpr int kMostForAnyOrder = 64;
 
@@ -52,9 +53,11 @@ bool GroupSearch::is_small() const {
 }
 
 Nanoseconds GroupSearch::limit() const {
-  Nanoseconds limit =
-      step_ ? Nanoseconds{static_cast<int64_t>(static_cast<double>(step_->value) * request_.slower)}
-            : kLongest;
+  Nanoseconds limit = kLongest;
+  if (step_)
+    limit = std::max(
+        sure_.value_or(*step_),
+        Nanoseconds{static_cast<int64_t>(static_cast<double>(step_->value) * request_.slower)});
   return request_.faster_than ? std::min(limit, *request_.faster_than) : limit;
 }
 
@@ -231,22 +234,56 @@ DivisionRequest GroupSearch::division_request() const {
   return request;
 }
 
+std::vector<Column> GroupSearch::columns(const std::vector<int>& numbers) const {
+  std::vector<const PipelinePlan*> plans;
+  for (const int number : numbers) plans.push_back(&chains_[at(number)].plan);
+  const auto sums = request_.sums.between(plans);
+  std::vector<Column> own;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    Column& column = own.emplace_back(columns_[at(numbers[i])]);
+    const std::vector<Nanoseconds> none(plans[i]->stages.size());
+    const Nanoseconds after =
+        sums ? after_last_backward(*plans[i], (*sums)[i]) - after_last_backward(*plans[i], none)
+             : kLongest;
+    column.after.assign(numbers.size() + 1, after);
+  }
+  return own;
+}
+
+// The shortest steps first.
+std::vector<Division> GroupSearch::with_links(std::vector<Division> divisions) const {
+  for (Division& division : divisions)
+    if (division.columns.size() > 1)
+      division.step = split_rows(columns(division.columns), request_.rows).step;
+  std::ranges::stable_sort(divisions, {}, &Division::step);
+  return divisions;
+}
+
 std::vector<Division> GroupSearch::divisions(size_t most) const {
+  if (!step_) return {};
   DivisionRequest request = division_request();
-  request.divisions = most;
-  std::vector<Division> found = best_divisions(request);
+  request.divisions = kMostCompared;
+  request.slower = static_cast<double>(limit().value) / static_cast<double>(step_->value);
+  std::vector<Division> found = with_links(best_divisions(request));
+  const double longest =
+      found.empty() ? 0 : static_cast<double>(found[0].step.value) * request_.slower;
   std::erase_if(found, [&](const Division& division) {
     return static_cast<int64_t>(division.columns.size()) > request_.rows ||
+           static_cast<double>(division.step.value) > longest ||
            (request_.faster_than && division.step >= *request_.faster_than);
   });
+  if (found.size() > most) found.resize(most);
   return found;
 }
 
 void GroupSearch::find_step() {
   DivisionRequest best = division_request();
-  best.divisions = 1;
+  best.divisions = kMostCompared;
   best.slower = 1;
-  if (const auto divisions = best_divisions(best); !divisions.empty()) step_ = divisions[0].step;
+  const std::vector<Division> found = best_divisions(best);
+  if (found.empty()) return;
+  step_ = found[0].step;
+  sure_ = with_links(found)[0].step;
 }
 
 Nanoseconds GroupSearch::bound() {

@@ -53,7 +53,7 @@ class GroupSearch {
   // none.
   void improve();
 
-  // Of the best division known, as predicted.
+  // Of the best division known, as predicted where stages sum over the fastest links.
   std::optional<Nanoseconds> step() const { return step_; }
   // Predicted steps that matter.
   Nanoseconds limit() const;
@@ -66,9 +66,10 @@ class GroupSearch {
   bool is_small() const;
   bool counts_amounts() const { return !request_.amounts.empty(); }
 
-  // The best first.
+  // The best first, where each stage sums over the links to those that have the same layers.
   std::vector<Division> divisions(size_t most) const;
-  const Column& column(int number) const { return columns_[static_cast<size_t>(number)]; }
+  // Pipelines of a division, with what they sum in it.
+  std::vector<Column> columns(const std::vector<int>& numbers) const;
   struct Chain {
     PipelinePlan plan;
     int64_t count = 1;  // micro-batches of a step if all are as large
@@ -94,6 +95,7 @@ class GroupSearch {
                                       Nanoseconds below) const;
   bool add_column(const Units& devices, const PipelinePlan& plan, const Choice& choice);
   void find_step();
+  std::vector<Division> with_links(std::vector<Division> divisions) const;
   DivisionRequest division_request() const;
 
   const GroupRequest request_;
@@ -104,6 +106,7 @@ class GroupSearch {
   std::vector<Column> columns_;
   std::vector<Chain> chains_;        // parallel
   std::optional<Nanoseconds> step_;  // of the best division, as predicted
+  std::optional<Nanoseconds> sure_;  // of a division with the links that it has
   Nanoseconds least_;                // no step is shorter
 };
 

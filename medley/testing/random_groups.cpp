@@ -100,6 +100,7 @@ GroupInstance random_groups(uint64_t seed, bool sums) {
   add_choice(instance, sizes[at(first)], draw);
   if (first < 2 && draw(0, 1) == 1) add_choice(instance, sizes[at(first + 1)], draw);
   instance.sums.links = instance.request.links;
+  instance.sums.devices = instance.devices;
   for (const int devices : instance.devices)
     instance.sums.per_node.push_back(devices % 2 == 0 ? draw(1, 2) : 1);
   if (sums) add_sums(instance, draw);
