@@ -195,8 +195,9 @@ int64_t Periods::run() {
   return intervals.empty() ? best() : std::min(best(), bound(intervals.front()));
 }
 
-// Every stage works for all micro-batches, and one micro-batch passes all stages; it is in flight
-// on each for as long as it is behind it, at least, and there is room for so many only.
+// Every stage works for all micro-batches, and one micro-batch passes all stages. Closer: a stage
+// begins when the first one has passed those before it and ends before the last one is back there;
+// each is in flight on a stage for as long as it is behind it, and there is room for so many only.
 int64_t Periods::step_bound() const {
   const int64_t least = least_period(table_);
   if (least == kNever) return kNever;
@@ -207,7 +208,7 @@ int64_t Periods::step_bound() const {
     const int64_t middle = low + (high - low) / 2;
     int64_t labels = 0;
     const Chain chain = cheapest_chain(
-        table_, {.period = middle / count + 1, .below = middle + 1, .at_least = true}, labels);
+        table_, {.period = middle / count + 1, .below = middle + 1, .at_least = count}, labels);
     (chain.stages.empty() ? low : high) = middle;
   }
   return low;

@@ -67,6 +67,10 @@ class Search {
   Step step_over(const Option& option, const Crossing& crossing, bool same_pool) const;
   // Of sums of `below` or more nothing comes.
   void extend(const Step& step, int32_t behind, int64_t below, std::vector<Label>& front) const;
+  void extend_at_least(const Step& step,
+                       int32_t behind,
+                       int64_t below,
+                       std::vector<Label>& front) const;
   void keep(std::vector<Label>& front, const Label& label) const;
   void finish(int layer, int pool);
 
@@ -154,18 +158,34 @@ inline void Search::extend(const Step& step,
                            std::vector<Label>& front) const {
   const Label& rest = labels_[at(behind)];
   Label label;
+  if (search_.at_least > 0) return extend_at_least(step, behind, below, front);
   label.sum = rest.sum + step.sum;
   if (label.sum >= below) return;
   const bool by_period = table_.rule() == InFlightRule::kPeriod;
   label.depth = rest.depth + (by_period ? step.sum : step.grow);
   if (label.depth > step.most) return;  // no room
   label.end = std::max(label.sum + std::max(step.option.update, step.exchange), rest.end + step.up);
-  if (by_period && !search_.at_least) {
+  if (by_period) {
     for (const Label& other : front)
       if (never_worse(other, label)) return;
     const int64_t count = (label.depth + search_.period - 1) / search_.period;
     label.depth = std::max(label.depth, step.option.time + (count - 1) * search_.period);
   }
+  label.behind = behind;
+  label.option = step.index;
+  keep(front, label);
+}
+
+void Search::extend_at_least(const Step& step,
+                             int32_t behind,
+                             int64_t below,
+                             std::vector<Label>& front) const {
+  const Label& rest = labels_[at(behind)];
+  Label label;
+  label.end = std::max(search_.at_least * step.option.time, rest.end + step.sum);
+  if (step.option.begin == 0) label.end += step.option.update;
+  label.depth = rest.depth + step.sum;
+  if (label.end >= below || label.depth > step.most) return;
   label.behind = behind;
   label.option = step.index;
   keep(front, label);
@@ -181,6 +201,10 @@ void Search::add_stage(const Option& option) {
                 table_.rule() == InFlightRule::kPeriod ? option.time : 1,
                 -1,
                 static_cast<int32_t>(table_.index_of(option))};
+    if (search_.at_least > 0) {
+      label.sum = 0;
+      label.end = search_.at_least * option.time + (option.begin == 0 ? option.update : 0);
+    }
     if (devices <= most_[0]) keep(made(0, devices), label);
     return;
   }

@@ -38,9 +38,9 @@ struct ChainSearch {
   int64_t below = kNever;  // chains of this cost or more do not matter
   bool pruned = true;      // false: look at chains that cannot be finished, too
   int last_pool = -1;      // of the last stage; -1: any
-  // Depth is the least under any schedule, t_i + r_i + that of the stage behind, whatever counts a
-  // schedule needs for the period.
-  bool at_least = false;
+  // So many micro-batches, whatever their schedule: the cost is Q, and depth R, of priced_chains.h,
+  // for a step of as many periods. 0: by a schedule for the period.
+  int64_t at_least = 0;
 };
 
 // Returns the chain of least cost; of equal ones always the same. Adds to `labels` the number of

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
+#include <string>
 
 #include "medley/base/at.h"
 #include "medley/pipelines/candidates.h"
@@ -75,6 +78,52 @@ Nanoseconds least_step(const std::vector<Layer>& layers,
   return {static_cast<int64_t>(most * kOfBound)};
 }
 
+// What a stage keeps of each of its parameters at least, once: the parameter, its gradient, and the
+// state of the optimizer. Of all stages of a grid whose tensors are divided by a degree, what the
+// device lacks that lacks most; below 0: none lacks any.
+class LeastMemory {
+ public:
+  LeastMemory(const Request& request, const std::vector<Layer>& layers)
+      : request_(request), layers_(layers) {
+    const Graph& graph = request.analysis->graph;
+    const std::vector<int64_t> symbols(std::max<size_t>(1, graph.symbols.size()), 1);
+    const auto bytes = [&](ValueId value) {
+      return static_cast<double>(num_bytes(type_of(graph, value), symbols));
+    };
+    std::map<std::string, double> states;
+    for (const Input& input : graph.inputs)
+      if (input.kind == InputKind::kState)
+        states[input.name.substr(input.name.find(':') + 1)] += bytes(input.value);
+    const std::map<std::string, ValueId> gradients = gradients_of(graph);
+    for (const Input& input : graph.inputs)
+      if (input.kind == InputKind::kParameter)
+        bytes_[input.value] =
+            bytes(input.value) * (gradients.contains(input.name) ? 2 : 1) + states[input.name];
+  }
+
+  double lacking(const std::vector<StageRange>& stages,
+                 const std::vector<int>& devices,
+                 int degree) const {
+    double most = -1;
+    auto device = devices.begin();
+    for (const StageRange& stage : stages) {
+      std::set<ValueId> held;
+      for (int l = stage.begin; l < stage.end; ++l)
+        held.insert(layers_[at(l)].parameters.begin(), layers_[at(l)].parameters.end());
+      double sum = 0;
+      for (const ValueId parameter : held) sum += bytes_.at(parameter);
+      for (int i = 0; i < stage.devices; ++i, ++device)
+        most = std::max(most, sum / degree - request_.cluster.kind(*device).memory_bytes);
+    }
+    return most;
+  }
+
+ private:
+  const Request& request_;
+  const std::vector<Layer>& layers_;
+  std::map<ValueId, double> bytes_;  // of a parameter
+};
+
 }  // namespace
 
 Outcome megatron(const Request& request) {
@@ -88,6 +137,8 @@ Outcome megatron(const Request& request) {
   const int layers = static_cast<int>(synthesis.layers().layers.size());
   const std::vector<double> alone =
       request.faster_than ? times_alone(request, devices) : std::vector<double>{};
+  const LeastMemory memory(request, synthesis.layers().layers);
+  std::optional<double> least_lacking;  // of grids that have no room
   for (int stages = 1; stages <= std::min(all, layers); ++stages) {
     if (all % stages != 0) continue;
     report(
@@ -98,8 +149,14 @@ Outcome megatron(const Request& request) {
         least_step(synthesis.layers().layers, ranges, alone) >= *request.faster_than)
       continue;
     std::vector<PlanCandidate> grids;
+    std::vector<int> degrees = tensor_degrees(request, devices, each);
+    std::erase_if(degrees, [&](int degree) {
+      const double lacking = memory.lacking(ranges, devices, degree);
+      if (lacking > 0) least_lacking = std::min(least_lacking.value_or(lacking), lacking);
+      return lacking > 0;
+    });
     for (int64_t count : microbatch_counts(request))
-      for (const int degree : tensor_degrees(request, devices, each)) {
+      for (const int degree : degrees) {
         StageConfig config{candidates.rows(count), count, 0, StageStyle::kTensor};
         if (degree == 1) config.style = StageStyle::kData;
         if (degree > 1 && degree < each) config.inner = degree;
@@ -107,6 +164,11 @@ Outcome megatron(const Request& request) {
       }
     candidates.add_recomputing(std::move(grids));
   }
+  if (candidates.timed().empty() && least_lacking)
+    return Infeasible{fmt::format(
+        "no grid of equal stages has room for its parameters, their gradients and optimizer state: "
+        "a device lacks {} of it at least",
+        to_string(Bytes{static_cast<int64_t>(*least_lacking)}))};
   candidates.choose(kMostPriced, [&](int candidate) {
     report(request, "megatron: simulating", at(std::min(candidate + 1, kMostPriced)), kMostPriced);
   });
