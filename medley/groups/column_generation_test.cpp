@@ -39,7 +39,7 @@ Searched search(const GroupInstance& instance, bool counted, size_t pipelines) {
 // Of all instances: how many have a step, how close bounds are to it, and rows that are found in
 // it, in parts of all.
 struct Summary {
-  int possible = 0;
+  uint64_t possible = 0;
   double bounds = 0, rows_found = 0;
 };
 
@@ -66,14 +66,14 @@ Summary compare_with_all(bool sums, size_t pipelines, uint64_t seeds) {
       summary.bounds += static_cast<double>(bound.value + 1) / static_cast<double>(*best);
     }
   }
-  summary.bounds /= summary.possible;
-  summary.rows_found /= summary.possible;
+  summary.bounds /= static_cast<double>(summary.possible);
+  summary.rows_found /= static_cast<double>(summary.possible);
   return summary;
 }
 
 TEST(ColumnGeneration, NoStepIsShorterThanItsBound) {
-  const Summary found = compare_with_all(false, 1, 1000);
-  EXPECT_GT(found.possible, 700);
+  const Summary found = compare_with_all(false, 1, group_seeds());
+  EXPECT_GT(found.possible, group_seeds() * 7 / 10);
   EXPECT_GT(found.bounds, 0.8);  // and most are not much longer
   EXPECT_GT(found.rows_found, 0.98);
 }
@@ -81,7 +81,7 @@ TEST(ColumnGeneration, NoStepIsShorterThanItsBound) {
 // What two pipelines or more sum takes time of every step, and each of them has to be one.
 TEST(ColumnGeneration, NoStepOfSeveralPipelinesIsShorterThanItsBound) {
   const Summary found = compare_with_all(true, 2, group_seeds());
-  EXPECT_GT(found.possible, 50);
+  EXPECT_GT(found.possible, group_seeds() / 3);
   EXPECT_GT(found.bounds, 0.7);
 }
 
@@ -89,7 +89,7 @@ TEST(ColumnGeneration, NoStepOfSeveralPipelinesIsShorterThanItsBound) {
 TEST(ColumnGeneration, BoundsAreThoseOfAllChains) {
   int looked_at = 0;
   for (const size_t pipelines : {size_t{1}, size_t{2}})
-    for (uint64_t seed = 0; seed < (pipelines > 1 ? 100 : 300); ++seed) {
+    for (uint64_t seed = 0; seed < (pipelines > 1 ? 50 : 150); ++seed) {
       const GroupInstance instance = random_groups(seed, pipelines > 1);
       const AllGroups all(instance);
       const std::optional<int64_t> best = all.best(pipelines);
@@ -102,7 +102,7 @@ TEST(ColumnGeneration, BoundsAreThoseOfAllChains) {
       EXPECT_LT(all.rows_in_parts(bound.value, pipelines), rows * (1 + 1e-6)) << seed;
       EXPECT_GE(all.rows_in_parts(bound.value + 1, pipelines), rows * (1 - 1e-5)) << seed;
     }
-  EXPECT_GT(looked_at, 200);
+  EXPECT_GT(looked_at, 100);
 }
 
 // Of one pipeline, where devices cost nothing and are counted: pools in any order are found as all

@@ -1,7 +1,5 @@
 #include "medley/pipelines/candidates.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,7 +10,6 @@
 #include "medley/base/parallel.h"
 #include "medley/plan/apportion.h"
 #include "medley/program/lower.h"
-#include "medley/program/memory.h"
 #include "medley/schedule/h1f1b.h"
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/data_parallel.h"
@@ -23,7 +20,7 @@ namespace medley {
 namespace {
 
 constexpr int kMostRepairs = 8;  // of a plan that does not fit
-constexpr double kClearlySlower = 1.02;
+constexpr double kClearlySlower = 1.02;  // by the timer
 constexpr int kFew = 2;       // considered of which none beats what is known
 constexpr int64_t kFull = 8;  // micro-batches simulated beyond three times those in flight
 
@@ -56,15 +53,6 @@ int room(const StageOption& option, Bytes free, int most) {
 void recompute(StageConfig& config, std::string_view how, int in_flight) {
   config.recompute = how;
   config.in_flight = how == kRecompute[2] ? in_flight : 1;
-}
-
-// The inputs of a micro-batch on the first device, which has most rows.
-int64_t batch_bytes(const LoweredStage& stage) {
-  int64_t sum = 0;
-  for (const Input& input : stage.graph.inputs)
-    if (input.kind == InputKind::kBatch)
-      sum += num_bytes(type_of(stage.graph, input.value), stage.tables[0][0]);
-  return sum;
 }
 
 }  // namespace
@@ -488,32 +476,9 @@ std::optional<PlanCandidate> CandidateSet::with_less_memory(const PlanCandidate&
   return best;
 }
 
-// Of the device that lacks most, where the inputs of micro-batches that are not lowered wait, too.
-std::optional<CandidateSet::Shortage> CandidateSet::find_shortage(const Trial& trial) const {
-  std::optional<Shortage> worst;
-  for (const auto& [stage, device, use] : memory_uses(trial.program)) {
-    const LoweredStage& lowered = trial.program.stages[at(stage)];
-    const auto p = at(lowered.pipeline);
-    size_t first = 0;  // stages of the pipelines before it
-    for (size_t before = 0; before < p; ++before) first += trial.pipelines[before].stages.size();
-    const size_t more = trial.plan.pipelines[p].microbatches.size() - lowered.tables.size();
-    const int64_t waiting = static_cast<int64_t>(more) * batch_bytes(lowered);
-    const double missing =
-        static_cast<double>(use.peak + waiting) - request_.cluster.kind(device).memory_bytes;
-    if (missing > 0 && (!worst || missing > worst->bytes))
-      worst = Shortage{p, at(stage) - first, device, missing};
-  }
-  return worst;
-}
-
-std::string CandidateSet::explain(const Shortage& shortage, const Trial& trial) const {
-  return fmt::format(
-      "{}stage {} with {} micro-batches in flight: {} lacks {}",
-      trial.pipelines.size() > 1 ? fmt::format("pipeline {}, ", shortage.pipeline) : "",
-      shortage.stage,
-      trial.counts[shortage.pipeline][shortage.stage],
-      request_.cluster.devices[at(shortage.device)].name,
-      to_string(Bytes{static_cast<int64_t>(shortage.bytes)}));
+// Whether by the timer no step of it is shorter than what is known.
+bool CandidateSet::is_too_slow(Nanoseconds time) const {
+  return request_.faster_than && time / *request_.faster_than > kClearlySlower;
 }
 
 void CandidateSet::choose(int most, const std::function<void(int)>& starting) {
@@ -524,7 +489,7 @@ void CandidateSet::choose(int most, const std::function<void(int)>& starting) {
   std::vector<std::optional<Trial>> trials;
   for (int times = 0; trials.size() < timed_.size();) {
     const auto& [time, candidate] = timed_[trials.size()];
-    if (is_slower_than_known(time)) break;
+    if (is_too_slow(time)) break;
     if (is_another_time(trials.size()) && ++times > most) break;
     if (time / timed_[0].time > kClearlySlower) break;
     trials.push_back(trial(candidate, {}));
@@ -539,7 +504,7 @@ void CandidateSet::choose(int most, const std::function<void(int)>& starting) {
   for (size_t i = 0; i < timed_.size(); ++i) {
     const auto& [time, candidate] = timed_[i];
     if (is_another_time(i)) {
-      if (is_slower_than_known(time)) break;
+      if (is_too_slow(time)) break;
       if (best_ && times >= most) break;
       // Where several are slower than the timer says, so are the next.
       if (best_ && times >= kFew && is_slower_than_known(best_step_)) break;
@@ -588,7 +553,7 @@ void CandidateSet::join_axes() {
 }
 
 Outcome CandidateSet::best() const {
-  if (!best_ && !timed_.empty() && is_slower_than_known(timed_[0].time))
+  if (!best_ && !timed_.empty() && is_too_slow(timed_[0].time))
     return Infeasible{"none is predicted to be faster than what is known"};
   if (!best_)
     return Infeasible{misfit_.empty() ? "no chain of stages has room for a micro-batch" : misfit_};

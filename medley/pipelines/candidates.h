@@ -137,9 +137,10 @@ class CandidateSet {
   };
   using Extra = std::vector<std::vector<ExtraBytes>>;  // [pipeline][stage]; empty: nothing
   void find_tied();
-  bool is_slower_than_known(Nanoseconds time) const {
-    return request_.faster_than && time >= *request_.faster_than;
+  bool is_slower_than_known(Nanoseconds step) const {
+    return request_.faster_than && step >= *request_.faster_than;
   }
+  bool is_too_slow(Nanoseconds time) const;
   void add_timed(const PlanCandidate& candidate);
   // The same in its other placement; nothing if that is no other one.
   std::optional<PlanCandidate> placed_otherwise(PlanCandidate candidate) const;

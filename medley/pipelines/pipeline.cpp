@@ -209,7 +209,10 @@ int64_t Periods::step_bound() const {
     int64_t labels = 0;
     const Chain chain = cheapest_chain(
         table_, {.period = middle / count + 1, .below = middle + 1, .at_least = count}, labels);
-    (chain.stages.empty() ? low : high) = middle;
+    if (chain.stages.empty())
+      low = middle + 1;
+    else
+      high = middle;
   }
   return low;
 }

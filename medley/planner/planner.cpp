@@ -12,6 +12,7 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/groups/autohet.h"
+#include "medley/pipelines/pool_mesh.h"
 #include "medley/pipelines/pools.h"
 #include "medley/pipelines/stage_options.h"
 #include "medley/plan/compute_types.h"
@@ -26,6 +27,9 @@
 
 namespace medley {
 namespace {
+
+// In percent: what sums over layers say of a mesh may be longer by as much than it is.
+constexpr int64_t kSlowerMesh = 110;
 
 Nanoseconds step_time(const Plan& plan, const Request& request) {
   return price(request, lower(*request.analysis, plan, request.cluster));
@@ -112,9 +116,19 @@ class Auto {
       one.devices = names_of(request_.cluster, pools[p].devices);
       one.known = nullptr;
       if (best_ && work_bound(one) >= best_time_) continue;
+      if (best_ && is_slow(pools[p])) continue;
       const Outcome outcome = one.ask("hap");
       if (const auto* found = std::get_if<Plan>(&outcome)) keep(*found, strategies().size());
     }
+  }
+
+  // Whether the model on such a mesh takes longer than what is known, or has no room, by sums over
+  // the layers that chains are made of: these cost far less than a search for the mesh. Nothing is
+  // known where there were no chains.
+  bool is_slow(const DevicePool& pool) const {
+    if (!pool.alike || stages_.empty()) return false;
+    const Nanoseconds below{best_time_.value * kSlowerMesh / 100};
+    return !step_on_pool(request_, pool, below, *stages_.rbegin()->second);
   }
 
   // What the first ones answered in haste they are asked again.

@@ -108,7 +108,7 @@ GroupInstance random_groups(uint64_t seed, bool sums) {
 }
 
 uint64_t group_seeds() {
-  constexpr uint64_t kSeeds = 150;
+  constexpr uint64_t kSeeds = 100;
   const char* seeds = std::getenv("MEDLEY_GROUP_SEEDS");
   return seeds ? std::stoull(seeds) : kSeeds;
 }
