@@ -10,9 +10,9 @@
 namespace medley {
 
 struct GradientSums {
-  std::vector<Bytes> gradients;  // [layer]; none: nothing is summed
-  std::vector<int> devices;      // [pool]
-  std::vector<int> per_node;     // [pool] devices of a node
+  std::vector<Bytes> gradients;                              // [layer]; none: nothing is summed
+  std::vector<int> devices;                                  // [pool]
+  std::vector<int> per_node;                                 // [pool] devices of a node
   std::vector<std::vector<std::optional<LinkCurve>>> links;  // [from pool][to pool]
 
   // About how long, of so many pipelines, while nobody knows where the others lie: through the

@@ -19,9 +19,9 @@
 namespace medley {
 namespace {
 
-constexpr int kMostRepairs = 8;  // of a plan that does not fit
+constexpr int kMostRepairs = 8;          // of a plan that does not fit
 constexpr double kClearlySlower = 1.02;  // by the timer
-constexpr int kFew = 2;       // considered of which none beats what is known
+constexpr int kFew = 2;                  // considered of which none beats what is known
 constexpr int64_t kFull = 8;  // micro-batches simulated beyond three times those in flight
 
 Bytes least_memory(const Cluster& cluster, const std::vector<int>& devices) {

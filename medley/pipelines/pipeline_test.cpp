@@ -491,8 +491,7 @@ TEST(PipelinePlanner, AgreesWithTheTimer) {
     const Nanoseconds finish = h1f1b(request).finish;
     EXPECT_GE(finish, found.step_bound);
     example.request.closer = true;
-    const Nanoseconds closer =
-        std::get<PipelinePlans>(plan_pipeline(example.request)).step_bound;
+    const Nanoseconds closer = std::get<PipelinePlans>(plan_pipeline(example.request)).step_bound;
     EXPECT_GE(finish + plan.stages[0].option.update, closer);
     is_closer += closer > found.step_bound ? 1 : 0;
     if (example.request.in_flight != InFlightRule::kPeriod || plan.stages.size() < 2) continue;

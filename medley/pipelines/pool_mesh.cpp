@@ -23,7 +23,8 @@ std::optional<Nanoseconds> step_on_pool(const Request& request,
     const StageConfig config{rows, count, 0, StageStyle::kBest};
     const Nanoseconds longest{below.value / count};
     stages.solve_layers({{mesh, config}}, longest);
-    for (const StageOption& option : stages.options(0, layers, stages.offers(mesh, config), longest)) {
+    for (const StageOption& option :
+         stages.options(0, layers, stages.offers(mesh, config), longest)) {
       const Bytes needed = option.persistent + option.saved + option.transient;
       const Nanoseconds step = (option.forward + option.backward) * count + option.update;
       if (static_cast<double>(needed.value) <= room && step < below)
