@@ -20,7 +20,8 @@ namespace medley {
 namespace {
 
 constexpr int kMostRepairs = 8;          // of a plan that does not fit
-constexpr double kClearlySlower = 1.02;  // by the timer
+constexpr double kClearlySlower = 1.02;  // of what is timed
+constexpr double kTooSlow = 1.1;         // by the timer, which may say more than the simulator
 constexpr int kFew = 2;                  // considered of which none beats what is known
 constexpr int64_t kFull = 8;  // micro-batches simulated beyond three times those in flight
 
@@ -478,7 +479,7 @@ std::optional<PlanCandidate> CandidateSet::with_less_memory(const PlanCandidate&
 
 // Whether by the timer no step of it is shorter than what is known.
 bool CandidateSet::is_too_slow(Nanoseconds time) const {
-  return request_.faster_than && time / *request_.faster_than > kClearlySlower;
+  return request_.faster_than && time / *request_.faster_than > kTooSlow;
 }
 
 void CandidateSet::choose(int most, const std::function<void(int)>& starting) {

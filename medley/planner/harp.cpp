@@ -231,9 +231,10 @@ class Harp {
     const std::vector<PipelinePlan> some = chains(pools, count, {longest, longest});
     const bool had = !plans_.empty();
     const Nanoseconds before = had ? *fastest_ : kLongest;
-    // Where there is a plan to beat, no chain here means that none is as fast: one more number of
-    // them is tried.
-    if (some.empty()) return !had && (!request_.faster_than || count == counts_[first_tried()]);
+    // Where there is a plan to beat, and memory for all parameters, no chain here means that none is
+    // as fast: one more number of them is tried.
+    const bool hopeless = request_.faster_than && has_room_for_replicas(request_);
+    if (some.empty()) return !had && (!hopeless || count == counts_[first_tried()]);
     plans_.insert(plans_.end(), some.begin(), some.end());
     fastest_ = std::min(fastest_.value_or(kLongest), some.front().predicted);
     return !had || some.front().predicted < before;
