@@ -32,7 +32,7 @@ BUDGETS = {
     "medley/solve": 3_500,
     "medley/sim": 2_000,
     "medley/synthesis": 5_000,
-    "medley/pipelines": 5_600,  # chains with devices counted, and with devices priced
+    "medley/pipelines": 5_700,  # chains with devices counted, and with devices priced
     "medley/planner": 1_500,  # a table; searches live below it
     "medley/trace": 500,
     "medley/runtime": 3_500,
@@ -48,7 +48,7 @@ BUDGETS = {
     "medley/elastic": 2_000,
     "python/medley": 21_000,  # capture is a third of it; trainer.py was split last
 }
-CORE = 68_300  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 69_600  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:
