@@ -27,8 +27,8 @@ class Callback:
         """A step is done."""
 
     def waits(self, devices: Mapping[str, float]) -> None:
-        """The share of the step that was just told in which each device waited for others; now and
-        then."""
+        """The share of this step or the one before in which each device waited for others; now and
+        then, before `step`."""
 
     def evaluated(self, steps: int, found: Mapping[str, float]) -> None:
         """`Trainer.evaluate` has found this after so many steps."""

@@ -7,13 +7,13 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medley import _core
 from medley.callbacks import Callback, Progress
-from medley.checkpoint import say
+from medley.checkpoint import Checkpoint, say
 from medley.cursor import Cursor
 from medley.data.sampler import GlobalBatches
 from medley.evaluation import NOT_ELASTIC
@@ -33,21 +33,26 @@ class Fitted:
     steps: int  # that are done, those before a resume too
     interrupted: bool  # by Ctrl-C, SIGTERM or SIGHUP
     evaluated: Mapping[str, float]  # the last time
+    last: Metrics | None  # of the last step, if this process has made one
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What `Trainer.fit` is asked for."""
+    """What `fit` is asked for; `Trainer.fit` says more of most."""
 
-    epochs: int
-    steps: int | None
-    evaluate: Any
-    evaluate_every: int
-    save_every: int
-    output: Path | None
-    keep: int
-    resume: bool
-    callbacks: Sequence[Callback]
+    epochs: int = 1
+    steps: int | None = None
+    evaluate: Any = None  # a batch, a loader, or what all processes call, and which names values
+    evaluate_every: int = 0
+    save_every: int = 0
+    output: Path | None = None
+    keep: int = 3  # 0: no checkpoint is saved
+    keep_every: int = 0  # those of a step that is a multiple of it stay, too
+    must_save: bool = True  # in the end; else it is said if that cannot be
+    resume: bool = True
+    log_every: int = 1  # steps between lines of metrics.jsonl
+    callbacks: Sequence[Callback] = ()
+    at_end: Callable[[Fitted], None] | None = None  # that a first Ctrl-C does not break off
 
 
 def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
@@ -58,14 +63,16 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
     if steps is None and order.per_epoch is not None:
         steps = settings.epochs * order.per_epoch
     if settings.output is not None and not job.joins_later():
-        _go_on(trainer, order, settings)
+        _go_on(trainer, order, settings, steps)
     before = trainer.catch_up()
-    told = Told(trainer, settings, steps)
+    begun = trainer.steps
+    told = Told(trainer, order, settings, steps)
     evaluated: Mapping[str, float] = {}
+    metrics = None
     with told, Interrupt(trainer) as interrupt:
         if before is not None:
             told.step(before)
-        batches = order.batches(trainer.steps, settings.epochs if settings.steps is None else None)
+        batches = order.batches(begun, settings.epochs if settings.steps is None else None)
         stopped = False
         while not (stopped := interrupt.agreed()):
             if steps is not None and trainer.steps >= steps:
@@ -73,22 +80,25 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
             if (batch := next(batches, None)) is None:
                 break
             metrics = trainer.step(batch)
+            done = trainer.steps
             if not math.isfinite(metrics.loss):
                 raise ValueError(
-                    f"step {metrics.step}: found a loss of {metrics.loss}, expected a finite one: "
-                    "a smaller learning rate, a warmup or max_norm may help"
+                    f"step {done}: found a loss of {metrics.loss}, expected a finite one: a "
+                    "smaller learning rate, a warmup or max_norm may help"
                 )
             told.step(metrics)
-            done = trainer.steps
             if settings.evaluate is not None and _is_due(done, settings.evaluate_every):
                 evaluated = told.evaluate()
-            if settings.output is not None and _is_due(done, settings.save_every):
+            if done != steps and _is_due(done, settings.save_every):
                 _save(trainer, order, settings, wait=False)
         if settings.evaluate is not None and not stopped and told.evaluated_at != trainer.steps:
             evaluated = told.evaluate()
-        if settings.output is not None:
-            _save(trainer, order, settings, wait=True)
-    return Fitted(trainer.steps, stopped, evaluated)
+        if trainer.steps > begun:
+            _save(trainer, order, settings, wait=settings.must_save)
+        fitted = Fitted(trainer.steps, stopped, evaluated, metrics)
+        if settings.at_end is not None:
+            settings.at_end(fitted)
+    return fitted
 
 
 class Order:
@@ -110,14 +120,21 @@ class Order:
         """Returns where the batch of the next step is; None where nobody knows."""
         return None if self._ours is None else self._ours.cursor(steps)
 
-    def check(self, cursor: Cursor | tuple[int, int, int] | None, steps: int, path: str) -> None:
+    def check(self, found: Checkpoint, global_batch: int) -> None:
         """Raises ValueError for a checkpoint of another order of rows."""
-        expected = self.cursor(steps)
-        if cursor is not None and expected is not None and tuple(cursor) != tuple(expected):
+        now, was = self.cursor(found.step), found.data
+        if now is None or was is None:
+            return
+        for what, before, expected in (
+            ("seed", was.seed, now.seed),
+            ("a global batch of", found.global_batch, global_batch),
+        ):
+            if before != expected:
+                raise ValueError(f"{found.path}: found {what} {before}, expected {expected}")
+        if was != now:
             raise ValueError(
-                f"{path}: found its next batch at epoch {cursor[0]}, batch {cursor[1]}, seed "
-                f"{cursor[2]} after {steps} steps, expected {tuple(expected)}: the data or their "
-                "order have changed"
+                f"{found.path}: found batch {was.batch} of epoch {was.epoch} after {found.step} "
+                f"steps, expected batch {now.batch} of epoch {now.epoch}: the data have changed"
             )
 
     def batches(self, steps: int, epochs: int | None) -> Iterator[Any]:
@@ -142,8 +159,11 @@ class Order:
 class Told:
     """Tells callbacks and metrics.jsonl, in the process that is the first one now."""
 
-    def __init__(self, trainer: Trainer, settings: Settings, steps: int | None) -> None:
+    def __init__(
+        self, trainer: Trainer, order: Order, settings: Settings, steps: int | None
+    ) -> None:
         self._trainer = trainer
+        self._order = order
         self._settings = settings
         self._steps = steps
         self._callbacks = list(settings.callbacks)
@@ -172,43 +192,58 @@ class Told:
 
     def step(self, metrics: Metrics) -> None:
         """A step is done, in all processes."""
-        waits = None
-        if self._every and (metrics.step == 0 or (metrics.step + 1) % self._every == 0):
-            waits = self._trainer.together(lambda: _waits(self._trainer, metrics))
-        first = self._trainer.is_first
-        if self._file is not None:
-            line = {**dataclasses.asdict(metrics), "step": metrics.step + 1}
-            self._file.write(line, first)
+        done, first = metrics.step + 1, self._trainer.is_first
+        waits = self._waits(metrics)
+        if self._file is not None and (
+            done % self._settings.log_every == 0 or done in (1, self._steps)
+        ):
+            cursor = self._order.cursor(metrics.step)
+            place = {} if cursor is None else {"epoch": cursor.epoch, "batch": cursor.batch}
+            self._file.write({**dataclasses.asdict(metrics), **place, "step": done}, first)
         if not first:
             return
         if not self._has_begun:  # the process that was the first is lost
             self._begin()
         for each in self._callbacks:
-            if waits is not None:
+            if waits:
                 each.waits(waits)
             each.step(metrics)
 
     def evaluate(self) -> Mapping[str, float]:
         """Evaluates in all processes; returns what is found."""
-        found = self._trainer.evaluate(self._settings.evaluate)
+        data, found = self._settings.evaluate, {}
+        if callable(data):
+            line = found = self._trainer.together(data)
+        else:
+            found = self._trainer.evaluate(data)
+            line = {f"eval_{name}": value for name, value in found.items()}
         done = self.evaluated_at = self._trainer.steps
         if self._file is not None:
-            line = {"step": done, **{f"eval_{name}": value for name, value in found.items()}}
-            self._file.write(line, self._trainer.is_first)
+            self._file.write({"step": done, **line}, self._trainer.is_first)
         if self._trainer.is_first and self._has_begun:
             for each in self._callbacks:
                 each.evaluated(done, found)
         return found
 
+    def _waits(self, metrics: Metrics) -> Mapping[str, float]:
+        """Returns how all devices have waited, to the process that is first, when a line is due.
 
-def _waits(trainer: Trainer, metrics: Metrics) -> dict[str, float]:
-    """Returns the waiting of all devices; called by all processes."""
-    if trainer.is_alone or trainer.ranks is None:
-        return dict(metrics.devices)
-    told: dict[str, float] = {}
-    for text in exchange.texts(json.dumps(dict(metrics.devices))):
-        told |= json.loads(text)
-    return told
+        Others tell it through the store, and not in an exchange: whoever comes later to an elastic
+        run cannot know whether one is under way.
+        """
+        if not self._every or self._trainer.ranks is None:
+            return {}
+        if self._trainer.is_alone:
+            return metrics.devices
+        (rank, size), store = self._trainer.ranks, exchange.store()
+        found: dict[str, float] = {}
+        if rank == 0 and (metrics.step + 1) % self._every == 0:
+            # Who has begun this step has told of the one before.
+            for text in filter(None, (store.get(f"waits/{each}") for each in range(size))):
+                found |= json.loads(text)
+        if (metrics.step + 2) % self._every == 0:
+            store.set(f"waits/{rank}", json.dumps(dict(metrics.devices)))
+        return found
 
 
 def _check(trainer: Trainer, loader: Any, settings: Settings) -> None:
@@ -222,7 +257,7 @@ def _check(trainer: Trainer, loader: Any, settings: Settings) -> None:
         raise ValueError("fit: evaluate_every: found nothing to evaluate, expected evaluate=...")
     if settings.evaluate is not None and settings.evaluate is loader:
         raise ValueError("fit: evaluate: found the loader that is trained on, expected another")
-    if settings.evaluate is not None and trainer.is_elastic:
+    if not (settings.evaluate is None or callable(settings.evaluate)) and trainer.is_elastic:
         raise ValueError(f"fit: {NOT_ELASTIC}")
     for each in settings.callbacks:
         if not isinstance(each, Callback):
@@ -233,31 +268,44 @@ def _is_due(steps: int, every: int) -> bool:
     return every > 0 and steps % every == 0
 
 
-def _go_on(trainer: Trainer, order: Order, settings: Settings) -> None:
+def expect_no_checkpoint(folder: str, otherwise: str) -> bytes:
+    """Raises ValueError if there is one: of two runs in one folder, nobody could say which
+    checkpoint is the newest."""
+    if found := _core.find_checkpoints(folder):
+        raise ValueError(
+            f"{folder}: found a checkpoint of step {found[0][1]}, expected {otherwise} or an empty "
+            "folder"
+        )
+    return b""
+
+
+def _go_on(trainer: Trainer, order: Order, settings: Settings, steps: int | None) -> None:
     """Goes on from the newest checkpoint in the folder, if there is one."""
-    assert settings.output is not None
-    folder = os.fspath(settings.output)
+    folder = os.fspath(settings.output or "")
     if not settings.resume:
 
         def look() -> bytes:
-            if _core.find_checkpoints(folder):
-                raise ValueError(
-                    f"{folder}: found a checkpoint, expected resume=True or an empty folder"
-                )
-            return b""
+            return expect_no_checkpoint(folder, "resume=True")
 
         look() if trainer.is_alone else exchange.from_first(look, "looks at the output")
         return
     if trainer.steps:  # the caller has loaded one
         return
-    found = trainer.resume(folder)
-    if found is None:
+    if (found := trainer.resume(folder)) is None:
         return
-    order.check(found.data, found.step, found.path)
+    order.check(found, trainer.plan.global_batch)
+    if steps is not None and found.step > steps:
+        raise ValueError(f"{found.path}: found {found.step} steps, expected at most {steps}")
     if trainer.is_first:
         say(f"going on from {found.path}")
 
 
 def _save(trainer: Trainer, order: Order, settings: Settings, wait: bool) -> None:
-    assert settings.output is not None
-    trainer.save(settings.output, keep=settings.keep, wait=wait, data=order.cursor(trainer.steps))
+    if settings.output is not None and settings.keep:
+        trainer.save(
+            settings.output,
+            keep=settings.keep,
+            keep_every=settings.keep_every,
+            wait=wait,
+            data=order.cursor(trainer.steps),
+        )

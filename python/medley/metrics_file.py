@@ -23,6 +23,7 @@ class MetricsFile:
         self._path = folder / "metrics.jsonl"
         self._last: deque[dict[str, Any]] = deque(maxlen=_LINES_KEPT)
         self._has_begun = False  # to write
+        self._found: set[tuple[int, bool]] = set()  # what was written before that
 
     def begin(self, steps: int) -> None:
         """Leaves the lines of so many steps. Raises OSError where nothing can be written."""
@@ -40,7 +41,7 @@ class MetricsFile:
         try:
             if is_new:
                 self._begin(until=math.inf)
-            elif self._has_begun:
+            elif self._has_begun and _kind(fields) not in self._found:
                 with self._path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(fields) + "\n")
         except OSError as error:  # a full disk does not end training
@@ -50,8 +51,8 @@ class MetricsFile:
         """Leaves what was written up to a step, and writes those of the last lines that are not
         there."""
         lines = _lines_until(self._path, until)
-        there = {_kind(line) for line in lines}
-        lines += [line for line in self._last if _kind(line) not in there]
+        self._found = {_kind(line) for line in lines}
+        lines += [line for line in self._last if _kind(line) not in self._found]
         write_atomically(self._path, "".join(json.dumps(line) + "\n" for line in lines))
         self._has_begun = True
 

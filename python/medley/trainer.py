@@ -193,29 +193,29 @@ class Trainer:
     ) -> Fitted:
         """Trains on all batches of a loader, `epochs` times; with `steps` so many steps in all.
 
-        `evaluate` is a batch or a loader for `evaluate`, every `evaluate_every` steps and in the
-        end. `output` is a folder for checkpoints, every `save_every` steps and in the end, of which
-        the newest `keep` stay, and for metrics.jsonl. If there is a checkpoint in it, training goes
-        on from there; `resume=False` refuses that. Ctrl-C, SIGTERM and SIGHUP end it after the step
-        at hand, in all processes, with a checkpoint; a second one at once. In a job all processes
-        call this, and one tells the callbacks.
+        `evaluate` is a batch or a loader for `evaluate`, or what all processes call for values by
+        name, every `evaluate_every` steps and in the end. `output` is a folder for checkpoints,
+        every `save_every` steps and in the end, of which the newest `keep` stay, and for
+        metrics.jsonl. If there is a checkpoint in it, training goes on from there; `resume=False`
+        refuses that. Ctrl-C, SIGTERM and SIGHUP end it after the step at hand, in all processes,
+        with a checkpoint; a second one at once. In a job all processes call this, and one tells the
+        callbacks.
         """
         from medley.fit import Settings, fit
 
-        folder = None if output is None else Path(output)
         return fit(
             self,
             loader,
             Settings(
-                epochs,
-                steps,
-                evaluate,
-                evaluate_every,
-                save_every,
-                folder,
-                keep,
-                resume,
-                callbacks,
+                epochs=epochs,
+                steps=steps,
+                evaluate=evaluate,
+                evaluate_every=evaluate_every,
+                save_every=save_every,
+                output=None if output is None else Path(output),
+                keep=keep,
+                resume=resume,
+                callbacks=callbacks,
             ),
         )
 

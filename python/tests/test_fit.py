@@ -105,18 +105,34 @@ def test_one_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     )
     assert (fitted.steps, fitted.interrupted) == (4, True)
     again, noted = trainer(), Noted()
-    fitted = again.fit(loader_of(again), epochs=2, output=tmp_path, callbacks=[noted])
-    assert (fitted.steps, fitted.interrupted) == (6, False)
-    assert noted.told == [("begin", 6), 4, 5, "end"]
+    held_out = {"held_out_loss": 1.5}
+    fitted = again.fit(
+        loader_of(again), epochs=2, output=tmp_path, evaluate=lambda: held_out, callbacks=[noted]
+    )
+    assert (fitted.steps, fitted.interrupted, fitted.evaluated) == (6, False, held_out)
+    assert noted.told == [("begin", 6), 4, 5, (6, ["held_out_loss"]), "end"]
     for name, value in state(whole).items():
         assert torch.equal(value, state(again)[name]), name
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
-    with pytest.raises(ValueError, match="found a checkpoint, expected resume=True or an empty"):
-        trainer().fit(loader_of(again), output=tmp_path, resume=False)
-    other = trainer()
-    with pytest.raises(ValueError, match="the data or their order have changed"):
-        other.fit(medley.Loader(other.plan, DATA, seed=4), output=tmp_path)
+    done = trainer()
+    fitted = done.fit(loader_of(done), epochs=2, output=tmp_path, evaluate=lambda: held_out)
+    assert (fitted.steps, fitted.evaluated, fitted.last) == (6, held_out, None)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in lines if "held_out_loss" in line] == [6]
+    for data, seed, options, sentence in (
+        (DATA, 3, {"resume": False}, "found a checkpoint of step 6, expected resume=True or an"),
+        (DATA, 3, {"steps": 5}, "found 6 steps, expected at most 5"),
+        (DATA, 4, {}, "found seed 3, expected 4"),
+        (DATA[:9], 3, {}, "expected batch 0 of epoch 3: the data have changed"),
+    ):
+        other = trainer()
+        with pytest.raises(ValueError, match=sentence):
+            other.fit(
+                medley.Loader(other.plan, data, shuffle=True, seed=seed),
+                epochs=2,
+                output=tmp_path,
+                **options,  # type: ignore[arg-type]
+            )
 
 
 def test_any_loader_will_do() -> None:

@@ -226,7 +226,7 @@ def test_resumed_is_as_if_nobody_had_stopped(medley: Command, folder: Path) -> N
     assert "2 checkpoints, the last after 13 steps, " in out
     code, _, err = medley(*TEXT, "--steps", "14", "--resume", "-o", "later", "--seed", "1")
     assert code == 2
-    assert err == "later/step-00000013: found --seed 0, expected 1\n"
+    assert err == "later/step-00000013: found seed 0, expected 1\n"
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +13,7 @@ from torch import Tensor, nn
 from medley.capture.batch import Batch, read_batch
 from medley.cli.train_options import Options
 from medley.data.image_folder import ImageFolder, read_image_folder
-from medley.data.loader import Read, UnreadBatch, unread
-from medley.data.sampler import GlobalBatches
+from medley.data.loader import Loader, Read
 from medley.data.text_folder import TextFolder, read_text_folder
 from medley.plan import Plan
 
@@ -123,21 +119,9 @@ def _inputs_of(tensors: dict[str, Tensor], labels: str) -> str | None:
     return None
 
 
-class Place(NamedTuple):
-    """Where a global batch is: its number within an epoch."""
-
-    epoch: int
-    batch: int
-
-
-START = Place(0, 0)
-
-
-class Batches:
-    """The global batches of a folder, in an order that follows from the seed.
-
-    Of text the last rows are held out, of images random ones.
-    """
+class FolderLoader(Loader):
+    """The global batches of a folder, in an order that follows from the seed; what does not fill
+    one is left out. Of text the last rows are held out, of images random ones."""
 
     def __init__(self, data: Data, chosen: Plan, held_out: float, seed: int) -> None:
         self._data = data
@@ -146,54 +130,16 @@ class Batches:
         order = torch.arange(count)
         if isinstance(data.folder, ImageFolder):
             order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-        self._own: list[int] = order[: count - kept].tolist()
+        own: list[int] = order[: count - kept].tolist()
         self.held_out: list[int] = order[count - kept :].tolist()
-        if len(self._own) < chosen.global_batch:
+        if len(own) < chosen.global_batch:
             raise ValueError(
-                f"{data.folder.name}: found {len(self._own)} rows to train on and {kept} held out, "
+                f"{data.folder.name}: found {len(own)} rows to train on and {kept} held out, "
                 f"expected at least a global batch of {chosen.global_batch}"
             )
-        self._order = GlobalBatches(chosen, self._own, shuffle=True, seed=seed)
-        self._thread = ThreadPoolExecutor(1)  # that reads
+        super().__init__(chosen, own, shuffle=True, seed=seed, drop_last=True)
 
-    @property
-    def per_epoch(self) -> int:
-        """Global batches of an epoch; what does not fill one is left out."""
-        return len(self._order)
-
-    def read(self, steps: int, start: Place = START) -> Iterator[tuple[Place, UnreadBatch]]:
-        """Yields `steps` batches from `start` on; while one is used, the next is read."""
-        places, rows = itertools.tee(self._places(steps, start))
-        reads = ((self._reader(place, each), len(each)) for place, each in rows)
-        batches = unread(reads, self._thread)
-        return zip((place for place, _ in places), batches, strict=True)
-
-    def at(self, step: int) -> Place:
-        """Returns where the batch of a step is."""
-        return Place(*divmod(step, self.per_epoch))
-
-    def after(self, place: Place) -> Place:
-        """Returns where the next batch is."""
-        if place.batch + 1 < self.per_epoch:
-            return Place(place.epoch, place.batch + 1)
-        return Place(place.epoch + 1, 0)
-
-    def before(self, place: Place) -> Place:
-        """Returns where the batch before is; that before the first one is its batch -1."""
-        if place.batch > 0 or place.epoch == 0:
-            return Place(place.epoch, place.batch - 1)
-        return Place(place.epoch - 1, self.per_epoch - 1)
-
-    def _places(self, steps: int, place: Place) -> Iterator[tuple[Place, list[int]]]:
-        while steps > 0:
-            self._order.set_epoch(place.epoch, place.batch)
-            for rows in itertools.islice(self._order.batches(), steps):
-                yield place, [self._own[row] for row in rows]
-                place = self.after(place)
-                steps -= 1
-
-    def _reader(self, place: Place, rows: list[int]) -> Read:
-        def read(positions: Sequence[int]) -> dict[str, Tensor]:
-            return self._data.rows([rows[each] for each in positions], place.epoch)
-
-        return read
+    def _reader(self, rows: list[int]) -> Read:
+        epoch = self._epoch  # in each, images are augmented in other ways
+        own = [self._dataset[row] for row in rows]
+        return lambda positions: self._data.rows([own[each] for each in positions], epoch)
