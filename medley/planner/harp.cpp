@@ -231,8 +231,8 @@ class Harp {
     const std::vector<PipelinePlan> some = chains(pools, count, {longest, longest});
     const bool had = !plans_.empty();
     const Nanoseconds before = had ? *fastest_ : kLongest;
-    // Where there is a plan to beat, and memory for all parameters, no chain here means that none is
-    // as fast: one more number of them is tried.
+    // Where there is a plan to beat, and memory for all parameters, no chain here means that none
+    // is as fast: one more number of them is tried.
     const bool hopeless = request_.faster_than && has_room_for_replicas(request_);
     if (some.empty()) return !had && (!hopeless || count == counts_[first_tried()]);
     plans_.insert(plans_.end(), some.begin(), some.end());
