@@ -96,9 +96,11 @@ std::function<bool()> read_time(const std::string& text, Clock& clock) {
 
 std::string gap_text(const Plan& plan) {
   if (!plan.bound) return "";
-  return fmt::format("no plan that was searched is more than {:.1f} % shorter than its {}\n",
-                     100 * plan.bound->gap(),
-                     to_string(Nanoseconds{plan.bound->step_ns}));
+  const std::string step = to_string(Nanoseconds{plan.bound->step_ns});
+  const std::string gap = fmt::format("{:.1f}", 100 * plan.bound->gap());
+  if (gap == "0.0") return fmt::format("no plan that was searched is shorter than its {}\n", step);
+  return fmt::format(
+      "no plan that was searched is more than {} % shorter than its {}\n", gap, step);
 }
 
 std::string goal_text(const GoalPlan& found, int64_t steps) {

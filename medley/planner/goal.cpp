@@ -19,6 +19,8 @@ namespace {
 constexpr size_t kMostSets = 20000;
 constexpr double kHour = 3600;
 constexpr double kMostStep = 1e9;  // seconds; longer ones are no limit
+// Strategies compare sums over layers with the limit; of small steps, these are off by up to this.
+constexpr double kRough = 4;
 // Bounds add times of ops that are rounded to nanoseconds otherwise than those of a step.
 constexpr double kSure = 0.999;
 
@@ -165,10 +167,11 @@ class GoalSearch {
     if (best_ && goal_.objective == Goal::Objective::kTime) limit(best_aim_);
     if (best_ && goal_.objective == Goal::Objective::kCost && set.price_per_hour > 0)
       limit(best_aim_ * kHour / set.price_per_hour);
-    const double step = seconds.value_or(kMostStep) / static_cast<double>(goal_.steps);
+    if (!seconds) return std::nullopt;
+    const double step = *seconds / static_cast<double>(goal_.steps);
     if (!(step < kMostStep)) return std::nullopt;
     // The one that takes exactly as long is still wanted.
-    return Nanoseconds{static_cast<int64_t>(step * 1e9) + 1};
+    return Nanoseconds{static_cast<int64_t>(kRough * step * 1e9) + 1};
   }
 
   void look_at(const NodeSet& set) {

@@ -197,12 +197,17 @@ class Harp {
 
   size_t first_tried() const { return counts_.size() * 2 / 3; }
 
+  // The step to beat. Where memory is short, sums over layers say too much of stages as wholes,
+  // which need less memory: nothing is left out for it.
+  std::optional<Nanoseconds> known() const {
+    return has_room_for_replicas(request_) ? request_.faster_than : std::nullopt;
+  }
   // What is predicted to take as long is no candidate; nothing, while nobody knows.
   std::optional<Nanoseconds> slow() const {
-    std::optional<Nanoseconds> known = request_.faster_than;
-    if (fastest_) known = std::min(*fastest_, known.value_or(*fastest_));
-    if (known) known = Nanoseconds{known->value * kSlower / 100};
-    return known;
+    std::optional<Nanoseconds> slow;
+    if (const auto known = this->known()) slow = *known * kSlower / 100;
+    if (fastest_) slow = std::min(*fastest_ * kSlower / 100, slow.value_or(kLongest));
+    return slow;
   }
   Nanoseconds longest_stage(int64_t count) const {
     const std::optional<Nanoseconds> slow = this->slow();
@@ -231,10 +236,9 @@ class Harp {
     const std::vector<PipelinePlan> some = chains(pools, count, {longest, longest});
     const bool had = !plans_.empty();
     const Nanoseconds before = had ? *fastest_ : kLongest;
-    // Where there is a plan to beat, and memory for all parameters, no chain here means that none
-    // is as fast: one more number of them is tried.
-    const bool hopeless = request_.faster_than && has_room_for_replicas(request_);
-    if (some.empty()) return !had && (!hopeless || count == counts_[first_tried()]);
+    // Where there is a plan to beat, no chain here means that none is as fast: one more number of
+    // them is tried.
+    if (some.empty()) return !had && (!known() || count == counts_[first_tried()]);
     plans_.insert(plans_.end(), some.begin(), some.end());
     fastest_ = std::min(fastest_.value_or(kLongest), some.front().predicted);
     return !had || some.front().predicted < before;
@@ -254,7 +258,7 @@ class Harp {
     request.microbatches = {choice(pools, count, limits)};
     request.last_pool = last;
     const bool first = pools_[at(pools[0])].sub_pool_of < 0 && last < 0;
-    if (!first || request_.faster_than) request.below = *slow();
+    if (const auto slow = this->slow(); slow && (!first || known())) request.below = *slow;
     Nanoseconds bound = kNoBound;
     request.closer = last < 0 && limits.closer > Nanoseconds{};
     std::vector<PipelinePlan> plans = plans_of(request, bound);
