@@ -14,6 +14,8 @@
 namespace medley {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
@@ -119,7 +121,12 @@ TEST(LowerTypes, SoDoesWhatStagesSend) {
   const Plan plan = plan_of({on({"a/0/0"}), second});
   EXPECT_THAT(exchanged(lowered(plan, {kBF16, kBF16})), IsSupersetOf({kBF16}));
   EXPECT_THAT(exchanged(lowered(plan, {kF16, kF16})), IsSupersetOf({kF16}));
-  const Program program = lowered(plan, {kBF16, kF16});
+  // Half of the bytes of f32, and the same numbers: what rounds to f16 does so on one of both ends.
+  for (const auto& types : {std::vector{kBF16, kF16}, {kF16, kBF16}, {kF32, kF16}}) {
+    const Program program = lowered(plan, types);
+    EXPECT_THAT(exchanged(program), AllOf(Contains(kF16), Not(Contains(kBF16)))) << print(program);
+  }
+  const Program program = lowered(plan, {kBF16, kF32});
   const std::set<DType> types = exchanged(program);
   EXPECT_FALSE(types.contains(kBF16) || types.contains(kF16)) << print(program);
 }

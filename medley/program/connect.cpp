@@ -155,10 +155,13 @@ std::map<Lane, std::vector<Link>> find_lanes(Stages stages) {
   return lanes;
 }
 
-// Of the devices of both stages.
+// Of the devices of both stages. Where one of them computes in f16, that is what crosses: a value
+// is rounded as the receiver would round it, before or after. In a stage that computes in another
+// type nothing can be bf16.
 DType wire_between(const DecidedStage& from, const DecidedStage& to) {
   const DType sent = wire_type(from.bf16_as), received = wire_type(to.bf16_as);
-  return sent == received ? sent : DType::kF32;
+  if (sent == received) return sent;
+  return sent == DType::kF16 || received == DType::kF16 ? DType::kF16 : DType::kF32;
 }
 
 // The sums over stages: of the norm, of the loss and of metrics.
