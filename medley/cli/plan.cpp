@@ -161,11 +161,12 @@ void run_plan(const PlanArguments& options, Session& session) {
   const std::function<bool()> is_over = read_time(options.time, clock);
   const std::optional<Goal> goal = read_goal(options);
   const Graph graph = read_graph(session.files, asked.graph);
-  const Cluster cluster = read_cluster(session.files, asked.cluster, session.catalogue);
-  if (goal && is_about_money(*goal))
-    check_prices(read_input(session.files, asked.cluster, "a cluster"),
-                 asked.cluster,
-                 read_catalogue(session.catalogue));
+  const Cluster cluster =
+      goal && is_about_money(*goal)
+          ? parse_priced_cluster(read_input(session.files, asked.cluster, "a cluster"),
+                                 asked.cluster,
+                                 read_catalogue(session.catalogue))
+          : read_cluster(session.files, asked.cluster, session.catalogue);
   const CostModel costs = read_costs(session.files, asked.profile, cluster);
   const GraphAnalysis analysis = analyse(graph, {});
   Progress progress(session.terminal, clock);

@@ -288,19 +288,7 @@ void check_number_of_devices(const std::vector<NodePool>& pools, const YamlValue
   }
 }
 
-void find_prices(const YamlValue& document, const Catalogue& catalogue) {
-  const YamlFields fields = document.fields();
-  OwnKinds kinds(fields.find("devices"), catalogue);
-  for (const YamlValue& item : fields.require("nodes").items()) {
-    const YamlFields node = item.fields();
-    const YamlValue& device = node.require("device");
-    if (!node.find("price_per_hour") && !kinds.has_price(kinds.find(device.text(), device)))
-      item.fail(
-          "has no price, expected price_per_hour of the node or of its device; 0 for what is free");
-  }
-}
-
-Cluster parse(const YamlValue& document, const Catalogue& catalogue) {
+Cluster parse(const YamlValue& document, const Catalogue& catalogue, bool has_prices) {
   const YamlFields fields = document.fields();
   fields.only({"format", "version", "nodes", "networks", "devices"});
   const YamlValue& format = fields.require("format");
@@ -315,6 +303,9 @@ Cluster parse(const YamlValue& document, const Catalogue& catalogue) {
   const YamlValue& nodes = fields.require("nodes");
   for (const YamlValue& item : nodes.items()) {
     NodePool pool = parse_pool(item.fields(), kinds);
+    if (has_prices && !item.fields().find("price_per_hour") && !kinds.has_price(pool.kind))
+      item.fail(
+          "has no price, expected price_per_hour of the node or of its device; 0 for what is free");
     check_new_name(cluster.pools, pool.name, item.fields().require("name"));
     cluster.pools.push_back(std::move(pool));
   }
@@ -330,10 +321,13 @@ Cluster parse(const YamlValue& document, const Catalogue& catalogue) {
   return cluster;
 }
 
-auto read_with(std::string_view yaml, std::string_view file, const auto& read) {
+Cluster read_with(std::string_view yaml,
+                  std::string_view file,
+                  const Catalogue& catalogue,
+                  bool has_prices) {
   const YamlValue document = read_yaml(yaml, file);
   try {
-    return read(document);
+    return parse(document, catalogue, has_prices);
   } catch (const YAML::Exception& error) {  // of the library's lazy nodes
     throw Error(
         Blame::kCaller,
@@ -352,11 +346,13 @@ DeviceKind scaled(DeviceKind kind, double speed) {
 }
 
 Cluster parse_cluster(std::string_view yaml, std::string_view file, const Catalogue& catalogue) {
-  return read_with(yaml, file, [&](const YamlValue& all) { return parse(all, catalogue); });
+  return read_with(yaml, file, catalogue, false);
 }
 
-void check_prices(std::string_view yaml, std::string_view file, const Catalogue& catalogue) {
-  read_with(yaml, file, [&](const YamlValue& all) { find_prices(all, catalogue); });
+Cluster parse_priced_cluster(std::string_view yaml,
+                             std::string_view file,
+                             const Catalogue& catalogue) {
+  return read_with(yaml, file, catalogue, true);
 }
 
 }  // namespace medley

@@ -178,7 +178,7 @@ TEST(ParseCluster, WrongPricesAreNamed) {
 TEST(ParseCluster, SaysWhoHasNoPrice) {
   const auto unpriced = [](const std::string& text) -> std::string {
     try {
-      check_prices(text, "c.yaml", catalogue());
+      parse_priced_cluster(text, "c.yaml", catalogue());
     } catch (const Error& error) {
       return error.what();
     }

@@ -16,6 +16,11 @@ constexpr Nanoseconds kNever{int64_t{1} << 60};
 
 }  // namespace
 
+int64_t steps_between_copies(Nanoseconds copies, Nanoseconds step) {
+  if (step.value <= 0) return kLeastSteps;
+  return std::max(kLeastSteps, (kShare * copies.value + step.value - 1) / step.value);
+}
+
 Nanoseconds Survival::costs() const {
   if (without > 0) return kNever;
   return every == 0 ? Nanoseconds{} : Nanoseconds{copies.value / every};
@@ -38,8 +43,7 @@ Survival survival(const Program& program, const Cluster& cluster, Nanoseconds st
     for (const auto& [device, seconds] : *each) most = std::max(most, seconds);
   result.copies = to_nanoseconds(Seconds{most});
   if (homes.homes.empty()) return result;
-  const int64_t least = std::max<int64_t>(step.value, 1);
-  result.every = std::max(kLeastSteps, (kShare * result.copies.value + least - 1) / least);
+  result.every = steps_between_copies(result.copies, step);
   return result;
 }
 

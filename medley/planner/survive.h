@@ -2,8 +2,7 @@
 
 // What it takes that the state of a run outlives any one node: nothing where each element of it is
 // on two; else copies of what only one has, given to others every so many steps
-// (elastic/second_homes.h), as seldom as keeps that to a fiftieth of the time
-// (medley/run/second_homes.py).
+// (elastic/second_homes.h), as seldom as keeps that to a fiftieth of the time.
 //
 //   step 10 ms, copies 8 ms    every 40 steps, 0.2 ms a step
 //   step 10 ms, copies 0.1 ms  every 2 steps, 0.05 ms a step
@@ -15,6 +14,10 @@
 #include "medley/program/program.h"
 
 namespace medley {
+
+// How many steps may pass between copies, so that these cost little; two at least, since one
+// without copies is needed to compare with. `step`: what one takes, 0 if nobody knows.
+int64_t steps_between_copies(Nanoseconds copies, Nanoseconds step);
 
 struct Survival {
   int64_t bytes = 0;    // that a node alone has, and that are copied

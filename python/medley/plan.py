@@ -7,7 +7,7 @@ import html
 import json
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from medley import _core
@@ -151,9 +151,8 @@ def plan(
     rows, parts = _count("global_batch", global_batch), _count("microbatches", microbatches or 0)
 
     def find() -> bytes:
-        rule = as_optimizer(optimizer)
-        found = find_plan(whole, machines, strategy, rows, parts, rule, profile, survive)
-        return found.text.encode()
+        rule, times = as_optimizer(optimizer), measured(profile)
+        return find_plan(whole, machines, strategy, rows, parts, rule, times, survive).encode()
 
     return Plan(exchange.from_first(find, "plans").decode(), whole, machines, profile)
 
@@ -165,22 +164,23 @@ def find_plan(
     global_batch: int,
     microbatches: int,
     optimizer: Optimizer,
-    profile: str | os.PathLike[str] | None,
+    times: tuple[str, str],
     survive: int,
-) -> Plan:
-    """Returns the plan that plan() finds, in this process."""
-    text = _core.plan(
+    devices: Sequence[str] = (),
+) -> str:
+    """Returns the text of the plan that plan() finds, in this process. `times`: of `measured`;
+    `devices`: those that may be used, all if there are none."""
+    return _core.plan(
         graph.core,
         cluster,
         strategy,
         global_batch,
         microbatches,
         optimizer.core(graph.core),
-        *measured(profile),
-        [],
+        *times,
+        list(devices),
         survive,
     )
-    return Plan(text, graph, cluster, profile)
 
 
 def _count(name: str, value: int) -> int:

@@ -11,6 +11,7 @@
 #include "medley/base/error.h"
 #include "medley/elastic/leader.h"
 #include "medley/elastic/moves.h"
+#include "medley/planner/survive.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -189,6 +190,16 @@ void init_elastic(nb::module_& m) {
           nb::call_guard<nb::gil_scoped_release>())
       .def("__len__", [](const SecondHomes& homes) { return homes.homes.size(); })
       .def_ro("without", &SecondHomes::without, "Bytes for which nobody has room.");
+  m.def(
+      "steps_between_copies",
+      [](double copies, double step) {
+        return medley::steps_between_copies(medley::to_nanoseconds(medley::Seconds{copies}),
+                                            medley::to_nanoseconds(medley::Seconds{step}));
+      },
+      "copies"_a,
+      "step"_a,
+      "Returns how many steps may pass between copies that take so many seconds, so that they cost "
+      "little of the time; `step`: what one takes, 0 if nobody knows.");
   nb::class_<Moves>(m, "Moves", "How state gets from where it is to where a plan wants it.")
       .def(
           "__init__",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import warnings
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +30,8 @@ class Deep:
 
     def __init__(self, path: str, lora: str, has_4_bits: bool = False) -> None:
         self._path, self._lora, self._has_4_bits = path, lora, has_4_bits
+        if lora:
+            _import_peft()
         self._config = hf.config_of(path)
         model, batch = self._make(self._config, None)
         self.takes_tokens = "input_ids" in batch
@@ -82,7 +86,7 @@ class Deep:
             known = None if first.assigned else first.assigned
             texts = [first.text, *(self._capture(each, one, known).text for each in configs[1:])]
             second = self._capture(configs[0], other, known).text if other else texts[0]
-            self._stretched = Stretched(texts, one or 0, second, other or 0)
+            self._stretched = Stretched(texts, one or 0, second, other or 0, unit)
             _check_shapes(self._stretched.text(self.layers // unit, one or 0), self._shapes)
         return self._stretched
 
@@ -127,6 +131,18 @@ class Deep:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return capture_full(model, batch, check=False, assigned=assigned)
+
+
+def _import_peft() -> None:
+    """Imports peft, and bitsandbytes with it. That asks for two compiled functions, and does
+    without if it gets none: PyTorch's compiler takes as long to load as all else of PyTorch."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("nothing is compiled here")
+
+    if importlib.util.find_spec("peft") is not None:
+        with mock.patch.object(torch, "compile", refuse):
+            importlib.import_module("peft")
 
 
 def _kept(parameter: Tensor) -> int:

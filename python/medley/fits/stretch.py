@@ -208,23 +208,26 @@ def _of_length(at_one: int, at_other: int, one: int, other: int) -> _OfLength:
 class Stretched:
     """A model's graph for any number of layers and any length.
 
-    `shallow`: the texts for one, two and three layers (or as many times the layers that repeat) at
-    a length of `prime`; `other`: that of one layer at a length of `other_prime`. Raises UnevenError
-    where these do not say how the graph grows.
+    `shallow`: the texts for one, two and three times the `unit` of layers that repeat, at a length
+    of `prime`; `other`: that of the first at a length of `other_prime`. Raises UnevenError where
+    these do not say how the graph grows.
     """
 
-    def __init__(self, shallow: Sequence[str], prime: int, other: str, other_prime: int) -> None:
+    def __init__(
+        self, shallow: Sequence[str], prime: int, other: str, other_prime: int, unit: int = 1
+    ) -> None:
         one, two, three = (_sections(text) for text in shallow)
         self._sections = [_Section(*lines) for lines in zip(one, two, three, strict=True)]
-        # A number of a copy refers to the copy before or behind it, or to what is there once.
-        ids = set().union(*(section.ids for section in self._sections))
-        known = {0, 1, -1, *ids, *(-step for step in ids)}
+        # A number of a copy is that of a layer, or refers to the copy before or behind it, or to
+        # what is there once.
+        steps = {unit}.union(*(section.ids for section in self._sections))
+        known = {0, *steps, *(-step for step in steps)}
         if strange := set().union(*(section.steps for section in self._sections)) - known:
             raise UnevenError(f"numbers that grow by {min(strange)} from layer to layer")
         self._sizes = _sizes_of_length(one, _sections(other), prime, other_prime)
 
     def text(self, layers: int, length: int) -> str:
-        """Returns the text of the graph."""
+        """Returns the text of the graph; `layers`: how many times the unit."""
         sizes = {size: of.at(length) for size, of in self._sizes.items()}
         return (
             "\n".join(

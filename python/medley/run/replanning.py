@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from medley import _core
 from medley.cluster import Cluster
-from medley.plan import Plan, measured
+from medley.plan import Plan, find_plan, measured
 
 if TYPE_CHECKING:
     from medley.trainer import Trainer
@@ -31,18 +31,9 @@ def replan(
         return before
     graph = trainer._graph
     cluster, profile, file = _slowed(trainer, before, factors)
-    text = _core.plan(
-        graph.core,
-        cluster,
-        before.strategy or "auto",
-        before.global_batch,
-        0,
-        trainer.optimizer.core(graph.core),
-        profile,
-        file,
-        list(devices),
-        before.survive,
-    )
+    rule, strategy = trainer.optimizer, before.strategy or "auto"
+    rows, times, survive = before.global_batch, (profile, file), before.survive
+    text = find_plan(graph, cluster, strategy, rows, 0, rule, times, survive, devices)
     return Plan(_as_for(trainer._machines, cluster, text), graph, trainer._machines, before.profile)
 
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import time
 from collections.abc import Callable
 from typing import Any
 
 from medley import _core, _runtime
 from medley.run import exchange
-
-MOST_COST = 0.02  # of the time of training, where nobody says how often
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +64,7 @@ class Pace:
 
     def steps(self, costs: float, step: float) -> int:
         """Returns how many steps may pass."""
-        if self._every:
-            return self._every
-        return 2 if step == 0 else max(2, math.ceil(costs / (MOST_COST * step)))
+        return self._every or _core.steps_between_copies(costs, step)
 
 
 class SecondHomes:
