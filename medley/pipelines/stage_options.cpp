@@ -457,7 +457,7 @@ std::shared_ptr<StageSynthesis> stages_of(const Request& request, int per_block)
 }
 
 std::vector<int64_t> microbatch_counts(const Request& request) {
-  constexpr int64_t kMost = 256;
+  constexpr int64_t kMost = 1024;
   if (request.microbatches > 0) return {request.microbatches};
   if (!request.analysis->coupling.empty() || !request.analysis->prepared->weights_in_prologue)
     return {1};

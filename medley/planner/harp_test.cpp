@@ -347,6 +347,8 @@ TEST_F(HarpTest, HasOneMicrobatchWhereRowsMeet) {
   EXPECT_EQ(microbatch_counts(asked), std::vector<int64_t>{1});
   asked.analysis = &apart;
   EXPECT_EQ(microbatch_counts(asked), (std::vector<int64_t>{1, 2, 4, 8}));
+  asked.global_batch = 5000;
+  EXPECT_EQ(microbatch_counts(asked).back(), 1024);
 }
 
 TEST_F(HarpTest, UsesOneDeviceIfThereIsOne) {
