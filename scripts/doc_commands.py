@@ -24,6 +24,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import warm_start
+
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = ["data", "docs", "examples", "tests"]
 TIME_LIMIT_S = 180
@@ -53,7 +55,7 @@ def run_command(line: str, directory: Path) -> tuple[int, list[str]]:
     }
     try:
         done = subprocess.run(
-            words,
+            warm_start.command(words),
             cwd=directory,
             env=env,
             text=True,

@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import train
 from exactness import double_precision
 
+import warm_start
+
 pytestmark = [pytest.mark.multi]
 
 SCRIPT = str(Path(__file__).with_name("save.py"))
@@ -63,7 +65,7 @@ def run(folder: Path, plan: str, steps: int, *command: str) -> list[float]:
         launch = [sys.executable]
     given = [SCRIPT, str(folder), f"{plan.replace('alone', 'mesh')}.json", str(steps)]
     done = subprocess.run(
-        [*(command or launch), *given],
+        warm_start.command([*(command or launch), *given]),
         capture_output=True,
         text=True,
         env=environment,

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 import medley
+import warm_start
 from medley import _core
 from medley.run.launch import free_port
 
@@ -52,11 +54,18 @@ def prepare(folder: Path, graph: medley.Graph, plan: str) -> Path:
 class Nodes:
     """The supervisors of two nodes."""
 
-    def __init__(self, folder: Path, *options: str, steps: int = STEPS, **fault: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        steps: int = STEPS,
+        start: Callable[[list[str]], list[str]] = warm_start.command,
+        **fault: Any,
+    ) -> None:
         log = ["--elastic", "--elastic-log", str(folder / "elastic.jsonl"), *options]
         meet = ["--meet", f"127.0.0.1:{free_port()}", "--node-rank"]
         script = [str(folder / "plan.json"), SCRIPT, str(folder), str(steps), json.dumps(fault)]
-        self.commands = [[*LAUNCH, *log, *meet, str(rank), *script] for rank in range(2)]
+        self.commands = [start([*LAUNCH, *log, *meet, str(rank), *script]) for rank in range(2)]
         self.supervisors: list[subprocess.Popen[str]] = []
         self.start(0)
         self.start(1)
@@ -82,7 +91,7 @@ class Nodes:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether any process is left that trains in a folder."""
+    """Whether any process is left that trains in a folder; one that was forked has another name."""
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = process.read_bytes().split(b"\0")
@@ -162,7 +171,7 @@ def test_the_node_that_leads_ends_the_run_and_the_checkpoint_stays(
     tmp_path: Path, graph: medley.Graph
 ) -> None:
     folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
-    nodes = Nodes(folder, device=DEVICES[1], step=3, whom="supervisor", save=2)
+    nodes = Nodes(folder, start=list, device=DEVICES[1], step=3, whom="supervisor", save=2)
     outputs = nodes.outputs()
     assert nodes.codes() == [-signal.SIGKILL, 3], outputs
     assert "node 0, which leads the run, is gone; stopped all devices" in outputs[1]
@@ -180,7 +189,7 @@ def test_a_node_that_comes_back_after_ten_seconds_is_out(
 ) -> None:
     folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
     fault = {"device": DEVICES[2], "step": 1, "signal": int(signal.SIGSTOP), "whom": "node"}
-    nodes = Nodes(folder, **fault)
+    nodes = Nodes(folder, start=list, **fault)
     while not (folder / "stopped").exists():
         time.sleep(0.05)
     time.sleep(10)

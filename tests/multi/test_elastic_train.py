@@ -15,6 +15,7 @@ import pytest
 import safetensors.torch
 from test_processes import LAUNCH
 
+import warm_start
 from medley import cli
 from testbed.recovery import process_of, whole_lines
 
@@ -82,7 +83,8 @@ def wait_for_step(run: subprocess.Popen[str], step: int) -> None:
 def alone() -> list[dict[str, Any]]:
     """Returns the metrics of one device."""
     command = [*TRAIN, "--cluster", "one.yaml", "--global-batch", "12", "-o", "alone"]
-    assert subprocess.run([LAUNCH[0], "-m", "medley", *command], check=False).returncode == 0
+    done = subprocess.run(warm_start.command([LAUNCH[0], "-m", "medley", *command]), check=False)
+    assert done.returncode == 0
     return metrics("alone")
 
 

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import faulty
 from test_processes import LAUNCH, TORCHRUN, environment, left_running, pids_in, run
 
+import warm_start
 from medley.run import launch
 
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
@@ -188,7 +189,7 @@ def test_a_hung_process_after_ctrl_c(folder: Path) -> None:
     trouble = "import signal; signal.signal(2, signal.SIG_IGN); print('hung', flush=True)\n"
     trouble += "while True: time.sleep(1)"
     process = subprocess.Popen(
-        [*LAUNCH, str(folder / "plan.json"), SCRIPT, str(folder)],
+        warm_start.command([*LAUNCH, str(folder / "plan.json"), SCRIPT, str(folder)]),
         env=environment(TROUBLE=trouble),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -210,7 +211,7 @@ def test_a_hung_process_after_ctrl_c(folder: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=NIGHTLY)])
 def test_a_signal_ends_all(folder: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(
-        [*LAUNCH, str(folder / "plan.json"), SCRIPT, str(folder)],
+        warm_start.command([*LAUNCH, str(folder / "plan.json"), SCRIPT, str(folder)]),
         env=environment(SLOWLY="1", STEPS="100000"),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -260,7 +261,7 @@ def test_a_killed_launcher_leaves_nothing(folder: Path) -> None:
 def test_a_full_disk_under_the_log_does_not_end_the_training(folder: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [*LAUNCH, str(folder / "plan.json"), SCRIPT, str(folder)],
+            warm_start.command([*LAUNCH, str(folder / "plan.json"), SCRIPT, str(folder)]),
             env=environment(),
             stdout=full,
             stderr=subprocess.PIPE,

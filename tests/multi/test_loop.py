@@ -22,6 +22,8 @@ import loop
 import train
 from exactness import double_precision
 
+import warm_start
+
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
 
 SCRIPT = str(Path(loop.__file__))
@@ -68,7 +70,9 @@ def run(folder: Path, *launch: str, killed: int = 0) -> tuple[dict[str, Any], di
     """Returns what the first process has seen, and the weights."""
     path = os.pathsep.join([*(entry for entry in sys.path if entry), str(Path(SCRIPT).parent)])
     done = subprocess.run(
-        [sys.executable, *launch, SCRIPT, str(folder), "plan.json", str(killed)],
+        warm_start.command(
+            [sys.executable, *launch, SCRIPT, str(folder), "plan.json", str(killed)]
+        ),
         cwd=folder,
         capture_output=True,
         text=True,

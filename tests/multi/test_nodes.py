@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_processes import CLUSTER, SCRIPT, cut_into_stages, environment, folder
+from test_processes import CLUSTER, SCRIPT, TORCHRUN, cut_into_stages, environment, folder, run
 
+import warm_start
 from medley.run import connections, job, launch, stragglers
 
 __all__ = ["folder"]  # a fixture
@@ -27,7 +28,7 @@ def start_node(rank: int, port: int, *command: str, **more: str) -> subprocess.P
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
     torchrun += [f"--node-rank={rank}", "--master-addr=127.0.0.1", f"--master-port={port}"]
     return subprocess.Popen(
-        [*torchrun, *command],
+        warm_start.command([*torchrun, *command]),
         env=environment(**more),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -51,14 +52,7 @@ def test_nodes_train_one_plan_of_two_stages(folder: Path) -> None:
     for code, _, err in run_nodes(SCRIPT, str(folder), "gpt", "3"):
         assert code == 0, err
     across = json.loads((folder / "seen.json").read_text())
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        + [SCRIPT, str(folder), "gpt", "3"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run([*TORCHRUN, "--nproc-per-node=2", SCRIPT, str(folder), "gpt", "3"])
     assert done.returncode == 0, done.stderr
     assert across["loss"] == json.loads((folder / "seen.json").read_text())["loss"]
 
@@ -95,13 +89,7 @@ def test_who_waits_in_vain_says_where(folder: Path) -> None:
     )
     port = launch.free_port()
     more = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env=environment(**more),
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = run([sys.executable, str(script)], **more)
     assert done.returncode != 0
     assert (
         f"rank 0: the 2 processes of the job did not meet at 127.0.0.1:{port} through lo: "

@@ -26,6 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import train
 from exactness import double_precision, loss_of
 
+import warm_start
+
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
 
 SCRIPT = str(Path(train.__file__))
@@ -82,7 +84,12 @@ def environment(**more: str) -> dict[str, str]:
 def run(command: list[str], **more: str) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
     return subprocess.run(
-        command, env=environment(**more), capture_output=True, text=True, timeout=300, check=False
+        warm_start.command(command),
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
 
 
@@ -198,7 +205,7 @@ def test_a_killed_device_ends_all(folder: Path, launcher: str) -> None:
     )
     times: list[float] = []
     process = subprocess.Popen(
-        command,
+        warm_start.command(command),
         env=environment(DIE_AT="5"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
