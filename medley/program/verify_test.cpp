@@ -17,6 +17,7 @@
 #include "medley/program/symbols_read.h"
 #include "medley/testing/example_program.h"
 #include "medley/testing/random_plan.h"
+#include "medley/testing/seeds.h"
 
 namespace medley {
 namespace {
@@ -543,10 +544,11 @@ const std::vector<std::pair<std::string, Change>> kChanges{
 };
 
 TEST(Verify, RefusesAThousandRandomChanges) {
+  const uint64_t wanted = seeds_of(40);  // of each
   const std::vector<Program> programs = random_programs(10);
   std::mt19937_64 random(0);
   for (const auto& [name, change] : kChanges)
-    for (int changes = 0; changes < 40;) {
+    for (uint64_t changes = 0; changes < wanted;) {
       Program program = programs[random() % programs.size()];
       Mutator mutator(program, random());
       const std::string what = change(mutator);

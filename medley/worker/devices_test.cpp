@@ -10,6 +10,7 @@
 #include "medley/testing/example_program.h"
 #include "medley/testing/late_transport.h"
 #include "medley/testing/null_parts.h"
+#include "medley/testing/seeds.h"
 
 namespace medley {
 namespace {
@@ -36,7 +37,7 @@ TEST(Devices, RandomDelaysNeverDeadlock) {
   const std::vector<int64_t> rows{1, 0, 3};
   const ExampleProgram example = data_parallel_program(rows, 2);
   const Cluster cluster = nameless_cluster({"a0", "b0", "b1"});
-  for (uint32_t seed = 0; seed < 1000; ++seed) {
+  for (uint32_t seed = 0; seed < seeds_of(1000); ++seed) {
     Devices devices(share(example.program),
                     cluster,
                     null_parts(

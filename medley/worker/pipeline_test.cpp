@@ -18,6 +18,7 @@
 #include "medley/testing/late_transport.h"
 #include "medley/testing/null_parts.h"
 #include "medley/testing/random_plan.h"
+#include "medley/testing/seeds.h"
 
 namespace medley {
 namespace {
@@ -152,21 +153,23 @@ void expect_that_it_ends(const GraphAnalysis& analysis,
 
 TEST(Pipeline, RandomDelaysNeverDeadlock) {
   const GraphAnalysis analysis = analyse(mlp(), {});
+  const uint64_t seeds = seeds_of(1000);
   size_t several = 0;
-  for (uint64_t seed = 0; seed < 1000; ++seed) {
+  for (uint64_t seed = 0; seed < seeds; ++seed) {
     int used = 0;
     const Plan plan = random_pipeline(seed, used);
     expect_that_it_ends(analysis, plan, devices(used), seed, several);
     if (HasFatalFailure()) return;
   }
-  EXPECT_GT(several, 600);
+  EXPECT_GT(several, seeds * 6 / 10);
 }
 
 // Relays of several pipelines among them.
 TEST(Pipeline, RandomDelaysNeverDeadlockSeveralPipelines) {
   const GraphAnalysis analysis = analyse(mlp(), {});
+  const uint64_t seeds = seeds_of(1000);
   size_t several = 0;
-  for (uint64_t seed = 0; seed < 1000; ++seed) {
+  for (uint64_t seed = 0; seed < seeds; ++seed) {
     const Cluster cluster = devices(static_cast<int>(2 + seed % 5));
     std::vector<std::string> names;
     for (const Device& device : cluster.devices) names.push_back(device.name);
@@ -174,7 +177,7 @@ TEST(Pipeline, RandomDelaysNeverDeadlockSeveralPipelines) {
     expect_that_it_ends(analysis, plan, cluster, seed, several);
     if (HasFatalFailure()) return;
   }
-  EXPECT_EQ(several, 1000);
+  EXPECT_EQ(several, seeds);
 }
 
 // A device that is lost in the middle of a step is the cause that everybody reports, not a

@@ -1,7 +1,7 @@
 """Plans that train like one device, as threads and as processes: the cells of test_exactness.py.
 
 `cells.py FOLDER CELL ...` is what its processes run; rank 0 writes what it has seen of a cell to
-FOLDER/<number of the cell>.pt.
+FOLDER/<number of the cell>.pt. FOLDER/<number>.graph, if it is there, saves capturing.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ MODELS = {
 }
 
 
+_graphs: dict[tuple[str, tuple[str, ...], int], medley.Graph] = {}
+
+
 @dataclasses.dataclass(frozen=True)
 class Cell:
     """A model, a plan for it, and for how many steps it is trained."""
@@ -49,17 +52,20 @@ class Cell:
     steps: int = 3
     clip: float = 1.0
 
-    def make(self) -> tuple[nn.Module, Any, medley.Graph, str]:
+    def make(self, file: Path | None = None) -> tuple[nn.Module, Any, medley.Graph, str]:
         """Returns model, global batch, graph and plan, the same in every process; called in
-        double_precision()."""
+        double_precision(). A process captures each model once, or reads it from a file."""
         torch.manual_seed(0)
         model, batch = MODELS[self.model](batch=self.rows)
         for name, parameter in model.named_parameters():
             if any(fnmatch.fnmatch(name, pattern) for pattern in self.frozen):
                 parameter.requires_grad_(False)
         model, batch = model.double(), exactness.to_double(batch)
-        graph = medley.capture(model, batch)
-        return model, batch, graph, self.plan(graph)
+        key = self.model, self.frozen, self.rows
+        if key not in _graphs:
+            is_there = file is not None and file.exists()
+            _graphs[key] = medley.Graph.load(file) if is_there else medley.capture(model, batch)
+        return model, batch, _graphs[key], self.plan(_graphs[key])
 
 
 def of_one_axis(case: one_axis.Case) -> Cell:
@@ -157,9 +163,9 @@ def own_rows(plan: medley.Plan, batch: Any, rows: int) -> Any:
     return tuple(value[mine] for value in batch)
 
 
-def train(cell: Cell) -> exactness.Curve:
+def train(cell: Cell, file: Path) -> exactness.Curve:
     """Trains as one of the processes of a job, with the global batch and its own rows in turn."""
-    model, batch, graph, text = cell.make()
+    model, batch, graph, text = cell.make(file)
     machines = exactness.cluster(max(4, cell.devices))
     plan = medley.plan(graph, machines, plan=medley.Plan.from_dict(json.loads(text)))
     optimizer = medley.AdamW(lr=LEARNING_RATE, weight_decay=0.01, max_norm=cell.clip or None)
@@ -178,7 +184,7 @@ def main(folder: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
     for name in names:
         with exactness.double_precision():
-            curve = train(CELLS[name])
+            curve = train(CELLS[name], folder / f"{NUMBERS[name]}.graph")
         if torch.distributed.get_rank() == 0:
             torch.save(vars(curve), folder / f"{NUMBERS[name]}.pt")
 

@@ -52,6 +52,11 @@ class Processes:
 
     def _train(self, devices: int) -> None:
         left = [name for name in self._wanted if CELLS[name].devices == devices]
+        for name in left:
+            with exactness.double_precision():
+                graph = CELLS[name].make()[2]
+            if not graph.constants:  # which are not in its text
+                (self._folder / f"{NUMBERS[name]}.graph").write_text(graph.text())
         while left:
             script = [SCRIPT, str(self._folder), *left]
             done = run([*TORCHRUN, f"--nproc-per-node={devices}", *script])

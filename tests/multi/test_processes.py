@@ -284,8 +284,9 @@ def test_ctrl_c_ends_all(folder: Path, launcher: str, inherited: signal.Handlers
         if launcher == "launch"
         else [*TORCHRUN, "--nproc-per-node=2"]
     )
+    command = [*start, *script]
     code, text = interrupt(
-        [*start, *script],
+        command if launcher == "launch" else warm_start.command(command),
         lambda text: len(pids_in(text)) == 2 and "step 3" in text,
         inherited,
         SLOWLY="1",
@@ -314,7 +315,8 @@ def test_ctrl_c_while_medley_train_saves(folder: Path, launcher: str) -> None:
         if launcher == "launch"
         else [*TORCHRUN, "--nproc-per-node=2", "-m", "medley", "train"]
     )
-    code, text = interrupt([*start, "medley.models:gpt", *options], lambda text: "step 3/" in text)
+    command = warm_start.command([*start, "medley.models:gpt", *options])
+    code, text = interrupt(command, lambda text: "step 3/" in text)
     assert code == (130 if launcher == "launch" else 1)
     state = json.loads((out / "train.json").read_text())
     assert state["step"] >= 3
