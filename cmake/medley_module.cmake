@@ -48,6 +48,7 @@ function(medley_module name)
     target_link_libraries(${name}_test PRIVATE medley_${name} ${arg_TEST_DEPS} ${arg_LIBS}
                           ${arg_TEST_LIBS} GTest::gmock_main)
     medley_sanitize(${name}_test)
+    medley_batch(${name}_test)
     # What runs long is in the modules: tests that are not optimized are built in half the time.
     target_compile_options(${name}_test PRIVATE -O0)
     if(NOT name STREQUAL torch)

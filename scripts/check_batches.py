@@ -1,9 +1,10 @@
 """Fail if files of a room compile alone but not in one batch (cmake/batches.cmake), or only in one.
 
-In a batch, names of their unnamed namespaces collide, with each other or with types of headers, and
-neither says SKIP_UNITY_BUILD_INCLUSION in the room's CMakeLists.txt. Alone, a file lacks the header
-of a function that another file of the batch included. Whoever has ccache compiles single
-files, everybody else batches: neither would see what breaks for the other.
+Sources of a room are in batches, and its tests in others. In a batch, names of their unnamed
+namespaces collide, with each other or with types of headers, and neither says
+SKIP_UNITY_BUILD_INCLUSION in the room's CMakeLists.txt. Alone, a file lacks the header of a
+function that another file of the batch included. Whoever has ccache compiles single files,
+everybody else batches: neither would see what breaks for the other.
 """
 
 import re
@@ -142,21 +143,24 @@ def main() -> int:
             rf"\(([\w.\s]+) PROPERTIES {skips}", (room / "CMakeLists.txt").read_text()
         )
         alone = {file for each in listed for file in each.split()}
-        places: dict[str, list[str]] = defaultdict(list)
-        for path in sorted(room.glob("*.cpp")):
-            if path.name.endswith(("_test.cpp", "_bench.cpp")) or path.name in alone:
-                continue
-            for key, line in hidden_names(path.read_text()).items():
-                places[key].append(f"{path.relative_to(ROOT)}:{line}")
         public = public_types(room.name)
-        for key, found in sorted(places.items()):
-            found = [public[key], *found] if key in public else found
-            if len(found) > 1:
-                failed += 1
-                print(
-                    f"{found[1]}: found {key}, which {found[0]} defines too: rename one, share it, "
-                    f"or name a file before {skips} in {room.name}/CMakeLists.txt"
-                )
+        files = [each for each in sorted(room.glob("*.cpp")) if each.name not in alone]
+        for is_test in (False, True):
+            places: dict[str, list[str]] = defaultdict(list)
+            for path in files:
+                if path.name.endswith("_test.cpp") != is_test or path.name.endswith("_bench.cpp"):
+                    continue
+                for key, line in hidden_names(path.read_text()).items():
+                    if not key.startswith("TEST"):  # a macro of gtest
+                        places[key].append(f"{path.relative_to(ROOT)}:{line}")
+            for key, found in sorted(places.items()):
+                found = [public[key], *found] if key in public else found
+                if len(found) > 1:
+                    failed += 1
+                    print(
+                        f"{found[1]}: found {key}, which {found[0]} defines too: rename one, share "
+                        f"it, or name a file before {skips} in {room.name}/CMakeLists.txt"
+                    )
     return failed > 0
 
 

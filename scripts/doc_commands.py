@@ -29,6 +29,8 @@ import warm_start
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = ["data", "docs", "examples", "tests"]
 TIME_LIMIT_S = 180
+# What programs of the pages import that capture, and those that have models of transformers.
+IMPORTED = ("torch._functorch.aot_autograd", "transformers.models.llama.modeling_llama", "peft")
 DIFF_LINES = 60
 EXITS = re.compile(r"# exits with (\d+)$")
 # A file name may hold no quote, so that a fence's other options cannot be taken for one.
@@ -55,7 +57,7 @@ def run_command(line: str, directory: Path) -> tuple[int, list[str]]:
     }
     try:
         done = subprocess.run(
-            warm_start.command(words),
+            warm_start.command(words, IMPORTED),
             cwd=directory,
             env=env,
             text=True,

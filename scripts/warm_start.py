@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CLIENT = ROOT / "scripts" / "warm_client.py"
 STREAMS = 3
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# What most programs import; a test names other libraries.
+# What most programs import.
 IMPORTED = (
     "medley.cli",
     "medley.cli.train",
@@ -59,11 +59,12 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 # --- what tests call ------------------------------------------------------------------------------
 
 
-def command(words: Sequence[str]) -> list[str]:
-    """Returns what runs these words in a fork, if the first is this interpreter."""
+def command(words: Sequence[str], imports: tuple[str, ...] = ()) -> list[str]:
+    """Returns what runs these words in a fork, if the first is this interpreter; `imports`: of a
+    server that has imported these, too."""
     if words[0] != sys.executable or os.environ.get("MEDLEY_COLD_START") or _unknown(words[1:]):
         return list(words)
-    return [sys.executable, "-I", "-S", str(CLIENT), _served(), *words[1:]]
+    return [sys.executable, "-I", "-S", str(CLIENT), _served(imports), *words[1:]]
 
 
 def _unknown(arguments: Sequence[str]) -> bool:
@@ -75,13 +76,13 @@ def _unknown(arguments: Sequence[str]) -> bool:
 _lock = threading.Lock()
 
 
-def _served() -> str:
+def _served(imports: tuple[str, ...]) -> str:
     with _lock:
-        return _serve(os.getpid())
+        return _serve(os.getpid(), imports)
 
 
 @functools.cache
-def _serve(owner: int) -> str:
+def _serve(owner: int, imports: tuple[str, ...]) -> str:
     """Starts the server of this process, and returns where it is."""
     folder = tempfile.TemporaryDirectory(prefix="medley-warm-")
     path = os.path.join(folder.name, "socket")
@@ -91,7 +92,7 @@ def _serve(owner: int) -> str:
         paths = [str(ROOT / "python"), os.environ.get("PYTHONPATH", "")]
         more = {"OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8", "PYTHONPATH": ":".join(paths)}
         server = subprocess.Popen(
-            [sys.executable, __file__, str(listener.fileno())],
+            [sys.executable, __file__, str(listener.fileno()), *imports],
             env={**os.environ, **more},
             stdin=subprocess.PIPE,  # ends with this process, and the server with it
             pass_fds=[listener.fileno()],
@@ -110,9 +111,9 @@ def _serve(owner: int) -> str:
 # --- the server -----------------------------------------------------------------------------------
 
 
-def serve(listener: socket.socket) -> None:
+def serve(listener: socket.socket, imports: Sequence[str]) -> None:
     """Forks for whoever asks, until the process of the tests is gone."""
-    for name in IMPORTED:
+    for name in (*IMPORTED, *imports):
         __import__(name)
     gc.collect()
     gc.freeze()
@@ -337,4 +338,4 @@ if __name__ == "__main__":
     # What it forks imports it by this name.
     import warm_start
 
-    warm_start.serve(socket.socket(fileno=int(sys.argv[1])))
+    warm_start.serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

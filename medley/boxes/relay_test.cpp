@@ -12,25 +12,26 @@
 namespace medley {
 namespace {
 
-constexpr int kSeeds = 1000;
+constexpr int kRelaySeeds = 1000;
 
 using Random = std::mt19937;
-int64_t pick(Random& random, int64_t least, int64_t most) {
+int64_t pick_length(Random& random, int64_t least, int64_t most) {
   return std::uniform_int_distribution<int64_t>(least, most)(random);
 }
 
 // Replicas and shards, zero lengths among them, on one axis or two.
 Layout random_layout(Random& random, const FactorSizes& factors) {
-  std::vector<int64_t> mesh{pick(random, 1, 4)};
-  if (pick(random, 0, 1)) mesh.push_back(pick(random, 1, 3));
+  std::vector<int64_t> mesh{pick_length(random, 1, 4)};
+  if (pick_length(random, 0, 1)) mesh.push_back(pick_length(random, 1, 3));
   State state(mesh.size());
   std::vector<CutPoints> points(mesh.size());
   for (size_t axis = 0; axis < mesh.size(); ++axis) {
-    const auto position = static_cast<int>(pick(random, 0, std::ssize(factors) - 1));
-    if (pick(random, 0, 2) == 0 || (axis == 1 && state[0].cuts(position))) continue;
+    const auto position = static_cast<int>(pick_length(random, 0, std::ssize(factors) - 1));
+    if (pick_length(random, 0, 2) == 0 || (axis == 1 && state[0].cuts(position))) continue;
     state[axis] = sharded(position, 0);
     std::vector<int64_t> cut{0, factors[at(position)]};
-    while (std::ssize(cut) <= mesh[axis]) cut.push_back(pick(random, 0, factors[at(position)]));
+    while (std::ssize(cut) <= mesh[axis])
+      cut.push_back(pick_length(random, 0, factors[at(position)]));
     std::ranges::sort(cut);
     points[axis] = {cut};
   }
@@ -50,14 +51,15 @@ struct Example {
 };
 
 Example random_example(Random& random) {
-  const FactorSizes factors{pick(random, 1, 4), pick(random, 1, 4), pick(random, 1, 4)};
+  const FactorSizes factors{
+      pick_length(random, 1, 4), pick_length(random, 1, 4), pick_length(random, 1, 4)};
   Example example;
   int members = 0;
-  const int64_t count = pick(random, 2, 4);
+  const int64_t count = pick_length(random, 2, 4);
   for (int64_t h = 0; h < count; ++h) {
     RelayHolder holder{random_layout(random, factors), members, true, true, "holder"};
-    if (h > 0) holder.gives = pick(random, 0, 3) > 0;
-    if (h > 0) holder.takes = pick(random, 0, 3) > 0;
+    if (h > 0) holder.gives = pick_length(random, 0, 3) > 0;
+    if (h > 0) holder.takes = pick_length(random, 0, 3) > 0;
     members += static_cast<int>(holder.layout.box_of.size());
     example.holders.push_back(std::move(holder));
   }
@@ -80,7 +82,7 @@ std::vector<int64_t> elements_of(const Layout& layout, size_t device) {
 
 // Holder h has element e as 1000 h + e, so that a sum says who has been added.
 TEST(Relay, GivesEverybodyTheSums) {
-  for (int seed = 0; seed < kSeeds; ++seed) {
+  for (int seed = 0; seed < kRelaySeeds; ++seed) {
     SCOPED_TRACE(seed);
     Random random(static_cast<unsigned>(seed));
     const auto [holders, relay] = random_example(random);
@@ -138,7 +140,7 @@ TEST(Relay, SumsWhereTheOwnersAre) {
 }
 
 TEST(Relay, SendsEachElementOnce) {
-  for (int seed = 0; seed < kSeeds; ++seed) {
+  for (int seed = 0; seed < kRelaySeeds; ++seed) {
     SCOPED_TRACE(seed);
     Random random(static_cast<unsigned>(seed));
     const Relay relay = random_example(random).relay;

@@ -57,7 +57,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-const std::string kRun = "run", kFolder = "run/step-00000003";
+const std::string kHostileRun = "run", kFolder = "run/step-00000003";
 const std::vector<std::string> kNames{"0.safetensors", "1.safetensors", "manifest.json", "COMMIT"};
 constexpr size_t kMostMessage = 1000;
 
@@ -86,8 +86,8 @@ std::string path_of(const std::string& name) { return kFolder + "/" + name; }
 
 MemoryFiles written() {
   MemoryFiles files;
-  files.make_directories(kRun);
-  begin_checkpoint(files, kRun, 3);
+  files.make_directories(kHostileRun);
+  begin_checkpoint(files, kHostileRun, 3);
   Manifest manifest = sample_values();
   const std::string bytes(200, 'x');
   for (int f = 0; f < 2; ++f) {
@@ -98,9 +98,9 @@ MemoryFiles written() {
           sources.push_back(
               source_of(value, box, value.factors, whole_box(value.factors), bytes.data()));
     manifest.files.push_back(
-        write_tensors(files, temporary_folder(kRun, 3), kNames[at(f)], sources));
+        write_tensors(files, temporary_folder(kHostileRun, 3), kNames[at(f)], sources));
   }
-  commit_checkpoint(files, kRun, manifest);
+  commit_checkpoint(files, kHostileRun, manifest);
   return files;
 }
 

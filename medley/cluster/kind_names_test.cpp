@@ -10,11 +10,11 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-const Catalogue& ours() {
+const Catalogue& our_kinds() {
   static const Catalogue catalogue = read_catalogue("data/devices");
   return catalogue;
 }
-std::vector<std::string> meant(std::string_view name) { return kinds_meant(ours(), name); }
+std::vector<std::string> meant(std::string_view name) { return kinds_meant(our_kinds(), name); }
 
 TEST(KindNames, AsPeopleWriteThem) {
   const std::pair<const char*, const char*> expected[] = {
@@ -111,7 +111,7 @@ TEST(KindNames, OtherCardsAreNotOurs) {
 }
 
 TEST(KindNames, EachKindsOwnNameMeansIt) {
-  for (const auto& [name, kind] : ours()) {
+  for (const auto& [name, kind] : our_kinds()) {
     EXPECT_THAT(meant(name), ElementsAre(name));
     std::string lower = name;
     for (char& c : lower) c = c == '-' ? ' ' : static_cast<char>(std::tolower(c));

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kHead[] =
+constexpr char kTextHead[] =
     "medley-graph 1\ngraph \"g\"\nsymbols b s\n%0 = batch \"x\" : f32[b, s*4]\n";
 
 std::string mlp_text() {
@@ -38,8 +38,8 @@ std::string error_of(const std::string& text) {
   return "no error";
 }
 
-// The message for `line` after the four lines of kHead.
-std::string line_error(const std::string& line) { return error_of(kHead + line + "\n"); }
+// The message for `line` after the four lines of kTextHead.
+std::string line_error(const std::string& line) { return error_of(kTextHead + line + "\n"); }
 
 // A graph that has every kind of argument and every kind of input and output.
 Graph everything() {
@@ -129,7 +129,7 @@ TEST(Text, MlpPrintsAsItStands) {
 TEST(Text, SpacesCommentsAndBlankLinesMeanNothing) {
   const std::string spaced =
       "# c\n\nmedley-graph   1\n  # c\n graph \"g\"\nsymbols  b  s \n%0=batch\"x\":f32[b,s*4]";
-  EXPECT_TRUE(parse_graph(spaced, "f") == parse_graph(kHead, "f"));
+  EXPECT_TRUE(parse_graph(spaced, "f") == parse_graph(kTextHead, "f"));
 }
 
 TEST(Text, HeaderErrorsNameTheLine) {

@@ -220,7 +220,7 @@ std::vector<int> post_collective(Engine& engine,
   return exchanges;
 }
 
-std::vector<int> iota(int n) {
+std::vector<int> first_numbers(int n) {
   std::vector<int> result(at(n));
   std::iota(result.begin(), result.end(), 0);
   return result;
@@ -229,7 +229,7 @@ std::vector<int> iota(int n) {
 // 2 (n - 1) rounds of bytes / n and one latency each; nothing contends, so the estimate is exact.
 TEST(FlowEngine, RingAllReduceTakesTheTextbookTime) {
   const Topology topology = flat(4, 10e-6);
-  const Collective collective{CommunicationKind::kAllReduce, iota(4), {4'000'000}, 4};
+  const Collective collective{CommunicationKind::kAllReduce, first_numbers(4), {4'000'000}, 4};
   const auto ring = messages(algorithms().front(), collective, group_by_node(collective, topology));
   Engine engine(topology);
   const auto exchanges = post_collective(engine, ring, 4, 0, {0, 0, 0, 0});
@@ -244,7 +244,7 @@ TEST(FlowEngine, IsHardlyLaterThanTheEstimate) {
   for (int run = 0; run < 200; ++run) {
     const int n = 2 + static_cast<int>(random() % 5);
     const Topology topology = flat(n, 3e-6);
-    Collective collective{static_cast<CommunicationKind>(random() % 4), iota(n), {}, 1};
+    Collective collective{static_cast<CommunicationKind>(random() % 4), first_numbers(n), {}, 1};
     const int count = collective.kind == CommunicationKind::kAllReduce  ? 1
                       : collective.kind == CommunicationKind::kAllToAll ? n * n
                                                                         : n;
@@ -280,7 +280,7 @@ TEST(FlowEngine, TheOrderOfPostsMakesNoDifference) {
     std::vector<std::vector<Posted>> posts(n);  // [device]
     std::vector<int64_t> clock(n, 0);
     for (int64_t number = 0; number < 6; ++number) {
-      Collective collective{static_cast<CommunicationKind>(random() % 4), iota(n), {}, 1};
+      Collective collective{static_cast<CommunicationKind>(random() % 4), first_numbers(n), {}, 1};
       const int count = collective.kind == CommunicationKind::kAllReduce  ? 1
                         : collective.kind == CommunicationKind::kAllToAll ? n * n
                                                                           : n;

@@ -246,7 +246,7 @@ class Reference {
 };
 
 // Nodes of several devices with or without a fabric, one or two pools, trunks, odd bandwidths.
-Cluster random_cluster(std::mt19937& random) {
+Cluster random_reference(std::mt19937& random) {
   Cluster cluster;
   const auto any = [&](double low, double high) {
     return std::uniform_real_distribution<double>(low, high)(random);
@@ -359,7 +359,7 @@ TEST(FlowEngine, IsTheReferenceOnRandomNetworks) {
   size_t compared = 0;
   for (int run = 0; run < 150; ++run) {
     SCOPED_TRACE(run);
-    const Topology topology(random_cluster(random));
+    const Topology topology(random_reference(random));
     const Posts posts = random_posts(topology, random);
     const Ends expected = Reference(topology, posts).run();
     const Ends found = run_engine(topology, posts);

@@ -9,15 +9,15 @@
 namespace medley {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kMillisecond = 1'000'000;
 
 TEST(TableCosts, AddsUpLayers) {
   const TableCosts costs(sample_table(), sample_cluster(1, 1));
   const StageOption stage = *costs.stage(0, 3, {0, 2, 1}, 4);  // 2 rows on each of 2 devices
-  EXPECT_EQ(stage.forward.value, 5 * kMs);                     // 0.5 + 1 + 1, times 2 rows
-  EXPECT_EQ(stage.backward.value, 10 * kMs);
+  EXPECT_EQ(stage.forward.value, 5 * kMillisecond);            // 0.5 + 1 + 1, times 2 rows
+  EXPECT_EQ(stage.backward.value, 10 * kMillisecond);
   // Updates, and 192 MB on a ring of two at 10 GB/s: each sends twice its half.
-  EXPECT_EQ(stage.update.value, 3 * kMs + 19'200'000);
+  EXPECT_EQ(stage.update.value, 3 * kMillisecond + 19'200'000);
   EXPECT_EQ(stage.persistent.value, 4 * 192'000'000);
   EXPECT_EQ(stage.saved.value, 2 * 24'000'000);
   EXPECT_EQ(stage.transient.value, 2'000'000);  // what it sends
@@ -36,10 +36,10 @@ TEST(TableCosts, OffersWhatWasMeasuredOnly) {
 TEST(TableCosts, FewerRowsTakeNoLongerThanMore) {
   LayerTable table = sample_table();
   for (MeasuredTimes& each : table.times)
-    if (each.rows == 1) each.kinds["block"].forward = {9 * kMs};
+    if (each.rows == 1) each.kinds["block"].forward = {9 * kMillisecond};
   const TableCosts costs(table, sample_cluster(1, 0));
-  EXPECT_EQ(costs.stage(1, 2, {0, 1, 1}, 1)->forward.value, 2 * kMs);  // as two rows
-  EXPECT_EQ(costs.stage(1, 2, {0, 1, 1}, 1)->backward.value, 2 * kMs);
+  EXPECT_EQ(costs.stage(1, 2, {0, 1, 1}, 1)->forward.value, 2 * kMillisecond);  // as two rows
+  EXPECT_EQ(costs.stage(1, 2, {0, 1, 1}, 1)->backward.value, 2 * kMillisecond);
 }
 
 TEST(TableCosts, AppliesTheConstantsOfARun) {
@@ -49,7 +49,7 @@ TEST(TableCosts, AppliesTheConstantsOfARun) {
   const StageOption stage = *costs.stage(1, 2, {0, 2, 1}, 2);
   EXPECT_EQ(stage.persistent.value, 2 * 64'000'000 + 7);
   EXPECT_EQ(stage.saved.value, 12'000'000);
-  EXPECT_EQ(stage.update.value, kMs + 3 * 6'400'000);
+  EXPECT_EQ(stage.update.value, kMillisecond + 3 * 6'400'000);
 }
 
 // Where one bandwidth says all, adding up gradients takes what the hierarchical collective takes
@@ -73,12 +73,14 @@ TEST(TableCosts, FollowsCurvesByDevicesAndSize) {
   Cluster cluster = sample_cluster(4, 0);
   cluster.networks[1].curves = {{1, {{1'000'000, 1e8}, {4'000'000, 2e8}}}, {4, {{1'000'000, 4e8}}}};
   const TableCosts costs(sample_table(), cluster);
-  EXPECT_EQ(occupied(*costs.link(0, 1, 0, 1), {1'000'000}).value, 10 * kMs);
-  EXPECT_EQ(occupied(*costs.link(0, 1, 0, 1), {4'000'000}).value, 20 * kMs);
-  EXPECT_EQ(occupied(*costs.link(0, 1, 0, 1), {500'000}).value, 5 * kMs);
-  EXPECT_EQ(occupied(*costs.link(0, 4, 0, 4), {4'000'000}).value, 10 * kMs);
-  EXPECT_EQ(occupied(*costs.link(0, 8, 0, 8), {4'000'000}).value, 5 * kMs);   // two nodes each
-  EXPECT_EQ(occupied(*costs.link(0, 8, 0, 4), {4'000'000}).value, 10 * kMs);  // the narrower side
+  EXPECT_EQ(occupied(*costs.link(0, 1, 0, 1), {1'000'000}).value, 10 * kMillisecond);
+  EXPECT_EQ(occupied(*costs.link(0, 1, 0, 1), {4'000'000}).value, 20 * kMillisecond);
+  EXPECT_EQ(occupied(*costs.link(0, 1, 0, 1), {500'000}).value, 5 * kMillisecond);
+  EXPECT_EQ(occupied(*costs.link(0, 4, 0, 4), {4'000'000}).value, 10 * kMillisecond);
+  EXPECT_EQ(occupied(*costs.link(0, 8, 0, 8), {4'000'000}).value,
+            5 * kMillisecond);  // two nodes each
+  EXPECT_EQ(occupied(*costs.link(0, 8, 0, 4), {4'000'000}).value,
+            10 * kMillisecond);  // the narrower side
 }
 
 TEST(TableCosts, SaysWhenTheTableIsOfOtherDevices) {

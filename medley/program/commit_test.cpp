@@ -17,7 +17,7 @@
 namespace medley {
 namespace {
 
-Cluster devices(int count) {
+Cluster pool_of(int count) {
   Cluster cluster;
   cluster.pools = {{"a", count, 1, {}, false, 0}};
   cluster.devices = list_devices(cluster.pools);
@@ -34,7 +34,7 @@ bool updates(const LoweredStage& stage, const Step& step) {
 std::vector<Program> random_programs(bool commit) {
   const Graph graph =
       run_passes(parse_graph(LocalFiles().read("tests/data/mlp.graph"), "tests/data/mlp.graph"));
-  const Cluster cluster = devices(5);
+  const Cluster cluster = pool_of(5);
   std::vector<std::string> names;
   for (const Device& device : cluster.devices) names.push_back(device.name);
   LowerOptions options;

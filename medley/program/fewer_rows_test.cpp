@@ -31,7 +31,7 @@ std::vector<std::string> names(int count) {
   return all;
 }
 
-Cluster devices(int count) {
+Cluster some_devices(int count) {
   Cluster cluster;
   cluster.pools = {{"a", count, 1, {}, false, 0}};
   cluster.devices = list_devices(cluster.pools);
@@ -50,8 +50,8 @@ Plan whole(std::vector<Microbatch> microbatches, int count) {
 // The tables are those of a plan for so many rows.
 TEST(FewerRows, AreThoseOfAPlanForThem) {
   const Graph graph = deep();
-  const Program planned = lower(graph, whole({{8, {6, 2}}, {4, {1, 3}}}, 2), devices(2), {});
-  const Program expected = lower(graph, whole({{4, {3, 1}}, {2, {0, 2}}}, 2), devices(2), {});
+  const Program planned = lower(graph, whole({{8, {6, 2}}, {4, {1, 3}}}, 2), some_devices(2), {});
+  const Program expected = lower(graph, whole({{4, {3, 1}}, {2, {0, 2}}}, 2), some_devices(2), {});
   const Program found = with_rows(planned, 6);
   EXPECT_EQ(found.stages[0].tables, expected.stages[0].tables);
   EXPECT_EQ(with_rows(planned, kRows).stages[0].tables, planned.stages[0].tables);
@@ -63,7 +63,7 @@ TEST(FewerRows, OfRandomPipelinesAreNowhereMoreThanPlanned) {
   const Graph graph = deep();
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     const Program planned =
-        lower(graph, random_pipelines(graph, names(5), kRows, seed), devices(5), {});
+        lower(graph, random_pipelines(graph, names(5), kRows, seed), some_devices(5), {});
     for (int64_t rows = 1; rows < kRows; ++rows) {
       const Program fewer = with_rows(planned, rows);
       for (size_t s = 0; s < fewer.stages.size(); ++s)
@@ -79,7 +79,7 @@ TEST(FewerRows, OfRandomPipelinesAreNowhereMoreThanPlanned) {
 }
 
 TEST(FewerRows, GiveEveryMicrobatchOneThatIsABatchOfItsOwn) {
-  Program planned = lower(deep(), whole({{4, {4}}, {4, {4}}, {4, {4}}}, 1), devices(1), {});
+  Program planned = lower(deep(), whole({{4, {4}}, {4, {4}}, {4, {4}}}, 1), some_devices(1), {});
   planned.microbatches_are_batches = true;
   try {
     (void)with_rows(planned, 2);

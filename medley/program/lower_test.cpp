@@ -25,7 +25,7 @@ Graph mlp() {
   return run_passes(parse_graph(text.str(), "mlp.graph"));
 }
 
-Cluster two_devices() {
+Cluster a_pair() {
   Cluster cluster;
   cluster.pools = {{"a", 2, 1, {}, false, 0}};
   cluster.devices = list_devices(cluster.pools);
@@ -55,7 +55,7 @@ TEST(Lower, DataParallelIsRowsAndReductions) {
   const Graph graph = mlp();
   Optimizer optimizer;
   optimizer.gradient_norm = false;
-  const Program program = lower(graph, rows_plan({{8, {7, 1}}}), two_devices(), optimizer);
+  const Program program = lower(graph, rows_plan({{8, {7, 1}}}), a_pair(), optimizer);
   EXPECT_THAT(names(program.stages[0]), ElementsAre("all_reduce", "all_reduce", "all_reduce"))
       << print(program);
 }
@@ -65,7 +65,7 @@ TEST(Lower, RowsDivideTheBatchOnly) {
   Plan plan = rows_plan({{8, {7, 1}}});
   plan.pipelines[0].stages[0].ops["fc2/mm#0"] = "n rows";
   try {
-    lower(mlp(), plan, two_devices(), {});
+    lower(mlp(), plan, a_pair(), {});
     ADD_FAILURE() << "accepted";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
@@ -76,7 +76,7 @@ TEST(Lower, RowsDivideTheBatchOnly) {
 
 // A second micro-batch is another table of lengths and two more calls.
 TEST(Lower, MicrobatchIsATable) {
-  const Program program = lower(mlp(), rows_plan({{8, {7, 1}}, {3, {3, 0}}}), two_devices(), {});
+  const Program program = lower(mlp(), rows_plan({{8, {7, 1}}, {3, {3, 0}}}), a_pair(), {});
   ASSERT_EQ(program.stages[0].tables.size(), 2u);
   EXPECT_THAT(program.stages[0].calls,
               ElementsAre(Call{FunctionKind::kPrologue, 0},
@@ -92,7 +92,7 @@ TEST(Lower, MicrobatchIsATable) {
 TEST(Lower, OneDeviceExchangesNothing) {
   Plan plan = rows_plan({{8, {8}}});
   plan.pipelines[0].stages[0].mesh = {{"x"}, {1}, {"a/0/0"}};
-  EXPECT_TRUE(lower(mlp(), plan, two_devices(), {}).stages[0].communications.empty());
+  EXPECT_TRUE(lower(mlp(), plan, a_pair(), {}).stages[0].communications.empty());
 }
 
 // The optimizer's state cut evenly: gradients are reduce-scattered, parameters gathered after the
@@ -100,14 +100,14 @@ TEST(Lower, OneDeviceExchangesNothing) {
 TEST(Lower, ZeroOneScattersGradients) {
   Plan plan = rows_plan({{8, {7, 1}}});
   plan.pipelines[0].stages[0].updates = {{"*", "S(0, even)"}};
-  const Program program = lower(mlp(), plan, two_devices(), {});
+  const Program program = lower(mlp(), plan, a_pair(), {});
   EXPECT_THAT(print(program), HasSubstr("reduce_scatter accumulate/"));
   EXPECT_THAT(print(program), Not(HasSubstr("all_reduce gradients")));
 }
 
 // Following one device for all that have equal sizes is following each.
 TEST(MemoryUses, AreThoseOfEachDevice) {
-  Cluster cluster = two_devices();
+  Cluster cluster = a_pair();
   cluster.pools[0].count = 4;
   cluster.devices = list_devices(cluster.pools);
   Plan plan = rows_plan({{12, {4, 2, 4, 2}}, {9, {4, 2, 0, 3}}});
@@ -127,7 +127,7 @@ TEST(MemoryUses, AreThoseOfEachDevice) {
 TEST(Lower, NamesWhatMatchesNoOp) {
   Plan plan = rows_plan({{8, {7, 1}}});
   plan.pipelines[0].stages[0].ops = {{"nothing/*", "replicate"}};
-  EXPECT_THROW(lower(mlp(), plan, two_devices(), {}), Error);
+  EXPECT_THROW(lower(mlp(), plan, a_pair(), {}), Error);
 }
 
 }  // namespace

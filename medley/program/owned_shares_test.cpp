@@ -23,11 +23,11 @@ namespace {
 
 using testing::ElementsAre;
 
-Graph read(const std::string& path) {
+Graph read_text(const std::string& path) {
   return run_passes(parse_graph(LocalFiles().read(path), path));
 }
 
-Cluster devices(int count) {
+Cluster owners_of(int count) {
   Cluster cluster;
   cluster.pools = {{"a", count, 1, {}, false, 0}};
   cluster.devices = list_devices(cluster.pools);
@@ -66,12 +66,12 @@ std::map<std::string, std::vector<Layout>> states_of(const Program& program) {
 // Of what no owner divides, every stage that holds the parameter has all; of the rest, one stage
 // has each element.
 TEST(OwnedShares, EveryElementIsUpdatedInOnePlace) {
-  const Cluster cluster = devices(6);
+  const Cluster cluster = owners_of(6);
   std::vector<std::string> names;
   for (const Device& device : cluster.devices) names.push_back(device.name);
   int divided = 0, undivided = 0, cut = 0;
   for (const char* path : {"tests/data/mlp.graph", "python/tests/golden/gpt.graph"}) {
-    const Graph graph = read(path);
+    const Graph graph = read_text(path);
     for (uint64_t seed = 0; seed < 40; ++seed) {
       const Plan plan = random_pipelines(graph, names, 12, seed);
       const Program program = lower(graph, plan, cluster, {});
@@ -121,8 +121,8 @@ class TwoPipelines : public testing::Test {
     return texts;
   }
 
-  Graph graph = read("tests/data/mlp.graph");
-  Cluster cluster = devices(3);
+  Graph graph = read_text("tests/data/mlp.graph");
+  Cluster cluster = owners_of(3);
   Plan plan;
 };
 

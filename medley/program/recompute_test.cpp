@@ -21,15 +21,15 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-Graph read(const std::string& path) {
+Graph read_model(const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
   return run_passes(parse_graph(text.str(), path));
 }
 
-Graph mlp() { return read("tests/data/mlp.graph"); }
-Graph gpt() { return read("python/tests/golden/gpt.graph"); }
+Graph small_mlp() { return read_model("tests/data/mlp.graph"); }
+Graph gpt() { return read_model("python/tests/golden/gpt.graph"); }
 
 // relu(x W) `layers` times, on rows of 8 numbers: the backward phase reads what each relu makes.
 Graph chain(int layers) {
@@ -124,7 +124,7 @@ std::vector<std::string> kept(const Prepared& prepared) {
 }
 
 TEST(Recompute, GradientsAreTheSameTerms) {
-  for (const Graph& graph : {mlp(), gpt(), chain(9)}) {
+  for (const Graph& graph : {small_mlp(), gpt(), chain(9)}) {
     const auto want = terms(prepared(graph, "none").graph);
     EXPECT_GT(want.size(), 3);
     for (const char* how : {"all", "blocks"}) EXPECT_EQ(terms(prepared(graph, how).graph), want);
@@ -132,7 +132,7 @@ TEST(Recompute, GradientsAreTheSameTerms) {
 }
 
 TEST(Recompute, AllKeepsNothing) {
-  for (const Graph& graph : {mlp(), gpt(), chain(9)}) {
+  for (const Graph& graph : {small_mlp(), gpt(), chain(9)}) {
     EXPECT_THAT(kept(prepared(graph, "none")), testing::Not(IsEmpty()));
     EXPECT_THAT(kept(prepared(graph, "all")), IsEmpty());
   }
@@ -196,7 +196,7 @@ Plan one_stage(std::string_view how, int devices, int microbatches) {
   return plan;
 }
 
-Cluster devices(int count) {
+Cluster computing(int count) {
   Cluster cluster;
   cluster.pools = {{"a", count, 1, {}, false, 0}};
   cluster.devices = list_devices(cluster.pools);
@@ -211,7 +211,7 @@ TEST(Recompute, MemoryOfAChain) {
   std::map<std::string, MemoryUse> uses;
   for (const std::string_view how : kRecompute) {
     uses[std::string(how)] =
-        memory_use(lower(chain(layers), one_stage(how, 1, 6), devices(1), {}).stages[0], 0);
+        memory_use(lower(chain(layers), one_stage(how, 1, 6), computing(1), {}).stages[0], 0);
   }
   EXPECT_THAT(uses["none"].saved, testing::Each(layers * width));
   EXPECT_THAT(uses["all"].saved, testing::Each(0));
@@ -224,7 +224,7 @@ TEST(Recompute, MemoryOfAChain) {
   for (const char* how : {"none", "blocks"}) {
     Plan plan = one_stage(how, 1, 6);
     plan.pipelines[0].schedule = "1f1b";
-    alone[how] = memory_use(lower(chain(layers), plan, devices(1), {}).stages[0], 0);
+    alone[how] = memory_use(lower(chain(layers), plan, computing(1), {}).stages[0], 0);
   }
   EXPECT_THAT(recomputed_blocks(chain(layers), 1), ElementsAre(10));
   EXPECT_THAT(alone["blocks"].saved, testing::Each(width));
@@ -247,7 +247,7 @@ TEST(Recompute, IsDoneAsItWas) {
       EXPECT_EQ(completed.assignment.choices[i], completed.assignment.choices[at(of[i])]);
     }
     EXPECT_GT(again, 5);
-    static_cast<void>(lower(chain(6), plan, devices(2), {}));  // verifies
+    static_cast<void>(lower(chain(6), plan, computing(2), {}));  // verifies
   }
 }
 

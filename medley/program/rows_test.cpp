@@ -20,7 +20,7 @@ const std::string kDeep = "tests/data/deep.graph";  // layers.0 ... layers.3, he
 
 Graph read(std::string text) { return run_passes(parse_graph(text, kDeep)); }
 
-Graph deep() { return read(LocalFiles().read(kDeep)); }
+Graph deep_model() { return read(LocalFiles().read(kDeep)); }
 
 void erase_line(std::string& text, const std::string& begin) {
   const size_t first = text.find(begin);
@@ -37,7 +37,7 @@ Graph deep_with_a_frozen_layer() {
   return read(text);
 }
 
-Cluster devices(int count) {
+Cluster equal_devices(int count) {
   Cluster cluster;
   cluster.pools = {{"a", count, 1, {}, false, 0}};
   cluster.devices = list_devices(cluster.pools);
@@ -86,14 +86,14 @@ std::vector<std::vector<Rows>> all_rows(const Program& program) {
 TEST(Rows, AreTheLengthsOfTheMicrobatches) {
   const Plan plan = plan_on({2}, {{8, {7, 1}}, {3, {0, 3}}});
   EXPECT_THAT(
-      all_rows(lower(deep(), plan, devices(2), {})),
+      all_rows(lower(deep_model(), plan, equal_devices(2), {})),
       ElementsAre(ElementsAre(Rows{0, 7}, Rows{8, 0}), ElementsAre(Rows{7, 1}, Rows{8, 3})));
 }
 
 // The first axis has the lengths; its devices of the second have the same rows.
 TEST(Rows, OfTwoAxesAreThoseOfTheFirst) {
   const Plan plan = plan_on({2, 2}, {{8, {5, 3}}});
-  EXPECT_THAT(all_rows(lower(deep(), plan, devices(4), {})),
+  EXPECT_THAT(all_rows(lower(deep_model(), plan, equal_devices(4), {})),
               ElementsAre(ElementsAre(Rows{0, 5}),
                           ElementsAre(Rows{0, 5}),
                           ElementsAre(Rows{5, 3}),
@@ -103,7 +103,7 @@ TEST(Rows, OfTwoAxesAreThoseOfTheFirst) {
 TEST(Rows, BothAxesMayDivideThem) {
   Plan plan = plan_on({2, 2}, {{8, {5, 3}}});
   plan.pipelines[0].stages[0].batch["*"] = "S(0, rows) x S(0, even)";
-  EXPECT_THAT(all_rows(lower(deep(), plan, devices(4), {})),
+  EXPECT_THAT(all_rows(lower(deep_model(), plan, equal_devices(4), {})),
               ElementsAre(ElementsAre(Rows{0, 3}),
                           ElementsAre(Rows{3, 2}),
                           ElementsAre(Rows{5, 2}),
@@ -112,11 +112,11 @@ TEST(Rows, BothAxesMayDivideThem) {
 
 // Without lengths everybody computes on all rows; and who reads one input whole needs them all.
 TEST(Rows, OfAReplicatedBatchAreAll) {
-  EXPECT_THAT(all_rows(lower(deep(), plan_on({2}, {{8, {}}}), devices(2), {})),
+  EXPECT_THAT(all_rows(lower(deep_model(), plan_on({2}, {{8, {}}}), equal_devices(2), {})),
               ElementsAre(ElementsAre(Rows{0, 8}), ElementsAre(Rows{0, 8})));
   Plan plan = plan_on({2}, {{8, {7, 1}}});
   plan.pipelines[0].stages[0].batch["target"] = "R";
-  EXPECT_THAT(all_rows(lower(deep(), plan, devices(2), {})),
+  EXPECT_THAT(all_rows(lower(deep_model(), plan, equal_devices(2), {})),
               ElementsAre(ElementsAre(Rows{0, 8}), ElementsAre(Rows{0, 8})));
 }
 
@@ -125,7 +125,7 @@ TEST(Rows, OfAReplicatedBatchAreAll) {
 TEST(Rows, OfAStageAreThoseThatItReads) {
   Plan plan = stages_of({2, 1, 2}, {{8, {5, 3}}});
   plan.pipelines[0].stages[2].rows = {1, 3};
-  EXPECT_THAT(all_rows(lower(deep(), plan, devices(5), {})),
+  EXPECT_THAT(all_rows(lower(deep_model(), plan, equal_devices(5), {})),
               ElementsAre(ElementsAre(Rows{0, 5}),
                           ElementsAre(Rows{5, 3}),
                           ElementsAre(Rows{0, 0}),
@@ -137,21 +137,22 @@ using Groups = std::vector<std::vector<int>>;
 
 TEST(Groups, OfOneAxisAreOne) {
   const Plan plan = plan_on({3}, {{8, {4, 3, 1}}});
-  EXPECT_EQ(groups_of(lower(deep(), plan, devices(3), {})), (Groups{{0, 1, 2}}));
+  EXPECT_EQ(groups_of(lower(deep_model(), plan, equal_devices(3), {})), (Groups{{0, 1, 2}}));
 }
 
 // Rising order, whatever the order in the mesh.
 TEST(Groups, AreSorted) {
   Plan plan = plan_on({3}, {{8, {4, 3, 1}}});
   plan.pipelines[0].stages[0].mesh.devices = {"a/2/0", "a/0/0", "a/1/0"};
-  const Program program = lower(deep(), plan, devices(3), {});
+  const Program program = lower(deep_model(), plan, equal_devices(3), {});
   EXPECT_EQ(groups_of(program), (Groups{{0, 1, 2}}));
   EXPECT_THAT(group_of(program.stages[0], program.stages[0].communications[0], 1),
               ElementsAre(2, 0, 1));
 }
 
 TEST(Groups, OfOneDeviceAreNone) {
-  EXPECT_EQ(groups_of(lower(deep(), plan_on({1}, {{8, {}}}), devices(1), {})), Groups{});
+  EXPECT_EQ(groups_of(lower(deep_model(), plan_on({1}, {{8, {}}}), equal_devices(1), {})),
+            Groups{});
 }
 
 // Rows between, tensors inside: gradients are summed along the first axis, activations along the
@@ -160,21 +161,21 @@ TEST(Groups, OfTwoAxesAreTheirLines) {
   Plan plan = plan_on({2, 2}, {{8, {5, 3}}});
   plan.pipelines[0].stages[0].states = {{"layers.1.*", "R x S(0, even)"},
                                         {"layers.2.weight", "R x S(1, even)"}};
-  const Groups groups = groups_of(lower(deep(), plan, devices(4), {}));
+  const Groups groups = groups_of(lower(deep_model(), plan, equal_devices(4), {}));
   for (const std::vector<int>& line : Groups{{0, 1}, {2, 3}, {0, 2}, {1, 3}})
     EXPECT_THAT(groups, ::testing::Contains(line));
 }
 
 // Stages send to each other device by device, and sum the loss over all.
 TEST(Groups, OfStagesAreAllDevicesAndWhoSumsInside) {
-  EXPECT_EQ(groups_of(lower(deep(), stages_of({2, 1}, {{8, {5, 3}}}), devices(3), {})),
+  EXPECT_EQ(groups_of(lower(deep_model(), stages_of({2, 1}, {{8, {5, 3}}}), equal_devices(3), {})),
             (Groups{{0, 1}, {0, 1, 2}}));
 }
 
 // The norm is that of the stages that have gradients.
 TEST(Groups, OfStagesWithGradientsLackTheFrozenOne) {
   const Plan plan = stages_of({1, 1, 1}, {{8, {}}});
-  EXPECT_EQ(groups_of(lower(deep_with_a_frozen_layer(), plan, devices(3), {})),
+  EXPECT_EQ(groups_of(lower(deep_with_a_frozen_layer(), plan, equal_devices(3), {})),
             (Groups{{0, 1, 2}, {1, 2}}));
 }
 

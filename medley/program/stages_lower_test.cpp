@@ -15,13 +15,13 @@ namespace {
 
 using testing::ElementsAre;
 
-Graph read(const std::string& path) {
+Graph read_file(const std::string& path) {
   return run_passes(parse_graph(LocalFiles().read(path), path));
 }
 
-Graph mlp() { return read("tests/data/mlp.graph"); }
+Graph mlp_of_stages() { return read_file("tests/data/mlp.graph"); }
 
-Cluster devices(int count) {
+Cluster stage_devices(int count) {
   Cluster cluster;
   cluster.pools = {{"a", count, 1, {}, false, 0}};
   cluster.devices = list_devices(cluster.pools);
@@ -48,7 +48,7 @@ Plan two_stages(std::vector<Microbatch> microbatches, int from, int to) {
   return plan;
 }
 
-std::vector<std::string> names(const LoweredStage& stage) {
+std::vector<std::string> names_of(const LoweredStage& stage) {
   std::vector<std::string> all;
   for (const Communication& communication : stage.communications) all.push_back(communication.name);
   return all;
@@ -65,15 +65,16 @@ std::vector<int64_t> sent(const LoweredStage& stage, const std::string& name, in
 }
 
 TEST(LowerStages, OnlyActivationsAndTheirGradientsTravel) {
-  const Program program = lower(mlp(), two_stages({{4, {4}}, {4, {4}}}, 1, 1), devices(2), {});
+  const Program program =
+      lower(mlp_of_stages(), two_stages({{4, {4}}, {4, {4}}}, 1, 1), stage_devices(2), {});
   ASSERT_EQ(program.stages.size(), 2);
-  EXPECT_THAT(names(program.stages[0]),
+  EXPECT_THAT(names_of(program.stages[0]),
               ElementsAre("transfer fc2/~mm#0",
                           "transfer act/relu#0",
                           "all_reduce norm/sum over stages",
                           "all_reduce loss over stages"))
       << print(program);
-  EXPECT_THAT(names(program.stages[1]),
+  EXPECT_THAT(names_of(program.stages[1]),
               ElementsAre("transfer act/relu#0",
                           "transfer fc2/~mm#0",
                           "all_reduce norm/sum over stages",
@@ -89,12 +90,12 @@ TEST(LowerStages, OnlyActivationsAndTheirGradientsTravel) {
 
 // The forward phase alone: a loss and a metric of the last stage, which both stages then have.
 TEST(LowerStages, MetricsAreSummedAsTheLossIs) {
-  Graph graph = mlp();
+  Graph graph = mlp_of_stages();
   graph.outputs.push_back({OutputKind::kMetric, "squares", graph.outputs[0].value});
   const Program program =
-      lower(forward_only(graph), two_stages({{4, {4}}, {4, {4}}}, 1, 1), devices(2), {});
+      lower(forward_only(graph), two_stages({{4, {4}}, {4, {4}}}, 1, 1), stage_devices(2), {});
   for (const LoweredStage& stage : program.stages) {
-    EXPECT_THAT(names(stage),
+    EXPECT_THAT(names_of(stage),
                 ElementsAre("transfer act/relu#0",
                             "all_reduce loss over stages",
                             "all_reduce squares over stages"));
@@ -107,7 +108,7 @@ TEST(LowerStages, MetricsAreSummedAsTheLossIs) {
 TEST(LowerStages, EveryDeviceSendsWhatBothHave) {
   Plan plan = two_stages({{4, {3, 1}}}, 2, 2);
   plan.pipelines[0].stages[1].rows = {1, 1};
-  const Program program = lower(mlp(), plan, devices(4), {});
+  const Program program = lower(mlp_of_stages(), plan, stage_devices(4), {});
   const std::string activations = "transfer act/relu#0", gradients = "transfer fc2/~mm#0";
   EXPECT_THAT(sent(program.stages[0], activations, 0), ElementsAre(0, 0, 2 * 32, 1 * 32));
   EXPECT_THAT(sent(program.stages[0], activations, 1), ElementsAre(0, 0, 0, 1 * 32));
@@ -117,17 +118,18 @@ TEST(LowerStages, EveryDeviceSendsWhatBothHave) {
 
 // A stage that has all rows on every device is sent each of them once, and gathers them itself.
 TEST(LowerStages, NothingTravelsTwice) {
-  const Program program = lower(mlp(), two_stages({{4, {3, 1}}}, 2, 2), devices(4), {});
+  const Program program =
+      lower(mlp_of_stages(), two_stages({{4, {3, 1}}}, 2, 2), stage_devices(4), {});
   int64_t elements = 0;
   for (int device : {0, 1})
     for (int64_t each : sent(program.stages[0], "transfer act/relu#0", device)) elements += each;
   EXPECT_EQ(elements, 4 * 32);
-  EXPECT_THAT(names(program.stages[1]), testing::Contains("all_gather act/relu#0"));
+  EXPECT_THAT(names_of(program.stages[1]), testing::Contains("all_gather act/relu#0"));
 }
 
 TEST(LowerStages, ReceiptsAreInTheOrderOfMicrobatches) {
-  const Program program =
-      lower(mlp(), two_stages({{1, {1}}, {1, {1}}, {2, {2}}}, 1, 1), devices(2), {});
+  const Program program = lower(
+      mlp_of_stages(), two_stages({{1, {1}}, {1, {1}}, {2, {2}}}, 1, 1), stage_devices(2), {});
   for (const LoweredStage& stage : program.stages)
     for (const auto& [lane, all] : receipts(stage)) {
       ASSERT_EQ(all.size(), 3);
@@ -142,7 +144,8 @@ TEST(LowerStages, MemoryGrowsWithWhatIsInFlight) {
   std::vector<int64_t> peaks;
   for (int64_t count : {1, 2, 4, 8}) {
     plan.pipelines[0].in_flight = {count, 1};
-    peaks.push_back(memory_use(lower(mlp(), plan, devices(2), {}).stages[0], 0).peak);
+    peaks.push_back(
+        memory_use(lower(mlp_of_stages(), plan, stage_devices(2), {}).stages[0], 0).peak);
   }
   const int64_t saved = 4 * 32 * 4;  // the activations of a micro-batch, kept for its backward
   EXPECT_GE(peaks[1], peaks[0] + saved);
@@ -153,7 +156,7 @@ TEST(LowerStages, MemoryGrowsWithWhatIsInFlight) {
 // Both ends of the model read the table of tokens. Where a stage stands among the others matters to
 // the last one, and what it recomputes to each.
 TEST(LowerStages, WhatPlansHaveInCommonIsPreparedOnce) {
-  const GraphAnalysis analysis = analyse(read("python/tests/golden/gpt.graph"), {});
+  const GraphAnalysis analysis = analyse(read_file("python/tests/golden/gpt.graph"), {});
   PreparedStages prepared(analysis);
   const char *first = "blocks.1.norm1/native_layer_norm#0", *head = "norm/native_layer_norm#0";
   for (const std::vector<std::string>& begins :
@@ -172,7 +175,7 @@ TEST(LowerStages, WhatPlansHaveInCommonIsPreparedOnce) {
           stage.recompute = recompute;
           pipeline.in_flight.push_back(s == 0 ? in_flight : 1);
         }
-        const Cluster cluster = devices(3);
+        const Cluster cluster = stage_devices(3);
         EXPECT_EQ(print(lower(prepared, plan, cluster)), print(lower(analysis, plan, cluster)))
             << begins.size() << " " << begins[0] << " " << recompute << " " << in_flight;
       }

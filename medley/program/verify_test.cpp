@@ -26,11 +26,11 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-Graph read(const std::string& path) {
+Graph read_checked(const std::string& path) {
   return run_passes(parse_graph(LocalFiles().read(path), path));
 }
 
-Cluster devices(int count) {
+Cluster checked_devices(int count) {
   Cluster cluster;
   cluster.pools = {{"a", count, 1, {}, false, 0}};
   cluster.devices = list_devices(cluster.pools);
@@ -45,10 +45,10 @@ std::vector<std::string> names(const Cluster& cluster) {
 
 // Meshes, pipelines and several of them, of two models, with tied weights in one.
 std::vector<Program> random_programs(int seeds) {
-  const Cluster cluster = devices(4);
+  const Cluster cluster = checked_devices(4);
   std::vector<Program> programs;
   for (const char* path : {"tests/data/mlp.graph", "python/tests/golden/gpt.graph"}) {
-    const Graph graph = read(path);
+    const Graph graph = read_checked(path);
     for (int seed = 0; seed < seeds; ++seed) {
       const auto number = static_cast<uint64_t>(seed);
       programs.push_back(lower(graph, random_plan(graph, names(cluster), 12, number), cluster, {}));
@@ -61,7 +61,7 @@ std::vector<Program> random_programs(int seeds) {
   return programs;
 }
 
-std::string refusal(const Program& program) {
+std::string refusal_of(const Program& program) {
   try {
     verify(program);
   } catch (const Error& error) {
@@ -554,25 +554,25 @@ TEST(Verify, RefusesAThousandRandomChanges) {
       const std::string what = change(mutator);
       if (what.empty()) continue;
       ++changes;
-      EXPECT_THAT(refusal(program), StartsWith("program: stage ")) << name << ": " << what;
+      EXPECT_THAT(refusal_of(program), StartsWith("program: stage ")) << name << ": " << what;
     }
   EXPECT_EQ(kChanges.size(), 32u);
 }
 
 TEST(Verify, AcceptsProgramsMadeByHand) {
-  EXPECT_EQ(refusal(data_parallel_program({3, 1}, 4).program), "accepted");
-  EXPECT_EQ(refusal(chain_program(12, 3).program), "accepted");
+  EXPECT_EQ(refusal_of(data_parallel_program({3, 1}, 4).program), "accepted");
+  EXPECT_EQ(refusal_of(chain_program(12, 3).program), "accepted");
 }
 
 // Where it is and what was expected.
 TEST(Verify, NamesThePlace) {
   Program program = data_parallel_program({3, 1}, 2).program;
   program.stages[0].communications[0].receive[1] = Size(5);
-  EXPECT_EQ(refusal(program),
+  EXPECT_EQ(refusal_of(program),
             "program: stage 0: gather h: device 0: elements received: found 16, expected 17");
   program = data_parallel_program({3, 1}, 2).program;
   std::swap(program.stages[0].calls[0], program.stages[0].calls[1]);
-  EXPECT_EQ(refusal(program),
+  EXPECT_EQ(refusal_of(program),
             "program: stage 0: forward 1: found here, expected micro-batch 0 before");
 }
 

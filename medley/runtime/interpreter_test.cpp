@@ -87,7 +87,7 @@ void on_devices(int count, const std::function<void(int)>& body) {
   for (int device = 0; device < count; ++device) threads.emplace_back(body, device);
 }
 
-std::string message_of(const std::function<void()>& body) {
+std::string error_of(const std::function<void()>& body) {
   try {
     body();
   } catch (const Error& error) {
@@ -175,7 +175,7 @@ TEST(Interpreter, AStepThatFailsAtItsCommitIsFinishedWithWhatTheCommitGaveToOthe
       committed = interpreter.committed().at(0);
       is_known.set_value();
     } else {
-      EXPECT_THAT(message_of([&] { interpreter.run_step(); }), HasSubstr("connection closed"));
+      EXPECT_THAT(error_of([&] { interpreter.run_step(); }), HasSubstr("connection closed"));
       EXPECT_EQ(interpreter.reached(), Reached::kAtCommit);
       EXPECT_EQ(AddingExecutor::number(interpreter.read(example.w)), 1);
       is_known.get_future().wait();
@@ -201,7 +201,7 @@ TEST(Interpreter, AStepThatFailsBeforeItsCommitHasChangedNothing) {
     interpreter.write(example.w, AddingExecutor::number(1));
     interpreter.set_batch(0, {{example.x, AddingExecutor::number(10)}});
     interpreter.set_batch(1, {{example.x, AddingExecutor::number(20)}});
-    EXPECT_THAT(message_of([&] { interpreter.run_step(); }), HasSubstr(":"));
+    EXPECT_THAT(error_of([&] { interpreter.run_step(); }), HasSubstr(":"));
     EXPECT_EQ(interpreter.reached(), Reached::kBefore);
     interpreter.undo(1);
     EXPECT_EQ(interpreter.reached(), Reached::kDone);
@@ -330,7 +330,7 @@ TEST(Interpreter, AnotherSizeIsPreparedOnce) {
 TEST(Interpreter, MissingBatchInputIsNamed) {
   OneDevice device(data_parallel_program({2}, 2));
   device.interpreter.set_batch(0, null_batch(device.example, 2));
-  EXPECT_EQ(message_of([&] { device.interpreter.run_step(); }),
+  EXPECT_EQ(error_of([&] { device.interpreter.run_step(); }),
             "device 0: micro-batch 1: the batch has no tensor \"x\"");
 }
 
@@ -338,22 +338,22 @@ TEST(Interpreter, ErrorsNameDeviceStageCallAndOp) {
   OneDevice device(data_parallel_program({2}, 2), {.device_name = "a100 0"});
   device.interpreter.set_batch(0, null_batch(device.example, 2));
   device.interpreter.set_batch(1, null_batch(device.example, 1));
-  EXPECT_EQ(message_of([&] { device.interpreter.run_step(); }),
+  EXPECT_EQ(error_of([&] { device.interpreter.run_step(); }),
             "a100 0: stage 0: forward 1: test.scale: operand %1: expected 8 elements, got 4");
   EXPECT_EQ(device.interpreter.place().call, "forward 1");
 }
 
 TEST(Interpreter, ErrorsNameTheExchange) {
   OneDevice device(data_parallel_program({2, 1}, 1));
-  EXPECT_EQ(message_of([&] { device.step(); }),
+  EXPECT_EQ(error_of([&] { device.step(); }),
             "device 0: stage 0: forward 0: gather h: over devices [0, 1]: not posted "
             "within 20 ms by devices [1]");
 }
 
 TEST(Interpreter, NoStepAfterAFailedOne) {
   OneDevice device(data_parallel_program({2, 1}, 1));
-  EXPECT_THAT(message_of([&] { device.step(); }), HasSubstr("not posted"));
-  EXPECT_THAT(message_of([&] { device.step(); }), HasSubstr("a step after one that failed"));
+  EXPECT_THAT(error_of([&] { device.step(); }), HasSubstr("not posted"));
+  EXPECT_THAT(error_of([&] { device.step(); }), HasSubstr("a step after one that failed"));
 }
 
 TEST(Interpreter, ForgottenWaitIsAnError) {
@@ -362,7 +362,7 @@ TEST(Interpreter, ForgottenWaitIsAnError) {
   steps.clear();
   example.program.stages[0].functions[3].assigns.clear();
   OneDevice device(std::move(example));
-  EXPECT_THAT(message_of([&] { device.step(); }), HasSubstr("reduce w: posted but not awaited"));
+  EXPECT_THAT(error_of([&] { device.step(); }), HasSubstr("reduce w: posted but not awaited"));
 }
 
 // Every op takes 10 ns by a stepped clock, so all times are exact.

@@ -119,7 +119,7 @@ Program overlapping(int num_devices, int64_t rows, int64_t width) {
   return program;
 }
 
-Cluster nodes(int count, double bandwidth, double flops = 1e9) {
+Cluster nodes_of(int count, double bandwidth, double flops = 1e9) {
   Cluster cluster;
   const DeviceKind kind{"kind", {}, {{DType::kF32, flops}}, 1e9, 1e12, 0};
   cluster.pools = {{"a", count, 1, kind, false, 0}};
@@ -134,7 +134,7 @@ TEST(SimulateClosedForm, AnAllReduceOnEqualLinks) {
   constexpr int kDevices = 4;
   constexpr int64_t kWidth = 100'000;
   const Program program = overlapping(kDevices, 1, kWidth);
-  const CostModel costs(nodes(kDevices, 1e9, 1e12));
+  const CostModel costs(nodes_of(kDevices, 1e9, 1e12));
   const Simulation simulation = simulate(program, costs);
   const int64_t bytes = 4 * kWidth;
   const int64_t alone = 2 * 10'000 + 2 * (kDevices - 1) * bytes / kDevices;
@@ -148,7 +148,8 @@ TEST(SimulateClosedForm, AnAllReduceOnEqualLinks) {
 }
 
 TEST(SimulateClosedForm, ComputingHidesAShorterCommunication) {
-  const Simulation simulation = simulate(overlapping(4, 10'000, 1'000), CostModel(nodes(4, 1e9)));
+  const Simulation simulation =
+      simulate(overlapping(4, 10'000, 1'000), CostModel(nodes_of(4, 1e9)));
   EXPECT_EQ(simulation.step, simulation.devices[0].computes);
   EXPECT_EQ(simulation.devices[0].waits, Nanoseconds{});
   EXPECT_GT(simulation.devices[0].communicates, Nanoseconds{});
@@ -184,7 +185,7 @@ TEST_F(Simulate, IsDeterministic) {
 TEST(SimulateEstimated, IsCloseToTheMessages) {
   for (int devices : {2, 5, 16}) {
     const Program program = overlapping(devices, 3, 100'000);
-    const CostModel costs(nodes(devices, 1e9));
+    const CostModel costs(nodes_of(devices, 1e9));
     const Simulation exact = simulate(program, costs);
     const Simulation estimated = simulate(program, costs, {.exact_messages = 0});
     EXPECT_TRUE(exact.exact);

@@ -22,22 +22,22 @@ using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 
 // Two blocks, the head tied to the embedding.
-Graph gpt() {
+Graph gpt_model() {
   std::ifstream file("python/tests/golden/gpt.graph");
   std::stringstream text;
   text << file.rdbuf();
   return run_passes(parse_graph(text.str(), "gpt.graph"));
 }
 
-struct Cut {
+struct CutAt {
   Graph graph;
   Positions positions;
   Partition parts;
 };
 
 // The second stage begins with the op of that name.
-Cut cut_at(Graph graph, const std::string& first) {
-  Cut cut{std::move(graph), {}, {}};
+CutAt cut_at(Graph graph, const std::string& first) {
+  CutAt cut{std::move(graph), {}, {}};
   cut.positions = place(cut.graph);
   const std::vector<std::string> names = stable_names(cut.graph);
   std::vector<int32_t> cuts;
@@ -54,7 +54,7 @@ std::vector<std::string> sent(const Partition& parts) {
   return names;
 }
 
-std::vector<std::string> computed(const Cut& cut, size_t stage) {
+std::vector<std::string> computed(const CutAt& cut, size_t stage) {
   const std::vector<std::string> all = stable_names(cut.graph);
   std::vector<std::string> names;
   for (OpId id : cut.parts.ops[stage]) names.push_back(all[at(id)]);
@@ -62,7 +62,7 @@ std::vector<std::string> computed(const Cut& cut, size_t stage) {
 }
 
 TEST(Stages, BetweenBlocksTheResidualGoesUpAndItsGradientDown) {
-  const Cut cut = cut_at(gpt(), "blocks.1.norm1/native_layer_norm#0");
+  const CutAt cut = cut_at(gpt_model(), "blocks.1.norm1/native_layer_norm#0");
   EXPECT_THAT(sent(cut.parts), ElementsAre("blocks.0/add#1 up", "blocks.1.norm1/~add#0 down"));
   const Boundary both = boundary(cut.parts, 0);
   EXPECT_THAT(total_bytes(cut.graph, both.up), ElementsAre(Size(32 * 64 * 4) * Size::of(0)));
@@ -71,7 +71,7 @@ TEST(Stages, BetweenBlocksTheResidualGoesUpAndItsGradientDown) {
 
 // Both ends of the model read the table of tokens: each makes its part of the gradient.
 TEST(Stages, TiedWeightsHaveAPartOfTheGradientInEachStage) {
-  const Cut cut = cut_at(gpt(), "blocks.1.norm1/native_layer_norm#0");
+  const CutAt cut = cut_at(gpt_model(), "blocks.1.norm1/native_layer_norm#0");
   EXPECT_THAT(cut.parts.tied, ElementsAre(Tied{"tokens.weight", {0, 1}, {0, 1}}));
   for (int s : {0, 1}) {
     const StageGraph stage = stage_graph(cut.graph, cut.parts, s);
@@ -84,21 +84,21 @@ TEST(Stages, TiedWeightsHaveAPartOfTheGradientInEachStage) {
 // A cut behind the addition of a bias: its gradient is the sum of what comes down, and is summed
 // where the bias is, not sent.
 TEST(Stages, GradientsOfParametersAreMadeWhereTheParametersAre) {
-  const Cut cut = cut_at(gpt(), "blocks.0/add#1");
+  const CutAt cut = cut_at(gpt_model(), "blocks.0/add#1");
   EXPECT_THAT(computed(cut, 0), testing::Contains("blocks.0.mlp.down/~sum#0"));
   EXPECT_THAT(cut.parts.tied, ElementsAre(Field(&Tied::parameter, "tokens.weight")));
 }
 
 // The labels, the loss weight and the positions are there without being sent.
 TEST(Stages, WhatDependsOnTheBatchOnlyIsComputedWhereItIsRead) {
-  const Cut cut = cut_at(gpt(), "/nll_loss_forward#0");
+  const CutAt cut = cut_at(gpt_model(), "/nll_loss_forward#0");
   EXPECT_THAT(sent(cut.parts), ElementsAre("/_log_softmax#0 up", "/~nll_loss_backward#0 down"));
   EXPECT_THAT(computed(cut, 1),
               testing::IsSupersetOf({"/view#0", "/ne#0", "/sum#0", "/~mean_loss_backward#0"}));
 }
 
 TEST(Stages, EveryOpMayBeAStage) {
-  const Graph graph = gpt();
+  const Graph graph = gpt_model();
   const Positions positions = place(graph);
   std::vector<int32_t> cuts(positions.sequence.size() - 1);
   std::iota(cuts.begin(), cuts.end(), 1);
@@ -138,12 +138,12 @@ output gradient "v" %9
 )";
 
 TEST(Stages, ACastToMoreBytesIsBehindTheCrossing) {
-  const Cut cut = cut_at(parse_graph(kCasts, "casts"), "/mul#1");
+  const CutAt cut = cut_at(parse_graph(kCasts, "casts"), "/mul#1");
   EXPECT_THAT(sent(cut.parts), ElementsAre("/_to_copy#0 up", "/~mul#0 down"));
   EXPECT_THAT(cut.parts.tied, IsEmpty());
 }
 
-std::string fault(const Cut& cut) {
+std::string fault(const CutAt& cut) {
   try {
     verify(cut.graph, cut.positions, cut.parts);
   } catch (const Error& error) {
@@ -154,9 +154,9 @@ std::string fault(const Cut& cut) {
 }
 
 TEST(Stages, TheVerifierSeesWhatIsWrong) {
-  const Cut right = cut_at(parse_graph(kCasts, "casts"), "/mul#1");
+  const CutAt right = cut_at(parse_graph(kCasts, "casts"), "/mul#1");
   EXPECT_EQ(fault(right), "none");
-  Cut wrong = right;
+  CutAt wrong = right;
   wrong.parts.ops[0].erase(wrong.parts.ops[0].begin());
   EXPECT_THAT(fault(wrong), HasSubstr("op 0 aten.mul.Tensor in \"\": must be in a stage"));
   wrong = right;

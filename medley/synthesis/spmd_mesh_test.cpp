@@ -16,7 +16,7 @@
 namespace medley {
 namespace {
 
-GraphAnalysis mlp() {
+GraphAnalysis mesh_mlp() {
   std::ifstream file("tests/data/mlp.graph");
   std::stringstream text;
   text << file.rdbuf();
@@ -83,7 +83,7 @@ std::vector<int> random_counts(std::mt19937& random) {
 // One device for all of its kind and length, against every device for itself.
 TEST(OpCatalogue, DevicesThatAreAlikeTakeWhatEachOfThemTakes) {
   std::mt19937 random(5);
-  const GraphAnalysis analysis = mlp();
+  const GraphAnalysis analysis = mesh_mlp();
   for (int run = 0; run < 20; ++run) {
     const std::vector<int> counts = random_counts(random);
     const Cluster grouped = cluster_of(counts, false), apart = cluster_of(counts, true);

@@ -47,7 +47,7 @@ SpmdMesh mesh_of(const CostModel& costs, const std::vector<int64_t>& shape, int6
       costs, devices, {{"rows", {}, {}}, {"even", {}, {}}}, {rows, apportion(rows, even)}, shape};
 }
 
-Graph read_graph(const std::string& name) {
+Graph graph_of(const std::string& name) {
   std::ifstream file("tests/data/" + name);
   std::stringstream text;
   text << file.rdbuf();
@@ -113,7 +113,7 @@ TEST(SpmdMesh, GroupsOnAFabricDoNotWaitForEachOther) {
 
 // Rows divided over two axes are rows divided over one, for whoever computes.
 TEST(OpCatalogue, RowsCutTwiceTakeWhatTheirPieceTakes) {
-  const GraphAnalysis analysis = analyse(read_graph("mlp.graph"), {});
+  const GraphAnalysis analysis = analyse(graph_of("mlp.graph"), {});
   const CostModel costs(cluster_of(2, 4, kThin, kFast));
   OpCatalogue two(analysis.prepared->graph, *analysis.factors, mesh_of(costs, {2, 4}, 64), {});
   OpCatalogue one(analysis.prepared->graph, *analysis.factors, mesh_of(costs, {8}, 64), {});
@@ -240,7 +240,7 @@ TEST(SpmdProblem, OnTwoAxesIsWhatTryingAllChoicesSays) {
 // Whether it comes first or last.
 TEST(SpmdProblem, AnAxisOfOneDeviceChangesNothing) {
   for (const char* name : {"mlp.graph", "gpt.graph"}) {
-    const GraphAnalysis analysis = analyse(read_graph(name), {});
+    const GraphAnalysis analysis = analyse(graph_of(name), {});
     const Cluster cluster = cluster_of(4, 1, kThin, kFast);
     const Found one = optimum(analysis, cluster, {4}, 16);
     const Found first = optimum(analysis, cluster, {1, 4}, 16);
@@ -254,7 +254,7 @@ TEST(SpmdProblem, AnAxisOfOneDeviceChangesNothing) {
 // Micro-batches of four rows: too few for eight devices, so one axis would have to cut the tokens,
 // whose keys and values then travel between nodes.
 TEST(SpmdProblem, TensorsAreCutInsideNodesAndRowsBetweenThem) {
-  const GraphAnalysis analysis = analyse(read_graph("gpt.graph"), {});
+  const GraphAnalysis analysis = analyse(graph_of("gpt.graph"), {});
   const Cluster cluster = cluster_of(2, 4, kThin, kFast);
   SpmdOptions options;
   options.microbatches = 16;
@@ -277,7 +277,7 @@ TEST(SpmdProblem, TensorsAreCutInsideNodesAndRowsBetweenThem) {
 
 // Where all links are alike two axes have nothing to offer, and cost next to nothing.
 TEST(SpmdProblem, OnEqualLinksNothingIsLost) {
-  const GraphAnalysis analysis = analyse(read_graph("gpt.graph"), {});
+  const GraphAnalysis analysis = analyse(graph_of("gpt.graph"), {});
   const Cluster cluster = cluster_of(1, 8, kThin, kFast);
   for (const int64_t rows : {8, 64}) {
     const Found two = optimum(analysis, cluster, {2, 4}, rows);
@@ -305,7 +305,7 @@ Request request_of(const Graph& graph,
 
 // The optimum of two axes is below that of one here, so that the bound of one would not do.
 TEST(Hap, TheBoundIsOneOfBothMeshes) {
-  const Graph graph = read_graph("gpt.graph");
+  const Graph graph = graph_of("gpt.graph");
   const GraphAnalysis analysis = analyse(graph, {});
   const Cluster cluster = cluster_of(2, 4, kThin / 10, kFast);
   const CostModel costs(cluster);
@@ -320,7 +320,7 @@ TEST(Hap, TheBoundIsOneOfBothMeshes) {
 
 // Eight rows are not worth the exchange of all gradients over ten gigabit per second.
 TEST(Hap, TakesAMeshOfNodesWhereThatIsFaster) {
-  const Graph graph = read_graph("gpt.graph");
+  const Graph graph = graph_of("gpt.graph");
   const GraphAnalysis analysis = analyse(graph, {});
   const Cluster cluster = cluster_of(2, 4, kThin / 10, kFast);
   const CostModel costs(cluster);

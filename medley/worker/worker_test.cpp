@@ -26,7 +26,7 @@ using ::testing::StartsWith;
 
 const std::vector<int64_t> kRows{1, 0, 3};
 
-class DyingExecutor final : public NullExecutor {
+class LastExecutor final : public NullExecutor {
  public:
   void run(PreparedSegment&, Frames) override { throw Error(Blame::kEnvironment, "device lost"); }
 };
@@ -131,7 +131,7 @@ TEST(Worker, OneFailureIsThatOfAll) {
   Processes processes;
   processes.change = [](int device, WorkerInput&, WorkerParts& parts) {
     if (device == 1)
-      parts.devices.make_executor = [](int) { return std::make_shared<DyingExecutor>(); };
+      parts.devices.make_executor = [](int) { return std::make_shared<LastExecutor>(); };
   };
   EXPECT_THAT(processes.run(), Each(AllOf(HasSubstr("b0: "), HasSubstr("device lost"))));
 }

@@ -151,15 +151,19 @@ def plan_of(case: Case) -> str:
     )
 
 
+# A wrong gradient or update is seen after one step or two; fifty are made nightly.
+@pytest.mark.parametrize("steps", [5, pytest.param(STEPS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
-def test_trains_like_one_device(name: str) -> None:
+def test_trains_like_one_device(name: str, steps: int) -> None:
     case = CASES[name]
     torch.manual_seed(0)
     with exactness.double_precision():
         model, batch, graph = exactness.captured(ZOO[case.model], ROWS)
         plan = plan_of(case)
         exactness.check_communications(graph, plan, case.has, case.lacks)
-        exactness.check(model, batch, graph, plan, case.steps, clip=0.1, name=case.model)
+        exactness.check(
+            model, batch, graph, plan, min(steps, case.steps), clip=0.1, name=case.model
+        )
 
 
 def test_megatron_reduces_twice_a_block_and_phase() -> None:

@@ -6,6 +6,7 @@ FOLDER/<number of the cell>.pt. FOLDER/<number>.graph, if it is there, saves cap
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import fnmatch
 import functools
@@ -38,6 +39,7 @@ MODELS = {
 
 
 _graphs: dict[tuple[str, tuple[str, ...], int], medley.Graph] = {}
+atexit.register(_graphs.clear)  # before bindings count what is left
 
 
 @dataclasses.dataclass(frozen=True)

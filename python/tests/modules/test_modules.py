@@ -7,9 +7,9 @@ from module_table import TABLE
 from module_training import outcome
 from refusals import expected, listed
 
-# A quarter of each family on every run, all of them nightly.
+# An eighth of each family on every run, all of them nightly.
 NAMES = [
-    pytest.param(name, marks=[pytest.mark.slow] if number % 4 else [])
+    pytest.param(name, marks=[pytest.mark.slow] if number % 8 else [])
     for number, name in enumerate(TABLE)
 ]
 
