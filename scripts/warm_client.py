@@ -38,6 +38,8 @@ def main(path: str, arguments: list[str]) -> None:
     server.sendall(text)
     answers = server.makefile("rb")
     pid = int(answers.readline() or b"0")
+    if not pid:
+        sys.exit(f"{path}: the server has ended")
     for number in asked:
         os.kill(pid, number)
     status = int(answers.readline() or b"9")

@@ -30,15 +30,16 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# The standard streams, and the numbers of signals that a program may find ignored.
 ROOT = Path(__file__).resolve().parent.parent
 CLIENT = ROOT / "scripts" / "warm_client.py"
-STREAMS = 3
+STREAMS = 3  # the standard ones
+# What a program may find ignored.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # What most programs import.
 IMPORTED = (
@@ -122,6 +123,7 @@ def serve(listener: socket.socket, imports: Sequence[str]) -> None:
     waker.setblocking(False)
     signal.set_wakeup_fd(waker.fileno())
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and they this
     with selectors.DefaultSelector() as selector:
         for file in (sys.stdin, listener, woken):
             selector.register(file, selectors.EVENT_READ)
@@ -135,7 +137,11 @@ def serve(listener: socket.socket, imports: Sequence[str]) -> None:
                     woken.recv(1024)
                 elif key.fileobj is listener:
                     asker, _ = listener.accept()
-                    wanted, streams = _receive(asker)
+                    try:
+                        wanted, streams = _receive(asker)
+                    except EOFError:  # it was killed before it had asked
+                        asker.close()
+                        continue
                     pid = fork(functools.partial(_become, wanted, streams), streams)
                     for stream in streams:
                         os.close(stream)
@@ -160,11 +166,14 @@ def _receive(asker: socket.socket) -> tuple[dict[str, Any], list[int]]:
     streams = array.array("i")
     for _, _, numbers in control:
         streams.frombytes(numbers)
-    left = int.from_bytes(data, "little")
-    with asker.makefile("rb", buffering=0) as file:
-        text = b""
-        while len(text) < left:
-            text += file.read(left - len(text))
+    length = int.from_bytes(data, "little")
+    text = b""
+    while len(text) < length and (more := asker.recv(length - len(text))):
+        text += more
+    if not data or len(text) < length:
+        for stream in streams:
+            os.close(stream)
+        raise EOFError
     return json.loads(text), list(streams)
 
 
@@ -181,7 +190,10 @@ def fork(program: Callable[[], None], kept: Sequence[int]) -> int:
     """Returns the process that runs a program with no files but the first three and those kept."""
     sys.stdout.flush()
     sys.stderr.flush()
-    if pid := os.fork():
+    with warnings.catch_warnings():  # of threads: those of a launcher are its store's
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid:
         return pid
     code = 1
     try:

@@ -57,7 +57,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-const std::string kHostileRun = "run", kFolder = "run/step-00000003";
+const std::string kHostileRun = "run";
+const std::string kHostileFolder = "run/step-00000003";
 const std::vector<std::string> kNames{"0.safetensors", "1.safetensors", "manifest.json", "COMMIT"};
 constexpr size_t kMostMessage = 1000;
 
@@ -82,7 +83,7 @@ Manifest sample_values() {
   return manifest;
 }
 
-std::string path_of(const std::string& name) { return kFolder + "/" + name; }
+std::string path_of(const std::string& name) { return kHostileFolder + "/" + name; }
 
 MemoryFiles written() {
   MemoryFiles files;
@@ -108,7 +109,7 @@ MemoryFiles written() {
 MemoryFiles sample() {
   static MemoryFiles good = written();
   MemoryFiles files;
-  files.make_directories(kFolder);
+  files.make_directories(kHostileFolder);
   for (const std::string& name : kNames) files.write(path_of(name), good.read(path_of(name)));
   return files;
 }
@@ -153,11 +154,11 @@ std::string refusal(Files& files) {
   bytes_most = before;
   std::string message;
   try {
-    read_all(files, kFolder);
+    read_all(files, kHostileFolder);
   } catch (const Error& error) {
     EXPECT_EQ(error.blame(), Blame::kCaller) << error.what();
     message = error.what();
-    EXPECT_THAT(message, StartsWith(kFolder));
+    EXPECT_THAT(message, StartsWith(kHostileFolder));
     EXPECT_THAT(message, HasSubstr("expected"));
     EXPECT_LT(message.size(), kMostMessage);
     EXPECT_EQ(std::ranges::find_if(message, [](unsigned char c) { return c < ' '; }),

@@ -22,7 +22,7 @@
 namespace medley {
 namespace {
 
-Cluster cluster_of(int nodes, int per_node, double between, double inside) {
+Cluster nodes_of(int nodes, int per_node, double between, double inside) {
   Cluster cluster;
   NodePool pool;
   pool.name = "p";
@@ -80,7 +80,7 @@ constexpr double kThin = 1.25e10, kFast = 3e11;
 // Two nodes of four. All-reducing a quarter in each of four pairs through one port takes as long as
 // one pair takes for all of it; inside nodes nothing is shared.
 TEST(SpmdMesh, GroupsBetweenNodesShareTheirPort) {
-  const CostModel costs(cluster_of(2, 4, kThin, kFast));
+  const CostModel costs(nodes_of(2, 4, kThin, kFast));
   SpmdMesh mesh = mesh_of(costs, {2, 4}, 64);
   const FactoredShape shape{1, {1 << 10, 1 << 16}};
   const auto ticks =
@@ -100,7 +100,7 @@ TEST(SpmdMesh, GroupsBetweenNodesShareTheirPort) {
 
 // Every pair of devices on a fabric of its own: no port is shared, whichever axis it is.
 TEST(SpmdMesh, GroupsOnAFabricDoNotWaitForEachOther) {
-  const CostModel costs(cluster_of(1, 4, kThin, kFast));
+  const CostModel costs(nodes_of(1, 4, kThin, kFast));
   SpmdMesh mesh = mesh_of(costs, {2, 2}, 64);
   const FactoredShape shape{1, {1 << 10, 1 << 16}};
   const AxisState cut = sharded(1, 1);
@@ -114,7 +114,7 @@ TEST(SpmdMesh, GroupsOnAFabricDoNotWaitForEachOther) {
 // Rows divided over two axes are rows divided over one, for whoever computes.
 TEST(OpCatalogue, RowsCutTwiceTakeWhatTheirPieceTakes) {
   const GraphAnalysis analysis = analyse(graph_of("mlp.graph"), {});
-  const CostModel costs(cluster_of(2, 4, kThin, kFast));
+  const CostModel costs(nodes_of(2, 4, kThin, kFast));
   OpCatalogue two(analysis.prepared->graph, *analysis.factors, mesh_of(costs, {2, 4}, 64), {});
   OpCatalogue one(analysis.prepared->graph, *analysis.factors, mesh_of(costs, {8}, 64), {});
   int compared = 0;
@@ -225,7 +225,7 @@ TEST(SpmdProblem, OnTwoAxesIsWhatTryingAllChoicesSays) {
   std::set<std::string> products;
   for (const double between : {1e9, 1e10, 1e11})
     for (const int64_t rows : {2, 32, 512}) {
-      const Cluster cluster = cluster_of(2, 2, between, 1e11);
+      const Cluster cluster = nodes_of(2, 2, between, 1e11);
       const CostModel costs(cluster);
       OpCatalogue catalogue(
           analysis.prepared->graph, *analysis.factors, mesh_of(costs, {2, 2}, rows), SpmdPricing{});
@@ -241,7 +241,7 @@ TEST(SpmdProblem, OnTwoAxesIsWhatTryingAllChoicesSays) {
 TEST(SpmdProblem, AnAxisOfOneDeviceChangesNothing) {
   for (const char* name : {"mlp.graph", "gpt.graph"}) {
     const GraphAnalysis analysis = analyse(graph_of(name), {});
-    const Cluster cluster = cluster_of(4, 1, kThin, kFast);
+    const Cluster cluster = nodes_of(4, 1, kThin, kFast);
     const Found one = optimum(analysis, cluster, {4}, 16);
     const Found first = optimum(analysis, cluster, {1, 4}, 16);
     const Found last = optimum(analysis, cluster, {4, 1}, 16);
@@ -255,7 +255,7 @@ TEST(SpmdProblem, AnAxisOfOneDeviceChangesNothing) {
 // whose keys and values then travel between nodes.
 TEST(SpmdProblem, TensorsAreCutInsideNodesAndRowsBetweenThem) {
   const GraphAnalysis analysis = analyse(graph_of("gpt.graph"), {});
-  const Cluster cluster = cluster_of(2, 4, kThin, kFast);
+  const Cluster cluster = nodes_of(2, 4, kThin, kFast);
   SpmdOptions options;
   options.microbatches = 16;
   const Found two = optimum(analysis, cluster, {2, 4}, 4, options);
@@ -278,7 +278,7 @@ TEST(SpmdProblem, TensorsAreCutInsideNodesAndRowsBetweenThem) {
 // Where all links are alike two axes have nothing to offer, and cost next to nothing.
 TEST(SpmdProblem, OnEqualLinksNothingIsLost) {
   const GraphAnalysis analysis = analyse(graph_of("gpt.graph"), {});
-  const Cluster cluster = cluster_of(1, 8, kThin, kFast);
+  const Cluster cluster = nodes_of(1, 8, kThin, kFast);
   for (const int64_t rows : {8, 64}) {
     const Found two = optimum(analysis, cluster, {2, 4}, rows);
     const Found one = optimum(analysis, cluster, {8}, rows);
@@ -307,7 +307,7 @@ Request request_of(const Graph& graph,
 TEST(Hap, TheBoundIsOneOfBothMeshes) {
   const Graph graph = graph_of("gpt.graph");
   const GraphAnalysis analysis = analyse(graph, {});
-  const Cluster cluster = cluster_of(2, 4, kThin / 10, kFast);
+  const Cluster cluster = nodes_of(2, 4, kThin / 10, kFast);
   const CostModel costs(cluster);
   const auto ticks = static_cast<double>(
       spmd_lower_bound(request_of(graph, cluster, costs, analysis, 8)).value * kTicksPerNanosecond);
@@ -322,7 +322,7 @@ TEST(Hap, TheBoundIsOneOfBothMeshes) {
 TEST(Hap, TakesAMeshOfNodesWhereThatIsFaster) {
   const Graph graph = graph_of("gpt.graph");
   const GraphAnalysis analysis = analyse(graph, {});
-  const Cluster cluster = cluster_of(2, 4, kThin / 10, kFast);
+  const Cluster cluster = nodes_of(2, 4, kThin / 10, kFast);
   const CostModel costs(cluster);
   const Request request = request_of(graph, cluster, costs, analysis, 8);
   const auto plan_by = [&](const std::string& strategy) {

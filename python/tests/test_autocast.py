@@ -69,7 +69,7 @@ def test_no_further_than_eager_from_itself(name: str) -> None:
         distance(train(model, batch, True, order), want),
         distance(train(model, batch, False, here), want),
     )
-    graph = medley.capture(model, batch, autocast=torch.bfloat16)
+    graph = medley.capture(model, batch, check=False, autocast=torch.bfloat16)
     plan = exactness.random_plan(graph, 1, ROWS, devices=3)
     got = exactness.train_plan(model, graph, plan, batch, STEPS, lr=1e-3)
     print(f"{name}: {distance(got.losses, want):.2e}, eager from itself {itself:.2e}")

@@ -46,7 +46,7 @@ def test_no_further_than_eager_from_itself(name: str) -> None:
         distance(exactness.train_eager(model, permuted(batch, order), STEPS, lr=1e-3), want)
         for order in (torch.arange(ROWS).flip(0), torch.tensor([3, 4, 5, 0, 1, 2]))
     )
-    graph = medley.capture(model, batch)
+    graph = medley.capture(model, batch, check=False)
     plan = exactness.random_plan(graph, 1, ROWS, devices=3)
     got = exactness.train_plan(model, graph, plan, batch, STEPS, lr=1e-3)
     print(f"{name}: {distance(got, want):.2e}, eager from itself {itself:.2e}")

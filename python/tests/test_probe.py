@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import warm_start
 from medley import cli
 from medley.cluster import parse_cluster
 from medley.profiling import probe
@@ -88,7 +89,7 @@ def test_two_processes_measure_the_link_between_them(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, "probe", "-o", str(path), "--json"],
+        warm_start.command([*command, "probe", "-o", str(path), "--json"]),
         env=environment,
         capture_output=True,
         text=True,

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import medley
+import warm_start
 from medley import _core, _runtime, cli
 from medley.cluster import Cluster, parse_cluster
 from medley.graph import Graph
@@ -337,7 +338,7 @@ def measure_together(
     command += ["profile", graph, str(tmp_path / "two.yaml"), "-o", output, "--global-batch", "8"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, "--no-grid", "--json", *options],
+        warm_start.command([*command, "--no-grid", "--json", *options]),
         env=environment,
         capture_output=True,
         text=True,

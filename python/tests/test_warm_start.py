@@ -1,0 +1,71 @@
+"""A program that is forked ends, prints and hears as one that is started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import warm_start
+
+WHO = "import os; print(os.getpid(), flush=True); "
+
+
+def start(code: str, *arguments: str, **more: str) -> subprocess.Popen[str]:
+    """Starts Python code in a fork."""
+    return subprocess.Popen(
+        warm_start.command([sys.executable, "-c", code, *arguments]),
+        env={**os.environ, **more},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "errors"),
+    [
+        ("pass", 0, ""),
+        ("import sys; sys.exit(7)", 7, ""),
+        ("import sys; sys.exit('no')", 1, "no\n"),
+        ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL, ""),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
+        ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt\n"),
+    ],
+)
+def test_the_end_is_that_of_the_program(code: str, status: int, errors: str) -> None:
+    done = start(code)
+    assert done.communicate(timeout=60)[1].endswith(errors)
+    assert done.returncode == status
+
+
+def test_a_program_has_what_it_is_given(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys\nprint(sys.argv[1:], sys.path[0], os.environ['GIVEN'])\n")
+    inner = f"subprocess.run([sys.executable, {str(script)!r}, *sys.argv[1:]], check=True)"
+    done = start(f"import subprocess, sys; {inner}", "a", "b c", GIVEN="there")
+    out, errors = done.communicate(timeout=60)
+    assert (out, errors) == (f"['a', 'b c'] {tmp_path} there\n", "")
+
+
+def test_it_hears_of_signals_and_is_killed_with_what_stands_for_it() -> None:
+    wait = "import time\ntry:\n  time.sleep(60)\nexcept KeyboardInterrupt:\n  print('heard')"
+    done = start(f"{WHO}\n{wait}")
+    assert done.stdout is not None and done.stdout.readline()
+    done.send_signal(signal.SIGINT)
+    assert done.communicate(timeout=60)[0] == "heard\n"
+    done = start(f"{WHO}\n{wait}")
+    assert done.stdout is not None
+    status = Path(f"/proc/{int(done.stdout.readline())}/status")
+    done.kill()
+    done.communicate(timeout=60)
+    end = time.monotonic() + 60
+    while status.exists() and "(zombie)" not in status.read_text() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert time.monotonic() < end
