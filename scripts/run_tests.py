@@ -265,7 +265,7 @@ def python(options: Options) -> Result:
 
 def slow(options: Options) -> Result:
     if not options.nightly:
-        return skip_slow("nightly; random plans have 6 seeds here, 2 of large models, 200 there")
+        return skip_slow("nightly; random plans have 3 seeds here, 1 of large models, 200 there")
     os.environ["MEDLEY_PLAN_SEEDS"] = PLAN_SEEDS_NIGHTLY
     result = pytest("python/tests", "slow and not gpu", 1, "slow")
     plans = pytest("python/tests/test_random_plans.py", "not gpu", options.jobs, "slow_plans")
