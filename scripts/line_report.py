@@ -41,7 +41,7 @@ BUDGETS = {
     "medley/measure": 1_500,
     "medley/cli": 4_100,  # the tables of every verb, of several pipelines beside each other, too
     "medley/torch": 6_600,  # with the kernels of our own ops, optimizers and relays
-    "medley/testing": 2_000,
+    "medley/testing": 2_100,  # how many seeds, too
     "python/src": 3_500,
     "medley/groups": 3_000,
     "medley/checkpoint": 2_000,
