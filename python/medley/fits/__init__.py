@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,7 +56,8 @@ def command(arguments: argparse.Namespace, progress: Progress) -> int:
     if not 0 < arguments.rows < 1 << 20:
         raise ValueError(f"--rows: found {arguments.rows}, expected at least 1")
     lengths = _lengths(arguments.lengths)
-    from medley.fits.answer import look
+    with _rarely_collected():
+        from medley.fits.answer import look
     from medley.fits.cards import read_cards
     from medley.fits.page import text_of
 
@@ -63,12 +66,26 @@ def command(arguments: argparse.Namespace, progress: Progress) -> int:
 
     cards = read_cards(arguments.cards)
     modes = [arguments.mode] if arguments.mode else ["lora", "full"]
-    found = look(path, cards, modes, arguments.lora, lengths, arguments.rows, arguments.link, say)
+    with _rarely_collected():
+        found = look(
+            path, cards, modes, arguments.lora, lengths, arguments.rows, arguments.link, say
+        )
     if arguments.json:
         print(json.dumps({**found.head, "answers": [_entry(each) for each in found.answers]}))
     else:
         print(text_of(found))
     return 0
+
+
+@contextlib.contextmanager
+def _rarely_collected() -> Iterator[None]:
+    """Of what imports and traces make much stays: looking for garbage there is a tenth of them."""
+    before = gc.get_threshold()
+    gc.set_threshold(200_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _lengths(text: str | None) -> list[int] | None:

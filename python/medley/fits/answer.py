@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from medley import _core
-from medley.cluster import Cluster
-from medley.fits.cards import Cards, cluster_of, link_of
+from medley.fits.cards import Cards, cluster_of, cluster_text, link_of
 from medley.fits.deep import Deep
-from medley.optimizer import AdamW
 
 Progress = Callable[[str], AbstractContextManager[None]]  # shows what is under way
 
@@ -54,10 +59,20 @@ class Found:
 
 
 class Place:
-    """Some cards, all of a cluster if no devices are given."""
+    """Some cards, all of a cluster if no devices are given; `folder`: for files of plans."""
 
-    def __init__(self, name: str, cluster: Cluster, devices: Sequence[str] = ()) -> None:
-        self.name, self._cluster, self._devices = name, cluster, list(devices)
+    def __init__(
+        self,
+        name: str,
+        cards: Sequence[Cards],
+        link: str,
+        folder: Path,
+        devices: Sequence[str] = (),
+    ) -> None:
+        self.name, self._devices = name, list(devices)
+        self._file = folder / f"{name}.yaml"
+        self._file.write_text(cluster_text(cards, link))
+        cluster = cluster_of(cards, link)
         numbers = [cluster.find(device) for device in devices or cluster.devices]
         self._memory = [int(cluster.kind(n).memory_bytes) for n in numbers if n is not None]
         self._too_long: set[str] = set()  # strategies that did not fit at a shorter length
@@ -72,62 +87,65 @@ class Place:
         asked = (_PIPELINE, _REPLICAS) if can_replicate else (_PIPELINE,)
         return tuple(strategy for strategy in asked if strategy not in self._too_long)
 
-    def look(
-        self, mode: str, length: int | None, graph: _core.Graph, rows: int, kept: int
-    ) -> Answer:
-        """Plans a step, and simulates what is found. Lengths ascend from call to call. `kept`: the
-        bytes that lie there all the time."""
-        optimizer = AdamW().core(graph)
+    def look(self, mode: str, length: int | None, graph: Path, rows: int, kept: int) -> Answer:
+        """Plans a step of the graph in a file, and simulates what is found. Lengths ascend from
+        call to call. `kept`: the bytes that lie there all the time."""
         best: Answer | None = None
         why = ""
         for strategy in self._strategies(kept):
-            try:
-                plan = _core.plan(
-                    graph,
-                    self._cluster,
-                    strategy,
-                    rows,
-                    optimizer=optimizer,
-                    devices=self._devices,
-                )
-            except ValueError as error:
-                if not str(error).startswith(_NO_PLAN):
-                    raise
-                why = why or str(error).removeprefix(_NO_PLAN)
+            said, reason = self._plan(graph, strategy, rows)
+            if said is None:
+                why = why or reason
                 self._too_long.add(strategy)
                 continue
-            found = self._simulated(mode, length, graph, plan, optimizer)
+            found = self._answer(mode, length, strategy, said)
             if best is None or found.step_seconds < best.step_seconds:
                 best = found
         return best or Answer(mode, length, self.name, why)
 
-    def _simulated(
-        self,
-        mode: str,
-        length: int | None,
-        graph: _core.Graph,
-        text: str,
-        optimizer: _core.Optimizer,
-    ) -> Answer:
-        found: Any = _core.simulate_plan(graph, text, self._cluster, optimizer=optimizer)
-        plan = json.loads(text)
+    def _plan(self, graph: Path, strategy: str, rows: int) -> tuple[dict[str, Any] | None, str]:
+        """Returns what `medley plan` says of the plan that it finds, or why it finds none. It is a
+        process of its own, with an allocator for such work; others run beside it."""
+        words = [str(graph), str(self._file), "--strategy", strategy, "--global-batch", str(rows)]
+        chosen = ["--devices", *self._devices] if self._devices else []
+        output = self._file.with_suffix(".json")
+        done = subprocess.run(
+            [*_program(), "plan", *words, *chosen, "--json", "-o", str(output)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode == 0:
+            said: dict[str, Any] = json.loads(done.stdout)
+            return said, ""
+        _, found, reason = done.stderr.strip().partition(_NO_PLAN)
+        if not found:
+            raise OSError(f"medley plan: ended with {done.returncode}: {done.stderr.strip()}")
+        return None, reason
+
+    def _answer(self, mode: str, length: int | None, strategy: str, said: dict[str, Any]) -> Answer:
         memory: dict[str, tuple[int, int]] = {}
-        for name, device in found["devices"].items():
-            number = self._cluster.find(name)
-            assert number is not None
-            kind = self._cluster.kind(number)
-            most = max(device["peak"], memory.get(kind.name, (0, 0))[0])
-            memory[kind.name] = (most, int(kind.memory_bytes))
+        devices = [device for stage in said["stages"] for device in stage["devices"]]
+        for device in devices:
+            kind = device["kind"]
+            most = max(device["memory_bytes"], memory.get(kind, (0, 0))[0])
+            memory[kind] = (most, device["available_bytes"])
         return Answer(
             mode,
             length,
             self.name,
-            strategy=plan["strategy"],
-            stages=sum(len(pipeline["stages"]) for pipeline in plan["pipelines"]),
-            microbatches=len(plan["pipelines"][0]["microbatches"]),
-            step_seconds=found["step"] * 1e-9,
+            strategy=strategy,
+            stages=len(said["stages"]),
+            microbatches=len(devices[0]["microbatches"]),
+            step_seconds=said["step_seconds"],
             memory=memory,
         )
+
+
+def _program() -> list[str]:
+    """Returns how to start the verbs of the core."""
+    program = Path(_core.__file__).parent / "bin" / "medley"
+    return [str(program)] if os.access(program, os.X_OK) else [sys.executable, "-m", "medley"]
 
 
 class Question:
@@ -142,35 +160,38 @@ class Question:
     def answers(self, lengths: Sequence[int] | None) -> list[Answer]:
         """Returns what the lengths come to on all cards together and on one of each kind alone. The
         graph is made when a plan is asked for, and none is where the weights alone do not fit."""
-        cluster = cluster_of(self._cards, self._link)
-        places = [Place(f"{c.kind} alone", cluster, [f"{c.kind}/0/0"]) for c in self._cards]
-        if sum(each.count for each in self._cards) > 1:
-            places.insert(0, Place("all", cluster))
-        answers = []
-        short = {place.name: self._without_plan(place) for place in places}
-        for length in self._asked(lengths):
-            graph = None
-            for place in places:
-                why = short[place.name]
-                if why:
-                    answers.append(Answer(self._mode, length, place.name, why))
-                    continue
-                graph = graph or self._graph(length)
-                answers.append(self._planned(place, length, graph))
-                if not answers[-1].fits:
-                    short[place.name] = "a shorter length does not fit"
-        return answers
+        with self._folder() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+            places = [
+                Place(f"{c.kind} alone", self._cards, self._link, folder, [f"{c.kind}/0/0"])
+                for c in self._cards
+            ]
+            if sum(each.count for each in self._cards) > 1:
+                places.insert(0, self._all(folder))
+            answers: list[Answer] = []
+            short = {place.name: self._without_plan(place) for place in places}
+            for length in self._asked(lengths):
+                asked = [place for place in places if not short[place.name]]
+                found = self._planned(asked, length, folder, pool) if asked else {}
+                for place in places:
+                    why = short[place.name]
+                    answers.append(
+                        found.get(place.name) or Answer(self._mode, length, place.name, why)
+                    )
+                    if not answers[-1].fits and not why:
+                        short[place.name] = "a shorter length does not fit"
+            return answers
 
     def advice(self, length: int | None) -> list[str]:
         """Returns changes with which something would fit."""
         found = []
-        whole = Place("all", cluster_of(self._cards, self._link))
         largest = max(self._cards, key=lambda each: _memory(each, self._link))
-        if lacking := whole.lacks(self._model.kept):
-            more = -(-lacking // _memory(largest, self._link))
-            found.append(f"at least {more} more {largest.kind}")
-        else:
-            found += self._shorter(length) + self._more(largest, length)
+        with self._folder() as folder, ThreadPoolExecutor(1) as pool:
+            if lacking := self._all(folder).lacks(self._model.kept):
+                more = -(-lacking // _memory(largest, self._link))
+                found.append(f"at least {more} more {largest.kind}")
+            else:
+                found += self._shorter(length, folder, pool)
+                found += self._more(largest, length, folder, pool)
         if self._mode == "full":
             found.append(
                 "--mode lora: frozen weights need neither gradients nor an optimizer's state"
@@ -195,31 +216,53 @@ class Question:
             f"{_gib(lacking)} more than there is"
         )
 
-    def _graph(self, length: int | None) -> _core.Graph:
-        with self._say("tracing the model"):
-            return self._model.graph(length)
+    @contextlib.contextmanager
+    def _folder(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(prefix="medley-fits-") as folder:
+            yield Path(folder)
 
-    def _planned(self, place: Place, length: int | None, graph: _core.Graph) -> Answer:
+    def _all(self, folder: Path) -> Place:
+        return Place("all", self._cards, self._link, folder)
+
+    def _graph(self, length: int | None, folder: Path) -> Path:
+        path = folder / f"{length}.graph"
+        if not path.exists():
+            with self._say("tracing the model"):
+                path.write_text(self._model.graph(length).text())
+        return path
+
+    def _planned(
+        self, places: Sequence[Place], length: int | None, folder: Path, pool: ThreadPoolExecutor
+    ) -> dict[str, Answer]:
+        """Returns the answers by place."""
+        graph, kept = self._graph(length, folder), self._model.kept
+
+        def look(place: Place) -> Answer:
+            return place.look(self._mode, length, graph, self._rows, kept)
+
         tokens = "" if length is None else f", {length} tokens"
-        with self._say(f"{self._mode}{tokens}: planning for {place.name}"):
-            return place.look(self._mode, length, graph, self._rows, self._model.kept)
+        with self._say(f"{self._mode}{tokens}: planning for {', '.join(p.name for p in places)}"):
+            found = list(pool.map(look, places))
+        return {answer.cards: answer for answer in found}
 
-    def _shorter(self, length: int | None) -> list[str]:
+    def _shorter(self, length: int | None, folder: Path, pool: ThreadPoolExecutor) -> list[str]:
         for shorter in _SHORTER if length is not None else ():
-            whole = Place("all", cluster_of(self._cards, self._link))
-            if shorter < (length or 0) and self._planned(whole, shorter, self._graph(shorter)).fits:
-                return [f"--lengths {shorter}"]
+            if shorter < (length or 0):
+                found = self._planned([self._all(folder)], shorter, folder, pool)
+                if found["all"].fits:
+                    return [f"--lengths {shorter}"]
         return []
 
-    def _more(self, largest: Cards, length: int | None) -> list[str]:
-        graph = self._graph(length)
+    def _more(
+        self, largest: Cards, length: int | None, folder: Path, pool: ThreadPoolExecutor
+    ) -> list[str]:
         for more in _MORE_CARDS:
             others = [
                 dataclasses.replace(each, count=each.count + more * (each == largest))
                 for each in self._cards
             ]
-            place = Place(f"{more} more {largest.kind}", cluster_of(others, self._link))
-            if self._planned(place, length, graph).fits:
+            place = Place(f"{more} more {largest.kind}", others, self._link, folder)
+            if self._planned([place], length, folder, pool)[place.name].fits:
                 return [place.name]
         return []
 

@@ -60,6 +60,11 @@ def _kind(word: str, name: str) -> tuple[str, str]:
 
 def cluster_of(cards: Sequence[Cards], link: str) -> Cluster:
     """Returns these cards as a cluster: every two talk at `link`, a bandwidth like "16 GB/s"."""
+    return parse_cluster(cluster_text(cards, link), "--link")
+
+
+def cluster_text(cards: Sequence[Cards], link: str) -> str:
+    """Returns the file of this cluster."""
     nodes = [
         {"name": each.kind, "count": each.count, "device": each.kind, "devices_per_node": 1}
         for each in cards
@@ -77,7 +82,7 @@ def cluster_of(cards: Sequence[Cards], link: str) -> Cluster:
             }
         ],
     }
-    return parse_cluster(json.dumps(entries), "--link")
+    return json.dumps(entries)
 
 
 def link_of(cards: Sequence[Cards]) -> str:
