@@ -3,6 +3,7 @@
 It imports little, and has no types of others, so that it starts at once.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,12 @@ import socket
 import sys
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def send(pid: int, number: int) -> None:
+    """Sends a signal to the program, if it is still there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def main(path: str, arguments: list[str]) -> None:
@@ -21,7 +28,7 @@ def main(path: str, arguments: list[str]) -> None:
     def pass_on(number: int, frame: object) -> None:
         asked.append(number)
         if pid:
-            os.kill(pid, number)
+            send(pid, number)
 
     for number in SIGNALS:
         signal.signal(number, pass_on)
@@ -41,7 +48,7 @@ def main(path: str, arguments: list[str]) -> None:
     if not pid:
         sys.exit(f"{path}: the server has ended")
     for number in asked:
-        os.kill(pid, number)
+        send(pid, number)
     status = int(answers.readline() or b"9")
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

@@ -13,8 +13,6 @@ import pytest
 
 import warm_start
 
-WHO = "import os; print(os.getpid(), flush=True); "
-
 
 def start(code: str, *arguments: str, **more: str) -> subprocess.Popen[str]:
     """Starts Python code in a fork."""
@@ -55,12 +53,13 @@ def test_a_program_has_what_it_is_given(tmp_path: Path) -> None:
 
 
 def test_it_hears_of_signals_and_is_killed_with_what_stands_for_it() -> None:
-    wait = "import time\ntry:\n  time.sleep(60)\nexcept KeyboardInterrupt:\n  print('heard')"
-    done = start(f"{WHO}\n{wait}")
+    code = "import os, time\ntry:\n  print(os.getpid(), flush=True)\n  time.sleep(60)\n"
+    code += "except KeyboardInterrupt:\n  print('heard')"
+    done = start(code)
     assert done.stdout is not None and done.stdout.readline()
     done.send_signal(signal.SIGINT)
     assert done.communicate(timeout=60)[0] == "heard\n"
-    done = start(f"{WHO}\n{wait}")
+    done = start(code)
     assert done.stdout is not None
     status = Path(f"/proc/{int(done.stdout.readline())}/status")
     done.kill()
