@@ -233,12 +233,13 @@ def golden(options: Options) -> Result:
     return Result(passed=int(found[1]) - int(found[2]), failed=int(found[2]))
 
 
-def pytest(folder: str, marker: str, workers: int, log: str) -> Result:
+def pytest(folder: str, marker: str, workers: int, log: str, *more: str) -> Result:
     if not list((ROOT / folder).glob("**/test_*.py")):
         return failure(f"{folder} has no tests")
     report = LOGS / f"{log}.xml"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", folder, "-m", marker, f"--junitxml={report}"]
+    command += more
     if workers > 1:
         command += ["-n", str(workers), "--dist", "worksteal"]
     # One thread each: the workers fill the machine.
@@ -265,10 +266,11 @@ def python(options: Options) -> Result:
 
 def slow(options: Options) -> Result:
     if not options.nightly:
-        return skip_slow("nightly; random plans have 3 seeds here, 1 of large models, 200 there")
+        return skip_slow("nightly; random plans have 3 seeds here, 200 there, and larger models")
     os.environ["MEDLEY_PLAN_SEEDS"] = PLAN_SEEDS_NIGHTLY
-    result = pytest("python/tests", "slow and not gpu", 1, "slow")
-    plans = pytest("python/tests/test_random_plans.py", "not gpu", options.jobs, "slow_plans")
+    plans_of = "python/tests/test_random_plans.py"
+    result = pytest("python/tests", "slow and not gpu", 1, "slow", f"--ignore={plans_of}")
+    plans = pytest(plans_of, "not gpu", options.jobs, "slow_plans")
     return Result(
         result.passed + plans.passed,
         result.failed + plans.failed,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 from zoo import ZOO
-from zoo_names import NAMES
+from zoo_names import names_but
 
 import medley
 from medley import _core
@@ -28,7 +28,11 @@ MODELS = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+# One of each kind on every run; that ops have rules is otherwise what test_fallbacks.py looks at.
+SOME = ("gpt", "vgg-bn", "moe", "hf-bert")
+
+
+@pytest.mark.parametrize("name", names_but([name for name in ZOO if name not in SOME]))
 def test_every_op_has_a_rule(name: str) -> None:
     model, batch = ZOO[name]()
     graph = medley.capture(model, batch, check=False, autocast=torch.bfloat16)

@@ -292,13 +292,17 @@ def test_models_of_transformers_run_like_eager(
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [
-        ("bert", TINY),
+        pytest.param("bert", TINY, marks=pytest.mark.slow),  # the one below has its mask, too
         ("roberta", TINY),  # 38 tokens
         ("bert", {**TINY, "architectures": ["BertForTokenClassification"]}),
         ("llama", {**TINY, "architectures": ["LlamaForSequenceClassification"]}),
         ("bart", {"d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 256}),
-        ("t5", {"d_model": 64, "d_kv": 16, "num_layers": 1, "num_heads": 4}),
-        ("phi3", {**TINY, "pad_token_id": 0}),
+        pytest.param(  # as bart
+            "t5",
+            {"d_model": 64, "d_kv": 16, "num_layers": 1, "num_heads": 4},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("phi3", {**TINY, "pad_token_id": 0}, marks=pytest.mark.slow),  # as llama
         ("deepseek_v3", {**TINY, "num_hidden_layers": 1}),
         ("bloom", {"hidden_size": 64, "n_layer": 1, "n_head": 4}),  # any number of tokens
     ],
