@@ -58,7 +58,8 @@ struct DivisionRequest {
 std::vector<Division> best_divisions(const DivisionRequest& request);
 
 // So many micro-batches for each column, and rows of a step, that sum to all: as the shortest step
-// has them. Requires: some step is long enough, and no column has more rows than `rows`.
+// has them. Requires: some step is long enough, no column has more rows than `rows`, and there are
+// no more columns than `rows`.
 struct RowShare {
   int64_t microbatches = 0, rows = 0;
   bool operator==(const RowShare&) const = default;

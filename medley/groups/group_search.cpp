@@ -229,7 +229,8 @@ DivisionRequest GroupSearch::division_request() const {
   request.columns = columns_;
   request.rows = request_.rows;
   request.pipelines = request_.pipelines;
-  request.most_pipelines = kMostPipelines;
+  // Each does a row at least.
+  request.most_pipelines = std::min(kMostPipelines, static_cast<size_t>(request_.rows));
   request.slower = request_.slower;
   return request;
 }
@@ -268,8 +269,7 @@ std::vector<Division> GroupSearch::divisions(size_t most) const {
   const double longest =
       found.empty() ? 0 : static_cast<double>(found[0].step.value) * request_.slower;
   std::erase_if(found, [&](const Division& division) {
-    return static_cast<int64_t>(division.columns.size()) > request_.rows ||
-           static_cast<double>(division.step.value) > longest ||
+    return static_cast<double>(division.step.value) > longest ||
            (request_.faster_than && division.step >= *request_.faster_than);
   });
   if (found.size() > most) found.resize(most);
