@@ -427,9 +427,13 @@ def test_what_only_the_lost_device_had_comes_back_from_its_second_home(
     done = elastic(folder, *copies, device=DEVICES[who], step=3, call="forward", exchange="")
     assert done.returncode == 0, done.stderr
     (line,) = recoveries(folder)
-    assert (line["source"], line["back"], line["step"]) == (source, back, 2 - back)
-    assert line["bytes"]["homes"] > 0
-    assert line["second_homes"]["after"] == 3 - back
+    if name == "ZeRO" and who == 2:  # without rows, and so without a shard: nothing is lost
+        assert (line["source"], line["back"], line["step"]) == ("memory", 0, 2)
+        assert line["bytes"]["homes"] == 0
+    else:
+        assert (line["source"], line["back"], line["step"]) == (source, back, 2 - back)
+        assert line["bytes"]["homes"] > 0
+        assert line["second_homes"]["after"] == 3 - back
     assert distance(seen(folder), undisturbed) < 1e-10
 
 
