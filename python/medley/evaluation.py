@@ -168,6 +168,7 @@ def plan_for(plan: Plan, training: _core.Graph, forward: _core.Graph, with_ops: 
     ops = forward.stable_names()
     order = [name for name in training.stable_names() if "/~" not in name]
     for pipeline in entries["pipelines"]:
+        begun = ""  # the op with which the stage before begins
         for stage in pipeline["stages"]:
             for key in ("updates", "recompute"):
                 stage.pop(key, None)
@@ -179,7 +180,7 @@ def plan_for(plan: Plan, training: _core.Graph, forward: _core.Graph, with_ops: 
                 if key in stage:
                     stage[key] = _matching(stage[key], known)
             if stage.get("first"):
-                stage["first"] = _first_of(stage["first"], order, ops)
+                stage["first"] = begun = _first_of(stage["first"], order, ops, begun)
     return Plan.from_dict(entries).text
 
 
@@ -194,10 +195,13 @@ def _matching(choices: Mapping[str, str], names: Iterable[str]) -> dict[str, str
     return kept
 
 
-def _first_of(name: str, order: Sequence[str], ops: Sequence[str]) -> str:
-    """Returns the op with which a stage begins: that of training, or the next one that there is."""
+def _first_of(name: str, order: Sequence[str], ops: Sequence[str], begun: str) -> str:
+    """Returns the op with which a stage begins: that of training, or the next one that there is. A
+    stage that has dropout only would be empty: it gets the op with which the next one begins."""
     known = set(ops)
     begin = order.index(name) if name in order else len(order)
+    if begun:
+        begin = max(begin, order.index(begun) + 1)
     for each in order[begin:]:
         if each in known:
             return each
