@@ -6,6 +6,7 @@ It imports little, and has no types of others, so that it starts at once.
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -17,6 +18,31 @@ def send(pid: int, number: int) -> None:
     """Sends a signal to the program, if it is still there."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+class Answers:
+    """Lines of the server. Signals are handled while it is waited for, and those too that came just
+    before: a plain read would sleep on them."""
+
+    def __init__(self, server: socket.socket) -> None:
+        self._server = server
+        self._woken, waker = os.pipe()
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker)
+        self._rest = b""
+
+    def next(self) -> bytes:
+        """Returns a line; nothing, if the server has ended."""
+        while b"\n" not in self._rest:
+            ready = select.select([self._server, self._woken], [], [])[0]
+            if self._woken in ready:
+                os.read(self._woken, 512)
+            if self._server in ready:
+                if not (more := self._server.recv(64)):
+                    return b""
+                self._rest += more
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
 
 
 def main(path: str, arguments: list[str]) -> None:
@@ -43,13 +69,13 @@ def main(path: str, arguments: list[str]) -> None:
     text = json.dumps(wanted).encode()
     socket.send_fds(server, [len(text).to_bytes(4, "little")], [0, 1, 2])
     server.sendall(text)
-    answers = server.makefile("rb")
-    pid = int(answers.readline() or b"0")
+    answers = Answers(server)
+    pid = int(answers.next() or b"0")
     if not pid:
         sys.exit(f"{path}: the server has ended")
     for number in asked:
         send(pid, number)
-    status = int(answers.readline() or b"9")
+    status = int(answers.next() or b"9")
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number != signal.SIGKILL:
