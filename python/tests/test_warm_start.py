@@ -23,6 +23,8 @@ def start(code: str, *arguments: str, **more: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell has what it runs in the background ignore Ctrl-C, these tests too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
