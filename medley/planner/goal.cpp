@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kMostSets = 20000;
 constexpr double kHour = 3600;
-constexpr double kMostStep = 1e9;  // seconds; longer ones are no limit
+constexpr double kMostStep = 1e7;  // seconds; longer ones are no limit: all that is made of it fits
 // Strategies compare sums over layers with the limit; of small steps, these are off by up to this.
 constexpr double kRough = 4;
 // Bounds add times of ops that are rounded to nanoseconds otherwise than those of a step.
