@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 
+# What a program may find ignored, and is passed on.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

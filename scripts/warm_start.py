@@ -36,11 +36,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from warm_client import SIGNALS
+
 ROOT = Path(__file__).resolve().parent.parent
 CLIENT = ROOT / "scripts" / "warm_client.py"
 STREAMS = 3  # the standard ones
-# What a program may find ignored.
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # What most programs import.
 IMPORTED = (
     "medley.cli",

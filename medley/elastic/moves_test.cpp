@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <numeric>
 
@@ -190,10 +189,7 @@ TEST(Moves, AfterTheLossOfAnyDeviceEverythingThatSomebodyHasArrives) {
 }
 
 // Of random plans: nightly there are 1,000.
-uint64_t second_homes_seeds() {
-  const char* seeds = std::getenv("MEDLEY_SECOND_HOMES_SEEDS");
-  return seeds ? std::stoull(seeds) : 100;
-}
+uint64_t second_homes_seeds() { return seeds_of("MEDLEY_SECOND_HOMES_SEEDS", 100); }
 
 // Random plans on three nodes of two devices, each of which loses a node and goes over to another
 // random plan: with what second homes keep, nothing is lost. Without, some of it is.

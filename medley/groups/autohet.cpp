@@ -130,7 +130,7 @@ class AutoHet {
   Outcome run() {
     if (devices_of(request_).size() < 2 || request_.global_batch < 2) return one_pipeline();
     if (!search_.counts_amounts() && request_.faster_than) {
-      prove(work_bound(request_));
+      prove(request_, work_bound(request_));
       return Infeasible{fmt::format(
           "the devices are {} pools: several pipelines on so many take long to find, and a plan is "
           "known",
@@ -142,7 +142,7 @@ class AutoHet {
       search_.improve();
     }
     const Nanoseconds least = search_.bound();
-    prove(least);
+    prove(request_, least);
     const std::vector<Division> divisions = search_.divisions(kMostDivisions);
     if (divisions.empty()) return request_.faster_than ? none_is_faster() : one_pipeline();
     report(request_, "autohet: stages as wholes", 2, kSteps);
@@ -168,10 +168,6 @@ class AutoHet {
   }
 
  private:
-  void prove(Nanoseconds least) const {
-    if (request_.proved) request_.proved(least);
-  }
-
   static Outcome none_is_faster() {
     return Infeasible{"no two pipelines are predicted to be faster than what is known"};
   }

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <random>
 #include <set>
 
@@ -14,6 +13,7 @@
 #include "medley/graph/text.h"
 #include "medley/planner/planner.h"
 #include "medley/sim/simulate.h"
+#include "medley/testing/seeds.h"
 
 namespace medley {
 namespace {
@@ -115,6 +115,17 @@ TEST_F(GoalTest, WhoIsInAHurryPaysMore) {
   EXPECT_LE(poor.cost, cheap.cost);
 }
 
+// A limit of years is none, whatever strategies make of it.
+TEST_F(GoalTest, WhoHasYearsHasNoLimit) {
+  const Cluster cluster = dear_and_cheap();
+  const Request asked = request(cluster, "harp");
+  const GoalPlan cheap = found({Objective::kCost, 1}, asked);
+  for (const double seconds : {1e6, 2.5e7, 9e8, 1e12}) {
+    const GoalPlan same = found({Objective::kCost, 1, Seconds{seconds}}, asked);
+    EXPECT_DOUBLE_EQ(same.cost, cheap.cost) << seconds;
+  }
+}
+
 TEST_F(GoalTest, SaysWhatWouldBePossible) {
   const Cluster cluster = dear_and_cheap();
   EXPECT_THAT(reason({Objective::kCost, 1000, Seconds{1e-6}}, request(cluster)),
@@ -213,8 +224,7 @@ class Exhaustive {
 };
 
 TEST_F(GoalTest, IsAsGoodAsTheBestOfAllSets) {
-  const char* wanted = std::getenv("MEDLEY_GOAL_SEEDS");
-  const int seeds = wanted ? std::atoi(wanted) : 3;
+  const auto seeds = static_cast<int>(seeds_of("MEDLEY_GOAL_SEEDS", 3));
   for (int seed = 0; seed < seeds; ++seed) {
     std::mt19937 random(static_cast<unsigned>(seed));
     const auto among = [&](int low, int high) {

@@ -41,7 +41,8 @@ class Harp {
         stages_(stages_of(request, kLayersPerBlock)),
         synthesis_(*stages_),
         candidates_(request, pools_, synthesis_),
-        counts_(microbatch_counts(request)) {
+        counts_(microbatch_counts(request)),
+        known_(has_room_for_replicas(request) ? request.faster_than : std::nullopt) {
     pipeline_.layers = static_cast<int>(synthesis_.layers().layers.size());
     pipeline_.shared = candidates_.shared();
     pipeline_.candidates = kOfEachCount;
@@ -52,12 +53,12 @@ class Harp {
   Outcome run() {
     find_chains(whole_pools());
     if (plans_.empty() && request_.faster_than) {
-      prove();
+      prove(request_, least_);
       return Infeasible{"no chain is predicted to be faster than what is known"};
     }
     if (plans_.empty()) return explain_infeasible();
     try_pools_at_both_ends();
-    prove();
+    prove(request_, least_);
     try_other_ends();
     add_meshes();
     std::ranges::stable_sort(plans_, {}, &PipelinePlan::predicted);
@@ -92,10 +93,6 @@ class Harp {
   }
 
  private:
-  void prove() const {
-    if (request_.proved) request_.proved(least_);
-  }
-
   StageConfig config(int64_t microbatches) const {
     return {candidates_.rows(microbatches), microbatches, 0, StageStyle::kBest};
   }
@@ -197,15 +194,10 @@ class Harp {
 
   size_t first_tried() const { return counts_.size() * 2 / 3; }
 
-  // The step to beat. Where memory is short, sums over layers say too much of stages as wholes,
-  // which need less memory: nothing is left out for it.
-  std::optional<Nanoseconds> known() const {
-    return has_room_for_replicas(request_) ? request_.faster_than : std::nullopt;
-  }
   // What is predicted to take as long is no candidate; nothing, while nobody knows.
   std::optional<Nanoseconds> slow() const {
     std::optional<Nanoseconds> slow;
-    if (const auto known = this->known()) slow = *known * kSlower / 100;
+    if (known_) slow = *known_ * kSlower / 100;
     if (fastest_) slow = std::min(*fastest_ * kSlower / 100, slow.value_or(kLongest));
     return slow;
   }
@@ -238,7 +230,7 @@ class Harp {
     const Nanoseconds before = had ? *fastest_ : kLongest;
     // Where there is a plan to beat, no chain here means that none is as fast: one more number of
     // them is tried.
-    if (some.empty()) return !had && (!known() || count == counts_[first_tried()]);
+    if (some.empty()) return !had && (!known_ || count == counts_[first_tried()]);
     plans_.insert(plans_.end(), some.begin(), some.end());
     fastest_ = std::min(fastest_.value_or(kLongest), some.front().predicted);
     return !had || some.front().predicted < before;
@@ -258,14 +250,14 @@ class Harp {
     request.microbatches = {choice(pools, count, limits)};
     request.last_pool = last;
     const bool first = pools_[at(pools[0])].sub_pool_of < 0 && last < 0;
-    if (const auto slow = this->slow(); slow && (!first || known())) request.below = *slow;
-    Nanoseconds bound = kNoBound;
+    if (const auto slow = this->slow(); slow && (!first || known_)) request.below = *slow;
     request.closer = last < 0 && limits.closer > Nanoseconds{};
-    std::vector<PipelinePlan> plans = plans_of(request, bound);
-    if (last < 0 && limits.closer > Nanoseconds{}) {
+    PipelinePlans found = plans_of(request);
+    std::vector<PipelinePlan>& plans = found.plans;
+    if (request.closer) {
       // Stages that are not offered are in no step that takes less.
-      if (limits.longest < kLongest) bound = std::min(bound, limits.longest * count);
-      least_ = std::min(least_, bound);
+      if (limits.longest < kLongest) least_ = std::min(least_, limits.longest * count);
+      least_ = std::min(least_, found.step_bound);
     }
     if (request.shared > Bytes{} && first) add_others(request, plans);
     for (PipelinePlan& plan : plans) {
@@ -280,7 +272,7 @@ class Harp {
       plan.exchange = exchange;
     }
     std::ranges::stable_sort(plans, {}, &PipelinePlan::predicted);
-    return plans;
+    return std::move(plans);
   }
 
   // What the ends exchange is a small part of a step, and what is predicted is rough: adds those
@@ -288,8 +280,7 @@ class Harp {
   static void add_others(PipelineRequest request, std::vector<PipelinePlan>& plans) {
     request.shared = {};
     request.closer = false;
-    Nanoseconds bound;
-    for (PipelinePlan& plan : plans_of(request, bound)) {
+    for (PipelinePlan& plan : plans_of(request).plans) {
       const bool known = std::ranges::any_of(plans, [&](const PipelinePlan& other) {
         return std::ranges::equal(
             other.stages, plan.stages, {}, &PipelineStage::range, &PipelineStage::range);
@@ -298,12 +289,11 @@ class Harp {
     }
   }
 
-  // `bound`: what none takes less than; as it is where there are none.
-  static std::vector<PipelinePlan> plans_of(const PipelineRequest& request, Nanoseconds& bound) {
+  // Its bound is none where there is no plan.
+  static PipelinePlans plans_of(const PipelineRequest& request) {
     auto found = plan_pipeline(request);
-    if (std::holds_alternative<Infeasible>(found)) return {};
-    bound = std::get<PipelinePlans>(found).step_bound;
-    return std::move(std::get<PipelinePlans>(found).plans);
+    if (auto* plans = std::get_if<PipelinePlans>(&found)) return std::move(*plans);
+    return {.plans = {}, .lower_bound = {}, .step_bound = kNoBound};
   }
 
   PipelineRequest request_on(const Pools& pools) const {
@@ -402,7 +392,10 @@ class Harp {
   StageSynthesis& synthesis_;
   CandidateSet candidates_;
   const std::vector<int64_t> counts_;  // of micro-batches
-  PipelineRequest pipeline_;           // but for these and pools
+  // The step to beat. Where memory is short, sums over layers say too much of stages as wholes,
+  // which need less memory: nothing is left out for it.
+  const std::optional<Nanoseconds> known_;
+  PipelineRequest pipeline_;  // but for counts and pools
   std::vector<PipelinePlan> plans_;
   std::optional<Nanoseconds> fastest_;  // predicted
   Nanoseconds least_ = kNoBound;        // no chain takes less

@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include <cstdlib>
-
 #include "medley/base/files.h"
 #include "medley/graph/text.h"
 #include "medley/planner/planner.h"
 #include "medley/program/lower.h"
 #include "medley/sim/simulate.h"
 #include "medley/testing/sample_clusters.h"
+#include "medley/testing/seeds.h"
 
 namespace medley {
 namespace {
@@ -93,8 +92,7 @@ TEST_F(Survive, CopiesAreMadeSoOftenThatTheyCostAFiftieth) {
 // All strategies, on each choice of devices, in one to four micro-batches: none that outlives a
 // node is better than what is chosen. MEDLEY_SURVIVE_CLUSTERS of twelve clusters, one if not set.
 TEST_F(Survive, NoneOfAllPlansIsBetter) {
-  const char* wanted = std::getenv("MEDLEY_SURVIVE_CLUSTERS");
-  const int most = wanted ? std::atoi(wanted) : 1;
+  const auto most = static_cast<int>(seeds_of("MEDLEY_SURVIVE_CLUSTERS", 1));
   int differs = 0, seen = 0;
   for (const auto& [fast, slow] : {std::pair(1, 1), {2, 1}, {2, 2}})
     for (const double bandwidth : {1e6, 1e7, 1e8, 1e9}) {

@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 
-#include <cstdlib>
 #include <thread>
 
 #include "medley/base/at.h"
@@ -22,6 +21,7 @@
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/testing/random_plan.h"
+#include "medley/testing/seeds.h"
 
 namespace medley {
 namespace {
@@ -30,10 +30,7 @@ using ::testing::Each;
 
 constexpr uint64_t kSeeds = 40;
 // Of several pipelines: nightly there are more.
-uint64_t several_seeds() {
-  const char* seeds = std::getenv("MEDLEY_AGREEMENT_SEEDS");
-  return seeds ? std::stoull(seeds) : kSeeds;
-}
+uint64_t several_seeds() { return seeds_of("MEDLEY_AGREEMENT_SEEDS", kSeeds); }
 
 struct Emulated {
   Trace trace;

@@ -21,6 +21,10 @@ void report(const Request& request, std::string_view what, size_t number, size_t
   if (request.progress) request.progress(what, number, of);
 }
 
+void prove(const Request& request, Nanoseconds least) {
+  if (request.proved) request.proved(least);
+}
+
 bool is_over(const Request& request) { return request.is_over && request.is_over(); }
 
 Nanoseconds price(const Request& request, const Program& program) {

@@ -66,6 +66,9 @@ struct Request {
 // For strategies: tells whoever wants to know.
 void report(const Request& request, std::string_view what, size_t number, size_t of);
 
+// For strategies: tells whoever wants to know what no plan that was searched takes less than.
+void prove(const Request& request, Nanoseconds least);
+
 // For strategies: whether what is found already will do.
 bool is_over(const Request& request);
 

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <limits>
 #include <random>
 #include <string>
 
 #include "medley/base/at.h"
 #include "medley/schedule/period.h"
+#include "medley/testing/seeds.h"
 
 namespace medley {
 namespace {
@@ -107,11 +107,7 @@ GroupInstance random_groups(uint64_t seed, bool sums) {
   return instance;
 }
 
-uint64_t group_seeds() {
-  constexpr uint64_t kSeeds = 100;
-  const char* seeds = std::getenv("MEDLEY_GROUP_SEEDS");
-  return seeds ? std::stoull(seeds) : kSeeds;
-}
+uint64_t group_seeds() { return seeds_of("MEDLEY_GROUP_SEEDS", 100); }
 
 AllGroups::AllGroups(const GroupInstance& instance) : instance_(instance) {
   for (choice_ = 0; choice_ < instance.choices.size(); ++choice_) {

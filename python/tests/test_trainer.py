@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import gc
 import tempfile
 import weakref
@@ -115,6 +114,7 @@ class Eager:
 
 
 _made_of: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+_graphs: dict[tuple[str, str], medley.Graph] = {}  # by what they are made of, and types
 
 
 def small_gpt(**overrides: Any) -> nn.Module:
@@ -125,22 +125,16 @@ def small_gpt(**overrides: Any) -> nn.Module:
     return model
 
 
-@functools.cache
-def _graph_of(made_of: str, types: str) -> list[medley.Graph]:
-    """Returns where the graph of such a model is kept."""
-    return []
-
-
 def captured(model: nn.Module, batch: Any) -> medley.Graph:
     """Captures a small_gpt() once for batches of the same types, and any other model."""
     if model not in _made_of or not isinstance(batch, dict):
         return medley.capture(model, batch)
     types = [(p.dtype, p.shape, p.requires_grad) for p in model.parameters()]
     shapes = [(name, each.dtype, each.shape) for name, each in batch.items()]
-    kept = _graph_of(_made_of[model], repr((types, shapes, model.training)))
-    if not kept:
-        kept.append(medley.capture(model, batch))
-    return kept[0]
+    key = (_made_of[model], repr((types, shapes, model.training)))
+    if key not in _graphs:
+        _graphs[key] = medley.capture(model, batch)
+    return _graphs[key]
 
 
 def trainer_of(

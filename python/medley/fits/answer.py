@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from medley import _core
+from medley.cluster import parse_cluster
 from medley.fits.cards import Cards, cluster_of, cluster_text, link_of
 from medley.fits.deep import Deep
 
@@ -71,8 +72,9 @@ class Place:
     ) -> None:
         self.name, self._devices = name, list(devices)
         self._file = folder / f"{name}.yaml"
-        self._file.write_text(cluster_text(cards, link))
-        cluster = cluster_of(cards, link)
+        text = cluster_text(cards, link)
+        self._file.write_text(text)
+        cluster = parse_cluster(text, "--link")
         numbers = [cluster.find(device) for device in devices or cluster.devices]
         self._memory = [int(cluster.kind(n).memory_bytes) for n in numbers if n is not None]
         self._too_long: set[str] = set()  # strategies that did not fit at a shorter length
