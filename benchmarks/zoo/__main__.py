@@ -1,15 +1,16 @@
 """Public models, made tiny, trained beside PyTorch: `python -m benchmarks.zoo`.
 
-All causal, masked, sequence-to-sequence and image models of the transformers package: each is
-captured, planned by rows and by `auto` for three unlike devices, and trained for two steps in
-float64. A model is a process of its own with a time limit, so that none can hide the others.
-Prints a table of what became of them; `--page` writes it as a page of the documentation.
+Each model is captured, planned by rows and by `auto` for three unlike devices, and trained for two
+steps in float64. A model is a process of its own with a time limit, so that none can hide the
+others. What became of each goes to a file, one JSON line a model, from which `--page` writes the
+page of the documentation.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
+import dataclasses
+import importlib
 import json
 import multiprocessing
 import queue
@@ -18,70 +19,65 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from benchmarks.zoo import tiny, training
+from benchmarks.zoo import boxes, page, training
 
-FAMILIES = {
-    "causal": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
-    "masked": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
-    "seq2seq": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
-    "image": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+# By package: the module that knows its models.
+ZOOS = {
+    "transformers": "benchmarks.zoo.public_transformers",
+    "timm": "benchmarks.zoo.public_timm",
+    "torchvision": "benchmarks.zoo.public_torchvision",
+    "diffusers": "benchmarks.zoo.public_diffusers",
+    "peft": "benchmarks.zoo.public_peft",
 }
-# In the order of the table: first what should not be.
-RESULTS = [
-    training.WRONG,
-    training.CRASHED,
-    training.REFUSED,
-    training.EXACT,
-    training.EXACT_SINGLE,
-    training.NO_PEER,
-]
 
 
-def names(family: str) -> list[tuple[str, str]]:
-    """Returns (kind of config, class) of all models of a family."""
-    from transformers.models.auto import modeling_auto
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """One model of a package: its family, its name there, and its class if the name is not enough."""
 
-    found = []
-    for kind, classes in getattr(modeling_auto, FAMILIES[family]).items():
-        for each in classes if isinstance(classes, tuple) else (classes,):
-            found.append((kind, each))
-    return found
+    zoo: str
+    family: str
+    name: str
+    kind: str
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.family, self.name, self.kind)))
 
 
-def train(kind: str, name: str) -> dict[str, Any]:
+def listed(zoo: str) -> list[Model]:
+    """Returns all models of a package."""
+    return [Model(zoo, *each) for each in importlib.import_module(ZOOS[zoo]).listed()]
+
+
+def train(model: Model) -> dict[str, Any]:
     """Builds the tiny form of a model and trains it; see training.outcome."""
     import torch
-    import transformers
-
-    from medley.models import hf
 
     torch.set_num_threads(1)
     torch.manual_seed(training.SEED)
     try:
-        known = transformers.AutoConfig.for_model(kind)
-        # The default kernel of routed experts has no float64; capture does not care.
-        fields = {**tiny.tiny_fields(known), "experts_implementation": "eager"}
-        config = transformers.AutoConfig.for_model(kind, **fields)
-        config.architectures = [name]
-        model, batch = hf.build(config, batch=training.ROWS, tokens=tiny.TOKENS)
+        boxes.import_torchvision()
+        built, batch = importlib.import_module(ZOOS[model.zoo]).build(
+            model.name, model.kind, training.ROWS
+        )
     except Exception as error:
         sentence = " ".join(f"{type(error).__name__}: {error}".split())
         return {"result": training.NO_PEER, "sentence": sentence}
-    return training.outcome(model, batch)
+    return training.outcome(built, batch)
 
 
-def _child(kind: str, name: str, results: Any) -> None:
+def _child(model: Model, results: Any) -> None:
     try:
-        results.put(train(kind, name))
+        results.put(train(model))
     except BaseException:
         results.put({"result": training.CRASHED, "sentence": traceback.format_exc()[-400:]})
 
 
-def train_apart(kind: str, name: str, limit: float) -> dict[str, Any]:
+def train_apart(model: Model, limit: float) -> dict[str, Any]:
     """Runs `train` in a process of its own, for at most `limit` seconds."""
     context = multiprocessing.get_context("fork")
     results = context.Queue()
-    process = context.Process(target=_child, args=(kind, name, results), daemon=True)
+    process = context.Process(target=_child, args=(model, results), daemon=True)
     process.start()
     found: dict[str, Any] | None = None
     waited = 0.0
@@ -99,53 +95,44 @@ def train_apart(kind: str, name: str, limit: float) -> dict[str, Any]:
     return found
 
 
-def print_counts(found: list[dict[str, Any]]) -> None:
-    """Prints how many models of each family came to which result."""
-    for family in sorted({each["family"] for each in found}):
-        counts = collections.Counter(x["result"] for x in found if x["family"] == family)
-        print(f"{family}: " + ", ".join(f"{counts[r]} {r}" for r in RESULTS if counts[r]))
-
-
-def page(found: list[dict[str, Any]]) -> str:
-    """Returns the table of what is not exact, as Markdown, worst first."""
-    lines = ["| model | class | result | where | what it says |", "|---|---|---|---|---|"]
-    for result in RESULTS:
-        if result == training.EXACT:
-            continue
-        for each in found:
-            if each["result"] == result:
-                sentence = each.get("sentence", f"{each.get('difference', 0):.1e}")[:300]
-                sentence = sentence.replace("|", "\\|")
-                lines.append(
-                    f"| {each['kind']} | {each['class']} | {result} | {each.get('plan', '')} | "
-                    f"{sentence} |"
-                )
-    return "\n".join(lines) + "\n"
+def read(path: Path | None) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """Returns the results in a file by family, name and class; none where there is no file."""
+    if path is None or not path.exists():
+        return {}
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    return {(each["family"], each["name"], each["class"]): each for each in found}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
-    parser.add_argument("--only", nargs="+", help="kinds of configs, such as llama")
+    parser.add_argument("zoos", nargs="*", choices=[*ZOOS, []], default=list(ZOOS))
+    parser.add_argument("--only", nargs="+", help="names of models, such as llama")
     parser.add_argument("--every", type=int, default=1, help="take each n-th model only")
     parser.add_argument("--limit", type=float, default=180, help="seconds for a model")
-    parser.add_argument("--output", type=Path, help="write all results here, as JSON lines")
-    parser.add_argument("--page", type=Path, help="write the table of failures here")
+    parser.add_argument("--results", type=Path, help="keep what became of each here, JSON lines")
+    parser.add_argument("--missing", action="store_true", help="leave out who is there already")
+    parser.add_argument("--page", type=Path, help="write the page of all results here")
     options = parser.parse_args()
+    results = read(options.results)
     found = []
-    for family in options.families:
-        listed = [x for x in names(family) if not options.only or x[0] in options.only]
-        for kind, name in listed[:: options.every]:
-            each = train_apart(kind, name, options.limit)
-            each = {"family": family, "kind": kind, "class": name, **each}
+    for zoo in options.zoos:
+        chosen = [x for x in listed(zoo) if not options.only or x.name in options.only]
+        for model in chosen[:: options.every]:
+            key = (model.family, model.name, model.kind)
+            if options.missing and key in results:
+                continue
+            each = train_apart(model, options.limit)
             found.append(each)
-            print(f"{kind} {name}: {each['result']}; {each.get('sentence', '')[:200]}", flush=True)
-            if options.output:
-                with options.output.open("a") as file:
-                    file.write(json.dumps(each) + "\n")
-    print_counts(found)
+            results[key] = {"family": model.family, "name": model.name, "class": model.kind, **each}
+            seconds = ", ".join(f"{k} {v:g} s" for k, v in each.get("seconds", {}).items())
+            said = each.get("sentence", "")[:400]
+            print(f"{model}: {each['result']}; {said} ({seconds})", flush=True)
+            if options.results:
+                lines = [json.dumps(kept) for kept in results.values()]
+                options.results.write_text("\n".join(lines) + "\n")
+    print(page.counts(list(results.values())))
     if options.page:
-        options.page.write_text(page(found))
+        options.page.write_text(page.text(list(results.values())))
     return 1 if any(x["result"] in (training.WRONG, training.CRASHED) for x in found) else 0
 
 

@@ -1,0 +1,42 @@
+"""torchvision where its own kernels are missing, as they are beside PyTorch of another flavour.
+
+PyPI's wheel is built for CUDA and then cannot even be imported beside PyTorch without it. Of its kernels
+only the choice of boxes that do not overlap has no other form in the package: it stands here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import Tensor
+
+
+def import_torchvision() -> None:
+    """Makes `import torchvision` work if the package is there. timm and others import it too."""
+    if importlib.util.find_spec("torchvision") is None:
+        return
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError as error:
+        if "torchvision::nms does not exist" not in str(error):
+            raise
+        for name in ("nms", "qnms"):
+            torch.library.define(
+                f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            )
+        torch.library.impl("torchvision::nms", "cpu", _apart)
+        boxes = importlib.import_module("torchvision.ops.boxes")
+        boxes._assert_has_ops = lambda: None  # type: ignore[attr-defined]
+
+
+def _apart(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
+    """Returns which boxes no other box of a higher score overlaps, best first."""
+    from torchvision.ops import box_iou
+
+    overlaps = (box_iou(boxes, boxes) > threshold).tolist()
+    kept: list[int] = []
+    for box in scores.argsort(descending=True).tolist():
+        if not any(overlaps[box][other] for other in kept):
+            kept.append(box)
+    return torch.tensor(kept, dtype=torch.long)
