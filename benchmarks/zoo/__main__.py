@@ -13,11 +13,14 @@ import dataclasses
 import importlib
 import json
 import multiprocessing
+import os
 import queue
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benchmarks.zoo import boxes, page, training
 
@@ -51,8 +54,6 @@ def listed(zoo: str) -> list[Model]:
 
 def train(model: Model) -> dict[str, Any]:
     """Builds the tiny form of a model and trains it; see training.outcome."""
-    import torch
-
     torch.set_num_threads(1)
     torch.manual_seed(training.SEED)
     try:
@@ -71,6 +72,14 @@ def _child(model: Model, results: Any) -> None:
         results.put(train(model))
     except BaseException:
         results.put({"result": training.CRASHED, "sentence": traceback.format_exc()[-400:]})
+
+
+class _Least(torch.nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).mean()
 
 
 def train_apart(model: Model, limit: float) -> dict[str, Any]:
@@ -95,6 +104,16 @@ def train_apart(model: Model, limit: float) -> dict[str, Any]:
     return found
 
 
+def _warm_up(zoos: list[str]) -> None:
+    """Imports what the models' own processes need, which takes longer than most models: they are
+    copies of this one. That autograd has run does no harm as long as it had no GPU to run on."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    boxes.import_torchvision()
+    for zoo in zoos:
+        importlib.import_module(zoo)
+    training.outcome(_Least(), {"x": torch.randn(training.ROWS, 2)})
+
+
 def read(path: Path | None) -> dict[tuple[str, str, str], dict[str, Any]]:
     """Returns the results in a file by family, name and class; none where there is no file."""
     if path is None or not path.exists():
@@ -114,6 +133,7 @@ def main() -> int:
     parser.add_argument("--page", type=Path, help="write the page of all results here")
     options = parser.parse_args()
     results = read(options.results)
+    _warm_up(options.zoos)
     found = []
     for zoo in options.zoos:
         chosen = [x for x in listed(zoo) if not options.only or x.name in options.only]

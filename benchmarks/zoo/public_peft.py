@@ -36,12 +36,17 @@ ADAPTERS: dict[str, tuple[str, dict[str, Any]]] = {
     "prefix tuning": ("PrefixTuningConfig", {"num_virtual_tokens": 3}),
     "prompt tuning": ("PromptTuningConfig", {"num_virtual_tokens": 3}),
 }
+_EVERYWHERE = ("LoRA", "DoRA", "IA3", "prompt tuning")
 _OF_PROMPTS = ("PromptEncoderConfig", "PrefixTuningConfig", "PromptTuningConfig")
 
 
 def listed() -> list[tuple[str, str, str]]:
     """Returns (family, name, class) of all models."""
-    return [("peft", base, adapter) for base in BASES for adapter in ADAPTERS]
+    return [
+        ("peft", base, adapter)
+        for base in BASES
+        for adapter in (ADAPTERS if base == "llama" else _EVERYWHERE)
+    ]
 
 
 def build(name: str, adapter: str, rows: int) -> tuple[nn.Module, dict[str, Tensor]]:
