@@ -422,6 +422,23 @@ def wheel(options: Options) -> Result:
     return Result(passed=1)
 
 
+def zoo(options: Options) -> Result:
+    """Trains public models beside PyTorch (benchmarks/zoo): none may be wrong, none lost."""
+    if not options.nightly:
+        return skip("nightly")
+    command = [sys.executable, "-m", "benchmarks.zoo", "--kept", "benchmarks/results/zoo.jsonl"]
+    code, text = run(command, "zoo")
+    found = Counter(
+        re.findall(r"^[\w, ]+? .*?: (exact|refused|wrong|crashed)\b", text, re.MULTILINE)
+    )
+    result = Result(found["exact"], found["wrong"] + found["crashed"])
+    if code and not result.failed:
+        result.failed = 1
+    result.why = re.findall(r"^lost: .*|^.*: (?:wrong|crashed); .*", text, re.MULTILINE)
+    result.why.append(f"{found['refused']} refused, as docs/models.md says")
+    return result
+
+
 TIERS: list[tuple[str, Callable[[Options], Result]]] = [
     ("build", build),
     ("unit", unit),
@@ -436,6 +453,7 @@ TIERS: list[tuple[str, Callable[[Options], Result]]] = [
     ("fuzz", fuzz),
     ("oracles", oracles),
     ("wheel", wheel),
+    ("zoo", zoo),
     ("clang-tidy", clang_tidy),
 ]
 

@@ -91,6 +91,20 @@ install_wheels() {
   .venv/bin/pip install --quiet --disable-pip-version-check --no-compile "$@" || fail "pip could not install $*"
 }
 
+# Beside the other wheels, not among them: what only the public models of benchmarks/zoo need.
+install_zoo() {
+  local pip=(.venv/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps --upgrade --target .venv/zoo)
+  local flavor vision
+  "${pip[@]}" -r requirements-zoo.txt 2>/dev/null || fail "pip could not install -r requirements-zoo.txt"
+  # torchvision has kernels of its own, for one flavour of PyTorch; where that is not to be had, benchmarks/zoo/boxes.py
+  # does without.
+  flavor=$(.venv/bin/python -c 'import torch; print(torch.__version__.partition("+")[2])')
+  vision=$(sed -n 's/^torchvision==//p' requirements-zoo.txt)
+  [ -z "$flavor" ] || "${pip[@]}" "torchvision==$vision+$flavor" 2>/dev/null ||
+    "${pip[@]}" --retries 1 --timeout 20 "torchvision==$vision+$flavor" \
+      --index-url "https://download.pytorch.org/whl/$flavor" 2>/dev/null || true
+}
+
 if [ "${1:-}" = --all ]; then
   install_wheels -r requirements.txt -r requirements-all.txt
   exit
@@ -101,3 +115,4 @@ install_allocator
 [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv
 install_torch || fail "pip could not install torch==$TORCH"
 install_wheels -r requirements.txt
+[ "${1:-}" != --nightly ] || install_zoo

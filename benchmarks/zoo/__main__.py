@@ -1,20 +1,23 @@
 """Public models, made tiny, trained beside PyTorch: `python -m benchmarks.zoo`.
 
 Each model is captured, planned by rows and by `auto` for three unlike devices, and trained for two
-steps in float64. A model is a process of its own with a time limit, so that none can hide the
-others. What became of each goes to a file, one JSON line a model, from which `--page` writes the
-page of the documentation.
+steps in float64. A model is a process of its own with a limit of processor time, so that none can
+hide the others. What became of each goes to a file, one JSON line a model, from which `--page`
+writes the page of the documentation.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib
 import json
 import multiprocessing
 import os
 import queue
+import resource
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -22,7 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.zoo import boxes, page, training
+from benchmarks.zoo import packages, page, training
 
 # By package: the module that knows its models.
 ZOOS = {
@@ -33,10 +36,12 @@ ZOOS = {
     "peft": "benchmarks.zoo.public_peft",
 }
 
+GOOD = (training.EXACT, training.EXACT_SINGLE)
+
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """One model of a package: its family, its name there, and its class if the name is not enough."""
+    """One model of a package; its class where the name is not enough."""
 
     zoo: str
     family: str
@@ -57,7 +62,7 @@ def train(model: Model) -> dict[str, Any]:
     torch.set_num_threads(1)
     torch.manual_seed(training.SEED)
     try:
-        boxes.import_torchvision()
+        packages.find()
         built, batch = importlib.import_module(ZOOS[model.zoo]).build(
             model.name, model.kind, training.ROWS
         )
@@ -67,7 +72,8 @@ def train(model: Model) -> dict[str, Any]:
     return training.outcome(built, batch)
 
 
-def _child(model: Model, results: Any) -> None:
+def _child(model: Model, limit: int, results: Any) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
     try:
         results.put(train(model))
     except BaseException:
@@ -82,25 +88,21 @@ class _Least(torch.nn.Linear):
         return super().forward(x).mean()
 
 
-def train_apart(model: Model, limit: float) -> dict[str, Any]:
-    """Runs `train` in a process of its own, for at most `limit` seconds."""
+def train_apart(model: Model, limit: int) -> dict[str, Any]:
+    """Runs `train` in a process of its own, for at most `limit` seconds of processor time."""
     context = multiprocessing.get_context("fork")
     results = context.Queue()
-    process = context.Process(target=_child, args=(model, results), daemon=True)
+    process = context.Process(target=_child, args=(model, limit, results), daemon=True)
     process.start()
     found: dict[str, Any] | None = None
-    waited = 0.0
-    while found is None and waited < limit and (process.is_alive() or not results.empty()):
-        try:
+    while found is None and (process.is_alive() or not results.empty()):
+        with contextlib.suppress(queue.Empty):
             found = results.get(timeout=0.5)
-        except queue.Empty:
-            waited += 0.5
-    if found is None:
-        died = not process.is_alive()
-        sentence = f"ended with {process.exitcode}" if died else f"not done in {limit:g} s"
-        found = {"result": training.CRASHED, "sentence": sentence}
-    process.kill()
     process.join()
+    if found is None:
+        late = process.exitcode == -signal.SIGXCPU
+        sentence = f"not done in {limit} s" if late else f"ended with {process.exitcode}"
+        found = {"result": training.CRASHED, "sentence": sentence}
     return found
 
 
@@ -108,7 +110,7 @@ def _warm_up(zoos: list[str]) -> None:
     """Imports what the models' own processes need, which takes longer than most models: they are
     copies of this one. That autograd has run does no harm as long as it had no GPU to run on."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    boxes.import_torchvision()
+    packages.find()
     for zoo in zoos:
         importlib.import_module(zoo)
     training.outcome(_Least(), {"x": torch.randn(training.ROWS, 2)})
@@ -122,38 +124,47 @@ def read(path: Path | None) -> dict[tuple[str, str, str], dict[str, Any]]:
     return {(each["family"], each["name"], each["class"]): each for each in found}
 
 
+def write(path: Path, results: dict[tuple[str, str, str], dict[str, Any]]) -> None:
+    """Writes results to a file, a line each, sorted."""
+    path.write_text("".join(f"{json.dumps(results[key])}\n" for key in sorted(results)))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("zoos", nargs="*", choices=[*ZOOS, []], default=list(ZOOS))
+    parser.add_argument("--packages", nargs="+", choices=list(ZOOS), default=list(ZOOS))
     parser.add_argument("--only", nargs="+", help="names of models, such as llama")
     parser.add_argument("--every", type=int, default=1, help="take each n-th model only")
-    parser.add_argument("--limit", type=float, default=180, help="seconds for a model")
+    parser.add_argument("--limit", type=int, default=180, help="CPU seconds for a model")
     parser.add_argument("--results", type=Path, help="keep what became of each here, JSON lines")
     parser.add_argument("--missing", action="store_true", help="leave out who is there already")
+    parser.add_argument("--kept", type=Path, help="fail for what is exact there and not now")
     parser.add_argument("--page", type=Path, help="write the page of all results here")
     options = parser.parse_args()
-    results = read(options.results)
-    _warm_up(options.zoos)
-    found = []
-    for zoo in options.zoos:
+    results, kept = read(options.results), read(options.kept)
+    if options.page and not options.results:
+        parser.error("--page is written from --results")
+    _warm_up(options.packages)
+    bad = 0
+    for zoo in options.packages:
         chosen = [x for x in listed(zoo) if not options.only or x.name in options.only]
         for model in chosen[:: options.every]:
             key = (model.family, model.name, model.kind)
             if options.missing and key in results:
                 continue
             each = train_apart(model, options.limit)
-            found.append(each)
+            lost = kept.get(key, {}).get("result") in GOOD and each["result"] not in GOOD
+            bad += lost or each["result"] in (training.WRONG, training.CRASHED)
+            seconds = ", ".join(f"{k} {v:g} s" for k, v in each.pop("seconds", {}).items())
             results[key] = {"family": model.family, "name": model.name, "class": model.kind, **each}
-            seconds = ", ".join(f"{k} {v:g} s" for k, v in each.get("seconds", {}).items())
-            said = each.get("sentence", "")[:400]
-            print(f"{model}: {each['result']}; {said} ({seconds})", flush=True)
+            print(f"{model}: {each['result']}; {each.get('sentence', '')} ({seconds})", flush=True)
+            if lost:
+                print(f"lost: {model} was {kept[key]['result']}", flush=True)
             if options.results:
-                lines = [json.dumps(kept) for kept in results.values()]
-                options.results.write_text("\n".join(lines) + "\n")
+                write(options.results, results)
     print(page.counts(list(results.values())))
     if options.page:
         options.page.write_text(page.text(list(results.values())))
-    return 1 if any(x["result"] in (training.WRONG, training.CRASHED) for x in found) else 0
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

@@ -9,8 +9,15 @@ from benchmarks.zoo import training
 
 _TOP = """# Public models
 
-Written by `python -m benchmarks.zoo` from `benchmarks/results/zoo.jsonl`; what the words mean stands in
-[benchmarks/zoo/README.md](../benchmarks/zoo/README.md).
+Written by `python -m benchmarks.zoo` from what it found. What is trained, on what, and what the
+words mean: [benchmarks/zoo/README.md](../benchmarks/zoo/README.md). Again, an hour or two on one
+core (`--packages timm` takes one package, `--only llama` one model):
+
+```
+scripts/setup.sh --nightly
+PYTHONPATH=python .venv/bin/python -m benchmarks.zoo \\
+  --results benchmarks/results/zoo.jsonl --page docs/models.md
+```
 
 """
 _COLUMNS = (
@@ -67,6 +74,8 @@ def text(found: list[dict[str, Any]]) -> str:
         (training.NO_PEER, "Not trained by PyTorch in their tiny form"),
     ]:
         if rows := _rows(found, result):
-            parts.append(f"\n## {title}\n\n| family | model | where | what it says |\n|---|---|---|---|\n")
+            parts.append(
+                f"\n## {title}\n\n| family | model | where | what it says |\n|---|---|---|---|\n"
+            )
             parts.append("\n".join(rows) + "\n")
     return "".join(parts)

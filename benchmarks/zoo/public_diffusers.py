@@ -23,7 +23,7 @@ _CONDITIONED: dict[str, Any] = {
 _HEADS: dict[str, Any] = {"num_attention_heads": 2, "attention_head_dim": 16, "num_layers": 2}
 _CODER: dict[str, Any] = {"block_out_channels": (16, 32), "norm_num_groups": 8}
 
-# The shapes behind the rows of what models are given; "steps", "classes" and "tokens" are whole numbers below 100, 10 and 90.
+# The shapes behind the rows of what models are given; "steps" and "classes" are whole numbers.
 _STEPS = ("steps",)
 _LATENT = (4, _SIZE, _SIZE)
 _TEXT = (_TOKENS, _WIDTH)
@@ -53,7 +53,11 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"sample": (3, _SIZE, _SIZE), "timestep": _STEPS, "class_labels": ("classes",)},
     ),
     "UNet2DConditionModel": (
-        {**_CONDITIONED, "sample_size": _SIZE, "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D")},
+        {
+            **_CONDITIONED,
+            "sample_size": _SIZE,
+            "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),
+        },
         {"sample": _LATENT, "timestep": _STEPS, "encoder_hidden_states": _TEXT},
     ),
     "UNet2DConditionModel: linear projections": (

@@ -1,5 +1,4 @@
-"""Models of torchvision, made tiny: one of each architecture of images and videos, of classes, pixels
-and boxes.
+"""Models of torchvision, made tiny: one of each architecture, of images and of videos.
 
 Most are built from the package's own classes, which take their sizes as arguments; what has no
 such arguments keeps its size.
@@ -41,7 +40,11 @@ def _vgg(models: Any, norm: bool) -> nn.Module:
 
 def _efficientnet(models: Any, fused: bool) -> nn.Module:
     of = models.efficientnet
-    first = of.FusedMBConvConfig(4, 3, 1, 16, 16, 1) if fused else of.MBConvConfig(1, 3, 1, 16, 16, 1, 1.0, 1.0)
+    first = (
+        of.FusedMBConvConfig(4, 3, 1, 16, 16, 1)
+        if fused
+        else of.MBConvConfig(1, 3, 1, 16, 16, 1, 1.0, 1.0)
+    )
     blocks = [first, of.MBConvConfig(4, 3, 2, 16, 24, 2, 1.0, 1.0)]
     model: nn.Module = of.EfficientNet(
         blocks, dropout=0.0, stochastic_depth_prob=0.0, num_classes=CLASSES, last_channel=64
@@ -221,7 +224,9 @@ def _detector(models: Any, name: str, rows: int) -> Built:
     if "mask" in name:
         batch["masks"] = torch.randint(0, 2, (rows, 2, 64, 64), dtype=torch.uint8)
     if "keypoint" in name:
-        batch["keypoints"] = torch.cat([torch.rand(rows, 2, 17, 2) * 64, torch.ones(rows, 2, 17, 1)], 3)
+        batch["keypoints"] = torch.cat(
+            [torch.rand(rows, 2, 17, 2) * 64, torch.ones(rows, 2, 17, 1)], 3
+        )
     return Detector(model.train()), batch
 
 

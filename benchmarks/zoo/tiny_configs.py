@@ -38,6 +38,7 @@ _SIZES: list[tuple[str, int]] = [
 # What has to fit other fields, by kind of config.
 _KINDS: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "big_bird": {"block_size": 1},  # more tokens than 11 blocks, or the kind of attention changes
     "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8},
     "granitemoehybrid": {"mamba_n_heads": 8, "mamba_d_head": 8},
     "deepseek_v2": {"num_experts_per_tok": 2},

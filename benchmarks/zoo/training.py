@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -122,6 +123,8 @@ def _found(
 ) -> dict[str, Any]:
     kind = f"{type(why).__name__}: " if result in (CRASHED, NO_PEER) else ""
     sentence = " ".join(f"{kind}{why}".split())
+    for folder in sorted(sys.path, key=len, reverse=True):  # the same on all machines
+        sentence = sentence.replace(f"{folder}/", "") if folder else sentence
     return {"result": result, "sentence": sentence, "seconds": seconds, **more}
 
 

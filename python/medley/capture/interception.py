@@ -4,7 +4,8 @@
   can be summed over all devices and micro-batches; so does a division by the number of rows;
 - `scaled_dot_product_attention` becomes `medley::attention`, dropout becomes `medley::dropout`,
   what else draws becomes draws of `medley::random` (random_ops.py);
-- what rewrites.py has becomes ops that have a rule.
+- what rewrites.py has becomes ops that have a rule;
+- assertions on values are taken to hold (assertions.py).
 
 A torch function mode does not see calls made inside other intercepted functions, and patched
 attributes do not see names imported before; both are in force, each covers the other's blind spot.
@@ -25,7 +26,7 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from medley.capture import random_ops, recurrent, rewrites
+from medley.capture import assertions, random_ops, recurrent, rewrites
 from medley.capture.bitsandbytes_patches import bitsandbytes_patches
 from medley.capture.errors import CaptureError
 from medley.capture.modules import ModuleStack
@@ -102,6 +103,8 @@ class Interceptor:
             self._by_function[divide] = functools.partial(self.divide, divide)
         for variance in (torch.var, Tensor.var, torch.std, Tensor.std):
             self._by_function[variance] = functools.partial(self.variance, variance)
+        if prime is not None:
+            self._by_function.update(assertions.replacements())
 
     def replacement(self, function: Any) -> Callable[..., Any] | None:
         """Returns what replaces `function`, if anything does."""

@@ -71,6 +71,17 @@ def while_on_values(m: Any, x: Tensor) -> Tensor:
     return energy(h)
 
 
+def asserted(m: Any, x: Tensor) -> Tensor:
+    """Assertions on values of every form."""
+    h = m.a(x)
+    assert x.shape[1] == 6
+    assert h.abs().max().item() <= 1e9, "too large"
+    assert torch.isfinite(h).all() and h.numel() > 0
+    assert not torch.isnan(h).any()
+    assert torch.equal(x, x)
+    return energy(h)
+
+
 def adversarial(m: Any, x: Tensor) -> Tensor:
     """A GAN in one loss: the generator's gradient is turned around."""
     fake = Reverse.apply(m.a(x))
@@ -263,6 +274,7 @@ CASES: dict[str, Case] = {
     ),
     "if_of_training": simple(lambda m, x: energy(m.a(x) if m.training else m.b(x))),
     "if_of_a_size": simple(lambda m, x: energy(m.a(x) if x.shape[1] > 4 else m.b(x))),
+    "assertions_of_values": simple(asserted),
     "if_of_values": simple(branch_on_values),
     "while_of_values": simple(while_on_values),
     "loop_over_rows": simple(

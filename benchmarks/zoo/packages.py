@@ -1,19 +1,26 @@
-"""torchvision where its own kernels are missing, as they are beside PyTorch of another flavour.
+"""Where the packages of public models are, and torchvision where its own kernels are missing.
 
-PyPI's wheel is built for CUDA and then cannot even be imported beside PyTorch without it. Of its kernels
-only the choice of boxes that do not overlap has no other form in the package: it stands here.
+PyPI's wheel of torchvision is built for CUDA and cannot even be imported beside PyTorch without it.
+Of its kernels only the choice of boxes that do not overlap has no other form in the package.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import sys
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+SITE = Path(sys.prefix) / "zoo"  # where scripts/setup.sh --nightly puts them
 
-def import_torchvision() -> None:
-    """Makes `import torchvision` work if the package is there. timm and others import it too."""
+
+def find() -> None:
+    """Makes `import timm` and the like work if the packages are there, and torchvision, which they
+    import too."""
+    if SITE.is_dir() and str(SITE) not in sys.path:
+        sys.path.append(str(SITE))
     if importlib.util.find_spec("torchvision") is None:
         return
     try:
@@ -23,7 +30,8 @@ def import_torchvision() -> None:
             raise
         for name in ("nms", "qnms"):
             torch.library.define(
-                f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+                f"torchvision::{name}",
+                "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
             )
         torch.library.impl("torchvision::nms", "cpu", _apart)
         boxes = importlib.import_module("torchvision.ops.boxes")

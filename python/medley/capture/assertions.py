@@ -1,0 +1,96 @@
+"""Assertions on values: there are no values while a graph is captured, so they are taken to hold,
+and are no part of it."""
+
+from __future__ import annotations
+
+import bisect
+import dis
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from medley.capture.modules import is_user_file
+
+
+def replacements() -> Mapping[Any, Callable[..., Any]]:
+    """Returns what replaces the functions by which an assertion asks for values."""
+    found: dict[Any, Callable[..., Any]] = {
+        Tensor.item: functools.partial(_number, Tensor.item),
+        Tensor.__bool__: functools.partial(_answer, Tensor.__bool__),
+    }
+    for ask in (torch.equal, Tensor.equal, torch.allclose, Tensor.allclose):
+        found[ask] = functools.partial(_answer, ask)
+    return found
+
+
+def _number(function: Callable[..., Any], x: Tensor) -> Any:
+    """In place of Tensor.item: inside an assertion the tensor itself, which can be compared too."""
+    frame, asked_by = _model_frame()
+    wanted, is_next = _asserted(frame)
+    if asked_by == "__bool__" and is_next:  # tensors that are traced ask for a number, then
+        return wanted
+    return function(x) if asked_by or wanted is None else x.detach()
+
+
+def _answer(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """In place of what returns whether something holds: what the assertion wants to hear."""
+    wanted, is_next = _asserted(_model_frame()[0])
+    return function(*args, **kwargs) if wanted is None or not is_next else wanted
+
+
+def _model_frame() -> tuple[FrameType | None, str]:
+    """Returns the innermost frame of the model, and what it called of a class of traced tensors."""
+    frame: FrameType | None = sys._getframe(1)
+    asked_by = ""
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        if frame.f_code.co_name in ("__bool__", "__int__", "__float__"):
+            asked_by = frame.f_code.co_name
+        frame = frame.f_back
+    return frame, asked_by
+
+
+def _asserted(frame: FrameType | None) -> tuple[bool | None, bool]:
+    """Returns which truth lets the assertion pass that a frame is computing, None outside of one;
+    and whether it asks for the truth of what is computed right now."""
+    if frame is None:
+        return None, False
+    code, offsets = _instructions(frame.f_code)
+    first = bisect.bisect_right(offsets, frame.f_lasti) - 1  # it may be in the cache behind one
+    for at in range(first, len(code)):
+        one = code[at]
+        if one.opname.startswith(("STORE_", "RETURN_", "RAISE_", "FOR_ITER")):
+            return None, False
+        if "_JUMP_" in one.opname and "_IF_" in one.opname:
+            jumps_if = one.opname.endswith("_TRUE")
+            is_next = all(x.opname in _BETWEEN for x in code[first + 1 : at])
+            if _fails(code, at + 1):
+                return jumps_if, is_next
+            if _fails(code, bisect.bisect_left(offsets, one.argval)):
+                return not jumps_if, is_next
+            return None, False
+    return None, False
+
+
+_BETWEEN = ("CACHE", "TO_BOOL", "NOT_TAKEN", "NOP")
+
+
+def _fails(code: tuple[dis.Instruction, ...], at: int) -> bool:
+    """Returns whether an AssertionError is made at a place."""
+    while at < len(code) and code[at].opname in _BETWEEN:
+        at += 1
+    if at >= len(code):
+        return False
+    one = code[at]
+    return one.opname == "LOAD_ASSERTION_ERROR" or one.argval is AssertionError
+
+
+@functools.lru_cache(maxsize=64)
+def _instructions(code: CodeType) -> tuple[tuple[dis.Instruction, ...], list[int]]:
+    """Returns the instructions of a function, and their offsets."""
+    found = tuple(dis.get_instructions(code))
+    return found, [each.offset for each in found]
