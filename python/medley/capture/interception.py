@@ -105,6 +105,9 @@ class Interceptor:
             self._by_function[variance] = functools.partial(self.variance, variance)
         if prime is not None:
             self._by_function.update(assertions.replacements())
+            self._by_function[Tensor.__setitem__] = functools.partial(
+                rewrites.assign, Tensor.__setitem__
+            )
 
     def replacement(self, function: Any) -> Callable[..., Any] | None:
         """Returns what replaces `function`, if anything does."""
@@ -453,6 +456,18 @@ def _cond(*args: Any, **kwargs: Any) -> Any:
     raise CaptureError("torch.cond: compute both branches and choose with torch.where")
 
 
+def _refuse_conversion(self: nn.Module, change: Callable[[Tensor], Tensor], *_: Any) -> nn.Module:
+    """In place of what `module.to()` and the like do to parameters and buffers: another device is
+    nothing here, another type cannot be had for one call."""
+    for name, tensor in (*self.named_parameters(), *self.named_buffers()):
+        if (found := change(tensor).dtype) != tensor.dtype:
+            raise CaptureError(
+                f"forward makes {name!r} of a {type(self).__name__} {found}, which was "
+                f"{tensor.dtype}: make it {found} before capture"
+            )
+    return self
+
+
 def _forward_inside(self: Any, *args: Any, **kwargs: Any) -> Any:
     """In place of the forward of what divides the batch over devices: the plan does."""
     return self.module(*args, **kwargs)
@@ -500,6 +515,7 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
         if interceptor.prime is not None:
             patch(torch.autocast, "__init__", _autocast_on_cpu(torch.autocast.__init__))
             patch(torch, "cond", _cond)
+            patch(nn.Module, "_apply", _refuse_conversion)
             for wrapper in (nn.DataParallel, nn.parallel.DistributedDataParallel):
                 patch(wrapper, "forward", _forward_inside)
             patch(torch.distributions.Distribution, "_validate_args", False)

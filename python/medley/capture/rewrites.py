@@ -171,6 +171,23 @@ def per_position(
     return result.reshape(target.shape) if options["reduction"] == "none" else result
 
 
+def assign(original: Function, x: Tensor, key: Any, value: Any) -> None:
+    """x[key] = value. Where a mask chooses the places and all get one value, it is a choice by the
+    mask: the places themselves have no shape before there are values."""
+    is_mask = isinstance(key, Tensor) and key.dtype == torch.bool
+    if not is_mask or key.shape != x.shape[: key.dim()]:
+        original(x, key, value)
+        return
+    inner = x.dim() - key.dim()
+    mask = key.reshape(*key.shape, *[1] * inner)
+    if not isinstance(value, Tensor):
+        x.masked_fill_(mask, value)
+    elif value.dim() <= inner:
+        x.copy_(torch.where(mask, value.to(x.dtype), x))
+    else:
+        original(x, key, value)
+
+
 def variance(
     mean: Function,
     count: Function,

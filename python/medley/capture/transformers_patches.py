@@ -3,6 +3,7 @@
 - looks into the values of masks and tokens, which fake tensors have not, are skipped;
 - routed experts become one op, `medley::experts`, whichever implementation the config names; of
   forms that it does not know, all experts compute all tokens;
+- experts of Switch Transformers, which make lists of their tokens, all compute all tokens;
 - the load balancing loss counts its rows by ops instead of by a number.
 """
 
@@ -19,6 +20,7 @@ from medley import custom_ops
 
 # Looks whether the first and last tokens are padding, to warn.
 _PADDING_WARNING = "warn_if_padding_and_no_attention_mask"
+_SWITCH_EXPERTS = "SwitchTransformersExperts"
 # Activations that the op knows, by the name of their class.
 _ACTIVATIONS = {
     "SiLU": "silu",
@@ -47,6 +49,9 @@ def capture_patches() -> Iterator[tuple[Any, str, Any]]:
     moe = sys.modules.get("transformers.integrations.moe")
     if moe is not None and hasattr(moe, "ExpertsInterface"):
         yield moe.ExpertsInterface, "get_interface", lambda *_: experts_forward
+    switch = sys.modules.get("transformers.models.switch_transformers.modeling_switch_transformers")
+    if hasattr(switch, _SWITCH_EXPERTS):
+        yield getattr(switch, _SWITCH_EXPERTS), "forward", _switch_experts
     for name, module in list(sys.modules.items()):
         if name.startswith("transformers.models.") and ".modeling_" in name:
             loss = vars(module).get("load_balancing_loss_func")
@@ -70,10 +75,14 @@ def unusual_experts(model: nn.Module) -> list[str]:
     """Returns a sentence for each class of experts in a model that compute more than they need."""
     found = {}
     for module in model.modules():
-        if hasattr(module, "has_post_expert_norm") and (unusual := _unusual(module)):
-            found[type(module).__name__] = (
-                f"{type(module).__name__}: experts with {unusual}: all of them compute every "
-                "token, not only those that the router chooses"
+        name = type(module).__name__
+        unusual = _unusual(module) if hasattr(module, "has_post_expert_norm") else ""
+        if name == _SWITCH_EXPERTS:
+            unusual = "modules of their own"
+        if unusual:
+            found[name] = (
+                f"{name}: experts with {unusual}: all of them compute every token, not only those "
+                "that the router chooses"
             )
     return list(found.values())
 
@@ -114,6 +123,17 @@ def _by_all_experts(
     share = (is_chosen * weights.unsqueeze(-1)).sum(1)  # [tokens, e]
     chosen: Tensor = (y.transpose(0, 1) * share.unsqueeze(-1)).sum(1).to(x.dtype)
     return chosen
+
+
+def _switch_experts(self: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    """The forward of Switch Transformers' experts: x [tokens, width], chosen [tokens, 1, e] of
+    zeros and ones, weights [tokens, 1]."""
+    shares = (chosen * weights.unsqueeze(-1)).sum(1)  # [tokens, e]
+    found = torch.zeros_like(x)
+    for expert in range(self.num_experts):
+        y = self[f"expert_{expert}"](x) * shares[:, expert : expert + 1]
+        found = found + y.to(x.dtype)
+    return found
 
 
 def _with_counted_rows(loss: Callable[..., Any]) -> Callable[..., Any]:

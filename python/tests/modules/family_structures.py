@@ -82,6 +82,18 @@ def asserted(m: Any, x: Tensor) -> Tensor:
     return energy(h)
 
 
+def assigned_by_a_mask(m: Any, x: Tensor) -> Tensor:
+    h = m.a(x) * 2
+    h[x > 0] = 0.5
+    h[x[:, 0] > 0.2] = m.b.weight[0]
+    h[x < -1] = m.b.bias[1]
+    return energy(h)
+
+
+def parameter_of_another_type(m: Any, x: Tensor) -> Tensor:
+    return energy(m.a.to(torch.float32)(x.float()))
+
+
 def adversarial(m: Any, x: Tensor) -> Tensor:
     """A GAN in one loss: the generator's gradient is turned around."""
     fake = Reverse.apply(m.a(x))
@@ -274,7 +286,9 @@ CASES: dict[str, Case] = {
     ),
     "if_of_training": simple(lambda m, x: energy(m.a(x) if m.training else m.b(x))),
     "if_of_a_size": simple(lambda m, x: energy(m.a(x) if x.shape[1] > 4 else m.b(x))),
+    "assigned_by_a_mask": simple(assigned_by_a_mask),
     "assertions_of_values": simple(asserted),
+    "parameter_of_another_type": simple(parameter_of_another_type),
     "if_of_values": simple(branch_on_values),
     "while_of_values": simple(while_on_values),
     "loop_over_rows": simple(

@@ -22,6 +22,7 @@ CAPTURE: dict[str, list[str]] = {
     "every call changes self.calls": ["state/python_counter"],
     "expected a tensor, a tuple or list of tensors": ["batches/a_number"],
     "expected a torch.nn.Module": ["structures/function_instead_of_a_module"],
+    "forward makes 'weight' of a Linear torch.float32": ["structures/parameter_of_another_type"],
     "has no shape yet": ["structures/lazy_layer"],
     "hooks of register_post_accumulate_grad_hook are not captured": ["state/gradient_accumulated"],
     "is invalid for input of size": ["structures/fixed_rows_in_a_view"],
