@@ -80,11 +80,11 @@ Nanoseconds GroupSearch::longest_stage(int64_t count) const {
 
 bool GroupSearch::enough() {
   if (!step_) return false;
-  if (request_.is_over && request_.is_over()) return true;
+  if (is_over()) return true;
   return request_.within && 1 - bound() / *step_ <= *request_.within;
 }
 
-PipelineRequest GroupSearch::chains_of(const MicrobatchChoice& choice) const {
+PipelineRequest GroupSearch::chains_of(const MicrobatchChoice& choice, size_t pipelines) const {
   PipelineRequest request;
   request.layers = request_.layers;
   request.pools = request_.pools;
@@ -93,33 +93,32 @@ PipelineRequest GroupSearch::chains_of(const MicrobatchChoice& choice) const {
   request.gap = request_.gap;
   request.explain = false;
   request.microbatches = {choice};
-  if (request_.pipelines < 2) return request;
+  if (pipelines < 2) return request;
   // Where sums take as long as micro-batches do, many more chains are worth keeping.
   if (is_small())
-    request.sums = [this](const StageRange& stage) {
-      return request_.sums.about(stage, request_.pipelines);
+    request.sums = [this, pipelines](const StageRange& stage) {
+      return request_.sums.about(stage, pipelines);
     };
   request.sums_at_least = [this](const StageRange& stage) { return request_.sums.at_least(stage); };
   return request;
 }
 
 void GroupSearch::add(const MicrobatchChoice& choice, int64_t rows, bool last) {
-  Choice& added = choices_.emplace_back();
-  added.count = choice.count;
-  added.rows = rows;
-  const PipelineRequest request = chains_of(choice);
+  Choice& added = choices_.emplace_back(Choice{choice, choice.count, rows, {}, {}});
+  auto& [by_amount, at_prices] = added.fewest;
+  const PipelineRequest request = chains_of(choice, request_.pipelines);
   if (!request_.amounts.empty() && request_.pools.size() <= kMostPools) {
-    added.by_amount = std::make_unique<ChainSearches>(request);
+    by_amount = std::make_unique<ChainSearches>(request);
     search_amounts(added);
   }
   if (last) {
-    added.at_prices = added.by_amount ? std::make_unique<PricedChains>(*added.by_amount, is_small())
-                                      : std::make_unique<PricedChains>(request, is_small());
-    generation_.add_choice(rows, *added.at_prices);
+    at_prices = by_amount ? std::make_unique<PricedChains>(*by_amount, is_small())
+                          : std::make_unique<PricedChains>(request, is_small());
+    generation_.add_choice(rows, *at_prices);
     generated_.push_back(choices_.size() - 1);
     if (request_.amounts.empty()) search_at_prices();
   }
-  if (!last) added.by_amount.reset();
+  if (!last) by_amount.reset();
   find_step();
 }
 
@@ -130,52 +129,94 @@ void GroupSearch::search_amounts(const Choice& choice) {
   for_each_in_parallel(amounts.size(), [&](size_t i) {
     const double own = share(amounts[i]) * static_cast<double>(choice.count);
     const int microbatches = std::max(1, static_cast<int>(own + 0.5));
-    found[i] = choice.by_amount->on(amounts[i], microbatches, limit());
+    found[i] = choice.fewest.by_amount->on(amounts[i], microbatches, limit());
   });
   for (size_t i = 0; i < amounts.size(); ++i)
-    for (const PipelinePlan& plan : found[i]) add_column(amounts[i], plan, choice);
+    for (const PipelinePlan& plan : found[i])
+      add_column(amounts[i], plan, choice, request_.pipelines);
 }
 
 int64_t GroupSearch::most_microbatches(const Units& amount,
                                        const Choice& choice,
-                                       Nanoseconds step) const {
+                                       Nanoseconds step,
+                                       size_t pipelines) const {
   int64_t most = 0;
   for (const Column& column : columns_)
     if (column.rows == choice.rows && std::ranges::equal(column.units, amount, std::less_equal{}))
-      most = std::max(most, rows_in(column, step, request_.pipelines) / column.rows);
+      most = std::max(most, rows_in(column, step, pipelines) / column.rows);
   return most;
 }
 
+const GroupSearch::Searches& GroupSearch::searches(Choice& choice, size_t pipelines) const {
+  if (pipelines == request_.pipelines) return choice.fewest;
+  const auto [known, is_new] = choice.more.try_emplace(pipelines);
+  auto& [by_amount, at_prices] = known->second;
+  if (!is_new) return known->second;
+  by_amount = std::make_unique<ChainSearches>(chains_of(choice.asked, pipelines));
+  if (choice.fewest.at_prices) at_prices = std::make_unique<PricedChains>(*by_amount, is_small());
+  return known->second;
+}
+
 std::vector<PipelinePlan> GroupSearch::chains_on(const Units& amount,
-                                                 const Choice& choice,
+                                                 const Searches& searches,
                                                  int microbatches,
                                                  Nanoseconds below) const {
   const int devices = std::accumulate(devices_.begin(), devices_.end(), 0);
   if (request_.layers * devices > kMostForAnyOrder || devices_.size() > kMostCountedPools ||
-      !choice.at_prices)
-    return choice.by_amount->on(amount, microbatches, below);
-  return choice.at_prices->on(amount, microbatches, below);
+      !searches.at_prices)
+    return searches.by_amount->on(amount, microbatches, below);
+  return searches.at_prices->on(amount, microbatches, below);
+}
+
+// More pipelines than the fewest are looked at once the fewest do no better: only then it is known
+// what each amount does at most where it sums as they do.
+void GroupSearch::improve() {
+  std::optional<Nanoseconds> before;
+  do {
+    before = step_;
+    improve(request_.pipelines);
+    const std::optional<Nanoseconds> of_fewest = step_;
+    for (size_t pipelines = request_.pipelines + 1;
+         is_small() && step_ == of_fewest && pipelines <= kMostPipelines;
+         ++pipelines)
+      if (may_be_shorter(pipelines)) improve(pipelines);
+  } while (step_ && step_ != before && !is_over());
+}
+
+// Whether so many pipelines may do a shorter step, if they sum as the fewest do.
+bool GroupSearch::may_be_shorter(size_t pipelines) const {
+  if (!step_ || is_over()) return false;
+  DivisionRequest request = division_request();
+  for (Column& column : request.columns) column.after = {column.after[request_.pipelines]};
+  request.pipelines = pipelines;
+  request.most_pipelines = std::min(pipelines, request.most_pipelines);
+  request.divisions = 1;
+  request.slower = 1;
+  const std::vector<Division> found = best_divisions(request);
+  return !found.empty() && found[0].step < *step_;
 }
 
 // For each amount of devices, pipelines that do more in less than the shortest step than those
-// known, until there are none.
-void GroupSearch::improve() {
+// known, until there are none. They sum as so many do.
+void GroupSearch::improve(size_t pipelines) {
   const std::vector<Units>& amounts = request_.amounts;
   bool added = true;
   for (int round = 0; step_ && added && round < kMostImprovements; ++round) {
-    if (request_.is_over && request_.is_over()) return;
+    if (is_over()) return;
     added = false;
     const Nanoseconds shorter = *step_ - Nanoseconds{1};
-    for (const Choice& choice : choices_) {
-      if (!choice.by_amount) continue;
+    for (Choice& choice : choices_) {
+      if (!choice.fewest.by_amount) continue;
+      const Searches& searches = this->searches(choice, pipelines);
       std::vector<std::vector<PipelinePlan>> found(amounts.size());
       for_each_in_parallel(amounts.size(), [&](size_t i) {
-        const int64_t more = most_microbatches(amounts[i], choice, shorter) + 1;
+        const int64_t more = most_microbatches(amounts[i], choice, shorter, pipelines) + 1;
         if (more <= choice.count)
-          found[i] = chains_on(amounts[i], choice, static_cast<int>(more), *step_);
+          found[i] = chains_on(amounts[i], searches, static_cast<int>(more), *step_);
       });
       for (size_t i = 0; i < amounts.size(); ++i)
-        for (const PipelinePlan& plan : found[i]) added |= add_column(amounts[i], plan, choice);
+        for (const PipelinePlan& plan : found[i])
+          added |= add_column(amounts[i], plan, choice, pipelines);
     }
     find_step();
   }
@@ -194,18 +235,25 @@ void GroupSearch::search_at_prices() {
   }
   const std::vector<PipelineColumn>& columns = generation_.columns();
   for (size_t c = known; c < columns.size(); ++c)
-    add_column(columns[c].devices, columns[c].plan, choices_[generated_[columns[c].choice]]);
+    add_column(columns[c].devices,
+               columns[c].plan,
+               choices_[generated_[columns[c].choice]],
+               request_.pipelines);
   find_step();
 }
 
-bool GroupSearch::add_column(const Units& devices, const PipelinePlan& plan, const Choice& choice) {
-  const auto after = [&](size_t pipelines) {
+// `pipelines`: as many as it was searched with.
+bool GroupSearch::add_column(const Units& devices,
+                             const PipelinePlan& plan,
+                             const Choice& choice,
+                             size_t pipelines) {
+  const auto after = [&](size_t number) {
     std::vector<Nanoseconds> sums;
     for (const PipelineStage& stage : plan.stages)
-      sums.push_back(request_.sums.about(stage.range, pipelines));
+      sums.push_back(request_.sums.about(stage.range, number));
     return after_last_backward(plan, sums);
   };
-  const Nanoseconds alone = after(1), found = is_small() ? after(request_.pipelines) : alone;
+  const Nanoseconds alone = after(1), found = is_small() ? after(pipelines) : alone;
   Column column{devices, choice.rows, {}, std::max(plan.period, Nanoseconds{1}), {}};
   column.fill = plan.predicted - found + alone - plan.period * (plan.microbatches - 1);
   for (size_t count = 0; count <= kMostPipelines; ++count)

@@ -9,9 +9,12 @@
 //             does in less than the shortest step, until there is none
 //             else, or besides: chains that the prices of devices ask for
 //
-// What a pipeline still sums with others is part of what the update of a stage takes.
+// What a pipeline still sums with others is part of what the update of a stage takes, and depends
+// on how many they are. Chains are searched as of the fewest pipelines, which sum least; as of more
+// where so many would do a shorter step if they summed no more than these.
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -49,8 +52,8 @@ class GroupSearch {
   void add(const MicrobatchChoice& choice, int64_t rows, bool last);
   // Looks for pipelines that prices ask for, of all choices that were the last of their size.
   void search_at_prices();
-  // Looks for pipelines of each amount that do more in less than the shortest step, until there are
-  // none.
+  // Looks for pipelines of each amount that do more in less than the shortest step, of any number
+  // of them, until there are none.
   void improve();
 
   // Of the best division known, as predicted where stages sum over the fastest links.
@@ -80,20 +83,36 @@ class GroupSearch {
   Nanoseconds bound();
 
  private:
-  struct Choice {
-    int64_t count = 1, rows = 1;
+  // Of chains of pipelines that sum as so many do.
+  struct Searches {
     std::unique_ptr<ChainSearches> by_amount;  // null: there are too many pools, or amounts
     std::unique_ptr<PricedChains> at_prices;   // null: not the last of its size
   };
-  PipelineRequest chains_of(const MicrobatchChoice& choice) const;
+  struct Choice {
+    MicrobatchChoice asked;
+    int64_t count = 1, rows = 1;
+    Searches fewest;                  // pipelines
+    std::map<size_t, Searches> more;  // [pipelines]
+  };
+  PipelineRequest chains_of(const MicrobatchChoice& choice, size_t pipelines) const;
   double share(const Units& amount) const;
   void search_amounts(const Choice& choice);
-  int64_t most_microbatches(const Units& amount, const Choice& choice, Nanoseconds step) const;
+  int64_t most_microbatches(const Units& amount,
+                            const Choice& choice,
+                            Nanoseconds step,
+                            size_t pipelines) const;
+  const Searches& searches(Choice& choice, size_t pipelines) const;
   std::vector<PipelinePlan> chains_on(const Units& amount,
-                                      const Choice& choice,
+                                      const Searches& searches,
                                       int microbatches,
                                       Nanoseconds below) const;
-  bool add_column(const Units& devices, const PipelinePlan& plan, const Choice& choice);
+  bool is_over() const { return request_.is_over && request_.is_over(); }
+  void improve(size_t pipelines);
+  bool may_be_shorter(size_t pipelines) const;
+  bool add_column(const Units& devices,
+                  const PipelinePlan& plan,
+                  const Choice& choice,
+                  size_t pipelines);
   void find_step();
   std::vector<Division> with_links(std::vector<Division> divisions) const;
   DivisionRequest division_request() const;

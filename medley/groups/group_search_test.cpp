@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 
 #include "medley/base/at.h"
 #include "medley/testing/random_groups.h"
@@ -49,11 +48,9 @@ std::unique_ptr<GroupSearch> searched(const GroupInstance& instance, size_t pipe
 }
 
 // All partitions of the devices, all chains, all divisions of the rows, one by one. One pipeline,
-// and several, which sum gradients, are searched apart. Chains are searched with what two pipelines
-// sum, so that of three or more the best is missed now and then: once in 1,000 seeds (661).
+// and several, which sum gradients, are searched apart.
 TEST(GroupSearch, FindsTheStepOfAllGroups) {
   uint64_t possible = 0, several_possible = 0;
-  std::set<uint64_t> missed;
   // Counts the cases in which there are pipelines.
   const auto expect = [&](uint64_t seed,
                           std::optional<Nanoseconds> found,
@@ -63,14 +60,13 @@ TEST(GroupSearch, FindsTheStepOfAllGroups) {
     ASSERT_EQ(found.has_value(), best.has_value()) << seed;
     if (!best) return;
     ++count;
-    EXPECT_GE(found->value, *best) << seed;
-    EXPECT_LE(found->value * 10, *best * 11) << seed;
-    if (found->value > *best) missed.insert(seed);
+    EXPECT_EQ(found->value, *best) << seed;
     EXPECT_LT(bound.value, *best) << seed;
   };
   std::vector<uint64_t> seeds(group_seeds());
   std::iota(seeds.begin(), seeds.end(), uint64_t{0});
   if (group_seeds() <= 182) seeds.push_back(182);  // it has fewer rows than devices
+  if (group_seeds() <= 661) seeds.push_back(661);  // the best are more than two
   for (const uint64_t seed : seeds) {
     const GroupInstance instance = random_groups(seed, true);
     const AllGroups all(instance);
@@ -81,7 +77,6 @@ TEST(GroupSearch, FindsTheStepOfAllGroups) {
     if (const auto step = any->step()) found = std::min(found.value_or(*step), *step);
     ASSERT_NO_FATAL_FAILURE(expect(seed, found, any->bound(), all.best(1), possible));
   }
-  EXPECT_LE(missed.size() * 1000, seeds.size()) << ::testing::PrintToString(missed);
   EXPECT_GT(possible, group_seeds() * 2 / 3);
   EXPECT_GT(several_possible, group_seeds() / 3);
 }
