@@ -46,6 +46,7 @@ struct Summary {
 
 Summary compare_with_all(bool sums, size_t pipelines, uint64_t seeds) {
   Summary summary;
+  uint64_t closer = 0;
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     const GroupInstance instance = random_groups(seed, sums);
     const std::optional<int64_t> best = AllGroups(instance).best(pipelines);
@@ -54,19 +55,23 @@ Summary compare_with_all(bool sums, size_t pipelines, uint64_t seeds) {
       const Nanoseconds start{best.value_or(1000)};
       const double rows = searched.columns->generate(start, {});
       const Nanoseconds rough = searched.columns->bound(start, Closeness::kRough, {.closer = 0});
+      const Nanoseconds rooms = searched.columns->bound(start, Closeness::kRooms, {.closer = 0});
       const Nanoseconds bound = searched.columns->bound(start, Closeness::kClose, {.closer = 0});
       if (!best) {
         if (counted && pipelines < 2) EXPECT_EQ(rows, 0) << seed;
         continue;
       }
       EXPECT_LT(bound.value, *best) << seed;
-      EXPECT_LE(rough, bound) << seed;
+      EXPECT_LE(rough, rooms) << seed;
+      EXPECT_LE(rooms, bound) << seed;
+      closer += rough < rooms;
       if (!counted) continue;
       ++summary.possible;
       summary.rows_found += std::min(1.0, rows / static_cast<double>(instance.rows));
       summary.bounds += static_cast<double>(bound.value + 1) / static_cast<double>(*best);
     }
   }
+  EXPECT_GT(closer, seeds / 50);
   summary.bounds /= static_cast<double>(summary.possible);
   summary.rows_found /= static_cast<double>(summary.possible);
   return summary;

@@ -13,8 +13,10 @@ namespace {
 
 constexpr double kFirstStep = 2;  // of what all devices take at least: where pricing begins
 constexpr int kMostFirstSteps = 6;
-// Of chains, for new pipelines; for a bound; and for a closer one.
-constexpr int64_t kMostSearches = 500, kMostRoughSearches = 2000, kMostCloseSearches = 300;
+// Of chains, for new pipelines; for a bound; for one with what memory holds; and for a closer one.
+constexpr int64_t kMostSearches = 500, kMostRoughSearches = 2000, kMostRoomSearches = 1000,
+                  kMostCloseSearches = 300;
+constexpr double kCloseEnough = 0.05;  // of a bound of many devices to what is not excluded
 constexpr int kMostCounted = 32;  // devices: with more, chains at prices do not count them
 constexpr int kOfEachAmount = 2;  // chains of it for a number of micro-batches
 constexpr int kMostImprovements = 64;
@@ -341,7 +343,13 @@ Nanoseconds GroupSearch::bound() {
   limits.is_over = request_.is_over;
   limits.searches = kMostRoughSearches;
   least_ = std::max(least_, generation_.bound(long_enough, Closeness::kRough, limits));
-  if (!is_small()) return least_;
+  if (!is_small()) {
+    limits.searches = kMostRoomSearches;
+    limits.closer = kCloseEnough;
+    if (1 - least_ / long_enough > kCloseEnough)
+      least_ = std::max(least_, generation_.bound(long_enough, Closeness::kRooms, limits));
+    return least_;
+  }
   limits.searches = kMostCloseSearches;
   least_ = std::max(least_, generation_.bound(long_enough, Closeness::kClose, limits));
   return least_;

@@ -18,8 +18,10 @@ struct PricedSearch {
   int64_t longest = 0;       // of a stage and of a transfer
   int64_t microbatches = 0;  // under any schedule; 0: at the period `longest`
   int64_t step = 0;
-  bool rough = false;  // without Q and R
+  Closeness closeness = Closeness::kClose;
   bool any_schedule() const { return microbatches > 0; }
+  bool with_q() const { return closeness == Closeness::kClose; }
+  bool with_r() const { return closeness != Closeness::kRough; }
 };
 
 // Devices of the first pools, so many as fit into a word, counted side by side.
@@ -121,6 +123,11 @@ class Search {
   void add_before(const Option& option, const Crossing& crossing, const Range& behind);
   bool matters(const Option& option, const Label& label) const;
   void keep(const Label& label);
+  // Under any schedule, what the bound is without.
+  void leave_out(Label& label) const {
+    if (!search_.with_q()) label.end = 0;
+    if (!search_.with_r()) label.depth = 0;
+  }
 
   const Table& table_;
   const PricedSearch& search_;
@@ -137,7 +144,7 @@ bool Search::matters(const Option& option, const Label& label) const {
   const size_t state = ahead_.index(option.begin, option.pool);
   if (ahead_.cost[state] == kNever || label.cost + ahead_.cost[state] >= search_.below)
     return false;
-  if (!search_.any_schedule() || search_.rough) return true;
+  if (!search_.any_schedule() || !search_.with_q()) return true;
   const int64_t update = option.begin == 0 ? option.least_update : 0;
   return label.end + update + ahead_.time[state] <= search_.step;
 }
@@ -151,7 +158,7 @@ void Search::keep(const Label& label) {
 
 // Whether there is room for as many micro-batches as are in flight at least.
 bool has_room(const Option& option, const PricedSearch& search, int64_t stays) {
-  if (search.rough) return true;
+  if (!search.with_r()) return true;
   return option.room == kNever || search.microbatches * stays <= search.step * option.room;
 }
 
@@ -171,7 +178,7 @@ void Search::add_last(const Option& option) {
   if (search_.any_schedule()) {
     label.cost = price(option);
     label.end = search_.microbatches * option.time;
-    if (search_.rough) label.end = label.depth = 0;
+    leave_out(label);
     if (!has_room(option, search_, label.depth)) return;
   } else {
     label.cost = option.time + price(option);
@@ -197,7 +204,7 @@ void Search::add_before(const Option& option, const Crossing& crossing, const Ra
     if (search_.any_schedule()) {
       label.cost = rest.cost + paid;
       label.end = std::max(search_.microbatches * option.time, rest.end + time);
-      if (search_.rough) label.end = label.depth = 0;
+      leave_out(label);
       if (!has_room(option, search_, label.depth)) continue;
     } else {
       if (label.depth > most) continue;  // no room
@@ -361,7 +368,7 @@ std::optional<PricedChain> PricedChains::under_any_schedule(int64_t microbatches
                                          .longest = step.value / microbatches,
                                          .microbatches = microbatches,
                                          .step = step.value,
-                                         .rough = closeness == Closeness::kRough}));
+                                         .closeness = closeness}));
 }
 
 namespace {
@@ -392,7 +399,7 @@ bool may_do(const PipelinePlan& plan,
   }
   const StageOption& first = plan.stages[0].option;
   const int64_t update = first.update.value + std::max<int64_t>(0, sums[0] - first.backward.value);
-  return closeness == Closeness::kRough || end + update <= step.value;
+  return closeness != Closeness::kClose || end + update <= step.value;
 }
 
 }  // namespace

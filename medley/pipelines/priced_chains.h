@@ -22,8 +22,8 @@
 // Q: a stage works for all micro-batches, and the stages before it begin earlier and end later.
 // R: a micro-batch is in flight on a stage for as long as it is behind it, at least. Both hold for
 // every order of calls, so that no plan does B micro-batches in T on devices that are worth less.
-// Where there are many layers and devices most of the time goes into Q and R, which are left out
-// then: what is left still bounds every schedule, by less.
+// Where there are many layers and devices most of the time goes into Q and R together: with R alone,
+// or without both, what is left still bounds every schedule, by less, and is found much sooner.
 
 #include <memory>
 #include <optional>
@@ -36,8 +36,8 @@ namespace medley {
 inline constexpr size_t kMostPricedPools = 1024;
 inline constexpr int kMostCountedPools = 4;
 
-// Of a bound under any schedule: with Q and R, or without.
-enum class Closeness { kRough, kClose };
+// Of a bound under any schedule: without Q and R, with R, with both.
+enum class Closeness { kRough, kRooms, kClose };
 
 struct PricedChain {
   PipelinePlan plan;         // `predicted`: of all micro-batches of the choice at its period
