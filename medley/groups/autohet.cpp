@@ -217,7 +217,7 @@ class AutoHet {
         offers[{p, size}] = &synthesis_.offers(mesh, config(count));
       }
     synthesis_.solve_layers(uses, closer);
-    const auto options = [&](const StageRange& range) {
+    const auto options = [this, offers = std::move(offers), closer](const StageRange& range) {
       return synthesis_.options(
           range.begin, range.end, *offers.at({range.pool, range.devices}), closer);
     };

@@ -17,7 +17,9 @@ constexpr int kMostFirstSteps = 6;
 constexpr int64_t kMostSearches = 500, kMostRoughSearches = 2000, kMostRoomSearches = 1000,
                   kMostCloseSearches = 300;
 constexpr double kCloseEnough = 0.05;  // of a bound of many devices to what is not excluded
-constexpr int kMostCounted = 32;  // devices: with more, chains at prices do not count them
+constexpr int kMostCounted = 32;  // devices: with more, what pipelines sum is not in their chains
+// Layers times devices: with more, chains at prices do not count devices.
+constexpr int kMostLayersCounted = 512;
 constexpr int kOfEachAmount = 2;  // chains of it for a number of micro-batches
 constexpr int kMostImprovements = 64;
 constexpr size_t kMostCompared = 64;  // divisions, with the links that they have
@@ -50,8 +52,14 @@ GroupSearch::GroupSearch(GroupRequest request)
       generation_(devices_, request_.rows, request_.pipelines),
       least_(request_.least) {}
 
-bool GroupSearch::is_small() const {
-  return std::accumulate(devices_.begin(), devices_.end(), 0) <= kMostCounted;
+int GroupSearch::num_devices() const {
+  return std::accumulate(devices_.begin(), devices_.end(), 0);
+}
+
+bool GroupSearch::is_small() const { return num_devices() <= kMostCounted; }
+
+bool GroupSearch::counts_devices() const {
+  return request_.layers * num_devices() <= kMostLayersCounted;
 }
 
 Nanoseconds GroupSearch::limit() const {
@@ -114,8 +122,8 @@ void GroupSearch::add(const MicrobatchChoice& choice, int64_t rows, bool last) {
     search_amounts(added);
   }
   if (last) {
-    at_prices = by_amount ? std::make_unique<PricedChains>(*by_amount, is_small())
-                          : std::make_unique<PricedChains>(request, is_small());
+    at_prices = by_amount ? std::make_unique<PricedChains>(*by_amount, counts_devices())
+                          : std::make_unique<PricedChains>(request, counts_devices());
     generation_.add_choice(rows, *at_prices);
     generated_.push_back(choices_.size() - 1);
     if (request_.amounts.empty()) search_at_prices();
@@ -155,7 +163,7 @@ const GroupSearch::Searches& GroupSearch::searches(Choice& choice, size_t pipeli
   auto& [by_amount, at_prices] = known->second;
   if (!is_new) return known->second;
   by_amount = std::make_unique<ChainSearches>(chains_of(choice.asked, pipelines));
-  if (choice.fewest.at_prices) at_prices = std::make_unique<PricedChains>(*by_amount, is_small());
+  if (choice.fewest.at_prices) at_prices = std::make_unique<PricedChains>(*by_amount, counts_devices());
   return known->second;
 }
 
@@ -163,8 +171,7 @@ std::vector<PipelinePlan> GroupSearch::chains_on(const Units& amount,
                                                  const Searches& searches,
                                                  int microbatches,
                                                  Nanoseconds below) const {
-  const int devices = std::accumulate(devices_.begin(), devices_.end(), 0);
-  if (request_.layers * devices > kMostForAnyOrder || devices_.size() > kMostCountedPools ||
+  if (request_.layers * num_devices() > kMostForAnyOrder || devices_.size() > kMostCountedPools ||
       !searches.at_prices)
     return searches.by_amount->on(amount, microbatches, below);
   return searches.at_prices->on(amount, microbatches, below);

@@ -48,7 +48,8 @@ class GroupSearch {
   explicit GroupSearch(GroupRequest request);
 
   // Looks for pipelines with micro-batches of so many rows, `choice.count` of which are a step.
-  // `last`: no better stages of this size will be offered.
+  // `last`: no better stages of this size will be offered. Requires: options can be asked for as
+  // long as this lives.
   void add(const MicrobatchChoice& choice, int64_t rows, bool last);
   // Looks for pipelines that prices ask for, of all choices that were the last of their size.
   void search_at_prices();
@@ -65,7 +66,7 @@ class GroupSearch {
   Nanoseconds longest_stage(int64_t count) const;
   // Whether what is found will do.
   bool enough();
-  // So few devices that chains at prices count them.
+  // So few devices that chains are searched with what pipelines sum, and bounds are close.
   bool is_small() const;
   bool counts_amounts() const { return !request_.amounts.empty(); }
 
@@ -106,6 +107,8 @@ class GroupSearch {
                                       const Searches& searches,
                                       int microbatches,
                                       Nanoseconds below) const;
+  int num_devices() const;
+  bool counts_devices() const;
   bool is_over() const { return request_.is_over && request_.is_over(); }
   void improve(size_t pipelines);
   bool may_be_shorter(size_t pipelines) const;
