@@ -48,7 +48,7 @@ BUDGETS = {
     "medley/elastic": 2_000,
     "python/medley": 21_100,  # capture is a third of it; trainer.py was split last
 }
-CORE = 69_600  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 69_700  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:

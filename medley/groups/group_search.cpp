@@ -163,7 +163,8 @@ const GroupSearch::Searches& GroupSearch::searches(Choice& choice, size_t pipeli
   auto& [by_amount, at_prices] = known->second;
   if (!is_new) return known->second;
   by_amount = std::make_unique<ChainSearches>(chains_of(choice.asked, pipelines));
-  if (choice.fewest.at_prices) at_prices = std::make_unique<PricedChains>(*by_amount, counts_devices());
+  if (choice.fewest.at_prices)
+    at_prices = std::make_unique<PricedChains>(*by_amount, counts_devices());
   return known->second;
 }
 

@@ -22,8 +22,9 @@
 // Q: a stage works for all micro-batches, and the stages before it begin earlier and end later.
 // R: a micro-batch is in flight on a stage for as long as it is behind it, at least. Both hold for
 // every order of calls, so that no plan does B micro-batches in T on devices that are worth less.
-// Where there are many layers and devices most of the time goes into Q and R together: with R alone,
-// or without both, what is left still bounds every schedule, by less, and is found much sooner.
+// Where there are many layers and devices most of the time goes into Q and R together: with R
+// alone, or without both, what is left still bounds every schedule, by less, and is found much
+// sooner.
 
 #include <memory>
 #include <optional>
