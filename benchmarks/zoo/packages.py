@@ -42,9 +42,11 @@ def _apart(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
     """Returns which boxes no other box of a higher score overlaps, best first."""
     from torchvision.ops import box_iou
 
-    overlaps = (box_iou(boxes, boxes) > threshold).tolist()
+    overlaps = box_iou(boxes, boxes) > threshold
+    is_left = torch.ones(len(boxes), dtype=torch.bool)
     kept: list[int] = []
     for box in scores.argsort(descending=True).tolist():
-        if not any(overlaps[box][other] for other in kept):
+        if is_left[box]:
             kept.append(box)
+            is_left &= ~overlaps[box]
     return torch.tensor(kept, dtype=torch.long)
