@@ -1,5 +1,5 @@
-"""Assertions on values: there are no values while a graph is captured, so they are taken to hold,
-and are no part of it."""
+"""Checks of values, an `assert` or an `if` that only raises: there are no values while a graph is
+captured, so nothing is raised, and they are no part of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from medley.capture.modules import is_user_file
 
 
 def replacements() -> Mapping[Any, Callable[..., Any]]:
-    """Returns what replaces the functions by which an assertion asks for values."""
+    """Returns what replaces the functions by which a check asks for values."""
     found: dict[Any, Callable[..., Any]] = {
         Tensor.item: functools.partial(_number, Tensor.item),
         Tensor.__bool__: functools.partial(_answer, Tensor.__bool__),
@@ -29,7 +29,7 @@ def replacements() -> Mapping[Any, Callable[..., Any]]:
 
 
 def _number(function: Callable[..., Any], x: Tensor) -> Any:
-    """In place of Tensor.item: inside an assertion the tensor itself, which can be compared too."""
+    """In place of Tensor.item: inside a check the tensor itself, which can be compared too."""
     frame, asked_by = _model_frame()
     wanted, is_next = _asserted(frame)
     if asked_by == "__bool__" and is_next:  # tensors that are traced ask for a number, then
@@ -38,7 +38,7 @@ def _number(function: Callable[..., Any], x: Tensor) -> Any:
 
 
 def _answer(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of what returns whether something holds: what the assertion wants to hear."""
+    """In place of what returns whether something holds: what lets the check pass."""
     wanted, is_next = _asserted(_model_frame()[0])
     return function(*args, **kwargs) if wanted is None or not is_next else wanted
 
@@ -55,7 +55,7 @@ def _model_frame() -> tuple[FrameType | None, str]:
 
 
 def _asserted(frame: FrameType | None) -> tuple[bool | None, bool]:
-    """Returns which truth lets the assertion pass that a frame is computing, None outside of one;
+    """Returns which truth lets the check pass that a frame is computing, None outside of one;
     and whether it asks for the truth of what is computed right now."""
     if frame is None:
         return None, False
@@ -80,13 +80,13 @@ _BETWEEN = ("CACHE", "TO_BOOL", "NOT_TAKEN", "NOP")
 
 
 def _fails(code: tuple[dis.Instruction, ...], at: int) -> bool:
-    """Returns whether an AssertionError is made at a place."""
-    while at < len(code) and code[at].opname in _BETWEEN:
-        at += 1
-    if at >= len(code):
-        return False
-    one = code[at]
-    return one.opname == "LOAD_ASSERTION_ERROR" or one.argval is AssertionError
+    """Returns whether what starts at a place does nothing but raise an error."""
+    for one in code[at:]:
+        if one.opname == "RAISE_VARARGS":
+            return True
+        if "JUMP" in one.opname or one.opname.startswith(("STORE_", "RETURN_", "RERAISE")):
+            return False
+    return False
 
 
 @functools.lru_cache(maxsize=64)

@@ -5,7 +5,7 @@
 - `scaled_dot_product_attention` becomes `medley::attention`, dropout becomes `medley::dropout`,
   what else draws becomes draws of `medley::random` (random_ops.py);
 - what rewrites.py has becomes ops that have a rule;
-- assertions on values are taken to hold (assertions.py).
+- checks of values that raise are taken to hold (assertions.py).
 
 A torch function mode does not see calls made inside other intercepted functions, and patched
 attributes do not see names imported before; both are in force, each covers the other's blind spot.
@@ -30,6 +30,7 @@ from medley.capture import assertions, random_ops, recurrent, rewrites
 from medley.capture.bitsandbytes_patches import bitsandbytes_patches
 from medley.capture.errors import CaptureError
 from medley.capture.modules import ModuleStack
+from medley.capture.peft_patches import peft_patches
 from medley.capture.rewrites import legacy_reduction
 from medley.capture.transformers_patches import capture_patches, transformers_patches
 
@@ -523,7 +524,11 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
             patch(norms, "forward", rewrites.cumulative_batch_norm(norms.forward))
             for owner, name in random_ops.SEEDS:
                 patch(owner, name, random_ops.refuse_seed)
-            for owner, name, replacement in (*capture_patches(), *bitsandbytes_patches()):
+            for owner, name, replacement in (
+                *capture_patches(),
+                *bitsandbytes_patches(),
+                *peft_patches(),
+            ):
                 patch(owner, name, replacement)
         for owner, name, replacement in transformers_patches():
             patch(owner, name, replacement)

@@ -72,13 +72,15 @@ def while_on_values(m: Any, x: Tensor) -> Tensor:
 
 
 def asserted(m: Any, x: Tensor) -> Tensor:
-    """Assertions on values of every form."""
+    """Checks of values of every form."""
     h = m.a(x)
     assert x.shape[1] == 6
     assert h.abs().max().item() <= 1e9, "too large"
     assert torch.isfinite(h).all() and h.numel() > 0
     assert not torch.isnan(h).any()
     assert torch.equal(x, x)
+    if m.training and h.isinf().any():
+        raise ValueError(f"found {h.shape}")
     return energy(h)
 
 
