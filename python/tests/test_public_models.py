@@ -8,28 +8,40 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("transformers")
+pytest.importorskip("peft")
 from benchmarks.zoo import packages, page
 from benchmarks.zoo.__main__ import GOOD, Model, read, train_apart
 
 ROOT = Path(__file__).resolve().parents[2]
+CAUSAL = "transformers, causal"
 ONCE_REFUSED = [
-    ("causal", "gpt_oss", "GptOssForCausalLM"),  # experts with biases: all compute all tokens
-    ("causal", "roformer", "RoFormerForCausalLM"),  # looks for padding, to warn
-    ("causal", "xlm", "XLMWithLMHeadModel"),  # asserts that no length is too large
-    # The experts make lists of their tokens.
-    ("seq2seq", "switch_transformers", "SwitchTransformersForConditionalGeneration"),
+    # Experts with biases: all of them compute all tokens.
+    Model("transformers", CAUSAL, "gpt_oss", "GptOssForCausalLM"),
+    # Looks for padding, to warn.
+    Model("transformers", CAUSAL, "roformer", "RoFormerForCausalLM"),
+    # Asserts that no length is too large.
+    Model("transformers", CAUSAL, "xlm", "XLMWithLMHeadModel"),
+    # Asks a random number whether to leave a layer out, and never does.
+    Model("peft", "peft", "llama", "LoHa"),
 ]
 OTHERS = [
     Model("timm", "timm", "test_vit", ""),
     Model("torchvision", "torchvision, classes", "shufflenet_v2", ""),
     Model("diffusers", "diffusers", "DiTTransformer2DModel", ""),
+    # Its experts make lists of their tokens.
+    Model(
+        "transformers",
+        "transformers, seq2seq",
+        "switch_transformers",
+        "SwitchTransformersForConditionalGeneration",
+    ),
 ]
 LIMIT = 120
 
 
-@pytest.mark.parametrize(("family", "kind", "name"), ONCE_REFUSED)
-def test_models_train_as_in_pytorch(family: str, kind: str, name: str) -> None:
-    found = train_apart(Model("transformers", f"transformers, {family}", kind, name), LIMIT)
+@pytest.mark.parametrize("model", ONCE_REFUSED, ids=str)
+def test_models_train_as_in_pytorch(model: Model) -> None:
+    found = train_apart(model, LIMIT)
     assert found["result"] in GOOD, found
 
 
