@@ -1,6 +1,10 @@
 // Attention: PyTorch's fused kernels where they apply, else the scores written out.
 
+#include <ATen/SDPBackend.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
@@ -25,17 +29,26 @@ using at::Tensor;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-enum class Kernel { kCpu, kCuda, kWrittenOut };
+enum class Kernel { kCpu, kFlash, kCudnn, kWrittenOut };
 
 bool is_half(const Tensor& q) {
   return q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
 }
 
-Kernel choose(const Tensor& q, const Tensor& v, bool masked) {
+// On a GPU what PyTorch takes for this card and these sizes: flash needs compute capability 8.0.
+Kernel choose(const Tensor& q,
+              const Tensor& k,
+              const Tensor& v,
+              const OptionalTensor& bias,
+              bool causal,
+              double scale) {
   if (q.size(3) != v.size(3)) return Kernel::kWrittenOut;
   if (q.is_cpu()) return Kernel::kCpu;
-  const bool flash = q.is_cuda() && is_half(q) && !masked && q.size(3) % 8 == 0 && q.size(3) <= 256;
-  return flash ? Kernel::kCuda : Kernel::kWrittenOut;
+  if (!q.is_cuda() || !is_half(q) || bias || q.size(3) % 8 != 0) return Kernel::kWrittenOut;
+  const auto chosen = static_cast<at::SDPBackend>(
+      at::_fused_sdp_choice(q, k, v, std::nullopt, 0.0, causal, scale));
+  if (chosen == at::SDPBackend::flash_attention) return Kernel::kFlash;
+  return chosen == at::SDPBackend::cudnn_attention ? Kernel::kCudnn : Kernel::kWrittenOut;
 }
 
 // Repeats every key head for the query heads that use it.
@@ -113,13 +126,26 @@ std::tuple<Tensor, Tensor> attention(const Tensor& q,
   }
   const Tensor keys = expand_heads(k, q.size(1)), values = expand_heads(v, q.size(1));
   const Mask mask = make_mask(q, k, bias, causal);
-  const Kernel kernel = choose(q, v, mask.bias.has_value());
+  const Kernel kernel =
+      choose(dense(q), dense(keys), dense(values), mask.bias, mask.causal, scale);
   if (kernel == Kernel::kCpu) {
     auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
         dense(q), dense(keys), dense(values), 0.0, mask.causal, mask.bias, scale);
     return {out, mask.bias ? lse.masked_fill(sees_nothing(*mask.bias), -kInfinity) : lse};
   }
-  if (kernel == Kernel::kCuda) {
+  if (kernel == Kernel::kCudnn) {
+    auto results = at::_scaled_dot_product_cudnn_attention(dense(q),
+                                                           dense(keys),
+                                                           dense(values),
+                                                           std::nullopt,
+                                                           /*compute_log_sumexp=*/true,
+                                                           0.0,
+                                                           mask.causal,
+                                                           false,
+                                                           scale);
+    return {std::get<0>(results), std::get<1>(results).view({q.size(0), q.size(1), q.size(2)})};
+  }
+  if (kernel == Kernel::kFlash) {
     auto results = at::_scaled_dot_product_flash_attention(
         dense(q), dense(keys), dense(values), 0.0, mask.causal, false, scale);
     return {std::get<0>(results), std::get<1>(results)};
@@ -142,7 +168,8 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& grad_out,
     return {at::zeros_like(q), at::zeros_like(k), at::zeros_like(v)};
   const Tensor keys = expand_heads(k, q.size(1)), values = expand_heads(v, q.size(1));
   const Mask mask = make_mask(q, k, bias, causal);
-  const Kernel kernel = choose(q, v, mask.bias.has_value());
+  const Kernel kernel =
+      choose(dense(q), dense(keys), dense(values), mask.bias, mask.causal, scale);
   Tensor dq, dk, dv;
   if (kernel == Kernel::kCpu) {
     const Tensor stats = mask.bias ? lse.masked_fill(lse == -kInfinity, 0.0) : lse;
@@ -156,7 +183,25 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& grad_out,
                                                                                     mask.causal,
                                                                                     mask.bias,
                                                                                     scale);
-  } else if (kernel == Kernel::kCuda) {
+  } else if (kernel == Kernel::kCudnn) {
+    const Tensor none = at::empty({}, q.options().dtype(at::kLong));
+    std::tie(dq, dk, dv) = at::_scaled_dot_product_cudnn_attention_backward(dense(grad_out),
+                                                                            dense(q),
+                                                                            dense(keys),
+                                                                            dense(values),
+                                                                            dense(out),
+                                                                            lse.unsqueeze(-1),
+                                                                            none,
+                                                                            none,
+                                                                            Tensor(),
+                                                                            Tensor(),
+                                                                            Tensor(),
+                                                                            q.size(2),
+                                                                            k.size(2),
+                                                                            0.0,
+                                                                            mask.causal,
+                                                                            scale);
+  } else if (kernel == Kernel::kFlash) {
     const Tensor none = at::empty({0}, q.options().dtype(at::kLong));
     std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_backward(dense(grad_out),
                                                                             dense(q),

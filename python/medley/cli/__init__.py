@@ -323,9 +323,17 @@ def _fits(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from medley.cli.doctor import doctor
+    from medley.doctor import doctor
 
-    return doctor(arguments.json)
+    return doctor(arguments.json, arguments.gpu)
+
+
+def _prepare_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--gpu",
+        action="store_true",
+        help="try the GPUs of this machine too: fourteen checks in about a minute",
+    )
 
 
 def _prepare_demo(parser: argparse.ArgumentParser) -> None:
@@ -405,7 +413,7 @@ VERBS = [
         "doctor",
         "Say what is installed and found here, what would fail, and the fix",
         "medley doctor",
-        lambda parser: None,
+        _prepare_doctor,
         _doctor,
     ),
     Verb(

@@ -86,7 +86,7 @@ def measure_device(device: torch.device, sharing: int = 1) -> Device:
     )
 
 
-def _median_seconds(run: Callable[[], object], device: torch.device) -> float:
+def median_seconds(run: Callable[[], object], device: torch.device) -> float:
     """Returns the median time of `run`, of as many as fit into the time for a figure."""
     for _ in range(2):  # libraries and threads start
         run()
@@ -108,7 +108,7 @@ def _matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
     for size in (256, 512, 1024, 2048, 4096, 8192):
         try:
             left = torch.rand(size, size, device=device).to(dtype)
-            seconds = _median_seconds(lambda left=left: torch.mm(left, left), device)  # type: ignore[misc]
+            seconds = median_seconds(lambda left=left: torch.mm(left, left), device)  # type: ignore[misc]
         except RuntimeError:
             return rate
         rate = max(rate, 2 * size**3 / seconds)
@@ -120,7 +120,7 @@ def _matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
 def _copy_rate(device: torch.device, size: int) -> float:
     source = torch.zeros(size // 4, device=device)
     target = torch.empty_like(source)
-    return 2 * size / _median_seconds(lambda: target.copy_(source), device)
+    return 2 * size / median_seconds(lambda: target.copy_(source), device)
 
 
 def _launch_latency(device: torch.device) -> float:
@@ -130,7 +130,7 @@ def _launch_latency(device: torch.device) -> float:
         for _ in range(100):
             one.add_(1)
 
-    return _median_seconds(launches, device) / 100
+    return median_seconds(launches, device) / 100
 
 
 def _processor() -> str:

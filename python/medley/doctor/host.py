@@ -1,30 +1,18 @@
-"""`medley doctor`: what is installed and found here, what would fail, and the fix."""
+"""What is installed and found on this machine."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 import platform
 import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable
-from typing import NamedTuple
 
-OK, WARNING, FAILURE = "ok", "warning", "failure"
-
-
-class Finding(NamedTuple):
-    """One line of the report; `fix` says what to do about what is not ok."""
-
-    what: str
-    found: str
-    state: str = OK
-    fix: str = ""
+from medley.doctor.finding import FAILURE, OK, WARNING, Check, Finding
 
 
 def _packages() -> list[Finding]:
@@ -158,45 +146,13 @@ def _limits() -> list[Finding]:
     return findings
 
 
-CHECKS: list[Callable[[], list[Finding]]] = [
-    _packages,
-    _extensions,
-    _processors,
-    _accelerators,
-    _interfaces,
-    _host_name,
-    _store,
-    _limits,
+CHECKS: list[Check] = [
+    ("packages", _packages),
+    ("extensions", _extensions),
+    ("processors", _processors),
+    ("accelerators", _accelerators),
+    ("interfaces", _interfaces),
+    ("host name", _host_name),
+    ("store", _store),
+    ("limits", _limits),
 ]
-
-
-def examine() -> list[Finding]:
-    """Returns all findings. A check that fails itself is a finding."""
-    findings = []
-    for check in CHECKS:
-        try:
-            findings += check()
-        except Exception as error:
-            sentence = f"{type(error).__name__}: {error}".splitlines()[0]
-            findings.append(Finding(check.__name__.strip("_"), sentence, FAILURE, "see above"))
-    return findings
-
-
-def doctor(as_json: bool) -> int:
-    """Prints the report; returns 3 if something would fail, else 0."""
-    findings = examine()
-    code = 3 if any(finding.state == FAILURE for finding in findings) else 0
-    if as_json:
-        print(json.dumps([finding._asdict() for finding in findings], indent=2))
-        return code
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("", "what", "found", "fix"):
-        table.add_column(column, overflow="fold")
-    marks = {OK: "[green]ok[/]", WARNING: "[yellow]warn[/]", FAILURE: "[red]fail[/]"}
-    for finding in findings:
-        table.add_row(marks[finding.state], finding.what, finding.found, finding.fix)
-    Console(highlight=False).print(table)
-    return code

@@ -1,0 +1,131 @@
+"""On CUDA devices: what the other tests try on processors. One GPU is enough; the devices of a plan
+then share it as threads."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import exactness
+import pytest
+import torch
+from zoo import ZOO
+from zoo_names import NAMES
+
+import medley
+from medley import _core
+from medley.cluster import parse_cluster
+from medley.doctor import gpus
+from medley.models import gpt
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
+]
+KIND = "H100-80GB"  # any but a processor: what it computes on is what is here
+
+
+@pytest.fixture(autouse=True)
+def _on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        exactness, "CLUSTER", exactness.CLUSTER.replace("device: CPU", f"device: {KIND}")
+    )
+
+
+def one_device() -> Any:
+    return parse_cluster(
+        "format: medley-cluster\nversion: 1\n"
+        f"nodes:\n  - {{name: a, count: 1, device: {KIND}, devices_per_node: 1}}\n"
+    )
+
+
+# Against PyTorch on the processor.
+@pytest.mark.parametrize("name", NAMES)
+def test_two_steps_of_random_plans(name: str) -> None:
+    torch.manual_seed(0)
+    with exactness.double_precision():
+        model, batch, graph = exactness.captured(ZOO[name], exactness.ROWS)
+        want = exactness.train_eager(model, batch, 2, lr=1e-3)
+        for seed in range(3):
+            plan = exactness.random_plan(graph, seed, exactness.ROWS, devices=2 + seed % 3)
+            got = exactness.train_plan(model, graph, plan, batch, 2, lr=1e-3)
+            exactness.compare(got, want, model=name)
+
+
+def test_every_check_of_the_doctor_passes() -> None:
+    findings = gpus.examine_gpus()
+    assert len({each.what for each in findings}) >= 14
+    wrong = [each for each in findings if each.state == "failure"]
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_memory_is_as_predicted(autocast: torch.dtype | None) -> None:
+    torch.manual_seed(0)
+    model, batch = gpt(width=512, layers=6, heads=8, positions=512, vocabulary=8000, batch=8)
+    graph = medley.capture(model, batch, autocast=autocast)
+    plan = medley.plan(graph, one_device(), "data-parallel-proportional", 8, microbatches=1)
+    optimizer = medley.AdamW(lr=1e-3)
+    predicted: Any = _core.simulate_plan(
+        graph.core, plan.text, one_device(), optimizer=optimizer.core(graph.core)
+    )
+    trainer = medley.Trainer(
+        model, graph, plan, optimizer=optimizer, local=True, keep_gradients=False
+    )
+    for _ in range(2):
+        trainer.step(batch)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    trainer.step(batch)
+    torch.cuda.synchronize()
+    (row,) = predicted["devices"].values()
+    measured = torch.cuda.max_memory_allocated()
+    assert measured <= 1.05 * row["peak"], f"{measured} of {row['peak']} bytes"
+    assert measured >= 0.5 * row["peak"], f"{measured} of {row['peak']} bytes"
+
+
+def test_bf16_follows_eager() -> None:
+    torch.manual_seed(0)
+    model, batch = gpt(width=256, layers=4, heads=4, positions=256, batch=8)
+    eager = copy.deepcopy(model).cuda()
+    optimizer = torch.optim.AdamW(eager.parameters(), lr=1e-3, weight_decay=0.01)
+    on_card = {name: each.cuda() for name, each in batch.items()}
+    graph = medley.capture(model, batch, autocast=torch.bfloat16)
+    plan = medley.plan(graph, one_device(), "data-parallel-proportional", 8, microbatches=1)
+    trainer = medley.Trainer(
+        model, graph, plan, optimizer=medley.AdamW(lr=1e-3, weight_decay=0.01), local=True
+    )
+    for step in range(20):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = eager(**on_card)
+        loss.backward()
+        optimizer.step()
+        assert abs(trainer.step(batch).loss - loss.item()) < 0.02 * loss.item(), step
+
+
+def test_a_run_is_saved_and_goes_on(tmp_path: Any) -> None:
+    torch.manual_seed(0)
+    model, batch = gpt()
+    graph = medley.capture(model, batch)
+    plan = json.loads(exactness.random_plan(graph, 2, exactness.ROWS, devices=3))
+    batch = {name: each.repeat(2, 1)[: exactness.ROWS] for name, each in batch.items()}
+
+    def trainer() -> medley.Trainer:
+        return medley.Trainer(
+            copy.deepcopy(model),
+            graph,
+            medley.Plan(json.dumps(plan)),
+            optimizer=medley.AdamW(lr=1e-3),
+            local=True,
+            cluster=exactness.cluster(4),
+        )
+
+    first = trainer()
+    losses = [first.step(batch).loss for _ in range(2)]
+    first.save(tmp_path / "run")
+    losses += [first.step(batch).loss for _ in range(2)]
+    second = trainer()
+    second.load(tmp_path / "run")
+    assert [second.step(batch).loss for _ in range(2)] == losses[2:]
