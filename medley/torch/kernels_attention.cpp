@@ -45,8 +45,8 @@ Kernel choose(const Tensor& q,
   if (q.size(3) != v.size(3)) return Kernel::kWrittenOut;
   if (q.is_cpu()) return Kernel::kCpu;
   if (!q.is_cuda() || !is_half(q) || bias || q.size(3) % 8 != 0) return Kernel::kWrittenOut;
-  const auto chosen = static_cast<at::SDPBackend>(
-      at::_fused_sdp_choice(q, k, v, std::nullopt, 0.0, causal, scale));
+  const auto chosen =
+      static_cast<at::SDPBackend>(at::_fused_sdp_choice(q, k, v, std::nullopt, 0.0, causal, scale));
   if (chosen == at::SDPBackend::flash_attention) return Kernel::kFlash;
   return chosen == at::SDPBackend::cudnn_attention ? Kernel::kCudnn : Kernel::kWrittenOut;
 }
@@ -126,8 +126,7 @@ std::tuple<Tensor, Tensor> attention(const Tensor& q,
   }
   const Tensor keys = expand_heads(k, q.size(1)), values = expand_heads(v, q.size(1));
   const Mask mask = make_mask(q, k, bias, causal);
-  const Kernel kernel =
-      choose(dense(q), dense(keys), dense(values), mask.bias, mask.causal, scale);
+  const Kernel kernel = choose(dense(q), dense(keys), dense(values), mask.bias, mask.causal, scale);
   if (kernel == Kernel::kCpu) {
     auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
         dense(q), dense(keys), dense(values), 0.0, mask.causal, mask.bias, scale);
@@ -168,8 +167,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& grad_out,
     return {at::zeros_like(q), at::zeros_like(k), at::zeros_like(v)};
   const Tensor keys = expand_heads(k, q.size(1)), values = expand_heads(v, q.size(1));
   const Mask mask = make_mask(q, k, bias, causal);
-  const Kernel kernel =
-      choose(dense(q), dense(keys), dense(values), mask.bias, mask.causal, scale);
+  const Kernel kernel = choose(dense(q), dense(keys), dense(values), mask.bias, mask.causal, scale);
   Tensor dq, dk, dv;
   if (kernel == Kernel::kCpu) {
     const Tensor stats = mask.bias ? lse.masked_fill(lse == -kInfinity, 0.0) : lse;
