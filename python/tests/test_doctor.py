@@ -97,11 +97,9 @@ def test_speed_is_compared_with_the_catalogue() -> None:
 def test_attention_and_a_model_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [*programs.attention([CPU, CPU]), *programs.model([CPU, CPU])]
     assert [each.state for each in found] == [OK] * 4, found
-    errors = {"f64": 0.0, "f32": 0.0, "f16": 0.0, "bf16": 0.0}
-    monkeypatch.setattr(programs, "_CLOSE", errors)
+    monkeypatch.setattr(programs, "_CLOSE", dict.fromkeys(programs._CLOSE, 0.0))
     (attention,) = programs.attention([CPU])
     assert attention.state == FAILURE and "causal f32 is wrong by" in attention.found
-    assert programs.model([CPU])[0].state == FAILURE
 
 
 @pytest.mark.parametrize(
@@ -126,3 +124,11 @@ def test_who_hangs_or_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ranks.run("collectives", "gloo", 2, silence=0.0)
     with pytest.raises(ranks.StoppedError, match=r"rank 0 failed in its start: KeyError: 'none'"):
         ranks.run("none", "gloo", 1)
+
+
+def test_a_model_that_is_computed_otherwise_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs._Model, "__init__", lambda *_: None)
+    monkeypatch.setattr(programs._Model, "error", lambda *_: 1e-3)
+    model, unlike = programs.model([CPU])
+    assert model.state == FAILURE and "f64 1e-03" in model.found
+    assert unlike.state == UNTRIED

@@ -102,11 +102,16 @@ def _has_bf16(device: torch.device) -> bool:
 
 def model(devices: Sequence[torch.device]) -> list[Finding]:
     """The loss and all gradients of a captured GPT on every card, against the processor's."""
+    kinds = {"f64": _Model(None, torch.float64), "f32": _Model(None, torch.float32)}
+    if any(map(_has_bf16, devices)):
+        kinds["bf16"] = _Model(torch.bfloat16, torch.float32)
     findings = []
     for device in devices:
-        errors = {"f64": model_error(device, None, "f64"), "f32": model_error(device, None, "f32")}
-        if _has_bf16(device):
-            errors["bf16"] = model_error(device, torch.bfloat16, "f32")
+        errors = {
+            name: each.error(device)
+            for name, each in kinds.items()
+            if name != "bf16" or _has_bf16(device)
+        }
         wrong = [name for name, error in errors.items() if not error <= _CLOSE[name]]
         text = "a GPT's loss and gradients as on the processor: "
         text += ", ".join(f"{name} {error:.0e}" for name, error in errors.items())
@@ -118,36 +123,38 @@ def model(devices: Sequence[torch.device]) -> list[Finding]:
     return findings
 
 
-def model_error(device: torch.device, autocast: torch.dtype | None, parameters: str) -> float:
-    """Returns the largest error of loss and gradients of a GPT against the processor's, each of the
-    largest element. Parameters are in float32 or float64."""
-    torch.manual_seed(0)
-    net, batch = gpt()
-    graph = medley.capture(net, batch, autocast=autocast)
-    wide = graph.text().replace("f32", "f64").replace("bf16", "f64")
-    tensors = {
-        **{f"parameter:{name}": each.detach() for name, each in net.named_parameters()},
-        **{f"buffer:{name}": each for name, each in net.named_buffers()},
-        **{f"buffer:{name}": each for name, each in graph.constants.items()},
-        **{f"batch:{name}": each for name, each in batch.items()},
-    }
-    names = {f"{kind}:{name}" for kind, name, _, _ in graph.core.inputs}
-    rows = next(iter(batch.values())).shape[0]
+class _Model:
+    """A captured GPT, and what the processor computes of it in float64."""
 
-    def run(text: str, on: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        given = {
-            name: (each.to(dtype) if each.is_floating_point() else each).to(on)
-            for name, each in tensors.items()
-            if name in names
+    def __init__(self, autocast: torch.dtype | None, parameters: torch.dtype) -> None:
+        torch.manual_seed(0)
+        net, batch = gpt()
+        graph = medley.capture(net, batch, check=False, autocast=autocast)
+        wide = graph.text().replace("f32", "f64").replace("bf16", "f64")
+        names = {f"{kind}:{name}" for kind, name, _, _ in graph.core.inputs}
+        tensors = {
+            **{f"parameter:{name}": each.detach() for name, each in net.named_parameters()},
+            **{f"buffer:{name}": each for name, each in net.named_buffers()},
+            **{f"buffer:{name}": each for name, each in graph.constants.items()},
+            **{f"batch:{name}": each for name, each in batch.items()},
         }
-        return _runtime.GraphRunner(text, [rows], str(on)).run(given)
+        self._inputs = {name: each for name, each in tensors.items() if name in names}
+        self._rows = next(iter(batch.values())).shape[0]
+        self._parameters = parameters
+        self._text = wide if parameters == torch.float64 else graph.text()
+        self._expected = self._run(wide, torch.device("cpu"), torch.float64)
 
-    expected = run(wide, torch.device("cpu"), torch.float64)
-    if parameters == "f64":
-        found = run(wide, device, torch.float64)
-    else:
-        found = run(graph.text(), device, torch.float32)
-    return max(error_of(found[name], each) for name, each in expected.items())
+    def error(self, device: torch.device) -> float:
+        """Returns the largest error of loss and gradients on a device, of the largest element."""
+        found = self._run(self._text, device, self._parameters)
+        return max(error_of(found[name], each) for name, each in self._expected.items())
+
+    def _run(self, text: str, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+        given = {
+            name: (each.to(dtype) if each.is_floating_point() else each).to(device)
+            for name, each in self._inputs.items()
+        }
+        return _runtime.GraphRunner(text, [self._rows], str(device)).run(given)
 
 
 def replay(devices: Sequence[torch.device]) -> list[Finding]:
