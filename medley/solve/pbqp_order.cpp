@@ -73,8 +73,7 @@ class Simulation {
     return out;
   }
 
-  // Of pairs of neighbours that are none of each other: all pairs, less those that are. Sizes are
-  // whole numbers, so that sums are exact.
+  // Of pairs of neighbours that are none of each other: of all, exactly, less those that are.
   double fill(int32_t v) {
     double out = 0, later = 0;  // later: of neighbours behind the one at hand
     for (const int32_t n : neighbours_[at(v)]) {
@@ -89,7 +88,6 @@ class Simulation {
         if (around_[at(*next)] == v) joined += size(*next);
       out += size(n) * (later - joined);
     }
-    for (const int32_t n : neighbours_[at(v)]) around_[at(n)] = -1;
     return out;
   }
 
@@ -159,7 +157,7 @@ class Simulation {
   const Key key_;
   std::vector<std::vector<int32_t>> neighbours_;  // [variable], ascending
   std::vector<std::vector<int32_t>> factors_of_;  // [variable]
-  std::vector<int32_t> around_;                   // [variable]: whose neighbour it is, in fill()
+  std::vector<int32_t> around_;                   // [variable]: of whom it is a neighbour, in fill()
   std::vector<Factor> factors_;
   std::vector<int32_t> version_;  // [variable]: of its entry in the queue
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
