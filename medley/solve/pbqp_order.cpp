@@ -157,7 +157,7 @@ class Simulation {
   const Key key_;
   std::vector<std::vector<int32_t>> neighbours_;  // [variable], ascending
   std::vector<std::vector<int32_t>> factors_of_;  // [variable]
-  std::vector<int32_t> around_;                   // [variable]: of whom it is a neighbour, in fill()
+  std::vector<int32_t> around_;  // [variable]: of whom it is a neighbour, in fill()
   std::vector<Factor> factors_;
   std::vector<int32_t> version_;  // [variable]: of its entry in the queue
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
