@@ -9,9 +9,10 @@ from benchmarks.zoo import training
 
 _TOP = """# Public models
 
-Written by `python -m benchmarks.zoo` from what it found. What is trained, on what, and what the
-words mean, and which models were not run yet: [benchmarks/zoo/README.md](../benchmarks/zoo/README.md). Again, an hour or two on one
-core (`--packages timm` takes one package, `--only llama` one model):
+Written by `python -m benchmarks.zoo` from what it found. What is trained, on what, what the words
+mean, and which models were not run yet:
+[benchmarks/zoo/README.md](../benchmarks/zoo/README.md). Again (`--packages timm` takes one package,
+`--only llama` one model):
 
 ```
 scripts/setup.sh --nightly
