@@ -187,7 +187,7 @@ SEGMENTERS: dict[str, Callable[[Any], Any]] = {
         weights=None, weights_backbone=None, num_classes=CLASSES
     ),
 }
-# They loop over the images of a batch: one stands for all.
+# Others loop over the images of a batch for minutes before they are refused.
 DETECTORS = ("fasterrcnn_mobilenet_v3_large_320_fpn",)
 
 
