@@ -1,13 +1,16 @@
 """Checks of values, an `assert` or an `if` that only raises: there are no values while a graph is
-captured, so nothing is raised, and they are no part of it."""
+captured, so nothing is raised, and they are no part of it. Inside a `try` that would catch the error
+they choose what is computed: those are refused as any other question about values."""
 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dis
 import functools
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -57,7 +60,7 @@ def _model_frame() -> tuple[FrameType | None, str]:
 def _asserted(frame: FrameType | None) -> tuple[bool | None, bool]:
     """Returns which truth lets the check pass that a frame is computing, None outside of one;
     and whether it asks for the truth of what is computed right now."""
-    if frame is None:
+    if frame is None or _is_caught(frame):
         return None, False
     code, offsets = _instructions(frame.f_code)
     first = bisect.bisect_right(offsets, frame.f_lasti) - 1  # it may be in the cache behind one
@@ -76,6 +79,44 @@ def _asserted(frame: FrameType | None) -> tuple[bool | None, bool]:
     return None, False
 
 
+def _is_caught(frame: FrameType | None) -> bool:
+    """Returns whether the model has a handler for what this frame raises, in it or in its callers.
+    What `with` does at its end is none."""
+    while frame is not None and Path(frame.f_code.co_filename).parent != _HERE:
+        if is_user_file(frame.f_code.co_filename):
+            code, offsets = _instructions(frame.f_code)
+            for begin, end, handler in _handlers(frame.f_code):
+                if begin <= frame.f_lasti < end:
+                    first = bisect.bisect_left(offsets, handler)
+                    if all(one.opname != "WITH_EXCEPT_START" for one in code[first : first + 2]):
+                        return True
+        frame = frame.f_back
+    return False
+
+
+@functools.lru_cache(maxsize=64)
+def _handlers(code: CodeType) -> list[tuple[int, int, int]]:
+    """Returns (begin, end, handler) of each part of a function, as offsets of its instructions:
+    numbers of 6 bits a byte, 0x40 where more follow (CPython's InternalDocs/exception_handling)."""
+    rest = iter(code.co_exceptiontable)
+
+    def number() -> int:
+        byte = next(rest)
+        value = byte & 63
+        while byte & 64:
+            byte = next(rest)
+            value = value << 6 | byte & 63
+        return value
+
+    found = []
+    with contextlib.suppress(StopIteration):
+        while True:
+            begin, length, handler, _ = number(), number(), number(), number()
+            found.append((2 * begin, 2 * (begin + length), 2 * handler))
+    return found
+
+
+_HERE = Path(__file__).parent
 _BETWEEN = ("CACHE", "TO_BOOL", "NOT_TAKEN", "NOP")
 
 

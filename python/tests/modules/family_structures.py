@@ -81,7 +81,32 @@ def asserted(m: Any, x: Tensor) -> Tensor:
     assert torch.equal(x, x)
     if m.training and h.isinf().any():
         raise ValueError(f"found {h.shape}")
+    with torch.autocast("cpu", enabled=False):
+        assert (h < 1e9).all()
     return energy(h)
+
+
+def _insist(x: Tensor) -> Tensor:
+    if (x > 0).any():
+        raise ValueError("positive")
+    return x
+
+
+def caught_check(m: Any, x: Tensor) -> Tensor:
+    """The error chooses what is computed."""
+    try:
+        if (x > 0).any():
+            raise ValueError("positive")
+    except ValueError:
+        return energy(m.b(x))
+    return energy(m.a(x))
+
+
+def caught_by_the_caller(m: Any, x: Tensor) -> Tensor:
+    try:
+        return energy(m.a(_insist(x)))
+    except ValueError:
+        return energy(m.b(x))
 
 
 def assigned_by_a_mask(m: Any, x: Tensor) -> Tensor:
@@ -290,6 +315,8 @@ CASES: dict[str, Case] = {
     "if_of_a_size": simple(lambda m, x: energy(m.a(x) if x.shape[1] > 4 else m.b(x))),
     "assigned_by_a_mask": simple(assigned_by_a_mask),
     "assertions_of_values": simple(asserted),
+    "caught_by_the_caller": simple(caught_by_the_caller),
+    "caught_check": simple(caught_check),
     "parameter_of_another_type": simple(parameter_of_another_type),
     "if_of_values": simple(branch_on_values),
     "while_of_values": simple(while_on_values),

@@ -32,6 +32,8 @@ CAPTURE: dict[str, list[str]] = {
     "its random numbers depend on how the work is split": ["random/poisson"],
     "torch.manual_seed in forward": ["random/seeded_in_forward"],
     "keep it a tensor: no .item(), float(), int(), bool(), `if` of it": [
+        "structures/caught_by_the_caller",
+        "structures/caught_check",
         "structures/if_of_values",
         "structures/list_of_a_tensor",
         "structures/number_of_a_tensor",
