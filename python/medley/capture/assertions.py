@@ -1,6 +1,6 @@
 """Checks of values, an `assert` or an `if` that only raises: there are no values while a graph is
-captured, so nothing is raised, and they are no part of it. Inside a `try` that would catch the error
-they choose what is computed: those are refused as any other question about values."""
+captured, so nothing is raised, and they are no part of it. Inside a `try` that would catch the
+error they choose what is computed: those are refused as any other question about values."""
 
 from __future__ import annotations
 
