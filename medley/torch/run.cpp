@@ -34,12 +34,17 @@ std::vector<c10::Device> parse_devices(const std::vector<std::string>& names) {
 }  // namespace
 
 Run::Run(const RunInput& input)
-    : seed_(input.seed),
+    : at_end_(input.at_end),
+      seed_(input.seed),
       torch_devices_(parse_devices(input.torch_devices)),
       threads_each_(std::make_shared<std::atomic<int>>(1)),
       sizes_{{input.worker.program, ""}},
       worker_(input.worker, parts(input)) {
   clear_state();
+}
+
+Run::~Run() {
+  if (at_end_) until_ended_ = at_end_();
 }
 
 WorkerParts Run::parts(const RunInput& input) {

@@ -49,6 +49,9 @@ struct RunInput {  // what a run is made from, as it comes from Python
   std::string interface;                      // between them, for messages
   std::chrono::milliseconds timeout{600000};  // of a wait
   std::optional<StoreAddress> store;          // of a process of many
+  // Called when the run ends; what it returns is let go of once all of the run has. Threads of
+  // process groups that are waited for may want a lock of the caller's to end: Python's.
+  std::function<std::shared_ptr<void>()> at_end;
 };
 
 struct StepResult {
@@ -63,6 +66,7 @@ struct StepResult {
 class Run {
  public:
   explicit Run(const RunInput& input);
+  ~Run();
 
   // A kind of input is "parameter", "buffer" or "state". Loading a parameter also sets its master
   // copy. Throws Error(kCaller) for unknown names, other shapes and other types.
@@ -150,6 +154,8 @@ class Run {
   double read_scalar(const std::function<ValueId(const LoweredStage&)>& value);
   StepResult result();
 
+  std::function<std::shared_ptr<void>()> at_end_;
+  std::shared_ptr<void> until_ended_;  // of at_end(): the members below are gone before it
   int64_t seed_;
   std::vector<c10::Device> torch_devices_;
   // Of PyTorch, for each device: they share the processors.

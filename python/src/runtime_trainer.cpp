@@ -112,6 +112,9 @@ void make_run(Run* self,
   input.worker.program = std::make_shared<const medley::Program>(program);
   input.worker.cluster = cluster;
   read_options(options, input);
+  // Where a thread of Gloo has the last reference to a tensor that Python has seen, it takes the
+  // lock to let go of it, and a process group waits for its threads when it ends.
+  input.at_end = [] { return std::make_shared<nb::gil_scoped_release>(); };
   const nb::gil_scoped_release release;
   new (self) Run(input);
 }
