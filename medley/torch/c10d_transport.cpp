@@ -10,9 +10,11 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include <algorithm>
+#include <future>
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <thread>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
@@ -303,6 +305,16 @@ class C10dPending final : public Pending {
   std::vector<Work> messages_;  // these
 };
 
+// A group waits for its threads when it ends, and Gloo may leave a send over a connection that has
+// ended waiting until the group's own time-out, minutes later: nobody else waits for that.
+void let_go(std::map<std::vector<int>, Group> groups) {
+  constexpr std::chrono::seconds kEnough(1);
+  std::packaged_task<void()> task([groups = std::move(groups)]() mutable { groups.clear(); });
+  const std::future<void> done = task.get_future();
+  std::thread(std::move(task)).detach();
+  done.wait_for(kEnough);
+}
+
 class C10dTransport final : public Transport {
  public:
   C10dTransport(std::map<std::vector<int>, std::string> names,
@@ -320,6 +332,8 @@ class C10dTransport final : public Transport {
   }
   ~C10dTransport() override {
     for (int connection : connections_) close(connection);
+    relays_.reset();
+    if (abort_->cause()) let_go(std::move(groups_));
   }
 
   std::unique_ptr<Pending> post(Exchange exchange) override {

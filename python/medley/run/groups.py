@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import os
 import socket
+import threading
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,8 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from medley.run import connections, threads
+
+_ENOUGH_SECONDS = 1.0  # for the threads of groups that have ended
 
 
 class Members:
@@ -104,8 +107,14 @@ class EpochGroup(Members):
         self.abort()
         for name in self._groups:
             c10d._unregister_process_group(name)  # type: ignore[arg-type]
+        groups = list(self._groups.values())
         self._groups.clear()
         del self._all
+        # A group waits for its threads, and Gloo may leave a send over a connection that has ended
+        # waiting until the group's time-out: nobody else waits for that.
+        last = threading.Thread(target=groups.clear, daemon=True)
+        last.start()
+        last.join(_ENOUGH_SECONDS)
         for each in self._sockets:
             os.close(each)
         self._sockets.clear()
