@@ -333,7 +333,7 @@ class C10dTransport final : public Transport {
   ~C10dTransport() override {
     for (int connection : connections_) close(connection);
     relays_.reset();
-    if (abort_->cause()) let_go(std::move(groups_));
+    if (abort_->cause() || !connections_.empty()) let_go(std::move(groups_));
   }
 
   std::unique_ptr<Pending> post(Exchange exchange) override {
