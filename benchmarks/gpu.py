@@ -31,20 +31,12 @@ from torch import nn
 
 import medley
 from medley import _core
-from medley.cluster import parse_cluster
+from medley.cluster import one_device, parse_cluster
 from medley.models import gpt
 
 Step = Callable[[], float]
 SIDES = ("eager", "compiled", "medley")
 TYPE = torch.bfloat16
-
-
-def cluster_text(kind: str) -> str:
-    """Returns a cluster of one device."""
-    return (
-        "format: medley-cluster\nversion: 1\n"
-        f"nodes:\n  - {{name: a, count: 1, device: {kind}, devices_per_node: 1}}\n"
-    )
 
 
 def make(model: str, rows: int) -> tuple[nn.Module, dict[str, torch.Tensor]]:
@@ -55,7 +47,7 @@ def make(model: str, rows: int) -> tuple[nn.Module, dict[str, torch.Tensor]]:
 
 def planned(graph: medley.Graph, kind: str, rows: int) -> medley.Plan:
     """Returns the plan of one device and one micro-batch."""
-    cluster = parse_cluster(cluster_text(kind))
+    cluster = parse_cluster(one_device(kind))
     return medley.plan(graph, cluster, "data-parallel-proportional", rows, microbatches=1)
 
 
@@ -149,7 +141,7 @@ def predictions(model: str, rows: int, kind: str, budget: str) -> dict[str, dict
     module, batch = make(model, rows)
     graph = medley.capture(module, batch, autocast=TYPE)
     plan = planned(graph, kind, rows)
-    cluster = parse_cluster(cluster_text(kind))
+    cluster = parse_cluster(one_device(kind))
     optimizer = medley.AdamW(lr=1e-4, report_norm=False).core(graph.core)
 
     def predict(profile: str) -> dict[str, float]:
@@ -162,7 +154,7 @@ def predictions(model: str, rows: int, kind: str, budget: str) -> dict[str, dict
     result = {"catalogue": predict("")}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        (path / "cluster.yaml").write_text(cluster_text(kind))
+        (path / "cluster.yaml").write_text(one_device(kind))
         (path / "gpt.graph").write_text(graph.text())
         plan.save(path / "plan.json")
         command = [sys.executable, "-m", "medley", "profile", "gpt.graph", "cluster.yaml"]

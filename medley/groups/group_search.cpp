@@ -114,7 +114,7 @@ PipelineRequest GroupSearch::chains_of(const MicrobatchChoice& choice, size_t pi
 }
 
 void GroupSearch::add(const MicrobatchChoice& choice, int64_t rows, bool last) {
-  Choice& added = choices_.emplace_back(Choice{choice, choice.count, rows, {}, {}});
+  Choice& added = choices_.emplace_back(Choice{choice, rows, {}, {}});
   auto& [by_amount, at_prices] = added.fewest;
   const PipelineRequest request = chains_of(choice, request_.pipelines);
   if (!request_.amounts.empty() && request_.pools.size() <= kMostPools) {
@@ -137,7 +137,7 @@ void GroupSearch::search_amounts(const Choice& choice) {
   const std::vector<Units>& amounts = request_.amounts;
   std::vector<std::vector<PipelinePlan>> found(amounts.size());
   for_each_in_parallel(amounts.size(), [&](size_t i) {
-    const double own = share(amounts[i]) * static_cast<double>(choice.count);
+    const double own = share(amounts[i]) * static_cast<double>(choice.asked.count);
     const int microbatches = std::max(1, static_cast<int>(own + 0.5));
     found[i] = choice.fewest.by_amount->on(amounts[i], microbatches, limit());
   });
@@ -221,7 +221,7 @@ void GroupSearch::improve(size_t pipelines) {
       std::vector<std::vector<PipelinePlan>> found(amounts.size());
       for_each_in_parallel(amounts.size(), [&](size_t i) {
         const int64_t more = most_microbatches(amounts[i], choice, shorter, pipelines) + 1;
-        if (more <= choice.count)
+        if (more <= choice.asked.count)
           found[i] = chains_on(amounts[i], searches, static_cast<int>(more), *step_);
       });
       for (size_t i = 0; i < amounts.size(); ++i)
@@ -268,7 +268,7 @@ bool GroupSearch::add_column(const Units& devices,
   column.fill = plan.predicted - found + alone - plan.period * (plan.microbatches - 1);
   for (size_t count = 0; count <= kMostPipelines; ++count)
     column.after.push_back(after(count) - alone);
-  column.most = most_at_period(plan, choice.count);
+  column.most = most_at_period(plan, choice.asked.count);
   const bool known = std::ranges::any_of(columns_, [&](const Column& other) {
     return other.rows == column.rows && other.units == column.units &&
            other.period <= column.period && other.fill <= column.fill &&
@@ -277,7 +277,7 @@ bool GroupSearch::add_column(const Units& devices,
   });
   if (known) return false;
   columns_.push_back(std::move(column));
-  chains_.push_back({plan, choice.count});
+  chains_.push_back({plan, choice.asked.count});
   return true;
 }
 

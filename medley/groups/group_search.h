@@ -90,8 +90,8 @@ class GroupSearch {
     std::unique_ptr<PricedChains> at_prices;   // null: not the last of its size
   };
   struct Choice {
-    MicrobatchChoice asked;
-    int64_t count = 1, rows = 1;
+    MicrobatchChoice asked;  // its `count` is of a whole step
+    int64_t rows = 1;
     Searches fewest;                  // pipelines
     std::map<size_t, Searches> more;  // [pipelines]
   };

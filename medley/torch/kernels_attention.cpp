@@ -126,16 +126,17 @@ std::tuple<Tensor, Tensor> attention(const Tensor& q,
   }
   const Tensor keys = expand_heads(k, q.size(1)), values = expand_heads(v, q.size(1));
   const Mask mask = make_mask(q, k, bias, causal);
-  const Kernel kernel = choose(dense(q), dense(keys), dense(values), mask.bias, mask.causal, scale);
+  const Tensor dense_q = dense(q), dense_k = dense(keys), dense_v = dense(values);
+  const Kernel kernel = choose(dense_q, dense_k, dense_v, mask.bias, mask.causal, scale);
   if (kernel == Kernel::kCpu) {
     auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
-        dense(q), dense(keys), dense(values), 0.0, mask.causal, mask.bias, scale);
+        dense_q, dense_k, dense_v, 0.0, mask.causal, mask.bias, scale);
     return {out, mask.bias ? lse.masked_fill(sees_nothing(*mask.bias), -kInfinity) : lse};
   }
   if (kernel == Kernel::kCudnn) {
-    auto results = at::_scaled_dot_product_cudnn_attention(dense(q),
-                                                           dense(keys),
-                                                           dense(values),
+    auto results = at::_scaled_dot_product_cudnn_attention(dense_q,
+                                                           dense_k,
+                                                           dense_v,
                                                            std::nullopt,
                                                            /*compute_log_sumexp=*/true,
                                                            0.0,
@@ -146,7 +147,7 @@ std::tuple<Tensor, Tensor> attention(const Tensor& q,
   }
   if (kernel == Kernel::kFlash) {
     auto results = at::_scaled_dot_product_flash_attention(
-        dense(q), dense(keys), dense(values), 0.0, mask.causal, false, scale);
+        dense_q, dense_k, dense_v, 0.0, mask.causal, false, scale);
     return {std::get<0>(results), std::get<1>(results)};
   }
   const Tensor s = scores(q.to(type), keys.to(type), mask, scale);
@@ -167,14 +168,15 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& grad_out,
     return {at::zeros_like(q), at::zeros_like(k), at::zeros_like(v)};
   const Tensor keys = expand_heads(k, q.size(1)), values = expand_heads(v, q.size(1));
   const Mask mask = make_mask(q, k, bias, causal);
-  const Kernel kernel = choose(dense(q), dense(keys), dense(values), mask.bias, mask.causal, scale);
+  const Tensor dense_q = dense(q), dense_k = dense(keys), dense_v = dense(values);
+  const Kernel kernel = choose(dense_q, dense_k, dense_v, mask.bias, mask.causal, scale);
   Tensor dq, dk, dv;
   if (kernel == Kernel::kCpu) {
     const Tensor stats = mask.bias ? lse.masked_fill(lse == -kInfinity, 0.0) : lse;
     std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_for_cpu_backward(dense(grad_out),
-                                                                                    dense(q),
-                                                                                    dense(keys),
-                                                                                    dense(values),
+                                                                                    dense_q,
+                                                                                    dense_k,
+                                                                                    dense_v,
                                                                                     dense(out),
                                                                                     stats,
                                                                                     0.0,
@@ -184,9 +186,9 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& grad_out,
   } else if (kernel == Kernel::kCudnn) {
     const Tensor none = at::empty({}, q.options().dtype(at::kLong));
     std::tie(dq, dk, dv) = at::_scaled_dot_product_cudnn_attention_backward(dense(grad_out),
-                                                                            dense(q),
-                                                                            dense(keys),
-                                                                            dense(values),
+                                                                            dense_q,
+                                                                            dense_k,
+                                                                            dense_v,
                                                                             dense(out),
                                                                             lse.unsqueeze(-1),
                                                                             none,
@@ -202,9 +204,9 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& grad_out,
   } else if (kernel == Kernel::kFlash) {
     const Tensor none = at::empty({0}, q.options().dtype(at::kLong));
     std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_backward(dense(grad_out),
-                                                                            dense(q),
-                                                                            dense(keys),
-                                                                            dense(values),
+                                                                            dense_q,
+                                                                            dense_k,
+                                                                            dense_v,
                                                                             dense(out),
                                                                             lse,
                                                                             Tensor(),

@@ -32,8 +32,9 @@ std::vector<std::string> names(const std::vector<SegmentOp>& ops) {
   return result;
 }
 
-TEST(Peephole, ABiasIsAddedByTheProduct) {
-  const Graph graph = parse_graph(R"(medley-graph 1
+// A product, a bias added to it, and what follows.
+Graph linear(const std::string& behind) {
+  return parse_graph(R"(medley-graph 1
 graph "linear"
 symbols b
 %0 = batch "x" : f32[b, 8]
@@ -41,27 +42,22 @@ symbols b
 %2 = parameter "bias" : f32[4]
 %3 = aten.mm.default(%0, %1) : f32[b, 4] @forward ""
 %4 = aten.add.Tensor(%3, %2, 1) : f32[b, 4] @forward ""
-%5 = aten.sum.default(%4, none) : f32[] @forward ""
+)" + behind,
+                     "linear");
+}
+
+TEST(Peephole, ABiasIsAddedByTheProduct) {
+  const Graph graph = linear(R"(%5 = aten.sum.default(%4, none) : f32[] @forward ""
 output loss %5
-)",
-                                  "linear");
+)");
   EXPECT_THAT(names(fuse_all(graph)), ElementsAre("aten.addmm.default", "aten.sum.default"));
 }
 
 TEST(Peephole, AProductThatSomebodyElseReadsStays) {
-  const Graph graph = parse_graph(R"(medley-graph 1
-graph "linear"
-symbols b
-%0 = batch "x" : f32[b, 8]
-%1 = parameter "w" : f32[8, 4]
-%2 = parameter "bias" : f32[4]
-%3 = aten.mm.default(%0, %1) : f32[b, 4] @forward ""
-%4 = aten.add.Tensor(%3, %2, 1) : f32[b, 4] @forward ""
-%5 = aten.mul.Tensor(%4, %3) : f32[b, 4] @forward ""
+  const Graph graph = linear(R"(%5 = aten.mul.Tensor(%4, %3) : f32[b, 4] @forward ""
 %6 = aten.sum.default(%5, none) : f32[] @forward ""
 output loss %6
-)",
-                                  "linear");
+)");
   EXPECT_EQ(names(fuse_all(graph)).front(), "aten.mm.default");
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from medley._core import Cluster
 from medley.files import read_text
 
-__all__ = ["Cluster", "catalogue", "load_cluster", "parse_cluster"]
+__all__ = ["Cluster", "catalogue", "load_cluster", "one_device", "parse_cluster"]
 
 
 def catalogue() -> Path:
@@ -34,3 +34,11 @@ def load_cluster(cluster: Cluster | str | os.PathLike[str]) -> Cluster:
 def parse_cluster(text: str, file: str = "<text>") -> Cluster:
     """Returns the cluster that a text describes; `file` is for error messages."""
     return Cluster.parse_text(text, file, catalogue())
+
+
+def one_device(kind: str) -> str:
+    """Returns the cluster.yaml of one device of a kind of the catalogue."""
+    return (
+        "format: medley-cluster\nversion: 1\n"
+        f"nodes:\n  - {{name: a, count: 1, device: {kind}, devices_per_node: 1}}\n"
+    )

@@ -4,7 +4,6 @@ then share it as threads."""
 from __future__ import annotations
 
 import copy
-import json
 from typing import Any
 
 import exactness
@@ -15,7 +14,7 @@ from zoo_names import NAMES
 
 import medley
 from medley import _core
-from medley.cluster import parse_cluster
+from medley.cluster import one_device, parse_cluster
 from medley.doctor import gpus
 from medley.models import gpt
 
@@ -30,13 +29,6 @@ KIND = "H100-80GB"  # any but a processor: what it computes on is what is here
 def _on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         exactness, "CLUSTER", exactness.CLUSTER.replace("device: CPU", f"device: {KIND}")
-    )
-
-
-def one_device() -> Any:
-    return parse_cluster(
-        "format: medley-cluster\nversion: 1\n"
-        f"nodes:\n  - {{name: a, count: 1, device: {KIND}, devices_per_node: 1}}\n"
     )
 
 
@@ -65,10 +57,12 @@ def test_memory_is_as_predicted(autocast: torch.dtype | None) -> None:
     torch.manual_seed(0)
     model, batch = gpt(width=512, layers=6, heads=8, positions=512, vocabulary=8000, batch=8)
     graph = medley.capture(model, batch, autocast=autocast)
-    plan = medley.plan(graph, one_device(), "data-parallel-proportional", 8, microbatches=1)
+    plan = medley.plan(
+        graph, parse_cluster(one_device(KIND)), "data-parallel-proportional", 8, microbatches=1
+    )
     optimizer = medley.AdamW(lr=1e-3)
     predicted: Any = _core.simulate_plan(
-        graph.core, plan.text, one_device(), optimizer=optimizer.core(graph.core)
+        graph.core, plan.text, parse_cluster(one_device(KIND)), optimizer=optimizer.core(graph.core)
     )
     trainer = medley.Trainer(
         model, graph, plan, optimizer=optimizer, local=True, keep_gradients=False
@@ -92,7 +86,9 @@ def test_bf16_follows_eager() -> None:
     optimizer = torch.optim.AdamW(eager.parameters(), lr=1e-3, weight_decay=0.01)
     on_card = {name: each.cuda() for name, each in batch.items()}
     graph = medley.capture(model, batch, autocast=torch.bfloat16)
-    plan = medley.plan(graph, one_device(), "data-parallel-proportional", 8, microbatches=1)
+    plan = medley.plan(
+        graph, parse_cluster(one_device(KIND)), "data-parallel-proportional", 8, microbatches=1
+    )
     trainer = medley.Trainer(
         model, graph, plan, optimizer=medley.AdamW(lr=1e-3, weight_decay=0.01), local=True
     )
@@ -109,14 +105,14 @@ def test_a_run_is_saved_and_goes_on(tmp_path: Any) -> None:
     torch.manual_seed(0)
     model, batch = gpt()
     graph = medley.capture(model, batch)
-    plan = json.loads(exactness.random_plan(graph, 2, exactness.ROWS, devices=3))
+    plan = medley.Plan(exactness.random_plan(graph, 2, exactness.ROWS, devices=3))
     batch = {name: each.repeat(2, 1)[: exactness.ROWS] for name, each in batch.items()}
 
     def trainer() -> medley.Trainer:
         return medley.Trainer(
             copy.deepcopy(model),
             graph,
-            medley.Plan(json.dumps(plan)),
+            plan,
             optimizer=medley.AdamW(lr=1e-3),
             local=True,
             cluster=exactness.cluster(4),

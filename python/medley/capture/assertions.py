@@ -5,7 +5,6 @@ error they choose what is computed: those are refused as any other question abou
 from __future__ import annotations
 
 import bisect
-import contextlib
 import dis
 import functools
 import sys
@@ -85,35 +84,13 @@ def _is_caught(frame: FrameType | None) -> bool:
     while frame is not None and Path(frame.f_code.co_filename).parent != _HERE:
         if is_user_file(frame.f_code.co_filename):
             code, offsets = _instructions(frame.f_code)
-            for begin, end, handler in _handlers(frame.f_code):
-                if begin <= frame.f_lasti < end:
-                    first = bisect.bisect_left(offsets, handler)
+            for part in dis.Bytecode(frame.f_code).exception_entries:  # type: ignore[attr-defined]
+                if part.start <= frame.f_lasti < part.end:
+                    first = bisect.bisect_left(offsets, part.target)
                     if all(one.opname != "WITH_EXCEPT_START" for one in code[first : first + 2]):
                         return True
         frame = frame.f_back
     return False
-
-
-@functools.lru_cache(maxsize=64)
-def _handlers(code: CodeType) -> list[tuple[int, int, int]]:
-    """Returns (begin, end, handler) of each part of a function, as offsets of its instructions:
-    numbers of 6 bits a byte, 0x40 where more follow (CPython's InternalDocs/exception_handling)."""
-    rest = iter(code.co_exceptiontable)
-
-    def number() -> int:
-        byte = next(rest)
-        value = byte & 63
-        while byte & 64:
-            byte = next(rest)
-            value = value << 6 | byte & 63
-        return value
-
-    found = []
-    with contextlib.suppress(StopIteration):
-        while True:
-            begin, length, handler, _ = number(), number(), number(), number()
-            found.append((2 * begin, 2 * (begin + length), 2 * handler))
-    return found
 
 
 _HERE = Path(__file__).parent

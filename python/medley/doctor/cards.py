@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from medley import _core
-from medley.cluster import catalogue, parse_cluster
+from medley.cluster import catalogue, one_device, parse_cluster
 from medley.doctor.finding import FAILURE, OK, UNTRIED, WARNING, Finding
 from medley.profiling.probe import measure_device, median_seconds
 from medley.run import accelerators
@@ -227,10 +227,7 @@ def compare_speed(device: torch.device, name: str) -> Finding:
         kinds = f"{' or '.join(meant)}" if meant else "no kind of the catalogue"
         fix = "medley probe writes a cluster.yaml with what it measures"
         return Finding(what, f"{text}; {name} is {kinds}", OK, fix, figures)
-    kind = parse_cluster(
-        "format: medley-cluster\nversion: 1\n"
-        f"nodes:\n  - {{name: a, count: 1, device: {meant[0]}, devices_per_node: 1}}\n"
-    ).kind(0)
+    kind = parse_cluster(one_device(meant[0])).kind(0)
     expected = {each: kind.sustained(each) for each in own.sustained}
     expected["memory"] = kind.memory_bandwidth
     parts = {each: rates[each] / known for each, known in expected.items() if known}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from medley import _runtime, custom_ops
 from medley.doctor import ranks
 from medley.doctor.finding import FAILURE, OK, UNTRIED, WARNING, Finding
 from medley.models import gpt
+from medley.profiling.probe import median_seconds
 
 _TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 _CLOSE = {"f64": 1e-10, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2}  # of the largest element
@@ -187,24 +187,15 @@ def _replay(device: torch.device) -> Finding:
         recorded.replay()
         torch.cuda.synchronize()
         alike = all(torch.equal(a, b) for a, b in zip(eager, own, strict=True) if a is not None)
-        times = {"eager_s": _seconds(step, device), "replay_s": _seconds(recorded.replay, device)}
+        times = {
+            "eager_s": median_seconds(step, device),
+            "replay_s": median_seconds(recorded.replay, device),
+        }
     text = f"{times['eager_s'] * 1e3:.2f} ms eager, {times['replay_s'] * 1e3:.2f} ms replayed"
     if alike:
         return Finding(f"recorded on {device}", f"{text}, the same bits", figures=times)
     fix = "Medley does not record; a kernel that adds in any order (atomics) is the usual cause"
     return Finding(f"recorded on {device}", f"{text}, other bits", WARNING, fix, times)
-
-
-def _seconds(run: object, device: torch.device) -> float:
-    assert callable(run)
-    times = []
-    for _ in range(12):
-        torch.cuda.synchronize(device)
-        begin = time.perf_counter()
-        run()
-        torch.cuda.synchronize(device)
-        times.append(time.perf_counter() - begin)
-    return sorted(times)[len(times) // 2]
 
 
 def compiled(devices: Sequence[torch.device]) -> list[Finding]:
