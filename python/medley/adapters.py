@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from medley.files import make_folder, unwritable, whole_file
-from medley.model_files import tensors_of
+from medley.model_files import tensors_of, unwrapped
 from medley.weights_file import write_weights
 
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -70,6 +70,7 @@ def _rank(name: str, text: str) -> int:
 
 def check_adapted(model: nn.Module) -> None:
     """Raises ValueError for a model that has no adapter of peft."""
+    model, _ = unwrapped(model)
     if not hasattr(model, "peft_config") or importlib.util.find_spec("peft") is None:
         raise ValueError(
             f"save_adapter: found {type(model).__name__}, expected what peft.get_peft_model(...) "
@@ -87,7 +88,7 @@ def write_adapter(folder: Path, model: nn.Module, tensors: Mapping[str, Tensor])
     the model's: adapter_model.safetensors, whole or not at all, and adapter_config.json."""
     import peft
 
-    found: Any = model
+    found: Any = unwrapped(model)[0]
     active = str(found.active_adapter)
     with _given(model, tensors):
         state = peft.get_peft_model_state_dict(

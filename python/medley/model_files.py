@@ -28,11 +28,26 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def unwrapped(model: nn.Module) -> tuple[nn.Module, str]:
+    """Returns the model inside of one that is compiled or divides the batch, and with what the
+    names of its tensors begin in that."""
+    prefix = ""
+    while True:
+        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            name, model = "module", model.module
+        elif isinstance(inside := getattr(model, "_orig_mod", None), nn.Module):
+            name, model = "_orig_mod", inside
+        else:
+            return model, prefix
+        prefix += f"{name}."
+
+
 def write_model(folder: Path, tensors: Mapping[str, Tensor], model: nn.Module) -> None:
     """Writes a safetensors file, whole or not at all, and the config of the model if it has one."""
+    model, prefix = unwrapped(model)
     make_folder(folder)
     with whole_file(folder / MODEL_FILE) as file:
-        write_weights(file, tensors)
+        write_weights(file, {name.removeprefix(prefix): each for name, each in tensors.items()})
     config = getattr(model, "config", None)
     if hasattr(config, "save_pretrained"):
         try:
@@ -46,6 +61,7 @@ def read_model(folder: Path, model: nn.Module) -> dict[str, Tensor]:
 
     Raises ValueError if a name of the model is missing or another one is in the file.
     """
+    model, prefix = unwrapped(model)
     path = folder / MODEL_FILE
     found: dict[str, Tensor] = {}
     for shard in _shards(folder):
@@ -65,7 +81,7 @@ def read_model(folder: Path, model: nn.Module) -> dict[str, Tensor]:
     for names in ties.values():
         value = next(found[name] for name in names if name in found)
         found.update({name: value for name in names if name not in found})
-    return found
+    return {prefix + name: value for name, value in found.items()}
 
 
 _MOST_NAMES = 5

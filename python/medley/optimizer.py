@@ -108,25 +108,25 @@ class Optimizer:
         return fields if self.report_norm else {**fields, "gradient_norm": False}
 
     def _check_betas(self, betas: Sequence[float]) -> None:
+        kind, pair = type(self).__name__, isinstance(betas, (tuple, list)) and len(betas) == 2
+        if not pair:
+            raise ValueError(f"{kind}: betas: found {betas!r}, expected two numbers in [0, 1)")
         for beta in betas:
-            if not 0 <= beta < 1:
-                kind = type(self).__name__
+            if not (_is_number(beta) and 0 <= beta < 1):
                 raise ValueError(f"{kind}: betas: found {beta}, expected a number in [0, 1)")
 
     def _check(self, **at_least_zero: float) -> None:
         for name, value in at_least_zero.items():
-            if not (math.isfinite(value) and value >= 0):
+            if not (_is_number(value) and value >= 0):
                 raise ValueError(
                     f"{type(self).__name__}: {name}: found {value}, expected a number >= 0"
                 )
-        if not callable(self.lr):
-            rate = float(self.lr)
-            if not (math.isfinite(rate) and rate >= 0):
-                raise ValueError(
-                    f"{type(self).__name__}: lr: found {self.lr}, expected a number >= 0 or a "
-                    "function of the step"
-                )
-        if self.average is not None and not 0 < self.average < 1:
+        if not (callable(self.lr) or (_is_number(self.lr) and self.lr >= 0)):
+            raise ValueError(
+                f"{type(self).__name__}: lr: found {self.lr}, expected a number >= 0 or a "
+                "function of the step"
+            )
+        if self.average is not None and not (_is_number(self.average) and 0 < self.average < 1):
             raise ValueError(
                 f"{type(self).__name__}: average: found {self.average}, expected a number in (0, 1)"
             )
@@ -140,10 +140,18 @@ class Optimizer:
                 f"{type(self).__name__}: loss_scale_steps: found {self.loss_scale_steps}, expected "
                 "a number >= 1"
             )
-        if self.max_norm is not None and not self.max_norm > 0:
+        if self.max_norm is not None and not (_is_number(self.max_norm) and self.max_norm > 0):
             raise ValueError(
                 f"{type(self).__name__}: max_norm: found {self.max_norm}, expected a number > 0"
             )
+
+
+def _is_number(value: Any) -> bool:
+    """Returns whether this is a finite number, or a tensor of one."""
+    try:
+        return not isinstance(value, str) and math.isfinite(value)
+    except (TypeError, ValueError, RuntimeError):
+        return False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -311,8 +319,8 @@ class Muon(Optimizer):
         if len(sizes_of(shape)) != 2:
             raise ValueError(
                 f"Muon: {name}: found a parameter of shape {shape}, expected a matrix: give the "
-                "others another optimizer, medley.Groups([(lambda name, shape: len(shape) == 2, "
-                'medley.Muon(...)), ("*", medley.AdamW(...))])'
+                "others another optimizer, medley.Groups(groups=[(lambda name, shape: "
+                'len(shape) == 2, medley.Muon(...)), ("*", medley.AdamW(...))])'
             )
 
 
@@ -400,8 +408,11 @@ class Groups(Optimizer):
 
     def __post_init__(self) -> None:
         self._check()
-        if not self.groups:
-            raise ValueError("Groups: found none, expected pairs of a pattern and an optimizer")
+        listed = isinstance(self.groups, (list, tuple)) and len(self.groups) > 0
+        if not (listed and all(isinstance(g, (list, tuple)) and len(g) == 2 for g in self.groups)):
+            raise ValueError(
+                f"Groups: found {self.groups!r}, expected pairs of a pattern and an optimizer"
+            )
         for match, optimizer in self.groups:
             if not (isinstance(match, str) or callable(match)):
                 raise ValueError(

@@ -542,9 +542,10 @@ class Trainer:
                 return
             with self._together(what):
                 tensors = self._read_kind("parameter", among) | self._read_kind("buffer")
+                own = {n: each for n, each in tensors.items() if not n.startswith(CONSTANT)}
 
                 def first() -> bytes:
-                    write(tensors)
+                    write(own)
                     return b""
 
                 first() if self._job is None else exchange.from_first(first, doing)

@@ -57,12 +57,18 @@ def prompt() -> Any:
     return peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
 
 
+def prefix() -> Any:
+    """Returns keys and values of three tokens before all others."""
+    return peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+
+
 CONFIGS = {
     "lora": lora,
     "rslora with dropout": functools.partial(lora, use_rslora=True, lora_dropout=0.1),
     "dora": functools.partial(lora, use_dora=True),
     "ia3": ia3,
     "prompt": prompt,
+    "prefix": prefix,
 }
 
 
@@ -131,8 +137,7 @@ def test_lora_trains_like_one_device() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS)
 def test_adapters_train_like_one_device_under_any_plan(config: str) -> None:
-    # Peft cuts the prompt off again behind the model, by a slice that rows meet in.
-    kinds = ["plan", "pipeline", *(["pipelines"] if config != "prompt" else [])]
+    kinds = ["plan", "pipeline", "pipelines"]
     train(config, ["rows", "tensor", *(f"random {k} {s}" for k in kinds for s in range(3))])
 
 
@@ -225,6 +230,22 @@ def test_peft_reads_what_save_adapter_writes(config: str, tmp_path: Path) -> Non
     now = trainer.parameters()
     assert all(torch.equal(found[name], now[name]) for name in trained)
     assert not any(torch.equal(before[name], now[name]) for name in trained)
+
+
+def test_the_adapter_of_a_wrapped_model_with_constants_is_written(tmp_path: Path) -> None:
+    model, batch = adapted("prefix")  # it reads a table of numbers that no module has
+    wrapped = nn.DataParallel(model)
+    graph = medley.capture(wrapped, batch)
+    assert graph.constants
+    plan = medley.plan(graph, exactness.cluster(2), global_batch=ROWS)
+    trainer = medley.Trainer(wrapped, graph, plan, medley.AdamW(lr=1e-2), local=True)
+    trainer.step(batch)
+    trainer.save_adapter(tmp_path)
+    loaded = peft.PeftModel.from_pretrained(hf.llama(batch=ROWS, **SIZES)[0], tmp_path)
+    name = "prompt_encoder.default.embedding.weight"
+    found = loaded.get_parameter(name)
+    assert torch.equal(found, trainer.parameters()[f"module.{name}"])
+    assert not torch.equal(found, model.get_parameter(name))
 
 
 def test_a_model_without_an_adapter_is_refused() -> None:

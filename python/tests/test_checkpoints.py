@@ -319,6 +319,24 @@ def test_weights_become_those_of_hugging_face(tmp_path: Path) -> None:
         other.load_model(tmp_path / "20KB")
 
 
+def test_weights_of_a_wrapped_model_have_the_names_of_the_one_inside(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    model, batch = ZOO["hf-gpt2"](batch=ROWS)
+    wrapped = torch.compile(torch.nn.DataParallel(model))
+    graph = medley.capture(wrapped, batch)
+    trainer, other = (
+        _trainer(wrapped, graph, exactness.random_plan(graph, seed, ROWS, 2)) for seed in (1, 2)
+    )
+    trainer.step(batch)
+    trainer.save_model(tmp_path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    found = dict(loaded.named_parameters())
+    other.load_model(tmp_path)
+    for name, value in other.parameters().items():
+        assert value.equal(trainer.parameters()[name]), name
+        assert value.equal(found[name.removeprefix("_orig_mod.module.")]), name
+
+
 def test_torch_distributed_checkpoint_and_back(double: Any, tmp_path: Path) -> None:
     trainer, batch = _mlp()
     trainer.step(batch)

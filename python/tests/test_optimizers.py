@@ -169,3 +169,18 @@ def test_optimizers_are_those_of_pytorch_on_shards(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_optimizers_are_those_of_pytorch_under_any_plan(name: str) -> None:
     check(name, ["tensor", "1", "2", "3", "4"])
+
+
+def test_what_is_no_optimizer_is_refused() -> None:
+    for make, sentence in (
+        (lambda: medley.AdamW(lr=None), "AdamW: lr: found None"),
+        (lambda: medley.AdamW(lr="1e-3"), "AdamW: lr: found 1e-3"),
+        (lambda: medley.AdamW(weight_decay=None), "AdamW: weight_decay: found None"),
+        (lambda: medley.AdamW(betas=(0.9,)), "expected two numbers"),
+        (lambda: medley.Lion(betas=(0.9, "a")), "Lion: betas: found a"),
+        (lambda: medley.SGD(max_norm="a"), "SGD: max_norm: found a"),
+        (lambda: medley.Groups(groups={"*": medley.AdamW()}), "expected pairs"),
+        (lambda: medley.Groups(groups=[medley.AdamW()]), "expected pairs"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            make()

@@ -18,6 +18,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -102,6 +103,10 @@ class Interceptor:
             self._by_function[layers] = recurrent.layer_by_layer(layers, self.dropout)
         for divide in _DIVISIONS:
             self._by_function[divide] = functools.partial(self.divide, divide)
+        if prime is not None:
+            for function in _ARITHMETIC:
+                self._by_function[function] = functools.partial(self.with_rows, function)
+            self._by_function[torch.tensor] = self.tensor
         for variance in (torch.var, Tensor.var, torch.std, Tensor.std):
             self._by_function[variance] = functools.partial(self.variance, variance)
         if prime is not None:
@@ -229,19 +234,41 @@ class Interceptor:
 
     def divide(self, original: Any, input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
         """A division; by a multiple of the rows it is one by a count, of a scalar a mean loss."""
-        rows = self._multiple_of_rows(input, other)
-        if rows is None or args or kwargs:
+        rows = self._rows(other)
+        if rows is None or args or kwargs or not is_floating(input):
             return original(input, other, *args, **kwargs)
         if input.dim() == 0 and original not in _IN_PLACE:
             return mean_loss(input, rows)
         return original(input, rows)
 
-    def _multiple_of_rows(self, input: Any, other: Any) -> Tensor | None:
-        if self.prime is None or not isinstance(other, (int, float)) or not other:
+    def with_rows(self, original: Any, input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
+        """A sum or product with a multiple of the rows is one with a count; a product with a share
+        of one row, such as 1 / x.shape[0], is a division."""
+        if original in _PRODUCTS and is_floating(input) and isinstance(other, float):
+            share = Fraction(1 / other).limit_denominator(100) if other else Fraction(0)
+            rows = self._rows(share.numerator)
+            if rows is not None and abs(float(share) * other - 1.0) < 4e-16:
+                if share.denominator != 1:
+                    input = original(input, share.denominator)
+                return self.divide(torch.div, input, share.numerator)
+        rows = self._rows(other)
+        return original(input, other if rows is None else rows, *args, **kwargs)
+
+    def tensor(self, data: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """`torch.tensor`; of a multiple of the rows it is a count."""
+        rows = self._rows(data)
+        if rows is None:
+            return torch.tensor(data, *args, **kwargs)
+        default = torch.get_default_dtype() if isinstance(data, float) else torch.int64
+        return rows.to(kwargs.get("dtype") or default)
+
+    def _rows(self, number: Any) -> Tensor | None:
+        """Returns a multiple of the rows, []; None for another number."""
+        if self.prime is None or isinstance(number, bool) or not isinstance(number, (int, float)):
             return None
-        if not isinstance(input, Tensor) or not input.is_floating_point() or other % self.prime:
+        if not number or number % self.prime:
             return None
-        return torch.ones(self.prime, dtype=torch.int64).sum() * int(other // self.prime)
+        return torch.ones(self.prime, dtype=torch.int64).sum() * int(number // self.prime)
 
     def variance(self, original: Any, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """`var()` and `std()`; over the batch they divide by a count."""
@@ -417,6 +444,18 @@ _DIVISIONS = (
     Tensor.__truediv__,
     *_IN_PLACE,
 )
+
+_PRODUCTS = (torch.mul, torch.multiply, Tensor.mul, Tensor.__mul__, Tensor.__rmul__)
+_ARITHMETIC = (
+    *_PRODUCTS,
+    *(torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__),
+    *(torch.sub, Tensor.sub, Tensor.__sub__, Tensor.sub_, Tensor.__isub__),
+)
+
+
+def is_floating(x: Any) -> bool:
+    """Returns whether this is a tensor of floating-point numbers."""
+    return isinstance(x, Tensor) and x.is_floating_point()
 
 
 def _repeat_heads(x: Tensor, repeats: int) -> Tensor:

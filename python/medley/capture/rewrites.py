@@ -25,6 +25,7 @@ MEANS = (
     "margin_ranking_loss",
     "cosine_embedding_loss",
     "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
 )
 
 

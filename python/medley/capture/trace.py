@@ -124,9 +124,25 @@ def trace(
     except Exception as error:
         raise CaptureError(_explain(error, modules, prime)) from None
     complex_ops = complex_numbers.lower(joint.graph_module)
+    _take_one_row_from_one(joint.graph_module.graph)
     return Traced(
         joint.graph_module, prime, batch.names, first_names, trained, complex_ops, root.metrics
     )
+
+
+def _take_one_row_from_one(graph: torch.fx.Graph) -> None:
+    """Replaces x.expand(rows, ...)[:1], in which rows seem to meet, by the one row of x."""
+    aten = torch.ops.aten
+    for node in graph.find_nodes(op="call_function", target=aten.slice.Tensor):
+        wide = node.args[0]
+        if node.args[1:] != (0, 0, 1) or wide.target is not aten.expand.default:
+            continue
+        one = wide.args[0]
+        if one.meta["val"].shape == node.meta["val"].shape:
+            node.replace_all_uses_with(one)
+            graph.erase_node(node)
+            if not wide.users:
+                graph.erase_node(wide)
 
 
 def _names(model: nn.Module) -> tuple[dict[str, str], frozenset[str]]:

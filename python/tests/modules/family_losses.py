@@ -182,6 +182,24 @@ CASES: dict[str, Case] = {
     "barlow_twins": pairs(barlow),
     "sum": regression(lambda h, y: ((h - y) ** 2).sum()),
     "sum_over_the_batch_size": regression(lambda h, y: ((h - y) ** 2).sum() / h.shape[0]),
+    "sum_times_a_share_of_rows": regression(
+        lambda h, y: 1.5 / h.shape[0] * ((h - y) ** 2).sum()
+    ),
+    "mean_times_rows": regression(lambda h, y: F.mse_loss(h, y) * len(h)),
+    "sum_over_a_tensor_of_rows": regression(
+        lambda h, y: ((h - y) ** 2).sum() / torch.tensor(float(h.shape[0]))
+    ),
+    "similar_to_the_other_half": pairs(
+        lambda m, a, b: F.cross_entropy(
+            torch.cat([a, b]) @ torch.cat([b, a]).T,
+            torch.cat([torch.arange(len(a)) + len(a), torch.arange(len(a))]),
+        )
+    ),
+    "triplet_of_a_distance": pairs(
+        lambda m, a, b: F.triplet_margin_with_distance_loss(
+            a, b, a.flip(-1), distance_function=lambda p, q: 1 - F.cosine_similarity(p, q)
+        )
+    ),
     "sum_over_a_number": regression(lambda h, y: ((h - y) ** 2).sum() / 100),
     "mean_of_means": regression(lambda h, y: ((h - y) ** 2).mean(-1).mean()),
     "mean_over_rows_first": regression(lambda h, y: ((h - y) ** 2).mean(0).sum()),
