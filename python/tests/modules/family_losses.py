@@ -182,9 +182,7 @@ CASES: dict[str, Case] = {
     "barlow_twins": pairs(barlow),
     "sum": regression(lambda h, y: ((h - y) ** 2).sum()),
     "sum_over_the_batch_size": regression(lambda h, y: ((h - y) ** 2).sum() / h.shape[0]),
-    "sum_times_a_share_of_rows": regression(
-        lambda h, y: 1.5 / h.shape[0] * ((h - y) ** 2).sum()
-    ),
+    "sum_times_a_share_of_rows": regression(lambda h, y: 1.5 / h.shape[0] * ((h - y) ** 2).sum()),
     "mean_times_rows": regression(lambda h, y: F.mse_loss(h, y) * len(h)),
     "sum_over_a_tensor_of_rows": regression(
         lambda h, y: ((h - y) ** 2).sum() / torch.tensor(float(h.shape[0]))
