@@ -56,7 +56,7 @@ def command(arguments: argparse.Namespace, progress: Progress) -> int:
     if not 0 < arguments.rows < 1 << 20:
         raise ValueError(f"--rows: found {arguments.rows}, expected at least 1")
     lengths = _lengths(arguments.lengths)
-    with _rarely_collected():
+    with _uncollected():
         from medley.fits.answer import look
     from medley.fits.cards import read_cards
     from medley.fits.page import text_of
@@ -66,7 +66,7 @@ def command(arguments: argparse.Namespace, progress: Progress) -> int:
 
     cards = read_cards(arguments.cards)
     modes = [arguments.mode] if arguments.mode else ["lora", "full"]
-    with _rarely_collected():
+    with _uncollected():
         found = look(
             path, cards, modes, arguments.lora, lengths, arguments.rows, arguments.link, say
         )
@@ -78,14 +78,13 @@ def command(arguments: argparse.Namespace, progress: Progress) -> int:
 
 
 @contextlib.contextmanager
-def _rarely_collected() -> Iterator[None]:
-    """Of what imports and traces make much stays: looking for garbage there is a tenth of them."""
-    before = gc.get_threshold()
-    gc.set_threshold(200_000, *before[1:])
+def _uncollected() -> Iterator[None]:
+    """Of what imports and traces make most stays: to look for garbage is a quarter of them."""
+    gc.disable()
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        gc.enable()
 
 
 def _lengths(text: str | None) -> list[int] | None:

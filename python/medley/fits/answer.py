@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ _SHORTER = (256, 128)
 _MORE_CARDS = (1, 3)
 _PIPELINE, _REPLICAS = "harp", "data-parallel-proportional"
 _NO_PLAN = "no plan fits: "
+
+# By strategy: what `medley plan` says of the plan that it finds, or why it finds none.
+Plans = dict[str, Future[tuple[dict[str, Any] | None, str]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +80,9 @@ class Place:
         cluster = parse_cluster(text, "--link")
         numbers = [cluster.find(device) for device in devices or cluster.devices]
         self._memory = [int(cluster.kind(n).memory_bytes) for n in numbers if n is not None]
-        self._too_long: set[str] = set()  # strategies that did not fit at a shorter length
+        # Strategies that did not fit at some length: as soon as that is known, and as answers are
+        # given, which does not depend on what ends first.
+        self._known, self._failed = set[str](), set[str]()
 
     def lacks(self, kept: int) -> int:
         """Returns how many of the bytes that a model keeps from step to step fit on no card."""
@@ -86,31 +91,43 @@ class Place:
     def _strategies(self, kept: int) -> tuple[str, ...]:
         """Replicas only where each card could hold all; one card is a pipeline of one stage."""
         can_replicate = len(self._memory) > 1 and kept <= min(self._memory)
-        asked = (_PIPELINE, _REPLICAS) if can_replicate else (_PIPELINE,)
-        return tuple(strategy for strategy in asked if strategy not in self._too_long)
+        return (_PIPELINE, _REPLICAS) if can_replicate else (_PIPELINE,)
 
-    def look(self, mode: str, length: int | None, graph: Path, rows: int, kept: int) -> Answer:
-        """Plans a step of the graph in a file, and simulates what is found. Lengths ascend from
-        call to call. `kept`: the bytes that lie there all the time."""
+    def begin(self, graph: Path, rows: int, kept: int, pool: ThreadPoolExecutor) -> Plans:
+        """Begins to plan a step of the graph in a file, by each strategy. Lengths ascend from call
+        to call: what did not fit when a plan's turn comes is not asked again. `kept`: the bytes
+        that lie there all the time."""
+        return {
+            strategy: pool.submit(self._plan, graph, strategy, rows)
+            for strategy in self._strategies(kept)
+        }
+
+    def answer(self, mode: str, length: int | None, plans: Plans) -> Answer:
+        """Returns the best of the plans that were begun. Lengths ascend: what does not fit at one
+        of them is none at a longer one, whether it was begun or not."""
         best: Answer | None = None
         why = ""
-        for strategy in self._strategies(kept):
-            said, reason = self._plan(graph, strategy, rows)
+        for strategy, plan in plans.items():
+            if strategy in self._failed:
+                continue
+            said, reason = plan.result()
             if said is None:
                 why = why or reason
-                self._too_long.add(strategy)
+                self._failed.add(strategy)
                 continue
             found = self._answer(mode, length, strategy, said)
             if best is None or found.step_seconds < best.step_seconds:
                 best = found
-        return best or Answer(mode, length, self.name, why)
+        return best or Answer(mode, length, self.name, why or "a shorter length does not fit")
 
     def _plan(self, graph: Path, strategy: str, rows: int) -> tuple[dict[str, Any] | None, str]:
         """Returns what `medley plan` says of the plan that it finds, or why it finds none. It is a
         process of its own, with an allocator for such work; others run beside it."""
+        if strategy in self._known:
+            return None, ""
         words = [str(graph), str(self._file), "--strategy", strategy, "--global-batch", str(rows)]
         chosen = ["--devices", *self._devices] if self._devices else []
-        output = self._file.with_suffix(".json")
+        output = self._file.with_suffix(f".{strategy}.{graph.stem}.json")
         done = subprocess.run(
             [*_program(), "plan", *words, *chosen, "--json", "-o", str(output)],
             capture_output=True,
@@ -123,6 +140,7 @@ class Place:
         _, found, reason = done.stderr.strip().partition(_NO_PLAN)
         if not found:
             raise OSError(f"medley plan: ended with {done.returncode}: {done.stderr.strip()}")
+        self._known.add(strategy)
         return None, reason
 
     def _answer(self, mode: str, length: int | None, strategy: str, said: dict[str, Any]) -> Answer:
@@ -169,18 +187,19 @@ class Question:
             ]
             if sum(each.count for each in self._cards) > 1:
                 places.insert(0, self._all(folder))
-            answers: list[Answer] = []
             short = {place.name: self._without_plan(place) for place in places}
-            for length in self._asked(lengths):
-                asked = [place for place in places if not short[place.name]]
-                found = self._planned(asked, length, folder, pool) if asked else {}
+            asked = [place for place in places if not short[place.name]]
+            all_of = self._asked(lengths)
+            begun = [self._begin(asked, length, folder, pool) for length in all_of if asked]
+            answers: list[Answer] = []
+            for i, length in enumerate(all_of):
+                found = self._planned(asked, length, begun[i]) if asked else {}
                 for place in places:
                     why = short[place.name]
                     answers.append(
                         found.get(place.name) or Answer(self._mode, length, place.name, why)
                     )
-                    if not answers[-1].fits and not why:
-                        short[place.name] = "a shorter length does not fit"
+                    short[place.name] = why and "a shorter length does not fit"
             return answers
 
     def advice(self, length: int | None) -> list[str]:
@@ -233,24 +252,28 @@ class Question:
                 path.write_text(self._model.graph(length).text())
         return path
 
-    def _planned(
+    def _begin(
         self, places: Sequence[Place], length: int | None, folder: Path, pool: ThreadPoolExecutor
+    ) -> list[Plans]:
+        graph = self._graph(length, folder)
+        return [place.begin(graph, self._rows, self._model.kept, pool) for place in places]
+
+    def _planned(
+        self, places: Sequence[Place], length: int | None, begun: Sequence[Plans]
     ) -> dict[str, Answer]:
         """Returns the answers by place."""
-        graph, kept = self._graph(length, folder), self._model.kept
-
-        def look(place: Place) -> Answer:
-            return place.look(self._mode, length, graph, self._rows, kept)
-
         tokens = "" if length is None else f", {length} tokens"
         with self._say(f"{self._mode}{tokens}: planning for {', '.join(p.name for p in places)}"):
-            found = list(pool.map(look, places))
-        return {answer.cards: answer for answer in found}
+            return {
+                place.name: place.answer(self._mode, length, plans)
+                for place, plans in zip(places, begun, strict=True)
+            }
 
     def _shorter(self, length: int | None, folder: Path, pool: ThreadPoolExecutor) -> list[str]:
         for shorter in _SHORTER if length is not None else ():
             if shorter < (length or 0):
-                found = self._planned([self._all(folder)], shorter, folder, pool)
+                places = [self._all(folder)]
+                found = self._planned(places, shorter, self._begin(places, shorter, folder, pool))
                 if found["all"].fits:
                     return [f"--lengths {shorter}"]
         return []
@@ -263,9 +286,10 @@ class Question:
                 dataclasses.replace(each, count=each.count + more * (each == largest))
                 for each in self._cards
             ]
-            place = Place(f"{more} more {largest.kind}", others, self._link, folder)
-            if self._planned([place], length, folder, pool)[place.name].fits:
-                return [place.name]
+            places = [Place(f"{more} more {largest.kind}", others, self._link, folder)]
+            begun = self._begin(places, length, folder, pool)
+            if self._planned(places, length, begun)[places[0].name].fits:
+                return [places[0].name]
         return []
 
 

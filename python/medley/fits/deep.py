@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib.util
 import warnings
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from medley import _core
 from medley.adapters import with_lora
 from medley.capture import Capture, capture_full, weightless
-from medley.capture.buffers import Place
+from medley.fits.beside import Beside
 from medley.fits.stretch import Stretched, UnevenError
 from medley.models import hf
 from medley.quantized import with_4bit
@@ -33,6 +34,12 @@ class Deep:
         if lora:
             _import_peft()
         self._config = hf.config_of(path)
+        self.layers = 0  # that repeat; 0: none were found
+        for name in _LAYERS:
+            self.layers = self.layers or int(getattr(self._config, name, None) or 0)
+        self._stretched: Stretched | None = None
+        self._is_even = self.layers > 3
+        self._beside = self._begin()
         model, batch = self._make(self._config, None)
         self.takes_tokens = "input_ids" in batch
         self.kind = str(self._config.model_type)
@@ -43,16 +50,11 @@ class Deep:
         self.weights = sum(p.numel() * (2 if p.dtype == torch.uint8 else 1) for p in parameters)
         self.trained = sum(p.numel() for p in parameters if p.requires_grad)
         self.kept = sum(_kept(p) for p in parameters)  # bytes, from step to step
-        self.layers = 0  # that repeat; 0: none were found
-        for name in _LAYERS:
-            self.layers = self.layers or int(getattr(self._config, name, None) or 0)
         # Lengths above a window are computed otherwise, and not from what is below it.
         self.longest = min(
             int(getattr(self._config, name, None) or 1 << 30)
             for name in ("max_position_embeddings", "n_positions", "sliding_window")
         )
-        self._stretched: Stretched | None = None
-        self._is_even = self.layers > 3
 
     def graph(self, length: int | None) -> _core.Graph:
         """Returns the training graph at a length of tokens; None for a model that takes none."""
@@ -68,6 +70,14 @@ class Deep:
         """Returns the text of the graph, captured with all layers, which takes long."""
         return self._capture(self._config, length).text
 
+    def _begin(self) -> Beside | None:
+        """Begins to trace the model with three times the layers that repeat, beside what this
+        process does."""
+        with contextlib.suppress(UnevenError):
+            if self._is_even and self._unit():
+                return Beside(lambda: self._shallow(3))
+        return None
+
     def _text(self, length: int | None) -> str:
         if self._is_even and (length is None or length <= self.longest):
             try:
@@ -79,16 +89,18 @@ class Deep:
     def _stretch(self) -> Stretched:
         if self._stretched is None:
             unit = self._unit()
-            configs = [self._with_layers(unit * times) for times in (1, 2, 3)]
-            one, other = _LENGTHS if self.takes_tokens else (None, None)
-            first = self._capture(configs[0], one)
-            # The code of all of them is the same: what assigns no buffer anew never does.
-            known = None if first.assigned else first.assigned
-            texts = [first.text, *(self._capture(each, one, known).text for each in configs[1:])]
-            second = self._capture(configs[0], other, known).text if other else texts[0]
-            self._stretched = Stretched(texts, one or 0, second, other or 0, unit)
-            _check_shapes(self._stretched.text(self.layers // unit, one or 0), self._shapes)
+            two = self._shallow(2)
+            three = (self._beside.text() if self._beside else None) or self._shallow(3)
+            one, other = _LENGTHS if self.takes_tokens else (0, 0)
+            self._stretched = Stretched(two, one, three, other, unit)
+            _check_shapes(self._stretched.text(self.layers // unit, one), self._shapes)
         return self._stretched
+
+    def _shallow(self, times: int) -> str:
+        """Returns the graph with two or three times the layers that repeat together, each at a
+        length of its own."""
+        config = self._with_layers(self._unit() * times)
+        return self._capture(config, _LENGTHS[times - 2]).text
 
     def _unit(self) -> int:
         """How many layers repeat together: lists of the config have an entry for each."""
@@ -124,13 +136,11 @@ class Deep:
 
         return weightless.load(make)
 
-    def _capture(
-        self, config: Any, length: int | None, assigned: set[Place] | None = None
-    ) -> Capture:
+    def _capture(self, config: Any, length: int | None) -> Capture:
         model, batch = self._make(config, length)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return capture_full(model, batch, check=False, assigned=assigned)
+            return capture_full(model, batch, check=False)
 
 
 def _import_peft() -> None:

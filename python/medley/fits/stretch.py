@@ -1,13 +1,14 @@
-"""Graphs of deep models from those of shallow ones: with one, two and three of the layers that
+"""Graphs of deep models from those of shallow ones: with two and with three of the layers that
 repeat, any number is written down without a trace.
 
 Every line of a graph is a template and its numbers: value ids, layers in names, sizes. From n
 layers to n + 1 each section (inputs, prologue, forward, backward, outputs) has the same lines more,
-whose numbers grow evenly along the layers and with n. Three graphs say how, and more often than
-needed: what does not agree is refused, and whoever asks captures the whole model.
+whose numbers grow evenly along the layers and with n; sizes do not. Two layers and three say how:
+three copies of these lines, of which one is there in both. What does not agree is refused, and
+whoever asks captures the whole model.
 
-The length of a sequence is a prime in the shallow graphs. At another prime those numbers differ
-that follow from the length, and so say how.
+The length of a sequence is a prime in the shallow graphs, and in each another one. Those sizes
+differ that follow from the length, and so say how.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 _GAP = "\0"  # for a number
 _STRING = r'"(?:[^"\\]|\\.)*"'
@@ -114,58 +116,49 @@ class _Growing:
         return tuple(base + slope * n + step * i for base, slope, step in terms)
 
 
-def _grows_evenly(one: _Line, two: _Line, three: _Line) -> bool:
-    if not one.template == two.template == three.template:
-        return False
-    numbers = zip(one.numbers, two.numbers, three.numbers, strict=True)
-    return all(b - a == c - b for a, b, c in numbers)
-
-
-def _fixed(one: _Line, two: _Line, three: _Line) -> _Growing:
-    """A line that is there once, from graphs of one, two and three layers."""
-    if not _grows_evenly(one, two, three):
-        raise UnevenError(_said(three))
-    slope = tuple(b - a for a, b in zip(one.numbers, two.numbers, strict=True))
-    base = tuple(a - s for a, s in zip(one.numbers, slope, strict=True))
-    return _Growing(one.template, base, slope, (0,) * len(base))
+def _fixed(of_two: _Line, of_three: _Line) -> _Growing:
+    """A line that is there once, from graphs of two and of three layers."""
+    slope = tuple(b - a for a, b in zip(of_two.numbers, of_three.numbers, strict=True))
+    return _Growing(of_two.template, _at_none(of_two, slope), slope, (0,) * len(slope))
 
 
 def _repeated(of_two: _Line, first: _Line, second: _Line) -> _Growing:
     """A line that is there for each layer but one: that of two layers, those of three."""
     step = tuple(b - a for a, b in zip(first.numbers, second.numbers, strict=True))
     slope = tuple(b - a for a, b in zip(of_two.numbers, first.numbers, strict=True))
-    base = tuple(a - 2 * s for a, s in zip(of_two.numbers, slope, strict=True))
-    return _Growing(of_two.template, base, slope, step)
+    return _Growing(of_two.template, _at_none(of_two, slope), slope, step)
 
 
-def _said(line: _Line) -> str:
-    return "does not grow evenly with the layers: " + _text(line.template, line.numbers)
+def _at_none(of_two: _Line, slope: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(a - 2 * s for a, s in zip(of_two.numbers, slope, strict=True))
 
 
 class _Section:
-    """The lines of one section: those before the copies, one copy, those behind."""
+    """The lines of one section: those before the copies, one copy, those behind. `sizes` notes how
+    those of three layers follow from those of two."""
 
-    def __init__(self, one: list[_Line], two: list[_Line], three: list[_Line]) -> None:
-        period = len(two) - len(one)
-        if period < 0 or len(three) - len(two) != period:
-            raise UnevenError(f"{len(one)}, {len(two)}, {len(three)} lines")
+    def __init__(self, two: list[_Line], three: list[_Line], sizes: _Sizes) -> None:
+        period = len(three) - len(two)
         split = 0
-        while split < len(one) and _grows_evenly(one[split], two[split], three[split]):
+        while split < len(two) and sizes.are_alike(two[split], three[split]):
             split += 1
-        tail = len(one) - split
-        ends = [lines[len(lines) - tail :] for lines in (one, two, three)]
-        copies = [two[split : split + period]]
-        copies += [three[split : split + period], three[split + period : split + 2 * period]]
-        for other in (two, three):
-            _same(one[:split], other[:split])
-            _same(ends[0], other[len(other) - tail :])
-        _same(copies[0], copies[1])
-        _same(copies[0], copies[2])
-        self._before = [_fixed(*lines) for lines in zip(one[:split], two, three, strict=False)]
-        self._copy = [_repeated(*lines) for lines in zip(*copies, strict=True)]
-        self._behind = [_fixed(*lines) for lines in zip(*ends, strict=True)]
+        # As far as the lines are the same there may be copies already: the last of these is one.
+        split -= period
+        if not 0 <= period <= len(two) or split < 0:
+            raise UnevenError(f"{len(two)}, {len(three)} lines")
+        copy, behind = two[split : split + period], two[split + period :]
+        alike = [*two[: split + period], *copy, *behind]
+        _same(alike, three)
+        three = [sizes.noted(*lines) for lines in zip(alike, three, strict=True)]
+        copies = (three[split : split + period], three[split + period : split + 2 * period])
+        self._before = [_fixed(*lines) for lines in zip(two[:split], three, strict=False)]
+        self._copy = [_repeated(*lines) for lines in zip(copy, *copies, strict=True)]
+        behind_of_three = three[split + 2 * period :]
+        self._behind = [_fixed(*lines) for lines in zip(behind, behind_of_three, strict=True)]
         self.steps = {step for line in self._copy for step in line.step}
         self.ids = {line.step[0] for line in self._copy if line.template[0] == "%"}
+        fixed = [*self._before, *self._behind]
+        self.slopes = {slope for line in [*self._copy, *fixed] for slope in line.slope}
 
     def lines(self, n: int) -> Iterable[tuple[str, tuple[int, ...]]]:
         """Returns templates and numbers for n layers."""
@@ -198,37 +191,89 @@ class _OfLength:
 
 def _of_length(at_one: int, at_other: int, one: int, other: int) -> _OfLength:
     """Returns how a size follows from the length, of which two cases are known."""
-    for power in (1, 2):
+    for power in (1, 2) if other else ():
         times, rest = divmod(at_other - at_one, other**power - one**power)
         if rest == 0 and times > 0:
             return _OfLength(times, power, at_one - times * one**power)
     raise UnevenError(f"{at_one} at a length of {one}, {at_other} at {other}")
 
 
+class _Sizes:
+    """The sizes that follow from the length, as they are at the first one."""
+
+    def __init__(self, one: int, other: int) -> None:
+        self._one, self._other = one, other
+        self._found: dict[int, _OfLength] = {}
+        self._constant: set[int] = set()
+
+    def are_alike(self, here: _Line, there: _Line) -> bool:
+        """Whether the lines may be one, with a size for each length."""
+        numbers = zip(here.numbers, there.numbers, here.sizes, strict=False)
+        return here.template == there.template and all(
+            not is_size or a == b or self._grows(a, b) for a, b, is_size in numbers
+        )
+
+    def _grows(self, a: int, b: int) -> bool:
+        try:
+            return bool(_of_length(a, b, self._one, self._other))
+        except UnevenError:
+            return False
+
+    def noted(self, here: _Line, there: _Line) -> _Line:
+        """Notes which sizes differ, and returns the line at the other length as it is here."""
+        numbers = list(there.numbers)
+        for i, (a, b) in enumerate(zip(here.numbers, there.numbers, strict=True)):
+            if here.sizes[i]:
+                self._note(a, b)
+                numbers[i] = a
+        return dataclasses.replace(there, numbers=tuple(numbers))
+
+    def _note(self, a: int, b: int) -> None:
+        if a == b:
+            self._constant.add(a)
+            return
+        of = self._found.setdefault(a, _of_length(a, b, self._one, self._other))
+        if of.at(self._other) != b:
+            raise UnevenError(f"a size of {a} that is two sizes at another length")
+
+    def at(self, length: int) -> dict[int, int]:
+        """Returns what the sizes are at a length, by what they are at the first one."""
+        if both := self._constant & self._found.keys():
+            raise UnevenError(f"a size of {min(both)} that follows from the length, or does not")
+        return {size: of.at(length) for size, of in self._found.items()}
+
+
+def _check(what: str, found: Iterable[set[int]], known: set[int]) -> None:
+    if strange := {abs(number) for number in set[int]().union(*found)} - known - {0}:
+        raise UnevenError(f"numbers that grow by {min(strange)} {what}")
+
+
 class Stretched:
     """A model's graph for any number of layers and any length.
 
-    `shallow`: the texts for one, two and three times the `unit` of layers that repeat, at a length
-    of `prime`; `other`: that of the first at a length of `other_prime`. Raises UnevenError where
-    these do not say how the graph grows.
+    `two`, `three`: the texts for two and three times the `unit` of layers that repeat, at lengths
+    of `prime` and `other_prime`; 0 and 0 where there is no length. Raises UnevenError where these
+    do not say how the graph grows.
     """
 
-    def __init__(
-        self, shallow: Sequence[str], prime: int, other: str, other_prime: int, unit: int = 1
-    ) -> None:
-        one, two, three = (_sections(text) for text in shallow)
-        self._sections = [_Section(*lines) for lines in zip(one, two, three, strict=True)]
+    def __init__(self, two: str, prime: int, three: str, other_prime: int, unit: int = 1) -> None:
+        self._sizes = _Sizes(prime, other_prime)
+        lines = zip(_sections(two), _sections(three), strict=True)
+        self._sections = [_Section(*both, self._sizes) for both in lines]
         # A number of a copy is that of a layer, or refers to the copy before or behind it, or to
-        # what is there once.
-        steps = {unit}.union(*(section.ids for section in self._sections))
-        known = {0, *steps, *(-step for step in steps)}
-        if strange := set().union(*(section.steps for section in self._sections)) - known:
-            raise UnevenError(f"numbers that grow by {min(strange)} from layer to layer")
-        self._sizes = _sizes_of_length(one, _sections(other), prime, other_prime)
+        # what is there once. With n grow layers, and ids by the copies that are written before.
+        ids = [max(section.ids, default=0) for section in self._sections]
+        _check("from layer to layer", (section.steps for section in self._sections), {unit, *ids})
+        _check(
+            "with each layer",
+            (section.slopes for section in self._sections),
+            {unit, *accumulate(ids)},
+        )
+        self._sizes.at(prime)
 
     def text(self, layers: int, length: int) -> str:
         """Returns the text of the graph; `layers`: how many times the unit."""
-        sizes = {size: of.at(length) for size, of in self._sizes.items()}
+        sizes = self._sizes.at(length)
         return (
             "\n".join(
                 _with_sizes(template, numbers, sizes)
@@ -248,24 +293,3 @@ def _with_sizes(template: str, numbers: tuple[int, ...], sizes: Mapping[int, int
         plain = inside or part.endswith("%")
         filled.append(part + str(number if plain else sizes.get(number, number)))
     return "".join([*filled, parts[-1]])
-
-
-def _sizes_of_length(
-    ones: list[list[_Line]], others: list[list[_Line]], one: int, other: int
-) -> dict[int, _OfLength]:
-    """Returns the sizes that follow from the length, as they are at the first one."""
-    found: dict[int, _OfLength] = {}
-    constant: set[int] = set()
-    for here, there in zip(ones, others, strict=True):
-        _same(here, there)
-        for line, same in zip(here, there, strict=True):
-            for a, b, is_size in zip(line.numbers, same.numbers, line.sizes, strict=True):
-                if a != b and not is_size:
-                    raise UnevenError("ids that follow from the length")
-                if a == b:
-                    constant.update([a] if is_size else [])
-                elif found.setdefault(a, _of_length(a, b, one, other)).at(other) != b:
-                    raise UnevenError(f"a size of {a} that is two sizes at another length")
-    if both := constant & found.keys():
-        raise UnevenError(f"a size of {min(both)} that follows from the length, or does not")
-    return found

@@ -1,0 +1,47 @@
+"""Work in a process beside this one: a copy of it, which has imported what is needed."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import torch
+
+_LONGEST = 600.0  # seconds
+
+
+class Beside:
+    """Runs `work`, which returns a text, in a process of its own, beginning now."""
+
+    def __init__(self, work: Callable[[], str]) -> None:
+        context = multiprocessing.get_context("fork")
+        self._answer, there = context.Pipe(duplex=False)
+        # A daemon: it ends with this process.
+        self._process = context.Process(target=_run, args=(work, there), daemon=True)
+        self._process.start()
+        there.close()
+
+    def text(self) -> str | None:
+        """Returns what the work did; None where it failed or did not end: who does it once more in
+        this process learns why."""
+        try:
+            return str(self._answer.recv()) if self._answer.poll(_LONGEST) else None
+        except EOFError:
+            return None
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Ends the process, whatever it has done."""
+        self._process.kill()
+        self._process.join()
+        self._answer.close()
+
+
+def _run(work: Callable[[], str], answer: Connection) -> None:
+    torch.set_num_threads(1)  # the threads of the pool of the process that was copied are not here
+    try:
+        answer.send(work())
+    except Exception:  # of a model that cannot be captured: nothing is sent
+        answer.close()
