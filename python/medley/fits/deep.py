@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from medley import _core
 from medley.adapters import with_lora
 from medley.capture import Capture, capture_full, weightless
+from medley.capture.buffers import Place
 from medley.fits.beside import Beside
 from medley.fits.stretch import Stretched, UnevenError
 from medley.models import hf
@@ -40,7 +41,7 @@ class Deep:
         self._stretched: Stretched | None = None
         self._is_even = self.layers > 3
         self._beside = self._begin()
-        model, batch = self._make(self._config, None)
+        model, batch = weightless.shaped(lambda: self._make(self._config, None))
         self.takes_tokens = "input_ids" in batch
         self.kind = str(self._config.model_type)
         self._shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
@@ -72,10 +73,11 @@ class Deep:
 
     def _begin(self) -> Beside | None:
         """Begins to trace the model with three times the layers that repeat, beside what this
-        process does."""
+        process does, as code that assigns no buffer anew. Nearly none does; with fewer layers it is
+        looked for here, and if one does this trace is not used."""
         with contextlib.suppress(UnevenError):
             if self._is_even and self._unit():
-                return Beside(lambda: self._shallow(3))
+                return Beside(lambda: self._shallow(3, set()).text)
         return None
 
     def _text(self, length: int | None) -> str:
@@ -90,17 +92,19 @@ class Deep:
         if self._stretched is None:
             unit = self._unit()
             two = self._shallow(2)
-            three = (self._beside.text() if self._beside else None) or self._shallow(3)
+            three = self._beside.text() if self._beside else None
+            if three is None or two.assigned:
+                three = self._shallow(3).text
             one, other = _LENGTHS if self.takes_tokens else (0, 0)
-            self._stretched = Stretched(two, one, three, other, unit)
+            self._stretched = Stretched(two.text, one, three, other, unit)
             _check_shapes(self._stretched.text(self.layers // unit, one), self._shapes)
         return self._stretched
 
-    def _shallow(self, times: int) -> str:
-        """Returns the graph with two or three times the layers that repeat together, each at a
-        length of its own."""
+    def _shallow(self, times: int, assigned: set[Place] | None = None) -> Capture:
+        """Captures two or three times the layers that repeat together, each at a length of its
+        own. `assigned`: buffers that the code assigns anew; None looks for them."""
         config = self._with_layers(self._unit() * times)
-        return self._capture(config, _LENGTHS[times - 2]).text
+        return self._capture(config, _LENGTHS[times - 2], assigned)
 
     def _unit(self) -> int:
         """How many layers repeat together: lists of the config have an entry for each."""
@@ -127,20 +131,19 @@ class Deep:
         return config
 
     def _make(self, config: Any, length: int | None) -> tuple[nn.Module, dict[str, Tensor]]:
-        def make() -> tuple[nn.Module, dict[str, Tensor]]:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                model, batch = hf.build(copy.deepcopy(config), batch=1, tokens=length)
-                model = with_4bit(model) if self._has_4_bits else model
-                return (with_lora(model, self._lora) if self._lora else model), batch
-
-        return weightless.load(make)
-
-    def _capture(self, config: Any, length: int | None) -> Capture:
-        model, batch = self._make(config, length)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return capture_full(model, batch, check=False)
+            model, batch = hf.build(copy.deepcopy(config), batch=1, tokens=length)
+            model = with_4bit(model) if self._has_4_bits else model
+            return (with_lora(model, self._lora) if self._lora else model), batch
+
+    def _capture(
+        self, config: Any, length: int | None, assigned: set[Place] | None = None
+    ) -> Capture:
+        model, batch = weightless.load(lambda: self._make(config, length))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return capture_full(model, batch, check=False, assigned=assigned)
 
 
 def _import_peft() -> None:
