@@ -5,8 +5,9 @@
     python benchmarks/fits.py --json build/fits.json --page
 
 The first asks what the command asks, for each config of benchmarks/data/public_configs.json and 12
-sets of cards, 512 and 2,048 tokens: a process for each config, which traces once. It notes
-processor seconds, until the first graph is there and for each set, and what fits. With --exact each
+sets of cards, 512 and 2,048 tokens: a process for each config, which traces once. It notes seconds
+on the clock and of processor, until the first graph is there and for each set, memory, and what
+fits. With --exact each
 config is also captured with all its layers at 512 tokens, and the graph compared with the one that
 is planned: equal graphs have equal plans and memory. What the file has already is not done again,
 so that this may be run in pieces. --page prints the tables of the results page.
@@ -16,11 +17,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
+import resource
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -45,6 +49,7 @@ CARDS = (
 )
 LENGTHS = (512, 2048)
 ROWS = 16
+_SELF, _CHILDREN = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
 # peft has no targets of its own for these.
 TARGETS = {"vit": ",targets=q_proj,v_proj", "opt": ",targets=q_proj,v_proj"}
 
@@ -54,9 +59,14 @@ def _silently(what: str) -> Iterator[None]:
     yield
 
 
-def _processor() -> float:
-    """Returns the seconds of this process and of those that it has started, which plan."""
-    return sum(os.times()[:4])
+def _now() -> tuple[float, float]:
+    """Returns the clock, and the seconds of processor of this process and of those that it has
+    started, which plan."""
+    return time.perf_counter(), sum(os.times()[:4])
+
+
+def _since(begin: tuple[float, float]) -> list[float]:
+    return [after - before for after, before in zip(_now(), begin, strict=True)]
 
 
 def model_of(fields: dict[str, Any], mode: str) -> Any:
@@ -77,24 +87,31 @@ def lengths_of(model: Any) -> list[int]:
 
 def ask(fields: dict[str, Any], mode: str) -> dict[str, Any]:
     """Returns what all sets of cards come to, and what that took."""
-    begin = _processor()
+    begin = _now()
+    gc.disable()  # as the command does
     model = model_of(fields, mode)
     model.graph(lengths_of(model)[0] if model.takes_tokens else None)
-    traced = _processor() - begin
+    traced = _since(begin)
     from medley.fits.answer import Question
     from medley.fits.cards import link_of, read_cards
 
     sets = {}
     for words in CARDS:
-        begin = _processor()
+        begin = _now()
         cards = read_cards(words)
         question = Question(model, mode, cards, link_of(cards), ROWS, _silently)
         answers = question.answers(lengths_of(model))
         sets[" ".join(words)] = {
-            "processor": _processor() - begin,
+            "took": _since(begin),
             "answers": [[each.length, each.cards, each.step_seconds] for each in answers],
         }
-    return {"traced": traced, "stretched": model.is_stretched, "sets": sets}
+    kilobytes = [resource.getrusage(who).ru_maxrss for who in (_SELF, _CHILDREN)]
+    return {
+        "traced": traced,
+        "stretched": model.is_stretched,
+        "kilobytes": kilobytes,  # of this process, of the largest that it has started
+        "sets": sets,
+    }
 
 
 def exact(fields: dict[str, Any], mode: str) -> dict[str, bool]:
@@ -111,9 +128,9 @@ def exact(fields: dict[str, Any], mode: str) -> dict[str, bool]:
 def page(found: dict[str, Any]) -> str:
     """Returns the tables, in Markdown."""
     lines = [
-        "| config | mode | until the first graph, s | a set of cards, s: median, most "
+        "| config | mode | until the first graph | a set of cards: median, most | MiB "
         "| answers that fit | equal to all layers traced |",
-        "|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|",
     ]
     exactly = {name: value for name, value in found.items() if name.endswith(" | exact")}
     for name, value in found.items():
@@ -121,12 +138,13 @@ def page(found: dict[str, Any]) -> str:
             continue
         equal = exactly.get(f"{name} | exact")
         said = "-" if equal is None else "yes" if equal["equal"] else "**no**"
-        seconds = [each["processor"] for each in value["sets"].values()]
+        clock, processor = zip(*(each["took"] for each in value["sets"].values()), strict=True)
         steps = [step for each in value["sets"].values() for _, _, step in each["answers"]]
         lines.append(
-            f"| {name} | {value['traced']:.1f}"
+            f"| {name} | {value['traced'][0]:.1f} s ({value['traced'][1]:.1f})"
             f"{'' if value['stretched'] else ', all layers traced'} "
-            f"| {statistics.median(seconds):.1f}, {max(seconds):.1f} "
+            f"| {statistics.median(clock):.1f}, {max(clock):.1f} s "
+            f"({statistics.median(processor):.1f}) | {max(value['kilobytes']) / 1024:.0f} "
             f"| {sum(step > 0 for step in steps)} of {len(steps)} | {said} |"
         )
     return "\n".join(lines)
