@@ -198,11 +198,26 @@ def fewer_queries(x: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q[:, :, :2], q, q, is_causal=True).pow(2).mean()
 
 
+def in_blocks(mask: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+    """Attention in two heads of two blocks of three positions."""
+
+    def loss(x: Tensor) -> Tensor:
+        q = x.reshape(-1, 3, 2, 2, 2).permute(0, 2, 3, 1, 4)
+        k = q[:, :1] + 1  # of one head
+        return F.scaled_dot_product_attention(q, k, q.flip(2), mask).pow(2).mean()
+
+    return loss
+
+
 @pytest.mark.parametrize(
     "loss",
     [
         attend(),
         attend(is_causal=True),
+        in_blocks(),
+        in_blocks(torch.ones(3, 3, dtype=torch.bool).tril()),
+        in_blocks(torch.randn(2, 1, 3, 3, dtype=torch.float64)),
+        in_blocks(torch.randn(1, 1, 1, 3, 3, dtype=torch.float64)),
         attend(scale=0.3),
         attend(attn_mask=torch.ones(3, 3, dtype=torch.bool).tril()),
         attend(attn_mask=torch.randn(1, 4, 3, 3, dtype=torch.float64)),

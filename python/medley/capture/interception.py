@@ -349,6 +349,10 @@ class Interceptor:
                 attn_mask = attn_mask.unsqueeze(1)
             mixed = self.attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
             return mixed.squeeze(1)
+        if query.dim() > 4 and query.dim() == key.dim() == value.dim() and not enable_gqa:
+            return self._attention_in_blocks(
+                query, key, value, attn_mask, dropout_p, is_causal, scale
+            )
         if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
             raise CaptureError(
                 "scaled_dot_product_attention: expected query, key and value of shape "
@@ -382,6 +386,29 @@ class Interceptor:
             return self._explicit_attention(query, key, value, bias, dropout_p, is_causal, scale)
         out, _ = torch.ops.medley.attention(query, key, value, bias, is_causal, scale)
         return out  # type: ignore[no-any-return]
+
+    def _attention_in_blocks(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        dropout_p: float,
+        is_causal: bool,
+        scale: float,
+    ) -> Tensor:
+        """Attention of shape [batch, heads, blocks ..., positions, width]: each block of each head
+        is as a head."""
+        inner = torch.broadcast_shapes(*(x.shape[1:-2] for x in (query, key, value)))
+        query, key, value = (
+            x.expand(-1, *inner, -1, -1).flatten(1, -3) for x in (query, key, value)
+        )
+        if mask is not None and mask.dim() > 2:
+            mask = mask[(None,) * (len(inner) + 3 - mask.dim())]
+            heads = (1,) * len(inner) if max(mask.shape[1:-2]) == 1 else inner
+            mask = mask.expand(-1, *heads, -1, -1).flatten(1, -3)
+        mixed = self.attention(query, key, value, mask, dropout_p, is_causal, scale)
+        return mixed.unflatten(1, inner)
 
     def _bias(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor | None:
         """Returns the mask as an additive bias [b|1, h|1, s, t] of the query's dtype."""
