@@ -399,7 +399,9 @@ class Interceptor:
     ) -> Tensor:
         """Attention of shape [batch, heads, blocks ..., positions, width]: each block of each head
         is as a head."""
-        inner = torch.broadcast_shapes(*(x.shape[1:-2] for x in (query, key, value)))
+        inner = [
+            max(sizes) for sizes in zip(*(x.shape[1:-2] for x in (query, key, value)), strict=True)
+        ]
         query, key, value = (
             x.expand(-1, *inner, -1, -1).flatten(1, -3) for x in (query, key, value)
         )
@@ -408,7 +410,7 @@ class Interceptor:
             heads = (1,) * len(inner) if max(mask.shape[1:-2]) == 1 else inner
             mask = mask.expand(-1, *heads, -1, -1).flatten(1, -3)
         mixed = self.attention(query, key, value, mask, dropout_p, is_causal, scale)
-        return mixed.unflatten(1, inner)
+        return mixed.reshape(mixed.shape[0], *inner, *mixed.shape[2:])
 
     def _bias(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor | None:
         """Returns the mask as an additive bias [b|1, h|1, s, t] of the query's dtype."""

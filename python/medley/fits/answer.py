@@ -317,19 +317,20 @@ def look(
     for mode in modes:
         with say("reading the model"):
             model = Deep(path, "" if mode == "full" else lora, has_4_bits=mode == "qlora")
-        found.head = {
-            "model": model.kind,
-            "weights": model.weights,
-            "dtype": model.dtype,
-            "cards": {each.kind: each.count for each in cards},
-            "notes": [each.note for each in cards if each.note],
-            "link": link,
-            "rows": rows,
-        }
-        found.trained[mode] = model.trained
-        question = Question(model, mode, cards, link, rows, say)
-        answers = question.answers(lengths)
-        found.answers += answers
-        if not any(answer.fits for answer in answers):
-            found.advice[mode] = question.advice(answers[0].length)
+        with contextlib.closing(model):
+            found.head = {
+                "model": model.kind,
+                "weights": model.weights,
+                "dtype": model.dtype,
+                "cards": {each.kind: each.count for each in cards},
+                "notes": [each.note for each in cards if each.note],
+                "link": link,
+                "rows": rows,
+            }
+            found.trained[mode] = model.trained
+            question = Question(model, mode, cards, link, rows, say)
+            answers = question.answers(lengths)
+            found.answers += answers
+            if not any(answer.fits for answer in answers):
+                found.advice[mode] = question.advice(answers[0].length)
     return found

@@ -57,6 +57,11 @@ class Deep:
             for name in ("max_position_embeddings", "n_positions", "sliding_window")
         )
 
+    def close(self) -> None:
+        """Ends what was begun beside this process and not asked for."""
+        if self._beside is not None:
+            self._beside.end()
+
     def graph(self, length: int | None) -> _core.Graph:
         """Returns the training graph at a length of tokens; None for a model that takes none."""
         core, _ = _core.Graph.parse(self._text(length), f"<{self.kind}>").run_passes()

@@ -135,12 +135,14 @@ def _at_none(of_two: _Line, slope: tuple[int, ...]) -> tuple[int, ...]:
 
 class _Section:
     """The lines of one section: those before the copies, one copy, those behind. `sizes` notes how
-    those of three layers follow from those of two."""
+    those of three layers follow from those of two; by one of `slopes` other numbers grow."""
 
-    def __init__(self, two: list[_Line], three: list[_Line], sizes: _Sizes) -> None:
+    def __init__(
+        self, two: list[_Line], three: list[_Line], sizes: _Sizes, slopes: set[int]
+    ) -> None:
         period = len(three) - len(two)
         split = 0
-        while split < len(two) and sizes.are_alike(two[split], three[split]):
+        while split < len(two) and sizes.are_alike(two[split], three[split], slopes):
             split += 1
         # As far as the lines are the same there may be copies already: the last of these is one.
         split -= period
@@ -156,9 +158,8 @@ class _Section:
         behind_of_three = three[split + 2 * period :]
         self._behind = [_fixed(*lines) for lines in zip(behind, behind_of_three, strict=True)]
         self.steps = {step for line in self._copy for step in line.step}
-        self.ids = {line.step[0] for line in self._copy if line.template[0] == "%"}
-        fixed = [*self._before, *self._behind]
-        self.slopes = {slope for line in [*self._copy, *fixed] for slope in line.slope}
+        lines = [*self._before, *self._copy, *self._behind]
+        self.slopes = {slope for line in lines for slope in line.slope}
 
     def lines(self, n: int) -> Iterable[tuple[str, tuple[int, ...]]]:
         """Returns templates and numbers for n layers."""
@@ -206,11 +207,12 @@ class _Sizes:
         self._found: dict[int, _OfLength] = {}
         self._constant: set[int] = set()
 
-    def are_alike(self, here: _Line, there: _Line) -> bool:
-        """Whether the lines may be one, with a size for each length."""
+    def are_alike(self, here: _Line, there: _Line, slopes: set[int]) -> bool:
+        """Whether the lines may be one, with a size for each length, in deeper graphs."""
         numbers = zip(here.numbers, there.numbers, here.sizes, strict=False)
         return here.template == there.template and all(
-            not is_size or a == b or self._grows(a, b) for a, b, is_size in numbers
+            a == b or (self._grows(a, b) if is_size else b - a in slopes)
+            for a, b, is_size in numbers
         )
 
     def _grows(self, a: int, b: int) -> bool:
@@ -243,6 +245,13 @@ class _Sizes:
         return {size: of.at(length) for size, of in self._found.items()}
 
 
+def _num_values(lines: Sequence[_Line]) -> int:
+    """Returns how many values the lines define; an op may have several."""
+    return sum(
+        line.template.partition(" = ")[0].count("%") for line in lines if " = " in line.template
+    )
+
+
 def _check(what: str, found: Iterable[set[int]], known: set[int]) -> None:
     if strange := {abs(number) for number in set[int]().union(*found)} - known - {0}:
         raise UnevenError(f"numbers that grow by {min(strange)} {what}")
@@ -258,17 +267,14 @@ class Stretched:
 
     def __init__(self, two: str, prime: int, three: str, other_prime: int, unit: int = 1) -> None:
         self._sizes = _Sizes(prime, other_prime)
-        lines = zip(_sections(two), _sections(three), strict=True)
-        self._sections = [_Section(*both, self._sizes) for both in lines]
+        both = list(zip(_sections(two), _sections(three), strict=True))
         # A number of a copy is that of a layer, or refers to the copy before or behind it, or to
         # what is there once. With n grow layers, and ids by the copies that are written before.
-        ids = [max(section.ids, default=0) for section in self._sections]
-        _check("from layer to layer", (section.steps for section in self._sections), {unit, *ids})
-        _check(
-            "with each layer",
-            (section.slopes for section in self._sections),
-            {unit, *accumulate(ids)},
-        )
+        ids = [_num_values(of_three) - _num_values(of_two) for of_two, of_three in both]
+        steps, slopes = {unit, *ids}, {unit, *accumulate(ids)}
+        self._sections = [_Section(*lines, self._sizes, slopes) for lines in both]
+        _check("from layer to layer", (section.steps for section in self._sections), steps)
+        _check("with each layer", (section.slopes for section in self._sections), slopes)
         self._sizes.at(prime)
 
     def text(self, layers: int, length: int) -> str:
