@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from medley import _core, fits
 from medley.cli import run
 from medley.fits.answer import Found, Question
+from medley.fits.beside import Beside
 from medley.fits.cards import Cards, cluster_of, link_of, read_cards
 from medley.fits.deep import Deep
 from medley.fits.page import text_of
@@ -277,3 +280,12 @@ def test_what_cannot_be_answered_is_said(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=sentence.replace(".", r"\.")):
             run(["fits", *words])
     assert fits.MODES == ("lora", "qlora", "full")
+
+
+def test_work_beside_a_process_gives_its_text_or_nothing() -> None:
+    assert Beside(lambda: "text").text() == "text"
+    assert Beside(lambda: str(1 // 0)).text() is None
+    assert Beside(lambda: os._exit(1)).text() is None
+    unwanted = Beside(lambda: str(time.sleep(600)))
+    unwanted.end()
+    unwanted.end()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
@@ -40,7 +42,9 @@ class Beside:
 
 
 def _run(work: Callable[[], str], answer: Connection) -> None:
-    torch.set_num_threads(1)  # the threads of the pool of the process that was copied are not here
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that was copied ends this one
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # it says the same itself
+    torch.set_num_threads(1)  # the threads of its pool are not here
     try:
         answer.send(work())
     except Exception:  # of a model that cannot be captured: nothing is sent
