@@ -34,6 +34,9 @@ SOURCE = "Sailor (SOSP'25), MIT licence, ETH Zurich"
 DEVICES_PER_NODE = 4
 MESSAGE_SIZES_MIB = [2**n for n in range(11)]
 ZONE = "us-central1-a"
+# Embedding and head are one matrix, of which each of both has a copy (Megatron's default). What is
+# published of GPT-Neo's head is without it.
+TIED = ("GPT-Neo-2.7", "OPT-30", "OPT-350")
 OPS_OF_NO_BLOCK = ("encoder-embedding", "final-layernorm", "gpt-post-process")
 
 Times = dict[
@@ -124,6 +127,21 @@ def name_kinds(all_times: dict[str, Times], info: dict[int, list[dict[str, int]]
     return names
 
 
+def layer_bytes(layers: list[dict[str, int]], layer: int, tied: bool) -> dict[str, int]:
+    parameters = layers[layer]["params_bytes"]
+    found = {
+        "parameters": parameters,
+        "saved": layers[layer]["act_mem_bytes"],
+        "output": layers[layer]["act_output_bytes"],
+    }
+    if tied and layer in (0, len(layers) - 1):
+        # All of the embedding but the positions, which are as large as what it puts out.
+        matrix = layers[0]["params_bytes"] - layers[0]["act_output_bytes"]
+        found["parameters"] += 0 if parameters >= matrix else matrix
+        found["tied"] = matrix
+    return found
+
+
 def layer_table(
     data: Path, model: str, devices: list[str], ops_like: str | None = None
 ) -> dict[str, Any]:
@@ -154,11 +172,7 @@ def layer_table(
             {
                 "tensor_parallel": degree,
                 "layers": {
-                    name: {
-                        "parameters": info[degree][layer]["params_bytes"],
-                        "saved": info[degree][layer]["act_mem_bytes"],
-                        "output": info[degree][layer]["act_output_bytes"],
-                    }
+                    name: layer_bytes(info[degree], layer, model in TIED)
                     for name, layer in first.items()
                 },
             }

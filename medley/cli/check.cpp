@@ -9,6 +9,7 @@
 #include "medley/checkpoint/folder.h"
 #include "medley/checkpoint/read.h"
 #include "medley/cli/inputs.h"
+#include "medley/cli/measured.h"
 #include "medley/cli/table.h"
 #include "medley/cli/verbs.h"
 #include "medley/program/lower.h"
@@ -22,6 +23,8 @@ struct Read {
   std::optional<Graph> graph;
   std::optional<Cluster> cluster;
   std::vector<std::pair<std::string, Plan>> plans;
+  std::optional<std::pair<std::string, LayerTable>> table;
+  std::vector<std::pair<std::string, LayerPlan>> layer_plans;
 };
 
 // Reads every byte of a checkpoint, or of all that are complete in a folder of them.
@@ -57,6 +60,16 @@ std::string read_one(const std::string& path, Session& session, Read& read) {
     return fmt::format("cluster of {} devices", read.cluster->devices.size());
   }
   if (path.ends_with(".json")) {
+    const std::string text = read_input(session.files, path, "a plan");
+    if (is_layer_table(text)) {
+      read.table = {path, parse_layer_table(text, path)};
+      return fmt::format("table of {} layers", read.table->second.layers.size());
+    }
+    if (is_layer_plan(text)) {
+      read.layer_plans.emplace_back(path, parse_layer_plan(text, path));
+      return fmt::format("plan over layers for {} rows",
+                         read.layer_plans.back().second.global_batch);
+    }
     read.plans.emplace_back(path, read_plan(session.files, path));
     return fmt::format("plan for {} rows", read.plans.back().second.global_batch);
   }
@@ -92,7 +105,11 @@ void run_check(const std::vector<std::string>& paths, Session& session) {
   }
   if (read.graph && read.cluster)
     for (const auto& [path, plan] : read.plans) check_fit(path, plan, read);
-  session.out << (session.json ? json.dump(2) + "\n" : table.text());
+  std::string left_out;
+  if (read.table && read.cluster)
+    left_out =
+        check_measured(read.table->first, read.table->second, *read.cluster, read.layer_plans);
+  session.out << (session.json ? json.dump(2) + "\n" : table.text() + left_out);
 }
 
 }  // namespace
@@ -101,8 +118,8 @@ std::function<void()> prepare_check(Arguments& arguments, Session& session) {
   auto paths = std::make_shared<std::vector<std::string>>();
   arguments.texts("files",
                   *paths,
-                  "Graphs (.graph), clusters (.yaml) and plans (.json); with one of each, also "
-                  "whether they fit together. Folders of checkpoints: every byte of them",
+                  "Graphs (.graph), clusters (.yaml), layer tables and plans (.json); with one of "
+                  "each, also whether they fit together. Folders of checkpoints: every byte of them",
                   {.required = true});
   return [paths, &session] { run_check(*paths, session); };
 }

@@ -16,17 +16,20 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Outcome = std::variant<LayerOutcome, Infeasible>;
 
+TableCosts table_costs(const std::string& path, const LayerTable& table, const Cluster& cluster) {
+  try {
+    return TableCosts(table, cluster);
+  } catch (const Error& error) {
+    throw Error(error.blame(), fmt::format("{}: {}", path, error.what()));
+  }
+}
+
 TableCosts read_table_costs(const std::string& layers,
                             const std::string& cluster,
                             Session& session) {
   const LayerTable table =
       parse_layer_table(read_input(session.files, layers, "a layer table"), layers);
-  const Cluster read = read_cluster(session.files, cluster, session.catalogue);
-  try {
-    return TableCosts(table, read);
-  } catch (const Error& error) {
-    throw Error(error.blame(), fmt::format("{}: {}", layers, error.what()));
-  }
+  return table_costs(layers, table, read_cluster(session.files, cluster, session.catalogue));
 }
 
 LayerPlan read_layer_plan(const std::string& path, Session& session) {
@@ -82,6 +85,14 @@ std::string plan_text(const LayerPlan& plan) {
   return text;
 }
 
+std::string lacks_text(const LayerStepTimes& report) {
+  std::string text;
+  for (size_t i = 0; i < report.stages.size(); ++i)
+    if (const LayerStageTimes& s = report.stages[i]; s.used > s.has)
+      text += fmt::format("Stage {} lacks {} on each device.\n", i, to_string(s.used - s.has));
+  return text;
+}
+
 std::string report_text(const LayerPlan& plan, const LayerStepTimes& report) {
   std::string text =
       fmt::format("Step: {}, {:.4g} rows/s; stages stand still {:.1f} % of the time.\n\n",
@@ -110,11 +121,32 @@ std::string report_text(const LayerPlan& plan, const LayerStepTimes& report) {
                to_string(s.used),
                to_string(s.has)});
   }
-  text += table.text();
-  for (size_t i = 0; i < report.stages.size(); ++i)
-    if (const LayerStageTimes& s = report.stages[i]; s.used > s.has)
-      text += fmt::format("Stage {} lacks {} on each device.\n", i, to_string(s.used - s.has));
+  text += table.text() + lacks_text(report);
+  if (report.tied.value > 0)
+    text += fmt::format("Gradients of tied layers, over the stages that have them: {}.\n",
+                        to_string(report.tied));
   return text;
+}
+
+// A line for each pool with devices that are not used.
+std::string left_out_text(const std::vector<LeftOut>& pools) {
+  std::string text;
+  for (const LeftOut& each : pools)
+    text += fmt::format("Left out: {} of {}: {}.\n", each.devices, each.pool, each.why);
+  return text;
+}
+
+Json left_out_json(const std::vector<LeftOut>& pools) {
+  Json json = Json::array();
+  for (const LeftOut& each : pools)
+    json.push_back({{"pool", each.pool}, {"devices", each.devices}, {"why", each.why}});
+  return json;
+}
+
+std::string with_left_out(std::string reason, const TableCosts& costs) {
+  for (const LeftOut& each : left_out(costs))
+    reason += fmt::format("; left out: {} of {}: {}", each.devices, each.pool, each.why);
+  return reason;
 }
 
 Json plan_json(const LayerPlan& plan) { return Json::parse(print(plan)); }
@@ -137,6 +169,7 @@ Json report_json(const LayerPlan& plan, const LayerStepTimes& report) {
   for (const BoundaryTimes& b : report.boundaries)
     json["boundaries"].push_back(
         {{"forward_nanoseconds", b.forward.value}, {"backward_nanoseconds", b.backward.value}});
+  if (report.tied.value > 0) json["tied_nanoseconds"] = report.tied.value;
   return json;
 }
 
@@ -209,16 +242,25 @@ void plan_measured(const RequestOptions& options, const std::string& output, Ses
   if (const auto* no = std::get_if<Infeasible>(&outcome))
     throw Error(
         Blame::kCaller,
-        fmt::format("{} on {}: no plan fits: {}", options.layers, options.cluster, no->reason));
+        fmt::format("{} on {}: no plan fits: {}",
+                    options.layers,
+                    options.cluster,
+                    with_left_out(no->reason, costs)));
   const auto& found = std::get<LayerOutcome>(outcome);
   if (output.empty()) {
     session.out << print(found.plan);
     return;
   }
   write_atomically(session.files, output, print(found.plan));
-  session.out << (session.json
-                      ? report_json(found.plan, found.report).dump(2) + "\n"
-                      : plan_text(found.plan) + "\n" + report_text(found.plan, found.report));
+  const std::vector<LeftOut> others = left_out(found.plan, costs);
+  if (session.json) {
+    Json json = report_json(found.plan, found.report);
+    if (!others.empty()) json["left_out"] = left_out_json(others);
+    session.out << json.dump(2) + "\n";
+    return;
+  }
+  session.out << plan_text(found.plan) + "\n" + report_text(found.plan, found.report) +
+                     left_out_text(others);
 }
 
 void compare_measured(const RequestOptions& options, Session& session) {
@@ -230,11 +272,18 @@ void compare_measured(const RequestOptions& options, Session& session) {
     for (const std::string_view schedule : {"gpipe", "1f1b", "eager-1f1b"})
       rows.push_back({fmt::format("best, {}", schedule), scheduled(plan, schedule, costs)});
   }
-  session.out << (session.json
-                      ? rows_json(rows).dump(2) + "\n"
-                      : rows_text(rows) +
-                            "grid: equal stages by 1F1B, unequal devices taken for equal ones; "
-                            "\"best, gpipe\": the best plan's stages by that schedule\n");
+  const auto* best = std::get_if<LayerOutcome>(&rows[1].outcome);
+  const std::vector<LeftOut> others = best ? left_out(best->plan, costs) : left_out(costs);
+  if (session.json) {
+    Json json = rows_json(rows);
+    if (!others.empty()) json["left_out"] = left_out_json(others);
+    session.out << json.dump(2) + "\n";
+    return;
+  }
+  session.out << rows_text(rows) +
+                     "grid: equal stages by 1F1B, unequal devices taken for equal ones; "
+                     "\"best, gpipe\": the best plan's stages by that schedule\n" +
+                     left_out_text(others);
 }
 
 void simulate_measured(const PlannedOptions& options, Session& session) {
@@ -244,6 +293,64 @@ void simulate_measured(const PlannedOptions& options, Session& session) {
   const LayerStepTimes report = time_step(plan, costs);
   session.out << (session.json ? report_json(plan, report).dump(2) + "\n"
                                : report_text(plan, report));
+}
+
+void memory_measured(const PlannedOptions& options, Session& session) {
+  const TableCosts costs = read_table_costs(options.layers, options.cluster, session);
+  const LayerPlan plan = read_layer_plan(options.plan, session);
+  verify_layer_plan(plan, options.plan, costs);
+  Table table({"stage",
+               "devices",
+               "parameters, gradients, optimizer",
+               "saved for backward",
+               "received and sent",
+               "fixed",
+               "peak",
+               "available",
+               "saved per micro-batch"});
+  Json json = Json::array();
+  const LayerStepTimes report = time_step(plan, costs);
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const LayerStageTimes& s = report.stages[i];
+    const Bytes fixed = costs.fixed(s.mesh.pool);
+    const Bytes state = s.costs.persistent - fixed;
+    const Bytes saved = s.used - s.costs.persistent - s.costs.transient;
+    table.add({std::to_string(i),
+               mesh_text(plan.stages[i]),
+               to_string(state),
+               to_string(saved),
+               to_string(s.costs.transient),
+               to_string(fixed),
+               to_string(s.used),
+               to_string(s.has),
+               to_string(s.costs.saved)});
+    json.push_back({{"stage", i},
+                    {"pool", plan.stages[i].pool},
+                    {"devices", s.mesh.devices()},
+                    {"state_bytes", state.value},
+                    {"saved_bytes", saved.value},
+                    {"transient_bytes", s.costs.transient.value},
+                    {"fixed_bytes", fixed.value},
+                    {"peak_bytes", s.used.value},
+                    {"available_bytes", s.has.value},
+                    {"saved_per_microbatch_bytes", s.costs.saved.value}});
+  }
+  session.out << (session.json ? json.dump(2) + "\n" : table.text() + lacks_text(report));
+}
+
+std::string check_measured(const std::string& path,
+                           const LayerTable& table,
+                           const Cluster& cluster,
+                           const std::vector<std::pair<std::string, LayerPlan>>& plans) {
+  const TableCosts costs = table_costs(path, table, cluster);
+  for (const auto& [place, plan] : plans) {
+    verify_layer_plan(plan, place, costs);
+    if (std::string lacks = lacks_text(time_step(plan, costs)); !lacks.empty()) {
+      lacks.pop_back();
+      throw Error(Blame::kCaller, fmt::format("{}: {}", place, lacks));
+    }
+  }
+  return left_out_text(left_out(costs));
 }
 
 void explain_measured(const std::string& plan_path,

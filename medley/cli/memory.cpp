@@ -9,6 +9,7 @@
 
 #include "medley/base/units.h"
 #include "medley/cli/inputs.h"
+#include "medley/cli/measured.h"
 #include "medley/cli/options.h"
 #include "medley/cli/stage_names.h"
 #include "medley/cli/table.h"
@@ -91,7 +92,13 @@ void run_memory(const PlannedOptions& options, Session& session) {
 std::function<void()> prepare_memory(Arguments& arguments, Session& session) {
   auto options = std::make_shared<PlannedOptions>();
   add_planned_options(arguments, *options);
-  return [options, &session] { run_memory(*options, session); };
+  add_layers_option(arguments, options->layers, "plan");
+  return [options, &session] {
+    if (without_graph(*options))
+      memory_measured(*options, session);
+    else
+      run_memory(*options, session);
+  };
 }
 
 }  // namespace medley

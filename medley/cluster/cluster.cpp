@@ -47,6 +47,7 @@ std::string hash(const Cluster& cluster) {
                         network.bandwidth,
                         network.latency,
                         network.trunk ? fmt::to_string(*network.trunk) : "none");
+    if (network.one_flow) text += "flows one\n";
     for (const MessageCurve& curve : network.curves) {
       text += fmt::format("curve {}", curve.devices);
       for (const MessageCurve::Point& point : curve.points)

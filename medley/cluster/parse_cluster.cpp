@@ -251,7 +251,15 @@ std::vector<MessageCurve> parse_curves(const YamlValue& value) {
 }
 
 Network parse_network(const YamlFields& fields, const std::vector<NodePool>& pools) {
-  fields.only({"name", "inside", "pools", "connects", "bandwidth", "latency", "trunk", "curves"});
+  fields.only({"name",
+               "inside",
+               "pools",
+               "connects",
+               "bandwidth",
+               "latency",
+               "trunk",
+               "curves",
+               "flows"});
   Network network;
   network.name = parse_name(fields.require("name"));
   const YamlValue* inside = fields.find("inside");
@@ -277,6 +285,11 @@ Network parse_network(const YamlFields& fields, const std::vector<NodePool>& poo
     network.trunk = trunk->positive_quantity(Dimension::kBandwidth);
   }
   if (const YamlValue* curves = fields.find("curves")) network.curves = parse_curves(*curves);
+  if (const YamlValue* flows = fields.find("flows")) {
+    if (flows->text() != "all" && flows->text() != "one")
+      flows->fail(fmt::format("expected all or one: {}", flows->text()));
+    network.one_flow = flows->text() == "one";
+  }
   return network;
 }
 

@@ -245,6 +245,21 @@ TEST(ParseCluster, ChecksNetworks) {
   EXPECT_EQ(message("inside: node", "inside: node, trunk: 1 GB/s"),
             "c.yaml:7: networks[0].trunk: needs connects with two node pools or more");
   EXPECT_EQ(message("50 us", "50 us, trunk: 1 GB/s"), "accepted");
+  EXPECT_EQ(message("50 us", "50 us, flows: two"),
+            "c.yaml:8: networks[1].flows: expected all or one: two");
+}
+
+// One cluster file says what the devices of a node do at once; what it leaves out is `all`.
+TEST(ParseCluster, ReadsFlows) {
+  const auto parsed = [](const std::string& flows) {
+    std::string text = example();
+    text.replace(text.find("50 us"), 5, "50 us" + flows);
+    return parse_cluster(text, "c.yaml", catalogue());
+  };
+  EXPECT_FALSE(parsed("").networks[1].one_flow);
+  EXPECT_EQ(parsed(", flows: all"), parsed(""));
+  EXPECT_TRUE(parsed(", flows: one").networks[1].one_flow);
+  EXPECT_NE(hash(parsed(", flows: one")), hash(parsed("")));
 }
 
 TEST(ParseCluster, ChecksDeviceKinds) {

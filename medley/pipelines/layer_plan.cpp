@@ -17,8 +17,10 @@ constexpr int64_t kMostBatch = int64_t{1} << 40;
 constexpr int64_t kMostMicrobatches = int64_t{1} << 20;
 constexpr int64_t kMost = 65536;  // layers, devices
 
+// `in_flight` is 0 if the file does not say it.
 LayerStage read_stage(const JsonPlace& at) {
   LayerStage stage;
+  stage.in_flight = 0;
   const auto number = [](int& out, int64_t least) {
     return [&out, least](const JsonPlace& p) {
       out = static_cast<int>(read_integer(p, least, kMost));
@@ -37,7 +39,7 @@ LayerStage read_stage(const JsonPlace& at) {
                {"pool", true, [&](const JsonPlace& p) { stage.pool = read_text(p); }},
                {"replicas", false, number(stage.replicas, 1)},
                {"tensor_parallel", false, number(stage.tensor_parallel, 1)},
-               {"in_flight", true, [&](const JsonPlace& p) {
+               {"in_flight", false, [&](const JsonPlace& p) {
                   stage.in_flight = static_cast<int>(read_integer(p, 1, kMostMicrobatches));
                 }}});
   return stage;
@@ -68,8 +70,15 @@ BoundaryTimes boundary_after(const LayerPlan& plan, size_t stage, const TableCos
   const LayerMesh to = mesh_of(plan.stages[stage + 1], costs);
   const LinkCurve up = *costs.link(from.pool, from.devices(), to.pool, to.devices());
   const LinkCurve down = *costs.link(to.pool, to.devices(), from.pool, from.devices());
-  const Bytes bytes = costs.cut(plan.stages[stage].end - 1, rows_of(plan));
-  return {occupied(up, bytes), occupied(down, bytes), up.latency};
+  const double blocking = costs.table().run.blocking;
+  Bytes bytes = costs.cut(plan.stages[stage].end - 1, rows_of(plan));
+  if (blocking == 0) return {occupied(up, bytes), occupied(down, bytes), up.latency};
+  // All devices that divide a layer send, or receive, the whole.
+  bytes = bytes * std::max(from.tensor_parallel, to.tensor_parallel);
+  const auto stands_still = [&](const LinkCurve& link) {
+    return to_nanoseconds({to_seconds(occupied(link, bytes)).value * blocking});
+  };
+  return {stands_still(up), stands_still(down), up.latency};
 }
 
 void verify_stage(const LayerPlan& plan, size_t i, const TableCosts& costs) {
@@ -83,14 +92,7 @@ void verify_stage(const LayerPlan& plan, size_t i, const TableCosts& costs) {
   const LayerMesh mesh = mesh_of(stage, costs);
   if (mesh.pool < 0)
     refuse(i, fmt::format("pool: found {}, expected a pool of the cluster", stage.pool));
-  if (!costs.stage(stage.begin, stage.end, mesh, rows_of(plan)))
-    refuse(i,
-           fmt::format("replicas: found {} rows on {} replicas of {} devices of {}, expected rows "
-                       "of a replica and a degree that were measured, and a network",
-                       rows_of(plan),
-                       stage.replicas,
-                       stage.tensor_parallel,
-                       stage.pool));
+  if (const std::string why = costs.misfit(mesh, rows_of(plan)); !why.empty()) refuse(i, why);
   if (i == 0) return;
   const LayerStage& before = plan.stages[i - 1];
   if (stage.in_flight > before.in_flight)
@@ -168,6 +170,10 @@ LayerPlan parse_layer_plan(std::string_view text, std::string_view file) {
           for (const JsonPlace& each : read_list(p)) plan.stages.push_back(read_stage(each));
           if (plan.stages.empty()) p.refuse("at least one stage");
         }}});
+  // 1F1B: as many as there are stages from here on.
+  for (size_t i = 0; i < plan.stages.size(); ++i)
+    if (LayerStage& stage = plan.stages[i]; stage.in_flight == 0)
+      stage.in_flight = std::min(plan.microbatches, static_cast<int>(plan.stages.size() - i));
   return plan;
 }
 
@@ -220,16 +226,12 @@ ScheduleRequest schedule_request(const LayerPlan& plan, const TableCosts& costs)
     request.pools.push_back(mesh.pool);
   }
   // While a stage sends or receives it does nothing else.
-  if (const double blocking = costs.table().run.blocking; blocking > 0) {
-    for (size_t b = 0; b < times.boundaries.size(); ++b) {
-      const BoundaryTimes& boundary = times.boundaries[b];
-      const Nanoseconds up = to_nanoseconds({to_seconds(boundary.forward).value * blocking});
-      const Nanoseconds down = to_nanoseconds({to_seconds(boundary.backward).value * blocking});
+  if (costs.table().run.blocking > 0) {
+    for (size_t b = 0; b < times.boundaries.size(); ++b)
       for (const size_t stage : {b, b + 1}) {
-        times.stages[stage].forward += up;
-        times.stages[stage].backward += down;
+        times.stages[stage].forward += times.boundaries[b].forward;
+        times.stages[stage].backward += times.boundaries[b].backward;
       }
-    }
     for (BoundaryTimes& boundary : times.boundaries) boundary = {{}, {}, boundary.latency};
   }
   request.times = equal_microbatches(std::move(times), plan.microbatches);
@@ -248,14 +250,29 @@ LayerStepTimes time_step(const LayerPlan& plan,
   const Timing timing = time_calls(order_calls(counts, plan.microbatches), request.times);
   LayerStepTimes report;
   report.bubble = timing.bubble();
-  report.boundaries = request.times.sizes[0].boundaries;
+  for (size_t i = 0; i + 1 < plan.stages.size(); ++i)
+    report.boundaries.push_back(boundary_after(plan, i, costs));
+  // The tensor that several stages have is updated by all of them at once.
+  Nanoseconds tied_ready;
+  const LayerStage* first_tied = nullptr;
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const LayerStage& stage = plan.stages[i];
+    if (!costs.has_tied(stage.begin, stage.end)) continue;
+    tied_ready = std::max(tied_ready, timing.calls[i].back().end);
+    if (first_tied)
+      report.tied += costs.add_tied(mesh_of(*first_tied, costs), mesh_of(stage, costs));
+    else
+      first_tied = &stage;
+  }
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     LayerStageTimes stage;
     stage.mesh = mesh_of(plan.stages[i], costs);
     stage.costs = costs_of(plan, plan.stages[i], costs);
     stage.busy = timing.busy[i];
     stage.idle = timing.idle[i];
-    stage.finish = timing.calls[i].back().end + stage.costs.update;
+    const bool waits = report.tied.value > 0 && costs.has_tied(plan.stages[i].begin, plan.stages[i].end);
+    stage.finish =
+        (waits ? tied_ready + report.tied : timing.calls[i].back().end) + stage.costs.update;
     stage.used = stage.costs.persistent + stage.costs.transient +
                  stage.costs.saved * std::min(plan.microbatches, plan.stages[i].in_flight);
     stage.has = costs.memory(stage.mesh.pool);

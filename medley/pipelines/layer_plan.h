@@ -17,7 +17,8 @@ struct LayerStage {
   int begin = 0, end = 0;  // layers [begin, end)
   std::string pool;
   int replicas = 1, tensor_parallel = 1;
-  int in_flight = 1;  // micro-batches at most, not growing along the pipeline
+  // Micro-batches at most, not growing along the pipeline. A file that does not say: those of 1F1B.
+  int in_flight = 1;
   bool operator==(const LayerStage&) const = default;
 };
 
@@ -51,8 +52,9 @@ struct LayerStageTimes {
 struct LayerStepTimes {
   Nanoseconds step;
   double bubble = 0;  // idle time of the stages, as a share of their time until the last call
+  Nanoseconds tied;  // adding up the gradients of a tensor that several stages have
   std::vector<LayerStageTimes> stages;
-  std::vector<BoundaryTimes> boundaries;
+  std::vector<BoundaryTimes> boundaries;  // of RunConstants::blocking: how long both stand still
 };
 // Executes a step with the exact timer: calls, transfers, then each stage's update, which begins
 // when its last call has ended. Requires: verify(plan, costs) passes.

@@ -62,7 +62,7 @@ TEST(LayerPlan, NamesThePlaceOfAMistake) {
             "stages[1].in_flight: found 3, expected at most 2, as the stage before has");
   plan = two_stages();
   plan.stages[0].replicas = 3;
-  EXPECT_THAT(message(plan), ::testing::StartsWith("stages[0].replicas: found 1 rows on 3"));
+  EXPECT_THAT(message(plan), ::testing::StartsWith("stages[0].replicas: found 3, expected"));
   plan = two_stages();
   plan.table_hash = std::string(64, '0');
   EXPECT_THAT(message(plan),
@@ -89,6 +89,32 @@ TEST(LayerPlan, SimulatesWhatCanBeAddedUpByHand) {
   EXPECT_EQ(report.step.value, 41'500'000 + 3 * kMs);  // with three updates
 }
 
+TEST(LayerPlan, HasTheCountsOf1F1BIfItSaysNone) {
+  LayerPlan plan = two_stages();
+  plan.stages.push_back({6, 7, "fast", 1, 1, 1});
+  std::string text = print(plan);
+  for (const int count : {2, 1, 1}) {
+    const std::string said = ", \"in_flight\": " + std::to_string(count);
+    text.erase(text.find(said), said.size());
+  }
+  const std::vector<LayerStage> stages = parse_layer_plan(text, "p.json").stages;
+  EXPECT_EQ(stages[0].in_flight, 3);
+  EXPECT_EQ(stages[1].in_flight, 2);
+  EXPECT_EQ(stages[2].in_flight, 1);
+  text.replace(text.find("\"microbatches\": 4"), 17, "\"microbatches\": 2");
+  EXPECT_EQ(parse_layer_plan(text, "p.json").stages[0].in_flight, 2);
+}
+
+// Its gradients are added up over both stages once both have ended their calls: 60 MB in 60 ms.
+TEST(LayerPlan, AddsUpTheGradientsOfTiedLayers) {
+  LayerTable table = sample_table();
+  for (MeasuredBytes& each : table.bytes)
+    for (const char* kind : {"embedding", "head"}) each.kinds[kind].tied = {60'000'000};
+  const LayerStepTimes report = time_step(two_stages(), TableCosts(table, sample_cluster(2, 0)));
+  EXPECT_EQ(report.tied.value, 60 * kMs);
+  EXPECT_EQ(report.step.value, 41'500'000 + 60 * kMs + 3 * kMs);
+}
+
 // Both stages stand still for twice the transfer at each call.
 TEST(LayerPlan, BlockingTransfersTakeTheTimeOfBothStages) {
   LayerTable table = sample_table();
@@ -96,7 +122,12 @@ TEST(LayerPlan, BlockingTransfersTakeTheTimeOfBothStages) {
   const TableCosts costs(table, sample_cluster(2, 0));
   const LayerStepTimes report = time_step(two_stages(), costs);
   EXPECT_EQ(report.step.value, (2 + 3) * (7'500'000 + 4 * kMs) + 3 * kMs);
-  EXPECT_THROW((void)plan_layers({costs, 4, 0}), Error);
+  EXPECT_EQ(report.boundaries[0].forward.value, 2 * kMs);
+  EXPECT_TRUE(std::holds_alternative<LayerOutcome>(plan_layers({costs, 4, 0})));
+  // Each of two devices that divide the layers sends the whole: 2 MB.
+  LayerPlan divided = two_stages();
+  for (LayerStage& stage : divided.stages) stage.tensor_parallel = 2;
+  EXPECT_EQ(time_step(divided, costs).boundaries[0].forward.value, 4 * kMs);
 }
 
 }  // namespace

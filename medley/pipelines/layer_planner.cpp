@@ -67,7 +67,8 @@ class Options {
     for (const int degree : costs_.degrees(range.pool)) {
       if (range.devices % degree != 0) continue;
       const LayerMesh mesh{range.pool, range.devices / degree, degree};
-      const auto option = costs_.stage(range.begin, range.end, mesh, rows);
+      auto option = costs_.stage(range.begin, range.end, mesh, rows);
+      if (option) stand_still(range, mesh, rows, *option);
       if (!option || option->forward + option->backward >= kLongest) continue;
       const auto worse = [&](const StageOption& other) { return dominates(other, *option); };
       if (std::ranges::any_of(options, worse)) continue;
@@ -75,6 +76,26 @@ class Options {
       options.push_back(*option);
     }
     return options;
+  }
+
+  // Adds what transfers take that block the stage, as if the stages beside it were as wide and of
+  // its pool: the timer knows.
+  void stand_still(const StageRange& range,
+                   const LayerMesh& mesh,
+                   int64_t rows,
+                   StageOption& option) const {
+    const double blocking = costs_.table().run.blocking;
+    if (blocking == 0) return;
+    const auto link = costs_.link(range.pool, range.devices, range.pool, range.devices);
+    if (!link) return;
+    for (const int layer : {range.begin - 1, range.end - 1}) {
+      if (layer < 0 || layer + 1 == costs_.layers()) continue;
+      const Bytes bytes = costs_.cut(layer, rows) * mesh.tensor_parallel;
+      const Nanoseconds time =
+          to_nanoseconds({to_seconds(occupied(*link, bytes)).value * blocking});
+      option.forward += time;
+      option.backward += time;
+    }
   }
 
   const TableCosts& costs_;
@@ -321,7 +342,56 @@ std::vector<LayerStage> grid_stages(const TableCosts& costs, int stages, int deg
   return grid;
 }
 
+// Why no stage of any pool can be run with any of these counts, as the first that was tried; "" if
+// one can.
+std::string unmeasured(const LayerRequest& request, const std::vector<int>& counts) {
+  const TableCosts& costs = request.costs;
+  std::string first;
+  for (const int count : counts)
+    for (int p = 0; p < costs.pools(); ++p)
+      for (const int degree : costs.degrees(p))
+        for (int replicas = 1; replicas * degree <= costs.devices(p); ++replicas) {
+          const int64_t rows = request.global_batch / count;
+          if (rows % replicas != 0) continue;
+          const std::string why = costs.misfit({p, replicas, degree}, rows);
+          if (why.empty()) return "";
+          if (first.empty()) first = why;
+        }
+  return "no stage was measured: " + first;
+}
+
 }  // namespace
+
+std::vector<LeftOut> left_out(const TableCosts& costs) {
+  std::vector<LeftOut> out;
+  for (int p = 0; p < costs.pools(); ++p)
+    if (std::string why = costs.unmeasured(p); !why.empty())
+      out.push_back({costs.cluster().pools[at(p)].name, costs.devices(p), std::move(why)});
+  return out;
+}
+
+std::vector<LeftOut> left_out(const LayerPlan& plan, const TableCosts& costs) {
+  std::vector<int> used(at(costs.pools()));
+  for (int p = 0; p < costs.pools(); ++p)
+    for (const LayerStage& stage : plan.stages)
+      if (stage.pool == costs.cluster().pools[at(p)].name)
+        used[at(p)] += stage.replicas * stage.tensor_parallel;
+  std::vector<LeftOut> out = left_out(costs);
+  for (int p = 0; p < costs.pools(); ++p) {
+    const int devices = costs.devices(p) - used[at(p)];
+    if (devices == 0 || !costs.unmeasured(p).empty()) continue;
+    bool is_linked = used[at(p)] > 0;
+    for (int q = 0; q < costs.pools(); ++q)
+      if (used[at(q)] > 0 && costs.linked(p, q) && costs.linked(q, p)) is_linked = true;
+    std::string why = "the best plan found is faster without them";
+    if (!is_linked)
+      why = "no network links them to those of the plan";
+    else if (used[at(p)] > 0 && !costs.links_nodes(p))
+      why = "no network links the nodes";
+    out.push_back({costs.cluster().pools[at(p)].name, devices, std::move(why)});
+  }
+  return out;
+}
 
 std::variant<LayerOutcome, Infeasible> scheduled(LayerPlan plan,
                                                  std::string_view schedule,
@@ -345,13 +415,9 @@ std::variant<LayerOutcome, Infeasible> scheduled(LayerPlan plan,
 
 std::variant<LayerOutcome, Infeasible> plan_layers(const LayerRequest& request) {
   verify(request);
-  if (request.costs.table().run.blocking > 0)
-    throw Error(Blame::kCaller,
-                fmt::format("run.blocking: found {}, expected 0: transfers that block calls are "
-                            "simulated, not planned for",
-                            request.costs.table().run.blocking));
-  std::string reason = "no stage was measured";
   const std::vector<int> counts = counts_of(request);
+  std::string reason = unmeasured(request, counts);
+  if (!reason.empty()) return Infeasible{reason};
   // The best few of all counts, and of the next more and fewer than the best has, which the search
   // leaves out where it predicts them to be a little slower; each made better where it stands.
   std::vector<LayerPlan> candidates = best_few(request, {counts}, reason);

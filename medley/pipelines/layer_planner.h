@@ -4,8 +4,10 @@
 // plan_pipeline(), which cannot tell that they were measured, and the choice among its candidates
 // by the exact timer. Knows nothing of files.
 
+#include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "medley/pipelines/layer_plan.h"
 #include "medley/plan/plan.h"
@@ -27,14 +29,24 @@ struct LayerOutcome {
 // cut takes depends on how many devices are on both of its sides, which plan_pipeline() does not
 // know: it is asked for plans whose stages all have at least so many, for each power of two, and
 // the timer judges what it finds by the devices that they have. Throws Error(kCaller) for a batch
-// below 1, micro-batches that do not divide it, or transfers that block calls
-// (RunConstants::blocking): those are simulated, not planned for.
+// below 1, or micro-batches that do not divide it.
 [[nodiscard]] std::variant<LayerOutcome, Infeasible> plan_layers(const LayerRequest& request);
 
 // The best grid: stages of as equal numbers of layers as there can be, all on as many devices with
 // one degree, pools in the order of the cluster, scheduled by 1F1B. What one gets who takes unequal
 // devices for equal ones.
 [[nodiscard]] std::variant<LayerOutcome, Infeasible> plan_grid(const LayerRequest& request);
+
+// Devices that a plan does not use, by pool, and why: no times, no network, or no need.
+struct LeftOut {
+  std::string pool;
+  int devices = 0;
+  std::string why;
+  bool operator==(const LeftOut&) const = default;
+};
+std::vector<LeftOut> left_out(const LayerPlan& plan, const TableCosts& costs);
+// Those that no plan can use.
+std::vector<LeftOut> left_out(const TableCosts& costs);
 
 // Sets the counts in flight to those of a schedule of schedules.h, within memory, and executes the
 // step. Infeasible if memory has no room for one micro-batch.

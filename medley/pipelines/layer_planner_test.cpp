@@ -56,8 +56,15 @@ void try_all(const TableCosts& costs, LayerPlan& plan, std::vector<int> left, La
 // full; the timer knows that stages go on with forwards while a pipeline fills, and so may like
 // others.
 TEST(LayerPlanner, IsAsGoodAsAllChainsOneByOne) {
-  for (const auto& [fast, slow, batch] : {std::tuple{1, 1, 32}, {1, 0, 4}, {0, 1, 16}}) {
-    const TableCosts costs(sample_table(), sample_cluster(fast, slow));
+  for (const auto& [fast, slow, batch, blocking] : {std::tuple{1, 1, 32, 0},
+                                                    {1, 0, 4, 0},
+                                                    {0, 1, 16, 0},
+                                                    {1, 1, 32, 1},
+                                                    {1, 0, 4, 1},
+                                                    {0, 1, 16, 1}}) {
+    LayerTable table = sample_table();
+    table.run.blocking = blocking;
+    const TableCosts costs(table, sample_cluster(fast, slow));
     LayerPlan plan, best;
     plan.global_batch = batch;
     plan.microbatches = batch;
@@ -89,6 +96,41 @@ TEST(LayerPlanner, SaysWhatLacksMemory) {
   const auto outcome = plan_layers({costs, 4, 0});
   ASSERT_TRUE(std::holds_alternative<Infeasible>(outcome));
   EXPECT_THAT(std::get<Infeasible>(outcome).reason, ::testing::HasSubstr("on each device"));
+}
+
+// Devices fall away for one of four causes.
+TEST(LayerPlanner, NamesDevicesThatFallAway) {
+  const auto names = [](const LayerTable& table, const Cluster& cluster) {
+    const TableCosts costs(table, cluster);
+    std::string text;
+    for (const LeftOut& each : left_out(found(plan_layers({costs, 8, 0})).plan, costs))
+      text += std::to_string(each.devices) + " of " + each.pool + ": " + each.why + "\n";
+    return text;
+  };
+  LayerTable fast_only = sample_table();
+  std::erase_if(fast_only.times, [](const auto& each) { return each.device == "slow"; });
+  EXPECT_EQ(names(fast_only, sample_cluster(1, 1)), "4 of slow: the table has no times of slow\n");
+  Cluster apart = sample_cluster(1, 1);
+  apart.networks[1].connects = {"fast"};
+  EXPECT_EQ(names(sample_table(), apart),
+            "4 of slow: no network links them to those of the plan\n");
+  Cluster loose = sample_cluster(2, 0);
+  loose.networks.pop_back();
+  EXPECT_EQ(names(sample_table(), loose), "4 of fast: no network links the nodes\n");
+  Cluster slow = sample_cluster(1, 1);
+  slow.networks[1].bandwidth = 1e6;
+  EXPECT_EQ(names(sample_table(), slow),
+            "4 of slow: the best plan found is faster without them\n");
+}
+
+TEST(LayerPlanner, SaysWhichRowsWereMeasured) {
+  LayerTable table = sample_table();
+  std::erase_if(table.times, [](const auto& each) { return each.rows < 4; });
+  const TableCosts costs(table, sample_cluster(1, 0));
+  const auto outcome = plan_layers({costs, 2, 0});
+  EXPECT_EQ(std::get<Infeasible>(outcome).reason,
+            "no stage was measured: replicas: found 1 row for each of 1, expected 4 to 4, as "
+            "measured on fast at degree 1");
 }
 
 TEST(LayerPlanner, IsNeverWorseThanTheGrid) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,8 @@ struct LayerBytes {
   Bytes parameters;  // not by row
   Bytes saved;       // from forward to backward
   Bytes output;      // what goes on to the next layer, whole: not divided
+  // Of `parameters`: one tensor, the same in all layers that have some.
+  Bytes tied = {};
   bool operator==(const LayerBytes&) const = default;
 };
 
@@ -43,19 +46,23 @@ struct MeasuredTimes {
   bool operator==(const MeasuredTimes&) const = default;
 };
 
-// What a run takes beyond its layers. Fitted, or left as it is here.
+// What a run takes beyond its layers, for prediction and planning alike. The defaults are those of
+// the published campaigns (benchmarks/planner/README.md).
 struct RunConstants {
   // Bytes of parameters, gradients and optimizer state for each byte of parameters: fp32 and Adam.
   double state = 4;
-  double saved = 1;  // times what the layers say
-  Bytes fixed;       // of every device: context, workspaces, communicators
+  double saved = 1.1;  // times what the layers say
+  // Of every device: context, workspaces, communicators. Nothing: kFixedShare of its memory.
+  std::optional<Bytes> fixed;
   // How much longer gradients take to be added up than a link at its measured bandwidth would need.
   double all_reduce = 1;
   // 0: transfers between stages run beside their calls, as Medley runs them. Otherwise both stages
-  // stand still for this many times what the link takes, at each end.
-  double blocking = 0;
+  // stand still for this many times what the link takes, at each end, for what each of the devices
+  // that divide a layer sends: all of it.
+  double blocking = 1;
   bool operator==(const RunConstants&) const = default;
 };
+constexpr double kFixedShare = 0.05;
 
 struct LayerTable {
   std::string model, source;        // for people
@@ -68,6 +75,8 @@ struct LayerTable {
 
 // What is printed parses back equal.
 std::string print(const LayerTable& table);
+// Whether the text says that it is one, whatever else is wrong with it.
+bool is_layer_table(std::string_view json);
 // Strict, entries in any order. Throws Error(kCaller) "<file>: <place>: found ..., expected ...".
 LayerTable parse_layer_table(std::string_view json, std::string_view file);
 std::string hash(const LayerTable& table);  // SHA-256 of the printed table

@@ -28,9 +28,14 @@ std::string message(const std::string& what, const std::string& by) {
 
 TEST(LayerTable, PrintsWhatParsesBackEqual) {
   LayerTable table = sample_table();
-  table.run = {3.5, 1.125, {5'000'000'000}, 2.5, 0.75};
+  table.run = {3.5, 1.125, Bytes{5'000'000'000}, 2.5, 0.75};
+  table.bytes[0].kinds["head"].tied = table.bytes[0].kinds["embedding"].tied = {7};
   EXPECT_EQ(parse_layer_table(print(table), "t.json"), table);
   EXPECT_NE(hash(table), hash(sample_table()));
+  table.run = {};
+  EXPECT_EQ(parse_layer_table(print(table), "t.json"), table);
+  EXPECT_TRUE(is_layer_table(print(table)));
+  EXPECT_FALSE(is_layer_table("{\"format\": \"medley-plan\"}"));
 }
 
 TEST(LayerTable, SortsItsEntries) {
@@ -54,6 +59,22 @@ TEST(LayerTable, NamesThePlaceOfAMistake) {
               StartsWith("t.json: times[0].ns.block[0]: found -1"));
   EXPECT_THAT(message("\"saved\": 1, \"fixed", "\"saved\": -1, \"fixed"),
               StartsWith("t.json: run.saved: found -1, expected a number from 0"));
+}
+
+TEST(LayerTable, WantsTiedBytesToBeOneTensor) {
+  EXPECT_THAT(message("\"output\": 1000000}", "\"output\": 1000000, \"tied\": 65000000}"),
+              StartsWith("t.json: bytes[0].layers.block: found {"));
+  LayerTable table = sample_table();
+  table.bytes[1].kinds["head"].tied = {7};
+  table.bytes[1].kinds["embedding"].tied = {8};
+  try {
+    (void)parse_layer_table(print(table), "t.json");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "t.json: bytes: found 8 and 7 tied bytes at tensor_parallel 2, expected as many "
+                 "in all layers: they are one tensor");
+  }
 }
 
 TEST(LayerTable, WantsEveryKindOnceAndNoOther) {

@@ -67,7 +67,10 @@ LayerBytes read_layer_bytes(const JsonPlace& at) {
   read_object(at,
               {{"parameters", true, [&](const JsonPlace& p) { bytes.parameters = read_bytes(p); }},
                {"saved", true, [&](const JsonPlace& p) { bytes.saved = read_bytes(p); }},
-               {"output", true, [&](const JsonPlace& p) { bytes.output = read_bytes(p); }}});
+               {"output", true, [&](const JsonPlace& p) { bytes.output = read_bytes(p); }},
+               {"tied", false, [&](const JsonPlace& p) { bytes.tied = read_bytes(p); }}});
+  if (bytes.tied > bytes.parameters)
+    at.refuse(fmt::format("tied to be at most the {} bytes of parameters", bytes.parameters.value));
   return bytes;
 }
 
@@ -121,6 +124,18 @@ void sort_unique(LayerTable& table, std::string_view file) {
   const auto fail = [&](const std::string& what) {
     throw Error(Blame::kCaller, fmt::format("{}: {}", file, what));
   };
+  for (const MeasuredBytes& each : table.bytes) {
+    Bytes tied;
+    for (const auto& [kind, bytes] : each.kinds) {
+      if (tied.value > 0 && bytes.tied.value > 0 && tied != bytes.tied)
+        fail(fmt::format("bytes: found {} and {} tied bytes at tensor_parallel {}, expected as "
+                         "many in all layers: they are one tensor",
+                         tied.value,
+                         bytes.tied.value,
+                         each.tensor_parallel));
+      tied = std::max(tied, bytes.tied);
+    }
+  }
   for (size_t i = 1; i < table.bytes.size(); ++i)
     if (table.bytes[i - 1].tensor_parallel == table.bytes[i].tensor_parallel)
       fail(fmt::format("bytes: found tensor_parallel {} twice, expected each once",
@@ -138,6 +153,11 @@ void sort_unique(LayerTable& table, std::string_view file) {
 }
 
 }  // namespace
+
+bool is_layer_table(std::string_view text) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.contains("format") && json["format"] == "medley-layers";
+}
 
 LayerTable parse_layer_table(std::string_view text, std::string_view file) {
   const nlohmann::json json = parse_json(text, file);

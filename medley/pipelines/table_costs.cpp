@@ -87,19 +87,32 @@ TableCosts::TableCosts(const LayerTable& table, const Cluster& cluster)
     std::ranges::sort(degrees);
     for (const int degree : degrees) add_times(pool, degree);
   }
-  if (times_.empty())
+  if (times_.empty()) {
+    std::set<std::string> kinds;
+    for (const NodePool& pool : cluster_.pools) kinds.insert(pool.kind.name);
     throw Error(Blame::kCaller,
-                fmt::format("times: found those of {}, expected some for a kind of the cluster: {}",
-                            fmt::join(known, ", "),
-                            cluster_.pools[0].kind.name));
+                fmt::format("times: found those of {}, expected some for a kind of the cluster{}: {}",
+                            known.empty() ? "no kind" : fmt::format("{}", fmt::join(known, ", ")),
+                            std::ranges::any_of(kinds, [&](auto& k) { return known.contains(k); })
+                                ? ", of a degree that divides its nodes"
+                                : "",
+                            fmt::join(kinds, ", ")));
+  }
+  std::vector<int64_t> is_tied(table_.layers.size());
   for (const MeasuredBytes& each : table_.bytes) {
     std::vector<int64_t> parameters, saved;
-    for (const std::string& kind : table_.layers) {
-      parameters.push_back(each.kinds.at(kind).parameters.value);
-      saved.push_back(each.kinds.at(kind).saved.value);
+    ByteSums& sums = bytes_[each.tensor_parallel];
+    for (size_t i = 0; i < table_.layers.size(); ++i) {
+      const LayerBytes& bytes = each.kinds.at(table_.layers[i]);
+      parameters.push_back(bytes.parameters.value);
+      saved.push_back(bytes.saved.value);
+      sums.tied = std::max(sums.tied, bytes.tied.value);
+      if (bytes.tied.value > 0) is_tied[i] = 1;
     }
-    bytes_[each.tensor_parallel] = {running_sums(parameters), running_sums(saved)};
+    sums.parameters = running_sums(parameters);
+    sums.saved = running_sums(saved);
   }
+  num_tied_ = running_sums(is_tied);
   for (const std::string& kind : table_.layers)
     outputs_.push_back(table_.bytes.front().kinds.at(kind).output.value);
 
@@ -177,17 +190,18 @@ std::optional<StageOption> TableCosts::stage(int begin,
                                              int64_t rows) const {
   if (rows % mesh.replicas != 0) return std::nullopt;
   const int64_t own = rows / mesh.replicas;
-  const auto found = times_.find({mesh.pool, mesh.tensor_parallel, own});
-  if (found == times_.end()) return std::nullopt;
+  const std::optional<Measured> found = measured(begin, end, mesh, own);
+  if (!found) return std::nullopt;
   const ByteSums& bytes = bytes_.at(mesh.tensor_parallel);
   const RunConstants& run = table_.run;
   const std::optional<Nanoseconds> reduce = all_reduce(begin, end, mesh);
   if (!reduce) return std::nullopt;
   StageOption stage;
-  stage.forward = {between(found->second.forward, begin, end)};
-  stage.backward = {between(found->second.backward, begin, end)};
-  stage.update = Nanoseconds{between(found->second.update, begin, end)} + *reduce;
-  stage.persistent = times(run.state, between(bytes.parameters, begin, end)) + run.fixed;
+  stage.forward = found->forward;
+  stage.backward = found->backward;
+  stage.update = found->update + *reduce;
+  stage.persistent =
+      times(run.state, parameters(begin, end, mesh.tensor_parallel)) + fixed(mesh.pool);
   stage.saved = times(run.saved, own * between(bytes.saved, begin, end));
   // What was received for a call and what it sends.
   if (begin > 0) stage.transient += cut(begin - 1, own);
@@ -196,21 +210,141 @@ std::optional<StageOption> TableCosts::stage(int begin,
   return stage;
 }
 
+std::optional<TableCosts::Measured> TableCosts::measured(int begin,
+                                                         int end,
+                                                         const LayerMesh& mesh,
+                                                         int64_t rows) const {
+  const auto above = times_.lower_bound({mesh.pool, mesh.tensor_parallel, rows});
+  const auto is_of_mesh = [&](const auto& entry) {
+    return std::get<0>(entry.first) == mesh.pool && std::get<1>(entry.first) == mesh.tensor_parallel;
+  };
+  if (above == times_.end() || !is_of_mesh(*above)) return std::nullopt;
+  const auto sum = [&](const Sums& sums) {
+    return Measured{{between(sums.forward, begin, end)},
+                    {between(sums.backward, begin, end)},
+                    {between(sums.update, begin, end)}};
+  };
+  const Measured more = sum(above->second);
+  const int64_t most = std::get<2>(above->first);
+  if (most == rows) return more;
+  if (above == times_.begin() || !is_of_mesh(*std::prev(above))) return std::nullopt;
+  const Measured fewer = sum(std::prev(above)->second);
+  const int64_t least = std::get<2>(std::prev(above)->first);
+  const double share = static_cast<double>(rows - least) / static_cast<double>(most - least);
+  const auto on_the_line = [&](Nanoseconds a, Nanoseconds b) {
+    return Nanoseconds{a.value + std::llround(share * static_cast<double>(b.value - a.value))};
+  };
+  return Measured{on_the_line(fewer.forward, more.forward),
+                  on_the_line(fewer.backward, more.backward),
+                  on_the_line(fewer.update, more.update)};
+}
+
+std::string TableCosts::misfit(const LayerMesh& mesh, int64_t rows) const {
+  const NodePool& pool = cluster_.pools[at(mesh.pool)];
+  if (const std::string why = unmeasured(mesh.pool); !why.empty())
+    return fmt::format("pool: found {}, expected another: {}", pool.name, why);
+  if (std::ranges::find(degrees(mesh.pool), mesh.tensor_parallel) == degrees(mesh.pool).end())
+    return fmt::format(
+        "tensor_parallel: found {}, expected a degree that was measured on {} and divides the {} "
+        "devices of a node: {}",
+        mesh.tensor_parallel,
+        pool.kind.name,
+        pool.devices_per_node,
+        fmt::join(degrees(mesh.pool), ", "));
+  if (rows % mesh.replicas != 0)
+    return fmt::format("replicas: found {}, expected a number that divides the {} rows of a "
+                       "micro-batch",
+                       mesh.replicas,
+                       rows);
+  const int64_t own = rows / mesh.replicas;
+  if (!measured(0, layers(), mesh, own)) {
+    const auto first = times_.lower_bound({mesh.pool, mesh.tensor_parallel, 0});
+    const auto behind = times_.upper_bound({mesh.pool, mesh.tensor_parallel, INT64_MAX});
+    return fmt::format(
+        "replicas: found {} row{} for each of {}, expected {} to {}, as measured on {} at degree "
+        "{}",
+        own,
+        own == 1 ? "" : "s",
+        mesh.replicas,
+        std::get<2>(first->first),
+        std::get<2>(std::prev(behind)->first),
+        pool.kind.name,
+        mesh.tensor_parallel);
+  }
+  if (!all_reduce(0, layers(), mesh))
+    return fmt::format("replicas: found {} on {}, expected a network {}: gradients have no way",
+                       mesh.replicas,
+                       pool.name,
+                       mesh.devices() > pool.devices_per_node && !links_nodes(mesh.pool)
+                           ? "between its nodes"
+                           : "inside its nodes");
+  return "";
+}
+
+std::string TableCosts::unmeasured(int pool) const {
+  const NodePool& of = cluster_.pools[at(pool)];
+  if (!degrees(pool).empty()) return "";
+  std::set<int> known;
+  for (const MeasuredTimes& each : table_.times)
+    if (each.device == of.kind.name) known.insert(each.tensor_parallel);
+  if (known.empty()) return fmt::format("the table has no times of {}", of.kind.name);
+  return fmt::format("the table has times of {} at degree {} only, which does not divide the {} "
+                     "devices of a node",
+                     of.kind.name,
+                     fmt::join(known, ", "),
+                     of.devices_per_node);
+}
+
+bool TableCosts::links_nodes(int pool) const {
+  return cluster_.pools[at(pool)].count == 1 || network(pool, pool, false) != nullptr;
+}
+
+Bytes TableCosts::fixed(int pool) const {
+  const Bytes share{std::llround(kFixedShare * cluster_.pools[at(pool)].kind.memory_bytes)};
+  return table_.run.fixed.value_or(share);
+}
+
+int64_t TableCosts::parameters(int begin, int end, int degree) const {
+  const ByteSums& bytes = bytes_.at(degree);
+  const int64_t copies = std::max<int64_t>(0, between(num_tied_, begin, end) - 1);
+  return between(bytes.parameters, begin, end) - copies * bytes.tied;
+}
+
+bool TableCosts::has_tied(int begin, int end) const { return between(num_tied_, begin, end) > 0; }
+
+Nanoseconds TableCosts::add_tied(const LayerMesh& one, const LayerMesh& other) const {
+  // Each side sends all that its devices have of it.
+  const auto whole = [&](const LayerMesh& mesh) {
+    return Bytes{bytes_.at(mesh.tensor_parallel).tied * mesh.devices()};
+  };
+  const Bytes bytes = std::max(whole(one), whole(other));
+  const auto up = link(one.pool, one.devices(), other.pool, other.devices());
+  const auto down = link(other.pool, other.devices(), one.pool, one.devices());
+  if (!up || !down) return {};  // over the stages between them, which all have it
+  const Nanoseconds time = std::max(occupied(*up, bytes), occupied(*down, bytes));
+  return to_nanoseconds({to_seconds(time).value * table_.run.all_reduce});
+}
+
 std::optional<Nanoseconds> TableCosts::all_reduce(int begin, int end, const LayerMesh& mesh) const {
   const int per_node = std::min(mesh.replicas, devices_per_node(mesh.pool) / mesh.tensor_parallel);
   const int nodes = (mesh.replicas + per_node - 1) / per_node;
-  const int64_t bytes = between(bytes_.at(mesh.tensor_parallel).parameters, begin, end);
+  const int together = per_node * mesh.tensor_parallel;  // devices of a node
+  const int64_t bytes = parameters(begin, end, mesh.tensor_parallel);
   // What each of a ring sends to the next.
   const auto ring = [](int64_t whole, int of) { return Bytes{2 * whole * (of - 1) / of}; };
   Nanoseconds time;
   if (per_node > 1) {
     const LinkCurve* fabric = node_link(mesh.pool, true, 1);
     if (!fabric) return std::nullopt;
-    time += occupied(*fabric, ring(bytes, per_node));
+    const bool in_turn = network(mesh.pool, mesh.pool, true)->one_flow;
+    time += occupied(*fabric, ring(bytes, per_node)) * int64_t{in_turn ? together : 1};
   }
   if (nodes > 1) {
-    // All devices of a node do so at once, each with its part of what the node's replicas have.
-    const LinkCurve* lan = node_link(mesh.pool, false, per_node * mesh.tensor_parallel);
+    // All devices of a node do so at once, each with its part of what the node's replicas have,
+    // unless the network says that they take turns.
+    const Network* between_nodes = network(mesh.pool, mesh.pool, false);
+    if (!between_nodes) return std::nullopt;
+    const LinkCurve* lan = node_link(mesh.pool, false, between_nodes->one_flow ? 1 : together);
     if (!lan) return std::nullopt;
     time += occupied(*lan, ring(bytes * mesh.tensor_parallel, nodes));
   }

@@ -10,6 +10,7 @@
 
 #include <map>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -44,19 +45,31 @@ class TableCosts {
   // Degrees that were measured on the pool's kind and divide its nodes; ascending.
   const std::vector<int>& degrees(int pool) const { return degrees_[at(pool)]; }
 
-  // Of `rows` rows of a micro-batch. Where fewer rows were measured to take longer than more, they
-  // take as long as those. Nothing if that degree or so many rows of a replica were not measured,
-  // replicas do not divide the rows, or no network links them.
+  // Of `rows` rows of a micro-batch. Between rows that were measured times are linear; where fewer
+  // were measured to take longer than more, they take as long as those. Nothing if that degree was
+  // not measured, a replica has more or fewer rows than were, replicas do not divide the rows, or no
+  // network links them.
   std::optional<StageOption> stage(int begin, int end, const LayerMesh& mesh, int64_t rows) const;
+  // Which of these it is: "tensor_parallel: found 3, expected ..."; "" if such a stage can be run.
+  std::string misfit(const LayerMesh& mesh, int64_t rows) const;
   // Gradients of layers on all replicas, once a step: added up inside nodes, then between them by a
   // ring of each device with its like, and spread inside nodes again. Nothing if no network links
   // them.
   std::optional<Nanoseconds> all_reduce(int begin, int end, const LayerMesh& mesh) const;
+  // Whether the layers have a part of the tensor that several layers share.
+  bool has_tied(int begin, int end) const;
+  // Adding up the gradients of that tensor over two stages that have it, once a step.
+  Nanoseconds add_tied(const LayerMesh& one, const LayerMesh& other) const;
 
   // Between so many devices of one pool and of another, all of whose nodes have the same part in
   // it. Nothing if no network links the pools.
   std::optional<LinkCurve> link(int from, int from_devices, int to, int to_devices) const;
   Bytes cut(int layer, int64_t rows) const;  // what goes over the cut after a layer, one way
+  Bytes fixed(int pool) const;               // of every device, whatever it computes
+  // Why no stage can be on the pool; "" if one can.
+  std::string unmeasured(int pool) const;
+  bool links_nodes(int pool) const;  // of the pool; true if it has one node only
+  bool linked(int from, int to) const { return network(from, to, false) != nullptr; }
 
  private:
   struct Sums {  // over layers [0, n)
@@ -64,7 +77,13 @@ class TableCosts {
   };
   struct ByteSums {
     std::vector<int64_t> parameters, saved;
+    int64_t tied = 0;
   };
+  struct Measured {
+    Nanoseconds forward, backward, update;
+  };
+  std::optional<Measured> measured(int begin, int end, const LayerMesh& mesh, int64_t rows) const;
+  int64_t parameters(int begin, int end, int degree) const;
   void add_times(int pool, int degree);
   const Network* network(int from, int to, bool same_node) const;
   const LinkCurve* node_link(int pool, bool same_node, int devices) const;
@@ -77,6 +96,7 @@ class TableCosts {
   std::map<int, ByteSums> bytes_;                        // by degree
   std::map<std::tuple<int, int, int64_t>, Sums> times_;  // by pool, degree, rows
   std::vector<int64_t> outputs_;                         // [layer], of a row
+  std::vector<int64_t> num_tied_;                        // layers [0, n) that share a tensor
   std::vector<int> networks_;                            // [from][to][same node], -1: none
   // By pool, same node, devices that send: how long a node takes, by its bytes.
   std::map<std::tuple<int, bool, int>, LinkCurve> node_links_;

@@ -44,12 +44,95 @@ TEST(TableCosts, FewerRowsTakeNoLongerThanMore) {
 
 TEST(TableCosts, AppliesTheConstantsOfARun) {
   LayerTable table = sample_table();
-  table.run = {2, 1.5, {7}, 3, 0};
+  table.run = {2, 1.5, Bytes{7}, 3, 0};
   const TableCosts costs(table, sample_cluster(1, 0));
   const StageOption stage = *costs.stage(1, 2, {0, 2, 1}, 2);
   EXPECT_EQ(stage.persistent.value, 2 * 64'000'000 + 7);
   EXPECT_EQ(stage.saved.value, 12'000'000);
   EXPECT_EQ(stage.update.value, kMillisecond + 3 * 6'400'000);
+  table.run = {};  // a twentieth of 16 GB
+  EXPECT_EQ(TableCosts(table, sample_cluster(1, 0)).fixed(0).value, 800'000'000);
+}
+
+// A row of the table between 2 and 4 rows, and between 1 and 2 those of two: they are faster.
+TEST(TableCosts, InterpolatesRows) {
+  LayerTable table = sample_table();
+  for (MeasuredTimes& each : table.times)
+    if (each.rows == 1) each.kinds["block"].forward = {9 * kMillisecond};
+  const TableCosts costs(table, sample_cluster(1, 0));
+  EXPECT_EQ(costs.stage(1, 2, {0, 1, 1}, 3)->forward.value, 3 * kMillisecond);
+  EXPECT_EQ(costs.stage(1, 2, {0, 1, 1}, 3)->backward.value, 6 * kMillisecond);
+  EXPECT_EQ(costs.stage(1, 2, {0, 1, 1}, 3)->saved.value, 24'000'000);
+  table.times.erase(table.times.begin() + 1);  // 2 rows on one fast device
+  const TableCosts wider(table, sample_cluster(1, 0));
+  EXPECT_EQ(wider.stage(0, 1, {0, 1, 1}, 3)->forward.value, 1'500'000);
+  EXPECT_EQ(wider.stage(1, 2, {0, 1, 1}, 2)->forward.value, 4 * kMillisecond);
+  EXPECT_FALSE(costs.stage(1, 2, {0, 1, 1}, 5));
+}
+
+// The embedding and the head are one tensor: of one stage they are one, of two stages each has it,
+// and its gradients are added up over both.
+TEST(TableCosts, HasTiedParametersOnceInAStage) {
+  LayerTable table = sample_table();
+  for (MeasuredBytes& each : table.bytes)
+    for (const char* kind : {"embedding", "head"})
+      each.kinds[kind].tied = {60'000'000 / each.tensor_parallel};
+  const TableCosts costs(table, sample_cluster(2, 0));
+  EXPECT_EQ(costs.stage(0, 6, {0, 1, 1}, 1)->persistent.value, 4 * (6 * 64'000'000 - 60'000'000));
+  EXPECT_EQ(costs.stage(0, 6, {0, 1, 2}, 1)->persistent.value, 2 * (6 * 64'000'000 - 60'000'000));
+  EXPECT_EQ(costs.stage(0, 5, {0, 1, 1}, 1)->persistent.value, 4 * 5 * 64'000'000);
+  EXPECT_TRUE(costs.has_tied(0, 1));
+  EXPECT_FALSE(costs.has_tied(1, 5));
+  // 60 MB at 1 GB/s between nodes, whatever the degree; of four replicas four times as much.
+  EXPECT_EQ(costs.add_tied({0, 1, 1}, {0, 1, 1}).value, 60 * kMillisecond);
+  EXPECT_EQ(costs.add_tied({0, 1, 2}, {0, 1, 1}).value, 60 * kMillisecond);
+  EXPECT_EQ(costs.add_tied({0, 4, 1}, {0, 4, 1}).value, 240 * kMillisecond);
+}
+
+// One cause, one sentence.
+TEST(TableCosts, SaysWhyAStageCannotRun) {
+  Cluster cluster = sample_cluster(2, 1);
+  cluster.networks.erase(cluster.networks.begin() + 1);
+  LayerTable table = sample_table();
+  std::erase_if(table.times, [](const auto& each) { return each.device == "slow"; });
+  const TableCosts costs(table, cluster);
+  EXPECT_EQ(costs.misfit({0, 2, 2}, 8), "");
+  EXPECT_EQ(costs.misfit({1, 1, 1}, 1),
+            "pool: found slow, expected another: the table has no times of slow");
+  EXPECT_EQ(costs.misfit({0, 1, 4}, 1),
+            "tensor_parallel: found 4, expected a degree that was measured on fast and divides the "
+            "4 devices of a node: 1, 2");
+  EXPECT_EQ(costs.misfit({0, 3, 1}, 4),
+            "replicas: found 3, expected a number that divides the 4 rows of a micro-batch");
+  EXPECT_EQ(costs.misfit({0, 2, 1}, 10),
+            "replicas: found 5 rows for each of 2, expected 1 to 4, as measured on fast at degree "
+            "1");
+  EXPECT_EQ(costs.misfit({0, 8, 1}, 8),
+            "replicas: found 8 on fast, expected a network between its nodes: gradients have no "
+            "way");
+  cluster.pools[0].devices_per_node = 3;
+  cluster.devices = list_devices(cluster.pools);
+  std::erase_if(table.times, [](const auto& each) { return each.tensor_parallel == 1; });
+  table.times.push_back({"slow", 1, 1, sample_table().times.front().kinds});
+  EXPECT_EQ(TableCosts(table, cluster).unmeasured(0),
+            "the table has times of fast at degree 2 only, which does not divide the 3 devices of "
+            "a node");
+}
+
+// Two devices of each node have a part in it. All at once reach 4 GB/s; one after the other 1 GB/s.
+TEST(TableCosts, AddsUpGradientsAsTheNetworkLetsThem) {
+  Cluster cluster = sample_cluster(2, 0);
+  cluster.networks[1].curves = {{1, {{1'000'000, 1e9}}}, {4, {{1'000'000, 4e9}}}};
+  const LayerMesh mesh{0, 4, 2};  // on two nodes
+  const int64_t inside = TableCosts(sample_table(), sample_cluster(2, 0))
+                             .all_reduce(1, 2, {0, 2, 2})
+                             ->value;
+  // 32 MB on each of four devices of a node, to the other node.
+  EXPECT_EQ(TableCosts(sample_table(), cluster).all_reduce(1, 2, mesh)->value,
+            inside + 16 * kMillisecond);
+  cluster.networks[1].one_flow = true;
+  EXPECT_EQ(TableCosts(sample_table(), cluster).all_reduce(1, 2, mesh)->value,
+            inside + 64 * kMillisecond);
 }
 
 // Where one bandwidth says all, adding up gradients takes what the hierarchical collective takes

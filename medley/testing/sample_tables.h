@@ -15,11 +15,13 @@ namespace medley {
 //   a block on one fast device, r rows     forward r ms, backward 2 r ms, update 1 ms
 //   embedding and head                     half of that
 //   of two devices each                    0.6 times as long
+// A run takes nothing beyond its layers but the state of Adam.
 inline LayerTable sample_table() {
   LayerTable table;
   table.model = "sample";
   table.source = "made up";
   table.layers = {"embedding", "block", "block", "block", "block", "head"};
+  table.run = {4, 1, Bytes{0}, 1, 0};
   for (const int degree : {1, 2}) {
     MeasuredBytes bytes{degree, {}};
     for (const char* kind : {"embedding", "block", "head"})

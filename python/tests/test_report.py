@@ -532,3 +532,40 @@ def test_explanation_is_html_in_a_notebook(files: Files) -> None:
     assert text.startswith("data-parallel-proportional: 12 rows a step")
     assert text._repr_html_() == f"<pre>{text}</pre>"  # nothing in it has to be escaped
     assert Explanation("<a>")._repr_html_() == "<pre>&lt;a&gt;</pre>"
+
+
+LAYERS = Path(__file__).resolve().parents[2] / "tests" / "data" / "layers"
+
+
+def test_a_plan_over_measured_layers_has_a_report(run: Run, tmp_path: Path) -> None:
+    plan, output = str(LAYERS / "two_stages.json"), str(tmp_path / "report.html")
+    table, cluster = str(LAYERS / "opt350.json"), str(LAYERS / "mixed.yaml")
+    given = ["report", plan, "--cluster", cluster, "-o", output]
+    code, out, err = run(*given, "--layers", table, "--compare")
+    assert (code, err) == (0, "")
+    summary = "64 rows a step on 8 devices, in 16 micro-batches through 2 stages."
+    assert out == f"{output}: {summary} Open it in a browser.\n"
+    page = Page(Path(output).read_text())
+    assert list(page.figures) == ["times", "memory_at_peak"]
+    assert "grid" in page.text["strategies"]
+    simulated = ask(["simulate", "--layers", table, cluster, plan])
+    memory = ask(["memory", "--layers", table, cluster, plan])
+    for number, row in enumerate(memory):
+        stage = simulated["stages"][number]
+        assert row["peak_bytes"] == stage["peak_bytes"]
+        parts = ("state", "saved", "transient", "fixed")
+        assert row["peak_bytes"] == sum(row[f"{part}_bytes"] for part in parts)
+        drawn = sum(bar["x"][number] for bar in page.figures["memory_at_peak"]["data"])
+        assert drawn * 2**30 == pytest.approx(row["peak_bytes"])
+        spent = sum(bar["x"][number] for bar in page.figures["times"]["data"]) * 1e9
+        keys = ("busy", "idle", "update")
+        assert spent == pytest.approx(sum(stage[f"{key}_nanoseconds"] for key in keys))
+
+    code, _, err = run(*given, "--layers", table, "--profile", "p.json")
+    assert (code, err.strip()) == (2, "found --layers and --profile, expected one of them")
+    code, _, err = run(*given)
+    assert code == 2
+    assert "one of the arguments --graph --layers is required" in err
+    code, _, err = run(*given, "--layers", plan)
+    assert code == 2
+    assert err.startswith(f'{plan}: format: found "medley-layer-plan"')

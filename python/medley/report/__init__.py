@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager
 
 from medley.files import write_atomically
 from medley.report.collect import collect
-from medley.report.page import page, sections
+from medley.report.layers import collect_layers, layer_sections, layers_page
+from medley.report.page import Section, page, sections
 
 Progress = Callable[[str, bool], AbstractContextManager[None]]
 
@@ -18,7 +19,11 @@ Progress = Callable[[str, bool], AbstractContextManager[None]]
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the verb."""
     parser.add_argument("plan", help="the plan (plan.json)")
-    parser.add_argument("--graph", required=True, help="the graph that it is for (g.graph)")
+    of = parser.add_mutually_exclusive_group(required=True)
+    of.add_argument("--graph", default="", help="the graph that it is for (g.graph)")
+    of.add_argument(
+        "--layers", default="", help="the measured layers that it is for (table.json), not a graph"
+    )
     parser.add_argument(
         "--cluster", required=True, help="the cluster that it is for (cluster.yaml)"
     )
@@ -42,6 +47,16 @@ def command(arguments: argparse.Namespace, progress: Progress) -> int:
     from plotly.offline import get_plotlyjs
 
     output = os.fspath(arguments.output)
+    if arguments.layers:
+        if arguments.profile or arguments.trace:
+            what = "--profile" if arguments.profile else "--trace"
+            raise ValueError(f"found --layers and {what}, expected one of them")
+        with progress("asking the planner", arguments.json):
+            table = collect_layers(
+                arguments.plan, arguments.layers, arguments.cluster, arguments.compare
+            )
+            write_atomically(output, layers_page(table, get_plotlyjs()))
+        return _say(output, table.summary, layer_sections(table), arguments.json)
     with progress("asking the planner", arguments.json):
         content = collect(
             arguments.plan,
@@ -52,9 +67,12 @@ def command(arguments: argparse.Namespace, progress: Progress) -> int:
             arguments.trace,
         )
         write_atomically(output, page(content, get_plotlyjs()))
-    names = [section.name for section in sections(content)]
-    if arguments.json:
-        print(json.dumps({"report": output, "sections": names}))
+    return _say(output, content.explained["summary"], sections(content), arguments.json)
+
+
+def _say(output: str, summary: str, parts: list[Section], as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"report": output, "sections": [section.name for section in parts]}))
     else:
-        print(f"{output}: {content.explained['summary']} Open it in a browser.")
+        print(f"{output}: {summary} Open it in a browser.")
     return 0

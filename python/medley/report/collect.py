@@ -114,6 +114,14 @@ def ask(arguments: Sequence[str]) -> Any:
     return json.loads(out.getvalue())
 
 
+def parse_json(text: str, path: str) -> Any:
+    """Raises ValueError that names the file."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
 def collect(
     plan: str,
     graph: str,
@@ -129,7 +137,7 @@ def collect(
         path = Path(folder) / "trace.json"
         simulated = ask(["simulate", graph, cluster, plan, *costs, "--trace", str(path)])
         predicted = trace.parse(read_text(path), str(path))
-    entries = json.loads(read_text(plan))
+    entries = parse_json(read_text(plan), plan)
     rows = str(entries["global_batch"])
     files = {"plan": plan, "graph": graph, "cluster": cluster}
     content = Content(

@@ -61,11 +61,19 @@ class Section(NamedTuple):
 
 def page(content: Content, plotly: str) -> str:
     """Returns the whole file. `plotly`: the text of plotly.js."""
-    title = content.explained["summary"].rstrip(".")
+    summary = content.explained["summary"]
+    return document(summary, content.files, _tiles(content), sections(content), plotly)
+
+
+def document(
+    summary: str, paths: dict[str, str], tiles: str, parts: list[Section], plotly: str
+) -> str:
+    """Returns one HTML file of these parts. `tiles` is HTML."""
+    title = summary.rstrip(".")
     files = " &middot; ".join(
-        f"{escape(what)} <code>{escape(path)}</code>" for what, path in content.files.items()
+        f"{escape(what)} <code>{escape(path)}</code>" for what, path in paths.items()
     )
-    body = "\n".join(_section(section) for section in sections(content))
+    body = "\n".join(_section(section) for section in parts)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -78,7 +86,7 @@ def page(content: Content, plotly: str) -> str:
 <body>
 <h1>{escape(title)}</h1>
 <p class="note">{files}</p>
-{_tiles(content)}
+{tiles}
 {body}
 <script>{SCRIPT}</script>
 </body>
@@ -240,7 +248,7 @@ def _next_best(content: Content) -> list[Section]:
     note = (
         "The step if that layer alone had to be sharded otherwise, and all else as suits it best."
     )
-    table = _table(["layer", "now", "next best", "step", "slowdown"], rows, 3)
+    table = html_table(["layer", "now", "next best", "step", "slowdown"], rows, 3)
     return [Section("next_best", "What each choice is worth", note, table)]
 
 
@@ -336,6 +344,11 @@ def _tiles(content: Content) -> str:
         ),
         (f"{measured:,} of {all_ops:,}", "ops with measured times, the rest from data sheets"),
     ]
+    return html_tiles(tiles)
+
+
+def html_tiles(tiles: list[tuple[str, str]]) -> str:
+    """Figures, each with what it is."""
     return (
         '<div class="tiles">'
         + "".join(
@@ -346,7 +359,7 @@ def _tiles(content: Content) -> str:
     )
 
 
-def _table(header: list[str], rows: list[list[str]], texts: int) -> str:
+def html_table(header: list[str], rows: list[list[str]], texts: int) -> str:
     """Cells are HTML; the first `texts` columns are text, the others numbers."""
 
     def line(cells: list[str], tag: str) -> str:
@@ -399,7 +412,7 @@ def _stages(content: Content) -> str:
         header.pop(number)
         for row in rows:
             row.pop(number)
-    return _table(header, rows, 5)
+    return html_table(header, rows, 5)
 
 
 def _runs(lengths: list[int]) -> str:
@@ -429,7 +442,7 @@ def _pipeline_table(content: Content) -> str:
         )
     header = ["pipeline", "devices", "rows", "share", "rows by micro-batch", "stages"]
     header += ["backward done", "waits for its own", "for other pipelines", "stages send", "over"]
-    return _table(header, rows, 2)
+    return html_table(header, rows, 2)
 
 
 def _shared(content: Content) -> str:
@@ -447,7 +460,7 @@ def _shared(content: Content) -> str:
         for row in content.explained["shared"]
     ]
     header = ["layers", "summed over stages", "over", "behind backward of", "parameters"]
-    return _table([*header, "bytes", "takes", "hidden"], rows, 4)
+    return html_table([*header, "bytes", "takes", "hidden"], rows, 4)
 
 
 def _sharded(content: Content) -> Section:
@@ -460,7 +473,7 @@ def _sharded(content: Content) -> Section:
     if not rows:
         note = "Nothing but rows: every device has all parameters of its stage."
     header = ["stage", "what", "name", "plan text", "meaning", "how many"]
-    return Section("sharded", "What is sharded", note, _table(header, rows, 5) if rows else "")
+    return Section("sharded", "What is sharded", note, html_table(header, rows, 5) if rows else "")
 
 
 def _decisions(stage: dict[str, Any]) -> list[list[str]]:
@@ -499,7 +512,7 @@ def _measured(content: Content) -> str:
             ]
         )
     header = ["", "predicted", "measured", "difference", "waits, predicted", "measured"]
-    return _table(header, rows, 1)
+    return html_table(header, rows, 1)
 
 
 def _difference(predicted: int, measured: int) -> list[str]:
@@ -529,4 +542,4 @@ def _strategies(content: Content) -> str:
         rows.append([escape(row["strategy"]), *cells])
     header = ["strategy", "step", "above the bound", "pipelines / stages", "micro-batches"]
     header += ["traffic", "most memory"]
-    return _table(header, rows, 1)
+    return html_table(header, rows, 1)
