@@ -42,12 +42,13 @@ void Arguments::text(const std::string& name,
     set_rules(app, app.add_option(name, value, help), rules);
     return;
   }
-  CLI::Option* other = app.get_option(rules.in_place_of);
+  std::vector<CLI::Option*> others;
+  for (const std::string& other : rules.in_place_of) others.push_back(app.get_option(other));
   CLI::Option* option = app.add_option_function<std::string>(
       name,
-      [other, &value](const std::string& given) {
+      [others, &value](const std::string& given) {
         value = given;
-        other->required(false);
+        for (CLI::Option* other : others) other->required(false);
       },
       help);
   set_rules(app, option->trigger_on_parse(), rules);

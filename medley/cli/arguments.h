@@ -21,7 +21,7 @@ struct ArgumentRules {
   std::vector<std::string> excludes = {};  // is refused beside these
   std::vector<std::string> one_of = {};    // the values there are; empty: any
   std::optional<int64_t> least = std::nullopt, most = std::nullopt;
-  std::string in_place_of = {};  // where this one is given, that one is not required
+  std::vector<std::string> in_place_of = {};  // where this one is given, those are not required
 };
 
 // The arguments and options of one command. A name without "-" is a positional argument. What is

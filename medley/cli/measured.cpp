@@ -33,7 +33,11 @@ TableCosts read_table_costs(const std::string& layers,
 }
 
 LayerPlan read_layer_plan(const std::string& path, Session& session) {
-  return parse_layer_plan(read_input(session.files, path, "a plan"), path);
+  const std::string text = read_input(session.files, path, "a plan");
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object() && json.contains("format") && json["format"] == "medley-plan")
+    throw Error(Blame::kCaller, path + ": found a plan for a graph, expected one over layers");
+  return parse_layer_plan(text, path);
 }
 
 void verify_layer_plan(const LayerPlan& plan, const std::string& path, const TableCosts& costs) {
@@ -82,6 +86,7 @@ std::string plan_text(const LayerPlan& plan) {
     text +=
         "\n\"8 x 4\" are 8 replicas that divide the rows, each of 4 devices that divide the "
         "layers.\n";
+  for (const std::string& each : plan.left_out) text += fmt::format("Left out: {}.\n", each);
   return text;
 }
 
@@ -132,7 +137,7 @@ std::string report_text(const LayerPlan& plan, const LayerStepTimes& report) {
 std::string left_out_text(const std::vector<LeftOut>& pools) {
   std::string text;
   for (const LeftOut& each : pools)
-    text += fmt::format("Left out: {} of {}: {}.\n", each.devices, each.pool, each.why);
+    text += fmt::format("Left out: {}.\n", to_string(each));
   return text;
 }
 
@@ -145,7 +150,7 @@ Json left_out_json(const std::vector<LeftOut>& pools) {
 
 std::string with_left_out(std::string reason, const TableCosts& costs) {
   for (const LeftOut& each : left_out(costs))
-    reason += fmt::format("; left out: {} of {}: {}", each.devices, each.pool, each.why);
+    reason += "; left out: " + to_string(each);
   return reason;
 }
 
@@ -259,8 +264,7 @@ void plan_measured(const RequestOptions& options, const std::string& output, Ses
     session.out << json.dump(2) + "\n";
     return;
   }
-  session.out << plan_text(found.plan) + "\n" + report_text(found.plan, found.report) +
-                     left_out_text(others);
+  session.out << plan_text(found.plan) + "\n" + report_text(found.plan, found.report);
 }
 
 void compare_measured(const RequestOptions& options, Session& session) {

@@ -92,7 +92,7 @@ void run_memory(const PlannedOptions& options, Session& session) {
 std::function<void()> prepare_memory(Arguments& arguments, Session& session) {
   auto options = std::make_shared<PlannedOptions>();
   add_planned_options(arguments, *options);
-  add_layers_option(arguments, options->layers, "plan");
+  add_layers_option(arguments, options->layers, {"cluster", "plan"});
   return [options, &session] {
     if (without_graph(*options))
       memory_measured(*options, session);

@@ -21,11 +21,13 @@ void refuse_both(const std::string& extra, const std::string& layers) {
 
 }  // namespace
 
-void add_layers_option(Arguments& arguments, std::string& layers, const std::string& last) {
+void add_layers_option(Arguments& arguments,
+                       std::string& layers,
+                       const std::vector<std::string>& places) {
   arguments.text("--layers",
                  layers,
                  "Measured layers (table.json) in place of the graph",
-                 {.in_place_of = last});
+                 {.in_place_of = places});
 }
 
 bool without_graph(RequestOptions& options) {
@@ -38,6 +40,8 @@ bool without_graph(RequestOptions& options) {
 bool without_graph(PlannedOptions& options) {
   if (options.layers.empty()) return false;
   refuse_both(options.plan, options.layers);
+  if (options.cluster.empty())
+    throw Error(Blame::kCaller, "found --layers " + options.layers + ", expected a plan beside it");
   options.plan = std::exchange(options.cluster, std::exchange(options.graph, ""));
   return true;
 }
@@ -48,7 +52,7 @@ void add_request_options(Arguments& arguments, RequestOptions& options) {
                    options.global_batch,
                    "Rows of a step over all devices",
                    {.required = true});
-  add_layers_option(arguments, options.layers, "cluster");
+  add_layers_option(arguments, options.layers, {"cluster"});
   add_profile_option(arguments, options.profile, {.excludes = {"--layers"}});
   arguments.number("--microbatches",
                    options.microbatches,

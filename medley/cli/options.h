@@ -25,9 +25,12 @@ struct PlannedOptions {
 };
 void add_planned_options(Arguments& arguments, PlannedOptions& options);
 
-// `--layers`: the table takes the place of the first positional argument. Once the command line is
-// parsed, without_graph() gives the others their places. Returns true if there is a table.
-void add_layers_option(Arguments& arguments, std::string& layers, const std::string& last);
+// `--layers`: the table takes the place of the first positional argument. `places`: those that are
+// not required then. Once the command line is parsed, without_graph() gives the others their
+// places. Returns true if there is a table.
+void add_layers_option(Arguments& arguments,
+                       std::string& layers,
+                       const std::vector<std::string>& places);
 bool without_graph(RequestOptions& options);
 bool without_graph(PlannedOptions& options);
 

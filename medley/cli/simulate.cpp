@@ -218,7 +218,7 @@ void run_simulate(const SimulateArguments& options, Session& session) {
 std::function<void()> prepare_simulate(Arguments& arguments, Session& session) {
   auto options = std::make_shared<SimulateArguments>();
   add_planned_options(arguments, *options);
-  add_layers_option(arguments, options->layers, "plan");
+  add_layers_option(arguments, options->layers, {"cluster", "plan"});
   add_profile_option(arguments, options->profile, {.excludes = {"--layers"}});
   arguments.text("--trace",
                  options->trace,

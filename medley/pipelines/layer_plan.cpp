@@ -121,6 +121,12 @@ std::string print(const LayerPlan& plan) {
     out += fmt::format("  \"schedule\": {},\n", json_string(plan.schedule));
   if (plan.predicted.value > 0)
     out += fmt::format("  \"predicted_ns\": {},\n", plan.predicted.value);
+  if (!plan.left_out.empty()) {
+    std::string list;
+    for (const std::string& each : plan.left_out)
+      list += (list.empty() ? "" : ", ") + json_string(each);
+    out += fmt::format("  \"left_out\": [{}],\n", list);
+  }
   out += "  \"stages\": [";
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const LayerStage& s = plan.stages[i];
@@ -166,6 +172,7 @@ LayerPlan parse_layer_plan(std::string_view text, std::string_view file) {
        {"predicted_ns",
         false,
         [&](const JsonPlace& p) { plan.predicted = {read_integer(p, 0, int64_t{1} << 60)}; }},
+       {"left_out", false, [&](const JsonPlace& p) { plan.left_out = read_texts(p); }},
        {"stages", true, [&](const JsonPlace& p) {
           for (const JsonPlace& each : read_list(p)) plan.stages.push_back(read_stage(each));
           if (plan.stages.empty()) p.refuse("at least one stage");

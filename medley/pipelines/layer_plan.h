@@ -28,7 +28,8 @@ struct LayerPlan {
   int microbatches = 1;  // of equal rows
   std::string schedule;  // for people: the order follows from the counts in flight
   std::vector<LayerStage> stages;
-  Nanoseconds predicted;  // by whoever planned; 0: nobody
+  Nanoseconds predicted;              // by whoever planned; 0: nobody
+  std::vector<std::string> left_out;  // for people: devices that fall away, each with the cause
   bool operator==(const LayerPlan&) const = default;
 };
 

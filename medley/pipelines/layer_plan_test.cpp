@@ -36,6 +36,7 @@ TEST(LayerPlan, PrintsWhatParsesBackEqual) {
   plan.table_hash = "abc";
   plan.cluster_hash = "def";
   plan.predicted = {17};
+  plan.left_out = {"2 of t4: the table has no times of T4-16GB"};
   EXPECT_EQ(parse_layer_plan(print(plan), "p.json"), plan);
   EXPECT_EQ(parse_layer_plan(print(two_stages()), "p.json"), two_stages());
   EXPECT_TRUE(is_layer_plan(print(plan)));

@@ -362,6 +362,10 @@ std::string unmeasured(const LayerRequest& request, const std::vector<int>& coun
 
 }  // namespace
 
+std::string to_string(const LeftOut& pool) {
+  return fmt::format("{} of {}: {}", pool.devices, pool.pool, pool.why);
+}
+
 std::vector<LeftOut> left_out(const TableCosts& costs) {
   std::vector<LeftOut> out;
   for (int p = 0; p < costs.pools(); ++p)
@@ -434,6 +438,9 @@ std::variant<LayerOutcome, Infeasible> plan_layers(const LayerRequest& request) 
   });
   Found best = Infeasible{reason};
   for (Found& each : found) keep(best, std::move(each));
+  if (auto* kept = std::get_if<LayerOutcome>(&best))
+    for (const LeftOut& each : left_out(kept->plan, request.costs))
+      kept->plan.left_out.push_back(to_string(each));
   return best;
 }
 
@@ -453,7 +460,8 @@ std::variant<LayerOutcome, Infeasible> plan_grid(const LayerRequest& request) {
                        .microbatches = count,
                        .schedule = "",
                        .stages = grid_stages(costs, stages, degree),
-                       .predicted = {}};
+                       .predicted = {},
+                       .left_out = {}};
         if (plan.stages.empty() || !runs(plan, costs)) continue;
         keep(best, scheduled(std::move(plan), "1f1b", costs));
       }

@@ -44,6 +44,7 @@ struct LeftOut {
   std::string why;
   bool operator==(const LeftOut&) const = default;
 };
+std::string to_string(const LeftOut& pool);  // "2 of t4: the table has no times of T4-16GB"
 std::vector<LeftOut> left_out(const LayerPlan& plan, const TableCosts& costs);
 // Those that no plan can use.
 std::vector<LeftOut> left_out(const TableCosts& costs);

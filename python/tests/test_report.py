@@ -568,4 +568,4 @@ def test_a_plan_over_measured_layers_has_a_report(run: Run, tmp_path: Path) -> N
     assert "one of the arguments --graph --layers is required" in err
     code, _, err = run(*given, "--layers", plan)
     assert code == 2
-    assert err.startswith(f'{plan}: format: found "medley-layer-plan"')
+    assert err.startswith(f"{plan}: found unknown key")
