@@ -116,11 +116,12 @@ void run_check(const std::vector<std::string>& paths, Session& session) {
 
 std::function<void()> prepare_check(Arguments& arguments, Session& session) {
   auto paths = std::make_shared<std::vector<std::string>>();
-  arguments.texts("files",
-                  *paths,
-                  "Graphs (.graph), clusters (.yaml), layer tables and plans (.json); with one of "
-                  "each, also whether they fit together. Folders of checkpoints: every byte of them",
-                  {.required = true});
+  arguments.texts(
+      "files",
+      *paths,
+      "Graphs (.graph), clusters (.yaml), layer tables and plans (.json); with one of "
+      "each, also whether they fit together. Folders of checkpoints: every byte of them",
+      {.required = true});
   return [paths, &session] { run_check(*paths, session); };
 }
 

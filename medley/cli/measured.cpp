@@ -136,8 +136,7 @@ std::string report_text(const LayerPlan& plan, const LayerStepTimes& report) {
 // A line for each pool with devices that are not used.
 std::string left_out_text(const std::vector<LeftOut>& pools) {
   std::string text;
-  for (const LeftOut& each : pools)
-    text += fmt::format("Left out: {}.\n", to_string(each));
+  for (const LeftOut& each : pools) text += fmt::format("Left out: {}.\n", to_string(each));
   return text;
 }
 
@@ -149,8 +148,7 @@ Json left_out_json(const std::vector<LeftOut>& pools) {
 }
 
 std::string with_left_out(std::string reason, const TableCosts& costs) {
-  for (const LeftOut& each : left_out(costs))
-    reason += "; left out: " + to_string(each);
+  for (const LeftOut& each : left_out(costs)) reason += "; left out: " + to_string(each);
   return reason;
 }
 
@@ -245,12 +243,11 @@ void plan_measured(const RequestOptions& options, const std::string& output, Ses
   const TableCosts costs = read_table_costs(options.layers, options.cluster, session);
   const Outcome outcome = plan_layers(request_of(options, costs));
   if (const auto* no = std::get_if<Infeasible>(&outcome))
-    throw Error(
-        Blame::kCaller,
-        fmt::format("{} on {}: no plan fits: {}",
-                    options.layers,
-                    options.cluster,
-                    with_left_out(no->reason, costs)));
+    throw Error(Blame::kCaller,
+                fmt::format("{} on {}: no plan fits: {}",
+                            options.layers,
+                            options.cluster,
+                            with_left_out(no->reason, costs)));
   const auto& found = std::get<LayerOutcome>(outcome);
   if (output.empty()) {
     session.out << print(found.plan);

@@ -251,15 +251,8 @@ std::vector<MessageCurve> parse_curves(const YamlValue& value) {
 }
 
 Network parse_network(const YamlFields& fields, const std::vector<NodePool>& pools) {
-  fields.only({"name",
-               "inside",
-               "pools",
-               "connects",
-               "bandwidth",
-               "latency",
-               "trunk",
-               "curves",
-               "flows"});
+  fields.only(
+      {"name", "inside", "pools", "connects", "bandwidth", "latency", "trunk", "curves", "flows"});
   Network network;
   network.name = parse_name(fields.require("name"));
   const YamlValue* inside = fields.find("inside");

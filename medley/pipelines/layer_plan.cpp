@@ -277,7 +277,8 @@ LayerStepTimes time_step(const LayerPlan& plan,
     stage.costs = costs_of(plan, plan.stages[i], costs);
     stage.busy = timing.busy[i];
     stage.idle = timing.idle[i];
-    const bool waits = report.tied.value > 0 && costs.has_tied(plan.stages[i].begin, plan.stages[i].end);
+    const bool waits =
+        report.tied.value > 0 && costs.has_tied(plan.stages[i].begin, plan.stages[i].end);
     stage.finish =
         (waits ? tied_ready + report.tied : timing.calls[i].back().end) + stage.costs.update;
     stage.used = stage.costs.persistent + stage.costs.transient +

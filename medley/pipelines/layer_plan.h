@@ -53,7 +53,7 @@ struct LayerStageTimes {
 struct LayerStepTimes {
   Nanoseconds step;
   double bubble = 0;  // idle time of the stages, as a share of their time until the last call
-  Nanoseconds tied;  // adding up the gradients of a tensor that several stages have
+  Nanoseconds tied;   // adding up the gradients of a tensor that several stages have
   std::vector<LayerStageTimes> stages;
   std::vector<BoundaryTimes> boundaries;  // of RunConstants::blocking: how long both stand still
 };

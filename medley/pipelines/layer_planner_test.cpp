@@ -119,8 +119,7 @@ TEST(LayerPlanner, NamesDevicesThatFallAway) {
   EXPECT_EQ(names(sample_table(), loose), "4 of fast: no network links the nodes\n");
   Cluster slow = sample_cluster(1, 1);
   slow.networks[1].bandwidth = 1e6;
-  EXPECT_EQ(names(sample_table(), slow),
-            "4 of slow: the best plan found is faster without them\n");
+  EXPECT_EQ(names(sample_table(), slow), "4 of slow: the best plan found is faster without them\n");
 }
 
 TEST(LayerPlanner, SaysWhichRowsWereMeasured) {

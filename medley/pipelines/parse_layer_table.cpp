@@ -128,11 +128,12 @@ void sort_unique(LayerTable& table, std::string_view file) {
     Bytes tied;
     for (const auto& [kind, bytes] : each.kinds) {
       if (tied.value > 0 && bytes.tied.value > 0 && tied != bytes.tied)
-        fail(fmt::format("bytes: found {} and {} tied bytes at tensor_parallel {}, expected as "
-                         "many in all layers: they are one tensor",
-                         tied.value,
-                         bytes.tied.value,
-                         each.tensor_parallel));
+        fail(
+            fmt::format("bytes: found {} and {} tied bytes at tensor_parallel {}, expected as "
+                        "many in all layers: they are one tensor",
+                        tied.value,
+                        bytes.tied.value,
+                        each.tensor_parallel));
       tied = std::max(tied, bytes.tied);
     }
   }

@@ -17,12 +17,11 @@ std::string object(const Map& map, const Each& each) {
 }
 
 std::string to_json(const LayerBytes& bytes) {
-  return fmt::format(
-      "{{\"parameters\": {}, \"saved\": {}, \"output\": {}{}}}",
-      bytes.parameters.value,
-      bytes.saved.value,
-      bytes.output.value,
-      bytes.tied.value > 0 ? fmt::format(", \"tied\": {}", bytes.tied.value) : "");
+  return fmt::format("{{\"parameters\": {}, \"saved\": {}, \"output\": {}{}}}",
+                     bytes.parameters.value,
+                     bytes.saved.value,
+                     bytes.output.value,
+                     bytes.tied.value > 0 ? fmt::format(", \"tied\": {}", bytes.tied.value) : "");
 }
 
 std::string to_json(const LayerTimes& times) {
@@ -30,13 +29,12 @@ std::string to_json(const LayerTimes& times) {
 }
 
 std::string to_json(const RunConstants& run) {
-  return fmt::format(
-      "{{\"state\": {}, \"saved\": {}, {}\"all_reduce\": {}, \"blocking\": {}}}",
-      run.state,
-      run.saved,
-      run.fixed ? fmt::format("\"fixed_bytes\": {}, ", run.fixed->value) : "",
-      run.all_reduce,
-      run.blocking);
+  return fmt::format("{{\"state\": {}, \"saved\": {}, {}\"all_reduce\": {}, \"blocking\": {}}}",
+                     run.state,
+                     run.saved,
+                     run.fixed ? fmt::format("\"fixed_bytes\": {}, ", run.fixed->value) : "",
+                     run.all_reduce,
+                     run.blocking);
 }
 
 }  // namespace

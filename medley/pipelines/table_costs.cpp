@@ -90,13 +90,14 @@ TableCosts::TableCosts(const LayerTable& table, const Cluster& cluster)
   if (times_.empty()) {
     std::set<std::string> kinds;
     for (const NodePool& pool : cluster_.pools) kinds.insert(pool.kind.name);
-    throw Error(Blame::kCaller,
-                fmt::format("times: found those of {}, expected some for a kind of the cluster{}: {}",
-                            known.empty() ? "no kind" : fmt::format("{}", fmt::join(known, ", ")),
-                            std::ranges::any_of(kinds, [&](auto& k) { return known.contains(k); })
-                                ? ", of a degree that divides its nodes"
-                                : "",
-                            fmt::join(kinds, ", ")));
+    throw Error(
+        Blame::kCaller,
+        fmt::format("times: found those of {}, expected some for a kind of the cluster{}: {}",
+                    known.empty() ? "no kind" : fmt::format("{}", fmt::join(known, ", ")),
+                    std::ranges::any_of(kinds, [&](auto& k) { return known.contains(k); })
+                        ? ", of a degree that divides its nodes"
+                        : "",
+                    fmt::join(kinds, ", ")));
   }
   std::vector<int64_t> is_tied(table_.layers.size());
   for (const MeasuredBytes& each : table_.bytes) {
@@ -216,7 +217,8 @@ std::optional<TableCosts::Measured> TableCosts::measured(int begin,
                                                          int64_t rows) const {
   const auto above = times_.lower_bound({mesh.pool, mesh.tensor_parallel, rows});
   const auto is_of_mesh = [&](const auto& entry) {
-    return std::get<0>(entry.first) == mesh.pool && std::get<1>(entry.first) == mesh.tensor_parallel;
+    return std::get<0>(entry.first) == mesh.pool &&
+           std::get<1>(entry.first) == mesh.tensor_parallel;
   };
   if (above == times_.end() || !is_of_mesh(*above)) return std::nullopt;
   const auto sum = [&](const Sums& sums) {
@@ -252,10 +254,11 @@ std::string TableCosts::misfit(const LayerMesh& mesh, int64_t rows) const {
         pool.devices_per_node,
         fmt::join(degrees(mesh.pool), ", "));
   if (rows % mesh.replicas != 0)
-    return fmt::format("replicas: found {}, expected a number that divides the {} rows of a "
-                       "micro-batch",
-                       mesh.replicas,
-                       rows);
+    return fmt::format(
+        "replicas: found {}, expected a number that divides the {} rows of a "
+        "micro-batch",
+        mesh.replicas,
+        rows);
   const int64_t own = rows / mesh.replicas;
   if (!measured(0, layers(), mesh, own)) {
     const auto first = times_.lower_bound({mesh.pool, mesh.tensor_parallel, 0});
@@ -288,11 +291,12 @@ std::string TableCosts::unmeasured(int pool) const {
   for (const MeasuredTimes& each : table_.times)
     if (each.device == of.kind.name) known.insert(each.tensor_parallel);
   if (known.empty()) return fmt::format("the table has no times of {}", of.kind.name);
-  return fmt::format("the table has times of {} at degree {} only, which does not divide the {} "
-                     "devices of a node",
-                     of.kind.name,
-                     fmt::join(known, ", "),
-                     of.devices_per_node);
+  return fmt::format(
+      "the table has times of {} at degree {} only, which does not divide the {} "
+      "devices of a node",
+      of.kind.name,
+      fmt::join(known, ", "),
+      of.devices_per_node);
 }
 
 bool TableCosts::links_nodes(int pool) const {

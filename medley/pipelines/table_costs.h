@@ -47,8 +47,8 @@ class TableCosts {
 
   // Of `rows` rows of a micro-batch. Between rows that were measured times are linear; where fewer
   // were measured to take longer than more, they take as long as those. Nothing if that degree was
-  // not measured, a replica has more or fewer rows than were, replicas do not divide the rows, or no
-  // network links them.
+  // not measured, a replica has more or fewer rows than were, replicas do not divide the rows, or
+  // no network links them.
   std::optional<StageOption> stage(int begin, int end, const LayerMesh& mesh, int64_t rows) const;
   // Which of these it is: "tensor_parallel: found 3, expected ..."; "" if such a stage can be run.
   std::string misfit(const LayerMesh& mesh, int64_t rows) const;

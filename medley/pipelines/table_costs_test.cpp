@@ -124,9 +124,8 @@ TEST(TableCosts, AddsUpGradientsAsTheNetworkLetsThem) {
   Cluster cluster = sample_cluster(2, 0);
   cluster.networks[1].curves = {{1, {{1'000'000, 1e9}}}, {4, {{1'000'000, 4e9}}}};
   const LayerMesh mesh{0, 4, 2};  // on two nodes
-  const int64_t inside = TableCosts(sample_table(), sample_cluster(2, 0))
-                             .all_reduce(1, 2, {0, 2, 2})
-                             ->value;
+  const int64_t inside =
+      TableCosts(sample_table(), sample_cluster(2, 0)).all_reduce(1, 2, {0, 2, 2})->value;
   // 32 MB on each of four devices of a node, to the other node.
   EXPECT_EQ(TableCosts(sample_table(), cluster).all_reduce(1, 2, mesh)->value,
             inside + 16 * kMillisecond);
