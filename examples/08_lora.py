@@ -1,5 +1,5 @@
-"""LoRA on two unlike cards: the model fits on neither, so the plan cuts it by layers, and gives the
-larger and faster card more of them. The adapter is saved as peft reads it.
+"""LoRA on two unlike cards: a copy of the model on each does not fit, so the plan cuts it by layers,
+and gives the larger and faster card more of them. The adapter is saved as peft reads it.
 
 The cards are emulated: they have memory and speed of one of 16 and one of 24 GB, divided by as much
 as this model is smaller than one of 8 billion parameters. For your own, take your model, name your
@@ -25,17 +25,17 @@ networks:
 devices:
   sixteen:
     sustained: {f32: 4 Gflop/s}
-    memory: 12.5 MiB
+    memory: 8.6 MiB
     memory_bandwidth: 2 GB/s
     launch_latency: 2 us
   twenty-four:
     sustained: {f32: 6.4 Gflop/s}
-    memory: 19 MiB
+    memory: 13.1 MiB
     memory_bandwidth: 6 GB/s
     launch_latency: 2 us
 """
 ROWS = 16
-SIZES = {"num_hidden_layers": 12, "hidden_size": 128, "intermediate_size": 448, "vocab_size": 1024}
+SIZES = {"num_hidden_layers": 8, "hidden_size": 128, "intermediate_size": 448, "vocab_size": 1024}
 
 
 def main() -> None:
@@ -49,13 +49,13 @@ def main() -> None:
     try:
         medley.plan(graph, cluster, "data-parallel-proportional", global_batch=ROWS)
     except ValueError as error:
-        print(error, end="\n\n")
+        print(f"A copy on each card: {error}\n")
     plan = medley.plan(graph, cluster, global_batch=ROWS)
     print(plan.explain())
 
     with job.emulated():
         trainer = medley.Trainer(model, graph, plan, medley.AdamW(lr=1e-2), local=True)
-    for _ in range(5):
+    for _ in range(4):
         step = trainer.step(batch)
         print(f"step {step.step}: {step.step_seconds:.2f} s, loss {step.loss:.4f}")
     trainer.save_adapter("adapter")

@@ -60,6 +60,10 @@ def main() -> None:
     text = plan.explain()
     print(f"\n{text[: text.index('layer ')]}{text[text.index('parameter ') :]}")
 
+    (part,) = plan.to_dict()["parts"]
+    counts = [round(EXPERTS * share / sum(part["shares"])) for share in part["shares"]]
+    print(f"of {EXPERTS} experts, rounded, on {', '.join(plan.devices)}: {counts}\n")
+
     with job.emulated():
         trainer = medley.Trainer(model, graph, plan, medley.AdamW(lr=3e-3), local=True)
     for _ in range(10):
