@@ -1,4 +1,4 @@
-"""LoRA on two unlike cards: a copy of the model on each does not fit, so the plan cuts it by layers,
+"""LoRA on two unlike cards: a copy of the model on each does not fit, so the plan cuts it by layers
 and gives the larger and faster card more of them. The adapter is saved as peft reads it.
 
 The cards are emulated: they have memory and speed of one of 16 and one of 24 GB, divided by as much
