@@ -51,7 +51,11 @@ LENGTHS = (512, 2048)
 ROWS = 16
 _SELF, _CHILDREN = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
 # peft has no targets of its own for these.
-TARGETS = {"vit": ",targets=q_proj,v_proj", "opt": ",targets=q_proj,v_proj"}
+TARGETS = {
+    "vit": ",targets=q_proj,v_proj",
+    "opt": ",targets=q_proj,v_proj",
+    "phi3": ",targets=qkv_proj",
+}
 
 
 @contextlib.contextmanager
