@@ -1,9 +1,10 @@
 """LoRA on two unlike cards: a copy of the model on each does not fit, so the plan cuts it by layers
 and gives the larger and faster card more of them. The adapter is saved as peft reads it.
 
-The cards are emulated: they have memory and speed of one of 16 and one of 24 GB, divided by as much
-as this model is smaller than one of 8 billion parameters. For your own, take your model, name your
-cards in a cluster file (such as `two_cards.yaml`; `medley list devices`), and leave out `emulated`.
+The cards are emulated: their speeds are as unlike as those of one of 16 and one of 24 GB, and their
+memories as short for this model as those are for one of 8 billion parameters. For your own, take
+your model, name your cards in a cluster file (such as `two_cards.yaml`; `medley list devices`), and
+leave out `emulated`.
 """
 
 import peft
