@@ -141,8 +141,10 @@ ValueId storage_operand(const Op& op, size_t result) {
   if (values.empty()) return kNone;
   if (work_class(op.name) == WorkClass::kView || op.name == "medley.accumulate.default")
     return values[0];
-  if (find_update_op(op.name)) return values.at(result == 0 ? 0 : result + 1);
-  return kNone;
+  if (!find_update_op(op.name)) return kNone;
+  // The gradient has no result of its own; a state that there is not has none either.
+  const auto* value = std::get_if<ValueArgument>(&op.arguments.at(result == 0 ? 0 : result + 1));
+  return value ? value->value : kNone;
 }
 
 }  // namespace medley

@@ -128,8 +128,15 @@ class Evaluation:
 
 
 def is_batch(data: Any) -> bool:
-    """Returns whether this is one batch, and not what yields some."""
-    return isinstance(data, (Tensor, Mapping, tuple, list, UnreadBatch))
+    """Returns whether this is one batch, and not what yields some, such as a list of dicts. Raises
+    ValueError for what is neither."""
+    if isinstance(data, list) and all(isinstance(each, Mapping) for each in data):
+        return False
+    if isinstance(data, (Tensor, Mapping, tuple, list, UnreadBatch)):
+        return True
+    if isinstance(data, Iterable):
+        return False
+    raise ValueError(f"evaluate: found {data!r}, expected a batch or a loader")
 
 
 @contextlib.contextmanager
@@ -151,16 +158,24 @@ def lowered(
     weights are, who has which rows, where stages begin, and what ops divide as far as they are the
     same."""
     rule = AdamW().core(forward)  # which updates nothing
-    try:
-        text = plan_for(plan, training, forward, True)
-        return text, _core.Program(forward, text, machines, rule)
-    except ValueError:  # an op divides what it does not have in eval mode: what suits its operands
-        text = plan_for(plan, training, forward, False)
-        return text, _core.Program(forward, text, machines, rule)
+    # An op may divide what it does not have in eval mode: then what suits its operands. Metrics may
+    # be of all rows at once: then micro-batches are one.
+    ways = ((True, False), (False, False), (True, True), (False, True))
+    errors = []
+    for with_ops, whole in ways:
+        try:
+            text = plan_for(plan, training, forward, with_ops, whole)
+            return text, _core.Program(forward, text, machines, rule)
+        except ValueError as error:
+            errors.append(error)
+    raise errors[1]
 
 
-def plan_for(plan: Plan, training: _core.Graph, forward: _core.Graph, with_ops: bool) -> str:
-    """Returns the text of the plan for the forward phase, with or without the choices of ops."""
+def plan_for(
+    plan: Plan, training: _core.Graph, forward: _core.Graph, with_ops: bool, whole: bool
+) -> str:
+    """Returns the text of the plan for the forward phase, with or without the choices of ops;
+    `whole`: each pipeline has one micro-batch."""
     entries = plan.to_dict()
     for key in ("graph_hash", "bound", "owners"):
         entries.pop(key, None)
@@ -168,6 +183,8 @@ def plan_for(plan: Plan, training: _core.Graph, forward: _core.Graph, with_ops: 
     ops = forward.stable_names()
     order = [name for name in training.stable_names() if "/~" not in name]
     for pipeline in entries["pipelines"]:
+        if whole:
+            pipeline["microbatches"] = [_joined(pipeline["microbatches"])]
         begun = ""  # the op with which the stage before begins
         for stage in pipeline["stages"]:
             for key in ("updates", "recompute"):
@@ -182,6 +199,15 @@ def plan_for(plan: Plan, training: _core.Graph, forward: _core.Graph, with_ops: 
             if stage.get("first"):
                 stage["first"] = begun = _first_of(stage["first"], order, ops, begun)
     return Plan.from_dict(entries).text
+
+
+def _joined(microbatches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the micro-batch of the rows of all."""
+    joined: dict[str, Any] = {"rows": sum(each["rows"] for each in microbatches)}
+    lengths = [each["lengths"] for each in microbatches if "lengths" in each]
+    if len(lengths) == len(microbatches):
+        joined["lengths"] = [sum(each) for each in zip(*lengths, strict=True)]
+    return joined
 
 
 def _matching(choices: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:

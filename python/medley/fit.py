@@ -112,7 +112,10 @@ class Order:
             if isinstance(each, GlobalBatches):
                 self._ours = each
         self._epochs: Any = self._ours or getattr(loader, "sampler", None)
-        self.per_epoch = len(loader) if hasattr(loader, "__len__") else None
+        try:
+            self.per_epoch: int | None = len(loader)
+        except TypeError:  # of a stream nobody knows
+            self.per_epoch = None
         if self.per_epoch == 0:
             raise ValueError("fit: found a loader of no batches, expected one at least")
 
@@ -259,6 +262,8 @@ def _check(trainer: Trainer, loader: Any, settings: Settings) -> None:
         raise ValueError("fit: evaluate: found the loader that is trained on, expected another")
     if not (settings.evaluate is None or callable(settings.evaluate)) and trainer.is_elastic:
         raise ValueError(f"fit: {NOT_ELASTIC}")
+    if not isinstance(settings.callbacks, Sequence):
+        raise ValueError(f"fit: callbacks: found {settings.callbacks!r}, expected a list of them")
     for each in settings.callbacks:
         if not isinstance(each, Callback):
             raise ValueError(f"fit: callbacks: found {each!r}, expected a medley.Callback")

@@ -47,6 +47,7 @@ READ = (
     "adam_epsilon",
     "max_grad_norm",
     "bf16",
+    "fp16",
     "logging_steps",
     "report_to",
     "run_name",
@@ -143,7 +144,8 @@ def train(
     model.train()
     longest = [longest_row(each) for each in (dataset, eval_dataset) if each is not None]
     example = dict(collate([*longest, dataset[0]]))
-    graph = capture(model, example, autocast=torch.bfloat16 if args.bf16 else None)
+    mixed = args.bf16 or args.fp16  # in which of both is a matter of each kind of device
+    graph = capture(model, example, autocast=torch.bfloat16 if mixed else None)
     per_epoch = len(dataset) / rows
     per_epoch = math.floor(per_epoch) if args.dataloader_drop_last else math.ceil(per_epoch)
     steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
@@ -264,8 +266,11 @@ def optimizer_of(model: nn.Module, args: Any, steps: int) -> Optimizer:
         "sgd": lambda decay: SGD(lr=rate, weight_decay=decay),
         "lion_32bit": lambda decay: Lion(lr=rate, betas=betas, weight_decay=decay),
     }
-    kinds["adamw_torch_fused"] = kinds["adamw_torch"]
-    kinds["adamw_bnb_8bit"] = kinds["adamw_8bit"]
+    for name in ("adamw_torch_fused", "paged_adamw", "paged_adamw_32bit"):
+        kinds[name] = kinds["adamw_torch"]
+    for name in ("adamw_bnb_8bit", "paged_adamw_8bit"):
+        kinds[name] = kinds["adamw_8bit"]
+    kinds["paged_lion_32bit"] = kinds["lion_32bit"]
     name = _word(args.optim)
     if name not in kinds:
         raise ValueError(

@@ -202,6 +202,53 @@ def test_losses_of_a_dict_are_added_up() -> None:
         assert trainer.step(batch).loss == pytest.approx(got["loss"], rel=NEAR)
 
 
+class WithMetrics(nn.Module):
+    """Returns the loss, and what is not the mean of anything over rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Returns them by name."""
+        found = self.layer(x)
+        right, counts = found.argmax(-1) == labels, labels > 0
+        return {
+            "loss": F.cross_entropy(found, labels),
+            "of_some": (right & counts).sum() / counts.sum(),
+            "of_all": right.sum() / len(x),
+            "largest": found.max(),
+        }
+
+
+def test_metrics_of_several_micro_batches_are_those_of_the_batch() -> None:
+    with exactness.double_precision():
+        model, batch = WithMetrics().double(), classifier(ROWS)[1]
+        trainer = trainer_of(model, medley.capture(model, batch), whole_batches(3))
+        want = eager(trainer, model, batch)
+        assert trainer.evaluate([batch]) == pytest.approx(
+            {name: value.item() for name, value in want.items()}, rel=NEAR
+        )
+
+
+class Pair(WithMetrics):
+    """Returns (loss, accuracy), which is no sum and its weight."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> Any:
+        """Returns both."""
+        found = super().forward(x, labels)
+        return found["loss"], found["of_all"]
+
+
+def test_a_loss_and_an_accuracy_are_no_sum_and_its_weight() -> None:
+    with exactness.double_precision():
+        model, batch = Pair().double(), classifier(ROWS)[1]
+        trainer = trainer_of(model, medley.capture(model, batch), PLANS["rows"])
+        want = model(**batch)[0].item()
+        assert trainer.evaluate(batch)["loss"] == pytest.approx(want, rel=NEAR)
+        assert trainer.step(batch).loss == pytest.approx(want, rel=NEAR)
+
+
 def test_a_loader_that_yields_nothing_is_refused() -> None:
     model, batch = ZOO["mlp"](batch=ROWS)
     trainer = trainer_of(model, medley.capture(model, batch), whole_batches(1))

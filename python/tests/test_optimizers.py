@@ -184,3 +184,10 @@ def test_what_is_no_optimizer_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=sentence):
             make()
+
+
+def test_a_plan_is_found_for_sgd_that_keeps_nothing() -> None:
+    model, batch = ZOO["mlp"](batch=ROWS)
+    graph = medley.capture(model, batch)
+    plan = medley.plan(graph, exactness.cluster(2), global_batch=ROWS, optimizer=medley.SGD())
+    assert plan.global_batch == ROWS

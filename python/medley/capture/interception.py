@@ -18,7 +18,6 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from fractions import Fraction
 from typing import Any
 
 import torch
@@ -34,20 +33,9 @@ from medley.capture.errors import CaptureError
 from medley.capture.modules import ModuleStack
 from medley.capture.peft_patches import peft_patches
 from medley.capture.rewrites import legacy_reduction
+from medley.capture.row_counts import RowCounts, count, mean_loss
+from medley.capture.sequences import ctc_loss, sequence_patches
 from medley.capture.transformers_patches import capture_patches, transformers_patches
-
-
-def _count(x: Tensor, *dims_and_keepdim: Any) -> Tensor:
-    """Returns the number of elements of x, or of those along dims, as ops, so that it follows the
-    batch: int64."""
-    return torch.ones_like(x, dtype=torch.int64).sum(*dims_and_keepdim)
-
-
-def mean_loss(total: Tensor, weight: Tensor) -> Tensor:
-    """Returns total / weight, both []; the weight is summed over the whole global batch first."""
-    if weight.requires_grad:
-        weight = weight.detach()
-    return torch.ops.medley.mean_loss(total, weight)  # type: ignore[no-any-return]
 
 
 class Interceptor:
@@ -79,6 +67,7 @@ class Interceptor:
             "embedding": functools.partial(rewrites.embedding, F.embedding),
             "embedding_bag": functools.partial(rewrites.embedding_bag, F.embedding_bag),
             "bilinear": rewrites.bilinear,
+            "ctc_loss": functools.partial(ctc_loss, self.mean),
         }
         for name in rewrites.MEANS:
             self.functional[name] = rewrites.mean_of_elements(getattr(F, name), self.mean)
@@ -102,12 +91,7 @@ class Interceptor:
         self._by_function[torch._weight_norm] = rewrites.weight_norm
         for layers in recurrent.FUNCTIONS:
             self._by_function[layers] = recurrent.layer_by_layer(layers, self.dropout)
-        for divide in _DIVISIONS:
-            self._by_function[divide] = functools.partial(self.divide, divide)
-        if prime is not None:
-            for function in _ARITHMETIC:
-                self._by_function[function] = functools.partial(self.with_rows, function)
-            self._by_function[torch.tensor] = self.tensor
+        self._by_function.update(RowCounts(lambda: self.prime).replacements())
         for variance in (torch.var, Tensor.var, torch.std, Tensor.std):
             self._by_function[variance] = functools.partial(self.variance, variance)
         if prime is not None:
@@ -160,7 +144,7 @@ class Interceptor:
             return result
         if target.is_floating_point():  # class probabilities: one row per class distribution
             classes = 0 if input.dim() == 1 else 1
-            return mean_loss(result, _count(target.select(classes, 0)))
+            return mean_loss(result, count(target.select(classes, 0)))
         return mean_loss(result, self._target_weight(target, weight, ignore_index))
 
     def nll_loss(
@@ -209,11 +193,11 @@ class Interceptor:
                 rows = target
                 while rows.dim() > 1:
                     rows = rows.select(-1, 0)
-                return mean_loss(total, _count(rows))
+                return mean_loss(total, count(rows))
             counted = target
             if input.shape != target.shape:
                 counted = target + torch.zeros_like(input.detach())
-            return mean_loss(total, _count(counted))
+            return mean_loss(total, count(counted))
 
         return loss
 
@@ -223,53 +207,15 @@ class Interceptor:
         kwargs_left = {k: v for k, v in kwargs.items() if v is not None}
         if dims is None and not args and not kwargs_left.keys() - {"dtype"}:
             x = input if kwargs.get("dtype") is None else input.to(kwargs["dtype"])
-            return mean_loss(x.sum(), _count(x)) if x.numel() != 1 or x.dim() else x.clone()
+            return mean_loss(x.sum(), count(x)) if x.numel() != 1 or x.dim() else x.clone()
         if self.prime is not None and dims is not None:
             listed = [dims] if isinstance(dims, int) else list(dims)
             listed = listed or list(range(input.dim()))
             if math.prod(input.shape[dim] for dim in listed) % self.prime == 0:
                 keepdim = bool(kwargs.get("keepdim", args[1] if len(args) > 1 else False))
                 total = input.sum(listed, keepdim, dtype=kwargs.get("dtype"))
-                return total / _count(input, listed, keepdim)
+                return total / count(input, listed, keepdim)
         return torch.Tensor.mean(input, *args, **kwargs)
-
-    def divide(self, original: Any, input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
-        """A division; by a multiple of the rows it is one by a count, of a scalar a mean loss."""
-        rows = self._rows(other)
-        if rows is None or args or kwargs or not is_floating(input):
-            return original(input, other, *args, **kwargs)
-        if input.dim() == 0 and original not in _IN_PLACE:
-            return mean_loss(input, rows)
-        return original(input, rows)
-
-    def with_rows(self, original: Any, input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
-        """A sum or product with a multiple of the rows is one with a count; a product with a share
-        of one row, such as 1 / x.shape[0], is a division."""
-        if original in _PRODUCTS and is_floating(input) and isinstance(other, float):
-            share = Fraction(1 / other).limit_denominator(100) if other else Fraction(0)
-            rows = self._rows(share.numerator)
-            if rows is not None and abs(float(share) * other - 1.0) < 4e-16:
-                if share.denominator != 1:
-                    input = original(input, share.denominator)
-                return self.divide(torch.div, input, share.numerator)
-        rows = self._rows(other)
-        return original(input, other if rows is None else rows, *args, **kwargs)
-
-    def tensor(self, data: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """`torch.tensor`; of a multiple of the rows it is a count."""
-        rows = self._rows(data)
-        if rows is None:
-            return torch.tensor(data, *args, **kwargs)
-        default = torch.get_default_dtype() if isinstance(data, float) else torch.int64
-        return rows.to(kwargs.get("dtype") or default)
-
-    def _rows(self, number: Any) -> Tensor | None:
-        """Returns a multiple of the rows, []; None for another number."""
-        if self.prime is None or isinstance(number, bool) or not isinstance(number, (int, float)):
-            return None
-        if not number or number % self.prime:
-            return None
-        return torch.ones(self.prime, dtype=torch.int64).sum() * int(number // self.prime)
 
     def variance(self, original: Any, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """`var()` and `std()`; over the batch they divide by a count."""
@@ -288,7 +234,7 @@ class Interceptor:
         keepdim = bool(given.pop("keepdim", False))
         if self.prime is None or given or math.prod(input.shape[d] for d in listed) % self.prime:
             return original(input, *args, **kwargs)  # type: ignore[no-any-return]
-        found = rewrites.variance(self.mean, _count, input, listed, correction, keepdim)
+        found = rewrites.variance(self.mean, count, input, listed, correction, keepdim)
         return found.sqrt() if original in (torch.std, Tensor.std) else found
 
     # --- attention and dropout ---
@@ -341,29 +287,6 @@ class Interceptor:
             return self._original[name](input, output_size)  # type: ignore[no-any-return]
 
         return pool
-
-
-_IN_PLACE = (Tensor.div_, Tensor.__itruediv__)
-_DIVISIONS = (
-    torch.div,
-    torch.true_divide,
-    Tensor.div,
-    Tensor.true_divide,
-    Tensor.__truediv__,
-    *_IN_PLACE,
-)
-
-_PRODUCTS = (torch.mul, torch.multiply, Tensor.mul, Tensor.__mul__, Tensor.__rmul__)
-_ARITHMETIC = (
-    *_PRODUCTS,
-    *(torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__),
-    *(torch.sub, Tensor.sub, Tensor.__sub__, Tensor.sub_, Tensor.__isub__),
-)
-
-
-def is_floating(x: Any) -> bool:
-    """Returns whether this is a tensor of floating-point numbers."""
-    return isinstance(x, Tensor) and x.is_floating_point()
 
 
 class _Mode(TorchFunctionMode):
@@ -470,6 +393,7 @@ def intercept(interceptor: Interceptor) -> Iterator[None]:
                 *capture_patches(),
                 *bitsandbytes_patches(),
                 *peft_patches(),
+                *sequence_patches(interceptor.dropout),
             ):
                 patch(owner, name, replacement)
         for owner, name, replacement in transformers_patches():

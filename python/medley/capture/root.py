@@ -14,7 +14,8 @@ from medley import custom_ops
 from medley.capture import buffers
 from medley.capture.batch import Batch, loss_of, metrics_of
 from medley.capture.gradient_hooks import Hooked, attach
-from medley.capture.interception import Interceptor, intercept, mean_loss
+from medley.capture.interception import Interceptor, intercept
+from medley.capture.row_counts import has_a_mean, mean_loss
 from medley.capture.state import Attributes
 
 
@@ -85,7 +86,10 @@ class Root(nn.Module):
         ):
             result = self._batch.call(self.model, tensors)
             loss = loss_of(result)
-            total = mean_loss(*loss) if isinstance(loss, tuple) else loss
+            if isinstance(loss, tuple):
+                total = loss[0] if has_a_mean(loss[0]) else mean_loss(*loss)
+            else:
+                total = loss
             metrics = metrics_of(result) if self.measures else {}
             self.metrics = tuple(metrics)
             return (total, *(each.detach().clone() for each in metrics.values()))

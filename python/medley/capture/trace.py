@@ -38,10 +38,6 @@ _HINTS = {
     "aten.equal": "use (a == b).all() as a tensor and torch.where",
     "aten.repeat_interleave": "pass output_size=, or repeat by a number",
     "aten._unique2": "count with torch.bincount-like one-hot sums of a fixed number of classes",
-    "aten._ctc_loss": "the longest target decides the size of what CTC keeps; a loop over the "
-    "positions with logsumexp keeps as much for any target",
-    "aten._pack_padded_sequence": "packing makes shapes of the lengths: pass padded sequences and "
-    "mask what follows their end",
     "aten.bincount": "sum a one-hot of a fixed number of classes",
 }
 

@@ -163,6 +163,24 @@ CASES: dict[str, Case] = {
         lambda: (x(6, 6), classes(4, 2)),
         a=linear,
     ),
+    "ctc_of_lengths": net(
+        lambda m, x, y, ends: nn.CTCLoss(blank=3, zero_infinity=True)(
+            m.a(x).log_softmax(-1).transpose(0, 1), y % 3, ends[:, 0] % 7, ends[:, 1]
+        ),
+        lambda: (x(6, 6), classes(4, 3), torch.cat([classes(3, 1) + 4, classes(4, 1)], 1)),
+        a=linear,
+    ),
+    "ctc_summed": net(
+        lambda m, x, y: F.ctc_loss(
+            m.a(x).log_softmax(-1).transpose(0, 1),
+            y + 1,
+            (6,) * len(x),
+            (2,) * len(x),
+            reduction="sum",
+        ),
+        lambda: (x(6, 6), classes(4, 2)),
+        a=linear,
+    ),
     "focal": classification(focal),
     "dice": regression(dice),
     "log_cosh": regression(lambda h, y: (h - y).cosh().log().mean()),
@@ -197,6 +215,22 @@ CASES: dict[str, Case] = {
         lambda m, a, b: F.triplet_margin_with_distance_loss(
             a, b, a.flip(-1), distance_function=lambda p, q: 1 - F.cosine_similarity(p, q)
         )
+    ),
+    "masked_mean": regression(
+        lambda h, y: ((h - y).pow(2).mean(-1) * (y[:, 0] > 0)).sum() / (y[:, 0] > 0).sum()
+    ),
+    "masked_mean_of_a_product": regression(
+        lambda h, y: torch.sum((h - y).pow(2) * y.abs()) / y.abs().sum().double() * 0.5
+    ),
+    "sum_over_all_targets": regression(
+        lambda h, y: ((h - y).pow(2).sum() + h.sum()) / torch.sum(torch.ones_like(y)).to(h.dtype)
+    ),
+    "beside_counts": classification(
+        lambda h, y: {
+            "loss": F.cross_entropy(h, y),
+            "right": (h.argmax(-1) == y).sum(),
+            "accuracy": (h.argmax(-1) == y).sum() / len(y),
+        }
     ),
     "sum_over_a_number": regression(lambda h, y: ((h - y) ** 2).sum() / 100),
     "mean_of_means": regression(lambda h, y: ((h - y) ** 2).mean(-1).mean()),

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from module_case import Case, energy, net, x
+from module_case import ROWS, Case, energy, net, x
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 def recurrent(make: Callable[[], nn.Module], **known: Any) -> Case:
@@ -46,6 +46,26 @@ def positions_first(m: Any, x: Tensor) -> Tensor:
 def packed(m: Any, x: Tensor) -> Tensor:
     packed = pack_padded_sequence(x, torch.full((x.shape[0],), 3), batch_first=True)
     return energy(m.a(packed)[1][0][0])
+
+
+def packed_with_lengths(m: Any, x: Tensor, lengths: Tensor) -> Tensor:
+    """Rows of unlike lengths, of which one may be as long as the padded ones."""
+    packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    out, state = m.a(packed)
+    padded, ends = pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])
+    last = state[0] * state[1] if isinstance(state, tuple) else state
+    return energy(padded) + energy(last.transpose(0, 1)) + (ends * padded.sum((1, 2))).mean()
+
+
+def packed_positions_first(m: Any, x: Tensor, lengths: Tensor) -> Tensor:
+    packed = pack_padded_sequence(x.transpose(0, 1), lengths, enforce_sorted=False)
+    padded, _ = pad_packed_sequence(m.a(packed)[0], padding_value=-2.0, total_length=x.shape[1])
+    return energy(padded.transpose(0, 1))
+
+
+def lengths() -> tuple[Tensor, Tensor]:
+    """Returns rows, and how much of each is there."""
+    return x(5, 4), torch.randint(1, 6, (ROWS,))
 
 
 def last(m: Any, x: Tensor) -> Tensor:
@@ -88,6 +108,30 @@ CASES: dict[str, Case] = {
     ),
     "lstm_positions_first": net(positions_first, lambda: x(5, 4), a=lambda: nn.LSTM(4, 3)),
     "lstm_packed": net(packed, lambda: x(5, 4), a=lambda: nn.LSTM(4, 3, batch_first=True)),
+    "lstm_packed_with_lengths": net(
+        packed_with_lengths,
+        lengths,
+        a=lambda: nn.LSTM(4, 3, 2, batch_first=True, bidirectional=True),
+    ),
+    "lstm_packed_without_bias": net(
+        packed_positions_first, lengths, a=lambda: nn.LSTM(4, 3, bias=False)
+    ),
+    "gru_packed_with_lengths": net(
+        packed_with_lengths, lengths, a=lambda: nn.GRU(4, 3, batch_first=True, bidirectional=True)
+    ),
+    "rnn_packed_with_lengths": net(
+        packed_with_lengths, lengths, a=lambda: nn.RNN(4, 3, 2, batch_first=True)
+    ),
+    "rnn_relu_packed": net(
+        packed_positions_first, lengths, a=lambda: nn.RNN(4, 3, nonlinearity="relu")
+    ),
+    "lstm_unpacked_to_the_longest": net(
+        lambda m, x, n: energy(
+            pad_packed_sequence(m.a(pack_padded_sequence(x, n, True, False))[0], True)[0]
+        ),
+        lengths,
+        a=lambda: nn.LSTM(4, 3, batch_first=True),
+    ),
     "gru": recurrent(lambda: nn.GRU(4, 3, batch_first=True)),
     "gru_of_both_directions": recurrent(lambda: nn.GRU(4, 3, batch_first=True, bidirectional=True)),
     "gru_from_a_learned_state": net(

@@ -41,7 +41,7 @@ CAPTURE: dict[str, list[str]] = {
     ],
     "keys of a dict must be names": ["batches/keys_that_are_no_names"],
     "otherwise than as the attribute of its module": ["state/parameter_in_a_list"],
-    "packing makes shapes of the lengths": ["recurrent/lstm_packed"],
+    "expected the positions of what was packed": ["recurrent/lstm_unpacked_to_the_longest"],
     "returned no loss that depends on its parameters": [
         "losses/of_no_parameter",
         "structures/all_frozen",
@@ -59,7 +59,6 @@ CAPTURE: dict[str, list[str]] = {
         "reductions/all_but_the_first_row",
         "structures/divided_by_rows_less_one",
     ],
-    "the longest target decides the size of what CTC keeps": ["losses/ctc"],
     "the model changes its parameter": [
         "layers/embedding_with_a_limit",
         "state/teacher_in_parameters",

@@ -1,0 +1,159 @@
+"""Means, and numbers that follow the rows of the batch: made by ops while a model is captured."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Function = Callable[..., Any]
+
+
+def count(x: Tensor, *dims_and_keepdim: Any) -> Tensor:
+    """Returns the number of elements of x, or of those along dims, as ops, so that it follows the
+    batch: int64."""
+    return torch.ones_like(x, dtype=torch.int64).sum(*dims_and_keepdim)
+
+
+def mean_loss(total: Tensor, weight: Tensor) -> Tensor:
+    """Returns total / weight, both []; the weight is summed over the whole global batch first."""
+    if weight.requires_grad:
+        weight = weight.detach()
+    return torch.ops.medley.mean_loss(total, weight)  # type: ignore[no-any-return]
+
+
+def has_a_mean(loss: Tensor) -> bool:
+    """Returns whether a mean over the batch is in what a scalar was made of."""
+    seen: set[Any] = set()
+    following = [loss.grad_fn]
+    while following:
+        node = following.pop()
+        if node is None or node in seen:
+            continue
+        if "mean_loss" in node.name():
+            return True
+        seen.add(node)
+        following += [each for each, _ in node.next_functions]
+    return False
+
+
+class RowCounts:
+    """Replaces sums, products and divisions of tensors and multiples of the rows."""
+
+    def __init__(self, batch_size: Callable[[], int | None]) -> None:
+        """`batch_size`: that of the call that is captured now, None in eager runs."""
+        self._batch_size = batch_size
+
+    def replacements(self) -> Iterator[tuple[Function, Function]]:
+        """Yields functions of PyTorch, and what replaces them."""
+        for divide in _DIVISIONS:
+            yield divide, functools.partial(self.divide, divide)
+        if self._batch_size() is None:
+            return
+        for function in _ARITHMETIC:
+            yield function, functools.partial(self.with_rows, function)
+        for function in _SUMS:
+            yield function, functools.partial(self.sum, function)
+        for function in _CASTS:
+            yield function, functools.partial(self.cast, function)
+        yield torch.tensor, self.tensor
+
+    def divide(self, original: Function, input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
+        """A division; by a multiple of the rows it is one by a count, of a scalar a mean loss. So
+        is one of a scalar by a sum over the batch."""
+        rows = self._rows(other)
+        if rows is None and _is_sum(other) and isinstance(input, Tensor) and input.dim() == 0:
+            rows = other
+        if rows is None or args or kwargs or not isinstance(input, Tensor):
+            return original(input, other, *args, **kwargs)
+        if original in _IN_PLACE:
+            return original(input, rows)
+        if not (input.is_floating_point() or input.is_complex()):
+            input = input.to(torch.get_default_dtype())
+        if input.dim() == 0 and not input.is_complex():
+            return mean_loss(input, rows)
+        return original(input, rows)
+
+    def sum(self, original: Function, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """A sum; one over the batch that nothing learns from is noted as a divisor."""
+        found: Tensor = original(input, *args, **kwargs)
+        whole = found.dim() == 0 and not found.requires_grad
+        if whole and input.numel() % (self._batch_size() or 1) == 0:
+            found.is_sum_over_the_batch = True  # type: ignore[attr-defined]
+        return found
+
+    def cast(self, original: Function, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Another type, of which a sum stays one."""
+        found: Tensor = original(input, *args, **kwargs)
+        if _is_sum(input):
+            found.is_sum_over_the_batch = True  # type: ignore[attr-defined]
+        return found
+
+    def with_rows(
+        self, original: Function, input: Any, other: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """A sum or product with a multiple of the rows is one with a count; a product with a share
+        of one row, such as 1 / x.shape[0], is a division."""
+        is_number = isinstance(input, Tensor) and input.is_floating_point()
+        if original in _PRODUCTS and is_number and isinstance(other, float) and other:
+            share = Fraction(1 / other).limit_denominator(100)
+            rows = self._rows(share.numerator)
+            if rows is not None and abs(float(share) * other - 1.0) < 4e-16:
+                if share.denominator != 1:
+                    input = original(input, share.denominator)
+                return self.divide(torch.div, input, share.numerator)
+        rows = self._rows(other)
+        return original(input, other if rows is None else rows, *args, **kwargs)
+
+    def tensor(self, data: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """`torch.tensor`; of a multiple of the rows it is a count."""
+        rows = self._rows(data)
+        if rows is None:
+            return torch.tensor(data, *args, **kwargs)
+        default = torch.get_default_dtype() if isinstance(data, float) else torch.int64
+        return self.cast(Tensor.to, self.sum(torch.sum, rows), kwargs.get("dtype") or default)
+
+    def _rows(self, number: Any) -> Tensor | None:
+        """Returns a multiple of the rows, []; None for another number."""
+        rows = self._batch_size()
+        if rows is None or isinstance(number, bool) or not isinstance(number, (int, float)):
+            return None
+        if not number or number % rows:
+            return None
+        return torch.ones(rows, dtype=torch.int64).sum() * int(number // rows)
+
+
+def _is_sum(x: Any) -> bool:
+    return getattr(x, "is_sum_over_the_batch", False) is True
+
+
+_IN_PLACE: tuple[Function, ...] = (Tensor.div_, Tensor.__itruediv__)
+_DIVISIONS: tuple[Function, ...] = (
+    *(torch.div, torch.true_divide, Tensor.div, Tensor.true_divide, Tensor.__truediv__),
+    *_IN_PLACE,
+)
+_PRODUCTS: tuple[Function, ...] = (
+    torch.mul,
+    torch.multiply,
+    Tensor.mul,
+    Tensor.__mul__,
+    Tensor.__rmul__,
+)
+_ARITHMETIC: tuple[Function, ...] = (
+    *_PRODUCTS,
+    *(torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__),
+    *(torch.sub, Tensor.sub, Tensor.__sub__, Tensor.sub_, Tensor.__isub__),
+)
+_SUMS: tuple[Function, ...] = (torch.sum, Tensor.sum, torch.count_nonzero, Tensor.count_nonzero)
+_CASTS: tuple[Function, ...] = (
+    Tensor.to,
+    Tensor.float,
+    Tensor.double,
+    Tensor.type_as,
+    Tensor.type,
+    Tensor.detach,
+)
