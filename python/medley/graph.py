@@ -66,8 +66,9 @@ def capture(
 
     The model is called as model(**example_batch) for a dict, model(*example_batch) for a tuple or
     list, else model(example_batch). It returns a scalar loss, an object or dict with a loss, or
-    (loss sum, weight). The first dim of the tensors is the rows, the only size that may differ
-    later. Parameters may be real, on the meta device or fake.
+    (loss sum, weight); where the first of such a pair has a mean in it, it is the loss. The first
+    dim of the tensors is the rows, the only size that may differ later. Parameters may be real, on
+    the meta device or fake.
 
     `check` captures a second time with other rows and compares; by default where that is cheap or
     a number looks like that of the rows. `autocast`, torch.bfloat16, captures under
