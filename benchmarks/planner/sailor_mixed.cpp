@@ -29,6 +29,17 @@ std::string read(const std::string& path) {
   return text.str();
 }
 
+// Transfers run beside calls, no tensor is in two layers, and layers are all there is: what the other
+// rules know of a run.
+LayerTable layers_alone(LayerTable table) {
+  table.run.saved = 1;
+  table.run.fixed = Bytes{};
+  table.run.blocking = 0;
+  for (MeasuredBytes& each : table.bytes)
+    for (auto& [kind, bytes] : each.kinds) bytes.tied = {};
+  return table;
+}
+
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -49,7 +60,7 @@ int run(const std::string& table,
         int stages,
         int sailor_stages,
         const std::string& catalogue) {
-  const TableCosts costs(parse_layer_table(read(table), table),
+  const TableCosts costs(layers_alone(parse_layer_table(read(table), table)),
                          parse_cluster(read(cluster), cluster, read_catalogue(catalogue)));
   const double start = now(), cpu_start = cpu_now();
   const auto outcome = plan_layers({costs, batch, 0});

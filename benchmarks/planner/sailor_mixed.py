@@ -30,12 +30,6 @@ CLUSTERS = [  # devices by pool, in nodes of 4; seconds that planning may take
     ({"a100": 128, "v100": 384}, 1),
     ({"a100": 64, "v100": 64, "gh": 64}, 3),
 ]
-# Transfers run beside calls, and layers are all there is: what the other rules know of a run. They
-# do not know of tied layers either.
-RUN = {"saved": 1, "fixed_bytes": 0, "blocking": 0}
-# Transfers run beside calls, and layers are all there is: what the other rules know of a run. They
-# do not know of tied layers either.
-RUN = {"saved": 1, "fixed_bytes": 0, "blocking": 0}
 MODELS = ("OPT-350", "GPT-Neo-2.7")
 
 
@@ -43,9 +37,9 @@ def table_of(data: Path, model: str, pools: dict[str, int]) -> dict[str, Any]:
     """Of GPT-Neo there is no layer table on GH200: it is made of ops."""
     kinds = [KINDS[pool] for pool in pools]
     if model == "OPT-350" or "gh" not in pools:
-        return layer_table(data, model, kinds, tied=())
-    table = layer_table(data, model, [kind for kind in kinds if kind != "GH-96"], tied=())
-    from_ops = layer_table(data, model, ["GH-96"], "OPT-350", ())
+        return layer_table(data, model, kinds)
+    table = layer_table(data, model, [kind for kind in kinds if kind != "GH-96"])
+    from_ops = layer_table(data, model, ["GH-96"], "OPT-350")
     # The layers of both, each by its place.
     names = [f"{a}/{b}" for a, b in zip(table["layers"], from_ops["layers"], strict=True)]
     both = {**table, "layers": names, "times": [], "bytes": []}
@@ -70,7 +64,7 @@ def main() -> int:
         for pools, limit in CLUSTERS:
             for model in MODELS:
                 table, yaml = Path(folder) / "table.json", Path(folder) / "cluster.yaml"
-                table.write_text(print_table({**table_of(data, model, pools), "run": RUN}))
+                table.write_text(print_table(table_of(data, model, pools)))
                 nodes = [(pool, KINDS[pool], count // 4) for pool, count in pools.items()]
                 yaml.write_text(cluster(data, nodes))
                 command = [program, str(table), str(yaml), "--global-batch", str(BATCH), *options]

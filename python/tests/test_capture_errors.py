@@ -126,7 +126,15 @@ def root(x: Tensor) -> Tensor:
     return x.sum() / x.shape[0] ** 0.5
 
 
-@pytest.mark.parametrize("body", [scale, add_rows])
+def at_most_rows(x: Tensor) -> Tensor:
+    return x.clamp(max=x.shape[0]).sum()
+
+
+def to_the_rows(x: Tensor) -> Tensor:
+    return torch.pow(x, x.shape[0]).sum()
+
+
+@pytest.mark.parametrize("body", [at_most_rows, to_the_rows])
 def test_a_literal_that_holds_the_batch_names_op_module_line_and_rewrite(
     body: Callable[[Tensor], Tensor],
 ) -> None:
@@ -139,6 +147,11 @@ def test_a_division_by_rows_counts_them(body: Callable[[Tensor], Tensor]) -> Non
     text = capture_text(Body(body), X)
     assert "medley.mean_loss.default" in text
     assert "10007" not in text
+
+
+@pytest.mark.parametrize("body", [scale, add_rows])
+def test_a_sum_or_product_with_rows_counts_them(body: Callable[[Tensor], Tensor]) -> None:
+    assert "10007" not in capture_text(Body(body), X)
 
 
 @pytest.mark.parametrize("body", [minus_one, root])
