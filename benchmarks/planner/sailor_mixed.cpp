@@ -29,8 +29,8 @@ std::string read(const std::string& path) {
   return text.str();
 }
 
-// Transfers run beside calls, no tensor is in two layers, and layers are all there is: what the other
-// rules know of a run.
+// Transfers run beside calls, no tensor is in two layers, and layers are all there is: what the
+// other rules know of a run.
 LayerTable layers_alone(LayerTable table) {
   table.run.saved = 1;
   table.run.fixed = Bytes{};
