@@ -147,6 +147,7 @@ def layer_table(
     model: str,
     devices: list[str],
     ops_like: str | None = None,
+    tied: tuple[str, ...] = TIED,
 ) -> dict[str, Any]:
     info = read_info(data, model)
     all_times = {
@@ -175,7 +176,7 @@ def layer_table(
             {
                 "tensor_parallel": degree,
                 "layers": {
-                    name: layer_bytes(info[degree], layer, model in TIED)
+                    name: layer_bytes(info[degree], layer, model in tied)
                     for name, layer in first.items()
                 },
             }

@@ -34,12 +34,13 @@ MODELS = ("OPT-350", "GPT-Neo-2.7")
 
 
 def table_of(data: Path, model: str, pools: dict[str, int]) -> dict[str, Any]:
-    """Of GPT-Neo there is no layer table on GH200: it is made of ops."""
+    """Of GPT-Neo there is no layer table on GH200: it is made of ops. Other rules know of no layers
+    that are one, so that there are none."""
     kinds = [KINDS[pool] for pool in pools]
     if model == "OPT-350" or "gh" not in pools:
-        return layer_table(data, model, kinds)
-    table = layer_table(data, model, [kind for kind in kinds if kind != "GH-96"])
-    from_ops = layer_table(data, model, ["GH-96"], "OPT-350")
+        return layer_table(data, model, kinds, tied=())
+    table = layer_table(data, model, [kind for kind in kinds if kind != "GH-96"], tied=())
+    from_ops = layer_table(data, model, ["GH-96"], "OPT-350", ())
     # The layers of both, each by its place.
     names = [f"{a}/{b}" for a, b in zip(table["layers"], from_ops["layers"], strict=True)]
     both = {**table, "layers": names, "times": [], "bytes": []}
