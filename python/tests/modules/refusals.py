@@ -94,7 +94,6 @@ MEET: list[str] = [
     "losses/standardized_by_the_batch",
     "losses/sum_divided_in_place",
     "losses/sum_over_a_tensor_of_rows",
-    "losses/weighted_by_the_batch",
     "losses/with_a_penalty",
     "normalization/batch_norm1d",
     "normalization/batch_norm1d_of_sequences",
