@@ -105,6 +105,11 @@ Json parse_json(std::string_view text, std::string_view file) {
   }
 }
 
+bool says_format(std::string_view text, std::string_view format) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.contains("format") && json["format"] == format;
+}
+
 std::string read_text(const JsonPlace& at) {
   if (!at.json->is_string()) at.refuse("a text");
   return at.json->get<std::string>();

@@ -26,6 +26,8 @@ struct JsonPlace {
 // Throws Error(kCaller) for text that is no JSON, nests deeper than a reader needs, or has a key
 // twice in an object.
 nlohmann::json parse_json(std::string_view text, std::string_view file);
+// Whether a text says that it is of a format, whatever else is wrong with it.
+bool says_format(std::string_view text, std::string_view format);
 
 std::string read_text(const JsonPlace& at);
 bool read_bool(const JsonPlace& at);

@@ -70,7 +70,7 @@ std::string read_one(const std::string& path, Session& session, Read& read) {
       return fmt::format("plan over layers for {} rows",
                          read.layer_plans.back().second.global_batch);
     }
-    read.plans.emplace_back(path, read_plan(session.files, path));
+    read.plans.emplace_back(path, plan_of(text, path));
     return fmt::format("plan for {} rows", read.plans.back().second.global_batch);
   }
   throw Error(Blame::kCaller,

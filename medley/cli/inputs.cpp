@@ -38,7 +38,11 @@ Cluster read_cluster(Files& files, const std::string& path, const std::string& c
 }
 
 Plan read_plan(Files& files, const std::string& path) {
-  Plan plan = parse_plan(read_input(files, path, "a plan"), path);
+  return plan_of(read_input(files, path, "a plan"), path);
+}
+
+Plan plan_of(const std::string& text, const std::string& path) {
+  Plan plan = parse_plan(text, path);
   in_plan(path, [&] { verify_rows(plan); });
   return plan;
 }

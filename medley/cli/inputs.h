@@ -30,6 +30,7 @@ std::string read_input(Files& files, const std::string& path, std::string_view w
 Graph read_graph(Files& files, const std::string& path);
 Cluster read_cluster(Files& files, const std::string& path, const std::string& catalogue);
 Plan read_plan(Files& files, const std::string& path);
+Plan plan_of(const std::string& text, const std::string& path);  // of a text that was read
 // Analytic if `profile` is "".
 CostModel read_costs(Files& files, const std::string& profile, const Cluster& cluster);
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "medley/base/error.h"
+#include "medley/base/json_place.h"
 #include "medley/cli/inputs.h"
 #include "medley/cli/table.h"
 #include "medley/pipelines/layer_planner.h"
@@ -34,8 +35,7 @@ TableCosts read_table_costs(const std::string& layers,
 
 LayerPlan read_layer_plan(const std::string& path, Session& session) {
   const std::string text = read_input(session.files, path, "a plan");
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_object() && json.contains("format") && json["format"] == "medley-plan")
+  if (says_format(text, "medley-plan"))
     throw Error(Blame::kCaller, path + ": found a plan for a graph, expected one over layers");
   return parse_layer_plan(text, path);
 }
@@ -254,9 +254,9 @@ void plan_measured(const RequestOptions& options, const std::string& output, Ses
     return;
   }
   write_atomically(session.files, output, print(found.plan));
-  const std::vector<LeftOut> others = left_out(found.plan, costs);
   if (session.json) {
     Json json = report_json(found.plan, found.report);
+    const std::vector<LeftOut> others = left_out(found.plan, costs);
     if (!others.empty()) json["left_out"] = left_out_json(others);
     session.out << json.dump(2) + "\n";
     return;

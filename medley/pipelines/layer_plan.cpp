@@ -70,15 +70,12 @@ BoundaryTimes boundary_after(const LayerPlan& plan, size_t stage, const TableCos
   const LayerMesh to = mesh_of(plan.stages[stage + 1], costs);
   const LinkCurve up = *costs.link(from.pool, from.devices(), to.pool, to.devices());
   const LinkCurve down = *costs.link(to.pool, to.devices(), from.pool, from.devices());
-  const double blocking = costs.table().run.blocking;
-  Bytes bytes = costs.cut(plan.stages[stage].end - 1, rows_of(plan));
-  if (blocking == 0) return {occupied(up, bytes), occupied(down, bytes), up.latency};
-  // All devices that divide a layer send, or receive, the whole.
-  bytes = bytes * std::max(from.tensor_parallel, to.tensor_parallel);
-  const auto stands_still = [&](const LinkCurve& link) {
-    return to_nanoseconds({to_seconds(occupied(link, bytes)).value * blocking});
-  };
-  return {stands_still(up), stands_still(down), up.latency};
+  const Bytes bytes = costs.cut(plan.stages[stage].end - 1, rows_of(plan));
+  if (costs.table().run.blocking == 0)
+    return {occupied(up, bytes), occupied(down, bytes), up.latency};
+  const int degree = std::max(from.tensor_parallel, to.tensor_parallel);
+  return {
+      costs.stands_still(up, bytes, degree), costs.stands_still(down, bytes, degree), up.latency};
 }
 
 void verify_stage(const LayerPlan& plan, size_t i, const TableCosts& costs) {
@@ -144,10 +141,7 @@ std::string print(const LayerPlan& plan) {
   return out + "\n  ]\n}\n";
 }
 
-bool is_layer_plan(std::string_view text) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() && json.contains("format") && json["format"] == "medley-layer-plan";
-}
+bool is_layer_plan(std::string_view text) { return says_format(text, "medley-layer-plan"); }
 
 LayerPlan parse_layer_plan(std::string_view text, std::string_view file) {
   const nlohmann::json json = parse_json(text, file);

@@ -84,15 +84,13 @@ class Options {
                    const LayerMesh& mesh,
                    int64_t rows,
                    StageOption& option) const {
-    const double blocking = costs_.table().run.blocking;
-    if (blocking == 0) return;
+    if (costs_.table().run.blocking == 0) return;
     const auto link = costs_.link(range.pool, range.devices, range.pool, range.devices);
     if (!link) return;
     for (const int layer : {range.begin - 1, range.end - 1}) {
       if (layer < 0 || layer + 1 == costs_.layers()) continue;
-      const Bytes bytes = costs_.cut(layer, rows) * mesh.tensor_parallel;
       const Nanoseconds time =
-          to_nanoseconds({to_seconds(occupied(*link, bytes)).value * blocking});
+          costs_.stands_still(*link, costs_.cut(layer, rows), mesh.tensor_parallel);
       option.forward += time;
       option.backward += time;
     }

@@ -155,10 +155,7 @@ void sort_unique(LayerTable& table, std::string_view file) {
 
 }  // namespace
 
-bool is_layer_table(std::string_view text) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() && json.contains("format") && json["format"] == "medley-layers";
-}
+bool is_layer_table(std::string_view text) { return says_format(text, "medley-layers"); }
 
 LayerTable parse_layer_table(std::string_view text, std::string_view file) {
   const nlohmann::json json = parse_json(text, file);

@@ -62,6 +62,10 @@ Bytes times(double factor, int64_t bytes) {
   return {std::llround(factor * static_cast<double>(bytes))};
 }
 
+Nanoseconds times(double factor, Nanoseconds time) {
+  return to_nanoseconds({to_seconds(time).value * factor});
+}
+
 }  // namespace
 
 TableCosts::TableCosts(const LayerTable& table, const Cluster& cluster)
@@ -326,7 +330,11 @@ Nanoseconds TableCosts::add_tied(const LayerMesh& one, const LayerMesh& other) c
   const auto down = link(other.pool, other.devices(), one.pool, one.devices());
   if (!up || !down) return {};  // over the stages between them, which all have it
   const Nanoseconds time = std::max(occupied(*up, bytes), occupied(*down, bytes));
-  return to_nanoseconds({to_seconds(time).value * table_.run.all_reduce});
+  return times(table_.run.all_reduce, time);
+}
+
+Nanoseconds TableCosts::stands_still(const LinkCurve& link, Bytes bytes, int degree) const {
+  return times(table_.run.blocking, occupied(link, bytes * degree));
 }
 
 std::optional<Nanoseconds> TableCosts::all_reduce(int begin, int end, const LayerMesh& mesh) const {
@@ -352,7 +360,7 @@ std::optional<Nanoseconds> TableCosts::all_reduce(int begin, int end, const Laye
     if (!lan) return std::nullopt;
     time += occupied(*lan, ring(bytes * mesh.tensor_parallel, nodes));
   }
-  return to_nanoseconds({to_seconds(time).value * table_.run.all_reduce});
+  return times(table_.run.all_reduce, time);
 }
 
 std::optional<LinkCurve> TableCosts::link(int from,

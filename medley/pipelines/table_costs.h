@@ -64,6 +64,9 @@ class TableCosts {
   // Between so many devices of one pool and of another, all of whose nodes have the same part in
   // it. Nothing if no network links the pools.
   std::optional<LinkCurve> link(int from, int from_devices, int to, int to_devices) const;
+  // How long the stages on both ends of a link do nothing else (RunConstants::blocking) where a cut
+  // of so many bytes crosses it: each of the `degree` devices that divide a layer sends the whole.
+  Nanoseconds stands_still(const LinkCurve& link, Bytes bytes, int degree) const;
   Bytes cut(int layer, int64_t rows) const;  // what goes over the cut after a layer, one way
   Bytes fixed(int pool) const;               // of every device, whatever it computes
   // Why no stage can be on the pool; "" if one can.

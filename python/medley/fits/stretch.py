@@ -96,12 +96,6 @@ def _kind_of_input(line: str) -> str:
     return kind if kind in _SECTIONS else "input"
 
 
-def _text(template: str, numbers: Iterable[int]) -> str:
-    parts = template.split(_GAP)
-    filled = [part + str(number) for part, number in zip(parts[:-1], numbers, strict=True)]
-    return "".join([*filled, parts[-1]])
-
-
 @dataclasses.dataclass(frozen=True)
 class _Growing:
     """A line whose numbers are base + slope * n + step * i, in copy i of a graph of n layers."""
@@ -190,15 +184,6 @@ class _OfLength:
         return self.times * power + self.more
 
 
-def _of_length(at_one: int, at_other: int, one: int, other: int) -> _OfLength:
-    """Returns how a size follows from the length, of which two cases are known."""
-    for power in (1, 2) if other else ():
-        times, rest = divmod(at_other - at_one, other**power - one**power)
-        if rest == 0 and times > 0:
-            return _OfLength(times, power, at_one - times * one**power)
-    raise UnevenError(f"{at_one} at a length of {one}, {at_other} at {other}")
-
-
 class _Sizes:
     """The sizes that follow from the length, as they are at the first one."""
 
@@ -211,15 +196,18 @@ class _Sizes:
         """Whether the lines may be one, with a size for each length, in deeper graphs."""
         numbers = zip(here.numbers, there.numbers, here.sizes, strict=False)
         return here.template == there.template and all(
-            a == b or (self._grows(a, b) if is_size else b - a in slopes)
+            a == b or (self._of_length(a, b) is not None if is_size else b - a in slopes)
             for a, b, is_size in numbers
         )
 
-    def _grows(self, a: int, b: int) -> bool:
-        try:
-            return bool(_of_length(a, b, self._one, self._other))
-        except UnevenError:
-            return False
+    def _of_length(self, a: int, b: int) -> _OfLength | None:
+        """Returns how a size follows from the length, of which two cases are known; None: it does
+        not."""
+        for power in (1, 2) if self._other else ():
+            times, rest = divmod(b - a, self._other**power - self._one**power)
+            if rest == 0 and times > 0:
+                return _OfLength(times, power, a - times * self._one**power)
+        return None
 
     def noted(self, here: _Line, there: _Line) -> _Line:
         """Notes which sizes differ, and returns the line at the other length as it is here."""
@@ -234,7 +222,10 @@ class _Sizes:
         if a == b:
             self._constant.add(a)
             return
-        of = self._found.setdefault(a, _of_length(a, b, self._one, self._other))
+        of = self._found.get(a) or self._of_length(a, b)
+        if of is None:
+            raise UnevenError(f"{a} at a length of {self._one}, {b} at {self._other}")
+        self._found[a] = of
         if of.at(self._other) != b:
             raise UnevenError(f"a size of {a} that is two sizes at another length")
 
