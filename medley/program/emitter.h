@@ -87,8 +87,9 @@ class Emitter {
   // The share's elements of a parameter that is there in the state of its update.
   ValueId take_share(const std::string& parameter, ValueId value, const State& state);
   // The new value of what this stage updates is done: it sets out for all stages that hold it, as
-  // soon as those before it and in its relay are done.
-  void send_value(const std::string& parameter, ValueId local);
+  // soon as those before it and in its relay are done. Of what each device has updated whole, each
+  // gives its shard.
+  void send_value(const std::string& parameter, ValueId value);
   void send_values();  // that are done
   // Returns a parameter's new value, where owners divide the update, in the state in which it is
   // stored.

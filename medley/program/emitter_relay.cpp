@@ -172,10 +172,13 @@ ValueId Emitter::take_share(const std::string& parameter, ValueId value, const S
                type_of_end(value, {state, share->second}));
 }
 
-void Emitter::send_value(const std::string& parameter, ValueId local) {
+void Emitter::send_value(const std::string& parameter, ValueId value) {
   for (Spreading& spreading : spreading_)
-    for (size_t t = 0; t < spreading.given.size(); ++t)
-      if (spreading.relay->tensors[t].parameter == parameter) spreading.given[t] = local;
+    for (size_t t = 0; t < spreading.given.size(); ++t) {
+      const StageRelay::Tensor& tensor = spreading.relay->tensors[t];
+      if (tensor.parameter == parameter)
+        spreading.given[t] = in_state(value, tensor.gives->state);
+    }
   send_values();
 }
 

@@ -152,7 +152,7 @@ class Lowering {
       emitter_.stage.graph.values[at(results[r])].result = static_cast<int32_t>(r);
       emitter_.define(op.results[r], states[r], results[r], op.phase);
     }
-    if (share) emitter_.send_value(*share, results[0]);
+    if (share) emitter_.send_value(*share, op.results[0]);
     if (op.name == "medley.accumulate.default") synchronise(op);
     if (completed_.prepared->names[at(id)] == kNormSum && !norm_devices().empty())
       emitter_.sum_over_stages(op.results[0], kNormSum, norm_devices());

@@ -16,6 +16,7 @@
 #include "medley/graph/text.h"
 #include "medley/plan/owners.h"
 #include "medley/program/lower.h"
+#include "medley/program/relays.h"
 #include "medley/testing/random_plan.h"
 
 namespace medley {
@@ -181,6 +182,54 @@ TEST_F(TwoPipelines, OwnersHaveTheMemoryOfWhatTheyOwn) {
   plan.parts = {{"owners", {}, {3, 1}}};
   plan.owners = {{"*", "owners"}};
   EXPECT_EQ(persistent(1), all / 4);
+}
+
+// One that updates whole tensors, or rows.
+Optimizer optimizer_of(const std::string& kind) {
+  const std::map<std::string, std::vector<double>> numbers{
+      {"adafactor", {0.1, -0.8, 1e-12, 1e-3, 1}},
+      {"adamw8", {0.9, 0.999, 1e-8, 0.01}},
+      {"muon", {0.95, 0.1, 3.4445, -4.775, 2.0315, 1e-7, 5, 1, 0}}};
+  Optimizer optimizer;
+  optimizer.rules = {{kind, numbers.at(kind)}};
+  return optimizer;
+}
+
+// The pipeline with the largest share updates all of it, on each of its devices, and each of these
+// gives its shard.
+TEST_F(TwoPipelines, WhatIsUpdatedWholeHasOneOwner) {
+  plan.parts = {{"owners", {}, {3, 1}}};
+  plan.owners = {{"fc1.weight", "owners"}};
+  const Program program = lower(graph, plan, cluster, optimizer_of("adafactor"));
+  verify(program);
+  const std::vector<Layout> held = states_of(program).at("row_var:fc1.weight");
+  ASSERT_EQ(held.size(), 1u);
+  EXPECT_THAT(held[0].boxes, ElementsAre(Box{{0, 32}}));
+  EXPECT_THAT(held[0].box_of, ElementsAre(0, 0));
+  const LoweredStage& stage = program.stages[0];
+  const auto relay = std::ranges::find(stage.communications,
+                                       fmt::format("{} from fc1.weight", kRelayValues),
+                                       &Communication::name);
+  ASSERT_NE(relay, stage.communications.end());
+  for (const std::vector<int64_t>& table : stage.tables[0])
+    EXPECT_EQ(num_bytes(type_of(stage.graph, relay->inputs.at(0)), table), 16 * 16 * 4);
+}
+
+// Any plan, also where updates are said to be cut.
+TEST(OwnedShares, WhatIsUpdatedWholeSetsOutAsItsCells) {
+  const Cluster cluster = owners_of(6);
+  std::vector<std::string> names;
+  for (const Device& device : cluster.devices) names.push_back(device.name);
+  const Graph graph = read_text("python/tests/golden/gpt.graph");
+  for (const char* kind : {"adafactor", "adamw8", "muon"}) {
+    const Optimizer optimizer = optimizer_of(kind);
+    for (uint64_t seed = 0; seed < 8; ++seed) {
+      SCOPED_TRACE(fmt::format("{} {}", kind, seed));
+      const Plan plan = random_pipelines_for(optimizer, graph, names, 12, seed);
+      verify(plan, graph, cluster);
+      verify(lower(graph, plan, cluster, optimizer));
+    }
+  }
 }
 
 }  // namespace

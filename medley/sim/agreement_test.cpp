@@ -124,9 +124,9 @@ class Agreement : public ::testing::Test {
   }
 
   void expect_agreement(const Plan& plan) { expect_agreement(graph, plan); }
-  void expect_agreement(const Graph& of, const Plan& plan) {
+  void expect_agreement(const Graph& of, const Plan& plan, const Optimizer& optimizer = {}) {
     verify(plan, of, cluster);
-    const Program program = lower(of, plan, cluster, {});
+    const Program program = lower(of, plan, cluster, optimizer);
     const Emulated emulated = emulate(program, cluster);
     ASSERT_THAT(emulated.errors, Each(""));
     const Simulation simulated =
@@ -195,6 +195,18 @@ TEST_F(Agreement, RandomSeveralPipelines) {
   for (uint64_t seed = 0; seed < several_seeds(); ++seed) {
     SCOPED_TRACE(seed);
     expect_agreement(random_pipelines(graph, names(), 5000, seed));
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Whoever owns a matrix has and updates all of it.
+TEST_F(Agreement, RandomOwnersOfWholeTensors) {
+  Optimizer adafactor;
+  adafactor.rules = {{"adafactor", {0.1, -0.8, 1e-12, 1e-3, 1}}};
+  for (uint64_t seed = 0; seed < several_seeds(); ++seed) {
+    SCOPED_TRACE(seed);
+    expect_agreement(
+        graph, random_pipelines_for(adafactor, graph, names(), 5000, seed), adafactor);
     if (HasFatalFailure()) return;
   }
 }

@@ -20,8 +20,9 @@ class RandomPlanner {
   RandomPlanner(const Graph& graph,
                 const std::vector<std::string>& devices,
                 int64_t global_batch,
-                uint64_t seed)
-      : graph_(graph), devices_(devices), random_(seed), seed_(seed) {
+                uint64_t seed,
+                const Optimizer& optimizer = {})
+      : graph_(graph), devices_(devices), optimizer_(optimizer), random_(seed), seed_(seed) {
     plan_.global_batch = global_batch;
   }
 
@@ -30,7 +31,7 @@ class RandomPlanner {
     const std::vector<int64_t> shape = draw_shape(devices_.size());
     draw_microbatches(at(shape[0]), plan_.global_batch);
     add_stage("", shape, devices_);
-    Prepared prepared = prepare(graph_, Optimizer{});
+    Prepared prepared = prepare(graph_, optimizer_);
     choose(prepared, factorize(prepared.graph));
     draw_recompute();
     return std::move(plan_);
@@ -91,7 +92,7 @@ class RandomPlanner {
 
   // What the stages decide, once it is known what they compute.
   void finish() {
-    const std::vector<Completed> completed = complete_stages(analyse(graph_, {}), plan_);
+    const std::vector<Completed> completed = complete_stages(analyse(graph_, optimizer_), plan_);
     size_t next = 0;
     for (pipeline_ = 0; pipeline_ < plan_.pipelines.size(); ++pipeline_) {
       for (at_ = 0; at_ < pipeline().stages.size(); ++at_, ++next)
@@ -277,6 +278,7 @@ class RandomPlanner {
 
   const Graph& graph_;
   const std::vector<std::string>& devices_;
+  const Optimizer optimizer_;
   std::mt19937_64 random_;
   const uint64_t seed_;
   Plan plan_;
@@ -305,8 +307,16 @@ Plan random_pipelines(const Graph& graph,
                       const std::vector<std::string>& devices,
                       int64_t global_batch,
                       uint64_t seed) {
+  return random_pipelines_for({}, graph, devices, global_batch, seed);
+}
+
+Plan random_pipelines_for(const Optimizer& optimizer,
+                          const Graph& graph,
+                          const std::vector<std::string>& devices,
+                          int64_t global_batch,
+                          uint64_t seed) {
   MEDLEY_CHECK(devices.size() > 1 && global_batch > 1);
-  return RandomPlanner(graph, devices, global_batch, seed).run_pipelines();
+  return RandomPlanner(graph, devices, global_batch, seed, optimizer).run_pipelines();
 }
 
 }  // namespace medley

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "medley/plan/plan.h"
+#include "medley/program/optimizer.h"
 
 namespace medley {
 
@@ -31,5 +32,12 @@ Plan random_pipelines(const Graph& graph,
                       const std::vector<std::string>& devices,
                       int64_t global_batch,
                       uint64_t seed);
+// The same for another optimizer than AdamW: what it does not divide has one owner, which alone
+// counts it for the norm.
+Plan random_pipelines_for(const Optimizer& optimizer,
+                          const Graph& graph,
+                          const std::vector<std::string>& devices,
+                          int64_t global_batch,
+                          uint64_t seed);
 
 }  // namespace medley

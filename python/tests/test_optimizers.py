@@ -117,26 +117,35 @@ def named(model: nn.Module, takes: Callable[[str], bool]) -> list[nn.Parameter]:
     return [p for name, p in model.named_parameters() if takes(name)]
 
 
-def plan_of(kind: str, graph: medley.Graph) -> str:
-    """Returns a plan of two devices: ZeRO, or parameters in shards."""
+def plan_of(
+    kind: str, graph: medley.Graph, optimizer: medley.optimizer.Optimizer | None = None
+) -> str:
+    """Returns a plan: ZeRO on two devices, parameters in shards, owners beside that, or one of
+    this number, drawn at random for an optimizer."""
     stage: dict[str, Any] = {"mesh": {"devices": ["a/0/0", "a/1/0"]}}
-    rows: dict[str, Any] = {"rows": ROWS, "lengths": [4, 2]}
+    pipelines = [{"microbatches": [{"rows": ROWS, "lengths": [4, 2]}], "stages": [stage]}]
+    plan = {
+        "format": "medley-plan",
+        "version": 1,
+        "global_batch": ROWS,
+        "parts": [{"name": "part", "shares": [3, 1]}],
+        "pipelines": pipelines,
+    }
     if kind == "zero":
         stage["updates"] = {"*": "S(0, part)"}
     elif kind == "tensor":
         stage["states"] = {"*": "S(0, part)"}
+    elif kind == "owners":
+        stage["states"] = {"*.weight": "S(0, part)"}
+        plan["owners"] = {"*": "part"}
+        pipelines[0]["microbatches"] = [{"rows": 4, "lengths": [3, 1]}]
+        other = {"mesh": {"devices": ["a/2/0"]}}
+        pipelines.append({"microbatches": [{"rows": 2}], "stages": [other]})
     else:
         devices = [f"a/{i}/0" for i in range(4)]
-        return _testing.random_pipelines(graph.core.text(), devices, ROWS, int(kind))
-    return json.dumps(
-        {
-            "format": "medley-plan",
-            "version": 1,
-            "global_batch": ROWS,
-            "parts": [{"name": "part", "shares": [3, 1]}],
-            "pipelines": [{"microbatches": [rows], "stages": [stage]}],
-        }
-    )
+        core = optimizer and optimizer.core(graph.core)
+        return _testing.random_pipelines(graph.core.text(), devices, ROWS, int(kind), core)
+    return json.dumps(plan)
 
 
 @pytest.fixture(autouse=True)
@@ -152,7 +161,7 @@ def check(name: str, kinds: list[str]) -> None:
         model, batch, graph = exactness.captured(ZOO[MODELS.get(name, "gpt")], ROWS)
         want = exactness.train_eager(model, batch, STEPS, 0.0, optimizer_of=theirs)
         for kind in kinds:
-            plan = plan_of(kind, graph)
+            plan = plan_of(kind, graph, ours)
             got = exactness.train_plan(model, graph, plan, batch, STEPS, 0.0, optimizer=ours)
             worst = exactness.compare(got, want)
             print(f"{name}, {kind}: {worst:.1e}")
@@ -162,7 +171,7 @@ def check(name: str, kinds: list[str]) -> None:
     "name", ["muon", *(pytest.param(n, marks=pytest.mark.slow) for n in CASES if n != "muon")]
 )
 def test_optimizers_are_those_of_pytorch_on_shards(name: str) -> None:
-    check(name, ["zero"])
+    check(name, ["zero", "owners"])
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,31 +72,6 @@ CASES: dict[str, tuple[medley.optimizer.Optimizer, Theirs]] = {
 }
 
 
-def owned(graph: medley.Graph) -> str:
-    """Returns a plan of two pipelines that divide the updates."""
-
-    stage: dict[str, Any] = {"mesh": {"devices": ["a/0/0"]}}
-    other: dict[str, Any] = {"mesh": {"devices": ["a/1/0"]}}
-    return json.dumps(
-        {
-            "format": "medley-plan",
-            "version": 1,
-            "global_batch": ROWS,
-            "parts": [{"name": "owners", "shares": [3, 1]}],
-            "owners": {"*": "owners"},
-            "pipelines": [
-                {"microbatches": [{"rows": 4}], "stages": [stage]},
-                {"microbatches": [{"rows": 2}], "stages": [other]},
-            ],
-        }
-    )
-
-
-def plan_named(kind: str, graph: medley.Graph) -> str:
-    """Returns a plan: of owners, or as test_optimizers has it."""
-    return owned(graph) if kind == "owners" else plan_of(kind, graph)
-
-
 def check(
     ours: medley.optimizer.Optimizer, theirs: Theirs, kinds: list[str], limit: float = 1e-10
 ) -> None:
@@ -106,7 +80,7 @@ def check(
         model, batch, graph = exactness.captured(ZOO["gpt"], ROWS)
         want = exactness.train_eager(model, batch, STEPS, 0.0, optimizer_of=theirs)
         for kind in kinds:
-            plan = plan_named(kind, graph)
+            plan = plan_of(kind, graph, ours)
             got = exactness.train_plan(model, graph, plan, batch, STEPS, 0.0, optimizer=ours)
             worst = exactness.compare(got, want, limit)
             print(f"{kind}: {worst:.1e}")
@@ -159,7 +133,7 @@ def compare_eight_bits(kinds: list[str]) -> None:
         model, batch, graph = exactness.captured(ZOO["gpt"], ROWS)
         want = exactness.train_eager(model, batch, STEPS, 0.0, optimizer_of=adamw)
         for kind in kinds:
-            plan = plan_named(kind, graph)
+            plan = plan_of(kind, graph, EIGHT_BITS)
             got = exactness.train_plan(model, graph, plan, batch, STEPS, 0.0, optimizer=EIGHT_BITS)
             for a, b in zip(got.losses, want.losses, strict=True):
                 assert abs(a - b) <= 1e-2 * abs(b), (got.losses, want.losses)
@@ -240,7 +214,7 @@ def test_averages_are_those_of_swa_utils(kind: str, tmp_path: Path) -> None:
     with exactness.double_precision():
         model, batch, graph = exactness.captured(ZOO["gpt"], ROWS)
         want = averaged(model, batch)
-        plan = plan_named(kind, graph)
+        plan = plan_of(kind, graph)
         trainer = train_averaged(model, graph, plan)
         for step in range(STEPS):
             if step == 2:  # the rest after a restart
