@@ -176,8 +176,7 @@ void Emitter::send_value(const std::string& parameter, ValueId value) {
   for (Spreading& spreading : spreading_)
     for (size_t t = 0; t < spreading.given.size(); ++t) {
       const StageRelay::Tensor& tensor = spreading.relay->tensors[t];
-      if (tensor.parameter == parameter)
-        spreading.given[t] = in_state(value, tensor.gives->state);
+      if (tensor.parameter == parameter) spreading.given[t] = in_state(value, tensor.gives->state);
     }
   send_values();
 }

@@ -205,8 +205,7 @@ TEST_F(Agreement, RandomOwnersOfWholeTensors) {
   adafactor.rules = {{"adafactor", {0.1, -0.8, 1e-12, 1e-3, 1}}};
   for (uint64_t seed = 0; seed < several_seeds(); ++seed) {
     SCOPED_TRACE(seed);
-    expect_agreement(
-        graph, random_pipelines_for(adafactor, graph, names(), 5000, seed), adafactor);
+    expect_agreement(graph, random_pipelines_for(adafactor, graph, names(), 5000, seed), adafactor);
     if (HasFatalFailure()) return;
   }
 }
