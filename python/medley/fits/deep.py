@@ -6,6 +6,7 @@ import contextlib
 import copy
 import importlib.util
 import warnings
+from collections.abc import Iterable
 from typing import Any
 from unittest import mock
 
@@ -32,8 +33,7 @@ class Deep:
 
     def __init__(self, path: str, lora: str, has_4_bits: bool = False) -> None:
         self._path, self._lora, self._has_4_bits = path, lora, has_4_bits
-        if lora:
-            _import_peft()
+        _import_packages(("transformers", "peft") if lora else ("transformers",))
         self._config = hf.config_of(path)
         self.layers = 0  # that repeat; 0: none were found
         for name in _LAYERS:
@@ -151,16 +151,21 @@ class Deep:
             return capture_full(model, batch, check=False, assigned=assigned)
 
 
-def _import_peft() -> None:
-    """Imports peft, and bitsandbytes with it. That asks for two compiled functions, and does
-    without if it gets none: PyTorch's compiler takes as long to load as all else of PyTorch."""
+def _import_packages(names: Iterable[str]) -> None:
+    """Imports packages without what a trace has no need of and that takes as long to import as they
+    do: bitsandbytes asks PyTorch's compiler for two functions, and does without if it gets none;
+    transformers imports the tensors of several processes where PyTorch can have such."""
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise RuntimeError("nothing is compiled here")
 
-    if importlib.util.find_spec("peft") is not None:
-        with mock.patch.object(torch, "compile", refuse):
-            importlib.import_module("peft")
+    with (
+        mock.patch.object(torch, "compile", refuse),
+        mock.patch.object(torch.distributed, "is_available", lambda: False),
+    ):
+        for name in names:
+            if importlib.util.find_spec(name) is not None:
+                importlib.import_module(name)
 
 
 def _kept(parameter: Tensor) -> int:
