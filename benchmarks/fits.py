@@ -4,10 +4,10 @@
     python benchmarks/fits.py --json build/fits.json --exact [--only NAME ...]
     python benchmarks/fits.py --json build/fits.json --page
 
-The first asks what the command asks, for each config of benchmarks/data/public_configs.json and 12
-sets of cards, 512 and 2,048 tokens: a process for each config, which traces once. It notes seconds
-on the clock and of processor, until the first graph is there and for each set, memory, and what
-fits. With --exact each
+The first runs the command for each config of benchmarks/data/public_configs.json and 12 sets of
+cards, 512 and 2,048 tokens, one after the other, as somebody would who compares cards: the first
+traces the model, the others find what was kept of it. It notes seconds on the clock and of
+processor, memory, and what fits. With --exact each
 config is also captured with all its layers at 512 tokens, and the graph compared with the one that
 is planned: equal graphs have equal plans and memory. What the file has already is not done again,
 so that this may be run in pieces. --page prints the tables of the results page.
@@ -17,17 +17,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import json
 import os
-import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +46,7 @@ CARDS = (
 )
 LENGTHS = (512, 2048)
 ROWS = 16
-_SELF, _CHILDREN = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
+_LONGEST = ("max_position_embeddings", "n_positions", "sliding_window")
 # peft has no targets of its own for these.
 TARGETS = {
     "vit": ",targets=q_proj,v_proj",
@@ -58,81 +55,77 @@ TARGETS = {
 }
 
 
+def _lora(fields: dict[str, Any]) -> str:
+    return "r=16" + TARGETS.get(fields["model_type"], "")
+
+
 @contextlib.contextmanager
-def _silently(what: str) -> Iterator[None]:
-    yield
-
-
-def _now() -> tuple[float, float]:
-    """Returns the clock, and the seconds of processor of this process and of those that it has
-    started, which plan."""
-    return time.perf_counter(), sum(os.times()[:4])
-
-
-def _since(begin: tuple[float, float]) -> list[float]:
-    return [after - before for after, before in zip(_now(), begin, strict=True)]
-
-
-def model_of(fields: dict[str, Any], mode: str) -> Any:
-    """Returns what the command makes of a config."""
-    from medley.fits.deep import Deep
-
-    lora = "r=16" + TARGETS.get(fields["model_type"], "") if mode == "lora" else ""
+def _config(fields: dict[str, Any]) -> Iterator[Path]:
+    """Gives a config.json, alone in its folder."""
     with tempfile.TemporaryDirectory(prefix="medley-fits-") as folder:
         path = Path(folder, "config.json")
         path.write_text(json.dumps(fields))
-        return Deep(str(path), lora)
+        yield path
 
 
-def lengths_of(model: Any) -> list[int]:
-    """Returns those of LENGTHS that a model takes, the longest at least."""
-    return [each for each in LENGTHS if each <= model.longest] or [model.longest]
+def _lengths(fields: dict[str, Any]) -> list[int]:
+    """Returns those of LENGTHS that a model takes, the longest at least; none for one without."""
+    if "image_size" in fields:
+        return []
+    longest = [fields.get(name) or 1 << 30 for name in _LONGEST]
+    return [each for each in LENGTHS if each <= min(longest)] or [min(longest)]
 
 
 def ask(fields: dict[str, Any], mode: str) -> dict[str, Any]:
-    """Returns what all sets of cards come to, and what that took."""
-    begin = _now()
-    gc.disable()  # as the command does
-    model = model_of(fields, mode)
-    model.graph(lengths_of(model)[0] if model.takes_tokens else None)
-    traced = _since(begin)
-    from medley.fits.answer import Question
-    from medley.fits.cards import link_of, read_cards
-
+    """Returns what all sets of cards come to, and what each command took."""
     sets = {}
-    for words in CARDS:
-        begin = _now()
-        cards = read_cards(words)
-        question = Question(model, mode, cards, link_of(cards), ROWS, _silently)
-        answers = question.answers(lengths_of(model))
-        sets[" ".join(words)] = {
-            "took": _since(begin),
-            "answers": [[each.length, each.cards, each.step_seconds] for each in answers],
-        }
-    kilobytes = [resource.getrusage(who).ru_maxrss for who in (_SELF, _CHILDREN)]
-    return {
-        "traced": traced,
-        "stretched": model.is_stretched,
-        "kilobytes": kilobytes,  # of this process, of the largest that it has started
-        "sets": sets,
-    }
+    with _config(fields) as path:
+        words = [sys.executable, "-m", "medley", "fits", f"hf:{path}", "--json", "--mode", mode]
+        words += ["--rows", str(ROWS), "--lora", _lora(fields)]
+        if lengths := _lengths(fields):
+            words += ["--lengths", ",".join(map(str, lengths))]
+        for cards in CARDS:
+            sets[" ".join(cards)] = _run([*words, "--cards", *cards], path.parent)
+    return {"sets": sets}
+
+
+def _run(words: list[str], cache: Path) -> dict[str, Any]:
+    with tempfile.TemporaryFile("w+") as output:
+        begin = time.perf_counter()
+        started = subprocess.Popen(
+            words, stdout=output, env={**os.environ, "XDG_CACHE_HOME": str(cache)}
+        )
+        _, status, used = os.wait4(started.pid, 0)
+        took = [time.perf_counter() - begin, used.ru_utime + used.ru_stime]
+        if status:
+            raise ChildProcessError(f"{' '.join(words)}: ended with {status}")
+        output.seek(0)
+        said = json.load(output)
+    answers = [[each["length"], each["cards"], each["step_seconds"]] for each in said["answers"]]
+    # Of the command, or of the largest process that it has started.
+    return {"took": took, "kilobytes": used.ru_maxrss, "answers": answers}
 
 
 def exact(fields: dict[str, Any], mode: str) -> dict[str, bool]:
     """Captures all layers; returns whether the graphs are equal."""
     from medley import _core
+    from medley.fits.deep import Deep
 
-    model = model_of(fields, mode)
-    length = lengths_of(model)[0] if model.takes_tokens else None
-    quick = model.graph(length).hash()
-    whole, _ = _core.Graph.parse(model.captured(length), "<whole>").run_passes()
-    return {"stretched": model.is_stretched, "equal": quick == whole.hash()}
+    def hash_of(text: str) -> str:
+        graph, _ = _core.Graph.parse(text, "<text>").run_passes()
+        return graph.hash()
+
+    with _config(fields) as path:
+        model = Deep(str(path), _lora(fields) if mode == "lora" else "")
+    length = next(iter(_lengths(fields)), None)
+    quick, whole = hash_of(model.text(length)), hash_of(model.captured(length))
+    return {"stretched": model.traces is not None, "equal": quick == whole}
 
 
 def page(found: dict[str, Any]) -> str:
     """Returns the tables, in Markdown."""
     lines = [
-        "| config | mode | until the first graph | a set of cards: median, most | MiB "
+        "| config | mode | the first set of cards | the others: median, most | MiB "
         "| answers that fit | equal to all layers traced |",
         "|---|---|---|---|---|---|---|",
     ]
@@ -142,13 +135,14 @@ def page(found: dict[str, Any]) -> str:
             continue
         equal = exactly.get(f"{name} | exact")
         said = "-" if equal is None else "yes" if equal["equal"] else "**no**"
-        clock, processor = zip(*(each["took"] for each in value["sets"].values()), strict=True)
+        first, *others = value["sets"].values()
+        clock, processor = zip(*(each["took"] for each in others), strict=True)
+        most = max(each["kilobytes"] for each in value["sets"].values())
         steps = [step for each in value["sets"].values() for _, _, step in each["answers"]]
         lines.append(
-            f"| {name} | {value['traced'][0]:.1f} s ({value['traced'][1]:.1f})"
-            f"{'' if value['stretched'] else ', all layers traced'} "
+            f"| {name} | {first['took'][0]:.1f} s ({first['took'][1]:.1f}) "
             f"| {statistics.median(clock):.1f}, {max(clock):.1f} s "
-            f"({statistics.median(processor):.1f}) | {max(value['kilobytes']) / 1024:.0f} "
+            f"({statistics.median(processor):.1f}) | {most / 1024:.0f} "
             f"| {sum(step > 0 for step in steps)} of {len(steps)} | {said} |"
         )
     return "\n".join(lines)
@@ -172,10 +166,8 @@ def main() -> int:
         key = f"{name} | {options.mode}" + (" | exact" if options.exact else "")
         if key in found:
             continue
-        # A process of its own, so that imports count for each.
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            run = exact if options.exact else ask
-            found[key] = pool.submit(run, configs[name], options.mode).result()
+        run = exact if options.exact else ask
+        found[key] = run(configs[name], options.mode)
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(found, indent=1))
         print(key, json.dumps(found[key])[:200], flush=True)

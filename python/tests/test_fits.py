@@ -19,6 +19,7 @@ from medley.fits.answer import Found, Question
 from medley.fits.beside import Beside
 from medley.fits.cards import Cards, cluster_of, link_of, read_cards
 from medley.fits.deep import Deep
+from medley.fits.known import Facts, Known
 from medley.fits.page import text_of
 from medley.fits.stretch import Stretched, UnevenError
 from medley.optimizer import AdamW
@@ -94,10 +95,9 @@ def graph_of(text: str) -> _core.Graph:
 class Model:
     """In place of a Deep: a small graph, whatever the length."""
 
-    takes_tokens, longest = True, 4096
-
     def __init__(self, kept: int) -> None:
-        self.kept, self.asked = kept, list[int | None]()
+        self.facts = Facts("mlp", "float32", 7, 7, kept, 4096, takes_tokens=True)
+        self.asked = list[int | None]()
 
     def graph(self, length: int | None) -> _core.Graph:
         """Notes the length."""
@@ -165,8 +165,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Deep:
 
 @pytest.mark.slow
 def test_a_graph_from_shallow_ones_is_that_of_all_layers(llama: Deep) -> None:
-    assert llama.graph(48).hash() == graph_of(llama.captured(48)).hash()
-    assert llama.is_stretched
+    assert graph_of(llama.text(48)).hash() == graph_of(llama.captured(48)).hash()
+    assert llama.traces is not None
 
 
 @pytest.mark.slow
@@ -176,11 +176,12 @@ def test_weights_of_4_bits_too(tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     path = config_file(tmp_path, LLAMA)
     model, frozen = Deep(path, "r=4", has_4_bits=True), Deep(path, "r=4")
-    assert model.graph(48).hash() == graph_of(model.captured(48)).hash()
-    assert model.is_stretched
-    assert (model.weights, model.trained) == (frozen.weights, frozen.trained)
+    assert graph_of(model.text(48)).hash() == graph_of(model.captured(48)).hash()
+    assert model.traces is not None
+    assert model.facts.weights == frozen.facts.weights
+    assert model.facts.trained == frozen.facts.trained
     # Half a byte in place of two, but for embeddings, norms and head.
-    assert frozen.kept / 4 < model.kept < frozen.kept
+    assert frozen.facts.kept / 4 < model.facts.kept < frozen.facts.kept
 
 
 @pytest.mark.slow
@@ -188,9 +189,45 @@ def test_weights_of_4_bits_too(tmp_path: Path) -> None:
 def test_graphs_of_other_models_too(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     model = Deep(config_file(tmp_path, OTHERS[name]), "")
-    for length in (48, 128) if model.takes_tokens else (None,):
-        assert model.graph(length).hash() == graph_of(model.captured(length)).hash()
-    assert model.is_stretched
+    for length in (48, 128) if model.facts.takes_tokens else (None,):
+        assert graph_of(model.text(length)).hash() == graph_of(model.captured(length)).hash()
+    assert model.traces is not None
+
+
+@pytest.mark.slow
+def test_what_is_known_of_a_model_is_not_traced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    even, uneven = tmp_path / "even", tmp_path / "uneven"
+    for where, fields in ((even, LLAMA), (uneven, {**LLAMA, "num_hidden_layers": 2})):
+        where.mkdir()
+        config_file(where, fields)
+    found = {}
+    for where in (even, uneven):
+        path = str(where / "config.json")
+        with contextlib.closing(Known(path, "", False, tmp_path / "kept")) as model:
+            found[where] = (model.facts, model.graph(48).hash())
+    assert len(list((tmp_path / "kept").glob("*.json"))) == 2
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("traced again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Deep, "__init__", refuse)
+        for where in (even, uneven):
+            model = Known(str(where / "config.json"), "", False, tmp_path / "kept")
+            assert (model.facts, model.graph(48).hash()) == found[where]
+        assert Known(str(even / "config.json"), "", False, tmp_path / "kept").graph(64).text()
+        # Other adapters, another config: another model.
+        for path, lora in ((even, "r=4"), (even, "r=8")):
+            with pytest.raises(AssertionError, match="traced again"):
+                Known(str(path / "config.json"), lora, False, tmp_path / "kept")
+    for file in (tmp_path / "kept").glob("*.json"):
+        file.write_text(file.read_text()[:-9])
+    again = Known(str(even / "config.json"), "", False, tmp_path / "kept")
+    assert (again.facts, again.graph(48).hash()) == found[even]
+    again.close()
 
 
 def shallow(layers: int, length: int, uneven: bool = False) -> str:
@@ -252,7 +289,7 @@ def test_what_is_said_of_memory_is_what_the_program_needs(
 ) -> None:
     path = config_file(tmp_path, LLAMA)
     words = ["fits", f"hf:{path}", "--cards", "3090", "T4", "--mode", "lora", "--lora", "r=4"]
-    assert run([*words, "--lengths", "48", "--rows", "4", "--json"]) == 0
+    assert run([*words, "--lengths", "48", "--rows", "4", "--json", "--no-cache"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert [(each["cards"], each["fits"]) for each in said["answers"]] == [
         ("all", True),
@@ -267,7 +304,7 @@ def test_what_is_said_of_memory_is_what_the_program_needs(
     found: Any = _core.simulate_plan(graph, plan, cluster, optimizer=optimizer)
     peak = found["devices"]["RTX3090-24GB/0/0"]["peak"]
     assert peak == alone["memory"]["RTX3090-24GB"][0]
-    assert llama.kept < peak
+    assert llama.facts.kept < peak
 
 
 def test_what_cannot_be_answered_is_said(tmp_path: Path) -> None:

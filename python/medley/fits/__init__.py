@@ -46,6 +46,11 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         metavar="BANDWIDTH",
         help='between two cards: "10 Gbit/s"; default: what the slower one reaches on its bus',
     )
+    parser.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="trace the model, and keep nothing of it in ~/.cache/medley/fits",
+    )
 
 
 def command(arguments: argparse.Namespace, progress: Progress) -> int:
@@ -59,6 +64,7 @@ def command(arguments: argparse.Namespace, progress: Progress) -> int:
     with _uncollected():
         from medley.fits.answer import look
     from medley.fits.cards import read_cards
+    from medley.fits.known import folder
     from medley.fits.page import text_of
 
     def say(what: str) -> AbstractContextManager[None]:
@@ -68,7 +74,15 @@ def command(arguments: argparse.Namespace, progress: Progress) -> int:
     modes = [arguments.mode] if arguments.mode else ["lora", "full"]
     with _uncollected():
         found = look(
-            path, cards, modes, arguments.lora, lengths, arguments.rows, arguments.link, say
+            path,
+            cards,
+            modes,
+            arguments.lora,
+            lengths,
+            arguments.rows,
+            arguments.link,
+            None if arguments.no_cache else folder(),
+            say,
         )
     if arguments.json:
         print(json.dumps({**found.head, "answers": [_entry(each) for each in found.answers]}))

@@ -18,7 +18,7 @@ from typing import Any
 from medley import _core
 from medley.cluster import parse_cluster
 from medley.fits.cards import Cards, cluster_of, cluster_text, link_of
-from medley.fits.deep import Deep
+from medley.fits.known import Known
 
 Progress = Callable[[str], AbstractContextManager[None]]  # shows what is under way
 
@@ -172,7 +172,7 @@ class Question:
     """A way to train a model, on some cards."""
 
     def __init__(
-        self, model: Deep, mode: str, cards: Sequence[Cards], link: str, rows: int, say: Progress
+        self, model: Known, mode: str, cards: Sequence[Cards], link: str, rows: int, say: Progress
     ) -> None:
         self._model, self._mode, self._cards, self._link = model, mode, cards, link
         self._rows, self._say = rows, say
@@ -207,7 +207,7 @@ class Question:
         found = []
         largest = max(self._cards, key=lambda each: _memory(each, self._link))
         with self._folder() as folder, ThreadPoolExecutor(1) as pool:
-            if lacking := self._all(folder).lacks(self._model.kept):
+            if lacking := self._all(folder).lacks(self._model.facts.kept):
                 more = -(-lacking // _memory(largest, self._link))
                 found.append(f"at least {more} more {largest.kind}")
             else:
@@ -222,18 +222,18 @@ class Question:
         return found
 
     def _asked(self, lengths: Sequence[int] | None) -> Sequence[int | None]:
-        if not self._model.takes_tokens:
+        if not self._model.facts.takes_tokens:
             return (None,)
-        longest = self._model.longest
+        longest = self._model.facts.longest
         return lengths or [each for each in _LENGTHS if each <= longest] or [longest]
 
     def _without_plan(self, place: Place) -> str:
         """Says why no plan can fit, if that is clear without one."""
-        lacking = place.lacks(self._model.kept)
+        lacking = place.lacks(self._model.facts.kept)
         if not lacking:
             return ""
         return (
-            f"weights and what AdamW keeps of them take {_gib(self._model.kept)}, "
+            f"weights and what AdamW keeps of them take {_gib(self._model.facts.kept)}, "
             f"{_gib(lacking)} more than there is"
         )
 
@@ -256,7 +256,7 @@ class Question:
         self, places: Sequence[Place], length: int | None, folder: Path, pool: ThreadPoolExecutor
     ) -> list[Plans]:
         graph = self._graph(length, folder)
-        return [place.begin(graph, self._rows, self._model.kept, pool) for place in places]
+        return [place.begin(graph, self._rows, self._model.facts.kept, pool) for place in places]
 
     def _planned(
         self, places: Sequence[Place], length: int | None, begun: Sequence[Plans]
@@ -309,25 +309,28 @@ def look(
     lengths: Sequence[int] | None,
     rows: int,
     link: str | None,
+    folder: Path | None,
     say: Progress,
 ) -> Found:
-    """Looks at all modes and lengths, on all cards together and on one of each kind alone."""
+    """Looks at all modes and lengths, on all cards together and on one of each kind alone.
+    `folder`: where what is found of models is kept."""
     link = link or link_of(cards)
     found = Found({})
     for mode in modes:
         with say("reading the model"):
-            model = Deep(path, "" if mode == "full" else lora, has_4_bits=mode == "qlora")
+            model = Known(path, "" if mode == "full" else lora, mode == "qlora", folder)
+        facts = model.facts
         with contextlib.closing(model):
             found.head = {
-                "model": model.kind,
-                "weights": model.weights,
-                "dtype": model.dtype,
+                "model": facts.kind,
+                "weights": facts.weights,
+                "dtype": facts.dtype,
                 "cards": {each.kind: each.count for each in cards},
                 "notes": [each.note for each in cards if each.note],
                 "link": link,
                 "rows": rows,
             }
-            found.trained[mode] = model.trained
+            found.trained[mode] = facts.trained
             question = Question(model, mode, cards, link, rows, say)
             answers = question.answers(lengths)
             found.answers += answers

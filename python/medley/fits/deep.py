@@ -13,11 +13,11 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from medley import _core
 from medley.adapters import with_lora
 from medley.capture import Capture, capture_full, weightless
 from medley.capture.buffers import Place
 from medley.fits.beside import Beside
+from medley.fits.known import Facts, Traces
 from medley.fits.stretch import Stretched, UnevenError
 from medley.models import hf
 from medley.quantized import with_4bit
@@ -38,23 +38,26 @@ class Deep:
         self.layers = 0  # that repeat; 0: none were found
         for name in _LAYERS:
             self.layers = self.layers or int(getattr(self._config, name, None) or 0)
+        self._traces: Traces | None = None
         self._stretched: Stretched | None = None
         self._is_even = self.layers > 3
         self._beside = self._begin()
         model, batch = weightless.shaped(lambda: self._make(self._config, None))
-        self.takes_tokens = "input_ids" in batch
-        self.kind = str(self._config.model_type)
         self._shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
         parameters = list(model.parameters())
-        self.dtype = str(parameters[0].dtype).removeprefix("torch.")
-        # Two weights of 4 bits are one number.
-        self.weights = sum(p.numel() * (2 if p.dtype == torch.uint8 else 1) for p in parameters)
-        self.trained = sum(p.numel() for p in parameters if p.requires_grad)
-        self.kept = sum(_kept(p) for p in parameters)  # bytes, from step to step
-        # Lengths above a window are computed otherwise, and not from what is below it.
-        self.longest = min(
-            int(getattr(self._config, name, None) or 1 << 30)
-            for name in ("max_position_embeddings", "n_positions", "sliding_window")
+        self.facts = Facts(
+            kind=str(self._config.model_type),
+            dtype=str(parameters[0].dtype).removeprefix("torch."),
+            # Two weights of 4 bits are one number.
+            weights=sum(p.numel() * (2 if p.dtype == torch.uint8 else 1) for p in parameters),
+            trained=sum(p.numel() for p in parameters if p.requires_grad),
+            kept=sum(_kept(p) for p in parameters),
+            # Lengths above a window are computed otherwise, and not from what is below it.
+            longest=min(
+                int(getattr(self._config, name, None) or 1 << 30)
+                for name in ("max_position_embeddings", "n_positions", "sliding_window")
+            ),
+            takes_tokens="input_ids" in batch,
         )
 
     def close(self) -> None:
@@ -62,15 +65,10 @@ class Deep:
         if self._beside is not None:
             self._beside.end()
 
-    def graph(self, length: int | None) -> _core.Graph:
-        """Returns the training graph at a length of tokens; None for a model that takes none."""
-        core, _ = _core.Graph.parse(self._text(length), f"<{self.kind}>").run_passes()
-        return core
-
     @property
-    def is_stretched(self) -> bool:
-        """Whether graphs came from shallow ones so far."""
-        return self._stretched is not None and self._is_even
+    def traces(self) -> Traces | None:
+        """What texts were made of so far, if not of traces of all layers."""
+        return self._traces if self._is_even else None
 
     def captured(self, length: int | None) -> str:
         """Returns the text of the graph, captured with all layers, which takes long."""
@@ -85,8 +83,10 @@ class Deep:
                 return Beside(lambda: self._shallow(3, set()).text)
         return None
 
-    def _text(self, length: int | None) -> str:
-        if self._is_even and (length is None or length <= self.longest):
+    def text(self, length: int | None) -> str:
+        """Returns the graph, as it is captured, at a length of tokens; None for a model that takes
+        none."""
+        if self._is_even and (length is None or length <= self.facts.longest):
             try:
                 return self._stretch().text(self.layers // self._unit(), length or 0)
             except UnevenError:
@@ -100,9 +100,10 @@ class Deep:
             three = self._beside.text() if self._beside else None
             if three is None or two.assigned:
                 three = self._shallow(3).text
-            one, other = _LENGTHS if self.takes_tokens else (0, 0)
-            self._stretched = Stretched(two.text, one, three, other, unit)
-            _check_shapes(self._stretched.text(self.layers // unit, one), self._shapes)
+            lengths = _LENGTHS if self.facts.takes_tokens else (0, 0)
+            self._traces = Traces(two.text, three, lengths, unit, self.layers)
+            self._stretched = self._traces.stretched()
+            _check_shapes(self._stretched.text(self.layers // unit, lengths[0]), self._shapes)
         return self._stretched
 
     def _shallow(self, times: int, assigned: set[Place] | None = None) -> Capture:

@@ -1,0 +1,154 @@
+"""What was found of a model, kept among the user's files: to ask again, for other cards or lengths,
+needs no trace and no PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medley import _core
+from medley.files import make_folder, read_text, write_atomically
+from medley.fits.stretch import Stretched
+
+if TYPE_CHECKING:
+    from medley.fits.deep import Deep
+
+_PACKAGES = ("torch", "transformers", "peft", "bitsandbytes")
+_MOST = 64  # models
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What is asked of a model beside its graph."""
+
+    kind: str
+    dtype: str
+    weights: int
+    trained: int  # of them
+    kept: int  # bytes, from step to step
+    longest: int  # in tokens, that its graphs hold for
+    takes_tokens: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Traces:
+    """Graphs with two and with three times the `unit` of layers that repeat, each at a length of
+    its own."""
+
+    two: str
+    three: str
+    lengths: tuple[int, int]
+    unit: int
+    layers: int
+
+    def stretched(self) -> Stretched:
+        """Raises UnevenError where they do not grow evenly."""
+        return Stretched(self.two, self.lengths[0], self.three, self.lengths[1], self.unit)
+
+
+class Known:
+    """The model of a config.json, as Deep has it; traced where `folder` does not have it yet. None:
+    nothing is kept."""
+
+    def __init__(self, path: str, lora: str, has_4_bits: bool, folder: Path | None) -> None:
+        self._asked = (path, lora, has_4_bits)
+        self._file = folder and folder / f"{_key(path, lora, has_4_bits)}.json"
+        self._traces: Traces | None = None
+        self._stretched: Stretched | None = None
+        self._captured: dict[str, str] = {}  # by length, of all layers
+        self._deep: Deep | None = None
+        self._is_new = False
+        self.facts = self._read() or self._traced().facts
+
+    def graph(self, length: int | None) -> _core.Graph:
+        """Returns the training graph at a length of tokens; None for a model that takes none."""
+        core, _ = _core.Graph.parse(self._text(length), f"<{self.facts.kind}>").run_passes()
+        return core
+
+    def close(self) -> None:
+        """Keeps what was found; ends what was begun for it and not asked for."""
+        if self._deep is not None:
+            self._deep.close()
+        if self._file is not None and self._is_new:
+            with contextlib.suppress(OSError):  # nobody has asked for it
+                make_folder(self._file.parent)
+                write_atomically(self._file, json.dumps(self._entry()))
+                _retire(self._file.parent)
+
+    def _text(self, length: int | None) -> str:
+        if str(length) in self._captured:
+            return self._captured[str(length)]
+        if self._traces is not None and (length is None or length <= self.facts.longest):
+            self._stretched = self._stretched or self._traces.stretched()
+            layers = self._traces.layers // self._traces.unit
+            return self._stretched.text(layers, length or 0)
+        deep = self._traced()
+        text = deep.text(length)
+        self._is_new = True
+        if deep.traces is not None:
+            self._traces = deep.traces
+        else:
+            self._captured[str(length)] = text
+        return text
+
+    def _traced(self) -> Deep:
+        if self._deep is None:
+            from medley.fits.deep import Deep
+
+            self._deep = Deep(*self._asked)
+        return self._deep
+
+    def _read(self) -> Facts | None:
+        if self._file is None or not self._file.is_file():
+            return None
+        try:
+            entry = json.loads(read_text(self._file))
+            traces = entry["traces"]
+            if traces is not None:
+                traces["lengths"] = tuple(traces["lengths"])
+                self._traces = Traces(**traces)
+            self._captured = dict(entry["captured"])
+            return Facts(**entry["facts"])
+        except (ValueError, TypeError, KeyError):  # somebody has changed it
+            self._traces, self._captured = None, {}
+            return None
+
+    def _entry(self) -> dict[str, Any]:
+        traces = self._traces and dataclasses.asdict(self._traces)
+        facts = dataclasses.asdict(self.facts)
+        return {"facts": facts, "traces": traces, "captured": self._captured}
+
+
+def folder() -> Path | None:
+    """Returns where models are kept: $XDG_CACHE_HOME/medley/fits, or below ~/.cache; None for who
+    has no home."""
+    with contextlib.suppress(RuntimeError):
+        base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+        return Path(base, "medley", "fits")
+    return None
+
+
+def _key(path: str, lora: str, has_4_bits: bool) -> str:
+    """Returns a name for what a graph follows from: the config, what is asked, the packages, and
+    the files of this one."""
+    parts: list[object] = [read_text(path), lora, has_4_bits]
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            parts.append((name, importlib.metadata.version(name)))
+    here = Path(_core.__file__).parent
+    for file in sorted([*here.rglob("*.py"), *here.glob("*.so")]):
+        status = file.stat()
+        parts.append((str(file.relative_to(here)), status.st_size, status.st_mtime_ns))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def _retire(where: Path) -> None:
+    files = sorted(where.glob("*.json"), key=lambda each: each.stat().st_mtime)
+    for old in files[:-_MOST]:
+        old.unlink(missing_ok=True)
