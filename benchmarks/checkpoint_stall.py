@@ -1,13 +1,15 @@
 """What a save beside training costs the steps that it overlaps.
 
-    python benchmarks/checkpoint_stall.py [--width 512] [--layers 8] [--rounds 5] [--json FILE]
+    python benchmarks/checkpoint_stall.py [--width 512] [--layers 8] [--rounds 5] [--spread 60]
+        [--json FILE]
 
 A GPT trains on two CPU devices, as threads. A round makes some steps without a save and as many
 during which one is written, from the call that begins it until the checkpoint is complete; which of
 the two comes first alternates. The stall is how much longer those steps took, the median of the
 rounds; `lost_seconds` the same for a save; `processor_seconds` what a save takes of all cores, on
 whatever thread; `call_seconds` how long `Trainer.save` itself kept the loop waiting. Of these only
-`processor_seconds` means something while other programs use the machine.
+`processor_seconds` means something while other programs use the machine. `--spread`: the seconds
+that a save is spread over; `Trainer.fit` takes a fifth of those until the next one.
 """
 
 from __future__ import annotations
@@ -45,12 +47,14 @@ def plain(trainer: medley.Trainer, batch: Any, steps: int) -> tuple[float, float
     return time.perf_counter() - start, time.process_time() - used
 
 
-def saving(trainer: medley.Trainer, batch: Any, folder: Path) -> tuple[float, float, float, int]:
+def saving(
+    trainer: medley.Trainer, batch: Any, folder: Path, spread: float
+) -> tuple[float, float, float, int]:
     """Returns the same of the steps that a save overlaps, the seconds of the call that begins it,
     and how many steps these were."""
     before = trainer.steps
     start, used = time.perf_counter(), time.process_time()
-    trainer.save(folder, keep=1, wait=False)
+    trainer.save(folder, keep=1, wait=False, spread=spread)
     called = time.perf_counter() - start
     while not (folder / f"step-{before:08}").exists():
         trainer.step(batch)
@@ -63,11 +67,11 @@ def saving(trainer: medley.Trainer, batch: Any, folder: Path) -> tuple[float, fl
 
 
 def measure(
-    trainer: medley.Trainer, batch: Any, folder: Path, steps: int, first: bool
+    trainer: medley.Trainer, batch: Any, folder: Path, spread: float, steps: int, first: bool
 ) -> dict[str, float]:
     """Returns what a round has shown; `steps`: about as many as a save overlaps."""
     without = plain(trainer, batch, steps) if first else (0.0, 0.0)
-    during, used, called, overlapped = saving(trainer, batch, folder)
+    during, used, called, overlapped = saving(trainer, batch, folder, spread)
     if not first:
         steps = overlapped
         without = plain(trainer, batch, steps)
@@ -89,6 +93,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--spread", type=float, default=0.0, help="seconds of a save")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -100,9 +105,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plain(trainer, batch, WARM_UP)
-        steps = saving(trainer, batch, folder)[-1]
+        steps = saving(trainer, batch, folder, options.spread)[-1]
         rounds = [
-            measure(trainer, batch, folder, steps, number % 2 == 0)
+            measure(trainer, batch, folder, options.spread, steps, number % 2 == 0)
             for number in range(options.rounds)
         ]
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

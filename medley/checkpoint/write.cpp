@@ -66,7 +66,9 @@ TensorFileWriter::TensorFileWriter(Files& files,
                                    const std::string& folder,
                                    const std::string& name,
                                    std::vector<TensorSource> tensors)
-    : files_(files), name_(name), path_(join_path(folder, name)), tensors_(std::move(tensors)) {}
+    : files_(files), name_(name), path_(join_path(folder, name)), tensors_(std::move(tensors)) {
+  for (const TensorSource& each : tensors_) left_ += 2 * each.runs.total();
+}
 
 bool TensorFileWriter::next() {
   if (tensor_ < tensors_.size()) {
@@ -91,6 +93,7 @@ std::string_view TensorFileWriter::piece(int64_t most) {
   const TensorSource& tensor = tensors_[tensor_];
   const int64_t begin = offset_, end = std::min(begin + most, tensor.runs.total());
   offset_ = end;
+  left_ -= end - begin;
   if (tensor.runs.count() == 1) return {tensor.memory + tensor.runs.start + begin, at(end - begin)};
   buffer_.resize(at(end - begin));
   gather(tensor.memory, tensor.runs, begin, end, buffer_.data());

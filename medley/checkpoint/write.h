@@ -47,6 +47,8 @@ class TensorFileWriter {
   bool next();
   // Requires: next() has returned true.
   StoredFile file() const;
+  // Bytes that are still to be read, for a checksum or to be written.
+  int64_t left() const { return left_; }
 
  private:
   void check();
@@ -59,6 +61,7 @@ class TensorFileWriter {
   std::vector<TensorSource> tensors_;
   size_t tensor_ = 0;   // where the next piece begins
   int64_t offset_ = 0;  // in it
+  int64_t left_ = 0;
   bool is_checked_ = false;
   std::string digits_;  // of the tensor that is being checked
   std::map<std::string, std::string> metadata_;

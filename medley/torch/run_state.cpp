@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <deque>
 #include <exception>
 #include <map>
@@ -153,7 +154,25 @@ struct StateWriter::Work {
     return is_done;
   }
 
+  int64_t bytes_left() {
+    const std::lock_guard lock(taken);
+    int64_t bytes = 0;
+    for (const OneFile& each : left) bytes += each.file.left();
+    return bytes;
+  }
+
+  void rest_until(std::chrono::steady_clock::time_point then) {
+    std::unique_lock lock(taken);
+    wanted.wait_until(lock, then, [this] { return is_wanted.load(); });
+  }
+
+  void want() {
+    is_wanted = true;
+    wanted.notify_all();
+  }
+
   std::mutex taken;
+  std::condition_variable wanted;
   std::deque<OneFile> left;
   Written written;
   std::exception_ptr error;
@@ -164,7 +183,8 @@ struct StateWriter::Work {
 StateWriter::StateWriter(Run& run,
                          const ProgramDeal& dealt,
                          Files& files,
-                         const std::string& folder)
+                         const std::string& folder,
+                         std::chrono::nanoseconds spread)
     : work_(std::make_shared<Work>()) {
   Devices& devices = run.worker().devices();
   const Deal& deal = dealt.deal;
@@ -197,9 +217,13 @@ StateWriter::StateWriter(Run& run,
   work_->is_done = work_->left.empty();
   // Nobody waits for its end, which may take long where others compute: with nothing left it has
   // nothing but the work.
-  std::thread([work = work_] {
+  std::thread([work = work_, spread = std::chrono::duration<double>(spread)] {
     run_behind_all_others();
+    const auto start = std::chrono::steady_clock::now();
+    const auto all = static_cast<double>(std::max<int64_t>(work->bytes_left(), 1));
     while (!work->is_wanted && !work->next()) {
+      const auto due = spread * (1 - static_cast<double>(work->bytes_left()) / all);
+      work->rest_until(start + std::chrono::duration_cast<std::chrono::nanoseconds>(due));
     }
   }).detach();
 }
@@ -207,7 +231,7 @@ StateWriter::StateWriter(Run& run,
 bool StateWriter::is_done() const { return work_->is_done; }
 
 bool StateWriter::next() {
-  work_->is_wanted = true;
+  work_->want();
   return work_->next();
 }
 
@@ -219,7 +243,7 @@ StateWriter::Written StateWriter::finish() {
 }
 
 void StateWriter::abandon() {
-  work_->is_wanted = true;
+  work_->want();
   const std::lock_guard lock(work_->taken);
   work_->left.clear();
 }

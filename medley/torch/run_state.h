@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,11 +22,17 @@ namespace medley {
 // Writes the files of this process's devices on a thread of its own, which works only where no
 // other thread wants to. The state is that of when this was made: it holds the tensors, and whoever
 // would change one that another holds makes a copy first (update.cpp). So until it is done there is
-// up to one more copy of what it writes (held_bytes() of medley/checkpoint/deal.h).
+// up to one more copy of what it writes (held_bytes() of medley/checkpoint/deal.h). It takes
+// `spread` for it, or as long as it needs, if that is longer: where all cores compute, what it
+// takes is taken from the steps, and by so much less from each as there are more of them.
 class StateWriter {
  public:
   // `dealt`: of the program of the run. Requires: between steps; `files` outlives this.
-  StateWriter(Run& run, const ProgramDeal& dealt, Files& files, const std::string& folder);
+  StateWriter(Run& run,
+              const ProgramDeal& dealt,
+              Files& files,
+              const std::string& folder,
+              std::chrono::nanoseconds spread = {});
   ~StateWriter() { abandon(); }
 
   // A file, and its place among those of all processes (Deal::writers).

@@ -118,8 +118,11 @@ class Saver:
             self._deal = _core.Deal(self._program)
         return self._deal
 
-    def begin(self, folder: str, state: dict[str, Any], retention: Retention) -> str:
-        """Lets a checkpoint of the state as it is now be written; waits for the one before.
+    def begin(
+        self, folder: str, state: dict[str, Any], retention: Retention, spread: float = 0.0
+    ) -> str:
+        """Lets a checkpoint of the state as it is now be written, in so many seconds; waits for the
+        one before.
 
         Returns why it cannot, "" if it can. In a job all processes call it.
         """
@@ -128,7 +131,7 @@ class Saver:
         error = self._from_first(lambda: _open_folder(folder, step))
         if not error:
             temporary = _core.checkpoint_folder(folder, step)
-            writer = _runtime.StateWriter(self._run, self.deal, temporary)
+            writer = _runtime.StateWriter(self._run, self.deal, temporary, spread)
             self._save = _Save(folder, state, retention, self._new_key(), writer)
             if writer.bytes > (room := available_memory()):
                 say(

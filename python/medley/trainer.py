@@ -400,18 +400,22 @@ class Trainer:
         keep: int = 3,
         keep_every: int = 0,
         wait: bool = True,
+        spread: float = 0.0,
         data: Cursor | tuple[int, int, int] | None = None,
     ) -> None:
         """Writes a checkpoint `folder`/step-<steps>: parameters, buffers, the optimizer's state and
         where training is, which `load` reads under any plan.
 
         The newest `keep` stay, and those whose step is a multiple of `keep_every`. `data` says
-        where the rows of the next step are. Without `wait` it is written while training goes on: a
-        disk that is full is then said on stderr, and ends nothing. In a job all processes call
-        this, and each writes what its device holds.
+        where the rows of the next step are. Without `wait` it is written while training goes on, as
+        fast as that leaves processors, or over `spread` seconds, which costs each step less: a disk
+        that is full is then said on stderr, and ends nothing. In a job all processes call this, and
+        each writes what its device holds.
         """
+        if not 0 <= spread <= 86_400:
+            raise ValueError(f"spread: found {spread}, expected seconds, at most those of a day")
         retention = Retention(keep, keep_every)
-        error = self.together(lambda: self._save(os.fspath(folder), retention, wait, data))
+        error = self.together(lambda: self._save(os.fspath(folder), retention, wait, spread, data))
         if wait and error:
             raise OSError(error)
 
@@ -420,6 +424,7 @@ class Trainer:
         folder: str,
         retention: Retention,
         wait: bool,
+        spread: float,
         data: Cursor | tuple[int, int, int] | None,
     ) -> str:
         """Returns why there is no checkpoint, "" if there is or will be one."""
@@ -438,7 +443,7 @@ class Trainer:
             "versions": checkpoint.versions(),
         }
         with self._together("save()"):
-            error: str = self._saver.begin(folder, state, retention)
+            error: str = self._saver.begin(folder, state, retention, spread)
             return error or (self._saver.wait() if wait else "")
 
     def load(

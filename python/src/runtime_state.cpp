@@ -5,6 +5,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
+#include <cmath>
 #include <tuple>
 
 #include "medley/torch/run_state.h"
@@ -37,13 +39,17 @@ void init_runtime_state(nb::module_& m) {
           [](medley::StateWriter* self,
              medley::Run& run,
              const medley::ProgramDeal& deal,
-             const std::string& folder) {
-            new (self) medley::StateWriter(run, deal, disk(), folder);
+             const std::string& folder,
+             double spread) {
+            new (self) medley::StateWriter(
+                run, deal, disk(), folder, std::chrono::nanoseconds(std::llround(spread * 1e9)));
           },
-          nb::sig("def __init__(self, run: Run, deal: object, folder: str) -> None"),
+          nb::sig("def __init__(self, run: Run, deal: object, folder: str, spread: float) -> None"),
           "run"_a,
           "deal"_a,
-          "folder"_a)
+          "folder"_a,
+          "spread"_a,
+          "spread: seconds that it may take, or more if it needs more.")
       .def_prop_ro("is_done", &medley::StateWriter::is_done)
       .def_prop_ro("bytes",
                    &medley::StateWriter::bytes,

@@ -145,6 +145,19 @@ def test_a_save_that_is_under_way_does_not_see_the_next_step(double: Any, tmp_pa
     assert trainer.load(tmp_path / "b").data == Cursor(1, 2, 3)
 
 
+def test_a_save_that_is_spread_is_waited_for_by_the_next_only(double: Any, tmp_path: Path) -> None:
+    trainer, batch = _mlp()
+    want = _state(trainer, tmp_path / "a")
+    trainer.save(tmp_path / "b", wait=False, spread=3600.0)
+    for _ in range(3):
+        trainer.step(batch)
+    assert not any(whole for _, _, whole in _core.find_checkpoints(str(tmp_path / "b")))
+    trainer.save(tmp_path / "c")
+    assert _read(tmp_path / "b") == want
+    with pytest.raises(ValueError, match=r"spread: found -1, expected seconds"):
+        trainer.save(tmp_path / "d", spread=-1)
+
+
 def test_the_newest_stay(double: Any, tmp_path: Path) -> None:
     trainer, batch = _mlp()
     for _ in range(5):
