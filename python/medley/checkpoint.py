@@ -48,12 +48,13 @@ class Checkpoint:
 
 
 @dataclasses.dataclass(frozen=True)
-class Retention:
-    """What stays of the checkpoints of a folder: the newest so many, and those whose step is a
-    multiple of `keep_every`."""
+class Saving:
+    """How a checkpoint is written, and what stays of those of its folder: the newest so many, and
+    those whose step is a multiple of `keep_every`."""
 
     keep: int = 3
     keep_every: int = 0
+    spread: float = 0.0  # seconds that it takes beside training, or more if it needs more
 
     def __post_init__(self) -> None:
         if self.keep < 1 or self.keep_every < 0:
@@ -61,6 +62,8 @@ class Retention:
                 f"keep: found {self.keep}, keep_every: found {self.keep_every}, "
                 "expected at least 1 and 0"
             )
+        if not 0 <= self.spread <= 86_400:
+            raise ValueError(f"spread: found {self.spread}, expected seconds, up to those of a day")
 
 
 def say(line: str) -> None:
@@ -84,7 +87,7 @@ class _Save:
 
     folder: str
     state: dict[str, Any]
-    retention: Retention
+    saving: Saving
     key: str  # of what the processes tell each other about it
     writer: _runtime.StateWriter | None  # until this process has told what it wrote
     told: dict[int, str] = dataclasses.field(default_factory=dict)  # by rank
@@ -118,11 +121,8 @@ class Saver:
             self._deal = _core.Deal(self._program)
         return self._deal
 
-    def begin(
-        self, folder: str, state: dict[str, Any], retention: Retention, spread: float = 0.0
-    ) -> str:
-        """Lets a checkpoint of the state as it is now be written, in so many seconds; waits for the
-        one before.
+    def begin(self, folder: str, state: dict[str, Any], saving: Saving) -> str:
+        """Lets a checkpoint of the state as it is now be written; waits for the one before.
 
         Returns why it cannot, "" if it can. In a job all processes call it.
         """
@@ -131,8 +131,8 @@ class Saver:
         error = self._from_first(lambda: _open_folder(folder, step))
         if not error:
             temporary = _core.checkpoint_folder(folder, step)
-            writer = _runtime.StateWriter(self._run, self.deal, temporary, spread)
-            self._save = _Save(folder, state, retention, self._new_key(), writer)
+            writer = _runtime.StateWriter(self._run, self.deal, temporary, saving.spread)
+            self._save = _Save(folder, state, saving, self._new_key(), writer)
             if writer.bytes > (room := available_memory()):
                 say(
                     f"step {step} is written while training waits: beside it, up to "
@@ -246,9 +246,7 @@ class Saver:
             if error:
                 _core.drop_checkpoint(save.folder, step)
             else:
-                _core.retire_checkpoints(
-                    save.folder, save.retention.keep, save.retention.keep_every
-                )
+                _core.retire_checkpoints(save.folder, save.saving.keep, save.saving.keep_every)
         except OSError as failure:
             say(f"{failure}: what is of no more use stays there")
         if error:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from medley import _core, _runtime, checkpoint, whole_tensors
 from medley.adapters import check_adapted, trained_names, write_adapter
-from medley.checkpoint import Checkpoint, Retention
+from medley.checkpoint import Checkpoint, Saving
 from medley.cluster import Cluster, load_cluster
 from medley.cursor import Cursor
 from medley.data.inputs import Inputs, Size, StepBatch
@@ -407,24 +407,20 @@ class Trainer:
         where training is, which `load` reads under any plan.
 
         The newest `keep` stay, and those whose step is a multiple of `keep_every`. `data` says
-        where the rows of the next step are. Without `wait` it is written while training goes on, as
-        fast as that leaves processors, or over `spread` seconds, which costs each step less: a disk
-        that is full is then said on stderr, and ends nothing. In a job all processes call this, and
-        each writes what its device holds.
+        where the rows of the next step are. Without `wait` it is written while training goes on,
+        over `spread` seconds if these are more than it needs: a full disk is then said on stderr,
+        and ends nothing. In a job all processes call this, and each writes what its device holds.
         """
-        if not 0 <= spread <= 86_400:
-            raise ValueError(f"spread: found {spread}, expected seconds, at most those of a day")
-        retention = Retention(keep, keep_every)
-        error = self.together(lambda: self._save(os.fspath(folder), retention, wait, spread, data))
+        saving = Saving(keep, keep_every, spread)
+        error = self.together(lambda: self._save(os.fspath(folder), saving, wait, data))
         if wait and error:
             raise OSError(error)
 
     def _save(
         self,
         folder: str,
-        retention: Retention,
+        saving: Saving,
         wait: bool,
-        spread: float,
         data: Cursor | tuple[int, int, int] | None,
     ) -> str:
         """Returns why there is no checkpoint, "" if there is or will be one."""
@@ -443,7 +439,7 @@ class Trainer:
             "versions": checkpoint.versions(),
         }
         with self._together("save()"):
-            error: str = self._saver.begin(folder, state, retention, spread)
+            error: str = self._saver.begin(folder, state, saving)
             return error or (self._saver.wait() if wait else "")
 
     def load(
