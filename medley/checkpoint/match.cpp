@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
 #include "medley/base/error.h"
 #include "medley/ops/update_ops.h"
+#include "medley/program/prepare.h"
 
 namespace medley {
 namespace {
@@ -53,12 +55,19 @@ void require_match(const Manifest& manifest,
   const auto is_scale = [](const std::string& kind, const std::string& name) {
     return kind == "state" && name == kLossScaleState;
   };
+  // Of a run that kept none.
+  const auto is_average = [](const auto& value) {
+    return value.first.first == "state" && value.first.second.starts_with(kAverageState);
+  };
+  const bool starts_averages = std::ranges::none_of(there, is_average);
   for (const std::string kind : {"parameter", "buffer", "state"}) {
-    for (const auto& [key, expected] : here) {
+    for (const auto& value : here) {
+      const auto& [key, expected] = value;
       if (key.first != kind) continue;
       const auto found = there.find(key);
       if (found == there.end() && kind == "buffer" && may_lack.contains(key.second)) continue;
       if (found == there.end() && is_scale(kind, key.second)) continue;
+      if (starts_averages && is_average(value)) continue;
       if (found == there.end()) refuse(folder, key, "none", expected);
       if (found->second != expected) refuse(folder, key, found->second, expected);
     }

@@ -13,7 +13,8 @@ namespace medley {
 // Throws Error(kCaller) "<folder>: <kind> "<name>": found ..., expected ..." with the first value
 // that only one of them has, or that differs in type or shape; of the parameters and buffers, and
 // of the optimizer's state unless `parameters_only`. A plan leaves out buffers that none of its ops
-// reads: they may be absent on either side if no step changes them.
+// reads: they may be absent on either side if no step changes them. Averages of the weights may be
+// absent from the checkpoint, all of them: they start from the weights.
 void require_match(const Manifest& manifest,
                    const std::string& folder,
                    const std::vector<HeldValue>& values,

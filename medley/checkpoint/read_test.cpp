@@ -16,6 +16,7 @@
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
 #include "medley/program/lower.h"
+#include "medley/program/prepare.h"
 #include "medley/testing/random_plan.h"
 
 namespace medley {
@@ -32,7 +33,7 @@ std::vector<std::string> names(int count) {
 }
 
 // Several pipelines, or one mesh of one axis or two, with states apart from their parameters.
-Program random_program(const Graph& graph, uint64_t seed) {
+Program random_program(const Graph& graph, uint64_t seed, const Optimizer& optimizer = {}) {
   const Cluster cluster = [] {
     Cluster cluster;
     cluster.pools = {{"a", kDevices, 1, {}, false, 0}};
@@ -43,7 +44,7 @@ Program random_program(const Graph& graph, uint64_t seed) {
   const auto draw = seed % 3 == 0   ? random_plan
                     : seed % 3 == 1 ? random_pipeline
                                     : random_pipelines;
-  return lower(graph, draw(graph, names(std::max(2, count)), 12, seed), cluster, Optimizer{}, {});
+  return lower(graph, draw(graph, names(std::max(2, count)), 12, seed), cluster, optimizer);
 }
 
 // What every device has of every value; element e of value v has the bytes of v, e.
@@ -123,8 +124,10 @@ Manifest save(Files& files, const Program& program, const Memory& memory, int64_
 
 Graph mlp() { return run_passes(parse_graph(LocalFiles().read("tests/data/mlp.graph"), "mlp")); }
 
-std::string mismatch(const std::function<void(Manifest&)>& change, bool parameters_only = false) {
-  const Program program = random_program(mlp(), 0);
+std::string mismatch(const std::function<void(Manifest&)>& change,
+                     bool parameters_only = false,
+                     const Optimizer& optimizer = {}) {
+  const Program program = random_program(mlp(), 0, optimizer);
   const std::vector<HeldValue> values = held_values(program);
   Manifest manifest;
   manifest.values = deal(program).deal.values;
@@ -159,6 +162,22 @@ TEST(Match, NamesTheFirstValueThatDiffers) {
   EXPECT_EQ(mismatch(drop("exp_avg:fc1.bias")),
             "run: state \"exp_avg:fc1.bias\": found none, expected f32[32]");
   EXPECT_EQ(mismatch(drop("exp_avg:fc1.bias"), true), "accepted");
+}
+
+TEST(Match, AveragesMayStartFromTheWeights) {
+  Optimizer averaging;
+  averaging.average = 0.9;
+  const auto drop = [](const std::string& beginning) {
+    return [beginning](Manifest& manifest) {
+      std::erase_if(manifest.values, [&](const StoredValue& value) {
+        return value.name.starts_with(beginning);
+      });
+    };
+  };
+  EXPECT_EQ(mismatch(drop("none"), false, averaging), "accepted");
+  EXPECT_EQ(mismatch(drop(std::string(kAverageState)), false, averaging), "accepted");
+  EXPECT_EQ(mismatch(drop("average:fc1.bias"), false, averaging),
+            "run: state \"average:fc1.bias\": found none, expected f32[32]");
 }
 
 // Any plan writes what any other reads: every byte on every device.

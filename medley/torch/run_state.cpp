@@ -18,6 +18,7 @@
 #include "medley/checkpoint/read.h"
 #include "medley/checkpoint/write.h"
 #include "medley/ops/update_ops.h"
+#include "medley/program/prepare.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/tensor_buffer.h"
 
@@ -44,14 +45,12 @@ class Loading {
           const Manifest& manifest,
           bool parameters_only)
       : run_(run), parameters_only_(parameters_only) {
-    std::set<std::pair<std::string, std::string>> there;
-    for (const StoredValue& value : manifest.values) there.emplace(value.kind, value.name);
-    for (const HeldValue& value : values)
-      if (value.kind == "parameter") parameters_[value.name] = &value;
+    for (const StoredValue& value : manifest.values) there_.emplace(value.kind, value.name);
+    for (const HeldValue& value : values) held_[{value.kind, value.name}] = &value;
     // Buffers that are not there never change, and a loss scale starts from its first: they stay as
     // they are.
     for (const HeldValue& value : values)
-      if (there.contains({value.kind, value.name}) ||
+      if (there_.contains({value.kind, value.name}) ||
           (value.kind != "buffer" && value.name != kLossScaleState))
         add(value);
   }
@@ -82,10 +81,7 @@ class Loading {
     const bool is_state = value.kind == "state";
     const bool is_master = is_state && value.name.starts_with(kMasterPrefix);
     if (parameters_only_ && is_state && !is_master) return;
-    // A master copy that starts anew is the parameter, as the master lies.
-    const HeldValue& from = parameters_only_ && is_master
-                                ? *parameters_.at(value.name.substr(kMasterPrefix.size()))
-                                : value;
+    const HeldValue& from = source_of(value);
     std::map<std::pair<int, int>, at::Tensor> known;  // by stage and box
     for (int i = 0; i < run_.worker().devices().size(); ++i) {
       const DevicePlace place = run_.worker().devices().place(i);
@@ -99,6 +95,19 @@ class Loading {
       targets_.push_back(
           {i, stage->value, tensor, like.device(), is_first, parameters_only_ && is_master});
     }
+  }
+
+  // A master copy that starts anew is the parameter, as the master lies; so is an average, or, where
+  // there is one, the master copy.
+  const HeldValue& source_of(const HeldValue& value) const {
+    if (value.kind != "state") return value;
+    const std::string parameter = value.name.substr(value.name.find(':') + 1);
+    if (value.name.starts_with(kMasterPrefix))
+      return parameters_only_ ? *held_.at({"parameter", parameter}) : value;
+    if (!value.name.starts_with(kAverageState) || there_.contains({value.kind, value.name}))
+      return value;
+    const auto master = held_.find({"state", kMasterPrefix + parameter});
+    return master != held_.end() ? *master->second : *held_.at({"parameter", parameter});
   }
 
   // What a device has, or, of a run that has nothing yet, memory of the same kind.
@@ -123,7 +132,8 @@ class Loading {
 
   Run& run_;
   bool parameters_only_;
-  std::map<std::string, const HeldValue*> parameters_;
+  std::set<std::pair<std::string, std::string>> there_;  // kind and name, in the checkpoint
+  std::map<std::pair<std::string, std::string>, const HeldValue*> held_;
   std::vector<WantedBoxes> wanted_;
   std::vector<Target> targets_;
 };

@@ -177,25 +177,30 @@ def test_eight_bits_take_a_quarter_of_the_memory() -> None:
     assert kept["adamw8"] <= 0.32 * kept["adamw"], kept
 
 
-def averaged(model: nn.Module, batch: Any) -> dict[str, Tensor]:
-    """Returns what swa_utils gives."""
+def averaged(model: nn.Module, batch: Any, first: int | None = None) -> dict[str, Tensor]:
+    """Returns what swa_utils gives, of averages from the start or of the weights before a step."""
 
     model = copy.deepcopy(model)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     optimizer = adamw(model)
-    for _ in range(STEPS):
+    for step in range(STEPS):
+        if step == first:
+            average.update_parameters(model)
         optimizer.zero_grad()
         with substitute(model):
             loss = exactness.loss_of(exactness.call(model, batch))
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        average.update_parameters(model)
+        if step >= (first or 0):
+            average.update_parameters(model)
     return dict(average.module.named_parameters())
 
 
-def train_averaged(model: nn.Module, graph: medley.Graph, plan: str) -> medley.Trainer:
-    """Returns a trainer that keeps averages."""
-    optimizer = medley.AdamW(lr=1e-3, weight_decay=0.01, average=0.9)
+def train_averaged(
+    model: nn.Module, graph: medley.Graph, plan: str, average: float | None = 0.9
+) -> medley.Trainer:
+    """Returns a trainer that keeps averages, or none."""
+    optimizer = medley.AdamW(lr=1e-3, weight_decay=0.01, average=average)
     return medley.Trainer(
         model,
         graph,
@@ -222,10 +227,54 @@ def test_averages_are_those_of_swa_utils(kind: str, tmp_path: Path) -> None:
                 trainer = train_averaged(model, graph, plan)
                 trainer.load(tmp_path)
             trainer.step(batch)
-        got = trainer.averages()
-        worst = 0.0
-        for name, tensor in want.items():
-            difference = (got[name] - tensor).abs().max().item()
-            worst = max(worst, difference / tensor.abs().max().item())
-        print(f"{kind}: {worst:.1e}")
-        assert worst <= 1e-10
+        compare_averages(trainer.averages(), want, kind)
+
+
+def compare_averages(got: dict[str, Tensor], want: dict[str, Tensor], what: str) -> None:
+    """Asserts that averages are the same to rounding."""
+    worst = 0.0
+    for name, tensor in want.items():
+        difference = (got[name] - tensor).abs().max().item()
+        worst = max(worst, difference / tensor.abs().max().item())
+    print(f"{what}: {worst:.1e}")
+    assert worst <= 1e-10
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["owners", *(pytest.param(k, marks=pytest.mark.slow) for k in ("zero", "tensor", "1", "2"))],
+)
+def test_averages_start_at_a_resume_from_the_weights(kind: str, tmp_path: Path) -> None:
+    with exactness.double_precision():
+        model, batch, graph = exactness.captured(ZOO["gpt"], ROWS)
+        want = averaged(model, batch, first=2)
+        plan = plan_of(kind, graph)
+        trainer = train_averaged(model, graph, plan, average=None)
+        for _ in range(2):
+            trainer.step(batch)
+        trainer.save(tmp_path)
+        trainer = train_averaged(model, graph, plan)
+        assert trainer.resume(tmp_path) is not None
+        for _ in range(2, STEPS):
+            trainer.step(batch)
+        compare_averages(trainer.averages(), want, kind)
+        trainer.save(tmp_path)
+        with pytest.raises(ValueError, match='state "average:.*expected none: the run has no such'):
+            train_averaged(model, graph, plan, average=None).resume(tmp_path)
+
+
+def test_averages_of_sixteen_bits_start_from_the_master_copy(tmp_path: Path) -> None:
+    model, batch = medley.models.mlp(inputs=8, width=8, batch=ROWS)
+    model.to(torch.bfloat16)
+    batch = {n: t.to(torch.bfloat16) if t.is_floating_point() else t for n, t in batch.items()}
+    graph = medley.capture(model, batch)
+    plan = plan_of("tensor", graph)
+    trainer = train_averaged(model, graph, plan, average=None)
+    trainer.step(batch)
+    trainer.save(tmp_path)
+    again = train_averaged(model, graph, plan)
+    again.resume(tmp_path)
+    for name, average in again.averages().items():
+        assert average.dtype == torch.float32
+        assert torch.equal(average.bfloat16(), trainer.parameters()[name])
+    assert any((a.bfloat16() != a).any() for a in again.averages().values())
