@@ -169,9 +169,8 @@ TEST(Match, AveragesMayStartFromTheWeights) {
   averaging.average = 0.9;
   const auto drop = [](const std::string& beginning) {
     return [beginning](Manifest& manifest) {
-      std::erase_if(manifest.values, [&](const StoredValue& value) {
-        return value.name.starts_with(beginning);
-      });
+      std::erase_if(manifest.values,
+                    [&](const StoredValue& value) { return value.name.starts_with(beginning); });
     };
   };
   EXPECT_EQ(mismatch(drop("none"), false, averaging), "accepted");

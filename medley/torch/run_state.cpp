@@ -78,10 +78,8 @@ class Loading {
   Interpreter& interpreter(int i) { return run_.worker().devices().interpreter(i); }
 
   void add(const HeldValue& value) {
-    const bool is_state = value.kind == "state";
-    const bool is_master = is_state && value.name.starts_with(kMasterPrefix);
-    if (parameters_only_ && is_state && !is_master) return;
-    const HeldValue& from = source_of(value);
+    const bool is_master = value.kind == "state" && value.name.starts_with(kMasterPrefix);
+    if (parameters_only_ && value.kind == "state" && !is_master) return;
     std::map<std::pair<int, int>, at::Tensor> known;  // by stage and box
     for (int i = 0; i < run_.worker().devices().size(); ++i) {
       const DevicePlace place = run_.worker().devices().place(i);
@@ -91,23 +89,21 @@ class Loading {
       at::Tensor& tensor = known[{place.stage, box}];
       const bool is_first = !tensor.defined();
       const at::Tensor like = shard(value, i, stage->value);
-      if (is_first) tensor = want(from, *stage, box, like);
+      if (is_first) tensor = want(source_of(value), *stage, box, like);
       targets_.push_back(
           {i, stage->value, tensor, like.device(), is_first, parameters_only_ && is_master});
     }
   }
 
-  // A master copy that starts anew is the parameter, as the master lies; so is an average, or, where
-  // there is one, the master copy.
+  // A master copy or an average that starts anew: the parameter, or its master copy if it has one.
   const HeldValue& source_of(const HeldValue& value) const {
-    if (value.kind != "state") return value;
+    const bool is_new = parameters_only_ || (value.name.starts_with(kAverageState) &&
+                                             !there_.contains({value.kind, value.name}));
+    if (value.kind != "state" || !is_new) return value;
     const std::string parameter = value.name.substr(value.name.find(':') + 1);
-    if (value.name.starts_with(kMasterPrefix))
-      return parameters_only_ ? *held_.at({"parameter", parameter}) : value;
-    if (!value.name.starts_with(kAverageState) || there_.contains({value.kind, value.name}))
-      return value;
     const auto master = held_.find({"state", kMasterPrefix + parameter});
-    return master != held_.end() ? *master->second : *held_.at({"parameter", parameter});
+    return *(parameters_only_ || master == held_.end() ? held_.at({"parameter", parameter})
+                                                       : master->second);
   }
 
   // What a device has, or, of a run that has nothing yet, memory of the same kind.
