@@ -8,7 +8,9 @@ from pathlib import Path
 from medley._core import Cluster
 from medley.files import read_text
 
-__all__ = ["Cluster", "catalogue", "load_cluster", "one_device", "parse_cluster"]
+__all__ = ["Cluster", "catalogue", "load_cluster", "one_device", "parse_cluster", "text_of"]
+
+_texts: dict[str, str] = {}  # by hash
 
 
 def catalogue() -> Path:
@@ -28,12 +30,19 @@ def load_cluster(cluster: Cluster | str | os.PathLike[str]) -> Cluster:
         raise ValueError(
             f"cluster: found {type(cluster).__name__}, expected the path of a cluster.yaml"
         )
-    return Cluster.parse_text(read_text(cluster), str(cluster), catalogue())
+    return parse_cluster(read_text(cluster), str(cluster))
 
 
 def parse_cluster(text: str, file: str = "<text>") -> Cluster:
     """Returns the cluster that a text describes; `file` is for error messages."""
-    return Cluster.parse_text(text, file, catalogue())
+    cluster = Cluster.parse_text(text, file, catalogue())
+    _texts[cluster.hash] = text
+    return cluster
+
+
+def text_of(cluster: Cluster) -> str | None:
+    """Returns a text that describes a cluster, if this process has read one."""
+    return _texts.get(cluster.hash)
 
 
 def one_device(kind: str) -> str:

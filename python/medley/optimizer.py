@@ -62,15 +62,19 @@ class Optimizer:
     def core(self, graph: _core.Graph, needs_norm: bool = False) -> _core.Optimizer:
         """Returns its rules for the parameters of a graph. Raises ValueError for a parameter that
         it cannot update."""
-        return self._core([self], {}, graph, needs_norm)
+        return _core.Optimizer(*self.arguments(graph, needs_norm))
 
-    def _core(
+    def arguments(self, graph: _core.Graph, needs_norm: bool = False) -> tuple[Any, ...]:
+        """Returns what `core` makes them of: lists, dicts, texts and numbers."""
+        return self._arguments([self], {}, graph, needs_norm)
+
+    def _arguments(
         self,
         rules: Sequence[Optimizer],
         rule_of: Mapping[str, int],
         graph: _core.Graph,
         needs_norm: bool,
-    ) -> _core.Optimizer:
+    ) -> tuple[Any, ...]:
         dtypes: list[set[str]] = [set() for _ in rules]  # of the arithmetic
         for kind, name, dtype, shape in graph.outputs:
             if kind == "gradient":
@@ -81,7 +85,7 @@ class Optimizer:
                 raise ValueError(
                     "pointwise: found parameters of f32 and f64, expected a group each"
                 )
-        return _core.Optimizer(
+        return (
             [
                 (
                     each.kind,
@@ -443,9 +447,8 @@ class Groups(Optimizer):
             facts[f"group {i}"] = f"{name}: {optimizer.kind}, {numbers}"
         return {**facts, **self._norm()}
 
-    def core(self, graph: _core.Graph, needs_norm: bool = False) -> _core.Optimizer:
-        """Returns its rules for the parameters of a graph. Raises ValueError for a parameter that
-        no group takes."""
+    def arguments(self, graph: _core.Graph, needs_norm: bool = False) -> tuple[Any, ...]:
+        """Raises ValueError for a parameter that no group takes."""
         rule_of = {}
         for kind, name, _, shape in graph.outputs:
             if kind != "gradient":
@@ -457,7 +460,7 @@ class Groups(Optimizer):
                     f'Groups: {name}: found no group that takes it, expected ("*", ...) as the last'
                 )
             rule_of[name] = found[0]
-        return self._core([each for _, each in self.groups], rule_of, graph, needs_norm)
+        return self._arguments([each for _, each in self.groups], rule_of, graph, needs_norm)
 
 
 def _takes(match: Match, name: str, shape: tuple[int, ...]) -> bool:

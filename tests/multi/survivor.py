@@ -8,9 +8,9 @@ killed, and when (`whom`: its supervisor, or its node; `signal`: or what else it
 step instead; `slows`: what Slowness has, of `device`. `second` is killed in the recovery that
 follows, before `during` (a method of Recovery); with `epochs`, `device` ends as many epochs, one in
 each step, and nobody is lost; with `own_rows` each gives its own; `save`: a checkpoint after so
-many steps, and so on, to FOLDER/saved; `pause`: seconds before each step. A process whose device is
-the first of the plan writes what it has seen to FOLDER/seen.pt. If there is a FOLDER/start.pt, what
-another run has written, training begins there.
+many steps, and so on, to FOLDER/saved; `ahead`: not before the plan without it is there; `pause`:
+seconds before each step. A process whose device is the first of the plan writes what it has seen to
+FOLDER/seen.pt. If there is a FOLDER/start.pt, what another run has written, training begins there.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 import medley
 from medley import _runtime, checkpoint, models, whole_tensors
+from medley.run.ahead import key_of
 from medley.run.recovery import Recovery
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python" / "tests"))
@@ -57,6 +58,13 @@ def make() -> tuple[nn.Module, dict[str, Tensor]]:
 def optimizer() -> medley.AdamW:
     """Clips, so that the norm matters."""
     return medley.AdamW(lr=1e-3, weight_decay=0.01, max_norm=0.5)
+
+
+def is_there(trainer: medley.Trainer) -> bool:
+    """Returns whether the plan for all but this process has been found."""
+    member = trainer._recovery._member
+    left = [name for name in trainer.plan.devices if name != member.name]
+    return member.store.get(member.key(key_of(left))) is not None
 
 
 def batch_of(example: dict[str, Tensor], step: int) -> dict[str, Tensor]:
@@ -214,7 +222,11 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
             slowness.begin(step, trainer._recovery._member.epoch)
         is_victim = fault.get("device") == own and "MEDLEY_JOINS" not in os.environ
         is_between = not {"call", "saving", "slows"} & fault.keys()
-        if is_victim and step == fault["step"] and is_between:
+        is_now = step == fault["step"]
+        if is_victim and "ahead" in fault:
+            is_now = step >= fault["step"] and is_there(trainer)
+            time.sleep(0 if is_now else 0.2)
+        if is_victim and is_now and is_between:
             number = fault.get("signal", signal.SIGKILL)
             end(number, fault.get("whom", ""), fault.get("continues", 0))
         if is_victim and step < fault.get("epochs", 0):

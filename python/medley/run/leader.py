@@ -329,6 +329,7 @@ class ElasticSupervisor(Supervisor):
         line["back"] = line["step"] - built[0]["step"]
         line["step"] = built[0]["step"]
         line["source"] = built[0]["source"]
+        line["planned_ahead"] = self._get(epoch, "ahead") is not None
         if (costs := self._get(line["before"], "copies")) is not None:
             line["second_homes"] = json.loads(costs)
         line["lost"] = [name for name in self._names if name not in line["members"]]

@@ -20,6 +20,7 @@ from medley import _core, _runtime, checkpoint
 from medley.data.inputs import StepBatch
 from medley.plan import Plan
 from medley.run import connections, devices, elastic, ends, epochs, exchange, job
+from medley.run.ahead import PlansAhead, key_of
 from medley.run.batches import MOST_BYTES, Batches
 from medley.run.elastic import RunEndError
 from medley.run.epochs import Agreement
@@ -76,6 +77,7 @@ class Recovery:
         self._seed = int(trainer._options["seed"])
         self._spares = 0
         self._members: list[str] = []
+        self._ahead: PlansAhead | None = None
 
     # --- what a trainer does ---
 
@@ -87,6 +89,7 @@ class Recovery:
         self._tempo.begin(plan.devices, {})
         if self._member.name == plan.devices[0]:
             self._member.store.set(self._member.key("plan"), plan.text)
+        self._plan_ahead(plan)
 
     def begin_at(self, steps: int, path: str) -> None:
         """Training goes on from a checkpoint; after no steps it is one of parameters alone."""
@@ -160,6 +163,8 @@ class Recovery:
                     # Who is lost while all agree on a length is lost before the step has begun.
                     batch = self._read(self._batches[self._done])
                     self._begun = self._trainer.steps = self._done
+                    if self._ahead is not None:
+                        self._ahead.note_step()
                     self._take(self._make_step(batch))
                 self._trainer.steps = self._asked
                 return make()
@@ -173,6 +178,7 @@ class Recovery:
 
     def finish(self) -> None:
         """Waits until all have finished, so that nobody goes with what others may need."""
+        self._end_ahead()
         if self._notice.has_left:
             return
         with contextlib.suppress(OSError):  # it has ended in another way
@@ -357,6 +363,7 @@ class Recovery:
             self._go_back(step, agreement.epoch)
         self._state, self._begun = agreement.epoch, step
         self._forget_plans()
+        self._plan_ahead(plan)
         self._tempo.begin(plan.devices, self._factors(agreement.epoch))
         told = {
             "at": time.time(),
@@ -366,6 +373,24 @@ class Recovery:
             "bytes": moved,
         }
         member.store.set(member.key(f"built/{member.name}"), json.dumps(told))
+
+    def _plan_ahead(self, plan: Plan) -> None:
+        """Lets the next plan be found for who would be left; of devices that are slow it is found
+        when it is needed."""
+        self._end_ahead()
+        member, epoch = self._member, self._state
+        if member.name == plan.devices[0] and not self._factors(epoch):
+            self._ahead = PlansAhead(
+                self._trainer,
+                plan,
+                self._members,
+                lambda key, text: member.store.set(member.key(key, epoch), text),
+            )
+
+    def _end_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
 
     def _forget_plans(self) -> None:
         """Drops those of epochs of which nobody has a state or copies."""
@@ -473,7 +498,14 @@ class Recovery:
             wanted(member, factors)
             member.store.set(member.key("factors"), json.dumps(factors))
             before = self._factors(self._state)
-            plan = replan(self._trainer, known, agreement.staying, before, factors)
+            ahead = None
+            if not before and not factors and set(known.devices) - set(agreement.staying):
+                ahead = member.store.get(member.key(key_of(agreement.staying), self._state))
+            if ahead is None:
+                plan = replan(self._trainer, known, agreement.staying, before, factors)
+            else:
+                plan = self._plan_of(ahead)
+                member.store.set(member.key("ahead"), "yes")
             member.store.set(member.key("plan"), plan.text)
         return self._plan_of(member.wait("plan"))
 

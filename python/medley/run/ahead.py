@@ -1,0 +1,153 @@
+"""Plans for the loss of any one node, or process, made beside training, so that they are there.
+
+The process of a plan's first device starts `python -m medley.run.ahead`, which computes only where
+nobody else wants to, and tells the store what it has found: also if that process is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medley import _core
+from medley.cluster import parse_cluster, text_of
+from medley.plan import Plan, measured
+from medley.run.nodes import nodes_of
+
+if TYPE_CHECKING:
+    from medley.trainer import Trainer
+
+_START = Path(__file__).with_name("start_device.py")
+
+
+def key_of(devices: Sequence[str]) -> str:
+    """Returns where the plan for these devices is told."""
+    return "ahead/" + hashlib.sha256(",".join(sorted(devices)).encode()).hexdigest()[:32]
+
+
+class PlansAhead:
+    """The plans for what is left of `members`, each told as (key, text) once it is found."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        plan: Plan,
+        members: Sequence[str],
+        tell: Callable[[str, str], None],
+    ) -> None:
+        self._trainer, self._plan, self._members = trainer, plan, list(members)
+        self._tell = tell
+        self._process: subprocess.Popen[bytes] | None = None
+        self._read = 0  # bytes of what it has written
+        self._steps = 0
+
+    def note_step(self) -> None:
+        """A step begins: tells what has been found. The first one begins alone, so that training
+        goes on at once after a loss."""
+        self._steps += 1
+        if self._steps == 2:
+            self._start()
+        if self._process is None:
+            return
+        ended = self._process.poll() is not None
+        found = os.pread(self._output.fileno(), 1 << 30, self._read)
+        whole = found[: found.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            devices, text = json.loads(line)
+            self._tell(key_of(devices), text)
+        if ended:
+            self.close()
+
+    def close(self) -> None:
+        """Ends what is still being planned."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._output.close()
+            self._process = None
+
+    def _start(self) -> None:
+        request = _request(self._trainer, self._plan, self._members)
+        if request is None:
+            return
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
+        with tempfile.TemporaryFile() as words:
+            words.write(request.encode())
+            words.seek(0)
+            with contextlib.suppress(OSError):  # no process more: after a loss it is planned then
+                self._process = subprocess.Popen(
+                    [sys.executable, _START, str(os.getpid()), sys.executable, "-m", __name__],
+                    stdin=words,
+                    stdout=self._output,
+                    stderr=subprocess.DEVNULL,
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                )
+
+
+def left_of(members: Sequence[str]) -> Iterator[list[str]]:
+    """Yields who is left without each node, then without each of several devices of a node."""
+    nodes = nodes_of(members)
+    single = [[name] for node in nodes if len(node) > 1 for name in node]
+    for lost in nodes + single:
+        if len(lost) < len(members):
+            yield [name for name in members if name not in lost]
+
+
+def _request(trainer: Trainer, plan: Plan, members: Sequence[str]) -> str | None:
+    cluster = text_of(trainer._machines)
+    kept = set(plan.devices)
+    asked = [left for left in left_of(members) if not kept.issubset(left)]
+    if cluster is None or not asked:
+        return None
+    graph = trainer._graph
+    return json.dumps(
+        {
+            "graph": graph.text(),
+            "cluster": cluster,
+            "strategy": plan.strategy or "auto",
+            "rows": plan.global_batch,
+            "optimizer": trainer.optimizer.arguments(graph.core),
+            "times": measured(plan.profile),
+            "survive": plan.survive,
+            "devices": asked,
+        }
+    )
+
+
+def main() -> None:
+    """Reads a request, and writes a line for each plan."""
+    with contextlib.suppress(AttributeError, OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    asked = json.load(sys.stdin)
+    graph = _core.Graph.parse(asked["graph"], "<graph>")
+    cluster = parse_cluster(asked["cluster"])
+    rule = _core.Optimizer(*asked["optimizer"])
+    times, file = asked["times"]
+    for devices in asked["devices"]:
+        with contextlib.suppress(ValueError):  # there is none
+            text = _core.plan(
+                graph,
+                cluster,
+                asked["strategy"],
+                asked["rows"],
+                0,
+                rule,
+                times,
+                file,
+                devices,
+                asked["survive"],
+            )
+            print(json.dumps([devices, text]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
