@@ -146,15 +146,17 @@ struct StateWriter::Work {
 
   // Returns whether nothing is left.
   bool next() {
+    std::deque<OneFile> over;  // let go after the lock, as in abandon()
     const std::lock_guard lock(taken);
     if (left.empty()) return true;
     try {
       if (!left.front().file.next()) return false;
       written.emplace_back(left.front().writer, left.front().file.file());
-      left.pop_front();  // what is written is held no longer
+      over.push_back(std::move(left.front()));  // what is written is held no longer
+      left.pop_front();
     } catch (...) {
       error = std::current_exception();
-      left.clear();
+      over.swap(left);
     }
     is_done = left.empty();
     return is_done;
@@ -250,8 +252,10 @@ StateWriter::Written StateWriter::finish() {
 
 void StateWriter::abandon() {
   work_->want();
+  // To let a tensor go Python's lock may be needed, which whoever waits here for ours may have.
+  std::deque<Work::OneFile> over;
   const std::lock_guard lock(work_->taken);
-  work_->left.clear();
+  over.swap(work_->left);
 }
 
 void require_match(Run& run,

@@ -21,6 +21,7 @@ import torch
 import medley
 from medley.capture import substitute
 from medley.run import job
+from medley.run.supervisor import SAVE_SECONDS
 
 sys.path.insert(0, str(Path(__file__).parent))
 import train
@@ -263,8 +264,10 @@ def interrupt(
         assert line, text
         text += line
     process.send_signal(signal.SIGINT)
+    start = time.monotonic()
     text += process.stdout.read()
     code = process.wait(timeout=60)
+    assert time.monotonic() - start < SAVE_SECONDS  # after which the launcher ends them
     assert "SIGKILL" not in text  # torchrun says when it kills
     return code, text
 
