@@ -68,7 +68,10 @@ format: $(SETUP)
 	$(VENV)/ruff format --quiet $(PY_FOLDERS)
 	$(VENV)/ruff check --quiet --fix $(PY_FOLDERS)
 
-lint: $(SETUP)
+# In `make lint test` the tests are compiled while types are checked.
+TESTS_TOO := $(filter test,$(MAKECMDGOALS))
+
+lint: $(SETUP) $(if $(TESTS_TOO),build/dev/build.ninja)
 	$(VENV)/clang-format --dry-run --Werror $(CXX_FILES)
 	$(VENV)/ruff format --check $(PY_FOLDERS)
 	$(VENV)/ruff check $(PY_FOLDERS)
@@ -78,7 +81,8 @@ lint: $(SETUP)
 	$(VENV)/python scripts/line_report.py --check
 	$(MAKE) build
 	cmake --build build/torch -j $(NPROC) --target testing_modules
-	$(VENV)/mypy
+	$(if $(TESTS_TOO),$(VENV)/python scripts/run_tests.py --build --only build --jobs $(NPROC) &) \
+	  $(VENV)/mypy; code=$$?; wait; exit $$code
 
 bench: build
 	cmake --build build/torch -j $(NPROC)

@@ -1,14 +1,16 @@
-# medley_module(<name> [FOR_TESTS] [DEPS <module>...] [LIBS <target>...] [PROGRAM <program>]
+# medley_module(<name> [FOR_TESTS] [COLD] [DEPS <module>...] [HEADERS <module>...] [LIBS <target>...] [PROGRAM <program>]
 #               [TEST_DEPS <module>...] [TEST_LIBS <target>...])
 #
 # One folder = one static library.  Every *.cpp beside the CMakeLists.txt is in
 # it, except *_test.cpp, which make the test program <name>_test, and main.cpp,
 # which makes the executable that PROGRAM names.  FOR_TESTS: nothing that ships links it, and it
-# is built where something needs it.
-# scripts/check_layers.py reads DEPS: it is the only statement of who may
-# include whom; tests may include TEST_DEPS too.  Headers of LIBS are seen by this module and its test only.
+# is built where something needs it.  COLD: nobody waits for what it computes; -O1 is compiled in three quarters of
+# the time.
+# scripts/check_layers.py reads DEPS and HEADERS: they are the only statement of who may
+# include whom; tests may include TEST_DEPS too.  HEADERS: of these modules nothing is linked.
+# Headers of LIBS are seen by this module and its test only.
 function(medley_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "FOR_TESTS" "PROGRAM" "DEPS;LIBS;TEST_DEPS;TEST_LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "FOR_TESTS;COLD" "PROGRAM" "DEPS;HEADERS;LIBS;TEST_DEPS;TEST_LIBS")
   file(GLOB sources CONFIGURE_DEPENDS *.cpp)
   file(GLOB tests CONFIGURE_DEPENDS *_test.cpp)
   list(REMOVE_ITEM sources ${tests} ${CMAKE_CURRENT_SOURCE_DIR}/main.cpp)
@@ -30,6 +32,9 @@ function(medley_module name)
     # Costs, estimates and simulated times are the same on every machine: no fused multiply-adds.
     target_compile_options(medley_${name} PRIVATE -Wconversion -ffp-contract=off)
     medley_precompile(medley_${name} core)
+    if(arg_COLD)
+      target_compile_options(medley_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+    endif()
     if(arg_FOR_TESTS)
       set_target_properties(medley_${name} PROPERTIES EXCLUDE_FROM_ALL ON)
     else()

@@ -1,4 +1,7 @@
-"""Fail if a file under medley/ includes a module that its CMakeLists.txt does not name in DEPS."""
+"""Fail if a file under medley/ includes a module that its CMakeLists.txt does not name.
+
+It names them in DEPS and, where nothing of them is linked, in HEADERS.
+"""
 
 import re
 import sys
@@ -14,7 +17,7 @@ def declared_deps(module: Path, key: str) -> set[str]:
     call = re.search(r"medley_module\(\s*(\w+)([^)]*)\)", text)
     if not call or call[1] != module.name:
         sys.exit(f"{module}/CMakeLists.txt: expected medley_module({module.name} ...)")
-    ends = r"(?=\bLIBS\b|\bPROGRAM\b|\bTEST_DEPS\b|\bTEST_LIBS\b|$)"
+    ends = r"(?=\bDEPS\b|\bHEADERS\b|\bLIBS\b|\bPROGRAM\b|\bTEST_DEPS\b|\bTEST_LIBS\b|$)"
     deps = re.search(rf"\b{key}\b([\w\s]*?){ends}", call[2])
     return set(deps[1].split()) if deps else set()
 
@@ -22,7 +25,7 @@ def declared_deps(module: Path, key: str) -> set[str]:
 def main() -> int:
     errors = []
     for module in sorted(p.parent for p in ROOT.glob("medley/*/CMakeLists.txt")):
-        allowed = declared_deps(module, "DEPS") | {module.name}
+        allowed = declared_deps(module, "DEPS") | declared_deps(module, "HEADERS") | {module.name}
         if TESTING in allowed - {module.name}:
             errors.append(f"{module.relative_to(ROOT)}: only tests may depend on '{TESTING}'")
         for_tests = allowed | declared_deps(module, "TEST_DEPS")

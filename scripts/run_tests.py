@@ -29,12 +29,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test_logs"
 SECONDS = LOGS / "seconds.json"
+SLOW_COUNT = LOGS / "slow_count"  # of the tests that the tier python leaves out
 RUNS_KEPT = 100
 LIMIT_MINUTES = 20
 LONGEST_CASES = 15
-# Pointer arithmetic, text readers and index maps live in these. Their tests run under sanitizers;
-# without, nightly only. Nightly all modules are sanitized.
-SANITIZED = ["base", "boxes", "graph", "sharding"]
+# Pointer arithmetic and text readers live in these, and they need no others. Their tests run under
+# sanitizers; without, nightly only. Nightly all modules are sanitized.
+SANITIZED = ["base", "boxes", "graph"]
 THREADED = [
     "emulation",
     "pipelines",
@@ -50,7 +51,8 @@ AGREEMENT_SEEDS, AGREEMENT_SEEDS_NIGHTLY = "40", "1000"  # of plans simulated an
 SECOND_HOMES_SEEDS, SECOND_HOMES_SEEDS_NIGHTLY = "100", "1000"  # of plans that lose a node
 SURVIVE_CLUSTERS, SURVIVE_CLUSTERS_NIGHTLY = "1", "12"  # on which all plans are tried
 GROUP_SEEDS, GROUP_SEEDS_NIGHTLY = "100", "1000"  # of sets of pipelines, searched and one by one
-BENCHMARKS_TESTED = ["op_costs", "sailor_mixed"]  # by ctest; the others are built nightly
+BENCHMARKS_TESTED = ["op_costs"]  # by ctest; the others are built nightly
+LONG_TO_BUILD = ["layer_peers"]  # tests of a second, whose programs take half a minute: nightly
 FUZZ_SECONDS = 60  # for each target
 FUZZ_INPUT_SECONDS = 10  # a file that takes longer to read is a finding
 ORACLES = {"toulbar2": "toulbar2", "simgrid": "libsimgrid-dev"}  # test program: Debian package
@@ -211,7 +213,7 @@ def one_of(modules: list[str]) -> str:
 
 
 def unit(options: Options) -> Result:
-    left_out = [] if options.nightly else ["-E", one_of(SANITIZED)]
+    left_out = [] if options.nightly else ["-E", one_of([*SANITIZED, *LONG_TO_BUILD])]
     return ctest("torch", options, "-L", "unit", *left_out)
 
 
@@ -254,13 +256,12 @@ def pytest(folder: str, marker: str, workers: int, log: str, *more: str) -> Resu
 
 
 def skip_slow(why: str) -> Result:
-    listing = [sys.executable, "-m", "pytest", "--collect-only", "-q", "python/tests", "-m", "slow"]
-    text = subprocess.run(listing, cwd=ROOT, text=True, capture_output=True, check=False).stdout
-    found = re.search(r"(\d+)/\d+ tests collected", text)
-    return Result(skipped=int(found[1]) if found else 0, why=[why])
+    # Counted by the tier before, which collects them: python/tests/conftest.py.
+    return Result(skipped=int(SLOW_COUNT.read_text()) if SLOW_COUNT.exists() else 0, why=[why])
 
 
 def python(options: Options) -> Result:
+    os.environ["MEDLEY_COUNT_SLOW"] = str(SLOW_COUNT)
     return pytest("python/tests", "not gpu and not multi and not slow", options.jobs, "python")
 
 

@@ -25,7 +25,7 @@ def name(path: Path) -> str:
 
 
 # Whose commands train or measure for long.
-LONG = ("write_a_plan.md", "report.md", "profile.md", "fits.md")
+LONG = ("write_a_plan.md", "report.md", "profile.md", "fits.md", "adapters.md")
 COMMANDS = [
     pytest.param(path, marks=[pytest.mark.slow] if path.name in LONG else [], id=name(path))
     for path in doc_commands.pages()

@@ -37,7 +37,7 @@ def permuted(batch: Any, order: Tensor) -> Any:
     return type(batch)(permuted(value, order) for value in batch)
 
 
-@pytest.mark.parametrize("name", names_but(["gpt", "llama", "bert", "vit"], MODELS))
+@pytest.mark.parametrize("name", names_but(["gpt", "llama", "bert", "vit", "moe"], MODELS))
 def test_no_further_than_eager_from_itself(name: str) -> None:
     torch.manual_seed(0)
     model, batch = ZOO[name](batch=ROWS)

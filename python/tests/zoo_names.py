@@ -15,4 +15,7 @@ def names_but(slow: Iterable[str], among: Iterable[str] = ZOO) -> list[Any]:
     return [pytest.param(name, marks=[pytest.mark.slow] if name in slow else []) for name in among]
 
 
-NAMES = names_but(LARGE)
+# Those of which another has all features: with dropout, with batch norm, as transformers writes it.
+ALIKE = ("gpt", "llama", "vgg", "hf-gpt2", "hf-bert")
+NAMES = names_but((*LARGE, *ALIKE))
+ALL_BUT_LARGE = names_but(LARGE)

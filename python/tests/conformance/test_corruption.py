@@ -79,7 +79,14 @@ def is_caught(case: OpCase, instance: _core.Instance) -> bool:
         return True
 
 
-@pytest.mark.parametrize("text", CASES)
+# Half of them on every run, all of them nightly.
+TEXTS = [
+    pytest.param(text, marks=[pytest.mark.slow] if number % 2 else [])
+    for number, text in enumerate(CASES)
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_wrong_rules_are_caught(text: str) -> None:
     case = OpCase(text)
     instance = _core.instantiate(case.graph)
