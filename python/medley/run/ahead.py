@@ -58,7 +58,8 @@ class PlansAhead:
         if self._process is None:
             return
         ended = self._process.poll() is not None
-        found = os.pread(self._output.fileno(), 1 << 30, self._read)
+        file = self._output.fileno()
+        found = os.pread(file, os.fstat(file).st_size - self._read, self._read)
         whole = found[: found.rfind(b"\n") + 1]
         self._read += len(whole)
         for line in whole.splitlines():
@@ -76,14 +77,13 @@ class PlansAhead:
             self._process = None
 
     def _start(self) -> None:
-        request = _request(self._trainer, self._plan, self._members)
-        if request is None:
-            return
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
-        with tempfile.TemporaryFile() as words:
-            words.write(request.encode())
-            words.seek(0)
-            with contextlib.suppress(OSError):  # no process more: after a loss it is planned then
+        # A profile that is gone, a full disk, no process more: it is planned after a loss.
+        with contextlib.suppress(OSError, ValueError), tempfile.TemporaryFile() as words:
+            request = _request(self._trainer, self._plan, self._members)
+            if request is not None:
+                words.write(request.encode())
+                words.seek(0)
+                self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
                 self._process = subprocess.Popen(
                     [sys.executable, _START, str(os.getpid()), sys.executable, "-m", __name__],
                     stdin=words,
