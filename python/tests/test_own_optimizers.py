@@ -14,12 +14,14 @@ from test_optimizers import ROWS, STEPS, plan_of
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from zoo import ZOO
+from zoo_names import names_but
 
 import medley
 from medley.capture import substitute
 from medley.optimizer import pointwise
 
 Theirs = Callable[[nn.Module], Any]
+KINDS = ("zero", "tensor", "owners", "1", "2")  # of plans
 
 
 def rmsprop(x: Tensor, grad: Tensor, square: Tensor, *, lr: Any, step: Any, alpha: float) -> Any:
@@ -211,10 +213,7 @@ def train_averaged(
     )
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["zero", *(pytest.param(k, marks=pytest.mark.slow) for k in ("tensor", "owners", "1", "2"))],
-)
+@pytest.mark.parametrize("kind", names_but(set(KINDS) - {"zero"}, KINDS))
 def test_averages_are_those_of_swa_utils(kind: str, tmp_path: Path) -> None:
     with exactness.double_precision():
         model, batch, graph = exactness.captured(ZOO["gpt"], ROWS)
@@ -240,10 +239,7 @@ def compare_averages(got: dict[str, Tensor], want: dict[str, Tensor], what: str)
     assert worst <= 1e-10
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["owners", *(pytest.param(k, marks=pytest.mark.slow) for k in ("zero", "tensor", "1", "2"))],
-)
+@pytest.mark.parametrize("kind", names_but(set(KINDS) - {"owners"}, KINDS))
 def test_averages_start_at_a_resume_from_the_weights(kind: str, tmp_path: Path) -> None:
     with exactness.double_precision():
         model, batch, graph = exactness.captured(ZOO["gpt"], ROWS)

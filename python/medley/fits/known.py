@@ -105,7 +105,7 @@ class Known:
         return self._deep
 
     def _read(self) -> Facts | None:
-        if self._file is None or not self._file.is_file():
+        if self._file is None:
             return None
         try:
             entry = json.loads(read_text(self._file))
@@ -115,7 +115,7 @@ class Known:
                 self._traces = Traces(**traces)
             self._captured = dict(entry["captured"])
             return Facts(**entry["facts"])
-        except (ValueError, TypeError, KeyError):  # somebody has changed it
+        except (ValueError, TypeError, KeyError):  # none, or somebody has changed it
             self._traces, self._captured = None, {}
             return None
 

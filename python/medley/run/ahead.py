@@ -21,6 +21,8 @@ from medley import _core
 from medley.cluster import parse_cluster, text_of
 from medley.plan import Plan, measured
 from medley.run.nodes import nodes_of
+from medley.run.replanning import question
+from medley.run.threads import behind_all_others
 
 if TYPE_CHECKING:
     from medley.trainer import Trainer
@@ -113,11 +115,9 @@ def _request(trainer: Trainer, plan: Plan, members: Sequence[str]) -> str | None
         {
             "graph": graph.text(),
             "cluster": cluster,
-            "strategy": plan.strategy or "auto",
-            "rows": plan.global_batch,
+            "question": question(plan),
             "optimizer": trainer.optimizer.arguments(graph.core),
             "times": measured(plan.profile),
-            "survive": plan.survive,
             "devices": asked,
         }
     )
@@ -125,26 +125,26 @@ def _request(trainer: Trainer, plan: Plan, members: Sequence[str]) -> str | None
 
 def main() -> None:
     """Reads a request, and writes a line for each plan."""
-    with contextlib.suppress(AttributeError, OSError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    behind_all_others()
     asked = json.load(sys.stdin)
     graph = _core.Graph.parse(asked["graph"], "<graph>")
     cluster = parse_cluster(asked["cluster"])
     rule = _core.Optimizer(*asked["optimizer"])
     times, file = asked["times"]
+    strategy, rows, survive = asked["question"]
     for devices in asked["devices"]:
         with contextlib.suppress(ValueError):  # there is none
             text = _core.plan(
                 graph,
                 cluster,
-                asked["strategy"],
-                asked["rows"],
+                strategy,
+                rows,
                 0,
                 rule,
                 times,
                 file,
                 devices,
-                asked["survive"],
+                survive,
             )
             print(json.dumps([devices, text]), flush=True)
 

@@ -31,10 +31,15 @@ def replan(
         return before
     graph = trainer._graph
     cluster, profile, file = _slowed(trainer, before, factors)
-    rule, strategy = trainer.optimizer, before.strategy or "auto"
-    rows, times, survive = before.global_batch, (profile, file), before.survive
+    rule, times = trainer.optimizer, (profile, file)
+    strategy, rows, survive = question(before)
     text = find_plan(graph, cluster, strategy, rows, 0, rule, times, survive, devices)
     return Plan(_as_for(trainer._machines, cluster, text), graph, trainer._machines, before.profile)
+
+
+def question(before: Plan) -> tuple[str, int, int]:
+    """Returns the strategy, rows of a step and `survive` of plans that take the place of one."""
+    return before.strategy or "auto", before.global_batch, before.survive
 
 
 def step_nanoseconds(trainer: Trainer, plan: Plan, factors: Mapping[str, float] = NONE) -> float:

@@ -28,6 +28,12 @@ def patient() -> Iterator[None]:
             _set(os.SCHED_OTHER)
 
 
+def behind_all_others() -> None:
+    """From now on this thread, and those that it starts, compute only where no other wants to."""
+    if hasattr(os, "SCHED_IDLE"):
+        _set(os.SCHED_IDLE)
+
+
 def _set(policy: int) -> bool:
     """Sets the policy of the calling thread; returns whether that is permitted here."""
     try:
