@@ -40,15 +40,15 @@ BUDGETS = {
     "medley/worker": 1_000,
     "medley/measure": 1_500,
     "medley/cli": 4_200,  # the tables of every verb, of several pipelines beside each other, too
-    "medley/torch": 6_800,  # with the kernels of our own ops, optimizers and relays
+    "medley/torch": 7_000,  # with the kernels of our own ops, optimizers and relays
     "medley/testing": 2_100,  # how many seeds, too
     "python/src": 3_500,
     "medley/groups": 3_000,
     "medley/checkpoint": 2_000,
     "medley/elastic": 2_000,
-    "python/medley": 23_600,  # capture is a third of it; the last 1,000 are fourteen checks of GPUs
+    "python/medley": 23_700,  # capture is a third of it; the last 1,000 are fourteen checks of GPUs
 }
-CORE = 70_400  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 70_600  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:

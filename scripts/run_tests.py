@@ -255,6 +255,15 @@ def pytest(folder: str, marker: str, workers: int, log: str, *more: str) -> Resu
     return result
 
 
+def both(first: Result, second: Result) -> Result:
+    return Result(
+        first.passed + second.passed,
+        first.failed + second.failed,
+        first.skipped + second.skipped,
+        first.why + second.why,
+    )
+
+
 def skip_slow(why: str) -> Result:
     # Counted by the tier before, which collects them: python/tests/conftest.py.
     return Result(skipped=int(SLOW_COUNT.read_text()) if SLOW_COUNT.exists() else 0, why=[why])
@@ -271,13 +280,7 @@ def slow(options: Options) -> Result:
     os.environ["MEDLEY_PLAN_SEEDS"] = PLAN_SEEDS_NIGHTLY
     plans_of = "python/tests/test_random_plans.py"
     result = pytest("python/tests", "slow and not gpu", 1, "slow", f"--ignore={plans_of}")
-    plans = pytest(plans_of, "not gpu", options.jobs, "slow_plans")
-    return Result(
-        result.passed + plans.passed,
-        result.failed + plans.failed,
-        result.skipped + plans.skipped,
-        result.why + plans.why,
-    )
+    return both(result, pytest(plans_of, "not gpu", options.jobs, "slow_plans"))
 
 
 def multi(options: Options) -> Result:
@@ -292,7 +295,10 @@ def gpu(options: Options) -> Result:
     ).returncode
     if code:
         return skip("no CUDA device here")
-    return pytest("python/tests", "gpu", 1, "gpu")
+    return both(
+        pytest("python/tests", "gpu", 1, "gpu"),
+        pytest("tests/multi", "gpu", 1, "gpu_multi"),
+    )
 
 
 def testbed(options: Options) -> Result:

@@ -8,7 +8,8 @@ signals that it would have; what it starts with the same interpreter is forked t
 PyTorch takes more seconds than most of these programs then need.
 
 What a fork cannot show is what happens while an interpreter starts and ends: tests of that, and of
-launchers that are stopped, start their own. With MEDLEY_COLD_START=1 all do.
+launchers that are stopped, start their own. With MEDLEY_COLD_START=1 all do, and where there are
+GPUs of NVIDIA: a fork of a process that has looked for them cannot use them.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 def command(words: Sequence[str], imports: tuple[str, ...] = ()) -> list[str]:
     """Returns what runs these words in a fork, if the first is this interpreter; `imports`: of a
     server that has imported these, too."""
-    if words[0] != sys.executable or os.environ.get("MEDLEY_COLD_START") or _unknown(words[1:]):
+    is_cold = os.environ.get("MEDLEY_COLD_START") or os.path.exists("/dev/nvidiactl")
+    if words[0] != sys.executable or is_cold or _unknown(words[1:]):
         return list(words)
     return [sys.executable, "-I", "-S", str(CLIENT), _served(imports), *words[1:]]
 

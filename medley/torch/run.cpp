@@ -19,6 +19,7 @@
 #include "medley/torch/aten_executor.h"
 #include "medley/torch/c10d_store.h"
 #include "medley/torch/c10d_transport.h"
+#include "medley/torch/host_transport.h"
 #include "medley/torch/tensor_buffer.h"
 
 namespace medley {
@@ -66,8 +67,14 @@ WorkerParts Run::parts(const RunInput& input) {
       NetworkNames names{input.interface, {}, groups.peers};
       for (const Device& device : input.worker.cluster.devices)
         names.devices.emplace(static_cast<int>(names.devices.size()), device.name);
-      return make_c10d_transport(
-          groups.names, input.timeout, torch_device(0), names, groups.connections);
+      const bool copies = input.through_host && !torch_device(0).is_cpu();
+      auto transport = make_c10d_transport(groups.names,
+                                           input.timeout,
+                                           copies ? c10::Device(c10::kCPU) : torch_device(0),
+                                           names,
+                                           groups.connections);
+      if (!copies) return transport;
+      return make_host_transport(std::move(transport), make_host_copier(torch_device(0)));
     };
   if (input.store)
     parts.make_store = [&input] {

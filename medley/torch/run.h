@@ -46,6 +46,7 @@ struct RunInput {  // what a run is made from, as it comes from Python
   // Of a process that has one device of many: makes a process group of each of groups_of(program),
   // together with the other processes.
   std::function<ProcessGroups()> make_groups;
+  bool through_host = false;  // these groups reach processors only, whatever computes
   std::string interface;                      // between them, for messages
   std::chrono::milliseconds timeout{600000};  // of a wait
   std::optional<StoreAddress> store;          // of a process of many

@@ -73,6 +73,7 @@ void read_options(const nb::dict& entries, medley::RunInput& input) {
   read("torch_devices", input.torch_devices);
   nb::object make_groups = nb::none();
   read("make_groups", make_groups);
+  read("through_host", input.through_host);
   read("versions", input.worker.versions);
   read("trace", devices.trace);
   read("timeout_ms", timeout);
@@ -188,7 +189,8 @@ void init_runtime_trainer(nb::module_& m) {
            "cluster"_a,
            "options"_a,
            "The options: seed, keep_gradients, trace, own (indices of devices; all without), "
-           "torch_devices, timeout_ms, interface, make_groups, membership, versions, emulation.")
+           "torch_devices, timeout_ms, interface, make_groups, through_host, membership, versions, "
+           "emulation.")
       .def("load",
            &Run::load,
            "kind"_a,

@@ -3,7 +3,7 @@
 import pytest
 
 from medley.run import accelerators
-from medley.run.accelerators import Found, choose, has_kernels
+from medley.run.accelerators import Found, backend, choose, has_kernels
 
 NAMES = ["fast/0/0", "slow/0/0"]
 GPU = ["A100", "T4"]
@@ -57,11 +57,27 @@ def test_a_process_that_sees_its_own_gpu_only_takes_it():
     )
 
 
+def test_a_processor_beside_a_gpu_and_cards_of_two_makers_talk_through_the_hosts():
+    found = [Found("a", 0, ["u"], []), Found("b", 0, ["v"], [], "ROCm")]
+    assert choose(NAMES, ["A100", "CPU"], [found[0]] * 2) == ["cuda:0", "cpu"]
+    assert backend(["cuda:0", "cpu"], [found[0]] * 2) == "gloo"
+    assert backend(choose(NAMES, ["A100", "MI300X"], found), found) == "gloo"
+    assert backend(["cuda:0", "cuda:0"], [found[0]] * 2) == "nccl"
+    assert backend(["cuda:0", "cuda:0"], [found[0]] * 2, "gloo") == "gloo"
+    assert backend(["cpu", "cpu"], [found[0]] * 2) == "gloo"
+    with pytest.raises(ValueError, match="expected gloo for GPUs of CUDA and processors"):
+        backend(["cuda:0", "cpu"], [found[0]] * 2, "nccl")
+
+
+def test_processes_share_a_gpu_only_where_that_is_asked_for():
+    found = [Found("a", 0, ["u"], []), Found("a", 1, ["u"], [])]
+    assert choose(NAMES, GPU, found, shared=True) == ["cuda:0", "cuda:0"]
+
+
 @pytest.mark.parametrize(
     "kinds, found, says",
     [
-        (GPU, [Found("a", 0, ["u"], []), Found("b", 0, [], [])], r"slow/0/0 \(on b\)"),
-        (["A100", "CPU"], [Found("a", 0, ["u"], [])] * 2, r"processor for slow/0/0 \(on a\)"),
+        (GPU, [Found("a", 0, ["u"], []), Found("b", 0, [], [])], r"none for slow/0/0 \(on b\)"),
         (GPU, [Found("a", 0, ["u"], []), Found("a", 1, ["u"], [])], "would both take cuda:0 of a"),
         (
             GPU,

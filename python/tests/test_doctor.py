@@ -23,7 +23,7 @@ def test_without_gpus_fourteen_checks_are_named_as_untried(
     assert doctor(to_json=True, gpu=True) == 3
     found = json.loads(capsys.readouterr().out)
     untried = [each for each in found if each["state"] == UNTRIED]
-    assert len(untried) == len(gpus.ALONE) + len(gpus.TOGETHER) == 14
+    assert len(untried) == len([*gpus.ALONE, *gpus.TOGETHER, *gpus.BESIDE]) == 14
     (failure,) = [each for each in found if each["state"] == FAILURE]
     assert failure["what"] == "gpus" and "nvidia-smi" in failure["fix"]
 

@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from medley.doctor.finding import FAILURE, UNTRIED, Check, Finding, examine
@@ -32,15 +33,16 @@ TOGETHER = [
     ("expandable segments", "links", "allocator"),
     ("attention", "programs", "attention"),
     ("a captured model", "programs", "model"),
-    ("compiled code", "programs", "compiled"),
 ]
+# It takes longer than any other and hardly needs the card: beside all of them.
+BESIDE = [("compiled code", "programs", "compiled")]
 
 
 def _none() -> list[Finding]:
     fix = "nvidia-smi has to list the card, and torch to be a wheel with CUDA: scripts/setup.sh"
     return [
         Finding("gpus", "torch sees none: no check could be tried", FAILURE, fix),
-        *(Finding(name, "no GPU here", UNTRIED) for name, _, _ in [*ALONE, *TOGETHER]),
+        *(Finding(name, "no GPU here", UNTRIED) for name, _, _ in [*ALONE, *TOGETHER, *BESIDE]),
     ]
 
 
@@ -67,4 +69,8 @@ def examine_gpus(say: Callable[[str], None] = lambda text: None) -> list[Finding
             for name, module, function in table
         ]
 
-    return [*examine(of(ALONE), say), *examine(of(TOGETHER), say, together=True)]
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(examine, of(BESIDE))
+        found = [*examine(of(ALONE), say), *examine(of(TOGETHER), say, together=True)]
+        say(BESIDE[0][0])
+        return [*found, *beside.result()]

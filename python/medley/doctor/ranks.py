@@ -306,6 +306,7 @@ def _allocator(here: Here) -> dict[str, Any]:
 def _compiled(here: Here) -> dict[str, Any]:
     """A block compiled ahead of time, loaded and run."""
     import torch
+    from torch._inductor import config
 
     block = torch.nn.Sequential(
         torch.nn.LayerNorm(64), torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)
@@ -316,8 +317,12 @@ def _compiled(here: Here) -> dict[str, Any]:
         here.say("the export of a block")
         exported = torch.export.export(block, (x,))
         here.say("its compilation")
+        # To precompile headers takes longer than all the rest, and they are used once here.
+        config.cpp_cache_precompile_headers = False
         path = torch._inductor.aoti_compile_and_package(
-            exported, package_path=str(here.folder / "block.pt2")
+            exported,
+            package_path=str(here.folder / "block.pt2"),
+            inductor_configs={"aot_inductor.precompile_headers": False},
         )
         here.say("its loading")
         loaded = torch._inductor.aoti_load_package(path)

@@ -18,6 +18,7 @@ class Found(NamedTuple):
     local_rank: int
     gpus: list[str]  # by number: what tells one from all others, its UUID
     problems: list[str]  # a sentence for each GPU that PyTorch has no kernels for
+    platform: str = "CUDA"  # or ROCm: those of one cannot reach those of the other
 
 
 def has_kernels(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
@@ -62,7 +63,8 @@ def find(local_rank: int = 0) -> Found:
         if torch.version.hip is None:
             capability = torch.cuda.get_device_capability(number)
             problems.append(no_kernels(number, facts.name, capability, compiled))
-    return Found(host, local_rank, gpus, [problem for problem in problems if problem])
+    platform = "CUDA" if torch.version.hip is None else "ROCm"
+    return Found(host, local_rank, gpus, [problem for problem in problems if problem], platform)
 
 
 def to_text(found: Found) -> str:
@@ -75,40 +77,64 @@ def parse(text: str) -> Found:
     return Found(*json.loads(text))
 
 
-def choose(names: Sequence[str], kinds: Sequence[str], all_found: Sequence[Found]) -> list[str]:
+def choose(
+    names: Sequence[str], kinds: Sequence[str], all_found: Sequence[Found], shared: bool = False
+) -> list[str]:
     """Returns the torch device of each process of a job: "cpu" or "cuda:1".
 
-    `names`, `kinds`: of the devices of the plan, by rank; `all_found`: what the processes found.
-    Where no process has a GPU, or all devices are processors, all run on processors. Raises
-    ValueError where it could not work: a GPU without kernels, one for two processes, GPUs in some
-    processes and none in others.
+    `names`, `kinds`: of the devices of the plan, by rank; `all_found`: what the processes found;
+    `shared`: whether several may be on one GPU. Where no process has a GPU, all run on processors.
+    Raises ValueError where it could not work: a GPU without kernels, one for two processes, GPUs in
+    some processes and none in others whose device is one.
     """
     if set(kinds) == {"CPU"} or not any(found.gpus for found in all_found):
         return ["cpu"] * len(names)
-    without = [
-        f"{name} (on {found.host})"
-        for name, kind, found in zip(names, kinds, all_found, strict=True)
-        if kind == "CPU" or not found.gpus
-    ]
+    given = list(zip(names, kinds, all_found, strict=True))
+    without = [f"{name} (on {found.host})" for name, kind, found in given if _lacks(kind, found)]
     if without:
-        having = [f"{n} (on {f.host})" for n, f in zip(names, all_found, strict=True) if f.gpus]
+        having = [f"{name} (on {found.host})" for name, _, found in given if found.gpus]
         raise ValueError(
-            f"devices: found GPUs for {', '.join(having)}, but a processor for "
-            f"{', '.join(without)}; expected one or the other in all processes, since NCCL does "
-            "not reach processors: plan without the ones or the others (--devices)"
+            f"devices: found GPUs for {', '.join(having)}, but none for {', '.join(without)}; "
+            "expected a GPU where the cluster has one: `medley doctor --gpu` there, or plan without"
         )
     taken: dict[str, str] = {}
     chosen = []
-    for name, found in zip(names, all_found, strict=True):
+    for name, kind, found in given:
+        if kind == "CPU":
+            chosen.append("cpu")
+            continue
         number = found.local_rank % len(found.gpus)  # a process may see one GPU only: its own
         problem = next((text for text in found.problems if text.startswith(f"cuda:{number} ")), "")
         if problem:
             raise ValueError(f"devices: {name} on {found.host}: {problem}; install another wheel")
         other = taken.setdefault(found.gpus[number], name)
-        if other != name:
+        if other != name and not shared:
             raise ValueError(
                 f"devices: {other} and {name} would both take cuda:{number} of {found.host}, "
-                f"which has {len(found.gpus)}: NCCL needs a GPU for each process"
+                f"which has {len(found.gpus)}: NCCL needs a GPU for each process; "
+                "MEDLEY_BACKEND=gloo lets them share it"
             )
         chosen.append(f"cuda:{number}")
     return chosen
+
+
+def _lacks(kind: str, found: Found) -> bool:
+    return kind != "CPU" and not found.gpus
+
+
+def backend(chosen: Sequence[str], all_found: Sequence[Found], asked: str = "") -> str:
+    """Returns what the processes talk over: "nccl", or "gloo" through the memory of the hosts.
+
+    `asked`: what the user wants, "" for the faster that works. Raises ValueError where NCCL, which
+    is asked for, does not reach all of them.
+    """
+    platforms = {
+        "processors" if device == "cpu" else f"GPUs of {found.platform}"
+        for device, found in zip(chosen, all_found, strict=True)
+    }
+    if asked == "nccl" and (len(platforms) > 1 or platforms == {"processors"}):
+        raise ValueError(
+            f"environment: MEDLEY_BACKEND: found nccl, expected gloo for "
+            f"{' and '.join(sorted(platforms))}"
+        )
+    return asked or ("gloo" if len(platforms) > 1 or "processors" in platforms else "nccl")

@@ -46,16 +46,18 @@ def options(
         )
     by_rank = ["CPU"] * this.size if emulation else [cluster.kind(n).name for n in numbers]
     said = accelerators_of_all(this.local_rank)[: this.size]
-    chosen = accelerators.choose(names, by_rank, [accelerators.parse(text) for text in said])
+    found = [accelerators.parse(text) for text in said]
+    asked = job.backend()
+    chosen = accelerators.choose(names, by_rank, found, shared=asked == "gloo")
     if this.elastic:
         return _elastic_options(program, this, chosen)
+    backend = accelerators.backend(chosen, found, asked)
     epoch = next(_epochs)
     return {
         "own": [this.rank],
         "torch_devices": [chosen[this.rank]],
-        "make_groups": functools.partial(
-            _make_groups, program, names, epoch, "gloo" if chosen[0] == "cpu" else "nccl"
-        ),
+        "make_groups": functools.partial(_make_groups, program, names, epoch, backend),
+        "through_host": backend == "gloo",
         "timeout_ms": 1000 * exchange.TIMEOUT_SECONDS,
         "interface": job.interface(),
         "membership": {
@@ -75,9 +77,10 @@ def accelerators_of_all(local_rank: int) -> list[str]:
 
 
 def _elastic_options(program: _core.Program, this: job.Job, chosen: list[str]) -> dict[str, Any]:
-    """Of a device in an epoch: groups of its members only, and a step that can be taken back."""
-    if chosen[0] != "cpu":
-        raise ValueError("elastic: found GPUs, expected CPU devices: others are not yet recovered")
+    """Of a device in an epoch: groups of its members only, over Gloo, whose connections can be cut
+    at any moment, and a step that can be taken back."""
+    if job.backend() == "nccl":
+        raise ValueError("environment: MEDLEY_BACKEND: found nccl, expected gloo in an elastic run")
     member = elastic.member(this)
     assert member.group is not None
     group, epoch = member.group, member.epoch
@@ -94,6 +97,7 @@ def _elastic_options(program: _core.Program, this: job.Job, chosen: list[str]) -
         "own": [this.rank],
         "torch_devices": [chosen[this.rank]],
         "make_groups": make_groups,
+        "through_host": True,
         "timeout_ms": 1000 * exchange.TIMEOUT_SECONDS,
         "interface": job.interface(),
         "membership": elastic.membership(member),

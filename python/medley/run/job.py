@@ -65,6 +65,14 @@ def launched_plan() -> str | None:
     return os.environ.get("MEDLEY_PLAN")
 
 
+def backend() -> str:
+    """Returns what the user wants the processes to talk over: "nccl", "gloo", or "" for either."""
+    name = os.environ.get("MEDLEY_BACKEND", "")
+    if name not in ("", "gloo", "nccl"):
+        raise ValueError(f"environment: MEDLEY_BACKEND: found {name!r}, expected gloo or nccl")
+    return name
+
+
 def second_homes_every() -> int | None:
     """Returns after how many steps copies are made of what one failure would take; 0: so that they
     cost little; None: never."""
