@@ -47,7 +47,7 @@ struct RunInput {  // what a run is made from, as it comes from Python
   // together with the other processes.
   std::function<ProcessGroups()> make_groups;
   bool through_host = false;  // these groups reach processors only, whatever computes
-  std::string interface;                      // between them, for messages
+  std::string interface;      // between them, for messages
   std::chrono::milliseconds timeout{600000};  // of a wait
   std::optional<StoreAddress> store;          // of a process of many
   // Called when the run ends; what it returns is let go of once all of the run has. Threads of
