@@ -7,6 +7,7 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/graph/replace_bf16.h"
+#include "medley/ops/overwrite.h"
 #include "medley/program/frame_schedule.h"
 
 namespace medley {
@@ -24,6 +25,17 @@ const Input* find_input(const LoweredStage& stage, ValueId value) {
   for (const Input& input : stage.graph.inputs)
     if (input.value == value) return &input;
   return nullptr;
+}
+
+// The operand of one micro-batch that dies and whose place the result of an op takes, or kNone.
+ValueId overwritten_operand(const LoweredStage& stage,
+                            const Op& op,
+                            const std::vector<ValueId>& dies) {
+  for (ValueId value : overwritable(stage.graph, op))
+    if (value != kNone && stage.lifetimes[at(value)] == Lifetime::kMicrobatch &&
+        std::ranges::find(dies, value) != dies.end())
+      return value;
+  return kNone;
 }
 
 std::string what_of(const Input& input) {
@@ -46,7 +58,8 @@ class EmulatedExecutor::EmulatedSegment final : public PreparedSegment {
   struct Result {
     ValueId value;
     int64_t bytes;
-    ValueId shares_with;  // kNone: storage of its own
+    ValueId shares_with;  // kNone: storage of its own, or what it overwrites
+    ValueId overwrites;   // the operand, if nobody else has its storage
     bool once;            // keeps the storage that it has
   };
   struct Step {
@@ -190,6 +203,7 @@ std::unique_ptr<PreparedSegment> EmulatedExecutor::prepare(const LoweredStage& s
       step.results.push_back({value,
                               num_bytes(replace_bf16(type_of(stage, value), computed), symbols),
                               storage_operand(op, r),
+                              overwritten_operand(stage, op, segment.dies[i]),
                               once});
     }
   }
@@ -209,9 +223,14 @@ void EmulatedExecutor::run(PreparedSegment& prepared, Frames frames) {
     for (const EmulatedSegment::Result& result : step.results) {
       MemoryMeter::Held& held = slot(stage, frames, result.value);
       if (held && result.once) continue;
-      const MemoryMeter::Held shared =
+      MemoryMeter::Held shared =
           result.shares_with == kNone ? nullptr : slot(stage, frames, result.shares_with);
-      held = shared ? shared : memory_->take(result.bytes, step.what);
+      if (result.shares_with == kNone && result.overwrites != kNone) {
+        const MemoryMeter::Held& place = slot(stage, frames, result.overwrites);
+        if (place && place->computed && place.use_count() == 1 && place->bytes == result.bytes)
+          shared = place;
+      }
+      held = shared ? shared : memory_->take(result.bytes, step.what, true);
     }
     for (ValueId value : *step.dies) slot(stage, frames, value) = nullptr;
   }

@@ -9,7 +9,7 @@
 
 namespace medley {
 
-MemoryMeter::Held MemoryMeter::take(int64_t bytes, const std::string& what) {
+MemoryMeter::Held MemoryMeter::take(int64_t bytes, const std::string& what, bool computed) {
   if (bytes > capacity_ - live_)
     throw Error(Blame::kCaller,
                 fmt::format("{}: out of memory: {}: needs {}, available are {} of {}",
@@ -19,6 +19,7 @@ MemoryMeter::Held MemoryMeter::take(int64_t bytes, const std::string& what) {
                             to_string(Bytes{capacity_ - live_}),
                             to_string(Bytes{capacity_})));
   auto held = std::make_shared<Storage>(*this, bytes);
+  held->computed = computed;
   peak_ = std::max(peak_, live_);
   return held;
 }

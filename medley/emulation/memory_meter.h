@@ -23,8 +23,8 @@ class MemoryMeter {
       : device_(std::move(device)), capacity_(capacity) {}
 
   // Returns storage that counts until its last holder lets go. Throws Error(kCaller) naming device,
-  // what, needed and available bytes.
-  Held take(int64_t bytes, const std::string& what);
+  // what, needed and available bytes. `computed`: by an op.
+  Held take(int64_t bytes, const std::string& what, bool computed = false);
   int64_t live() const { return live_; }
   int64_t peak() const { return peak_; }
   int64_t capacity() const { return capacity_; }
@@ -41,6 +41,7 @@ struct MemoryMeter::Storage {
   ~Storage() { meter.live_ -= bytes; }
   MemoryMeter& meter;
   int64_t bytes;
+  bool computed = false;
 };
 
 }  // namespace medley

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <map>
 #include <set>
@@ -12,6 +13,7 @@
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/graph/replace_bf16.h"
+#include "medley/ops/overwrite.h"
 #include "medley/ops/rule.h"
 #include "medley/program/calls.h"
 #include "medley/program/frame_schedule.h"
@@ -23,8 +25,9 @@ namespace {
 // Storage that several values may share; counted as alive while anybody holds it.
 class Storages {
  public:
-  int add(int64_t bytes, MemoryPart part) {
-    items_.push_back({bytes, 1, part});
+  // `computed`: what kernels may write over, as it is not part of anything else.
+  int add(int64_t bytes, MemoryPart part, bool computed = false) {
+    items_.push_back({bytes, 1, part, computed});
     count(items_.back(), 1);
     return static_cast<int>(items_.size()) - 1;
   }
@@ -47,6 +50,11 @@ class Storages {
   int64_t bytes(int storage) const { return items_[at(storage)].bytes; }
   bool shared(int storage) const { return items_[at(storage)].holders > 1; }
   MemoryPart part(int storage) const { return items_[at(storage)].part; }
+  // Whether its only holder may leave it to a value of so many bytes.
+  bool may_be_left(int storage, int64_t bytes) const {
+    const Item& item = items_[at(storage)];
+    return item.computed && item.holders == 1 && item.bytes == bytes;
+  }
   int64_t live() const { return live_; }
   const MemoryParts& parts() const { return parts_; }
 
@@ -55,6 +63,7 @@ class Storages {
     int64_t bytes;
     int holders;
     MemoryPart part;
+    bool computed;
   };
   void count(const Item& item, int64_t sign) {
     live_ += sign * item.bytes;
@@ -137,16 +146,29 @@ std::vector<std::vector<ValueId>> storage_operands(const Graph& graph) {
   return all;
 }
 
+// [op] the operands whose place its result may take: of one micro-batch, since others outlive it.
+std::vector<std::array<ValueId, 2>> overwritten_operands(const LoweredStage& stage) {
+  std::vector<std::array<ValueId, 2>> all;
+  for (const Op& op : stage.graph.ops) {
+    all.push_back(overwritable(stage.graph, op));
+    for (ValueId& value : all.back())
+      if (value != kNone && stage.lifetimes[at(value)] != Lifetime::kMicrobatch) value = kNone;
+  }
+  return all;
+}
+
 // What is the same on all devices of a stage.
 struct StageFacts {
   explicit StageFacts(const LoweredStage& stage)
       : saved(saved_values(stage)),
         aliases(storage_operands(stage.graph)),
+        overwritten(overwritten_operands(stage)),
         symbols(symbols_of_sizes(stage)),
         schedule(schedule_frames(stage)) {}
-  std::vector<bool> saved;                    // [value]
-  std::vector<std::vector<ValueId>> aliases;  // [op][result]
-  std::vector<size_t> symbols;                // of sizes
+  std::vector<bool> saved;                          // [value]
+  std::vector<std::vector<ValueId>> aliases;        // [op][result]
+  std::vector<std::array<ValueId, 2>> overwritten;  // [op]
+  std::vector<size_t> symbols;                      // of sizes
   FrameSchedule schedule;
 };
 
@@ -189,6 +211,7 @@ class MemoryFollower {
         points_(points),
         saved_(facts.saved),
         aliases_(facts.aliases),
+        overwritten_(facts.overwritten),
         schedule_(facts.schedule),
         run_(stage.graph.values.size(), kNone),
         in_flight_(stage.communications.size()),
@@ -296,16 +319,30 @@ class MemoryFollower {
         const ValueId result = op.results[r];
         if (result == kNone || (adds && slot(result) != kNone)) continue;
         const ValueId alias = aliases_[at(segment.ops[point_.op])][r];
-        const int shared = alias == kNone ? kNone : slot(alias);
+        int shared = alias == kNone ? kNone : slot(alias);
+        if (alias == kNone) shared = overwritten(segment, result);
         put(result,
             shared != kNone ? storages_.hold(shared)
-                            : storages_.add(bytes(result), MemoryPart::kTransient));
+                            : storages_.add(bytes(result), MemoryPart::kTransient, true));
       }
       note_step(
           [&] { return fmt::format("{}{}{}", op.module, op.module.empty() ? "" : ": ", op.name); });
       for (ValueId value : segment.dies[point_.op]) storages_.drop(slot(value));
       end_point();
     }
+  }
+
+  // The storage of the operand that the result of the op at hand is written over, or kNone.
+  int overwritten(const Segment& segment, ValueId result) {
+    const std::vector<ValueId>& dies = segment.dies[point_.op];
+    for (ValueId operand : overwritten_[at(segment.ops[point_.op])]) {
+      if (operand == kNone || std::ranges::find(dies, operand) == dies.end()) continue;
+      const int storage = slot(operand);
+      if (storage == kNone || !storages_.may_be_left(storage, bytes(result))) return kNone;
+      storages_.move_to(storage, MemoryPart::kTransient);
+      return storage;
+    }
+    return kNone;
   }
 
   void follow(const Post& post) {
@@ -383,8 +420,9 @@ class MemoryFollower {
   const LoweredStage& stage_;
   const ByteTables bytes_;
   std::vector<MemoryPoint>* points_;
-  const std::vector<bool>& saved_;                    // [value]
-  const std::vector<std::vector<ValueId>>& aliases_;  // [op][result]
+  const std::vector<bool>& saved_;                          // [value]
+  const std::vector<std::vector<ValueId>>& aliases_;        // [op][result]
+  const std::vector<std::array<ValueId, 2>>& overwritten_;  // [op]
   const FrameSchedule& schedule_;
   Storages storages_;
   std::vector<int> run_;                    // [value] kRun and kStep

@@ -2,8 +2,9 @@
 
 // Bytes of tensors alive on a device while a program runs, by following its calls as the
 // interpreter does (the emulation counts the same along a real run). Views, updates in place and
-// sums into an accumulator share the storage of what they are made of. Knows nothing of allocators
-// and kernels' workspaces: real use may be a little more.
+// sums into an accumulator share the storage of what they are made of, and an op whose operand dies
+// may take its place (ops/overwrite.h). Knows nothing of allocators and kernels' workspaces: real
+// use may be a little more.
 //
 //   bytes  ^            ____                     saved values pile up over the forward calls and
 //          |       ____/    \__     _            go in the backward calls

@@ -11,6 +11,7 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/graph/replace_bf16.h"
+#include "medley/ops/overwrite.h"
 #include "medley/ops/update_ops.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/empty_operands.h"
@@ -24,35 +25,31 @@ std::string_view program_of(const JoinedUpdate& update) {
 
 struct Variant {
   std::string_view name;
-  bool pass_out;
-  bool commutes = false;    // operand 1 may be overwritten just as well
-  bool contiguous = false;  // an operand with gaps or turned dims may not
+  bool pass_out = false;
 };
-// Pointwise ops, and others of which every element of the result is written after all reads of the
-// same element of the operand.
+// Of the ops that may overwrite an operand (ops/overwrite.h), what does.
 const std::map<std::string_view, Variant> kOverwriting{
-    {"aten.add.Tensor", {"aten.add_.Tensor", false, true}},
-    {"aten.sub.Tensor", {"aten.sub_.Tensor", false}},
-    {"aten.mul.Tensor", {"aten.mul_.Tensor", false, true}},
-    {"aten.div.Tensor", {"aten.div_.Tensor", false}},
-    {"aten.mul.Scalar", {"aten.mul_.Scalar", false}},
-    {"aten.div.Scalar", {"aten.div_.Scalar", false}},
-    {"aten.masked_fill.Scalar", {"aten.masked_fill_.Scalar", false}},
-    {"aten.relu.default", {"aten.relu_.default", false}},
-    {"aten.neg.default", {"aten.neg_.default", false}},
-    {"aten.exp.default", {"aten.exp_.default", false}},
-    {"aten.tanh.default", {"aten.tanh_.default", false}},
-    {"aten.sigmoid.default", {"aten.sigmoid_.default", false}},
+    {"aten.add.Tensor", {"aten.add_.Tensor"}},
+    {"aten.sub.Tensor", {"aten.sub_.Tensor"}},
+    {"aten.mul.Tensor", {"aten.mul_.Tensor"}},
+    {"aten.div.Tensor", {"aten.div_.Tensor"}},
+    {"aten.mul.Scalar", {"aten.mul_.Scalar"}},
+    {"aten.div.Scalar", {"aten.div_.Scalar"}},
+    {"aten.masked_fill.Scalar", {"aten.masked_fill_.Scalar"}},
+    {"aten.relu.default", {"aten.relu_.default"}},
+    {"aten.neg.default", {"aten.neg_.default"}},
+    {"aten.exp.default", {"aten.exp_.default"}},
+    {"aten.tanh.default", {"aten.tanh_.default"}},
+    {"aten.sigmoid.default", {"aten.sigmoid_.default"}},
     {"aten.gelu_backward.default", {"aten.gelu_backward.grad_input", true}},
     {"aten.silu_backward.default", {"aten.silu_backward.grad_input", true}},
     {"aten.threshold_backward.default", {"aten.threshold_backward.grad_input", true}},
     {"aten.tanh_backward.default", {"aten.tanh_backward.grad_input", true}},
     {"aten.sigmoid_backward.default", {"aten.sigmoid_backward.grad_input", true}},
-    {"aten._log_softmax.default", {"aten._log_softmax.out", true, false, true}},
-    {"aten._softmax.default", {"aten._softmax.out", true, false, true}},
-    {"aten._log_softmax_backward_data.default",
-     {"aten._log_softmax_backward_data.out", true, false, true}},
-    {"aten._softmax_backward_data.default", {"aten._softmax_backward_data.out", true, false, true}},
+    {"aten._log_softmax.default", {"aten._log_softmax.out", true}},
+    {"aten._softmax.default", {"aten._softmax.out", true}},
+    {"aten._log_softmax_backward_data.default", {"aten._log_softmax_backward_data.out", true}},
+    {"aten._softmax_backward_data.default", {"aten._softmax_backward_data.out", true}},
 };
 
 // Strides differ from those of the capture, so a view is whatever gives the shape, and a copy is
@@ -312,9 +309,9 @@ class Builder {
   }
 
   void choose_overwrite(KernelCall& call, const Op& op) {
-    const auto row = kOverwriting.find(op.name);
-    if (row == kOverwriting.end() || op.results.size() != 1 || op.results[0] == kNone) return;
-    const Variant& variant = row->second;
+    const auto how = overwriting(op.name);
+    if (!how || op.results.size() != 1 || op.results[0] == kNone) return;
+    const auto& [name, pass_out] = kOverwriting.at(op.name);
     const auto fits = [&](size_t i) {
       const TensorArgument& tensor = call.tensors[i];
       return tensor.argument == i && tensor.operand.dies && !tensor.operand.slot.run &&
@@ -322,13 +319,11 @@ class Builder {
     };
     if (call.tensors.empty()) return;
     if (fits(0)) {
-      call.overwrite = Overwrite{
-          find_operator(std::string(variant.name)), 0, variant.pass_out, variant.contiguous};
-    } else if (variant.commutes && call.tensors.size() == 2 && is_default_scale(call.constants) &&
+      call.overwrite = Overwrite{find_operator(std::string(name)), 0, pass_out, how->contiguous};
+    } else if (how->commutes && call.tensors.size() == 2 && is_default_scale(call.constants) &&
                fits(1)) {
       std::swap(call.tensors[0].operand, call.tensors[1].operand);
-      call.overwrite =
-          Overwrite{find_operator(std::string(variant.name)), 0, false, variant.contiguous};
+      call.overwrite = Overwrite{find_operator(std::string(name)), 0, false, how->contiguous};
     }
   }
 

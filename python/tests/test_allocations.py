@@ -37,7 +37,7 @@ STEP = """
 import sys
 import torch
 import medley
-from medley import _runtime
+from medley import _core, _runtime
 from medley.cluster import parse_cluster
 from medley.models import hf
 
@@ -64,11 +64,14 @@ networks:
   - {name: lan, connects: [a], bandwidth: 10 Gbit/s, latency: 50 us}
 ''')
     plan = medley.plan(graph, cluster, "data-parallel-proportional", 8, microbatches=1)
+    rule = medley.AdamW(report_norm=False)
+    said = _core.simulate_plan(graph.core, plan.text, cluster, optimizer=rule.core(graph.core))
+    (predicted,) = said["devices"].values()
     trainer = medley.Trainer(
         model,
         graph,
         plan,
-        optimizer=medley.AdamW(report_norm=False),
+        optimizer=rule,
         local=True,
         keep_gradients=False,
     )
@@ -88,6 +91,8 @@ if sys.argv[2] != "eager":
 _runtime.reset_peak()
 loss = step()
 print(_runtime.allocated_bytes()[1], loss)
+if sys.argv[2] != "eager":
+    print(predicted["peak"])
 """
 
 
@@ -103,9 +108,10 @@ def test_counter() -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt2", pytest.param("vit", marks=pytest.mark.slow)])
-def test_no_more_than_eager(model: str) -> None:
+def test_no_more_than_eager_and_as_predicted(model: str) -> None:
     eager, eager_loss = _run(STEP, model, "eager")
-    ours, our_loss = _run(STEP, model, "medley")
+    ours, our_loss, predicted = _run(STEP, model, "medley")
     assert float(our_loss) == pytest.approx(float(eager_loss), rel=1e-5)
     # Scalars of the program, such as the loss weights.
     assert int(ours) <= int(eager) + 256
+    assert 0.98 < int(predicted) / int(ours) < 1.02

@@ -1,0 +1,28 @@
+#pragma once
+
+// Which ops may write their result over an operand that nobody needs any more. The executor does
+// so, and whoever counts memory counts with it.
+
+#include <array>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "medley/graph/graph.h"
+
+namespace medley {
+
+// Pointwise ops, and others of which every element of the result is written after all reads of the
+// same element of the operand.
+struct Overwriting {
+  bool commutes = false;    // operand 1 may be overwritten just as well
+  bool contiguous = false;  // an operand with gaps or turned dims may not
+};
+std::optional<Overwriting> overwriting(std::string_view op);
+
+// Returns the operands of an op whose place its result may take, the one to prefer first, else
+// kNone: tensors of the type of the result that the op reads once. That they die there, and that
+// nobody else has their memory, is left to whoever asks.
+std::array<ValueId, 2> overwritable(const Graph& graph, const Op& op);
+
+}  // namespace medley
