@@ -83,11 +83,6 @@ bool is_tensor(const c10::TypePtr& type) {
   return type->kind() == c10::TypeKind::TensorType;
 }
 
-bool is_default_scale(const std::vector<c10::IValue>& constants) {
-  return constants.size() < 3 || (constants[2].isInt() && constants[2].toInt() == 1) ||
-         (constants[2].isDouble() && constants[2].toDouble() == 1.0);
-}
-
 // Returns the values that the call of this segment replaces when it ends and that nothing reads
 // after the segment.
 std::set<ValueId> replaced_values(const LoweredStage& stage, const Segment& segment) {
@@ -309,22 +304,16 @@ class Builder {
   }
 
   void choose_overwrite(KernelCall& call, const Op& op) {
-    const auto how = overwriting(op.name);
-    if (!how || op.results.size() != 1 || op.results[0] == kNone) return;
-    const auto& [name, pass_out] = kOverwriting.at(op.name);
-    const auto fits = [&](size_t i) {
-      const TensorArgument& tensor = call.tensors[i];
-      return tensor.argument == i && tensor.operand.dies && !tensor.operand.slot.run &&
-             type(tensor.operand.slot.value) == type(op.results[0]);
-    };
-    if (call.tensors.empty()) return;
-    if (fits(0)) {
-      call.overwrite = Overwrite{find_operator(std::string(name)), 0, pass_out, how->contiguous};
-    } else if (how->commutes && call.tensors.size() == 2 && is_default_scale(call.constants) &&
-               fits(1)) {
-      std::swap(call.tensors[0].operand, call.tensors[1].operand);
-      call.overwrite = Overwrite{find_operator(std::string(name)), 0, false, how->contiguous};
-    }
+    for (ValueId value : overwritable(graph_, op))
+      for (TensorArgument& tensor : call.tensors) {
+        const Operand& each = tensor.operand;
+        if (value == kNone || each.slot.value != value || !each.dies || each.slot.run) continue;
+        std::swap(call.tensors[0].operand, tensor.operand);
+        const auto& [name, pass_out] = kOverwriting.at(op.name);
+        call.overwrite = Overwrite{
+            find_operator(std::string(name)), 0, pass_out, overwriting(op.name)->contiguous};
+        return;
+      }
   }
 
   double number_of_update(const Argument& argument) const {
