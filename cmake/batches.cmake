@@ -15,7 +15,7 @@ set(medley_torch_headers <ATen/core/Tensor.h> <ATen/core/dispatch/Dispatcher.h> 
 # Where names of two files of a room collide, one of them says SKIP_UNITY_BUILD_INCLUSION in the room's CMakeLists.txt.
 function(medley_batch target)
   if(MEDLEY_BATCHES)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
     if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
       # It takes all files but the first of a batch for headers.
       target_compile_options(${target} PRIVATE -Wno-subobject-linkage)

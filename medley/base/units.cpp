@@ -42,14 +42,14 @@ std::string scaled(double value, std::span<const Prefix> prefixes, const char* u
 }  // namespace
 
 Nanoseconds to_nanoseconds(Seconds t) {
-  double nanoseconds = t.value * 1e9;
-  if (!(std::abs(nanoseconds) < 9.2e18))  // NaN too
+  double amount = t.value * 1e9;
+  if (!(std::abs(amount) < 9.2e18))  // NaN too
     throw Error(
         Blame::kCaller,
         fmt::format("time: found {}, expected less than 292 years: some rate is too small, or "
                     "some size or latency too large",
                     to_string(t)));
-  return {std::llround(nanoseconds)};
+  return {std::llround(amount)};
 }
 
 Bytes bytes_in(BytesPerSecond r, Seconds t) {
