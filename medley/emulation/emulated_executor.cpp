@@ -7,8 +7,8 @@
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/graph/replace_bf16.h"
-#include "medley/ops/overwrite.h"
 #include "medley/program/frame_schedule.h"
+#include "medley/program/overwritten.h"
 
 namespace medley {
 namespace {
@@ -25,17 +25,6 @@ const Input* find_input(const LoweredStage& stage, ValueId value) {
   for (const Input& input : stage.graph.inputs)
     if (input.value == value) return &input;
   return nullptr;
-}
-
-// The operand of one micro-batch that dies and whose place the result of an op takes, or kNone.
-ValueId overwritten_operand(const LoweredStage& stage,
-                            const Op& op,
-                            const std::vector<ValueId>& dies) {
-  for (ValueId value : overwritable(stage.graph, op))
-    if (value != kNone && stage.lifetimes[at(value)] == Lifetime::kMicrobatch &&
-        std::ranges::find(dies, value) != dies.end())
-      return value;
-  return kNone;
 }
 
 std::string what_of(const Input& input) {
@@ -203,7 +192,7 @@ std::unique_ptr<PreparedSegment> EmulatedExecutor::prepare(const LoweredStage& s
       step.results.push_back({value,
                               num_bytes(replace_bf16(type_of(stage, value), computed), symbols),
                               storage_operand(op, r),
-                              overwritten_operand(stage, op, segment.dies[i]),
+                              overwritten(overwritable(stage, op), segment.dies[i]),
                               once});
     }
   }
@@ -225,7 +214,7 @@ void EmulatedExecutor::run(PreparedSegment& prepared, Frames frames) {
       if (held && result.once) continue;
       MemoryMeter::Held shared =
           result.shares_with == kNone ? nullptr : slot(stage, frames, result.shares_with);
-      if (result.shares_with == kNone && result.overwrites != kNone) {
+      if (result.overwrites != kNone) {
         const MemoryMeter::Held& place = slot(stage, frames, result.overwrites);
         if (place && place->computed && place.use_count() == 1 && place->bytes == result.bytes)
           shared = place;

@@ -13,11 +13,11 @@
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/graph/replace_bf16.h"
-#include "medley/ops/overwrite.h"
 #include "medley/ops/rule.h"
 #include "medley/program/calls.h"
 #include "medley/program/frame_schedule.h"
 #include "medley/program/lanes.h"
+#include "medley/program/overwritten.h"
 
 namespace medley {
 namespace {
@@ -146,14 +146,10 @@ std::vector<std::vector<ValueId>> storage_operands(const Graph& graph) {
   return all;
 }
 
-// [op] the operands whose place its result may take: of one micro-batch, since others outlive it.
-std::vector<std::array<ValueId, 2>> overwritten_operands(const LoweredStage& stage) {
+// [op] the operands whose place its result may take.
+std::vector<std::array<ValueId, 2>> overwritable_operands(const LoweredStage& stage) {
   std::vector<std::array<ValueId, 2>> all;
-  for (const Op& op : stage.graph.ops) {
-    all.push_back(overwritable(stage.graph, op));
-    for (ValueId& value : all.back())
-      if (value != kNone && stage.lifetimes[at(value)] != Lifetime::kMicrobatch) value = kNone;
-  }
+  for (const Op& op : stage.graph.ops) all.push_back(overwritable(stage, op));
   return all;
 }
 
@@ -162,13 +158,13 @@ struct StageFacts {
   explicit StageFacts(const LoweredStage& stage)
       : saved(saved_values(stage)),
         aliases(storage_operands(stage.graph)),
-        overwritten(overwritten_operands(stage)),
+        overwritable(overwritable_operands(stage)),
         symbols(symbols_of_sizes(stage)),
         schedule(schedule_frames(stage)) {}
-  std::vector<bool> saved;                          // [value]
-  std::vector<std::vector<ValueId>> aliases;        // [op][result]
-  std::vector<std::array<ValueId, 2>> overwritten;  // [op]
-  std::vector<size_t> symbols;                      // of sizes
+  std::vector<bool> saved;                           // [value]
+  std::vector<std::vector<ValueId>> aliases;         // [op][result]
+  std::vector<std::array<ValueId, 2>> overwritable;  // [op]
+  std::vector<size_t> symbols;                       // of sizes
   FrameSchedule schedule;
 };
 
@@ -211,7 +207,7 @@ class MemoryFollower {
         points_(points),
         saved_(facts.saved),
         aliases_(facts.aliases),
-        overwritten_(facts.overwritten),
+        overwritable_(facts.overwritable),
         schedule_(facts.schedule),
         run_(stage.graph.values.size(), kNone),
         in_flight_(stage.communications.size()),
@@ -319,8 +315,7 @@ class MemoryFollower {
         const ValueId result = op.results[r];
         if (result == kNone || (adds && slot(result) != kNone)) continue;
         const ValueId alias = aliases_[at(segment.ops[point_.op])][r];
-        int shared = alias == kNone ? kNone : slot(alias);
-        if (alias == kNone) shared = overwritten(segment, result);
+        const int shared = alias == kNone ? left_storage(segment, result) : slot(alias);
         put(result,
             shared != kNone ? storages_.hold(shared)
                             : storages_.add(bytes(result), MemoryPart::kTransient, true));
@@ -333,16 +328,13 @@ class MemoryFollower {
   }
 
   // The storage of the operand that the result of the op at hand is written over, or kNone.
-  int overwritten(const Segment& segment, ValueId result) {
-    const std::vector<ValueId>& dies = segment.dies[point_.op];
-    for (ValueId operand : overwritten_[at(segment.ops[point_.op])]) {
-      if (operand == kNone || std::ranges::find(dies, operand) == dies.end()) continue;
-      const int storage = slot(operand);
-      if (storage == kNone || !storages_.may_be_left(storage, bytes(result))) return kNone;
-      storages_.move_to(storage, MemoryPart::kTransient);
-      return storage;
-    }
-    return kNone;
+  int left_storage(const Segment& segment, ValueId result) {
+    const ValueId operand =
+        overwritten(overwritable_[at(segment.ops[point_.op])], segment.dies[point_.op]);
+    const int storage = operand == kNone ? kNone : slot(operand);
+    if (storage == kNone || !storages_.may_be_left(storage, bytes(result))) return kNone;
+    storages_.move_to(storage, MemoryPart::kTransient);
+    return storage;
   }
 
   void follow(const Post& post) {
@@ -420,9 +412,9 @@ class MemoryFollower {
   const LoweredStage& stage_;
   const ByteTables bytes_;
   std::vector<MemoryPoint>* points_;
-  const std::vector<bool>& saved_;                          // [value]
-  const std::vector<std::vector<ValueId>>& aliases_;        // [op][result]
-  const std::vector<std::array<ValueId, 2>>& overwritten_;  // [op]
+  const std::vector<bool>& saved_;                           // [value]
+  const std::vector<std::vector<ValueId>>& aliases_;         // [op][result]
+  const std::vector<std::array<ValueId, 2>>& overwritable_;  // [op]
   const FrameSchedule& schedule_;
   Storages storages_;
   std::vector<int> run_;                    // [value] kRun and kStep

@@ -6,10 +6,9 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -21,54 +20,31 @@ namespace medley {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-using Bring = std::function<Tensors()>;
-
-// An exchange that waits for its inputs, then that of the inner transport.
-struct Job {
-  Exchange exchange;
-  Bring bring;
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool is_posted = false;
-  std::unique_ptr<Pending> pending;
-  std::exception_ptr error;
-
-  void finish(std::unique_ptr<Pending> posted, std::exception_ptr cause) {
-    const std::scoped_lock lock(mutex);
-    pending = std::move(posted);
-    error = std::move(cause);
-    is_posted = true;
-    changed.notify_all();
-  }
-};
+using Posted = std::unique_ptr<Pending>;
 
 class HostPending final : public Pending {
  public:
-  HostPending(std::shared_ptr<Job> job, const HostCopier& copier)
-      : job_(std::move(job)), copier_(copier) {}
+  HostPending(std::future<Posted> posted, std::function<at::Tensor(const at::Tensor&)> from_host)
+      : posted_(std::move(posted)), from_host_(std::move(from_host)) {}
 
   std::vector<Buffer> wait() override {
-    {
-      // The GPU comes so far by itself, or fails; it waits for nobody.
-      std::unique_lock lock(job_->mutex);
-      job_->changed.wait(lock, [&] { return job_->is_posted; });
-    }
-    if (job_->error) std::rethrow_exception(job_->error);
+    pending_ = posted_.get();  // the GPU comes so far by itself, or fails; it waits for nobody
     std::vector<Buffer> outputs;
-    for (const Buffer& each : job_->pending->wait()) {
+    for (const Buffer& each : pending_->wait()) {
       const at::Tensor tensor = to_tensor(each);
-      outputs.push_back(to_buffer(tensor.defined() ? copier_.from_host(tensor) : tensor));
+      outputs.push_back(to_buffer(tensor.defined() ? from_host_(tensor) : tensor));
     }
     return outputs;
   }
 
   std::optional<std::pair<Nanoseconds, Nanoseconds>> times() override {
-    return job_->pending ? job_->pending->times() : std::nullopt;
+    return pending_ ? pending_->times() : std::nullopt;
   }
 
  private:
-  std::shared_ptr<Job> job_;
-  HostCopier copier_;
+  std::future<Posted> posted_;  // by the inner transport
+  std::function<at::Tensor(const at::Tensor&)> from_host_;
+  Posted pending_;
 };
 
 class HostTransport final : public Transport {
@@ -89,22 +65,26 @@ class HostTransport final : public Transport {
   // lane have one direction on each side.
   std::unique_ptr<Pending> post(Exchange exchange) override {
     const at::NoGradGuard no_grad;
-    auto job = std::make_shared<Job>();
     if (exchange.inputs.empty()) {
-      job->finish(inner_->post(std::move(exchange)), nullptr);
-      return std::make_unique<HostPending>(std::move(job), copier_);
+      std::promise<Posted> posted;
+      posted.set_value(inner_->post(std::move(exchange)));
+      return std::make_unique<HostPending>(posted.get_future(), copier_.from_host);
     }
     Tensors inputs;
     for (const Buffer& each : exchange.inputs) inputs.push_back(to_tensor(each));
     exchange.inputs.clear();
-    job->bring = copier_.to_host(std::move(inputs));
-    job->exchange = std::move(exchange);
+    std::packaged_task<Posted()> task([this,
+                                       exchange = std::move(exchange),
+                                       bring = copier_.to_host(std::move(inputs))]() mutable {
+      return post_copied(std::move(exchange), std::exchange(bring, nullptr));
+    });
+    auto pending = std::make_unique<HostPending>(task.get_future(), copier_.from_host);
     {
       const std::scoped_lock lock(mutex_);
-      queue_.push_back(job);
+      queue_.push_back(std::move(task));
     }
     changed_.notify_all();
-    return std::make_unique<HostPending>(std::move(job), copier_);
+    return pending;
   }
 
   void abort(const std::string& cause) override { inner_->abort(cause); }
@@ -113,36 +93,32 @@ class HostTransport final : public Transport {
   // In the order in which they were posted, as the others post theirs.
   void post_all() {
     for (;;) {
-      std::shared_ptr<Job> job;
+      std::packaged_task<Posted()> task;
       {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] { return ended_ || !queue_.empty(); });
         if (queue_.empty()) return;
-        job = std::move(queue_.front());
+        task = std::move(queue_.front());
         queue_.pop_front();
       }
-      post_one(*job);
+      task();
     }
   }
 
-  void post_one(Job& job) {
+  Posted post_copied(Exchange exchange, const std::function<Tensors()>& bring) {
     const at::NoGradGuard no_grad;
     try {
-      for (at::Tensor& each : std::exchange(job.bring, nullptr)())
-        job.exchange.inputs.push_back(to_buffer(std::move(each)));
-      job.finish(inner_->post(std::move(job.exchange)), nullptr);
-    } catch (const Error&) {
-      job.finish(nullptr, std::current_exception());
+      for (at::Tensor& each : bring()) exchange.inputs.push_back(to_buffer(std::move(each)));
     } catch (const std::exception& cause) {
-      const std::string text = job.exchange.name + ": copied to the host: " + cause.what();
-      job.finish(nullptr, std::make_exception_ptr(Error(Blame::kEnvironment, text)));
+      throw Error(Blame::kEnvironment, exchange.name + ": copied to the host: " + cause.what());
     }
+    return inner_->post(std::move(exchange));
   }
 
   std::unique_ptr<Transport> inner_;
   HostCopier copier_;
   std::mutex mutex_;  // of the two below
-  std::deque<std::shared_ptr<Job>> queue_;
+  std::deque<std::packaged_task<Posted()>> queue_;
   bool ended_ = false;
   std::condition_variable changed_;
   std::thread thread_;
@@ -173,7 +149,7 @@ HostCopier make_host_copier(const c10::Device& device) {
   HostCopier copier;
   const c10::impl::VirtualGuardImpl guard(device.type());
   const c10::Stream copies = guard.getStreamFromGlobalPool(device);
-  copier.to_host = [device, guard, copies](Tensors tensors) -> Bring {
+  copier.to_host = [device, guard, copies](Tensors tensors) -> std::function<Tensors()> {
     auto computed = std::make_shared<c10::Event>(device.type());
     computed->record(guard.getStream(device));
     return [tensors = std::move(tensors), computed, copies]() mutable {

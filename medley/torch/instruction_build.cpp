@@ -23,35 +23,6 @@ std::string_view program_of(const JoinedUpdate& update) {
   return update.program ? std::string_view(update.program->text()) : std::string_view();
 }
 
-struct Variant {
-  std::string_view name;
-  bool pass_out = false;
-};
-// Of the ops that may overwrite an operand (ops/overwrite.h), what does.
-const std::map<std::string_view, Variant> kOverwriting{
-    {"aten.add.Tensor", {"aten.add_.Tensor"}},
-    {"aten.sub.Tensor", {"aten.sub_.Tensor"}},
-    {"aten.mul.Tensor", {"aten.mul_.Tensor"}},
-    {"aten.div.Tensor", {"aten.div_.Tensor"}},
-    {"aten.mul.Scalar", {"aten.mul_.Scalar"}},
-    {"aten.div.Scalar", {"aten.div_.Scalar"}},
-    {"aten.masked_fill.Scalar", {"aten.masked_fill_.Scalar"}},
-    {"aten.relu.default", {"aten.relu_.default"}},
-    {"aten.neg.default", {"aten.neg_.default"}},
-    {"aten.exp.default", {"aten.exp_.default"}},
-    {"aten.tanh.default", {"aten.tanh_.default"}},
-    {"aten.sigmoid.default", {"aten.sigmoid_.default"}},
-    {"aten.gelu_backward.default", {"aten.gelu_backward.grad_input", true}},
-    {"aten.silu_backward.default", {"aten.silu_backward.grad_input", true}},
-    {"aten.threshold_backward.default", {"aten.threshold_backward.grad_input", true}},
-    {"aten.tanh_backward.default", {"aten.tanh_backward.grad_input", true}},
-    {"aten.sigmoid_backward.default", {"aten.sigmoid_backward.grad_input", true}},
-    {"aten._log_softmax.default", {"aten._log_softmax.out", true}},
-    {"aten._softmax.default", {"aten._softmax.out", true}},
-    {"aten._log_softmax_backward_data.default", {"aten._log_softmax_backward_data.out", true}},
-    {"aten._softmax_backward_data.default", {"aten._softmax_backward_data.out", true}},
-};
-
 // Strides differ from those of the capture, so a view is whatever gives the shape, and a copy is
 // one only if it makes neighbours of the elements: values may share memory, because only what
 // nobody shares is overwritten.
@@ -309,9 +280,9 @@ class Builder {
         const Operand& each = tensor.operand;
         if (value == kNone || each.slot.value != value || !each.dies || each.slot.run) continue;
         std::swap(call.tensors[0].operand, tensor.operand);
-        const auto& [name, pass_out] = kOverwriting.at(op.name);
-        call.overwrite = Overwrite{
-            find_operator(std::string(name)), 0, pass_out, overwriting(op.name)->contiguous};
+        const Overwriting how = *overwriting(op.name);
+        call.overwrite =
+            Overwrite{find_operator(std::string(how.variant)), 0, how.pass_out, how.contiguous};
         return;
       }
   }

@@ -5,6 +5,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/ops/overwrite.h"
 #include "medley/torch/empty_operands.h"
 
 namespace medley {
@@ -19,16 +20,10 @@ ValueId operand(const Op& op, size_t argument) {
   return one ? one->value : kNone;
 }
 
-bool is_one(const Argument& argument) {
-  if (auto* size = std::get_if<Size>(&argument)) return *size == Size(1);
-  if (auto* number = std::get_if<double>(&argument)) return *number == 1.0;
-  return false;
-}
-
 // Returns the bias if `add` adds a vector along the last dim of `product` and nothing else.
 std::optional<ValueId> bias_of(const Graph& graph, ValueId product, const Op& add) {
   if (add.name != "aten.add.Tensor" || add.arguments.size() < 2) return std::nullopt;
-  if (add.arguments.size() > 2 && !is_one(add.arguments[2])) return std::nullopt;
+  if (!is_unscaled(add)) return std::nullopt;
   const ValueId left = operand(add, 0), right = operand(add, 1);
   if ((left == product) == (right == product)) return std::nullopt;
   const ValueId bias = left == product ? right : left;

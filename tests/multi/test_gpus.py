@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +37,9 @@ GPU, PROCESSOR = "a/1/0", "b/0/0"
 
 
 @pytest.fixture(autouse=True)
-def _on_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elastic, "CLUSTER", CLUSTER)
     monkeypatch.setenv("MEDLEY_BACKEND", "gloo")
-    yield
 
 
 def plan_of(name: str, graph: medley.Graph) -> str:

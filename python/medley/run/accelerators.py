@@ -90,9 +90,9 @@ def choose(
     if set(kinds) == {"CPU"} or not any(found.gpus for found in all_found):
         return ["cpu"] * len(names)
     given = list(zip(names, kinds, all_found, strict=True))
-    without = [f"{name} (on {found.host})" for name, kind, found in given if _lacks(kind, found)]
+    without = [f"{n} (on {f.host})" for n, kind, f in given if kind != "CPU" and not f.gpus]
     if without:
-        having = [f"{name} (on {found.host})" for name, _, found in given if found.gpus]
+        having = [f"{n} (on {f.host})" for n, _, f in given if f.gpus]
         raise ValueError(
             f"devices: found GPUs for {', '.join(having)}, but none for {', '.join(without)}; "
             "expected a GPU where the cluster has one: `medley doctor --gpu` there, or plan without"
@@ -118,10 +118,6 @@ def choose(
     return chosen
 
 
-def _lacks(kind: str, found: Found) -> bool:
-    return kind != "CPU" and not found.gpus
-
-
 def backend(chosen: Sequence[str], all_found: Sequence[Found], asked: str = "") -> str:
     """Returns what the processes talk over: "nccl", or "gloo" through the memory of the hosts.
 
@@ -132,9 +128,10 @@ def backend(chosen: Sequence[str], all_found: Sequence[Found], asked: str = "") 
         "processors" if device == "cpu" else f"GPUs of {found.platform}"
         for device, found in zip(chosen, all_found, strict=True)
     }
-    if asked == "nccl" and (len(platforms) > 1 or platforms == {"processors"}):
+    reached = len(platforms) == 1 and "processors" not in platforms
+    if asked == "nccl" and not reached:
         raise ValueError(
             f"environment: MEDLEY_BACKEND: found nccl, expected gloo for "
             f"{' and '.join(sorted(platforms))}"
         )
-    return asked or ("gloo" if len(platforms) > 1 or "processors" in platforms else "nccl")
+    return asked or ("nccl" if reached else "gloo")
