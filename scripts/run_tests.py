@@ -11,6 +11,7 @@ nightly has no limit unless the variable is set.
 """
 
 import argparse
+import dataclasses
 import datetime
 import json
 import os
@@ -22,7 +23,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,6 +64,7 @@ NOTHING_COLLECTED = 5  # exit status of pytest
 class Options:
     jobs: int
     nightly: bool
+    is_beside: bool = False  # another tier runs: one worker, and what it says comes at its end
 
 
 @dataclass
@@ -95,11 +97,12 @@ def skip(why: str) -> Result:
     return Result(why=[why])
 
 
-def run(command: list[str], log: str, **more_env: str) -> tuple[int, str]:
-    """Streams the output and returns it with the exit status."""
-    print("$", " ".join(command), flush=True)
+def run(command: list[str], log: str, shows_late: bool = False, **more_env: str) -> tuple[int, str]:
+    """Streams the output, or shows it at the end, and returns it with the exit status."""
+    lines = [f"$ {' '.join(command)}\n"]
+    if not shows_late:
+        print(lines.pop(), end="", flush=True)
     env = dict(os.environ, PYTHONPATH=str(ROOT / "python"), CTEST_OUTPUT_ON_FAILURE="1", **more_env)
-    lines = []
     with subprocess.Popen(
         command,
         cwd=ROOT,
@@ -112,8 +115,11 @@ def run(command: list[str], log: str, **more_env: str) -> tuple[int, str]:
     ) as process:
         assert process.stdout
         for line in process.stdout:
-            print(line, end="", flush=True)
+            if not shows_late:
+                print(line, end="", flush=True)
             lines.append(line)
+    if shows_late:
+        print("".join(lines), end="", flush=True)
     (LOGS / f"{log}.log").write_text("".join(lines))
     return process.returncode, "".join(lines)
 
@@ -235,7 +241,9 @@ def golden(options: Options) -> Result:
     return Result(passed=int(found[1]) - int(found[2]), failed=int(found[2]))
 
 
-def pytest(folder: str, marker: str, workers: int, log: str, *more: str) -> Result:
+def pytest(
+    folder: str, marker: str, workers: int, log: str, *more: str, is_beside: bool = False
+) -> Result:
     if not list((ROOT / folder).glob("**/test_*.py")):
         return failure(f"{folder} has no tests")
     report = LOGS / f"{log}.xml"
@@ -245,7 +253,8 @@ def pytest(folder: str, marker: str, workers: int, log: str, *more: str) -> Resu
     if workers > 1:
         command += ["-n", str(workers), "--dist", "worksteal"]
     # One thread each: the workers fill the machine.
-    code, text = run(command, log, OMP_NUM_THREADS="1" if workers > 1 else str(os.cpu_count()))
+    threads = 1 if workers > 1 or is_beside else os.cpu_count()
+    code, text = run(command, log, is_beside, OMP_NUM_THREADS=str(threads))
     result = count([report] if report.exists() else [])
     if code == NOTHING_COLLECTED:
         return failure(f"{folder}: nothing is marked '{marker}'")
@@ -285,7 +294,8 @@ def slow(options: Options) -> Result:
 
 def multi(options: Options) -> Result:
     marked = "not gpu" if options.nightly else "not gpu and not nightly"
-    return pytest("tests/multi", marked, options.jobs, "multi")
+    workers = 1 if options.is_beside else options.jobs
+    return pytest("tests/multi", marked, workers, "multi", is_beside=options.is_beside)
 
 
 def gpu(options: Options) -> Result:
@@ -303,7 +313,8 @@ def gpu(options: Options) -> Result:
 
 def testbed(options: Options) -> Result:
     # Tests that build a cluster are skipped, with the reason, where that is not possible.
-    return pytest("testbed/tests", "testbed" if options.nightly else "not slow", 1, "testbed")
+    marked = "testbed" if options.nightly else "not slow"
+    return pytest("testbed/tests", marked, 1, "testbed", is_beside=options.is_beside)
 
 
 def clang_tidy(options: Options) -> Result:
@@ -463,6 +474,36 @@ TIERS: list[tuple[str, Callable[[Options], Result]]] = [
     ("zoo", zoo),
     ("clang-tidy", clang_tidy),
 ]
+# Their processes wait for each other half of the time: one after the other, while those of the tier
+# python compute. What is nightly of them fills a machine, and is left alone.
+BESIDE_PYTHON = ("multi", "testbed")
+
+
+def timed(tier: Callable[[Options], Result], options: Options) -> tuple[Result, float]:
+    start = time.monotonic()
+    return tier(options), time.monotonic() - start
+
+
+def run_tiers(options: Options, only: str | None, builds: bool) -> list[Row]:
+    """Runs the tiers, in their order; no other after a build that failed."""
+    rows: list[Row] = []
+    begun: dict[str, Future[tuple[Result, float]]] = {}
+    with ThreadPoolExecutor(1) as beside:
+        for name, tier in TIERS:
+            if only not in (None, name) or (tier is build and not builds):
+                continue
+            if tier is python and not only and not options.nightly:
+                with_one = dataclasses.replace(options, is_beside=True)
+                begun = {
+                    other: beside.submit(timed, run_it, with_one)
+                    for other, run_it in TIERS
+                    if other in BESIDE_PYTHON
+                }
+            result, seconds = begun[name].result() if name in begun else timed(tier, options)
+            rows.append((name, result, seconds))
+            if tier is build and result.failed:
+                break
+    return rows
 
 
 def longest_cases() -> list[str]:
@@ -547,15 +588,8 @@ def main() -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     for report in LOGS.glob("*.xml"):
         report.unlink()
-    options = Options(args.jobs, args.nightly)
-    rows = [("before", Result(), time.time() - args.since)] if args.build else []
-    for name, tier in TIERS:
-        if args.only not in (None, name) or (tier is build and not args.build):
-            continue
-        start = time.monotonic()
-        rows.append((name, tier(options), time.monotonic() - start))
-        if tier is build and rows[-1][1].failed:
-            break
+    rows: list[Row] = [("before", Result(), time.time() - args.since)] if args.build else []
+    rows += run_tiers(Options(args.jobs, args.nightly), args.only, args.build)
     return finish(rows, 0 if args.only else time.time() - args.since, args.nightly)
 
 

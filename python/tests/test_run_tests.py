@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,33 @@ def test_an_oracle_that_is_not_installed_is_skipped_in_words(
     result = run_tests.oracles(run_tests.Options(jobs=1, nightly=True))
     assert (result.status, result.skipped) == ("skipped", 2)
     assert result.why[1] == "simgrid: libsimgrid-dev is not installed: scripts/setup.sh --nightly"
+
+
+def test_tiers_that_wait_run_beside_python_and_are_told_in_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    multi_began, seen = threading.Event(), []
+
+    def python(options: run_tests.Options) -> run_tests.Result:
+        assert multi_began.wait(60), "multi waits for python"
+        seen.append(("python", options.is_beside))
+        return run_tests.Result(passed=1)
+
+    def multi(options: run_tests.Options) -> run_tests.Result:
+        multi_began.set()
+        seen.append(("multi", options.is_beside))
+        return run_tests.Result(failed=1)
+
+    monkeypatch.setattr(run_tests, "python", python)
+    tiers = [("python", python), ("slow", run_tests.slow), ("multi", multi)]
+    monkeypatch.setattr(run_tests, "TIERS", tiers)
+    rows = run_tests.run_tiers(run_tests.Options(2, nightly=False), None, builds=False)
+    assert [(name, result.failed) for name, result, _ in rows] == [
+        ("python", 0),
+        ("slow", 0),
+        ("multi", 1),
+    ]
+    assert seen == [("multi", True), ("python", False)]
+    seen.clear()
+    run_tests.run_tiers(run_tests.Options(2, nightly=False), "multi", builds=False)
+    assert seen == [("multi", False)]
