@@ -19,7 +19,7 @@ WIDTH = 100
 # In the order of use.
 CHAPTERS = {
     "Capture and plan": ["capture", "Graph", "Cluster", "plan", "Plan"],
-    "Train": ["Trainer", "Metrics", "Loader", "BatchSampler", "Lengths"],
+    "Train": ["Trainer", "Metrics", "Loader", "StreamLoader", "BatchSampler", "Lengths"],
     "Callbacks": ["Callback", "Progress", "TensorBoard", "WandB"],
     "Optimizers": ["AdamW", "AdamW8bit", "Adam", "SGD", "Adafactor", "Lion", "Muon", "Groups"],
     "Schedules": [

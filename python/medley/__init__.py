@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from medley.cluster import Cluster as Cluster
     from medley.data.loader import Loader as Loader
     from medley.data.sampler import BatchSampler as BatchSampler
+    from medley.data.stream import StreamLoader as StreamLoader
     from medley.graph import Graph as Graph
     from medley.graph import capture as capture
     from medley.lengths import Lengths as Lengths
@@ -66,6 +67,7 @@ _EXPORTS = {
     "Plan": "plan",
     "Progress": "callbacks",
     "SGD": "optimizer",
+    "StreamLoader": "data.stream",
     "TensorBoard": "callbacks",
     "Trainer": "trainer",
     "WandB": "callbacks",

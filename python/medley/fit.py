@@ -17,6 +17,7 @@ from medley.callbacks import Callback, Progress
 from medley.checkpoint import Checkpoint, say
 from medley.cursor import Cursor
 from medley.data.sampler import GlobalBatches
+from medley.data.stream import StreamLoader
 from medley.evaluation import NOT_ELASTIC
 from medley.metrics import Metrics
 from medley.metrics_file import MetricsFile
@@ -114,9 +115,9 @@ class Order:
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         sampler = getattr(loader, "batch_sampler", None)
-        self._ours: GlobalBatches | None = None  # that knows where it is
+        self._ours: GlobalBatches | StreamLoader | None = None  # that knows where it is
         for each in (loader, sampler):
-            if isinstance(each, GlobalBatches):
+            if isinstance(each, (GlobalBatches, StreamLoader)):
                 self._ours = each
         self._epochs: Any = self._ours or getattr(loader, "sampler", None)
         try:
@@ -261,6 +262,13 @@ def _check(trainer: Trainer, loader: Any, settings: Settings) -> None:
         value, least = getattr(settings, name), int(name == "epochs")
         if value < least:
             raise ValueError(f"fit: {name}: found {value}, expected a number of at least {least}")
+    if isinstance(loader, StreamLoader) and settings.steps is None:
+        raise ValueError("fit: found a StreamLoader, which does not end, expected steps=...")
+    if isinstance(settings.evaluate, StreamLoader):
+        raise ValueError(
+            "fit: evaluate: found a StreamLoader, which does not end, expected a Loader of a list "
+            "of rows"
+        )
     if settings.save_every and settings.output is None:
         raise ValueError("fit: save_every: found no output, expected a folder for checkpoints")
     if settings.evaluate_every and settings.evaluate is None:

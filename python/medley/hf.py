@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import nn
 from medley.callbacks import Callback, Progress, TensorBoard, WandB
 from medley.cluster import Cluster, load_cluster
 from medley.data.loader import Loader
+from medley.data.stream import StreamLoader
 from medley.graph import capture
 from medley.lengths import Lengths
 from medley.optimizer import SGD, AdamW, AdamW8bit, Groups, Lion, Optimizer
@@ -107,6 +109,7 @@ OF_NO_CONSEQUENCE = (
     "torch_empty_cache_steps",
     "tf32",
 )
+_LOOKED_AT = 1000  # rows of a stream
 _NO_DECAY = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
 
 
@@ -119,6 +122,7 @@ def train(
     cluster: Cluster | str | os.PathLike[str] = "cluster.yaml",
     plan: Plan | str | os.PathLike[str] | None = None,
     eval_dataset: Any = None,
+    tokens: int | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Trainer:
     """Trains a model as `transformers.TrainingArguments` say, on the devices of a cluster that need
@@ -126,27 +130,38 @@ def train(
 
     The batch of a step has `per_device_train_batch_size` times `gradient_accumulation_steps` rows
     for each device; who computes how many of them, and in how many parts, is the plan's. It is
-    planned for the longest row; batches with an `attention_mask` that are shorter are padded up to
-    the next eighth of that. An argument that is not read raises ValueError by name, unless it is as
-    by default or of no consequence.
+    planned for the longest row, of `tokens`; batches with an `attention_mask` that are shorter are
+    padded up to the next eighth of that. If `tokens` is not given all rows are looked at, or the
+    first thousand of data without a length (a stream), of which training takes `max_steps` steps.
+    An argument that is not read raises ValueError by name, unless it is as by default or of no
+    consequence.
     """
     from transformers import default_data_collator
 
     check(args)
+    is_stream = not hasattr(dataset, "__len__")
+    if is_stream and args.max_steps <= 0:
+        raise ValueError(
+            "TrainingArguments: max_steps: found none, expected one for a data set without a length"
+        )
+    if eval_dataset is not None and not hasattr(eval_dataset, "__len__"):
+        eval_dataset = list(eval_dataset)
     machines = load_cluster(cluster)
     rows = (
         args.per_device_train_batch_size * args.gradient_accumulation_steps * len(machines.devices)
     )
     collate = default_data_collator if collator is None else collator
     if args.remove_unused_columns:
-        dataset = Columns(dataset, columns_of(model))
-        eval_dataset = None if eval_dataset is None else Columns(eval_dataset, columns_of(model))
+        names = columns_of(model)
+        dataset = StreamedColumns(dataset, names) if is_stream else Columns(dataset, names)
+        eval_dataset = None if eval_dataset is None else Columns(eval_dataset, names)
     model.train()
-    longest = [longest_row(each) for each in (dataset, eval_dataset) if each is not None]
-    example = dict(collate([*longest, dataset[0]]))
+    seen = list(itertools.islice(dataset, _LOOKED_AT)) if is_stream else dataset
+    longest = [longest_row(each, tokens) for each in (seen, eval_dataset) if each is not None]
+    example = dict(collate([*longest, seen[0]]))
     mixed = args.bf16 or args.fp16  # in which of both is a matter of each kind of device
     graph = capture(model, example, autocast=torch.bfloat16 if mixed else None)
-    per_epoch = len(dataset) / rows
+    per_epoch = args.max_steps if is_stream else len(dataset) / rows
     per_epoch = math.floor(per_epoch) if args.dataloader_drop_last else math.ceil(per_epoch)
     steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
     rule = optimizer_of(model, args, steps)
@@ -161,17 +176,22 @@ def train(
         keep_gradients=False,
         lengths=lengths_of(example),
     )
-    loader = Loader(
-        chosen,
-        dataset,
-        shuffle=args.train_sampling_strategy == "random",
-        seed=args.seed if args.data_seed is None else args.data_seed,
-        collate=lambda each: dict(collate(each)),
-        drop_last=args.dataloader_drop_last,
-    )
+    together, drop_last = lambda each: dict(collate(each)), args.dataloader_drop_last
+    loader: Loader | StreamLoader
+    if is_stream:
+        loader = StreamLoader(chosen, dataset, collate=together, drop_last=drop_last)
+    else:
+        loader = Loader(
+            chosen,
+            dataset,
+            shuffle=args.train_sampling_strategy == "random",
+            seed=args.seed if args.data_seed is None else args.data_seed,
+            collate=together,
+            drop_last=drop_last,
+        )
     held_out = None
     if eval_dataset is not None and _word(args.eval_strategy) != "no":
-        held_out = Loader(chosen, eval_dataset, collate=lambda each: dict(collate(each)))
+        held_out = Loader(chosen, eval_dataset, collate=together)
     saves = _every(args.save_strategy, args.save_steps, per_epoch, steps)
     trainer.fit(
         loader,
@@ -191,14 +211,36 @@ def train(
     return trainer
 
 
-def longest_row(dataset: Any) -> Any:
+def longest_row(dataset: Any, tokens: int | None = None) -> Any:
     """Returns the row with the most tokens, since a plan is for the longest batch; of rows without
-    tokens the first one. Reads all rows with tokens."""
+    tokens the first one. Reads all rows with tokens, unless it is said how many those have at
+    most: the first one is repeated up to that then."""
+    if not len(dataset):
+        raise ValueError("found a data set of no rows, expected one at least")
     row = dataset[0]
     if not isinstance(row, Mapping) or "input_ids" not in row:
         return row
+    if tokens is not None:
+        if tokens < 1:
+            raise ValueError(f"tokens: found {tokens}, expected at least 1")
+        return _of_length(row, tokens)
     lengths = [len(dataset[each]["input_ids"]) for each in range(len(dataset))]
     return dataset[lengths.index(max(lengths))]
+
+
+def _of_length(row: Mapping[str, Any], tokens: int) -> dict[str, Any]:
+    """Returns a row in which all that is as long as its tokens has this length."""
+    length = len(row["input_ids"])
+
+    def fitted(value: Any) -> Any:
+        if not isinstance(value, (list, torch.Tensor)) or not length or len(value) != length:
+            return value
+        times = -(-tokens // length)
+        if isinstance(value, list):
+            return (value * times)[:tokens]
+        return torch.cat([value] * times)[:tokens]
+
+    return {name: fitted(value) for name, value in row.items()}
 
 
 def lengths_of(example: Mapping[str, Any]) -> Lengths:
@@ -219,6 +261,8 @@ def _plan(
 
 def check(args: Any) -> None:
     """Raises ValueError naming the arguments that are not read, and what is read but cannot be."""
+    if (schedule := _word(args.lr_scheduler_type)) == "reduce_lr_on_plateau":  # sets others, too
+        raise ValueError(_schedule_refused(schedule))
     default = type(args)(output_dir=args.output_dir)
     others = [
         field.name
@@ -303,11 +347,15 @@ def _rates(args: Any, steps: int) -> Callable[[int], float]:
     )
     factors = getattr(schedule, "lr_lambdas", None)
     if not factors:
-        raise ValueError(
-            f"TrainingArguments: lr_scheduler_type: found {_word(args.lr_scheduler_type)!r}, "
-            "expected a function of the step, such as 'linear' or 'cosine'"
-        )
+        raise ValueError(_schedule_refused(_word(args.lr_scheduler_type)))
     return lambda step: base * float(factors[0](step))
+
+
+def _schedule_refused(name: str) -> str:
+    return (
+        f"TrainingArguments: lr_scheduler_type: found {name!r}, expected a function of the step, "
+        "such as 'linear' or 'cosine'"
+    )
 
 
 def _every(strategy: Any, steps: float, per_epoch: int, total: int) -> int:
@@ -360,7 +408,26 @@ class Columns:
         return len(self._dataset)
 
     def __getitem__(self, row: int) -> Any:
-        found = self._dataset[row]
-        if not isinstance(found, Mapping):
-            return found
-        return {name: value for name, value in found.items() if name in self._names}
+        return _named(self._dataset[row], self._names)
+
+
+class StreamedColumns:
+    """The same of a stream."""
+
+    def __init__(self, dataset: Iterable[Any], names: frozenset[str]) -> None:
+        self._dataset = dataset
+        self._names = names
+
+    def __iter__(self) -> Iterator[Any]:
+        return (_named(row, self._names) for row in self._dataset)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the stream, if it wants to know."""
+        if callable(choose := getattr(self._dataset, "set_epoch", None)):
+            choose(epoch)
+
+
+def _named(row: Any, names: frozenset[str]) -> Any:
+    if not isinstance(row, Mapping):
+        return row
+    return {name: value for name, value in row.items() if name in names}

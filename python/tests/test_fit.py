@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +133,25 @@ def test_one_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
                 output=tmp_path,
                 **options,  # type: ignore[arg-type]
             )
+
+
+class Streamed:
+    """Rows without a length: an iterable gives the same ones each time."""
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        return iter(DATA)
+
+
+def test_a_stream_goes_on_where_it_was(tmp_path: Path) -> None:
+    whole = trainer()
+    whole.fit(medley.Loader(whole.plan, DATA), epochs=2)
+    stopped = trainer()
+    stopped.fit(medley.StreamLoader(stopped.plan, Streamed()), steps=4, output=tmp_path)
+    again = trainer()
+    fitted = again.fit(medley.StreamLoader(again.plan, Streamed()), steps=6, output=tmp_path)
+    assert fitted.steps == 6
+    for name, value in state(whole).items():
+        assert torch.equal(value, state(again)[name]), name
 
 
 def test_any_loader_will_do() -> None:

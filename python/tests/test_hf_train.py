@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,54 @@ def test_it_trains_like_their_trainer(tmp_path: Path, schedule: str) -> None:
         for name, value in theirs.named_parameters():
             worst = (found[name] - value.detach()).abs().max().item()
             assert worst <= 1e-10 * value.abs().max().item(), (name, worst)
+
+
+class Streamed:
+    """The same rows without a length."""
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self._data[row] for row in range(ROWS))
+
+
+class TheirStream(Streamed, torch.utils.data.IterableDataset[Any]):
+    """One that their trainer takes."""
+
+
+def test_a_stream_trains_like_theirs(tmp_path: Path) -> None:
+    from transformers import Trainer
+
+    with exactness.double_precision():
+        theirs = model()
+        args = arguments(tmp_path / "theirs", max_steps=9)
+        Trainer(theirs, args, train_dataset=TheirStream(Data())).train()
+        args = arguments(tmp_path, max_steps=9, per_device_train_batch_size=4)
+        trainer = hf.train(model(), args, Streamed(Data()), cluster=exactness.cluster(2))
+        assert trainer.steps == 9
+        found = trainer.parameters()
+        for name, value in theirs.named_parameters():
+            worst = (found[name] - value.detach()).abs().max().item()
+            assert worst <= 1e-10 * value.abs().max().item(), (name, worst)
+
+
+def test_a_stream_of_unlike_lengths_is_planned_for_what_is_said(tmp_path: Path) -> None:
+    with exactness.double_precision():
+        found = []
+        for data, tokens in ((Sentences(), None), (Streamed(Sentences()), 2 * LENGTH)):
+            args = arguments(tmp_path, max_steps=4, per_device_train_batch_size=4)
+            cluster = exactness.cluster(2)
+            trainer = hf.train(model(), args, data, padded, cluster=cluster, tokens=tokens)
+            found.append(trainer.parameters())
+        for name, value in found[0].items():
+            worst = (found[1][name] - value).abs().max().item()
+            assert worst <= 1e-10 * value.abs().max().item(), (name, worst)
+
+
+def test_a_stream_is_refused_without_steps(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="max_steps: found none, expected one"):
+        hf.train(model(), arguments(tmp_path), Streamed(Data()), cluster=exactness.cluster(2))
 
 
 class Sentences(Data):

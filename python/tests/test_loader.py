@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +27,7 @@ networks:
   - {name: lan, connects: [a], bandwidth: 10 Gbit/s, latency: 10 us}
 """
 ROWS = 4
+PLAN_OF_FOUR = '{"format": "medley-plan", "version": 1, "global_batch": 4}'
 
 
 class Rows:
@@ -110,8 +113,70 @@ def test_a_row_that_cannot_be_read_is_told_as_it_is() -> None:
 
 def test_fewer_rows_than_a_batch_are_refused() -> None:
     with pytest.raises(ValueError, match="Loader: found a data set of 3 rows, expected at least"):
-        medley.Loader(
-            medley.Plan('{"format": "medley-plan", "version": 1, "global_batch": 4}'),
-            range(3),
-            drop_last=True,
-        )
+        medley.Loader(medley.Plan(PLAN_OF_FOUR), range(3), drop_last=True)
+
+
+class Stream:
+    """Numbers, other ones in every epoch."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(100 * self._epoch, 100 * self._epoch + self._length))
+
+
+def streamed(loader: medley.StreamLoader, count: int) -> list[list[int]]:
+    """Returns all rows of so many batches."""
+    return [
+        batch.rows(range(batch.size or 0)).tolist() for batch in itertools.islice(loader, count)
+    ]
+
+
+def test_a_stream_is_read_again_when_it_ends() -> None:
+    plan = medley.Plan(PLAN_OF_FOUR)
+    expected = [[0, 1, 2, 3], [4, 5], [100, 101, 102, 103], [104, 105], [200, 201, 202, 203]]
+    loader = medley.StreamLoader(plan, Stream(6))
+    assert streamed(loader, 5) == expected
+    loader.set_epoch(0, 3)  # as who goes on after three steps does
+    assert streamed(loader, 2) == expected[3:]
+    assert streamed(loader, 2) == expected[:2]
+    whole = medley.StreamLoader(plan, Stream(6), drop_last=True)
+    assert streamed(whole, 3) == [[0, 1, 2, 3], [100, 101, 102, 103], [200, 201, 202, 203]]
+
+
+def test_of_a_stream_a_device_gets_its_rows_and_after_a_loss_others() -> None:
+    first, second = itertools.islice(medley.StreamLoader(medley.Plan(PLAN_OF_FOUR), Stream(8)), 2)
+    assert first.rows([0, 2]).tolist() == [0, 2]
+    assert first.rows([1, 3]).tolist() == [1, 3]  # the step is made again
+    assert second.rows([3]).tolist() == [7]
+
+
+@pytest.mark.parametrize(
+    ("rows", "drop_last", "sentence"),
+    [
+        ([], False, "found a stream of 0 rows, expected at least one"),
+        ([1, 2], True, "found a stream of 2 rows, expected at least a global batch of 4"),
+        (iter([1]), False, "expected what can be iterated more than once"),
+        (3, False, "found 3, expected what can be iterated"),
+    ],
+)
+def test_what_is_no_stream_is_refused(rows: Any, drop_last: bool, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        next(iter(medley.StreamLoader(medley.Plan(PLAN_OF_FOUR), rows, drop_last=drop_last)))
+
+
+def test_a_stream_that_breaks_says_so() -> None:
+    class Broken:
+        def __iter__(self) -> Iterator[int]:
+            yield from range(9)
+            raise OSError("the connection is lost")
+
+    found = iter(medley.StreamLoader(medley.Plan(PLAN_OF_FOUR), Broken()))
+    assert next(found).rows([0]).tolist() == [0]
+    with pytest.raises(OSError, match="the connection is lost"):
+        list(found)
