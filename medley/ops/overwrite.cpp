@@ -29,6 +29,8 @@ const std::map<std::string_view, Overwriting> kOverwriting{
     {"aten._log_softmax_backward_data.default",
      {"aten._log_softmax_backward_data.out", true, false, true}},
     {"aten._softmax_backward_data.default", {"aten._softmax_backward_data.out", true, false, true}},
+    {"medley.cross_entropy_backward.default",
+     {"medley.cross_entropy_backward.out", true, false, true}},
 };
 
 }  // namespace

@@ -85,7 +85,7 @@ double convolution_flops(const Op& op,
 bool reads_rows(std::string_view name) {
   return name == "aten.embedding.default" || name == "aten.index.Tensor" ||
          name == "aten.gather.default" || name == "aten.index_select.default" ||
-         name == "medley.embedding_select.default";
+         name == "medley.embedding_select.default" || name == "medley.cross_entropy.default";
 }
 
 double flops(WorkClass kind,

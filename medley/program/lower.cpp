@@ -13,6 +13,7 @@
 #include "medley/ops/update_ops.h"
 #include "medley/program/commit.h"
 #include "medley/program/connect.h"
+#include "medley/program/cross_entropy.h"
 #include "medley/program/emitter.h"
 #include "medley/program/graph_limits.h"
 #include "medley/program/lifetimes.h"
@@ -400,6 +401,7 @@ class Lowering {
     if (options_.keep_gradients)
       for (const Placement& gradient : stage.gradients) keep.push_back(gradient.input.value);
     drop_unused(stage, emitter_.items, keep);
+    fuse_cross_entropy(stage, emitter_.items, keep);
     for (Phase phase : {Phase::kForward, Phase::kBackward})
       if (const auto found = emitter_.items.find(phase); found != emitter_.items.end())
         prefetch_parameters(stage, found->second);

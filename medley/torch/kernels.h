@@ -152,6 +152,34 @@ at::Tensor nll_backward_select(const at::Tensor& grad,
                                const at::Tensor& total_weight,
                                int64_t offset);
 
+// Of logits [n, classes], in place of log-probabilities: log_sum_exp is [n], as the arithmetic f64
+// for f64 logits, else f32. The loss and its gradient are those of nll_loss of log_softmax; the
+// gradient is of the type of the logits, and may take their place.
+at::Tensor log_sum_exp(const at::Tensor& logits);
+std::tuple<at::Tensor, at::Tensor> cross_entropy(const at::Tensor& logits,
+                                                 const at::Tensor& log_sum_exp,
+                                                 const at::Tensor& target,
+                                                 const OptionalTensor& weight,
+                                                 int64_t reduction,
+                                                 int64_t ignore_index);
+at::Tensor cross_entropy_backward(const at::Tensor& logits,
+                                  const at::Tensor& log_sum_exp,
+                                  const at::Tensor& grad,
+                                  const at::Tensor& target,
+                                  const OptionalTensor& weight,
+                                  int64_t reduction,
+                                  int64_t ignore_index,
+                                  const at::Tensor& total_weight);
+at::Tensor& cross_entropy_backward_out(const at::Tensor& logits,
+                                       const at::Tensor& log_sum_exp,
+                                       const at::Tensor& grad,
+                                       const at::Tensor& target,
+                                       const OptionalTensor& weight,
+                                       int64_t reduction,
+                                       int64_t ignore_index,
+                                       const at::Tensor& total_weight,
+                                       at::Tensor& out);
+
 // Around communications. `x` is seen as [pre, size, post].
 //
 // pack           the concatenation over j of the flat x[:, offset_j : offset_j + lengths_j, :];

@@ -24,11 +24,22 @@ constexpr std::string_view kLoweredOps[] = {
     "medley::expand_channels(Tensor bias, int[] shape) -> Tensor",
     "medley::convolution_backward_empty(Tensor grad, int[] input, int[] weight)"
     " -> (Tensor, Tensor, Tensor)",
+    "medley::log_sum_exp(Tensor logits) -> Tensor",
+    "medley::cross_entropy(Tensor logits, Tensor log_sum_exp, Tensor target, Tensor? weight,"
+    " int reduction, int ignore_index) -> (Tensor, Tensor)",
+    "medley::cross_entropy_backward(Tensor logits, Tensor log_sum_exp, Tensor grad, Tensor target,"
+    " Tensor? weight, int reduction, int ignore_index, Tensor total_weight) -> Tensor",
+    "medley::cross_entropy_backward.out(Tensor logits, Tensor log_sum_exp, Tensor grad,"
+    " Tensor target, Tensor? weight, int reduction, int ignore_index, Tensor total_weight, *,"
+    " Tensor(a!) out) -> Tensor(a!)",
 };
 
 void define(torch::Library& library, std::string_view schema) {
   const std::string text(schema);
-  const c10::OperatorName name{text.substr(0, text.find('(')), ""};
+  const std::string whole = text.substr(0, text.find('('));
+  const size_t dot = whole.find('.');
+  const c10::OperatorName name{whole.substr(0, dot),
+                               dot == std::string::npos ? "" : whole.substr(dot + 1)};
   // The Python side defines what it needs if it was imported without this library.
   if (!c10::Dispatcher::singleton().findSchema(name)) library.def(text.c_str());
 }
@@ -66,6 +77,10 @@ void implement(torch::Library& library) {
   library.impl("embedding_backward_select", embedding_backward_select);
   library.impl("nll_select", nll_select);
   library.impl("nll_backward_select", nll_backward_select);
+  library.impl("log_sum_exp", log_sum_exp);
+  library.impl("cross_entropy", cross_entropy);
+  library.impl("cross_entropy_backward", cross_entropy_backward);
+  library.impl("cross_entropy_backward.out", cross_entropy_backward_out);
   library.impl("pack", pack);
   library.impl("unpack", unpack);
   library.impl("take", take);

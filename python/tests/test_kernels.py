@@ -268,6 +268,38 @@ def test_vocabulary_shards_of_embedding_and_loss_add_up() -> None:
         )
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("rows", [0, 7, 300])  # none, one block, several
+def test_cross_entropy(dtype: torch.dtype, reduction: str, weighted: bool, rows: int) -> None:
+    torch.manual_seed(0)
+    inside = torch.float64 if dtype is torch.float64 else torch.float32
+    logits = (4 * torch.randn(rows, 3001)).to(dtype)
+    logits[:, 0] = -torch.inf  # a class that is masked, where ignored targets look
+    target = torch.randint(1, 3001, (rows,))
+    target[::3] = -100
+    weight = torch.rand(3001, dtype=inside) if weighted else None
+    x = logits.clone().to(inside).requires_grad_()
+    expected = torch.nn.functional.cross_entropy(x, target, weight, reduction=reduction)
+    grad = torch.randn_like(expected)
+    (expected_grad,) = torch.autograd.grad(expected, x, grad)
+
+    number = ["none", "mean", "sum"].index(reduction)
+    lse = ops.log_sum_exp(logits)
+    loss, total = ops.cross_entropy(logits, lse, target, weight, number, -100)
+    assert lse.dtype == loss.dtype == inside
+    tolerance = 1e-12 if dtype is torch.float64 else 2e-5
+    assert_close = torch.testing.assert_close
+    assert_close(loss, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+    arguments = (logits, lse, grad, target, weight, number, -100, total)
+    ours = ops.cross_entropy_backward(*arguments)
+    assert ours.dtype == dtype
+    close(ours, expected_grad.to(dtype), torch.bfloat16 if dtype is torch.float16 else dtype)
+    ops.cross_entropy_backward.out(*arguments, out=logits)
+    assert torch.equal(logits, ours), "another gradient in the place of the logits"
+
+
 def test_mean_and_arange_of_a_shard() -> None:
     x = torch.randn(3, 4, 5, dtype=torch.float64)
     close(ops.mean(x, [0, 2], True, None, 30), x.sum((0, 2), keepdim=True) / 30)

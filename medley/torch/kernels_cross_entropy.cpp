@@ -1,0 +1,159 @@
+// The cross entropy of rows of logits. Probabilities are there for a block of rows at a time only.
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/sub.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "medley/torch/kernels.h"
+
+namespace medley {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kNoReduction = 0, kMeanOfRows = 1;  // at::Reduction
+
+at::ScalarType type_inside(const Tensor& logits) {
+  return logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// Blocks of rows that stay in a cache: that of a core for each thread, or that of a GPU.
+class RowBlocks {
+ public:
+  explicit RowBlocks(const Tensor& logits) : rows_(logits.size(0)) {
+    const int64_t bytes = logits.is_cpu() ? (int64_t{1} << 20) * at::get_num_threads() : 32 << 20;
+    const int64_t of_row = logits.size(1) * (type_inside(logits) == at::kDouble ? 8 : 4);
+    most_ = std::clamp<int64_t>(bytes / std::max<int64_t>(of_row, 1), 1, std::max<int64_t>(rows_, 1));
+  }
+  int64_t most() const { return most_; }
+  template <typename Visit>
+  void for_each(const Visit& visit) const {
+    for (int64_t first = 0; first < rows_; first += most_)
+      visit(first, std::min(most_, rows_ - first));
+  }
+
+ private:
+  int64_t rows_, most_ = 1;
+};
+
+Tensor block_of_work(const Tensor& logits, const RowBlocks& blocks) {
+  return at::empty({blocks.most(), logits.size(1)}, logits.options().dtype(type_inside(logits)));
+}
+
+// to = exp(x - by), where a processor would copy x whole before it takes two types at once.
+void exp_of_difference(Tensor& to, const Tensor& x, const Tensor& by) {
+  if (x.is_cpu() && x.scalar_type() != to.scalar_type())
+    to.copy_(x).sub_(by);
+  else
+    at::sub_out(to, x, by);
+  to.exp_();
+}
+
+// Of every target a column that there is, and its weight: 0 where it is ignored.
+struct Targets {
+  Tensor columns, weights;  // [n]
+};
+Targets targets_of(const Tensor& target,
+                   const OptionalTensor& weight,
+                   int64_t ignore_index,
+                   at::ScalarType type) {
+  const Tensor ignored = target.eq(ignore_index);
+  Tensor columns = target.masked_fill(ignored, 0);
+  Tensor weights = weight ? weight->index_select(0, columns).to(type).masked_fill_(ignored, 0)
+                          : ignored.logical_not().to(type);
+  return {std::move(columns), std::move(weights)};
+}
+
+}  // namespace
+
+Tensor log_sum_exp(const Tensor& logits) {
+  const RowBlocks blocks(logits);
+  Tensor result = at::empty({logits.size(0)}, logits.options().dtype(type_inside(logits)));
+  if (logits.numel() == 0) return result.zero_();
+  const Tensor work = block_of_work(logits, blocks);
+  blocks.for_each([&](int64_t first, int64_t rows) {
+    const Tensor x = logits.narrow(0, first, rows);
+    Tensor exp = work.narrow(0, 0, rows);
+    const Tensor most = at::amax(x, {1}, true).to(exp.scalar_type());
+    exp_of_difference(exp, x, most);
+    Tensor part = result.narrow(0, first, rows);
+    at::sum_out(part, exp, {1});
+    part.log_().add_(most.squeeze(1));
+  });
+  return result;
+}
+
+std::tuple<Tensor, Tensor> cross_entropy(const Tensor& logits,
+                                         const Tensor& log_sum_exp,
+                                         const Tensor& target,
+                                         const OptionalTensor& weight,
+                                         int64_t reduction,
+                                         int64_t ignore_index) {
+  const auto [columns, weights] =
+      targets_of(target, weight, ignore_index, log_sum_exp.scalar_type());
+  const Tensor taken = logits.gather(1, columns.unsqueeze(1)).squeeze(1);
+  // Not 0 times what may be infinite.
+  const Tensor losses =
+      (log_sum_exp - taken).mul_(weights).masked_fill_(target.eq(ignore_index), 0);
+  if (reduction == kNoReduction) return {losses, at::zeros({}, losses.options())};
+  const Tensor total = weights.sum();
+  const Tensor sum = losses.sum();
+  return {reduction == kMeanOfRows ? sum.div(total) : sum, total};
+}
+
+Tensor& cross_entropy_backward_out(const Tensor& logits,
+                                   const Tensor& log_sum_exp,
+                                   const Tensor& grad,
+                                   const Tensor& target,
+                                   const OptionalTensor& weight,
+                                   int64_t reduction,
+                                   int64_t ignore_index,
+                                   const Tensor& total_weight,
+                                   Tensor& out) {
+  if (logits.numel() == 0) return out;
+  const auto type = type_inside(logits);
+  const auto [columns, weights] = targets_of(target, weight, ignore_index, type);
+  Tensor factors = weights * grad;
+  if (reduction == kMeanOfRows) factors.div_(total_weight);
+  const RowBlocks blocks(logits);
+  const bool apart = logits.scalar_type() != type;
+  const Tensor work = apart ? block_of_work(logits, blocks) : Tensor();
+  const Tensor minus_one = at::full({blocks.most(), 1}, -1, logits.options().dtype(type));
+  blocks.for_each([&](int64_t first, int64_t rows) {
+    Tensor to = out.narrow(0, first, rows);
+    Tensor each = apart ? work.narrow(0, 0, rows) : to;
+    const auto of_rows = [&](const Tensor& x) { return x.narrow(0, first, rows).unsqueeze(1); };
+    exp_of_difference(each, logits.narrow(0, first, rows), of_rows(log_sum_exp));
+    each.scatter_add_(1, of_rows(columns), minus_one.narrow(0, 0, rows));
+    if (!apart || !logits.is_cpu())
+      at::mul_out(to, each, of_rows(factors));
+    else
+      to.copy_(each.mul_(of_rows(factors)));
+  });
+  return out;
+}
+
+Tensor cross_entropy_backward(const Tensor& logits,
+                              const Tensor& log_sum_exp,
+                              const Tensor& grad,
+                              const Tensor& target,
+                              const OptionalTensor& weight,
+                              int64_t reduction,
+                              int64_t ignore_index,
+                              const Tensor& total_weight) {
+  Tensor out = at::empty_like(logits, at::MemoryFormat::Contiguous);
+  return cross_entropy_backward_out(
+      logits, log_sum_exp, grad, target, weight, reduction, ignore_index, total_weight, out);
+}
+
+}  // namespace medley
