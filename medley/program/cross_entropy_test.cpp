@@ -32,7 +32,7 @@ symbols b
 %6 = aten.view.default(%5, [b*4, C]) : f32[b*4, C] @forward "" at "m.py:3"
 %7 = aten._log_softmax.default(%6, 1, false) : f32[b*4, C] @forward "" at "m.py:4"
 %8, %9 = aten.nll_loss_forward.default(%7, %2, none, 2, -100) : f32[], f32[] @forward "" at "m.py:4"
-%10 = aten.full.default(sizes[], 1.0, f32, none, none, none) : f32[] @backward "" at "m.py:4"
+)" + more + R"(%10 = aten.full.default(sizes[], 1.0, f32, none, none, none) : f32[] @backward "" at "m.py:4"
 %11 = aten.nll_loss_backward.default(%10, %7, %2, none, 2, -100, %9) : f32[b*4, C] @backward "" at "m.py:4"
 %12 = aten._log_softmax_backward_data.default(%11, %7, 1, f32) : f32[b*4, C] @backward "" at "m.py:4"
 %13 = aten.view.default(%12, [b, 4, C]) : f32[b, 4, C] @backward "" at "m.py:3"
@@ -41,36 +41,36 @@ symbols b
 %16 = aten.view.default(%1, [b*4, 8]) : bf16[b*4, 8] @backward "" at "m.py:1"
 %17 = aten.t.default(%15) : bf16[C, b*4] @backward "" at "m.py:1"
 %18 = aten.mm.default(%17, %16) : bf16[C, 8] @backward "" at "m.py:1"
-)" + more + R"(output loss %8
+output loss %8
 output gradient "w" %18
 )";
   for (size_t place; (place = text.find('C')) != std::string::npos;) text.replace(place, 1, c);
   return text;
 }
 
-Cluster a_pair() {
+Cluster pair_of_devices() {
   Cluster cluster;
   cluster.pools = {{"a", 2, 1, {}, false, 0}};
   cluster.devices = list_devices(cluster.pools);
   return cluster;
 }
 
-Program lowered(const Graph& graph, std::vector<Microbatch> microbatches) {
+Program program_of(const Graph& graph, std::vector<Microbatch> microbatches) {
   Plan plan;
   for (const Microbatch& microbatch : microbatches) plan.global_batch += microbatch.rows;
   Stage stage;
   stage.mesh = {{"x"}, {2}, {"a/0/0", "a/1/0"}};
   plan.pipelines = {{std::move(microbatches), "1f1b", {stage}}};
-  return lower(graph, plan, a_pair(), Optimizer());
+  return lower(graph, plan, pair_of_devices(), Optimizer());
 }
 
-std::string lowered(const std::string& graph) {
-  return print(lowered(parse_graph(graph, "m.graph"), {{8, {5, 3}}}));
+std::string text_of_program(const std::string& graph) {
+  return print(program_of(parse_graph(graph, "m.graph"), {{8, {5, 3}}}));
 }
 
 // The cast and the view change places, so that nothing is f32 but a number per row.
 TEST(CrossEntropy, KeepsLogitsAsTheyAre) {
-  EXPECT_THAT(lowered(autocast_graph(5000)),
+  EXPECT_THAT(text_of_program(autocast_graph(5000)),
               AllOf(HasSubstr("= medley.log_sum_exp.default("),
                     HasSubstr("= medley.cross_entropy.default("),
                     HasSubstr("= medley.cross_entropy_backward.default("),
@@ -80,15 +80,15 @@ TEST(CrossEntropy, KeepsLogitsAsTheyAre) {
 
 // Of few classes little is saved.
 TEST(CrossEntropy, OfFewClassesIsAsItWas) {
-  EXPECT_THAT(lowered(autocast_graph(1000)),
+  EXPECT_THAT(text_of_program(autocast_graph(1000)),
               AllOf(HasSubstr("aten._log_softmax.default"), Not(HasSubstr("cross_entropy"))));
 }
 
 // Label smoothing sums log-probabilities, which are needed then.
 TEST(CrossEntropy, WhoseLogProbabilitiesAreReadIsAsItWas) {
   const std::string sum =
-      "%19 = aten.sum.default(%7, none) : f32[] @backward \"\" at \"m.py:5\"\n";
-  EXPECT_THAT(lowered(autocast_graph(5000, sum + "output metric \"sum\" %19\n")),
+      "%19 = aten.sum.default(%7, none) : f32[] @forward \"\" at \"m.py:5\"\n";
+  EXPECT_THAT(text_of_program(autocast_graph(5000, sum) + "output metric \"sum\" %19\n"),
               AllOf(HasSubstr("aten._log_softmax.default"), Not(HasSubstr("cross_entropy"))));
 }
 
@@ -99,7 +99,7 @@ TEST(CrossEntropy, TakesNoMoreThanTheLogits) {
   std::stringstream text;
   text << file.rdbuf();
   const Program program =
-      lowered(run_passes(parse_graph(text.str(), "gpt.graph")), {{64, {64, 0}}});
+      program_of(run_passes(parse_graph(text.str(), "gpt.graph")), {{64, {64, 0}}});
   EXPECT_THAT(print(program), Not(HasSubstr("log_softmax")));
   const int64_t logits = 64 * 256 * 8192 * 4;
   const MemoryUse use = memory_use(program.stages[0], 0);

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -80,14 +81,22 @@ Tensor log_sum_exp(const Tensor& logits) {
   const RowBlocks blocks(logits);
   Tensor result = at::empty({logits.size(0)}, logits.options().dtype(type_inside(logits)));
   if (logits.numel() == 0) return result.zero_();
-  const Tensor work = block_of_work(logits, blocks);
+  const Tensor block = block_of_work(logits, blocks);
   blocks.for_each([&](int64_t first, int64_t rows) {
     const Tensor x = logits.narrow(0, first, rows);
-    Tensor exp = work.narrow(0, 0, rows);
-    const Tensor most = at::amax(x, {1}, true).to(exp.scalar_type());
-    exp_of_difference(exp, x, most);
-    Tensor part = result.narrow(0, first, rows);
-    at::sum_out(part, exp, {1});
+    Tensor work = block.narrow(0, 0, rows), part = result.narrow(0, first, rows);
+    if (x.is_cpu()) {
+      // One kernel has exponentials and their sum in one pass; of the largest logit it gives the
+      // logarithm of the sum.
+      const Tensor from = x.scalar_type() == work.scalar_type() ? x : work.copy_(x);
+      const Tensor most = at::amax(from, {1});
+      at::_log_softmax_out(work, from, 1, false);
+      at::sub_out(part, most, at::amax(work, {1}));
+      return;
+    }
+    const Tensor most = at::amax(x, {1}, true).to(work.scalar_type());
+    exp_of_difference(work, x, most);
+    at::sum_out(part, work, {1});
     part.log_().add_(most.squeeze(1));
   });
   return result;
