@@ -28,7 +28,7 @@ BUDGETS = {
     "medley/cost": 1_500,
     "medley/schedule": 1_500,
     "medley/plan": 2_000,
-    "medley/program": 9_300,  # all that becomes of a plan, and what is checked of it: the largest
+    "medley/program": 9_600,  # all that becomes of a plan, and what is checked of it: the largest
     "medley/solve": 3_500,
     "medley/sim": 2_000,
     "medley/synthesis": 5_000,
@@ -40,7 +40,7 @@ BUDGETS = {
     "medley/worker": 1_000,
     "medley/measure": 1_500,
     "medley/cli": 4_200,  # the tables of every verb, of several pipelines beside each other, too
-    "medley/torch": 7_000,  # with the kernels of our own ops, optimizers and relays
+    "medley/torch": 7_100,  # with the kernels of our own ops, optimizers and relays
     "medley/testing": 2_100,  # how many seeds, too
     "python/src": 3_500,
     "medley/groups": 3_000,
@@ -48,7 +48,7 @@ BUDGETS = {
     "medley/elastic": 2_000,
     "python/medley": 23_900,  # capture is a third of it; the last 1,000 are fourteen checks of GPUs
 }
-CORE = 70_800  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 71_200  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_log_softmax.h>
+#include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -28,13 +29,17 @@ at::ScalarType type_inside(const Tensor& logits) {
   return logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// Blocks of rows that stay in a cache: that of a core for each thread, or that of a GPU.
+// Blocks of rows that stay in a cache: that of a core for each thread, or that of a GPU, whose
+// launches should be few, and their memory little beside that of the logits.
 class RowBlocks {
  public:
   explicit RowBlocks(const Tensor& logits) : rows_(logits.size(0)) {
-    const int64_t bytes = logits.is_cpu() ? (int64_t{1} << 20) * at::get_num_threads() : 32 << 20;
-    const int64_t of_row = logits.size(1) * (type_inside(logits) == at::kDouble ? 8 : 4);
-    most_ = std::clamp<int64_t>(bytes / std::max<int64_t>(of_row, 1), 1, std::max<int64_t>(rows_, 1));
+    const int64_t size = type_inside(logits) == at::kDouble ? 8 : 4;
+    const int64_t bytes = logits.is_cpu()
+                              ? (int64_t{1} << 19) * at::get_num_threads()
+                              : std::clamp<int64_t>(logits.numel() * size / 16, 4 << 20, 32 << 20);
+    const int64_t of_row = std::max<int64_t>(logits.size(1) * size, 1);
+    most_ = std::clamp<int64_t>(bytes / of_row, 1, std::max<int64_t>(rows_, 1));
   }
   int64_t most() const { return most_; }
   template <typename Visit>
@@ -51,13 +56,12 @@ Tensor block_of_work(const Tensor& logits, const RowBlocks& blocks) {
   return at::empty({blocks.most(), logits.size(1)}, logits.options().dtype(type_inside(logits)));
 }
 
-// to = exp(x - by), where a processor would copy x whole before it takes two types at once.
-void exp_of_difference(Tensor& to, const Tensor& x, const Tensor& by) {
+// to = x - by, where a processor would copy x whole before it takes two types at once.
+void subtract(Tensor& to, const Tensor& x, const Tensor& by) {
   if (x.is_cpu() && x.scalar_type() != to.scalar_type())
     to.copy_(x).sub_(by);
   else
     at::sub_out(to, x, by);
-  to.exp_();
 }
 
 // Of every target a column that there is, and its weight: 0 where it is ignored.
@@ -95,7 +99,8 @@ Tensor log_sum_exp(const Tensor& logits) {
       return;
     }
     const Tensor most = at::amax(x, {1}, true).to(work.scalar_type());
-    exp_of_difference(work, x, most);
+    subtract(work, x, most);
+    work.exp_();
     at::sum_out(part, work, {1});
     part.log_().add_(most.squeeze(1));
   });
@@ -137,17 +142,26 @@ Tensor& cross_entropy_backward_out(const Tensor& logits,
   const RowBlocks blocks(logits);
   const bool apart = logits.scalar_type() != type;
   const Tensor work = apart ? block_of_work(logits, blocks) : Tensor();
-  const Tensor minus_one = at::full({blocks.most(), 1}, -1, logits.options().dtype(type));
+  // The gradient of log-probabilities, which a processor's kernel takes: zeros, but for the column
+  // of each target.
+  const Tensor picks = logits.is_cpu() ? block_of_work(logits, blocks).zero_() : Tensor();
+  const Tensor of_targets = -factors;
+  const Tensor minus_one = at::full({blocks.most(), 1}, -1, factors.options());
   blocks.for_each([&](int64_t first, int64_t rows) {
+    const auto of_rows = [&](const Tensor& x) { return x.narrow(0, first, rows).unsqueeze(1); };
     Tensor to = out.narrow(0, first, rows);
     Tensor each = apart ? work.narrow(0, 0, rows) : to;
-    const auto of_rows = [&](const Tensor& x) { return x.narrow(0, first, rows).unsqueeze(1); };
-    exp_of_difference(each, logits.narrow(0, first, rows), of_rows(log_sum_exp));
-    each.scatter_add_(1, of_rows(columns), minus_one.narrow(0, 0, rows));
-    if (!apart || !logits.is_cpu())
-      at::mul_out(to, each, of_rows(factors));
-    else
-      to.copy_(each.mul_(of_rows(factors)));
+    subtract(each, logits.narrow(0, first, rows), of_rows(log_sum_exp));
+    if (logits.is_cpu()) {
+      Tensor picked = picks.narrow(0, 0, rows);
+      picked.scatter_(1, of_rows(columns), of_rows(of_targets));
+      at::_log_softmax_backward_data_out(each, picked, each, 1, type);
+      picked.scatter_(1, of_rows(columns), 0);
+      if (apart) to.copy_(each);
+      return;
+    }
+    each.exp_().scatter_add_(1, of_rows(columns), minus_one.narrow(0, 0, rows));
+    at::mul_out(to, each, of_rows(factors));
   });
   return out;
 }

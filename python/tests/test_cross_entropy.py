@@ -9,8 +9,8 @@ from typing import Any
 import exactness
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 import medley
 
@@ -35,18 +35,18 @@ class Tokens(nn.Module):
         logits = self.head(torch.tanh(self.body(self.tokens(ids))))
         x, y = logits.view(-1, CLASSES), labels.view(-1)
         if self.loss == "weights":
-            return F.cross_entropy(x, y, self.weight, ignore_index=7)
+            return cross_entropy(x, y, self.weight, ignore_index=7)
         if self.loss == "sum":
-            return F.cross_entropy(x, y, reduction="sum") / 50
+            return cross_entropy(x, y, reduction="sum") / 50
         if self.loss == "rows":
-            return (F.cross_entropy(x, y, reduction="none") * y).mean() / 100
+            return (cross_entropy(x, y, reduction="none") * y).mean() / 100
         if self.loss == "smoothing":
-            return F.cross_entropy(x, y, label_smoothing=0.1)
+            return cross_entropy(x, y, label_smoothing=0.1)
         if self.loss == "z":  # logits are read once more
-            return F.cross_entropy(x, y) + 1e-3 * x.logsumexp(-1).square().mean()
+            return cross_entropy(x, y) + 1e-3 * x.logsumexp(-1).square().mean()
         if self.loss == "float":  # as transformers have it
-            return F.cross_entropy(logits.float().view(-1, CLASSES), y)
-        return F.cross_entropy(x, y)
+            return cross_entropy(logits.float().view(-1, CLASSES), y)
+        return cross_entropy(x, y)
 
 
 def make(loss: str) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -103,11 +103,17 @@ def program(model: nn.Module, graph: Any, plan: str) -> str:
     return trainer.program_text()
 
 
-@pytest.mark.parametrize("loss", ["mean", "weights", "sum", "rows", "z"])
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    ("loss", "name"),
+    [
+        (loss, name)
+        for loss in ("mean", "weights", "sum", "rows", "z")
+        for name in PLANS
+        # Rows meet in a loss weight that depends on a buffer.
+        if (loss, name) != ("weights", "micro-batches")
+    ],
+)
 def test_trains_like_pytorch(loss: str, name: str) -> None:
-    if loss == "weights" and name == "micro-batches":
-        pytest.skip("rows meet in a loss weight that depends on a buffer")
     with exactness.double_precision():
         model, batch = make(loss)
         model.double()
