@@ -154,8 +154,8 @@ class CrossEntropy {
     a.arguments[0] = ValueArgument{from};
     b.arguments[0] = ValueArgument{between};
     const TensorType &in = type(from), &out = type(b.results[0]);
-    graph_.values[at(between)].type = is_view(a) ? TensorType{in.dtype, out.shape}
-                                                 : TensorType{out.dtype, in.shape};
+    graph_.values[at(between)].type =
+        is_view(a) ? TensorType{in.dtype, out.shape} : TensorType{out.dtype, in.shape};
   }
 
   void fuse(OpId id) {

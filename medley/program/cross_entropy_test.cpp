@@ -20,7 +20,8 @@ using testing::Not;
 // a view stands between the cast and the softmax. `more` reads the log-probabilities, too.
 std::string autocast_graph(int64_t classes, const std::string& more = "") {
   const std::string c = std::to_string(classes);
-  std::string text = R"(medley-graph 1
+  std::string text =
+      R"(medley-graph 1
 graph "m"
 symbols b
 %0 = parameter "w" : bf16[C, 8]
@@ -32,7 +33,8 @@ symbols b
 %6 = aten.view.default(%5, [b*4, C]) : f32[b*4, C] @forward "" at "m.py:3"
 %7 = aten._log_softmax.default(%6, 1, false) : f32[b*4, C] @forward "" at "m.py:4"
 %8, %9 = aten.nll_loss_forward.default(%7, %2, none, 2, -100) : f32[], f32[] @forward "" at "m.py:4"
-)" + more + R"(%10 = aten.full.default(sizes[], 1.0, f32, none, none, none) : f32[] @backward "" at "m.py:4"
+)" + more +
+      R"(%10 = aten.full.default(sizes[], 1.0, f32, none, none, none) : f32[] @backward "" at "m.py:4"
 %11 = aten.nll_loss_backward.default(%10, %7, %2, none, 2, -100, %9) : f32[b*4, C] @backward "" at "m.py:4"
 %12 = aten._log_softmax_backward_data.default(%11, %7, 1, f32) : f32[b*4, C] @backward "" at "m.py:4"
 %13 = aten.view.default(%12, [b, 4, C]) : f32[b, 4, C] @backward "" at "m.py:3"
@@ -86,8 +88,7 @@ TEST(CrossEntropy, OfFewClassesIsAsItWas) {
 
 // Label smoothing sums log-probabilities, which are needed then.
 TEST(CrossEntropy, WhoseLogProbabilitiesAreReadIsAsItWas) {
-  const std::string sum =
-      "%19 = aten.sum.default(%7, none) : f32[] @forward \"\" at \"m.py:5\"\n";
+  const std::string sum = "%19 = aten.sum.default(%7, none) : f32[] @forward \"\" at \"m.py:5\"\n";
   EXPECT_THAT(text_of_program(autocast_graph(5000, sum) + "output metric \"sum\" %19\n"),
               AllOf(HasSubstr("aten._log_softmax.default"), Not(HasSubstr("cross_entropy"))));
 }
