@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,12 +20,42 @@ from medley.graph import Graph, capture_forward
 from medley.model_files import tensors_of
 from medley.optimizer import AdamW
 from medley.plan import Plan
-from medley.run import devices
+from medley.run import devices, elastic, exchange
 from medley.run.job import Job
 from medley.sizes import Sizes
 
-NOT_ELASTIC = "evaluate: an elastic run cannot evaluate yet: save, and evaluate that"
 Together = Callable[[str], contextlib.AbstractContextManager[None]]
+
+
+@dataclasses.dataclass
+class Sums:
+    """What the batches of an evaluation come to so far."""
+
+    batches: int = 0
+    rows: int = 0
+    values: dict[str, float] = dataclasses.field(default_factory=dict)  # of all rows
+
+    def add(self, rows: int, means: Mapping[str, float]) -> None:
+        """Adds a batch, of which `means` are over its rows."""
+        self.batches += 1
+        self.rows += rows
+        for name, value in means.items():
+            self.values[name] = self.values.get(name, 0.0) + rows * value
+
+    def means(self) -> dict[str, float]:
+        """Returns those over all rows. Raises ValueError if there are none."""
+        if not self.rows:
+            raise ValueError("evaluate: found no batch, expected one at least")
+        return {name: value / self.rows for name, value in self.values.items()}
+
+    def to_text(self) -> str:
+        """For other processes."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    def parse(text: str) -> Sums:
+        """Of what to_text() returns."""
+        return Sums(**json.loads(text))
 
 
 class Evaluation:
@@ -45,53 +77,88 @@ class Evaluation:
         self._plan = plan
         self._machines = machines
         self._job = job
+        self._captured = b""  # what all have of it
         self._run: Any = None
         self._sizes: Sizes | None = None
-        self._inputs = inputs
+        self._given = self._inputs = inputs
+        self._has_values = False
 
     def means(
         self, run: Any, batches: Iterable[Any], step: int, together: Together
     ) -> dict[str, float]:
         """Returns the means of loss and metrics over the rows of all batches, at the parameters
         that `run` has. Raises ValueError if there are none."""
-        sums: dict[str, float] = {}
-        rows = 0
-        shared = False
+        sums = Sums()
         try:
             for batch in batches:
                 with together("evaluate()"):
-                    if self._run is None:
-                        self._begin(run, batch)
-                    if not shared:
-                        self._run.share_values(run)
-                        shared = True
-                    count, found = self._step(batch, step)
-                rows += count
-                for name, value in found.items():
-                    sums[name] = sums.get(name, 0.0) + count * value
+                    self.add(sums, run, batch, step)
         finally:
-            if shared:
-                self._run.drop_values()
-        if not rows:
-            raise ValueError("evaluate: found no batch, expected one at least")
-        return {name: value / rows for name, value in sums.items()}
+            self.drop_values()
+        return sums.means()
+
+    def add(self, sums: Sums, run: Any, batch: Any, step: int) -> None:
+        """Evaluates one batch, whose rows and means are added."""
+        if self._run is None:
+            self._begin(run, batch)
+        if not self._has_values:
+            self._run.share_values(run)
+            self._has_values = True
+        assert self._sizes is not None
+        own = self._job is not None and not self._is_elastic
+        with self._reading():
+            read: StepBatch = self._inputs.read(batch, self._plan.global_batch, self._sizes, own)
+        result = self._run.step(read.tensors, [], step, self._sizes.number(read))
+        sums.add(read.size.rows, {"loss": result.loss, **result.metrics})
+
+    def told(self, batch: Any) -> str:
+        """Returns what has to be the same in all processes, of a batch of which each has all rows
+        or reads its own."""
+        with self._reading():
+            return self._given.told(batch, self._plan.global_batch)
+
+    def drop_values(self) -> None:
+        """Lets go of the parameters."""
+        if self._has_values:
+            self._run.drop_values()
+            self._has_values = False
+
+    def move(self, plan: Plan, job: Job | None) -> None:
+        """From now on it is for another plan, under which a run is made when it is needed."""
+        self._plan, self._job = plan, job
+        self._run = self._sizes = None
+        self._has_values = False
+
+    def abort(self, cause: str) -> None:
+        """Ends what its run waits for, and all that it would; from any thread."""
+        if (run := self._run) is not None:
+            run.abort(cause)
 
     def finish(self) -> None:
         """Tells the other devices that this one evaluates no more."""
         if self._run is not None:
             self._run.finish()
 
+    @property
+    def _is_elastic(self) -> bool:
+        return self._job is not None and self._job.elastic
+
+    def _reading(self) -> contextlib.AbstractContextManager[None]:
+        """Around what is the script's own."""
+        return elastic.of_script() if self._is_elastic else contextlib.nullcontext()
+
     def _begin(self, run: Any, batch: Any) -> None:
         """Makes the run, with the first batch as an example."""
-        example = batch.rows([0]) if isinstance(batch, UnreadBatch) else batch
-        example = self._inputs.longest(example)
-        with in_eval_mode(self._model):
-            forward = capture_forward(self._model, example, self._graph.autocast)
+        with self._reading(), in_eval_mode(self._model):
+            example = batch.rows([0]) if isinstance(batch, UnreadBatch) else batch
+            example = self._inputs.longest(example)
+            forward, self._captured = capture_forward(
+                self._model, example, self._graph.autocast, self._captured
+            )
         text, program = lowered(self._plan, self._graph.core, forward.core, self._machines)
-        chosen = Plan(text, forward, self._machines)
-        options = devices.options(chosen, program, self._machines, self._job)
-        options |= {"emulation": {}}  # it takes no time of the emulated devices
-        self._run = _runtime.Run(program, self._machines, options | {"seed": run.seed})
+        self._run = _runtime.Run(program, self._machines, self._options(text, forward, program, run.seed))
+        if self._is_elastic:
+            exchange.check()  # whoever ends all waits may have come before the run
         types = whole_tensors.types_of(forward.core)
         known = set(run.values)
         lacking = {each: type for each, type in types.items() if each not in known}
@@ -109,20 +176,29 @@ class Evaluation:
             functools.partial(self._at_length, text, forward, program),
         )
 
-    def _step(self, batch: Any, step: int) -> tuple[int, dict[str, float]]:
-        """Returns the rows of a batch, and its loss and metrics."""
-        assert self._sizes is not None
-        read: StepBatch = self._inputs.read(
-            batch, self._plan.global_batch, self._sizes, own=self._job is not None
-        )
-        result = self._run.step(read.tensors, [], step, self._sizes.number(read))
-        return read.size.rows, {"loss": result.loss, **result.metrics}
+    def _options(
+        self, text: str, forward: Graph, program: _core.Program, seed: int
+    ) -> dict[str, Any]:
+        """Returns those of the run."""
+        chosen = Plan(text, forward, self._machines)
+        options = devices.options(chosen, program, self._machines, self._job)
+        options |= {"emulation": {}, "seed": seed}  # it takes no time of the emulated devices
+        if self._is_elastic:
+            # In an epoch the run that trains watches over the others, and this one is part of it.
+            del options["membership"]
+            options["keep_undo"] = False
+            if len(set(exchange.texts(program.hash()))) > 1:
+                raise ValueError(
+                    "evaluate: the processes have different programs: expected the same model and "
+                    "batches in all"
+                )
+        return options
 
     def _at_length(
         self, text: str, planned: Graph, program: _core.Program, length: int, example: Any
     ) -> _core.Program:
         with in_eval_mode(self._model):
-            forward = capture_forward(self._model, example, self._graph.autocast)
+            forward, _ = capture_forward(self._model, example, self._graph.autocast)
         rule = AdamW().core(forward.core)
         return program.alike(planned.core, forward.core, text, self._machines, rule)
 

@@ -18,7 +18,6 @@ from medley.checkpoint import Checkpoint, say
 from medley.cursor import Cursor
 from medley.data.sampler import GlobalBatches
 from medley.data.stream import StreamLoader
-from medley.evaluation import NOT_ELASTIC
 from medley.metrics import Metrics
 from medley.metrics_file import MetricsFile
 from medley.run import exchange, job
@@ -74,11 +73,22 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
     begun = trainer.steps
     begun_at = time.monotonic()
     told = Told(trainer, order, settings, steps)
-    evaluated: Mapping[str, float] = {}
     metrics = None
+
+    def evaluate_and_save() -> None:
+        done = trainer.steps
+        if settings.evaluate is not None and _is_due(done, settings.evaluate_every):
+            told.evaluate()
+        if done != steps and _is_due(done, settings.save_every):
+            per_step = (time.monotonic() - begun_at) / max(1, done - begun)
+            spread = _SPREAD * settings.save_every * per_step
+            _save(trainer, order, settings, wait=False, spread=spread)
+
     with told, Interrupt(trainer) as interrupt:
         if before is not None:
             told.step(before)
+            if told.is_evaluating():
+                evaluate_and_save()
         batches = order.batches(begun, settings.epochs if settings.steps is None else None)
         stopped = False
         while not (stopped := interrupt.agreed()):
@@ -87,23 +97,18 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
             if (batch := next(batches, None)) is None:
                 break
             metrics = trainer.step(batch)
-            done = trainer.steps
             if not math.isfinite(metrics.loss):
                 raise ValueError(
-                    f"step {done}: found a loss of {metrics.loss}, expected a finite one: a "
+                    f"step {trainer.steps}: found a loss of {metrics.loss}, expected a finite one: a "
                     "smaller learning rate, a warmup or max_norm may help"
                 )
             told.step(metrics)
-            if settings.evaluate is not None and _is_due(done, settings.evaluate_every):
-                evaluated = told.evaluate()
-            if done != steps and _is_due(done, settings.save_every):
-                until_next = settings.save_every * (time.monotonic() - begun_at) / (done - begun)
-                _save(trainer, order, settings, wait=False, spread=_SPREAD * until_next)
+            evaluate_and_save()
         if settings.evaluate is not None and not stopped and told.evaluated_at != trainer.steps:
-            evaluated = told.evaluate()
+            told.evaluate()
         if trainer.steps > begun:
             _save(trainer, order, settings, wait=settings.must_save)
-        fitted = Fitted(trainer.steps, stopped, evaluated, metrics)
+        fitted = Fitted(trainer.steps, stopped, told.evaluated, metrics)
         if settings.at_end is not None:
             settings.at_end(fitted)
     return fitted
@@ -182,7 +187,8 @@ class Told:
         self._has_begun = False
         bars = [each.every for each in self._callbacks if isinstance(each, Progress)]
         self._every = min(bars, default=0)
-        self.evaluated_at = -1
+        # After how many steps all have evaluated last, maybe before this process has come.
+        self.evaluated_at, self.evaluated = trainer._last_evaluation() or (-1, {})
 
     def __enter__(self) -> Told:
         if self._trainer.is_first and not job.joins_later():
@@ -220,21 +226,30 @@ class Told:
                 each.waits(waits)
             each.step(metrics)
 
-    def evaluate(self) -> Mapping[str, float]:
-        """Evaluates in all processes; returns what is found."""
-        data, found = self._settings.evaluate, {}
+    def is_evaluating(self) -> bool:
+        """Whether all are to evaluate after the last step, and have not."""
+        settings, done = self._settings, self._trainer.steps
+        is_due = settings.evaluate is not None and _is_due(done, settings.evaluate_every)
+        return is_due and self.evaluated_at != done
+
+    def evaluate(self) -> None:
+        """Evaluates in all processes."""
+        data = self._settings.evaluate
         if callable(data):
-            line = found = self._trainer.together(data)
+            line = found = self._trainer._evaluate_by(data)
         else:
             found = self._trainer.evaluate(data)
             line = {f"eval_{name}": value for name, value in found.items()}
-        done = self.evaluated_at = self._trainer.steps
+        done = self._trainer.steps
+        self.evaluated_at, self.evaluated = done, found
         if self._file is not None:
             self._file.write({"step": done, **line}, self._trainer.is_first)
-        if self._trainer.is_first and self._has_begun:
-            for each in self._callbacks:
-                each.evaluated(done, found)
-        return found
+        if not self._trainer.is_first:
+            return
+        if not self._has_begun:  # the process that was the first is lost
+            self._begin()
+        for each in self._callbacks:
+            each.evaluated(done, found)
 
     def _waits(self, metrics: Metrics) -> Mapping[str, float]:
         """Returns how all devices have waited, to the process that is first, when a line is due.
@@ -275,8 +290,6 @@ def _check(trainer: Trainer, loader: Any, settings: Settings) -> None:
         raise ValueError("fit: evaluate_every: found nothing to evaluate, expected evaluate=...")
     if settings.evaluate is not None and settings.evaluate is loader:
         raise ValueError("fit: evaluate: found the loader that is trained on, expected another")
-    if not (settings.evaluate is None or callable(settings.evaluate)) and trainer.is_elastic:
-        raise ValueError(f"fit: {NOT_ELASTIC}")
     if not isinstance(settings.callbacks, Sequence):
         raise ValueError(f"fit: callbacks: found {settings.callbacks!r}, expected a list of them")
     for each in settings.callbacks:

@@ -89,7 +89,7 @@ def capture(
             )
         return capture_full(model, example_batch, name, check, autocast)
 
-    text, constants = _captured_by_first(first)
+    text, constants = _unpacked(_captured_by_first(first))
     core, _ = _core.Graph.parse(text, "<capture>").run_passes()
     if missing := _core.fallbacks(core):
         warnings.warn(
@@ -100,22 +100,30 @@ def capture(
     return Graph(core, constants, autocast)
 
 
-def capture_forward(model: nn.Module, example_batch: Any, autocast: torch.dtype | None) -> Graph:
+def capture_forward(
+    model: nn.Module,
+    example_batch: Any,
+    autocast: torch.dtype | None,
+    known: bytes = b"",
+) -> tuple[Graph, bytes]:
     """Captures what a model computes of a batch as it is, without gradients: the loss, and as
-    metrics all scalars beside it. In a job the first process captures for all."""
-    text, constants = _captured_by_first(
-        lambda: _capture_full(model, example_batch, autocast=autocast, measures=True)
+    metrics all scalars beside it. In a job the first process captures for all, or gives them what
+    was captured before, which is returned, too, and `known` there."""
+    parcel = _captured_by_first(
+        lambda: _capture_full(model, example_batch, autocast=autocast, measures=True), known
     )
+    text, constants = _unpacked(parcel)
     core, _ = _core.Graph.parse(text, "<capture>").forward_only().run_passes()
-    return Graph(core, constants, autocast)
+    return Graph(core, constants, autocast), parcel
 
 
 def capture_alike(model: nn.Module, example_batch: Any, planned: Graph, length: int) -> Graph:
     """Captures a model as `planned` was, with the lengths of another batch. In a job the first
     process captures for all. Raises ValueError if constants of it depend on the length."""
-    text, constants = _captured_by_first(
+    parcel = _captured_by_first(
         lambda: _capture_full(model, example_batch, autocast=planned.autocast)
     )
+    text, constants = _unpacked(parcel)
     core, _ = _core.Graph.parse(text, "<capture>").run_passes()
     for name, value in constants.items():
         if name not in planned.constants or not torch.equal(value, planned.constants[name]):
@@ -132,17 +140,22 @@ def _capture_full(model: nn.Module, example_batch: Any, **options: Any) -> Captu
     return capture_full(model, example_batch, **options)
 
 
-def _captured_by_first(capture: Callable[[], Capture]) -> tuple[str, dict[str, Tensor]]:
-    """Returns the text and the constants of what the first process captures."""
+def _captured_by_first(capture: Callable[[], Capture], known: bytes = b"") -> bytes:
+    """Returns text and constants of what the first process captures, or knows."""
 
     def first() -> bytes:
+        if known:
+            return known
         captured = capture()
         own = {key: value.contiguous().clone() for key, value in captured.constants.items()}
         text = captured.text.encode()
         packed: bytes = safetensors.torch.save(own)
         return len(text).to_bytes(8, "little") + text + packed
 
-    parcel = exchange.from_first(first, "captures the model")
+    return exchange.from_first(first, "captures the model")
+
+
+def _unpacked(parcel: bytes) -> tuple[str, dict[str, Tensor]]:
     end = 8 + int.from_bytes(parcel[:8], "little")
     constants: dict[str, Tensor] = safetensors.torch.load(parcel[end:])
     return parcel[8:end].decode(), constants

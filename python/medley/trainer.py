@@ -19,7 +19,7 @@ from medley.cluster import Cluster, load_cluster
 from medley.cursor import Cursor
 from medley.data.inputs import Inputs, Size, StepBatch
 from medley.drift import Drift, comparable, expected_nanoseconds, report_drift
-from medley.evaluation import NOT_ELASTIC, Evaluation, is_batch
+from medley.evaluation import Evaluation, is_batch
 from medley.files import read_text, write_atomically
 from medley.graph import Graph, as_graph, capture_alike
 from medley.lengths import Lengths
@@ -166,16 +166,28 @@ class Trainer:
 
         The model is in eval mode, without dropout, and nothing of it changes. It is computed where
         the plan has its weights and rows. Batches are those of `step`, last ones with fewer rows
-        too; a mean over several counts each by its rows. In a job all processes call this.
+        too; a mean over several counts each by its rows. In a job all processes call this, in an
+        elastic run with batches of all rows or those of a `Loader`.
         """
+        batches = [data] if is_batch(data) else data
         if self._recovery is not None:
-            raise ValueError(NOT_ELASTIC)
+            return self._recovery.evaluations.evaluate(batches)
+        return self._evaluation_of_now().means(self._run, batches, self.steps, self._together)
+
+    def _evaluation_of_now(self) -> Evaluation:
         if self._evaluation is None:
             self._evaluation = Evaluation(
                 self._model, self._graph, self.plan, self._machines, self._job, self._inputs
             )
-        batches = [data] if is_batch(data) else data
-        return self._evaluation.means(self._run, batches, self.steps, self._together)
+        return self._evaluation
+
+    def _evaluate_by(self, make: Callable[[], Mapping[str, float]]) -> Mapping[str, float]:
+        """Returns what `make` finds in all processes together."""
+        return make() if self._recovery is None else self._recovery.evaluations.once(make)
+
+    def _last_evaluation(self) -> tuple[int, Mapping[str, float]] | None:
+        """Of an elastic run: after how many steps, and what was found."""
+        return None if self._recovery is None else self._recovery.evaluations.last
 
     def fit(
         self,

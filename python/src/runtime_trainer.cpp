@@ -296,6 +296,12 @@ void init_runtime_trainer(nb::module_& m) {
           nb::call_guard<nb::gil_scoped_release>(),
           "Tells the other processes that this one has failed; returns the first cause of the run.")
       .def(
+          "abort",
+          [](Run& run, const std::string& cause) { run.worker().devices().abort(cause); },
+          "cause"_a,
+          nb::call_guard<nb::gil_scoped_release>(),
+          "Ends what the devices of this process wait for, for good; any thread may call it.")
+      .def(
           "begin",
           [](Run& run, const std::string& call) { run.worker().begin(call); },
           "joint_call"_a,

@@ -94,6 +94,16 @@ class Inputs:
             }
         return StepBatch(tensors, Size(count, length), padded)
 
+    def told(self, batch: Any, global_batch: int) -> str:
+        """Returns what is the same in all processes of a batch of which each has all rows, or reads
+        its own: how many there are and, of fewer than `global_batch`, what they are, so that
+        nobody takes its own ones for all."""
+        if isinstance(batch, UnreadBatch):
+            return f"{batch.size or global_batch} rows"
+        tensors = _named(batch, self._types)
+        count = self._count(tensors, global_batch, None)
+        return f"{count} rows" + (f" {self._digest(tensors)}" if count < global_batch else "")
+
     def longest(self, batch: Any) -> Any:
         """Returns the batch with sequences as long as planned."""
         return self._lengths.padded(batch, _named(batch, self._types), self._lengths.planned)

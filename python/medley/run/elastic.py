@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -30,6 +31,25 @@ class RunEndError(ends.OthersError):
 
 class EpochError(OSError):
     """The epoch has failed: somebody is lost, or has not done what all have to do."""
+
+
+class ScriptError(Exception):
+    """An error of what is the script's own, which no other process has to do with."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextlib.contextmanager
+def of_script() -> Iterator[None]:
+    """What is raised inside ends the run: it would come again. What others have told does not."""
+    try:
+        yield
+    except (ends.OthersError, EpochError):
+        raise
+    except Exception as error:
+        raise ScriptError(error) from None
 
 
 class Watch:

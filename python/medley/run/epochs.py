@@ -2,6 +2,8 @@
 
 Keys, N an epoch: `run/N/agreement` who its members are and what they have; `run/N/plan`;
 `run/N/here/DEVICE`, `run/N/built/DEVICE`, `run/N/report/DEVICE`, `run/N/finished/DEVICE`;
+`run/N/evaluates` "yes" while all evaluate, `run/N/evaluated/K` what the evaluation of this number
+gave, for who has no device in the plan, `run/N/evaluated` what all before have given;
 `run/N/failure` why it has ended, and `run/N/epoch/N/failure` the same as the core's watchdog reads
 and writes it; `run/arrived/DEVICE/N` a process that was started again in epoch N; `run/saved` the
 checkpoints that this run has completed, or begun with; `run/leaves/DEVICE` it has got notice.
@@ -16,6 +18,7 @@ import os
 from medley.run import ends
 
 PREFIX = "run/"
+EVALUATES = "evaluates"
 _MOST_NOTED = 50  # checkpoints
 
 

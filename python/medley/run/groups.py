@@ -78,13 +78,14 @@ class EpochGroup(Members):
         return group
 
     def make_groups(self, groups: dict[str, list[int]]) -> dict[str, str]:
-        """Makes one process group per list of ranks, of those that have this process; returns the
-        names under which c10d knows them."""
+        """Makes one process group per list of ranks, of those that have this process, unless it is
+        there; returns the names under which c10d knows them."""
         names = {}
         for name, ranks in groups.items():
             if self.rank in ranks:
                 names[name] = f"{self.name}/{name}"
-                self._make(names[name], ranks.index(self.rank), len(ranks))
+                if names[name] not in self._groups:
+                    self._make(names[name], ranks.index(self.rank), len(ranks))
         return names
 
     def first(self, size: int) -> Members:

@@ -17,7 +17,7 @@ from typing import Any
 from medley import _core
 from medley.files import write_atomically
 from medley.run import ends
-from medley.run.epochs import PREFIX, Agreement, fail_epoch
+from medley.run.epochs import EVALUATES, PREFIX, Agreement, fail_epoch
 from medley.run.nodes import LEASE_SECONDS, LEAVE_SECONDS, Guest, Node, joins
 from medley.run.supervisor import Device, Failed, Supervisor
 
@@ -160,7 +160,7 @@ class ElasticSupervisor(Supervisor):
         for rank, guest in list(self._guests.items()):
             if not guest.is_here(self._store):
                 continue
-            if not (self._agrees or (self._leader.runs and self._takes_in(guest))):
+            if not self._agrees and (not self._may_change() or not self._takes_in(guest)):
                 continue
             del self._guests[rank]
             for name in guest.devices:
@@ -174,8 +174,12 @@ class ElasticSupervisor(Supervisor):
         if not self._leader.runs or (text := self._get(self._leader.epoch, "drift")) is None:
             return
         told = json.loads(text)
-        if self._pays(told["gain"]):
+        if self._pays(told["gain"]) and self._may_change():
             self._change("drift", told["cause"])
+
+    def _may_change(self) -> bool:
+        """Whether all train, and may be asked to change for a gain: not while they evaluate."""
+        return self._leader.runs and self._get(self._leader.epoch, EVALUATES) != "yes"
 
     def _change(self, why: str, cause: str) -> None:
         self._changed = time.monotonic()

@@ -22,8 +22,9 @@ from medley.plan import Plan
 from medley.run import connections, devices, elastic, ends, epochs, exchange, job
 from medley.run.ahead import PlansAhead, key_of
 from medley.run.batches import MOST_BYTES, Batches
-from medley.run.elastic import RunEndError
+from medley.run.elastic import RunEndError, ScriptError
 from medley.run.epochs import Agreement
+from medley.run.evaluations import Evaluations
 from medley.run.notice import Notice
 from medley.run.replanning import replan, saved
 from medley.run.second_homes import SecondHomes
@@ -39,14 +40,6 @@ MOVE_SECONDS = 600.0
 
 
 _alive: list[Recovery] = []  # to the end of the process, which others may need
-
-
-class _ScriptError(Exception):
-    """An error of what is the script's own, which no other process has to do with."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class Recovery:
@@ -66,6 +59,7 @@ class Recovery:
         self._back = 0  # the epoch in which this process last went back to an older state
         self._batches = Batches()
         self._notice = Notice()
+        self.evaluations = Evaluations(trainer, self._member, self._notice, self.call)
         every = job.second_homes_every()
         self._second = None if every is None else SecondHomes(every, self._find_homes)
         self._asked = 0  # steps that the script has made, or makes now: its trainer's `steps`
@@ -136,6 +130,7 @@ class Recovery:
         if self._asked or not self._seen:
             return None
         self._asked = self._trainer.steps = len(self._seen)
+        self.evaluations.catch_up()
         last = self._told(self._asked - 1)
         return last if math.isfinite(last.loss) else None
 
@@ -168,7 +163,7 @@ class Recovery:
                     self._take(self._make_step(batch))
                 self._trainer.steps = self._asked
                 return make()
-            except _ScriptError as failed:
+            except ScriptError as failed:
                 raise failed.error from None
             except (OSError, RuntimeError) as error:
                 if not self._is_over(error):
@@ -249,12 +244,8 @@ class Recovery:
         the script cannot read ends the run: it could not be read again."""
         if self._trainer._job is None:
             return None
-        try:
+        with elastic.of_script():  # others may have failed while they agreed on a length
             return self._trainer._tensors(batch)
-        except ends.OthersError:  # while they agreed on a length
-            raise
-        except Exception as error:
-            raise _ScriptError(error) from None
 
     def _take(self, metrics: Metrics) -> None:
         del self._seen[metrics.step :]
@@ -334,6 +325,7 @@ class Recovery:
         self._plans[agreement.epoch], self._programs[agreement.epoch] = plan, program
         source = self._source(agreement, program)
         times.note("program")
+        self.evaluations.leave()
         member.leave()
         members = plan.devices + [name for name in agreement.members if name not in plan.devices]
         group = member.connect(members)
@@ -350,7 +342,7 @@ class Recovery:
             self._check_batches(source.what, step + 1)
             self._load_constants(run)
             seed = self._share_history(agreement, step, seed)
-            exchange.texts("restored")
+            self.evaluations.share()  # when all have been restored
         finally:
             watch.stop()
         if len(members) > len(plan.devices) and this is not None:
@@ -427,6 +419,7 @@ class Recovery:
         trainer._drift = trainer._saver = None
         if this is not None:
             trainer._saver = checkpoint.Saver(run, program, this)
+        self.evaluations.enter()
 
     def _source(self, agreement: Agreement, program: _core.Program) -> Source:
         found = Sources(self._member, self._number, self._program, self._second)

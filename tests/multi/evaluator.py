@@ -1,0 +1,139 @@
+"""What the processes of test_elastic_evaluation.py run: `evaluator.py FOLDER STEPS FAULT`.
+
+Trains as survivor.py does and evaluates after every step, on batches that can be read once, the
+last one of fewer rows. FAULT: `device` is killed, or gets `signal`, in an `evaluation` (counted
+from 0): at a `call` of the forward phase of a `batch`, without `call` when that batch is asked for;
+`second` is killed there, too, in the epoch after; with `whom` as in survivor.py; `loses`: who ends
+the epoch when the others know already what was found; with `epochs` the device ends so many, one in
+each evaluation, and nobody is lost; `own_rows`: each gives its own; `pause`: seconds before each
+batch. Each process writes what it has seen to FOLDER/DEVICE.json, slashes left out, and the first
+one of the plan its parameters. What the model is in eval mode is read from FOLDER/forward.graph, if
+that is there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from survivor import ROWS, batch_of, end, make, optimizer, resources, whole, with_option
+from torch import Tensor
+
+import medley
+from medley import _runtime
+from medley.run.evaluations import Evaluations
+
+BATCHES = 4
+LAST_ROWS = 4
+
+
+def held_out(example: dict[str, Tensor], evaluation: int, number: int) -> dict[str, Tensor]:
+    """Returns a batch of an evaluation."""
+    batch = batch_of(example, 50 + BATCHES * evaluation + number)
+    last = number == BATCHES - 1
+    return {name: value[:LAST_ROWS] if last else value for name, value in batch.items()}
+
+
+@dataclasses.dataclass
+class Captured:
+    """Of a model, by another process."""
+
+    text: str
+    constants: dict[str, Tensor]
+
+
+class Fault:
+    """Of this process."""
+
+    def __init__(self, fault: dict[str, Any], own: str) -> None:
+        joins = "MEDLEY_JOINS" in os.environ
+        self.asked = fault
+        self.is_victim = own in (fault.get("device"), fault.get("second")) and not joins
+        self.epoch = int(own == fault.get("second"))
+        self.trainer: medley.Trainer | None = None
+        self.place = (-1, -1)
+
+    def is_now(self) -> bool:
+        """Whether all are where it is asked for."""
+        wanted = (self.asked.get("evaluation"), self.asked.get("batch", 0))
+        recovery = None if self.trainer is None else self.trainer._recovery
+        return self.place == wanted and recovery is not None and self.epoch == recovery._member.epoch
+
+    def __call__(self, call: str, exchange: str) -> None:
+        if self.is_now() and self.asked.get("call", "?") in call:
+            self.end()
+
+    def end(self) -> None:
+        """Ends this process."""
+        end(self.asked.get("signal", signal.SIGKILL), self.asked.get("whom", ""))
+
+    def batches(self, example: dict[str, Tensor], evaluation: int) -> Iterator[dict[str, Tensor]]:
+        """Yields the batches of an evaluation."""
+        for number in range(BATCHES):
+            self.place = (evaluation, number)
+            if self.is_victim and self.is_now() and "call" not in self.asked:
+                self.end()
+            if self.is_victim and evaluation < self.asked.get("epochs", 0) and number == 1:
+                assert self.trainer is not None and self.trainer._recovery is not None
+                self.trainer._recovery._member.fail("a test ends the epoch")
+            time.sleep(self.asked.get("pause", 0))
+            yield held_out(example, evaluation, number)
+        self.place = (-1, -1)
+
+
+def lose(evaluation: int) -> None:
+    """Lets this process fail when it has made an evaluation."""
+    make_means = Evaluations._means
+
+    def failing(self: Evaluations, *arguments: Any) -> Any:
+        made = make_means(self, *arguments)
+        if len(self._made) == evaluation and self._member.epoch == 0:
+            time.sleep(0.2)  # until the others have gone on
+            raise OSError("a test ends the epoch")
+        return made
+
+    setattr(Evaluations, "_means", failing)
+
+
+def main(folder: Path, steps: int, asked: dict[str, Any]) -> None:
+    """Trains and evaluates, and is killed if that is asked for."""
+    torch.set_num_threads(1)
+    own = os.environ.get("MEDLEY_DEVICE", "")
+    fault = Fault(asked, own)
+    if asked.get("loses") == own:
+        lose(asked["evaluation"])
+    if (folder / "forward.graph").exists():
+        captured = Captured((folder / "forward.graph").read_text(), {})
+        medley.graph._capture_full = lambda *_, **__: captured  # type: ignore[assignment,return-value]
+    if fault.is_victim:
+        _runtime.Run = with_option(_runtime.Run, "on_step", fault)  # type: ignore[misc,assignment]
+    model, example = make()
+    graph = medley.Graph.load(folder / "model.graph")
+    plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
+    trainer = fault.trainer = medley.Trainer(model, graph, plan, optimizer())
+    losses, found, had = [], [], []
+    for step in range(steps):
+        losses.append(trainer.step(batch_of(example, step)).loss)
+        batches = fault.batches(example, step)
+        if "own_rows" in asked:
+            (rows,) = medley.BatchSampler(plan, range(ROWS))
+            batches = ({n: v[rows] for n, v in batch.items()} for batch in batches)
+        found.append(trainer.evaluate(batches)["loss"])
+        had.append(resources())
+    state = whole(trainer) if trainer.ranks is not None else {}
+    seen = {"losses": losses, "evaluated": found, "had": had, "steps": trainer.steps}
+    (folder / f"{own.replace('/', '')}.json").write_text(json.dumps(seen))
+    if own == trainer.plan.devices[0]:
+        torch.save({**seen, "state": state}, folder / "seen.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))

@@ -1,0 +1,176 @@
+"""Evaluating in runs that lose a process and go on: each evaluation finds what one device finds,
+and the curve is that of a run that has lost none."""
+
+from __future__ import annotations
+
+import functools
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import medley
+from medley.capture import capture_full
+from medley.evaluation import in_eval_mode
+
+sys.path.insert(0, str(Path(__file__).parent))
+import evaluator
+import survivor
+import test_elastic as training
+from test_elastic import DEVICES, PLANS, distance, recoveries, seen
+from test_processes import LAUNCH, run
+
+graph = training.graph
+pytestmark = [pytest.mark.multi, pytest.mark.slow]
+NIGHTLY = pytest.mark.nightly
+
+SCRIPT = str(Path(evaluator.__file__))
+STEPS = 3
+
+
+@functools.cache
+def one_device(text: str) -> dict[str, Any]:
+    """Returns what one device finds."""
+    graph = medley.Graph(medley._core.Graph.parse(text, "graph"))
+    model, example = survivor.make()
+    cluster = medley.cluster.parse_cluster(training.CLUSTER)
+    mesh = {"axes": ["x"], "shape": [1], "devices": DEVICES[:1]}
+    pipeline = {"microbatches": [{"rows": survivor.ROWS}], "stages": [{"mesh": mesh}]}
+    plan = {"format": "medley-plan", "version": 1, "global_batch": survivor.ROWS}
+    chosen = medley.plan(
+        graph, cluster, plan=medley.Plan.from_dict({**plan, "pipelines": [pipeline]})
+    )
+    trainer = medley.Trainer(model, graph, chosen, survivor.optimizer(), local=True)
+    losses, found = [], []
+    for step in range(STEPS):
+        losses.append(trainer.step(survivor.batch_of(example, step)).loss)
+        batches = (evaluator.held_out(example, step, n) for n in range(evaluator.BATCHES))
+        found.append(trainer.evaluate(batches)["loss"])
+    return {"losses": losses, "evaluated": found, "state": trainer.parameters()}
+
+
+@functools.cache
+def forward() -> str:
+    """What the model is in eval mode: the first process would take seconds to capture it."""
+    model, example = survivor.make()
+    with in_eval_mode(model):
+        return capture_full(model, example, measures=True).text
+
+
+def prepare(folder: Path, graph: medley.Graph, name: str, captures: bool = False) -> Path:
+    """Writes what the processes read."""
+    training.prepare(folder, graph, PLANS[name].plan(graph))
+    if not captures:
+        (folder / "forward.graph").write_text(forward())
+    return folder
+
+
+def elastic(folder: Path, *options: str, **fault: Any) -> subprocess.CompletedProcess[str]:
+    """Runs the script under `medley launch --elastic`."""
+    log = ["--elastic", "--elastic-log", str(folder / "elastic.jsonl"), *options]
+    script = [str(folder / "plan.json"), SCRIPT, str(folder), str(STEPS), json.dumps(fault)]
+    return run([*LAUNCH, *log, *script])
+
+
+def check(folder: Path, graph: medley.Graph, devices: list[str]) -> None:
+    """Asserts that all devices have found what one device finds, and the same."""
+    want = one_device(graph.text())
+    assert distance(seen(folder), want) < 1e-10
+    told = [json.loads((folder / f"{d.replace('/', '')}.json").read_text()) for d in devices]
+    assert told[0]["evaluated"] == pytest.approx(want["evaluated"], rel=1e-10)
+    for each in told:
+        assert (each["evaluated"], each["steps"]) == (told[0]["evaluated"], STEPS)
+
+
+# The first process is the one that plans and speaks for all; the third batch is under way.
+@pytest.mark.parametrize(
+    ("name", "who", "batch", "where"),
+    [
+        ("several pipelines", 0, 2, {"call": "forward"}),
+        *(
+            pytest.param(name, who, batch, where, marks=NIGHTLY)
+            for name in PLANS
+            for who in range(4)
+            for batch, where in ((0, {}), (0, {"call": "forward"}), (2, {}), (3, {"call": ""}))
+        ),
+    ],
+)
+def test_a_process_may_be_killed_in_an_evaluation(
+    tmp_path: Path, graph: medley.Graph, name: str, who: int, batch: int, where: dict[str, str]
+) -> None:
+    folder = prepare(tmp_path / "run", graph, name)
+    done = elastic(folder, device=DEVICES[who], evaluation=1, batch=batch, **where)
+    assert done.returncode == 0, done.stderr
+    (line,) = recoveries(folder)
+    assert (line["lost"], line["step"], line["back"]) == ([DEVICES[who]], 1, 0)
+    check(folder, graph, [d for d in DEVICES[:4] if d != DEVICES[who]])
+
+
+# It has been in none of those before, and gets what they gave; in this one it begins in the middle.
+@pytest.mark.parametrize("who", [0, pytest.param(3, marks=NIGHTLY)])
+def test_a_process_that_is_started_again_takes_part_in_the_evaluation(
+    tmp_path: Path, graph: medley.Graph, who: int
+) -> None:
+    folder = prepare(tmp_path / "run", graph, "rows", captures=who > 0)
+    done = elastic(folder, "--restarts", "1", device=DEVICES[who], evaluation=1, batch=2)
+    assert done.returncode == 0, done.stderr
+    (line,) = recoveries(folder)
+    assert line["members"] == DEVICES[:4]
+    check(folder, graph, DEVICES[:4])
+
+
+def test_what_others_have_found_is_told(tmp_path: Path, graph: medley.Graph) -> None:
+    folder = prepare(tmp_path / "run", graph, "rows")
+    done = elastic(folder, loses=DEVICES[1], evaluation=1)
+    assert done.returncode == 0, done.stderr
+    assert [line["lost"] for line in recoveries(folder)] == [[]]
+    check(folder, graph, DEVICES[:4])
+
+
+def test_epochs_leave_nothing_behind(tmp_path: Path, graph: medley.Graph) -> None:
+    folder = prepare(tmp_path / "run", graph, "rows")
+    done = elastic(folder, device=DEVICES[1], epochs=STEPS)
+    assert done.returncode == 0, done.stderr
+    assert len(recoveries(folder)) == STEPS
+    check(folder, graph, DEVICES[:4])
+    had = seen(folder)["had"]
+    assert had[-1][0] <= had[0][0] + 1
+    assert had[-1][1] <= had[0][1] + 1
+
+
+def test_own_rows_are_refused(tmp_path: Path, graph: medley.Graph) -> None:
+    folder = prepare(tmp_path / "run", graph, "rows")
+    done = elastic(folder, own_rows=True)
+    assert done.returncode == 2
+    assert "evaluate: batch 0: found 2 rows" in done.stderr
+    assert "medley.Loader reads those" in done.stderr
+
+
+@NIGHTLY
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGSTOP])
+def test_a_process_may_leave_or_be_stopped_in_an_evaluation(
+    tmp_path: Path, graph: medley.Graph, number: signal.Signals
+) -> None:
+    folder = prepare(tmp_path / "run", graph, "several pipelines")
+    done = elastic(folder, device=DEVICES[1], evaluation=1, batch=1, signal=int(number))
+    assert done.returncode == 0, done.stderr
+    (line,) = recoveries(folder)
+    assert DEVICES[1] not in line["members"]
+    check(folder, graph, [DEVICES[0], *DEVICES[2:4]])
+
+
+@NIGHTLY
+@pytest.mark.parametrize("where", [{}, {"call": "forward"}])
+def test_another_loss_in_the_same_evaluation_begins_it_again(
+    tmp_path: Path, graph: medley.Graph, where: dict[str, str]
+) -> None:
+    folder = prepare(tmp_path / "run", graph, "rows")
+    who = {"device": DEVICES[3], "second": DEVICES[0]}
+    done = elastic(folder, **who, evaluation=1, batch=1, **where)
+    assert done.returncode == 0, done.stderr
+    assert recoveries(folder)[-1]["members"] == DEVICES[1:3]
+    check(folder, graph, DEVICES[1:3])
