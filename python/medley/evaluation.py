@@ -149,6 +149,8 @@ class Evaluation:
 
     def _begin(self, run: Any, batch: Any) -> None:
         """Makes the run, with the first batch as an example."""
+        if self._is_elastic:
+            self._captured = exchange.from_any(self._captured)
         with self._reading(), in_eval_mode(self._model):
             example = batch.rows([0]) if isinstance(batch, UnreadBatch) else batch
             example = self._inputs.longest(example)
@@ -156,7 +158,9 @@ class Evaluation:
                 self._model, example, self._graph.autocast, self._captured
             )
         text, program = lowered(self._plan, self._graph.core, forward.core, self._machines)
-        self._run = _runtime.Run(program, self._machines, self._options(text, forward, program, run.seed))
+        self._run = _runtime.Run(
+            program, self._machines, self._options(text, forward, program, run.seed)
+        )
         if self._is_elastic:
             exchange.check()  # whoever ends all waits may have come before the run
         types = whole_tensors.types_of(forward.core)

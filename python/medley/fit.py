@@ -99,14 +99,14 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
             metrics = trainer.step(batch)
             if not math.isfinite(metrics.loss):
                 raise ValueError(
-                    f"step {trainer.steps}: found a loss of {metrics.loss}, expected a finite one: a "
-                    "smaller learning rate, a warmup or max_norm may help"
+                    f"step {trainer.steps}: found a loss of {metrics.loss}, expected a finite one: "
+                    "a smaller learning rate, a warmup or max_norm may help"
                 )
             told.step(metrics)
             evaluate_and_save()
         if settings.evaluate is not None and not stopped and told.evaluated_at != trainer.steps:
             told.evaluate()
-        if trainer.steps > begun:
+        if trainer.steps > begun or before is not None:
             _save(trainer, order, settings, wait=settings.must_save)
         fitted = Fitted(trainer.steps, stopped, told.evaluated, metrics)
         if settings.at_end is not None:
@@ -187,8 +187,10 @@ class Told:
         self._has_begun = False
         bars = [each.every for each in self._callbacks if isinstance(each, Progress)]
         self._every = min(bars, default=0)
+        self._evaluations = None if trainer._recovery is None else trainer._recovery.evaluations
         # After how many steps all have evaluated last, maybe before this process has come.
-        self.evaluated_at, self.evaluated = trainer._last_evaluation() or (-1, {})
+        last = None if self._evaluations is None else self._evaluations.last
+        self.evaluated_at, self.evaluated = last or (-1, {})
 
     def __enter__(self) -> Told:
         if self._trainer.is_first and not job.joins_later():
@@ -236,7 +238,7 @@ class Told:
         """Evaluates in all processes."""
         data = self._settings.evaluate
         if callable(data):
-            line = found = self._trainer._evaluate_by(data)
+            line = found = data() if self._evaluations is None else self._evaluations.once(data)
         else:
             found = self._trainer.evaluate(data)
             line = {f"eval_{name}": value for name, value in found.items()}

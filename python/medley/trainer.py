@@ -83,12 +83,14 @@ class Trainer:
         }
         self._types = whole_tensors.types_of(self._graph.core)
         self._sizes: Sizes | None = None
-        self._evaluation: Evaluation | None = None
         self._took = stragglers.Stopwatch()
         self._drift = None
         self._job = None if local else exchange.join()
         agree = None if self._job is None or lengths is None else exchange.largest
         self._inputs = Inputs(self._types, lengths, agree)
+        self._evaluation = Evaluation(
+            model, self._graph, self.plan, machines, self._job, self._inputs
+        )
         self._recovery = None
         self._run: Any = None
         self._saver: Any = None
@@ -172,22 +174,7 @@ class Trainer:
         batches = [data] if is_batch(data) else data
         if self._recovery is not None:
             return self._recovery.evaluations.evaluate(batches)
-        return self._evaluation_of_now().means(self._run, batches, self.steps, self._together)
-
-    def _evaluation_of_now(self) -> Evaluation:
-        if self._evaluation is None:
-            self._evaluation = Evaluation(
-                self._model, self._graph, self.plan, self._machines, self._job, self._inputs
-            )
-        return self._evaluation
-
-    def _evaluate_by(self, make: Callable[[], Mapping[str, float]]) -> Mapping[str, float]:
-        """Returns what `make` finds in all processes together."""
-        return make() if self._recovery is None else self._recovery.evaluations.once(make)
-
-    def _last_evaluation(self) -> tuple[int, Mapping[str, float]] | None:
-        """Of an elastic run: after how many steps, and what was found."""
-        return None if self._recovery is None else self._recovery.evaluations.last
+        return self._evaluation.means(self._run, batches, self.steps, self._together)
 
     def fit(
         self,
@@ -316,8 +303,7 @@ class Trainer:
                 self._saver.wait()
             if self._job is not None:
                 self._end()
-        if self._evaluation is not None:
-            self._evaluation.finish()
+        self._evaluation.finish()
         if self._run is not None:
             self._run.finish()
 

@@ -3,12 +3,12 @@
 Trains as survivor.py does and evaluates after every step, on batches that can be read once, the
 last one of fewer rows. FAULT: `device` is killed, or gets `signal`, in an `evaluation` (counted
 from 0): at a `call` of the forward phase of a `batch`, without `call` when that batch is asked for;
-`second` is killed there, too, in the epoch after; with `whom` as in survivor.py; `loses`: who ends
-the epoch when the others know already what was found; with `epochs` the device ends so many, one in
-each evaluation, and nobody is lost; `own_rows`: each gives its own; `pause`: seconds before each
-batch. Each process writes what it has seen to FOLDER/DEVICE.json, slashes left out, and the first
-one of the plan its parameters. What the model is in eval mode is read from FOLDER/forward.graph, if
-that is there.
+`second` is killed there, too, in the epoch after, or when the next batch is asked for; `whom`: as
+in survivor.py; `loses`: who ends the epoch when the others know already what was found; with
+`epochs` the device ends so many, one in each evaluation, and nobody is lost; `own_rows`: each gives
+its own; `pause`: seconds before each batch. Each process writes what it has seen to
+FOLDER/DEVICE.json, slashes left out, and the first one of the plan its parameters. What the model
+is in eval mode is read from FOLDER/forward.graph, if that is there.
 """
 
 from __future__ import annotations
@@ -63,9 +63,12 @@ class Fault:
 
     def is_now(self) -> bool:
         """Whether all are where it is asked for."""
-        wanted = (self.asked.get("evaluation"), self.asked.get("batch", 0))
+        batch = self.asked.get("batch", 0) + (self.epoch if "call" not in self.asked else 0)
+        wanted = (self.asked.get("evaluation"), batch)
         recovery = None if self.trainer is None else self.trainer._recovery
-        return self.place == wanted and recovery is not None and self.epoch == recovery._member.epoch
+        return (
+            self.place == wanted and recovery is not None and self.epoch == recovery._member.epoch
+        )
 
     def __call__(self, call: str, exchange: str) -> None:
         if self.is_now() and self.asked.get("call", "?") in call:
@@ -100,7 +103,7 @@ def lose(evaluation: int) -> None:
             raise OSError("a test ends the epoch")
         return made
 
-    setattr(Evaluations, "_means", failing)
+    Evaluations._means = failing  # type: ignore[method-assign]
 
 
 def main(folder: Path, steps: int, asked: dict[str, Any]) -> None:

@@ -3,7 +3,8 @@
 Trains with `Trainer.fit` on rows of unlike lengths, which each process reads for itself, evaluates,
 and makes two steps on batches that each process is given whole. Rank 0 writes what it has seen to
 FOLDER/seen.json and the model to FOLDER/model. With STEPS it does not evaluate, and under `medley
-launch --elastic` the first process is killed when it is told of the last of so many steps.
+launch --elastic` the first process is killed when it is told of the last of so many; with so many
+less than 0 it does, and is killed when it is asked for a row to evaluate on after them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +52,41 @@ class Killed(medley.Callback):
         self._steps = steps
 
     def step(self, metrics: medley.Metrics) -> None:
-        if metrics.step + 1 == self._steps and not self._mark.exists():
+        if metrics.step + 1 == self._steps:
+            self.end()
+
+    def end(self) -> None:
+        """Ends this process, if none was before."""
+        if not self._mark.exists():
             self._mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Rows(list[Tensor]):
+    """Of a data set; to ask for one may be the end."""
+
+    def __init__(self, rows: list[Tensor], asked: Callable[[], None]) -> None:
+        super().__init__(rows)
+        self._asked = asked
+
+    def __getitem__(self, index: Any) -> Any:
+        self._asked()
+        return super().__getitem__(index)
+
+
+class Evaluated(medley.Callback):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, float]] = []
+
+    def evaluated(self, steps: int, found: Mapping[str, float]) -> None:
+        self.told.append((steps, found["loss"]))
+
+
+def is_now(trainer: medley.Trainer, steps: int) -> bool:
+    """Whether this process is the first, and all evaluate after so many steps."""
+    return trainer.is_first and trainer.steps == steps
 
 
 def main(folder: Path, plan: str, killed: int) -> None:
@@ -71,18 +105,22 @@ def main(folder: Path, plan: str, killed: int) -> None:
         lengths=medley.Lengths(buckets=[longest // 2, longest]),
     )
     data, held_out = (rows_of(n, n, longest, vocabulary) for n in (ROWS, HELD_OUT))
-    callbacks: list[medley.Callback] = [medley.Progress(every=2)]
+    evaluated = Evaluated()
+    callbacks: list[medley.Callback] = [medley.Progress(every=2), evaluated]
     if killed and trainer.is_elastic:
-        callbacks.append(Killed(folder, killed))
+        end = Killed(folder, killed)
+        callbacks.append(end)
+        if killed < 0:
+            held_out = Rows(held_out, lambda: end.end() if is_now(trainer, -killed) else None)
     fitted = trainer.fit(
         medley.Loader(chosen, data, shuffle=True, seed=5, collate=collate),
         epochs=EPOCHS,
-        evaluate=None if killed else medley.Loader(chosen, held_out, collate=collate),
-        evaluate_every=0 if killed else 2,
+        evaluate=None if killed > 0 else medley.Loader(chosen, held_out, collate=collate),
+        evaluate_every=0 if killed > 0 else 2,
         output=folder / "run",
         callbacks=callbacks,
     )
-    seen: dict[str, Any] = dataclasses.asdict(fitted)
+    seen: dict[str, Any] = {**dataclasses.asdict(fitted), "told": evaluated.told}
     # An elastic run takes short ones from a Loader only.
     short = [] if killed else [{name: value[:3] for name, value in batch.items()}]
     seen["steps of whole batches"] = [trainer.step(each).loss for each in (batch, *short)]

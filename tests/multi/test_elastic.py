@@ -58,7 +58,13 @@ networks:
 
 @pytest.fixture(scope="module")
 def graph() -> medley.Graph:
-    """What survivor.py trains; captured once."""
+    """What survivor.py trains."""
+    return captured()
+
+
+@functools.cache
+def captured() -> medley.Graph:
+    """Once for all modules."""
     with exactness.double_precision():
         return medley.capture(*survivor.make())
 

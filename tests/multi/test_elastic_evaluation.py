@@ -30,6 +30,9 @@ NIGHTLY = pytest.mark.nightly
 
 SCRIPT = str(Path(evaluator.__file__))
 STEPS = 3
+# On slow devices many are faster than one; on fast ones all others are without a device of the plan
+# when one is lost.
+SLOW = training.CLUSTER + "devices:\n  CPU: {speed: 1e-4}\n"
 
 
 @functools.cache
@@ -61,9 +64,12 @@ def forward() -> str:
         return capture_full(model, example, measures=True).text
 
 
-def prepare(folder: Path, graph: medley.Graph, name: str, captures: bool = False) -> Path:
+def prepare(
+    folder: Path, graph: medley.Graph, name: str, captures: bool = False, slow: bool = True
+) -> Path:
     """Writes what the processes read."""
     training.prepare(folder, graph, PLANS[name].plan(graph))
+    (folder / "cluster.yaml").write_text(SLOW if slow else training.CLUSTER)
     if not captures:
         (folder / "forward.graph").write_text(forward())
     return folder
@@ -99,10 +105,17 @@ def check(folder: Path, graph: medley.Graph, devices: list[str]) -> None:
         ),
     ],
 )
+@pytest.mark.parametrize("slow", [True, pytest.param(False, marks=NIGHTLY)])
 def test_a_process_may_be_killed_in_an_evaluation(
-    tmp_path: Path, graph: medley.Graph, name: str, who: int, batch: int, where: dict[str, str]
+    tmp_path: Path,
+    graph: medley.Graph,
+    name: str,
+    who: int,
+    batch: int,
+    where: dict[str, str],
+    slow: bool,
 ) -> None:
-    folder = prepare(tmp_path / "run", graph, name)
+    folder = prepare(tmp_path / "run", graph, name, slow=slow)
     done = elastic(folder, device=DEVICES[who], evaluation=1, batch=batch, **where)
     assert done.returncode == 0, done.stderr
     (line,) = recoveries(folder)
@@ -131,6 +144,7 @@ def test_what_others_have_found_is_told(tmp_path: Path, graph: medley.Graph) -> 
     check(folder, graph, DEVICES[:4])
 
 
+@NIGHTLY
 def test_epochs_leave_nothing_behind(tmp_path: Path, graph: medley.Graph) -> None:
     folder = prepare(tmp_path / "run", graph, "rows")
     done = elastic(folder, device=DEVICES[1], epochs=STEPS)

@@ -110,10 +110,31 @@ def test_processes_do_what_threads_do(tmp_path: Path, graph: medley.Graph) -> No
     compare(run(tmp_path, "-m", "medley", "launch", str(tmp_path / "plan.json")), want)
 
 
-# Killed behind step 4, the first of an epoch; the last one of each epoch has three rows.
-def test_one_that_loses_its_first_process_goes_on(tmp_path: Path, graph: medley.Graph) -> None:
+# Killed behind step 4, the first of an epoch, or in the evaluation after it; the last step of each
+# epoch has three rows. The process that is the first one then is told of what it finds.
+@pytest.mark.parametrize("killed", [4, pytest.param(-4, marks=pytest.mark.nightly)])
+def test_one_that_loses_its_first_process_goes_on(
+    tmp_path: Path, graph: medley.Graph, killed: int
+) -> None:
     prepare(tmp_path, graph, json.dumps(ROWS))
-    want = run(tmp_path, killed=4)
+    want = run(tmp_path, killed=killed)
     elastic = ("-m", "medley", "launch", "--elastic", str(tmp_path / "plan.json"))
-    compare(run(tmp_path, *elastic, killed=4), want)
+    got = run(tmp_path, *elastic, killed=killed)
+    compare(got, want)
+    assert [steps for steps, _ in want[0]["told"]] == ([] if killed > 0 else [2, 4, 6])
+    assert got[0]["told"] == [pytest.approx(each, rel=1e-10) for each in want[0]["told"][1:]]
+    assert (tmp_path / "killed").exists()
+
+
+# It gets what was found before, takes part in the evaluation that is under way, and goes on.
+@pytest.mark.nightly
+@pytest.mark.parametrize("killed", [4, -4, -6])
+def test_a_process_that_comes_back_goes_on_with_the_loop(
+    tmp_path: Path, graph: medley.Graph, killed: int
+) -> None:
+    prepare(tmp_path, graph, json.dumps(ROWS))
+    want = run(tmp_path, killed=killed)
+    launch = ("-m", "medley", "launch", "--elastic", "--restarts", "1")
+    got = run(tmp_path, *launch, str(tmp_path / "plan.json"), killed=killed)
+    compare(got, want)
     assert (tmp_path / "killed").exists()

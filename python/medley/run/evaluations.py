@@ -110,7 +110,7 @@ class Evaluations:
 
     def _means(self, progress: _Progress) -> Values:
         trainer, member = self._trainer, self._member
-        evaluation, group = trainer._evaluation_of_now(), member.group
+        evaluation, group = trainer._evaluation, member.group
         assert group is not None
 
         def end_waits() -> None:
@@ -147,8 +147,7 @@ class Evaluations:
 
     def leave(self) -> None:
         """The epoch is over."""
-        if self._trainer._evaluation is not None:
-            self._trainer._evaluation.move(self._trainer.plan, self._trainer._job)
+        self._trainer._evaluation.move(self._trainer.plan, self._trainer._job)
 
     enter = leave  # another one begins, with its plan
 

@@ -259,6 +259,18 @@ def tensor_from(rank: int, tensor: Tensor | None, shape: list[int], dtype: torch
     return whole
 
 
+def from_any(parcel: bytes) -> bytes:
+    """Returns what some processes have, and others (b"") lack, everywhere; b"" if nobody has it."""
+    sizes = [int(text) for text in texts(str(len(parcel)))]
+    if 0 not in sizes or not any(sizes):
+        return parcel
+    rank = next(rank for rank, size in enumerate(sizes) if size)
+    own = _peers[0].rank == rank
+    data = torch.frombuffer(bytearray(parcel), dtype=torch.uint8) if own else None
+    sent = tensor_from(rank, data, [sizes[rank]], torch.uint8)
+    return parcel or sent.numpy().tobytes()
+
+
 def largest(value: float) -> float:
     """Returns the largest of all processes' values."""
     if join() is None:
