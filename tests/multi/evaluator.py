@@ -60,6 +60,7 @@ class Fault:
         self.epoch = int(own == fault.get("second"))
         self.trainer: medley.Trainer | None = None
         self.place = (-1, -1)
+        self.epochs: list[list[int]] = []  # in which the batches of each evaluation were asked for
 
     def is_now(self) -> bool:
         """Whether all are where it is asked for."""
@@ -80,8 +81,11 @@ class Fault:
 
     def batches(self, example: dict[str, Tensor], evaluation: int) -> Iterator[dict[str, Tensor]]:
         """Yields the batches of an evaluation."""
+        self.epochs.append([])
         for number in range(BATCHES):
             self.place = (evaluation, number)
+            if self.trainer is not None and self.trainer._recovery is not None:
+                self.epochs[-1].append(self.trainer._recovery._member.epoch)
             if self.is_victim and self.is_now() and "call" not in self.asked:
                 self.end()
             if self.is_victim and evaluation < self.asked.get("epochs", 0) and number == 1:
@@ -133,6 +137,7 @@ def main(folder: Path, steps: int, asked: dict[str, Any]) -> None:
         had.append(resources())
     state = whole(trainer) if trainer.ranks is not None else {}
     seen = {"losses": losses, "evaluated": found, "had": had, "steps": trainer.steps}
+    seen["epochs"] = fault.epochs
     (folder / f"{own.replace('/', '')}.json").write_text(json.dumps(seen))
     if own == trainer.plan.devices[0]:
         torch.save({**seen, "state": state}, folder / "seen.pt")

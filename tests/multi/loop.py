@@ -1,10 +1,11 @@
-"""What the processes of test_loop.py run: `loop.py FOLDER PLAN [STEPS]`.
+"""What the processes of test_loop.py run: `loop.py FOLDER PLAN [STEPS [function]]`.
 
 Trains with `Trainer.fit` on rows of unlike lengths, which each process reads for itself, evaluates,
 and makes two steps on batches that each process is given whole. Rank 0 writes what it has seen to
 FOLDER/seen.json and the model to FOLDER/model. With STEPS it does not evaluate, and under `medley
 launch --elastic` the first process is killed when it is told of the last of so many; with so many
-less than 0 it does, and is killed when it is asked for a row to evaluate on after them.
+less than 0 it does, and is killed when it is asked for a row to evaluate on after them; with
+`function` it evaluates by one.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Evaluated(medley.Callback):
         self.told: list[tuple[int, float]] = []
 
     def evaluated(self, steps: int, found: Mapping[str, float]) -> None:
-        self.told.append((steps, found["loss"]))
+        self.told.append((steps, next(iter(found.values()))))
 
 
 def is_now(trainer: medley.Trainer, steps: int) -> bool:
@@ -89,7 +90,7 @@ def is_now(trainer: medley.Trainer, steps: int) -> bool:
     return trainer.is_first and trainer.steps == steps
 
 
-def main(folder: Path, plan: str, killed: int) -> None:
+def main(folder: Path, plan: str, killed: int, by_function: bool) -> None:
     """Trains."""
     torch.set_num_threads(1)
     model, batch = train.make("gpt")
@@ -112,10 +113,17 @@ def main(folder: Path, plan: str, killed: int) -> None:
         callbacks.append(end)
         if killed < 0:
             held_out = Rows(held_out, lambda: end.end() if is_now(trainer, -killed) else None)
+    evaluate: Any = medley.Loader(chosen, held_out, collate=collate)
+    if by_function:
+        loader = evaluate
+
+        def evaluate() -> dict[str, float]:
+            return {f"eval_{name}": value for name, value in trainer.evaluate(loader).items()}
+
     fitted = trainer.fit(
         medley.Loader(chosen, data, shuffle=True, seed=5, collate=collate),
         epochs=EPOCHS,
-        evaluate=None if killed > 0 else medley.Loader(chosen, held_out, collate=collate),
+        evaluate=None if killed > 0 else evaluate,
         evaluate_every=0 if killed > 0 else 2,
         output=folder / "run",
         callbacks=callbacks,
@@ -132,4 +140,5 @@ def main(folder: Path, plan: str, killed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 0)
+    arguments = [*sys.argv[3:], "0"]
+    main(Path(sys.argv[1]), sys.argv[2], int(arguments[0]), "function" in arguments)

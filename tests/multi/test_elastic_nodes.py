@@ -21,7 +21,9 @@ from medley import _core
 from medley.run.launch import free_port
 
 sys.path.insert(0, str(Path(__file__).parent))
+import evaluator
 import test_elastic as one_node
+import test_elastic_evaluation as evaluation
 from cells import MATRIX
 from test_elastic import PLANS, SCRIPT, STEPS, distance, recoveries, seen
 from test_processes import LAUNCH
@@ -60,12 +62,13 @@ class Nodes:
         *options: str,
         steps: int = STEPS,
         start: Callable[[list[str]], list[str]] = warm_start.command,
+        script: str = SCRIPT,
         **fault: Any,
     ) -> None:
         log = ["--elastic", "--elastic-log", str(folder / "elastic.jsonl"), *options]
         meet = ["--meet", f"127.0.0.1:{free_port()}", "--node-rank"]
-        script = [str(folder / "plan.json"), SCRIPT, str(folder), str(steps), json.dumps(fault)]
-        self.commands = [start([*LAUNCH, *log, *meet, str(rank), *script]) for rank in range(2)]
+        words = [str(folder / "plan.json"), script, str(folder), str(steps), json.dumps(fault)]
+        self.commands = [start([*LAUNCH, *log, *meet, str(rank), *words]) for rank in range(2)]
         self.supervisors: list[subprocess.Popen[str]] = []
         self.start(0)
         self.start(1)
@@ -204,3 +207,32 @@ def test_a_node_that_comes_back_after_ten_seconds_is_out(
     (line,) = recoveries(folder)
     assert line["lost"] == DEVICES[2:]
     assert distance(seen(folder), undisturbed) < 1e-10
+
+
+# Nearly all of the time is that of evaluations, so it is ready in one; it gets what was found
+# before, and is in the next one from its first batch on.
+@NIGHTLY
+def test_a_node_that_comes_back_is_taken_in_between_evaluations(
+    tmp_path: Path, graph: medley.Graph
+) -> None:
+    folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
+    (folder / "cluster.yaml").write_text(CLUSTER + "devices:\n  CPU: {speed: 1e-4}\n")
+    (folder / "forward.graph").write_text(evaluation.forward())
+    fault = {"device": DEVICES[2], "evaluation": 0, "batch": 1, "whom": "supervisor", "pause": 0.3}
+    nodes = Nodes(folder, steps=20, script=evaluation.SCRIPT, **fault)
+    while not recoveries(folder):
+        assert nodes.supervisors[0].poll() is None
+        time.sleep(0.1)
+    nodes.start(1)
+    outputs = nodes.outputs()
+    assert nodes.codes()[0] == 0, outputs
+    offer = recoveries(folder)[-1]
+    assert (offer["detected"], offer["members"], offer["back"]) == ("offer", DEVICES, 0)
+    told = [json.loads((folder / f"{d.replace('/', '')}.json").read_text()) for d in DEVICES]
+    for each in told:
+        assert each["evaluated"] == told[0]["evaluated"]
+        assert each["steps"] == 20
+    epochs = told[0]["epochs"]
+    assert [len(each) for each in epochs] == [evaluator.BATCHES] * 20
+    assert {len(set(each)) for each in epochs[1:]} == {1}
+    assert told[2]["epochs"] == [each for each in epochs if each[0] == offer["epoch"]]

@@ -66,12 +66,14 @@ def prepare(folder: Path, graph: medley.Graph, plan: str) -> None:
     (folder / "plan.json").write_text(plan)
 
 
-def run(folder: Path, *launch: str, killed: int = 0) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def run(
+    folder: Path, *launch: str, killed: int = 0, how: str = "loader"
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Returns what the first process has seen, and the weights."""
     path = os.pathsep.join([*(entry for entry in sys.path if entry), str(Path(SCRIPT).parent)])
     done = subprocess.run(
         warm_start.command(
-            [sys.executable, *launch, SCRIPT, str(folder), "plan.json", str(killed)]
+            [sys.executable, *launch, SCRIPT, str(folder), "plan.json", str(killed), how]
         ),
         cwd=folder,
         capture_output=True,
@@ -128,13 +130,15 @@ def test_one_that_loses_its_first_process_goes_on(
 
 # It gets what was found before, takes part in the evaluation that is under way, and goes on.
 @pytest.mark.nightly
-@pytest.mark.parametrize("killed", [4, -4, -6])
+@pytest.mark.parametrize(
+    ("killed", "how"), [(4, "loader"), (-4, "loader"), (-4, "function"), (-6, "function")]
+)
 def test_a_process_that_comes_back_goes_on_with_the_loop(
-    tmp_path: Path, graph: medley.Graph, killed: int
+    tmp_path: Path, graph: medley.Graph, killed: int, how: str
 ) -> None:
     prepare(tmp_path, graph, json.dumps(ROWS))
-    want = run(tmp_path, killed=killed)
+    want = run(tmp_path, killed=killed, how=how)
     launch = ("-m", "medley", "launch", "--elastic", "--restarts", "1")
-    got = run(tmp_path, *launch, str(tmp_path / "plan.json"), killed=killed)
+    got = run(tmp_path, *launch, str(tmp_path / "plan.json"), killed=killed, how=how)
     compare(got, want)
     assert (tmp_path / "killed").exists()
