@@ -17,29 +17,43 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from medley.run import connections, threads
 
+_SLICE = datetime.timedelta(milliseconds=20)  # how late a wait notices that all is over
 _ENOUGH_SECONDS = 1.0  # for the threads of groups that have ended
 
 
 class Members:
-    """Some processes, each with a rank, as a process group."""
+    """Some processes, each with a rank, as a process group. `ended`: is set when it is over."""
 
-    def __init__(self, name: str, rank: int, size: int, group: dist.ProcessGroup) -> None:
+    def __init__(
+        self, name: str, rank: int, size: int, group: dist.ProcessGroup, ended: threading.Event
+    ) -> None:
         self.name, self.rank, self.size = name, rank, size
         self._all = group
+        self._ended = ended
 
     def broadcast(self, tensor: Tensor, rank: int) -> None:
         """Gives a tensor of one member to all."""
-        self._all.broadcast(tensor, rank).wait()
+        self._finish(self._all.broadcast(tensor, rank))
 
     def all_gather(self, tensors: list[Tensor], own: Tensor) -> None:
         """Gives the tensors of all members to all."""
-        self._all.allgather([tensors], [own]).wait()
+        self._finish(self._all.allgather([tensors], [own]))
 
     def all_reduce_max(self, tensor: Tensor) -> None:
         """Gives the largest of all members' values to all."""
         options = c10d.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
-        self._all.allreduce([tensor], options).wait()
+        self._finish(self._all.allreduce([tensor], options))
+
+    def _finish(self, work: dist.Work) -> None:
+        """Waits. Gloo may leave what is sent over a connection that has ended waiting until the
+        time-out of the group, minutes later: nobody waits for that."""
+        while not work.is_completed() and not self._ended.is_set():
+            with contextlib.suppress(RuntimeError):  # it takes longer, or fails, as is said below
+                work.wait(_SLICE)
+        if not work.is_completed():
+            raise RuntimeError("the connections to the others have been ended")
+        work.wait()
 
 
 class EpochGroup(Members):
@@ -61,7 +75,7 @@ class EpochGroup(Members):
             )
         self._sockets: list[int] = []  # of all groups, ours to close
         self._groups: dict[str, dist.ProcessGroup] = {}
-        super().__init__(name, rank, size, self._make(name, rank, size))
+        super().__init__(name, rank, size, self._make(name, rank, size), threading.Event())
 
     def _make(self, name: str, rank: int, size: int) -> dist.ProcessGroup:
         options = c10d.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
@@ -91,7 +105,7 @@ class EpochGroup(Members):
     def first(self, size: int) -> Members:
         """Makes a group of so many of them, of which this is one."""
         name = f"{self.name}/first {size}"
-        return Members(name, self.rank, size, self._make(name, self.rank, size))
+        return Members(name, self.rank, size, self._make(name, self.rank, size), self._ended)
 
     def copies(self) -> list[int]:
         """Returns the sockets once more; whoever takes them closes them."""
@@ -99,6 +113,7 @@ class EpochGroup(Members):
 
     def abort(self) -> None:
         """Ends everything that the groups are in, here and, before long, at the other ends."""
+        self._ended.set()
         for each in self._sockets:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(each)) as copy:
                 copy.shutdown(socket.SHUT_RDWR)
