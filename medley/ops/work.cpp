@@ -88,6 +88,13 @@ bool reads_rows(std::string_view name) {
          name == "medley.embedding_select.default" || name == "medley.cross_entropy.default";
 }
 
+// How often a kernel reads and writes all logits in f32, a block of rows at a time, beside what it
+// reads and writes of its operands: measured on a GPU (benchmarks/results/gpu_202611.md).
+double passes_over_logits(std::string_view name) {
+  if (name == "medley.log_sum_exp.default") return 5;
+  return name == "medley.cross_entropy_backward.default" ? 6 : 0;
+}
+
 double flops(WorkClass kind,
              const Op& op,
              const Types& operands,
@@ -125,6 +132,8 @@ Work work(const Op& op,
   const std::vector<ValueId> present = medley::operands(op);
   for (size_t i = reads_rows(op.name) ? 1 : 0; i < operands.size(); ++i)
     if (i >= present.size() || present[i] != kNone) total.bytes += bytes(operands[i]);
+  if (const double passes = passes_over_logits(op.name); passes > 0 && !operands.empty())
+    total.bytes += passes * 4 * elements(operands[0], symbols);
   try {
     total.flops = flops(kind, op, operands, results, symbols);
   } catch (const std::out_of_range&) {

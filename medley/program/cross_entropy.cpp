@@ -19,6 +19,9 @@ constexpr std::string_view kLossBackward = "aten.nll_loss_backward.default";
 
 // Below, little memory is saved, and the kernels that there are take one launch each.
 constexpr int64_t kFewestClasses = 2048;
+// On a GPU ours take a third longer than those of PyTorch (benchmarks/results/gpu_202611.md): where
+// the logits of 8,192 rows, three times in f32, are more than a sixteenth of its memory.
+constexpr double kBytesOfAClass = 16.0 * 8192 * 3 * 4, kMostClasses = 1e15;
 
 ValueId operand(const Op& op, size_t argument) {
   const auto* one = argument < op.arguments.size()
@@ -34,9 +37,13 @@ bool is_view(const Op& op) {
 class CrossEntropy {
  public:
   CrossEntropy(LoweredStage& stage,
+               int64_t fewest_classes,
                std::map<Phase, std::vector<Item>>& items,
                const std::vector<ValueId>& keep)
-      : graph_(stage.graph), items_(items), readers_(graph_.values.size()) {
+      : fewest_classes_(fewest_classes),
+        graph_(stage.graph),
+        items_(items),
+        readers_(graph_.values.size()) {
     for (const auto& [phase, order] : items)
       for (const Item& item : order)
         for (ValueId value : uses(stage, item))
@@ -78,7 +85,7 @@ class CrossEntropy {
     const auto* dim = std::get_if<Size>(&softmax.arguments.at(1));
     return logits == type(softmax.results[0]) && logits.shape.size() == 2 && dim &&
            (*dim == Size(1) || *dim == Size(-1)) && logits.shape[1].symbols.empty() &&
-           logits.shape[1].coefficient >= kFewestClasses &&
+           logits.shape[1].coefficient >= fewest_classes_ &&
            (logits.dtype == DType::kF32 || logits.dtype == DType::kF64);
   }
 
@@ -230,6 +237,7 @@ class CrossEntropy {
     }
   }
 
+  const int64_t fewest_classes_;
   Graph& graph_;
   std::map<Phase, std::vector<Item>>& items_;
   std::vector<std::vector<OpId>> readers_;  // [value] in items; kNone: a communication, or kept
@@ -238,10 +246,20 @@ class CrossEntropy {
 
 }  // namespace
 
+int64_t fewest_classes(const std::vector<int>& devices, const Cluster& cluster) {
+  double fewest = kMostClasses;
+  for (int device : devices) {
+    const DeviceKind& kind = cluster.kind(device);
+    fewest = std::min(fewest, kind.name == "CPU" ? 0 : kind.memory_bytes / kBytesOfAClass);
+  }
+  return std::max(kFewestClasses, static_cast<int64_t>(fewest));
+}
+
 void fuse_cross_entropy(LoweredStage& stage,
+                        int64_t fewest_classes,
                         std::map<Phase, std::vector<Item>>& items,
                         const std::vector<ValueId>& keep) {
-  CrossEntropy(stage, items, keep).run();
+  CrossEntropy(stage, fewest_classes, items, keep).run();
 }
 
 }  // namespace medley

@@ -10,17 +10,24 @@
 //   e = cast(_log_softmax_backward(d, p))   type of the logits, whose place it takes if they die
 //
 // Where the classes are cut, other ops stand in the place of _log_softmax, and nothing changes. Nor
-// does it where anybody else reads log-probabilities, or where there are few classes.
+// does it where anybody else reads log-probabilities, or where there are few classes: for a GPU, of
+// which this takes a little longer, in terms of its memory.
 
+#include <cstdint>
 #include <map>
 #include <vector>
 
+#include "medley/cluster/cluster.h"
 #include "medley/program/emitter.h"
 
 namespace medley {
 
+// Of how many classes on these devices.
+int64_t fewest_classes(const std::vector<int>& devices, const Cluster& cluster);
+
 // Requires: no item is unused; `keep` is read.
 void fuse_cross_entropy(LoweredStage& stage,
+                        int64_t fewest_classes,
                         std::map<Phase, std::vector<Item>>& items,
                         const std::vector<ValueId>& keep);
 

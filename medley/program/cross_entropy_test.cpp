@@ -50,20 +50,29 @@ output gradient "w" %18
   return text;
 }
 
-Cluster pair_of_devices() {
+Cluster pair_of_devices(const DeviceKind& kind) {
   Cluster cluster;
-  cluster.pools = {{"a", 2, 1, {}, false, 0}};
+  cluster.pools = {{"a", 2, 1, kind, false, 0}};
   cluster.devices = list_devices(cluster.pools);
   return cluster;
 }
 
-Program program_of(const Graph& graph, std::vector<Microbatch> microbatches) {
+DeviceKind a_kind(const std::string& name, double memory) {
+  DeviceKind kind;
+  kind.name = name;
+  kind.memory_bytes = memory;
+  return kind;
+}
+
+Program program_of(const Graph& graph,
+                   std::vector<Microbatch> microbatches,
+                   const DeviceKind& kind = a_kind("CPU", 64e9)) {
   Plan plan;
   for (const Microbatch& microbatch : microbatches) plan.global_batch += microbatch.rows;
   Stage stage;
   stage.mesh = {{"x"}, {2}, {"a/0/0", "a/1/0"}};
   plan.pipelines = {{std::move(microbatches), "1f1b", {stage}}};
-  return lower(graph, plan, pair_of_devices(), Optimizer());
+  return lower(graph, plan, pair_of_devices(kind), Optimizer());
 }
 
 std::string text_of_program(const std::string& graph) {
@@ -84,6 +93,19 @@ TEST(CrossEntropy, KeepsLogitsAsTheyAre) {
 TEST(CrossEntropy, OfFewClassesIsAsItWas) {
   EXPECT_THAT(text_of_program(autocast_graph(1000)),
               AllOf(HasSubstr("aten._log_softmax.default"), Not(HasSubstr("cross_entropy"))));
+}
+
+// On a GPU time is lost, and of a large one little memory is saved.
+TEST(CrossEntropy, OnAGpuIsAMatterOfItsMemory) {
+  const auto is_ours = [](int64_t classes, double memory) {
+    const Graph graph = parse_graph(autocast_graph(classes), "m.graph");
+    const Program program = program_of(graph, {{8, {5, 3}}}, a_kind("H100-80GB", memory));
+    return print(program).find("medley.cross_entropy") != std::string::npos;
+  };
+  EXPECT_FALSE(is_ours(32000, 80e9));
+  EXPECT_TRUE(is_ours(128256, 80e9));
+  EXPECT_TRUE(is_ours(32000, 16e9));
+  EXPECT_FALSE(is_ours(2000, 1e9));
 }
 
 // Label smoothing sums log-probabilities, which are needed then.

@@ -35,6 +35,7 @@ class Lowering {
         connections_(connections),
         first_row_(decided.first_row),
         global_batch_(global_batch),
+        fewest_classes_(decided.fewest_classes),
         options_(options),
         emitter_(decided.completed, decided.mesh, options) {
     emitter_.stage.devices = decided.devices;
@@ -401,7 +402,7 @@ class Lowering {
     if (options_.keep_gradients)
       for (const Placement& gradient : stage.gradients) keep.push_back(gradient.input.value);
     drop_unused(stage, emitter_.items, keep);
-    fuse_cross_entropy(stage, emitter_.items, keep);
+    fuse_cross_entropy(stage, fewest_classes_, emitter_.items, keep);
     for (Phase phase : {Phase::kForward, Phase::kBackward})
       if (const auto found = emitter_.items.find(phase); found != emitter_.items.end())
         prefetch_parameters(stage, found->second);
@@ -461,7 +462,7 @@ class Lowering {
   const std::vector<Microbatch>& microbatches_;
   const bool microbatches_are_batches_;
   const Connections& connections_;
-  const int64_t first_row_, global_batch_;
+  const int64_t first_row_, global_batch_, fewest_classes_;
   LowerOptions options_;
   Emitter emitter_;
   std::map<Phase, std::vector<Assign>> assigns_;
@@ -522,7 +523,8 @@ Program lower(const GraphAnalysis& analysis,
                          microbatches_are_batches(plan),
                          static_cast<int>(p),
                          first_row,
-                         types_of(devices, analysis.graph, plan, cluster)});
+                         types_of(devices, analysis.graph, plan, cluster),
+                         fewest_classes(devices, cluster)});
     }
     for (const Microbatch& microbatch : pipeline.microbatches) first_row += microbatch.rows;
   }
@@ -584,7 +586,8 @@ LoweredStage lower_alone(Completed stage,
                              microbatches_are_batches(plan),
                              0,
                              0,
-                             types};
+                             types,
+                             fewest_classes(devices, cluster)};
   LowerOptions chosen = options;
   chosen.bucket_bytes = bucket_bytes(options, cluster, decided.devices.size());
   return Lowering(decided, connect_alone(decided), plan.global_batch, chosen).run();

@@ -6,15 +6,16 @@
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/amax.h>
+#include <ATen/ops/elu_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/mul.h>
+#include <ATen/ops/max.h>
 #include <ATen/ops/sub.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "medley/torch/kernels.h"
 
@@ -86,24 +87,24 @@ Tensor log_sum_exp(const Tensor& logits) {
   Tensor result = at::empty({logits.size(0)}, logits.options().dtype(type_inside(logits)));
   if (logits.numel() == 0) return result.zero_();
   const Tensor block = block_of_work(logits, blocks);
+  Tensor largest, column;  // on a GPU, where few rows are slow to look through
+  if (!logits.is_cpu()) std::tie(largest, column) = at::max(logits, 1, true);
   blocks.for_each([&](int64_t first, int64_t rows) {
     const Tensor x = logits.narrow(0, first, rows);
     Tensor work = block.narrow(0, 0, rows), part = result.narrow(0, first, rows);
-    if (x.is_cpu()) {
-      // One kernel has exponentials and their sum in one pass; of the largest logit it gives the
-      // logarithm of the sum.
-      const Tensor from = x.scalar_type() == work.scalar_type() ? x : work.copy_(x);
+    // One kernel has exponentials and their sum in one pass; of the largest logit it gives the
+    // logarithm of the sum.
+    const Tensor from = x.scalar_type() == work.scalar_type() ? x : work.copy_(x);
+    if (logits.is_cpu()) {
       const Tensor most = at::amax(from, {1});
       at::_log_softmax_out(work, from, 1, false);
       at::sub_out(part, most, at::amax(work, {1}));
-      return;
+    } else {
+      at::_log_softmax_out(work, from, 1, false);
+      part.copy_(work.gather(1, column.narrow(0, first, rows)).squeeze(1));
     }
-    const Tensor most = at::amax(x, {1}, true).to(work.scalar_type());
-    subtract(work, x, most);
-    work.exp_();
-    at::sum_out(part, work, {1});
-    part.log_().add_(most.squeeze(1));
   });
+  if (!logits.is_cpu()) result.neg_().add_(largest.squeeze(1));
   return result;
 }
 
@@ -146,7 +147,11 @@ Tensor& cross_entropy_backward_out(const Tensor& logits,
   // of each target.
   const Tensor picks = logits.is_cpu() ? block_of_work(logits, blocks).zero_() : Tensor();
   const Tensor of_targets = -factors;
-  const Tensor minus_one = at::full({blocks.most(), 1}, -1, factors.options());
+  Tensor at_targets;
+  if (!logits.is_cpu()) {  // before the gradient takes the place of the logits
+    at_targets = logits.gather(1, columns.unsqueeze(1)).to(type).sub_(log_sum_exp.unsqueeze(1));
+    at_targets = at_targets.expm1_().mul_(factors.unsqueeze(1)).to(logits.scalar_type());
+  }
   blocks.for_each([&](int64_t first, int64_t rows) {
     const auto of_rows = [&](const Tensor& x) { return x.narrow(0, first, rows).unsqueeze(1); };
     Tensor to = out.narrow(0, first, rows);
@@ -160,9 +165,10 @@ Tensor& cross_entropy_backward_out(const Tensor& logits,
       if (apart) to.copy_(each);
       return;
     }
-    each.exp_().scatter_add_(1, of_rows(columns), minus_one.narrow(0, 0, rows));
-    at::mul_out(to, each, of_rows(factors));
+    // factor * exp(each), of what is not above 0, in one kernel.
+    at::elu_backward_out(to, of_rows(factors), 1, 1, 1, false, each);
   });
+  if (!logits.is_cpu()) out.scatter_(1, columns.unsqueeze(1), at_targets);
   return out;
 }
 
