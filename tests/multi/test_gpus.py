@@ -75,8 +75,8 @@ def test_one_of_them_is_killed_and_the_others_go_on(
     assert line["lost"] == [who]
     found = seen(folder)
     assert distance(found, undisturbed) < 1e-10
-    # Not always to the last bit, which on processors it is: one of six differed by 1e-16.
-    assert distance(found, of_parameters(changing_plans(folder, graph, 2))) < 1e-14
+    # Not always to the last bit, as on processors: 1e-16 and 3e-13 have been seen.
+    assert distance(found, of_parameters(changing_plans(folder, graph, 2))) < 1e-11
     print(f"{name} without {who}: {json.dumps(line)}")
 
 
