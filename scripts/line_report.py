@@ -48,7 +48,7 @@ BUDGETS = {
     "medley/elastic": 2_000,
     "python/medley": 24_200,  # capture is a third of it; the last 1,000 are fourteen checks of GPUs
 }
-CORE = 71_200  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 71_300  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:
