@@ -2,10 +2,10 @@
 
 Trains with `Trainer.fit` on rows of unlike lengths, which each process reads for itself, evaluates,
 and makes two steps on batches that each process is given whole. Rank 0 writes what it has seen to
-FOLDER/seen.json and the model to FOLDER/model. With STEPS it does not evaluate, and under `medley
-launch --elastic` the first process is killed when it is told of the last of so many; with so many
-less than 0 it does, and is killed when it is asked for a row to evaluate on after them; with
-`function` it evaluates by one.
+FOLDER/seen.json and the model to FOLDER/model. With STEPS its rows are a stream, it does not
+evaluate, and under `medley launch --elastic` the first process is killed when it is told of the
+last of so many; with so many less than 0 they are not, it does, and is killed when it is asked for
+a row to evaluate on after them; with `function` it evaluates by one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,16 @@ def collate(rows: list[Tensor]) -> dict[str, Tensor]:
         "input_ids": pad(rows, batch_first=True),
         "labels": pad(labels, batch_first=True, padding_value=-100),
     }
+
+
+class Stream:
+    """Rows without a length."""
+
+    def __init__(self, rows: list[Tensor]) -> None:
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self._rows)
 
 
 class Killed(medley.Callback):
@@ -120,9 +130,15 @@ def main(folder: Path, plan: str, killed: int, by_function: bool) -> None:
         def evaluate() -> dict[str, float]:
             return {f"eval_{name}": value for name, value in trainer.evaluate(loader).items()}
 
+    trained: medley.Loader | medley.StreamLoader
+    if killed > 0:
+        trained = medley.StreamLoader(chosen, Stream(data), collate)
+    else:
+        trained = medley.Loader(chosen, data, shuffle=True, seed=5, collate=collate)
     fitted = trainer.fit(
-        medley.Loader(chosen, data, shuffle=True, seed=5, collate=collate),
+        trained,
         epochs=EPOCHS,
+        steps=EPOCHS * -(-ROWS // train.ROWS) if killed > 0 else None,
         evaluate=None if killed > 0 else evaluate,
         evaluate_every=0 if killed > 0 else 2,
         output=folder / "run",
