@@ -59,14 +59,14 @@ networks:
 @pytest.fixture(scope="module")
 def graph() -> medley.Graph:
     """What survivor.py trains."""
-    return captured()
+    return medley.Graph(_core.Graph.parse(captured(), "graph"))
 
 
 @functools.cache
-def captured() -> medley.Graph:
+def captured() -> str:
     """Once for all modules."""
     with exactness.double_precision():
-        return medley.capture(*survivor.make())
+        return medley.capture(*survivor.make()).text()
 
 
 @pytest.fixture(scope="module")
