@@ -139,7 +139,8 @@ Tensor& cross_entropy_backward_out(const Tensor& logits,
   const auto type = type_inside(logits);
   const auto [columns, weights] = targets_of(target, weight, ignore_index, type);
   Tensor factors = weights * grad;
-  if (reduction == kMeanOfRows) factors.div_(total_weight);
+  if (reduction == kMeanOfRows)  // of no rows at all the gradient is 0, and not 0 / 0
+    factors.div_(total_weight).masked_fill_(target.eq(ignore_index), 0);
   const RowBlocks blocks(logits);
   const bool apart = logits.scalar_type() != type;
   const Tensor work = apart ? block_of_work(logits, blocks) : Tensor();

@@ -383,3 +383,20 @@ def test_contract_and_keep_first() -> None:
     assert ops.contract(torch.randn(2, 0, 4), w).shape == (2, 0, 5)
     assert not ops.contract(torch.randn(2, 3, 0), torch.randn(0, 5)).any()
     assert torch.equal(ops.keep_first(x, 0), x) and not ops.keep_first(x, 1).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_mean_of_no_rows_has_no_gradient(dtype: torch.dtype) -> None:
+    logits = torch.randn(3, 40, dtype=dtype)
+    target = torch.full((3,), -100)
+    whole = torch.float64 if dtype == torch.float64 else torch.float32
+    sums = torch.ops.medley.log_sum_exp(logits)
+    loss, total = torch.ops.medley.cross_entropy(logits, sums, target, None, 1, -100)
+    assert loss.isnan()  # as PyTorch's is
+    grad = torch.ones((), dtype=whole)
+    found = torch.ops.medley.cross_entropy_backward(
+        logits, sums, grad, target, None, 1, -100, total
+    )
+    expected = logits.clone().requires_grad_()
+    torch.nn.functional.cross_entropy(expected, target).backward()
+    assert torch.equal(found, expected.grad)
