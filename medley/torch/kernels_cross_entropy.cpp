@@ -30,15 +30,15 @@ at::ScalarType type_inside(const Tensor& logits) {
   return logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// Blocks of rows that stay in a cache: that of a core for each thread, or that of a GPU, whose
-// launches should be few, and their memory little beside that of the logits.
+// Blocks of rows that stay in a cache, that of a core for each thread or that of a GPU, and are
+// little beside the logits; but a block is worth its launches.
 class RowBlocks {
  public:
   explicit RowBlocks(const Tensor& logits) : rows_(logits.size(0)) {
     const int64_t size = type_inside(logits) == at::kDouble ? 8 : 4;
-    const int64_t bytes = logits.is_cpu()
-                              ? (int64_t{1} << 19) * at::get_num_threads()
-                              : std::clamp<int64_t>(logits.numel() * size / 16, 4 << 20, 32 << 20);
+    const int64_t least = logits.is_cpu() ? 64 << 10 : 4 << 20;
+    const int64_t most = logits.is_cpu() ? (512 << 10) * at::get_num_threads() : 32 << 20;
+    const int64_t bytes = std::clamp(logits.numel() * size / 16, least, most);
     const int64_t of_row = std::max<int64_t>(logits.size(1) * size, 1);
     most_ = std::clamp<int64_t>(bytes / of_row, 1, std::max<int64_t>(rows_, 1));
   }
