@@ -134,10 +134,11 @@ class Evaluations:
         self._notice.check(self._member)
         self._member.check()
         batch = progress.next()
-        told = exchange.texts("none" if batch is None else evaluation.told(batch))
-        if len(set(told)) > 1:
+        told = "none" if batch is None else evaluation.told(batch)
+        if not exchange.is_same(told):
+            found = ", ".join(exchange.texts(told))
             raise ValueError(
-                f"evaluate: batch {progress.sums.batches}: found {', '.join(told)} in the "
+                f"evaluate: batch {progress.sums.batches}: found {found} in the "
                 "processes, expected the same batch in all, with all of its rows: which of them a "
                 "device computes is another matter in another epoch, and medley.Loader reads those"
             )
