@@ -293,9 +293,14 @@ def slow(options: Options) -> Result:
 
 
 def multi(options: Options) -> Result:
-    marked = "not gpu" if options.nightly else "not gpu and not nightly"
+    marked = "not gpu and not idle" + ("" if options.nightly else " and not nightly")
     workers = 1 if options.is_beside else options.jobs
     return pytest("tests/multi", marked, workers, "multi", is_beside=options.is_beside)
+
+
+def idle(options: Options) -> Result:
+    marked = "idle" if options.nightly else "idle and not nightly"
+    return pytest("tests/multi", marked, 1, "idle")
 
 
 def gpu(options: Options) -> Result:
@@ -465,6 +470,7 @@ TIERS: list[tuple[str, Callable[[Options], Result]]] = [
     ("golden", golden),
     ("python", python),
     ("multi", multi),
+    ("multi, idle", idle),
     ("slow", slow),
     ("gpu", gpu),
     ("testbed", testbed),

@@ -180,6 +180,7 @@ def test_a_run_that_loses_a_process_goes_on_with_the_same_curve(
 
 
 # The first device's process has them made; after its loss the others find them.
+@pytest.mark.idle
 @pytest.mark.parametrize("who", [0, pytest.param(3, marks=NIGHTLY)])
 def test_the_plan_for_who_is_left_is_there_before_the_loss(
     tmp_path: Path, graph: medley.Graph, who: int
