@@ -265,12 +265,9 @@ def pytest(
 
 
 def both(first: Result, second: Result) -> Result:
-    return Result(
-        first.passed + second.passed,
-        first.failed + second.failed,
-        first.skipped + second.skipped,
-        first.why + second.why,
-    )
+    first.add(second)
+    first.why += second.why
+    return first
 
 
 def skip_slow(why: str) -> Result:
