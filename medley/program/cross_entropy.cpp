@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "medley/base/at.h"
+#include "medley/graph/rewrite.h"
 #include "medley/program/lifetimes.h"
 
 namespace medley {
@@ -22,17 +23,6 @@ constexpr int64_t kFewestClasses = 2048;
 // On a GPU ours take a third longer than those of PyTorch (benchmarks/results/gpu_202611.md): where
 // the logits of 8,192 rows, three times in f32, are more than a sixteenth of its memory.
 constexpr double kBytesOfAClass = 16.0 * 8192 * 3 * 4, kMostClasses = 1e15;
-
-ValueId operand(const Op& op, size_t argument) {
-  const auto* one = argument < op.arguments.size()
-                        ? std::get_if<ValueArgument>(&op.arguments[argument])
-                        : nullptr;
-  return one ? one->value : kNone;
-}
-
-bool is_view(const Op& op) {
-  return op.name == "aten.view.default" || op.name == "aten._unsafe_view.default";
-}
 
 class CrossEntropy {
  public:
@@ -81,7 +71,7 @@ class CrossEntropy {
   }
 
   bool fits(const Op& softmax) const {
-    const TensorType& logits = type(operand(softmax, 0));
+    const TensorType& logits = type(tensor_argument(softmax, 0));
     const auto* dim = std::get_if<Size>(&softmax.arguments.at(1));
     return logits == type(softmax.results[0]) && logits.shape.size() == 2 && dim &&
            (*dim == Size(1) || *dim == Size(-1)) && logits.shape[1].symbols.empty() &&
@@ -95,18 +85,20 @@ class CrossEntropy {
     for (OpId id : readers_[at(scores)]) {
       if (id == kNone) return std::nullopt;
       const Op& each = op(id);
-      if (each.name == kLoss && operand(each, 0) == scores) {
+      if (each.name == kLoss && tensor_argument(each, 0) == scores) {
         found.losses.push_back(id);
-      } else if (each.name == kLossBackward && operand(each, 1) == scores) {
+      } else if (each.name == kLossBackward && tensor_argument(each, 1) == scores) {
         const OpId softmax = reader(each.results[0]);
         if (softmax == kNone || op(softmax).name != kLogSoftmaxBackward ||
-            operand(op(softmax), 0) != each.results[0] || operand(op(softmax), 1) != scores ||
+            tensor_argument(op(softmax), 0) != each.results[0] ||
+            tensor_argument(op(softmax), 1) != scores ||
             type(op(softmax).results[0]) != type(scores))
           return std::nullopt;
         found.backward.push_back({id, softmax, {}});
-      } else if (each.name == kLogSoftmaxBackward && operand(each, 1) == scores) {
-        const OpId maker = graph_.values[at(operand(each, 0))].producer;
-        if (maker == kNone || op(maker).name != kLossBackward || operand(op(maker), 1) != scores)
+      } else if (each.name == kLogSoftmaxBackward && tensor_argument(each, 1) == scores) {
+        const OpId maker = graph_.values[at(tensor_argument(each, 0))].producer;
+        if (maker == kNone || op(maker).name != kLossBackward ||
+            tensor_argument(op(maker), 1) != scores)
           return std::nullopt;
       } else {
         return std::nullopt;
@@ -117,7 +109,7 @@ class CrossEntropy {
 
   bool is_cast(OpId id, DType to) {
     return op(id).name == "aten._to_copy.default" && type(op(id).results[0]).dtype == to &&
-           type(op(id).results[0]).shape == type(operand(op(id), 0)).shape;
+           type(op(id).results[0]).shape == type(tensor_argument(op(id), 0)).shape;
   }
 
   // The cast from 16 bits that made `x`, and the views behind it; empty if none did.
@@ -127,7 +119,7 @@ class CrossEntropy {
       const OpId maker = graph_.values[at(value)].producer;
       if (maker == kNone || (value != x && reader(value) == kNone)) return {};
       found.insert(found.begin(), maker);
-      value = operand(op(maker), 0);
+      value = tensor_argument(op(maker), 0);
       if (is_cast(maker, DType::kF32)) {
         const DType from = type(value).dtype;
         return from == DType::kBF16 || from == DType::kF16 ? found : std::vector<OpId>{};
@@ -153,7 +145,7 @@ class CrossEntropy {
   // A cast and a view, one behind the other, the other way round.
   void swap(OpId first, OpId second) {
     Op &a = op(first), &b = op(second);
-    const ValueId from = operand(a, 0), between = a.results[0];
+    const ValueId from = tensor_argument(a, 0), between = a.results[0];
     std::swap(a.name, b.name);
     std::swap(a.arguments, b.arguments);
     std::swap(a.module, b.module);
@@ -195,10 +187,10 @@ class CrossEntropy {
 
   // Returns the logits before they were cast, if all gradients are cast back; else as they are.
   ValueId without_cast(OpId softmax, Uses& found) {
-    const ValueId x = operand(op(softmax), 0);
+    const ValueId x = tensor_argument(op(softmax), 0);
     const std::vector<OpId> before = casts_before(x);
     if (before.empty()) return x;
-    const DType narrow = type(operand(op(before[0]), 0)).dtype;
+    const DType narrow = type(tensor_argument(op(before[0]), 0)).dtype;
     for (Backward& each : found.backward) {
       each.casts = casts_behind(op(each.softmax).results[0], narrow);
       if (each.casts.empty()) return x;
@@ -214,7 +206,7 @@ class CrossEntropy {
     }
     if (reader(x) != kNone) gone_.insert(before.back());
     std::erase(readers_[at(x)], softmax);
-    return operand(op(before.back()), 0);
+    return tensor_argument(op(before.back()), 0);
   }
 
   void erase_ops() {

@@ -1,5 +1,6 @@
 // Attention: PyTorch's fused kernels where they apply, else the scores written out.
 
+#include <ATen/OpMathType.h>
 #include <ATen/SDPBackend.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_fused_sdp_choice.h>
@@ -89,8 +90,6 @@ Mask make_mask(const Tensor& q, const Tensor& k, const OptionalTensor& bias, boo
   return {none.masked_fill(hidden, -kInfinity), false};
 }
 
-at::ScalarType wide(const Tensor& q) { return is_half(q) ? at::kFloat : q.scalar_type(); }
-
 Tensor scores(const Tensor& q, const Tensor& k, const Mask& mask, double scale) {
   Tensor scores = at::matmul(q * scale, k.transpose(2, 3));
   if (mask.bias) scores = scores + *mask.bias;
@@ -118,7 +117,7 @@ std::tuple<Tensor, Tensor> attention(const Tensor& q,
                                      const OptionalTensor& bias,
                                      bool causal,
                                      double scale) {
-  const auto type = wide(q);
+  const auto type = at::toOpMathType(q.scalar_type());
   if (q.numel() == 0 || k.numel() == 0) {
     const auto stats = q.options().dtype(type);
     return {at::zeros({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options()),
@@ -219,7 +218,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& grad_out,
                                                                             none,
                                                                             scale);
   } else {
-    const auto type = wide(q);
+    const auto type = at::toOpMathType(q.scalar_type());
     const Tensor grad = grad_out.to(type);
     const Tensor p = probabilities(scores(q.to(type), keys.to(type), mask, scale), lse);
     const Tensor delta = (grad * out.to(type)).sum(-1, /*keepdim=*/true);

@@ -1,6 +1,7 @@
 // The cross entropy of rows of logits. Probabilities are there for a block of rows at a time only.
 
 #include <ATen/Context.h>
+#include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_log_softmax.h>
@@ -26,9 +27,8 @@ using at::Tensor;
 
 constexpr int64_t kNoReduction = 0, kMeanOfRows = 1;  // at::Reduction
 
-at::ScalarType type_inside(const Tensor& logits) {
-  return logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
+// In which the arithmetic is: f64 for f64, else f32.
+at::ScalarType type_inside(const Tensor& logits) { return at::toOpMathType(logits.scalar_type()); }
 
 // Blocks of rows that stay in a cache, that of a core for each thread or that of a GPU, and are
 // little beside the logits; but a block is worth its launches.
@@ -57,27 +57,70 @@ Tensor block_of_work(const Tensor& logits, const RowBlocks& blocks) {
   return at::empty({blocks.most(), logits.size(1)}, logits.options().dtype(type_inside(logits)));
 }
 
-// to = x - by, where a processor would copy x whole before it takes two types at once.
-void subtract(Tensor& to, const Tensor& x, const Tensor& by) {
-  if (x.is_cpu() && x.scalar_type() != to.scalar_type())
-    to.copy_(x).sub_(by);
-  else
-    at::sub_out(to, x, by);
-}
-
 // Of every target a column that there is, and its weight: 0 where it is ignored.
 struct Targets {
-  Tensor columns, weights;  // [n]
+  Tensor ignored, columns, weights;  // [n]
 };
 Targets targets_of(const Tensor& target,
                    const OptionalTensor& weight,
                    int64_t ignore_index,
                    at::ScalarType type) {
-  const Tensor ignored = target.eq(ignore_index);
+  Tensor ignored = target.eq(ignore_index);
   Tensor columns = target.masked_fill(ignored, 0);
   Tensor weights = weight ? weight->index_select(0, columns).to(type).masked_fill_(ignored, 0)
                           : ignored.logical_not().to(type);
-  return {std::move(columns), std::move(weights)};
+  return {std::move(ignored), std::move(columns), std::move(weights)};
+}
+
+// factor * (softmax(logits) - 1 at the target). All but logits and `to` are [n, 1].
+struct Gradient {
+  Tensor logits, log_sum_exp, columns, factors, to;
+};
+
+void write_on_processor(const Gradient& g) {
+  const RowBlocks blocks(g.logits);
+  const auto type = type_inside(g.logits);
+  const bool apart = g.logits.scalar_type() != type;
+  const Tensor work = apart ? block_of_work(g.logits, blocks) : Tensor();
+  // The gradient of log-probabilities, which the kernel takes: zeros, but for the column of each
+  // target.
+  const Tensor picks = block_of_work(g.logits, blocks).zero_();
+  const Tensor of_targets = -g.factors;
+  blocks.for_each([&](int64_t first, int64_t rows) {
+    const auto part = [&](const Tensor& x) { return x.narrow(0, first, rows); };
+    Tensor to = part(g.to), each = apart ? work.narrow(0, 0, rows) : to;
+    Tensor picked = picks.narrow(0, 0, rows);
+    if (apart)  // it would copy the logits whole before it takes two types at once
+      each.copy_(part(g.logits)).sub_(part(g.log_sum_exp));
+    else
+      at::sub_out(each, part(g.logits), part(g.log_sum_exp));
+    picked.scatter_(1, part(g.columns), part(of_targets));
+    at::_log_softmax_backward_data_out(each, picked, each, 1, type);
+    picked.scatter_(1, part(g.columns), 0);
+    if (apart) to.copy_(each);
+  });
+}
+
+void write_on_gpu(const Gradient& g) {
+  const RowBlocks blocks(g.logits);
+  const auto type = type_inside(g.logits);
+  const bool apart = g.logits.scalar_type() != type;
+  const Tensor work = apart ? block_of_work(g.logits, blocks) : Tensor();
+  // Before the gradient takes the place of the logits.
+  const Tensor at_targets = g.logits.gather(1, g.columns)
+                                .to(type)
+                                .sub_(g.log_sum_exp)
+                                .expm1_()
+                                .mul_(g.factors)
+                                .to(g.logits.scalar_type());
+  blocks.for_each([&](int64_t first, int64_t rows) {
+    const auto part = [&](const Tensor& x) { return x.narrow(0, first, rows); };
+    Tensor to = part(g.to), each = apart ? work.narrow(0, 0, rows) : to;
+    at::sub_out(each, part(g.logits), part(g.log_sum_exp));
+    // factor * exp(each), of what is not above 0, in one kernel.
+    at::elu_backward_out(to, part(g.factors), 1, 1, 1, false, each);
+  });
+  g.to.scatter_(1, g.columns, at_targets);
 }
 
 }  // namespace
@@ -114,12 +157,11 @@ std::tuple<Tensor, Tensor> cross_entropy(const Tensor& logits,
                                          const OptionalTensor& weight,
                                          int64_t reduction,
                                          int64_t ignore_index) {
-  const auto [columns, weights] =
+  const auto [ignored, columns, weights] =
       targets_of(target, weight, ignore_index, log_sum_exp.scalar_type());
   const Tensor taken = logits.gather(1, columns.unsqueeze(1)).squeeze(1);
   // Not 0 times what may be infinite.
-  const Tensor losses =
-      (log_sum_exp - taken).mul_(weights).masked_fill_(target.eq(ignore_index), 0);
+  const Tensor losses = (log_sum_exp - taken).mul_(weights).masked_fill_(ignored, 0);
   if (reduction == kNoReduction) return {losses, at::zeros({}, losses.options())};
   const Tensor total = weights.sum();
   const Tensor sum = losses.sum();
@@ -136,40 +178,17 @@ Tensor& cross_entropy_backward_out(const Tensor& logits,
                                    const Tensor& total_weight,
                                    Tensor& out) {
   if (logits.numel() == 0) return out;
-  const auto type = type_inside(logits);
-  const auto [columns, weights] = targets_of(target, weight, ignore_index, type);
+  const auto [ignored, columns, weights] =
+      targets_of(target, weight, ignore_index, log_sum_exp.scalar_type());
   Tensor factors = weights * grad;
   if (reduction == kMeanOfRows)  // of no rows at all the gradient is 0, and not 0 / 0
-    factors.div_(total_weight).masked_fill_(target.eq(ignore_index), 0);
-  const RowBlocks blocks(logits);
-  const bool apart = logits.scalar_type() != type;
-  const Tensor work = apart ? block_of_work(logits, blocks) : Tensor();
-  // The gradient of log-probabilities, which a processor's kernel takes: zeros, but for the column
-  // of each target.
-  const Tensor picks = logits.is_cpu() ? block_of_work(logits, blocks).zero_() : Tensor();
-  const Tensor of_targets = -factors;
-  Tensor at_targets;
-  if (!logits.is_cpu()) {  // before the gradient takes the place of the logits
-    at_targets = logits.gather(1, columns.unsqueeze(1)).to(type).sub_(log_sum_exp.unsqueeze(1));
-    at_targets = at_targets.expm1_().mul_(factors.unsqueeze(1)).to(logits.scalar_type());
-  }
-  blocks.for_each([&](int64_t first, int64_t rows) {
-    const auto of_rows = [&](const Tensor& x) { return x.narrow(0, first, rows).unsqueeze(1); };
-    Tensor to = out.narrow(0, first, rows);
-    Tensor each = apart ? work.narrow(0, 0, rows) : to;
-    subtract(each, logits.narrow(0, first, rows), of_rows(log_sum_exp));
-    if (logits.is_cpu()) {
-      Tensor picked = picks.narrow(0, 0, rows);
-      picked.scatter_(1, of_rows(columns), of_rows(of_targets));
-      at::_log_softmax_backward_data_out(each, picked, each, 1, type);
-      picked.scatter_(1, of_rows(columns), 0);
-      if (apart) to.copy_(each);
-      return;
-    }
-    // factor * exp(each), of what is not above 0, in one kernel.
-    at::elu_backward_out(to, of_rows(factors), 1, 1, 1, false, each);
-  });
-  if (!logits.is_cpu()) out.scatter_(1, columns.unsqueeze(1), at_targets);
+    factors.div_(total_weight).masked_fill_(ignored, 0);
+  const Gradient gradient{
+      logits, log_sum_exp.unsqueeze(1), columns.unsqueeze(1), factors.unsqueeze(1), out};
+  if (logits.is_cpu())
+    write_on_processor(gradient);
+  else
+    write_on_gpu(gradient);
   return out;
 }
 

@@ -5,6 +5,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/graph/rewrite.h"
 #include "medley/ops/overwrite.h"
 #include "medley/torch/empty_operands.h"
 
@@ -15,16 +16,11 @@ bool contains(const std::vector<ValueId>& values, ValueId value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
-ValueId operand(const Op& op, size_t argument) {
-  const auto* one = std::get_if<ValueArgument>(&op.arguments[argument]);
-  return one ? one->value : kNone;
-}
-
 // Returns the bias if `add` adds a vector along the last dim of `product` and nothing else.
 std::optional<ValueId> bias_of(const Graph& graph, ValueId product, const Op& add) {
   if (add.name != "aten.add.Tensor" || add.arguments.size() < 2) return std::nullopt;
   if (!is_unscaled(add)) return std::nullopt;
-  const ValueId left = operand(add, 0), right = operand(add, 1);
+  const ValueId left = tensor_argument(add, 0), right = tensor_argument(add, 1);
   if ((left == product) == (right == product)) return std::nullopt;
   const ValueId bias = left == product ? right : left;
   if (bias == kNone) return std::nullopt;

@@ -76,9 +76,9 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
     metrics = None
 
     def evaluate_and_save() -> None:
-        done = trainer.steps
-        if settings.evaluate is not None and _is_due(done, settings.evaluate_every):
+        if told.is_evaluating():
             told.evaluate()
+        done = trainer.steps
         if done != steps and _is_due(done, settings.save_every):
             per_step = (time.monotonic() - begun_at) / max(1, done - begun)
             spread = _SPREAD * settings.save_every * per_step
