@@ -77,45 +77,43 @@ struct Gradient {
   Tensor logits, log_sum_exp, columns, factors, to;
 };
 
-void write_on_processor(const Gradient& g) {
+// Visits blocks with what gives the part of a tensor that a block has, the place of its gradient,
+// and that in which it is computed: the same place, if that has the type of the arithmetic.
+template <typename Visit>
+void for_each_block(const Gradient& g, const Visit& visit) {
   const RowBlocks blocks(g.logits);
-  const auto type = type_inside(g.logits);
-  const bool apart = g.logits.scalar_type() != type;
+  const bool apart = g.to.scalar_type() != type_inside(g.logits);
   const Tensor work = apart ? block_of_work(g.logits, blocks) : Tensor();
-  // The gradient of log-probabilities, which the kernel takes: zeros, but for the column of each
-  // target.
-  const Tensor picks = block_of_work(g.logits, blocks).zero_();
-  const Tensor of_targets = -g.factors;
   blocks.for_each([&](int64_t first, int64_t rows) {
     const auto part = [&](const Tensor& x) { return x.narrow(0, first, rows); };
     Tensor to = part(g.to), each = apart ? work.narrow(0, 0, rows) : to;
-    Tensor picked = picks.narrow(0, 0, rows);
-    if (apart)  // it would copy the logits whole before it takes two types at once
+    visit(part, to, each);
+  });
+}
+
+void write_on_processor(const Gradient& g) {
+  // The gradient of log-probabilities, which the kernel takes: zeros, but for the column of each
+  // target.
+  const Tensor picks = block_of_work(g.logits, RowBlocks(g.logits)).zero_();
+  const Tensor of_targets = -g.factors;
+  for_each_block(g, [&](const auto& part, Tensor& to, Tensor& each) {
+    Tensor picked = picks.narrow(0, 0, to.size(0));
+    if (!to.is_same(each))  // it would copy the logits whole before it takes two types at once
       each.copy_(part(g.logits)).sub_(part(g.log_sum_exp));
     else
       at::sub_out(each, part(g.logits), part(g.log_sum_exp));
     picked.scatter_(1, part(g.columns), part(of_targets));
-    at::_log_softmax_backward_data_out(each, picked, each, 1, type);
+    at::_log_softmax_backward_data_out(each, picked, each, 1, each.scalar_type());
     picked.scatter_(1, part(g.columns), 0);
-    if (apart) to.copy_(each);
+    if (!to.is_same(each)) to.copy_(each);
   });
 }
 
 void write_on_gpu(const Gradient& g) {
-  const RowBlocks blocks(g.logits);
-  const auto type = type_inside(g.logits);
-  const bool apart = g.logits.scalar_type() != type;
-  const Tensor work = apart ? block_of_work(g.logits, blocks) : Tensor();
   // Before the gradient takes the place of the logits.
-  const Tensor at_targets = g.logits.gather(1, g.columns)
-                                .to(type)
-                                .sub_(g.log_sum_exp)
-                                .expm1_()
-                                .mul_(g.factors)
-                                .to(g.logits.scalar_type());
-  blocks.for_each([&](int64_t first, int64_t rows) {
-    const auto part = [&](const Tensor& x) { return x.narrow(0, first, rows); };
-    Tensor to = part(g.to), each = apart ? work.narrow(0, 0, rows) : to;
+  const Tensor distance = g.logits.gather(1, g.columns).to(type_inside(g.logits)) - g.log_sum_exp;
+  const Tensor at_targets = distance.expm1().mul_(g.factors).to(g.to.scalar_type());
+  for_each_block(g, [&](const auto& part, Tensor& to, Tensor& each) {
     at::sub_out(each, part(g.logits), part(g.log_sum_exp));
     // factor * exp(each), of what is not above 0, in one kernel.
     at::elu_backward_out(to, part(g.factors), 1, 1, 1, false, each);
