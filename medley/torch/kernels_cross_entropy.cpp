@@ -30,31 +30,28 @@ constexpr int64_t kNoReduction = 0, kMeanOfRows = 1;  // at::Reduction
 // In which the arithmetic is: f64 for f64, else f32.
 at::ScalarType type_inside(const Tensor& logits) { return at::toOpMathType(logits.scalar_type()); }
 
-// Blocks of rows that stay in a cache, that of a core for each thread or that of a GPU, and are
-// little beside the logits; but a block is worth its launches.
-class RowBlocks {
- public:
-  explicit RowBlocks(const Tensor& logits) : rows_(logits.size(0)) {
-    const int64_t size = type_inside(logits) == at::kDouble ? 8 : 4;
-    const int64_t least = logits.is_cpu() ? 64 << 10 : 4 << 20;
-    const int64_t most = logits.is_cpu() ? (512 << 10) * at::get_num_threads() : 32 << 20;
-    const int64_t bytes = std::clamp(logits.numel() * size / 16, least, most);
-    const int64_t of_row = std::max<int64_t>(logits.size(1) * size, 1);
-    most_ = std::clamp<int64_t>(bytes / of_row, 1, std::max<int64_t>(rows_, 1));
-  }
-  int64_t most() const { return most_; }
-  template <typename Visit>
-  void for_each(const Visit& visit) const {
-    for (int64_t first = 0; first < rows_; first += most_)
-      visit(first, std::min(most_, rows_ - first));
-  }
+// Blocks of rows stay in a cache, that of a core for each thread or that of a GPU, and are little
+// beside the logits; but a block is worth its launches.
+int64_t rows_of_a_block(const Tensor& logits) {
+  const int64_t size = type_inside(logits) == at::kDouble ? 8 : 4;
+  const int64_t least = logits.is_cpu() ? 64 << 10 : 4 << 20;
+  const int64_t most = logits.is_cpu() ? (512 << 10) * at::get_num_threads() : 32 << 20;
+  const int64_t bytes = std::clamp(logits.numel() * size / 16, least, most);
+  const int64_t of_row = std::max<int64_t>(logits.size(1) * size, 1);
+  return std::clamp<int64_t>(bytes / of_row, 1, std::max<int64_t>(logits.size(0), 1));
+}
 
- private:
-  int64_t rows_, most_ = 1;
-};
+Tensor block_of_work(const Tensor& logits) {
+  return at::empty({rows_of_a_block(logits), logits.size(1)},
+                   logits.options().dtype(type_inside(logits)));
+}
 
-Tensor block_of_work(const Tensor& logits, const RowBlocks& blocks) {
-  return at::empty({blocks.most(), logits.size(1)}, logits.options().dtype(type_inside(logits)));
+// Visits blocks with what gives the part of a tensor [n, ...] that a block has.
+template <typename Visit>
+void for_each_block(const Tensor& logits, const Visit& visit) {
+  const int64_t most = rows_of_a_block(logits);
+  for (int64_t first = 0; first < logits.size(0); first += most)
+    visit([&](const Tensor& x) { return x.narrow(0, first, std::min(most, x.size(0) - first)); });
 }
 
 // Of every target a column that there is, and its weight: 0 where it is ignored.
@@ -81,12 +78,10 @@ struct Gradient {
 // and that in which it is computed: the same place, if that has the type of the arithmetic.
 template <typename Visit>
 void for_each_block(const Gradient& g, const Visit& visit) {
-  const RowBlocks blocks(g.logits);
   const bool apart = g.to.scalar_type() != type_inside(g.logits);
-  const Tensor work = apart ? block_of_work(g.logits, blocks) : Tensor();
-  blocks.for_each([&](int64_t first, int64_t rows) {
-    const auto part = [&](const Tensor& x) { return x.narrow(0, first, rows); };
-    Tensor to = part(g.to), each = apart ? work.narrow(0, 0, rows) : to;
+  const Tensor work = apart ? block_of_work(g.logits) : Tensor();
+  for_each_block(g.logits, [&](const auto& part) {
+    Tensor to = part(g.to), each = apart ? work.narrow(0, 0, to.size(0)) : to;
     visit(part, to, each);
   });
 }
@@ -94,7 +89,7 @@ void for_each_block(const Gradient& g, const Visit& visit) {
 void write_on_processor(const Gradient& g) {
   // The gradient of log-probabilities, which the kernel takes: zeros, but for the column of each
   // target.
-  const Tensor picks = block_of_work(g.logits, RowBlocks(g.logits)).zero_();
+  const Tensor picks = block_of_work(g.logits).zero_();
   const Tensor of_targets = -g.factors;
   for_each_block(g, [&](const auto& part, Tensor& to, Tensor& each) {
     Tensor picked = picks.narrow(0, 0, to.size(0));
@@ -124,26 +119,23 @@ void write_on_gpu(const Gradient& g) {
 }  // namespace
 
 Tensor log_sum_exp(const Tensor& logits) {
-  const RowBlocks blocks(logits);
   Tensor result = at::empty({logits.size(0)}, logits.options().dtype(type_inside(logits)));
   if (logits.numel() == 0) return result.zero_();
-  const Tensor block = block_of_work(logits, blocks);
+  const Tensor block = block_of_work(logits);
   Tensor largest, column;  // on a GPU, where few rows are slow to look through
   if (!logits.is_cpu()) std::tie(largest, column) = at::max(logits, 1, true);
-  blocks.for_each([&](int64_t first, int64_t rows) {
-    const Tensor x = logits.narrow(0, first, rows);
-    Tensor work = block.narrow(0, 0, rows), part = result.narrow(0, first, rows);
+  for_each_block(logits, [&](const auto& part) {
+    const Tensor x = part(logits);
+    Tensor sums = part(result), work = block.narrow(0, 0, x.size(0));
     // One kernel has exponentials and their sum in one pass; of the largest logit it gives the
     // logarithm of the sum.
     const Tensor from = x.scalar_type() == work.scalar_type() ? x : work.copy_(x);
-    if (logits.is_cpu()) {
-      const Tensor most = at::amax(from, {1});
-      at::_log_softmax_out(work, from, 1, false);
-      at::sub_out(part, most, at::amax(work, {1}));
-    } else {
-      at::_log_softmax_out(work, from, 1, false);
-      part.copy_(work.gather(1, column.narrow(0, first, rows)).squeeze(1));
-    }
+    const Tensor most = logits.is_cpu() ? at::amax(from, {1}) : Tensor();
+    at::_log_softmax_out(work, from, 1, false);
+    if (logits.is_cpu())
+      at::sub_out(sums, most, at::amax(work, {1}));
+    else
+      sums.copy_(work.gather(1, part(column)).squeeze(1));
   });
   if (!logits.is_cpu()) result.neg_().add_(largest.squeeze(1));
   return result;
