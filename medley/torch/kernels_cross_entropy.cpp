@@ -1,6 +1,5 @@
 // The cross entropy of rows of logits. Probabilities are there for a block of rows at a time only.
 
-#include <ATen/Context.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -12,7 +11,6 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/max.h>
 #include <ATen/ops/sub.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -90,14 +88,13 @@ void write_on_processor(const Gradient& g) {
   // The gradient of log-probabilities, which the kernel takes: zeros, but for the column of each
   // target.
   const Tensor picks = block_of_work(g.logits).zero_();
-  const Tensor of_targets = -g.factors;
   for_each_block(g, [&](const auto& part, Tensor& to, Tensor& each) {
     Tensor picked = picks.narrow(0, 0, to.size(0));
     if (!to.is_same(each))  // it would copy the logits whole before it takes two types at once
       each.copy_(part(g.logits)).sub_(part(g.log_sum_exp));
     else
       at::sub_out(each, part(g.logits), part(g.log_sum_exp));
-    picked.scatter_(1, part(g.columns), part(of_targets));
+    picked.scatter_(1, part(g.columns), part(g.factors).neg());
     at::_log_softmax_backward_data_out(each, picked, each, 1, each.scalar_type());
     picked.scatter_(1, part(g.columns), 0);
     if (!to.is_same(each)) to.copy_(each);
