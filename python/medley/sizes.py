@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from medley import _core
+from medley.data import same_rows
 from medley.data.inputs import Size, StepBatch
 from medley.data.sampler import own_rows
 from medley.run import exchange
@@ -38,6 +41,7 @@ class Sizes:
         # By rank: how many of its own a process is given, one at least.
         self._counts: list[int] = []
         self._have_own = False
+        self._read = 0  # batches
 
     def number(self, batch: StepBatch) -> int:
         """Returns the number that the run knows the program by for a batch of this size. In a job
@@ -100,6 +104,29 @@ class Sizes:
             f"batch: found {', '.join(map(str, found))} rows in the processes, expected the same "
             f"number in all, or {', '.join(map(str, counts))}, which they compute of a whole one"
         )
+
+    def check_same(self, tensors: Mapping[str, tuple[Tensor, int]], rows: int) -> None:
+        """Raises ValueError in all processes if they have not read the same of a batch. Looked at
+        is the first one, the second, the fourth, and so on: whoever shuffles with another seed is
+        found at once."""
+        assert self._rank is not None
+        self._read += 1
+        if self._read & (self._read - 1):
+            return
+        size = Size(rows, self._size.length)
+        given = next((len(t) // scale for t, scale in tensors.values() if scale and t.dim()), rows)
+        have = range(rows) if given == rows else self.own_rows(rows)
+        text = same_rows.told(tensors, have, self._program(size, None).reads(self._rank))
+        self.run.begin("step(), of which all compare what they have read")
+        try:
+            found = same_rows.difference(exchange.texts(text))
+        finally:
+            self.run.end()
+        if found:
+            raise ValueError(
+                f"batch: {found}; expected the same of a row in all processes: give what shuffles "
+                "or draws random numbers the same seed in all of them"
+            )
 
     def _program(self, size: Size, example: Any) -> _core.Program:
         if size not in self._programs:

@@ -77,6 +77,23 @@ std::vector<std::pair<int64_t, int64_t>> rows(const Program& program, int rank) 
   return pairs;
 }
 
+// By name, what a device reads of a batch: the rows by micro-batch, none of what has no rows.
+std::vector<std::pair<std::string, std::vector<std::pair<int64_t, int64_t>>>> reads(
+    const Program& program, int rank) {
+  const medley::DevicePlace place = device_places(program).at(static_cast<size_t>(rank));
+  const medley::LoweredStage& stage = program.stages[static_cast<size_t>(place.stage)];
+  std::vector<std::pair<std::string, std::vector<std::pair<int64_t, int64_t>>>> all;
+  for (const medley::Placement& input : stage.inputs) {
+    if (input.input.kind != medley::InputKind::kBatch) continue;
+    auto& [name, rows] = all.emplace_back();
+    name = input.input.name;
+    for (size_t m = 0; m < stage.tables.size(); ++m)
+      if (const auto read = rows_of(stage, input, place.index, m))
+        rows.emplace_back(read->first, read->count);
+  }
+  return all;
+}
+
 // Of each device in the order of the ranks, the rows that it computes of a batch; devices that
 // share the work on a row have a part of it each.
 std::vector<double> computed_rows(const Program& program) {
@@ -121,6 +138,10 @@ void init_program(nb::module_& m) {
            &rows,
            "rank"_a,
            "(first, number) of the rows of the global batch that a device needs, by micro-batch.")
+      .def("reads",
+           &reads,
+           "rank"_a,
+           "By name, what a device reads of a batch: (first, number) of rows, by micro-batch.")
       .def("computed_rows", &computed_rows, "By rank, how many rows of a batch a device computes.")
       .def("alike",
            &alike,

@@ -164,6 +164,15 @@ def test_two_processes_train_like_one_device(folder: Path, name: str, stages: bo
         assert difference <= max(1e-10 * value.detach().abs().max(), floor), key
 
 
+def test_stages_that_read_rows_in_another_order_do_not_train(folder: Path) -> None:
+    cut_into_stages(folder, "gpt")
+    plan, script = str(folder / "plan.json"), [SCRIPT, str(folder), "gpt"]
+    done = run([*LAUNCH, plan, *script], OTHER_ORDER="1")
+    assert done.returncode == 2
+    assert 'batch: row 0: found "input_ids" of process 0 and "labels" of process 1' in done.stderr
+    assert "step 0 pid" not in done.stdout
+
+
 def test_wrong_world_size_is_one_sentence(folder: Path) -> None:
     more = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     done = run([sys.executable, SCRIPT, str(folder), "gpt"], **more)

@@ -49,6 +49,8 @@ def main(folder: Path, name: str, steps: int) -> None:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.zero_()
+        if "OTHER_ORDER" in os.environ:
+            batch = {key: value.flip(0) for key, value in batch.items()}
     if (folder / f"{name}.graph").exists():
         graph = medley.Graph.load(folder / f"{name}.graph")
     else:

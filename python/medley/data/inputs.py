@@ -43,6 +43,10 @@ class OwnRows(Protocol):
         """Returns of how many rows the batch is of which this process is given so many, all or
         those that it computes; `digest` tells what these are. Raises ValueError for others."""
 
+    def check_same(self, tensors: Mapping[str, tuple[Tensor, int]], rows: int) -> None:
+        """Raises ValueError, now and then, in all processes if they have not read the same of a
+        batch of so many rows, given its tensors with their elements of dim 0 per row."""
+
 
 class Inputs:
     """The inputs of a graph that come from batches, by name."""
@@ -82,6 +86,8 @@ class Inputs:
                 self._require_whole(tensors, global_batch)
             count = self._count(tensors, global_batch, rows if own else None)
             mine = rows.own_rows(count)
+        if own:
+            rows.check_same({n: (each, self._rows_of(n)) for n, each in tensors.items()}, count)
         length = self._length(tensors)
         padded = self._lengths.padded(batch, tensors, length)
         if padded is not batch:

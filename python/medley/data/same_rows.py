@@ -1,0 +1,80 @@
+"""Whether processes that read the same rows of a batch have read the same: each shuffles, and draws
+random numbers, for itself."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+_MOST_ROWS = 64  # the first of a batch, which are looked at
+Reads = Sequence[tuple[str, Sequence[tuple[int, int]]]]  # by name, (first, number) of rows
+
+
+def told(tensors: Mapping[str, tuple[Tensor, int]], rows: Sequence[int], reads: Reads) -> str:
+    """Returns what a process tells of the rows that it has: of each tensor, with its elements of
+    dim 0 per row, their checksums, and which of them its device reads."""
+    places = {row: place for place, row in enumerate(rows) if row < _MOST_ROWS}
+    found = {}
+    for name, (tensor, scale) in tensors.items():
+        if not scale or tensor.dim() == 0 or len(tensor) != scale * len(rows):
+            continue
+        parts = {
+            row: _checksum(tensor[place * scale : (place + 1) * scale])
+            for row, place in places.items()
+        }
+        found[name] = [list(tensor.shape[1:]), parts]
+    return json.dumps([found, {name: _counted(several) for name, several in reads}])
+
+
+def difference(texts: Sequence[str]) -> str:
+    """Returns, of what all processes have told, a row of which they compute with parts that no one
+    of them has together; "" if there is none. Where batches are not equally long, nothing is known:
+    padding differs."""
+    all_told = [json.loads(text) for text in texts]
+    rows = {row for found, _ in all_told for _, parts in found.values() for row in parts}
+    for row in sorted(rows, key=int):
+        having = [
+            {name: (shape, parts[row]) for name, (shape, parts) in found.items() if row in parts}
+            for found, _ in all_told
+        ]
+        used: dict[str, list[int]] = {}
+        for process, (_, reads) in enumerate(all_told):
+            for name in having[process]:
+                if int(row) in reads.get(name, ()):
+                    used.setdefault(name, []).append(process)
+        if found := _unlike(having, used):
+            return f"row {row}: {found}"
+    return ""
+
+
+def _unlike(
+    having: Sequence[Mapping[str, tuple[list[int], int]]], used: Mapping[str, Sequence[int]]
+) -> str:
+    """`having`: by process, shapes and checksums of a row; `used`: by name, who reads it."""
+    for name in used:
+        shapes = [each[name][0] for each in having if name in each]
+        if any(shape != shapes[0] for shape in shapes):
+            return ""
+    taken = {}
+    for name, (first, *others) in used.items():
+        taken[name] = having[first][name]
+        for other in others:
+            if having[other][name] != taken[name]:
+                return f'found other values of "{name}" in process {other} than in {first}'
+    if any(all(each.get(name) == value for name, value in taken.items()) for each in having):
+        return ""
+    names = " and ".join(f'"{name}" of process {used[name][0]}' for name in list(taken)[:2])
+    return f"found {names}, which do not belong together"
+
+
+def _counted(several: Sequence[tuple[int, int]]) -> list[int]:
+    return [row for first, count in several for row in range(first, min(first + count, _MOST_ROWS))]
+
+
+def _checksum(part: Tensor) -> int:
+    flat = part.detach().cpu().contiguous().reshape(-1)
+    return zlib.crc32(flat.view(torch.uint8).numpy().data)
