@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import math
 import os
@@ -11,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch.utils.data
 
 from medley import _core
 from medley.callbacks import Callback, Progress
@@ -69,6 +70,8 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
         steps = settings.epochs * order.per_epoch
     if settings.output is not None and not job.joins_later():
         _go_on(trainer, order, settings, steps)
+    if steps is not None and trainer.steps >= steps and trainer.is_first:
+        say(f"found {trainer.steps} steps that are done already, of {steps}: nothing to train")
     before = trainer.catch_up()
     begun = trainer.steps
     begun_at = time.monotonic()
@@ -104,6 +107,8 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
                 )
             told.step(metrics)
             evaluate_and_save()
+        if order.has_ended and trainer.is_first:
+            say(f"the loader has no more batches: training ends after {trainer.steps} steps")
         if settings.evaluate is not None and not stopped and told.evaluated_at != trainer.steps:
             told.evaluate()
         if trainer.steps > begun or before is not None:
@@ -131,6 +136,13 @@ class Order:
             self.per_epoch = None
         if self.per_epoch == 0:
             raise ValueError("fit: found a loader of no batches, expected one at least")
+        self.has_ended = False  # and has no batches for another epoch
+
+    @property
+    def is_random(self) -> bool:
+        """Whether nobody can say in which order it yields rows."""
+        random = torch.utils.data.RandomSampler
+        return self._ours is None and isinstance(self._epochs, random)
 
     def cursor(self, steps: int) -> Cursor | None:
         """Returns where the batch of the next step is; None where nobody knows."""
@@ -157,19 +169,21 @@ class Order:
         """Yields the batches behind so many, to the end of the last epoch."""
         epoch, first = divmod(steps, self.per_epoch) if self.per_epoch else (0, steps)
         while epochs is None or epoch < epochs:
+            found = 0
             if self._ours is not None:
                 self._ours.set_epoch(epoch, first)
-                yield from self._loader
-            else:
-                if hasattr(self._epochs, "set_epoch"):
-                    self._epochs.set_epoch(epoch)
-                found = 0
-                for batch in itertools.islice(self._loader, first, None):
-                    found += 1
+                found = first
+            elif hasattr(self._epochs, "set_epoch"):
+                self._epochs.set_epoch(epoch)
+            for batch in self._loader:
+                found += 1
+                if found > first:
                     yield batch
-                if not found and not first:
-                    return
-            epoch, first = epoch + 1, 0
+            if not found:
+                self.has_ended = True
+                return
+            # Of a loader without a length, those to leave out may be several epochs.
+            epoch, first = epoch + 1, max(0, first - found)
 
 
 class Told:
@@ -292,6 +306,15 @@ def _check(trainer: Trainer, loader: Any, settings: Settings) -> None:
         raise ValueError("fit: evaluate_every: found nothing to evaluate, expected evaluate=...")
     if settings.evaluate is not None and settings.evaluate is loader:
         raise ValueError("fit: evaluate: found the loader that is trained on, expected another")
+    if settings.evaluate_every and isinstance(settings.evaluate, Iterator):
+        raise ValueError(
+            "fit: evaluate: found an iterator, which can be read once, expected a loader or a list"
+        )
+    if settings.steps is None and settings.epochs > 1 and isinstance(loader, Iterator):
+        raise ValueError(
+            f"fit: found an iterator, which can be read once, expected a loader for "
+            f"{settings.epochs} epochs, or steps=..."
+        )
     if not isinstance(settings.callbacks, Sequence):
         raise ValueError(f"fit: callbacks: found {settings.callbacks!r}, expected a list of them")
     for each in settings.callbacks:
@@ -333,6 +356,11 @@ def _go_on(trainer: Trainer, order: Order, settings: Settings, steps: int | None
         raise ValueError(f"{found.path}: found {found.step} steps, expected at most {steps}")
     if trainer.is_first:
         say(f"going on from {found.path}")
+    if trainer.is_first and order.is_random:
+        say(
+            "found a DataLoader with shuffle=True, whose order nobody knows: rows of this epoch "
+            "may come twice, or not at all; medley.Loader(plan, dataset, shuffle=True) goes on"
+        )
 
 
 def _save(

@@ -191,6 +191,7 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
     ) -> Fitted:
         """Trains on all batches of a loader, `epochs` times; with `steps` so many steps in all.
+        Steps that this trainer has made before count as the first of these.
 
         `evaluate` is a batch or a loader for `evaluate`, or what all processes call for values by
         name, every `evaluate_every` steps and in the end. `output` is a folder for checkpoints,

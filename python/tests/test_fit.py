@@ -154,6 +154,41 @@ def test_a_stream_goes_on_where_it_was(tmp_path: Path) -> None:
         assert torch.equal(value, state(again)[name]), name
 
 
+class Unsized(torch.utils.data.IterableDataset[Any]):
+    """The same rows, of which a DataLoader does not know how many there are."""
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        return iter(DATA)
+
+
+def test_a_loader_without_a_length_goes_on_where_it_was(tmp_path: Path) -> None:
+    whole = trainer()
+    whole.fit(medley.Loader(whole.plan, DATA), epochs=3)
+    stopped, again = trainer(), trainer()
+    plain: Any = torch.utils.data.DataLoader(Unsized(), batch_size=ROWS)
+    stopped.fit(plain, steps=4, output=tmp_path)  # in its second epoch
+    fitted = again.fit(plain, epochs=3, output=tmp_path)
+    assert fitted.steps == 9
+    for name, value in state(whole).items():
+        assert torch.equal(value, state(again)[name]), name
+
+
+def test_training_that_is_shorter_than_asked_for_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = trainer()
+    data: Any = DATA
+    batches = list(torch.utils.data.DataLoader(data, batch_size=ROWS))
+    assert made.fit(iter(batches), steps=9).steps == 3
+    assert "the loader has no more batches: training ends after 3 steps" in capsys.readouterr().err
+    assert made.fit(batches, epochs=1).steps == 3
+    assert "found 3 steps that are done already, of 3: nothing to" in capsys.readouterr().err
+    shuffled: Any = torch.utils.data.DataLoader(data, batch_size=ROWS, shuffle=True)
+    made.save(tmp_path)
+    trainer().fit(shuffled, epochs=2, output=tmp_path)
+    assert "found a DataLoader with shuffle=True, whose order" in capsys.readouterr().err
+
+
 def test_any_loader_will_do() -> None:
     one, other = trainer(), trainer()
     plain = torch.utils.data.DataLoader(DATA, batch_size=ROWS)  # type: ignore[arg-type]
@@ -171,10 +206,13 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         ({"save_every": 2}, "save_every: found no output"),
         ({"evaluate_every": 2}, "evaluate_every: found nothing to evaluate"),
         ({"evaluate": loader}, "evaluate: found the loader that is trained on"),
+        ({"evaluate": iter([]), "evaluate_every": 2}, "evaluate: found an iterator, which can be"),
         ({"callbacks": [print]}, "expected a medley.Callback"),
     ):
         with pytest.raises(ValueError, match=sentence):
             made.fit(loader, **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="found an iterator, which can be read once"):
+        made.fit(iter([]), epochs=2)
     with pytest.raises(ValueError, match="found a loader of no batches"):
         made.fit([])
 
