@@ -202,6 +202,25 @@ def test_losses_of_a_dict_are_added_up() -> None:
         assert trainer.step(batch).loss == pytest.approx(got["loss"], rel=NEAR)
 
 
+class Bare(nn.Module):
+    """Returns the loss and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """Returns it."""
+        return F.cross_entropy(self.layer(x), labels)
+
+
+def test_a_loss_alone_has_no_metrics() -> None:
+    model = Bare()
+    batch = {"x": torch.randn(ROWS, 4), "labels": torch.randint(0, 3, (ROWS,))}
+    trainer = trainer_of(model, medley.capture(model, batch), PLANS["rows"])
+    assert list(trainer.evaluate(batch)) == ["loss"]
+
+
 class WithMetrics(nn.Module):
     """Returns the loss, and what is not the mean of anything over rows."""
 

@@ -126,6 +126,8 @@ def read_batch(example: Any) -> Batch:
 def metrics_of(result: Any) -> dict[str, Tensor]:
     """Returns the scalars beside the loss in what a model returned, by name: of a dict, or of an
     object that has fields."""
+    if isinstance(result, Tensor):  # has fields of PyTorch's
+        return {}
     held = result if isinstance(result, Mapping) else getattr(result, "__dict__", {})
     if hasattr(result, "_asdict"):
         held = result._asdict()
