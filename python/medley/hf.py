@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from medley import _core
 from medley.callbacks import Callback, Progress, TensorBoard, WandB
 from medley.cluster import Cluster, load_cluster
 from medley.data.loader import Loader
@@ -139,6 +140,9 @@ def train(
     from transformers import default_data_collator
 
     check(args)
+    if isinstance(eval_dataset, dict):
+        raise ValueError(f"eval_dataset: found {len(eval_dataset)} data sets, expected one")
+    resumes, checkpoint = resumed(args)
     is_stream = not hasattr(dataset, "__len__")
     if is_stream and args.max_steps <= 0:
         raise ValueError(
@@ -157,8 +161,10 @@ def train(
         eval_dataset = None if eval_dataset is None else Columns(eval_dataset, names)
     model.train()
     seen = list(itertools.islice(dataset, _LOOKED_AT)) if is_stream else dataset
-    longest = [longest_row(each, tokens) for each in (seen, eval_dataset) if each is not None]
+    looked_at = [longest_rows(each, tokens) for each in (seen, eval_dataset) if each is not None]
+    longest = [row for rows_of_one, _ in looked_at for row in rows_of_one]
     example = dict(collate([*longest, seen[0]]))
+    answers = answers_of(example) if any(differ for _, differ in looked_at) else {}
     mixed = args.bf16 or args.fp16  # in which of both is a matter of each kind of device
     graph = capture(model, example, autocast=torch.bfloat16 if mixed else None)
     per_epoch = args.max_steps if is_stream else len(dataset) / rows
@@ -174,9 +180,10 @@ def train(
         cluster=machines,
         seed=args.seed,
         keep_gradients=False,
-        lengths=lengths_of(example),
+        lengths=lengths_of(example, answers),
     )
-    together, drop_last = lambda each: dict(collate(each)), args.dataloader_drop_last
+    together = lambda each: lengthened(dict(collate(each)), answers)  # noqa: E731
+    drop_last = args.dataloader_drop_last
     loader: Loader | StreamLoader
     if is_stream:
         loader = StreamLoader(chosen, dataset, collate=together, drop_last=drop_last)
@@ -193,6 +200,8 @@ def train(
     if eval_dataset is not None and _word(args.eval_strategy) != "no":
         held_out = Loader(chosen, eval_dataset, collate=together)
     saves = _every(args.save_strategy, args.save_steps, per_epoch, steps)
+    if resumes and (checkpoint or not saves):
+        trainer.resume(checkpoint or args.output_dir)
     trainer.fit(
         loader,
         steps=steps,
@@ -205,27 +214,37 @@ def train(
         save_every=saves,
         output=args.output_dir if saves else None,
         keep=args.save_total_limit or 1_000_000,
-        resume=bool(args.resume_from_checkpoint),
+        resume=resumes,
         callbacks=[*_reports(args), *callbacks],
     )
     return trainer
 
 
-def longest_row(dataset: Any, tokens: int | None = None) -> Any:
-    """Returns the row with the most tokens, since a plan is for the longest batch; of rows without
-    tokens the first one. Reads all rows with tokens, unless it is said how many those have at
-    most: the first one is repeated up to that then."""
+def longest_rows(dataset: Any, tokens: int | None = None) -> tuple[list[Any], bool]:
+    """Returns the rows with the most tokens and the most labels, since a plan is for the longest
+    batch, and whether a row has more of one than of the other, as where a model reads one text and
+    writes another; of rows without tokens the first one. Reads all rows with tokens, unless it is
+    said how many those have at most: the first one is repeated up to that then."""
     if not len(dataset):
         raise ValueError("found a data set of no rows, expected one at least")
     row = dataset[0]
     if not isinstance(row, Mapping) or "input_ids" not in row:
-        return row
+        return [row], False
     if tokens is not None:
         if tokens < 1:
             raise ValueError(f"tokens: found {tokens}, expected at least 1")
-        return _of_length(row, tokens)
-    lengths = [len(dataset[each]["input_ids"]) for each in range(len(dataset))]
-    return dataset[lengths.index(max(lengths))]
+        return [_of_length(row, tokens)], False
+    lengths, labels = [], []
+    for each in range(len(dataset)):
+        row = dataset[each]
+        lengths.append(len(row["input_ids"]))
+        found = row.get("labels")
+        is_list = isinstance(found, Sequence) or (isinstance(found, torch.Tensor) and found.dim())
+        labels.append(len(found) if is_list else 0)
+    # Labels that are always as many are no text: the classes of a row, or padded already.
+    if len(set(labels)) == 1 or labels == lengths:
+        return [dataset[lengths.index(max(lengths))]], False
+    return [dataset[each.index(max(each))] for each in (lengths, labels)], True
 
 
 def _of_length(row: Mapping[str, Any], tokens: int) -> dict[str, Any]:
@@ -243,14 +262,42 @@ def _of_length(row: Mapping[str, Any], tokens: int) -> dict[str, Any]:
     return {name: fitted(value) for name, value in row.items()}
 
 
-def lengths_of(example: Mapping[str, Any]) -> Lengths:
+def lengths_of(example: Mapping[str, Any], answers: Mapping[str, int]) -> Lengths:
     """Returns up to which lengths batches are padded, given the longest: to eighths of it where a
-    mask says what is padding, else not."""
+    mask says what is padding, else not. The `answers` have a length of their own."""
     tokens, mask = example.get("input_ids"), example.get("attention_mask")
     if tokens is None or mask is None or tokens.shape != mask.shape:
         return Lengths()
+    if tokens.dim() != 2 or tokens.dtype != torch.int64:
+        return Lengths()
     longest = int(tokens.shape[1])
-    return Lengths(buckets=sorted({-(-longest * eighths // 8) for eighths in range(1, 9)}))
+    dims = None
+    if answers:
+        dims = {
+            name: {dim: "length" for dim, size in enumerate(each.shape) if dim and size == longest}
+            for name, each in example.items()
+            if isinstance(each, torch.Tensor) and name not in answers
+        }
+        dims = {name: each for name, each in dims.items() if each}
+    buckets = sorted({-(-longest * eighths // 8) for eighths in range(1, 9)})
+    return Lengths(dynamic=dims, buckets=buckets)
+
+
+_ANSWERS = {"labels": -100, "decoder_input_ids": 0, "decoder_attention_mask": 0}  # padding
+
+
+def answers_of(example: Mapping[str, Any]) -> dict[str, int]:
+    """Returns what of a batch is as long as what a model writes, and how long in the longest."""
+    return {name: int(example[name].shape[1]) for name in _ANSWERS if name in example}
+
+
+def lengthened(batch: dict[str, Any], answers: Mapping[str, int]) -> dict[str, Any]:
+    """Returns a batch with what a model writes padded up to the longest: no loss is of that."""
+    for name, length in answers.items():
+        lacking = length - batch[name].shape[1]
+        if lacking > 0:
+            batch[name] = nn.functional.pad(batch[name], (0, lacking), value=_ANSWERS[name])
+    return batch
 
 
 def _plan(
@@ -293,6 +340,24 @@ def check(args: Any) -> None:
             raise ValueError(
                 f"TrainingArguments: {name}: found {value}, expected a number of steps"
             )
+
+
+def resumed(args: Any) -> tuple[bool, str]:
+    """Returns whether to go on from a checkpoint, and from which: "" for the newest one in the
+    output. Raises ValueError where there is none."""
+    found = args.resume_from_checkpoint
+    word = "" if found is None else str(found).lower()
+    if word in ("", "false", "no", "0"):
+        return False, ""
+    if word in ("true", "yes", "1"):
+        return True, ""
+    folder = os.fspath(found)
+    if not Path(folder, "COMMIT").exists() and not _core.find_checkpoints(folder):
+        raise ValueError(
+            f"TrainingArguments: resume_from_checkpoint: found {folder}, expected a checkpoint of "
+            "Medley, or True for the newest one in output_dir"
+        )
+    return True, folder
 
 
 def optimizer_of(model: nn.Module, args: Any, steps: int) -> Optimizer:

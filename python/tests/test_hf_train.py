@@ -193,9 +193,69 @@ def test_it_saves_evaluates_and_goes_on(tmp_path: Path) -> None:
     assert folders == ["step-00000004", "step-00000006"]
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "eval_loss" in line] == [6]
-    with pytest.raises(ValueError, match="found a checkpoint, expected resume=True"):
+    with pytest.raises(ValueError, match="found a checkpoint of step 6, expected resume=True"):
         run(max_steps=8)
     assert run(max_steps=8, resume_from_checkpoint="yes").steps == 8
+
+
+def test_it_goes_on_from_the_checkpoint_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(folder: str, **more: Any) -> medley.Trainer:
+        args = arguments(tmp_path / folder, per_device_train_batch_size=4, **more)
+        return hf.train(model(), args, Data(), cluster=exactness.cluster(2))
+
+    run("first", max_steps=2, save_strategy="steps")
+    first = tmp_path / "first"
+    for folder, word in (("second", str(first)), ("first", True)):  # no checkpoints of its own
+        capsys.readouterr()
+        assert run(folder, max_steps=3, resume_from_checkpoint=word).steps == 3
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.partition(":")[0] for line in lines] == ["step 3/3"]
+    with pytest.raises(ValueError, match="resume_from_checkpoint: found .*third, expected a"):
+        run("second", max_steps=3, resume_from_checkpoint=str(tmp_path / "third"))
+
+
+def test_answers_have_a_length_of_their_own(tmp_path: Path) -> None:
+    from transformers import T5Config, T5ForConditionalGeneration, Trainer
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        config = T5Config(
+            vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=2, dropout_rate=0.0
+        )
+        config.decoder_start_token_id = 0
+        return T5ForConditionalGeneration(config).double()
+
+    class Pairs(Sentences):
+        """Rows whose labels are of the lengths of others."""
+
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, row: int) -> dict[str, Any]:
+            answer = super().__getitem__((3 * row + 1) % ROWS)["labels"]
+            return {**super().__getitem__(row), "labels": answer}
+
+    def collate(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        batch = padded([{**row, "labels": row["input_ids"]} for row in rows])
+        pad = nn.utils.rnn.pad_sequence
+        return {**batch, "labels": pad([row["labels"] for row in rows], True, -100)}
+
+    with exactness.double_precision():
+        theirs = make()
+        args = arguments(tmp_path / "theirs", num_train_epochs=1)
+        Trainer(theirs, args, train_dataset=Pairs(), data_collator=collate).train()  # type: ignore[arg-type]
+        args = arguments(tmp_path, num_train_epochs=1, per_device_train_batch_size=4)
+        found = hf.train(make(), args, Pairs(), collate, cluster=exactness.cluster(2)).parameters()
+        for name, value in theirs.named_parameters():
+            worst = (found[name] - value.detach()).abs().max().item()
+            assert worst <= 1e-10 * value.abs().max().item(), (name, worst)
+
+
+def test_choices_are_no_lengths() -> None:
+    tokens = torch.zeros(2, 3, 10, dtype=torch.int64)
+    assert hf.lengths_of({"input_ids": tokens, "attention_mask": tokens}, {}) == medley.Lengths()
 
 
 def test_moments_of_eight_bits_have_two_names(tmp_path: Path) -> None:

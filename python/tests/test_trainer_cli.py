@@ -136,6 +136,10 @@ def test_captures_a_config_of_transformers(medley: Command, tmp_path: Path) -> N
         ),
         (["launch", "nowhere.json", "train.py"], "nowhere.json: cannot be read: No such file"),
         (["launch", "bad.json", "train.py"], "bad.json: "),
+        (
+            ["launch", "--restarts", "3", "plan.json", "train.py"],
+            "--restarts: found 3 without --elastic, expected also that",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

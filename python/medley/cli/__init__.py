@@ -184,9 +184,23 @@ def _prepare_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--delay-seed", type=int, default=0, help=argparse.SUPPRESS)
 
 
+_OF_ELASTIC = {  # options of --elastic alone, and what they are if not given
+    "restarts": 0,
+    "meet": None,
+    "node_rank": 0,
+    "settle": 600.0,
+    "second_homes_every": None,
+    "elastic_log": "elastic.jsonl",
+}
+
+
 def _launch(arguments: argparse.Namespace) -> int:
     from medley.run.launch import launch
 
+    for name, value in {} if arguments.elastic else _OF_ELASTIC.items():
+        if (found := getattr(arguments, name)) != value:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option}: found {found} without --elastic, expected also that")
     return launch(
         arguments.plan,
         arguments.script,

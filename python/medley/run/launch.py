@@ -198,6 +198,8 @@ def launch(
             raise ValueError("--elastic: found also --emulate, expected one of them")
         elastic = dict(elastic)
         values["MEDLEY_ELASTIC"] = "1"
+        if elastic["restarts"] < 0:
+            raise ValueError(f"--restarts: found {elastic['restarts']}, expected 0 or more")
         if not elastic["settle"] > 0:
             raise ValueError(f"--settle: found {elastic['settle']:g}, expected more than 0")
         values["MEDLEY_SETTLE"] = str(elastic["settle"])
