@@ -195,7 +195,11 @@ void Interpreter::check_batch() const {
 }
 
 StepReport Interpreter::run_step() {
-  if (failed_) throw Error(Blame::kUs, options_.device_name + ": a step after one that failed");
+  if (failed_)
+    throw Error(Blame::kUs,
+                options_.device_name +
+                    ": a step after one that failed: expected a new trainer, which goes on from a "
+                    "checkpoint (load)");
   check_batch();
   failed_ = true;  // until the end
   if (options_.keep_undo) keep_for_undo();

@@ -133,6 +133,8 @@ std::vector<StepReport> Devices::run_step(const std::function<void()>& poll) {
   return std::move(*reports);
 }
 
+int64_t Devices::steps() const { return state_->steps; }
+
 std::vector<int64_t> Devices::peak_bytes() const {
   return state_->emulated ? state_->emulated->peak_bytes() : std::vector<int64_t>{};
 }

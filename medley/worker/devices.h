@@ -63,6 +63,7 @@ class Devices {
 
   // From the next step on all devices of this process run this program (Interpreter::use).
   void use(const std::shared_ptr<const Program>& program);
+  int64_t steps() const;  // that have succeeded
   // Runs one step on all devices; the first failure is thrown. Meanwhile calls `poll` on this
   // thread.
   std::vector<StepReport> run_step(const std::function<void()>& poll = {});

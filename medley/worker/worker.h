@@ -52,6 +52,8 @@ class Worker {
   // Of a process of one device: ends a step that has failed, by this device alone
   // (Interpreter::finish_step).
   void finish_step(const std::vector<Buffer>& committed);
+  int64_t steps() const { return devices_->steps(); }  // that have succeeded
+  bool is_alone() const { return membership_ == nullptr; }
   // Of the last step, one for each device of this process.
   const std::vector<StepReport>& reports() const { return reports_; }
   std::string trace_json() const;  // of the last step

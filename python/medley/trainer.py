@@ -71,10 +71,9 @@ class Trainer:
         self.plan = plan if isinstance(plan, Plan) else Plan.load(plan)
         self.optimizer = as_optimizer(optimizer)
         self.steps = 0
-        if cluster is None and self.plan.cluster is None:
-            raise ValueError("Trainer: the plan was read from a file: expected also cluster=...")
         machines = self.plan.cluster if cluster is None else load_cluster(cluster)
-        assert machines is not None
+        if machines is None:
+            raise ValueError("Trainer: the plan was read from a file: expected also cluster=...")
         self._machines = machines
         self._options: dict[str, Any] = {
             "seed": seed,
@@ -156,8 +155,11 @@ class Trainer:
         if self._recovery is not None:
             metrics = self._recovery.step(batch)
         else:
-            metrics = self._step(self._tensors(batch))
-            self.steps += 1
+            done = self._run.steps
+            try:
+                metrics = self._step(self._tensors(batch))
+            finally:  # Ctrl-C may be raised behind a step
+                self.steps += self._run.steps - done
         if self._saver is not None:
             self._saver.poll()
         return metrics
@@ -191,7 +193,7 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
     ) -> Fitted:
         """Trains on all batches of a loader, `epochs` times; with `steps` so many steps in all.
-        Steps that this trainer has made before count as the first of these.
+        Those that were made before count.
 
         `evaluate` is a batch or a loader for `evaluate`, or what all processes call for values by
         name, every `evaluate_every` steps and in the end. `output` is a folder for checkpoints,
@@ -590,8 +592,7 @@ class Trainer:
 
     def trace_json(self) -> str:
         """Returns what the devices of this process did in the last step, for Perfetto
-        (https://ui.perfetto.dev). Times are those of the machine's steady clock. Needs
-        `trace=True`."""
+        (https://ui.perfetto.dev), in times of the steady clock. Needs `trace=True`."""
         return str(self._run.trace_json())
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:

@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include "medley/base/error.h"
 #include "medley/elastic/decision.h"
 #include "medley/torch/run.h"
@@ -120,19 +122,26 @@ void make_run(Run* self,
   new (self) Run(input);
 }
 
-// Ctrl-C arrives while the devices work: Python only notes it, so ask.
+// How long a step of this process alone may still take after Ctrl-C: one that is broken off in its
+// update leaves parameters of two steps.
+constexpr std::chrono::seconds kToFinish{3};
+
+// Ctrl-C arrives while the devices work: Python only notes it, so ask. A second one ends the step.
 medley::StepResult run_step(Run& run,
                             const std::map<std::string, at::Tensor>& batch,
                             const std::vector<double>& learning_rates,
                             int64_t step,
                             int size) {
   std::exception_ptr signal;
-  const auto poll = [&signal] {
-    if (signal) return true;
+  std::chrono::steady_clock::time_point last;
+  const auto poll = [&] {
     const nb::gil_scoped_acquire acquire;
-    if (PyErr_CheckSignals() == 0) return false;
-    signal = std::make_exception_ptr(nb::python_error());
-    return true;
+    if (PyErr_CheckSignals() != 0) {
+      last = std::chrono::steady_clock::now() + kToFinish;
+      if (signal || !run.worker().is_alone()) last = {};
+      signal = std::make_exception_ptr(nb::python_error());
+    }
+    return signal && std::chrono::steady_clock::now() > last;
   };
   const auto finish = [&]() -> medley::StepResult {
     const nb::gil_scoped_release release;
@@ -245,6 +254,10 @@ void init_runtime_trainer(nb::module_& m) {
            "size"_a = 0,
            "Trains on one global batch, or this device's rows of it, with the learning rate of "
            "each rule of the optimizer. `size`: what add_size() has returned for such a batch.")
+      .def_prop_ro(
+          "steps",
+          [](const Run& run) { return run.worker().steps(); },
+          "Those that have succeeded.")
       .def("add_size",
            &Run::add_size,
            nb::sig("def add_size(self, program: object, label: str) -> int"),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
+import signal
 import tempfile
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import medley
-from medley import custom_ops
+from medley import _runtime, custom_ops
 from medley.capture import substitute
 from medley.cluster import parse_cluster
 from medley.models import gpt, mlp
@@ -300,6 +303,39 @@ def test_memory_of_a_replicated_model_is_counted_on_every_device() -> None:
     for use in memory.values():
         assert use["persistent"] == pytest.approx(3 * bytes_of_parameters, rel=1e-3)
     assert memory["fast/0/0"]["peak"] > memory["slow/0/0"]["peak"]
+
+
+# A notebook goes on behind Ctrl-C. If what a step has done were not counted as one, the next one
+# would have the same number.
+@pytest.mark.parametrize("rows", [[8], [7, 1]])
+def test_ctrl_c_comes_behind_the_step_at_hand(
+    rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due: list[bool] = []
+
+    def interrupt(call: str, exchange: str) -> None:
+        if due and due.pop():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+
+    make = _runtime.Run
+    monkeypatch.setattr(
+        _runtime,
+        "Run",
+        lambda program, cluster, options: make(program, cluster, options | {"on_step": interrupt}),
+    )
+    trainer = trainer_of(small_gpt(), tokens(0), [rows])
+    trainer.step(tokens(0))
+    due.append(True)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.step(tokens(0))
+    assert trainer.steps == 2
+    trainer.step(tokens(0))
+    monkeypatch.undo()
+    other = trainer_of(small_gpt(), tokens(0), [rows])
+    for _ in range(3):
+        other.step(tokens(0))
+    assert worst(trainer.parameters(), other.parameters()) == 0
 
 
 # --- what users get wrong ---
