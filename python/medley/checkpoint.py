@@ -27,7 +27,7 @@ import medley
 from medley import _core, _runtime
 from medley.cursor import Cursor
 from medley.files import make_folder, unwritable
-from medley.run import epochs, exchange
+from medley.run import ends, epochs, exchange
 from medley.run.job import Job
 
 _Read = TypeVar("_Read")
@@ -175,6 +175,13 @@ class Saver:
         if not error:
             self._saved = int(save.state["step"])
         return error
+
+    def leave(self) -> None:
+        """The trainer is gone: completes what is being written, with others at the end."""
+        if self._job is None:
+            self.wait()
+        elif self._save is not None:
+            ends.leave_to_the_end(self.wait)
 
     def _verdict(self, save: _Save) -> str:
         if self._is_first:

@@ -116,6 +116,8 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
         fitted = Fitted(trainer.steps, stopped, told.evaluated, metrics)
         if settings.at_end is not None:
             settings.at_end(fitted)
+        if trainer._saver is not None and not trainer.is_elastic:  # one that is, ends with it
+            trainer._saver.wait()
     return fitted
 
 

@@ -103,8 +103,8 @@ class Trainer:
         with connections.guarded():  # the one to the store
             self._run = _runtime.Run(self._program, machines, options)
         self._saver = checkpoint.Saver(self._run, self._program, self._job)
-        if self._job is None:
-            weakref.finalize(self, self._saver.wait)
+        if self._recovery is None:
+            weakref.finalize(self, self._saver.leave)
         measured = "" if profile is None else read_text(profile)
         if profile is not None:
             self._drift = _runtime.Drift(self._run, machines, measured, str(profile))

@@ -35,7 +35,7 @@ def main(folder: Path, plan: str, steps: int) -> None:
         if once.exists() and trainer.steps == 2 and os.environ["RANK"] == "1":
             once.unlink()
             os._exit(9)
-    trainer.save(folder / "run")
+    trainer.save(folder / "run", wait=False)  # which ends with the script
     this = job.current()
     if this is None or this.rank == 0:
         (folder / "losses.json").write_text(json.dumps(losses))

@@ -91,6 +91,7 @@ def test_processes_write_what_others_read(folder: Path) -> None:
     for plan in ("stages", "pipelines", "alone", "mesh"):
         assert run(folder, plan, 2) == []
         assert state(folder) == saved, plan
+        assert not list((folder / "run").glob("*.tmp"))
     assert len(json.loads(newest(folder).read_text())["files"]) == 3
 
 

@@ -336,6 +336,7 @@ def test_ctrl_c_while_medley_train_saves(folder: Path, launcher: str) -> None:
     sentence = f"interrupted: saved {out / 'model.safetensors'} after {state['step']} steps"
     assert text.count(sentence) == 1
     assert safetensors.torch.load_file(out / "model.safetensors")
+    assert (out / f"step-{state['step']:08}" / "COMMIT").exists()
 
 
 def test_emulated_times_do_not_depend_on_the_host(folder: Path) -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -56,6 +57,7 @@ class Process:
     names: list[str] = dataclasses.field(default_factory=list)  # "rank 1", "fast/0/1"
     store: Store | None = None
     members: list[weakref.ref[Member]] = dataclasses.field(default_factory=list)
+    left: list[Callable[[], Any]] = dataclasses.field(default_factory=list)  # to do at the end
 
     def living(self) -> list[Member]:
         """Returns the members that are still there."""
@@ -68,6 +70,12 @@ _process = Process()
 def watch(member: Member) -> None:
     """From now on an error that nobody catches, or the end of the script, is told the others."""
     _process.members.append(weakref.ref(member))
+
+
+def leave_to_the_end(complete: Callable[[], Any]) -> None:
+    """Calls this when the script has ended: what all processes do together, and none of them knows
+    when the others come to it before."""
+    _process.left.append(complete)
 
 
 def connect(store: Store, *names: str) -> None:
@@ -181,6 +189,9 @@ def _note_for_torchrun(error: BaseException) -> None:
 
 
 def _finish() -> None:
+    for complete in _process.left:
+        with contextlib.suppress(OSError):  # others have failed
+            complete()
     for member in _process.living():
         member.finish()
     _let_the_cause_leave()
