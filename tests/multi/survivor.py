@@ -7,7 +7,8 @@ killed, and when (`whom`: its supervisor, or its node; `signal`: or what else it
 `behind` it; `slow` then sleeps where it waits for that; `saving` (of SAVING): in the save after the
 step instead; `slows`: what Slowness has, of `device`. `second` is killed in the recovery that
 follows, before `during` (a method of Recovery); with `epochs`, `device` ends as many epochs, one in
-each step, and nobody is lost; with `own_rows` each gives its own; `save`: a checkpoint after so
+each step, and nobody is lost; with `own_rows` each gives its own; `other_order` says whose rows are
+in another; `save`: a checkpoint after so
 many steps, and so on, to FOLDER/saved; `ahead`: not before the plan without it is there; `pause`:
 seconds before each step. A process whose device is the first of the plan writes what it has seen to
 FOLDER/seen.pt. If there is a FOLDER/start.pt, what another run has written, training begins there.
@@ -234,6 +235,8 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
             time.sleep(0.2)  # until all have heard of it
         time.sleep(fault.get("pause", 0))
         batch = batch_of(example, step)
+        if fault.get("other_order") == own:
+            batch = {name: value.flip(0) for name, value in batch.items()}
         if "own_rows" in fault:
             (rows,) = medley.BatchSampler(plan, range(ROWS))
             batch = {name: value[rows] for name, value in batch.items()}

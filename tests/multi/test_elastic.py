@@ -494,6 +494,14 @@ def test_a_step_takes_the_global_batch_only(tmp_path: Path, graph: medley.Graph)
     assert re.search(expected, done.stderr)
 
 
+@NIGHTLY
+def test_who_shares_rows_has_the_same_ones(tmp_path: Path, graph: medley.Graph) -> None:
+    plan = PLANS["tensors inside, rows between"].plan(graph)
+    done = elastic(prepare(tmp_path / "run", graph, plan), step=-1, other_order="a/0/0")
+    assert done.returncode == 2
+    assert "batch: row 0: found other values of" in done.stderr
+
+
 def test_epochs_leave_nothing_behind(
     tmp_path: Path, graph: medley.Graph, undisturbed: dict[str, Any]
 ) -> None:

@@ -86,7 +86,7 @@ class Inputs:
                 self._require_whole(tensors, global_batch)
             count = self._count(tensors, global_batch, rows if own else None)
             mine = rows.own_rows(count)
-        if own:
+        if own or whole:  # not alone
             rows.check_same({n: (each, self._rows_of(n)) for n, each in tensors.items()}, count)
         length = self._length(tensors)
         padded = self._lengths.padded(batch, tensors, length)
