@@ -126,9 +126,9 @@ Division divide_within(const Tables& tables, int64_t limit) {
   std::vector<int64_t> least(n, kNever);
   std::vector<size_t> before(n, 0);
   least[0] = 0;
-  for (size_t j = 1; j < n; ++j)
-    for (size_t i = 0; i < j; ++i) {
-      if (least[i] == kNever || tables.saved[i][j] > limit) continue;
+  for (size_t i = 0; i < n; ++i)
+    for (size_t j = i + 1; j < n && least[i] != kNever; ++j) {
+      if (tables.saved[i][j] > limit) break;  // a longer block saves no less
       const int64_t kept = least[i] + tables.crosses[i][j];
       if (kept >= least[j]) continue;
       least[j] = kept;

@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,6 +169,30 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Deep:
 def test_a_graph_from_shallow_ones_is_that_of_all_layers(llama: Deep) -> None:
     assert graph_of(llama.text(48)).hash() == graph_of(llama.captured(48)).hash()
     assert llama.traces is not None
+
+
+# As where the code assigns buffers anew, which the process beside finds out.
+@pytest.mark.slow
+def test_what_cannot_be_traced_side_by_side_is_traced_one_after_the_other(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    model = Deep(config_file(tmp_path, LLAMA), "")
+    model._beside = Beside(lambda: str(1 // 0))
+    assert graph_of(model.text(48)).hash() == graph_of(model.captured(48)).hash()
+    assert model.traces is not None
+
+
+@pytest.mark.slow
+def test_transformers_has_the_models_that_it_finds_itself() -> None:
+    pytest.importorskip("transformers")
+    words = "import transformers.models as m; print(sorted(m._class_to_module.items()))"
+    found = [
+        subprocess.run([sys.executable, "-c", f"{before}{words}"], capture_output=True, check=True)
+        for before in (
+            "",
+            "from medley.fits import imports as i; i.import_packages(['transformers']);",
+        )
+    ]
+    assert found[0].stdout == found[1].stdout != b"[]\n"
 
 
 @pytest.mark.slow

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import gc
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,8 +59,7 @@ def command(arguments: argparse.Namespace, progress: Progress) -> int:
     if not 0 < arguments.rows < 1 << 20:
         raise ValueError(f"--rows: found {arguments.rows}, expected at least 1")
     lengths = _lengths(arguments.lengths)
-    with _uncollected():
-        from medley.fits.answer import look
+    from medley.fits.answer import look
     from medley.fits.cards import read_cards
     from medley.fits.known import folder
     from medley.fits.page import text_of
@@ -72,33 +69,22 @@ def command(arguments: argparse.Namespace, progress: Progress) -> int:
 
     cards = read_cards(arguments.cards)
     modes = [arguments.mode] if arguments.mode else ["lora", "full"]
-    with _uncollected():
-        found = look(
-            path,
-            cards,
-            modes,
-            arguments.lora,
-            lengths,
-            arguments.rows,
-            arguments.link,
-            None if arguments.no_cache else folder(),
-            say,
-        )
+    found = look(
+        path,
+        cards,
+        modes,
+        arguments.lora,
+        lengths,
+        arguments.rows,
+        arguments.link,
+        None if arguments.no_cache else folder(),
+        say,
+    )
     if arguments.json:
         print(json.dumps({**found.head, "answers": [_entry(each) for each in found.answers]}))
     else:
         print(text_of(found))
     return 0
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Of what imports and traces make most stays: to look for garbage is a quarter of them."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _lengths(text: str | None) -> list[int] | None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib.util
 import warnings
-from collections.abc import Iterable
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +13,11 @@ from torch import Tensor, nn
 from medley.adapters import with_lora
 from medley.capture import Capture, capture_full, weightless
 from medley.capture.buffers import Place
+from medley.capture.errors import CaptureError
 from medley.fits.beside import Beside
+from medley.fits.imports import import_packages
 from medley.fits.known import Facts, Traces
-from medley.fits.stretch import Stretched, UnevenError
+from medley.fits.stretch import UnevenError
 from medley.models import hf
 from medley.quantized import with_4bit
 
@@ -33,13 +32,12 @@ class Deep:
 
     def __init__(self, path: str, lora: str, has_4_bits: bool = False) -> None:
         self._path, self._lora, self._has_4_bits = path, lora, has_4_bits
-        _import_packages(("transformers", "peft") if lora else ("transformers",))
+        import_packages(("transformers", "peft") if lora else ("transformers",))
         self._config = hf.config_of(path)
         self.layers = 0  # that repeat; 0: none were found
         for name in _LAYERS:
             self.layers = self.layers or int(getattr(self._config, name, None) or 0)
         self._traces: Traces | None = None
-        self._stretched: Stretched | None = None
         self._is_even = self.layers > 3
         self._beside = self._begin()
         model, batch = weightless.shaped(lambda: self._make(self._config, None))
@@ -75,36 +73,52 @@ class Deep:
         return self._capture(self._config, length).text
 
     def _begin(self) -> Beside | None:
-        """Begins to trace the model with three times the layers that repeat, beside what this
-        process does, as code that assigns no buffer anew. Nearly none does; with fewer layers it is
-        looked for here, and if one does this trace is not used."""
+        """Begins to trace the model with twice the layers that repeat, beside what this process
+        does."""
         with contextlib.suppress(UnevenError):
             if self._is_even and self._unit():
-                return Beside(lambda: self._shallow(3, set()).text)
+                return Beside(self._two)
         return None
+
+    def _two(self) -> str:
+        found = self._shallow(2)
+        if found.assigned:
+            raise UnevenError("code that assigns buffers anew")
+        return found.text
 
     def text(self, length: int | None) -> str:
         """Returns the graph, as it is captured, at a length of tokens; None for a model that takes
         none."""
         if self._is_even and (length is None or length <= self.facts.longest):
             try:
-                return self._stretch().text(self.layers // self._unit(), length or 0)
+                unit = self._unit()
+                self._traces = self._traces or self._traced(unit)
+                text = self._traces.stretched.text(self.layers // unit, length or 0)
+                _check_shapes(text, self._shapes)
+                return text
             except UnevenError:
                 self._is_even = False
         return self._capture(self._config, length).text
 
-    def _stretch(self) -> Stretched:
-        if self._stretched is None:
-            unit = self._unit()
-            two = self._shallow(2)
-            three = self._beside.text() if self._beside else None
-            if three is None or two.assigned:
-                three = self._shallow(3).text
-            lengths = _LENGTHS if self.facts.takes_tokens else (0, 0)
-            self._traces = Traces(two.text, three, lengths, unit, self.layers)
-            self._stretched = self._traces.stretched()
-            _check_shapes(self._stretched.text(self.layers // unit, lengths[0]), self._shapes)
-        return self._stretched
+    def _traced(self, unit: int) -> Traces:
+        two, three = self._side_by_side() or self._one_after_the_other()
+        lengths = _LENGTHS if self.facts.takes_tokens else (0, 0)
+        return Traces(two, three, lengths, unit, self.layers)
+
+    def _side_by_side(self) -> tuple[str, str] | None:
+        """Returns both traces, this one as of code that assigns no buffer anew; None if that is not
+        so, or they fail. Nearly no code does, and the other process looks for it."""
+        if self._beside is None:
+            return None
+        try:
+            three = self._shallow(3, set()).text
+        except CaptureError:
+            return None
+        two = self._beside.text()
+        return None if two is None else (two, three)
+
+    def _one_after_the_other(self) -> tuple[str, str]:
+        return self._shallow(2).text, self._shallow(3).text
 
     def _shallow(self, times: int, assigned: set[Place] | None = None) -> Capture:
         """Captures two or three times the layers that repeat together, each at a length of its
@@ -150,23 +164,6 @@ class Deep:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return capture_full(model, batch, check=False, assigned=assigned)
-
-
-def _import_packages(names: Iterable[str]) -> None:
-    """Imports packages without what a trace has no need of and that takes as long to import as they
-    do: bitsandbytes asks PyTorch's compiler for two functions, and does without if it gets none;
-    transformers imports the tensors of several processes where PyTorch can have such."""
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("nothing is compiled here")
-
-    with (
-        mock.patch.object(torch, "compile", refuse),
-        mock.patch.object(torch.distributed, "is_available", lambda: False),
-    ):
-        for name in names:
-            if importlib.util.find_spec(name) is not None:
-                importlib.import_module(name)
 
 
 def _kept(parameter: Tensor) -> int:

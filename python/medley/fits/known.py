@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -47,8 +48,9 @@ class Traces:
     unit: int
     layers: int
 
+    @functools.cached_property
     def stretched(self) -> Stretched:
-        """Raises UnevenError where they do not grow evenly."""
+        """What says how they grow; raises UnevenError where that is not evenly."""
         return Stretched(self.two, self.lengths[0], self.three, self.lengths[1], self.unit)
 
 
@@ -60,7 +62,6 @@ class Known:
         self._asked = (path, lora, has_4_bits)
         self._file = folder and folder / f"{_key(path, lora, has_4_bits)}.json"
         self._traces: Traces | None = None
-        self._stretched: Stretched | None = None
         self._captured: dict[str, str] = {}  # by length, of all layers
         self._deep: Deep | None = None
         self._is_new = False
@@ -85,9 +86,8 @@ class Known:
         if str(length) in self._captured:
             return self._captured[str(length)]
         if self._traces is not None and (length is None or length <= self.facts.longest):
-            self._stretched = self._stretched or self._traces.stretched()
             layers = self._traces.layers // self._traces.unit
-            return self._stretched.text(layers, length or 0)
+            return self._traces.stretched.text(layers, length or 0)
         deep = self._traced()
         text = deep.text(length)
         self._is_new = True

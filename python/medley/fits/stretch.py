@@ -14,6 +14,7 @@ differ that follow from the length, and so say how.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -282,11 +283,21 @@ class Stretched:
 
 
 def _with_sizes(template: str, numbers: tuple[int, ...], sizes: Mapping[int, int]) -> str:
-    parts = template.split(_GAP)
+    parts, are_plain, last = _split(template)
+    filled = [
+        part + str(number if is_plain else sizes.get(number, number))
+        for part, is_plain, number in zip(parts, are_plain, numbers, strict=True)
+    ]
+    return "".join([*filled, last])
+
+
+@functools.cache
+def _split(template: str) -> tuple[list[str], list[bool], str]:
+    """Returns what is before each gap, whether the number there is no size, and what is behind."""
+    *parts, last = template.split(_GAP)
+    are_plain = []
     inside = False
-    filled = []
-    for part, number in zip(parts[:-1], numbers, strict=True):
+    for part in parts:
         inside ^= part.count('"') % 2 == 1
-        plain = inside or part.endswith("%")
-        filled.append(part + str(number if plain else sizes.get(number, number)))
-    return "".join([*filled, parts[-1]])
+        are_plain.append(inside or part.endswith("%"))
+    return parts, are_plain, last
