@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +118,15 @@ def silently(what: str) -> Iterator[None]:
 CARDS = [Cards("RTX3090-24GB", 1), Cards("RTX4060Ti-16GB", 1)]
 
 
-def test_what_fits_is_planned_for_all_cards_and_for_each_alone() -> None:
-    model: Any = Model(1 << 20)
-    found = Question(model, "full", CARDS, "16 GB/s", 64, silently).answers(None)
+def question_of(model: Any, folder: Path) -> Question:
+    """Whether all of a model trains on two cards."""
+    pool = ThreadPoolExecutor(2)
+    return Question(model, "full", CARDS, "16 GB/s", 64, silently, folder, pool)
+
+
+def test_what_fits_is_planned_for_all_cards_and_for_each_alone(tmp_path: Path) -> None:
+    model = Model(1 << 20)
+    found = question_of(model, tmp_path).begin(None)()
     assert [(each.length, each.cards, each.fits) for each in found] == [
         (length, cards, True)
         for length in (512, 2048)
@@ -130,13 +137,12 @@ def test_what_fits_is_planned_for_all_cards_and_for_each_alone() -> None:
 
 
 # Where weights alone are too many no graph is made: the 3090 has 23.7 GiB, both have 39.4 GiB.
-def test_where_weights_alone_are_too_many_nothing_is_planned() -> None:
-    model: Any = Model(30 << 30)
-    question = Question(model, "full", CARDS, "16 GB/s", 64, silently)
-    assert [each.fits for each in question.answers([512])] == [True, False, False]
+def test_where_weights_alone_are_too_many_nothing_is_planned(tmp_path: Path) -> None:
+    found = question_of(Model(30 << 30), tmp_path).begin([512])()
+    assert [each.fits for each in found] == [True, False, False]
     model = Model(100 << 30)
-    question = Question(model, "full", CARDS, "16 GB/s", 64, silently)
-    found = question.answers([512, 2048])
+    question = question_of(model, tmp_path)
+    found = question.begin([512, 2048])()
     assert not model.asked and not any(each.fits for each in found)
     assert found[0].why == (
         "weights and what AdamW keeps of them take 100 GiB, 60.6 GiB more than there is"

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from medley import _core
 from medley.cluster import parse_cluster
 from medley.fits.cards import Cards, cluster_of, cluster_text, link_of
-from medley.fits.known import Known
+from medley.fits.known import Facts, Known
 
 Progress = Callable[[str], AbstractContextManager[None]]  # shows what is under way
 
@@ -169,50 +169,61 @@ def _program() -> list[str]:
 
 
 class Question:
-    """A way to train a model, on some cards."""
+    """A way to train a model, on some cards. `folder`: for files of plans, which `pool` makes."""
 
     def __init__(
-        self, model: Known, mode: str, cards: Sequence[Cards], link: str, rows: int, say: Progress
+        self,
+        model: Known,
+        mode: str,
+        cards: Sequence[Cards],
+        link: str,
+        rows: int,
+        say: Progress,
+        folder: Path,
+        pool: ThreadPoolExecutor,
     ) -> None:
         self._model, self._mode, self._cards, self._link = model, mode, cards, link
-        self._rows, self._say = rows, say
+        self._rows, self._say, self._folder, self._pool = rows, say, folder, pool
 
-    def answers(self, lengths: Sequence[int] | None) -> list[Answer]:
-        """Returns what the lengths come to on all cards together and on one of each kind alone. The
-        graph is made when a plan is asked for, and none is where the weights alone do not fit."""
-        with self._folder() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-            places = [
-                Place(f"{c.kind} alone", self._cards, self._link, folder, [f"{c.kind}/0/0"])
-                for c in self._cards
-            ]
-            if sum(each.count for each in self._cards) > 1:
-                places.insert(0, self._all(folder))
-            short = {place.name: self._without_plan(place) for place in places}
-            asked = [place for place in places if not short[place.name]]
-            all_of = self._asked(lengths)
-            begun = [self._begin(asked, length, folder, pool) for length in all_of if asked]
-            answers: list[Answer] = []
+    def begin(self, lengths: Sequence[int] | None) -> Callable[[], list[Answer]]:
+        """Begins to plan for the lengths, on all cards together and on one of each kind alone;
+        returns what waits for the answers. The graph is made when a plan is asked for, and none is
+        where the weights alone do not fit."""
+        places = [
+            Place(f"{c.kind} alone", self._cards, self._link, self._folder, [f"{c.kind}/0/0"])
+            for c in self._cards
+        ]
+        if sum(each.count for each in self._cards) > 1:
+            places.insert(0, self._all())
+        short = {place.name: self._without_plan(place) for place in places}
+        asked = [place for place in places if not short[place.name]]
+        all_of = self._asked(lengths)
+        begun = [self._begin(asked, length) for length in all_of if asked]
+
+        def answers() -> list[Answer]:
+            found: list[Answer] = []
             for i, length in enumerate(all_of):
-                found = self._planned(asked, length, begun[i]) if asked else {}
+                planned = self._planned(asked, length, begun[i]) if asked else {}
                 for place in places:
                     why = short[place.name]
-                    answers.append(
-                        found.get(place.name) or Answer(self._mode, length, place.name, why)
+                    found.append(
+                        planned.get(place.name) or Answer(self._mode, length, place.name, why)
                     )
                     short[place.name] = why and "a shorter length does not fit"
-            return answers
+            return found
+
+        return answers
 
     def advice(self, length: int | None) -> list[str]:
         """Returns changes with which something would fit."""
         found = []
         largest = max(self._cards, key=lambda each: _memory(each, self._link))
-        with self._folder() as folder, ThreadPoolExecutor(1) as pool:
-            if lacking := self._all(folder).lacks(self._model.facts.kept):
-                more = -(-lacking // _memory(largest, self._link))
-                found.append(f"at least {more} more {largest.kind}")
-            else:
-                found += self._shorter(length, folder, pool)
-                found += self._more(largest, length, folder, pool)
+        if lacking := self._all().lacks(self._model.facts.kept):
+            more = -(-lacking // _memory(largest, self._link))
+            found.append(f"at least {more} more {largest.kind}")
+        else:
+            found += self._shorter(length)
+            found += self._more(largest, length)
         if self._mode == "full":
             found.append(
                 "--mode lora: frozen weights need neither gradients nor an optimizer's state"
@@ -237,26 +248,19 @@ class Question:
             f"{_gib(lacking)} more than there is"
         )
 
-    @contextlib.contextmanager
-    def _folder(self) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory(prefix="medley-fits-") as folder:
-            yield Path(folder)
+    def _all(self) -> Place:
+        return Place("all", self._cards, self._link, self._folder)
 
-    def _all(self, folder: Path) -> Place:
-        return Place("all", self._cards, self._link, folder)
-
-    def _graph(self, length: int | None, folder: Path) -> Path:
-        path = folder / f"{length}.graph"
+    def _graph(self, length: int | None) -> Path:
+        path = self._folder / f"{length}.graph"
         if not path.exists():
             with self._say("tracing the model"):
                 path.write_text(self._model.graph(length).text())
         return path
 
-    def _begin(
-        self, places: Sequence[Place], length: int | None, folder: Path, pool: ThreadPoolExecutor
-    ) -> list[Plans]:
-        graph = self._graph(length, folder)
-        return [place.begin(graph, self._rows, self._model.facts.kept, pool) for place in places]
+    def _begin(self, places: Sequence[Place], length: int | None) -> list[Plans]:
+        graph, kept = self._graph(length), self._model.facts.kept
+        return [place.begin(graph, self._rows, kept, self._pool) for place in places]
 
     def _planned(
         self, places: Sequence[Place], length: int | None, begun: Sequence[Plans]
@@ -269,25 +273,23 @@ class Question:
                 for place, plans in zip(places, begun, strict=True)
             }
 
-    def _shorter(self, length: int | None, folder: Path, pool: ThreadPoolExecutor) -> list[str]:
+    def _shorter(self, length: int | None) -> list[str]:
         for shorter in _SHORTER if length is not None else ():
             if shorter < (length or 0):
-                places = [self._all(folder)]
-                found = self._planned(places, shorter, self._begin(places, shorter, folder, pool))
+                places = [self._all()]
+                found = self._planned(places, shorter, self._begin(places, shorter))
                 if found["all"].fits:
                     return [f"--lengths {shorter}"]
         return []
 
-    def _more(
-        self, largest: Cards, length: int | None, folder: Path, pool: ThreadPoolExecutor
-    ) -> list[str]:
+    def _more(self, largest: Cards, length: int | None) -> list[str]:
         for more in _MORE_CARDS:
             others = [
                 dataclasses.replace(each, count=each.count + more * (each == largest))
                 for each in self._cards
             ]
-            places = [Place(f"{more} more {largest.kind}", others, self._link, folder)]
-            begun = self._begin(places, length, folder, pool)
+            places = [Place(f"{more} more {largest.kind}", others, self._link, self._folder)]
+            begun = self._begin(places, length)
             if self._planned(places, length, begun)[places[0].name].fits:
                 return [places[0].name]
         return []
@@ -316,24 +318,38 @@ def look(
     `folder`: where what is found of models is kept."""
     link = link or link_of(cards)
     found = Found({})
-    for mode in modes:
-        with say("reading the model"):
-            model = Known(path, "" if mode == "full" else lora, mode == "qlora", folder)
-        facts = model.facts
-        with contextlib.closing(model):
-            found.head = {
-                "model": facts.kind,
-                "weights": facts.weights,
-                "dtype": facts.dtype,
-                "cards": {each.kind: each.count for each in cards},
-                "notes": [each.note for each in cards if each.note],
-                "link": link,
-                "rows": rows,
-            }
-            found.trained[mode] = facts.trained
-            question = Question(model, mode, cards, link, rows, say)
-            answers = question.answers(lengths)
+    with (
+        tempfile.TemporaryDirectory(prefix="medley-fits-") as plans,
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+        asked: list[tuple[str, Known, Question, Callable[[], list[Answer]]]] = []
+        # What a mode is planned for is planned while the next one is traced.
+        for mode in modes:
+            with say("reading the model"):
+                model = Known(path, "" if mode == "full" else lora, mode == "qlora", folder)
+            with contextlib.closing(model):
+                here = Path(plans, mode)
+                here.mkdir()
+                question = Question(model, mode, cards, link, rows, say, here, pool)
+                asked.append((mode, model, question, question.begin(lengths)))
+        for mode, model, question, begun in asked:
+            found.head = _head(model.facts, cards, link, rows)
+            found.trained[mode] = model.facts.trained
+            answers = begun()
             found.answers += answers
             if not any(answer.fits for answer in answers):
-                found.advice[mode] = question.advice(answers[0].length)
+                with contextlib.closing(model):
+                    found.advice[mode] = question.advice(answers[0].length)
     return found
+
+
+def _head(facts: Facts, cards: Sequence[Cards], link: str, rows: int) -> dict[str, Any]:
+    return {
+        "model": facts.kind,
+        "weights": facts.weights,
+        "dtype": facts.dtype,
+        "cards": {each.kind: each.count for each in cards},
+        "notes": [each.note for each in cards if each.note],
+        "link": link,
+        "rows": rows,
+    }

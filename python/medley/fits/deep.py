@@ -62,6 +62,7 @@ class Deep:
         """Ends what was begun beside this process and not asked for."""
         if self._beside is not None:
             self._beside.end()
+            self._beside = None
 
     @property
     def traces(self) -> Traces | None:

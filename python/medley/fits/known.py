@@ -81,6 +81,7 @@ class Known:
                 make_folder(self._file.parent)
                 write_atomically(self._file, json.dumps(self._entry()))
                 _retire(self._file.parent)
+            self._is_new = False
 
     def _text(self, length: int | None) -> str:
         if str(length) in self._captured:
