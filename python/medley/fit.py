@@ -21,7 +21,7 @@ from medley.data.sampler import GlobalBatches
 from medley.data.stream import StreamLoader
 from medley.metrics import Metrics
 from medley.metrics_file import MetricsFile
-from medley.run import exchange, job
+from medley.run import ends, exchange, job
 from medley.run.interrupt import Interrupt
 
 if TYPE_CHECKING:
@@ -114,10 +114,14 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
         if trainer.steps > begun or before is not None:
             _save(trainer, order, settings, wait=settings.must_save)
         fitted = Fitted(trainer.steps, stopped, told.evaluated, metrics)
-        if settings.at_end is not None:
-            settings.at_end(fitted)
-        if trainer._saver is not None and not trainer.is_elastic:  # one that is, ends with it
-            trainer._saver.wait()
+        try:
+            if settings.at_end is not None:
+                settings.at_end(fitted)
+        except OSError as error:  # a full disk: the checkpoint is what is left
+            if not isinstance(error, ends.OthersError):
+                _complete(trainer)
+            raise
+        _complete(trainer)
     return fitted
 
 
@@ -363,6 +367,13 @@ def _go_on(trainer: Trainer, order: Order, settings: Settings, steps: int | None
             "found a DataLoader with shuffle=True, whose order nobody knows: rows of this epoch "
             "may come twice, or not at all; medley.Loader(plan, dataset, shuffle=True) goes on"
         )
+
+
+def _complete(trainer: Trainer) -> None:
+    """Completes the checkpoint that is being written, in all processes; of an elastic run its end
+    does."""
+    if trainer._saver is not None and not trainer.is_elastic:
+        trainer._saver.wait()
 
 
 def _save(

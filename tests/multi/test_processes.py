@@ -339,6 +339,21 @@ def test_ctrl_c_while_medley_train_saves(folder: Path, launcher: str) -> None:
     assert (out / f"step-{state['step']:08}" / "COMMIT").exists()
 
 
+# Behind weights that cannot be written the last checkpoint is what is left of the last steps.
+def test_a_checkpoint_outlives_weights_that_find_no_room(folder: Path) -> None:
+    (folder / "text").mkdir()
+    (folder / "text" / "a.txt").write_text("unequal devices, one model. " * 200)
+    out = folder / "out"
+    (out / "model.safetensors").mkdir(parents=True)
+    options = ["--data", str(folder / "text"), "--cluster", str(folder / "cluster.yaml")]
+    options += ["--steps", "3", "--held-out", "0", "-o", str(out)]
+    done = run([*LAUNCH, str(folder / "plan.json"), "train", "medley.models:gpt", *options])
+    assert done.returncode == 3
+    assert "model.safetensors: cannot be written: Is a directory" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (out / "step-00000003" / "COMMIT").exists()
+
+
 def test_emulated_times_do_not_depend_on_the_host(folder: Path) -> None:
     seen = []
     for delay in ("0", "7"):

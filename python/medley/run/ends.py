@@ -189,11 +189,9 @@ def _note_for_torchrun(error: BaseException) -> None:
 
 
 def _finish() -> None:
-    for complete in _process.left:
+    for end in (*_process.left, *(member.finish for member in _process.living())):
         with contextlib.suppress(OSError):  # others have failed
-            complete()
-    for member in _process.living():
-        member.finish()
+            end()
     _let_the_cause_leave()
 
 
