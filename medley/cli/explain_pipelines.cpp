@@ -56,7 +56,7 @@ Sent sent_by(const LoweredStage& stage, const CostModel& costs) {
   CommunicationPrices prices(stage, costs);
   Sent sent;
   for (const Call& call : stage.calls)
-    for (const Step& step : find_function(stage, call.function).steps)
+    for (const Step& step : steps_of(stage, call))
       if (const auto* post = std::get_if<Post>(&step);
           post && only_sends(stage.communications[at(post->communication)]))
         sent.add(prices.exchanges(post->communication, call.microbatch, 0), costs.topology());

@@ -108,7 +108,7 @@ EmulatedExecutor::Progress::Progress(const LoweredStage& stage)
     const Call& call = stage.calls[i];
     if (schedule.uses[i].begins && call.function != FunctionKind::kUpdate)
       order.push_back(call.microbatch);
-    const std::vector<medley::Step>& steps = find_function(stage, call.function).steps;
+    const std::span<const medley::Step> steps = steps_of(stage, call);
     for (size_t s = 0; s < steps.size(); ++s) {
       if (std::holds_alternative<Segment>(steps[s])) ++events;
       if (const auto* post = std::get_if<Post>(&steps[s])) {
@@ -263,7 +263,9 @@ void EmulatedExecutor::note_posted(const LoweredStage& stage, Frames frames, Val
   const Communication& communication = stage.communications[posted.communication];
   if (communication.inputs.empty() || communication.inputs[progress.next_input] != value) return;
   begin_step(stage);
-  InFlight& in_flight = progress.in_flight[posted.communication];
+  std::deque<InFlight>& all = progress.in_flight[posted.communication];
+  if (progress.next_input == 0) all.emplace_back();
+  InFlight& in_flight = all.back();
   in_flight.inputs.push_back(slot(stage, frames, value));
   if (++progress.next_input < communication.inputs.size()) return;
   progress.next_input = 0;
@@ -272,7 +274,7 @@ void EmulatedExecutor::note_posted(const LoweredStage& stage, Frames frames, Val
     auto& sending = progress.sending[communication.lane];
     if (static_cast<int>(sending.size()) >= communication.depth) sending.pop_front();
     sending.push_back(std::move(in_flight.inputs[0]));
-    in_flight.inputs.clear();
+    all.pop_back();
     return end_event(stage);
   }
   end_event(stage);
@@ -281,22 +283,24 @@ void EmulatedExecutor::note_posted(const LoweredStage& stage, Frames frames, Val
     progress.undecided.push_back(posted);
     return;
   }
+  if (communication.outputs.empty()) return all.pop_back();
   take_outputs(stage, posted);
-  if (reduces || communication.outputs.empty()) in_flight.inputs.clear();
+  if (reduces) in_flight.inputs.clear();
 }
 
 void EmulatedExecutor::take_outputs(const LoweredStage& stage, const Progress::Posted& posted) {
   const Communication& communication = stage.communications[posted.communication];
-  InFlight& in_flight = progress_.at(&stage).in_flight[posted.communication];
+  std::deque<InFlight>& all = progress_.at(&stage).in_flight[posted.communication];
+  if (communication.inputs.empty()) all.emplace_back();
   for (ValueId output : communication.outputs)
-    in_flight.outputs.push_back(
+    all.back().outputs.push_back(
         memory_->take(bytes_of(stage, output, posted.microbatch), communication.name));
 }
 
 void EmulatedExecutor::decide(const LoweredStage& stage) {
   Progress& progress = progress_.at(&stage);
   for (const Progress::Posted& posted : progress.undecided) {
-    InFlight& in_flight = progress.in_flight[posted.communication];
+    InFlight& in_flight = progress.in_flight[posted.communication].back();
     MemoryMeter::Held input = std::move(in_flight.inputs.at(0));
     in_flight.inputs.clear();
     if (input.use_count() == 1)
@@ -333,9 +337,9 @@ MemoryMeter::Held EmulatedExecutor::storage_for(const LoweredStage& stage,
       const auto [call, step] = progress.receipts[c].at(progress.next_receipt[c]++);
       return progress.receiving.take(call, step);
     }
-    InFlight& in_flight = progress.in_flight[c];
-    MemoryMeter::Held place = std::move(in_flight.outputs.at(i));
-    if (i + 1 == in_flight.outputs.size()) in_flight = {};
+    InFlight& oldest = progress.in_flight[c].front();
+    MemoryMeter::Held place = std::move(oldest.outputs.at(i));
+    if (i + 1 == oldest.outputs.size()) progress.in_flight[c].pop_front();
     return place;
   }
   const Input* input = find_input(stage, value);

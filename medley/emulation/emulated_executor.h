@@ -68,7 +68,7 @@ class EmulatedExecutor final : public Executor {
     std::vector<Posted> posts;  // of one step
     size_t next_post = 0, next_input = 0;
     std::map<ValueId, std::pair<size_t, size_t>> outputs;  // -> communication, place in its outputs
-    std::vector<InFlight> in_flight;                       // [communication]
+    std::vector<std::deque<InFlight>> in_flight;           // [communication], the oldest first
     // Of transfers. A step is told from the next by its events: segments, posts and receipts.
     size_t events = 0, events_left = 0;                    // of a step
     std::map<int, std::deque<MemoryMeter::Held>> sending;  // by lane, the oldest first

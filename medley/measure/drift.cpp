@@ -29,7 +29,7 @@ DriftMeter::DriftMeter(const Program& program, const CostModel& costs) {
       kind.bf16_as = bf16_as(stage, d);
       device.kind = kind.name;
       for (const Call& call : stage.calls)
-        for (const Step& step : find_function(stage, call.function).steps)
+        for (const Step& step : steps_of(stage, call))
           if (const auto* segment = std::get_if<Segment>(&step))
             device.prices.push_back(
                 price(stage, *segment, stage.tables.at(at(call.microbatch)).at(d), kind, costs));

@@ -181,6 +181,9 @@ Pipeline read_pipeline(const JsonPlace& at) {
        {"in_flight",
         false,
         [&](const JsonPlace& p) { pipeline.in_flight = read_integers(p, 1, kMaxLength); }},
+       {"at_once",
+        false,
+        [&](const JsonPlace& p) { pipeline.at_once = read_integer(p, 1, kMaxLength); }},
        {"stages", true, [&](const JsonPlace& p) { pipeline.stages = read_some(p, read_stage); }}});
   return pipeline;
 }

@@ -78,6 +78,9 @@ struct Pipeline {
   // Micro-batches that each stage has in flight at most, not growing along the pipeline. Empty: as
   // many as the schedule says where that depends on no times.
   std::vector<int64_t> in_flight{};
+  // Of a single stage: so many micro-batches go forward, and so many backward, at once. While one
+  // waits for an exchange inside of the stage, another computes (program/weave.h).
+  int64_t at_once = 1;
   bool operator==(const Pipeline&) const = default;
 };
 

@@ -146,6 +146,22 @@ void check_stages(const std::vector<Stage>& stages, size_t pipeline, const Graph
   }
 }
 
+void check_at_once(const Pipeline& pipeline, size_t number) {
+  const std::string place = pipeline_place(number) + ".at_once";
+  const size_t count = pipeline.microbatches.size();
+  if (pipeline.at_once < 1 || at(pipeline.at_once) > count)
+    refuse(place, pipeline.at_once, fmt::format("1 to {}, the micro-batches", count));
+  if (pipeline.at_once == 1) return;
+  if (pipeline.stages.size() > 1)
+    refuse(place,
+           pipeline.at_once,
+           fmt::format("1: the pipeline has {} stages, and only one alone works on several "
+                       "micro-batches at once",
+                       pipeline.stages.size()));
+  if (!pipeline.in_flight.empty())
+    refuse(place, pipeline.at_once, "1 beside in_flight: as many are in flight as go at once");
+}
+
 void check_schedule(const Pipeline& pipeline, size_t number) {
   const std::vector<int64_t>& counts = pipeline.in_flight;
   const std::string place = pipeline_place(number) + ".in_flight";
@@ -482,6 +498,7 @@ void verify(const Plan& plan,
     check_stages(pipeline.stages, p, graph);
     check_recompute(pipeline.stages, p);
     check_schedule(pipeline, p);
+    check_at_once(pipeline, p);
     for (size_t s = 0; s < pipeline.stages.size(); ++s) TextCheck(plan, graph, p, s).run();
   }
 }

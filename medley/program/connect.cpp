@@ -207,6 +207,7 @@ std::vector<int> counts_in_flight(const Pipeline& pipeline) {
       counts.push_back(static_cast<int>(std::min<int64_t>(count, microbatches)));
     return counts;
   }
+  if (pipeline.at_once > 1) return {static_cast<int>(pipeline.at_once)};
   const Schedule& schedule = find_schedule(pipeline.schedule);
   if (schedule.counts) return schedule.counts(stages, microbatches);
   MEDLEY_CHECK_EQ(stages, 1);
@@ -221,8 +222,13 @@ int connect_pipeline(Stages stages,
                      int number,
                      std::span<Connections> all) {
   const std::vector<int> counts = counts_in_flight(pipeline);
-  const PipelineOrder orders = order_calls(counts, static_cast<int>(pipeline.microbatches.size()));
+  const auto microbatches = static_cast<int>(pipeline.microbatches.size());
+  const PipelineOrder orders = order_calls(counts, microbatches);
   for (size_t s = 0; s < stages.size(); ++s) all[s].order = orders[s];
+  if (pipeline.at_once > 1) {
+    all[0].at_once = static_cast<int>(pipeline.at_once);
+    all[0].order = order_in_groups(all[0].at_once, microbatches);
+  }
   for (const auto& [lane, links] : find_lanes(stages)) {
     const auto& [from, to, phase, once] = lane;
     const DecidedStage& sender = stages[at(from)];

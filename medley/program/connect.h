@@ -76,6 +76,7 @@ struct Connections {
   std::vector<StageRelay> gradients, values;
   OwnedShares shares;  // of parameters of which it updates a part
   StageOrder order;
+  int at_once = 1;  // micro-batches (weave.h)
 };
 
 // Micro-batches that each stage has in flight at most.

@@ -80,7 +80,7 @@ FrameSchedule schedule_frames(const LoweredStage& stage) {
       free.erase(free.begin());
     }
     Held& current = held.at(who);
-    current.functions.push_back(stage.calls[i].function);
+    if (stage.calls[i].begins()) current.functions.push_back(stage.calls[i].function);
     use.frame = current.frame;
     use.ends = last.at(who) == i;
     if (!use.ends) continue;

@@ -11,9 +11,9 @@ namespace medley {
 std::map<int, std::vector<Receipt>> receipts(const LoweredStage& stage) {
   std::map<int, std::vector<Receipt>> lanes;
   for (size_t c = 0; c < stage.calls.size(); ++c) {
-    const Function& function = find_function(stage, stage.calls[c].function);
-    for (size_t s = 0; s < function.steps.size(); ++s) {
-      const auto* wait = std::get_if<Wait>(&function.steps[s]);
+    const std::span<const Step> steps = steps_of(stage, stage.calls[c]);
+    for (size_t s = 0; s < steps.size(); ++s) {
+      const auto* wait = std::get_if<Wait>(&steps[s]);
       if (!wait) continue;
       const Communication& communication = stage.communications.at(at(wait->communication));
       if (only_receives(communication))

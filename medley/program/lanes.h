@@ -16,7 +16,7 @@ namespace medley {
 // One transfer that is awaited in a step.
 struct Receipt {
   size_t call = 0;  // in which it is awaited
-  size_t step = 0;  // of the function of that call
+  size_t step = 0;  // of those that the call makes
   int communication = 0;
 };
 

@@ -18,6 +18,7 @@
 #include "medley/program/graph_limits.h"
 #include "medley/program/lifetimes.h"
 #include "medley/program/relays.h"
+#include "medley/program/weave.h"
 
 namespace medley {
 namespace {
@@ -445,6 +446,7 @@ class Lowering {
           call.microbatch);
     }
     add(FunctionKind::kUpdate, 0);
+    weave(stage, connections_.at_once);
   }
 
   void fill_tables() {

@@ -282,13 +282,15 @@ class MemoryFollower {
       batch_[at(call().microbatch)].clear();
     }
     const Function& function = find_function(stage_, call().function);
-    for (point_.step = 0; point_.step < function.steps.size(); ++point_.step) {
-      const Step& step = function.steps[point_.step];
+    const std::span<const Step> steps = steps_of(function, call());
+    for (point_.step = 0; point_.step < steps.size(); ++point_.step) {
+      const Step& step = steps[point_.step];
       point_.op = 0;
       if (const auto* segment = std::get_if<Segment>(&step)) follow(*segment);
       if (const auto* post = std::get_if<Post>(&step)) follow(*post);
       if (const auto* wait = std::get_if<Wait>(&step)) follow(*wait);
     }
+    if (!call().ends()) return;
     // A new value takes the place of the old one.
     for (const Assign& assign : function.assigns)
       if (storages_.bytes(slot(assign.to)) != storages_.bytes(slot(assign.from)))
@@ -339,10 +341,10 @@ class MemoryFollower {
 
   void follow(const Post& post) {
     const Communication& communication = stage_.communications[at(post.communication)];
-    InFlight& in_flight = in_flight_[at(post.communication)];
     const bool reduces = communication.kind == CommunicationKind::kAllReduce;
     const bool may_be_in_place = reduces && communication.inputs.size() == 1;
     if (only_sends(communication)) return send(communication, post);
+    InFlight& in_flight = in_flight_[at(post.communication)].emplace_back();
     for (ValueId value : communication.inputs)
       in_flight.inputs.push_back(storages_.hold(slot(value)));
     const auto take_outputs = [&] {
@@ -367,7 +369,6 @@ class MemoryFollower {
   }
 
   void follow(const Wait& wait) {
-    InFlight& in_flight = in_flight_[at(wait.communication)];
     const Communication& communication = stage_.communications[at(wait.communication)];
     const auto& outputs = communication.outputs;
     point_.during = storages_.live();
@@ -377,9 +378,10 @@ class MemoryFollower {
       end_point();
       return;
     }
-    for (size_t i = 0; i < outputs.size(); ++i) put(outputs[i], in_flight.outputs[i]);
-    in_flight.outputs.clear();
-    drop_all(in_flight.inputs);
+    std::deque<InFlight>& posted = in_flight_[at(wait.communication)];
+    for (size_t i = 0; i < outputs.size(); ++i) put(outputs[i], posted.front().outputs[i]);
+    drop_all(posted.front().inputs);
+    posted.pop_front();
     end_point();
   }
 
@@ -419,7 +421,7 @@ class MemoryFollower {
   Storages storages_;
   std::vector<int> run_;                    // [value] kRun and kStep
   std::vector<std::vector<int>> frames_;    // [frame][value]
-  std::vector<InFlight> in_flight_;         // [communication]
+  std::vector<std::deque<InFlight>> in_flight_;  // [communication], the oldest first
   std::map<int, std::deque<int>> sending_;  // by lane, the oldest first
   Receiving<int> receiving_;
   std::vector<std::vector<std::pair<ValueId, int>>> batch_;  // [microbatch]

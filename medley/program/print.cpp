@@ -118,8 +118,14 @@ std::string print(const Program& program) {
     }
     for (const auto& [name, value] : stage.metrics)
       out += fmt::format("  metric \"{}\" %{}\n", name, value);
-    for (const Call& call : stage.calls)
-      out += fmt::format("  call {} {}\n", name(call.function), call.microbatch);
+    for (const Call& call : stage.calls) {
+      out += fmt::format("  call {} {}", name(call.function), call.microbatch);
+      if (!call.begins() || !call.ends())
+        out += fmt::format(" steps {}{}",
+                           call.first,
+                           call.ends() ? " on" : fmt::format(" to {}", call.end - 1));
+      out += "\n";
+    }
     for (size_t m = 0; m < stage.tables.size(); ++m)
       for (size_t d = 0; d < stage.tables[m].size(); ++d)
         out += fmt::format("  table {} {} [{}]\n", m, d, fmt::join(stage.tables[m][d], ", "));

@@ -117,9 +117,16 @@ struct Function {
   bool operator==(const Function&) const = default;
 };
 
+// A function of a micro-batch, or some of its steps: then those of other micro-batches come between
+// them (weave.h).
 struct Call {
   FunctionKind function;
-  int microbatch;  // 0 for the update
+  int microbatch;       // 0 for the update
+  int first = 0;        // of the steps of the function
+  int end = kToTheEnd;  // behind the last of them
+  static constexpr int kToTheEnd = -1;
+  bool begins() const { return first == 0; }  // the function
+  bool ends() const { return end == kToTheEnd; }
   bool operator==(const Call&) const = default;
 };
 
@@ -147,7 +154,8 @@ struct LoweredStage {
   std::vector<Lifetime> lifetimes;  // [value]
   std::vector<Communication> communications;
   std::vector<Function> functions;  // at most one of each kind
-  std::vector<Call> calls;          // the order of one step
+  // The order of one step. Communications of one number are awaited in the order of their posts.
+  std::vector<Call> calls;
   std::vector<Placement> inputs;    // parallel to graph.inputs
   std::vector<Placement>
       gradients;         // kStep values with the synchronised gradient; `input` names the parameter

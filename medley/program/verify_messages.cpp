@@ -204,17 +204,18 @@ struct Outgoing {
   Sums sums;
 };
 Outgoing outgoing(const LoweredStage& stage) {
-  std::map<FunctionKind, std::vector<int>> posts;
+  std::map<FunctionKind, std::vector<std::pair<int, int>>> posts;  // step, communication
   for (const Function& function : stage.functions)
-    for (const Step& step : function.steps)
-      if (const auto* post = std::get_if<Post>(&step))
+    for (size_t i = 0; i < function.steps.size(); ++i)
+      if (const auto* post = std::get_if<Post>(&function.steps[i]))
         if (!stage.communications[at(post->communication)].devices.empty())
-          posts[function.kind].push_back(post->communication);
+          posts[function.kind].emplace_back(static_cast<int>(i), post->communication);
   Outgoing result;
   for (const Call& call : stage.calls) {
     const auto found = posts.find(call.function);
     if (found == posts.end()) continue;
-    for (int id : found->second) {
+    for (const auto& [step, id] : found->second) {
+      if (step < call.first || (!call.ends() && step >= call.end)) continue;
       const Communication& communication = stage.communications[at(id)];
       if (is_sum_over_stages(communication))
         result.sums[communication.devices].push_back({id, call});

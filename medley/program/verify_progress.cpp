@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <set>
+#include <span>
 
 #include "medley/base/at.h"
 #include "medley/program/calls.h"
@@ -75,8 +77,14 @@ class Progress {
     int sent = 0, received = 0;  // posted by either end
   };
 
-  const std::vector<Item>& items(const Actor& actor) const {
-    return actor.items.at(actor.stage.calls[actor.call].function);
+  // Of the call at hand.
+  std::span<const Item> items(const Actor& actor) const {
+    const Call& call = actor.stage.calls[actor.call];
+    const std::vector<Item>& all = actor.items.at(call.function);
+    const auto first = std::ranges::lower_bound(all, at(call.first), {}, &Item::step);
+    const auto end =
+        call.ends() ? all.end() : std::ranges::lower_bound(all, at(call.end), {}, &Item::step);
+    return {first, end};
   }
 
   bool step(Actor& actor) {
@@ -129,9 +137,10 @@ class Progress {
   }
 
   bool receive(Actor& actor, const Item& item, const Communication& communication) {
-    const int* number = actor.receiving.posted(actor.call, item.step);
+    const size_t step = item.step - at(actor.stage.calls[actor.call].first);
+    const int* number = actor.receiving.posted(actor.call, step);
     if (!number || *number >= lanes_[communication.lane].sent) return false;
-    actor.receiving.take(actor.call, item.step);
+    actor.receiving.take(actor.call, step);
     receive_ahead(actor);
     return true;
   }

@@ -10,6 +10,7 @@
 #include "medley/base/at.h"
 #include "medley/program/calls.h"
 #include "medley/program/verify_parts.h"
+#include "medley/program/weave.h"
 
 namespace medley {
 namespace {
@@ -239,6 +240,7 @@ class ValueVerifier {
     check_variants(FunctionKind::kPrologue, FunctionKind::kPrologueLast);
     check_variants(FunctionKind::kBackward, FunctionKind::kBackwardLast);
     check_calls();
+    verify_weave(stage_, stage_name(number_));
     follow_calls();
   }
 
@@ -338,6 +340,7 @@ class ValueVerifier {
     bool updated = false;
     for (const Call& call : stage_.calls) {
       if (!summaries_.contains(call.function)) refuse(call, "the stage has no such function");
+      if (!call.begins()) continue;
       if (updated) refuse(call, "found behind the update, expected nothing there");
       if (call.function == kUpdate) {
         updated = true;
@@ -381,6 +384,7 @@ class ValueVerifier {
     std::vector<int> at_microbatch(stage_.tables.size(), fresh);
     int step = steps_.number({});
     for (const Call& call : stage_.calls) {
+      if (!call.begins()) continue;  // woven calls do what they would one after the other
       int own = update;
       int& microbatch =
           call.function == FunctionKind::kUpdate ? own : at_microbatch[at(call.microbatch)];

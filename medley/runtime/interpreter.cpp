@@ -33,6 +33,7 @@ struct Interpreter::PreparedCall {
   Call call;
   std::string name, category;
   const PreparedFunction* function;
+  std::span<const PreparedStep* const> steps;  // of the function
   FrameUse use;
 };
 
@@ -74,10 +75,13 @@ Interpreter::Prepared::Prepared(std::shared_ptr<const Program> of,
   for (size_t i = 0; i < stage.calls.size(); ++i) {
     const Call& call = stage.calls[i];
     const auto& table = stage.tables.at(at(call.microbatch)).at(at(device));
+    const PreparedFunction& function = prepare(call.function, table);
+    const size_t count = steps_of(stage, call).size();
     calls.push_back({call,
                      to_string(call),
                      function_name(call.function),
-                     &prepare(call.function, table),
+                     &function,
+                     std::span(function.steps).subspan(at(call.first), count),
                      schedule.uses[i]});
   }
 }
@@ -241,7 +245,7 @@ void Interpreter::run_calls() {
       finish(sending.front().first, current_step_->exchange);
     }
   for (size_t i = 0; i < outstanding_.size(); ++i)
-    if (outstanding_[i].posted)
+    if (!outstanding_[i].empty())
       throw Error(Blame::kUs,
                   stage().communications[i].name + ": posted but not awaited in the step");
 }
@@ -264,8 +268,8 @@ void Interpreter::run_call(const PreparedCall& call) {
 }
 
 void Interpreter::run_steps(const PreparedCall& call, Frames frames) {
-  for (; step_number_ < call.function->steps.size(); ++step_number_) {
-    const PreparedStep& step = *call.function->steps[step_number_];
+  for (; step_number_ < call.steps.size(); ++step_number_) {
+    const PreparedStep& step = *call.steps[step_number_];
     current_step_ = &step;
     if (options_.on_step) options_.on_step(place());
     switch (step.kind) {
@@ -287,7 +291,7 @@ void Interpreter::run_steps(const PreparedCall& call, Frames frames) {
 
 void Interpreter::end_call(const PreparedCall& call, Frames frames) {
   current_step_ = nullptr;
-  assign(*call.function, frames);
+  if (call.call.ends()) assign(*call.function, frames);
   for (ValueId value : call.use.leftovers) executor_.write(stage(), frames, value, nullptr);
   if (call.use.ends && call.call.function != FunctionKind::kUpdate)
     batch_[at(call.call.microbatch)].clear();
@@ -303,9 +307,7 @@ void Interpreter::post(const PreparedStep& step, Frames frames) {
   }
   for (ValueId value : *step.dies) executor_.write(stage(), frames, value, nullptr);
   if (step.lane >= 0) return send(step, std::move(inputs));
-  Outstanding& outstanding = outstanding_[step.communication];
-  if (outstanding.posted) throw Error(Blame::kUs, "posted again before it was awaited");
-  outstanding.posted = true;
+  Outstanding& outstanding = outstanding_[step.communication].emplace_back();
   outstanding.since = clock_.now();
   const Exchange& exchange = step.exchange;
   if (exchange.group.size() == 1 && exchange.kind == CommunicationKind::kAllReduce) {
@@ -319,8 +321,10 @@ void Interpreter::post(const PreparedStep& step, Frames frames) {
 
 void Interpreter::wait(const PreparedStep& step, Frames frames) {
   if (step.lane >= 0) return receive(step, frames);
-  Outstanding outstanding = std::exchange(outstanding_[step.communication], {});
-  if (!outstanding.posted) throw Error(Blame::kUs, "awaited before it was posted");
+  std::deque<Outstanding>& posted = outstanding_[step.communication];
+  if (posted.empty()) throw Error(Blame::kUs, "awaited before it was posted");
+  Outstanding outstanding = std::move(posted.front());
+  posted.pop_front();
   const bool commits = static_cast<int>(step.communication) == stage().commit;
   if (commits) reached_ = Reached::kAtCommit;
   std::vector<Buffer> outputs = finish(outstanding, step.exchange);
@@ -401,15 +405,15 @@ void Interpreter::send(const PreparedStep& step, std::vector<Buffer> inputs) {
   }
   Exchange filled = step.exchange;
   filled.inputs = std::move(inputs);
-  Outstanding outstanding{true, clock_.now(), nullptr, {}};
+  Outstanding outstanding{clock_.now(), nullptr, {}};
   outstanding.pending = transport_.post(std::move(filled));
   sending.emplace_back(std::move(outstanding), &step);
 }
 
 void Interpreter::receive_ahead() {
   receiving_.post_ahead([&](const Receipt& receipt) {
-    const PreparedStep& step = *now_->calls[receipt.call].function->steps[receipt.step];
-    return Outstanding{true, clock_.now(), transport_.post(step.exchange), {}};
+    const PreparedStep& step = *now_->calls[receipt.call].steps[receipt.step];
+    return Outstanding{clock_.now(), transport_.post(step.exchange), {}};
   });
 }
 

@@ -110,7 +110,6 @@ class Interpreter {
   struct PreparedCall;
   // A communication between its post and its wait.
   struct Outstanding {
-    bool posted = false;
     Nanoseconds since;
     std::unique_ptr<Pending> pending;  // null if there was nothing to transport
     std::vector<Buffer> outputs;       // then
@@ -154,7 +153,7 @@ class Interpreter {
   std::vector<std::unique_ptr<Frame>> frames_;
   std::map<const Program*, std::unique_ptr<Prepared>> programs_;
   Prepared* now_ = nullptr;
-  std::vector<Outstanding> outstanding_;  // [communication]
+  std::vector<std::deque<Outstanding>> outstanding_;  // [communication], the oldest first
   std::map<int, std::deque<std::pair<Outstanding, const PreparedStep*>>> sending_;  // by lane
   Receiving<Outstanding> receiving_;
   std::vector<BatchInputs> batch_;        // [microbatch]

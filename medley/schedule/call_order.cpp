@@ -43,6 +43,17 @@ PipelineOrder order_calls(const std::vector<int>& in_flight, int microbatches) {
   return order;
 }
 
+StageOrder order_in_groups(int of, int microbatches) {
+  MEDLEY_CHECK(of >= 1 && microbatches >= 1);
+  StageOrder order;
+  for (int first = 0; first < microbatches; first += of) {
+    const int behind = std::min(first + of, microbatches);
+    for (int m = first; m < behind; ++m) order.push_back(forward(m));
+    for (int m = first; m < behind; ++m) order.push_back(backward(m));
+  }
+  return order;
+}
+
 std::vector<int> capped(std::vector<int> in_flight, const std::vector<int>& limits) {
   if (limits.empty()) return in_flight;
   MEDLEY_CHECK_EQ(limits.size(), in_flight.size());

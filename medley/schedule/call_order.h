@@ -41,6 +41,10 @@ std::string to_string(const StageOrder& order);  // "F0 F1 B0 B1"
 // that grow or are below 1, which may come from a person's plan. Requires: microbatches >= 1.
 PipelineOrder order_calls(const std::vector<int>& in_flight, int microbatches);
 
+// Returns the order in which a stage without neighbours goes forward on so many micro-batches, then
+// backward on them, and so on: "F0 F1 B0 B1 F2 B2" for two of three. Requires: both are at least 1.
+StageOrder order_in_groups(int of, int microbatches);
+
 // Returns the counts held to limits[i] (none if empty), and to the count of the stage before.
 // Throws Error(kCaller) if a limit is below 1, naming the stage.
 // Requires: limits is empty or has an entry for each stage.

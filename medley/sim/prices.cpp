@@ -261,7 +261,7 @@ NetworkSize network_size(const Program& program) {
   };
   for (const LoweredStage& stage : program.stages)
     for (const Call& call : stage.calls)
-      for (const Step& step : find_function(stage, call.function).steps) {
+      for (const Step& step : steps_of(stage, call)) {
         if (const auto* post = std::get_if<Post>(&step))
           add(stage, stage.communications[at(post->communication)]);
         if (const auto* wait = std::get_if<Wait>(&step))

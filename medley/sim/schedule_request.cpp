@@ -60,7 +60,7 @@ void add_transfers(const Program& program,
   CommunicationPrices prices(stage, costs);
   for (const Call& call : stage.calls) {
     if (!is_forward(call.function) && !is_backward(call.function)) continue;
-    for (const Step& step : find_function(stage, call.function).steps) {
+    for (const Step& step : steps_of(stage, call)) {
       const auto* post = std::get_if<Post>(&step);
       if (!post || !only_sends(stage.communications[at(post->communication)])) continue;
       const int receiver = stage.communications[at(post->communication)].devices.back();
@@ -113,8 +113,8 @@ std::vector<int> in_flight(const Program& program) {
     most.push_back(0);
     int now = 0;
     for (const Call& call : stage.calls) {
-      if (is_forward(call.function)) most.back() = std::max(most.back(), ++now);
-      if (is_backward(call.function)) --now;
+      if (is_forward(call.function) && call.begins()) most.back() = std::max(most.back(), ++now);
+      if (is_backward(call.function) && call.ends()) --now;
     }
   }
   return most;

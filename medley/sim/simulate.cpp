@@ -44,7 +44,7 @@ struct Actor {
   bool is_done = false;
   Nanoseconds clock;
   int waits_for = -1;                         // an exchange of the network
-  std::vector<Posted> posted;                 // [communication], between post and wait
+  std::vector<std::deque<Posted>> posted;     // [communication], between post and wait
   std::map<int, std::deque<Posted>> sending;  // by lane, the oldest first
   Receiving<Posted> receiving;
   std::map<uint64_t, int64_t> next_key;  // [group] number of its next exchange
@@ -259,13 +259,13 @@ void Simulator::run_until_blocked(Actor& actor) {
   for (; actor.call < on.calls.size(); ++actor.call, actor.step = 0) {
     const Call& call = on.calls[actor.call];
     current_call(actor);
-    const Function& function = find_function(on, call.function);
-    for (; actor.step < function.steps.size(); ++actor.step) {
+    const std::span<const Step> steps = steps_of(on, call);
+    for (; actor.step < steps.size(); ++actor.step) {
       const Nanoseconds begins = actor.clock;
-      if (!follow(actor, call, function.steps[actor.step])) return;
+      if (!follow(actor, call, steps[actor.step])) return;
       if (!options_.memory) continue;
       actor.ran.resize(actor.call + 1);
-      const bool computes = std::holds_alternative<Segment>(function.steps[actor.step]);
+      const bool computes = std::holds_alternative<Segment>(steps[actor.step]);
       actor.ran.back().push_back({computes ? begins : actor.clock, actor.clock});
     }
     current_call(actor).ends = actor.clock;
@@ -359,7 +359,7 @@ Posted Simulator::post(Actor& actor, int index, int microbatch) {
 bool Simulator::post_step(Actor& actor, const Call& call, int index) {
   const Communication& communication = stage(actor).communications[at(index)];
   if (communication.lane < 0) {
-    actor.posted[at(index)] = post(actor, index, call.microbatch);
+    actor.posted[at(index)].push_back(post(actor, index, call.microbatch));
     return true;
   }
   std::deque<Posted>& sending = actor.sending[communication.lane];
@@ -377,18 +377,21 @@ SimulatedCall& Simulator::current_call(Actor& actor) const {
 }
 
 bool Simulator::wait_step(Actor& actor, int index) {
-  Posted& posted = actor.posted[at(index)];
+  std::deque<Posted>& all = actor.posted[at(index)];
   const Communication& communication = stage(actor).communications[at(index)];
   const bool receives = only_receives(communication);
   const Nanoseconds start = actor.clock;
-  if (receives && posted.exchange < 0) posted = actor.receiving.take(actor.call, actor.step);
+  if (receives && all.empty()) all.push_back(actor.receiving.take(actor.call, actor.step));
+  Posted& posted = all.front();
   posted.microbatch = stage(actor).calls[actor.call].microbatch;
   const bool under_way = posted.exchange >= 0;
+  const ExchangeKey key = posted.key;
   if (!wait(actor, posted)) return false;
+  all.pop_front();
   if (receives) receive_ahead(actor);
   if (communication.devices.empty()) current_call(actor).waits += actor.clock - start;
   if (under_way && is_of_pipelines(actor, index))
-    actor.result.others += actor.clock - std::max(start, own_arrival(actor, posted.key));
+    actor.result.others += actor.clock - std::max(start, own_arrival(actor, key));
   return true;
 }
 
@@ -460,7 +463,7 @@ void Simulator::follow_memory(Actor& actor) {
   };
   for (const MemoryPoint& point : points) {
     const Call& call = on.calls[point.call];
-    const Step& step = find_function(on, call.function).steps[point.step];
+    const Step& step = steps_of(on, call)[point.step];
     const auto [begins, ends] = actor.ran[point.call][point.step];
     Nanoseconds from = begins, until = begins;
     if (const auto* segment = std::get_if<Segment>(&step)) {

@@ -52,7 +52,7 @@ struct WorkItem {
 std::vector<WorkItem> items_of(const LoweredStage& stage) {
   std::vector<WorkItem> items;
   for (const Call& call : stage.calls)
-    for (const Step& step : find_function(stage, call.function).steps) {
+    for (const Step& step : steps_of(stage, call)) {
       WorkItem item{.microbatch = call.microbatch};
       if (const auto* segment = std::get_if<Segment>(&step)) item.segment = segment;
       if (const auto* post = std::get_if<Post>(&step)) item.communication = post->communication;

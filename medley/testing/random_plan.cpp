@@ -34,6 +34,7 @@ class RandomPlanner {
     Prepared prepared = prepare(graph_, optimizer_);
     choose(prepared, factorize(prepared.graph));
     draw_recompute();
+    draw_at_once();
     return std::move(plan_);
   }
 
@@ -103,7 +104,20 @@ class RandomPlanner {
         counts.push_back(count);
       pipeline().in_flight.assign(counts.rbegin(), counts.rend());
       draw_recompute();
+      draw_at_once();
     }
+  }
+
+  // Numbers of their own, as those of owners.
+  void draw_at_once() {
+    const int64_t count = as_int(pipeline().microbatches.size());
+    std::mt19937_64 others(seed_ + 2 + pipeline_);
+    std::swap(random_, others);
+    if (pipeline().stages.size() == 1 && count > 1 && draw(2)) {
+      pipeline().in_flight.clear();
+      pipeline().at_once = 2 + draw(count - 1);
+    }
+    std::swap(random_, others);
   }
 
   // Numbers of their own: plans are otherwise those that they were before there were owners.
