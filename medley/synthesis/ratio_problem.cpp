@@ -1,6 +1,7 @@
 #include "medley/synthesis/ratio_problem.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -201,7 +202,10 @@ class Extraction {
   // that takes longest.
   void find_barriers() {
     std::vector<double> spent(examples_.size(), 0);  // since the last barrier
-    std::vector<std::pair<double, double>> posted(stage_.communications.size());  // done, takes
+    struct Posted {
+      double done = 0, takes = 0;
+    };
+    std::vector<std::deque<Posted>> posted(stage_.communications.size());  // the oldest first
     double start = 0, network_free = 0;
     const auto clock = [&] { return start + *std::max_element(spent.begin(), spent.end()); };
     for (size_t i = 0; i < items_.size(); ++i) {
@@ -210,15 +214,20 @@ class Extraction {
         for (size_t q = 0; q < examples_.size(); ++q) spent[q] += seconds(item, examples_[q]);
         continue;
       }
-      auto& [done, takes] = posted[at(item.communication)];
+      std::deque<Posted>& all = posted[at(item.communication)];
       if (!item.wait) {
-        takes = seconds(stage_.communications[at(item.communication)], item.microbatch);
-        network_free = done = std::max(network_free, clock()) + takes;
-      } else if (done > clock()) {
-        barriers_.push_back({i, done - clock(), takes});
-        start = done;
-        std::fill(spent.begin(), spent.end(), 0);
+        const double takes =
+            seconds(stage_.communications[at(item.communication)], item.microbatch);
+        network_free = std::max(network_free, clock()) + takes;
+        all.push_back({network_free, takes});
+        continue;
       }
+      const auto [done, takes] = all.front();
+      all.pop_front();
+      if (done <= clock()) continue;
+      barriers_.push_back({i, done - clock(), takes});
+      start = done;
+      std::fill(spent.begin(), spent.end(), 0);
     }
   }
 

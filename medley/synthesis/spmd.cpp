@@ -16,6 +16,7 @@
 #include "medley/program/lower.h"
 #include "medley/sharding/coupling.h"
 #include "medley/sim/simulate.h"
+#include "medley/synthesis/at_once.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/fit.h"
 #include "medley/synthesis/mesh_layouts.h"
@@ -133,7 +134,7 @@ class Synthesis {
     if (!best->fits()) return Infeasible{explain_misfit(best->plan, request_)};
     best->plan.strategy = request_.strategy;
     drop_unused_parts(best->plan);
-    return std::move(best->plan);
+    return even_ ? std::move(best->plan) : at_once_if_faster(request_, std::move(best->plan));
   }
 
   // The least cost of the model when every device counts by its speed; of the divisions that the
@@ -255,12 +256,12 @@ class Synthesis {
     const double sum = std::accumulate(speeds.begin(), speeds.end(), 0.0);
     for (double each : speeds) pricing.weights.push_back(each / sum);
     Division division = divide(start, first_count(), std::move(pricing));
-    SpmdOptions options;
-    options.microbatches = first_count();
     int64_t bound = 0;
     for (double k : {1.0, 0.75, 0.5, 0.25}) {
-      options.ops_count = k;
-      options.overlapped_count = 1 - k;
+      const SpmdOptions options{.microbatches = first_count(),
+                                .ops_count = k,
+                                .overlapped_count = 1 - k,
+                                .waits_count = coupling_.empty() ? 1 - k : 1};
       const SpmdProblem problem(prepared_, division.catalogue, options);
       if (const auto found = solve(problem.pbqp(), search_options()))
         bound = std::max(bound, found->lower_bound);

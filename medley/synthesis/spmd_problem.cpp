@@ -360,15 +360,15 @@ void SpmdProblem::connect_group(ValueId value,
 // How often a value is converted in a step for readers of this phase.
 double SpmdProblem::times(ValueId value, Phase reader) const {
   const bool once = reader == Phase::kUpdate || stored_in_step_[at(value)];
-  double count = once ? 1 : static_cast<double>(options_.microbatches);
-  if (reader == Phase::kUpdate && stored_in_step_[at(value)]) {
-    const OpId producer = graph_.values[at(value)].producer;
-    if (graph_.ops[at(producer)].phase == Phase::kBackward) count *= options_.overlapped_count;
-  }
-  if (input_variable_[at(value)] >= 0 && reader != Phase::kUpdate &&
-      variables_[at(input_variable_[at(value)])].kind == Kind::kParameter)
-    count *= options_.overlapped_count;
-  return count;
+  const double count = once ? 1 : static_cast<double>(options_.microbatches);
+  const OpId producer = graph_.values[at(value)].producer;
+  const bool sums_gradients = reader == Phase::kUpdate && stored_in_step_[at(value)] &&
+                              graph_.ops[at(producer)].phase == Phase::kBackward;
+  const bool gathers_parameter =
+      input_variable_[at(value)] >= 0 && reader != Phase::kUpdate &&
+      variables_[at(input_variable_[at(value)])].kind == Kind::kParameter;
+  if (sums_gradients || gathers_parameter) return count * options_.overlapped_count;
+  return once ? count : count * options_.waits_count;
 }
 
 Ticks SpmdProblem::conversion(ValueId value, StateId from, StateId to, double times) {

@@ -42,6 +42,9 @@ struct SpmdOptions {
   // The share that counts of what runs beside ops: the exchange of gradients, and the gathering of
   // parameters.
   double overlapped_count = 1;
+  // The share that counts of other exchanges. A micro-batch waits for those, and another computes
+  // meanwhile if several are at once (at_once.h).
+  double waits_count = 1;
   // Ticks per byte that a device holds: a multiplier for memory.
   double byte_price = 0;
   // Whether parameters and the optimizer's state may be stored in shards.

@@ -1,0 +1,108 @@
+#include "medley/synthesis/at_once.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "medley/base/at.h"
+#include "medley/program/calls.h"
+#include "medley/program/lower.h"
+#include "medley/synthesis/data_parallel.h"
+#include "medley/synthesis/fit.h"
+#include "medley/synthesis/ratio_problem.h"
+
+namespace medley {
+namespace {
+
+constexpr int64_t kAtOnce = 2;
+constexpr int kMostDivisions = 3;  // of other shares
+
+struct Priced {
+  Plan plan;
+  Program program;
+  Nanoseconds step;
+};
+
+class AtOnce {
+ public:
+  explicit AtOnce(const Request& request) : request_(request) {}
+
+  Plan run(Plan plan) {
+    best_ = priced(std::move(plan));
+    const Plan one = best_.plan;
+    const auto first = static_cast<int64_t>(only_pipeline(one).microbatches.size());
+    for (int64_t count = std::max(first, kAtOnce); may_have(count); count *= 2) {
+      const Nanoseconds before = best_.step;
+      Priced woven = priced(two_at_once(one, count));
+      if (!has_parts(woven.program)) break;  // nothing is waited for
+      const bool fits = keep(std::move(woven));
+      if (fits && best_.step == before) break;
+    }
+    if (only_pipeline(best_.plan).at_once > 1) divide_otherwise();
+    return std::move(best_.plan);
+  }
+
+ private:
+  Priced priced(Plan plan) const {
+    Program program = lower(*request_.analysis, plan, request_.cluster);
+    const Nanoseconds step = price(request_, program);
+    return {std::move(plan), std::move(program), step};
+  }
+
+  bool may_have(int64_t count) const {
+    if (request_.microbatches > 0 && count != request_.microbatches) return false;
+    return request_.analysis->coupling.empty() && count <= kManyMicrobatches &&
+           count <= request_.global_batch;
+  }
+
+  static bool has_parts(const Program& program) {
+    return std::ranges::any_of(program.stages[0].calls,
+                               [](const Call& call) { return !call.ends(); });
+  }
+
+  // Returns whether it fits.
+  bool keep(Priced found) {
+    const bool faster = found.step < best_.step;
+    if (find_misfit(found.plan, found.program, request_)) return false;
+    if (faster) best_ = std::move(found);
+    return true;
+  }
+
+  Plan two_at_once(Plan plan, int64_t count) const {
+    Pipeline& pipeline = only_pipeline(plan);
+    pipeline.at_once = kAtOnce;
+    pipeline.in_flight.clear();
+    std::vector<int64_t> rows(pipeline.microbatches[0].lengths.size(), 0);
+    for (const Microbatch& each : pipeline.microbatches)
+      for (size_t d = 0; d < rows.size(); ++d) rows[d] += each.lengths[d];
+    const bool replicated = rows.empty();
+    if (replicated) rows = {plan.global_batch};
+    pipeline.microbatches = cut_into_microbatches(rows, count);
+    if (replicated)
+      for (Microbatch& each : pipeline.microbatches) each.lengths.clear();
+    return plan;
+  }
+
+  // What travels beside ops no longer counts for the shares.
+  void divide_otherwise() {
+    for (int round = 0; round < kMostDivisions; ++round) {
+      if (only_pipeline(best_.plan).stages[0].mesh.shape.size() > 1) return;
+      const auto ratios = best_ratios(ratio_problem(best_.plan, best_.program, *request_.costs));
+      const auto* found = std::get_if<Ratios>(&ratios);
+      const Nanoseconds before = best_.step;
+      if (!found || !keep(priced(with_ratios(best_.plan, found->shares))) || best_.step == before)
+        return;
+    }
+  }
+
+  const Request& request_;
+  Priced best_;
+};
+
+}  // namespace
+
+Plan at_once_if_faster(const Request& request, Plan plan) {
+  return AtOnce(request).run(std::move(plan));
+}
+
+}  // namespace medley
