@@ -5,10 +5,13 @@
 #include <utility>
 
 #include "medley/base/at.h"
-#include "medley/program/calls.h"
+#include "medley/base/parallel.h"
 #include "medley/program/lower.h"
+#include "medley/sim/simulate.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/fit.h"
+#include "medley/synthesis/mesh_layouts.h"
+#include "medley/synthesis/node_levels.h"
 #include "medley/synthesis/ratio_problem.h"
 
 namespace medley {
@@ -38,7 +41,10 @@ class AtOnce {
       const bool fits = keep(std::move(woven));
       if (fits && best_.step == before) break;
     }
-    if (only_pipeline(best_.plan).at_once > 1) divide_otherwise();
+    if (only_pipeline(best_.plan).at_once > 1 && mesh().shape.size() == 1) {
+      spread_over_nodes();
+      divide_otherwise();
+    }
     return std::move(best_.plan);
   }
 
@@ -83,10 +89,31 @@ class AtOnce {
     return plan;
   }
 
+  const Mesh& mesh() const { return only_pipeline(best_.plan).stages[0].mesh; }
+
+  // Ports count for more where devices compute while they carry: the same for every node, then.
+  void spread_over_nodes() {
+    if (uneven_ports(simulate(best_.program, *request_.costs), request_.costs->topology()) <
+        kWorthLevels)
+      return;
+    std::vector<int> devices;
+    std::vector<double> speeds;
+    for (const std::string& name : mesh().devices)
+      devices.push_back(*find_device(request_.cluster, name));
+    for (const RowTime& time : row_times(request_, devices)) speeds.push_back(1 / time.per_row);
+    std::vector<Plan> plans;
+    const auto count = static_cast<int64_t>(only_pipeline(best_.plan).microbatches.size());
+    for (const auto& shares : shares_of_levels(request_.cluster, devices, of_largest(speeds)))
+      for (const int64_t of : {count, 2 * count})
+        if (may_have(of)) plans.push_back(two_at_once(with_shares(best_.plan, shares), of));
+    std::vector<Priced> found(plans.size());
+    for_each_in_parallel(found.size(), [&](size_t i) { found[i] = priced(std::move(plans[i])); });
+    for (Priced& each : found) keep(std::move(each));
+  }
+
   // What travels beside ops no longer counts for the shares.
   void divide_otherwise() {
     for (int round = 0; round < kMostDivisions; ++round) {
-      if (only_pipeline(best_.plan).stages[0].mesh.shape.size() > 1) return;
       const auto ratios = best_ratios(ratio_problem(best_.plan, best_.program, *request_.costs));
       const auto* found = std::get_if<Ratios>(&ratios);
       const Nanoseconds before = best_.step;

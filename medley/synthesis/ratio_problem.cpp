@@ -403,6 +403,14 @@ RatioProblem ratio_problem(const Plan& plan, const Program& program, const CostM
   return Extraction(plan, program, costs).run();
 }
 
+Plan with_shares(const Plan& plan, const std::vector<double>& shares) {
+  Shares all = present_shares(plan);
+  const std::vector<std::string> parts = ratio_parts(plan);
+  for (size_t k = 0; k < parts.size(); ++k)
+    if (parts[k] != kMemoryPart) all[k] = shares;
+  return with_ratios(plan, all);
+}
+
 Plan with_ratios(const Plan& plan, const std::vector<std::vector<double>>& shares) {
   MEDLEY_CHECK_EQ(shares.size(), ratio_parts(plan).size());
   // What is next to nothing is nothing.

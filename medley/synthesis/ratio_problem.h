@@ -17,6 +17,7 @@
 // nothing of how decisions are found; the simulator has the last word on what it proposes.
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "medley/cost/cost_model.h"
@@ -39,5 +40,10 @@ RatioProblem ratio_problem(const Plan& plan, const Program& program, const CostM
 // the largest length per share is smallest, over as many micro-batches as before. Parts of exact
 // lengths keep their sums. Requires: shares of ratio_parts(plan).
 Plan with_ratios(const Plan& plan, const std::vector<std::vector<double>>& shares);
+
+// The part that follows what devices have of memory, where that is short.
+inline constexpr std::string_view kMemoryPart = "memory";
+// Returns the plan with these shares of rows and of all parts but that by memory.
+Plan with_shares(const Plan& plan, const std::vector<double>& shares);
 
 }  // namespace medley

@@ -29,12 +29,9 @@ namespace medley {
 namespace {
 
 constexpr const char* kSpeed = "speed";
-constexpr const char* kMemory = "memory";  // in proportion to it, where it is short
 
 constexpr int kMostRounds = 3;  // in which decisions and ratios take turns
 constexpr int64_t kFewMicrobatches = 64;
-// What may be gained by the levels of nodes, as a share of a step, for them to be tried.
-constexpr double kWorthSpreading = 0.05;
 
 // What needs less memory is rarely faster, and hardly ever by more than this.
 constexpr double kMostGain = 1.25;
@@ -303,7 +300,7 @@ class Synthesis {
     Plan plan = empty_plan(request_, layout.devices, start.rows, microbatches);
     only_pipeline(plan).stages[0].mesh = mesh_of(layout, request_.cluster);
     if (!are_equal(start.shares)) plan.parts.push_back({kSpeed, {}, start.shares});
-    if (!start.memory.empty()) plan.parts.push_back({kMemory, {}, start.memory});
+    if (!start.memory.empty()) plan.parts.push_back({std::string(kMemoryPart), {}, start.memory});
     return plan;
   }
 
@@ -374,7 +371,7 @@ class Synthesis {
     const std::vector<std::vector<double>> levels =
         shares_of_levels(request_.cluster, layouts_[0].devices, speeds_[0]);
     if (levels.empty() || uneven_ports(simulate(found_.best->program, *request_.costs),
-                                       request_.costs->topology()) < kWorthSpreading)
+                                       request_.costs->topology()) < kWorthLevels)
       return;
     const Nanoseconds before = found_.best->step;
     Plan plan = found_.best->plan;
@@ -404,14 +401,6 @@ class Synthesis {
     if (is_asked(start, options)) return;
     if (std::optional<Candidate> decided = decide_at(start, options))
       keep(found_, std::move(*decided));
-  }
-
-  static Plan with_shares(const Plan& plan, const std::vector<double>& shares) {
-    std::vector<std::vector<double>> all = present_shares(plan);
-    const std::vector<std::string> parts = ratio_parts(plan);
-    for (size_t k = 0; k < parts.size(); ++k)
-      if (parts[k] != kMemory) all[k] = shares;
-    return with_ratios(plan, all);
   }
 
   // Returns whether it could: there may be twice as many, and rows are divided.

@@ -29,6 +29,7 @@ class Case:
     has: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     steps: int = STEPS
+    at_once: int = 1  # micro-batches, of three
 
 
 MEGATRON_GPT = {
@@ -123,6 +124,20 @@ CASES = {
         lacks=("all_gather",),
         steps=10,
     ),
+    "megatron, two at once": Case("gpt", {"states": MEGATRON_GPT}, [3, 1], at_once=2, steps=10),
+    "experts with room, three at once": Case(
+        "bert-moe",
+        {
+            "states": {"*.experts.up": "S(0, part)", "*.experts.down": "S(0, part)"},
+            "ops": {"*.experts/bmm#1": "b part", "*.experts/bmm#2": "b part"},
+            "recompute": "blocks",
+        },
+        [3, 0, 1],
+        rows=[3, 1, 2],
+        has=("all_to_all",),
+        at_once=3,
+        steps=10,
+    ),
     "convolution channels": Case("vgg", {"states": {"features.*.weight": "S(0, part)"}}, [2, 1, 1]),
     "mixed": Case(
         "vit",
@@ -136,9 +151,13 @@ CASES = {
 def plan_of(case: Case) -> str:
     """Returns the plan as JSON."""
     count = len(case.shares)
-    microbatch: dict[str, Any] = {"rows": ROWS}
-    if case.rows:
-        microbatch["lengths"] = case.rows
+    rows = [ROWS // 3] * 3 if case.at_once > 1 else [ROWS]
+    pipeline: dict[str, Any] = {"microbatches": [{"rows": number} for number in rows]}
+    for i, microbatch in enumerate(pipeline["microbatches"] if case.rows else ()):
+        microbatch["lengths"] = [len(range(i, of, len(rows))) for of in case.rows]
+        microbatch["rows"] = sum(microbatch["lengths"])
+    if case.at_once > 1:
+        pipeline["at_once"] = case.at_once
     mesh = {"axes": ["x"], "shape": [count], "devices": [f"a/{i}/0" for i in range(count)]}
     return json.dumps(
         {
@@ -146,7 +165,7 @@ def plan_of(case: Case) -> str:
             "version": 1,
             "global_batch": ROWS,
             "parts": [{"name": "part", "shares": case.shares}],
-            "pipelines": [{"microbatches": [microbatch], "stages": [{"mesh": mesh, **case.stage}]}],
+            "pipelines": [{**pipeline, "stages": [{"mesh": mesh, **case.stage}]}],
         }
     )
 

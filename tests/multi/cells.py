@@ -120,6 +120,11 @@ MATRIX = {
     "one axis": of_one_axis(
         one_axis.Case("gpt", {"states": one_axis.MEGATRON_GPT}, [3, 2, 1, 1], [2, 1, 2, 1])
     ),
+    "two at once": of_one_axis(
+        one_axis.Case(
+            "gpt", {"states": one_axis.MEGATRON_GPT}, [3, 2, 1, 1], [2, 1, 2, 1], at_once=2
+        )
+    ),
     "two axes": of_two_axes(two_axes.CASES["rows between nodes, tensors inside"]),
     "ZeRO": of_one_axis(
         one_axis.Case("gpt", {"states": {"*": "S(0, part)"}}, [2, 1, 0, 1], [3, 1, 0, 2])
