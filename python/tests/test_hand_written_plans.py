@@ -151,11 +151,14 @@ CASES = {
 def plan_of(case: Case) -> str:
     """Returns the plan as JSON."""
     count = len(case.shares)
-    rows = [ROWS // 3] * 3 if case.at_once > 1 else [ROWS]
-    pipeline: dict[str, Any] = {"microbatches": [{"rows": number} for number in rows]}
-    for i, microbatch in enumerate(pipeline["microbatches"] if case.rows else ()):
-        microbatch["lengths"] = [len(range(i, of, len(rows))) for of in case.rows]
-        microbatch["rows"] = sum(microbatch["lengths"])
+    parts = 3 if case.at_once > 1 else 1
+    microbatches: list[dict[str, Any]] = [{"rows": ROWS // parts} for _ in range(parts)]
+    if case.rows:
+        owners = [device for device, rows in enumerate(case.rows) for _ in range(rows)]
+        for i, microbatch in enumerate(microbatches):
+            own = owners[i::parts]
+            microbatch["lengths"] = [own.count(device) for device in range(count)]
+    pipeline: dict[str, Any] = {"microbatches": microbatches}
     if case.at_once > 1:
         pipeline["at_once"] = case.at_once
     mesh = {"axes": ["x"], "shape": [count], "devices": [f"a/{i}/0" for i in range(count)]}

@@ -1,0 +1,102 @@
+// Two micro-batches at once are taken where they are faster and fit, and only there.
+
+#include "medley/synthesis/at_once.h"
+
+#include <gtest/gtest.h>
+
+#include "medley/base/files.h"
+#include "medley/graph/passes.h"
+#include "medley/graph/text.h"
+#include "medley/program/memory.h"
+#include "medley/synthesis/fit.h"
+#include "medley/synthesis/spmd.h"
+
+namespace medley {
+namespace {
+
+// Four devices behind one thin bus: products are divided, and tensors travel in every layer.
+class AtOnceTest : public ::testing::Test {
+ protected:
+  AtOnceTest()
+      : graph(run_passes(parse_graph(LocalFiles().read("tests/data/deep.graph"), "deep.graph"))) {
+    const DeviceKind kind{"kind", {}, {{DType::kF32, 2e9}}, 16e6, 4e9, 1e-6};
+    cluster.pools = {{"a", 1, 4, kind, false, 0}};
+    cluster.devices = list_devices(cluster.pools);
+    cluster.networks = {{"bus", true, {}, 1e7, 1e-5, {}}};
+  }
+
+  Request request(const CostModel& costs, const GraphAnalysis& analysis) const {
+    return {.graph = graph,
+            .cluster = cluster,
+            .costs = &costs,
+            .strategy = "hap",
+            .global_batch = 256,
+            .devices = {},
+            .optimizer = {},
+            .analysis = &analysis};
+  }
+
+  // All products divided by what they put out, the rows by nothing.
+  Plan divided(int count) const {
+    Plan plan;
+    plan.global_batch = 256;
+    Pipeline& pipeline = plan.pipelines.emplace_back();
+    for (int m = 0; m < count; ++m) pipeline.microbatches.push_back({256 / count, {}});
+    Stage& stage = pipeline.stages.emplace_back();
+    stage.mesh = {{"x"}, {4}, {"a/0/0", "a/0/1", "a/0/2", "a/0/3"}};
+    stage.states = {{"*weight", "S(0, even)"}};
+    return plan;
+  }
+
+  Graph graph;
+  Cluster cluster;
+};
+
+TEST_F(AtOnceTest, IsFasterWhereTensorsTravelInTheMiddle) {
+  const CostModel costs(cluster);
+  const GraphAnalysis analysis = analyse(graph, {});
+  const Request asked = request(costs, analysis);
+  const Plan one = divided(4);
+  const Plan found = at_once_if_faster(asked, one);
+  EXPECT_EQ(only_pipeline(found).at_once, 2);
+  const auto time = [&](const Plan& plan) { return price(asked, lower(analysis, plan, cluster)); };
+  EXPECT_LT(time(found), time(one));
+  EXPECT_FALSE(find_misfit(found, asked));
+}
+
+TEST_F(AtOnceTest, KeepsTheNumberThatIsAskedFor) {
+  const CostModel costs(cluster);
+  const GraphAnalysis analysis = analyse(graph, {});
+  Request asked = request(costs, analysis);
+  asked.microbatches = 1;
+  EXPECT_EQ(at_once_if_faster(asked, divided(1)), divided(1));
+  asked.microbatches = 2;
+  const Plan found = at_once_if_faster(asked, divided(2));
+  EXPECT_EQ(only_pipeline(found).microbatches.size(), 2u);
+  EXPECT_EQ(only_pipeline(found).at_once, 2);
+}
+
+// Data parallelism waits for nothing before the end of the step.
+TEST_F(AtOnceTest, LeavesPlansThatWaitForNothing) {
+  const CostModel costs(cluster);
+  const GraphAnalysis analysis = analyse(graph, {});
+  Plan rows = divided(4);
+  for (Microbatch& each : only_pipeline(rows).microbatches) each.lengths = {16, 16, 16, 16};
+  only_pipeline(rows).stages[0].states.clear();
+  EXPECT_EQ(at_once_if_faster(request(costs, analysis), rows), rows);
+}
+
+// Where nothing has room for two in flight, one after the other goes on.
+TEST_F(AtOnceTest, TakesNoMemoryThatIsNotThere) {
+  const GraphAnalysis analysis = analyse(graph, {});
+  const Plan one = divided(256);
+  double most = 0;
+  for (const DeviceMemory& each : memory_uses(lower(analysis, one, cluster)))
+    most = std::max(most, static_cast<double>(each.use.peak));
+  cluster.pools[0].kind.memory_bytes = most;
+  const CostModel costs(cluster);
+  EXPECT_EQ(at_once_if_faster(request(costs, analysis), one), one);
+}
+
+}  // namespace
+}  // namespace medley
