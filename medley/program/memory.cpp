@@ -419,10 +419,10 @@ class MemoryFollower {
   const std::vector<std::array<ValueId, 2>>& overwritable_;  // [op]
   const FrameSchedule& schedule_;
   Storages storages_;
-  std::vector<int> run_;                    // [value] kRun and kStep
-  std::vector<std::vector<int>> frames_;    // [frame][value]
+  std::vector<int> run_;                         // [value] kRun and kStep
+  std::vector<std::vector<int>> frames_;         // [frame][value]
   std::vector<std::deque<InFlight>> in_flight_;  // [communication], the oldest first
-  std::map<int, std::deque<int>> sending_;  // by lane, the oldest first
+  std::map<int, std::deque<int>> sending_;       // by lane, the oldest first
   Receiving<int> receiving_;
   std::vector<std::vector<std::pair<ValueId, int>>> batch_;  // [microbatch]
   MemoryPoint point_;

@@ -121,9 +121,8 @@ std::string print(const Program& program) {
     for (const Call& call : stage.calls) {
       out += fmt::format("  call {} {}", name(call.function), call.microbatch);
       if (!call.begins() || !call.ends())
-        out += fmt::format(" steps {}{}",
-                           call.first,
-                           call.ends() ? " on" : fmt::format(" to {}", call.end - 1));
+        out += fmt::format(
+            " steps {}{}", call.first, call.ends() ? " on" : fmt::format(" to {}", call.end - 1));
       out += "\n";
     }
     for (size_t m = 0; m < stage.tables.size(); ++m)

@@ -156,7 +156,7 @@ struct LoweredStage {
   std::vector<Function> functions;  // at most one of each kind
   // The order of one step. Communications of one number are awaited in the order of their posts.
   std::vector<Call> calls;
-  std::vector<Placement> inputs;    // parallel to graph.inputs
+  std::vector<Placement> inputs;  // parallel to graph.inputs
   std::vector<Placement>
       gradients;         // kStep values with the synchronised gradient; `input` names the parameter
   ValueId loss = kNone;  // kStep, replicated, complete after the update

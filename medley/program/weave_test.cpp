@@ -75,7 +75,9 @@ TEST(VerifyWeave, RefusesWhatWouldDoSomethingElse) {
       {"waits for gather h, which micro-batch 0 has posted before",
        [](LoweredStage& s) { std::swap(s.calls[2], s.calls[3]); }},
       {"expected what replaces values in one",
-       [](LoweredStage& s) { s.functions[0].assigns.push_back({1, 0}); }},
+       [](LoweredStage& s) {
+         s.functions[0].assigns.push_back({1, 0});
+       }},
   };
   for (const Case& each : cases) {
     LoweredStage stage = gathering(3);

@@ -25,11 +25,10 @@ Outcome hap_even(const Request& request);
 //
 //   step >= max(C, O) >= k C + (1 - k) O   for every k in [0, 1]
 //
-// Where several micro-batches may be at once, what one of them waits for belongs to O, else to both.
-// The right side is a pairwise problem whose optimum is a bound; the best of several k is returned.
-// Devices count by their speed, so that dividing as it is best for each op costs no more than any
-// division.
-// Requires: `request` has costs and an analysis.
+// Where several micro-batches may be at once, what one of them waits for belongs to O, else to
+// both. The right side is a pairwise problem whose optimum is a bound; the best of several k is
+// returned. Devices count by their speed, so that dividing as it is best for each op costs no more
+// than any division. Requires: `request` has costs and an analysis.
 Nanoseconds spmd_lower_bound(const Request& request);
 
 }  // namespace medley
