@@ -7,12 +7,13 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from medley import _core, _runtime, whole_tensors
+from medley.capture.batch import entries
 from medley.cluster import Cluster
 from medley.data.inputs import Inputs, StepBatch
 from medley.data.loader import UnreadBatch
@@ -207,11 +208,14 @@ class Evaluation:
         return program.alike(planned.core, forward.core, text, self._machines, rule)
 
 
-def is_batch(data: Any) -> bool:
-    """Returns whether this is one batch, and not what yields some, such as a list of dicts. Raises
-    ValueError for what is neither."""
+def is_batch(data: Any, names: Collection[str]) -> bool:
+    """Returns whether this is one batch, and not what yields some, such as a list of dicts, or one
+    of which nothing has the names of what the model takes. Raises ValueError for what is
+    neither."""
     if isinstance(data, list) and all(isinstance(each, Mapping) for each in data):
         return False
+    if isinstance(data, list) and data and not isinstance(data[0], Tensor):
+        return not entries(data).keys().isdisjoint(names)
     if isinstance(data, (Tensor, Mapping, tuple, list, UnreadBatch)):
         return True
     if isinstance(data, Iterable):

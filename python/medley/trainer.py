@@ -173,7 +173,7 @@ class Trainer:
         too; a mean over several counts each by its rows. In a job all processes call this, in an
         elastic run with batches of all rows or those of a `Loader`.
         """
-        batches = [data] if is_batch(data) else data
+        batches = [data] if is_batch(data, self._inputs.names) else data
         if self._recovery is not None:
             return self._recovery.evaluations.evaluate(batches)
         return self._evaluation.means(self._run, batches, self.steps, self._together)

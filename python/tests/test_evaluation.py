@@ -221,6 +221,14 @@ def test_a_loss_alone_has_no_metrics() -> None:
     assert list(trainer.evaluate(batch)) == ["loss"]
 
 
+def test_a_list_of_batches_is_no_batch() -> None:
+    model = Bare()
+    batches = [(torch.randn(ROWS, 4), torch.randint(0, 3, (ROWS,))) for _ in range(2)]
+    trainer = trainer_of(model, medley.capture(model, batches[0]), PLANS["rows"])
+    found = [trainer.evaluate(list(each))["loss"] for each in batches]
+    assert trainer.evaluate(batches)["loss"] == pytest.approx(sum(found) / 2)
+
+
 class WithMetrics(nn.Module):
     """Returns the loss, and what is not the mean of anything over rows."""
 

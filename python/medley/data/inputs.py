@@ -64,6 +64,11 @@ class Inputs:
         self._lengths = LengthDims(self._types, lengths)
         self._agree = agree
 
+    @property
+    def names(self) -> Collection[str]:
+        """Those of all."""
+        return self._types
+
     def of(self, types: Mapping[tuple[str, str], tuple[torch.dtype, str]]) -> Inputs:
         """Returns those of another graph of the same model."""
         return Inputs(types, self._chosen, self._agree)
