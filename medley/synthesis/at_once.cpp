@@ -19,6 +19,8 @@ namespace {
 
 constexpr int64_t kAtOnce = 2;
 constexpr int kMostDivisions = 3;  // of other shares
+// What devices wait for inside of micro-batches, as a share of the step, to be worth a look.
+constexpr double kWorthTrying = 0.02;
 
 struct Priced {
   Plan plan;
@@ -31,14 +33,15 @@ class AtOnce {
   explicit AtOnce(const Request& request) : request_(request) {}
 
   Plan run(Plan plan) {
+    const auto first = static_cast<int64_t>(only_pipeline(plan).microbatches.size());
+    int64_t count = std::max(first, kAtOnce);
+    if (!may_have(count)) return plan;
     best_ = priced(std::move(plan));
+    if (most_gain() < kWorthTrying) return std::move(best_.plan);
     const Plan one = best_.plan;
-    const auto first = static_cast<int64_t>(only_pipeline(one).microbatches.size());
-    for (int64_t count = std::max(first, kAtOnce); may_have(count); count *= 2) {
+    for (; may_have(count); count *= 2) {
       const Nanoseconds before = best_.step;
-      Priced woven = priced(two_at_once(one, count));
-      if (!has_parts(woven.program)) break;  // nothing is waited for
-      const bool fits = keep(std::move(woven));
+      const bool fits = keep(priced(two_at_once(one, count)));
       if (fits && best_.step == before) break;
     }
     if (only_pipeline(best_.plan).at_once > 1 && mesh().shape.size() == 1) {
@@ -61,9 +64,17 @@ class AtOnce {
            count <= request_.global_batch;
   }
 
-  static bool has_parts(const Program& program) {
-    return std::ranges::any_of(program.stages[0].calls,
-                               [](const Call& call) { return !call.ends(); });
+  // As a share of the step: a device does all but wait for the others in any order of its calls.
+  double most_gain() const {
+    const Simulation simulation = simulate(best_.program, *request_.costs);
+    Nanoseconds least = simulation.step;
+    for (const SimulatedDevice& device : simulation.devices) {
+      Nanoseconds waits;
+      for (const SimulatedCall& call : device.calls)
+        if (call.call.function != FunctionKind::kUpdate) waits += call.waits;
+      least = std::min(least, waits);
+    }
+    return least / simulation.step;
   }
 
   // Returns whether it fits.
