@@ -262,6 +262,18 @@ def test_what_is_known_of_a_model_is_not_traced_again(
     again.close()
 
 
+@pytest.mark.slow
+def test_where_no_graph_is_asked_for_the_facts_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    path = config_file(tmp_path, LLAMA)
+    with contextlib.closing(Known(path, "", False, tmp_path / "kept")) as model:
+        facts = model.facts
+    monkeypatch.setattr(Deep, "__init__", None)
+    assert Known(path, "", False, tmp_path / "kept").facts == facts
+
+
 def shallow(layers: int, length: int, uneven: bool = False) -> str:
     """A graph of layers that multiply by a weight each, or `uneven`, every second not."""
     lines = ["medley-graph 1", 'graph "g"', "symbols b"]

@@ -64,8 +64,9 @@ class Known:
         self._traces: Traces | None = None
         self._captured: dict[str, str] = {}  # by length, of all layers
         self._deep: Deep | None = None
-        self._is_new = False
-        self.facts = self._read() or self._traced().facts
+        facts = self._read()
+        self._is_new = facts is None
+        self.facts = facts or self._traced().facts
 
     def graph(self, length: int | None) -> _core.Graph:
         """Returns the training graph at a length of tokens; None for a model that takes none."""
