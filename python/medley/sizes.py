@@ -42,6 +42,7 @@ class Sizes:
         self._counts: list[int] = []
         self._have_own = False
         self._read = 0  # batches
+        self._told = ""  # the key of what all tell of the last one; "": they do not
 
     def number(self, batch: StepBatch) -> int:
         """Returns the number that the run knows the program by for a batch of this size. In a job
@@ -106,10 +107,11 @@ class Sizes:
         )
 
     def check_same(self, tensors: Mapping[str, tuple[Tensor, int]], rows: int) -> None:
-        """Raises ValueError in all processes if they have not read the same of a batch. Looked at
+        """Raises ValueError if the processes have not read the same of an earlier batch. Looked at
         is the first one, the second, the fourth, and so on: whoever shuffles with another seed is
-        found at once."""
+        found at once. What they have read they tell in the store, so that nobody waits for it."""
         assert self._rank is not None
+        self._compare()
         self._read += 1
         if self._read & (self._read - 1):
             return
@@ -117,12 +119,17 @@ class Sizes:
         given = next((len(t) // scale for t, scale in tensors.values() if scale and t.dim()), rows)
         have = range(rows) if given == rows else self.own_rows(rows)
         text = same_rows.told(tensors, have, self._program(size, None).reads(self._rank))
-        self.run.begin("step(), of which all compare what they have read")
-        try:
-            found = same_rows.difference(exchange.texts(text))
-        finally:
-            self.run.end()
-        if found:
+        self._told = exchange.new_key("read")
+        exchange.store().set(f"{self._told}/{self._rank}", text)
+
+    def _compare(self) -> None:
+        """Compares what all have told before the last step."""
+        key, self._told = self._told, ""
+        if not key:
+            return
+        ranks = range(len(self._planned.devices))
+        texts = [exchange.store().get(f"{key}/{rank}") for rank in ranks]
+        if found := same_rows.difference([text or same_rows.NOTHING for text in texts]):
             raise ValueError(
                 f"batch: {found}; expected the same of a row in all processes: give what shuffles "
                 "or draws random numbers the same seed in all of them"

@@ -170,7 +170,7 @@ def test_stages_that_read_rows_in_another_order_do_not_train(folder: Path) -> No
     done = run([*LAUNCH, plan, *script], OTHER_ORDER="1")
     assert done.returncode == 2
     assert 'batch: row 0: found "input_ids" of process 0 and "labels" of process 1' in done.stderr
-    assert "step 0 pid" not in done.stdout
+    assert "step 1 pid" not in done.stdout
 
 
 def test_wrong_world_size_is_one_sentence(folder: Path) -> None:

@@ -44,8 +44,9 @@ class OwnRows(Protocol):
         those that it computes; `digest` tells what these are. Raises ValueError for others."""
 
     def check_same(self, tensors: Mapping[str, tuple[Tensor, int]], rows: int) -> None:
-        """Raises ValueError, now and then, in all processes if they have not read the same of a
-        batch of so many rows, given its tensors with their elements of dim 0 per row."""
+        """Raises ValueError, now and then, if the processes have not read the same of the batch
+        before; given the tensors of this one, which has so many rows, with their elements of dim 0
+        per row."""
 
 
 class Inputs:

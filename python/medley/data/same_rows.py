@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 _MOST_ROWS = 64  # the first of a batch, which are looked at
+NOTHING = "[{}, {}]"  # who has told nothing
 Reads = Sequence[tuple[str, Sequence[tuple[int, int]]]]  # by name, (first, number) of rows
 
 
