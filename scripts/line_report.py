@@ -32,7 +32,7 @@ BUDGETS = {
     "medley/solve": 3_500,
     "medley/sim": 2_000,
     "medley/synthesis": 5_000,
-    "medley/pipelines": 6_000,  # chains with devices counted, and with devices priced; layer tables
+    "medley/pipelines": 6_300,  # chains with devices counted, and with devices priced; layer tables
     "medley/planner": 1_500,  # a table; searches live below it
     "medley/trace": 500,
     "medley/runtime": 3_500,
@@ -48,7 +48,7 @@ BUDGETS = {
     "medley/elastic": 2_000,
     "python/medley": 24_500,  # capture is a third of it; what processes read is compared, too
 }
-CORE = 71_900  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 72_200  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:

@@ -22,7 +22,9 @@ namespace {
 
 constexpr int kLayersPerBlock = 2;
 constexpr size_t kMostAmounts = 150;  // of units, for each of which chains are searched
-constexpr double kGap = 0.01;         // of a chain
+// With so many devices a search takes a tenth of a second: of more than this, fewer amounts.
+constexpr size_t kManyDevices = 256, kFewAmounts = 40;
+constexpr double kGap = 0.01;  // of a chain
 // Divisions may be predicted to be slower by this than the best one.
 constexpr double kSlower = 1.1;
 constexpr size_t kMostDivisions = 12;  // that are synthesised, and
@@ -55,7 +57,9 @@ Units units_of(const std::vector<DevicePool>& pools) {
     for (const std::vector<int>& way : ways) product *= at(way.back()) + 1;
     return product;
   };
-  while (amounts() > kMostAmounts) {
+  size_t devices = 0;
+  for (const DevicePool& pool : pools) devices += pool.devices.size();
+  while (amounts() > (devices > kManyDevices ? kFewAmounts : kMostAmounts)) {
     const auto most =
         std::ranges::max_element(ways, {}, [](const auto& way) { return way.back(); });
     if (most->size() == 1) break;
@@ -222,8 +226,9 @@ class AutoHet {
           range.begin, range.end, *offers.at({range.pool, range.devices}), closer);
     };
     const int64_t rows = candidates_.rows(count);
-    search_.add(
-        {static_cast<int>(count), candidates_.cuts(rows), options}, rows, closer > Nanoseconds{});
+    search_.add({static_cast<int>(count), candidates_.cuts(rows), options, synthesis_.like()},
+                rows,
+                closer > Nanoseconds{});
   }
 
   PlanCandidate candidate(const std::vector<int>& columns) const {

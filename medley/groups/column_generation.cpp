@@ -17,7 +17,9 @@ constexpr double kWorthMore = 1e-3;  // of its rows: a column must be worth more
 constexpr double kSafety = 1e-6;
 // What the rows of a pipeline are worth, in whole numbers.
 constexpr int64_t kWhole = int64_t{1} << 40;
-constexpr int kStepBits = 12;        // steps are told apart to this many
+constexpr int kStepBits = 12;  // steps are told apart to this many
+constexpr size_t kParts = 2;   // of a proof for a choice: few micro-batches, and more than these
+constexpr int64_t kFew = 4;    // of all, a part in so many
 constexpr size_t kOfEachChoice = 4;  // chains that a proof fails for, found at once
 
 // Of a device, `of` being what no chain may cost: a device that costs as much is in none.
@@ -145,16 +147,20 @@ MasterSolution ColumnGeneration::master_of_proofs(Nanoseconds step) const {
 }
 
 // Shows that no chain of the choice does more rows in the step than its devices are worth, from
-// few micro-batches on; or returns chains that do. A search for B of them finds the chain of least
-// worth C, so that nothing is to be shown up to b B = C less the price of a column.
+// few micro-batches on, in a part of them; or returns chains that do. A search for B of them finds
+// the chain of least worth C, so that nothing is to be shown up to b B = C less the price of a
+// column.
 ColumnGeneration::Walk ColumnGeneration::walk(size_t choice,
+                                              size_t part,
                                               Nanoseconds step,
                                               const MasterSolution& prices) const {
   const Choice& own = choices_[choice];
-  const int64_t most = (rows_ + own.rows - 1) / own.rows;
+  const int64_t all = (rows_ + own.rows - 1) / own.rows, few = all / kFew;
+  const int64_t most = part == 0 ? few : all;
   Walk walk;
-  int64_t ahead = std::max<int64_t>(1, most / 8);
-  for (int64_t count = 1; count <= most;) {
+  double first = 0;
+  int64_t ahead = std::max<int64_t>(1, all / 8);
+  for (int64_t count = part == 0 ? 1 : few + 1; count <= most;) {
     const int64_t last = std::min(most, count + ahead);
     const auto rows_of = [&](int64_t microbatches) {
       return static_cast<double>(std::min(rows_, microbatches * own.rows)) + prices.column_price;
@@ -163,7 +169,7 @@ ColumnGeneration::Walk ColumnGeneration::walk(size_t choice,
     for (const double price : prices.prices)
       whole.push_back(whole_price(price / rows_of(last) * static_cast<double>(kWhole), kWhole));
     const std::optional<PricedChain> found =
-        own.chains->under_any_schedule(count, step, whole, kWhole, closeness_);
+        own.chains->under_any_schedule(count, step, whole, kWhole, closeness_, &first);
     ++walk.searches;
     if (!found) {
       count = last + 1;
@@ -174,7 +180,7 @@ ColumnGeneration::Walk ColumnGeneration::walk(size_t choice,
     const double worth = this->worth(proof.devices, prices.prices) - prices.column_price;
     if (const int64_t rows = most_rows(proof, step); static_cast<double>(rows) > worth) {
       walk.found.push_back(std::move(proof));
-      if (walk.found.size() == kOfEachChoice) break;
+      if (walk.found.size() == kOfEachChoice / kParts) break;
       count = std::max(count, rows / own.rows) + 1;
       continue;
     }
@@ -199,8 +205,9 @@ ColumnGeneration::Verdict ColumnGeneration::judge(Nanoseconds step,
     const double scale = enough / std::max(paid, enough * 1e-3);
     for (double& price : solution.prices) price *= scale;
     solution.column_price *= scale;
-    std::vector<Walk> walks(choices_.size());
-    for_each_in_parallel(choices_.size(), [&](size_t c) { walks[c] = walk(c, step, solution); });
+    std::vector<Walk> walks(choices_.size() * kParts);
+    for_each_in_parallel(
+        walks.size(), [&](size_t i) { walks[i] = walk(i / kParts, i % kParts, step, solution); });
     bool proved = true;
     for (Walk& each : walks) {
       searches_ += each.searches;
@@ -230,12 +237,14 @@ Nanoseconds ColumnGeneration::bound(Nanoseconds long_enough,
     for (const PipelineColumn& column : columns_)
       proofs_.push_back({column.choice, column.plan, column.devices});
   Nanoseconds too_short, open = long_enough;
-  while (searches_ < most && !(limits.is_over && limits.is_over())) {
+  for (int step = 0; step < limits.steps && searches_ < most; ++step) {
+    if (limits.is_over && limits.is_over()) break;
     open = least_of_proofs(too_short, open);
     const double closest = static_cast<double>(open.value) * (1 - limits.closer);
     if (closest <= static_cast<double>(too_short.value)) break;
-    const double between = static_cast<double>(open.value) * (1 - limits.closer / 2);
-    const Nanoseconds next{std::min(open.value - 1, static_cast<int64_t>(between))};
+    const double between =
+        static_cast<double>(open.value) * (1 - limits.closer / (limits.far ? 1 : 2));
+    const Nanoseconds next{std::min(open.value - 1, static_cast<int64_t>(between) + limits.far)};
     if (next <= too_short) break;
     switch (judge(next, most, limits)) {
       case Verdict::kTooShort:

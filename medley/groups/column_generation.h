@@ -39,6 +39,8 @@ struct GenerationLimits {
   int rounds = 10;                  // of the master for a step
   double closer = 0.003;            // a bound this close to what is not excluded suffices
   int64_t searches = 20'000;        // of chains
+  int steps = 1 << 20;              // that are judged
+  bool far = false;                 // whether those as close as suffices, not closer ones
   std::function<bool()> is_over{};  // asked now and then; null: never
 };
 
@@ -88,7 +90,7 @@ class ColumnGeneration {
     std::vector<Proof> found;
     int64_t searches = 0;
   };
-  Walk walk(size_t choice, Nanoseconds step, const MasterSolution& prices) const;
+  Walk walk(size_t choice, size_t part, Nanoseconds step, const MasterSolution& prices) const;
   double worth(const std::vector<int>& devices, const std::vector<double>& prices) const;
 
   const std::vector<int> devices_;

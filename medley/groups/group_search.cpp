@@ -347,20 +347,31 @@ void GroupSearch::find_step() {
 Nanoseconds GroupSearch::bound() {
   if (generated_.empty() || (!step_ && !request_.faster_than)) return least_;
   const Nanoseconds long_enough = step_ ? std::min(*step_, limit()) : *request_.faster_than;
-  GenerationLimits limits;
+  if (!is_small()) return bound_of_many(long_enough);
+  bound(long_enough, Closeness::kRough, {.searches = kMostRoughSearches});
+  return bound(long_enough, Closeness::kClose, {.searches = kMostCloseSearches});
+}
+
+Nanoseconds GroupSearch::bound(Nanoseconds long_enough,
+                               Closeness closeness,
+                               GenerationLimits limits) {
   limits.is_over = request_.is_over;
-  limits.searches = kMostRoughSearches;
-  least_ = std::max(least_, generation_.bound(long_enough, Closeness::kRough, limits));
-  if (!is_small()) {
-    limits.searches = kMostRoomSearches;
-    limits.closer = kCloseEnough;
-    if (1 - least_ / long_enough > kCloseEnough)
-      least_ = std::max(least_, generation_.bound(long_enough, Closeness::kRooms, limits));
-    return least_;
-  }
-  limits.searches = kMostCloseSearches;
-  least_ = std::max(least_, generation_.bound(long_enough, Closeness::kClose, limits));
-  return least_;
+  return least_ = std::max(least_, generation_.bound(long_enough, closeness, limits));
+}
+
+// What memory holds takes longer to look at: whether it does without is tried for one step.
+Nanoseconds GroupSearch::bound_of_many(Nanoseconds long_enough) {
+  const auto is_close = [&] { return 1 - least_ / long_enough <= kCloseEnough; };
+  GenerationLimits rough{
+      .closer = kCloseEnough, .searches = kMostRoughSearches, .steps = 1, .far = true};
+  bound(long_enough, Closeness::kRough, rough);
+  if (is_close()) return least_;
+  const Nanoseconds before = least_;
+  bound(long_enough,
+        Closeness::kRooms,
+        {.closer = kCloseEnough, .searches = kMostRoomSearches, .far = true});
+  if (least_ > before || is_over()) return least_;
+  return bound(long_enough, Closeness::kRough, {.searches = kMostRoughSearches});
 }
 
 }  // namespace medley

@@ -116,6 +116,8 @@ class GroupSearch {
                   const PipelinePlan& plan,
                   const Choice& choice,
                   size_t pipelines);
+  Nanoseconds bound(Nanoseconds long_enough, Closeness closeness, GenerationLimits limits);
+  Nanoseconds bound_of_many(Nanoseconds long_enough);
   void find_step();
   std::vector<Division> with_links(std::vector<Division> divisions) const;
   DivisionRequest division_request() const;

@@ -22,7 +22,8 @@ namespace {
 constexpr int kMostRepairs = 8;          // of a plan that does not fit
 constexpr double kClearlySlower = 1.02;  // of what is timed
 constexpr double kTooSlow = 1.1;         // by the timer, which may say more than the simulator
-constexpr int kFew = 2;                  // considered of which none beats what is known
+constexpr size_t kTriedAtOnce = 2;
+constexpr int kFew = 2;       // considered of which none beats what is known
 constexpr int64_t kFull = 8;  // micro-batches simulated beyond three times those in flight
 
 Bytes least_memory(const Cluster& cluster, const std::vector<int>& devices) {
@@ -250,18 +251,21 @@ std::optional<std::vector<PipelinePlan>> CandidateSet::wholes(const PlanCandidat
   return plans;
 }
 
-void CandidateSet::add(const PlanCandidate& candidate) {
-  add_timed(candidate);
-  if (const std::optional<PlanCandidate> other = placed_otherwise(candidate)) add_timed(*other);
+std::optional<Nanoseconds> CandidateSet::add(const PlanCandidate& candidate) {
+  std::optional<Nanoseconds> time = add_timed(candidate);
+  if (const std::optional<PlanCandidate> other = placed_otherwise(candidate))
+    if (const auto again = add_timed(*other)) time = std::min(time.value_or(*again), *again);
+  return time;
 }
 
-void CandidateSet::add_timed(const PlanCandidate& candidate) {
+std::optional<Nanoseconds> CandidateSet::add_timed(const PlanCandidate& candidate) {
   const std::optional<std::vector<PipelinePlan>> plans = wholes(candidate);
-  if (!plans) return;
+  if (!plans) return std::nullopt;
   const Nanoseconds time = time_of(candidate, *plans);
   const auto as_long = std::ranges::equal_range(timed_, time, {}, &Timed::time);
   if (std::ranges::find(as_long, candidate, &Timed::candidate) == as_long.end())
     timed_.insert(as_long.end(), {time, candidate});
+  return time;
 }
 
 void CandidateSet::add_recomputing(std::vector<PlanCandidate> candidates) {
@@ -272,6 +276,21 @@ void CandidateSet::add_recomputing(std::vector<PlanCandidate> candidates) {
     solve(candidates);
     for (const PlanCandidate& candidate : candidates) add(candidate);
   }
+}
+
+void CandidateSet::drop_slower(std::vector<PlanCandidate>& candidates, Nanoseconds step) {
+  std::vector<StageQuery> queries;
+  for (const PlanCandidate& candidate : candidates)
+    for (const PipelineCandidate& pipeline : candidate.pipelines)
+      for (size_t s = 0; s < pipeline.stages.size(); ++s) queries.push_back(query(pipeline, s));
+  const std::vector<Nanoseconds> sums = synthesis_.sums_of_layers(queries);
+  size_t next = 0;
+  std::erase_if(candidates, [&](const PlanCandidate& candidate) {
+    bool slower = false;
+    for (const PipelineCandidate& pipeline : candidate.pipelines)
+      for (size_t s = 0; s < pipeline.stages.size(); ++s) slower |= sums[next++] > step;
+    return slower;
+  });
 }
 
 // Returns whether a stage lacks room for as many micro-batches as hide transfers, and it is of use
@@ -482,26 +501,29 @@ bool CandidateSet::is_too_slow(Nanoseconds time) const {
   return request_.faster_than && time / *request_.faster_than > kTooSlow;
 }
 
+// Lowers and simulates the next ones that take hardly longer than the fastest, on all cores.
+void CandidateSet::try_next(std::vector<std::optional<Trial>>& trials) {
+  const size_t begin = trials.size();
+  const size_t end = std::min(timed_.size(), begin + kTriedAtOnce);
+  for (size_t i = begin; i < end; ++i) {
+    if (timed_[i].time / timed_[0].time > kClearlySlower) break;
+    trials.push_back(trial(timed_[i].candidate, {}));
+  }
+  for_each_in_parallel(trials.size() - begin, [&](size_t i) {
+    std::optional<Trial>& trial = trials[begin + i];
+    if (!trial) return;
+    lower(*trial);
+    simulate(*trial);
+  });
+}
+
 void CandidateSet::choose(int most, const std::function<void(int)>& starting) {
   const auto is_another_time = [&](size_t i) {
     return i == 0 || timed_[i].time != timed_[i - 1].time;
   };
-  // Those that are considered if the first fits, on all cores.
-  std::vector<std::optional<Trial>> trials;
-  for (int times = 0; trials.size() < timed_.size();) {
-    const auto& [time, candidate] = timed_[trials.size()];
-    if (is_too_slow(time)) break;
-    if (is_another_time(trials.size()) && ++times > most) break;
-    if (time / timed_[0].time > kClearlySlower) break;
-    trials.push_back(trial(candidate, {}));
-  }
   if (starting) starting(0);
-  for_each_in_parallel(trials.size(), [&](size_t i) {
-    if (!trials[i]) return;
-    lower(*trials[i]);
-    simulate(*trials[i]);
-  });
-  int times = 0;  // considered
+  std::vector<std::optional<Trial>> trials;  // of the first ones
+  int times = 0;                             // considered
   for (size_t i = 0; i < timed_.size(); ++i) {
     const auto& [time, candidate] = timed_[i];
     if (is_another_time(i)) {
@@ -514,8 +536,8 @@ void CandidateSet::choose(int most, const std::function<void(int)>& starting) {
       if (starting && times > 0) starting(times);
       ++times;
     }
-    const bool ready = i < trials.size();
-    evaluate(candidate, ready ? std::move(trials[i]) : std::nullopt);
+    if (i == trials.size()) try_next(trials);
+    evaluate(candidate, i < trials.size() ? std::move(trials[i]) : std::nullopt);
   }
   if (!best_) return;
   if (std::optional<PlanCandidate> other = placed_otherwise(best_candidate_))

@@ -77,8 +77,8 @@ class CandidateSet {
   }
 
   // Times a candidate in both placements, if they differ, and keeps them, unless wholes() has
-  // nothing.
-  void add(const PlanCandidate& candidate);
+  // nothing. Returns the shorter time.
+  std::optional<Nanoseconds> add(const PlanCandidate& candidate);
   // The same of all, and again with blocks, then all computed again in stages that have no room for
   // as many micro-batches as hide transfers. Solves them on all cores.
   void add_recomputing(std::vector<PlanCandidate> candidates);
@@ -89,6 +89,9 @@ class CandidateSet {
   // All that differ, the fastest first; of those that take as long, in the order in which they
   // came.
   const std::vector<Timed>& timed() const { return timed_; }
+  // Drops those a stage of which takes longer by the sum over its layers, which is found sooner
+  // than the stage as a whole where there are several.
+  void drop_slower(std::vector<PlanCandidate>& candidates, Nanoseconds step);
   // Requires: it is one of those of a timed one.
   size_t slowest_stage(const PipelineCandidate& pipeline);
 
@@ -141,7 +144,7 @@ class CandidateSet {
     return request_.faster_than && step >= *request_.faster_than;
   }
   bool is_too_slow(Nanoseconds time) const;
-  void add_timed(const PlanCandidate& candidate);
+  std::optional<Nanoseconds> add_timed(const PlanCandidate& candidate);
   // The same in its other placement; nothing if that is no other one.
   std::optional<PlanCandidate> placed_otherwise(PlanCandidate candidate) const;
   int64_t rows_of(const PipelineCandidate& pipeline) const;
@@ -174,6 +177,7 @@ class CandidateSet {
   // Threads may do so, each its own.
   void lower(Trial& trial) const;
   void simulate(Trial& trial) const;
+  void try_next(std::vector<std::optional<Trial>>& trials);
   Nanoseconds simulated_step(const Trial& trial) const;
   // `trial`: of the candidate; nothing: not made yet.
   void evaluate(PlanCandidate candidate, std::optional<Trial> trial);

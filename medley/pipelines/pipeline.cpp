@@ -50,7 +50,7 @@ class Periods {
 
   // Returns a lower bound of this choice; updates what was found.
   int64_t run();
-  int64_t step_bound() const;
+  int64_t step_bound(int64_t enough) const;
 
  private:
   int64_t best() const {
@@ -198,21 +198,24 @@ int64_t Periods::run() {
 // Every stage works for all micro-batches, and one micro-batch passes all stages. Closer: a stage
 // begins when the first one has passed those before it and ends before the last one is back there;
 // each is in flight on a stage for as long as it is behind it, and there is room for so many only.
-int64_t Periods::step_bound() const {
+int64_t Periods::step_bound(int64_t enough) const {
   const int64_t least = least_period(table_);
   if (least == kNever) return kNever;
   const int64_t count = table_.microbatches();
-  int64_t low = std::max(least * count, table_.least_sum()), high = best();
+  int64_t low = std::max(least * count, table_.least_sum()), high = std::min(best(), enough);
   if (!request_.closer || table_.rule() != InFlightRule::kPeriod || high >= kNever) return low;
+  const auto is_possible = [&](int64_t step) {
+    const ChainSearch search{.period = step / count + 1, .below = step + 1, .at_least = count};
+    int64_t labels = 0;
+    return !cheapest_chain(table_, search, labels).stages.empty();
+  };
+  if (low < high && high == enough && !is_possible(enough - 1)) return enough;
   while (high - low > high / kStepParts) {
     const int64_t middle = low + (high - low) / 2;
-    int64_t labels = 0;
-    const Chain chain = cheapest_chain(
-        table_, {.period = middle / count + 1, .below = middle + 1, .at_least = count}, labels);
-    if (chain.stages.empty())
-      low = middle + 1;
-    else
+    if (is_possible(middle))
       high = middle;
+    else
+      low = middle + 1;
   }
   return low;
 }
@@ -326,10 +329,19 @@ std::variant<PipelinePlans, Infeasible> plan_pipeline(const PipelineRequest& req
     const int c = static_cast<int>(choice);
     Periods periods(request, Table(request, c, false), c, found);
     found.lower_bound = std::min(found.lower_bound, {periods.run()});
-    found.step_bound = std::min(found.step_bound, {periods.step_bound()});
+    found.step_bound = std::min(found.step_bound, {periods.step_bound(kNever)});
   }
   if (found.plans.empty()) return Infeasible{request.explain ? explain_misfit(request) : ""};
   return found;
+}
+
+Nanoseconds closer_step_bound(PipelineRequest request, Nanoseconds enough) {
+  verify(request);
+  MEDLEY_CHECK(request.microbatches.size() == 1);
+  request.closer = true;
+  PipelinePlans none;
+  return {Periods(request, Table(request, 0, false), 0, none)
+              .step_bound(std::min(enough.value, kNever))};
 }
 
 ChainSearches::ChainSearches(const PipelineRequest& request) {

@@ -94,6 +94,9 @@ struct MicrobatchChoice {
   int count = 1;
   std::vector<CutBytes> cuts;  // [layer]; one fewer than layers
   StageOptions options;
+  // [layer] Stages of layers that are equal here, one after the other, have equal options, and sum
+  // as long. Empty: nothing is known.
+  std::vector<int> like{};
 };
 
 enum class InFlightRule {
@@ -151,6 +154,10 @@ struct PipelinePlans {
 // may be left idle. Deterministic. Throws Error(kCaller) for a request without layers, pools, sizes
 // or micro-batches, with more than kMostPools pools, or whose tables have other sizes.
 [[nodiscard]] std::variant<PipelinePlans, Infeasible> plan_pipeline(const PipelineRequest& request);
+
+// What any step takes at least that is shorter than `below`, memory counted; once it is shown to be
+// `enough`, no closer. Requires: one number of micro-batches.
+[[nodiscard]] Nanoseconds closer_step_bound(PipelineRequest request, Nanoseconds enough);
 
 // The same search on some of the devices, again and again: options are asked for once.
 class ChainSearches {

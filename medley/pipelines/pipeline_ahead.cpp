@@ -1,10 +1,47 @@
 #include "medley/pipelines/pipeline_ahead.h"
 
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 
 #include "medley/base/at.h"
 
 namespace medley::pipeline {
+namespace {
+
+#ifdef __x86_64__
+// Returns how many it did, of whole registers.
+[[gnu::target("avx2")]] int take_less_avx2(int64_t* to,
+                                           const int64_t* from,
+                                           int64_t more,
+                                           int count) {
+  const __m256i add = _mm256_set1_epi64x(more);
+  int i = 0;
+  for (; i + 4 <= count; i += 4) {
+    const auto* other = reinterpret_cast<const __m256i*>(from + i);
+    auto* own = reinterpret_cast<__m256i*>(to + i);
+    const __m256i sum = _mm256_add_epi64(_mm256_loadu_si256(other), add);
+    const __m256i before = _mm256_loadu_si256(own);
+    const __m256i is_less = _mm256_cmpgt_epi64(before, sum);
+    _mm256_storeu_si256(own, _mm256_blendv_epi8(before, sum, is_less));
+  }
+  return i;
+}
+#endif
+
+// Sets each of `to` to what is in `from` and `more`, where that is less.
+void take_less(int64_t* to, const int64_t* from, int64_t more, int count) {
+  int i = 0;
+#ifdef __x86_64__
+  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
+  if (has_avx2) i = take_less_avx2(to, from, more, count);
+#endif
+  for (; i < count; ++i) to[i] = std::min(to[i], more + from[i]);
+}
+
+}  // namespace
 
 Ahead::Ahead(const Table& table, int64_t period)
     : table_(table), period_(period), stride_(at(table.most_devices()) + 1) {
@@ -18,9 +55,11 @@ std::vector<Ahead::Stage> Ahead::stages_before(int layer, int pool) const {
   std::vector<Stage> stages;
   for (size_t s = 0; s < table_.sizes(pool).size(); ++s) {
     if (table_.sizes(pool)[s] > table_.devices(pool)) break;
+    const int64_t* least_times = table_.least_times(pool, s, layer);
+    const int64_t* least_overs = table_.least_overs(pool, s, layer);
     for (int begin = layer - 1; begin >= 0; --begin) {
-      if (table_.least_over(pool, s, begin, layer) > period_) break;
-      const int64_t least = table_.least_time(pool, s, begin, layer);
+      if (least_overs[begin] > period_) break;
+      const int64_t least = least_times[begin];
       if (least <= period_) stages.push_back({begin, table_.sizes(pool)[s], least});
     }
   }
@@ -48,9 +87,7 @@ void Ahead::fill(int layer) {
         const int64_t* from = row(stage.begin, finished, pool);
         least = std::min(least, stage.time + from[all - stage.devices]);
         if (same == kNever) continue;
-        const int64_t time = stage.time + same;
-        for (int left = stage.devices; left <= all; ++left)
-          to[left] = std::min(to[left], time + from[left - stage.devices]);
+        take_less(to + stage.devices, from, stage.time + same, all - stage.devices + 1);
       }
     }
   }

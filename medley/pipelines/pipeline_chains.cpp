@@ -33,6 +33,7 @@ class Search {
  private:
   struct Step {  // a stage in front of what is behind it
     const Option& option;
+    int begin, end;
     int64_t sum, up;   // t + r, to add to `sum`; and to `end`
     int64_t grow;      // what a boundary adds to the count
     int64_t exchange;  // X, of a first stage
@@ -61,10 +62,11 @@ class Search {
     return live_[at(layer * table_.pools() + pool)];
   }
   void find_most_devices(int layer, int pool);
-  void add_stage(const Option& option);
+  void add_stage(const Option& option, int begin, int end);
   void add_to_pool(const Step& step, unsigned finished, int devices);
   void open_pool(const Step& step, unsigned finished, int next, int devices);
-  Step step_over(const Option& option, const Crossing& crossing, bool same_pool) const;
+  Step step_over(
+      const Option& option, int begin, int end, const Crossing& crossing, bool same_pool) const;
   // Of sums of `below` or more nothing comes.
   void extend(const Step& step, int32_t behind, int64_t below, std::vector<Label>& front) const;
   void extend_at_least(const Step& step,
@@ -118,18 +120,18 @@ void Search::find_most_devices(int layer, int pool) {
   }
 }
 
-Search::Step Search::step_over(const Option& option,
-                               const Crossing& crossing,
-                               bool same_pool) const {
-  Step step{option,
-            option.time + crossing.round_trip,
-            option.forward + crossing.up,
-            0,
-            option.begin == 0 && search_.last_pool >= 0
-                ? table_.exchange(option.pool, search_.last_pool)
-                : 0,
-            table_.room(option),
-            static_cast<int32_t>(table_.index_of(option))};
+Search::Step Search::step_over(
+    const Option& option, int begin, int end, const Crossing& crossing, bool same_pool) const {
+  Step step{
+      option,
+      begin,
+      end,
+      option.time + crossing.round_trip,
+      option.forward + crossing.up,
+      0,
+      begin == 0 && search_.last_pool >= 0 ? table_.exchange(option.pool, search_.last_pool) : 0,
+      table_.room(option),
+      static_cast<int32_t>(table_.index_of(option))};
   const Nanoseconds period{search_.period};
   switch (table_.rule()) {
     case InFlightRule::kPeriod:
@@ -183,7 +185,7 @@ void Search::extend_at_least(const Step& step,
   const Label& rest = labels_[at(behind)];
   Label label;
   label.end = std::max(search_.at_least * step.option.time, rest.end + step.sum);
-  if (step.option.begin == 0) label.end += step.option.update;
+  if (step.begin == 0) label.end += step.option.update;
   label.depth = rest.depth + step.sum;
   if (label.end >= below || label.depth > step.most) return;
   label.behind = behind;
@@ -191,8 +193,8 @@ void Search::extend_at_least(const Step& step,
   keep(front, label);
 }
 
-void Search::add_stage(const Option& option) {
-  const int pool = option.pool, end = option.end;
+void Search::add_stage(const Option& option, int begin, int end) {
+  const int pool = option.pool;
   const int devices = table_.sizes(pool)[at(option.size)];
   if (end == table_.layers()) {
     if (search_.last_pool >= 0 && pool != search_.last_pool) return;
@@ -203,7 +205,7 @@ void Search::add_stage(const Option& option) {
                 static_cast<int32_t>(table_.index_of(option))};
     if (search_.at_least > 0) {
       label.sum = 0;
-      label.end = search_.at_least * option.time + (option.begin == 0 ? option.update : 0);
+      label.end = search_.at_least * option.time + (begin == 0 ? option.update : 0);
     }
     if (devices <= most_[0]) keep(made(0, devices), label);
     return;
@@ -212,7 +214,7 @@ void Search::add_stage(const Option& option) {
     const std::vector<unsigned>& behind = live(end, next);
     const Crossing* crossing = table_.crossing(pool, next, end);
     if (behind.empty() || crossing == nullptr || crossing->occupied > search_.period) continue;
-    const Step step = step_over(option, *crossing, pool == next);
+    const Step step = step_over(option, begin, end, *crossing, pool == next);
     for (const unsigned finished : behind) {
       if (next == pool)
         add_to_pool(step, finished, devices);
@@ -225,12 +227,12 @@ void Search::add_stage(const Option& option) {
 // In front of stages on the same pool.
 void Search::add_to_pool(const Step& step, unsigned finished, int devices) {
   const int pool = step.option.pool;
-  const size_t row = at(step.option.end) * states_ + state(finished, pool);
+  const size_t row = at(step.end) * states_ + state(finished, pool);
   const int most = std::min(most_[finished] - devices, largest_[row]);
   for (int used = fewest_[row]; used <= most; ++used) {
-    const Range range = fronts_[front(step.option.end, finished, pool, used)];
+    const Range range = fronts_[front(step.end, finished, pool, used)];
     if (range.begin == range.end) continue;
-    const int64_t below = search_.below - ahead(step.option.begin, finished, pool, used + devices);
+    const int64_t below = search_.below - ahead(step.begin, finished, pool, used + devices);
     for (int32_t i = range.begin; i < range.end; ++i)
       extend(step, i, below, made(finished, used + devices));
   }
@@ -240,8 +242,8 @@ void Search::add_to_pool(const Step& step, unsigned finished, int devices) {
 void Search::open_pool(const Step& step, unsigned finished, int next, int devices) {
   const unsigned now = finished | 1u << next;
   if (devices > most_[now]) return;
-  const Range range = closed(step.option.end, finished, next);
-  const int64_t below = search_.below - ahead(step.option.begin, now, step.option.pool, devices);
+  const Range range = closed(step.end, finished, next);
+  const int64_t below = search_.below - ahead(step.begin, now, step.option.pool, devices);
   for (int32_t i = range.begin; i < range.end; ++i)
     extend(step, closed_labels_[at(i)], below, made(now, devices));
 }
@@ -295,7 +297,7 @@ Chain Search::run(int64_t& labels) {
           if (table_.least_from(pool, s, layer, end) > search_.period) continue;
           shorter = true;
           for (const Option& option : table_.options(pool, s, layer, end))
-            if (option.time <= search_.period) add_stage(option);
+            if (option.time <= search_.period) add_stage(option, layer, end);
         }
         if (!shorter) break;
       }

@@ -32,6 +32,8 @@ void verify(const PipelineRequest& request, size_t most_pools) {
     require(choice.count >= 1 && choice.count <= 1 << 20, "needs 1 to 2^20 micro-batches");
     require(choice.cuts.size() + 1 == at(request.layers),
             "needs the bytes of one cut fewer than layers");
+    require(choice.like.empty() || choice.like.size() == at(request.layers),
+            "says of each layer, or of none, which are alike");
   }
 }
 
@@ -39,15 +41,18 @@ PipelinePlan plan_of(const Table& table, int choice, const Chain& chain) {
   PipelinePlan plan;
   plan.choice = choice;
   plan.microbatches = table.microbatches();
+  int end = 0;
   for (size_t i = 0; i < chain.stages.size(); ++i) {
     const Option& o = *chain.stages[i];
+    const int begin = end;
+    end += o.layers;
     PipelineStage stage;
-    stage.range = {o.begin, o.end, o.pool, table.sizes(o.pool)[at(o.size)]};
+    stage.range = {begin, end, o.pool, table.sizes(o.pool)[at(o.size)]};
     stage.option = table.offered(o);
     stage.room = static_cast<int>(std::min<int64_t>(o.room, plan.microbatches));
     plan.stages.push_back(stage);
     if (i + 1 < chain.stages.size())
-      plan.boundaries.push_back(table.crossing(o.pool, chain.stages[i + 1]->pool, o.end)->times);
+      plan.boundaries.push_back(table.crossing(o.pool, chain.stages[i + 1]->pool, end)->times);
   }
   if (chain.stages.size() > 1)
     plan.exchange = {table.exchange(chain.stages.front()->pool, chain.stages.back()->pool)};

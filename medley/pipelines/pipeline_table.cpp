@@ -39,6 +39,24 @@ void drop_dominated(std::vector<Option>& options, std::vector<StageOption>& offe
   offered = std::move(kept_offered);
 }
 
+// [begin][end] where the first layers are that are like [begin, end), one after the other.
+std::vector<std::vector<int>> first_alike(const std::vector<int>& like, int layers) {
+  const auto n = at(layers);
+  std::vector<std::vector<int>> first(n + 1, std::vector<int>(n + 1, 0));
+  std::vector<std::vector<int>> alike = first;  // so many from both on
+  for (size_t begin = 0; begin < n; ++begin)
+    std::ranges::fill(first[begin], static_cast<int>(begin));
+  if (like.empty()) return first;
+  for (size_t begin = n; begin-- > 0;)
+    for (size_t other = n; other-- > 0;)
+      if (like[begin] == like[other]) alike[begin][other] = alike[begin + 1][other + 1] + 1;
+  for (size_t begin = 0; begin < n; ++begin)
+    for (size_t other = begin; other-- > 0;)
+      for (size_t end = begin; end <= begin + at(alike[begin][other]); ++end)
+        first[begin][end] = static_cast<int>(other);
+  return first;
+}
+
 }  // namespace
 
 Table::Table(const PipelineRequest& request, int choice, bool ignore_memory)
@@ -71,58 +89,72 @@ Table Table::on(std::vector<int> devices, int microbatches) const {
   return table;
 }
 
-void Table::add_options(const PipelineRequest& request, int choice, bool ignore_memory) {
-  const MicrobatchChoice& microbatch = request.microbatches[at(choice)];
-  const auto n = at(layers_ + 1);
-  stored_->begin_of.assign(stored_->first_size.back() * n * n + 1, 0);
-  int64_t longest = 0;
-  for (int pool = 0; pool < pools(); ++pool) {
-    const Bytes memory = request.pools[at(pool)].memory;
-    for (int begin = 0; begin <= layers_; ++begin)
-      for (int end = 0; end <= layers_; ++end) {
-        std::vector<Option> options;
-        std::vector<StageOption> offered;
-        for (size_t s = 0; s < sizes(pool).size() && begin < end; ++s) {
-          int32_t index = 0;
-          const StageRange range{begin, end, pool, this->sizes(pool)[s]};
-          const Nanoseconds sums = request.sums ? request.sums(range) : Nanoseconds{};
-          const Nanoseconds least =
-              request.sums_at_least ? request.sums_at_least(range) : Nanoseconds{};
-          for (const StageOption& o : microbatch.options(range)) {
-            MEDLEY_CHECK(o.forward.value >= 0 && o.backward.value >= 0 && o.update.value >= 0);
-            MEDLEY_CHECK((o.forward + o.backward + o.update) < kLongest);
-            const int64_t room = ignore_memory ? kNever : room_of(o, memory, microbatches_);
-            longest = std::max(longest, (o.forward + o.backward).value);
-            if (room >= 1) {
-              options.push_back({(o.forward + o.backward).value,
-                                 o.forward.value,
-                                 (o.update + sums).value,
-                                 room,
-                                 least.value,
-                                 (o.update + std::max(Nanoseconds{}, least - o.backward)).value,
-                                 begin,
-                                 end,
-                                 index,
-                                 static_cast<int16_t>(pool),
-                                 static_cast<int16_t>(s)});
-              offered.push_back(o);
-            }
-            ++index;
-          }
-        }
-        drop_dominated(options, offered);
-        size_t next = 0;
-        for (size_t s = 0; s < sizes(pool).size(); ++s) {
-          stored_->begin_of[cell(pool, s, begin, end)] =
-              static_cast<int64_t>(stored_->options.size());
-          for (; next < options.size() && options[next].size == static_cast<int>(s); ++next) {
-            stored_->options.push_back(options[next]);
-            stored_->offered.push_back(offered[next]);
-          }
-        }
+Table::Offered Table::options_of(const PipelineRequest& request,
+                                 int choice,
+                                 bool ignore_memory,
+                                 StageRange range) const {
+  Offered all;
+  const Bytes memory = request.pools[at(range.pool)].memory;
+  for (size_t s = 0; s < sizes(range.pool).size(); ++s) {
+    range.devices = sizes(range.pool)[s];
+    const Nanoseconds sums = request.sums ? request.sums(range) : Nanoseconds{};
+    const Nanoseconds least = request.sums_at_least ? request.sums_at_least(range) : Nanoseconds{};
+    int32_t index = 0;
+    for (const StageOption& o : request.microbatches[at(choice)].options(range)) {
+      MEDLEY_CHECK(o.forward.value >= 0 && o.backward.value >= 0 && o.update.value >= 0);
+      MEDLEY_CHECK((o.forward + o.backward + o.update) < kLongest);
+      all.longest = std::max(all.longest, (o.forward + o.backward).value);
+      const int64_t room = ignore_memory ? kNever : room_of(o, memory, microbatches_);
+      if (room >= 1) {
+        all.options.push_back({(o.forward + o.backward).value,
+                               o.forward.value,
+                               (o.update + sums).value,
+                               room,
+                               least.value,
+                               (o.update + std::max(Nanoseconds{}, least - o.backward)).value,
+                               range.end - range.begin,
+                               index,
+                               static_cast<int16_t>(range.pool),
+                               static_cast<int16_t>(s)});
+        all.offered.push_back(o);
       }
+      ++index;
+    }
   }
-  stored_->begin_of.back() = static_cast<int64_t>(stored_->options.size());
+  drop_dominated(all.options, all.offered);
+  return all;
+}
+
+// Stages that are alike are asked for once.
+void Table::add_options(const PipelineRequest& request, int choice, bool ignore_memory) {
+  const auto n = at(layers_ + 1);
+  const auto first = first_alike(request.microbatches[at(choice)].like, layers_);
+  stored_->range_of.assign(n * n, 0);  // nothing is on range 0
+  stored_->begin_of.assign(stored_->first_size.back(), 0);
+  int ranges = 1;
+  int64_t longest = 0;
+  for (int begin = 0; begin < layers_; ++begin)
+    for (int end = begin + 1; end <= layers_; ++end) {
+      int& range = stored_->range_of[at(begin) * n + at(end)];
+      if (const int like = first[at(begin)][at(end)]; like < begin) {
+        range = stored_->range_of[at(like) * n + at(end - begin + like)];
+        continue;
+      }
+      range = ranges++;
+      for (int pool = 0; pool < pools(); ++pool) {
+        const Offered stages = options_of(request, choice, ignore_memory, {begin, end, pool, 0});
+        longest = std::max(longest, stages.longest);
+        auto next = stages.options.begin();
+        for (size_t s = 0; s < sizes(pool).size(); ++s) {
+          stored_->begin_of.push_back(static_cast<int64_t>(stored_->options.size()));
+          for (; next != stages.options.end() && next->size == static_cast<int>(s); ++next)
+            stored_->options.push_back(*next);
+        }
+        stored_->offered.insert(
+            stored_->offered.end(), stages.offered.begin(), stages.offered.end());
+      }
+    }
+  stored_->begin_of.push_back(static_cast<int64_t>(stored_->options.size()));
   longest_period_ = std::max<int64_t>(1, longest * layers_);
 }
 
@@ -162,19 +194,26 @@ void Table::add_bounds() {
   std::ranges::sort(stored_->steps);
   const auto same = std::ranges::unique(stored_->steps);
   stored_->steps.erase(same.begin(), same.end());
-  stored_->least_from.assign(stored_->begin_of.size() - 1, kNever);
-  stored_->least_over = stored_->least_from;
+  stored_->least_time.assign(row(pools() - 1, sizes(pools() - 1).size(), 0), kNever);
+  stored_->least_from = stored_->least_over = stored_->least_time;
+  stored_->most_room.assign(stored_->least_time.size(), 0);
   std::vector<int64_t> sums(at(layers_) + 1, kNever);
   sums[0] = 0;
   for (int pool = 0; pool < pools(); ++pool)
     for (size_t s = 0; s < sizes(pool).size(); ++s)
       for (int begin = 0; begin < layers_; ++begin)
         for (int end = layers_; end > begin; --end) {
-          int64_t least = least_time(pool, s, begin, end);
+          int64_t& fastest = stored_->least_time[row(pool, s, end) + at(begin)];
+          int64_t& room = stored_->most_room[row(pool, s, end) + at(begin)];
+          for (const Option& option : options(pool, s, begin, end)) {
+            fastest = std::min(fastest, option.time);
+            room = std::max(room, option.room);
+          }
+          int64_t least = fastest;
           if (end < layers_) least = std::min(least, least_from(pool, s, begin, end + 1));
-          stored_->least_from[cell(pool, s, begin, end)] = least;
+          stored_->least_from[row(pool, s, begin) + at(end)] = least;
           if (begin > 0) least = std::min(least, least_over(pool, s, begin - 1, end));
-          stored_->least_over[cell(pool, s, begin, end)] = least;
+          stored_->least_over[row(pool, s, end) + at(begin)] = least;
         }
   for (int end = 1; end <= layers_; ++end)
     for (int begin = 0; begin < end; ++begin)

@@ -20,7 +20,7 @@ struct Option {
   int64_t time = 0, forward = 0, update = 0;  // time: forward and backward; update: with sums
   int64_t room = 0;                           // of micro-batches; kNever if all ever fit
   int64_t sums = 0, least_update = 0;         // at least; update: with these sums
-  int32_t begin = 0, end = 0, index = 0;      // index: as the source counts them
+  int32_t layers = 0, index = 0;              // index: as the source counts them
   int16_t pool = 0, size = 0;                 // size: into `sizes` of the pool
 };
 
@@ -64,18 +64,27 @@ class Table {
   const StageOption& offered(const Option& option) const;
   // The least time of these; kNever: there are none.
   int64_t least_time(int pool, size_t size, int begin, int end) const {
-    int64_t least = kNever;
-    for (const Option& option : options(pool, size, begin, end))
-      least = std::min(least, option.time);
-    return least;
+    return least_times(pool, size, end)[begin];
+  }
+  // The same of all that end there, [begin].
+  const int64_t* least_times(int pool, size_t size, int end) const {
+    return stored_->least_time.data() + row(pool, size, end);
+  }
+  // The most room of them, [begin].
+  const int64_t* most_rooms(int pool, size_t size, int end) const {
+    return stored_->most_room.data() + row(pool, size, end);
   }
   // The least time of stages [begin, x) for any x >= end: beyond it no stage is as short.
   int64_t least_from(int pool, size_t size, int begin, int end) const {
-    return stored_->least_from[cell(pool, size, begin, end)];
+    return stored_->least_from[row(pool, size, begin) + at(end)];
   }
   // The least time of any stage that has at least layers [begin, end).
   int64_t least_over(int pool, size_t size, int begin, int end) const {
-    return stored_->least_over[cell(pool, size, begin, end)];
+    return least_overs(pool, size, end)[begin];
+  }
+  // [begin]
+  const int64_t* least_overs(int pool, size_t size, int end) const {
+    return stored_->least_over.data() + row(pool, size, end);
   }
 
   // After layer `end - 1`. Null if there is no link in both directions.
@@ -95,12 +104,25 @@ class Table {
   const std::vector<int64_t>& steps() const { return stored_->steps; }
 
  private:
+  // Where options begin; those of the next size follow.
   size_t cell(int pool, size_t size, int begin, int end) const {
+    const auto range = at(stored_->range_of[at(begin * (layers_ + 1) + end)]);
+    return range * stored_->first_size.back() + stored_->first_size[at(pool)] + size;
+  }
+  // Of some layers on all sizes of a pool.
+  struct Offered {
+    std::vector<Option> options;
+    std::vector<StageOption> offered;  // parallel
+    int64_t longest = 0;               // forward and backward, whether there is room or not
+  };
+  Offered options_of(const PipelineRequest& request,
+                     int choice,
+                     bool ignore_memory,
+                     StageRange range) const;
+  // Of tables in which what belongs to one of its ends lies together.
+  size_t row(int pool, size_t size, int layer) const {
     const auto n = at(layers_ + 1);
-    const auto p = at(pool);
-    const size_t range = at(begin) * n + at(end);
-    return stored_->first_size[p] * n * n +
-           range * (stored_->first_size[p + 1] - stored_->first_size[p]) + size;
+    return ((stored_->first_size[at(pool)] + size) * n + at(layer)) * n;
   }
   void add_options(const PipelineRequest& request, int choice, bool ignore_memory);
   void add_crossings(const PipelineRequest& request, int choice);
@@ -112,11 +134,13 @@ class Table {
     std::vector<size_t> first_size;       // [pool]; one more than pools
     std::vector<Option> options;
     std::vector<StageOption> offered;  // parallel
+    std::vector<int> range_of;         // [begin][end] the same number where stages are alike
     std::vector<int64_t> begin_of;     // [cell]; one more
-    std::vector<int64_t> least_from, least_over;
-    std::vector<Crossing> crossings;  // [from][to][end]
-    std::vector<char> linked;         // [from][to]
-    std::vector<int64_t> exchanges;   // [first][last]
+    std::vector<int64_t> least_time, least_over, most_room;  // [pool, size][end][begin]
+    std::vector<int64_t> least_from;                         // [pool, size][begin][end]
+    std::vector<Crossing> crossings;                         // [from][to][end]
+    std::vector<char> linked;                                // [from][to]
+    std::vector<int64_t> exchanges;                          // [first][last]
     std::vector<int64_t> steps;
   };
   std::shared_ptr<Stored> stored_;  // with on(); not changed once the table is made

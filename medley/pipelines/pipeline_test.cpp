@@ -507,6 +507,59 @@ TEST(PipelinePlanner, AgreesWithTheTimer) {
   EXPECT_LE(most, 1.001);
 }
 
+// An embedding, four blocks of two layers and a head: of 55 ranges nine begin with the embedding
+// and end in a block, ten end with the head, and the others differ in length and where in a block
+// they begin.
+TEST(PipelinePlanner, AsksForStagesThatAreAlikeOnce) {
+  PipelineRequest request = plain_request(10, {{"a", 4, {1, 2}, {1000}}});
+  const std::vector<int> like{0, 1, 2, 1, 2, 1, 2, 1, 2, 9};
+  int asked = 0;
+  request.microbatches[0].options = [&](const StageRange& range) {
+    ++asked;
+    StageOption option;
+    for (int l = range.begin; l < range.end; ++l)
+      option.forward += Nanoseconds{1'000'000 + like[static_cast<size_t>(l)] * 100'000};
+    option.backward = option.forward = option.forward / int64_t{range.devices};
+    option.saved = {10 * (range.end - range.begin)};
+    return std::vector<StageOption>{option};
+  };
+  const PipelinePlan each = plans_of(request).plans.front();
+  EXPECT_EQ(asked, 55 * 2);
+  asked = 0;
+  request.microbatches[0].like = like;
+  const PipelinePlan once = plans_of(request).plans.front();
+  EXPECT_EQ(asked, (9 + 10 + 15) * 2);
+  EXPECT_EQ(once.predicted, each.predicted);
+  ASSERT_EQ(once.stages.size(), each.stages.size());
+  for (size_t s = 0; s < once.stages.size(); ++s)
+    EXPECT_EQ(once.stages[s].range, each.stages[s].range);
+  request.microbatches[0].like.pop_back();
+  EXPECT_THROW((void)plan_pipeline(request), Error);
+}
+
+// As close as plan_pipeline() finds it, and not looked for beyond what is enough.
+TEST(PipelinePlanner, BoundsAStepAsCloselyAsIsEnough) {
+  int checked = 0;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(seed);
+    Example example = random_example(seed);
+    example.request.microbatches[0].options = lookup(example.options);
+    example.request.in_flight = InFlightRule::kPeriod;
+    example.request.closer = true;
+    const auto outcome = plan_pipeline(example.request);
+    if (std::holds_alternative<Infeasible>(outcome)) continue;
+    const auto& found = std::get<PipelinePlans>(outcome);
+    example.request.below = found.plans.front().predicted;
+    const Nanoseconds enough{found.step_bound.value * 9 / 10};
+    EXPECT_EQ(closer_step_bound(example.request, example.request.below * int64_t{2}),
+              found.step_bound);
+    EXPECT_LE(closer_step_bound(example.request, enough), found.step_bound);
+    EXPECT_GE(closer_step_bound(example.request, enough), enough * int64_t{99} / int64_t{100});
+    ++checked;
+  }
+  EXPECT_GT(checked, 30);
+}
+
 TEST(LinkCurve, IsLinearBetweenPoints) {
   const LinkCurve curve{{{{100}, {10}}, {{200}, {40}}}, {5}};
   EXPECT_EQ(occupied(curve, {50}), Nanoseconds{5});

@@ -11,6 +11,10 @@ namespace {
 
 using namespace pipeline;
 
+// Of what chains cost at least: how much more is tried first, and how that grows.
+constexpr double kMoreCost = 1.0 / 256;
+constexpr int64_t kMoreFactor = 4;
+
 struct PricedSearch {
   const std::vector<int64_t>& prices;
   bool counted = false;
@@ -46,26 +50,39 @@ struct Ahead {
 
   const size_t pools;
   std::vector<int64_t> cost, time;  // kNever: there are none
-  int64_t whole = kNever;           // cost of a chain
+  // Under any schedule, of R behind such stages: with more of it none has room, even where the
+  // fastest of a stage has as much as any.
+  std::vector<int64_t> deepest;
+  int64_t whole = kNever;  // cost of a chain
 };
 
 Ahead::Ahead(const Table& table, const PricedSearch& search) : pools(at(table.pools())) {
   cost.assign(at(table.layers()) * pools, kNever);
   time = cost;
+  deepest.assign(cost.size(), -1);
+  std::fill_n(deepest.begin(), pools, kNever);
   std::fill_n(cost.begin(), pools, 0);
   std::fill_n(time.begin(), pools, 0);
   for (int layer = 1; layer <= table.layers(); ++layer)
     for (int pool = 0; pool < table.pools(); ++pool) {
-      int64_t least_cost = kNever, least_time = kNever;
+      int64_t least_cost = kNever, least_time = kNever, most_depth = -1;
       for (size_t s = 0; s < table.sizes(pool).size(); ++s) {
         const int64_t price = search.prices[at(pool)] * table.sizes(pool)[s];
+        const int64_t* least_times = table.least_times(pool, s, layer);
+        const int64_t* least_overs = table.least_overs(pool, s, layer);
+        const int64_t* most_rooms = table.most_rooms(pool, s, layer);
         for (int begin = layer - 1; begin >= 0; --begin) {
-          if (table.least_over(pool, s, begin, layer) > search.longest) break;
-          const int64_t time_of = table.least_time(pool, s, begin, layer);
+          if (least_overs[begin] > search.longest) break;
+          const int64_t time_of = least_times[begin];
           if (time_of > search.longest || cost[index(begin, pool)] == kNever) continue;
           const int64_t paid = search.any_schedule() ? price : price + time_of;
           least_cost = std::min(least_cost, cost[index(begin, pool)] + paid);
           least_time = std::min(least_time, time[index(begin, pool)] + time_of);
+          if (!search.any_schedule() || !search.with_r()) continue;
+          int64_t most = deepest[index(begin, pool)];
+          if (most_rooms[begin] != kNever)
+            most = std::min(most, (search.longest + 1) * most_rooms[begin]);
+          most_depth = std::max(most_depth, most - time_of);
         }
       }
       if (layer == table.layers()) whole = std::min(whole, least_cost);
@@ -78,6 +95,8 @@ Ahead::Ahead(const Table& table, const PricedSearch& search) : pools(at(table.po
         to = std::min(to, least_cost + (search.any_schedule() ? 0 : trip));
         int64_t& arrives = time[index(layer, next)];
         arrives = std::min(arrives, least_time + trip);
+        int64_t& depth = deepest[index(layer, next)];
+        depth = std::max(depth, most_depth - trip);
       }
     }
 }
@@ -100,7 +119,10 @@ struct Range {
 class Search {
  public:
   Search(const Table& table, const PricedSearch& search, const Ahead& ahead)
-      : table_(table), search_(search), ahead_(ahead) {
+      : table_(table),
+        search_(search),
+        ahead_(ahead),
+        in_order_(search.any_schedule() && !search.with_q() && !search.counted) {
     fronts_.resize(at(table.layers() + 1) * at(table.pools()));
     least_.assign(at(table.layers() + 1), kNever);
     least_.back() = 0;
@@ -118,11 +140,12 @@ class Search {
     return search_.counted ? Counts::of(option.pool, devices(option)) : 0;
   }
   void add_stages(int layer, int pool);
-  void add_stage(const Option& option);
-  void add_last(const Option& option);
-  void add_before(const Option& option, const Crossing& crossing, const Range& behind);
-  bool matters(const Option& option, const Label& label) const;
+  void add_stage(const Option& option, int begin, int end);
+  void add_last(const Option& option, int begin);
+  void add_before(const Option& option, int begin, const Crossing& crossing, const Range& behind);
+  bool matters(const Option& option, int begin, const Label& label) const;
   void keep(const Label& label);
+  void keep_in_order(const Label& label);
   // Under any schedule, what the bound is without.
   void leave_out(Label& label) const {
     if (!search_.with_q()) label.end = 0;
@@ -132,6 +155,7 @@ class Search {
   const Table& table_;
   const PricedSearch& search_;
   const Ahead& ahead_;
+  const bool in_order_;  // chains that are kept: they differ in cost and depth only
   uint64_t all_ = 0;
   std::vector<Label> labels_;
   std::vector<Range> fronts_;   // [layer][pool]
@@ -139,27 +163,48 @@ class Search {
   std::vector<int64_t> least_;  // [layer] cost of chains from there on; kNever: none matter
 };
 
+// How long a micro-batch may stay from a stage on, so that there is room for all of them.
+int64_t most_stay(const Option& option, const PricedSearch& search) {
+  if (!search.with_r() || option.room == kNever) return kNever;
+  return search.step * option.room / search.microbatches;
+}
+
+// Of chains that differ in cost and depth only, in order of cost.
+void Search::keep_in_order(const Label& label) {
+  auto last = std::ranges::upper_bound(made_, label.cost, {}, &Label::cost);
+  auto first = last;
+  if (first != made_.begin()) {
+    const Label& other = *std::prev(first);
+    if (other.depth <= label.depth) return;
+    if (other.cost == label.cost) --first;
+  }
+  while (last != made_.end() && last->depth >= label.depth) ++last;
+  if (first == last) {
+    made_.insert(first, label);
+    return;
+  }
+  *first = label;
+  made_.erase(first + 1, last);
+}
+
 // Whether the chain can be finished below the limit.
-bool Search::matters(const Option& option, const Label& label) const {
-  const size_t state = ahead_.index(option.begin, option.pool);
+bool Search::matters(const Option& option, int begin, const Label& label) const {
+  const size_t state = ahead_.index(begin, option.pool);
   if (ahead_.cost[state] == kNever || label.cost + ahead_.cost[state] >= search_.below)
     return false;
-  if (!search_.any_schedule() || !search_.with_q()) return true;
-  const int64_t update = option.begin == 0 ? option.least_update : 0;
+  if (!search_.any_schedule()) return true;
+  if (search_.with_r() && label.depth > ahead_.deepest[state]) return false;
+  if (!search_.with_q()) return true;
+  const int64_t update = begin == 0 ? option.least_update : 0;
   return label.end + update + ahead_.time[state] <= search_.step;
 }
 
 void Search::keep(const Label& label) {
+  if (in_order_) return keep_in_order(label);
   for (const Label& other : made_)
     if (never_worse(other, label)) return;
   std::erase_if(made_, [&](const Label& other) { return never_worse(label, other); });
   made_.push_back(label);
-}
-
-// Whether there is room for as many micro-batches as are in flight at least.
-bool has_room(const Option& option, const PricedSearch& search, int64_t stays) {
-  if (!search.with_r()) return true;
-  return option.room == kNever || search.microbatches * stays <= search.step * option.room;
 }
 
 // Whether the sums of gradients, which begin with the last backward at the earliest, are over in
@@ -169,7 +214,7 @@ bool has_time_to_sum(const Option& option, const PricedSearch& search) {
   return (search.microbatches - 1) * option.time + option.forward + option.sums <= search.step;
 }
 
-void Search::add_last(const Option& option) {
+void Search::add_last(const Option& option, int begin) {
   Label label;
   label.option = static_cast<int32_t>(table_.index_of(option));
   label.used = count(option);
@@ -179,20 +224,25 @@ void Search::add_last(const Option& option) {
     label.cost = price(option);
     label.end = search_.microbatches * option.time;
     leave_out(label);
-    if (!has_room(option, search_, label.depth)) return;
+    if (label.depth > most_stay(option, search_)) return;  // no room
   } else {
     label.cost = option.time + price(option);
     label.end = label.cost + option.update;
   }
-  if (matters(option, label)) keep(label);
+  if (matters(option, begin, label)) keep(label);
 }
 
-void Search::add_before(const Option& option, const Crossing& crossing, const Range& behind) {
+void Search::add_before(const Option& option,
+                        int begin,
+                        const Crossing& crossing,
+                        const Range& behind) {
   const int64_t time = option.time + crossing.round_trip, paid = price(option);
   const uint64_t own = count(option);
   const int64_t period = search_.longest;
   const int64_t room = table_.room(option);
-  const int64_t most = room > kNever / period ? kNever : room * period;
+  const int64_t most = search_.any_schedule()   ? most_stay(option, search_)
+                       : room > kNever / period ? kNever
+                                                : room * period;
   for (int32_t i = behind.begin; i < behind.end; ++i) {
     const Label& rest = labels_[at(i)];
     Label label;
@@ -205,7 +255,7 @@ void Search::add_before(const Option& option, const Crossing& crossing, const Ra
       label.cost = rest.cost + paid;
       label.end = std::max(search_.microbatches * option.time, rest.end + time);
       leave_out(label);
-      if (!has_room(option, search_, label.depth)) continue;
+      if (label.depth > most) continue;  // no room
     } else {
       if (label.depth > most) continue;  // no room
       label.cost = rest.cost + time + paid;
@@ -214,17 +264,18 @@ void Search::add_before(const Option& option, const Crossing& crossing, const Ra
       const int64_t count = (label.depth + period - 1) / period;
       label.depth = std::max(label.depth, option.time + (count - 1) * period);
     }
-    if (matters(option, label)) keep(label);
+    if (matters(option, begin, label)) keep(label);
   }
 }
 
-void Search::add_stage(const Option& option) {
-  if (option.end == table_.layers()) return add_last(option);
+void Search::add_stage(const Option& option, int begin, int end) {
+  if (end == table_.layers()) return add_last(option, begin);
   for (int next = 0; next < table_.pools(); ++next) {
-    const Range behind = front(option.end, next);
+    const Range behind = front(end, next);
     if (behind.begin == behind.end) continue;
-    const Crossing* crossing = table_.crossing(option.pool, next, option.end);
-    if (crossing && crossing->occupied <= search_.longest) add_before(option, *crossing, behind);
+    const Crossing* crossing = table_.crossing(option.pool, next, end);
+    if (crossing && crossing->occupied <= search_.longest)
+      add_before(option, begin, *crossing, behind);
   }
 }
 
@@ -240,7 +291,8 @@ void Search::add_stages(int layer, int pool) {
       const int64_t price = search_.prices[at(pool)] * table_.sizes(pool)[s];
       if (least_[at(end)] + price + ahead >= search_.below) continue;
       for (const Option& option : table_.options(pool, s, layer, end))
-        if (option.time <= search_.longest && has_time_to_sum(option, search_)) add_stage(option);
+        if (option.time <= search_.longest && has_time_to_sum(option, search_))
+          add_stage(option, layer, end);
     }
     if (!shorter) break;
   }
@@ -275,15 +327,21 @@ Chain Search::run() {
 
 // What chains cost at least is nearly what the cheapest one does: below a little more first, then
 // below more and more, since a search takes as long as there are chains below its limit.
-Chain cheapest_priced(const Table& table, PricedSearch search) {
+// `first`: how much more is tried first, as a share of that; and then what was nearly enough.
+Chain cheapest_priced(const Table& table, PricedSearch search, double* first = nullptr) {
   const Ahead ahead(table, search);
   const int64_t below = search.below;
-  for (int64_t more = std::max<int64_t>(1, ahead.whole / 256); ahead.whole < below; more *= 4) {
+  const auto whole = static_cast<double>(ahead.whole);
+  const double share = std::max(kMoreCost, first ? *first : 0.0);
+  if (ahead.whole >= below) return {};
+  for (int64_t more = std::max<int64_t>(1, static_cast<int64_t>(whole * share));;
+       more *= kMoreFactor) {
     search.below = std::min(below, ahead.whole + more);
     Chain chain = Search(table, search, ahead).run();
+    if (!chain.stages.empty() && first && ahead.whole > 0)
+      *first = static_cast<double>(more) / kMoreFactor / whole;
     if (!chain.stages.empty() || search.below == below) return chain;
   }
-  return {};
 }
 
 }  // namespace
@@ -359,7 +417,8 @@ std::optional<PricedChain> PricedChains::under_any_schedule(int64_t microbatches
                                                             Nanoseconds step,
                                                             const Prices& prices,
                                                             int64_t below,
-                                                            Closeness closeness) const {
+                                                            Closeness closeness,
+                                                            double* first) const {
   MEDLEY_CHECK(microbatches >= 1);
   return tables_->found(cheapest_priced(tables_->table,
                                         {.prices = prices,
@@ -368,7 +427,8 @@ std::optional<PricedChain> PricedChains::under_any_schedule(int64_t microbatches
                                          .longest = step.value / microbatches,
                                          .microbatches = microbatches,
                                          .step = step.value,
-                                         .closeness = closeness}));
+                                         .closeness = closeness},
+                                        first));
 }
 
 namespace {

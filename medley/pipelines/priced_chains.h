@@ -75,12 +75,14 @@ class PricedChains {
                                Nanoseconds below) const;
 
   // The least that the devices of a chain cost that may do so many micro-batches in `step` under
-  // some schedule, if that is below `below`. Its plan has no counts in flight and no period.
+  // some schedule, if that is below `below`. `first` is for the next search, which begins where
+  // this one ended. Its plan has no counts in flight and no period.
   std::optional<PricedChain> under_any_schedule(int64_t microbatches,
                                                 Nanoseconds step,
                                                 const Prices& prices,
                                                 int64_t below,
-                                                Closeness closeness) const;
+                                                Closeness closeness,
+                                                double* first = nullptr) const;
 
   // How many micro-batches that chain does in `step` at most, by the same bounds.
   int64_t most_microbatches(const PipelinePlan& plan, Nanoseconds step, Closeness closeness) const;

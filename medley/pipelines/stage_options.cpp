@@ -306,6 +306,29 @@ void StageSynthesis::solve_wholes(const std::vector<StageQuery>& queries) {
   solve(std::move(keys));
 }
 
+std::vector<Nanoseconds> StageSynthesis::sums_of_layers(const std::vector<StageQuery>& queries) {
+  std::vector<Key> keys;
+  for (const StageQuery& query : queries)
+    for (int l = query.begin; l < query.end; ++l)
+      keys.push_back(layer_key(l, query.mesh, query.config));
+  solve(keys);
+  std::vector<Nanoseconds> sums;
+  auto key = keys.begin();
+  for (const StageQuery& query : queries) {
+    Nanoseconds sum;
+    bool known = true;
+    for (int l = query.begin; l < query.end; ++l, ++key) {
+      const std::optional<StageSolution>& one = solved_.at(*key);
+      known &= one.has_value();
+      if (!one) continue;
+      const StageOption& option = one->option;
+      sum += (option.forward + option.backward) * query.config.microbatches + option.update;
+    }
+    sums.push_back(known ? sum : Nanoseconds{});
+  }
+  return sums;
+}
+
 // Of layers with the same structure the first one is synthesised.
 StageSynthesis::Key StageSynthesis::layer_key(int layer,
                                               const StageMesh& mesh,

@@ -99,12 +99,17 @@ class StageSynthesis {
   StageSynthesis(const Request& request, const LayerOptions& options);
 
   const Layers& layers() const { return layers_; }
+  // [layer] The first one of its structure.
+  const std::vector<int>& like() const { return like_; }
   PreparedStages& stages() { return stages_; }
 
   // Layers as a whole. Nothing if no choices were found. The reference stays valid.
   const std::optional<StageSolution>& whole(const StageQuery& query);
   // Solves those that are not solved yet, on all cores.
   void solve_wholes(const std::vector<StageQuery>& queries);
+  // What each takes in a step by the sum over its layers, on all cores; 0 where one has no
+  // solution.
+  std::vector<Nanoseconds> sums_of_layers(const std::vector<StageQuery>& queries);
 
   // Prices and recompute of `config` are not looked at. The reference stays valid.
   StageOptionTable& offers(const StageMesh& mesh, const StageConfig& config);

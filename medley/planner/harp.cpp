@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "medley/base/at.h"
@@ -21,6 +22,9 @@ constexpr int kOfEachCount = 2;     // chains of a search for a number of micro-
 constexpr size_t kCandidates = 16;  // of all those that are synthesised as wholes and timed
 constexpr int kMostPriced = 8;      // of them, lowered and simulated
 constexpr int kMostMoves = 16;
+constexpr size_t kFew = 32;          // devices: with no more, all candidates are synthesised
+constexpr size_t kWholesAtOnce = 4;  // candidates whose stages are synthesised, then the next ones
+constexpr double kMoreGain = 0.02;   // of what a candidate gains by that, beyond those before it
 // In percent of the fastest chain known: slower chains are no candidates, and their stages are not
 // made to need less memory. Synthesising a stage as a whole rarely gains more than this over its
 // layers.
@@ -53,11 +57,13 @@ class Harp {
   Outcome run() {
     find_chains(whole_pools());
     if (plans_.empty() && request_.faster_than) {
+      find_bound();
       prove(request_, least_);
       return Infeasible{"no chain is predicted to be faster than what is known"};
     }
     if (plans_.empty()) return explain_infeasible();
     try_pools_at_both_ends();
+    find_bound();
     prove(request_, least_);
     try_other_ends();
     add_meshes();
@@ -77,8 +83,7 @@ class Harp {
       all.push_back({{std::move(candidate)}});
     }
     report(request_, "harp: stages as wholes", 2, kSteps);
-    candidates_.solve(all);
-    for (const PlanCandidate& candidate : all) candidates_.add(candidate);
+    add_wholes(all);
     move_cuts();
     candidates_.choose(kMostPriced, [&](int candidate) {
       report(request_, "harp: simulating", at(3 + candidate), kSteps);
@@ -150,6 +155,7 @@ class Harp {
           !is_new && plan.predicted < known->second.predicted)
         known->second = plan;
     for (const auto& [count, plan] : best) {
+      if (plan.predicted - plan.exchange >= *slow()) continue;
       const Nanoseconds longest = longest_stage(count);
       for (int p = 0; p < static_cast<int>(whole.size()); ++p) {
         if (whole[at(p)] == plan.stages.back().range.pool) continue;
@@ -251,13 +257,14 @@ class Harp {
     request.last_pool = last;
     const bool first = pools_[at(pools[0])].sub_pool_of < 0 && last < 0;
     if (const auto slow = this->slow(); slow && (!first || known_)) request.below = *slow;
-    request.closer = last < 0 && limits.closer > Nanoseconds{};
+    const bool closer = last < 0 && limits.closer > Nanoseconds{};
     PipelinePlans found = plans_of(request);
     std::vector<PipelinePlan>& plans = found.plans;
-    if (request.closer) {
+    if (closer) {
       // Stages that are not offered are in no step that takes less.
       if (limits.longest < kLongest) least_ = std::min(least_, limits.longest * count);
-      least_ = std::min(least_, found.step_bound);
+      bounds_.push_back(request);
+      if (!plans.empty()) bounds_.back().below = std::min(request.below, plans.front().predicted);
     }
     if (request.shared > Bytes{} && first) add_others(request, plans);
     for (PipelinePlan& plan : plans) {
@@ -279,7 +286,6 @@ class Harp {
   // that are best but for it.
   static void add_others(PipelineRequest request, std::vector<PipelinePlan>& plans) {
     request.shared = {};
-    request.closer = false;
     for (PipelinePlan& plan : plans_of(request).plans) {
       const bool known = std::ranges::any_of(plans, [&](const PipelinePlan& other) {
         return std::ranges::equal(
@@ -334,7 +340,8 @@ class Harp {
             candidates_.cuts(candidates_.rows(count)),
             [this, offers = std::move(offers), limits](const StageRange& range) {
               return options(range, *offers.at({range.pool, range.devices}), limits);
-            }};
+            },
+            synthesis_.like()};
   }
 
   std::vector<StageOption> options(const StageRange& range,
@@ -346,6 +353,59 @@ class Harp {
       return option.forward + option.backward > limits.longest;
     });
     return options;
+  }
+
+  // On many devices the best of each number of micro-batches first, then others that may gain as
+  // much as any of the same number when their stages are synthesised as wholes, and a little more.
+  void add_wholes(const std::vector<PlanCandidate>& all) {
+    if (devices_of(request_).size() <= kFew) {
+      candidates_.solve(all);
+      for (const PlanCandidate& candidate : all) candidates_.add(candidate);
+      return;
+    }
+    std::map<int, double> gains;  // [microbatches]
+    std::vector<size_t> left(all.size());
+    for (size_t i = 0; i < left.size(); ++i) left[i] = i;
+    while (!left.empty()) {
+      std::vector<size_t> some, later;
+      std::set<int> firsts;
+      for (const size_t i : left) {
+        const int count = plans_[i].microbatches;
+        if (gains.try_emplace(count, 1).second) {
+          firsts.insert(count);
+          some.push_back(i);
+        } else if (firsts.contains(count) || some.size() >= kWholesAtOnce) {
+          later.push_back(i);
+        } else if (may_win(plans_[i].predicted, gains.at(count) - kMoreGain)) {
+          some.push_back(i);
+        }
+      }
+      std::vector<PlanCandidate> wholes;
+      for (const size_t i : some) wholes.push_back(all[i]);
+      candidates_.solve(wholes);
+      for (const size_t i : some) {
+        double& gain = gains.at(plans_[i].microbatches);
+        if (const auto time = candidates_.add(all[i]))
+          gain = std::min(gain, *time / plans_[i].predicted);
+      }
+      left = std::move(later);
+    }
+  }
+
+  // Whether it takes less than the fastest by the timer if it takes such a share of what is
+  // predicted.
+  bool may_win(Nanoseconds predicted, double share) const {
+    const std::vector<CandidateSet::Timed>& timed = candidates_.timed();
+    return timed.empty() || predicted / timed.front().time * share <= 1;
+  }
+
+  // What no chain of those searches takes less than: the fastest are looked at first, since they
+  // are enough for the others.
+  void find_bound() {
+    std::ranges::stable_sort(bounds_, {}, &PipelineRequest::below);
+    for (const PipelineRequest& request : bounds_)
+      least_ = std::min(least_, closer_step_bound(request, least_));
+    bounds_.clear();
   }
 
   Infeasible explain_infeasible() {
@@ -398,7 +458,8 @@ class Harp {
   PipelineRequest pipeline_;  // but for counts and pools
   std::vector<PipelinePlan> plans_;
   std::optional<Nanoseconds> fastest_;  // predicted
-  Nanoseconds least_ = kNoBound;        // no chain takes less
+  Nanoseconds least_ = kNoBound;        // no chain takes less, but of what follows
+  std::vector<PipelineRequest> bounds_;
 };
 
 }  // namespace

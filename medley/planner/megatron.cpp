@@ -20,6 +20,10 @@ constexpr int kLayersPerBlock = 1;
 constexpr int kMostPriced = 4;  // grids that are lowered and simulated
 // Of what the flops of a stage's layers take by themselves: ops differ in what they reach.
 constexpr double kOfBound = 0.9;
+// Of a stage: with so many it is looked at first what they take one by one, which may be more by
+// that than what they take together.
+constexpr int kSeveralLayers = 3;
+constexpr double kSlowerLayers = 1.25;
 
 // Runs of layers that differ by one at most.
 std::vector<StageRange> even_ranges(int layers, int stages, int devices) {
@@ -162,6 +166,10 @@ Outcome megatron(const Request& request) {
         if (degree > 1 && degree < each) config.inner = degree;
         grids.push_back({{{count, ranges, std::vector<StageConfig>(at(stages), config)}}});
       }
+    if (request.faster_than && layers / stages >= kSeveralLayers)
+      candidates.drop_slower(grids,
+                             Nanoseconds{static_cast<int64_t>(
+                                 static_cast<double>(request.faster_than->value) * kSlowerLayers)});
     candidates.add_recomputing(std::move(grids));
   }
   if (candidates.timed().empty() && least_lacking)
