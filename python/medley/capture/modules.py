@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,6 +17,10 @@ from torch import nn
 
 _LIBRARY = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(__file__) + os.sep
+_INSTALLED = (
+    os.path.dirname(os.path.dirname(torch.__file__)) + os.sep,
+    sysconfig.get_path("stdlib"),
+)
 _OPS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "custom_ops.py")
 
 
@@ -34,6 +40,29 @@ def calling_line() -> str:
             return f"{os.path.basename(path)}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
+
+
+def holders(name: str) -> list[Any]:
+    """Returns the Python modules that have been imported and have something of this name.
+
+    Those of installed packages, which are thousands, are looked through again only once another has
+    been imported.
+    """
+    names = _looked_through(name, len(sys.modules), next(reversed(sys.modules)))
+    modules = [sys.modules.get(each) for each in names]
+    return [module for module in modules if name in getattr(module, "__dict__", ())]
+
+
+@functools.lru_cache(maxsize=8)
+def _looked_through(name: str, count: int, latest: str) -> list[str]:
+    """Returns the modules that have the name, and those that may yet be given one."""
+    found = []
+    for module, value in list(sys.modules.items()):
+        content = getattr(value, "__dict__", {})
+        file = content.get("__file__")
+        if name in content or not (isinstance(file, str) and file.startswith(_INSTALLED)):
+            found.append(module)
+    return found
 
 
 class ModuleStack:

@@ -3,7 +3,6 @@ padded tensors, with masks."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import rnn
 
 from medley.capture.errors import CaptureError
+from medley.capture.modules import holders
 
 IMPOSSIBLE = -1e30  # a logarithm of no chance at all, whose gradients are numbers
 
@@ -140,8 +140,8 @@ def sequence_patches(
         (rnn.pad_packed_sequence, unpack),
     ):
         name = original.__name__
-        for module in list(sys.modules.values()):
-            if getattr(module, "__dict__", {}).get(name) is original:
+        for module in holders(name):
+            if vars(module)[name] is original:
                 yield module, name, replacement
     for kind in (nn.LSTM, nn.GRU, nn.RNN):
         yield kind, "forward", _forward(kind.forward, dropout)

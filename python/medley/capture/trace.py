@@ -16,6 +16,7 @@ import torch
 import torch.fx.traceback as fx_traceback
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from medley.capture import complex_numbers
 from medley.capture.batch import Batch
@@ -101,6 +102,7 @@ def trace(
             fake_state(model, mode),
             modules.watch(model),
             fx_traceback.preserve_node_meta(),
+            _use_lazy_graph_module(True),  # nobody runs the Python of the graph
             quiet(),
             mode,
             started(Root(model, batch, interceptor, hooks, autocast, measures)) as root,

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,10 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from medley import custom_ops
+from medley.capture.modules import holders
 
 # Looks whether the first and last tokens are padding, to warn.
 _PADDING_WARNING = "warn_if_padding_and_no_attention_mask"
 _SWITCH_EXPERTS = "SwitchTransformersExperts"
+_BALANCING_LOSS = "load_balancing_loss_func"
 # Activations that the op knows, by the name of their class.
 _ACTIVATIONS = {
     "SiLU": "silu",
@@ -52,11 +55,9 @@ def capture_patches() -> Iterator[tuple[Any, str, Any]]:
     switch = sys.modules.get("transformers.models.switch_transformers.modeling_switch_transformers")
     if hasattr(switch, _SWITCH_EXPERTS):
         yield getattr(switch, _SWITCH_EXPERTS), "forward", _switch_experts
-    for name, module in list(sys.modules.items()):
-        if name.startswith("transformers.models.") and ".modeling_" in name:
-            loss = vars(module).get("load_balancing_loss_func")
-            if loss is not None:
-                yield module, "load_balancing_loss_func", _with_counted_rows(loss)
+    for module in holders(_BALANCING_LOSS):
+        if re.match(r"transformers\.models\..*\.modeling_", module.__name__):
+            yield module, _BALANCING_LOSS, _with_counted_rows(vars(module)[_BALANCING_LOSS])
 
 
 def experts_forward(module: Any, x: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
