@@ -20,6 +20,7 @@ UNNAMED = "(unnamed)"
 HIDDEN = "(hidden)"  # a scope whose names are its own
 FUNCTION = re.compile(r"(\w+) ?\((.*)\)(?: const| noexcept)*$")
 VALUE = re.compile(r"(?:static |const |constexpr |inline )+[^()={]*?(\w+)(?:\[[^\]]*\])* ?(?:=|$)")
+MORE = re.compile(r", *(k[A-Z]\w*) *=")  # constants that share a declaration
 
 
 def key_of(statement: str) -> str:
@@ -47,8 +48,10 @@ def hidden_names(text: str) -> dict[str, int]:
         statement = text[start : mark.start()]
         if UNNAMED in scopes and HIDDEN not in scopes and mark[0] != "}":
             key = key_of(statement)
-            if key and not (mark[0] == ";" and "(" in key):  # declarations of functions
-                found[key] = text.count("\n", 0, mark.start()) + 1
+            others = MORE.findall(statement) if VALUE.match(" ".join(statement.split())) else []
+            for each in (key, *others):
+                if each and not (mark[0] == ";" and "(" in each):  # declarations of functions
+                    found[each] = text.count("\n", 0, mark.start()) + 1
         if mark[0] == "{":
             space = NAMESPACE.match(" ".join(statement.split()))
             scopes.append((space[1] or UNNAMED) if space else HIDDEN)

@@ -15,7 +15,7 @@ namespace medley {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Outcome = std::variant<LayerOutcome, Infeasible>;
+using LayerAnswer = std::variant<LayerOutcome, Infeasible>;
 
 TableCosts table_costs(const std::string& path, const LayerTable& table, const Cluster& cluster) {
   try {
@@ -182,7 +182,7 @@ LayerRequest request_of(const RequestOptions& options, const TableCosts& costs) 
 
 struct Row {
   std::string name;
-  Outcome outcome;
+  LayerAnswer outcome;
 };
 
 std::string most_memory(const LayerOutcome& outcome) {
@@ -241,7 +241,7 @@ Json rows_json(const std::vector<Row>& rows) {
 
 void plan_measured(const RequestOptions& options, const std::string& output, Session& session) {
   const TableCosts costs = read_table_costs(options.layers, options.cluster, session);
-  const Outcome outcome = plan_layers(request_of(options, costs));
+  const LayerAnswer outcome = plan_layers(request_of(options, costs));
   if (const auto* no = std::get_if<Infeasible>(&outcome))
     throw Error(Blame::kCaller,
                 fmt::format("{} on {}: no plan fits: {}",

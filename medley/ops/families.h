@@ -2,11 +2,15 @@
 
 // The tables that rules() concatenates, one per family of ops.
 
+#include <cstdint>
 #include <vector>
 
 #include "medley/ops/rule.h"
 
 namespace medley {
+
+// Values of at::Reduction, an argument of losses and of embedding_bag.
+inline constexpr int64_t kReduceNone = 0, kReduceMean = 1, kReduceSum = 2;
 
 std::vector<Rule> pointwise_rules();
 std::vector<Rule> contraction_rules();

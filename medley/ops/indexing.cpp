@@ -28,8 +28,6 @@ void embedding_backward_local(Op& local, const LocalForm& form) {
   local.arguments.emplace_back(select_offset(form, "v"));
 }
 
-constexpr int64_t kReduceNone = 0, kReduceMean = 1, kReduceSum = 2;
-
 // A mean over rows that are on several devices is no sum of means: capture writes a sum and
 // mean_loss. Only whole.
 std::optional<Instance> nll(const Graph& graph, const Op& op) {

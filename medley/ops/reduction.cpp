@@ -82,8 +82,6 @@ void mean_local(Op& local, const LocalForm& form) {
   local.arguments = {local.arguments.at(0), listed, keeps, dtype, whole_count(form, 0, reduced)};
 }
 
-constexpr int64_t kReduceSum = 2, kReduceNone = 0;
-
 // A loss (prediction, target, weights...) or its backward with a gradient before. `argument` is the
 // reduction.
 std::optional<Instance> loss(const Graph& graph, const Op& op, size_t argument) {

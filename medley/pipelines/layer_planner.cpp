@@ -27,10 +27,11 @@ void verify(const LayerRequest& request) {
 
 // Numbers of micro-batches, most first.
 std::vector<int> counts_of(const LayerRequest& request) {
-  constexpr int64_t kMost = int64_t{1} << 20;
-  if (request.microbatches > 0) return {static_cast<int>(std::min(kMost, request.microbatches))};
+  constexpr int64_t kMostTried = int64_t{1} << 20;
+  if (request.microbatches > 0)
+    return {static_cast<int>(std::min(kMostTried, request.microbatches))};
   std::vector<int> counts;
-  for (int64_t count = std::min(kMost, request.global_batch); count >= 1; --count)
+  for (int64_t count = std::min(kMostTried, request.global_batch); count >= 1; --count)
     if (request.global_batch % count == 0) counts.push_back(static_cast<int>(count));
   return counts;
 }
@@ -283,7 +284,7 @@ void search(const LayerRequest& request,
 std::vector<LayerPlan> best_few(const LayerRequest& request,
                                 const std::vector<std::vector<int>>& counts,
                                 std::string& reason) {
-  constexpr size_t kFew = 3;
+  constexpr size_t kKeptOfList = 3;
   int node = 1;
   for (int p = 0; p < request.costs.pools(); ++p)
     node = std::max(node, request.costs.devices_per_node(p));
@@ -312,7 +313,7 @@ std::vector<LayerPlan> best_few(const LayerRequest& request,
       if (!each.reason.empty()) reason = each.reason;
     }
     std::ranges::stable_sort(found, {}, &LayerPlan::predicted);
-    found.resize(std::min(found.size(), kFew));
+    found.resize(std::min(found.size(), kKeptOfList));
     all.insert(all.end(), found.begin(), found.end());
   }
   return all;
