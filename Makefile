@@ -18,7 +18,7 @@ SETUP := .venv/setup.stamp
 # When make began: the time limit of a full run counts set-up and builds too.
 STARTED := $(shell date +%s)
 
-.PHONY: setup modules build test nightly wheel demo format lint bench clean
+.PHONY: setup modules build test nightly wheel demo format checks lint bench clean
 
 setup: $(SETUP)
 
@@ -68,10 +68,8 @@ format: $(SETUP)
 	$(VENV)/ruff format --quiet $(PY_FOLDERS)
 	$(VENV)/ruff check --quiet --fix $(PY_FOLDERS)
 
-# In `make lint test` the tests are compiled while types are checked.
-TESTS_TOO := $(filter test,$(MAKECMDGOALS))
-
-lint: $(SETUP) $(if $(TESTS_TOO),build/dev/build.ninja)
+# Of files alone: while other wheels are unpacked and files checked, the compiler runs.
+checks: $(SETUP)
 	$(VENV)/clang-format --dry-run --Werror $(CXX_FILES)
 	$(VENV)/ruff format --check $(PY_FOLDERS)
 	$(VENV)/ruff check $(PY_FOLDERS)
@@ -79,7 +77,12 @@ lint: $(SETUP) $(if $(TESTS_TOO),build/dev/build.ninja)
 	$(VENV)/python scripts/check_types.py
 	$(VENV)/python scripts/check_batches.py
 	$(VENV)/python scripts/line_report.py --check
-	$(MAKE) build
+
+# In `make lint test` the tests are compiled while types are checked.
+TESTS_TOO := $(filter test,$(MAKECMDGOALS))
+
+lint: $(RUNS)
+	@$(MAKE) --no-print-directory --jobs=3 checks modules $(if $(TESTS_TOO),build/dev/build.ninja)
 	cmake --build build/torch -j $(NPROC) --target testing_modules
 	$(if $(TESTS_TOO),$(VENV)/python scripts/run_tests.py --build --only build --jobs $(NPROC) &) \
 	  $(VENV)/mypy; code=$$?; wait; exit $$code

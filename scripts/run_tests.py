@@ -175,29 +175,27 @@ def build(options: Options) -> Result:
             *BENCHMARKS_TESTED,
             *targets(plain_modules(options.nightly)),
         ]
-    for preset, wanted in presets.items():
-        command = ["cmake", "--build", f"build/{preset}", "-j", str(options.jobs)]
-        if run([*command, "--target", *wanted], f"build_{preset}")[0]:
-            return failure(f"build/{preset} cannot be built")
-    return Result()
+
+    def built(preset: str) -> bool:
+        command = ["cmake", "--build", f"build/{preset}", "-j", str(options.jobs), "--target"]
+        return not run([*command, *presets[preset]], f"build_{preset}")[0]
+
+    # Cores that idle at the end of one compile the other; nightly all files, and one by one.
+    with ThreadPoolExecutor(1 if options.nightly else len(presets)) as pool:
+        failed = [
+            preset for preset, ok in zip(presets, pool.map(built, presets), strict=True) if not ok
+        ]
+    return failure(f"build/{failed[0]} cannot be built") if failed else Result()
 
 
 def ctest(preset: str, options: Options, *choice: str) -> Result:
     reports = LOGS / f"unit_{preset}"
     shutil.rmtree(reports, ignore_errors=True)
-    folder = ["--test-dir", f"build/{preset}"]
+    command = ["ctest", "--test-dir", f"build/{preset}", "-j", str(options.jobs)]
+    command += ["--no-tests=error", "--timeout", "600", *choice]
     many = options.nightly and preset == "torch"  # under sanitizers they would take too long
     code, text = run(
-        [
-            "ctest",
-            *folder,
-            "-j",
-            str(options.jobs),
-            "--no-tests=error",
-            "--timeout",
-            "600",
-            *choice,
-        ],
+        command,
         f"unit_{preset}",
         GTEST_OUTPUT=f"xml:{reports}/",
         MEDLEY_AGREEMENT_SEEDS=AGREEMENT_SEEDS_NIGHTLY if many else AGREEMENT_SEEDS,

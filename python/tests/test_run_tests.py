@@ -72,6 +72,22 @@ def test_every_module_is_tested_once() -> None:
     assert run_tests.plain_modules(True) == run_tests.modules_with_tests()
 
 
+# Both at once: a core that idles at the end of one compiles the other.
+def test_all_presets_are_built_and_the_one_that_cannot_be_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def run(command: list[str], log: str) -> tuple[int, str]:
+        asked.append(log)
+        return int(log == "build_dev"), ""
+
+    monkeypatch.setattr(run_tests, "run", run)
+    result = run_tests.build(run_tests.Options(jobs=2, nightly=False))
+    assert sorted(asked) == ["build_dev", "build_torch"]
+    assert (result.failed, result.why) == (1, ["build/dev cannot be built"])
+
+
 def fuzz_target(root: Path, script: str) -> None:
     program = root / "build" / "fuzz" / "bin" / "plan_fuzz"
     program.parent.mkdir(parents=True)
