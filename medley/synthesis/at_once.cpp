@@ -37,12 +37,15 @@ class AtOnce {
     int64_t count = std::max(first, kAtOnce);
     if (!may_have(count)) return plan;
     best_ = priced(std::move(plan));
-    if (most_gain() < kWorthTrying) return std::move(best_.plan);
+    const Nanoseconds gain = most_gain();
+    const bool can_win = !request_.faster_than || best_.step - gain < *request_.faster_than;
+    if (!can_win || gain / best_.step < kWorthTrying) return std::move(best_.plan);
+    // More micro-batches make room, and take longer.
     const Plan one = best_.plan;
-    for (; may_have(count); count *= 2) {
-      const Nanoseconds before = best_.step;
-      const bool fits = keep(priced(two_at_once(one, count)));
-      if (fits && best_.step == before) break;
+    for (bool faster = true; faster && may_have(count); count *= 2) {
+      Priced two = priced(two_at_once(one, count));
+      faster = two.step < best_.step;
+      keep(std::move(two));
     }
     if (only_pipeline(best_.plan).at_once > 1 && mesh().shape.size() == 1) {
       spread_over_nodes();
@@ -64,8 +67,8 @@ class AtOnce {
            count <= request_.global_batch;
   }
 
-  // As a share of the step: a device does all but wait for the others in any order of its calls.
-  double most_gain() const {
+  // A device does all but wait for the others in any order of its calls.
+  Nanoseconds most_gain() const {
     const Simulation simulation = simulate(best_.program, *request_.costs);
     Nanoseconds least = simulation.step;
     for (const SimulatedDevice& device : simulation.devices) {
@@ -74,7 +77,7 @@ class AtOnce {
         if (call.call.function != FunctionKind::kUpdate) waits += call.waits;
       least = std::min(least, waits);
     }
-    return least / simulation.step;
+    return least;
   }
 
   // Returns whether it fits.
