@@ -143,7 +143,10 @@ Tensors C10dRelays::exchange(const Job& job,
   return received;
 }
 
+// Behind one that has failed none is sent: whoever has got only some of its messages would take
+// those of the next for them.
 void C10dRelays::run(Job& job) {
+  if (failed_) return job.finish(failed_);
   try {
     const at::NoGradGuard no_grad;
     const std::shared_ptr<const Relay> relay = job.exchange.relay;
@@ -158,10 +161,11 @@ void C10dRelays::run(Job& job) {
     for (const at::Tensor& tensor : own.outputs(second)) job.outputs.push_back(to_buffer(tensor));
     job.finish(nullptr);
   } catch (const Error&) {
-    job.finish(std::current_exception());
+    failed_ = std::current_exception();
   } catch (const std::exception& cause) {
-    job.finish(std::make_exception_ptr(job.waiting.error(cause)));
+    failed_ = std::make_exception_ptr(job.waiting.error(cause));
   }
+  if (failed_) job.finish(failed_);
 }
 
 }  // namespace medley

@@ -48,7 +48,8 @@ class C10dRelays {
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> queue_;
   bool ended_ = false;
-  std::jthread thread_;  // started by the first post
+  std::exception_ptr failed_;  // of the first that has; for whoever runs them
+  std::jthread thread_;        // started by the first post
 };
 
 }  // namespace medley

@@ -218,6 +218,7 @@ CHOSEN = [
     ("rows", 0, "forward"),
     ("several pipelines", 1, "relay"),
     ("several pipelines", 2, "norm"),
+    ("several pipelines of six", 3, "forward"),  # a relay that has failed, and one behind it
 ]
 EVERYWHERE = [
     (plan, who, where)
