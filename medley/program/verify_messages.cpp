@@ -215,7 +215,7 @@ Outgoing outgoing(const LoweredStage& stage) {
     const auto found = posts.find(call.function);
     if (found == posts.end()) continue;
     for (const auto& [step, id] : found->second) {
-      if (step < call.first || (!call.ends() && step >= call.end)) continue;
+      if (!call.makes(step)) continue;
       const Communication& communication = stage.communications[at(id)];
       if (is_sum_over_stages(communication))
         result.sums[communication.devices].push_back({id, call});

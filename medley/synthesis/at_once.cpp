@@ -10,7 +10,6 @@
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/fit.h"
-#include "medley/synthesis/mesh_layouts.h"
 #include "medley/synthesis/node_levels.h"
 #include "medley/synthesis/ratio_problem.h"
 
@@ -32,22 +31,20 @@ class AtOnce {
  public:
   explicit AtOnce(const Request& request) : request_(request) {}
 
-  Plan run(Plan plan) {
-    const auto first = static_cast<int64_t>(only_pipeline(plan).microbatches.size());
+  Plan run(const Plan& one, Program program) {
+    const auto first = static_cast<int64_t>(only_pipeline(one).microbatches.size());
     int64_t count = std::max(first, kAtOnce);
-    if (!may_have(count)) return plan;
-    best_ = priced(std::move(plan));
-    const Nanoseconds gain = most_gain();
-    const bool can_win = !request_.faster_than || best_.step - gain < *request_.faster_than;
-    if (!can_win || gain / best_.step < kWorthTrying) return std::move(best_.plan);
+    if (!may_have(count) || !may_win(simulate(program, *request_.costs))) return one;
+    const Nanoseconds step = price(request_, program);
+    best_ = {one, std::move(program), step};
     // More micro-batches make room, and take longer.
-    const Plan one = best_.plan;
     for (bool faster = true; faster && may_have(count); count *= 2) {
       Priced two = priced(two_at_once(one, count));
       faster = two.step < best_.step;
       keep(std::move(two));
     }
-    if (only_pipeline(best_.plan).at_once > 1 && mesh().shape.size() == 1) {
+    const Pipeline& found = only_pipeline(best_.plan);
+    if (found.at_once > 1 && found.stages[0].mesh.shape.size() == 1) {
       spread_over_nodes();
       divide_otherwise();
     }
@@ -68,8 +65,7 @@ class AtOnce {
   }
 
   // A device does all but wait for the others in any order of its calls.
-  Nanoseconds most_gain() const {
-    const Simulation simulation = simulate(best_.program, *request_.costs);
+  bool may_win(const Simulation& simulation) const {
     Nanoseconds least = simulation.step;
     for (const SimulatedDevice& device : simulation.devices) {
       Nanoseconds waits;
@@ -77,7 +73,8 @@ class AtOnce {
         if (call.call.function != FunctionKind::kUpdate) waits += call.waits;
       least = std::min(least, waits);
     }
-    return least;
+    if (request_.faster_than && simulation.step - least >= *request_.faster_than) return false;
+    return least / simulation.step >= kWorthTrying;
   }
 
   // Returns whether it fits.
@@ -89,35 +86,21 @@ class AtOnce {
   }
 
   Plan two_at_once(Plan plan, int64_t count) const {
-    Pipeline& pipeline = only_pipeline(plan);
-    pipeline.at_once = kAtOnce;
-    pipeline.in_flight.clear();
-    std::vector<int64_t> rows(pipeline.microbatches[0].lengths.size(), 0);
-    for (const Microbatch& each : pipeline.microbatches)
-      for (size_t d = 0; d < rows.size(); ++d) rows[d] += each.lengths[d];
-    const bool replicated = rows.empty();
-    if (replicated) rows = {plan.global_batch};
-    pipeline.microbatches = cut_into_microbatches(rows, count);
-    if (replicated)
-      for (Microbatch& each : pipeline.microbatches) each.lengths.clear();
-    return plan;
+    only_pipeline(plan).at_once = kAtOnce;
+    only_pipeline(plan).in_flight.clear();
+    return with_rows(plan, step_rows(plan), count);
   }
-
-  const Mesh& mesh() const { return only_pipeline(best_.plan).stages[0].mesh; }
 
   // Ports count for more where devices compute while they carry: the same for every node, then.
   void spread_over_nodes() {
     if (uneven_ports(simulate(best_.program, *request_.costs), request_.costs->topology()) <
         kWorthLevels)
       return;
-    std::vector<int> devices;
-    std::vector<double> speeds;
-    for (const std::string& name : mesh().devices)
-      devices.push_back(*find_device(request_.cluster, name));
-    for (const RowTime& time : row_times(request_, devices)) speeds.push_back(1 / time.per_row);
+    const std::vector<int>& devices = best_.program.stages[0].devices;
+    const std::vector<double> speeds = speeds_of(request_, devices);
     std::vector<Plan> plans;
     const auto count = static_cast<int64_t>(only_pipeline(best_.plan).microbatches.size());
-    for (const auto& shares : shares_of_levels(request_.cluster, devices, of_largest(speeds)))
+    for (const auto& shares : shares_of_levels(request_.cluster, devices, speeds))
       for (const int64_t of : {count, 2 * count})
         if (may_have(of)) plans.push_back(two_at_once(with_shares(best_.plan, shares), of));
     std::vector<Priced> found(plans.size());
@@ -142,8 +125,8 @@ class AtOnce {
 
 }  // namespace
 
-Plan at_once_if_faster(const Request& request, Plan plan) {
-  return AtOnce(request).run(std::move(plan));
+Plan at_once_if_faster(const Request& request, const Plan& plan, Program program) {
+  return AtOnce(request).run(plan, std::move(program));
 }
 
 }  // namespace medley

@@ -9,6 +9,7 @@
 #include "medley/plan/apportion.h"
 #include "medley/solve/balance.h"
 #include "medley/synthesis/fit.h"
+#include "medley/synthesis/mesh_layouts.h"
 
 namespace medley {
 
@@ -219,6 +220,31 @@ std::vector<Microbatch> cut_into_microbatches(const std::vector<int64_t>& rows,
     microbatch.rows =
         std::accumulate(microbatch.lengths.begin(), microbatch.lengths.end(), int64_t{0});
   return result;
+}
+
+std::vector<int64_t> step_rows(const Plan& plan) {
+  const std::vector<Microbatch>& microbatches = only_pipeline(plan).microbatches;
+  std::vector<int64_t> rows(std::max<size_t>(1, microbatches[0].lengths.size()), 0);
+  for (const Microbatch& microbatch : microbatches)
+    for (size_t d = 0; d < rows.size(); ++d)
+      rows[d] += microbatch.lengths.empty() ? microbatch.rows : microbatch.lengths[d];
+  return rows;
+}
+
+Plan with_rows(Plan plan, const std::vector<int64_t>& rows, int64_t microbatches) {
+  std::vector<Microbatch>& all = only_pipeline(plan).microbatches;
+  const bool replicated = all[0].lengths.empty();
+  plan.global_batch = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  all = cut_into_microbatches(rows, microbatches);
+  if (replicated)
+    for (Microbatch& microbatch : all) microbatch.lengths.clear();
+  return plan;
+}
+
+std::vector<double> speeds_of(const Request& request, const std::vector<int>& devices) {
+  std::vector<double> speeds;
+  for (const RowTime& time : row_times(request, devices)) speeds.push_back(1 / time.per_row);
+  return of_largest(std::move(speeds));
 }
 
 Outcome data_parallel_even(const Request& request) {

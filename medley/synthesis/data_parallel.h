@@ -23,6 +23,12 @@ Outcome data_parallel_proportional(const Request& request);
 std::vector<Microbatch> cut_into_microbatches(const std::vector<int64_t>& rows,
                                               int64_t microbatches);
 
+// Rows in a step of each device of the first axis; of all of them, as one device, where the batch
+// is replicated. Requires: one pipeline.
+std::vector<int64_t> step_rows(const Plan& plan);
+// The plan with these rows in so many micro-batches, replicated if it was.
+Plan with_rows(Plan plan, const std::vector<int64_t>& rows, int64_t microbatches);
+
 // Whether each device has room for all parameters, without which no data parallelism fits.
 bool has_room_for_replicas(const Request& request);
 
@@ -31,6 +37,8 @@ std::optional<Infeasible> rows_meet(const Request& request);
 
 // Of each device, read off around an even share of a micro-batch.
 std::vector<RowTime> row_times(const Request& request, const std::vector<int>& devices);
+// Rows per second of each device when it computes all of the model; of the fastest 1.
+std::vector<double> speeds_of(const Request& request, const std::vector<int>& devices);
 // Rows of a step on each device, as equal as integers can be.
 std::vector<int64_t> even_rows(const Request& request, const std::vector<int>& devices);
 // The same such that the slowest is done as early as possible.

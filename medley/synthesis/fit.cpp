@@ -58,24 +58,6 @@ std::string microbatches_text(size_t count) {
   return count == 1 ? "1 micro-batch" : fmt::format("{} micro-batches", count);
 }
 
-// Rows of each device in a step; of all of them, as one device, where the batch is replicated.
-std::vector<int64_t> rows_of(const Plan& plan) {
-  std::vector<int64_t> rows(std::max<size_t>(1, microbatches_of(plan)[0].lengths.size()), 0);
-  for (const Microbatch& microbatch : microbatches_of(plan))
-    for (size_t d = 0; d < rows.size(); ++d)
-      rows[d] += microbatch.lengths.empty() ? microbatch.rows : microbatch.lengths[d];
-  return rows;
-}
-
-Plan with_rows(Plan plan, const std::vector<int64_t>& rows, int64_t count) {
-  const bool replicated = microbatches_of(plan)[0].lengths.empty();
-  plan.global_batch = std::accumulate(rows.begin(), rows.end(), int64_t{0});
-  only_pipeline(plan).microbatches = cut_into_microbatches(rows, count);
-  if (replicated)
-    for (Microbatch& microbatch : only_pipeline(plan).microbatches) microbatch.lengths.clear();
-  return plan;
-}
-
 // Parts with exact lengths fit extents of their sum only, which may be the batch's.
 bool has_exact_lengths(const Plan& plan) {
   return std::any_of(
@@ -108,7 +90,7 @@ std::string more_memory(const std::vector<Misfit::Shortage>& found, const Reques
 std::string smallest_change(const Plan& plan, const Misfit& misfit, const Request& request) {
   // How rows go to several pipelines is not changed here.
   if (plan.pipelines.size() > 1) return more_memory(misfit.shortages, request);
-  const std::vector<int64_t> rows = rows_of(plan);
+  const std::vector<int64_t> rows = step_rows(plan);
   const auto count = static_cast<int64_t>(microbatches_of(plan).size());
   const int64_t most = std::min(kMostMicrobatches, *std::max_element(rows.begin(), rows.end()));
   const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});

@@ -111,7 +111,8 @@ class Synthesis {
         prepared_(*analysis_.prepared),
         factors_(*analysis_.factors),
         coupling_(analysis_.coupling) {
-    for (const MeshLayout& layout : layouts_) speeds_.push_back(speeds(layout.devices));
+    for (const MeshLayout& layout : layouts_)
+      speeds_.push_back(speeds_of(request_, layout.devices));
   }
 
   Outcome run() {
@@ -131,7 +132,8 @@ class Synthesis {
     if (!best->fits()) return Infeasible{explain_misfit(best->plan, request_)};
     best->plan.strategy = request_.strategy;
     drop_unused_parts(best->plan);
-    return even_ ? std::move(best->plan) : at_once_if_faster(request_, std::move(best->plan));
+    if (even_) return std::move(best->plan);
+    return at_once_if_faster(request_, best->plan, std::move(best->program));
   }
 
   // The least cost of the model when every device counts by its speed; of the divisions that the
@@ -268,13 +270,6 @@ class Synthesis {
 
   int64_t first_count() const { return std::max<int64_t>(1, request_.microbatches); }
 
-  // Rows per second of each device when it computes all of the model; of the fastest 1.
-  std::vector<double> speeds(const std::vector<int>& devices) const {
-    std::vector<double> result;
-    for (const RowTime& time : row_times(request_, devices)) result.push_back(1 / time.per_row);
-    return of_largest(std::move(result));
-  }
-
   std::vector<Start> starts(size_t layout) const {
     const MeshLayout& mesh = layouts_[layout];
     const std::vector<double> even(mesh.num_places(), 1.0);
@@ -405,10 +400,10 @@ class Synthesis {
 
   // Returns whether it could: there may be twice as many, and rows are divided.
   bool halve_microbatches(Plan& plan) const {
-    auto& microbatches = only_pipeline(plan).microbatches;
+    const auto& microbatches = only_pipeline(plan).microbatches;
     const auto count = static_cast<int64_t>(microbatches.size());
     if (!may_double(count) || microbatches[0].lengths.empty()) return false;
-    microbatches = cut_into_microbatches(start_of(plan).rows, 2 * count);
+    plan = with_rows(plan, step_rows(plan), 2 * count);
     return true;
   }
 

@@ -111,6 +111,16 @@ def _read_batch(text: str | None) -> tuple[int, int] | None:
 # --- launch ---------------------------------------------------------------------------------------
 
 
+_OF_ELASTIC = {  # options of --elastic alone, and what they are if not given
+    "restarts": 0,
+    "meet": None,
+    "node_rank": 0,
+    "settle": 600.0,
+    "second_homes_every": None,
+    "elastic_log": "elastic.jsonl",
+}
+
+
 def _prepare_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", help="plan.json; one process is started for each of its devices")
     parser.add_argument(
@@ -143,7 +153,6 @@ def _prepare_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--restarts",
         type=int,
-        default=0,
         help="with --elastic: start lost processes again, so many in all, and wait for them",
     )
     parser.add_argument(
@@ -156,14 +165,12 @@ def _prepare_launch(parser: argparse.ArgumentParser) -> None:
         "--node-rank",
         metavar="N",
         type=int,
-        default=0,
         help="with --meet: which node of the plan this is, in its order; 0, the first, leads",
     )
     parser.add_argument(
         "--settle",
         metavar="SECONDS",
         type=float,
-        default=600.0,
         help="with --elastic: a node that comes back is used, and a device that has become slow is "
         "planned for, if that pays in so many seconds, and not sooner after the last such change; "
         "default: 600",
@@ -178,22 +185,12 @@ def _prepare_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--elastic-log",
         metavar="FILE",
-        default="elastic.jsonl",
         help="with --elastic: where each recovery is noted, a line each; default: elastic.jsonl",
     )
+    parser.set_defaults(**_OF_ELASTIC)
     parser.add_argument("--truth-seed", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--truth-spread", type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--delay-seed", type=int, default=0, help=argparse.SUPPRESS)
-
-
-_OF_ELASTIC = {  # options of --elastic alone, and what they are if not given
-    "restarts": 0,
-    "meet": None,
-    "node_rank": 0,
-    "settle": 600.0,
-    "second_homes_every": None,
-    "elastic_log": "elastic.jsonl",
-}
 
 
 def _launch(arguments: argparse.Namespace) -> int:
