@@ -9,6 +9,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/base/parallel.h"
 #include "medley/base/units.h"
 #include "medley/cli/explain_groups.h"
 #include "medley/cli/explain_pipelines.h"
@@ -85,8 +86,8 @@ void add_measures(Json& json,
                   const Program& program,
                   const CostModel& costs,
                   const Simulation& simulation,
+                  const std::vector<DeviceMemory>& memory,
                   int64_t rows) {
-  const std::vector<DeviceMemory> memory = memory_uses(program);
   const double step = to_seconds(simulation.step).value;
   // Whoever comes last to a communication waits for nobody in it.
   Nanoseconds communicates = simulation.step;
@@ -118,8 +119,15 @@ void add_simulated(Json& json,
                    const Plan& plan,
                    const Program& program,
                    const CostModel& costs) {
-  const Simulation simulation = simulate(program, costs, {.relays = true});
-  add_measures(json, program, costs, simulation, plan.global_batch);
+  Simulation simulation;
+  std::vector<DeviceMemory> memory;
+  for_each_in_parallel(2, [&](size_t i) {
+    if (i == 0)
+      simulation = simulate(program, costs, {.relays = true});
+    else
+      memory = memory_uses(program);
+  });
+  add_measures(json, program, costs, simulation, memory, plan.global_batch);
   if (plan.survive > 0)
     json["survives"] =
         to_string(survival(program, costs.cluster(), simulation.step), simulation.step);

@@ -159,6 +159,11 @@ StageSynthesis::Key StageSynthesis::inner_key(Key key) {
   return key;
 }
 
+StageSynthesis::Key StageSynthesis::at_no_price(Key key) {
+  key.query.config.byte_price = 0;
+  return key;
+}
+
 // Decisions first, those of one axis before those of two; then what is priced again.
 void StageSynthesis::solve(const std::vector<Key>& keys) {
   std::vector<Key> inner, decided, again;
@@ -184,7 +189,8 @@ void StageSynthesis::solve_missing(std::vector<Key> keys) {
   }
   for_each_in_parallel(missing.size(),
                        [&](size_t i) { *missing[i].second = complete(missing[i].first); });
-  std::vector<std::pair<const Key, std::optional<StageSolution>>*> distinct;
+  // Those that differ in the price of memory only, the lowest first.
+  std::map<Key, std::vector<std::pair<const Key, std::optional<StageSolution>>*>> distinct;
   std::vector<std::pair<std::optional<StageSolution>*, Alike>> others;
   for (const Key& key : keys) {
     std::optional<Alike> like = find_alike(key);
@@ -192,13 +198,17 @@ void StageSynthesis::solve_missing(std::vector<Key> keys) {
     if (like)
       others.emplace_back(&fresh.second, std::move(*like));
     else
-      distinct.push_back(&fresh);
+      distinct[at_no_price(key)].push_back(&fresh);
   }
-  for_each_in_parallel(distinct.size(), [&](size_t i) {
-    auto& [key, solution] = *distinct[i];
-    solution = key.query.config.recompute == kKept ? synthesise(key) : recomputed(key);
+  std::vector<decltype(distinct)::mapped_type> groups;
+  for (auto& [lowest, group] : distinct) {
+    num_syntheses_ += static_cast<int>(group.size());
+    groups.push_back(std::move(group));
+  }
+  for_each_in_parallel(groups.size(), [&](size_t i) {
+    std::optional<OpCatalogue> catalogue;
+    for (auto* one : groups[i]) one->second = synthesise(one->first, catalogue);
   });
-  num_syntheses_ += static_cast<int>(distinct.size());
   for (const auto& [solution, like] : others) {
     *solution = like.solution;
     if (*solution) (*solution)->stage = renamed(like.solution->stage, like.names);
@@ -230,21 +240,19 @@ StageOption StageSynthesis::price_alone(const StageQuery& query, const Plan& pla
                query.config.microbatches);
 }
 
-std::optional<StageSolution> StageSynthesis::recomputed(const Key& key) const {
-  std::optional<StageSolution> solution = solved_.at(plain(key));
-  if (!solution) return solution;
-  const StageQuery& query = key.query;
-  solution->stage.recompute = query.config.recompute;
-  Plan plan = outline(request_, query.mesh, query.config);
-  only_pipeline(plan).stages[0] = solution->stage;
-  solution->option = price_alone(query, plan);
-  return solution;
-}
-
 // Nothing if none were found.
-std::optional<Stage> StageSynthesis::decisions(const Key& key, const Plan& outline) const {
+std::optional<Stage> StageSynthesis::decisions(const Key& key,
+                                               const Plan& outline,
+                                               std::optional<OpCatalogue>& catalogue) const {
   const StageQuery& query = key.query;
   const Pipeline& pipeline = only_pipeline(outline);
+  if (query.config.recompute != kKept) {
+    const std::optional<StageSolution>& kept = solved_.at(plain(key));
+    if (!kept) return std::nullopt;
+    Stage stage = kept->stage;
+    stage.recompute = query.config.recompute;
+    return stage;
+  }
   if (query.mesh.devices.size() == 1 || query.config.style == StageStyle::kData)
     return pipeline.stages[0];
   if (is_product(query.config)) {
@@ -253,28 +261,45 @@ std::optional<Stage> StageSynthesis::decisions(const Key& key, const Plan& outli
     return on_second_axis(inner->stage, pipeline.stages[0].mesh);
   }
   const Completed& own = completed_.at(range_key(query));
-  SpmdMesh mesh(*request_.costs,
-                query.mesh.devices,
-                parts_of(outline, pipeline),
-                pipeline.microbatches[0],
-                pipeline.stages[0].mesh.shape);
-  OpCatalogue catalogue(own.prepared->graph, *own.factors, std::move(mesh), {});
+  if (!catalogue)
+    catalogue.emplace(own.prepared->graph,
+                      *own.factors,
+                      SpmdMesh(*request_.costs,
+                               query.mesh.devices,
+                               parts_of(outline, pipeline),
+                               pipeline.microbatches[0],
+                               pipeline.stages[0].mesh.shape),
+                      SpmdPricing{});
   SpmdOptions options;
   options.microbatches = query.config.microbatches;
   options.byte_price = query.config.byte_price;
   options.sends_as_received = key.layer;
-  const SpmdProblem problem(*own.prepared, catalogue, options);
+  const SpmdProblem problem(*own.prepared, *catalogue, options);
   const std::optional<PbqpSolution> found = medley::solve(problem.pbqp(), search_options());
   if (!found) return std::nullopt;
   return problem.stage(found->choices, pipeline.stages[0].mesh);
 }
 
-std::optional<StageSolution> StageSynthesis::synthesise(const Key& key) const {
+// What a lower price of memory led to, if it decided the same.
+const StageSolution* StageSynthesis::of_lower_price(Key key, const Stage& decided) const {
+  const double own = key.query.config.byte_price;
+  for (const double price : kBytePrices) {
+    key.query.config.byte_price = price;
+    const auto found = solved_.find(key);
+    if (price < own && found != solved_.end() && found->second && found->second->stage == decided)
+      return &*found->second;
+  }
+  return nullptr;
+}
+
+std::optional<StageSolution> StageSynthesis::synthesise(
+    const Key& key, std::optional<OpCatalogue>& catalogue) const {
   const StageQuery& query = key.query;
   Plan plan = outline(request_, query.mesh, query.config);
   Pipeline& pipeline = only_pipeline(plan);
-  std::optional<Stage> decided = decisions(key, plan);
+  std::optional<Stage> decided = decisions(key, plan, catalogue);
   if (!decided) return std::nullopt;
+  if (const StageSolution* same = of_lower_price(key, *decided)) return *same;
   pipeline.stages[0] = std::move(*decided);
   StageSolution solution;
   solution.option = price_alone(query, plan);

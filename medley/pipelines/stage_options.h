@@ -46,6 +46,8 @@ enum class StageStyle : uint8_t {
   kTensor,  // found by synthesis, every device has all rows
 };
 
+class OpCatalogue;  // synthesis/spmd_ops.h
+
 // What a stage is to do in a step.
 struct StageConfig {
   int64_t rows = 1, microbatches = 1;  // rows of each
@@ -153,6 +155,7 @@ class StageSynthesis {
   };
   static RangeKey range_key(const StageQuery& query);
   static Key plain(Key key);  // without recompute
+  static Key at_no_price(Key key);
   // What the devices of the second axis do of a stage for a mesh of two.
   static Key inner_key(Key key);
   void solve(const std::vector<Key>& keys);
@@ -164,10 +167,14 @@ class StageSynthesis {
   };
   std::optional<Alike> find_alike(const Key& key) const;
   Completed complete(const RangeKey& key);
-  std::optional<StageSolution> synthesise(const Key& key) const;
-  std::optional<StageSolution> recomputed(const Key& key) const;
+  // `catalogue`: of all that differ from it in the price of memory only; made when it is needed.
+  std::optional<StageSolution> synthesise(const Key& key,
+                                          std::optional<OpCatalogue>& catalogue) const;
+  const StageSolution* of_lower_price(Key key, const Stage& decided) const;
   StageOption price_alone(const StageQuery& query, const Plan& plan) const;
-  std::optional<Stage> decisions(const Key& key, const Plan& outline) const;
+  std::optional<Stage> decisions(const Key& key,
+                                 const Plan& outline,
+                                 std::optional<OpCatalogue>& catalogue) const;
   const std::optional<StageSolution>& solution(const Key& key);
   Key layer_key(int layer, const StageMesh& mesh, const StageConfig& config) const;
   bool has_plenty(const StageOption& option, const StageMesh& mesh) const;

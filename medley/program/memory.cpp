@@ -153,17 +153,26 @@ std::vector<std::array<ValueId, 2>> overwritable_operands(const LoweredStage& st
   return all;
 }
 
+// [op]
+std::vector<bool> accumulating(const Graph& graph) {
+  std::vector<bool> all;
+  for (const Op& op : graph.ops) all.push_back(op.name == "medley.accumulate.default");
+  return all;
+}
+
 // What is the same on all devices of a stage.
 struct StageFacts {
   explicit StageFacts(const LoweredStage& stage)
       : saved(saved_values(stage)),
         aliases(storage_operands(stage.graph)),
         overwritable(overwritable_operands(stage)),
+        accumulating(medley::accumulating(stage.graph)),
         symbols(symbols_of_sizes(stage)),
         schedule(schedule_frames(stage)) {}
   std::vector<bool> saved;                           // [value]
   std::vector<std::vector<ValueId>> aliases;         // [op][result]
   std::vector<std::array<ValueId, 2>> overwritable;  // [op]
+  std::vector<bool> accumulating;                    // [op]
   std::vector<size_t> symbols;                       // of sizes
   FrameSchedule schedule;
 };
@@ -208,6 +217,7 @@ class MemoryFollower {
         saved_(facts.saved),
         aliases_(facts.aliases),
         overwritable_(facts.overwritable),
+        accumulating_(facts.accumulating),
         schedule_(facts.schedule),
         run_(stage.graph.values.size(), kNone),
         in_flight_(stage.communications.size()),
@@ -312,7 +322,7 @@ class MemoryFollower {
   void follow(const Segment& segment) {
     for (point_.op = 0; point_.op < segment.ops.size(); ++point_.op) {
       const Op& op = stage_.graph.ops[at(segment.ops[point_.op])];
-      const bool adds = op.name == "medley.accumulate.default";
+      const bool adds = accumulating_[at(segment.ops[point_.op])];
       for (size_t r = 0; r < op.results.size(); ++r) {
         const ValueId result = op.results[r];
         if (result == kNone || (adds && slot(result) != kNone)) continue;
@@ -417,6 +427,7 @@ class MemoryFollower {
   const std::vector<bool>& saved_;                           // [value]
   const std::vector<std::vector<ValueId>>& aliases_;         // [op][result]
   const std::vector<std::array<ValueId, 2>>& overwritable_;  // [op]
+  const std::vector<bool>& accumulating_;                    // [op]
   const FrameSchedule& schedule_;
   Storages storages_;
   std::vector<int> run_;                         // [value] kRun and kStep

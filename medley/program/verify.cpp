@@ -38,21 +38,19 @@ void verify_shape(const Program& program, size_t s) {
                              devices));
   expect_program(!stage.tables.empty(), place, "found no micro-batch, expected one at least");
   for (size_t m = 0; m < stage.tables.size(); ++m) {
-    const std::string table = fmt::format("{}: table of micro-batch {}", place, m);
-    expect_program(stage.tables[m].size() == devices,
-                   table,
-                   fmt::format("found {} devices, expected {}", stage.tables[m].size(), devices));
+    const auto refuse = [&](const std::string& what) {
+      refuse_program(fmt::format("{}: table of micro-batch {}", place, m), what);
+    };
+    if (stage.tables[m].size() != devices)
+      refuse(fmt::format("found {} devices, expected {}", stage.tables[m].size(), devices));
     for (const std::vector<int64_t>& symbols : stage.tables[m]) {
-      expect_program(
-          symbols.size() == stage.graph.symbols.size(),
-          table,
-          fmt::format("found {} symbols, expected {}", symbols.size(), stage.graph.symbols.size()));
+      if (symbols.size() != stage.graph.symbols.size())
+        refuse(fmt::format(
+            "found {} symbols, expected {}", symbols.size(), stage.graph.symbols.size()));
       for (size_t i = 0; i < symbols.size(); ++i)
-        expect_program(symbols[i] >= 0,
-                       table,
-                       fmt::format("found {} for \"{}\", expected no less than 0",
-                                   symbols[i],
-                                   stage.graph.symbols[i]));
+        if (symbols[i] < 0)
+          refuse(fmt::format(
+              "found {} for \"{}\", expected no less than 0", symbols[i], stage.graph.symbols[i]));
     }
   }
 }
@@ -66,10 +64,10 @@ int64_t verify_microbatches(const Program& program, size_t s, int64_t row) {
   for (size_t m = 0; m < stage.tables.size(); ++m) {
     const auto expect = [&](size_t device, const Size& size, int64_t expected, const char* what) {
       const int64_t found = evaluate(size, stage.tables[m][device]);
-      expect_program(
-          found == expected,
-          fmt::format("{}: table of micro-batch {}: device {}", stage_name(s), m, device),
-          fmt::format("found {} {}, expected {}", what, found, expected));
+      if (found != expected)
+        refuse_program(
+            fmt::format("{}: table of micro-batch {}: device {}", stage_name(s), m, device),
+            fmt::format("found {} {}, expected {}", what, found, expected));
     };
     const int64_t rows = evaluate(SymbolTable::rows(), stage.tables[m][0]);
     for (size_t device = 0; device < stage.tables[m].size(); ++device) {
