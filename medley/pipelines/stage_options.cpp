@@ -510,8 +510,10 @@ std::vector<int64_t> microbatch_counts(const Request& request) {
   if (!request.analysis->coupling.empty() || !request.analysis->prepared->weights_in_prologue)
     return {1};
   std::vector<int64_t> counts;
-  for (int64_t count = 1; count <= std::min(kMost, request.global_batch); count *= 2)
-    counts.push_back(count);
+  for (int64_t rows = 1; counts.empty() || counts.back() > 1; rows *= 2)
+    if (const int64_t count = (request.global_batch + rows - 1) / rows; count <= kMost)
+      counts.push_back(count);
+  std::ranges::reverse(counts);
   return counts;
 }
 

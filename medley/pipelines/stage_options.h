@@ -201,7 +201,8 @@ class StageSynthesis {
 // With so many layers of each block: what the request has of it already, or a new one.
 std::shared_ptr<StageSynthesis> stages_of(const Request& request, int per_block);
 
-// Those of a pipeline: what the request says, one where rows meet, else powers of two.
+// Those of a pipeline: what the request says, one where rows meet, else those of 1, 2, 4, ... rows,
+// which meshes divide evenly.
 std::vector<int64_t> microbatch_counts(const Request& request);
 
 }  // namespace medley

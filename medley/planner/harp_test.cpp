@@ -347,8 +347,13 @@ TEST_F(HarpTest, HasOneMicrobatchWhereRowsMeet) {
   EXPECT_EQ(microbatch_counts(asked), std::vector<int64_t>{1});
   asked.analysis = &apart;
   EXPECT_EQ(microbatch_counts(asked), (std::vector<int64_t>{1, 2, 4, 8}));
+  // With as many rows in each, which 2, 4, 8 devices divide evenly.
+  asked.global_batch = 100;
+  EXPECT_EQ(microbatch_counts(asked), (std::vector<int64_t>{1, 2, 4, 7, 13, 25, 50, 100}));
   asked.global_batch = 5000;
-  EXPECT_EQ(microbatch_counts(asked).back(), 1024);
+  EXPECT_EQ(microbatch_counts(asked).back(), 625);
+  asked.global_batch = 1;
+  EXPECT_EQ(microbatch_counts(asked), std::vector<int64_t>{1});
 }
 
 TEST_F(HarpTest, UsesOneDeviceIfThereIsOne) {

@@ -133,7 +133,7 @@ TEST_F(Planner, AutoTakesTheShortestStep) {
 TEST_F(Planner, GivesUpWhereItCannotBeFaster) {
   const CostModel costs(cluster);
   for (const std::string strategy : {"megatron", "hap", "harp"}) {
-    Request wanted = request(strategy, 60);
+    Request wanted = request(strategy, 64);
     const Plan free = planned(wanted);
     const Nanoseconds step = simulate(lower(graph, free, cluster, {}), costs).step;
     wanted.faster_than = step + Nanoseconds{1};
