@@ -61,11 +61,12 @@ class HostTransport final : public Transport {
     thread_.join();
   }
 
-  // Those that only receive are posted at once: nothing is copied for them, and the messages of a
-  // lane have one direction on each side.
+  // Transfers that only receive are posted at once: nothing is copied for them, and the messages of
+  // a lane have one direction on each side. All else keeps its order, also where this device sends
+  // nothing: others do.
   std::unique_ptr<Pending> post(Exchange exchange) override {
     const at::NoGradGuard no_grad;
-    if (exchange.inputs.empty()) {
+    if (exchange.inputs.empty() && exchange.kind == CommunicationKind::kTransfer) {
       std::promise<Posted> posted;
       posted.set_value(inner_->post(std::move(exchange)));
       return std::make_unique<HostPending>(posted.get_future(), copier_.from_host);
@@ -73,11 +74,12 @@ class HostTransport final : public Transport {
     Tensors inputs;
     for (const Buffer& each : exchange.inputs) inputs.push_back(to_tensor(each));
     exchange.inputs.clear();
-    std::packaged_task<Posted()> task([this,
-                                       exchange = std::move(exchange),
-                                       bring = copier_.to_host(std::move(inputs))]() mutable {
-      return post_copied(std::move(exchange), std::exchange(bring, nullptr));
-    });
+    std::function<Tensors()> copied = [] { return Tensors{}; };
+    if (!inputs.empty()) copied = copier_.to_host(std::move(inputs));
+    std::packaged_task<Posted()> task(
+        [this, exchange = std::move(exchange), bring = std::move(copied)]() mutable {
+          return post_copied(std::move(exchange), std::exchange(bring, nullptr));
+        });
     auto pending = std::make_unique<HostPending>(task.get_future(), copier_.from_host);
     {
       const std::scoped_lock lock(mutex_);

@@ -34,8 +34,11 @@ class Echo final : public Transport {
   std::vector<std::string>& posted_;
 };
 
-Exchange exchange(const std::string& name, std::vector<double> values) {
+Exchange exchange(const std::string& name,
+                  std::vector<double> values,
+                  CommunicationKind kind = CommunicationKind::kAllReduce) {
   Exchange exchange;
+  exchange.kind = kind;
   exchange.name = name;
   for (double each : values) exchange.inputs.push_back(to_buffer(at::full({2}, each)));
   return exchange;
@@ -69,7 +72,8 @@ TEST(HostTransport, WhatIsSentIsPostedInItsOrderOnceItIsThere) {
   const auto transport = make_host_transport(std::make_unique<Echo>(posted), gpu.copier);
   const auto slow = transport->post(exchange("slow", {1, 2}));
   const auto fast = transport->post(exchange("fast", {3}));
-  const auto received = transport->post(exchange("received", {}));
+  const auto received = transport->post(exchange("received", {}, CommunicationKind::kTransfer));
+  const auto relay = transport->post(exchange("relay", {}, CommunicationKind::kRelay));
   EXPECT_THAT(posted, ElementsAre("received"));
   EXPECT_TRUE(received->wait().empty());
   gpu.told.set_value();
@@ -77,7 +81,8 @@ TEST(HostTransport, WhatIsSentIsPostedInItsOrderOnceItIsThere) {
   const auto both = slow->wait();
   EXPECT_EQ(first_of(both.at(0)), 111);
   EXPECT_EQ(first_of(both.at(1)), 112);
-  EXPECT_THAT(posted, ElementsAre("received", "slow", "fast"));
+  EXPECT_TRUE(relay->wait().empty());
+  EXPECT_THAT(posted, ElementsAre("received", "slow", "fast", "relay"));
 }
 
 TEST(HostTransport, AnErrorIsThatOfWhoeverWaits) {
