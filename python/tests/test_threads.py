@@ -1,13 +1,15 @@
-"""How threads are scheduled that Gloo starts for a job."""
+"""How threads are scheduled that Gloo starts for a job, and how they end."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+import warm_start
 from medley.run import threads
 from medley.run.groups import EpochGroup
 
@@ -38,3 +40,31 @@ def test_a_policy_that_somebody_chose_stays() -> None:
         assert os.sched_getscheduler(0) == os.SCHED_BATCH
     finally:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+# The interpreter starts no threads when it ends, from 3.12 on.
+ENDS = """
+import atexit, threading
+import torch.distributed as dist
+from medley.run import ends
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+atexit.register(lambda: print("group:", dist.is_initialized()))
+ends.install()
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+atexit.register(lambda: setattr(threading.Thread, "start", refuse))
+"""
+
+
+def test_they_end_before_the_interpreter() -> None:
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    done = subprocess.run(
+        warm_start.command([sys.executable, "-c", ENDS]),
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "group: False\n", "")

@@ -65,6 +65,7 @@ class Process:
 
 
 _process = Process()
+_leaves = threading.Event()  # the process from its group
 
 
 def watch(member: Member) -> None:
@@ -153,7 +154,9 @@ def install() -> None:
         before(kind, error, trace)
 
     sys.excepthook = hook
-    atexit.register(_disconnect)
+    end = threading.Thread(target=_let_go, daemon=True)
+    end.start()  # now: when the interpreter ends there are no new threads
+    atexit.register(_disconnect, end)
     atexit.register(_finish)  # comes first
 
 
@@ -235,14 +238,18 @@ def _say_that_it_leaves() -> None:
                 _process.store.set(f"left/{name}", f"{socket.gethostname()} {os.getpid()}")
 
 
-def _disconnect() -> None:
-    # Gloo's threads have to end before the interpreter does, or the process may be aborted. Where
-    # others have failed this may wait for them, so not for long.
+def _let_go() -> None:
+    _leaves.wait()
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_initialized():
-        end = threading.Thread(target=dist.destroy_process_group, daemon=True)
-        end.start()
-        end.join(_DISCONNECT_SECONDS)
+        dist.destroy_process_group()
+
+
+def _disconnect(end: threading.Thread) -> None:
+    # Gloo's threads have to end before the interpreter does, or the process may be aborted. Where
+    # others have failed this may wait for them, so not for long.
+    _leaves.set()
+    end.join(_DISCONNECT_SECONDS)
     _say_that_it_leaves()
 
 

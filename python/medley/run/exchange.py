@@ -126,6 +126,18 @@ def _install_ends() -> None:
     ends.install()
 
 
+def _in_order(ranks: list[int]) -> list[int]:
+    """Returns ranks that stay in their order where PyTorch sorts those of a group: not all versions
+    can be asked to leave them."""
+    place = {rank: number for number, rank in enumerate(ranks)}
+
+    class Rank(int):
+        def __lt__(self, other: int) -> bool:
+            return place[self] < place[other] if isinstance(other, Rank) else int(self) < other
+
+    return [Rank(rank) for rank in ranks]
+
+
 def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str, str]:
     """Makes one process group per list of ranks; returns the names under which c10d knows those of
     this process.
@@ -134,11 +146,10 @@ def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str
     """
     names: dict[str, str] = {}
     for name, ranks in groups.items():
-        order: dict[str, Any] = {} if ranks == sorted(ranks) else {"sort_ranks": False}
         scheduled = threads.patient() if backend == "gloo" else contextlib.nullcontext()
         with connections.guarded(), scheduled:
             group = dist.new_group(
-                ranks, timeout=_timeout(), backend=backend, group_desc=name, **order
+                _in_order(ranks), timeout=_timeout(), backend=backend, group_desc=name
             )
         if dist.get_rank() in ranks:
             names[name] = group.group_name
