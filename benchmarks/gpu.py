@@ -158,7 +158,8 @@ def predictions(model: str, rows: int, kind: str, budget: str) -> dict[str, dict
         (path / "gpt.graph").write_text(graph.text())
         plan.save(path / "plan.json")
         command = [sys.executable, "-m", "medley", "profile", "gpt.graph", "cluster.yaml"]
-        command += ["--plan", "plan.json", "--no-grid", "--no-collectives", "--kind", kind]
+        command += ["--plan", "plan.json", "--no-grid", "--no-collectives"]
+        command += ["--kind", cluster.kind(0).name]
         command += ["--device", "cuda:0", "--budget", budget, "-o", "profile.json"]
         subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
         result["profile"] = predict((path / "profile.json").read_text())

@@ -13,6 +13,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 import test_elastic as elastic
+from cells import MATRIX
 from test_elastic import PLANS, changing_plans, distance, graph, launched, prepare, recoveries, seen
 
 import medley
@@ -44,7 +45,7 @@ def _on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plan_of(name: str, graph: medley.Graph) -> str:
     """Returns a plan of whose four devices the last is a processor."""
-    return PLANS[name].plan(graph).replace("a/3/0", PROCESSOR)
+    return (PLANS | MATRIX)[name].plan(graph).replace("a/3/0", PROCESSOR)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def undisturbed(graph: medley.Graph) -> dict[str, Any]:
     return elastic.one_device(graph.text())
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", [*PLANS, "two at once"])
 def test_they_train_like_one_processor(
     tmp_path: Path, graph: medley.Graph, undisturbed: dict[str, Any], name: str
 ) -> None:
