@@ -33,4 +33,30 @@ void for_each_in_parallel(size_t count, const Body& body) {
     if (failure) std::rethrow_exception(failure);
 }
 
+// The same while meanwhile() runs in this thread. Where that throws, what has not begun is left
+// out, and its exception is the one that is rethrown.
+template <typename Meanwhile, typename Body>
+void for_each_beside(const Meanwhile& meanwhile, size_t count, const Body& body) {
+  std::atomic<bool> left_out{false};
+  std::exception_ptr failure;
+  {
+    const std::jthread others([&] {
+      try {
+        for_each_in_parallel(count, [&](size_t i) {
+          if (!left_out) body(i);
+        });
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    });
+    try {
+      meanwhile();
+    } catch (...) {
+      left_out = true;
+      throw;
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
 }  // namespace medley

@@ -9,7 +9,7 @@
 namespace medley::pbqp {
 namespace {
 
-constexpr int kClassIterations = 400, kIterations = 10, kAllWindows = 100;
+constexpr int kClassIterations = 100, kIterations = 10, kAllWindows = 100;
 constexpr int kProvable = 100'000;  // the part of the bound that the first window has for slack
 
 class LiftedSolver {

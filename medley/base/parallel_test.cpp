@@ -1,0 +1,32 @@
+#include "medley/base/parallel.h"
+
+#include <gmock/gmock.h>
+
+#include <stdexcept>
+
+namespace medley {
+namespace {
+
+using ::testing::Each;
+
+TEST(Parallel, EachIsCalledOnceBesideAnother) {
+  std::vector<int> calls(100);
+  int meanwhile = 0;
+  for_each_beside([&] { ++meanwhile; }, calls.size(), [&](size_t i) { ++calls[i]; });
+  EXPECT_EQ(meanwhile, 1);
+  EXPECT_THAT(calls, Each(1));
+}
+
+// Whoever fails in this thread is the one that is heard of.
+TEST(Parallel, WhatFailsMeanwhileComesFirst) {
+  const auto body = [](size_t) { throw std::runtime_error("body"); };
+  try {
+    for_each_beside([] { throw std::logic_error("meanwhile"); }, 10, body);
+    FAIL();
+  } catch (const std::logic_error&) {
+  }
+  EXPECT_THROW(for_each_beside([] {}, 10, body), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace medley
