@@ -32,8 +32,8 @@ BUDGETS = {
     "medley/solve": 3_500,
     "medley/sim": 2_000,
     "medley/synthesis": 5_000,
-    "medley/pipelines": 6_300,  # chains with devices counted, and with devices priced; layer tables
-    "medley/planner": 1_520,  # a table; searches live below it
+    "medley/pipelines": 6_450,  # chains with devices counted, and priced; layer tables; ports
+    "medley/planner": 1_560,  # a table, and which pipelines are worth a look
     "medley/trace": 500,
     "medley/runtime": 3_500,
     "medley/emulation": 2_000,
@@ -48,7 +48,7 @@ BUDGETS = {
     "medley/elastic": 2_000,
     "python/medley": 24_550,  # capture is a third of it; what processes read is compared, too
 }
-CORE = 72_200  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 72_800  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "medley/base/at.h"
+#include "medley/base/parallel.h"
 #include "medley/groups/group_search.h"
 #include "medley/pipelines/candidates.h"
 #include "medley/program/lower.h"
@@ -152,12 +153,10 @@ class AutoHet {
     report(request_, "autohet: stages as wholes", 2, kSteps);
     std::vector<PlanCandidate> all;
     for (const Division& division : divisions) all.push_back(candidate(division.columns));
+    std::erase_if(all, [&](const PlanCandidate& each) { return candidates_.cannot_win(each); });
     candidates_.solve(all);
-    for (PlanCandidate& each : all) {
-      each = balanced(each);
-      candidates_.solve({each});
-      candidates_.add(each);
-    }
+    for_each_in_parallel(all.size(), [&](size_t i) { all[i] = balanced(all[i]); });
+    candidates_.add(all);
     candidates_.choose(kMostPriced, [&](int candidate) {
       report(request_, "autohet: simulating", at(4 + candidate), kSteps);
     });

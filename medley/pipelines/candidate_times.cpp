@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "medley/base/at.h"
+#include "medley/base/parallel.h"
 #include "medley/pipelines/candidates.h"
 #include "medley/schedule/h1f1b.h"
 
@@ -32,6 +33,50 @@ std::optional<Nanoseconds> CandidateSet::exchange(const std::vector<StageRange>&
       }
   }
   return most;
+}
+
+std::optional<Nanoseconds> CandidateSet::add(const PlanCandidate& candidate) {
+  return add(std::vector<PlanCandidate>{candidate})[0];
+}
+
+std::vector<std::optional<Nanoseconds>> CandidateSet::add(
+    const std::vector<PlanCandidate>& candidates) {
+  struct Placed {
+    PlanCandidate candidate;
+    size_t number;
+    std::optional<Nanoseconds> time;
+  };
+  std::vector<Placed> all;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    all.push_back({candidates[i], i, {}});
+    if (std::optional<PlanCandidate> other = placed_otherwise(candidates[i]))
+      all.push_back({std::move(*other), i, {}});
+  }
+  solve(candidates);  // so that there is no more to find
+  for_each_in_parallel(all.size(), [&](size_t i) { all[i].time = time_of(all[i].candidate); });
+  std::vector<std::optional<Nanoseconds>> times(candidates.size());
+  for (Placed& placed : all) {
+    if (!placed.time) {
+      dropped_ |= loses_by_ports(placed.candidate);
+      continue;
+    }
+    std::optional<Nanoseconds>& least = times[placed.number];
+    least = std::min(least.value_or(*placed.time), *placed.time);
+    keep_timed({*placed.time, std::move(placed.candidate)});
+  }
+  return times;
+}
+
+std::optional<Nanoseconds> CandidateSet::time_of(const PlanCandidate& candidate) {
+  if (loses_by_ports(candidate)) return std::nullopt;
+  const std::optional<std::vector<PipelinePlan>> plans = wholes(candidate);
+  return plans ? std::optional(time_of(candidate, *plans)) : std::nullopt;
+}
+
+void CandidateSet::keep_timed(Timed timed) {
+  const auto as_long = std::ranges::equal_range(timed_, timed.time, {}, &Timed::time);
+  if (std::ranges::find(as_long, timed.candidate, &Timed::candidate) == as_long.end())
+    timed_.insert(as_long.end(), std::move(timed));
 }
 
 // By the timer.

@@ -251,30 +251,13 @@ std::optional<std::vector<PipelinePlan>> CandidateSet::wholes(const PlanCandidat
   return plans;
 }
 
-std::optional<Nanoseconds> CandidateSet::add(const PlanCandidate& candidate) {
-  std::optional<Nanoseconds> time = add_timed(candidate);
-  if (const std::optional<PlanCandidate> other = placed_otherwise(candidate))
-    if (const auto again = add_timed(*other)) time = std::min(time.value_or(*again), *again);
-  return time;
-}
-
-std::optional<Nanoseconds> CandidateSet::add_timed(const PlanCandidate& candidate) {
-  const std::optional<std::vector<PipelinePlan>> plans = wholes(candidate);
-  if (!plans) return std::nullopt;
-  const Nanoseconds time = time_of(candidate, *plans);
-  const auto as_long = std::ranges::equal_range(timed_, time, {}, &Timed::time);
-  if (std::ranges::find(as_long, candidate, &Timed::candidate) == as_long.end())
-    timed_.insert(as_long.end(), {time, candidate});
-  return time;
-}
-
 void CandidateSet::add_recomputing(std::vector<PlanCandidate> candidates) {
   for (const std::string_view how : {kRecompute[0], kRecompute[2], kRecompute[1]}) {
     if (how != kRecompute[0])
       std::erase_if(candidates,
                     [&](PlanCandidate& candidate) { return !recompute_more(candidate, how); });
     solve(candidates);
-    for (const PlanCandidate& candidate : candidates) add(candidate);
+    add(candidates);
   }
 }
 
@@ -506,7 +489,8 @@ void CandidateSet::try_next(std::vector<std::optional<Trial>>& trials) {
   const size_t begin = trials.size();
   const size_t end = std::min(timed_.size(), begin + kTriedAtOnce);
   for (size_t i = begin; i < end; ++i) {
-    if (timed_[i].time / timed_[0].time > kClearlySlower) break;
+    const bool is_slower = timed_[i].time / timed_[0].time > kClearlySlower;
+    if (request_.faster_than ? is_too_slow(timed_[i].time) : is_slower) break;
     trials.push_back(trial(timed_[i].candidate, {}));
   }
   for_each_in_parallel(trials.size() - begin, [&](size_t i) {
@@ -540,8 +524,8 @@ void CandidateSet::choose(int most, const std::function<void(int)>& starting) {
     evaluate(candidate, i < trials.size() ? std::move(trials[i]) : std::nullopt);
   }
   if (!best_) return;
-  if (std::optional<PlanCandidate> other = placed_otherwise(best_candidate_))
-    evaluate(std::move(*other));
+  const std::optional<PlanCandidate> other = placed_otherwise(best_candidate_);
+  if (other && !loses_by_ports(*other)) evaluate(*other);
 }
 
 void CandidateSet::join_axes() {
@@ -576,7 +560,7 @@ void CandidateSet::join_axes() {
 }
 
 Outcome CandidateSet::best() const {
-  if (!best_ && !timed_.empty() && is_too_slow(timed_[0].time))
+  if (!best_ && (timed_.empty() ? dropped_ : is_too_slow(timed_[0].time)))
     return Infeasible{"none is predicted to be faster than what is known"};
   if (!best_)
     return Infeasible{misfit_.empty() ? "no chain of stages has room for a micro-batch" : misfit_};

@@ -68,6 +68,13 @@ class CandidateSet {
   // All meshes of one size in a pool, and in its sub-pools, are alike.
   StageMesh mesh(const StageRange& range) const;
 
+  // How long the ports of a node take at least for what its stages exchange with those on others.
+  // No plan of the candidate takes less, as the simulator sees it.
+  Nanoseconds least_step(const PlanCandidate& candidate) const;
+  // Whether in either placement, however the rows are divided among pipelines, ports take as long
+  // as what is known.
+  bool cannot_win(const PlanCandidate& candidate) const;
+
   // Solves the stages of all on all cores.
   void solve(const std::vector<PlanCandidate>& candidates);
   // Each pipeline as it is when its stages are synthesised as wholes. Nothing if a stage cannot be
@@ -77,9 +84,11 @@ class CandidateSet {
   }
 
   // Times a candidate in both placements, if they differ, and keeps them, unless wholes() has
-  // nothing. Returns the shorter time.
+  // nothing or ports take as long as what is known. Returns the shorter time.
   std::optional<Nanoseconds> add(const PlanCandidate& candidate);
-  // The same of all, and again with blocks, then all computed again in stages that have no room for
+  // The same of all, timed on all cores.
+  std::vector<std::optional<Nanoseconds>> add(const std::vector<PlanCandidate>& candidates);
+  // As add(), and again with blocks, then all computed again in stages that have no room for
   // as many micro-batches as hide transfers. Solves them on all cores.
   void add_recomputing(std::vector<PlanCandidate> candidates);
   struct Timed {
@@ -139,12 +148,21 @@ class CandidateSet {
     int in_flight = 0;
   };
   using Extra = std::vector<std::vector<ExtraBytes>>;  // [pipeline][stage]; empty: nothing
+  using PortTimes = std::map<int, double>;             // [link] nanoseconds of a step
+  PortTimes port_times(const PipelineCandidate& pipeline,
+                       const std::vector<std::vector<int>>& devices) const;
+  Nanoseconds least_step_of_any_rows(const PlanCandidate& candidate) const;
   void find_tied();
   bool is_slower_than_known(Nanoseconds step) const {
     return request_.faster_than && step >= *request_.faster_than;
   }
+  bool loses_by_ports(const PlanCandidate& placed) const {
+    return request_.faster_than && is_slower_than_known(least_step(placed));
+  }
   bool is_too_slow(Nanoseconds time) const;
-  std::optional<Nanoseconds> add_timed(const PlanCandidate& candidate);
+  // Requires: its stages are solved. Threads may do so.
+  std::optional<Nanoseconds> time_of(const PlanCandidate& candidate);
+  void keep_timed(Timed timed);
   // The same in its other placement; nothing if that is no other one.
   std::optional<PlanCandidate> placed_otherwise(PlanCandidate candidate) const;
   int64_t rows_of(const PipelineCandidate& pipeline) const;
@@ -200,6 +218,7 @@ class CandidateSet {
   PlanCandidate best_candidate_;
   Nanoseconds best_step_;
   std::string misfit_;
+  bool dropped_ = false;  // some that cannot be faster than what is known
 };
 
 }  // namespace medley

@@ -62,6 +62,40 @@ class PlacementTest : public ::testing::Test {
     return std::get<Plan>(candidates.best());
   }
 
+  // Ports take so much of the step of each candidate at least, and no longer than it.
+  void expect_ports_bound(const std::vector<std::vector<StageRange>>& chains,
+                          int64_t rows,
+                          double share) const {
+    const CostModel costs(cluster);
+    const GraphAnalysis analysis = analyse(graph, {});
+    const Request request{.graph = graph,
+                          .cluster = cluster,
+                          .costs = &costs,
+                          .strategy = "autohet",
+                          .global_batch = rows * static_cast<int64_t>(chains.size()),
+                          .devices = {},
+                          .optimizer = {},
+                          .analysis = &analysis};
+    const std::vector<DevicePool> pools = pools_of(request);
+    StageSynthesis synthesis(request, {.per_block = 2});
+    PlanCandidate candidate;
+    for (const std::vector<StageRange>& stages : chains)
+      candidate.pipelines.push_back(
+          {4,
+           stages,
+           std::vector<StageConfig>(stages.size(), {rows / 4, 4, 0, StageStyle::kBest}),
+           rows});
+    for (const Together together : {Together::kNeighbours, Together::kSameLayers}) {
+      candidate.together = together;
+      CandidateSet candidates(request, pools, synthesis);
+      candidates.evaluate(candidate);
+      ASSERT_TRUE(std::holds_alternative<Plan>(candidates.best()));
+      const Nanoseconds least = candidates.least_step(candidate);
+      EXPECT_LE(least, candidates.best_step());
+      EXPECT_GE(least / candidates.best_step(), share);
+    }
+  }
+
   Nanoseconds step(const Plan& plan) const {
     return simulate(lower(graph, plan, cluster, {}), CostModel(cluster)).step;
   }
@@ -100,6 +134,31 @@ TEST_F(PlacementTest, NeighboursAreTogetherWhereActivationsAreMore) {
   EXPECT_THAT(devices(found.pipelines.at(1)),
               ElementsAre(ElementsAre("a/1/0"), ElementsAre("a/1/1")));
   expect_best(found, Together::kNeighbours, Together::kSameLayers, 8192);
+}
+
+// A node between two others receives what comes up and what comes down through one port.
+TEST_F(PlacementTest, PortsBoundTheStep) {
+  cluster.pools = {{"a", 3, 2, cluster.pools[0].kind, false, 0}};
+  cluster.devices = list_devices(cluster.pools);
+  constexpr int kLayers = 5;
+  const auto all_of = [&](std::vector<int> cuts, std::vector<int> devices) {
+    std::vector<StageRange> stages;
+    cuts.insert(cuts.begin(), 0);
+    cuts.push_back(kLayers);
+    for (size_t s = 0; s < devices.size(); ++s)
+      stages.push_back({cuts[s], cuts[s + 1], 0, devices[s]});
+    return stages;
+  };
+  // Stages that are nodes, or parts of them, or several.
+  expect_ports_bound({all_of({2, 4}, {2, 2, 2})}, 8192, 0.75);
+  expect_ports_bound({all_of({3}, {4, 2})}, 8192, 0);
+  expect_ports_bound({all_of({1, 2, 4}, {1, 1, 2, 2})}, 8192, 0);
+  for (int cut = 1; cut < kLayers; ++cut)
+    for (const int64_t rows : {8, 512, 8192}) {
+      expect_ports_bound({all_of({cut}, {2, 2})}, rows, 0);
+      expect_ports_bound({all_of({cut}, {1, 1}), all_of({cut}, {1, 1})}, rows, 0);
+      expect_ports_bound({all_of({cut}, {1, 2}), all_of({kLayers - cut}, {2, 1})}, rows, 0);
+    }
 }
 
 }  // namespace

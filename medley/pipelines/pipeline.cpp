@@ -41,12 +41,18 @@ struct Interval {
 // The last one is HARP's limit above, T / B, of every interval.
 class Periods {
  public:
-  Periods(const PipelineRequest& request, Table table, int choice, PipelinePlans& found)
+  // `alone`: else others search at the same time, on the same cores.
+  Periods(const PipelineRequest& request,
+          Table table,
+          int choice,
+          PipelinePlans& found,
+          bool alone = true)
       : request_(request),
         found_(found),
         table_(std::move(table)),
         choice_(choice),
-        more_(table_.microbatches() - 1) {}
+        more_(table_.microbatches() - 1),
+        alone_(alone) {}
 
   // Returns a lower bound of this choice; updates what was found.
   int64_t run();
@@ -78,6 +84,7 @@ class Periods {
   const Table table_;
   const int choice_;
   const int64_t more_;
+  const bool alone_;
 };
 
 void Periods::add(PipelinePlan plan) {
@@ -93,11 +100,15 @@ void Periods::add(PipelinePlan plan) {
 std::vector<std::optional<Interval>> Periods::search(const std::vector<Interval>& intervals) {
   std::vector<Chain> chains(intervals.size());
   std::vector<int64_t> labels(intervals.size());
-  for_each_in_parallel(intervals.size(), [&](size_t i) {
+  const auto search_one = [&](size_t i) {
     ChainSearch search{.period = intervals[i].high, .last_pool = request_.last_pool};
     if (best() < kNever) search.below = best() - more_ * intervals[i].low;
     chains[i] = cheapest_chain(table_, search, labels[i]);
-  });
+  };
+  if (alone_)
+    for_each_in_parallel(intervals.size(), search_one);
+  else
+    for (size_t i = 0; i < intervals.size(); ++i) search_one(i);
   std::vector<std::optional<Interval>> left;
   for (size_t i = 0; i < intervals.size(); ++i) {
     ++found_.searches;
@@ -358,7 +369,7 @@ std::vector<PipelinePlan> ChainSearches::on(const std::vector<int>& devices,
   PipelineRequest request = tables_->request;
   request.below = below;
   PipelinePlans found;
-  Periods(request, tables_->table.on(devices, microbatches), 0, found).run();
+  Periods(request, tables_->table.on(devices, microbatches), 0, found, false).run();
   return found.plans;
 }
 

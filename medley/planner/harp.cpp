@@ -59,7 +59,7 @@ class Harp {
     if (plans_.empty() && request_.faster_than) {
       find_bound();
       prove(request_, least_);
-      return Infeasible{"no chain is predicted to be faster than what is known"};
+      return none_is_faster();
     }
     if (plans_.empty()) return explain_infeasible();
     try_pools_at_both_ends();
@@ -73,15 +73,13 @@ class Harp {
       return plan.predicted.value > fastest_->value * kSlower / 100;
     });
     std::vector<PlanCandidate> all;
-    for (const PipelinePlan& plan : plans_) {
-      PipelineCandidate candidate{plan.microbatches, {}, {}};
-      for (const PipelineStage& stage : plan.stages) {
-        candidate.stages.push_back(stage.range);
-        candidate.configs.push_back(
-            StageSynthesis::config_of(stage.option, config(plan.microbatches), stage.in_flight));
-      }
-      all.push_back({{std::move(candidate)}});
-    }
+    std::erase_if(plans_, [&](const PipelinePlan& plan) {
+      PlanCandidate candidate = candidate_of(plan);
+      const bool loses = candidates_.cannot_win(candidate);
+      if (!loses) all.push_back(std::move(candidate));
+      return loses;
+    });
+    if (all.empty()) return none_is_faster();
     report(request_, "harp: stages as wholes", 2, kSteps);
     add_wholes(all);
     move_cuts();
@@ -98,6 +96,20 @@ class Harp {
   }
 
  private:
+  static Infeasible none_is_faster() {
+    return {"no chain is predicted to be faster than what is known"};
+  }
+
+  PlanCandidate candidate_of(const PipelinePlan& plan) const {
+    PipelineCandidate candidate{plan.microbatches, {}, {}};
+    for (const PipelineStage& stage : plan.stages) {
+      candidate.stages.push_back(stage.range);
+      candidate.configs.push_back(
+          StageSynthesis::config_of(stage.option, config(plan.microbatches), stage.in_flight));
+    }
+    return {{std::move(candidate)}};
+  }
+
   StageConfig config(int64_t microbatches) const {
     return {candidates_.rows(microbatches), microbatches, 0, StageStyle::kBest};
   }
@@ -127,20 +139,28 @@ class Harp {
   }
 
   // Where the ends of a chain share parameters, and it matters what they send each other once a
-  // step, both may be on sub-pools of one pool, with other pools between them.
+  // step, both may be on sub-pools of one pool, with other pools between them, if these send it
+  // sooner than any two pools do.
   void try_pools_at_both_ends() {
     const Pools whole = whole_pools();
     if (whole.size() < 2 || whole.size() >= kMostPools) return;
-    Nanoseconds most;
+    const auto exchange = [&](int from, int to) {
+      return exchange_time(candidates_.links()[at(from)][at(to)], pipeline_.shared);
+    };
+    Nanoseconds most, least = kLongest;
     for (int from : whole)
-      for (int to : whole)
-        if (const auto& link = candidates_.links()[at(from)][at(to)])
-          most = std::max(most, *exchange_time(link, pipeline_.shared));
+      for (int to : whole) {
+        const std::optional<Nanoseconds> time = exchange(from, to);
+        most = std::max(most, time.value_or(Nanoseconds{}));
+        if (from != to) least = std::min(least, time.value_or(kLongest));
+      }
     if (most.value * 100 < fastest_->value * kMatters) return;
-    for (size_t sub_pool = whole.size(); sub_pool < pools_.size(); sub_pool += 2) {
-      Pools pools{static_cast<int>(sub_pool), static_cast<int>(sub_pool) + 1};
+    for (int sub_pool = static_cast<int>(whole.size()); sub_pool < static_cast<int>(pools_.size());
+         sub_pool += 2) {
+      if (exchange(sub_pool, sub_pool + 1).value_or(kLongest) >= least) continue;
+      Pools pools{sub_pool, sub_pool + 1};
       for (int p : whole)
-        if (p != pools_[sub_pool].sub_pool_of) pools.push_back(p);
+        if (p != pools_[at(sub_pool)].sub_pool_of) pools.push_back(p);
       find_chains(pools);
     }
   }
@@ -359,8 +379,7 @@ class Harp {
   // much as any of the same number when their stages are synthesised as wholes, and a little more.
   void add_wholes(const std::vector<PlanCandidate>& all) {
     if (devices_of(request_).size() <= kFew) {
-      candidates_.solve(all);
-      for (const PlanCandidate& candidate : all) candidates_.add(candidate);
+      candidates_.add(all);
       return;
     }
     std::map<int, double> gains;  // [microbatches]
@@ -440,8 +459,7 @@ class Harp {
         --to.stages[slowest + 1].begin;
         moved.push_back({{std::move(to)}});
       }
-      candidates_.solve(moved);
-      for (const PlanCandidate& to : moved) candidates_.add(to);
+      candidates_.add(moved);
       if (timed.front().time == before) return;
     }
   }

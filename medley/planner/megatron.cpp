@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -61,25 +62,29 @@ std::vector<double> times_alone(const Request& request, const std::vector<int>& 
   return times;
 }
 
-// What the stage takes at least that has most to do for its slowest device, in flops of layers.
+// What so many micro-batches take at least, in flops of layers: one passes all stages, and the
+// stage that has most to do for its slowest device does the others.
 Nanoseconds least_step(const std::vector<Layer>& layers,
                        const std::vector<StageRange>& stages,
-                       const std::vector<double>& alone) {
+                       const std::vector<double>& alone,
+                       int64_t microbatches) {
   const auto flops = [&](size_t begin, size_t end) {
     double sum = 0;
     for (size_t l = begin; l < end; ++l) sum += layers[l].flops + layers[l].backward_flops;
     return sum;
   };
   const double all = flops(0, layers.size());
-  double most = 0;
+  double most = 0, sum = 0;
   auto device = alone.begin();
   for (const StageRange& stage : stages) {
     const double slowest = *std::max_element(device, device + stage.devices);
     const double part = flops(at(stage.begin), at(stage.end)) / all;
     most = std::max(most, slowest * part / stage.devices);
+    sum += slowest * part / stage.devices;
     device += stage.devices;
   }
-  return {static_cast<int64_t>(most * kOfBound)};
+  const double others = 1 - 1 / static_cast<double>(microbatches);
+  return {static_cast<int64_t>((sum * (1 - others) + most * others) * kOfBound)};
 }
 
 // What a stage keeps of each of its parameters at least, once: the parameter, its gradient, and the
@@ -149,27 +154,40 @@ Outcome megatron(const Request& request) {
         request, fmt::format("megatron: {} stages", stages), at(stages), at(std::min(all, layers)));
     const int each = all / stages;
     const std::vector<StageRange> ranges = even_ranges(layers, stages, each);
-    if (request.faster_than &&
-        least_step(synthesis.layers().layers, ranges, alone) >= *request.faster_than)
-      continue;
-    std::vector<PlanCandidate> grids;
+    std::vector<int64_t> counts = microbatch_counts(request);
+    if (request.faster_than)
+      std::erase_if(counts, [&](int64_t count) {
+        return least_step(synthesis.layers().layers, ranges, alone, count) >= *request.faster_than;
+      });
+    if (counts.empty()) continue;
     std::vector<int> degrees = tensor_degrees(request, devices, each);
     std::erase_if(degrees, [&](int degree) {
       const double lacking = memory.lacking(ranges, devices, degree);
       if (lacking > 0) least_lacking = std::min(least_lacking.value_or(lacking), lacking);
       return lacking > 0;
     });
-    for (int64_t count : microbatch_counts(request))
-      for (const int degree : degrees) {
-        StageConfig config{candidates.rows(count), count, 0, StageStyle::kTensor};
-        if (degree == 1) config.style = StageStyle::kData;
-        if (degree > 1 && degree < each) config.inner = degree;
-        grids.push_back({{{count, ranges, std::vector<StageConfig>(at(stages), config)}}});
+    const auto grid = [&](int64_t count, int degree) -> PlanCandidate {
+      StageConfig config{candidates.rows(count), count, 0, StageStyle::kTensor};
+      if (degree == 1) config.style = StageStyle::kData;
+      if (degree > 1 && degree < each) config.inner = degree;
+      return {{{count, ranges, std::vector<StageConfig>(at(stages), config)}}};
+    };
+    std::vector<PlanCandidate> grids;
+    for (const int64_t count : counts) {
+      std::vector<PlanCandidate> some;
+      for (const int degree : degrees) some.push_back(grid(count, degree));
+      if (request.faster_than && layers / stages >= kSeveralLayers) {
+        candidates.drop_slower(
+            some,
+            Nanoseconds{static_cast<int64_t>(static_cast<double>(request.faster_than->value) *
+                                             kSlowerLayers)});
+        // What a stage takes for all micro-batches is more with more of them.
+        std::erase_if(degrees, [&](int degree) {
+          return std::ranges::find(some, grid(count, degree)) == some.end();
+        });
       }
-    if (request.faster_than && layers / stages >= kSeveralLayers)
-      candidates.drop_slower(grids,
-                             Nanoseconds{static_cast<int64_t>(
-                                 static_cast<double>(request.faster_than->value) * kSlowerLayers)});
+      std::ranges::move(some, std::back_inserter(grids));
+    }
     candidates.add_recomputing(std::move(grids));
   }
   if (candidates.timed().empty() && least_lacking)

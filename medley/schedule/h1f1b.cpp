@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <set>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
@@ -90,8 +91,10 @@ InFlight h1f1b(const ScheduleRequest& request, int max_timings) {
 
   InFlight best = {{}, "", {INT64_MAX}};
   int64_t fewest = 0;
+  std::set<std::vector<int>> timed;
   const auto consider = [&](std::string_view rule, const std::vector<int>& wanted) {
     const std::vector<int> counts = capped(wanted, room);
+    if (!timed.insert(counts).second) return false;
     const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
     const Nanoseconds finish = time_calls(order_calls(counts, microbatches), request.times).finish;
     if (finish > best.finish || (finish == best.finish && sum >= fewest)) return false;
