@@ -4,6 +4,7 @@
 
 #if defined(__linux__)
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <thread>
 
@@ -11,13 +12,16 @@ namespace medley {
 namespace {
 
 TEST(LowPriority, IsOfTheCallingThreadOnly) {
-  int inside = -1;
+  int policy = -1, nice = -1;
   std::thread([&] {
     run_behind_all_others();
-    inside = ::sched_getscheduler(0);
+    policy = ::sched_getscheduler(0);
+    nice = ::getpriority(PRIO_PROCESS, 0);
   }).join();
-  EXPECT_EQ(inside, SCHED_IDLE);
-  EXPECT_NE(::sched_getscheduler(0), SCHED_IDLE);
+  EXPECT_EQ(policy, SCHED_BATCH);
+  EXPECT_EQ(nice, 19);
+  EXPECT_NE(::sched_getscheduler(0), SCHED_BATCH);
+  EXPECT_LT(::getpriority(PRIO_PROCESS, 0), 19);
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ from medley.run.job import Job
 
 _Read = TypeVar("_Read")
 _LOOK_AGAIN_SECONDS = 0.005
+_DYING_SECONDS = 10.0  # that a process which was lost may still hold a lock
 _CONTAINER = Path("/sys/fs/cgroup")
 _locks: dict[str, int] = {}  # descriptors, by what this process has locked
 
@@ -128,7 +129,8 @@ class Saver:
         """
         self.wait()
         step = state["step"]
-        error = self._from_first(lambda: _open_folder(folder, step))
+        patience = _DYING_SECONDS if self._may_have_lost else 0.0
+        error = self._from_first(lambda: _open_folder(folder, step, patience))
         if not error:
             temporary = _core.checkpoint_folder(folder, step)
             writer = _runtime.StateWriter(self._run, self.deal, temporary, saving.spread)
@@ -202,6 +204,15 @@ class Saver:
     @property
     def _is_first(self) -> bool:
         return self._job is None or self._job.rank == 0
+
+    @property
+    def _may_have_lost(self) -> bool:
+        """Whether a lost process may have saved before this one."""
+        if self._job is None or not self._job.elastic:
+            return False
+        from medley.run import elastic
+
+        return elastic.member(self._job).epoch > 0
 
     def _check_others(self) -> None:
         if self._job is not None:
@@ -290,11 +301,11 @@ def _written(writer: _runtime.StateWriter) -> str:
         return json.dumps({"files": [], "error": str(error)})
 
 
-def _open_folder(folder: str, step: int) -> bytes:
+def _open_folder(folder: str, step: int, patience: float) -> bytes:
     """Makes room for a checkpoint; returns why it cannot."""
     try:
         make_folder(folder)
-        _lock(folder)
+        _lock(folder, patience)
         _core.begin_checkpoint(folder, step)
     except OSError as error:
         say(f"step {step} is not saved: {error}")
@@ -302,8 +313,9 @@ def _open_folder(folder: str, step: int) -> bytes:
     return b""
 
 
-def _lock(folder: str) -> None:
-    """Raises ValueError if another process saves to a folder; the lock ends with the process."""
+def _lock(folder: str, patience: float = 0.0) -> None:
+    """Raises ValueError if another process saves to a folder, which has so many seconds to end; the
+    lock ends with it."""
     path = str(Path(folder, ".lock").resolve())
     if path in _locks:
         return
@@ -311,20 +323,29 @@ def _lock(folder: str) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise unwritable(path, error) from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    end = time.monotonic() + patience
+    while not (is_ours := _try_lock(descriptor)) and time.monotonic() < end:
+        time.sleep(0.05)
+    if not is_ours:
         holder = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
         os.close(descriptor)
         raise ValueError(
             f"{folder}: found {holder} saving to it, expected a folder that no other job uses"
-        ) from None
-    except OSError:
-        pass  # a file system without locks
+        )
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"process {os.getpid()} of {socket.gethostname()}\n".encode())
     _locks[path] = descriptor
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    return True
 
 
 # --- reading --------------------------------------------------------------------------------------

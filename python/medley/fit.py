@@ -90,8 +90,7 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
     with told, Interrupt(trainer) as interrupt:
         if before is not None:
             told.step(before)
-            if told.is_evaluating():
-                evaluate_and_save()
+            evaluate_and_save()
         batches = order.batches(begun, settings.epochs if settings.steps is None else None)
         stopped = False
         while not (stopped := interrupt.agreed()):

@@ -346,7 +346,11 @@ class Trainer:
     def together(self, make: Callable[[], Made]) -> Made:
         """Does what all processes of a job do at the same place; in an elastic run again, if one
         of them is lost meanwhile."""
-        return make() if self._recovery is None else self._recovery.call(make)
+        return make() if self._recovery is None else self._recovery.together(make)
+
+    def _once(self, make: Callable[[], Made]) -> Made:
+        """The same once in a run: who takes the place of a lost process is told what it gave."""
+        return make() if self._recovery is None else self._recovery.saves.make(make)
 
     # --- whole tensors ---
 
@@ -413,7 +417,7 @@ class Trainer:
         and ends nothing. In a job all processes call this, and each writes what its device holds.
         """
         saving = Saving(keep, keep_every, spread)
-        error = self.together(lambda: self._save(os.fspath(folder), saving, wait, data))
+        error = self._once(lambda: self._save(os.fspath(folder), saving, wait, data))
         if wait and error:
             raise OSError(error)
 
@@ -552,7 +556,7 @@ class Trainer:
 
                 first() if self._job is None else exchange.from_first(first, doing)
 
-        self.together(save)
+        self._once(save)
 
     def load_model(self, folder: str | os.PathLike[str]) -> None:
         """Takes parameters and buffers from what `save_model` or transformers' `save_pretrained`
@@ -569,12 +573,8 @@ class Trainer:
         """Returns, by device, the bytes that last (`persistent`), the `peak` and where that is, and
         what may be held beside it while a checkpoint is written (`saving`)."""
         saving = self._saver.deal.held_bytes
-        return {
-            name: use | {"saving": held}
-            for name, use, held in zip(
-                self._run.device_names, self._run.memory(), saving, strict=True
-            )
-        }
+        uses = zip(self._run.device_names, self._run.memory(), saving, strict=True)
+        return {name: use | {"saving": held} for name, use, held in uses}
 
     def peak_bytes(self) -> dict[str, int]:
         """Returns the most bytes that each emulated device of this process has had so far."""

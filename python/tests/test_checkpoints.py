@@ -247,6 +247,20 @@ def test_another_process_that_saves_there_is_refused(double: Any, tmp_path: Path
     trainer.save(tmp_path)
 
 
+# A process that was killed is gone when its last thread is.
+def test_one_that_is_ending_is_waited_for(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from medley import checkpoint; checkpoint._lock(sys.argv[1]); "
+        "print('locked', flush=True); time.sleep(0.5)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
+        with pytest.raises(ValueError, match="saving to it"):
+            checkpoint._lock(str(tmp_path))
+        checkpoint._lock(str(tmp_path), patience=60)
+
+
 def test_the_sampler_goes_on_where_it_was(double: Any) -> None:
     trainer, _ = _mlp()
     data = list(range(5 * ROWS + 1))

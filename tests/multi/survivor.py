@@ -8,9 +8,9 @@ killed, and when (`whom`: its supervisor, or its node; `signal`: or what else it
 step instead; `slows`: what Slowness has, of `device`. `second` is killed in the recovery that
 follows, before `during` (a method of Recovery); with `epochs`, `device` ends as many epochs, one in
 each step, and nobody is lost; with `own_rows` each gives its own; `other_order` says whose rows are
-in another; `save`: a checkpoint after so
-many steps, and so on, to FOLDER/saved; `ahead`: not before the plan without it is there; `pause`:
-seconds before each step. A process whose device is the first of the plan writes what it has seen to
+in another; `save`: a checkpoint after so many steps, and so on, to FOLDER/saved; `reads`: the
+parameters after each step; `ahead`: not before the plan without it is there; `pause`: seconds
+before each step. A process whose device is the first of the plan writes what it has seen to
 FOLDER/seen.pt. If there is a FOLDER/start.pt, what another run has written, training begins there.
 """
 
@@ -206,7 +206,7 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
         _runtime.Run = with_option(_runtime.Run, "on_step", slowness)  # type: ignore[misc,assignment]
     if fault.get("second") == own:
         kill_during(fault["during"])
-    if "saving" in fault and fault.get("device") == own:
+    if "saving" in fault and fault.get("device") == own and not trouble.joins:
         kill_in_save(fault["saving"], lambda: trouble.step >= fault["step"])
     model, example = make()
     graph = medley.Graph.load(folder / "model.graph")
@@ -245,6 +245,8 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
         losses.append(trainer.step(batch).loss)
         if "save" in fault and (step + 1) % fault["save"] == 0:
             trainer.save(folder / "saved")
+        if "reads" in fault:
+            trainer.parameters()
         print(f"step {step} loss {losses[-1]!r}", flush=True)
         had.append(resources())
     if own in trainer.plan.devices:

@@ -45,6 +45,7 @@ OF_SIX = {
     "tensors inside of six": cells.of_two_axes(two_axes.Case("gpt", INSIDE, (3, 2), (3, 2, 1))),
     "several pipelines of six": cells.of_random_pipelines("gpt", 3, 6),
 }
+FORWARD = {"call": "forward", "exchange": ""}
 NEVER = ("--second-homes-every", "0")
 CLUSTER = """
 format: medley-cluster
@@ -388,6 +389,43 @@ def test_a_process_that_is_started_again_leaves_no_trace_in_the_curve(
     assert found["losses"] == expected["losses"]
     for key, value in expected["state"].items():
         assert torch.equal(found["state"][key], value), key
+
+
+# All save after each step; who is started again comes to all of these saves.
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"device": DEVICES[2], "step": 2},
+        pytest.param({"device": DEVICES[2], "step": 2, "saving": "begun"}, marks=NIGHTLY),
+        {"device": DEVICES[0], "step": 2, "saving": "begun"},
+        pytest.param({"device": DEVICES[2], "step": 2, "saving": "told"}, marks=NIGHTLY),
+        pytest.param({"device": DEVICES[0], "step": 2, "saving": "committed"}, marks=NIGHTLY),
+        pytest.param({"device": DEVICES[3], "step": 3, **FORWARD}, marks=NIGHTLY),
+    ],
+    ids=lambda fault: "-".join(str(value) for value in fault.values()),
+)
+def test_a_process_that_is_started_again_comes_to_the_saves_of_others(
+    tmp_path: Path, graph: medley.Graph, undisturbed: dict[str, Any], fault: dict[str, Any]
+) -> None:
+    folder = prepare(tmp_path / "run", graph, PLANS["several pipelines"].plan(graph))
+    done = elastic(folder, "--restarts", "1", **fault, save=1)
+    assert done.returncode == 0, done.stderr
+    (line,) = recoveries(folder)
+    assert line["members"] == DEVICES[:4]
+    assert distance(seen(folder), undisturbed) < 1e-10
+    newest = _core.find_checkpoints(str(folder / "saved"))[0]
+    assert newest[1:] == (STEPS, True)
+
+
+# What it would be given now is not what the others were given then.
+def test_who_is_started_again_does_not_read_what_was_read_before(
+    tmp_path: Path, graph: medley.Graph
+) -> None:
+    folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
+    done = elastic(folder, "--restarts", "1", device=DEVICES[2], step=2, reads=True)
+    assert done.returncode == 2
+    assert "found a script that is after step 1, and a run that has done 2" in done.stderr
+    assert "behind Trainer.catch_up()" in done.stderr
 
 
 def test_state_that_only_the_lost_device_had_is_named(tmp_path: Path, graph: medley.Graph) -> None:

@@ -1,14 +1,11 @@
 """Evaluating in an elastic run: all make each evaluation once, whoever is lost meanwhile.
 
-Evaluations have numbers, as steps have. One that somebody has made is over for all: the others are
-told what was found when the next epoch begins, and who comes later gets it at once. One that nobody
-has made goes on in the next epoch with the batch that was under way, under the plan of then. While
-one is made, nobody is taken in who can wait.
+One that nobody has made goes on in the next epoch with the batch that was under way, under the plan
+of then. While one is made, nobody is taken in who can wait.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +14,7 @@ from medley.run import elastic, exchange
 from medley.run.elastic import Member
 from medley.run.epochs import EVALUATES
 from medley.run.notice import Notice
+from medley.run.once import Once
 
 if TYPE_CHECKING:
     from medley.trainer import Trainer
@@ -49,7 +47,7 @@ class _Progress:
 
 
 class Evaluations:
-    """Of one trainer. `call`: makes what all make together, again after each recovery."""
+    """Of one trainer. `call` and `is_behind`: see Once."""
 
     def __init__(
         self,
@@ -57,19 +55,19 @@ class Evaluations:
         member: Member,
         notice: Notice,
         call: Callable[[Callable[[], None]], None],
+        is_behind: Callable[[], bool],
     ) -> None:
         self._trainer = trainer
         self._member = member
         self._notice = notice
-        self._call = call
-        self._made: list[tuple[int, Values]] = []  # after so many steps; what was found
-        self._asked = 0  # for so many by the script
+        self._acts = Once(trainer, member, "evaluated", call, is_behind)
         self._is_in_one = False
+        self.share = self._acts.share
 
     @property
     def last(self) -> tuple[int, Values] | None:
         """After how many steps the last one was made, and what was found."""
-        return self._made[-1] if self._made else None
+        return self._acts.last
 
     def evaluate(self, batches: Iterable[Any]) -> dict[str, float]:
         """Returns the means of loss and metrics over the rows of all batches."""
@@ -81,32 +79,27 @@ class Evaluations:
         this process has come."""
         if self._is_in_one:  # which begins again as a whole
             return make()
-        number = self._asked
-        self._asked += 1
-        self._call(lambda: self._add(number, make))
-        return self._made[number][1]
+        found: Values | None = self._acts.make(lambda: self._flagged(make))
+        if found is None:
+            raise ValueError(
+                f"evaluate: found a script that is after step {self._trainer.steps}, before the "
+                "run began from a checkpoint; expected one that begins at Trainer.steps, behind "
+                "Trainer.catch_up()"
+            )
+        return found
 
-    def _add(self, number: int, make: Callable[[], Values]) -> None:
-        if number < len(self._made):
-            return
-        trainer, member = self._trainer, self._member
-        key = f"evaluated/{number}"
-        if trainer._job is None:  # no device of the plan
-            found = json.loads(member.wait(key))
-        else:
-            first = trainer._job.rank == 0
+    def _flagged(self, make: Callable[[], Values]) -> Values:
+        assert self._trainer._job is not None
+        member, first = self._member, self._trainer._job.rank == 0
+        if first:
+            member.store.set(member.key(EVALUATES), "yes")
+        self._is_in_one = True
+        try:
+            return make()
+        finally:
+            self._is_in_one = False
             if first:
-                member.store.set(member.key(EVALUATES), "yes")
-            self._is_in_one = True
-            try:
-                found = make()
-            finally:
-                self._is_in_one = False
-                if first:
-                    member.store.set(member.key(EVALUATES), "")
-            if first:
-                member.store.set(member.key(key), json.dumps(found, default=float))
-        self._made.append((trainer.steps, found))
+                member.store.set(member.key(EVALUATES), "")
 
     def _means(self, progress: _Progress) -> Values:
         trainer, member = self._trainer, self._member
@@ -151,19 +144,3 @@ class Evaluations:
         self._trainer._evaluation.move(self._trainer.plan, self._trainer._job)
 
     enter = leave  # another one begins, with its plan
-
-    def share(self) -> None:
-        """Lets those know what was found who have not made all that others have. All members call
-        it."""
-        counts = [int(text) for text in exchange.texts(str(len(self._made)))]
-        member, most = self._member, max(counts)
-        if min(counts) == most:
-            return
-        if len(self._made) < most:
-            self._made = [(step, found) for step, found in json.loads(member.wait("evaluated"))]
-        elif member.group is not None and member.group.rank == counts.index(most):
-            member.store.set(member.key("evaluated"), json.dumps(self._made, default=float))
-
-    def catch_up(self) -> None:
-        """Leaves out those that were made before this process has come."""
-        self._asked = len(self._made)

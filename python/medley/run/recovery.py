@@ -26,6 +26,7 @@ from medley.run.elastic import RunEndError, ScriptError
 from medley.run.epochs import Agreement
 from medley.run.evaluations import Evaluations
 from medley.run.notice import Notice
+from medley.run.once import Once
 from medley.run.replanning import replan, saved
 from medley.run.second_homes import SecondHomes
 from medley.run.sources import Source, Sources
@@ -59,7 +60,10 @@ class Recovery:
         self._back = 0  # the epoch in which this process last went back to an older state
         self._batches = Batches()
         self._notice = Notice()
-        self.evaluations = Evaluations(trainer, self._member, self._notice, self.call)
+        self.evaluations = Evaluations(
+            trainer, self._member, self._notice, self.call, self._is_behind
+        )
+        self.saves = Once(trainer, self._member, "saves", self.call, self._is_behind)
         every = job.second_homes_every()
         self._second = None if every is None else SecondHomes(every, self._find_homes)
         self._asked = 0  # steps that the script has made, or makes now: its trainer's `steps`
@@ -130,7 +134,6 @@ class Recovery:
         if self._asked or not self._seen:
             return None
         self._asked = self._trainer.steps = len(self._seen)
-        self.evaluations.catch_up()
         last = self._told(self._asked - 1)
         return last if math.isfinite(last.loss) else None
 
@@ -146,6 +149,20 @@ class Recovery:
         self.call(lambda: None)
         assert self._metrics is not None
         return self._metrics
+
+    def together(self, make: Callable[[], Made]) -> Made:
+        """Does what all processes have to do together, as it is now."""
+        if self._is_behind():
+            raise ValueError(
+                f"found a script that is after step {self._asked}, and a run that has done "
+                f"{self._done}: what others were given then is gone; expected a script that begins "
+                "at Trainer.steps, behind Trainer.catch_up()"
+            )
+        return self.call(make)
+
+    def _is_behind(self) -> bool:
+        """Whether the script makes again what was made before this process has come."""
+        return self._asked < len(self._seen)
 
     def call(self, make: Callable[[], Made]) -> Made:
         """Does what all processes have to do together, after the steps that are missing; again
@@ -343,6 +360,7 @@ class Recovery:
             self._load_constants(run)
             seed = self._share_history(agreement, step, seed)
             self.evaluations.share()  # when all have been restored
+            self.saves.share()
         finally:
             watch.stop()
         if len(members) > len(plan.devices) and this is not None:
