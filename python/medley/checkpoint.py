@@ -91,6 +91,7 @@ class _Save:
     saving: Saving
     key: str  # of what the processes tell each other about it
     writer: _runtime.StateWriter | None  # until this process has told what it wrote
+    is_beside: bool  # nobody waits for it
     told: dict[int, str] = dataclasses.field(default_factory=dict)  # by rank
     commit: Future[str] | None = None
 
@@ -122,7 +123,9 @@ class Saver:
             self._deal = _core.Deal(self._program)
         return self._deal
 
-    def begin(self, folder: str, state: dict[str, Any], saving: Saving) -> str:
+    def begin(
+        self, folder: str, state: dict[str, Any], saving: Saving, is_beside: bool = True
+    ) -> str:
         """Lets a checkpoint of the state as it is now be written; waits for the one before.
 
         Returns why it cannot, "" if it can. In a job all processes call it.
@@ -134,7 +137,7 @@ class Saver:
         if not error:
             temporary = _core.checkpoint_folder(folder, step)
             writer = _runtime.StateWriter(self._run, self.deal, temporary, saving.spread)
-            self._save = _Save(folder, state, saving, self._new_key(), writer)
+            self._save = _Save(folder, state, saving, self._new_key(), writer, is_beside)
             if writer.bytes > (room := available_memory()):
                 say(
                     f"step {step} is written while training waits: beside it, up to "
@@ -142,6 +145,14 @@ class Saver:
                 )
                 self._write_rest(self._save)
         return error
+
+    def beside(self) -> list[Any] | None:
+        """Returns what is being written beside training: folder, steps, saving and data."""
+        save = self._save
+        if save is None or not save.is_beside:
+            return None
+        saving = dataclasses.astuple(save.saving)
+        return [save.folder, save.state["step"], saving, save.state["data"]]
 
     def close(self) -> None:
         """Lets go of a checkpoint that not all can complete any more, and which the next one

@@ -72,7 +72,8 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
         _go_on(trainer, order, settings, steps)
     if steps is not None and trainer.steps >= steps and trainer.is_first:
         say(f"found {trainer.steps} steps that are done already, of {steps}: nothing to train")
-    before = trainer.catch_up()
+    recovery = trainer._recovery  # steps behind those of this loop are the script's own
+    before = None if recovery is None else recovery.catch_up(steps)
     begun = trainer.steps
     begun_at = time.monotonic()
     told = Told(trainer, order, settings, steps)

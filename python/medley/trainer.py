@@ -444,7 +444,7 @@ class Trainer:
             "versions": checkpoint.versions(),
         }
         with self._together("save()"):
-            error: str = self._saver.begin(folder, state, saving)
+            error: str = self._saver.begin(folder, state, saving, not wait)
             return error or (self._saver.wait() if wait else "")
 
     def load(

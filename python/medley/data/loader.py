@@ -42,7 +42,12 @@ class UnreadBatch:
         self._ahead = positions, self._begin(positions)
 
     def _begin(self, positions: list[int]) -> Future[Any]:
-        return self._thread.submit(self._read, positions)
+        try:
+            return self._thread.submit(self._read, positions)
+        except RuntimeError:  # the script has ended, and somebody was lost: the last step is made
+            made: Future[Any] = Future()  # again, without new threads
+            made.set_result(self._read(positions))
+            return made
 
 
 def unread(

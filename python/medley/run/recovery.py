@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from medley import _core, _runtime, checkpoint
 from medley.data.inputs import StepBatch
 from medley.plan import Plan
-from medley.run import connections, devices, elastic, ends, epochs, exchange, job
+from medley.run import connections, devices, elastic, ends, epochs, exchange, job, unfinished
 from medley.run.ahead import PlansAhead, key_of
 from medley.run.batches import MOST_BYTES, Batches
 from medley.run.elastic import RunEndError, ScriptError
@@ -76,6 +76,7 @@ class Recovery:
         self._spares = 0
         self._members: list[str] = []
         self._ahead: PlansAhead | None = None
+        self._written = unfinished.NOTHING  # the checkpoint to be written again
 
     # --- what a trainer does ---
 
@@ -128,12 +129,13 @@ class Recovery:
             return 0.0
         return saved(trainer, now, after, factors)
 
-    def catch_up(self) -> Metrics | None:
-        """Leaves out the steps that were made before this process has come; returns what the last
-        one gave, if that is known."""
-        if self._asked or not self._seen:
+    def catch_up(self, most: int | None = None) -> Metrics | None:
+        """Leaves out the steps that were made before this process has come, up to so many; returns
+        what the last one gave, if that is known."""
+        steps = len(self._seen) if most is None else min(most, len(self._seen))
+        if steps <= self._asked:
             return None
-        self._asked = self._trainer.steps = len(self._seen)
+        self._asked = self._trainer.steps = steps
         last = self._told(self._asked - 1)
         return last if math.isfinite(last.loss) else None
 
@@ -169,6 +171,7 @@ class Recovery:
         after each recovery."""
         while True:
             try:
+                self._save_again()
                 while self._done < self._asked:
                     self._notice.check(self._member)
                     self._make_copies()
@@ -178,6 +181,7 @@ class Recovery:
                     if self._ahead is not None:
                         self._ahead.note_step()
                     self._take(self._make_step(batch))
+                    self._save_again()
                 self._trainer.steps = self._asked
                 return make()
             except ScriptError as failed:
@@ -187,6 +191,9 @@ class Recovery:
                     raise
                 if self._recover(error):
                     self._notice.leave()
+
+    def _save_again(self) -> None:
+        self._written = unfinished.save_again(self._trainer, self._written, self._done)
 
     def finish(self) -> None:
         """Waits until all have finished, so that nobody goes with what others may need."""
@@ -361,6 +368,7 @@ class Recovery:
             seed = self._share_history(agreement, step, seed)
             self.evaluations.share()  # when all have been restored
             self.saves.share()
+            self._written = unfinished.agree(self._trainer._saver, self._written)
         finally:
             watch.stop()
         if len(members) > len(plan.devices) and this is not None:

@@ -1,0 +1,42 @@
+"""A checkpoint that was being written beside training when a process was lost: it is given up, and
+written again where the state still comes to be that of it. Nobody would come to save it again, as
+its save has returned, which may be the last one of the script."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from medley.checkpoint import Saver, Saving
+from medley.cursor import Cursor
+from medley.run import exchange
+
+if TYPE_CHECKING:
+    from medley.trainer import Trainer
+
+NOTHING = "-"
+
+
+def agree(saver: Saver | None, before: str) -> str:
+    """Returns what somebody was writing, or has to write since `before`. All members of an epoch
+    call it together."""
+    own = None if saver is None else saver.beside()
+    told = exchange.texts(before if own is None else json.dumps(own))
+    return next((text for text in told if text != NOTHING), NOTHING)
+
+
+def save_again(trainer: Trainer, written: str, done: int) -> str:
+    """Begins to write that if the state is the one after so many steps; returns what is still to be
+    written."""
+    if written == NOTHING:
+        return NOTHING
+    folder, steps, saving, data = json.loads(written)
+    if steps > done:
+        return written
+    if steps == done:
+        before, trainer.steps = trainer.steps, steps  # which the script may not have come to
+        try:
+            trainer._save(folder, Saving(*saving), False, None if data is None else Cursor(*data))
+        finally:
+            trainer.steps = before
+    return NOTHING

@@ -1,0 +1,64 @@
+"""What the processes of test_elastic_scripts.py run: `looper.py FOLDER FAULT`.
+
+A script as people write them: `fit` for three steps, then a loop of its own up to STEPS over a
+Loader, a checkpoint beside training as its last act. FAULT: `device` is killed before the `step`,
+or behind all there is. The first process of the plan writes what it has seen to FOLDER/seen.pt.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from survivor import ROWS, batch_of, end, make, optimizer
+
+import medley
+
+STEPS, FITTED = 6, 3
+
+
+class Told(medley.Callback):
+    """Keeps the losses that it is told."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def step(self, metrics: medley.Metrics) -> None:
+        self.losses.append(metrics.loss)
+
+
+def main(folder: Path, fault: dict[str, Any]) -> None:
+    """Trains, and is killed if that is asked for."""
+    torch.set_num_threads(1)
+    own = os.environ.get("MEDLEY_DEVICE", "")
+    is_victim = fault.get("device") == own and "MEDLEY_JOINS" not in os.environ
+    model, example = make()
+    data = []
+    for step in range(STEPS):
+        batch = batch_of(example, step)
+        data += [{name: value[row] for name, value in batch.items()} for row in range(ROWS)]
+    graph = medley.Graph.load(folder / "model.graph")
+    plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
+    trainer = medley.Trainer(model, graph, plan, optimizer())
+    told = Told()
+    loader = medley.Loader(plan, data)
+    trainer.fit(loader, steps=FITTED, output=folder / "fitted", callbacks=[told])
+    losses = told.losses
+    loader.set_epoch(0, FITTED)
+    for step, batch in enumerate(loader, FITTED):
+        if is_victim and fault["step"] == step:
+            end()
+        losses.append(trainer.step(batch).loss)
+    if trainer.is_first:
+        torch.save({"losses": losses}, folder / "seen.pt")
+    trainer.save(folder / "saved", wait=False)
+    if is_victim and fault["step"] == STEPS:
+        end()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

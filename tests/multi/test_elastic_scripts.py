@@ -1,0 +1,75 @@
+"""Scripts as people write them in runs that lose a process: what they have saved is what one device
+comes to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import medley
+from medley import _core
+
+sys.path.insert(0, str(Path(__file__).parent))
+import looper
+import survivor
+import test_elastic as training
+from test_elastic import DEVICES, MATRIX, PLANS, one_device, prepare, recoveries
+from test_processes import LAUNCH, run
+
+graph = training.graph
+pytestmark = [pytest.mark.multi, pytest.mark.slow]
+NIGHTLY = pytest.mark.nightly
+
+SCRIPT = str(Path(looper.__file__))
+
+
+def trained(folder: Path, graph: medley.Graph, *options: str, **fault: Any) -> None:
+    """Runs the script, which loses a process once, and compares what it has saved."""
+    log = ["--elastic", "--elastic-log", str(folder / "elastic.jsonl"), *options]
+    done = run([*LAUNCH, *log, str(folder / "plan.json"), SCRIPT, str(folder), json.dumps(fault)])
+    assert done.returncode == 0, done.stderr
+    assert len(recoveries(folder)) == 1
+    want = one_device(graph.text(), looper.STEPS)
+    assert torch.load(folder / "seen.pt")["losses"] == pytest.approx(want["losses"], rel=1e-10)
+    (found,) = _core.find_checkpoints(str(folder / "saved"))
+    assert found[1:] == (looper.STEPS, True)
+    model, _ = survivor.make()
+    machines = medley.cluster.parse_cluster(training.CLUSTER)
+    mesh = {"axes": ["x"], "shape": [1], "devices": DEVICES[:1]}
+    pipeline = {"microbatches": [{"rows": survivor.ROWS}], "stages": [{"mesh": mesh}]}
+    plan = {"format": "medley-plan", "version": 1, "global_batch": survivor.ROWS}
+    alone = medley.Plan.from_dict({**plan, "pipelines": [pipeline]})
+    chosen = medley.plan(graph, machines, plan=alone)
+    trainer = medley.Trainer(model, graph, chosen, survivor.optimizer(), local=True)
+    assert trainer.load(folder / "saved").step == looper.STEPS
+    state = trainer.parameters()
+    for name, value in want["state"].items():
+        assert float((state[name] - value).abs().max() / value.abs().max()) < 1e-10, name
+
+
+# Who is started again does not come to the steps of that loop in fit, which ends before them.
+@pytest.mark.parametrize("who", [2, pytest.param(0, marks=NIGHTLY)])
+def test_who_is_started_again_leaves_fit_where_the_others_did(
+    tmp_path: Path, graph: medley.Graph, who: int
+) -> None:
+    folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
+    step = looper.FITTED + 1
+    trained(folder, graph, "--restarts", "1", device=DEVICES[who], step=step)
+    lines = (folder / "fitted" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+
+
+# Nobody comes to that save again. With ZeRO all go back to copies, and make the last step again,
+# when threads cannot be started any more.
+@pytest.mark.parametrize("name", ["rows", "ZeRO"])
+@pytest.mark.parametrize("who", [1, pytest.param(0, marks=NIGHTLY)])
+def test_what_is_being_saved_when_a_script_ends_is_saved(
+    tmp_path: Path, graph: medley.Graph, name: str, who: int
+) -> None:
+    folder = prepare(tmp_path / "run", graph, (PLANS | MATRIX)[name].plan(graph))
+    trained(folder, graph, "--second-homes-every", "1", device=DEVICES[who], step=looper.STEPS)
