@@ -105,6 +105,7 @@ class Saver:
         self._job = job
         self._deal: _core.Deal | None = None
         self._save: _Save | None = None
+        self._waits: _Save | None = None  # for the first process to say that it is complete
         self._pool: ThreadPoolExecutor | None = None
         self._saved: int | None = None  # steps done in the last one that is complete
 
@@ -148,7 +149,7 @@ class Saver:
 
     def beside(self) -> list[Any] | None:
         """Returns what is being written beside training: folder, steps, saving and data."""
-        save = self._save
+        save = self._save or self._waits
         if save is None or not save.is_beside:
             return None
         saving = dataclasses.astuple(save.saving)
@@ -183,8 +184,9 @@ class Saver:
         while self._is_first and not self._have_all_told(save):
             self._check_others()
             time.sleep(_LOOK_AGAIN_SECONDS)
-        self._save = None
+        self._save, self._waits = None, save
         error = self._verdict(save)
+        self._waits = None
         if not error:
             self._saved = int(save.state["step"])
         return error

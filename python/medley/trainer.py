@@ -472,9 +472,9 @@ class Trainer:
 
     def catch_up(self) -> Metrics | None:
         """Goes on where the others are, in a process that takes the place of a lost one: `step`
-        then does not return the metrics of all the steps before, but this those of the last one.
-        Elsewhere nothing."""
-        return None if self._recovery is None else self._recovery.catch_up()
+        then returns the metrics of the last step that was made, behind which they may be still, and
+        this those of the one before. Elsewhere nothing."""
+        return None if self._recovery is None else self._recovery.catch_up(before=1)
 
     def _load(self, folder: str, exact: bool, parameters_only: bool) -> Checkpoint | None:
         if job.joins_later():  # the others give it what they have

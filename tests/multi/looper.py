@@ -2,7 +2,8 @@
 
 A script as people write them: `fit` for three steps, then a loop of its own up to STEPS over a
 Loader, a checkpoint beside training as its last act. FAULT: `device` is killed before the `step`,
-or behind all there is. The first process of the plan writes what it has seen to FOLDER/seen.pt.
+or behind all there is; `reads`: which is that all read the parameters. The first process of the
+plan writes the losses of its own loop to FOLDER/seen.json.
 """
 
 from __future__ import annotations
@@ -21,16 +22,6 @@ import medley
 STEPS, FITTED = 6, 3
 
 
-class Told(medley.Callback):
-    """Keeps the losses that it is told."""
-
-    def __init__(self) -> None:
-        self.losses: list[float] = []
-
-    def step(self, metrics: medley.Metrics) -> None:
-        self.losses.append(metrics.loss)
-
-
 def main(folder: Path, fault: dict[str, Any]) -> None:
     """Trains, and is killed if that is asked for."""
     torch.set_num_threads(1)
@@ -44,18 +35,19 @@ def main(folder: Path, fault: dict[str, Any]) -> None:
     graph = medley.Graph.load(folder / "model.graph")
     plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
     trainer = medley.Trainer(model, graph, plan, optimizer())
-    told = Told()
     loader = medley.Loader(plan, data)
-    trainer.fit(loader, steps=FITTED, output=folder / "fitted", callbacks=[told])
-    losses = told.losses
+    trainer.fit(loader, steps=FITTED, output=folder / "fitted")
+    losses = []
     loader.set_epoch(0, FITTED)
     for step, batch in enumerate(loader, FITTED):
         if is_victim and fault["step"] == step:
             end()
         losses.append(trainer.step(batch).loss)
     if trainer.is_first:
-        torch.save({"losses": losses}, folder / "seen.pt")
+        (folder / "seen.json").write_text(json.dumps(losses))
     trainer.save(folder / "saved", wait=False)
+    if "reads" in fault:
+        trainer.parameters()
     if is_victim and fault["step"] == STEPS:
         end()
 

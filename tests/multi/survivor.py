@@ -9,7 +9,8 @@ step instead; `slows`: what Slowness has, of `device`. `second` is killed in the
 follows, before `during` (a method of Recovery); with `epochs`, `device` ends as many epochs, one in
 each step, and nobody is lost; with `own_rows` each gives its own; `other_order` says whose rows are
 in another; `save`: a checkpoint after so many steps, and so on, to FOLDER/saved; `reads`: the
-parameters after each step; `ahead`: not before the plan without it is there; `pause`: seconds
+parameters after each step; `catches_up`: who is started again begins there; `ahead`: not before the
+plan without it is there; `pause`: seconds
 before each step. A process whose device is the first of the plan writes what it has seen to
 FOLDER/seen.pt. If there is a FOLDER/start.pt, what another run has written, training begins there.
 """
@@ -219,7 +220,9 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
         for (kind, name), value in start["state"].items():
             trainer._run.load(kind, name, value)
         losses, trainer.steps = start["losses"], len(start["losses"])
-    for step in range(trainer.steps if losses else 0, steps):
+    if "catches_up" in fault:
+        trainer.catch_up()
+    for step in range(trainer.steps, steps):
         trouble.step = step
         if slowness is not None:
             slowness.begin(step, trainer._recovery._member.epoch)

@@ -428,6 +428,35 @@ def test_who_is_started_again_does_not_read_what_was_read_before(
     assert "behind Trainer.catch_up()" in done.stderr
 
 
+# Killed while all save or read, or between, and then all go back two steps. Of ZeRO nobody has all.
+@pytest.mark.parametrize(
+    ("every", "fault"),
+    [
+        (1, {"step": 2, "saving": "told"}),
+        pytest.param(1, {"step": 3}, marks=NIGHTLY),
+        (3, {"step": 3, **FORWARD}),
+        pytest.param(3, {"step": 2, **FORWARD}, marks=NIGHTLY),
+    ],
+)
+@pytest.mark.parametrize("who", [1, pytest.param(3, marks=NIGHTLY)])
+def test_who_catches_up_reads_with_the_others(
+    tmp_path: Path,
+    graph: medley.Graph,
+    undisturbed: dict[str, Any],
+    who: int,
+    every: int,
+    fault: dict[str, Any],
+) -> None:
+    folder = prepare(tmp_path / "run", graph, MATRIX["ZeRO"].plan(graph))
+    options = ("--restarts", "1", "--second-homes-every", str(every))
+    asked = {"device": DEVICES[who], **fault, "save": 1, "reads": True, "catches_up": True}
+    done = elastic(folder, *options, **asked)
+    assert done.returncode == 0, done.stderr
+    (line,) = recoveries(folder)
+    assert line["members"] == DEVICES[:4]
+    assert distance(seen(folder), undisturbed) < 1e-10
+
+
 def test_state_that_only_the_lost_device_had_is_named(tmp_path: Path, graph: medley.Graph) -> None:
     folder = prepare(tmp_path / "run", graph, MATRIX["three stages"].plan(graph))
     done = elastic(folder, *NEVER, device=DEVICES[0], step=2)

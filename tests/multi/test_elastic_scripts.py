@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import medley
 from medley import _core
@@ -35,7 +34,8 @@ def trained(folder: Path, graph: medley.Graph, *options: str, **fault: Any) -> N
     assert done.returncode == 0, done.stderr
     assert len(recoveries(folder)) == 1
     want = one_device(graph.text(), looper.STEPS)
-    assert torch.load(folder / "seen.pt")["losses"] == pytest.approx(want["losses"], rel=1e-10)
+    losses = json.loads((folder / "seen.json").read_text())
+    assert losses == pytest.approx(want["losses"][looper.FITTED :], rel=1e-10)
     (found,) = _core.find_checkpoints(str(folder / "saved"))
     assert found[1:] == (looper.STEPS, True)
     model, _ = survivor.make()
@@ -73,3 +73,13 @@ def test_what_is_being_saved_when_a_script_ends_is_saved(
 ) -> None:
     folder = prepare(tmp_path / "run", graph, (PLANS | MATRIX)[name].plan(graph))
     trained(folder, graph, "--second-homes-every", "1", device=DEVICES[who], step=looper.STEPS)
+
+
+# The others have read them, and wait for the end.
+@pytest.mark.parametrize("who", [1, pytest.param(0, marks=NIGHTLY)])
+def test_who_is_started_again_at_the_end_reads_what_the_others_have_read(
+    tmp_path: Path, graph: medley.Graph, who: int
+) -> None:
+    folder = prepare(tmp_path / "run", graph, MATRIX["ZeRO"].plan(graph))
+    options = ("--restarts", "1", "--second-homes-every", "1")
+    trained(folder, graph, *options, device=DEVICES[who], step=looper.STEPS, reads=True)

@@ -27,6 +27,7 @@ from medley.run.epochs import Agreement
 from medley.run.evaluations import Evaluations
 from medley.run.notice import Notice
 from medley.run.once import Once
+from medley.run.reads import Reads
 from medley.run.replanning import replan, saved
 from medley.run.second_homes import SecondHomes
 from medley.run.sources import Source, Sources
@@ -76,6 +77,7 @@ class Recovery:
         self._spares = 0
         self._members: list[str] = []
         self._ahead: PlansAhead | None = None
+        self._reads = Reads(self._member)
         self._written = unfinished.NOTHING  # the checkpoint to be written again
 
     # --- what a trainer does ---
@@ -129,10 +131,10 @@ class Recovery:
             return 0.0
         return saved(trainer, now, after, factors)
 
-    def catch_up(self, most: int | None = None) -> Metrics | None:
-        """Leaves out the steps that were made before this process has come, up to so many; returns
-        what the last one gave, if that is known."""
-        steps = len(self._seen) if most is None else min(most, len(self._seen))
+    def catch_up(self, most: int | None = None, before: int = 0) -> Metrics | None:
+        """Leaves out the steps that were made before this process has come, `most` or all but so
+        many; returns what the last one gave, if that is known."""
+        steps = len(self._seen) - before if most is None else min(most, len(self._seen))
         if steps <= self._asked:
             return None
         self._asked = self._trainer.steps = steps
@@ -148,7 +150,7 @@ class Recovery:
         if step < len(self._seen):
             self._trainer.steps = self._asked
             return self._told(step)
-        self.call(lambda: None)
+        self.call(lambda: None, "step")
         assert self._metrics is not None
         return self._metrics
 
@@ -160,19 +162,22 @@ class Recovery:
                 f"{self._done}: what others were given then is gone; expected a script that begins "
                 "at Trainer.steps, behind Trainer.catch_up()"
             )
-        return self.call(make)
+        made = self.call(make, "read")
+        self._reads.note(self._asked, make, self._oldest_needed(self._asked))
+        return made
 
     def _is_behind(self) -> bool:
         """Whether the script makes again what was made before this process has come."""
         return self._asked < len(self._seen)
 
-    def call(self, make: Callable[[], Made]) -> Made:
+    def call(self, make: Callable[[], Made], what: str = "") -> Made:
         """Does what all processes have to do together, after the steps that are missing; again
-        after each recovery."""
+        after each recovery. `what`: "step", "read" or what others are told of."""
         while True:
             try:
-                self._save_again()
+                self._written = unfinished.save_again(self._trainer, self._written, self._done)
                 while self._done < self._asked:
+                    self._reads.repeat(self._done, False)
                     self._notice.check(self._member)
                     self._make_copies()
                     # Who is lost while all agree on a length is lost before the step has begun.
@@ -181,8 +186,10 @@ class Recovery:
                     if self._ahead is not None:
                         self._ahead.note_step()
                     self._take(self._make_step(batch))
-                    self._save_again()
+                    self._written = unfinished.save_again(self._trainer, self._written, self._done)
                 self._trainer.steps = self._asked
+                if what != "step":
+                    self._reads.repeat(self._done, what == "read")
                 return make()
             except ScriptError as failed:
                 raise failed.error from None
@@ -191,9 +198,6 @@ class Recovery:
                     raise
                 if self._recover(error):
                     self._notice.leave()
-
-    def _save_again(self) -> None:
-        self._written = unfinished.save_again(self._trainer, self._written, self._done)
 
     def finish(self) -> None:
         """Waits until all have finished, so that nobody goes with what others may need."""
@@ -380,6 +384,7 @@ class Recovery:
         if step < agreement.step:
             self._go_back(step, agreement.epoch)
         self._state, self._begun = agreement.epoch, step
+        self._reads.begin(self._members, self._asked + 1)
         self._forget_plans()
         self._plan_ahead(plan)
         self._tempo.begin(plan.devices, self._factors(agreement.epoch))
@@ -547,12 +552,13 @@ class Recovery:
         member = self._member
         new = [name for name, state in agreement.states.items() if state < 0]
         if agreement.eldest == member.name and new:
-            history = {"seen": self._seen[: step + 1], "seed": seed}
+            history = {"seen": self._seen[: step + 1], "seed": seed, "asked": self._asked}
             member.store.set(member.key("history"), json.dumps(history))
         if member.name in new:
             history = json.loads(member.wait("history"))
             self._seen = [(loss, norm) for loss, norm in history["seen"]]
             self._done = step + 1
+            self._reads.begin((), int(history["asked"]) + 1)
             return int(history["seed"])
         if self._spares and step >= 0:  # who had no device may not know the last step
             if len(self._seen) > step:
