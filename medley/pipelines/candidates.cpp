@@ -565,8 +565,11 @@ Outcome CandidateSet::best() const {
   if (!best_)
     return Infeasible{misfit_.empty() ? "no chain of stages has room for a micro-batch" : misfit_};
   Plan plan = *best_;
+  std::vector<Stage*> stages;
   for (Pipeline& pipeline : plan.pipelines)
-    for (Stage& stage : pipeline.stages) shorten(stage, synthesis_.stages().names());
+    for (Stage& stage : pipeline.stages) stages.push_back(&stage);
+  for_each_in_parallel(stages.size(),
+                       [&](size_t s) { shorten(*stages[s], synthesis_.stages().names()); });
   return plan;
 }
 
