@@ -68,7 +68,7 @@ def fit(trainer: Trainer, loader: Any, settings: Settings) -> Fitted:
     steps = settings.steps
     if steps is None and order.per_epoch is not None:
         steps = settings.epochs * order.per_epoch
-    if settings.output is not None and not job.joins_later():
+    if settings.output is not None and (settings.resume or not job.joins_later()):
         _go_on(trainer, order, settings, steps)
     if steps is not None and trainer.steps >= steps and trainer.is_first:
         say(f"found {trainer.steps} steps that are done already, of {steps}: nothing to train")

@@ -477,30 +477,30 @@ class Trainer:
         return None if self._recovery is None else self._recovery.catch_up(before=1)
 
     def _load(self, folder: str, exact: bool, parameters_only: bool) -> Checkpoint | None:
-        if job.joins_later():  # the others give it what they have
-            return None
+        made = []  # by this process
 
-        def read() -> tuple[Checkpoint, _core.Manifest] | None:
+        def read() -> list[Any] | None:
             with self._together("load()"):
                 self._saver.wait()
-                return checkpoint.load(
-                    self._run,
-                    self._job,
-                    folder,
-                    self.optimizer.description()["kind"],
-                    exact=exact,
-                    parameters_only=parameters_only,
-                )
+                kind = self.optimizer.description()["kind"]
+                only = {"exact": exact, "parameters_only": parameters_only}
+                result = checkpoint.load(self._run, self._job, folder, kind, **only)
+            made.append(result)
+            if result is None:
+                return None
+            found, manifest = result
+            if not parameters_only:
+                self._run.seed = manifest.seed
+            return [found.path, found.step, found.global_batch, found.data]
 
-        result = self.together(read)
-        if result is None:
+        told = read() if self._recovery is None else self._recovery.loads.make(read)
+        if told is None:
             return None
-        found, manifest = result
+        path, step, rows, data = told
+        found = Checkpoint(path, step, rows, None if data is None else Cursor(*data))
         self.steps = 0 if parameters_only else found.step
-        if not parameters_only:
-            self._run.seed = manifest.seed
         if self._recovery is not None:
-            self._recovery.begin_at(self.steps, found.path)
+            self._recovery.begin_at(self.steps, found.path, not made)
         return found
 
     # --- files ---

@@ -1,9 +1,10 @@
 """What the processes of test_elastic_scripts.py run: `looper.py FOLDER FAULT`.
 
-A script as people write them: `fit` for three steps, then a loop of its own up to STEPS over a
-Loader, a checkpoint beside training as its last act. FAULT: `device` is killed before the `step`,
-or behind all there is; `reads`: which is that all read the parameters. The first process of the
-plan writes the losses of its own loop to FOLDER/seen.json.
+A script as people write them: what is saved in FOLDER/first is resumed if it is there; `fit` for
+three steps, then a loop of its own up to STEPS over a Loader, a checkpoint beside training as its
+last act. FAULT: `device` is killed before the `step`, -1: behind the resume, or behind all there
+is; `reads`: which is that all read the parameters. The first process of the plan writes the losses
+of its own loop to FOLDER/seen.json.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ def main(folder: Path, fault: dict[str, Any]) -> None:
     graph = medley.Graph.load(folder / "model.graph")
     plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
     trainer = medley.Trainer(model, graph, plan, optimizer())
+    if (folder / "first").exists():
+        trainer.resume(folder / "first")
+        if is_victim and fault["step"] < 0:
+            end()
+        assert trainer.steps == FITTED
     loader = medley.Loader(plan, data)
     trainer.fit(loader, steps=FITTED, output=folder / "fitted")
     losses = []

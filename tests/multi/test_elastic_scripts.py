@@ -27,6 +27,21 @@ NIGHTLY = pytest.mark.nightly
 SCRIPT = str(Path(looper.__file__))
 
 
+def alone(graph: medley.Graph, steps: int) -> medley.Trainer:
+    """Returns one that has trained on one device."""
+    model, example = survivor.make()
+    machines = medley.cluster.parse_cluster(training.CLUSTER)
+    mesh = {"axes": ["x"], "shape": [1], "devices": DEVICES[:1]}
+    pipeline = {"microbatches": [{"rows": survivor.ROWS}], "stages": [{"mesh": mesh}]}
+    plan = {"format": "medley-plan", "version": 1, "global_batch": survivor.ROWS}
+    written = medley.Plan.from_dict({**plan, "pipelines": [pipeline]})
+    chosen = medley.plan(graph, machines, plan=written)
+    trainer = medley.Trainer(model, graph, chosen, survivor.optimizer(), local=True)
+    for step in range(steps):
+        trainer.step(survivor.batch_of(example, step))
+    return trainer
+
+
 def trained(folder: Path, graph: medley.Graph, *options: str, **fault: Any) -> None:
     """Runs the script, which loses a process once, and compares what it has saved."""
     log = ["--elastic", "--elastic-log", str(folder / "elastic.jsonl"), *options]
@@ -38,14 +53,7 @@ def trained(folder: Path, graph: medley.Graph, *options: str, **fault: Any) -> N
     assert losses == pytest.approx(want["losses"][looper.FITTED :], rel=1e-10)
     (found,) = _core.find_checkpoints(str(folder / "saved"))
     assert found[1:] == (looper.STEPS, True)
-    model, _ = survivor.make()
-    machines = medley.cluster.parse_cluster(training.CLUSTER)
-    mesh = {"axes": ["x"], "shape": [1], "devices": DEVICES[:1]}
-    pipeline = {"microbatches": [{"rows": survivor.ROWS}], "stages": [{"mesh": mesh}]}
-    plan = {"format": "medley-plan", "version": 1, "global_batch": survivor.ROWS}
-    alone = medley.Plan.from_dict({**plan, "pipelines": [pipeline]})
-    chosen = medley.plan(graph, machines, plan=alone)
-    trainer = medley.Trainer(model, graph, chosen, survivor.optimizer(), local=True)
+    trainer = alone(graph, 0)
     assert trainer.load(folder / "saved").step == looper.STEPS
     state = trainer.parameters()
     for name, value in want["state"].items():
@@ -62,6 +70,16 @@ def test_who_is_started_again_leaves_fit_where_the_others_did(
     trained(folder, graph, "--restarts", "1", device=DEVICES[who], step=step)
     lines = (folder / "fitted" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+
+
+# It is told where the others have gone on from, or hears that with them.
+@pytest.mark.parametrize("step", [looper.FITTED + 1, pytest.param(-1, marks=NIGHTLY)])
+def test_who_is_started_again_resumes_where_the_others_did(
+    tmp_path: Path, graph: medley.Graph, step: int
+) -> None:
+    folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
+    alone(graph, looper.FITTED).save(folder / "first")
+    trained(folder, graph, "--restarts", "1", device=DEVICES[1], step=step)
 
 
 # Nobody comes to that save again. With ZeRO all go back to copies, and make the last step again,

@@ -4,7 +4,8 @@ Keys, N an epoch: `run/N/agreement` who its members are and what they have; `run
 `run/N/here/DEVICE`, `run/N/built/DEVICE`, `run/N/report/DEVICE`, `run/N/finished/DEVICE`;
 `run/N/evaluates` "yes" while all evaluate, `run/N/evaluated/S/K` what the K-th evaluation after S
 steps gave, for who has no device in the plan, `run/N/evaluated` what all before have given;
-`run/N/saves/S/K`, `run/N/saves` the same of what is saved;
+`run/N/saves/S/K`, `run/N/saves` the same of what is saved, `loads` of what is loaded;
+`run/N/reads/S/DEVICE` how much of what all read after S steps it has read;
 `run/N/failure` why it has ended, and `run/N/epoch/N/failure` the same as the core's watchdog reads
 and writes it; `run/arrived/DEVICE/N` a process that was started again in epoch N; `run/saved` the
 checkpoints that this run has completed, or begun with; `run/leaves/DEVICE` it has got notice.

@@ -32,6 +32,7 @@ from medley.run.replanning import replan, saved
 from medley.run.second_homes import SecondHomes
 from medley.run.sources import Source, Sources
 from medley.run.tempo import Factors, Tempo, wanted
+from medley.run.times import Times
 
 if TYPE_CHECKING:
     from medley.metrics import Metrics
@@ -65,6 +66,7 @@ class Recovery:
             trainer, self._member, self._notice, self.call, self._is_behind
         )
         self.saves = Once(trainer, self._member, "saves", self.call, self._is_behind)
+        self.loads = Once(trainer, self._member, "loads", self.call, self._is_behind)
         every = job.second_homes_every()
         self._second = None if every is None else SecondHomes(every, self._find_homes)
         self._asked = 0  # steps that the script has made, or makes now: its trainer's `steps`
@@ -92,8 +94,12 @@ class Recovery:
             self._member.store.set(self._member.key("plan"), plan.text)
         self._plan_ahead(plan)
 
-    def begin_at(self, steps: int, path: str) -> None:
-        """Training goes on from a checkpoint; after no steps it is one of parameters alone."""
+    def begin_at(self, steps: int, path: str, is_told: bool) -> None:
+        """Training goes on from a checkpoint; after no steps it is one of parameters alone. Maybe
+        others have gone on from it, and this process `is_told`."""
+        if is_told and job.joins_later() and steps <= len(self._seen):
+            self._asked = steps
+            return
         self._asked = self._done = steps
         self._begun = steps - 1
         if steps > 0:
@@ -340,7 +346,7 @@ class Recovery:
 
     def _enter(self, agreement: Agreement) -> None:
         """Begins an epoch with what all of its members have."""
-        times = _Times()
+        times = Times()
         member = self._member
         if self._trainer._run is not None:
             self._seed = int(self._trainer._run.seed)
@@ -372,6 +378,7 @@ class Recovery:
             seed = self._share_history(agreement, step, seed)
             self.evaluations.share()  # when all have been restored
             self.saves.share()
+            self.loads.share()
             self._written = unfinished.agree(self._trainer._saver, self._written)
         finally:
             watch.stop()
@@ -584,17 +591,3 @@ class Recovery:
 
 def _lasts(kind: str, name: str) -> bool:
     return kind != "gradient" and not name.startswith("constant:")
-
-
-class _Times:
-    """Seconds by cause."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-        self.seconds: dict[str, float] = {}
-
-    def note(self, cause: str) -> None:
-        """All since the last note is for this."""
-        now = time.monotonic()
-        self.seconds[cause] = now - self._last
-        self._last = now
