@@ -47,11 +47,21 @@ class _Reader(pickle.Unpickler):
             and isinstance(getattr(torch, name, 0), torch.dtype)
         ):
             found = getattr(torch, name)
+        elif (module, name) == ("builtins", "getattr"):
+            found = _memory_format
         elif (module, name) in _KNOWN:
             found = getattr(importlib.import_module(module), name)
         if found is None:
             raise pickle.UnpicklingError(f"{module}.{name}")
         return found
+
+
+def _memory_format(kind: Any, name: Any) -> Any:
+    """Returns a member of an enumeration, which Python 3.11.0 to 3.11.3 describe as an attribute.
+    Raises UnpicklingError for any other attribute."""
+    if kind is not described._MEM_FORMAT_ENCODING or name not in kind.__members__:
+        raise pickle.UnpicklingError("builtins.getattr")
+    return kind[name]
 
 
 class _Storage(FileSystemReader):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pickle
@@ -17,11 +18,13 @@ import exactness
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import metadata as described
 from zoo import ZOO
 from zoo_names import NAMES
 
 import medley
 from medley import _core, _testing, checkpoint, cli
+from medley import dcp as restricted
 from medley.cursor import Cursor
 from medley.data.sampler import BatchSampler
 from medley.models import mlp
@@ -384,6 +387,27 @@ def test_torch_distributed_checkpoint_and_back(double: Any, tmp_path: Path) -> N
 class _Hostile:
     def __reduce__(self) -> Any:
         return os.system, ("touch hostile",)
+
+
+class _Attribute:
+    """Is pickled as Python 3.11.2, that of Debian 12, does it with members of enumerations."""
+
+    def __init__(self, of: Any, name: str) -> None:
+        self._place = of, name
+
+    def __reduce__(self) -> Any:
+        return getattr, self._place
+
+
+def test_attributes_are_members_of_memory_formats_only() -> None:
+    formats = described._MEM_FORMAT_ENCODING
+    for member in formats:
+        data = pickle.dumps(_Attribute(formats, member.name))
+        assert restricted._Reader(io.BytesIO(data)).load() is member
+    for of, name in ((formats, "__init__"), (described.Metadata, "__init__")):
+        data = pickle.dumps(_Attribute(of, name))
+        with pytest.raises(pickle.UnpicklingError, match=r"builtins\.getattr"):
+            restricted._Reader(io.BytesIO(data)).load()
 
 
 def test_a_pickle_runs_nothing(
