@@ -256,7 +256,6 @@ void CandidateSet::add_recomputing(std::vector<PlanCandidate> candidates) {
     if (how != kRecompute[0])
       std::erase_if(candidates,
                     [&](PlanCandidate& candidate) { return !recompute_more(candidate, how); });
-    solve(candidates);
     add(candidates);
   }
 }

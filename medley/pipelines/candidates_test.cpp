@@ -29,18 +29,22 @@ class PlacementTest : public ::testing::Test {
     cluster.networks = {{"bus", true, {}, 10e9, 1e-6, {}}, {"lan", false, {"a"}, 1e8, 1e-5, {}}};
   }
 
+  Request asked(const CostModel& costs, const GraphAnalysis& analysis, int64_t rows) const {
+    return {.graph = graph,
+            .cluster = cluster,
+            .costs = &costs,
+            .strategy = "autohet",
+            .global_batch = rows,
+            .devices = {},
+            .optimizer = {},
+            .analysis = &analysis};
+  }
+
   // What is chosen of both placements, or the plan of the one given.
   Plan best(int64_t rows, std::optional<Together> only = std::nullopt) const {
     const CostModel costs(cluster);
     const GraphAnalysis analysis = analyse(graph, {});
-    const Request request{.graph = graph,
-                          .cluster = cluster,
-                          .costs = &costs,
-                          .strategy = "autohet",
-                          .global_batch = rows,
-                          .devices = {},
-                          .optimizer = {},
-                          .analysis = &analysis};
+    const Request request = asked(costs, analysis, rows);
     const std::vector<DevicePool> pools = pools_of(request);
     StageSynthesis synthesis(request, {.per_block = 2});
     CandidateSet candidates(request, pools, synthesis);
@@ -68,14 +72,7 @@ class PlacementTest : public ::testing::Test {
                           double share) const {
     const CostModel costs(cluster);
     const GraphAnalysis analysis = analyse(graph, {});
-    const Request request{.graph = graph,
-                          .cluster = cluster,
-                          .costs = &costs,
-                          .strategy = "autohet",
-                          .global_batch = rows * static_cast<int64_t>(chains.size()),
-                          .devices = {},
-                          .optimizer = {},
-                          .analysis = &analysis};
+    const Request request = asked(costs, analysis, rows * static_cast<int64_t>(chains.size()));
     const std::vector<DevicePool> pools = pools_of(request);
     StageSynthesis synthesis(request, {.per_block = 2});
     PlanCandidate candidate;

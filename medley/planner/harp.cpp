@@ -401,11 +401,11 @@ class Harp {
       }
       std::vector<PlanCandidate> wholes;
       for (const size_t i : some) wholes.push_back(all[i]);
-      candidates_.solve(wholes);
-      for (const size_t i : some) {
-        double& gain = gains.at(plans_[i].microbatches);
-        if (const auto time = candidates_.add(all[i]))
-          gain = std::min(gain, *time / plans_[i].predicted);
+      const std::vector<std::optional<Nanoseconds>> times = candidates_.add(wholes);
+      for (size_t i = 0; i < some.size(); ++i) {
+        const PipelinePlan& plan = plans_[some[i]];
+        double& gain = gains.at(plan.microbatches);
+        if (times[i]) gain = std::min(gain, *times[i] / plan.predicted);
       }
       left = std::move(later);
     }

@@ -76,25 +76,22 @@ def undisturbed(graph: medley.Graph) -> dict[str, Any]:
     return one_device(graph.text())
 
 
+def alone(graph: medley.Graph) -> medley.Trainer:
+    """Returns one on one device."""
+    cluster = medley.cluster.parse_cluster(CLUSTER)
+    mesh = {"axes": ["x"], "shape": [1], "devices": DEVICES[:1]}
+    pipeline = {"microbatches": [{"rows": survivor.ROWS}], "stages": [{"mesh": mesh}]}
+    plan = {"format": "medley-plan", "version": 1, "global_batch": survivor.ROWS}
+    written = medley.Plan.from_dict({**plan, "pipelines": [pipeline]})
+    chosen = medley.plan(graph, cluster, plan=written)
+    return medley.Trainer(survivor.make()[0], graph, chosen, survivor.optimizer(), local=True)
+
+
 @functools.cache
 def one_device(text: str, steps: int = STEPS) -> dict[str, Any]:
     """Trains alone."""
-    graph = medley.Graph(medley._core.Graph.parse(text, "graph"))
-    model, example = survivor.make()
-    cluster = medley.cluster.parse_cluster(CLUSTER)
-    plan = {
-        "format": "medley-plan",
-        "version": 1,
-        "global_batch": survivor.ROWS,
-        "pipelines": [
-            {
-                "microbatches": [{"rows": survivor.ROWS}],
-                "stages": [{"mesh": {"axes": ["x"], "shape": [1], "devices": DEVICES[:1]}}],
-            }
-        ],
-    }
-    chosen = medley.plan(graph, cluster, plan=medley.Plan.from_dict(plan))
-    trainer = medley.Trainer(model, graph, chosen, survivor.optimizer(), local=True)
+    trainer = alone(medley.Graph(medley._core.Graph.parse(text, "graph")))
+    _, example = survivor.make()
     losses = [trainer.step(survivor.batch_of(example, step)).loss for step in range(steps)]
     return {"losses": losses, "state": trainer.parameters()}
 

@@ -40,16 +40,8 @@ SLOW = training.CLUSTER + "devices:\n  CPU: {speed: 1e-4}\n"
 @functools.cache
 def one_device(text: str, steps: int) -> dict[str, Any]:
     """Returns what one device finds."""
-    graph = medley.Graph(medley._core.Graph.parse(text, "graph"))
-    model, example = survivor.make()
-    cluster = medley.cluster.parse_cluster(training.CLUSTER)
-    mesh = {"axes": ["x"], "shape": [1], "devices": DEVICES[:1]}
-    pipeline = {"microbatches": [{"rows": survivor.ROWS}], "stages": [{"mesh": mesh}]}
-    plan = {"format": "medley-plan", "version": 1, "global_batch": survivor.ROWS}
-    chosen = medley.plan(
-        graph, cluster, plan=medley.Plan.from_dict({**plan, "pipelines": [pipeline]})
-    )
-    trainer = medley.Trainer(model, graph, chosen, survivor.optimizer(), local=True)
+    trainer = training.alone(medley.Graph(medley._core.Graph.parse(text, "graph")))
+    _, example = survivor.make()
     losses, found = [], []
     for step in range(steps):
         losses.append(trainer.step(survivor.batch_of(example, step)).loss)

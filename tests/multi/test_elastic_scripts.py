@@ -27,21 +27,6 @@ NIGHTLY = pytest.mark.nightly
 SCRIPT = str(Path(looper.__file__))
 
 
-def alone(graph: medley.Graph, steps: int) -> medley.Trainer:
-    """Returns one that has trained on one device."""
-    model, example = survivor.make()
-    machines = medley.cluster.parse_cluster(training.CLUSTER)
-    mesh = {"axes": ["x"], "shape": [1], "devices": DEVICES[:1]}
-    pipeline = {"microbatches": [{"rows": survivor.ROWS}], "stages": [{"mesh": mesh}]}
-    plan = {"format": "medley-plan", "version": 1, "global_batch": survivor.ROWS}
-    written = medley.Plan.from_dict({**plan, "pipelines": [pipeline]})
-    chosen = medley.plan(graph, machines, plan=written)
-    trainer = medley.Trainer(model, graph, chosen, survivor.optimizer(), local=True)
-    for step in range(steps):
-        trainer.step(survivor.batch_of(example, step))
-    return trainer
-
-
 def trained(folder: Path, graph: medley.Graph, *options: str, **fault: Any) -> None:
     """Runs the script, which loses a process once, and compares what it has saved."""
     log = ["--elastic", "--elastic-log", str(folder / "elastic.jsonl"), *options]
@@ -53,7 +38,7 @@ def trained(folder: Path, graph: medley.Graph, *options: str, **fault: Any) -> N
     assert losses == pytest.approx(want["losses"][looper.FITTED :], rel=1e-10)
     (found,) = _core.find_checkpoints(str(folder / "saved"))
     assert found[1:] == (looper.STEPS, True)
-    trainer = alone(graph, 0)
+    trainer = training.alone(graph)
     assert trainer.load(folder / "saved").step == looper.STEPS
     state = trainer.parameters()
     for name, value in want["state"].items():
@@ -78,7 +63,11 @@ def test_who_is_started_again_resumes_where_the_others_did(
     tmp_path: Path, graph: medley.Graph, step: int
 ) -> None:
     folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
-    alone(graph, looper.FITTED).save(folder / "first")
+    trainer = training.alone(graph)
+    _, example = survivor.make()
+    for done in range(looper.FITTED):
+        trainer.step(survivor.batch_of(example, done))
+    trainer.save(folder / "first")
     trained(folder, graph, "--restarts", "1", device=DEVICES[1], step=step)
 
 
