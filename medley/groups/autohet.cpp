@@ -13,6 +13,7 @@
 #include "medley/base/parallel.h"
 #include "medley/groups/group_search.h"
 #include "medley/pipelines/candidates.h"
+#include "medley/pipelines/fine_cuts.h"
 #include "medley/program/lower.h"
 #include "medley/schedule/h1f1b.h"
 #include "medley/synthesis/data_parallel.h"
@@ -21,7 +22,6 @@
 namespace medley {
 namespace {
 
-constexpr int kLayersPerBlock = 2;
 constexpr size_t kMostAmounts = 150;  // of units, for each of which chains are searched
 // With so many devices a search takes a tenth of a second: of more than this, fewer amounts.
 constexpr size_t kManyDevices = 256, kFewAmounts = 40;
@@ -125,7 +125,7 @@ class AutoHet {
   explicit AutoHet(const Request& request)
       : request_(request),
         pools_(pools_of(request)),
-        stages_(stages_of(request, kLayersPerBlock)),
+        stages_(stages_of(request, kLayersOfChains)),
         synthesis_(*stages_),
         candidates_(request, pools_, synthesis_),
         counts_(microbatch_counts(request)),
@@ -165,7 +165,11 @@ class AutoHet {
     Outcome found = candidates_.best();
     Plan* plan = std::get_if<Plan>(&found);
     if (!plan) return one_pipeline();
-    const Nanoseconds step = candidates_.best_step();
+    Nanoseconds step = candidates_.best_step();
+    if (auto finer = with_finer_cuts(request_, pools_, candidates_)) {
+      *plan = std::move(finer->plan);
+      step = finer->step;
+    }
     plan->bound = StepBound{step.value, std::min(step, least).value};
     return found;
   }

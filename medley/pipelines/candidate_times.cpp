@@ -81,11 +81,12 @@ void CandidateSet::keep_timed(Timed timed) {
 
 // By the timer.
 Nanoseconds CandidateSet::time_of(const PlanCandidate& candidate,
-                                  const std::vector<PipelinePlan>& plans) const {
+                                  const std::vector<PipelinePlan>& plans,
+                                  int timings) const {
   Nanoseconds most;
   for (const PipelinePlan& plan : plans)
     most = std::max(most,
-                    h1f1b(schedule_request(plan)).finish +
+                    h1f1b(schedule_request(plan), timings).finish +
                         std::max(plan.stages[0].option.update, plan.exchange));
   return most + relays_after(candidate, plans);
 }

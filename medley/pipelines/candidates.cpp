@@ -46,7 +46,7 @@ Bytes needed(const StageOption& option, int in_flight) {
 }
 
 // For how many micro-batches there is room.
-int room(const StageOption& option, Bytes free, int most) {
+int room_in(const StageOption& option, Bytes free, int most) {
   if (free < Bytes{}) return 0;
   if (option.saved <= Bytes{}) return most;
   return static_cast<int>(std::min<int64_t>(free.value / option.saved.value, most));
@@ -207,11 +207,11 @@ std::optional<PipelinePlan> CandidateSet::stages(const PipelineCandidate& pipeli
     if (!solved) return std::nullopt;
     PipelineStage stage{pipeline.stages[s], solved->option, 1, plan.microbatches};
     const Bytes free = pipeline_pools_[at(stage.range.pool)].memory - needed(stage.option, 0);
-    stage.room = room(stage.option, free, plan.microbatches);
+    stage.room = room_in(stage.option, free, plan.microbatches);
     if (!extra.empty() && extra[s].bytes > Bytes{}) {
       // Part of it may grow with what is in flight.
       const int half = std::min(stage.room, extra[s].in_flight / 2);
-      stage.room = std::max(half, room(stage.option, free - extra[s].bytes, plan.microbatches));
+      stage.room = std::max(half, room_in(stage.option, free - extra[s].bytes, plan.microbatches));
     }
     plan.stages.push_back(stage);
     if (s == 0) continue;
@@ -273,6 +273,22 @@ void CandidateSet::drop_slower(std::vector<PlanCandidate>& candidates, Nanosecon
       for (size_t s = 0; s < pipeline.stages.size(); ++s) slower |= sums[next++] > step;
     return slower;
   });
+}
+
+int CandidateSet::room(const StageOption& option, int pool, int most) const {
+  return room_in(option, pipeline_pools_[at(pool)].memory - needed(option, 0), most);
+}
+
+std::vector<Nanoseconds> CandidateSet::layer_times(const PipelineCandidate& pipeline,
+                                                   size_t stage,
+                                                   int begin,
+                                                   int end) {
+  std::vector<StageQuery> queries(at(end - begin), query(pipeline, stage));
+  for (int l = begin; l < end; ++l) {
+    queries[at(l - begin)].begin = l;
+    queries[at(l - begin)].end = l + 1;
+  }
+  return synthesis_.sums_of_layers(queries);
 }
 
 // Returns whether a stage lacks room for as many micro-batches as hide transfers, and it is of use

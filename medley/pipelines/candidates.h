@@ -57,6 +57,21 @@ class CandidateSet {
   int64_t rows(int64_t microbatches) const;
   // [layer] what crosses the cut behind it, with so many rows in a micro-batch.
   std::vector<CutBytes> cuts(int64_t rows) const;
+  std::vector<CutBytes> cuts(const PipelineCandidate& pipeline) const {
+    return cuts(rows_of_microbatch(pipeline));
+  }
+  const Layers& layers() const { return synthesis_.layers(); }
+  // For how many micro-batches a device of the pool has room, of so many.
+  int room(const StageOption& option, int pool, int most) const;
+  // Of a step by the timer, with stages that take so long. `timings`: of h1f1b().
+  Nanoseconds time_of(const PlanCandidate& candidate,
+                      const std::vector<PipelinePlan>& plans,
+                      int timings = 100) const;
+  // What each of these layers takes in a step as a stage like that by itself; 0: not known.
+  std::vector<Nanoseconds> layer_times(const PipelineCandidate& pipeline,
+                                       size_t stage,
+                                       int begin,
+                                       int end);
   // [layer] of its parameters.
   const std::vector<Bytes>& gradients() const { return gradients_; }
   // Of parameters that the first and the last layer read.
@@ -180,7 +195,6 @@ class CandidateSet {
                                                   const Extra& extra);
   std::optional<std::vector<PipelinePlan>> wholes(const PlanCandidate& candidate,
                                                   const Extra& extra);
-  Nanoseconds time_of(const PlanCandidate& candidate, const std::vector<PipelinePlan>& plans) const;
   Nanoseconds relays_after(const PlanCandidate& candidate,
                            const std::vector<PipelinePlan>& plans) const;
   std::optional<PlanCandidate> with_less_memory(const PlanCandidate& candidate,

@@ -494,13 +494,10 @@ void StageSynthesis::solve_layers(const std::vector<std::pair<StageMesh, StageCo
   solve(more);
 }
 
-std::shared_ptr<StageSynthesis> stages_of(const Request& request, int per_block) {
-  const auto made = [&] {
-    return std::make_shared<StageSynthesis>(request, LayerOptions{.per_block = per_block});
-  };
-  if (!request.stages) return made();
-  std::shared_ptr<StageSynthesis>& stages = (*request.stages)[per_block];
-  if (!stages) stages = made();
+std::shared_ptr<StageSynthesis> stages_of(const Request& request, const LayerOptions& layers) {
+  if (!request.stages) return std::make_shared<StageSynthesis>(request, layers);
+  std::shared_ptr<StageSynthesis>& stages = (*request.stages)[layers.per_block * layers.parts];
+  if (!stages) stages = std::make_shared<StageSynthesis>(request, layers);
   return stages;
 }
 

@@ -198,8 +198,12 @@ class StageSynthesis {
   std::map<std::pair<StageConfig, StageMesh>, StageOptionTable> offers_;
 };
 
-// With so many layers of each block: what the request has of it already, or a new one.
-std::shared_ptr<StageSynthesis> stages_of(const Request& request, int per_block);
+// Of the layers of which chains are made.
+inline constexpr LayerOptions kLayersOfChains{.per_block = 2};
+
+// With such layers: what the request has of them already, or a new one. Requires: they differ from
+// others in use in how many a block has in all.
+std::shared_ptr<StageSynthesis> stages_of(const Request& request, const LayerOptions& layers);
 
 // Those of a pipeline: what the request says, one where rows meet, else those of 1, 2, 4, ... rows,
 // which meshes divide evenly.

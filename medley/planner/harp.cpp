@@ -11,13 +11,13 @@
 
 #include "medley/base/at.h"
 #include "medley/pipelines/candidates.h"
+#include "medley/pipelines/fine_cuts.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/work_bound.h"
 
 namespace medley {
 namespace {
 
-constexpr int kLayersPerBlock = 2;
 constexpr int kOfEachCount = 2;     // chains of a search for a number of micro-batches, and
 constexpr size_t kCandidates = 16;  // of all those that are synthesised as wholes and timed
 constexpr int kMostPriced = 8;      // of them, lowered and simulated
@@ -42,7 +42,7 @@ class Harp {
   explicit Harp(const Request& request)
       : request_(request),
         pools_(with_sub_pools(fastest_pools(request))),
-        stages_(stages_of(request, kLayersPerBlock)),
+        stages_(stages_of(request, kLayersOfChains)),
         synthesis_(*stages_),
         candidates_(request, pools_, synthesis_),
         counts_(microbatch_counts(request)),
@@ -89,7 +89,11 @@ class Harp {
     candidates_.join_axes();
     Outcome found = candidates_.best();
     if (Plan* plan = std::get_if<Plan>(&found)) {
-      const Nanoseconds step = candidates_.best_step();
+      Nanoseconds step = candidates_.best_step();
+      if (auto finer = with_finer_cuts(request_, pools_, candidates_)) {
+        *plan = std::move(finer->plan);
+        step = finer->step;
+      }
       plan->bound = StepBound{step.value, std::min(step, least_).value};
     }
     return found;

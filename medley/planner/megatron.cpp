@@ -17,7 +17,7 @@
 namespace medley {
 namespace {
 
-constexpr int kLayersPerBlock = 1;
+constexpr LayerOptions kWholeBlocks{.per_block = 1};
 constexpr int kMostPriced = 4;  // grids that are lowered and simulated
 // Of what the flops of a stage's layers take by themselves: ops differ in what they reach.
 constexpr double kOfBound = 0.9;
@@ -140,7 +140,7 @@ Outcome megatron(const Request& request) {
   const std::vector<int> devices = devices_of(request);
   const int all = static_cast<int>(devices.size());
   const std::vector<DevicePool> pools{{devices, all, false}};
-  const std::shared_ptr<StageSynthesis> stages_found = stages_of(request, kLayersPerBlock);
+  const std::shared_ptr<StageSynthesis> stages_found = stages_of(request, kWholeBlocks);
   StageSynthesis& synthesis = *stages_found;
   CandidateSet candidates(request, pools, synthesis);
   const int layers = static_cast<int>(synthesis.layers().layers.size());

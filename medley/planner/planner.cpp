@@ -126,9 +126,10 @@ class Auto {
   // the layers that chains are made of: these cost far less than a search for the mesh. Nothing is
   // known where there were no chains.
   bool is_slow(const DevicePool& pool) const {
-    if (!pool.alike || stages_.empty()) return false;
+    const auto chains = stages_.find(kLayersOfChains.per_block);
+    if (!pool.alike || chains == stages_.end()) return false;
     const Nanoseconds below{best_time_.value * kSlowerMesh / 100};
-    return !step_on_pool(request_, pool, below, *stages_.rbegin()->second);
+    return !step_on_pool(request_, pool, below, *chains->second);
   }
 
   // What the first ones answered in haste they are asked again.

@@ -126,13 +126,28 @@ class LayerFinder {
     return layers > 0 ? in_blocks / layers : sum(sequence_.flops, 0, size_) / options_.without;
   }
 
+  // Of so many layers, each of which is divided into parts.
+  std::vector<int32_t> cuts_of(int32_t begin, int32_t end, int count) const {
+    const std::vector<int32_t> between = divide(sequence_, begin, end, count);
+    if (options_.parts == 1) return between;
+    std::vector<int32_t> cuts;
+    int32_t from = begin;
+    for (size_t i = 0; i <= between.size(); ++i) {
+      const int32_t to = i < between.size() ? between[i] : end;
+      for (const int32_t cut : divide(sequence_, from, to, options_.parts)) cuts.push_back(cut);
+      if (to < end) cuts.push_back(to);
+      from = to;
+    }
+    return cuts;
+  }
+
   void cut() {
     const double usual = usual_flops();
     const auto rest = [&](int32_t begin, int32_t end) {
       if (begin == end) return;
       const double share = usual > 0 ? sum(sequence_.flops, begin, end) / usual : 0;
       const int count = std::max(1, static_cast<int>(std::lround(share)));
-      add_layers(begin, divide(sequence_, begin, end, count), end, kNone);
+      add_layers(begin, cuts_of(begin, end, count), end, kNone);
     };
     int32_t done = 0;
     for (size_t b = 0; b < result_.blocks.size(); ++b) {
@@ -140,8 +155,7 @@ class LayerFinder {
       rest(done, block.begin);
       // The cuts of one block are those of all: of the second, before which there is one like it.
       const int32_t second = block.begin + block.length;
-      const std::vector<int32_t> cuts =
-          divide(sequence_, second, second + block.length, options_.per_block);
+      const std::vector<int32_t> cuts = cuts_of(second, second + block.length, options_.per_block);
       for (int32_t i = 0; i < block.count; ++i) {
         const int32_t begin = block.begin + i * block.length;
         std::vector<int32_t> own = cuts;
@@ -254,7 +268,8 @@ class LayerFinder {
 }  // namespace
 
 Layers find_layers(const Graph& graph, const Positions& positions, const LayerOptions& options) {
-  MEDLEY_CHECK(options.per_block > 0 && options.without > 0 && options.rows > 0);
+  MEDLEY_CHECK(options.per_block > 0 && options.parts > 0 && options.without > 0 &&
+               options.rows > 0);
   return LayerFinder(graph, positions, options).run();
 }
 

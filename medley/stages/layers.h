@@ -19,7 +19,8 @@
 //   layers   k of each block: fewest bytes at the worst cut such that each has a matmul, attention
 //            or convolution and at most twice the mean of their flops; then the least flops of the
 //            largest. What repeats nowhere is divided likewise, into as many as have the flops of
-//            those of the blocks, and at least one.
+//            those of the blocks, and at least one. Parts of all these are found as layers of a
+//            block are.
 //
 // Knows nothing of devices.
 
@@ -34,6 +35,7 @@ namespace medley {
 
 struct LayerOptions {
   int per_block = 2;  // layers of each repeated block: fewer where it has fewer heavy ops
+  int parts = 1;      // of each layer: fewer likewise
   int without = 16;   // layers of a model that repeats nothing
   int64_t rows = 1;   // at which bytes and flops are compared
 };

@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "medley/base/error.h"
@@ -86,6 +88,24 @@ TEST(Layers, CrossWhatStagesSend) {
     EXPECT_EQ(both.up, found.layers[at(l) - 1].up);
     EXPECT_EQ(both.down, found.layers[at(l) - 1].down);
   }
+}
+
+// c_attn, attention and c_proj; both halves of the mlp.
+TEST(Layers, AreDividedIntoParts) {
+  const Graph graph = gpt();
+  const auto begins = [&](int parts) {
+    std::set<int32_t> all;
+    for (const Layer& layer :
+         find_layers(graph, place(graph), {.per_block = 2, .parts = parts}).layers)
+      all.insert(layer.begin);
+    return all;
+  };
+  const std::set<int32_t> whole = begins(1), two = begins(2), many = begins(4);
+  EXPECT_TRUE(std::ranges::includes(two, whole));
+  EXPECT_TRUE(std::ranges::includes(many, whole));
+  EXPECT_THAT(whole, SizeIs(6));
+  EXPECT_THAT(two, SizeIs(10));
+  EXPECT_THAT(many, SizeIs(12));
 }
 
 TEST(Layers, KnowTheirParameters) {

@@ -1,0 +1,222 @@
+#include "medley/pipelines/fine_cuts.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "medley/base/at.h"
+#include "medley/base/parallel.h"
+
+namespace medley {
+namespace {
+
+constexpr LayerOptions kParts{.per_block = kLayersOfChains.per_block, .parts = 4};
+constexpr size_t kMostStarts = 6;
+constexpr double kNearly = 1.03;  // as fast by the timer as the fastest
+// Of the best by the simulator, what the timer says: where it is more, it knows little of what
+// counts.
+constexpr double kTimerKnows = 1.1;
+constexpr size_t kMostMoved = 3;     // that are synthesised at once, and
+constexpr int kMostRounds = 3;       // of them
+constexpr int kMostMoves = 12;       // of cuts in one,
+constexpr int kFarthest = 3;         // by so many parts,
+constexpr size_t kMostTogether = 3;  // of so many neighbours
+constexpr int kMostPriced = 2;
+
+// Layers, and their parts.
+struct Parts {
+  Parts(CandidateSet& whole, CandidateSet& finer) : layers(whole), parts(finer) {
+    const std::vector<Layer>&all = whole.layers().layers, &own = finer.layers().layers;
+    std::vector<double> sums(all.size());
+    for (const Layer& part : own) {
+      layer_of.push_back(
+          static_cast<int>(std::ranges::upper_bound(all, part.begin, {}, &Layer::begin) -
+                           all.begin()) -
+          1);
+      shares.push_back(1 + part.flops + part.backward_flops);
+      sums[at(layer_of.back())] += shares.back();
+    }
+    for (size_t p = 0; p < own.size(); ++p) shares[p] /= sums[at(layer_of[p])];
+  }
+  int part_of(int layer) const {
+    return static_cast<int>(std::ranges::lower_bound(layer_of, layer) - layer_of.begin());
+  }
+
+  CandidateSet &layers, &parts;
+  std::vector<int> layer_of;   // [part]
+  std::vector<double> shares;  // [part] of the flops of its layer
+};
+
+// A pipeline with other cuts: what its stages and cuts take is read off those that it has.
+class OtherCuts {
+ public:
+  OtherCuts(const PipelineCandidate& pipeline, const PipelinePlan& plan, const Parts& parts)
+      : pipeline_(pipeline), plan_(plan), parts_(parts), cuts_(parts.parts.cuts(pipeline)) {
+    const int layers = parts.layer_of.back() + 1;
+    for (size_t s = 0; s < pipeline.stages.size(); ++s) {
+      const std::vector<Nanoseconds> times = parts.layers.layer_times(pipeline, s, 0, layers);
+      std::vector<double>& sums = sums_.emplace_back(1, 0.0);
+      for (size_t p = 0; p < parts.shares.size(); ++p)
+        sums.push_back(sums.back() +
+                       parts.shares[p] * static_cast<double>(times[at(parts.layer_of[p])].value));
+    }
+  }
+
+  PipelinePlan as(const PipelineCandidate& moved) const {
+    PipelinePlan plan = plan_;
+    for (size_t s = 0; s < plan.stages.size(); ++s) {
+      PipelineStage& stage = plan.stages[s];
+      const StageRange &now = pipeline_.stages[s], &then = moved.stages[s];
+      if (now == then) continue;
+      stage.range = then;
+      const double factor = time(s, then) / std::max(1.0, time(s, now));
+      for (Nanoseconds* each :
+           {&stage.option.forward, &stage.option.backward, &stage.option.update})
+        *each = {static_cast<int64_t>(static_cast<double>(each->value) * factor)};
+      for (Bytes* each : {&stage.option.persistent, &stage.option.saved})
+        *each = {static_cast<int64_t>(static_cast<double>(each->value) * factor)};
+      stage.room = parts_.layers.room(stage.option, then.pool, plan.microbatches);
+      if (s == 0) continue;
+      const CutBytes &before = cuts_[at(now.begin - 1)], &bytes = cuts_[at(then.begin - 1)];
+      BoundaryTimes& times = plan.boundaries[s - 1];
+      scale(times.forward, bytes.up, before.up);
+      scale(times.backward, bytes.down, before.down);
+    }
+    return plan;
+  }
+
+ private:
+  double time(size_t stage, const StageRange& range) const {
+    return sums_[stage][at(range.end)] - sums_[stage][at(range.begin)];
+  }
+  static void scale(Nanoseconds& time, Bytes bytes, Bytes before) {
+    time = {static_cast<int64_t>(static_cast<double>(time.value) *
+                                 (bytes / std::max(Bytes{1}, before)))};
+  }
+
+  const PipelineCandidate& pipeline_;
+  const PipelinePlan& plan_;
+  const Parts& parts_;
+  const std::vector<CutBytes> cuts_;       // [part] what crosses behind it
+  std::vector<std::vector<double>> sums_;  // [stage][part] of times before it
+};
+
+// Cuts [first, last] moved by so many parts. Nothing if a stage has none then.
+std::optional<PipelineCandidate> shifted(PipelineCandidate pipeline,
+                                         size_t first,
+                                         size_t last,
+                                         int parts) {
+  for (size_t cut = first; cut <= last; ++cut) {
+    pipeline.stages[cut - 1].end += parts;
+    pipeline.stages[cut].begin += parts;
+  }
+  for (const StageRange& range : pipeline.stages)
+    if (range.begin >= range.end) return std::nullopt;
+  return pipeline;
+}
+
+// With cuts between parts of layers.
+struct Start {
+  PlanCandidate candidate;
+  std::vector<PipelinePlan> stages;  // as wholes
+  Nanoseconds time;                  // by the timer
+};
+
+Start in_parts(Start start, const Parts& parts) {
+  for (size_t p = 0; p < start.stages.size(); ++p)
+    for (size_t s = 0; s < start.stages[p].stages.size(); ++s) {
+      StageRange& range = start.candidate.pipelines[p].stages[s];
+      range.begin = parts.part_of(range.begin);
+      range.end = parts.part_of(range.end);
+      start.stages[p].stages[s].range = range;
+    }
+  return start;
+}
+
+struct Moved {
+  double time = 0;  // as read off
+  PlanCandidate candidate;
+  auto operator<=>(const Moved&) const = default;
+};
+
+// Cuts moved one by one, or some neighbours together, as long as that is faster.
+Moved moved(const Start& start, const Parts& parts) {
+  const Nanoseconds before = parts.parts.time_of(start.candidate, start.stages, 0);
+  Moved best{static_cast<double>(before.value), start.candidate};
+  for (size_t p = 0; p < start.stages.size(); ++p) {
+    const OtherCuts cuts(start.candidate.pipelines[p], start.stages[p], parts);
+    for (int moves = 0; moves < kMostMoves; ++moves) {
+      const PipelineCandidate now = best.candidate.pipelines[p];
+      std::vector<PlanCandidate> all;
+      for (size_t first = 1; first < now.stages.size(); ++first)
+        for (size_t last = first; last < std::min(now.stages.size(), first + kMostTogether); ++last)
+          for (int by = -kFarthest; by <= kFarthest; ++by)
+            if (auto one = by ? shifted(now, first, last, by) : std::nullopt) {
+              all.push_back(best.candidate);
+              all.back().pipelines[p] = std::move(*one);
+            }
+      std::vector<Nanoseconds> times(all.size(), kLongest);
+      for_each_in_parallel(all.size(), [&](size_t i) {
+        std::vector<PipelinePlan> plans = start.stages;
+        plans[p] = cuts.as(all[i].pipelines[p]);
+        if (std::ranges::min(plans[p].stages, {}, &PipelineStage::room).room > 0)
+          times[i] = parts.parts.time_of(all[i], plans, 0);
+      });
+      const size_t least = at(static_cast<int>(std::ranges::min_element(times) - times.begin()));
+      if (times.empty() || static_cast<double>(times[least].value) >= best.time) break;
+      best = {static_cast<double>(times[least].value), all[least]};
+    }
+  }
+  best.time *= start.time / before;
+  return best;
+}
+
+}  // namespace
+
+std::optional<FinerPlan> with_finer_cuts(const Request& request,
+                                         const std::vector<DevicePool>& pools,
+                                         CandidateSet& candidates) {
+  if (is_over(request) || candidates.timed().empty() ||
+      candidates.best_step() / candidates.timed().front().time > kTimerKnows)
+    return std::nullopt;
+  Request faster = request;
+  faster.faster_than = candidates.best_step();
+  const std::shared_ptr<StageSynthesis> synthesis = stages_of(request, kParts);
+  CandidateSet finer(faster, pools, *synthesis);
+  const Parts parts(candidates, finer);
+  std::vector<Start> starts;
+  for (const auto& [time, candidate] : candidates.timed()) {
+    if (time / candidates.timed().front().time > kNearly || starts.size() == kMostStarts) break;
+    if (auto stages = candidates.wholes(candidate))
+      starts.push_back(in_parts({candidate, std::move(*stages), time}, parts));
+  }
+  std::set<PlanCandidate> met;
+  Nanoseconds best = candidates.timed().front().time;
+  for (int round = 0; round < kMostRounds; ++round) {
+    std::vector<Moved> found;
+    for (const Start& start : starts) {
+      Moved next = moved(start, parts);
+      if (next.time < static_cast<double>(best.value) && met.insert(next.candidate).second)
+        found.push_back(std::move(next));
+    }
+    std::ranges::sort(found);
+    if (found.size() > kMostMoved) found.resize(kMostMoved);
+    std::vector<PlanCandidate> all;
+    for (Moved& each : found) all.push_back(std::move(each.candidate));
+    const std::vector<std::optional<Nanoseconds>> times = finer.add(all);
+    starts.clear();
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!times[i]) continue;
+      best = std::min(best, *times[i]);
+      starts.push_back({all[i], *finer.wholes(all[i]), *times[i]});
+    }
+  }
+  finer.choose(kMostPriced);
+  const Outcome found = finer.best();
+  const auto* plan = std::get_if<Plan>(&found);
+  if (!plan || finer.best_step() >= candidates.best_step()) return std::nullopt;
+  return FinerPlan{*plan, finer.best_step()};
+}
+
+}  // namespace medley
