@@ -3,12 +3,13 @@
 A script as people write them: what is saved in FOLDER/first is resumed if it is there; `fit` for
 three steps, then a loop of its own up to STEPS over a Loader, a checkpoint beside training as its
 last act. FAULT: `device` is killed before the `step`, -1: behind the resume, or behind all there
-is; `reads`: which is that all read the parameters. The first process of the plan writes the losses
-of its own loop to FOLDER/seen.json.
+is, and with STEPS + 1 when all have finished; `reads`: all read the parameters at last. The first
+process of the plan writes the losses of its own loop to FOLDER/seen.json.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -28,6 +29,8 @@ def main(folder: Path, fault: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     own = os.environ.get("MEDLEY_DEVICE", "")
     is_victim = fault.get("device") == own and "MEDLEY_JOINS" not in os.environ
+    if is_victim and fault["step"] > STEPS:
+        atexit.register(end)  # comes behind what is registered later
     model, example = make()
     data = []
     for step in range(STEPS):

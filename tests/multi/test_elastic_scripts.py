@@ -32,7 +32,7 @@ def trained(folder: Path, graph: medley.Graph, *options: str, **fault: Any) -> N
     log = ["--elastic", "--elastic-log", str(folder / "elastic.jsonl"), *options]
     done = run([*LAUNCH, *log, str(folder / "plan.json"), SCRIPT, str(folder), json.dumps(fault)])
     assert done.returncode == 0, done.stderr
-    assert len(recoveries(folder)) == 1
+    assert len(recoveries(folder)) == int(fault["step"] <= looper.STEPS)
     want = one_device(graph.text(), looper.STEPS)
     losses = json.loads((folder / "seen.json").read_text())
     assert losses == pytest.approx(want["losses"][looper.FITTED :], rel=1e-10)
@@ -90,3 +90,12 @@ def test_who_is_started_again_at_the_end_reads_what_the_others_have_read(
     folder = prepare(tmp_path / "run", graph, MATRIX["ZeRO"].plan(graph))
     options = ("--restarts", "1", "--second-homes-every", "1")
     trained(folder, graph, *options, device=DEVICES[who], step=looper.STEPS, reads=True)
+
+
+# Nobody needs it any more, nor who would be started again.
+@pytest.mark.parametrize("restarts", ["1", pytest.param("0", marks=NIGHTLY)])
+def test_who_is_killed_when_all_have_finished_is_not_missed(
+    tmp_path: Path, graph: medley.Graph, restarts: str
+) -> None:
+    folder = prepare(tmp_path / "run", graph, MATRIX["ZeRO"].plan(graph))
+    trained(folder, graph, "--restarts", restarts, device=DEVICES[0], step=looper.STEPS + 1)

@@ -5,6 +5,7 @@ Keys, N an epoch: `run/N/agreement` who its members are and what they have; `run
 `run/N/evaluates` "yes" while all evaluate, `run/N/evaluated/S/K` what the K-th evaluation after S
 steps gave, for who has no device in the plan, `run/N/evaluated` what all before have given;
 `run/N/saves/S/K`, `run/N/saves` the same of what is saved, `loads` of what is loaded;
+`run/N/end` "finished" or "failed", whatever is there first;
 `run/N/reads/S/DEVICE` how much of what all read after S steps it has read;
 `run/N/failure` why it has ended, and `run/N/epoch/N/failure` the same as the core's watchdog reads
 and writes it; `run/arrived/DEVICE/N` a process that was started again in epoch N; `run/saved` the
@@ -67,6 +68,16 @@ def checkpoints(store: ends.Store) -> list[tuple[str, int]]:
     """Returns path and step of the checkpoints that were noted, in this order; some may be gone."""
     text = store.get(f"{PREFIX}saved")
     return [] if text is None else [(str(path), int(step)) for path, step in json.loads(text)]
+
+
+def has_finished(store: ends.Store, epoch: int) -> bool:
+    """Whether all members of an epoch have finished; if not, it has failed from now on, for all."""
+    return store.set_first(f"{PREFIX}{epoch}/end", "failed") == "finished"
+
+
+def finish_epoch(store: ends.Store, epoch: int) -> bool:
+    """Whether the epoch has ended well, now that all its members have said that they finish."""
+    return store.set_first(f"{PREFIX}{epoch}/end", "finished") == "finished"
 
 
 def fail_epoch(store: ends.Store, epoch: int, cause: str, device: str = "", by: str = "") -> None:

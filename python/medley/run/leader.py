@@ -17,7 +17,7 @@ from typing import Any
 from medley import _core
 from medley.files import write_atomically
 from medley.run import ends
-from medley.run.epochs import EVALUATES, PREFIX, Agreement, fail_epoch
+from medley.run.epochs import EVALUATES, PREFIX, Agreement, fail_epoch, has_finished
 from medley.run.nodes import LEASE_SECONDS, LEAVE_SECONDS, Guest, Node, joins
 from medley.run.supervisor import Device, Failed, Supervisor
 
@@ -127,7 +127,10 @@ class ElasticSupervisor(Supervisor):
 
     def _lose(self, name: str, why: str) -> None:
         epoch = self._leader.epoch
-        if not self._recovery and name in self._leader.members:
+        is_member = name in self._leader.members
+        if is_member and has_finished(self._store, epoch):  # nobody misses it
+            return
+        if not self._recovery and is_member:
             self._recovery = {"detected": "process", "at": time.time()}
         self._leader.lost(name, why, time.monotonic_ns())
         self._guests = {
@@ -182,6 +185,8 @@ class ElasticSupervisor(Supervisor):
         return self._leader.runs and self._get(self._leader.epoch, EVALUATES) != "yes"
 
     def _change(self, why: str, cause: str) -> None:
+        if has_finished(self._store, self._leader.epoch):
+            return
         self._changed = time.monotonic()
         self._recovery = {"detected": why, "at": time.time()}
         self._leader.failed(self._leader.epoch, cause, "", time.monotonic_ns())
@@ -206,7 +211,8 @@ class ElasticSupervisor(Supervisor):
 
     def _look_at_store(self) -> None:
         epoch, now = self._leader.epoch, time.monotonic_ns()
-        if (text := self._get(epoch, "failure")) is not None:
+        text = self._get(epoch, "failure")
+        if text is not None and not has_finished(self._store, epoch):
             told = json.loads(text)
             # Of itself everybody tells; of others only who has not heard of them.
             suspect = told["device"] if told["device"] != told["told_by"] else ""

@@ -252,8 +252,14 @@ class Recovery:
         if self._trainer._run is not None:
             self._trainer._run.finish()  # so that whoever waits for this process in a step hears it
         self._member.store.set(self._member.key(f"finished/{self._member.name}"), "yes")
-        for name in self._members:
-            self._member.wait(f"finished/{name}")
+        try:
+            for name in self._members:
+                self._member.wait(f"finished/{name}")
+        except elastic.EpochError:
+            if not epochs.has_finished(self._member.store, self._member.epoch):
+                raise
+        if not epochs.finish_epoch(self._member.store, self._member.epoch):
+            raise elastic.EpochError("somebody is lost while all finish")
 
     def _make_step(self, batch: StepBatch | None) -> Metrics:
         key = f"step/{self._done}"
