@@ -29,6 +29,8 @@ void Leader::failed(int epoch, const std::string& cause, const std::string& susp
   if (phase_ != Phase::kAgree && !why_) why_ = cause;
 }
 
+void Leader::lives(const std::string& device, Nanoseconds now) { heard_[device] = now; }
+
 void Leader::reported(int epoch, const StepLeft& left, int state, Nanoseconds) {
   if (epoch == epoch_ && members_.contains(left.device)) reports_[left.device] = {left, state};
 }
@@ -73,8 +75,12 @@ void Leader::agree(std::vector<Order>& orders, Nanoseconds now) {
         fence(device, "its step can neither be finished nor taken back", orders);
       continue;
     }
-    const Nanoseconds patience = suspects_.contains(device) ? options_.suspect : options_.answer;
-    if (now - since_ > patience) fence(device, "it does not say where it is", orders);
+    const auto heard = heard_.find(device);
+    const bool lives = heard != heard_.end() && heard->second > since_;
+    const bool is_suspect = suspects_.contains(device) && !lives;
+    const Nanoseconds patience = is_suspect ? options_.suspect : options_.answer;
+    if (now - (lives ? heard->second : since_) > patience || now - since_ > options_.busy)
+      fence(device, "it does not say where it is", orders);
   }
   if (reports_.size() < members_.size()) return;
   const std::vector<StepLeft> left = of_use();

@@ -24,8 +24,9 @@ namespace medley {
 
 struct LeaderOptions {
   int most_alike = 3;  // epochs one after the other with the same members after the same step
-  Nanoseconds answer{2'000'000'000};     // for a survivor to say where it is
+  Nanoseconds answer{2'000'000'000};     // for a survivor to say where it is, or that it lives
   Nanoseconds suspect{300'000'000};      // the same, of one that others have not heard for long
+  Nanoseconds busy{300'000'000'000};     // for one that lives, and is in its script
   Nanoseconds build{120'000'000'000};    // for all to plan and to bring the state to its places
   Nanoseconds restart{120'000'000'000};  // for a process that was started again to be there
 };
@@ -62,6 +63,8 @@ class Leader {
   void left(const std::string& device);
   // Members have said that an epoch has failed; `suspect`: who has not been heard of, or "".
   void failed(int epoch, const std::string& cause, const std::string& suspect, Nanoseconds now);
+  // A device says that it lives.
+  void lives(const std::string& device, Nanoseconds now);
   // `state`: the epoch whose plan says what the device has; -1: nothing.
   void reported(int epoch, const StepLeft& left, int state, Nanoseconds now);
   void built(int epoch, const std::string& device, Nanoseconds now);
@@ -99,8 +102,9 @@ class Leader {
   std::set<std::string> members_, suspects_, built_;
   std::set<std::string> expected_, arrived_;
   std::map<std::string, Report> reports_;  // of the epoch
-  Agreement last_;                         // agreement
-  int alike_ = 0;                          // how many before it were the same
+  std::map<std::string, Nanoseconds> heard_;
+  Agreement last_;  // agreement
+  int alike_ = 0;   // how many before it were the same
 };
 
 }  // namespace medley

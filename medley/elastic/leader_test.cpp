@@ -67,6 +67,31 @@ TEST(Leader, WhoIsSuspectedHasLittleTimeToAnswer) {
   EXPECT_THAT(kinds(leader.next(ms(301))), ElementsAre(Kind::kFence, Kind::kBegin));
 }
 
+// It is in its script, which may take longer, but not for ever.
+TEST(Leader, WhoSaysThatItLivesHasTimeToAnswer) {
+  LeaderOptions options;
+  options.busy = ms(10'000);
+  Leader leader({"a", "b"}, options);
+  leader.failed(0, "b: no sign of life", "b", ms(0));
+  leader.next(ms(0));
+  leader.reported(0, before("a"), 0, ms(1));
+  for (int64_t at = 250; at <= 10'000; at += 250) {
+    leader.lives("b", ms(at));
+    EXPECT_THAT(leader.next(ms(at)), IsEmpty());
+  }
+  EXPECT_THAT(kinds(leader.next(ms(10'001))), ElementsAre(Kind::kFence, Kind::kBegin));
+}
+
+TEST(Leader, WhoSaysNoMoreThatItLivesIsFenced) {
+  Leader leader({"a", "b"});
+  leader.failed(0, "a: connection closed", "", ms(0));
+  leader.next(ms(0));
+  leader.reported(0, before("a"), 0, ms(1));
+  leader.lives("b", ms(1500));
+  EXPECT_THAT(leader.next(ms(3500)), IsEmpty());
+  EXPECT_THAT(kinds(leader.next(ms(3501))), ElementsAre(Kind::kFence, Kind::kBegin));
+}
+
 TEST(Leader, ALossWhileAnEpochIsBuiltBeginsAnotherOne) {
   Leader leader = agreed();
   leader.next(ms(3));

@@ -138,6 +138,13 @@ void init_leader(nb::module_& m) {
           "suspect"_a,
           "now"_a)
       .def(
+          "lives",
+          [at](Leader& leader, const std::string& device, int64_t now) {
+            leader.lives(device, at(now));
+          },
+          "device"_a,
+          "now"_a)
+      .def(
           "reported",
           [at](Leader& leader, int epoch, const StepLeft& left, int state, int64_t now) {
             leader.reported(epoch, left, state, at(now));

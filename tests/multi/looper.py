@@ -3,8 +3,9 @@
 A script as people write them: what is saved in FOLDER/first is resumed if it is there; `fit` for
 three steps, then a loop of its own up to STEPS over a Loader, a checkpoint beside training as its
 last act. FAULT: `device` is killed before the `step`, -1: behind the resume, or behind all there
-is, and with STEPS + 1 when all have finished; `reads`: all read the parameters at last. The first
-process of the plan writes the losses of its own loop to FOLDER/seen.json.
+is, and with STEPS + 1 when all have finished; `reads`: all read the parameters at last; `busy`
+sleeps before the step. The first process of the plan writes the losses of its own loop to
+FOLDER/seen.json.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import atexit
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from survivor import ROWS, batch_of, end, make, optimizer
 import medley
 
 STEPS, FITTED = 6, 3
+BUSY_SECONDS = 3.0
 
 
 def main(folder: Path, fault: dict[str, Any]) -> None:
@@ -51,6 +54,8 @@ def main(folder: Path, fault: dict[str, Any]) -> None:
     for step, batch in enumerate(loader, FITTED):
         if is_victim and fault["step"] == step:
             end()
+        if fault.get("busy") == own and fault["step"] == step:
+            time.sleep(BUSY_SECONDS)
         losses.append(trainer.step(batch).loss)
     if trainer.is_first:
         (folder / "seen.json").write_text(json.dumps(losses))

@@ -99,3 +99,13 @@ def test_who_is_killed_when_all_have_finished_is_not_missed(
 ) -> None:
     folder = prepare(tmp_path / "run", graph, MATRIX["ZeRO"].plan(graph))
     trained(folder, graph, "--restarts", restarts, device=DEVICES[0], step=looper.STEPS + 1)
+
+
+# It computes something of its own, and cannot say where it is; but it lives.
+def test_who_is_busy_when_another_is_lost_is_waited_for(
+    tmp_path: Path, graph: medley.Graph
+) -> None:
+    folder = prepare(tmp_path / "run", graph, MATRIX["ZeRO"].plan(graph))
+    fault = {"device": DEVICES[1], "busy": DEVICES[0], "step": looper.FITTED + 1}
+    trained(folder, graph, "--second-homes-every", "1", **fault)
+    assert recoveries(folder)[0]["lost"] == [DEVICES[1]]

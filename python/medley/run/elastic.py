@@ -15,6 +15,7 @@ from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from medley import _runtime
 from medley.run import ends, exchange, job
 from medley.run.epochs import PREFIX, Agreement, fail_epoch
 from medley.run.groups import EpochGroup
@@ -23,6 +24,7 @@ POLL_SECONDS = 0.01  # of who waits for others
 CONNECT_SECONDS = 10.0  # for what takes moments, once all members are there
 WAIT_SECONDS = 600.0  # for whoever has started all
 _WATCH_SECONDS = 0.05
+_PULSE_SECONDS = 0.5
 
 
 class RunEndError(ends.OthersError):
@@ -93,6 +95,9 @@ class Member:
             address["host"], address["port"], None, False, wait_for_workers=False
         )
         self._prefix = address["prefix"]
+        self._pulse = _runtime.Pulse(  # whatever the script does meanwhile
+            **address, key=f"{PREFIX}lives/{self.name}", period_ms=round(1000 * _PULSE_SECONDS)
+        )
         if self.is_new:
             self.epoch = int(os.environ["MEDLEY_JOINS"])
 

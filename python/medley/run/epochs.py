@@ -8,7 +8,8 @@ steps gave, for who has no device in the plan, `run/N/evaluated` what all before
 `run/N/end` "finished" or "failed", whatever is there first;
 `run/N/reads/S/DEVICE` how much of what all read after S steps it has read;
 `run/N/failure` why it has ended, and `run/N/epoch/N/failure` the same as the core's watchdog reads
-and writes it; `run/arrived/DEVICE/N` a process that was started again in epoch N; `run/saved` the
+and writes it; `run/lives/DEVICE` counts while its process lives;
+`run/arrived/DEVICE/N` a process that was started again in epoch N; `run/saved` the
 checkpoints that this run has completed, or begun with; `run/leaves/DEVICE` it has got notice.
 """
 

@@ -57,6 +57,7 @@ class ElasticSupervisor(Supervisor):
         self._restarts = restarts
         self._log = log
         self._gone: list[Device] = []  # whose end has been seen
+        self._pulses: dict[str, str | None] = {}  # since an epoch has ended
         self._awaited: dict[str, int] = {}  # started again in this epoch, not there yet
         self._guests: dict[int, Guest] = {}  # by node
         self._agrees = False  # an epoch is over, and the next one has not begun
@@ -227,6 +228,9 @@ class ElasticSupervisor(Supervisor):
         if self._leader.runs:
             return
         for name in self._leader.members:
+            if (pulse := self._pulse_of(name)) != self._pulses.get(name):
+                self._pulses[name] = pulse
+                self._leader.lives(name, now)
             if (text := self._get(epoch, f"report/{name}")) is not None:
                 left = json.loads(text)
                 state = left.pop("state")
@@ -240,6 +244,9 @@ class ElasticSupervisor(Supervisor):
                 del self._awaited[name]
                 self._leader.arrived(name, now)
 
+    def _pulse_of(self, name: str) -> str | None:
+        return self._store.get(f"{PREFIX}lives/{name}")
+
     def _get(self, epoch: int, what: str) -> str | None:
         return self._store.get(f"{PREFIX}{epoch}/{what}")
 
@@ -248,6 +255,7 @@ class ElasticSupervisor(Supervisor):
     def _obey(self, order: _core.Order) -> None:
         if order.kind == "stop":
             self._agrees = True
+            self._pulses = {name: self._pulse_of(name) for name in self._leader.members}
             fail_epoch(self._store, order.epoch, order.text)
             self._since = time.monotonic()
             self._recovery.setdefault("at", time.time())
