@@ -39,13 +39,15 @@ class MetricsFile:
         is_new = is_first and not self._has_begun
         self._has_begun = is_first
         try:
-            if is_new:
+            if is_new:  # maybe before the first process has come to that
+                make_folder(self._path.parent)
                 self._begin(until=math.inf)
             elif self._has_begun and _kind(fields) not in self._found:
                 with self._path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(fields) + "\n")
         except OSError as error:  # a full disk does not end training
-            say(f"{unwritable(self._path, error)}; training goes on")
+            told = unwritable(self._path, error) if error.errno else error
+            say(f"{told}; training goes on")
 
     def _begin(self, until: float) -> None:
         """Leaves what was written up to a step, and writes those of the last lines that are not

@@ -20,6 +20,7 @@ from torch import Tensor
 import medley
 from medley.callbacks import Callback, Progress, TensorBoard, WandB, holds_up
 from medley.metrics import Metrics
+from medley.metrics_file import MetricsFile
 
 
 class Noted(Callback):
@@ -94,6 +95,15 @@ def test_steps_are_told_once_and_saved_on_the_way(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4, 5, 6]
     assert [line["step"] for line in lines if "eval_loss" in line] == [4, 6]
+
+
+# In an elastic run that has lost it.
+def test_who_writes_in_place_of_the_first_process_finds_no_folder(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path / "out")
+    file.write({"step": 1, "loss": 2.0}, is_first=False)
+    file.write({"step": 2, "loss": 1.0}, is_first=True)
+    lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
 
 
 def test_one_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
