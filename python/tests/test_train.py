@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -358,6 +359,21 @@ def test_images_are_scaled_and_their_middle_taken(tmp_path: Path) -> None:
     assert (pixels[1, 0] == pixels[1, 2]).all()
     half = read_image_folder(tmp_path, (3, 5, 5)).rows([0])[0][0]
     assert torch.equal(half[:, :, 2], expected[:, :5, 2])
+
+
+# An elastic run makes its last step again when it loses a process then.
+def test_images_are_read_when_the_script_has_ended(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        PIL.new("L", (8, 8)).save(tmp_path / name / "gray.png")
+    script = f"""
+import atexit, pathlib
+from medley.data.image_folder import read_image_folder
+images = read_image_folder(pathlib.Path({str(tmp_path)!r}), (1, 8, 8))
+atexit.register(lambda: print(images.rows([0, 1])[0].shape))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "torch.Size([2, 1, 8, 8])\n", done.stderr
 
 
 def test_augmentation_follows_from_the_seed(tmp_path: Path) -> None:

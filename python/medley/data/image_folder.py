@@ -6,12 +6,15 @@ data/cat/1.png  data/cat/2.jpg  data/dog/a.jpeg      classes in the order of the
 from __future__ import annotations
 
 import dataclasses
+import functools
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from medley.run import threads
 
 _ENDINGS = (".png", ".jpg", ".jpeg")
 _THREADS = 4
@@ -38,8 +41,12 @@ class ImageFolder:
 
     def rows(self, indices: list[int], epoch: int = 0) -> tuple[Tensor, Tensor]:
         """Returns images and labels. Raises ValueError naming the file that is no image."""
-        with ThreadPoolExecutor(_THREADS) as pool:
-            images = list(pool.map(lambda index: self._image(index, epoch), indices))
+        read = functools.partial(self._image, epoch=epoch)
+        if threads.can_start():
+            with ThreadPoolExecutor(_THREADS) as pool:
+                images = list(pool.map(read, indices))
+        else:  # the script has ended, and the last step is made again
+            images = [read(index) for index in indices]
         return torch.stack(images), torch.tensor([self.labels[index] for index in indices])
 
     def hardest(self) -> tuple[Tensor, Tensor]:

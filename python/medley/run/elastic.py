@@ -55,29 +55,45 @@ def of_script() -> Iterator[None]:
 
 
 class Watch:
-    """Ends what a group is in when its epoch fails, until it is told to stop. While training runs,
-    the core's watchdog does that."""
+    """Ends what a group is in when its epoch fails. While training runs, the core's watchdog does
+    that. Its thread is there from the beginning: the last recovery may come when the script has
+    ended, and there are no new ones."""
 
-    def __init__(self, store: ends.Store, epoch: int, abort: Callable[[], None]) -> None:
-        self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, args=(store, epoch, abort), name="medley watch", daemon=True
-        )
-        self._thread.start()
+    def __init__(self, store: ends.Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._begun = threading.Event()
+        self._epoch = -1
+        self._abort: Callable[[], None] | None = None
+        threading.Thread(target=self._run, name="medley watch", daemon=True).start()
 
-    def _run(self, store: ends.Store, epoch: int, abort: Callable[[], None]) -> None:
-        while not self._stop.wait(_WATCH_SECONDS):
-            try:
-                failed = store.get(f"{PREFIX}{epoch}/epoch/{epoch}/failure") is not None
-            except OSError:
-                failed = True
-            if failed:
-                return abort()
+    @contextlib.contextmanager
+    def over(self, epoch: int, abort: Callable[[], None]) -> Iterator[None]:
+        """Calls `abort` if the epoch fails meanwhile."""
+        with self._lock:
+            self._epoch, self._abort = epoch, abort
+        self._begun.set()
+        try:
+            yield
+        finally:
+            self._begun.clear()
+            with self._lock:
+                self._abort = None
 
-    def stop(self) -> None:
-        """Returns when it watches no more."""
-        self._stop.set()
-        self._thread.join()
+    def _run(self) -> None:
+        while self._begun.wait():
+            with self._lock:
+                if self._abort is not None and self._has_failed():
+                    self._abort()
+                    self._abort = None
+            time.sleep(_WATCH_SECONDS)
+
+    def _has_failed(self) -> bool:
+        try:
+            key = f"{PREFIX}{self._epoch}/epoch/{self._epoch}/failure"
+            return self._store.get(key) is not None
+        except OSError:
+            return True
 
 
 class Member:
@@ -86,6 +102,7 @@ class Member:
     def __init__(self, this: job.Job) -> None:
         self.name = job.device_name()
         self.store: ends.Store = exchange.store()
+        self.watch = Watch(self.store)
         self.epoch = -1
         self.is_new = job.joins_later()
         self.group: EpochGroup | None = None

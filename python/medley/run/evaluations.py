@@ -110,14 +110,12 @@ class Evaluations:
             evaluation.abort("the epoch is over")
             group.abort()
 
-        watch = elastic.Watch(member.store, member.epoch, end_waits)
         try:
-            with trainer._together("evaluate()"):
+            with member.watch.over(member.epoch, end_waits), trainer._together("evaluate()"):
                 progress.agree()
                 while (batch := self._next(evaluation, progress)) is not None:
                     evaluation.add(progress.sums, trainer._run, batch, trainer.steps)
         finally:
-            watch.stop()
             evaluation.drop_values()
         return progress.sums.means()
 

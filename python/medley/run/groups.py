@@ -19,6 +19,7 @@ from medley.run import connections, threads
 
 _SLICE = datetime.timedelta(milliseconds=20)  # how late a wait notices that all is over
 _ENOUGH_SECONDS = 1.0  # for the threads of groups that have ended
+_last: list[list[dist.ProcessGroup]] = []  # that nobody else can wait for
 
 
 class Members:
@@ -128,9 +129,12 @@ class EpochGroup(Members):
         del self._all
         # A group waits for its threads, and Gloo may leave a send over a connection that has ended
         # waiting until the group's time-out: nobody else waits for that.
-        last = threading.Thread(target=groups.clear, daemon=True)
-        last.start()
-        last.join(_ENOUGH_SECONDS)
+        if threads.can_start():
+            last = threading.Thread(target=groups.clear, daemon=True)
+            last.start()
+            last.join(_ENOUGH_SECONDS)
+        else:  # they end with the process
+            _last.append(groups)
         for each in self._sockets:
             os.close(each)
         self._sockets.clear()

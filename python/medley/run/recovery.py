@@ -369,8 +369,7 @@ class Recovery:
         member.leave()
         members = plan.devices + [name for name in agreement.members if name not in plan.devices]
         group = member.connect(members)
-        watch = elastic.Watch(member.store, agreement.epoch, group.abort)
-        try:
+        with member.watch.over(agreement.epoch, group.abort):
             this = self._epoch_job(plan.devices)
             run = self._make_run(plan, program, this)
             times.note("build")
@@ -386,8 +385,6 @@ class Recovery:
             self.saves.share()
             self.loads.share()
             self._written = unfinished.agree(self._trainer._saver, self._written)
-        finally:
-            watch.stop()
         if len(members) > len(plan.devices) and this is not None:
             exchange.use(group.first(len(plan.devices)))  # the spares take no part in the rest
         times.note("restore")

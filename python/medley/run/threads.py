@@ -1,10 +1,17 @@
-"""How threads that wait for messages are scheduled beside those that compute."""
+"""How threads that wait for messages are scheduled beside those that compute, and until when there
+are new ones."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
+
+
+def can_start() -> bool:
+    """Whether there may be new threads: not when the script has ended, and with it the main one."""
+    return threading.main_thread().is_alive()
 
 
 @contextlib.contextmanager
