@@ -4,18 +4,20 @@ A script as people write them: what is saved in FOLDER/first is resumed if it is
 three steps, then a loop of its own up to STEPS over a Loader, a checkpoint beside training as its
 last act. FAULT: `device` is killed before the `step`, -1: behind the resume, or behind all there
 is, and with STEPS + 1 when all have finished; `reads`: all read the parameters at last; `busy`
-sleeps before the step. The first process of the plan writes the losses of its own loop to
-FOLDER/seen.json.
+sleeps before the step; `lengthless`: fit gets a loader that does not say how long it is. The first
+process of the plan writes the losses of its own loop to FOLDER/seen.json.
 """
 
 from __future__ import annotations
 
 import atexit
+import itertools
 import json
 import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,16 @@ import medley
 
 STEPS, FITTED = 6, 3
 BUSY_SECONDS = 3.0
+
+
+class Lengthless:
+    """The first batches of a loader, which does not say how many these are."""
+
+    def __init__(self, loader: medley.Loader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(self._loader, FITTED)
 
 
 def take_no_threads_at_the_end() -> None:
@@ -62,7 +74,10 @@ def main(folder: Path, fault: dict[str, Any]) -> None:
             end()
         assert trainer.steps == FITTED
     loader = medley.Loader(plan, data)
-    trainer.fit(loader, steps=FITTED, output=folder / "fitted")
+    if "lengthless" in fault:
+        trainer.fit(Lengthless(loader), output=folder / "fitted")
+    else:
+        trainer.fit(loader, steps=FITTED, output=folder / "fitted")
     losses = []
     loader.set_epoch(0, FITTED)
     for step, batch in enumerate(loader, FITTED):

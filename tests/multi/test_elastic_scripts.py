@@ -46,13 +46,14 @@ def trained(folder: Path, graph: medley.Graph, *options: str, **fault: Any) -> N
 
 
 # Who is started again does not come to the steps of that loop in fit, which ends before them.
+@pytest.mark.parametrize("loader", [{}, {"lengthless": True}])
 @pytest.mark.parametrize("who", [2, pytest.param(0, marks=NIGHTLY)])
 def test_who_is_started_again_leaves_fit_where_the_others_did(
-    tmp_path: Path, graph: medley.Graph, who: int
+    tmp_path: Path, graph: medley.Graph, who: int, loader: dict[str, bool]
 ) -> None:
     folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
     step = looper.FITTED + 1
-    trained(folder, graph, "--restarts", "1", device=DEVICES[who], step=step)
+    trained(folder, graph, "--restarts", "1", device=DEVICES[who], step=step, **loader)
     lines = (folder / "fitted" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
 

@@ -25,6 +25,7 @@ from medley.run.batches import MOST_BYTES, Batches
 from medley.run.elastic import RunEndError, ScriptError
 from medley.run.epochs import Agreement
 from medley.run.evaluations import Evaluations
+from medley.run.fits import Fits
 from medley.run.notice import Notice
 from medley.run.once import Once
 from medley.run.reads import Reads
@@ -80,6 +81,7 @@ class Recovery:
         self._members: list[str] = []
         self._ahead: PlansAhead | None = None
         self._reads = Reads(self._member)
+        self.fits = Fits()
         self._written = unfinished.NOTHING  # the checkpoint to be written again
 
     # --- what a trainer does ---
@@ -563,11 +565,13 @@ class Recovery:
         new = [name for name, state in agreement.states.items() if state < 0]
         if agreement.eldest == member.name and new:
             history = {"seen": self._seen[: step + 1], "seed": seed, "asked": self._asked}
+            history["fits"] = self.fits.told()
             member.store.set(member.key("history"), json.dumps(history))
         if member.name in new:
             history = json.loads(member.wait("history"))
             self._seen = [(loss, norm) for loss, norm in history["seen"]]
             self._done = step + 1
+            self.fits.hear(history["fits"])
             self._reads.begin((), int(history["asked"]) + 1)
             return int(history["seed"])
         if self._spares and step >= 0:  # who had no device may not know the last step
