@@ -109,6 +109,12 @@ Tensor probabilities(const Tensor& scores, const Tensor& lse) {
   return (scores - safe.unsqueeze(-1)).exp();
 }
 
+// Laid out as fused kernels do, [rows, positions, heads, width]: joining the heads is a view then,
+// else a copy that lives beside the result until the backward call.
+Tensor heads_side_by_side(const Tensor& x, at::ScalarType type) {
+  return x.transpose(1, 2).to(type).contiguous().transpose(1, 2);
+}
+
 }  // namespace
 
 std::tuple<Tensor, Tensor> attention(const Tensor& q,
@@ -151,7 +157,8 @@ std::tuple<Tensor, Tensor> attention(const Tensor& q,
   }
   const Tensor s = scores(q.to(type), keys.to(type), mask, scale);
   const Tensor lse = at::logsumexp(s, -1);
-  return {at::matmul(probabilities(s, lse), values.to(type)).to(q.scalar_type()), lse};
+  return {heads_side_by_side(at::matmul(probabilities(s, lse), values.to(type)), q.scalar_type()),
+          lse};
 }
 
 std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& grad_out,
