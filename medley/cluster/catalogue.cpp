@@ -22,7 +22,8 @@ constexpr const char* kKeys[] = {"format",
                                  "memory_bandwidth",
                                  "link",
                                  "launch_latency",
-                                 "bf16_as"};
+                                 "bf16_as",
+                                 "workspace"};
 
 [[noreturn]] void fail(std::string_view file, std::string_view place, std::string_view what) {
   throw Error(Blame::kCaller,
@@ -130,6 +131,8 @@ DeviceKind parse_device_kind(std::string_view text, std::string_view file) {
     kind.link = parse_number(*link, Dimension::kBandwidth, "link", file);
   if (const auto as = json.find("bf16_as"); as != json.end())
     kind.bf16_as = read_bf16_as(*as, file);
+  if (const auto kept = json.find("workspace"); kept != json.end())
+    kind.workspace_bytes = parse_number(*kept, Dimension::kMemory, "workspace", file);
   return kind;
 }
 

@@ -93,6 +93,17 @@ TEST(Catalogue, KindsWithoutBf16SayWhatStandsInForIt) {
   EXPECT_EQ(ours().at("P100-16GB").bf16_as, DType::kF32);
 }
 
+// Kernels of processors keep nothing.
+TEST(Catalogue, CardsSayWhatTheirKernelsKeep) {
+  constexpr double kMiB = 1 << 20;
+  for (const auto& [name, kind] : cards()) {
+    EXPECT_GE(kind.workspace_bytes, 9 * kMiB) << name;
+    EXPECT_LE(kind.workspace_bytes, 0.008 * kind.memory_bytes) << name;
+  }
+  EXPECT_EQ(ours().at("H200-141GB").workspace_bytes, 33 * kMiB);
+  EXPECT_EQ(ours().at("CPU").workspace_bytes, 0);
+}
+
 // Whoever makes a folder of kinds may have linked what never ends.
 TEST(Catalogue, IsReadFromFilesOnly) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "kinds";

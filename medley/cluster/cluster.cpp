@@ -18,6 +18,7 @@ std::string canonical(const DeviceKind& kind) {
     for (const auto& [dtype, rate] : *rates) text += fmt::format(" {} {}", to_string(dtype), rate);
   }
   if (kind.bf16_as != DType::kBF16) text += fmt::format(" | bf16 as {}", to_string(kind.bf16_as));
+  if (kind.workspace_bytes > 0) text += fmt::format(" | workspace {}", kind.workspace_bytes);
   return text;
 }
 

@@ -29,6 +29,7 @@ struct DeviceKind {
   // bytes/s to its neighbours in one direction: what to write as `bandwidth` of a network inside a
   // node. Nothing is computed from it, and no hash covers it.
   std::optional<double> link = std::nullopt;
+  double workspace_bytes = 0;  // that kernels keep for themselves, from the first one on
   bool operator==(const DeviceKind&) const = default;
 };
 // A type that can stand for bf16: bf16, f16 or f32; nothing for another text.

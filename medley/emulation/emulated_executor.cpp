@@ -72,6 +72,8 @@ EmulatedExecutor::EmulatedExecutor(Executor& inner,
   const Cluster& cluster = ledger.topology().cluster();
   memory_ = std::make_shared<MemoryMeter>(cluster.devices.at(at(device)).name,
                                           static_cast<int64_t>(cluster.kind(device).memory_bytes));
+  workspace_ = memory_->take(static_cast<int64_t>(cluster.kind(device).workspace_bytes),
+                             "workspaces of kernels");
 }
 
 Frames EmulatedExecutor::inner_frames(Frames frames) const {

@@ -100,6 +100,7 @@ class EmulatedExecutor final : public Executor {
   int device_;
   EmulatedExecutorOptions options_;
   std::shared_ptr<MemoryMeter> memory_;  // frames may outlive this
+  MemoryMeter::Held workspace_;          // of kernels
   std::map<const LoweredStage*, Progress> progress_;
 };
 

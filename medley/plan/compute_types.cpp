@@ -44,6 +44,16 @@ void note_types(Plan& plan, const Graph& graph, const Cluster& cluster) {
     if (dtype != DType::kBF16) plan.bf16_as[kind] = dtype;
 }
 
+std::vector<DType> types_of(const std::vector<int>& devices,
+                            const Graph& graph,
+                            const Plan& plan,
+                            const Cluster& cluster) {
+  std::vector<DType> types;
+  for (int device : devices) types.push_back(bf16_as(plan, cluster.kind(device)));
+  const bool differ = std::ranges::any_of(types, [](DType t) { return t != DType::kBF16; });
+  return differ && has_bf16(graph) ? types : std::vector<DType>{};
+}
+
 void verify_types(const Plan& plan, const Cluster& cluster) {
   for (const auto& [name, dtype] : plan.bf16_as) {
     const auto pool =

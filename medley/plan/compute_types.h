@@ -14,6 +14,12 @@ bool computes_in_f16(const Plan& plan, const Graph& graph, const Cluster& cluste
 // a graph without bf16.
 void note_types(Plan& plan, const Graph& graph, const Cluster& cluster);
 
+// What each of these devices computes; empty if all of them compute bf16 as such, or none has to.
+std::vector<DType> types_of(const std::vector<int>& devices,
+                            const Graph& graph,
+                            const Plan& plan,
+                            const Cluster& cluster);
+
 // Part of verify(plan).
 void verify_types(const Plan& plan, const Cluster& cluster);
 

@@ -26,6 +26,7 @@ struct DecidedStage {
   int64_t first_row = 0;                  // of its pipeline, in the global batch
   std::vector<DType> bf16_as{};           // as of a LoweredStage
   int64_t fewest_classes = 0;             // of cross_entropy.h
+  std::vector<int64_t> workspaces{};      // as of a LoweredStage
 };
 
 // Of a parameter, what of it a stage updates: an interval of one of its factors, and of that each

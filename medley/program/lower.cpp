@@ -8,15 +8,16 @@
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/base/sha256.h"
-#include "medley/graph/replace_bf16.h"
 #include "medley/ops/rule.h"
 #include "medley/ops/update_ops.h"
+#include "medley/plan/compute_types.h"
 #include "medley/program/commit.h"
 #include "medley/program/connect.h"
 #include "medley/program/cross_entropy.h"
 #include "medley/program/emitter.h"
 #include "medley/program/graph_limits.h"
 #include "medley/program/lifetimes.h"
+#include "medley/program/memory.h"
 #include "medley/program/relays.h"
 #include "medley/program/weave.h"
 
@@ -43,6 +44,7 @@ class Lowering {
     emitter_.stage.mesh = decided.mesh;
     emitter_.stage.pipeline = decided.pipeline;
     emitter_.stage.bf16_as = decided.bf16_as;
+    emitter_.stage.workspaces = decided.workspaces;
   }
 
   LoweredStage run() {
@@ -494,17 +496,6 @@ std::vector<int> devices_of(const Mesh& mesh, const Cluster& cluster) {
   return devices;
 }
 
-// Empty if all of them compute bf16 as such, or none has to.
-std::vector<DType> types_of(const std::vector<int>& devices,
-                            const Graph& graph,
-                            const Plan& plan,
-                            const Cluster& cluster) {
-  std::vector<DType> types;
-  for (int device : devices) types.push_back(bf16_as(plan, cluster.kind(device)));
-  const bool differ = std::ranges::any_of(types, [](DType t) { return t != DType::kBF16; });
-  return differ && has_bf16(graph) ? types : std::vector<DType>{};
-}
-
 }  // namespace
 
 Program lower(const GraphAnalysis& analysis,
@@ -526,7 +517,8 @@ Program lower(const GraphAnalysis& analysis,
                          static_cast<int>(p),
                          first_row,
                          types_of(devices, analysis.graph, plan, cluster),
-                         fewest_classes(devices, cluster)});
+                         fewest_classes(devices, cluster),
+                         workspaces_of(devices, cluster)});
     }
     for (const Microbatch& microbatch : pipeline.microbatches) first_row += microbatch.rows;
   }
@@ -589,7 +581,8 @@ LoweredStage lower_alone(Completed stage,
                              0,
                              0,
                              types,
-                             fewest_classes(devices, cluster)};
+                             fewest_classes(devices, cluster),
+                             workspaces_of(devices, cluster)};
   LowerOptions chosen = options;
   chosen.bucket_bytes = bucket_bytes(options, cluster, decided.devices.size());
   return Lowering(decided, connect_alone(decided), plan.global_batch, chosen).run();

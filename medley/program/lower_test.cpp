@@ -124,6 +124,31 @@ TEST(MemoryUses, AreThoseOfEachDevice) {
   EXPECT_NE(uses[0].peak, uses[1].peak);
 }
 
+// Once on each device of such a kind, and not among what updates and saves are about.
+TEST(MemoryUses, CountWhatKernelsKeep) {
+  const Plan plan = rows_plan({{8, {4, 4}}});
+  Cluster cluster = a_pair();
+  const std::vector<MemoryUse> without = memory_uses(lower(mlp(), plan, cluster, {}).stages[0]);
+  ASSERT_EQ(cluster.pools.size(), 1u);
+  NodePool other = cluster.pools[0];
+  cluster.pools[0].count = other.count = 1;
+  other.name = "b";
+  other.kind.name = "card";
+  other.kind.workspace_bytes = 1000;
+  cluster.pools.push_back(other);
+  cluster.devices = list_devices(cluster.pools);
+  Plan mixed = plan;
+  mixed.pipelines[0].stages[0].mesh.devices = {"a/0/0", "b/0/0"};
+  const LoweredStage stage = lower(mlp(), mixed, cluster, {}).stages[0];
+  const std::vector<MemoryUse> uses = memory_uses(stage);
+  EXPECT_EQ(uses[0].peak, without[0].peak);
+  EXPECT_EQ(uses[1].peak, without[1].peak + 1000);
+  EXPECT_EQ(uses[1].at_peak[at(MemoryPart::kWorkspaces)], 1000);
+  EXPECT_EQ(uses[1].peak, memory_use(stage, 1).peak);
+  EXPECT_EQ(uses[1].persistent, without[1].persistent);
+  EXPECT_EQ(uses[1].saved, without[1].saved);
+}
+
 TEST(Lower, NamesWhatMatchesNoOp) {
   Plan plan = rows_plan({{8, {7, 1}}});
   plan.pipelines[0].stages[0].ops = {{"nothing/*", "replicate"}};

@@ -160,6 +160,10 @@ std::vector<bool> accumulating(const Graph& graph) {
   return all;
 }
 
+int64_t workspace(const LoweredStage& stage, int device) {
+  return stage.workspaces.empty() ? 0 : stage.workspaces[at(device)];
+}
+
 // What is the same on all devices of a stage.
 struct StageFacts {
   explicit StageFacts(const LoweredStage& stage)
@@ -212,6 +216,7 @@ class MemoryFollower {
                  int device,
                  std::vector<MemoryPoint>* points)
       : stage_(stage),
+        device_(device),
         bytes_(stage, facts.symbols, device),
         points_(points),
         saved_(facts.saved),
@@ -232,6 +237,7 @@ class MemoryFollower {
       if (lifetime(input.value) == Lifetime::kRun)
         run_[at(input.value)] = storages_.add(bytes_(input.value, 0), part_of(input));
     use_.persistent = storages_.live();
+    storages_.add(workspace(stage_, device_), MemoryPart::kWorkspaces);
     for (size_t m = 0; m < batch_.size(); ++m)
       for (const Input& input : stage_.graph.inputs)
         if (lifetime(input.value) == Lifetime::kMicrobatch)
@@ -422,6 +428,7 @@ class MemoryFollower {
   }
 
   const LoweredStage& stage_;
+  const int device_;  // of the mesh
   const ByteTables bytes_;
   std::vector<MemoryPoint>* points_;
   const std::vector<bool>& saved_;                           // [value]
@@ -451,8 +458,17 @@ std::string_view to_string(MemoryPart part) {
                                                         "batch",
                                                         "saved",
                                                         "communication",
-                                                        "transient"};
+                                                        "transient",
+                                                        "workspaces"};
   return kNames[at(part)];
+}
+
+std::vector<int64_t> workspaces_of(const std::vector<int>& devices, const Cluster& cluster) {
+  std::vector<int64_t> bytes;
+  for (int device : devices)
+    bytes.push_back(static_cast<int64_t>(cluster.kind(device).workspace_bytes));
+  const bool none = std::ranges::all_of(bytes, [](int64_t each) { return each == 0; });
+  return none ? std::vector<int64_t>{} : bytes;
 }
 
 MemoryUse memory_use(const LoweredStage& stage, int device) {
@@ -461,11 +477,11 @@ MemoryUse memory_use(const LoweredStage& stage, int device) {
 
 std::vector<MemoryUse> memory_uses(const LoweredStage& stage) {
   const StageFacts facts(stage);
-  // By type and sizes, the first device that has them.
+  // By type, and workspace and sizes, the first device that has them.
   std::map<std::pair<DType, std::vector<int64_t>>, size_t> first;
   std::vector<MemoryUse> uses;
   for (size_t d = 0; d < stage.devices.size(); ++d) {
-    std::vector<int64_t> sizes;
+    std::vector<int64_t> sizes = {workspace(stage, static_cast<int>(d))};
     for (const auto& of_microbatch : stage.tables)
       for (size_t symbol : facts.symbols) sizes.push_back(of_microbatch[d][symbol]);
     const auto [found, added] = first.try_emplace({bf16_as(stage, d), std::move(sizes)}, d);

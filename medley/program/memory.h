@@ -3,8 +3,9 @@
 // Bytes of tensors alive on a device while a program runs, by following its calls as the
 // interpreter does (the emulation counts the same along a real run). Views, updates in place and
 // sums into an accumulator share the storage of what they are made of, and an op whose operand dies
-// may take its place (ops/overwrite.h). Knows nothing of allocators and kernels' workspaces: real
-// use may be a little more.
+// may take its place (ops/overwrite.h). Of what kernels need for themselves it knows what they keep
+// from one to the next (DeviceKind::workspace_bytes); of allocators nothing: real use may be a
+// little more.
 //
 //   bytes  ^            ____                     saved values pile up over the forward calls and
 //          |       ____/    \__     _            go in the backward calls
@@ -24,6 +25,7 @@
 #include <string_view>
 #include <vector>
 
+#include "medley/cluster/cluster.h"
 #include "medley/program/program.h"
 
 namespace medley {
@@ -38,8 +40,9 @@ enum class MemoryPart : uint8_t {
   kSaved,          // by forward calls for their backward calls
   kCommunication,  // on their way
   kTransient,      // the rest
+  kWorkspaces,     // of kernels
 };
-inline constexpr size_t kNumMemoryParts = 9;
+inline constexpr size_t kNumMemoryParts = 10;
 std::string_view to_string(MemoryPart part);  // "saved"
 using MemoryParts = std::array<int64_t, kNumMemoryParts>;
 
@@ -50,6 +53,9 @@ struct MemoryUse {
   MemoryParts at_peak{};       // adds up to `peak`
   std::vector<int64_t> saved;  // [microbatch] when its forward call ends
 };
+
+// [device] what kernels keep for themselves; empty if nothing (LoweredStage::workspaces).
+std::vector<int64_t> workspaces_of(const std::vector<int>& devices, const Cluster& cluster);
 
 // `device`: index into stage.devices.
 MemoryUse memory_use(const LoweredStage& stage, int device);

@@ -175,6 +175,8 @@ struct LoweredStage {
   // [device of the mesh] what it computes where the graph says bf16. Empty: bf16. Where they are
   // not all bf16, nothing that crosses between devices is (wire_type()).
   std::vector<DType> bf16_as{};
+  // [device of the mesh] bytes that kernels there keep for themselves. Empty: none.
+  std::vector<int64_t> workspaces{};
 };
 
 // What the device of this number in the mesh computes in the place of bf16.

@@ -36,6 +36,11 @@ void verify_shape(const Program& program, size_t s) {
                              "devices, or none",
                              stage.bf16_as.size(),
                              devices));
+  expect_program(stage.workspaces.empty() || stage.workspaces.size() == devices,
+                 place,
+                 fmt::format("found {} workspaces, expected one for each of {} devices, or none",
+                             stage.workspaces.size(),
+                             devices));
   expect_program(!stage.tables.empty(), place, "found no micro-batch, expected one at least");
   for (size_t m = 0; m < stage.tables.size(); ++m) {
     const auto refuse = [&](const std::string& what) {

@@ -121,6 +121,7 @@ class Agreement : public ::testing::Test {
     graph = parse_graph(files.read("tests/data/mlp.graph"), "mlp.graph");
     cluster = parse_cluster(
         files.read("tests/data/clusters/demo.yaml"), "demo.yaml", read_catalogue("data/devices"));
+    cluster.pools[0].kind.workspace_bytes = 33 << 20;
   }
 
   void expect_agreement(const Plan& plan) { expect_agreement(graph, plan); }

@@ -108,8 +108,8 @@ def test_memory_is_as_predicted(autocast: torch.dtype | None) -> None:
     torch.cuda.synchronize()
     (row,) = predicted["devices"].values()
     measured = torch.cuda.max_memory_allocated() - others
-    # Workspaces of kernels, which are not predicted, are seen in a model so small: 7 % in f32, 5 %.
-    assert measured <= 1.1 * row["peak"], f"{measured} of {row['peak']} bytes"
+    # The allocator's rounding of 20 MB is seen in a model so small: 1 % in f32, 2 % in bf16.
+    assert measured <= 1.05 * row["peak"], f"{measured} of {row['peak']} bytes"
     assert measured >= 0.5 * row["peak"], f"{measured} of {row['peak']} bytes"
 
 
