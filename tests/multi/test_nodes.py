@@ -113,7 +113,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def test_a_device_slower_than_planned_is_named(folder: Path, kinds: tuple[str, str]) -> None:
     cluster = CLUSTER
     for name, kind in zip("ab", kinds, strict=True):
-        cluster = re.sub(rf"(name: {name}, count: 1, device: )\w+", rf"\1{kind}", cluster)
+        cluster = re.sub(rf"(name: {name}, count: 1, device: )[\w-]+", rf"\1{kind}", cluster)
     (folder / "cluster.yaml").write_text(cluster)
     (folder / "expects.py").write_text(EXPECTS)
     command = [str(folder / "expects.py"), SCRIPT, str(folder), "gpt", "12"]
