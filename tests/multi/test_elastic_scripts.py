@@ -32,6 +32,7 @@ def trained(folder: Path, graph: medley.Graph, *options: str, **fault: Any) -> N
     log = ["--elastic", "--elastic-log", str(folder / "elastic.jsonl"), *options]
     done = run([*LAUNCH, *log, str(folder / "plan.json"), SCRIPT, str(folder), json.dumps(fault)])
     assert done.returncode == 0, done.stderr
+    assert "leaked" not in done.stderr
     assert len(recoveries(folder)) == int(fault["step"] <= looper.STEPS)
     want = one_device(graph.text(), looper.STEPS)
     losses = json.loads((folder / "seen.json").read_text())

@@ -8,7 +8,6 @@ import contextlib
 import json
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,11 +18,11 @@ from medley import _runtime
 from medley.run import ends, exchange, job
 from medley.run.epochs import PREFIX, Agreement, fail_epoch
 from medley.run.groups import EpochGroup
+from medley.run.watch import Watch
 
 POLL_SECONDS = 0.01  # of who waits for others
 CONNECT_SECONDS = 10.0  # for what takes moments, once all members are there
 WAIT_SECONDS = 600.0  # for whoever has started all
-_WATCH_SECONDS = 0.05
 _PULSE_SECONDS = 0.5
 
 
@@ -54,55 +53,13 @@ def of_script() -> Iterator[None]:
         raise ScriptError(error) from None
 
 
-class Watch:
-    """Ends what a group is in when its epoch fails. While training runs, the core's watchdog does
-    that. Its thread is there from the beginning: the last recovery may come when the script has
-    ended, and there are no new ones."""
-
-    def __init__(self, store: ends.Store) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._begun = threading.Event()
-        self._epoch = -1
-        self._abort: Callable[[], None] | None = None
-        threading.Thread(target=self._run, name="medley watch", daemon=True).start()
-
-    @contextlib.contextmanager
-    def over(self, epoch: int, abort: Callable[[], None]) -> Iterator[None]:
-        """Calls `abort` if the epoch fails meanwhile."""
-        with self._lock:
-            self._epoch, self._abort = epoch, abort
-        self._begun.set()
-        try:
-            yield
-        finally:
-            self._begun.clear()
-            with self._lock:
-                self._abort = None
-
-    def _run(self) -> None:
-        while self._begun.wait():
-            with self._lock:
-                if self._abort is not None and self._has_failed():
-                    self._abort()
-                    self._abort = None
-            time.sleep(_WATCH_SECONDS)
-
-    def _has_failed(self) -> bool:
-        try:
-            key = f"{PREFIX}{self._epoch}/epoch/{self._epoch}/failure"
-            return self._store.get(key) is not None
-        except OSError:
-            return True
-
-
 class Member:
     """This process in one epoch after another."""
 
     def __init__(self, this: job.Job) -> None:
         self.name = job.device_name()
         self.store: ends.Store = exchange.store()
-        self.watch = Watch(self.store)
+        self._watch = Watch()
         self.epoch = -1
         self.is_new = job.joins_later()
         self.group: EpochGroup | None = None
@@ -163,6 +120,11 @@ class Member:
         """Raises EpochError if the epoch has failed."""
         if (text := self.store.get(self.key(f"epoch/{self.epoch}/failure"))) is not None:
             raise EpochError(json.loads(text)["cause"])
+
+    def watched(self, abort: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        """Calls `abort` if the epoch fails meanwhile. While training runs, the core's watchdog does
+        that."""
+        return self._watch.over(self.store, self.key(f"epoch/{self.epoch}/failure"), abort)
 
     # --- to begin one ---
 

@@ -58,6 +58,7 @@ class Process:
     store: Store | None = None
     members: list[weakref.ref[Member]] = dataclasses.field(default_factory=list)
     left: list[Callable[[], Any]] = dataclasses.field(default_factory=list)  # to do at the end
+    last: list[Callable[[], Any]] = dataclasses.field(default_factory=list)  # behind all that
 
     def living(self) -> list[Member]:
         """Returns the members that are still there."""
@@ -77,6 +78,11 @@ def leave_to_the_end(complete: Callable[[], Any]) -> None:
     """Calls this when the script has ended: what all processes do together, and none of them knows
     when the others come to it before."""
     _process.left.append(complete)
+
+
+def leave_to_the_last(end: Callable[[], Any]) -> None:
+    """Calls this when all processes have finished."""
+    _process.last.append(end)
 
 
 def connect(store: Store, *names: str) -> None:
@@ -250,6 +256,8 @@ def _disconnect(end: threading.Thread) -> None:
     # others have failed this may wait for them, so not for long.
     _leaves.set()
     end.join(_DISCONNECT_SECONDS)
+    for each in _process.last:
+        each()
     _say_that_it_leaves()
 
 

@@ -111,7 +111,7 @@ class Evaluations:
             group.abort()
 
         try:
-            with member.watch.over(member.epoch, end_waits), trainer._together("evaluate()"):
+            with member.watched(end_waits), trainer._together("evaluate()"):
                 progress.agree()
                 while (batch := self._next(evaluation, progress)) is not None:
                     evaluation.add(progress.sums, trainer._run, batch, trainer.steps)

@@ -371,7 +371,7 @@ class Recovery:
         member.leave()
         members = plan.devices + [name for name in agreement.members if name not in plan.devices]
         group = member.connect(members)
-        with member.watch.over(agreement.epoch, group.abort):
+        with member.watched(group.abort):
             this = self._epoch_job(plan.devices)
             run = self._make_run(plan, program, this)
             times.note("build")
