@@ -162,16 +162,8 @@ class AutoHet {
     });
     candidates_.join_axes();
     if (candidates_.timed().empty() && request_.faster_than) return none_is_faster();
-    Outcome found = candidates_.best();
-    Plan* plan = std::get_if<Plan>(&found);
-    if (!plan) return one_pipeline();
-    Nanoseconds step = candidates_.best_step();
-    if (auto finer = with_finer_cuts(request_, pools_, candidates_)) {
-      *plan = std::move(finer->plan);
-      step = finer->step;
-    }
-    plan->bound = StepBound{step.value, std::min(step, least).value};
-    return found;
+    Outcome found = best_with_finer_cuts(request_, pools_, candidates_, least);
+    return std::holds_alternative<Plan>(found) ? found : one_pipeline();
   }
 
  private:

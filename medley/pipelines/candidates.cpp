@@ -45,13 +45,6 @@ Bytes needed(const StageOption& option, int in_flight) {
   return option.persistent + option.transient + option.saved * in_flight;
 }
 
-// For how many micro-batches there is room.
-int room_in(const StageOption& option, Bytes free, int most) {
-  if (free < Bytes{}) return 0;
-  if (option.saved <= Bytes{}) return most;
-  return static_cast<int>(std::min<int64_t>(free.value / option.saved.value, most));
-}
-
 void recompute(StageConfig& config, std::string_view how, int in_flight) {
   config.recompute = how;
   config.in_flight = how == kRecompute[2] ? in_flight : 1;
@@ -201,17 +194,17 @@ std::optional<PipelinePlan> CandidateSet::stages(const PipelineCandidate& pipeli
                                                  const std::vector<ExtraBytes>& extra) {
   PipelinePlan plan;
   plan.microbatches = static_cast<int>(pipeline.microbatches);
-  const std::vector<CutBytes> cuts = this->cuts(rows_of_microbatch(pipeline));
+  const std::vector<CutBytes> cuts = this->cuts(pipeline);
   for (size_t s = 0; s < pipeline.stages.size(); ++s) {
     const std::optional<StageSolution>& solved = solution(pipeline, s);
     if (!solved) return std::nullopt;
     PipelineStage stage{pipeline.stages[s], solved->option, 1, plan.microbatches};
-    const Bytes free = pipeline_pools_[at(stage.range.pool)].memory - needed(stage.option, 0);
-    stage.room = room_in(stage.option, free, plan.microbatches);
+    stage.room = room(stage.option, stage.range.pool, plan.microbatches);
     if (!extra.empty() && extra[s].bytes > Bytes{}) {
       // Part of it may grow with what is in flight.
       const int half = std::min(stage.room, extra[s].in_flight / 2);
-      stage.room = std::max(half, room_in(stage.option, free - extra[s].bytes, plan.microbatches));
+      stage.room =
+          std::max(half, room(stage.option, stage.range.pool, plan.microbatches, extra[s].bytes));
     }
     plan.stages.push_back(stage);
     if (s == 0) continue;
@@ -275,18 +268,20 @@ void CandidateSet::drop_slower(std::vector<PlanCandidate>& candidates, Nanosecon
   });
 }
 
-int CandidateSet::room(const StageOption& option, int pool, int most) const {
-  return room_in(option, pipeline_pools_[at(pool)].memory - needed(option, 0), most);
+int CandidateSet::room(const StageOption& option, int pool, int most, Bytes beside) const {
+  const Bytes free = pipeline_pools_[at(pool)].memory - needed(option, 0) - beside;
+  if (free < Bytes{}) return 0;
+  if (option.saved <= Bytes{}) return most;
+  return static_cast<int>(std::min<int64_t>(free.value / option.saved.value, most));
 }
 
 std::vector<Nanoseconds> CandidateSet::layer_times(const PipelineCandidate& pipeline,
-                                                   size_t stage,
-                                                   int begin,
-                                                   int end) {
-  std::vector<StageQuery> queries(at(end - begin), query(pipeline, stage));
-  for (int l = begin; l < end; ++l) {
-    queries[at(l - begin)].begin = l;
-    queries[at(l - begin)].end = l + 1;
+                                                   size_t stage) {
+  std::vector<StageQuery> queries(layers().layers.size(), query(pipeline, stage));
+  int next = 0;
+  for (StageQuery& each : queries) {
+    each.begin = next++;
+    each.end = next;
   }
   return synthesis_.sums_of_layers(queries);
 }

@@ -61,17 +61,14 @@ class CandidateSet {
     return cuts(rows_of_microbatch(pipeline));
   }
   const Layers& layers() const { return synthesis_.layers(); }
-  // For how many micro-batches a device of the pool has room, of so many.
-  int room(const StageOption& option, int pool, int most) const;
+  // For how many micro-batches a device of the pool has room, of so many, beside so many bytes.
+  int room(const StageOption& option, int pool, int most, Bytes beside = {}) const;
   // Of a step by the timer, with stages that take so long. `timings`: of h1f1b().
   Nanoseconds time_of(const PlanCandidate& candidate,
                       const std::vector<PipelinePlan>& plans,
                       int timings = 100) const;
-  // What each of these layers takes in a step as a stage like that by itself; 0: not known.
-  std::vector<Nanoseconds> layer_times(const PipelineCandidate& pipeline,
-                                       size_t stage,
-                                       int begin,
-                                       int end);
+  // [layer] what it takes in a step as a stage like that by itself; 0: not known.
+  std::vector<Nanoseconds> layer_times(const PipelineCandidate& pipeline, size_t stage);
   // [layer] of its parameters.
   const std::vector<Bytes>& gradients() const { return gradients_; }
   // Of parameters that the first and the last layer read.

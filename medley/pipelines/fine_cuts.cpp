@@ -1,7 +1,6 @@
 #include "medley/pipelines/fine_cuts.h"
 
 #include <algorithm>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -14,8 +13,7 @@ namespace {
 constexpr LayerOptions kParts{.per_block = kLayersOfChains.per_block, .parts = 4};
 constexpr size_t kMostStarts = 6;
 constexpr double kNearly = 1.03;  // as fast by the timer as the fastest
-// Of the best by the simulator, what the timer says: where it is more, it knows little of what
-// counts.
+// The simulator's step in the timer's: beyond this, the timer knows little of what counts.
 constexpr double kTimerKnows = 1.1;
 constexpr size_t kMostMoved = 3;     // that are synthesised at once, and
 constexpr int kMostRounds = 3;       // of them
@@ -24,18 +22,22 @@ constexpr int kFarthest = 3;         // by so many parts,
 constexpr size_t kMostTogether = 3;  // of so many neighbours
 constexpr int kMostPriced = 2;
 
+template <typename Quantity>
+void scale(Quantity& quantity, double factor) {
+  quantity = {static_cast<int64_t>(static_cast<double>(quantity.value) * factor)};
+}
+
 // Layers, and their parts.
 struct Parts {
   Parts(CandidateSet& whole, CandidateSet& finer) : layers(whole), parts(finer) {
     const std::vector<Layer>&all = whole.layers().layers, &own = finer.layers().layers;
     std::vector<double> sums(all.size());
+    int layer = -1;
     for (const Layer& part : own) {
-      layer_of.push_back(
-          static_cast<int>(std::ranges::upper_bound(all, part.begin, {}, &Layer::begin) -
-                           all.begin()) -
-          1);
+      if (at(layer + 1) < all.size() && part.begin == all[at(layer + 1)].begin) ++layer;
+      layer_of.push_back(layer);
       shares.push_back(1 + part.flops + part.backward_flops);
-      sums[at(layer_of.back())] += shares.back();
+      sums[at(layer)] += shares.back();
     }
     for (size_t p = 0; p < own.size(); ++p) shares[p] /= sums[at(layer_of[p])];
   }
@@ -53,9 +55,8 @@ class OtherCuts {
  public:
   OtherCuts(const PipelineCandidate& pipeline, const PipelinePlan& plan, const Parts& parts)
       : pipeline_(pipeline), plan_(plan), parts_(parts), cuts_(parts.parts.cuts(pipeline)) {
-    const int layers = parts.layer_of.back() + 1;
     for (size_t s = 0; s < pipeline.stages.size(); ++s) {
-      const std::vector<Nanoseconds> times = parts.layers.layer_times(pipeline, s, 0, layers);
+      const std::vector<Nanoseconds> times = parts.layers.layer_times(pipeline, s);
       std::vector<double>& sums = sums_.emplace_back(1, 0.0);
       for (size_t p = 0; p < parts.shares.size(); ++p)
         sums.push_back(sums.back() +
@@ -71,17 +72,16 @@ class OtherCuts {
       if (now == then) continue;
       stage.range = then;
       const double factor = time(s, then) / std::max(1.0, time(s, now));
-      for (Nanoseconds* each :
-           {&stage.option.forward, &stage.option.backward, &stage.option.update})
-        *each = {static_cast<int64_t>(static_cast<double>(each->value) * factor)};
-      for (Bytes* each : {&stage.option.persistent, &stage.option.saved})
-        *each = {static_cast<int64_t>(static_cast<double>(each->value) * factor)};
-      stage.room = parts_.layers.room(stage.option, then.pool, plan.microbatches);
+      StageOption& option = stage.option;
+      for (Nanoseconds* each : {&option.forward, &option.backward, &option.update})
+        scale(*each, factor);
+      for (Bytes* each : {&option.persistent, &option.saved}) scale(*each, factor);
+      stage.room = parts_.layers.room(option, then.pool, plan.microbatches);
       if (s == 0) continue;
       const CutBytes &before = cuts_[at(now.begin - 1)], &bytes = cuts_[at(then.begin - 1)];
       BoundaryTimes& times = plan.boundaries[s - 1];
-      scale(times.forward, bytes.up, before.up);
-      scale(times.backward, bytes.down, before.down);
+      scale(times.forward, bytes.up / std::max(Bytes{1}, before.up));
+      scale(times.backward, bytes.down / std::max(Bytes{1}, before.down));
     }
     return plan;
   }
@@ -89,10 +89,6 @@ class OtherCuts {
  private:
   double time(size_t stage, const StageRange& range) const {
     return sums_[stage][at(range.end)] - sums_[stage][at(range.begin)];
-  }
-  static void scale(Nanoseconds& time, Bytes bytes, Bytes before) {
-    time = {static_cast<int64_t>(static_cast<double>(time.value) *
-                                 (bytes / std::max(Bytes{1}, before)))};
   }
 
   const PipelineCandidate& pipeline_;
@@ -135,7 +131,7 @@ Start in_parts(Start start, const Parts& parts) {
 }
 
 struct Moved {
-  double time = 0;  // as read off
+  Nanoseconds time;  // as read off
   PlanCandidate candidate;
   auto operator<=>(const Moved&) const = default;
 };
@@ -143,7 +139,7 @@ struct Moved {
 // Cuts moved one by one, or some neighbours together, as long as that is faster.
 Moved moved(const Start& start, const Parts& parts) {
   const Nanoseconds before = parts.parts.time_of(start.candidate, start.stages, 0);
-  Moved best{static_cast<double>(before.value), start.candidate};
+  Moved best{before, start.candidate};
   for (size_t p = 0; p < start.stages.size(); ++p) {
     const OtherCuts cuts(start.candidate.pipelines[p], start.stages[p], parts);
     for (int moves = 0; moves < kMostMoves; ++moves) {
@@ -163,12 +159,12 @@ Moved moved(const Start& start, const Parts& parts) {
         if (std::ranges::min(plans[p].stages, {}, &PipelineStage::room).room > 0)
           times[i] = parts.parts.time_of(all[i], plans, 0);
       });
-      const size_t least = at(static_cast<int>(std::ranges::min_element(times) - times.begin()));
-      if (times.empty() || static_cast<double>(times[least].value) >= best.time) break;
-      best = {static_cast<double>(times[least].value), all[least]};
+      const auto least = std::ranges::min_element(times);
+      if (least == times.end() || *least >= best.time) break;
+      best = {*least, all[static_cast<size_t>(least - times.begin())]};
     }
   }
-  best.time *= start.time / before;
+  scale(best.time, start.time / before);
   return best;
 }
 
@@ -197,8 +193,7 @@ std::optional<FinerPlan> with_finer_cuts(const Request& request,
     std::vector<Moved> found;
     for (const Start& start : starts) {
       Moved next = moved(start, parts);
-      if (next.time < static_cast<double>(best.value) && met.insert(next.candidate).second)
-        found.push_back(std::move(next));
+      if (next.time < best && met.insert(next.candidate).second) found.push_back(std::move(next));
     }
     std::ranges::sort(found);
     if (found.size() > kMostMoved) found.resize(kMostMoved);
@@ -217,6 +212,22 @@ std::optional<FinerPlan> with_finer_cuts(const Request& request,
   const auto* plan = std::get_if<Plan>(&found);
   if (!plan || finer.best_step() >= candidates.best_step()) return std::nullopt;
   return FinerPlan{*plan, finer.best_step()};
+}
+
+Outcome best_with_finer_cuts(const Request& request,
+                             const std::vector<DevicePool>& pools,
+                             CandidateSet& candidates,
+                             Nanoseconds least) {
+  Outcome found = candidates.best();
+  auto* plan = std::get_if<Plan>(&found);
+  if (!plan) return found;
+  Nanoseconds step = candidates.best_step();
+  if (std::optional<FinerPlan> finer = with_finer_cuts(request, pools, candidates)) {
+    *plan = std::move(finer->plan);
+    step = finer->step;
+  }
+  plan->bound = StepBound{step.value, std::min(step, least).value};
+  return found;
 }
 
 }  // namespace medley

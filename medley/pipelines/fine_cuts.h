@@ -23,4 +23,10 @@ std::optional<FinerPlan> with_finer_cuts(const Request& request,
                                          const std::vector<DevicePool>& pools,
                                          CandidateSet& candidates);
 
+// The best candidate, or a faster plan with finer cuts; it says that none takes less than `least`.
+Outcome best_with_finer_cuts(const Request& request,
+                             const std::vector<DevicePool>& pools,
+                             CandidateSet& candidates,
+                             Nanoseconds least);
+
 }  // namespace medley

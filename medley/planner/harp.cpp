@@ -87,16 +87,7 @@ class Harp {
       report(request_, "harp: simulating", at(3 + candidate), kSteps);
     });
     candidates_.join_axes();
-    Outcome found = candidates_.best();
-    if (Plan* plan = std::get_if<Plan>(&found)) {
-      Nanoseconds step = candidates_.best_step();
-      if (auto finer = with_finer_cuts(request_, pools_, candidates_)) {
-        *plan = std::move(finer->plan);
-        step = finer->step;
-      }
-      plan->bound = StepBound{step.value, std::min(step, least_).value};
-    }
-    return found;
+    return best_with_finer_cuts(request_, pools_, candidates_, least_);
   }
 
  private:

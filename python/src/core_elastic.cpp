@@ -112,6 +112,11 @@ void init_leader(nb::module_& m) {
       .def_prop_ro("committed",
                    [](const Order& order) { return order.agreement.decision.committed; });
   const auto at = [](int64_t now) { return medley::Nanoseconds{now}; };
+  const auto of_device = [at](void (Leader::*tell)(const std::string&, medley::Nanoseconds)) {
+    return [at, tell](Leader& leader, const std::string& device, int64_t now) {
+      (leader.*tell)(device, at(now));
+    };
+  };
   nb::class_<Leader>(m, "Leader", "Who of a run goes on after a failure. Times are nanoseconds.")
       .def(
           "__init__",
@@ -137,13 +142,7 @@ void init_leader(nb::module_& m) {
           "cause"_a,
           "suspect"_a,
           "now"_a)
-      .def(
-          "lives",
-          [at](Leader& leader, const std::string& device, int64_t now) {
-            leader.lives(device, at(now));
-          },
-          "device"_a,
-          "now"_a)
+      .def("lives", of_device(&Leader::lives), "device"_a, "now"_a)
       .def(
           "reported",
           [at](Leader& leader, int epoch, const StepLeft& left, int state, int64_t now) {
@@ -161,20 +160,8 @@ void init_leader(nb::module_& m) {
           "epoch"_a,
           "device"_a,
           "now"_a)
-      .def(
-          "expect",
-          [at](Leader& leader, const std::string& device, int64_t now) {
-            leader.expect(device, at(now));
-          },
-          "device"_a,
-          "now"_a)
-      .def(
-          "arrived",
-          [at](Leader& leader, const std::string& device, int64_t now) {
-            leader.arrived(device, at(now));
-          },
-          "device"_a,
-          "now"_a)
+      .def("expect", of_device(&Leader::expect), "device"_a, "now"_a)
+      .def("arrived", of_device(&Leader::arrived), "device"_a, "now"_a)
       .def(
           "next", [at](Leader& leader, int64_t now) { return leader.next(at(now)); }, "now"_a)
       .def_prop_ro("epoch", &Leader::epoch)
