@@ -3,19 +3,34 @@
     python benchmarks/checkpoint_stall.py [--width 512] [--layers 8] [--rounds 5] [--spread 60]
         [--json FILE]
 
-A GPT trains on two CPU devices, as threads. A round makes some steps without a save and as many
-during which one is written, from the call that begins it until the checkpoint is complete; which of
-the two comes first alternates. The stall is how much longer those steps took, the median of the
-rounds; `lost_seconds` the same for a save; `processor_seconds` what a save takes of all cores, on
-whatever thread; `call_seconds` how long `Trainer.save` itself kept the loop waiting. Of these only
-`processor_seconds` means something while other programs use the machine. `--spread`: the seconds
-that a save is spread over; `Trainer.fit` takes a fifth of those until the next one.
+A GPT trains on two CPU devices, as threads. A round makes some steps without a save, as many during
+which one is written, from the call that begins it until the checkpoint is complete, and again some
+without. Printed are the median of the rounds, their least and their most:
+
+- `stall`: how much longer the steps in the middle took than the others; `lost_seconds`: of a save.
+- `noise`: the same figure of steps without a save, those behind one beside those before it.
+- `others`: how many processors all else on the machine took meanwhile. Above a few hundredths the
+  figures above mean nothing.
+- `writer_seconds`: of a processor, what the thread took that writes, exactly.
+- `copy_seconds`: what all other threads took in the kernel beyond what they take there in as many
+  other steps. That is mostly fresh memory: the first update behind a save makes copies of what is
+  held. Where memory once taken is kept (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_MAX_=0), only the first
+  save has to ask for it.
+- `accounted`: the stall that these two come to, if all wait while the writer computes, and both
+  devices make their copies at once.
+- `call_seconds`: how long `Trainer.save` itself kept the loop waiting.
+
+`--spread`: the seconds that a save is spread over; `Trainer.fit` takes a fifth of those until the
+next one. The seconds that a save costs hardly depend on it, but those that steps vary by grow with
+it: many rounds of ten seconds tell more than one of a minute.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -36,52 +51,88 @@ nodes:
 networks:
   - {name: lan, connects: [a], bandwidth: 10 Gbit/s, latency: 50 us}
 """
+DEVICES = 2
 WARM_UP = 3  # steps
+NICEST = "19"  # of the thread that writes: medley/base/low_priority.cpp
 
 
-def plain(trainer: medley.Trainer, batch: Any, steps: int) -> tuple[float, float]:
-    """Returns the seconds of so many steps, on the clock and of all processors."""
-    start, used = time.perf_counter(), time.process_time()
+@dataclasses.dataclass
+class Used:
+    """What was used until now, in seconds."""
+
+    clock: float
+    ended: float  # by threads of this process that are no more
+    kernel: float  # in it by those that are, but for the one that writes
+    others: float  # by other programs
+
+    def __sub__(self, before: Used) -> Used:
+        return Used(*(getattr(self, each) - getattr(before, each) for each in FIELDS))
+
+
+FIELDS = [field.name for field in dataclasses.fields(Used)]
+
+
+def used() -> Used:
+    """Returns what was used until now."""
+    tick = os.sysconf("SC_CLK_TCK")
+    living = kernel = 0.0
+    for thread in Path("/proc/self/task").iterdir():
+        try:
+            living += int((thread / "schedstat").read_text().split()[0]) / 1e9
+            fields = (thread / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        kernel += int(fields[12]) / tick if fields[16] != NICEST else 0.0
+    process = time.process_time()
+    ticks = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    busy = (sum(ticks) - ticks[3] - ticks[4]) / tick  # but for idle processors
+    return Used(time.perf_counter(), process - living, kernel, busy - process)
+
+
+def plain(trainer: medley.Trainer, batch: Any, steps: int) -> Used:
+    """Returns what so many steps use."""
+    before = used()
     for _ in range(steps):
         trainer.step(batch)
-    return time.perf_counter() - start, time.process_time() - used
+    return used() - before
 
 
 def saving(
     trainer: medley.Trainer, batch: Any, folder: Path, spread: float
-) -> tuple[float, float, float, int]:
+) -> tuple[Used, float, int]:
     """Returns the same of the steps that a save overlaps, the seconds of the call that begins it,
     and how many steps these were."""
-    before = trainer.steps
-    start, used = time.perf_counter(), time.process_time()
+    at = trainer.steps
+    before = used()
     trainer.save(folder, keep=1, wait=False, spread=spread)
-    called = time.perf_counter() - start
-    while not (folder / f"step-{before:08}").exists():
+    called = time.perf_counter() - before.clock
+    while not (folder / f"step-{at:08}").exists():
         trainer.step(batch)
-    return (
-        time.perf_counter() - start,
-        time.process_time() - used,
-        called,
-        trainer.steps - before,
-    )
+    return used() - before, called, trainer.steps - at
 
 
 def measure(
-    trainer: medley.Trainer, batch: Any, folder: Path, spread: float, steps: int, first: bool
+    trainer: medley.Trainer, batch: Any, folder: Path, spread: float, steps: int
 ) -> dict[str, float]:
-    """Returns what a round has shown; `steps`: about as many as a save overlaps."""
-    without = plain(trainer, batch, steps) if first else (0.0, 0.0)
-    during, used, called, overlapped = saving(trainer, batch, folder, spread)
-    if not first:
-        steps = overlapped
-        without = plain(trainer, batch, steps)
-    step, processors = without[0] / steps, without[1] / steps
+    """Returns what a round has shown; `steps`: of each of its parts without a save."""
+    begin = used()
+    before = plain(trainer, batch, steps)
+    during, called, overlapped = saving(trainer, batch, folder, spread)
+    after = plain(trainer, batch, steps)
+    whole = used() - begin
+    step = (before.clock + after.clock) / (2 * steps)
+    writer = whole.ended
+    copies = during.kernel - overlapped * (before.kernel + after.kernel) / (2 * steps)
     return {
         "steps": overlapped,
         "step_seconds": step,
-        "stall": during / overlapped / step - 1,
-        "lost_seconds": during - overlapped * step,
-        "processor_seconds": used - overlapped * processors,
+        "stall": during.clock / overlapped / step - 1,
+        "lost_seconds": during.clock - overlapped * step,
+        "noise": after.clock / before.clock - 1,
+        "others": whole.others / whole.clock,
+        "writer_seconds": writer,
+        "copy_seconds": copies,
+        "accounted": (writer + copies / DEVICES) / during.clock,
         "call_seconds": called,
     }
 
@@ -105,17 +156,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plain(trainer, batch, WARM_UP)
-        steps = saving(trainer, batch, folder, options.spread)[-1]
+        steps = (saving(trainer, batch, folder, options.spread)[-1] + 1) // 2
         rounds = [
-            measure(trainer, batch, folder, options.spread, steps, number % 2 == 0)
-            for number in range(options.rounds)
+            measure(trainer, batch, folder, options.spread, steps) for _ in range(options.rounds)
         ]
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    medians = {key: statistics.median(each[key] for each in rounds) for key in rounds[0]}
-    result = {"megabytes": size / 1e6, **medians, "rounds": rounds}
-    print(json.dumps(result, indent=2))
+    columns = {key: [each[key] for each in rounds] for key in rounds[0]}
+    print(f"{size / 1e6:.1f} MB, {options.rounds} rounds: median, least, most")
+    for key, values in columns.items():
+        print(f"{key:15} {statistics.median(values):9.4f} {min(values):9.4f} {max(values):9.4f}")
     if options.json:
-        options.json.write_text(json.dumps(result))
+        options.json.write_text(json.dumps({"megabytes": size / 1e6, "rounds": rounds}))
 
 
 if __name__ == "__main__":

@@ -52,9 +52,24 @@ class Descriptor {
     while (!bytes.empty()) {
       ssize_t done = ::write(fd_, bytes.data(), bytes.size());
       if (done < 0 && errno == EINTR) continue;
+      // What is left behind a part that was written, or a file system that wants other blocks.
+      if (done < 0 && errno == EINVAL && is_direct_) {
+        set_direct(false);
+        continue;
+      }
       if (done < 0) fail(path_, "write", errno);
       bytes.remove_prefix(at(done));
     }
+  }
+
+  // Of whole blocks no copy stays in the system's cache, where nobody reads them again, and where
+  // fresh pages cost more than all else: 304 MB took 0.4 to 1.0 s of a processor, 0.05 s without.
+  void append(std::string_view bytes) {
+    const struct stat found = status();
+    const auto is_whole = [](auto number) { return number % Files::kBlockBytes == 0; };
+    set_direct(S_ISREG(found.st_mode) && is_whole(found.st_size) && !bytes.empty() &&
+               is_whole(bytes.size()) && is_whole(reinterpret_cast<uintptr_t>(bytes.data())));
+    write(bytes);
   }
 
   std::string read(int64_t offset, int64_t count) {
@@ -132,8 +147,19 @@ class Descriptor {
             "{}: found {} bytes or more, expected at most {}", path_, bytes, Files::kMostBytes));
   }
 
+  // Some file systems know no direct writes, and refuse.
+  void set_direct(bool is_direct) {
+#if defined(O_DIRECT)
+    if (is_direct == is_direct_) return;
+    const int flags = ::fcntl(fd_, F_GETFL) & ~O_DIRECT;
+    const bool done = ::fcntl(fd_, F_SETFL, is_direct ? flags | O_DIRECT : flags) == 0;
+    is_direct_ = is_direct && done;
+#endif
+  }
+
   const std::string& path_;
   int fd_;
+  bool is_direct_ = false;
 };
 
 // Links of /proc/self/fd lead to what a process has open, which may have no name.
@@ -257,7 +283,7 @@ void LocalFiles::write(const std::string& path, std::string_view bytes) {
 void LocalFiles::append(const std::string& path, std::string_view bytes) {
   const int create = kind(path) == FileKind::kStream ? 0 : O_CREAT;
   Descriptor file(path, "write", O_WRONLY | O_APPEND | create);
-  file.write(bytes);
+  file.append(bytes);
   file.close();
 }
 

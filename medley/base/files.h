@@ -24,6 +24,7 @@ class Files {
  public:
   // More than any reader of ours takes. What is larger is refused before it is read.
   static constexpr int64_t kMostBytes = int64_t{1} << 28;
+  static constexpr int64_t kBlockBytes = 4096;  // of a disk: no block of one is larger
 
   virtual ~Files() = default;
 
@@ -42,6 +43,8 @@ class Files {
 
   // Creates or replaces the file. What was written may be lost until it is synced.
   virtual void write(const std::string& path, std::string_view bytes) = 0;
+  // Whole blocks that begin at one, in memory and in the file, reach a disk without a copy in the
+  // cache of the system, where it can do that.
   virtual void append(const std::string& path, std::string_view bytes) = 0;
   // Creates a file where nothing stands, not even a link; with the permissions of `like` if that is
   // there.

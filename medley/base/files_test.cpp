@@ -72,6 +72,46 @@ TEST(LocalFiles, KeepsWhatIsWritten) {
   expect_file_system(files, folder.path());
 }
 
+// Of whole blocks and of others, behind whole ones and behind others.
+TEST(LocalFiles, AppendsBlocksAndWhatIsNone) {
+  TemporaryFolder folder;
+  LocalFiles files;
+  constexpr size_t kBlock = Files::kBlockBytes;
+  alignas(kBlock) std::array<char, 4 * kBlock> memory;
+  for (size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<char>(i / 7);
+  const std::string_view all(memory.data(), memory.size());
+  const std::string path = join_path(folder.path(), "x");
+  std::string expected;
+  for (const std::string_view bytes : {all,                           // block to block
+                                       all.substr(kBlock, kBlock),    // the same, one
+                                       all.substr(kBlock + 1),        // no block of memory
+                                       all,                           // behind no block of the file
+                                       all.substr(0, 1),              // to its end
+                                       all.substr(0, 2 * kBlock),     // blocks again
+                                       all.substr(0, kBlock + 1)}) {  // no whole ones
+    files.append(path, bytes);
+    expected += bytes;
+  }
+  files.sync(path);
+  EXPECT_TRUE(files.read(path) == expected);
+}
+
+// Whoever reads less at once than was written loses nothing.
+TEST(LocalFiles, AppendsBlocksToAPipe) {
+  TemporaryFolder folder;
+  LocalFiles files;
+  const std::string pipe = join_path(folder.path(), "pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int end = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  alignas(Files::kBlockBytes) std::array<char, Files::kBlockBytes> memory{};
+  files.append(pipe, {memory.data(), memory.size()});
+  size_t have = 0;
+  std::array<char, 100> some;
+  for (ssize_t got; (got = ::read(end, some.data(), some.size())) > 0;) have += at(got);
+  EXPECT_EQ(have, memory.size());
+  ::close(end);
+}
+
 // `medley plan <(zcat g.graph.gz) ...`
 TEST(LocalFiles, ReadsAPipeToItsEnd) {
   std::array<int, 2> ends{};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <new>
 #include <utility>
 
 #include "medley/base/at.h"
@@ -27,8 +28,13 @@ void for_each_stretch(const Runs& runs, int64_t begin, int64_t end, Copy copy) {
 }
 
 constexpr int64_t kWritten = 4 * kPieceBytes;  // at once
+constexpr std::align_val_t kAligned{Files::kBlockBytes};
 
 }  // namespace
+
+void TensorFileWriter::Free::operator()(char* memory) const {
+  ::operator delete[](memory, kAligned);
+}
 
 std::string checksum_key(const std::string& tensor) { return "crc32c:" + tensor; }
 
@@ -79,19 +85,19 @@ bool TensorFileWriter::next() {
     begin_file();
     return false;
   }
-  if (!together_.empty()) files_.append(path_, together_);
-  together_.clear();
+  flush();
+  block_.reset();
   files_.sync(path_);
   return true;
 }
 
 StoredFile TensorFileWriter::file() const { return file_; }
 
-// Returns the next bytes of the tensor, at most so many: where they lie if they are neighbours,
-// else gathered.
-std::string_view TensorFileWriter::piece(int64_t most) {
+// Returns the next bytes of the tensor that a checksum covers: where they lie if they are
+// neighbours, else gathered.
+std::string_view TensorFileWriter::piece() {
   const TensorSource& tensor = tensors_[tensor_];
-  const int64_t begin = offset_, end = std::min(begin + most, tensor.runs.total());
+  const int64_t begin = offset_, end = std::min(begin + kPieceBytes, tensor.runs.total());
   offset_ = end;
   left_ -= end - begin;
   if (tensor.runs.count() == 1) return {tensor.memory + tensor.runs.start + begin, at(end - begin)};
@@ -103,7 +109,7 @@ std::string_view TensorFileWriter::piece(int64_t most) {
 void TensorFileWriter::check() {
   const TensorSource& tensor = tensors_[tensor_];
   if (offset_ < tensor.runs.total())
-    fmt::format_to(std::back_inserter(digits_), "{:08x}", crc32c(piece(kPieceBytes)));
+    fmt::format_to(std::back_inserter(digits_), "{:08x}", crc32c(piece()));
   if (offset_ < tensor.runs.total()) return;
   metadata_.emplace(checksum_key(tensor.name), std::exchange(digits_, {}));
   ++tensor_;
@@ -117,25 +123,39 @@ void TensorFileWriter::begin_file() {
   for (const TensorSource& each : tensors_)
     header.tensors.push_back({.name = each.name, .dtype = each.dtype, .shape = each.shape});
   const std::string front = print_header(header);
-  files_.write(path_, front);
   const int64_t end = header.tensors.empty() ? std::ssize(front) : header.tensors.back().end;
   file_ = {name_, end, sha256_hex(front)};
   is_checked_ = true;
   tensor_ = 0;
+  block_.reset(static_cast<char*>(::operator new[](kWritten, kAligned)));
+  files_.write(path_, "");
+  put(front);
 }
 
-// Small tensors go together: a call to a file system may take as long as a megabyte does.
+void TensorFileWriter::put(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const size_t count = std::min(bytes.size(), at(kWritten - filled_));
+    std::memcpy(block_.get() + filled_, bytes.data(), count);
+    filled_ += static_cast<int64_t>(count);
+    bytes.remove_prefix(count);
+    if (filled_ == kWritten) flush();
+  }
+}
+
+void TensorFileWriter::flush() {
+  if (filled_ > 0) files_.append(path_, {block_.get(), at(filled_)});
+  filled_ = 0;
+}
+
 void TensorFileWriter::write() {
   const TensorSource& tensor = tensors_[tensor_];
-  const std::string_view bytes = piece(kWritten - std::ssize(together_));
-  if (std::ssize(bytes) == kWritten)
-    files_.append(path_, bytes);
-  else
-    together_ += bytes;
-  if (std::ssize(together_) == kWritten) {
-    files_.append(path_, together_);
-    together_.clear();
-  }
+  const int64_t begin = offset_;
+  const int64_t count = std::min(kWritten - filled_, tensor.runs.total() - begin);
+  gather(tensor.memory, tensor.runs, begin, begin + count, block_.get() + filled_);
+  offset_ += count;
+  left_ -= count;
+  filled_ += count;
+  if (filled_ == kWritten) flush();
   if (offset_ < tensor.runs.total()) return;
   ++tensor_;
   offset_ = 0;

@@ -3,6 +3,7 @@
 // Writes one file of a checkpoint from memory. Knows nothing of who else writes.
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,7 +55,9 @@ class TensorFileWriter {
   void check();
   void begin_file();
   void write();
-  std::string_view piece(int64_t most);
+  std::string_view piece();
+  void put(std::string_view bytes);
+  void flush();
 
   Files& files_;
   std::string name_, path_;
@@ -66,7 +69,13 @@ class TensorFileWriter {
   std::string digits_;  // of the tensor that is being checked
   std::map<std::string, std::string> metadata_;
   StoredFile file_;
-  std::string buffer_, together_;
+  std::string buffer_;
+  // What is written at once: small tensors go together, and disks take whole blocks best.
+  struct Free {
+    void operator()(char* memory) const;
+  };
+  std::unique_ptr<char[], Free> block_;
+  int64_t filled_ = 0;  // bytes of it
 };
 
 // Writes and syncs the file; replaces one that is there.
