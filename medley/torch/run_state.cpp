@@ -84,11 +84,17 @@ class Loading {
     for (int i = 0; i < run_.worker().devices().size(); ++i) {
       const DevicePlace place = run_.worker().devices().place(i);
       const HoldingStage* stage = holding(value, place.stage);
-      const int box = stage == nullptr ? kNoBox : stage->layout.box_of[at(place.index)];
-      if (box == kNoBox) continue;
+      if (stage == nullptr) continue;
+      const int box = stage->layout.box_of[at(place.index)];
+      const at::Tensor like = shard(value, i, stage->value);
+      if (box == kNoBox) {
+        // A run that has nothing yet has no shards without elements either, which ops read.
+        if (like.defined() && like.numel() == 0)
+          targets_.push_back({i, stage->value, like, like.device(), true, false});
+        continue;
+      }
       at::Tensor& tensor = known[{place.stage, box}];
       const bool is_first = !tensor.defined();
-      const at::Tensor like = shard(value, i, stage->value);
       if (is_first) tensor = want(source_of(value), *stage, box, like);
       targets_.push_back(
           {i, stage->value, tensor, like.device(), is_first, parameters_only_ && is_master});
