@@ -369,18 +369,29 @@ def load(
     job: Job | None,
     folder: str,
     optimizer: str,
+    done: int,
     *,
     exact: bool,
     parameters_only: bool,
 ) -> tuple[Checkpoint, _core.Manifest] | None:
     """Gives the devices what they have of the newest checkpoint in a folder that is whole, or of
-    the folder itself if it is one; None where there is none at all.
+    the folder itself if it is one, after so many steps; None where there is none at all.
 
     Raises ValueError for one of another model or optimizer, for one that is damaged if it has to be
     `exact`ly the newest, and if all are damaged.
     """
     found = _candidates(job, folder)
-    return take(run, job, found, optimizer, exact=exact, parameters_only=parameters_only)
+
+    def note(path: str, step: int) -> None:
+        if job is not None and job.elastic and job.rank == 0:
+            epochs.note_load(exchange.store(), "" if parameters_only else path, step, done)
+
+    only = {"exact": exact, "parameters_only": parameters_only}
+    try:
+        return take(run, job, found, optimizer, note, **only)
+    except ValueError:
+        note("", 0)
+        raise
 
 
 def take(
@@ -388,19 +399,21 @@ def take(
     job: Job | None,
     found: list[tuple[str, int, bool]],
     optimizer: str,
+    note: Callable[[str, int], None] = lambda path, step: None,
     *,
     exact: bool = False,
     parameters_only: bool = False,
 ) -> tuple[Checkpoint, _core.Manifest] | None:
-    """The same of checkpoints that were found (path, step, whether it is complete), newest first.
-    A process without a device of the plan has no run: it hears what the others find."""
+    """The same of checkpoints that were found (path, step, whether it is complete), newest first,
+    of which each is `note`d before it is read. A process without a device of the plan has no run:
+    it hears what the others find."""
     last = ""
     for path, _, is_complete in found:
         if last:
             _say_first(job, f"{last}; taking {path}")
         last = "" if is_complete else f"{path}: not complete (no COMMIT)"
         if is_complete:
-            manifest, last = _read(run, job, path, optimizer, parameters_only)
+            manifest, last = _read(run, job, path, optimizer, note, parameters_only)
             if manifest is not None:
                 cursor = None if manifest.data is None else Cursor(*manifest.data)
                 return Checkpoint(path, manifest.step, manifest.global_batch, cursor), manifest
@@ -424,10 +437,17 @@ def _candidates(job: Job | None, folder: str) -> list[tuple[str, int, bool]]:
 
 
 def _read(
-    run: _runtime.Run | None, job: Job | None, path: str, optimizer: str, parameters_only: bool
+    run: _runtime.Run | None,
+    job: Job | None,
+    path: str,
+    optimizer: str,
+    note: Callable[[str, int], None],
+    parameters_only: bool,
 ) -> tuple[_core.Manifest | None, str]:
     """Returns the manifest of what all processes have read, or what one of them has found."""
     manifest, error = _try(lambda: _core.Manifest.open(path))
+    if manifest is not None:
+        note(path, manifest.step)
     if error := _first_of_all(job, error):
         return None, error
     assert manifest is not None

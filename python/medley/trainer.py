@@ -484,7 +484,7 @@ class Trainer:
                 self._saver.wait()
                 kind = self.optimizer.description()["kind"]
                 only = {"exact": exact, "parameters_only": parameters_only}
-                result = checkpoint.load(self._run, self._job, folder, kind, **only)
+                result = checkpoint.load(self._run, self._job, folder, kind, self.steps, **only)
             made.append(result)
             if result is None:
                 return None

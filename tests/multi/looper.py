@@ -2,10 +2,11 @@
 
 A script as people write them: what is saved in FOLDER/first is resumed if it is there; `fit` for
 three steps, then a loop of its own up to STEPS over a Loader, a checkpoint beside training as its
-last act. FAULT: `device` is killed before the `step`, -1: behind the resume, or behind all there
-is, and with STEPS + 1 when all have finished; `reads`: all read the parameters at last; `busy`
-sleeps before the step; `lengthless`: fit gets a loader that does not say how long it is. The first
-process of the plan writes the losses of its own loop to FOLDER/seen.json.
+last act. FAULT: `device` is killed before the `step`, -1: behind the resume, or in it at a `place`
+(of LOADING), or behind all there is, and with STEPS + 1 when all have finished; `reads`: all read
+the parameters at last; `busy` sleeps before the step; `lengthless`: fit gets a loader that does not
+say how long it is. The first process of the plan writes the losses of its own loop to
+FOLDER/seen.json.
 """
 
 from __future__ import annotations
@@ -22,11 +23,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from survivor import ROWS, batch_of, end, make, optimizer
+from survivor import ROWS, batch_of, end, kill_in, make, optimizer
 
 import medley
+from medley import _runtime
+from medley.run.recovery import Recovery
 
 STEPS, FITTED = 6, 3
+# A place in a load -> what makes it, and whether a process is killed behind that or before.
+LOADING: dict[str, tuple[Any, str, bool]] = {
+    "matched": (_runtime, "match_state", True),  # and nobody has read anything
+    "read": (_runtime, "load_state", True),  # what others may still be reading
+    "loaded": (Recovery, "begin_at", False),  # as all have
+}
 BUSY_SECONDS = 3.0
 
 
@@ -69,6 +78,8 @@ def main(folder: Path, fault: dict[str, Any]) -> None:
     plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
     trainer = medley.Trainer(model, graph, plan, optimizer())
     if (folder / "first").exists():
+        if is_victim and "place" in fault:
+            kill_in(LOADING[fault["place"]], lambda: True)
         trainer.resume(folder / "first")
         if is_victim and fault["step"] < 0:
             end()

@@ -167,9 +167,9 @@ def kill_during(method: str) -> None:
     setattr(Recovery, method, killed)
 
 
-def kill_in_save(place: str, is_there: Callable[[], bool]) -> None:
-    """Lets this process be killed when it comes to a place in a save."""
-    owner, name, behind = SAVING[place]
+def kill_in(place: tuple[Any, str, bool], is_there: Callable[[], bool]) -> None:
+    """Lets this process be killed when it comes to a place in a save or a load."""
+    owner, name, behind = place
     make = getattr(owner, name)
 
     def killed(*arguments: Any) -> Any:
@@ -208,7 +208,7 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
     if fault.get("second") == own:
         kill_during(fault["during"])
     if "saving" in fault and fault.get("device") == own and not trouble.joins:
-        kill_in_save(fault["saving"], lambda: trouble.step >= fault["step"])
+        kill_in(SAVING[fault["saving"]], lambda: trouble.step >= fault["step"])
     model, example = make()
     graph = medley.Graph.load(folder / "model.graph")
     plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")

@@ -59,18 +59,45 @@ def test_who_is_started_again_leaves_fit_where_the_others_did(
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
 
 
-# It is told where the others have gone on from, or hears that with them.
-@pytest.mark.parametrize("step", [looper.FITTED + 1, pytest.param(-1, marks=NIGHTLY)])
-def test_who_is_started_again_resumes_where_the_others_did(
-    tmp_path: Path, graph: medley.Graph, step: int
-) -> None:
-    folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
+def saved_before(folder: Path, graph: medley.Graph, plan: str) -> Path:
+    """Returns a folder with what another run has saved."""
+    folder = prepare(folder, graph, plan)
     trainer = training.alone(graph)
     _, example = survivor.make()
     for done in range(looper.FITTED):
         trainer.step(survivor.batch_of(example, done))
     trainer.save(folder / "first")
+    return folder
+
+
+# It is told where the others have gone on from, or hears that with them.
+@pytest.mark.parametrize("step", [looper.FITTED + 1, pytest.param(-1, marks=NIGHTLY)])
+def test_who_is_started_again_resumes_where_the_others_did(
+    tmp_path: Path, graph: medley.Graph, step: int
+) -> None:
+    folder = saved_before(tmp_path / "run", graph, PLANS["rows"].plan(graph))
     trained(folder, graph, "--restarts", "1", device=DEVICES[1], step=step)
+
+
+# Only it had its part of the state, before as behind that, and nobody has a copy yet.
+@pytest.mark.parametrize(
+    ("name", "who", "place", "restarts"),
+    [
+        ("owners", 0, "loaded", "1"),
+        ("owners", 0, "matched", "0"),
+        pytest.param("owners", 0, "loaded", "0", marks=NIGHTLY),
+        pytest.param("owners", 0, "read", "0", marks=NIGHTLY),
+        pytest.param("owners", 1, "read", "1", marks=NIGHTLY),
+        pytest.param("ZeRO", 0, "matched", "1", marks=NIGHTLY),
+        pytest.param("three stages", 0, "loaded", "0", marks=NIGHTLY),
+    ],
+)
+def test_who_is_lost_in_a_load_comes_back_from_the_checkpoint(
+    tmp_path: Path, graph: medley.Graph, name: str, who: int, place: str, restarts: str
+) -> None:
+    folder = saved_before(tmp_path / "run", graph, MATRIX[name].plan(graph))
+    fault = {"device": DEVICES[who], "step": -1, "place": place}
+    trained(folder, graph, "--restarts", restarts, **fault)
 
 
 # Nobody comes to that save again. With ZeRO all go back to copies, and make the last step again,

@@ -10,7 +10,8 @@ steps gave, for who has no device in the plan, `run/N/evaluated` what all before
 `run/N/failure` why it has ended, and `run/N/epoch/N/failure` the same as the core's watchdog reads
 and writes it; `run/lives/DEVICE` counts while its process lives;
 `run/arrived/DEVICE/N` a process that was started again in epoch N; `run/saved` the
-checkpoints that this run has completed, or begun with; `run/leaves/DEVICE` it has got notice.
+checkpoints that this run has completed, or begun with; `run/loading` the one that all read, or have
+read last; `run/leaves/DEVICE` it has got notice.
 """
 
 from __future__ import annotations
@@ -65,10 +66,28 @@ def note_checkpoint(store: ends.Store, path: str, step: int) -> None:
     store.set(f"{PREFIX}saved", json.dumps([*found[-_MOST_NOTED:], (os.path.abspath(path), step)]))
 
 
+def note_load(store: ends.Store, path: str, step: int, done: int) -> None:
+    """Tells, before any process reads it, of a checkpoint from which all go on after so many steps;
+    "" if they do not."""
+    here = [os.path.abspath(path), step, done] if path else []
+    store.set(f"{PREFIX}loading", json.dumps(here))
+
+
 def checkpoints(store: ends.Store) -> list[tuple[str, int]]:
     """Returns path and step of the checkpoints that were noted, in this order; some may be gone."""
     text = store.get(f"{PREFIX}saved")
     return [] if text is None else [(str(path), int(step)) for path, step in json.loads(text)]
+
+
+def checkpoints_for(store: ends.Store, done: int) -> list[tuple[str, int]]:
+    """Returns those that a run may go back to which has done so many steps: what it has saved in
+    these, and what it was going on from, of whatever step, which all then do again."""
+    found = [(path, step) for path, step in checkpoints(store) if step <= done]
+    if loading := json.loads(store.get(f"{PREFIX}loading") or "[]"):
+        path, step, before = loading
+        if (path, step) not in found and (step <= done or before == done):
+            found.append((str(path), int(step)))
+    return found
 
 
 def has_finished(store: ends.Store, epoch: int) -> bool:

@@ -377,7 +377,7 @@ class Recovery:
             times.note("build")
             step, seed = source.done - 1, self._seed
             if source.saved:
-                step, seed, moved = self._take_saved(source.saved, run, members)
+                step, seed, moved = self._take_saved(source, run, members)
             else:
                 moved = self._fetch(source, run, members)
             self._check_batches(source.what, step + 1)
@@ -474,12 +474,12 @@ class Recovery:
         return {**_runtime.move_state(source.moves, source.state, run, peers), "read": 0}
 
     def _take_saved(
-        self, saved: list[tuple[str, int, bool]], run: Any, members: list[str]
+        self, source: Source, run: Any, members: list[str]
     ) -> tuple[int, int, dict[str, int]]:
         """Gives a new run what it has of a checkpoint, as all members do; returns its last step,
         the seed, and the bytes by source."""
         trainer, this = self._trainer, self._epoch_job(members)
-        taken = checkpoint.take(run, this, saved, trainer.optimizer.description()["kind"])
+        taken = checkpoint.take(run, this, source.saved, trainer.optimizer.description()["kind"])
         assert taken is not None
         found, manifest = taken
         self._safe_step = found.step
@@ -488,7 +488,7 @@ class Recovery:
         held = [] if run is None else [run.shard(*each) for each in run.values if _lasts(*each)]
         read = sum(shard.nbytes for shard in held if shard is not None)
         moved = {"kept": 0, "received": 0, "sent": 0, "homes": 0, "read": read}
-        return found.step - 1, manifest.seed, moved
+        return min(found.step, source.done) - 1, manifest.seed, moved
 
     def _check_batches(self, what: str, done: int) -> None:
         """Raises ValueError if what the script has given is there no more."""

@@ -66,7 +66,7 @@ class Sources:
             if not moves.lost:
                 return Source("second homes", older, moves, self._version(epoch, older), [])
         if saved := self._saved(agreement):
-            return Source("checkpoint", saved[0][1], moves, here, saved)
+            return Source("checkpoint", min(saved[0][1], done), moves, here, saved)
         raise ValueError(_lost(lost))
 
     def _current(self, agreement: Agreement) -> list[_Holders]:
@@ -102,8 +102,8 @@ class Sources:
         if agreement.eldest == member.name:
             found = [
                 (path, step, True)
-                for path, step in epochs.checkpoints(member.store)
-                if step <= agreement.step + 1 and Path(path, "COMMIT").exists()
+                for path, step in epochs.checkpoints_for(member.store, agreement.step + 1)
+                if Path(path, "COMMIT").exists()
             ]
             found.sort(key=lambda each: -each[1])
             member.store.set(member.key("saved"), json.dumps(found))
