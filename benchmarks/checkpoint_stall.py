@@ -12,10 +12,10 @@ without. Printed are the median of the rounds, their least and their most:
 - `others`: how many processors all else on the machine took meanwhile. Above a few hundredths the
   figures above mean nothing.
 - `writer_seconds`: of a processor, what the thread took that writes, exactly.
-- `copy_seconds`: what all other threads took in the kernel beyond what they take there in as many
-  other steps. That is mostly fresh memory: the first update behind a save makes copies of what is
-  held. Where memory once taken is kept (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_MAX_=0), only the first
-  save has to ask for it.
+- `copy_seconds`: what all other threads took in the kernel in the first steps behind the call,
+  beyond what they take there in as many others. That is fresh memory: the first update makes copies
+  of what is held. Where memory once taken is kept (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_MAX_=0),
+  only the first save has to ask for it.
 - `accounted`: the stall that these two come to, if all wait while the writer computes, and both
   devices make their copies at once.
 - `call_seconds`: how long `Trainer.save` itself kept the loop waiting.
@@ -53,6 +53,7 @@ networks:
 """
 DEVICES = 2
 WARM_UP = 3  # steps
+COPYING = 3  # steps in which copies take memory, from them or from what steps have had before
 NICEST = "19"  # of the thread that writes: medley/base/low_priority.cpp
 
 
@@ -99,16 +100,19 @@ def plain(trainer: medley.Trainer, batch: Any, steps: int) -> Used:
 
 def saving(
     trainer: medley.Trainer, batch: Any, folder: Path, spread: float
-) -> tuple[Used, float, int]:
-    """Returns the same of the steps that a save overlaps, the seconds of the call that begins it,
-    and how many steps these were."""
+) -> tuple[Used, float, float, int]:
+    """Returns the same of the steps that a save overlaps, what the first of them took in the
+    kernel, the seconds of the call that begins it, and how many steps these were."""
     at = trainer.steps
     before = used()
     trainer.save(folder, keep=1, wait=False, spread=spread)
     called = time.perf_counter() - before.clock
+    first = used() - before
     while not (folder / f"step-{at:08}").exists():
         trainer.step(batch)
-    return used() - before, called, trainer.steps - at
+        if trainer.steps - at <= COPYING:
+            first = used() - before
+    return used() - before, first.kernel, called, trainer.steps - at
 
 
 def measure(
@@ -117,12 +121,13 @@ def measure(
     """Returns what a round has shown; `steps`: of each of its parts without a save."""
     begin = used()
     before = plain(trainer, batch, steps)
-    during, called, overlapped = saving(trainer, batch, folder, spread)
+    during, first, called, overlapped = saving(trainer, batch, folder, spread)
     after = plain(trainer, batch, steps)
     whole = used() - begin
     step = (before.clock + after.clock) / (2 * steps)
     writer = whole.ended
-    copies = during.kernel - overlapped * (before.kernel + after.kernel) / (2 * steps)
+    usual = (before.kernel + after.kernel) / (2 * steps)
+    copies = first - min(COPYING, overlapped) * usual
     return {
         "steps": overlapped,
         "step_seconds": step,
