@@ -16,7 +16,7 @@ FOLDERS = ["medley", "python", "scripts", "testbed", "tests", "benchmarks", "exa
 # in a third of that. A room that is not listed is a new one.
 A_NEW_ROOM = 2_000
 BUDGETS = {
-    "medley/base": 1_500,
+    "medley/base": 1_510,  # whole blocks of files that go past the cache of the system, too
     "medley/graph": 3_000,
     "medley/ops": 4_000,  # a table row for each op of PyTorch that has a rule
     "medley/sharding": 1_500,
@@ -48,7 +48,7 @@ BUDGETS = {
     "medley/elastic": 2_000,
     "python/medley": 24_950,  # capture is a third of it; what processes read is compared, too
 }
-CORE = 73_080  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 73_130  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:
