@@ -18,9 +18,8 @@ constexpr double kSafety = 1e-6;
 // What the rows of a pipeline are worth, in whole numbers.
 constexpr int64_t kWhole = int64_t{1} << 40;
 constexpr int kStepBits = 12;  // steps are told apart to this many
-constexpr size_t kParts = 2;   // of a proof for a choice: few micro-batches, and more than these
-constexpr int64_t kFew = 4;    // of all, a part in so many
-constexpr size_t kOfEachChoice = 4;  // chains that a proof fails for, found at once
+constexpr size_t kParts = 4;   // of a proof for a choice, each for so many micro-batches
+constexpr size_t kOfEachChoice = 12;  // chains that a proof fails for, found at once
 
 // Of a device, `of` being what no chain may cost: a device that costs as much is in none.
 int64_t whole_price(double price, int64_t of) {
@@ -147,7 +146,7 @@ MasterSolution ColumnGeneration::master_of_proofs(Nanoseconds step) const {
 }
 
 // Shows that no chain of the choice does more rows in the step than its devices are worth, from
-// few micro-batches on, in a part of them; or returns chains that do. A search for B of them finds
+// few micro-batches on, in a part of all numbers of them; or returns chains that do. A search for B of them finds
 // the chain of least worth C, so that nothing is to be shown up to b B = C less the price of a
 // column.
 ColumnGeneration::Walk ColumnGeneration::walk(size_t choice,
@@ -155,12 +154,13 @@ ColumnGeneration::Walk ColumnGeneration::walk(size_t choice,
                                               Nanoseconds step,
                                               const MasterSolution& prices) const {
   const Choice& own = choices_[choice];
-  const int64_t all = (rows_ + own.rows - 1) / own.rows, few = all / kFew;
-  const int64_t most = part == 0 ? few : all;
+  const int64_t all = (rows_ + own.rows - 1) / own.rows;
+  const int64_t before = all * static_cast<int64_t>(part) / kParts;
+  const int64_t most = all * (static_cast<int64_t>(part) + 1) / kParts;
   Walk walk;
   double first = 0;
   int64_t ahead = std::max<int64_t>(1, all / 8);
-  for (int64_t count = part == 0 ? 1 : few + 1; count <= most;) {
+  for (int64_t count = before + 1; count <= most;) {
     const int64_t last = std::min(most, count + ahead);
     const auto rows_of = [&](int64_t microbatches) {
       return static_cast<double>(std::min(rows_, microbatches * own.rows)) + prices.column_price;

@@ -130,6 +130,18 @@ Start in_parts(Start start, const Parts& parts) {
   return start;
 }
 
+// A pipeline takes no less: a stage waits for its first micro-batch, does all, and the last one goes
+// back.
+Nanoseconds takes_at_least(const PipelinePlan& plan) {
+  Nanoseconds most, before;
+  for (const PipelineStage& stage : plan.stages) {
+    const Nanoseconds time = stage.option.forward + stage.option.backward;
+    most = std::max(most, before + time * plan.microbatches);
+    before += time;
+  }
+  return most + std::max(plan.stages[0].option.update, plan.exchange);
+}
+
 struct Moved {
   Nanoseconds time;  // as read off
   PlanCandidate candidate;
@@ -156,7 +168,8 @@ Moved moved(const Start& start, const Parts& parts) {
       for_each_in_parallel(all.size(), [&](size_t i) {
         std::vector<PipelinePlan> plans = start.stages;
         plans[p] = cuts.as(all[i].pipelines[p]);
-        if (std::ranges::min(plans[p].stages, {}, &PipelineStage::room).room > 0)
+        if (takes_at_least(plans[p]) < best.time &&
+            std::ranges::min(plans[p].stages, {}, &PipelineStage::room).room > 0)
           times[i] = parts.parts.time_of(all[i], plans, 0);
       });
       const auto least = std::ranges::min_element(times);

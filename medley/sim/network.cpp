@@ -59,14 +59,15 @@ class EstimatedNetwork final : public SimulatedNetwork {
     const int index = static_cast<int>(exchanges_.size());
     const auto [place, is_new] =
         instance_of_.try_emplace({post.key.group, post.key.number}, instances_.size());
+    const size_t number = place->second;
     if (is_new) instances_.push_back({.exchanges = post.exchanges});
-    Instance& instance = instances_[place->second];
-    ++instance.num_posted;
+    Instance& instance = instances_[number];
+    if (++instance.num_posted == post.exchanges->devices.size()) instance_of_.erase(place);
     instance.last_post = std::max(instance.last_post, post.at);
     const int senders = post.exchanges->num_senders;
     const bool receives = senders > 0 && post.member >= senders;
     exchanges_.push_back(
-        {place->second, post.device, post.device * num_streams_ + post.turn.stream, post.at});
+        {number, post.device, post.device * num_streams_ + post.turn.stream, post.at});
     exchanges_.back().receives = receives;
     if (receives) return index;
     Stream& stream = streams_[at(exchanges_.back().stream)];
@@ -212,7 +213,7 @@ class EstimatedNetwork final : public SimulatedNetwork {
   std::vector<Nanoseconds> links_;  // [link] when it is free of transfers
   std::vector<Exchange> exchanges_;
   std::deque<Instance> instances_;
-  std::map<std::pair<uint64_t, int64_t>, size_t> instance_of_;
+  std::map<std::pair<uint64_t, int64_t>, size_t> instance_of_;  // those not posted by all
   std::deque<size_t> ready_;
   std::priority_queue<Change, std::vector<Change>, std::greater<>> changes_;
 };
