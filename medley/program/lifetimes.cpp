@@ -1,7 +1,6 @@
 #include "medley/program/lifetimes.h"
 
 #include <algorithm>
-#include <set>
 
 #include "medley/base/at.h"
 
@@ -21,16 +20,35 @@ const std::vector<ValueId>& definitions(const LoweredStage& stage, const Item& i
 
 namespace {
 
+// A set of values or communications, by number.
+class Marks {
+ public:
+  explicit Marks(size_t all) : marked_(all) {}
+  Marks(size_t all, const std::vector<ValueId>& values) : Marks(all) {
+    for (ValueId value : values) insert(value);
+  }
+  // Returns whether it is new. kNone is in no set.
+  bool insert(int number) {
+    if (number == kNone || marked_[at(number)]) return false;
+    return marked_[at(number)] = true;
+  }
+  bool contains(int number) const { return number != kNone && marked_[at(number)]; }
+
+ private:
+  std::vector<bool> marked_;
+};
+
 class FunctionMaker {
  public:
   FunctionMaker(const LoweredStage& stage,
                 const std::map<Phase, std::vector<Item>>& items,
                 const std::vector<ValueId>& keep)
-      : stage_(stage), items_(items), keep_(keep.begin(), keep.end()) {
-    for (const auto& [phase, order] : items)
+      : stage_(stage), items_(items), keep_(stage.graph.values.size(), keep) {
+    for (const auto& [phase, order] : items) {
+      Marks& used = used_in_.try_emplace(phase, stage.graph.values.size()).first->second;
       for (const Item& item : order)
-        for (ValueId value : uses(stage, item))
-          if (value != kNone) used_in_[phase].insert(value);
+        for (ValueId value : uses(stage, item)) used.insert(value);
+    }
   }
 
   std::vector<Function> run() const {
@@ -76,15 +94,14 @@ class FunctionMaker {
     for (const Item& item : order)
       if (last || !item.last_only || phase == Phase::kUpdate) chosen.push_back(item);
     std::vector<std::vector<ValueId>> dies(chosen.size());
-    std::set<ValueId> seen;
+    Marks seen(stage_.graph.values.size());
     for (size_t i = chosen.size(); i-- > 0;) {
       std::vector<ValueId> values = uses(stage_, chosen[i]);
       // A result that nobody reads dies at once.
       for (ValueId value : definitions(stage_, chosen[i]))
         if (chosen[i].kind == Item::Kind::kOp) values.push_back(value);
       for (ValueId value : values)
-        if (value != kNone && seen.insert(value).second && may_die(phase, last, value))
-          dies[i].push_back(value);
+        if (seen.insert(value) && may_die(phase, last, value)) dies[i].push_back(value);
     }
     Function function{kind, {}, {}};
     for (size_t i = 0; i < chosen.size(); ++i) {
@@ -110,8 +127,8 @@ class FunctionMaker {
 
   const LoweredStage& stage_;
   const std::map<Phase, std::vector<Item>>& items_;
-  std::set<ValueId> keep_;
-  std::map<Phase, std::set<ValueId>> used_in_;
+  Marks keep_;
+  std::map<Phase, Marks> used_in_;
 };
 
 }  // namespace
@@ -142,8 +159,8 @@ void prefetch_parameters(const LoweredStage& stage, std::vector<Item>& order) {
 void drop_unused(const LoweredStage& stage,
                  std::map<Phase, std::vector<Item>>& items,
                  const std::vector<ValueId>& keep) {
-  std::set<ValueId> used(keep.begin(), keep.end());
-  std::set<int> dropped;  // communications
+  Marks used(stage.graph.values.size(), keep);
+  Marks dropped(stage.communications.size());
   const auto may_drop = [&](const Item& item) {
     if (item.kind == Item::Kind::kPost) return dropped.contains(item.index);
     const std::vector<ValueId>& results = definitions(stage, item);
