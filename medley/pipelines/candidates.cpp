@@ -384,7 +384,8 @@ std::optional<CandidateSet::Trial> CandidateSet::trial(const PlanCandidate& cand
 
 void CandidateSet::lower(Trial& trial) const {
   if (trial.pipelines.size() > 1) {
-    trial.program = medley::lower(synthesis_.stages(), trial.plan, request_.cluster);
+    trial.program =
+        medley::lower(synthesis_.stages(), trial.plan, request_.cluster, {.hash_plan = false});
     return;
   }
   // Until it is full, as long again, and until it is empty; all, if these are not four times as
@@ -392,7 +393,7 @@ void CandidateSet::lower(Trial& trial) const {
   const auto count = static_cast<int64_t>(only_pipeline(trial.plan).microbatches.size());
   const int64_t few = 3 * trial.counts[0][0] + kFull;
   const Plan some = shortened(trial.plan, count > 4 * few ? few : count);
-  trial.program = medley::lower(synthesis_.stages(), some, request_.cluster);
+  trial.program = medley::lower(synthesis_.stages(), some, request_.cluster, {.hash_plan = false});
 }
 
 // Of so many micro-batches, of which the program has the first. What one more takes is read off the

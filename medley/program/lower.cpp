@@ -530,7 +530,7 @@ Program lower(const GraphAnalysis& analysis,
   check_buffers_in_one_stage(decided, connections);
   Program program;
   program.graph_hash = analysis.graph_hash;
-  program.plan_hash = sha256_hex(print(plan));
+  if (options.hash_plan) program.plan_hash = sha256_hex(print(plan));
   program.global_batch = plan.global_batch;
   program.microbatches_are_batches = microbatches_are_batches(plan);
   program.stages.resize(decided.size());

@@ -18,6 +18,7 @@ struct LowerOptions {
   bool keep_gradients = false;  // until the next step, for reading back
   // A step that fails can be taken back, or finished without the others (commit.h).
   bool commit = false;
+  bool hash_plan = true;  // false: of a program that is only priced
 };
 
 // Requires: verify(plan, graph, cluster) has passed. Throws Error(kCaller) where an entry of the

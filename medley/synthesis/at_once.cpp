@@ -53,7 +53,7 @@ class AtOnce {
 
  private:
   Priced priced(Plan plan) const {
-    Program program = lower(*request_.analysis, plan, request_.cluster);
+    Program program = lower(*request_.analysis, plan, request_.cluster, {.hash_plan = false});
     const Nanoseconds step = price(request_, program);
     return {std::move(plan), std::move(program), step};
   }

@@ -146,7 +146,8 @@ double Misfit::bytes() const {
 }
 
 std::optional<Misfit> find_misfit(const Plan& plan, const Request& request) {
-  return find_misfit(plan, lower(*request.analysis, plan, request.cluster), request);
+  return find_misfit(
+      plan, lower(*request.analysis, plan, request.cluster, {.hash_plan = false}), request);
 }
 
 std::optional<Misfit> find_misfit(const Plan& plan,

@@ -54,7 +54,7 @@ SpmdDecided SpmdDecider::decide(SpmdDivision& division, const SpmdOptions& optio
 
 SpmdCandidate SpmdDecider::price(const Plan& plan) const {
   SpmdCandidate candidate;
-  candidate.program = lower(*request_.analysis, plan, request_.cluster);
+  candidate.program = lower(*request_.analysis, plan, request_.cluster, {.hash_plan = false});
   candidate.step = medley::price(request_, candidate.program);
   if (const auto misfit = find_misfit(plan, candidate.program, request_)) {
     candidate.missing_bytes = misfit->bytes();
