@@ -24,7 +24,7 @@ namespace {
 
 constexpr size_t kMostAmounts = 150;  // of units, for each of which chains are searched
 // With so many devices a search takes a tenth of a second: of more than this, fewer amounts.
-constexpr size_t kManyDevices = 256, kFewAmounts = 40;
+constexpr size_t kManyDevices = 128, kFewAmounts = 40;
 constexpr double kGap = 0.01;  // of a chain
 // Divisions may be predicted to be slower by this than the best one.
 constexpr double kSlower = 1.1;

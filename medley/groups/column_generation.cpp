@@ -17,8 +17,8 @@ constexpr double kWorthMore = 1e-3;  // of its rows: a column must be worth more
 constexpr double kSafety = 1e-6;
 // What the rows of a pipeline are worth, in whole numbers.
 constexpr int64_t kWhole = int64_t{1} << 40;
-constexpr int kStepBits = 12;  // steps are told apart to this many
-constexpr size_t kParts = 4;   // of a proof for a choice, each for so many micro-batches
+constexpr int kStepBits = 12;         // steps are told apart to this many
+constexpr size_t kParts = 4;          // of a proof for a choice, each for so many micro-batches
 constexpr size_t kOfEachChoice = 12;  // chains that a proof fails for, found at once
 
 // Of a device, `of` being what no chain may cost: a device that costs as much is in none.
@@ -146,9 +146,9 @@ MasterSolution ColumnGeneration::master_of_proofs(Nanoseconds step) const {
 }
 
 // Shows that no chain of the choice does more rows in the step than its devices are worth, from
-// few micro-batches on, in a part of all numbers of them; or returns chains that do. A search for B of them finds
-// the chain of least worth C, so that nothing is to be shown up to b B = C less the price of a
-// column.
+// few micro-batches on, in a part of all numbers of them; or returns chains that do. A search for B
+// of them finds the chain of least worth C, so that nothing is to be shown up to b B = C less the
+// price of a column.
 ColumnGeneration::Walk ColumnGeneration::walk(size_t choice,
                                               size_t part,
                                               Nanoseconds step,

@@ -20,6 +20,8 @@ constexpr double kCloseEnough = 0.05;  // of a bound of many devices to what is 
 constexpr int kMostCounted = 32;  // devices: with more, what pipelines sum is not in their chains
 // Layers times devices: with more, chains at prices do not count devices.
 constexpr int kMostLayersCounted = 512;
+// Devices: with more, stages of the chains of an amount are on whole nodes of a pool of many.
+constexpr int kMostOnAnySize = 128, kManyNodes = 4;
 constexpr int kOfEachAmount = 2;  // chains of it for a number of micro-batches
 constexpr int kMostImprovements = 64;
 constexpr size_t kMostCompared = 64;  // divisions, with the links that they have
@@ -57,6 +59,8 @@ int GroupSearch::num_devices() const {
 }
 
 bool GroupSearch::is_small() const { return num_devices() <= kMostCounted; }
+
+bool GroupSearch::is_large() const { return num_devices() > kMostOnAnySize; }
 
 bool GroupSearch::counts_devices() const {
   return request_.layers * num_devices() <= kMostLayersCounted;
@@ -113,17 +117,29 @@ PipelineRequest GroupSearch::chains_of(const MicrobatchChoice& choice, size_t pi
   return request;
 }
 
+// With stages on whole nodes, where a pool has many.
+PipelineRequest GroupSearch::on_nodes(PipelineRequest request) const {
+  for (size_t p = 0; p < request.pools.size(); ++p) {
+    PipelinePool& pool = request.pools[p];
+    const int node = request_.sums.per_node[p];
+    if (pool.devices >= kManyNodes * node)
+      std::erase_if(pool.sizes, [&](int size) { return size < node; });
+  }
+  return request;
+}
+
 void GroupSearch::add(const MicrobatchChoice& choice, int64_t rows, bool last) {
   Choice& added = choices_.emplace_back(Choice{choice, rows, {}, {}});
   auto& [by_amount, at_prices] = added.fewest;
   const PipelineRequest request = chains_of(choice, request_.pipelines);
   if (!request_.amounts.empty() && request_.pools.size() <= kMostPools) {
-    by_amount = std::make_unique<ChainSearches>(request);
+    by_amount = std::make_unique<ChainSearches>(is_large() ? on_nodes(request) : request);
     search_amounts(added);
   }
   if (last) {
-    at_prices = by_amount ? std::make_unique<PricedChains>(*by_amount, counts_devices())
-                          : std::make_unique<PricedChains>(request, counts_devices());
+    at_prices = by_amount && !is_large()
+                    ? std::make_unique<PricedChains>(*by_amount, counts_devices())
+                    : std::make_unique<PricedChains>(request, counts_devices());
     generation_.add_choice(rows, *at_prices);
     generated_.push_back(choices_.size() - 1);
     if (request_.amounts.empty()) search_at_prices();

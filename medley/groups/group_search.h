@@ -96,6 +96,7 @@ class GroupSearch {
     std::map<size_t, Searches> more;  // [pipelines]
   };
   PipelineRequest chains_of(const MicrobatchChoice& choice, size_t pipelines) const;
+  PipelineRequest on_nodes(PipelineRequest request) const;
   double share(const Units& amount) const;
   void search_amounts(const Choice& choice);
   int64_t most_microbatches(const Units& amount,
@@ -108,6 +109,7 @@ class GroupSearch {
                                       int microbatches,
                                       Nanoseconds below) const;
   int num_devices() const;
+  bool is_large() const;
   bool counts_devices() const;
   bool is_over() const { return request_.is_over && request_.is_over(); }
   void improve(size_t pipelines);

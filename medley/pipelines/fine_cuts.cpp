@@ -130,8 +130,8 @@ Start in_parts(Start start, const Parts& parts) {
   return start;
 }
 
-// A pipeline takes no less: a stage waits for its first micro-batch, does all, and the last one goes
-// back.
+// A pipeline takes no less: a stage waits for its first micro-batch, does all, and the last one
+// goes back.
 Nanoseconds takes_at_least(const PipelinePlan& plan) {
   Nanoseconds most, before;
   for (const PipelineStage& stage : plan.stages) {

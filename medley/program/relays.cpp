@@ -298,6 +298,62 @@ StageRelays relay_all(const HoldersByName& holders,
   return relays.run();
 }
 
+// Parameters next to each other that the same stages hold.
+struct HeldAlike {
+  std::vector<size_t> stages;
+  int64_t bytes = 0;  // of a device, of the fewest
+  std::vector<std::string> parameters;
+};
+
+std::vector<HeldAlike> segments_of(const std::vector<DecidedStage>& stages,
+                                   const HoldersByName& holders,
+                                   const std::vector<std::string>& parameters) {
+  std::vector<HeldAlike> segments;
+  for (const std::string& parameter : parameters) {
+    const auto found = holders.find(parameter);
+    if (found == holders.end() || found->second.size() < 2) continue;
+    std::vector<size_t> members;
+    size_t fewest = stages[found->second[0].stage].devices.size();
+    for (const Holder& holder : found->second) {
+      members.push_back(holder.stage);
+      fewest = std::min(fewest, stages[holder.stage].devices.size());
+    }
+    if (segments.empty() || segments.back().stages != members) segments.push_back({members, 0, {}});
+    const Graph& graph = stages[members[0]].completed.prepared->graph;
+    segments.back().bytes +=
+        num_bytes(type_of(graph, found->second[0].value), {}) / static_cast<int64_t>(fewest);
+    segments.back().parameters.push_back(parameter);
+  }
+  return segments;
+}
+
+// Where cuts of pipelines differ, a segment has a stage in common with the next one, which waits
+// for it, and so on through all of them, if they are summed one after the other:
+//
+//   one pipeline      |    a3     |    a2     |  a1  |     summed in order: 1 2 3 4 5
+//   another one       |  b3  |     b2     |    b1    |     here:            2 4, then 1 3 5
+//   segments          |  1   |  2 |   3   | 4 |  5   |
+//
+// So they are taken in turns: from the end, each goes as late as those behind it let its stages.
+std::vector<std::string> in_turns(std::vector<HeldAlike> segments, size_t num_stages) {
+  std::vector<int64_t> busy(num_stages);  // [stage] until the end
+  std::vector<std::string> reversed;
+  while (!segments.empty()) {
+    const auto behind = [&](const HeldAlike& segment) {
+      int64_t most = 0;
+      for (const size_t stage : segment.stages) most = std::max(most, busy[stage]);
+      return most;
+    };
+    const auto last =
+        std::prev(std::ranges::min_element(segments.rbegin(), segments.rend(), {}, behind).base());
+    const int64_t until = behind(*last) + last->bytes;
+    for (const size_t stage : last->stages) busy[stage] = until;
+    reversed.insert(reversed.end(), last->parameters.rbegin(), last->parameters.rend());
+    segments.erase(last);
+  }
+  return {reversed.rbegin(), reversed.rend()};
+}
+
 // Parameters in the order in which their gradients are done in the whole graph.
 std::vector<std::string> by_gradient(const Graph& graph) {
   std::vector<std::pair<OpId, std::string>> order;
@@ -319,9 +375,10 @@ void connect_relays(const std::vector<DecidedStage>& stages,
                     std::vector<Connections>& connections) {
   if (stages.size() == 1) return;
   const std::vector<OwnedShares> shares = divide_updates(stages, plan);
-  std::vector<std::string> order = by_gradient(whole);
-  StageRelays gradients = relay_all(
-      holders_of_gradients(stages, shares), order, Relays(stages, kRelayGradients, bytes));
+  const HoldersByName holders = holders_of_gradients(stages, shares);
+  std::vector<std::string> order =
+      in_turns(segments_of(stages, holders, by_gradient(whole)), stages.size());
+  StageRelays gradients = relay_all(holders, order, Relays(stages, kRelayGradients, bytes));
   std::ranges::reverse(order);
   StageRelays values =
       relay_all(holders_of_values(stages, shares), order, Relays(stages, kRelayValues, bytes));

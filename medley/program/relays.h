@@ -26,9 +26,10 @@ inline constexpr std::string_view kRelayValues = "relay new values";
 // Divides updates over their owners, and adds the relays to what each stage knows of the others, in
 // the one order in which all post them. Those of gradients: parameters by when their gradients are
 // done in the whole graph; those next to each other with the same holders go together, `bytes` at
-// most if there are several. Those of new values: in the opposite order, as parameters are updated
-// from the first layer on. Throws Error(kCaller) where shards of two stages have no cells, or
-// owners cannot divide a parameter.
+// most if there are several; and holders that share stages take turns, so that stages whose turn it
+// is not sum with others meanwhile. Those of new values: in the opposite order, as parameters are
+// updated from the first layer on. Throws Error(kCaller) where shards of two stages have no cells,
+// or owners cannot divide a parameter.
 void connect_relays(const std::vector<DecidedStage>& stages,
                     const Plan& plan,
                     const Graph& whole,

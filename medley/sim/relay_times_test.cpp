@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <map>
 
 #include "medley/base/at.h"
 #include "medley/base/files.h"
@@ -15,6 +16,8 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+
+constexpr Nanoseconds kForever{int64_t{1} << 62};
 
 // Devices of equal nodes; one does `flops` in a second.
 Cluster nodes(int count, double flops, double bandwidth) {
@@ -135,6 +138,25 @@ TEST_F(RelayTimesTest, HidesWhatIsShorterThanTheCoolDown) {
   EXPECT_GT(count, all / 3);
   EXPECT_GE(hidden / takes, 0.9) << count << " of " << all << " relays";
   RecordProperty("hidden_percent", static_cast<int>(100 * (hidden / takes)));
+}
+
+// Each stage shares layers with two of the other pipeline, but for those at the ends: they do not
+// all wait for each other, but sum with one first and with the other then.
+TEST_F(RelayTimesTest, StagesDoNotWaitForEachOtherInARow) {
+  const Relayed found = run_deep({pipeline_of(0, {0, 2}, 1, 1), pipeline_of(2, {0, 1, 3}, 1, 1)},
+                                 nodes(5, 1e12, 1e6));
+  ASSERT_EQ(found.relays.size(), 4u);
+  Nanoseconds begins = kForever, ends;
+  std::map<int, Nanoseconds> busy;  // [stage]
+  for (const RelayTimes& relay : found.relays) {
+    begins = std::min(begins, relay.begins);
+    ends = std::max(ends, relay.ends);
+    for (const int stage : relay.stages) busy[stage] += relay.alone;
+  }
+  Nanoseconds most;
+  for (const auto& [stage, time] : busy) most = std::max(most, time);
+  // In a row: twice of what the busiest stage sums, and more.
+  EXPECT_LT((ends - begins) / most, 1.5);
 }
 
 }  // namespace
