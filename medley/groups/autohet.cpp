@@ -22,9 +22,8 @@
 namespace medley {
 namespace {
 
-constexpr size_t kMostAmounts = 150;  // of units, for each of which chains are searched
-// With so many devices a search takes a tenth of a second: of more than this, fewer amounts.
-constexpr size_t kManyDevices = 128, kFewAmounts = 40;
+// Of units, for each of which chains are searched: of few devices, and of many.
+constexpr size_t kMostAmounts = 150, kFewAmounts = 40;
 constexpr double kGap = 0.01;  // of a chain
 // Divisions may be predicted to be slower by this than the best one.
 constexpr double kSlower = 1.1;
@@ -60,7 +59,7 @@ Units units_of(const std::vector<DevicePool>& pools) {
   };
   size_t devices = 0;
   for (const DevicePool& pool : pools) devices += pool.devices.size();
-  while (amounts() > (devices > kManyDevices ? kFewAmounts : kMostAmounts)) {
+  while (amounts() > (devices > at(kMostInDetail) ? kFewAmounts : kMostAmounts)) {
     const auto most =
         std::ranges::max_element(ways, {}, [](const auto& way) { return way.back(); });
     if (most->size() == 1) break;
@@ -274,8 +273,8 @@ class AutoHet {
     const Nanoseconds twice = h1f1b(schedule_request(more)).finish;
     const Nanoseconds period =
         std::max(Nanoseconds{1}, Nanoseconds{(twice - finish).value / plan.microbatches});
-    const Nanoseconds after = std::max(plan.stages[0].option.update, plan.exchange);
-    return {{}, rows, finish + after - period * (plan.microbatches - 1), period};
+    const Nanoseconds fill = finish + after_schedule(plan) - period * (plan.microbatches - 1);
+    return {{}, rows, fill, period};
   }
 
   const Request& request_;

@@ -20,8 +20,7 @@ constexpr double kCloseEnough = 0.05;  // of a bound of many devices to what is 
 constexpr int kMostCounted = 32;  // devices: with more, what pipelines sum is not in their chains
 // Layers times devices: with more, chains at prices do not count devices.
 constexpr int kMostLayersCounted = 512;
-// Devices: with more, stages of the chains of an amount are on whole nodes of a pool of many.
-constexpr int kMostOnAnySize = 128, kManyNodes = 4;
+constexpr int kManyNodes = 4;     // of a pool
 constexpr int kOfEachAmount = 2;  // chains of it for a number of micro-batches
 constexpr int kMostImprovements = 64;
 constexpr size_t kMostCompared = 64;  // divisions, with the links that they have
@@ -60,7 +59,7 @@ int GroupSearch::num_devices() const {
 
 bool GroupSearch::is_small() const { return num_devices() <= kMostCounted; }
 
-bool GroupSearch::is_large() const { return num_devices() > kMostOnAnySize; }
+bool GroupSearch::is_large() const { return num_devices() > kMostInDetail; }
 
 bool GroupSearch::counts_devices() const {
   return request_.layers * num_devices() <= kMostLayersCounted;

@@ -43,6 +43,10 @@ struct GroupRequest {
   std::function<bool()> is_over{};           // asked now and then; null: never
 };
 
+// Devices: with more, a search for chains takes a tenth of a second, so that fewer amounts of them
+// are searched, and stages of these chains are on whole nodes of a pool of many.
+inline constexpr int kMostInDetail = 128;
+
 class GroupSearch {
  public:
   explicit GroupSearch(GroupRequest request);

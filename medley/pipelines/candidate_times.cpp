@@ -85,9 +85,7 @@ Nanoseconds CandidateSet::time_of(const PlanCandidate& candidate,
                                   int timings) const {
   Nanoseconds most;
   for (const PipelinePlan& plan : plans)
-    most = std::max(most,
-                    h1f1b(schedule_request(plan), timings).finish +
-                        std::max(plan.stages[0].option.update, plan.exchange));
+    most = std::max(most, h1f1b(schedule_request(plan), timings).finish + after_schedule(plan));
   return most + relays_after(candidate, plans);
 }
 

@@ -139,7 +139,7 @@ Nanoseconds takes_at_least(const PipelinePlan& plan) {
     most = std::max(most, before + time * plan.microbatches);
     before += time;
   }
-  return most + std::max(plan.stages[0].option.update, plan.exchange);
+  return most + after_schedule(plan);
 }
 
 struct Moved {

@@ -386,4 +386,8 @@ ScheduleRequest schedule_request(const PipelinePlan& plan) {
   return request;
 }
 
+Nanoseconds after_schedule(const PipelinePlan& plan) {
+  return std::max(plan.stages[0].option.update, plan.exchange);
+}
+
 }  // namespace medley

@@ -184,4 +184,7 @@ std::optional<Nanoseconds> exchange_time(const std::optional<LinkCurve>& link, B
 // What the timer and h1f1b() need to judge a plan, X and W left out.
 ScheduleRequest schedule_request(const PipelinePlan& plan);
 
+// Returns what follows behind that: the first stage's update, or X if that takes longer.
+Nanoseconds after_schedule(const PipelinePlan& plan);
+
 }  // namespace medley

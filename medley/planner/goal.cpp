@@ -209,7 +209,7 @@ class GoalSearch {
       nodes.pool = request_.cluster.pools[at(pool)].name;
       all.nodes.push_back(nodes);
     }
-    const Program program = lower(*request_.analysis, plan, request_.cluster);
+    const Program program = lower(request_, plan);
     const double step = static_cast<double>(simulate(program, *request_.costs).step.value) * 1e-9;
     all.time = Seconds{step * static_cast<double>(goal_.steps)};
     all.cost = all.time.value / kHour * all.price_per_hour;

@@ -32,7 +32,7 @@ namespace {
 constexpr int64_t kSlowerMesh = 110;
 
 Nanoseconds step_time(const Plan& plan, const Request& request) {
-  return price(request, lower(*request.analysis, plan, request.cluster));
+  return price(request, lower(request, plan));
 }
 
 // The rows of the table that `auto` asks, in its order.
@@ -296,8 +296,7 @@ Outcome plan(const Request& request) {
   if (found) note_types(*found, request.graph, request.cluster);
   if (found && request.survive > 0) {
     found->survive = request.survive;
-    const Survival needs =
-        survival(lower(*asked.analysis, *found, request.cluster), request.cluster, {1});
+    const Survival needs = survival(lower(asked, *found), request.cluster, {1});
     if (needs.without > 0) return Infeasible{cannot_survive(needs)};
   }
   return outcome;

@@ -288,13 +288,17 @@ HoldersByName holders_of_values(const std::vector<DecidedStage>& stages,
   return holders;
 }
 
+// Null: no two stages hold it.
+const Holders* several(const HoldersByName& holders, const std::string& parameter) {
+  const auto found = holders.find(parameter);
+  return found != holders.end() && found->second.size() > 1 ? &found->second : nullptr;
+}
+
 StageRelays relay_all(const HoldersByName& holders,
                       const std::vector<std::string>& parameters,
                       Relays relays) {
   for (const std::string& parameter : parameters)
-    if (const auto found = holders.find(parameter);
-        found != holders.end() && found->second.size() > 1)
-      relays.add(parameter, found->second);
+    if (const Holders* found = several(holders, parameter)) relays.add(parameter, *found);
   return relays.run();
 }
 
@@ -310,18 +314,18 @@ std::vector<HeldAlike> segments_of(const std::vector<DecidedStage>& stages,
                                    const std::vector<std::string>& parameters) {
   std::vector<HeldAlike> segments;
   for (const std::string& parameter : parameters) {
-    const auto found = holders.find(parameter);
-    if (found == holders.end() || found->second.size() < 2) continue;
+    const Holders* found = several(holders, parameter);
+    if (!found) continue;
     std::vector<size_t> members;
-    size_t fewest = stages[found->second[0].stage].devices.size();
-    for (const Holder& holder : found->second) {
+    size_t fewest = stages[found->front().stage].devices.size();
+    for (const Holder& holder : *found) {
       members.push_back(holder.stage);
       fewest = std::min(fewest, stages[holder.stage].devices.size());
     }
     if (segments.empty() || segments.back().stages != members) segments.push_back({members, 0, {}});
     const Graph& graph = stages[members[0]].completed.prepared->graph;
     segments.back().bytes +=
-        num_bytes(type_of(graph, found->second[0].value), {}) / static_cast<int64_t>(fewest);
+        num_bytes(type_of(graph, found->front().value), {}) / static_cast<int64_t>(fewest);
     segments.back().parameters.push_back(parameter);
   }
   return segments;

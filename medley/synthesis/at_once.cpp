@@ -6,7 +6,6 @@
 
 #include "medley/base/at.h"
 #include "medley/base/parallel.h"
-#include "medley/program/lower.h"
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/fit.h"
@@ -53,7 +52,7 @@ class AtOnce {
 
  private:
   Priced priced(Plan plan) const {
-    Program program = lower(*request_.analysis, plan, request_.cluster, {.hash_plan = false});
+    Program program = lower(request_, plan);
     const Nanoseconds step = price(request_, program);
     return {std::move(plan), std::move(program), step};
   }

@@ -146,8 +146,7 @@ double Misfit::bytes() const {
 }
 
 std::optional<Misfit> find_misfit(const Plan& plan, const Request& request) {
-  return find_misfit(
-      plan, lower(*request.analysis, plan, request.cluster, {.hash_plan = false}), request);
+  return find_misfit(plan, lower(request, plan), request);
 }
 
 std::optional<Misfit> find_misfit(const Plan& plan,

@@ -120,7 +120,7 @@ std::optional<Alternative> NextBest::without(
 }
 
 Simulated NextBest::simulated(const Plan& of) const {
-  const Program program = lower(*request_.analysis, of, request_.cluster);
+  const Program program = lower(request_, of);
   return {simulate(program, *request_.costs).step, !find_misfit(of, program, request_)};
 }
 

@@ -27,6 +27,10 @@ void prove(const Request& request, Nanoseconds least) {
 
 bool is_over(const Request& request) { return request.is_over && request.is_over(); }
 
+Program lower(const Request& request, const Plan& plan) {
+  return lower(*request.analysis, plan, request.cluster, {.hash_plan = false});
+}
+
 Nanoseconds price(const Request& request, const Program& program) {
   const Nanoseconds step = simulate(program, *request.costs).step;
   return request.besides ? step + request.besides(program, step) : step;

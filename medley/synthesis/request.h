@@ -72,6 +72,10 @@ void prove(const Request& request, Nanoseconds least);
 // For strategies: whether what is found already will do.
 bool is_over(const Request& request);
 
+// For strategies: the program of a plan that is looked at, not run: without the plan's hash.
+// Requires: an analysis.
+Program lower(const Request& request, const Plan& plan);
+
 // For strategies: what plans are compared by, the step as simulated and what it costs besides.
 // Requires: costs.
 Nanoseconds price(const Request& request, const Program& program);

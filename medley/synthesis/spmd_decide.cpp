@@ -5,7 +5,6 @@
 #include <iterator>
 
 #include "medley/base/parallel.h"
-#include "medley/program/lower.h"
 #include "medley/synthesis/fit.h"
 #include "medley/synthesis/shorten.h"
 
@@ -54,7 +53,7 @@ SpmdDecided SpmdDecider::decide(SpmdDivision& division, const SpmdOptions& optio
 
 SpmdCandidate SpmdDecider::price(const Plan& plan) const {
   SpmdCandidate candidate;
-  candidate.program = lower(*request_.analysis, plan, request_.cluster, {.hash_plan = false});
+  candidate.program = lower(request_, plan);
   candidate.step = medley::price(request_, candidate.program);
   if (const auto misfit = find_misfit(plan, candidate.program, request_)) {
     candidate.missing_bytes = misfit->bytes();
