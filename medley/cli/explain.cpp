@@ -362,7 +362,7 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
     // Planners know no scale.
     if (!analysis ||
         (!analysis->optimizer.scales_loss && computes_in_f16(plan, *options.graph, cluster)))
-      analysis = &own.emplace(analyse(*options.graph, plan, cluster, {}, {}));
+      analysis = &own.emplace(analyse(*options.graph, plan, cluster, {}));
   }
   std::vector<Completed> completed;  // [stage]
   if (analysis) completed = complete_stages(*analysis, plan);

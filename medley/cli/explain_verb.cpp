@@ -61,7 +61,7 @@ void run_explain(const ExplainArguments& options, Session& session) {
   if (cluster) costs.emplace(read_costs(session.files, options.profile, *cluster));
   if (graph && cluster) verify_plan(plan, options.plan, *graph, *cluster);
   std::optional<GraphAnalysis> analysis;
-  if (graph && costs) analysis.emplace(analyse(*graph, plan, *cluster, {}, {}));
+  if (graph && costs) analysis.emplace(analyse(*graph, plan, *cluster, {}));
   const ExplainOptions about{.graph = graph ? &*graph : nullptr,
                              .costs = costs ? &*costs : nullptr,
                              .expanded = options.expanded,

@@ -149,7 +149,7 @@ std::string simulate_schedules(const Graph& graph,
     for (const Schedule& schedule : schedules())
       if (name == "all") wanted.push_back(&schedule);
   }
-  const GraphAnalysis analysis = analyse(graph, plan, costs.cluster(), {}, {});
+  const GraphAnalysis analysis = analyse(graph, plan, costs.cluster(), {});
   const std::vector<std::optional<ScheduleRequest>> requests = requests_of(analysis, plan, costs);
   std::vector<ScheduleRow> rows;
   for (const Schedule* schedule : wanted)

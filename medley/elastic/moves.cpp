@@ -9,6 +9,7 @@
 #include "medley/boxes/cells.h"
 #include "medley/elastic/shards.h"
 #include "medley/graph/dtype.h"
+#include "medley/ops/update_ops.h"
 
 namespace medley {
 namespace {
@@ -147,6 +148,7 @@ class Search {
       if (takers.empty()) continue;
       const std::vector<Shard> holders = shards_of(there, cell);
       if (holders.empty()) {
+        if (value.name == kLossScaleState) continue;
         moves_.lost.push_back(
             fmt::format("{} \"{}\": {}", value.kind, value.name, to_string(cell.box)));
         continue;

@@ -40,7 +40,9 @@ struct Move {
 struct Moves {
   std::vector<HeldValue> values;  // of the program after
   std::vector<Move> moves;  // by value, then by place in it; apart, together all that is wanted
-  std::vector<std::string> lost;  // what nobody has: "state "exp_avg:w": [0, 4) x [0, 2)"
+  // What nobody has: "state "exp_avg:w": [0, 4) x [0, 2)". A loss scale is no loss: a plan that has
+  // none before starts from its first.
+  std::vector<std::string> lost;
 };
 
 // Of several devices that have the same, one gives it such that the one who has most to send or to

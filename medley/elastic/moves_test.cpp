@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <numeric>
+#include <tuple>
 
 #include "medley/base/at.h"
 #include "medley/base/files.h"
@@ -14,6 +15,7 @@
 #include "medley/graph/dtype.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
+#include "medley/ops/update_ops.h"
 #include "medley/program/lower.h"
 #include "medley/testing/random_plan.h"
 #include "medley/testing/seeds.h"
@@ -295,6 +297,29 @@ TEST(Moves, GivingIsDividedAmongThoseWhoHaveTheSame) {
     largest = std::max(largest, move.bytes());
   }
   for (const auto& [device, bytes] : given) EXPECT_LE(bytes, all / 5 + largest) << device;
+}
+
+// Those that computed in f16 are gone, or the first of them has come. What was scaled before goes
+// on with the scale that it had.
+TEST(Moves, AScaleThatNobodyHadIsNoLoss) {
+  const Cluster cluster = six_devices();
+  const Graph graph = read_graph("tests/data/mlp.graph");
+  const Plan rows = rows_of_all(cluster);
+  Optimizer optimizer;
+  const Program without = lower(analyse(graph, optimizer), rows, cluster);
+  optimizer.scales_loss = true;
+  const Program with = lower(analyse(graph, optimizer), rows, cluster);
+  const auto scales = [](const Moves& moves) {
+    return std::ranges::count_if(moves.moves, [&](const Move& move) {
+      return moves.values[at(move.value)].name == kLossScaleState;
+    });
+  };
+  for (const auto& [before, after, moved] :
+       {std::tuple(&without, &with, 0), {&with, &with, 6}, {&with, &without, 0}}) {
+    const Moves moves = moves_between({{before, numbers_without(cluster, 5)}}, *after);
+    EXPECT_THAT(moves.lost, IsEmpty());
+    EXPECT_EQ(scales(moves), moved);
+  }
 }
 
 // Two epochs may have ended in the same failure: one device has what the newer plan gave it, the

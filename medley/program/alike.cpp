@@ -99,8 +99,8 @@ Program lower_alike(const Graph& planned,
                     const Optimizer& optimizer,
                     const LowerOptions& options) {
   require_alike(planned, other, "graph");
-  const GraphAnalysis known = analyse(planned, plan, cluster, optimizer, options);
-  const GraphAnalysis here = analyse(other, plan, cluster, optimizer, options);
+  const GraphAnalysis known = analyse(planned, plan, cluster, optimizer);
+  const GraphAnalysis here = analyse(other, plan, cluster, optimizer);
   const std::vector<Completed> decided = complete_stages(known, plan);
   std::vector<Completed> stages = complete_stages(here, plan);
   for (size_t s = 0; s < decided.size(); ++s) {

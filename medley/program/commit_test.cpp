@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "medley/base/at.h"
@@ -27,11 +28,12 @@ Cluster pool_of(int count) {
 bool updates(const LoweredStage& stage, const Step& step) {
   const auto* segment = std::get_if<Segment>(&step);
   return segment && std::ranges::any_of(segment->ops, [&](OpId op) {
-           return stage.graph.ops[at(op)].name == "medley.adamw.default";
+           const std::string& name = stage.graph.ops[at(op)].name;
+           return name == "medley.adamw.default" || name == "medley.next_scale.default";
          });
 }
 
-std::vector<Program> random_programs(bool commit) {
+std::vector<Program> random_programs(bool commit, bool scales_loss = false) {
   const Graph graph =
       run_passes(parse_graph(LocalFiles().read("tests/data/mlp.graph"), "tests/data/mlp.graph"));
   const Cluster cluster = pool_of(5);
@@ -39,12 +41,15 @@ std::vector<Program> random_programs(bool commit) {
   for (const Device& device : cluster.devices) names.push_back(device.name);
   LowerOptions options;
   options.commit = commit;
+  Optimizer optimizer;
+  optimizer.scales_loss = scales_loss;
+  const GraphAnalysis analysis = analyse(graph, optimizer);
   std::vector<Program> programs;
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const auto draw = seed % 3 == 0   ? random_plan
                       : seed % 3 == 1 ? random_pipeline
                                       : random_pipelines;
-    programs.push_back(lower(graph, draw(graph, names, 12, seed), cluster, {}, options));
+    programs.push_back(lower(analysis, draw(graph, names, 12, seed), cluster, options));
   }
   return programs;
 }
@@ -53,7 +58,9 @@ std::vector<Program> random_programs(bool commit) {
 // update.
 TEST(Commit, EverythingAwaitedBeforeItIsNeededAndNothingIsUpdatedBeforeIt) {
   int found = 0;
-  for (const Program& program : random_programs(true))
+  std::vector<Program> programs = random_programs(true);
+  std::ranges::move(random_programs(true, true), std::back_inserter(programs));
+  for (const Program& program : programs)
     for (const LoweredStage& stage : program.stages) {
       if (stage.commit == kNone) continue;
       ++found;
@@ -86,7 +93,7 @@ TEST(Commit, EverythingAwaitedBeforeItIsNeededAndNothingIsUpdatedBeforeIt) {
       }
       EXPECT_TRUE(passed);
     }
-  EXPECT_GT(found, 60);
+  EXPECT_GT(found, 120);
 }
 
 // Also where the gradients that all have in the end would make the norm a local sum.

@@ -30,8 +30,7 @@ std::string why_one_pipeline(const Graph& graph) {
 GraphAnalysis analyse(const Graph& graph,
                       const Plan& plan,
                       const Cluster& cluster,
-                      const Optimizer& optimizer,
-                      const LowerOptions& options) {
+                      const Optimizer& optimizer) {
   Optimizer chosen = optimizer;
   const bool learns = std::ranges::count(graph.outputs, OutputKind::kGradient, &Output::kind) > 0;
   chosen.scales_loss = learns && computes_in_f16(plan, graph, cluster);
@@ -42,9 +41,6 @@ GraphAnalysis analyse(const Graph& graph,
                             "one that is captured again",
                             graph.name,
                             kLossScale));
-  if (chosen.scales_loss && options.commit)
-    throw Error(Blame::kCaller,
-                "plan: bf16_as: found f16 in an elastic run, expected bf16 or f32 on all devices");
   return analyse(graph, chosen);
 }
 

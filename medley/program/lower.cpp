@@ -548,7 +548,7 @@ Program lower(const Graph& graph,
               const Cluster& cluster,
               const Optimizer& optimizer,
               const LowerOptions& options) {
-  return lower(analyse(graph, plan, cluster, optimizer, options), plan, cluster, options);
+  return lower(analyse(graph, plan, cluster, optimizer), plan, cluster, options);
 }
 
 Program lower(const GraphAnalysis& analysis,

@@ -48,8 +48,7 @@ Program lower(const GraphAnalysis& analysis,
 GraphAnalysis analyse(const Graph& graph,
                       const Plan& plan,
                       const Cluster& cluster,
-                      const Optimizer& optimizer,
-                      const LowerOptions& options);
+                      const Optimizer& optimizer);
 
 // Why a model cannot be trained by several pipelines: its forward phase changes a buffer, and what
 // one pipeline changes, no other has seen. Empty: it can, as far as that goes.

@@ -9,6 +9,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/ops/update_ops.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/byte_messages.h"
 #include "medley/torch/combine.h"
@@ -121,8 +122,12 @@ class Mover {
   void make_shards() {
     if (!after_) return;
     for (int v = 0; v < static_cast<int>(moves_.values.size()); ++v)
-      if (at::Tensor shard = after_->empty_shard(value(v).kind, value(v).name, 0); shard.defined())
+      if (at::Tensor shard = after_->empty_shard(value(v).kind, value(v).name, 0);
+          shard.defined()) {
+        // Of a plan before that had none.
+        if (value(v).name == kLossScaleState) shard.zero_();
         shards_[v] = std::move(shard);
+      }
   }
 
   void keep(const Move& move) {

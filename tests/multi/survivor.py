@@ -9,7 +9,8 @@ step instead; `slows`: what Slowness has, of `device`. `second` is killed in the
 follows, before `during` (a method of Recovery); with `epochs`, `device` ends as many epochs, one in
 each step, and nobody is lost; with `own_rows` each gives its own; `other_order` says whose rows are
 in another; `save`: a checkpoint after so many steps, and so on, to FOLDER/saved; `reads`: the
-parameters after each step; `catches_up`: who is started again begins there; `ahead`: not before the
+parameters after each step; `scaled`: in f32, with a loss scale that the first steps overflow;
+`catches_up`: who is started again begins there; `ahead`: not before the
 plan without it is there; `pause`: seconds
 before each step. A process whose device is the first of the plan writes what it has seen to
 FOLDER/seen.pt. If there is a FOLDER/start.pt, what another run has written, training begins there.
@@ -17,6 +18,7 @@ FOLDER/seen.pt. If there is a FOLDER/start.pt, what another run has written, tra
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -50,16 +52,16 @@ SAVING: dict[str, tuple[Any, str, bool]] = {
 }
 
 
-def make() -> tuple[nn.Module, dict[str, Tensor]]:
-    """Returns a model in fp64 and a global batch, the same everywhere."""
+def make(double: bool = True) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Returns a model in fp64, or f32, and a global batch, the same everywhere."""
     torch.manual_seed(0)
-    with double_precision():
+    with double_precision() if double else contextlib.nullcontext():
         return models.gpt(batch=ROWS)
 
 
-def optimizer() -> medley.AdamW:
+def optimizer(**fields: Any) -> medley.AdamW:
     """Clips, so that the norm matters."""
-    return medley.AdamW(lr=1e-3, weight_decay=0.01, max_norm=0.5)
+    return medley.AdamW(lr=1e-3, weight_decay=0.01, max_norm=0.5, **fields)
 
 
 def is_there(trainer: medley.Trainer) -> bool:
@@ -209,16 +211,17 @@ def main(folder: Path, steps: int, fault: dict[str, Any]) -> None:
         kill_during(fault["during"])
     if "saving" in fault and fault.get("device") == own and not trouble.joins:
         kill_in(SAVING[fault["saving"]], lambda: trouble.step >= fault["step"])
-    model, example = make()
+    model, example = make(double="scaled" not in fault)
     graph = medley.Graph.load(folder / "model.graph")
     plan = medley.plan(graph, folder / "cluster.yaml", plan=folder / "plan.json")
-    trainer = medley.Trainer(model, graph, plan, optimizer())
+    trainer = medley.Trainer(model, graph, plan, optimizer(**fault.get("scaled", {})))
     losses: list[float] = []
     had: list[tuple[int, int, int]] = []
     if (folder / "start.pt").exists():
         start = torch.load(folder / "start.pt")
         for (kind, name), value in start["state"].items():
-            trainer._run.load(kind, name, value)
+            if (kind, name) in trainer._run.values:  # a loss scale is not, without f16
+                trainer._run.load(kind, name, value)
         losses, trainer.steps = start["losses"], len(start["losses"])
     if "catches_up" in fault:
         trainer.catch_up()

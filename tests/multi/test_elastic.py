@@ -96,11 +96,11 @@ def one_device(text: str, steps: int = STEPS) -> dict[str, Any]:
     return {"losses": losses, "state": trainer.parameters()}
 
 
-def prepare(folder: Path, graph: medley.Graph, plan: str) -> Path:
+def prepare(folder: Path, graph: medley.Graph, plan: str, cluster: str = CLUSTER) -> Path:
     """Writes what the processes read."""
     folder.mkdir(exist_ok=True)
     (folder / "model.graph").write_text(graph.text())
-    (folder / "cluster.yaml").write_text(CLUSTER)
+    (folder / "cluster.yaml").write_text(cluster)
     (folder / "plan.json").write_text(plan)
     return folder
 
@@ -114,10 +114,12 @@ def launched(
     return run([*command, *faults])
 
 
-def elastic(folder: Path, *options: str, **fault: Any) -> subprocess.CompletedProcess[str]:
+def elastic(
+    folder: Path, *options: str, steps: int = STEPS, **fault: Any
+) -> subprocess.CompletedProcess[str]:
     """Runs the script under `medley launch --elastic`."""
     log = ["--elastic", "--elastic-log", str(folder / "elastic.jsonl")]
-    return launched(folder, *log, *options, **fault)
+    return launched(folder, *log, *options, steps=steps, **fault)
 
 
 def seen(folder: Path) -> dict[str, Any]:
@@ -142,15 +144,19 @@ def distance(found: dict[str, Any], expected: dict[str, Any]) -> float:
     return worst
 
 
-def changing_plans(folder: Path, graph: medley.Graph, done: int) -> dict[str, Any]:
-    """What runs without faults come to that end after `done` steps, and go on under the plan of the
-    second epoch."""
-    first = prepare(folder / "first", graph, (folder / "plan.json").read_text())
-    completed = launched(first, steps=done)
+def changing_plans(
+    folder: Path, graph: medley.Graph, done: int, steps: int = STEPS, **options: Any
+) -> dict[str, Any]:
+    """What runs without faults come to that end after `done` of some steps, and go on under the
+    plan of the second epoch."""
+    cluster = (folder / "cluster.yaml").read_text()
+    first = prepare(folder / "first", graph, (folder / "plan.json").read_text(), cluster)
+    completed = launched(first, steps=done, **options)
     assert completed.returncode == 0, completed.stderr
-    second = prepare(folder / "second", graph, (folder / "elastic-1.plan.json").read_text())
+    plan = (folder / "elastic-1.plan.json").read_text()
+    second = prepare(folder / "second", graph, plan, cluster)
     (first / "seen.pt").rename(second / "start.pt")
-    completed = launched(second)
+    completed = launched(second, steps=steps, **options)
     assert completed.returncode == 0, completed.stderr
     return seen(second)
 

@@ -98,6 +98,17 @@ def test_the_plan_for_a_slow_device_is_one_for_the_cluster_as_it_is(graph: medle
     assert again.text == before.text
 
 
+def test_types_stay_as_they_were_asked_for(graph: medley.Graph) -> None:
+    machines = medley.cluster.parse_cluster(SLOW)
+    plan = medley.plan(graph, machines, "data-parallel-even", global_batch=6)
+    asked = medley.Plan.from_dict({**plan.to_dict(), "bf16_as": {"CPU": "f32"}})
+    before = medley.plan(graph, machines, plan=asked)
+    trainer: Any = Planner(graph, machines)
+    after = replan(trainer, before, before.devices[:1])
+    assert after.devices == before.devices[:1]
+    assert after.to_dict()["bf16_as"] == {"CPU": "f32"}
+
+
 def test_types_go_with_the_kinds(graph: medley.Graph) -> None:
     machines = medley.cluster.parse_cluster(SLOW)
     plan = medley.plan(graph, machines, "data-parallel-even", global_batch=6)

@@ -33,8 +33,9 @@ def replan(
     cluster, profile, file = _slowed(trainer, before, factors)
     rule, times = trainer.optimizer, (profile, file)
     strategy, rows, survive = question(before)
-    text = find_plan(graph, cluster, strategy, rows, 0, rule, times, survive, devices)
-    return Plan(_as_for(trainer._machines, cluster, text), graph, trainer._machines, before.profile)
+    found = find_plan(graph, cluster, strategy, rows, 0, rule, times, survive, devices)
+    text = _with_types_of(before, _as_for(trainer._machines, cluster, found))
+    return Plan(text, graph, trainer._machines, before.profile)
 
 
 def question(before: Plan) -> tuple[str, int, int]:
@@ -72,6 +73,18 @@ def _as_for(to: Cluster, of: Cluster, text: str) -> str:
     if types := {new: types[old] for old, new in kinds if old in types}:
         plan["bf16_as"] = types
     return _core.check_plan(json.dumps(plan), "<plan>")
+
+
+def _with_types_of(before: Plan, text: str) -> str:
+    """Returns a plan in which kinds of devices compute in the types that the one before says, which
+    somebody may have written: also those of which nobody is there now."""
+    types = before.to_dict().get("bf16_as", {})
+    if not types:
+        return text
+    plan = json.loads(text)
+    return _core.check_plan(
+        json.dumps({**plan, "bf16_as": plan.get("bf16_as", {}) | types}), "<plan>"
+    )
 
 
 def _slowed(trainer: Trainer, plan: Plan, factors: Mapping[str, float]) -> tuple[Cluster, str, str]:

@@ -1,0 +1,136 @@
+"""Runs that compute in f16 lose a process and go on, with the loss scale that they had."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import medley
+
+sys.path.insert(0, str(Path(__file__).parent))
+import survivor
+from test_elastic import changing_plans, elastic, launched, prepare, recoveries, seen
+from test_elastic_nodes import Nodes
+
+pytestmark = [pytest.mark.multi, pytest.mark.slow]
+NIGHTLY = pytest.mark.nightly
+
+STEPS = 8
+CLUSTER = """
+format: medley-cluster
+version: 1
+nodes:
+  - {name: new, count: 2, device: CPU, devices_per_node: 1}
+  - {name: old, count: 2, device: volta, devices_per_node: 1}
+networks:
+  - {name: lan, connects: [new, old], bandwidth: 10 Gbit/s, latency: 10 us}
+devices:
+  volta: {based_on: CPU, bf16_as: f16}
+"""
+# With it the gradients of the first steps overflow: each halves the scale.
+FIRST = 2.0**24
+SCALED: dict[str, Any] = {"scaled": {"loss_scale": FIRST, "loss_scale_steps": 2}, "step": 5}
+UNDER_WAY = {"between": {}, "norm": {"call": "update", "exchange": "norm/sum"}}
+
+
+@pytest.fixture(scope="module")
+def graph() -> medley.Graph:
+    """What survivor.py trains in f32, its products in bf16."""
+    return medley.capture(*survivor.make(double=False), autocast=torch.bfloat16)
+
+
+def plan_of(*devices: str) -> str:
+    """Returns one by rows; those that follow it are of the same strategy."""
+    lengths = [len(range(i, survivor.ROWS, len(devices))) for i in range(len(devices))]
+    microbatch = {"rows": survivor.ROWS, "lengths": lengths}
+    stage = {"mesh": {"axes": ["x"], "shape": [len(devices)], "devices": devices}}
+    plan = {"format": "medley-plan", "version": 1, "strategy": "data-parallel-even"}
+    pipelines = [{"microbatches": [microbatch], "stages": [stage]}]
+    return json.dumps({**plan, "global_batch": survivor.ROWS, "pipelines": pipelines})
+
+
+def scale_of(found: dict[str, Any]) -> float:
+    """Returns the scale in the end."""
+    factor: float = 1 + found["state"]["state", "loss_scale"][0].item()
+    return FIRST * factor
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """To the last bit."""
+    assert all(math.isfinite(loss) for loss in found["losses"])
+    assert found["losses"] == expected["losses"]
+    assert found["state"].keys() == expected["state"].keys()
+    for key, value in expected["state"].items():
+        assert torch.equal(found["state"][key], value), key
+
+
+@pytest.mark.parametrize("who", ["old/1/0", pytest.param("new/0/0", marks=NIGHTLY)])
+@pytest.mark.parametrize("where", ["norm", pytest.param("between", marks=NIGHTLY)])
+def test_who_is_left_goes_on_with_the_scale(
+    tmp_path: Path, graph: medley.Graph, who: str, where: str
+) -> None:
+    plan = plan_of("new/0/0", "old/0/0", "old/1/0")
+    folder = prepare(tmp_path / "run", graph, plan, CLUSTER)
+    done = elastic(folder, steps=STEPS, device=who, **SCALED, **UNDER_WAY[where])
+    assert done.returncode == 0, done.stderr
+    (line,) = recoveries(folder)
+    assert line["lost"] == [who]
+    assert "old/0/0" in line["members"]
+    found = seen(folder)
+    expected = changing_plans(folder, graph, line["step"] + 1, STEPS, **{**SCALED, "step": -1})
+    assert_same(found, expected)
+    assert 1 < scale_of(found) < FIRST / 2
+
+
+def test_nobody_is_left_who_computes_in_f16(tmp_path: Path, graph: medley.Graph) -> None:
+    folder = prepare(tmp_path / "run", graph, plan_of("new/0/0", "new/1/0", "old/0/0"), CLUSTER)
+    done = elastic(folder, steps=STEPS, device="old/0/0", **SCALED)
+    assert done.returncode == 0, done.stderr
+    (line,) = recoveries(folder)
+    assert line["members"] == ["new/0/0", "new/1/0"]
+    found = seen(folder)
+    assert ("state", "loss_scale") not in found["state"]
+    expected = changing_plans(folder, graph, line["step"] + 1, STEPS, **{**SCALED, "step": -1})
+    assert_same(found, expected)
+
+
+# In between nobody has a scale; with who comes it starts from the first.
+@NIGHTLY
+def test_who_computes_in_f16_comes_again_later(tmp_path: Path, graph: medley.Graph) -> None:
+    devices = ["new/0/0", "new/0/1", "old/0/0", "old/0/1"]
+    cluster = CLUSTER.replace("count: 2", "count: 1").replace("node: 1", "node: 2")
+    cluster += "  CPU: {speed: 1e-4}\n"  # so slow that a node more pays
+    folder = prepare(tmp_path / "run", graph, plan_of(*devices), cluster)
+    fault = {**SCALED, "device": devices[2], "whom": "supervisor", "pause": 0.5}
+    nodes = Nodes(folder, steps=40, **fault)
+    while not recoveries(folder):
+        assert nodes.supervisors[0].poll() is None
+        time.sleep(0.1)
+    nodes.start(1)
+    outputs = nodes.outputs()
+    assert nodes.codes()[0] == 0, outputs
+    left, again = recoveries(folder)
+    assert (left["members"], again["members"]) == (devices[:2], devices)
+    found = seen(folder)
+    assert all(math.isfinite(loss) for loss in found["losses"])
+    assert 1 < scale_of(found) < FIRST
+
+
+# Also where it alone computes in f16: the others have the scale as well.
+def test_who_is_started_again_has_the_scale(tmp_path: Path, graph: medley.Graph) -> None:
+    plan = plan_of("new/0/0", "new/1/0", "old/0/0")
+    folder = prepare(tmp_path / "run", graph, plan, CLUSTER)
+    done = elastic(folder, "--restarts", "1", steps=STEPS, device="old/0/0", **SCALED)
+    assert done.returncode == 0, done.stderr
+    assert recoveries(folder)
+    calm = prepare(tmp_path / "calm", graph, plan, CLUSTER)
+    done = launched(calm, steps=STEPS, **{**SCALED, "step": -1})
+    assert done.returncode == 0, done.stderr
+    assert_same(seen(folder), seen(calm))
