@@ -48,7 +48,7 @@ BUDGETS = {
     "medley/elastic": 2_000,
     "python/medley": 24_950,  # capture is a third of it; what processes read is compared, too
 }
-CORE = 73_250  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 73_300  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:

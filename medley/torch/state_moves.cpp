@@ -124,8 +124,7 @@ class Mover {
     for (int v = 0; v < static_cast<int>(moves_.values.size()); ++v)
       if (at::Tensor shard = after_->empty_shard(value(v).kind, value(v).name, 0);
           shard.defined()) {
-        // Of a plan before that had none.
-        if (value(v).name == kLossScaleState) shard.zero_();
+        if (value(v).name == kLossScaleState) shard.zero_();  // where nobody has one
         shards_[v] = std::move(shard);
       }
   }

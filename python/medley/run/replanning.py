@@ -76,15 +76,10 @@ def _as_for(to: Cluster, of: Cluster, text: str) -> str:
 
 
 def _with_types_of(before: Plan, text: str) -> str:
-    """Returns a plan in which kinds of devices compute in the types that the one before says, which
-    somebody may have written: also those of which nobody is there now."""
-    types = before.to_dict().get("bf16_as", {})
-    if not types:
-        return text
+    """Returns a plan with the types of kinds that the one before says, also of those not there."""
     plan = json.loads(text)
-    return _core.check_plan(
-        json.dumps({**plan, "bf16_as": plan.get("bf16_as", {}) | types}), "<plan>"
-    )
+    types = plan.get("bf16_as", {}) | before.to_dict().get("bf16_as", {})
+    return _core.check_plan(json.dumps({**plan, "bf16_as": types}), "<plan>") if types else text
 
 
 def _slowed(trainer: Trainer, plan: Plan, factors: Mapping[str, float]) -> tuple[Cluster, str, str]:
