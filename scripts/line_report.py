@@ -40,7 +40,7 @@ BUDGETS = {
     "medley/worker": 1_000,
     "medley/measure": 1_500,
     "medley/cli": 4_200,  # the tables of every verb, of several pipelines beside each other, too
-    "medley/torch": 7_150,  # with the kernels of our own ops, optimizers and relays
+    "medley/torch": 7_250,  # with the kernels of our own ops, optimizers and relays
     "medley/testing": 2_100,  # how many seeds, too
     "python/src": 3_500,
     "medley/groups": 3_000,
@@ -48,7 +48,7 @@ BUDGETS = {
     "medley/elastic": 2_000,
     "python/medley": 24_950,  # capture is a third of it; what processes read is compared, too
 }
-CORE = 73_300  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 73_400  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:

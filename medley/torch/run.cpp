@@ -20,6 +20,7 @@
 #include "medley/torch/c10d_store.h"
 #include "medley/torch/c10d_transport.h"
 #include "medley/torch/host_transport.h"
+#include "medley/torch/spare_copies.h"
 #include "medley/torch/tensor_buffer.h"
 
 namespace medley {
@@ -45,6 +46,7 @@ Run::Run(const RunInput& input)
 }
 
 Run::~Run() {
+  drop_spares();
   if (at_end_) until_ended_ = at_end_();
 }
 

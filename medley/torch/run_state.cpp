@@ -20,6 +20,7 @@
 #include "medley/ops/update_ops.h"
 #include "medley/program/prepare.h"
 #include "medley/torch/arguments.h"
+#include "medley/torch/spare_copies.h"
 #include "medley/torch/tensor_buffer.h"
 
 namespace medley {
@@ -146,13 +147,21 @@ class Loading {
 struct StateWriter::Work {
   struct OneFile {
     int writer;
+    bool is_copied;  // what is held is the device's own, which makes a copy when it changes it
     std::vector<at::Tensor> held;
     TensorFileWriter file;
+  };
+  struct Over : std::deque<OneFile> {
+    ~Over() {
+      for (OneFile& each : *this)
+        for (at::Tensor& tensor : each.held)
+          if (each.is_copied) keep_spare(std::move(tensor));
+    }
   };
 
   // Returns whether nothing is left.
   bool next() {
-    std::deque<OneFile> over;  // let go after the lock, as in abandon()
+    Over over;  // let go after the lock, as in abandon()
     const std::lock_guard lock(taken);
     if (left.empty()) return true;
     try {
@@ -206,13 +215,17 @@ StateWriter::StateWriter(Run& run,
     const auto writer = std::ranges::find(deal.writers, devices.number(i));
     if (writer == deal.writers.end()) continue;
     const size_t w = at(writer - deal.writers.begin());
+    bool is_copied = true;
     std::map<int, at::Tensor> known;
     std::vector<TensorSource> sources;
     for (const DealtBox& each : deal.boxes[w]) {
       const HoldingStage& stage = dealt.held[at(each.value)].stages[at(each.holder)];
       at::Tensor& tensor = known[each.value];
-      if (!tensor.defined())
-        tensor = to_tensor(devices.interpreter(i).read(stage.value)).cpu().contiguous();
+      if (!tensor.defined()) {
+        tensor = to_tensor(devices.interpreter(i).read(stage.value));
+        is_copied &= tensor.is_cpu();
+        tensor = tensor.cpu().contiguous();
+      }
       sources.push_back(source_of(deal.values[at(each.value)],
                                   at(each.box),
                                   stage.layout.factors,
@@ -225,9 +238,11 @@ StateWriter::StateWriter(Run& run,
       held.push_back(tensor);
     }
     work_->left.push_back({static_cast<int>(w),
+                           is_copied,
                            std::move(held),
                            {files, folder, file_name(run, *writer), std::move(sources)}});
   }
+  bytes_ = std::max<int64_t>(0, bytes_ - spare_bytes());
   work_->is_done = work_->left.empty();
   // Nobody waits for its end, which may take long where others compute: with nothing left it has
   // nothing but the work.

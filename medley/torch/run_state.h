@@ -22,7 +22,8 @@ namespace medley {
 // Writes the files of this process's devices on a thread of its own, which works only where no
 // other thread wants to. The state is that of when this was made: it holds the tensors, and whoever
 // would change one that another holds makes a copy first (update.cpp). So until it is done there is
-// up to one more copy of what it writes (held_bytes() of medley/checkpoint/deal.h). It takes
+// up to one more copy of what it writes (held_bytes() of medley/checkpoint/deal.h), and from then
+// on as much memory for the copies that the next one makes needed (spare_copies.h). It takes
 // `spread` for it, or as long as it needs, if that is longer: where all cores compute, what it
 // takes is taken from the steps, and by so much less from each as there are more of them.
 class StateWriter {
@@ -45,6 +46,7 @@ class StateWriter {
   Written finish();  // does all of it; throws what went wrong
   // Leaves it as it is, and holds nothing any more. Waits for a piece that is being written.
   void abandon();
+  // That copies of all it holds take, beyond what is kept for them.
   int64_t bytes() const { return bytes_; }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/mul.h>
 
+#include "medley/torch/spare_copies.h"
 #include "medley/torch/tensor_buffer.h"
 
 namespace medley {
@@ -11,7 +12,7 @@ namespace {
 // for flat ones. The reference of the caller is the only one it has.
 void own(at::Tensor& tensor) {
   if (!tensor.defined() || (is_unique(tensor) && tensor.is_contiguous())) return;
-  tensor = tensor.clone(at::MemoryFormat::Contiguous);
+  tensor = copy_of(tensor);
 }
 
 void prepare_gradient(at::Tensor& gradient, c10::ScalarType type, double clip_scale) {

@@ -53,7 +53,7 @@ void init_runtime_state(nb::module_& m) {
       .def_prop_ro("is_done", &medley::StateWriter::is_done)
       .def_prop_ro("bytes",
                    &medley::StateWriter::bytes,
-                   "Of the tensors that are held until they are written.")
+                   "That copies of what is held take, beyond memory that is kept for them.")
       .def("next",
            &medley::StateWriter::next,
            nb::call_guard<nb::gil_scoped_release>(),

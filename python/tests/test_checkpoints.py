@@ -148,6 +148,21 @@ def test_a_save_that_is_under_way_does_not_see_the_next_step(double: Any, tmp_pa
     assert trainer.load(tmp_path / "b").data == Cursor(1, 2, 3)
 
 
+# The copies of a save are made in the memory of those of the one before.
+def test_one_save_after_the_other_beside_training(double: Any, tmp_path: Path) -> None:
+    trainer, batch = _mlp()
+    room = []
+    for step in range(4):
+        want = _state(trainer, tmp_path / f"alone {step}")
+        trainer.save(tmp_path / str(step), wait=False)
+        room.append(trainer._saver._save.writer.bytes)
+        trainer.step(batch)
+        trainer._saver.wait()
+        assert _read(tmp_path / str(step)) == want
+    assert room[1] < room[0]
+    trainer.finish()
+
+
 def test_a_save_that_is_spread_is_waited_for_by_the_next_only(double: Any, tmp_path: Path) -> None:
     trainer, batch = _mlp()
     want = _state(trainer, tmp_path / "a")
