@@ -14,8 +14,8 @@ without. Printed are the median of the rounds, their least and their most:
 - `writer_seconds`: of a processor, what the thread took that writes, exactly.
 - `copy_seconds`: what all other threads took in the kernel in the first steps behind the call,
   beyond what they take there in as many others. That is fresh memory: the first update makes copies
-  of what is held. Where memory once taken is kept (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_MAX_=0),
-  only the first save has to ask for it.
+  of what is held. Only the first save asks for that; the next ones have the memory of the one
+  before, so that here, behind a save that is not measured, there is hardly any.
 - `accounted`: the stall that these two come to, if all wait while the writer computes, and both
   devices make their copies at once.
 - `call_seconds`: how long `Trainer.save` itself kept the loop waiting.

@@ -5,6 +5,7 @@
 
 #include "medley/base/at.h"
 #include "medley/graph/size.h"
+#include "medley/ops/update_ops.h"
 
 namespace medley {
 namespace {
@@ -79,6 +80,10 @@ std::vector<HeldValue> held_values(const Program& program) {
   std::vector<HeldValue> values;
   for (auto& [key, value] : found) values.push_back(std::move(value));
   return values;
+}
+
+bool is_loss_scale(std::string_view kind, std::string_view name) {
+  return kind == "state" && name == kLossScaleState;
 }
 
 }  // namespace medley

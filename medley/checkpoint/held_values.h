@@ -4,6 +4,7 @@
 // devices of each stage that a program gives it to. Knows no memory: values of local graphs.
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "medley/boxes/layout.h"
@@ -29,5 +30,8 @@ struct HeldValue {
 // Returns them by kind and name. What the graph itself says (constants) is not among them. Those
 // who hold the same element hold the same bits; together they may hold less than the whole.
 std::vector<HeldValue> held_values(const Program& program);
+
+// Plans without f16 have none; one with it that finds none starts from its first scale.
+bool is_loss_scale(std::string_view kind, std::string_view name);
 
 }  // namespace medley

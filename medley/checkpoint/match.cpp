@@ -8,7 +8,6 @@
 #include <set>
 
 #include "medley/base/error.h"
-#include "medley/ops/update_ops.h"
 #include "medley/program/prepare.h"
 
 namespace medley {
@@ -51,10 +50,6 @@ void require_match(const Manifest& manifest,
   std::set<std::string> may_lack;
   for (const HeldValue& value : values)
     if (!value.changes) may_lack.insert(value.name);
-  // Plans without f16 have none; another starts from its first scale.
-  const auto is_scale = [](const std::string& kind, const std::string& name) {
-    return kind == "state" && name == kLossScaleState;
-  };
   // Of a run that kept none.
   const auto is_average = [](const auto& value) {
     return value.first.first == "state" && value.first.second.starts_with(kAverageState);
@@ -66,14 +61,14 @@ void require_match(const Manifest& manifest,
       if (key.first != kind) continue;
       const auto found = there.find(key);
       if (found == there.end() && kind == "buffer" && may_lack.contains(key.second)) continue;
-      if (found == there.end() && is_scale(kind, key.second)) continue;
+      if (found == there.end() && is_loss_scale(kind, key.second)) continue;
       if (starts_averages && is_average(value)) continue;
       if (found == there.end()) refuse(folder, key, "none", expected);
       if (found->second != expected) refuse(folder, key, found->second, expected);
     }
     for (const auto& [key, found] : there)
       if (key.first == kind && kind != "buffer" && !here.contains(key) &&
-          !is_scale(kind, key.second))
+          !is_loss_scale(kind, key.second))
         refuse(folder, key, found, "none: the run has no such value");
   }
 }

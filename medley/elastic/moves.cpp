@@ -9,7 +9,6 @@
 #include "medley/boxes/cells.h"
 #include "medley/elastic/shards.h"
 #include "medley/graph/dtype.h"
-#include "medley/ops/update_ops.h"
 
 namespace medley {
 namespace {
@@ -148,7 +147,7 @@ class Search {
       if (takers.empty()) continue;
       const std::vector<Shard> holders = shards_of(there, cell);
       if (holders.empty()) {
-        if (value.name == kLossScaleState) continue;
+        if (is_loss_scale(value.kind, value.name)) continue;
         moves_.lost.push_back(
             fmt::format("{} \"{}\": {}", value.kind, value.name, to_string(cell.box)));
         continue;

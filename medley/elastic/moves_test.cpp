@@ -23,8 +23,10 @@
 namespace medley {
 namespace {
 
+using ::testing::Contains;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 Cluster six_devices(int per_node = 1) {
   Cluster cluster;
@@ -311,7 +313,8 @@ TEST(Moves, AScaleThatNobodyHadIsNoLoss) {
   const Program with = lower(analyse(graph, optimizer), rows, cluster);
   const auto scales = [](const Moves& moves) {
     return std::ranges::count_if(moves.moves, [&](const Move& move) {
-      return moves.values[at(move.value)].name == kLossScaleState;
+      const HeldValue& value = moves.values[at(move.value)];
+      return is_loss_scale(value.kind, value.name);
     });
   };
   for (const auto& [before, after, moved] :
@@ -320,6 +323,18 @@ TEST(Moves, AScaleThatNobodyHadIsNoLoss) {
     EXPECT_THAT(moves.lost, IsEmpty());
     EXPECT_EQ(scales(moves), moved);
   }
+}
+
+TEST(Moves, AParameterThatIsCalledLikeTheScaleIsLostLikeAnyOther) {
+  const Cluster cluster = six_devices();
+  std::string text = LocalFiles().read("tests/data/mlp.graph");
+  const std::string name = "fc1.weight";
+  for (size_t at = text.find(name); at != std::string::npos; at = text.find(name, at))
+    text.replace(at, name.size(), kLossScaleState);
+  const Graph graph = run_passes(parse_graph(text, "mlp.graph"));
+  const Program program = lower(graph, in_shards(rows_of_all(cluster)), cluster, {});
+  const Moves moves = moves_between({{&program, numbers_without(cluster, 5)}}, program);
+  EXPECT_THAT(moves.lost, Contains(StartsWith("parameter \"loss_scale\": ")));
 }
 
 // Two epochs may have ended in the same failure: one device has what the newer plan gave it, the

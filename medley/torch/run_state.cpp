@@ -17,7 +17,6 @@
 #include "medley/checkpoint/match.h"
 #include "medley/checkpoint/read.h"
 #include "medley/checkpoint/write.h"
-#include "medley/ops/update_ops.h"
 #include "medley/program/prepare.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/spare_copies.h"
@@ -52,7 +51,7 @@ class Loading {
     // they are.
     for (const HeldValue& value : values)
       if (there_.contains({value.kind, value.name}) ||
-          (value.kind != "buffer" && value.name != kLossScaleState))
+          (value.kind != "buffer" && !is_loss_scale(value.kind, value.name)))
         add(value);
   }
 
@@ -151,17 +150,18 @@ struct StateWriter::Work {
     std::vector<at::Tensor> held;
     TensorFileWriter file;
   };
-  struct Over : std::deque<OneFile> {
-    ~Over() {
-      for (OneFile& each : *this)
-        for (at::Tensor& tensor : each.held)
-          if (each.is_copied) keep_spare(std::move(tensor));
-    }
-  };
 
   // Returns whether nothing is left.
   bool next() {
-    Over over;  // let go after the lock, as in abandon()
+    std::deque<OneFile> over;  // let go after the lock, as in abandon()
+    const bool done = next(over);
+    for (OneFile& each : over)
+      for (at::Tensor& tensor : each.held)
+        if (each.is_copied) keep_spare(std::move(tensor));
+    return done;
+  }
+
+  bool next(std::deque<OneFile>& over) {
     const std::lock_guard lock(taken);
     if (left.empty()) return true;
     try {

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
-#include "medley/ops/update_ops.h"
 #include "medley/torch/arguments.h"
 #include "medley/torch/byte_messages.h"
 #include "medley/torch/combine.h"
@@ -119,14 +119,16 @@ class Mover {
     return known;
   }
 
+  // What no move fills is without elements, or stays as the run has begun it.
   void make_shards() {
     if (!after_) return;
+    std::set<int> filled;
+    for (const Move& move : moves_.moves)
+      if (move.to == device_) filled.insert(move.value);
     for (int v = 0; v < static_cast<int>(moves_.values.size()); ++v)
       if (at::Tensor shard = after_->empty_shard(value(v).kind, value(v).name, 0);
-          shard.defined()) {
-        if (value(v).name == kLossScaleState) shard.zero_();  // where nobody has one
+          shard.defined() && (filled.contains(v) || shard.numel() == 0))
         shards_[v] = std::move(shard);
-      }
   }
 
   void keep(const Move& move) {
