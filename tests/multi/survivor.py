@@ -10,10 +10,10 @@ follows, before `during` (a method of Recovery); with `epochs`, `device` ends as
 each step, and nobody is lost; with `own_rows` each gives its own; `other_order` says whose rows are
 in another; `save`: a checkpoint after so many steps, and so on, to FOLDER/saved; `reads`: the
 parameters after each step; `scaled`: in f32, with a loss scale that the first steps overflow;
-`catches_up`: who is started again begins there; `ahead`: not before the
-plan without it is there; `pause`: seconds
-before each step. A process whose device is the first of the plan writes what it has seen to
-FOLDER/seen.pt. If there is a FOLDER/start.pt, what another run has written, training begins there.
+`catches_up`: who is started again begins there; `ahead`: not before the plan without it is there;
+`pause`: seconds before each step. A process whose device is the first of the plan writes what it
+has seen to FOLDER/seen.pt. If there is a FOLDER/start.pt, what another run has written, training
+begins there.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import medley
 from medley import _core
@@ -25,6 +24,7 @@ import survivor
 import test_hand_written_plans as one_axis
 import test_two_axes as two_axes
 from cells import MATRIX
+from outcomes import assert_same, distance, recoveries, seen
 from test_processes import LAUNCH, run
 
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
@@ -122,26 +122,13 @@ def elastic(
     return launched(folder, *log, *options, steps=steps, **fault)
 
 
-def seen(folder: Path) -> dict[str, Any]:
-    """Returns what the first device has seen."""
-    return dict(torch.load(folder / "seen.pt"))
-
-
-def recoveries(folder: Path) -> list[dict[str, Any]]:
-    """Returns the lines of the log."""
-    path = folder / "elastic.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def distance(found: dict[str, Any], expected: dict[str, Any]) -> float:
-    """Returns the largest difference of losses and parameters, relative to the largest element."""
-    worst = max(
-        abs(a - b) / abs(b) for a, b in zip(found["losses"], expected["losses"], strict=True)
-    )
-    for name, value in expected["state"].items():
-        other = found["state"]["parameter", name]
-        worst = max(worst, float((other - value).abs().max() / value.abs().max()))
-    return worst
+def calm(
+    folder: Path, graph: medley.Graph, plan: str, cluster: str = CLUSTER, **options: Any
+) -> dict[str, Any]:
+    """What a run without faults comes to."""
+    done = launched(prepare(folder, graph, plan, cluster), **options)
+    assert done.returncode == 0, done.stderr
+    return seen(folder)
 
 
 def changing_plans(
@@ -149,16 +136,13 @@ def changing_plans(
 ) -> dict[str, Any]:
     """What runs without faults come to that end after `done` of some steps, and go on under the
     plan of the second epoch."""
+    first, second = folder / "first", folder / "second"
     cluster = (folder / "cluster.yaml").read_text()
-    first = prepare(folder / "first", graph, (folder / "plan.json").read_text(), cluster)
-    completed = launched(first, steps=done, **options)
-    assert completed.returncode == 0, completed.stderr
-    plan = (folder / "elastic-1.plan.json").read_text()
-    second = prepare(folder / "second", graph, plan, cluster)
+    calm(first, graph, (folder / "plan.json").read_text(), cluster, steps=done, **options)
+    second.mkdir()
     (first / "seen.pt").rename(second / "start.pt")
-    completed = launched(second, steps=steps, **options)
-    assert completed.returncode == 0, completed.stderr
-    return seen(second)
+    plan = (folder / "elastic-1.plan.json").read_text()
+    return calm(second, graph, plan, cluster, steps=steps, **options)
 
 
 @pytest.mark.parametrize(
@@ -178,9 +162,7 @@ def test_a_run_that_loses_a_process_goes_on_with_the_same_curve(
     found = seen(folder)
     assert distance(found, undisturbed) < 1e-10
     expected = changing_plans(folder, graph, 2)
-    assert found["losses"] == expected["losses"]
-    for key, value in expected["state"].items():
-        assert torch.equal(found["state"][key], value), key
+    assert_same(found, expected)
 
 
 # The first device's process has them made; after its loss the others find them.
@@ -386,12 +368,7 @@ def test_a_process_that_is_started_again_leaves_no_trace_in_the_curve(
     assert done.returncode == 0, done.stderr
     (line,) = recoveries(folder)
     assert line["members"] == DEVICES[:4]
-    calm = prepare(tmp_path / "calm", graph, plan)
-    assert launched(calm).returncode == 0
-    found, expected = seen(folder), seen(calm)
-    assert found["losses"] == expected["losses"]
-    for key, value in expected["state"].items():
-        assert torch.equal(found["state"][key], value), key
+    assert_same(seen(folder), calm(tmp_path / "calm", graph, plan))
 
 
 # All save after each step; who is started again comes to all of these saves.
@@ -548,12 +525,7 @@ def test_going_back_to_copies_leaves_no_trace_in_the_curve(
     done = elastic(folder, *options, device=DEVICES[0], step=3, call="backward", exchange="")
     assert done.returncode == 0, done.stderr
     assert recoveries(folder)[0]["back"] == 1
-    calm = prepare(tmp_path / "calm", graph, plan)
-    assert launched(calm).returncode == 0
-    found, expected = seen(folder), seen(calm)
-    assert found["losses"] == expected["losses"]
-    for key, value in expected["state"].items():
-        assert torch.equal(found["state"][key], value), key
+    assert_same(seen(folder), calm(tmp_path / "calm", graph, plan))
 
 
 # They may be others after a loss.

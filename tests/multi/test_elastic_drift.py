@@ -20,7 +20,8 @@ from medley.run.tempo import Slowing
 sys.path.insert(0, str(Path(__file__).parent))
 import survivor
 import test_elastic as one_node
-from test_elastic import CLUSTER, DEVICES, elastic, prepare, recoveries
+from outcomes import distance, recoveries, seen
+from test_elastic import CLUSTER, DEVICES, elastic, prepare
 
 graph = one_node.graph
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
@@ -140,4 +141,4 @@ def test_a_device_that_slows_down_gets_less_to_do_and_more_again_afterwards(
     rows = [rows_of(text)[DEVICES[1]] for text in plans]
     assert rows[1] < rows[0] == rows[2]
     expected = one_node.one_device(graph.text(), MANY)
-    assert one_node.distance(one_node.seen(folder), expected) < 1e-9
+    assert distance(seen(folder), expected) < 1e-9

@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import evaluator
 import survivor
 import test_elastic as training
-from test_elastic import DEVICES, PLANS, distance, recoveries, seen
+from outcomes import distance, recoveries, seen
+from test_elastic import DEVICES, PLANS
 from test_processes import LAUNCH, run
 
 graph = training.graph

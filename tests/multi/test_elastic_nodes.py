@@ -25,7 +25,8 @@ import evaluator
 import test_elastic as one_node
 import test_elastic_evaluation as evaluation
 from cells import MATRIX
-from test_elastic import PLANS, SCRIPT, STEPS, distance, recoveries, seen
+from outcomes import distance, recoveries, seen
+from test_elastic import PLANS, SCRIPT, STEPS
 from test_processes import LAUNCH
 
 graph, undisturbed = one_node.graph, one_node.undisturbed
@@ -84,6 +85,17 @@ class Nodes:
             )
         )
 
+    def bring_back(self, folder: Path) -> list[str]:
+        """Starts the second node again when the run has gone on without it; returns what they have
+        printed."""
+        while not recoveries(folder):
+            assert self.supervisors[0].poll() is None
+            time.sleep(0.1)
+        self.start(1)
+        outputs = self.outputs()
+        assert self.codes()[0] == 0, outputs
+        return outputs
+
     def outputs(self) -> list[str]:
         """Returns what they have printed, when both have ended."""
         return [each.communicate(timeout=120)[0] for each in self.supervisors]
@@ -140,12 +152,7 @@ def test_a_node_that_comes_back_is_used_if_that_pays(
     (folder / "cluster.yaml").write_text(CLUSTER + kinds)
     fault = {"device": DEVICES[2], "step": 1, "whom": "supervisor", "pause": 0.5}
     nodes = Nodes(folder, steps=40, **fault)
-    while not recoveries(folder):
-        assert nodes.supervisors[0].poll() is None
-        time.sleep(0.1)
-    nodes.start(1)
-    outputs = nodes.outputs()
-    assert nodes.codes()[0] == 0, outputs
+    outputs = nodes.bring_back(folder)
     lines = recoveries(folder)
     if not is_used:
         assert len(lines) == 1
@@ -220,12 +227,7 @@ def test_a_node_that_comes_back_is_taken_in_between_evaluations(
     (folder / "forward.graph").write_text(evaluation.forward())
     fault = {"device": DEVICES[2], "evaluation": 0, "batch": 1, "whom": "supervisor", "pause": 0.3}
     nodes = Nodes(folder, steps=20, script=evaluation.SCRIPT, **fault)
-    while not recoveries(folder):
-        assert nodes.supervisors[0].poll() is None
-        time.sleep(0.1)
-    nodes.start(1)
-    outputs = nodes.outputs()
-    assert nodes.codes()[0] == 0, outputs
+    nodes.bring_back(folder)
     offer = recoveries(folder)[-1]
     assert (offer["detected"], offer["members"], offer["back"]) == ("offer", DEVICES, 0)
     told = [json.loads((folder / f"{d.replace('/', '')}.json").read_text()) for d in DEVICES]

@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import looper
 import survivor
 import test_elastic as training
-from test_elastic import DEVICES, MATRIX, PLANS, one_device, prepare, recoveries
+from outcomes import recoveries
+from test_elastic import DEVICES, MATRIX, PLANS, one_device, prepare
 from test_processes import LAUNCH, run
 
 graph = training.graph

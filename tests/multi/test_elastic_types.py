@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ import medley
 
 sys.path.insert(0, str(Path(__file__).parent))
 import survivor
-from test_elastic import changing_plans, elastic, launched, prepare, recoveries, seen
+from outcomes import assert_same, recoveries, seen
+from test_elastic import calm, changing_plans, elastic, prepare
 from test_elastic_nodes import Nodes
 
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
@@ -37,6 +37,7 @@ devices:
 # With it the gradients of the first steps overflow: each halves the scale.
 FIRST = 2.0**24
 SCALED: dict[str, Any] = {"scaled": {"loss_scale": FIRST, "loss_scale_steps": 2}, "step": 5}
+CALM = {**SCALED, "step": -1}
 UNDER_WAY = {"between": {}, "norm": {"call": "update", "exchange": "norm/sum"}}
 
 
@@ -62,15 +63,6 @@ def scale_of(found: dict[str, Any]) -> float:
     return FIRST * factor
 
 
-def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    """To the last bit."""
-    assert all(math.isfinite(loss) for loss in found["losses"])
-    assert found["losses"] == expected["losses"]
-    assert found["state"].keys() == expected["state"].keys()
-    for key, value in expected["state"].items():
-        assert torch.equal(found["state"][key], value), key
-
-
 @pytest.mark.parametrize("who", ["old/1/0", pytest.param("new/0/0", marks=NIGHTLY)])
 @pytest.mark.parametrize("where", ["norm", pytest.param("between", marks=NIGHTLY)])
 def test_who_is_left_goes_on_with_the_scale(
@@ -84,7 +76,7 @@ def test_who_is_left_goes_on_with_the_scale(
     assert line["lost"] == [who]
     assert "old/0/0" in line["members"]
     found = seen(folder)
-    expected = changing_plans(folder, graph, line["step"] + 1, STEPS, **{**SCALED, "step": -1})
+    expected = changing_plans(folder, graph, line["step"] + 1, STEPS, **CALM)
     assert_same(found, expected)
     assert 1 < scale_of(found) < FIRST / 2
 
@@ -97,7 +89,7 @@ def test_nobody_is_left_who_computes_in_f16(tmp_path: Path, graph: medley.Graph)
     assert line["members"] == ["new/0/0", "new/1/0"]
     found = seen(folder)
     assert ("state", "loss_scale") not in found["state"]
-    expected = changing_plans(folder, graph, line["step"] + 1, STEPS, **{**SCALED, "step": -1})
+    expected = changing_plans(folder, graph, line["step"] + 1, STEPS, **CALM)
     assert_same(found, expected)
 
 
@@ -110,12 +102,7 @@ def test_who_computes_in_f16_comes_again_later(tmp_path: Path, graph: medley.Gra
     folder = prepare(tmp_path / "run", graph, plan_of(*devices), cluster)
     fault = {**SCALED, "device": devices[2], "whom": "supervisor", "pause": 0.5}
     nodes = Nodes(folder, steps=40, **fault)
-    while not recoveries(folder):
-        assert nodes.supervisors[0].poll() is None
-        time.sleep(0.1)
-    nodes.start(1)
-    outputs = nodes.outputs()
-    assert nodes.codes()[0] == 0, outputs
+    nodes.bring_back(folder)
     left, again = recoveries(folder)
     assert (left["members"], again["members"]) == (devices[:2], devices)
     found = seen(folder)
@@ -130,7 +117,5 @@ def test_who_is_started_again_has_the_scale(tmp_path: Path, graph: medley.Graph)
     done = elastic(folder, "--restarts", "1", steps=STEPS, device="old/0/0", **SCALED)
     assert done.returncode == 0, done.stderr
     assert recoveries(folder)
-    calm = prepare(tmp_path / "calm", graph, plan, CLUSTER)
-    done = launched(calm, steps=STEPS, **{**SCALED, "step": -1})
-    assert done.returncode == 0, done.stderr
-    assert_same(seen(folder), seen(calm))
+    expected = calm(tmp_path / "calm", graph, plan, CLUSTER, steps=STEPS, **CALM)
+    assert_same(seen(folder), expected)
