@@ -216,6 +216,25 @@ def test_a_node_that_comes_back_after_ten_seconds_is_out(
     assert distance(seen(folder), undisturbed) < 1e-10
 
 
+# Its processes have ended meanwhile, which is old news when the command is started there again.
+@NIGHTLY
+def test_a_node_that_was_silent_for_ten_seconds_is_used_when_it_is_started_again(
+    tmp_path: Path, graph: medley.Graph
+) -> None:
+    folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
+    (folder / "cluster.yaml").write_text(CLUSTER + "devices:\n  CPU: {speed: 1e-4}\n")
+    fault = {"device": DEVICES[2], "step": 1, "signal": int(signal.SIGSTOP), "whom": "node"}
+    nodes = Nodes(folder, steps=60, start=list, pause=0.5, **fault)
+    while not (folder / "stopped").exists():
+        time.sleep(0.05)
+    time.sleep(10)
+    for process in json.loads((folder / "stopped").read_text()):
+        os.kill(process, signal.SIGCONT)
+    nodes.supervisors[1].wait(timeout=60)
+    nodes.bring_back(folder)
+    assert recoveries(folder)[-1]["members"] == DEVICES
+
+
 # Nearly all of the time is that of evaluations, so it is ready in one; it gets what was found
 # before, and is in the next one from its first batch on.
 @NIGHTLY

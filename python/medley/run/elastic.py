@@ -84,19 +84,19 @@ class Member:
     def next_agreement(self) -> Agreement:
         """Waits for the next epoch, which then is this one. Raises OSError when the run has ended
         instead, or goes on without this process."""
-        end = time.monotonic() + (math.inf if self.is_new else WAIT_SECONDS)
-        while (text := self.store.get(self.key("agreement", self.epoch + 1))) is None:
-            self._check_run()
-            if time.monotonic() > end:
-                raise RunEndError(f"no new epoch after {WAIT_SECONDS:g} s")
-            time.sleep(POLL_SECONDS)
-        self.epoch += 1
-        agreement = Agreement.parse(text)
-        if self.name in agreement.members:
-            return agreement
-        if not self.is_new:
-            raise RunEndError(f"{self.name}: the others have gone on without this device")
-        return self.next_agreement()
+        while True:
+            end = time.monotonic() + (math.inf if self.is_new else WAIT_SECONDS)
+            while (text := self.store.get(self.key("agreement", self.epoch + 1))) is None:
+                self._check_run()
+                if time.monotonic() > end:
+                    raise RunEndError(f"no new epoch after {WAIT_SECONDS:g} s")
+                time.sleep(POLL_SECONDS)
+            self.epoch += 1
+            agreement = Agreement.parse(text)
+            if self.name in agreement.members:
+                return agreement
+            if not self.is_new:
+                raise RunEndError(f"{self.name}: the others have gone on without this device")
 
     def _check_run(self) -> None:
         if (failure := ends.first_failure(self.store)) is not None:
