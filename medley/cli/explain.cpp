@@ -237,19 +237,23 @@ std::string pipelines_phrase(const Plan& plan) {
 
 std::string summary(const Plan& plan) {
   size_t devices = 0, microbatches = 0;
-  int64_t at_once = 1;
+  int64_t at_once = 1, late = 0;
   for (const Pipeline& pipeline : plan.pipelines) {
     microbatches += pipeline.microbatches.size();
     at_once = std::max(at_once, pipeline.at_once);
+    for (const int64_t each : pipeline.late_weights) late = std::max(late, each);
     for (const Stage& stage : pipeline.stages) devices += stage.mesh.devices.size();
   }
-  return fmt::format("{}: {} a step on {}, in {}{}{}.",
+  return fmt::format("{}: {} a step on {}, in {}{}{}{}.",
                      plan.strategy.empty() ? "written by hand" : plan.strategy,
                      count_text(at(plan.global_batch), "row"),
                      count_text(devices, "device"),
                      count_text(microbatches, "micro-batch", "es"),
                      at_once > 1 ? fmt::format(", {} at once", at_once) : "",
-                     pipelines_phrase(plan));
+                     pipelines_phrase(plan),
+                     late > 0 ? fmt::format(", gradients of weights up to {} late",
+                                            count_text(at(late), "micro-batch", "es"))
+                              : "");
 }
 
 // "bf16 is computed in f16 by V100-16GB (the loss is scaled), in f32 by P100-16GB."

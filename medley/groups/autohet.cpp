@@ -266,11 +266,10 @@ class AutoHet {
 
   // What the timer says of one more micro-batch is taken for all.
   static Column column_of(const PipelinePlan& plan, int64_t rows) {
-    ScheduleRequest request = schedule_request(plan);
-    const Nanoseconds finish = h1f1b(request).finish;
+    const Nanoseconds finish = turns_of(plan).finish;
     PipelinePlan more = plan;
     more.microbatches += plan.microbatches;
-    const Nanoseconds twice = h1f1b(schedule_request(more)).finish;
+    const Nanoseconds twice = turns_of(more).finish;
     const Nanoseconds period =
         std::max(Nanoseconds{1}, Nanoseconds{(twice - finish).value / plan.microbatches});
     const Nanoseconds fill = finish + after_schedule(plan) - period * (plan.microbatches - 1);

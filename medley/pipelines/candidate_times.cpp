@@ -85,7 +85,7 @@ Nanoseconds CandidateSet::time_of(const PlanCandidate& candidate,
                                   int timings) const {
   Nanoseconds most;
   for (const PipelinePlan& plan : plans)
-    most = std::max(most, h1f1b(schedule_request(plan), timings).finish + after_schedule(plan));
+    most = std::max(most, turns_of(plan, timings).finish + after_schedule(plan));
   return most + relays_after(candidate, plans);
 }
 

@@ -200,6 +200,7 @@ std::optional<PipelinePlan> CandidateSet::stages(const PipelineCandidate& pipeli
     if (!solved) return std::nullopt;
     PipelineStage stage{pipeline.stages[s], solved->option, 1, plan.microbatches};
     stage.room = room(stage.option, stage.range.pool, plan.microbatches);
+    if (!extra.empty() && extra[s].is_whole) stage.option.weights = {};
     if (!extra.empty() && extra[s].bytes > Bytes{}) {
       // Part of it may grow with what is in flight.
       const int half = std::min(stage.room, extra[s].in_flight / 2);
@@ -319,7 +320,7 @@ size_t CandidateSet::slowest_stage(const PipelineCandidate& pipeline) {
 
 Pipeline CandidateSet::to_pipeline(const PipelineCandidate& candidate,
                                    const std::vector<std::vector<int>>& devices,
-                                   const std::vector<int>& in_flight) {
+                                   const PipelineTurns& turns) {
   const auto even = [&](size_t s) {  // over the devices of the first axis
     return std::vector<double>(at(solution(candidate, s)->stage.mesh.shape[0]), 1.0);
   };
@@ -341,17 +342,19 @@ Pipeline CandidateSet::to_pipeline(const PipelineCandidate& candidate,
   }
   if (candidate.stages.size() > 1) {
     pipeline.schedule = "h1f1b";
-    pipeline.in_flight.assign(in_flight.begin(), in_flight.end());
+    pipeline.in_flight.assign(turns.in_flight.begin(), turns.in_flight.end());
+    if (std::ranges::max(turns.late_weights) > 0)
+      pipeline.late_weights.assign(turns.late_weights.begin(), turns.late_weights.end());
   }
   return pipeline;
 }
 
 Plan CandidateSet::to_plan(const PlanCandidate& candidate,
-                           const std::vector<std::vector<int>>& in_flight) {
+                           const std::vector<PipelineTurns>& turns) {
   Plan plan = empty_plan(request_);
   const std::vector<std::vector<std::vector<int>>> devices = devices_of(candidate);
   for (size_t p = 0; p < candidate.pipelines.size(); ++p)
-    plan.pipelines.push_back(to_pipeline(candidate.pipelines[p], devices[p], in_flight[p]));
+    plan.pipelines.push_back(to_pipeline(candidate.pipelines[p], devices[p], turns[p]));
   return plan;
 }
 
@@ -376,10 +379,10 @@ std::optional<CandidateSet::Trial> CandidateSet::trial(const PlanCandidate& cand
                                                        const Extra& extra) {
   std::optional<std::vector<PipelinePlan>> plans = wholes(candidate, extra);
   if (!plans) return std::nullopt;
-  std::vector<std::vector<int>> counts;
-  for (const PipelinePlan& plan : *plans) counts.push_back(h1f1b(schedule_request(plan)).counts);
-  Plan plan = to_plan(candidate, counts);
-  return Trial{std::move(*plans), std::move(counts), std::move(plan), {}, {}};
+  std::vector<PipelineTurns> turns;
+  for (const PipelinePlan& plan : *plans) turns.push_back(turns_of(plan));
+  Plan plan = to_plan(candidate, turns);
+  return Trial{std::move(*plans), std::move(turns), std::move(plan), {}, {}};
 }
 
 void CandidateSet::lower(Trial& trial) const {
@@ -391,7 +394,7 @@ void CandidateSet::lower(Trial& trial) const {
   // Until it is full, as long again, and until it is empty; all, if these are not four times as
   // many.
   const auto count = static_cast<int64_t>(only_pipeline(trial.plan).microbatches.size());
-  const int64_t few = 3 * trial.counts[0][0] + kFull;
+  const int64_t few = 3 * trial.turns[0].in_flight[0] + kFull;
   const Plan some = shortened(trial.plan, count > 4 * few ? few : count);
   trial.program = medley::lower(synthesis_.stages(), some, request_.cluster, {.hash_plan = false});
 }
@@ -416,7 +419,7 @@ Nanoseconds CandidateSet::simulated_step(const Trial& trial) const {
   const auto backward = by_kind.find(FunctionKind::kBackward);
   const std::vector<Nanoseconds>& ends =
       backward == by_kind.end() ? by_kind.at(FunctionKind::kForward) : backward->second;
-  const int64_t first = trial.counts[0][0], last = some - first - 1;
+  const int64_t first = trial.turns[0].in_flight[0], last = some - first - 1;
   const Nanoseconds full = ends[at(last)] - ends[at(first)];
   return simulated.step + Nanoseconds{full.value * (count - some) / (last - first)};
 }
@@ -444,10 +447,16 @@ void CandidateSet::evaluate(PlanCandidate candidate, std::optional<Trial> trial)
     const auto [p, s, device, missing] = *shortage;
     if (misfit_.empty()) misfit_ = explain(*shortage, *trial);
     const PipelineStage& stage = trial->pipelines[p].stages[s];
-    const int in_flight = trial->counts[p][s];
+    if (trial->turns[p].late_weights[s] > 0) {
+      extra[p][s].is_whole = true;
+      trial.reset();
+      --repair;
+      continue;
+    }
+    const int in_flight = trial->turns[p].in_flight[s];
     const Bytes found = pipeline_pools_[at(stage.range.pool)].memory +
                         Bytes{static_cast<int64_t>(std::ceil(missing))};
-    extra[p][s] = {found - needed(stage.option, in_flight), in_flight};
+    extra[p][s] = {found - needed(stage.option, in_flight), in_flight, true};
     std::optional<PlanCandidate> other = with_less_memory(candidate, *shortage, extra);
     if (!other) return;
     candidate = std::move(*other);

@@ -63,7 +63,7 @@ class CandidateSet {
   const Layers& layers() const { return synthesis_.layers(); }
   // For how many micro-batches a device of the pool has room, of so many, beside so many bytes.
   int room(const StageOption& option, int pool, int most, Bytes beside = {}) const;
-  // Of a step by the timer, with stages that take so long. `timings`: of h1f1b().
+  // Of a step by the timer, with stages that take so long. `timings`: of turns_of().
   Nanoseconds time_of(const PlanCandidate& candidate,
                       const std::vector<PipelinePlan>& plans,
                       int timings = 100) const;
@@ -144,7 +144,7 @@ class CandidateSet {
   // A candidate as it would run.
   struct Trial {
     std::vector<PipelinePlan> pipelines;
-    std::vector<std::vector<int>> counts;  // [pipeline][stage] in flight
+    std::vector<PipelineTurns> turns;  // [pipeline]
     Plan plan;
     Program program;                  // of the first micro-batches, once it is lowered
     std::optional<Nanoseconds> step;  // once it is simulated, with what it costs besides
@@ -158,6 +158,7 @@ class CandidateSet {
   struct ExtraBytes {
     Bytes bytes;
     int in_flight = 0;
+    bool is_whole = false;  // no room for gradients of weights that come later
   };
   using Extra = std::vector<std::vector<ExtraBytes>>;  // [pipeline][stage]; empty: nothing
   using PortTimes = std::map<int, double>;             // [link] nanoseconds of a step
@@ -199,8 +200,8 @@ class CandidateSet {
                                                 const Extra& extra);
   Pipeline to_pipeline(const PipelineCandidate& candidate,
                        const std::vector<std::vector<int>>& devices,
-                       const std::vector<int>& in_flight);
-  Plan to_plan(const PlanCandidate& candidate, const std::vector<std::vector<int>>& in_flight);
+                       const PipelineTurns& turns);
+  Plan to_plan(const PlanCandidate& candidate, const std::vector<PipelineTurns>& turns);
   // Nothing where wholes() is.
   std::optional<Trial> trial(const PlanCandidate& candidate, const Extra& extra);
   // Threads may do so, each its own.

@@ -44,7 +44,7 @@ std::string CandidateSet::explain(const Shortage& shortage, const Trial& trial) 
       "{}stage {} with {} micro-batches in flight: {} lacks {}",
       trial.pipelines.size() > 1 ? fmt::format("pipeline {}, ", shortage.pipeline) : "",
       shortage.stage,
-      trial.counts[shortage.pipeline][shortage.stage],
+      trial.turns[shortage.pipeline].in_flight[shortage.stage],
       request_.cluster.devices[at(shortage.device)].name,
       to_string(Bytes{static_cast<int64_t>(shortage.bytes)}));
 }

@@ -6,6 +6,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/parallel.h"
+#include "medley/synthesis/work_bound.h"
 
 namespace medley {
 namespace {
@@ -73,7 +74,7 @@ class OtherCuts {
       stage.range = then;
       const double factor = time(s, then) / std::max(1.0, time(s, now));
       StageOption& option = stage.option;
-      for (Nanoseconds* each : {&option.forward, &option.backward, &option.update})
+      for (Nanoseconds* each : {&option.forward, &option.backward, &option.update, &option.weights})
         scale(*each, factor);
       for (Bytes* each : {&option.persistent, &option.saved}) scale(*each, factor);
       stage.room = parts_.layers.room(option, then.pool, plan.microbatches);
@@ -131,13 +132,15 @@ Start in_parts(Start start, const Parts& parts) {
 }
 
 // A pipeline takes no less: a stage waits for its first micro-batch, does all, and the last one
-// goes back.
+// goes back, which it may while a stage still makes gradients of weights.
 Nanoseconds takes_at_least(const PipelinePlan& plan) {
-  Nanoseconds most, before;
+  Nanoseconds most, forward, back;
   for (const PipelineStage& stage : plan.stages) {
-    const Nanoseconds time = stage.option.forward + stage.option.backward;
-    most = std::max(most, before + time * plan.microbatches);
-    before += time;
+    const StageOption& option = stage.option;
+    const Nanoseconds all = (option.forward + option.backward) * plan.microbatches;
+    most = std::max(most, forward + all + (option.weights > Nanoseconds{} ? Nanoseconds{} : back));
+    forward += option.forward;
+    back += option.backward - option.weights;
   }
   return most + after_schedule(plan);
 }
@@ -179,6 +182,11 @@ Moved moved(const Start& start, const Parts& parts) {
   }
   scale(best.time, start.time / before);
   return best;
+}
+
+bool has_late_weights(const Plan& plan) {
+  return std::ranges::any_of(
+      plan.pipelines, [](const Pipeline& pipeline) { return !pipeline.late_weights.empty(); });
 }
 
 }  // namespace
@@ -238,6 +246,11 @@ Outcome best_with_finer_cuts(const Request& request,
   if (std::optional<FinerPlan> finer = with_finer_cuts(request, pools, candidates)) {
     *plan = std::move(finer->plan);
     step = finer->step;
+  }
+  // What was searched are backward passes as a whole.
+  if (has_late_weights(*plan)) {
+    least = std::min(least, work_bound(request));
+    prove(request, least);
   }
   plan->bound = StepBound{step.value, std::min(step, least).value};
   return found;

@@ -10,6 +10,8 @@
 #include "medley/base/error.h"
 #include "medley/base/parallel.h"
 #include "medley/pipelines/pipeline_settle.h"
+#include "medley/schedule/h1f1b.h"
+#include "medley/schedule/late_weights.h"
 
 namespace medley {
 namespace {
@@ -24,6 +26,8 @@ bool same_stages(const PipelinePlan& a, const PipelinePlan& b) {
 
 // Intervals searched at once, whatever the number of cores: the result is the same on all machines.
 constexpr size_t kAtOnce = 2;
+// Of a schedule, for gradients of weights to come later: what they need is kept for it.
+constexpr double kWorthLate = 0.005;
 constexpr int64_t kStepParts = 128;  // a closer bound of a step is found to one of these
 
 // Periods in [low, high] that are not decided yet. No chain for any of them costs less than `cost`.
@@ -377,13 +381,28 @@ ScheduleRequest schedule_request(const PipelinePlan& plan) {
   ScheduleRequest request;
   MicrobatchTimes times;
   for (const PipelineStage& stage : plan.stages) {
-    times.stages.push_back({stage.option.forward, stage.option.backward});
+    const StageOption& option = stage.option;
+    times.stages.push_back({option.forward, option.backward, option.weights});
     request.max_in_flight.push_back(stage.room);
     request.pools.push_back(stage.range.pool);
   }
   times.boundaries = plan.boundaries;
   request.times = equal_microbatches(std::move(times), plan.microbatches);
   return request;
+}
+
+PipelineTurns turns_of(const PipelinePlan& plan, int timings) {
+  const ScheduleRequest request = schedule_request(plan);
+  InFlight found = h1f1b(request, timings);
+  PipelineTurns turns{std::move(found.counts), std::vector(plan.stages.size(), 0), found.finish};
+  std::vector<int> most;
+  for (size_t s = 0; s < plan.stages.size(); ++s)
+    most.push_back(s == 0 ? 0 : plan.stages[s].room - turns.in_flight[s] + 1);
+  LateWeights late = late_weights(request.times, turns.in_flight, most, timings);
+  if (1 - late.finish / turns.finish < kWorthLate) return turns;
+  turns.late_weights = std::move(late.counts);
+  turns.finish = late.finish;
+  return turns;
 }
 
 Nanoseconds after_schedule(const PipelinePlan& plan) {

@@ -52,6 +52,9 @@ struct StageOption {
   Bytes saved;       // for each micro-batch in flight
   Bytes transient;   // the most beyond these
   int id = 0;        // for whoever offered it
+  // Of `backward`, the gradients of weights, which may come later than the rest; none: they may
+  // not.
+  Nanoseconds weights{};
   bool operator==(const StageOption&) const = default;
 };
 // Returns the options of a stage: a few, none of them worse than another in everything; none if the
@@ -183,6 +186,17 @@ std::optional<Nanoseconds> exchange_time(const std::optional<LinkCurve>& link, B
 
 // What the timer and h1f1b() need to judge a plan, X and W left out.
 ScheduleRequest schedule_request(const PipelinePlan& plan);
+
+// How the stages of a plan take turns.
+struct PipelineTurns {
+  std::vector<int> in_flight, late_weights;  // [stage], of order_calls()
+  Nanoseconds finish;                        // by the timer
+};
+
+// Returns the counts of h1f1b(), and how late gradients of weights come if that gains anything to
+// speak of, in the memory that is left: who is late keeps a micro-batch as if it were in flight.
+// `timings`: of each search.
+PipelineTurns turns_of(const PipelinePlan& plan, int timings = 100);
 
 // Returns what follows behind that: the first stage's update, or X if that takes longer.
 Nanoseconds after_schedule(const PipelinePlan& plan);

@@ -103,6 +103,7 @@ StageOption price(const LoweredStage& stage, const CostModel& costs, int64_t mic
     times->second = time_functions(stage, costs, static_cast<int>(d));
     option.forward = std::max(option.forward, times->second.forward);
     option.backward = std::max(option.backward, times->second.backward);
+    option.weights = std::max(option.weights, times->second.weights);
     option.update =
         std::max(option.update, times->second.prologue * microbatches + times->second.update);
   }
@@ -388,6 +389,7 @@ const std::vector<StageOption>& StageSynthesis::sums(std::optional<Sums>& sums,
     StageOption sum = all.back();
     sum.forward += one.forward;
     sum.backward += one.backward;
+    sum.weights += one.weights;
     sum.update += one.update;
     sum.persistent += one.persistent;
     sum.saved += one.saved;

@@ -113,7 +113,7 @@ TEST(ParsePlan, RefusalsNamePlaceFoundAndExpected) {
       {"\"stages\"",
        R"("stage": 1, "stages")",
        R"(p.json: pipelines[0]: found unknown key "stage", expected one of "microbatches", )"
-       R"("schedule", "in_flight", "at_once", "stages")"},
+       R"("schedule", "in_flight", "late_weights", "at_once", "stages")"},
       {"\"pipelines\"",
        R"("parts": [{"name": "a"}], "pipelines")",
        R"(p.json: parts[0]: found {"name":"a"}, expected one of "lengths" and "shares")"},

@@ -78,6 +78,10 @@ struct Pipeline {
   // Micro-batches that each stage has in flight at most, not growing along the pipeline. Empty: as
   // many as the schedule says where that depends on no times.
   std::vector<int64_t> in_flight{};
+  // Of how many micro-batches at most each stage has gone backward without the gradients of its
+  // weights, for which no other stage waits (schedule/call_order.h). Empty: 0, they are made with
+  // the rest.
+  std::vector<int64_t> late_weights{};
   // Of a single stage: so many micro-batches go forward, and so many backward, at once. While one
   // waits for an exchange inside of the stage, another computes (program/weave.h).
   int64_t at_once = 1;

@@ -138,6 +138,7 @@ Node to_node(const Pipeline& pipeline) {
   Node node = object();
   if (pipeline.schedule != Pipeline().schedule) node.add("schedule", scalar(pipeline.schedule));
   if (!pipeline.in_flight.empty()) node.add("in_flight", list(pipeline.in_flight));
+  if (!pipeline.late_weights.empty()) node.add("late_weights", list(pipeline.late_weights));
   if (pipeline.at_once != Pipeline().at_once) node.add("at_once", scalar(pipeline.at_once));
   node.add("microbatches", to_list(pipeline.microbatches));
   node.add("stages", to_list(pipeline.stages));

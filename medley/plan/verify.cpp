@@ -181,6 +181,19 @@ void check_schedule(const Pipeline& pipeline, size_t number) {
       refuse(place, list_text(counts), "positive counts that do not grow along the pipeline");
 }
 
+// What the first stage makes nobody waits for.
+void check_late_weights(const Pipeline& pipeline, size_t number) {
+  const std::vector<int64_t>& counts = pipeline.late_weights;
+  if (counts.empty()) return;
+  const std::string place = pipeline_place(number) + ".late_weights";
+  if (counts.size() != pipeline.stages.size())
+    refuse(place,
+           fmt::format("{} counts", counts.size()),
+           fmt::format("{}, one for each stage", pipeline.stages.size()));
+  if (counts[0] != 0 || std::ranges::min(counts) < 0)
+    refuse(place, list_text(counts), "0 for the first stage, and none below it");
+}
+
 void check_microbatch(const Microbatch& microbatch,
                       const Microbatch& first,
                       int64_t devices,
@@ -498,6 +511,7 @@ void verify(const Plan& plan,
     check_stages(pipeline.stages, p, graph);
     check_recompute(pipeline.stages, p);
     check_schedule(pipeline, p);
+    check_late_weights(pipeline, p);
     check_at_once(pipeline, p);
     for (size_t s = 0; s < pipeline.stages.size(); ++s) TextCheck(plan, graph, p, s).run();
   }

@@ -261,6 +261,14 @@ TEST_F(VerifyPlan, Stages) {
               StartsWith("pipelines[0].in_flight: found [1, 2], expected positive counts"));
   EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.in_flight = {2}; }),
               StartsWith("pipelines[0].in_flight: found 1 counts, expected 2"));
+  EXPECT_EQ(refusal_of_second([](Pipeline& p) { p.late_weights = {0, 2}; }), "accepted");
+  EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.late_weights = {0}; }),
+              StartsWith("pipelines[0].late_weights: found 1 counts, expected 2"));
+  EXPECT_THAT(
+      refusal_of_second([](Pipeline& p) {
+        p.late_weights = {1, 2};
+      }),
+      StartsWith("pipelines[0].late_weights: found [1, 2], expected 0 for the first stage"));
   EXPECT_THAT(refusal_of_second([](Pipeline& p) { p.stages[1].batch["*"] = "S(0, rows)"; }),
               HasSubstr("another part, or \"rows\" in the stage"));
 }

@@ -12,6 +12,9 @@ namespace medley {
 
 std::string function_name(FunctionKind kind);  // "forward"; a last variant is called as the others
 std::string to_string(const Call& call);       // "forward 2", "update"
+inline bool is_backward(FunctionKind kind) {
+  return kind == FunctionKind::kBackward || kind == FunctionKind::kBackwardLast;
+}
 
 // Returns the function of a kind. Throws Error(kUs) if the stage lacks it.
 const Function& find_function(const LoweredStage& stage, FunctionKind kind);

@@ -77,7 +77,8 @@ struct Connections {
   std::vector<StageRelay> gradients, values;
   OwnedShares shares;  // of parameters of which it updates a part
   StageOrder order;
-  int at_once = 1;  // micro-batches (weave.h)
+  int at_once = 1;            // micro-batches (weave.h)
+  bool late_weights = false;  // `order` has calls for the gradients of weights (late_weights.h)
 };
 
 // Micro-batches that each stage has in flight at most.

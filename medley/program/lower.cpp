@@ -16,6 +16,7 @@
 #include "medley/program/cross_entropy.h"
 #include "medley/program/emitter.h"
 #include "medley/program/graph_limits.h"
+#include "medley/program/late_weights.h"
 #include "medley/program/lifetimes.h"
 #include "medley/program/memory.h"
 #include "medley/program/relays.h"
@@ -406,6 +407,7 @@ class Lowering {
       for (const Placement& gradient : stage.gradients) keep.push_back(gradient.input.value);
     drop_unused(stage, emitter_.items, keep);
     fuse_cross_entropy(stage, fewest_classes_, emitter_.items, keep);
+    if (connections_.late_weights) send_first(stage, emitter_.items[Phase::kBackward]);
     for (Phase phase : {Phase::kForward, Phase::kBackward})
       if (const auto found = emitter_.items.find(phase); found != emitter_.items.end())
         prefetch_parameters(stage, found->second);
@@ -436,16 +438,28 @@ class Lowering {
     const auto add = [&](FunctionKind kind, int microbatch) {
       if (has(kind)) stage.calls.push_back({kind, microbatch});
     };
+    std::map<FunctionKind, int> weights;  // by kind of backward: the steps that they begin with
+    if (connections_.late_weights)
+      for (const Function& function : stage.functions)
+        weights[function.kind] = behind_sends(stage, function);
     const int count = static_cast<int>(microbatches_.size());
     for (int m = 0; m < count; ++m)
       add(m + 1 == count ? FunctionKind::kPrologueLast : FunctionKind::kPrologue, m);
     for (const PipelineCall& call : connections_.order) {
       const bool last = call.microbatch + 1 == count;
-      const bool is_forward = call.function == PipelineFunction::kForward;
-      add(is_forward ? FunctionKind::kForward
-          : last     ? FunctionKind::kBackwardLast
-                     : FunctionKind::kBackward,
-          call.microbatch);
+      if (call.function == PipelineFunction::kForward) {
+        add(FunctionKind::kForward, call.microbatch);
+        continue;
+      }
+      const FunctionKind kind = last ? FunctionKind::kBackwardLast : FunctionKind::kBackward;
+      const auto cut = weights.find(kind);
+      if (cut == weights.end() || cut->second == 0) {
+        if (call.function == PipelineFunction::kBackward) add(kind, call.microbatch);
+      } else {
+        stage.calls.push_back(call.function == PipelineFunction::kBackward
+                                  ? Call{kind, call.microbatch, 0, cut->second}
+                                  : Call{kind, call.microbatch, cut->second});
+      }
     }
     add(FunctionKind::kUpdate, 0);
     weave(stage, connections_.at_once);

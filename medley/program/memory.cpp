@@ -90,10 +90,6 @@ MemoryPart part_of(const Input& input) {
   return MemoryPart::kBuffers;
 }
 
-bool is_backward(FunctionKind kind) {
-  return kind == FunctionKind::kBackward || kind == FunctionKind::kBackwardLast;
-}
-
 // kMicrobatch values that die in the backward function, but come from before it.
 std::vector<bool> saved_values(const LoweredStage& stage) {
   std::vector<bool> saved(stage.graph.values.size(), false);

@@ -6,6 +6,7 @@
 #include "medley/base/files.h"
 #include "medley/graph/passes.h"
 #include "medley/graph/text.h"
+#include "medley/program/calls.h"
 #include "medley/program/lanes.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
@@ -125,6 +126,44 @@ TEST(LowerStages, NothingTravelsTwice) {
     for (int64_t each : sent(program.stages[0], "transfer act/relu#0", device)) elements += each;
   EXPECT_EQ(elements, 4 * 32);
   EXPECT_THAT(names_of(program.stages[1]), testing::Contains("all_gather act/relu#0"));
+}
+
+// The second stage sends the gradient of what it has received, and then makes those of its weights.
+TEST(LowerStages, GradientsOfWeightsMayComeLater) {
+  Plan plan = two_stages(std::vector<Microbatch>(3, {4, {4}}), 1, 1);
+  const Program whole = lower(mlp_of_stages(), plan, stage_devices(2), {});
+  plan.pipelines[0].late_weights = {0, 2};
+  const Program late = lower(mlp_of_stages(), plan, stage_devices(2), {});
+  EXPECT_EQ(late.stages[0].calls, whole.stages[0].calls);
+  const LoweredStage& stage = late.stages[1];
+  std::vector<std::string> calls;
+  std::vector<Call> turns;
+  for (const Call& call : stage.calls)
+    if (call.function == FunctionKind::kForward || is_backward(call.function)) {
+      turns.push_back(call);
+      calls.push_back(to_string(call) + (call.begins() ? "" : ", rest"));
+    }
+  EXPECT_THAT(calls,
+              ElementsAre("forward 0",
+                          "backward 0",
+                          "forward 1",
+                          "backward 1",
+                          "backward 0, rest",
+                          "forward 2",
+                          "backward 2",
+                          "backward 1, rest",
+                          "backward 2, rest"));
+  const auto ops_of = [&](const Call& call) {
+    std::vector<std::string> names;
+    for (const Step& step : steps_of(stage, call))
+      if (const auto* segment = std::get_if<Segment>(&step))
+        for (OpId op : segment->ops) names.push_back(stage.graph.ops[at(op)].name);
+    return names;
+  };
+  EXPECT_THAT(ops_of(turns[1]), testing::Not(testing::Contains("medley.accumulate.default")));
+  EXPECT_THAT(ops_of(turns[4]), testing::Contains("medley.accumulate.default"));
+  // What gradients of weights are made from is kept for two micro-batches, in place of one.
+  EXPECT_GT(memory_use(stage, 0).peak, memory_use(whole.stages[1], 0).peak);
 }
 
 TEST(LowerStages, ReceiptsAreInTheOrderOfMicrobatches) {

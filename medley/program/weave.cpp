@@ -61,6 +61,11 @@ std::vector<Call> in_turn(const LoweredStage& stage, std::span<const Call> calls
   return parts;
 }
 
+// Whether a call may stand between parts of another.
+bool may_stand_among(FunctionKind parts, FunctionKind kind) {
+  return go_together(parts, kind) || (is_backward(parts) && kind == FunctionKind::kForward);
+}
+
 // Follows parts, and what they do to values of the step.
 class WeaveVerifier {
  public:
@@ -68,19 +73,25 @@ class WeaveVerifier {
       : stage_(stage), place_(place) {}
 
   void run() {
-    for (const Call& call : stage_.calls) {
+    for (size_t c = 0; c < stage_.calls.size(); ++c) {
+      const Call& call = stage_.calls[c];
       check_range(call);
       if (call.begins() && call.ends() && open_.empty()) continue;
-      take(call);
+      take(c);
       for (const Step& step : steps_of(stage_, call))
         std::visit([&](const auto& each) { follow(call, each); }, step);
-      if (call.ends()) open_.erase(call.microbatch);
+      if (call.ends()) {
+        for (const Assign& assign : find_function(stage_, call.function).assigns)
+          replace(call, assign);
+        open_.erase(call.microbatch);
+      }
       if (!open_.empty()) continue;
       read_.clear();
       written_.clear();
       posted_.clear();
     }
-    if (!open_.empty()) refuse(open_.begin()->second, "found no end of it, expected all its parts");
+    if (!open_.empty())
+      refuse(open_.begin()->second.part, "found no end of it, expected all its parts");
   }
 
  private:
@@ -95,19 +106,25 @@ class WeaveVerifier {
       refuse(call, fmt::format("found steps {} to {}, expected some of {}", call.first, end, size));
   }
 
-  // A part that follows what its micro-batch has done so far.
-  void take(const Call& call) {
+  // A part that follows what its micro-batch has done so far, or a whole call.
+  void take(size_t number) {
+    const Call& call = stage_.calls[number];
     const auto known = open_.find(call.microbatch);
-    const int expected = known == open_.end() ? 0 : known->second.end;
-    if (call.first != expected || (known != open_.end() && known->second.function != call.function))
+    const int expected = known == open_.end() ? 0 : known->second.part.end;
+    if (call.first != expected ||
+        (known != open_.end() && known->second.part.function != call.function))
       refuse(call, fmt::format("found steps from {} on, expected {}", call.first, expected));
-    if (!open_.empty() && !go_together(open_.begin()->second.function, call.function))
-      refuse(call,
-             fmt::format("found among the parts of {}, expected that to end before",
-                         to_string(open_.begin()->second)));
-    if (!find_function(stage_, call.function).assigns.empty())
+    for (const auto& [microbatch, open] : open_)
+      if (!may_stand_among(open.part.function, call.function))
+        refuse(call,
+               fmt::format("found among the parts of {}, expected that to end before",
+                           to_string(open.part)));
+    if (!(call.begins() && call.ends()) && !find_function(stage_, call.function).assigns.empty())
       refuse(call, "found in parts, expected what replaces values in one");
-    open_.insert_or_assign(call.microbatch, call);
+    if (known == open_.end())
+      open_.emplace(call.microbatch, Open{call, number});
+    else
+      known->second.part = call;
   }
 
   void follow(const Call& call, const Segment& segment) {
@@ -138,8 +155,13 @@ class WeaveVerifier {
     posted.pop_front();
   }
 
-  // By value of the step, the last micro-batch that does something to it.
-  using Last = std::map<ValueId, int>;
+  void replace(const Call& call, const Assign& assign) {
+    read(call, assign.from);
+    write(call, assign.to);
+  }
+
+  // By value of the step, the last call that does something to it, of those that began last.
+  using Last = std::map<ValueId, size_t>;
 
   bool is_of_step(ValueId value) const {
     return value != kNone && stage_.lifetimes[at(value)] != Lifetime::kMicrobatch;
@@ -147,30 +169,36 @@ class WeaveVerifier {
   void read(const Call& call, ValueId value) {
     if (!is_of_step(value)) return;
     expect_behind(call, value, written_);
-    note(read_, value, call.microbatch);
+    note(read_, value, begin(call));
   }
   void write(const Call& call, ValueId value) {
     if (!is_of_step(value)) return;
     expect_behind(call, value, written_);
     expect_behind(call, value, read_);
-    note(written_, value, call.microbatch);
+    note(written_, value, begin(call));
   }
   void expect_behind(const Call& call, ValueId value, const Last& last) const {
     const auto found = last.find(value);
-    if (found != last.end() && found->second > call.microbatch)
+    if (found != last.end() && found->second > begin(call))
       refuse(call,
-             fmt::format("uses value {} of the step behind micro-batch {}, expected before it",
+             fmt::format("uses value {} of the step behind {}, expected before it",
                          value,
-                         found->second));
+                         to_string(stage_.calls[found->second])));
   }
-  static void note(Last& last, ValueId value, int microbatch) {
-    int& known = last.try_emplace(value, microbatch).first->second;
-    known = std::max(known, microbatch);
+  static void note(Last& last, ValueId value, size_t begin) {
+    size_t& known = last.try_emplace(value, begin).first->second;
+    known = std::max(known, begin);
   }
+  // The number of its first part: in this order calls would be whole.
+  size_t begin(const Call& call) const { return open_.at(call.microbatch).begin; }
 
   const LoweredStage& stage_;
   const std::string& place_;
-  std::map<int, Call> open_;  // by micro-batch, its last part
+  struct Open {
+    Call part;  // the last one
+    size_t begin;
+  };
+  std::map<int, Open> open_;  // by micro-batch
   Last read_, written_;
   std::map<int, std::deque<int>> posted_;  // by communication, micro-batches, the oldest first
 };

@@ -24,8 +24,9 @@ namespace medley {
 void weave(LoweredStage& stage, int at_once);
 
 // Throws Error(kUs), naming the call: parts that do not make up whole functions, among which others
-// come than those of the same function, that wait for what another micro-batch has posted, or that
-// read or write what is of the step in another order than the calls would one after the other.
+// come than those of the same function (and forward calls among parts of backward ones), that wait
+// for what another micro-batch has posted, or that read or write what is of the step in another
+// order than the calls would, whole, where their first parts are.
 void verify_weave(const LoweredStage& stage, const std::string& place);
 
 }  // namespace medley

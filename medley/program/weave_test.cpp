@@ -104,7 +104,7 @@ TEST(VerifyWeave, RefusesSumsInAnotherOrder) {
     verify_weave(stage, "stage 0");
     ADD_FAILURE() << "accepted";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("of the step behind micro-batch 1, expected before it"));
+    EXPECT_THAT(error.what(), HasSubstr("of the step behind forward 1, expected before it"));
   }
 }
 

@@ -4,14 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "medley/base/error.h"
 
 namespace medley {
 
 std::string to_string(const PipelineCall& call) {
-  return (call.function == PipelineFunction::kForward ? 'F' : 'B') +
-         std::to_string(call.microbatch);
+  constexpr std::string_view kLetters = "FBW";
+  return kLetters[static_cast<size_t>(call.function)] + std::to_string(call.microbatch);
 }
 
 std::string to_string(const StageOrder& order) {
@@ -20,8 +21,30 @@ std::string to_string(const StageOrder& order) {
   return text;
 }
 
-PipelineOrder order_calls(const std::vector<int>& in_flight, int microbatches) {
+namespace {
+
+// The order with the gradients of weights behind `late` backward calls, or within them.
+StageOrder with_weights(const StageOrder& calls, int late) {
+  MEDLEY_CHECK(late >= 0);
+  if (late == 0) return calls;
+  StageOrder order;
+  int next = 0;  // whose gradients of weights come next
+  for (const PipelineCall& call : calls) {
+    order.push_back(call);
+    if (call.function == PipelineFunction::kBackward && call.microbatch - next + 1 == late)
+      order.push_back(weights(next++));
+  }
+  while (next < static_cast<int>(calls.size()) / 2) order.push_back(weights(next++));
+  return order;
+}
+
+}  // namespace
+
+PipelineOrder order_calls(const std::vector<int>& in_flight,
+                          int microbatches,
+                          const std::vector<int>& late) {
   MEDLEY_CHECK(microbatches >= 1);
+  MEDLEY_CHECK(late.empty() || late.size() == in_flight.size());
   PipelineOrder order;
   for (size_t stage = 0; stage < in_flight.size(); ++stage) {
     const int count = in_flight[stage];
@@ -39,6 +62,7 @@ PipelineOrder order_calls(const std::vector<int>& in_flight, int microbatches) {
       calls.push_back(backward(m - warm_up));
     }
     for (int m = microbatches - warm_up; m < microbatches; ++m) calls.push_back(backward(m));
+    if (!late.empty()) calls = with_weights(calls, late[stage]);
   }
   return order;
 }
@@ -74,7 +98,8 @@ std::vector<int> peak_in_flight(const PipelineOrder& order) {
   for (const StageOrder& calls : order) {
     int now = 0, peak = 0;
     for (const PipelineCall& call : calls) {
-      now += call.function == PipelineFunction::kForward ? 1 : -1;
+      if (call.function == PipelineFunction::kForward) ++now;
+      if (call.function == PipelineFunction::kBackward) --now;
       peak = std::max(peak, now);
     }
     peaks.push_back(peak);

@@ -1,7 +1,7 @@
 #pragma once
 
 // The order in which the stages of a pipeline go forward and backward on micro-batches. Knows no
-// times, no devices and no functions but these two: prologue and update stand before and after.
+// times, no devices and no functions but these: prologue and update stand before and after.
 
 #include <cstdint>
 #include <string>
@@ -9,7 +9,9 @@
 
 namespace medley {
 
-enum class PipelineFunction : uint8_t { kForward, kBackward };
+// A backward pass makes what the stage before waits for, and the gradients of the stage's own
+// weights, for which nobody waits: these may come later, as a call of their own.
+enum class PipelineFunction : uint8_t { kForward, kBackward, kWeights };
 
 struct PipelineCall {
   PipelineFunction function = PipelineFunction::kForward;
@@ -20,7 +22,8 @@ constexpr PipelineCall forward(int microbatch) { return {PipelineFunction::kForw
 constexpr PipelineCall backward(int microbatch) {
   return {PipelineFunction::kBackward, microbatch};
 }
-std::string to_string(const PipelineCall& call);  // "F3", "B0"
+constexpr PipelineCall weights(int microbatch) { return {PipelineFunction::kWeights, microbatch}; }
+std::string to_string(const PipelineCall& call);  // "F3", "B0", "W0"
 
 using StageOrder = std::vector<PipelineCall>;    // of one stage
 using PipelineOrder = std::vector<StageOrder>;   // of all, from the first stage to the last
@@ -39,7 +42,21 @@ std::string to_string(const StageOrder& order);  // "F0 F1 B0 B1"
 // Such an order never deadlocks if counts do not grow along the pipeline: a stage that asks for
 // more than the one before has in flight waits for it for ever. Throws Error(kCaller) for counts
 // that grow or are below 1, which may come from a person's plan. Requires: microbatches >= 1.
-PipelineOrder order_calls(const std::vector<int>& in_flight, int microbatches);
+//
+// Of stage i, late[i] micro-batches at most have gone backward without the gradients of weights: as
+// soon as it is so many, those of the first of them are made, and at the end those of all. With 0,
+// or none given, backward is one call as a whole. The first stage sends nothing, so nobody gains if
+// it has any.
+//
+//   in_flight [3, 2, 1], late [0, 1, 2], 4 micro-batches
+//   s0  F0 F1 F2 B0 F3 B1 B2 B3
+//   s1  F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3
+//   s2  F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 W3
+//
+// Requires: `late` is empty or has an entry of at least 0 for each stage.
+PipelineOrder order_calls(const std::vector<int>& in_flight,
+                          int microbatches,
+                          const std::vector<int>& late = {});
 
 // Returns the order in which a stage without neighbours goes forward on so many micro-batches, then
 // backward on them, and so on: "F0 F1 B0 B1 F2 B2" for two of three. Requires: both are at least 1.
@@ -73,9 +90,10 @@ struct OrderLimits {
 };
 
 // Throws Error(kUs), naming stage and micro-batch, unless every stage calls forward and backward
-// once for each of the micro-batches 0..microbatches-1, backward later, no stage has more in flight
-// than its limit, and the calls can be executed to the end, each waiting for its own stage's call
-// before, for its message from the neighbour and for a slot of what it sends.
+// once for each of the micro-batches 0..microbatches-1, backward later, the gradients of weights
+// behind that, for all of them or for none, no stage has more in flight than its limit, and the
+// calls can be executed to the end, each waiting for its own stage's call before, for its message
+// from the neighbour and for a slot of what it sends.
 void verify(const PipelineOrder& order, int microbatches, const OrderLimits& limits = {});
 
 }  // namespace medley

@@ -39,6 +39,18 @@ TEST(OrderCalls, WarmsUpAlternatesAndCoolsDown) {
   EXPECT_THAT(peak_in_flight(order), ElementsAre(3, 2, 1));
 }
 
+// Those of the header.
+TEST(OrderCalls, GradientsOfWeightsComeAsLateAsTheyMay) {
+  std::vector<std::string> texts;
+  for (const StageOrder& calls : order_calls({3, 2, 1}, 4, {0, 1, 2}))
+    texts.push_back(to_string(calls));
+  EXPECT_THAT(texts,
+              ElementsAre("F0 F1 F2 B0 F3 B1 B2 B3",
+                          "F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3",
+                          "F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 W3"));
+  EXPECT_EQ(to_string(order_calls({1}, 2, {9})[0]), "F0 B0 F1 B1 W0 W1");
+}
+
 TEST(OrderCalls, MoreInFlightThanMicroBatchesIsAllOfThem) {
   EXPECT_EQ(to_string(order_calls({7, 2}, 2)[0]), "F0 F1 B0 B1");
 }
@@ -76,6 +88,12 @@ TEST(Verify, NamesTheCallThatIsWrong) {
   EXPECT_THAT(fault_of(order, 2), HasSubstr("stage 1: F0 is called twice"));
   order[1] = {forward(0), backward(1), backward(0), forward(1)};
   EXPECT_THAT(fault_of(order, 2), HasSubstr("stage 1: B1 comes before F1"));
+  order[1] = {forward(0), backward(0), weights(0), forward(1), backward(1), weights(1)};
+  EXPECT_EQ(fault_of(order, 2), "");
+  order[1].pop_back();
+  EXPECT_THAT(fault_of(order, 2), HasSubstr("stage 1: W1 is missing"));
+  order[1] = {forward(0), weights(0), backward(0), forward(1), backward(1), weights(1)};
+  EXPECT_THAT(fault_of(order, 2), HasSubstr("stage 1: W0 comes before B0"));
 }
 
 // What order_calls() refuses: the second stage wants F1, the first waits for B0.
@@ -115,7 +133,9 @@ TEST(Verify, CountsThatDoNotGrowNeverDeadlock) {
     std::vector<int> counts(1 + random() % 6);
     for (int& count : counts) count = std::min(microbatches, static_cast<int>(1 + random() % 12));
     std::sort(counts.rbegin(), counts.rend());
-    const PipelineOrder order = order_calls(counts, microbatches);
+    std::vector<int> late(counts.size());
+    for (int& count : late) count = static_cast<int>(random() % 5);
+    const PipelineOrder order = order_calls(counts, microbatches, late);
     EXPECT_EQ(fault_of(order, microbatches, {counts, message_slots(counts)}), "") << seed;
     EXPECT_EQ(peak_in_flight(order), counts);
   }

@@ -10,6 +10,7 @@
 
 #include "medley/base/error.h"
 #include "medley/schedule/h1f1b.h"
+#include "medley/schedule/late_weights.h"
 #include "medley/testing/draw.h"
 #include "medley/testing/sample_pipelines.h"
 
@@ -53,10 +54,18 @@ struct Drawing {
   std::string title, found, expected, schedule;
 };
 
+PipelineOrder with_late_weights(const PipelineOrder& order, const PipelineTimes& times) {
+  std::vector<int> most(order.size(), times.num_microbatches());
+  most[0] = 0;
+  const std::vector<int> in_flight = peak_in_flight(order);
+  const LateWeights late = late_weights(times, in_flight, most);
+  return order_calls(in_flight, times.num_microbatches(), late.counts);
+}
+
 // The drawings of a file, each below a line that says what it is of.
 std::vector<Drawing> drawings(const std::filesystem::path& path) {
   static const std::regex kTitle(
-      R"(^(/?/? *)(([\w-]+): (\d+) stages, (\d+) micro-batches, forward (\d+), backward (\d+), transfer (\d+)(, room for (\d+))?)$)");
+      R"(^(/?/? *)(([\w-]+): (\d+) stages, (\d+) micro-batches, forward (\d+), backward (\d+), transfer (\d+)(, room for (\d+))?(, weights (\d+))?)$)");
   std::ifstream file(path);
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.push_back(line);
@@ -67,11 +76,13 @@ std::vector<Drawing> drawings(const std::filesystem::path& path) {
     const auto number = [&](int group) { return std::stoi(title[at(group)]); };
     const auto stages = at(number(4));
     MicrobatchTimes times;
-    times.stages.assign(stages, {{number(6)}, {number(7)}});
+    const bool late = title[11].matched;
+    times.stages.assign(stages, {{number(6)}, {number(7)}, {late ? number(12) : 0}});
     times.boundaries.assign(stages - 1, {{number(8)}, {number(8)}, {}});
     ScheduleRequest request{equal_microbatches(std::move(times), number(5)), {}, {}};
     if (title[9].matched) request.max_in_flight.assign(stages, number(10));
-    const PipelineOrder order = find_schedule(title[3].str()).order(request);
+    PipelineOrder order = find_schedule(title[3].str()).order(request);
+    if (late) order = with_late_weights(order, request.times);
     Drawing drawing{title[2], "", draw(order, time_calls(order, request.times), {1}), title[3]};
     const std::string margin = title[1];
     const std::regex picture("^(s\\d|\\d[<>]\\d) .*");

@@ -32,6 +32,10 @@ class Timer {
     activations_.assign(order.size() - 1, none);
     gradients_ = activations_;
     timing_.calls.resize(order.size());
+    for (const StageOrder& calls : order)
+      has_weights_.push_back(std::ranges::any_of(calls, [](const PipelineCall& call) {
+        return call.function == PipelineFunction::kWeights;
+      }));
   }
 
   // A stage is tried again whenever a neighbour has moved, until none moves.
@@ -56,6 +60,10 @@ class Timer {
   bool execute(size_t stage) {
     const PipelineCall& call = order_[stage][timing_.calls[stage].size()];
     const auto m = at(call.microbatch);
+    if (call.function == PipelineFunction::kWeights) {
+      take(stage, free_at_[stage], times_.sizes[at(times_.size_of[m])].stages[stage].weights);
+      return true;
+    }
     const bool on = call.function == PipelineFunction::kForward;
     const MicrobatchTimes& times = times_.sizes[at(times_.size_of[m])];
     Link* in = on ? link(activations_, stage, -1) : link(gradients_, stage, 0);
@@ -74,16 +82,25 @@ class Timer {
         begin = std::max(begin, taken);
       }
     }
-    const Nanoseconds end =
-        begin + (on ? times.stages[stage].forward : times.stages[stage].backward);
-    free_at_[stage] = end;
-    timing_.calls[stage].push_back({begin, end});
+    const StageTimes& own = times.stages[stage];
+    const Nanoseconds end = take(stage,
+                                 begin,
+                                 on                    ? own.forward
+                                 : has_weights_[stage] ? own.backward - own.weights
+                                                       : own.backward);
     if (in) in->taken[at(in->number[m])] = begin;
     if (out) {
       const BoundaryTimes& boundary = times.boundaries[on ? stage : stage - 1];
       send(*out, m, end, on ? boundary.forward : boundary.backward, boundary.latency);
     }
     return true;
+  }
+
+  // Returns when a call ends that begins then.
+  Nanoseconds take(size_t stage, Nanoseconds begin, Nanoseconds time) {
+    free_at_[stage] = begin + time;
+    timing_.calls[stage].push_back({begin, free_at_[stage]});
+    return free_at_[stage];
   }
 
   Link* link(std::vector<Link>& links, size_t stage, int offset) const {
@@ -116,6 +133,7 @@ class Timer {
   const PipelineTimes& times_;
   const std::vector<int>& slots_;
   std::vector<Nanoseconds> free_at_;           // [stage]
+  std::vector<bool> has_weights_;              // [stage] calls of their own for them
   std::vector<Link> activations_, gradients_;  // [boundary]
   Timing timing_;
 };
@@ -132,7 +150,7 @@ void verify(const PipelineTimes& times) {
     MEDLEY_CHECK_EQ(size.stages.size(), times.num_stages());
     MEDLEY_CHECK_EQ(size.boundaries.size() + 1, times.num_stages());
     for (const StageTimes& s : size.stages)
-      MEDLEY_CHECK(s.forward.value >= 0 && s.backward.value >= 0);
+      MEDLEY_CHECK(s.forward.value >= 0 && s.weights.value >= 0 && s.backward >= s.weights);
     for (const BoundaryTimes& b : size.boundaries)
       MEDLEY_CHECK(b.forward.value >= 0 && b.backward.value >= 0 && b.latency.value >= 0);
   }

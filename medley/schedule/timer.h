@@ -13,6 +13,9 @@ namespace medley {
 
 struct StageTimes {
   Nanoseconds forward, backward;
+  // Of `backward`, the gradients of weights, which a call of their own makes where the order has
+  // such calls.
+  Nanoseconds weights{};
 };
 // Between a stage and the next. The directions do not disturb each other (full duplex); messages of
 // one direction follow each other in the order in which they were sent. A message occupies the link
@@ -37,8 +40,8 @@ struct PipelineTimes {
 // All micro-batches of one size.
 PipelineTimes equal_microbatches(MicrobatchTimes times, int microbatches);
 
-// Throws Error(kUs) for times below 0, no stages, no micro-batches, sizes with other numbers of
-// stages, or boundaries that are not one fewer.
+// Throws Error(kUs) for times below 0, weights above backward, no stages, no micro-batches, sizes
+// with other numbers of stages, or boundaries that are not one fewer.
 void verify(const PipelineTimes& times);
 
 struct TimeSpan {

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "medley/base/at.h"
 #include "medley/base/error.h"
 #include "medley/schedule/call_order.h"
@@ -12,17 +14,23 @@ namespace {
 }
 
 void check_calls(size_t stage, const StageOrder& calls, int microbatches, int limit) {
-  std::vector<int> forwards(at(microbatches)), backwards(forwards);
+  std::vector<int> forwards(at(microbatches)), backwards(forwards), weights(forwards);
+  const bool has_weights = std::ranges::any_of(
+      calls, [](const PipelineCall& call) { return call.function == PipelineFunction::kWeights; });
   int in_flight = 0;
   for (const PipelineCall& call : calls) {
     if (call.microbatch < 0 || call.microbatch >= microbatches)
       refuse(stage, fmt::format("{} of {} micro-batches", to_string(call), microbatches));
     const auto m = at(call.microbatch);
     const bool is_forward = call.function == PipelineFunction::kForward;
-    if ((is_forward ? forwards : backwards)[m]++)
+    const bool is_weights = call.function == PipelineFunction::kWeights;
+    if ((is_forward ? forwards : is_weights ? weights : backwards)[m]++)
       refuse(stage, fmt::format("{} is called twice", to_string(call)));
     if (!is_forward && !forwards[m])
       refuse(stage, fmt::format("{} comes before F{}", to_string(call), m));
+    if (is_weights && !backwards[m])
+      refuse(stage, fmt::format("{} comes before B{}", to_string(call), m));
+    if (is_weights) continue;
     in_flight += is_forward ? 1 : -1;
     if (in_flight > limit)
       refuse(stage,
@@ -32,8 +40,13 @@ void check_calls(size_t stage, const StageOrder& calls, int microbatches, int li
                          limit));
   }
   for (size_t m = 0; m < forwards.size(); ++m)
-    if (!forwards[m] || !backwards[m])
-      refuse(stage, fmt::format("{}{} is missing", forwards[m] ? 'B' : 'F', m));
+    if (!forwards[m] || !backwards[m] || (has_weights && !weights[m]))
+      refuse(stage,
+             fmt::format("{}{} is missing",
+                         !forwards[m]    ? 'F'
+                         : !backwards[m] ? 'B'
+                                         : 'W',
+                         m));
 }
 
 // What was sent over a boundary in one direction.
@@ -76,12 +89,17 @@ class Execution {
     return order_[stage][positions_[stage]].function == PipelineFunction::kForward;
   }
   size_t microbatch(size_t stage) const { return at(order_[stage][positions_[stage]].microbatch); }
+  bool is_alone(size_t stage) const {
+    return order_[stage][positions_[stage]].function == PipelineFunction::kWeights;
+  }
   // What the next call of a stage reads and what it sends; null at the ends of the pipeline.
   Messages* read(size_t stage) {
+    if (is_alone(stage)) return nullptr;
     if (goes_forward(stage)) return stage == 0 ? nullptr : &activations_[stage - 1];
     return stage + 1 == order_.size() ? nullptr : &gradients_[stage];
   }
   Messages* sent(size_t stage) {
+    if (is_alone(stage)) return nullptr;
     if (goes_forward(stage)) return stage + 1 == order_.size() ? nullptr : &activations_[stage];
     return stage == 0 ? nullptr : &gradients_[stage - 1];
   }

@@ -13,10 +13,6 @@ namespace medley {
 namespace {
 
 bool is_forward(FunctionKind kind) { return kind == FunctionKind::kForward; }
-bool is_backward(FunctionKind kind) {
-  return kind == FunctionKind::kBackward || kind == FunctionKind::kBackwardLast;
-}
-
 // The stages of a pipeline: so many from `first` on in the program.
 struct Chain {
   size_t first = 0, count = 0;
@@ -40,10 +36,14 @@ std::vector<std::vector<StageTimes>> stage_times(const Program& program,
     for (const SimulatedCall& each : device.calls) {
       if (!is_forward(each.call.function) && !is_backward(each.call.function)) continue;
       StageTimes& stage = times[at(each.call.microbatch)][at(device.stage) - chain.first];
-      Nanoseconds& time = is_forward(each.call.function) ? stage.forward : stage.backward;
+      Nanoseconds& time = is_forward(each.call.function) ? stage.forward
+                          : each.call.begins()           ? stage.backward
+                                                         : stage.weights;
       time = std::max(time, each.computes + each.waits);
     }
   }
+  for (std::vector<StageTimes>& stages : times)
+    for (StageTimes& stage : stages) stage.backward += stage.weights;
   return times;
 }
 
@@ -114,16 +114,16 @@ std::vector<int> in_flight(const Program& program) {
     int now = 0;
     for (const Call& call : stage.calls) {
       if (is_forward(call.function) && call.begins()) most.back() = std::max(most.back(), ++now);
-      if (is_backward(call.function) && call.ends()) --now;
+      if (is_backward(call.function) && call.begins()) --now;
     }
   }
   return most;
 }
 
-ScheduleRequest schedule_request(const Program& program,
-                                 int pipeline,
-                                 const CostModel& costs,
-                                 const Simulation& simulation) {
+PipelineTimes pipeline_times(const Program& program,
+                             int pipeline,
+                             const CostModel& costs,
+                             const Simulation& simulation) {
   const Chain chain = chain_of(program, pipeline);
   MEDLEY_CHECK(chain.count > 1);
   const auto microbatches = static_cast<int>(program.stages[chain.first].tables.size());
@@ -132,11 +132,22 @@ ScheduleRequest schedule_request(const Program& program,
                                                       std::vector<BoundaryTimes>(chain.count - 1));
   for (size_t s = 0; s < chain.count; ++s)
     add_transfers(program, chain, costs, chain.first + s, by_boundary);
-  ScheduleRequest request;
+  PipelineTimes times;
   for (int m = 0; m < microbatches; ++m) {
-    request.times.sizes.push_back({by_stage[at(m)], by_boundary[at(m)]});
-    request.times.size_of.push_back(m);
+    times.sizes.push_back({by_stage[at(m)], by_boundary[at(m)]});
+    times.size_of.push_back(m);
   }
+  return times;
+}
+
+ScheduleRequest schedule_request(const Program& program,
+                                 int pipeline,
+                                 const CostModel& costs,
+                                 const Simulation& simulation) {
+  const Chain chain = chain_of(program, pipeline);
+  ScheduleRequest request;
+  request.times = pipeline_times(program, pipeline, costs, simulation);
+  const int microbatches = request.times.num_microbatches();
   const std::vector<int> now = in_flight(program);
   request.max_in_flight.assign(chain.count, microbatches);
   for (const auto& [stage, device, use] : memory_uses(program)) {

@@ -10,8 +10,9 @@
 namespace medley {
 
 // Of one micro-batch, a stage takes as long as its slowest device computes and waits for the others
-// of its stage; a boundary, as long as the most loaded link is occupied by what is sent over it in
-// that phase. What goes past a stage is left out.
+// of its stage, and as long for the gradients of weights where they are calls of their own; a
+// boundary, as long as the most loaded link is occupied by what is sent over it in that phase. What
+// goes past a stage is left out.
 //
 // The limit of a stage is what it has in flight now and as many more as the memory that is left has
 // room for, at what its forward calls save and what is on its way in the lanes; 1 if there is none.
@@ -22,6 +23,12 @@ ScheduleRequest schedule_request(const Program& program,
                                  int pipeline,
                                  const CostModel& costs,
                                  const Simulation& simulation);
+
+// Returns what the stages and boundaries take, as the request has it.
+PipelineTimes pipeline_times(const Program& program,
+                             int pipeline,
+                             const CostModel& costs,
+                             const Simulation& simulation);
 
 // Returns the most micro-batches between the start of their forward and the end of their backward
 // call, [stage].

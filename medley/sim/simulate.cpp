@@ -310,9 +310,7 @@ bool Simulator::compute(Actor& actor, const Call& call, const Segment& segment) 
 
 // What goes on where the last span ended is one with it.
 void Simulator::follow_backward(Actor& actor, const Call& call, TimeSpan computes) const {
-  const bool backward =
-      call.function == FunctionKind::kBackward || call.function == FunctionKind::kBackwardLast;
-  if (!backward || computes.begin == computes.end) return;
+  if (!is_backward(call.function) || computes.begin == computes.end) return;
   std::vector<TimeSpan>& spans = actor.result.backward;
   if (!spans.empty() && spans.back().end == computes.begin)
     spans.back().end = computes.end;

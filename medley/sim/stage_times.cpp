@@ -4,6 +4,7 @@
 #include <map>
 
 #include "medley/base/at.h"
+#include "medley/program/late_weights.h"
 #include "medley/sim/prices.h"
 
 namespace medley {
@@ -16,10 +17,8 @@ class Walk {
 
   // Returns what it takes from here on; nothing if the stage has no such function.
   Nanoseconds take(FunctionKind kind) {
-    const auto found = std::find_if(stage_.functions.begin(),
-                                    stage_.functions.end(),
-                                    [&](const Function& each) { return each.kind == kind; });
-    if (found == stage_.functions.end()) return {};
+    const Function* found = find(kind);
+    if (!found) return {};
     const Nanoseconds start = clock_;
     for (const Step& step : found->steps) {
       if (const auto* segment = std::get_if<Segment>(&step))
@@ -33,7 +32,40 @@ class Walk {
     return clock_ - start;
   }
 
+  // Returns what the ops of the function take that no transfer needs: nothing if none needs any, or
+  // what they need is exchanged inside of the stage, beside those ops.
+  Nanoseconds unneeded(FunctionKind kind) {
+    const Function* found = find(kind);
+    if (!found) return {};
+    const std::vector<Item> items = items_of(*found);
+    const std::vector<bool> needed = needed_by_transfers(stage_, items);
+    if (std::ranges::find(needed, true) == needed.end()) return {};
+    for (size_t i = 0; i < items.size(); ++i)
+      if (needed[i] && items[i].kind == Item::Kind::kWait &&
+          stage_.communications[at(items[i].index)].devices.empty())
+        return {};
+    Nanoseconds sum;
+    size_t item = 0;
+    for (const Step& step : found->steps) {
+      const auto* segment = std::get_if<Segment>(&step);
+      if (!segment) {
+        ++item;
+        continue;
+      }
+      Nanoseconds before;
+      for (const Nanoseconds end : segments_.price(*segment, 0, device_).ends) {
+        if (!needed[item++]) sum += end - before;
+        before = end;
+      }
+    }
+    return sum;
+  }
+
  private:
+  const Function* find(FunctionKind kind) const {
+    const auto found = std::ranges::find(stage_.functions, kind, &Function::kind);
+    return found == stage_.functions.end() ? nullptr : &*found;
+  }
   void post(int communication) {
     if (!stage_.communications[at(communication)].devices.empty()) return;
     network_ = std::max(network_, clock_) + communications_.with_others(communication, 0, device_);
@@ -61,6 +93,9 @@ FunctionTimes time_functions(const LoweredStage& stage, const CostModel& costs, 
   times.backward = walk.take(FunctionKind::kBackward);
   const Nanoseconds last = walk.take(FunctionKind::kBackwardLast);
   if (stage.tables.size() == 1) times.backward = last;
+  times.weights = std::min(times.backward,
+                           walk.unneeded(stage.tables.size() == 1 ? FunctionKind::kBackwardLast
+                                                                  : FunctionKind::kBackward));
   times.update += std::max(Nanoseconds{}, last - times.backward) + walk.take(FunctionKind::kUpdate);
   return times;
 }

@@ -103,9 +103,22 @@ class RandomPlanner {
       for (size_t s = 0; s < pipeline().stages.size(); ++s, count += draw(3))
         counts.push_back(count);
       pipeline().in_flight.assign(counts.rbegin(), counts.rend());
+      draw_late_weights();
       draw_recompute();
       draw_at_once();
     }
+  }
+
+  // The same.
+  void draw_late_weights() {
+    std::mt19937_64 others(seed_ + 1000 + pipeline_);
+    std::swap(random_, others);
+    const size_t stages = pipeline().stages.size();
+    if (stages > 1 && draw(2)) {
+      pipeline().late_weights.assign(stages, 0);
+      for (size_t s = 1; s < stages; ++s) pipeline().late_weights[s] = draw(4);
+    }
+    std::swap(random_, others);
   }
 
   // Numbers of their own, as those of owners.

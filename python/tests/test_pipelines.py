@@ -50,6 +50,18 @@ CASES = {
     "gpipe": Case("gpt", (1, 1, 1), schedule={"schedule": "gpipe"}),
     "eager": Case("gpt", (1, 1, 1), schedule={"schedule": "eager-1f1b"}),
     "h1f1b": Case("gpt", (1, 1, 1), schedule={"schedule": "h1f1b", "in_flight": [3, 1, 1]}),
+    "late weights": Case("gpt", (1, 1, 1), schedule={"late_weights": [0, 1, 3]}),
+    "late weights in a mesh": Case(
+        "llama",
+        (2, 2),
+        ((2, 1), (1, 1)),
+        microbatches=(2, 2, 1, 1),
+        schedule={"late_weights": [0, 2]},
+    ),
+    "late weights, recompute": Case(
+        "gpt-dropout", (1, 2), ((), (2, 1)), recompute="all", schedule={"late_weights": [0, 2]}
+    ),
+    "late weights of experts": Case("hf-mixtral", (1, 1, 1), schedule={"late_weights": [0, 2, 2]}),
     "micro-batches of two sizes": Case("llama", (2, 1), ((2, 1), ()), microbatches=(2, 2, 1, 1)),
     "a device without rows": Case("llama", (2, 2), ((1, 0), (0, 1))),
     "two stacks": Case("hf-t5", (1, 2, 1), ((), (2, 1), ())),

@@ -1,0 +1,69 @@
+#include "medley/program/late_weights.h"
+
+#include <algorithm>
+
+#include "medley/base/at.h"
+#include "medley/program/lifetimes.h"
+
+namespace medley {
+namespace {
+
+bool is_transfer(const LoweredStage& stage, int communication) {
+  return stage.communications[at(communication)].kind == CommunicationKind::kTransfer;
+}
+
+}  // namespace
+
+std::vector<bool> needed_by_transfers(const LoweredStage& stage, const std::vector<Item>& order) {
+  std::vector<bool> wanted(stage.graph.values.size()), awaited(stage.communications.size());
+  std::vector<bool> is_needed(order.size());
+  const auto is_wanted = [&](ValueId value) { return value != kNone && wanted[at(value)]; };
+  for (size_t i = order.size(); i-- > 0;) {
+    const Item& item = order[i];
+    const bool transfer = item.kind != Item::Kind::kOp && is_transfer(stage, item.index);
+    const bool posts_awaited = item.kind == Item::Kind::kPost && awaited[at(item.index)];
+    if (!transfer && !posts_awaited && !std::ranges::any_of(definitions(stage, item), is_wanted))
+      continue;
+    is_needed[i] = true;
+    if (item.kind == Item::Kind::kWait) awaited[at(item.index)] = true;
+    for (const ValueId value : uses(stage, item))
+      if (value != kNone) wanted[at(value)] = true;
+  }
+  return is_needed;
+}
+
+std::vector<Item> items_of(const Function& function) {
+  std::vector<Item> items;
+  for (const Step& step : function.steps) {
+    if (const auto* segment = std::get_if<Segment>(&step))
+      for (const OpId op : segment->ops) items.push_back({Item::Kind::kOp, op, false});
+    if (const auto* post = std::get_if<Post>(&step))
+      items.push_back({Item::Kind::kPost, post->communication, false});
+    if (const auto* wait = std::get_if<Wait>(&step))
+      items.push_back({Item::Kind::kWait, wait->communication, false});
+  }
+  return items;
+}
+
+void send_first(const LoweredStage& stage, std::vector<Item>& order) {
+  const std::vector<bool> is_first = needed_by_transfers(stage, order);
+  std::vector<Item> sorted;
+  for (const bool first : {true, false})
+    for (size_t i = 0; i < order.size(); ++i)
+      if (is_first[i] == first) sorted.push_back(order[i]);
+  order = std::move(sorted);
+}
+
+int behind_sends(const LoweredStage& stage, const Function& function) {
+  size_t behind = function.steps.size();
+  const auto is_of_transfer = [&](const Step& step) {
+    const auto* post = std::get_if<Post>(&step);
+    const auto* wait = std::get_if<Wait>(&step);
+    return (post && is_transfer(stage, post->communication)) ||
+           (wait && is_transfer(stage, wait->communication));
+  };
+  while (behind > 0 && !is_of_transfer(function.steps[behind - 1])) --behind;
+  return behind == function.steps.size() ? 0 : static_cast<int>(behind);
+}
+
+}  // namespace medley

@@ -1,0 +1,32 @@
+#pragma once
+
+// A backward function in two parts: what other stages wait for, and behind it the gradients of the
+// stage's own weights. Calls of the parts may then be apart (schedule/call_order.h).
+//
+//   as it is     dx3 dw3 dx2 dw2 dx1 send dw1      dx: of what a layer has read, dw: of its weights
+//   send first   dx3 dx2 dx1 send | dw3 dw2 dw1
+//
+// Each op is the same and finds the same, so results have the same bits. What the second part reads
+// lives longer.
+
+#include <vector>
+
+#include "medley/program/emitter.h"
+
+namespace medley {
+
+// [item] whether a transfer to another stage needs it, or it waits for what another one sends.
+std::vector<bool> needed_by_transfers(const LoweredStage& stage, const std::vector<Item>& order);
+
+// Returns the steps of a function as one list.
+std::vector<Item> items_of(const Function& function);
+
+// Puts what transfers to other stages need first, and the waits for what others send, in the order
+// in which they are.
+void send_first(const LoweredStage& stage, std::vector<Item>& order);
+
+// Returns how many steps of a function there are up to its last transfer; 0 if it has none, or
+// nothing behind it.
+int behind_sends(const LoweredStage& stage, const Function& function);
+
+}  // namespace medley
