@@ -266,13 +266,13 @@ class AutoHet {
 
   // What the timer says of one more micro-batch is taken for all.
   static Column column_of(const PipelinePlan& plan, int64_t rows) {
-    const Nanoseconds finish = turns_of(plan).finish;
+    const Nanoseconds step = turns_of(plan).step;
     PipelinePlan more = plan;
     more.microbatches += plan.microbatches;
-    const Nanoseconds twice = turns_of(more).finish;
+    const Nanoseconds twice = turns_of(more).step;
     const Nanoseconds period =
-        std::max(Nanoseconds{1}, Nanoseconds{(twice - finish).value / plan.microbatches});
-    const Nanoseconds fill = finish + after_schedule(plan) - period * (plan.microbatches - 1);
+        std::max(Nanoseconds{1}, Nanoseconds{(twice - step).value / plan.microbatches});
+    const Nanoseconds fill = step - period * (plan.microbatches - 1);
     return {{}, rows, fill, period};
   }
 

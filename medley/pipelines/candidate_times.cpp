@@ -84,8 +84,7 @@ Nanoseconds CandidateSet::time_of(const PlanCandidate& candidate,
                                   const std::vector<PipelinePlan>& plans,
                                   int timings) const {
   Nanoseconds most;
-  for (const PipelinePlan& plan : plans)
-    most = std::max(most, turns_of(plan, timings).finish + after_schedule(plan));
+  for (const PipelinePlan& plan : plans) most = std::max(most, turns_of(plan, timings).step);
   return most + relays_after(candidate, plans);
 }
 

@@ -6,7 +6,6 @@
 
 #include "medley/base/at.h"
 #include "medley/base/parallel.h"
-#include "medley/synthesis/work_bound.h"
 
 namespace medley {
 namespace {
@@ -184,11 +183,6 @@ Moved moved(const Start& start, const Parts& parts) {
   return best;
 }
 
-bool has_late_weights(const Plan& plan) {
-  return std::ranges::any_of(
-      plan.pipelines, [](const Pipeline& pipeline) { return !pipeline.late_weights.empty(); });
-}
-
 }  // namespace
 
 std::optional<FinerPlan> with_finer_cuts(const Request& request,
@@ -246,11 +240,6 @@ Outcome best_with_finer_cuts(const Request& request,
   if (std::optional<FinerPlan> finer = with_finer_cuts(request, pools, candidates)) {
     *plan = std::move(finer->plan);
     step = finer->step;
-  }
-  // What was searched are backward passes as a whole.
-  if (has_late_weights(*plan)) {
-    least = std::min(least, work_bound(request));
-    prove(request, least);
   }
   plan->bound = StepBound{step.value, std::min(step, least).value};
   return found;

@@ -28,7 +28,8 @@ bool same_stages(const PipelinePlan& a, const PipelinePlan& b) {
 constexpr size_t kAtOnce = 2;
 // Of a schedule, for gradients of weights to come later: what they need is kept for it.
 constexpr double kWorthLate = 0.005;
-constexpr int64_t kStepParts = 128;  // a closer bound of a step is found to one of these
+constexpr int kMostLateCalls = 100'000;  // that are timed for it
+constexpr int64_t kStepParts = 128;      // a closer bound of a step is found to one of these
 
 // Periods in [low, high] that are not decided yet. No chain for any of them costs less than `cost`.
 struct Interval {
@@ -125,7 +126,7 @@ std::vector<std::optional<Interval>> Periods::search(const std::vector<Interval>
 std::optional<Interval> Periods::take(const Chain& chain, Interval interval) {
   if (chain.stages.empty()) return std::nullopt;
   PipelinePlan plan = plan_of(table_, choice_, chain);
-  settle(plan, request_.in_flight, interval.high, chain.cost);
+  settle(plan, request_.in_flight, interval.high, cost_of(chain));
   interval.high = plan.period.value - 1;
   interval.cost = chain.cost;
   add(std::move(plan));
@@ -171,7 +172,7 @@ void Periods::try_all() {
     ++found_.searches;
     if (chain.stages.empty()) continue;
     PipelinePlan plan = plan_of(table_, choice_, chain);
-    settle(plan, request_.in_flight, period, chain.cost);
+    settle(plan, request_.in_flight, period, cost_of(chain));
     plan.predicted = {chain.cost + more_ * period};  // not by the period that it could have
     plan.period = {period};
     add(std::move(plan));
@@ -394,14 +395,22 @@ ScheduleRequest schedule_request(const PipelinePlan& plan) {
 PipelineTurns turns_of(const PipelinePlan& plan, int timings) {
   const ScheduleRequest request = schedule_request(plan);
   InFlight found = h1f1b(request, timings);
-  PipelineTurns turns{std::move(found.counts), std::vector(plan.stages.size(), 0), found.finish};
+  PipelineTurns turns{std::move(found.counts), std::vector(plan.stages.size(), 0), {}};
   std::vector<int> most;
-  for (size_t s = 0; s < plan.stages.size(); ++s)
+  std::vector<Nanoseconds> after;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
     most.push_back(s == 0 ? 0 : plan.stages[s].room - turns.in_flight[s] + 1);
-  LateWeights late = late_weights(request.times, turns.in_flight, most, timings);
-  if (1 - late.finish / turns.finish < kWorthLate) return turns;
+    after.push_back(plan.stages[s].option.update);
+  }
+  const auto calls = 2 * static_cast<int>(plan.stages.size()) * plan.microbatches;
+  const int late_timings = std::min(timings, kMostLateCalls / calls);
+  after[0] = std::max(after[0], plan.exchange);
+  LateWeights late =
+      late_weights(request.times, turns.in_flight, most, after, {late_timings, kWorthLate});
+  turns.step = late.whole;
+  if (1 - late.finish / late.whole < kWorthLate) return turns;
   turns.late_weights = std::move(late.counts);
-  turns.finish = late.finish;
+  turns.step = late.finish;
   return turns;
 }
 

@@ -20,6 +20,8 @@
 // layer has as well (an embedding tied to the head) to the last stage; its own part is there long
 // before. W is what is left to do once the last backward is through: stage i updates in u_i while
 // those before it still go backward in b, so that only the first stages' updates are waited for.
+// Where gradients of weights may come late (schedule/late_weights.h), w_i of t_i, the sum is over
+// max(forward, t_i - 2 w_i) of all stages but the last: an estimate, exact where all are equal.
 // Memory holds N_i micro-batches on stage i, N being what hides the transfers at period P
 // (InFlightRule), and P may be longer than any stage where memory has no room for more.
 
@@ -190,7 +192,7 @@ ScheduleRequest schedule_request(const PipelinePlan& plan);
 // How the stages of a plan take turns.
 struct PipelineTurns {
   std::vector<int> in_flight, late_weights;  // [stage], of order_calls()
-  Nanoseconds finish;                        // by the timer
+  Nanoseconds step;                          // by the timer, with updates and X
 };
 
 // Returns the counts of h1f1b(), and how late gradients of weights come if that gains anything to

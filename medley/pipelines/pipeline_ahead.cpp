@@ -56,11 +56,12 @@ std::vector<Ahead::Stage> Ahead::stages_before(int layer, int pool) const {
   for (size_t s = 0; s < table_.sizes(pool).size(); ++s) {
     if (table_.sizes(pool)[s] > table_.devices(pool)) break;
     const int64_t* least_times = table_.least_times(pool, s, layer);
+    const int64_t* least_fills = table_.least_fills(pool, s, layer);
     const int64_t* least_overs = table_.least_overs(pool, s, layer);
     for (int begin = layer - 1; begin >= 0; --begin) {
       if (least_overs[begin] > period_) break;
-      const int64_t least = least_times[begin];
-      if (least <= period_) stages.push_back({begin, table_.sizes(pool)[s], least});
+      if (least_times[begin] <= period_)
+        stages.push_back({begin, table_.sizes(pool)[s], least_fills[begin]});
     }
   }
   return stages;

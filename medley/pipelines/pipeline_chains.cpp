@@ -34,7 +34,10 @@ class Search {
   struct Step {  // a stage in front of what is behind it
     const Option& option;
     int begin, end;
-    int64_t sum, up;   // t + r, to add to `sum`; and to `end`
+    int64_t sum, up;   // to add to `sum`; and to `end`
+    int64_t stay;      // t + r, to add to `depth`
+    int64_t in_front;  // to `end`, and
+    int64_t stays;     // to `depth`, under any schedule
     int64_t grow;      // what a boundary adds to the count
     int64_t exchange;  // X, of a first stage
     int64_t most;      // what `depth` may come to
@@ -126,8 +129,11 @@ Search::Step Search::step_over(
       option,
       begin,
       end,
-      option.time + crossing.round_trip,
+      option.fill + crossing.round_trip,
       option.forward + crossing.up,
+      option.time + crossing.round_trip,
+      table_.in_front(option.forward + crossing.up, option.time + crossing.round_trip),
+      option.stays + crossing.round_trip,
       0,
       begin == 0 && search_.last_pool >= 0 ? table_.exchange(option.pool, search_.last_pool) : 0,
       table_.room(option),
@@ -164,7 +170,7 @@ inline void Search::extend(const Step& step,
   label.sum = rest.sum + step.sum;
   if (label.sum >= below) return;
   const bool by_period = table_.rule() == InFlightRule::kPeriod;
-  label.depth = rest.depth + (by_period ? step.sum : step.grow);
+  label.depth = rest.depth + (by_period ? step.stay : step.grow);
   if (label.depth > step.most) return;  // no room
   label.end = std::max(label.sum + std::max(step.option.update, step.exchange), rest.end + step.up);
   if (by_period) {
@@ -184,10 +190,11 @@ void Search::extend_at_least(const Step& step,
                              std::vector<Label>& front) const {
   const Label& rest = labels_[at(behind)];
   Label label;
-  label.end = std::max(search_.at_least * step.option.time, rest.end + step.sum);
-  if (step.begin == 0) label.end += step.option.update;
-  label.depth = rest.depth + step.sum;
-  if (label.end >= below || label.depth > step.most) return;
+  const int64_t own = search_.at_least * step.option.time;
+  label.end = std::max(own, rest.end + step.in_front);
+  if (step.begin == 0) label.end = table_.with_update(own, label.end, step.option.update);
+  label.depth = rest.depth + step.stays;
+  if (label.end >= below || rest.depth + step.stay > step.most) return;
   label.behind = behind;
   label.option = step.index;
   keep(front, label);
@@ -205,6 +212,7 @@ void Search::add_stage(const Option& option, int begin, int end) {
                 static_cast<int32_t>(table_.index_of(option))};
     if (search_.at_least > 0) {
       label.sum = 0;
+      label.depth = option.stays;
       label.end = search_.at_least * option.time + (begin == 0 ? option.update : 0);
     }
     if (devices <= most_[0]) keep(made(0, devices), label);

@@ -59,6 +59,12 @@ PipelinePlan plan_of(const Table& table, int choice, const Chain& chain) {
   return plan;
 }
 
+int64_t cost_of(const Chain& chain) {
+  int64_t most = 0;
+  for (const Option* stage : chain.stages) most = std::max(most, stage->time - stage->fill);
+  return chain.cost + most - (chain.stages.back()->time - chain.stages.back()->fill);
+}
+
 std::vector<int> counts_at(const ScheduleRequest& request, InFlightRule rule, Nanoseconds period) {
   std::vector<int> counts;
   switch (rule) {

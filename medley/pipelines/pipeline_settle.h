@@ -13,6 +13,10 @@ void verify(const PipelineRequest& request, size_t most_pools = kMostPools);
 // The plan but for its period and what depends on it.
 PipelinePlan plan_of(const Table& table, int choice, const Chain& chain);
 
+// The cost of a chain in which some stages count for what they fill only: the last one counts whole
+// in it, where the one that all others wait for does.
+int64_t cost_of(const Chain& chain);
+
 // How many micro-batches each stage has in flight by a rule, at most all.
 std::vector<int> counts_at(const ScheduleRequest& request, InFlightRule rule, Nanoseconds period);
 

@@ -8,6 +8,9 @@
 namespace medley::pipeline {
 namespace {
 
+// With more of them, how long a pipeline fills is a small part of a step.
+constexpr int kManyMicrobatches = 32;
+
 // How many micro-batches a stage has room for, at most `most`; kNever if all fit.
 int64_t room_of(const StageOption& option, Bytes memory, int64_t most) {
   const int64_t left = (memory - option.persistent - option.transient).value;
@@ -17,8 +20,9 @@ int64_t room_of(const StageOption& option, Bytes memory, int64_t most) {
 }
 
 bool never_worse(const Option& a, const Option& b) {
-  return a.time <= b.time && a.forward <= b.forward && a.time + a.update <= b.time + b.update &&
-         a.room >= b.room && a.sums <= b.sums && a.time + a.least_update <= b.time + b.least_update;
+  return a.time <= b.time && a.forward <= b.forward && a.fill <= b.fill &&
+         a.time + a.update <= b.time + b.update && a.room >= b.room && a.sums <= b.sums &&
+         a.time + a.least_update <= b.time + b.least_update;
 }
 
 // Drops those that another one, of a mesh as small, is never worse than; the earlier of equals
@@ -95,6 +99,7 @@ Table::Offered Table::options_of(const PipelineRequest& request,
                                  StageRange range) const {
   Offered all;
   const Bytes memory = request.pools[at(range.pool)].memory;
+  const bool fills_less = request.microbatches[at(choice)].count <= kManyMicrobatches;
   for (size_t s = 0; s < sizes(range.pool).size(); ++s) {
     range.devices = sizes(range.pool)[s];
     const Nanoseconds sums = request.sums ? request.sums(range) : Nanoseconds{};
@@ -106,16 +111,20 @@ Table::Offered Table::options_of(const PipelineRequest& request,
       all.longest = std::max(all.longest, (o.forward + o.backward).value);
       const int64_t room = ignore_memory ? kNever : room_of(o, memory, microbatches_);
       if (room >= 1) {
-        all.options.push_back({(o.forward + o.backward).value,
-                               o.forward.value,
-                               (o.update + sums).value,
-                               room,
-                               least.value,
-                               (o.update + std::max(Nanoseconds{}, least - o.backward)).value,
-                               range.end - range.begin,
-                               index,
-                               static_cast<int16_t>(range.pool),
-                               static_cast<int16_t>(s)});
+        const int64_t time = (o.forward + o.backward).value, weights = o.weights.value;
+        all.options.push_back(
+            {time,
+             o.forward.value,
+             (o.update + sums).value,
+             fills_less && room == kNever ? std::max(o.forward.value, time - 2 * weights) : time,
+             time - weights,
+             room,
+             least.value,
+             (o.update + std::max(Nanoseconds{}, least - o.backward)).value,
+             range.end - range.begin,
+             index,
+             static_cast<int16_t>(range.pool),
+             static_cast<int16_t>(s)});
         all.offered.push_back(o);
       }
       ++index;
@@ -197,6 +206,9 @@ void Table::add_bounds() {
   stored_->least_time.assign(row(pools() - 1, sizes(pools() - 1).size(), 0), kNever);
   stored_->least_from = stored_->least_over = stored_->least_time;
   stored_->most_room.assign(stored_->least_time.size(), 0);
+  stored_->least_fill = stored_->least_stay = stored_->least_in_front = stored_->least_time;
+  stored_->has_late_weights = std::ranges::any_of(
+      stored_->options, [](const Option& option) { return option.stays < option.time; });
   std::vector<int64_t> sums(at(layers_) + 1, kNever);
   sums[0] = 0;
   for (int pool = 0; pool < pools(); ++pool)
@@ -205,7 +217,13 @@ void Table::add_bounds() {
         for (int end = layers_; end > begin; --end) {
           int64_t& fastest = stored_->least_time[row(pool, s, end) + at(begin)];
           int64_t& room = stored_->most_room[row(pool, s, end) + at(begin)];
+          int64_t& fill = stored_->least_fill[row(pool, s, end) + at(begin)];
+          int64_t& stay = stored_->least_stay[row(pool, s, end) + at(begin)];
+          int64_t& front = stored_->least_in_front[row(pool, s, end) + at(begin)];
           for (const Option& option : options(pool, s, begin, end)) {
+            fill = std::min(fill, option.fill);
+            stay = std::min(stay, option.stays);
+            front = std::min(front, in_front(option));
             fastest = std::min(fastest, option.time);
             room = std::max(room, option.room);
           }
@@ -220,7 +238,7 @@ void Table::add_bounds() {
       for (int pool = 0; pool < pools(); ++pool)
         for (size_t s = 0; s < sizes(pool).size(); ++s) {
           int64_t& least = sums[at(end)];
-          least = std::min(least, sums[at(begin)] + least_time(pool, s, begin, end));
+          least = std::min(least, sums[at(begin)] + least_fills(pool, s, end)[begin]);
         }
   least_sum_ = sums.back();
 }

@@ -16,8 +16,13 @@ namespace medley::pipeline {
 
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
 
+// Where gradients of weights come late, a stage is idle for less than its own time while a pipeline
+// fills and empties: for `fill`, as if it made them for micro-batches of before while it waits. Of
+// equal stages that is exact (schedule/late_weights.h). Where memory is short, or micro-batches are
+// many, it is the time.
 struct Option {
   int64_t time = 0, forward = 0, update = 0;  // time: forward and backward; update: with sums
+  int64_t fill = 0, stays = 0;                // stays: until it has gone back to the stage before
   int64_t room = 0;                           // of micro-batches; kNever if all ever fit
   int64_t sums = 0, least_update = 0;         // at least; update: with these sums
   int32_t layers = 0, index = 0;              // index: as the source counts them
@@ -70,6 +75,13 @@ class Table {
   const int64_t* least_times(int pool, size_t size, int end) const {
     return stored_->least_time.data() + row(pool, size, end);
   }
+  // The same of their fill, and of how long a micro-batch stays.
+  const int64_t* least_fills(int pool, size_t size, int end) const {
+    return stored_->least_fill.data() + row(pool, size, end);
+  }
+  const int64_t* least_stays(int pool, size_t size, int end) const {
+    return stored_->least_stay.data() + row(pool, size, end);
+  }
   // The most room of them, [begin].
   const int64_t* most_rooms(int pool, size_t size, int end) const {
     return stored_->most_room.data() + row(pool, size, end);
@@ -96,8 +108,25 @@ class Table {
   }
   bool has_exchange() const { return has_exchange_; }
 
-  // The least sum of stages' times that all layers can have, on any devices.
+  // The least sum of what stages fill that all layers can have, on any devices.
   int64_t least_sum() const { return least_sum_; }
+  // How much longer, under any schedule, a chain takes at least than its stages behind this one and
+  // that cut: by what is done for a micro-batch in both directions. Where gradients of weights may
+  // come late, those behind may make them while the last micro-batch goes back.
+  int64_t in_front(int64_t forward, int64_t both) const {
+    return stored_->has_late_weights ? forward : both;
+  }
+  int64_t in_front(const Option& option) const { return in_front(option.forward, option.time); }
+  // The end of a chain whose first stage this is, with its update: of what it does by itself,
+  // `own`, and of the whole chain, `end`. It updates while those behind still make gradients of
+  // weights.
+  int64_t with_update(int64_t own, int64_t end, int64_t update) const {
+    return stored_->has_late_weights ? std::max(own + update, end) : end + update;
+  }
+  // The least of stages, [begin].
+  const int64_t* least_in_front(int pool, size_t size, int end) const {
+    return stored_->least_in_front.data() + row(pool, size, end);
+  }
   // No step is longer than this many nanoseconds but for its micro-batches.
   int64_t longest_period() const { return longest_period_; }
   // Times of stages and messages, ascending: where chains become possible as the period grows.
@@ -136,12 +165,14 @@ class Table {
     std::vector<StageOption> offered;  // parallel
     std::vector<int> range_of;         // [begin][end] the same number where stages are alike
     std::vector<int64_t> begin_of;     // [cell]; one more
-    std::vector<int64_t> least_time, least_over, most_room;  // [pool, size][end][begin]
-    std::vector<int64_t> least_from;                         // [pool, size][begin][end]
-    std::vector<Crossing> crossings;                         // [from][to][end]
-    std::vector<char> linked;                                // [from][to]
-    std::vector<int64_t> exchanges;                          // [first][last]
+    // [pool, size][end][begin]
+    std::vector<int64_t> least_time, least_over, most_room, least_fill, least_stay, least_in_front;
+    std::vector<int64_t> least_from;  // [pool, size][begin][end]
+    std::vector<Crossing> crossings;  // [from][to][end]
+    std::vector<char> linked;         // [from][to]
+    std::vector<int64_t> exchanges;   // [first][last]
     std::vector<int64_t> steps;
+    bool has_late_weights = false;
   };
   std::shared_ptr<Stored> stored_;  // with on(); not changed once the table is made
   int layers_ = 0, microbatches_ = 0;

@@ -69,20 +69,23 @@ Ahead::Ahead(const Table& table, const PricedSearch& search) : pools(at(table.po
       for (size_t s = 0; s < table.sizes(pool).size(); ++s) {
         const int64_t price = search.prices[at(pool)] * table.sizes(pool)[s];
         const int64_t* least_times = table.least_times(pool, s, layer);
+        const int64_t* least_fills = table.least_fills(pool, s, layer);
+        const int64_t* least_stays = table.least_stays(pool, s, layer);
+        const int64_t* in_front = table.least_in_front(pool, s, layer);
         const int64_t* least_overs = table.least_overs(pool, s, layer);
         const int64_t* most_rooms = table.most_rooms(pool, s, layer);
         for (int begin = layer - 1; begin >= 0; --begin) {
           if (least_overs[begin] > search.longest) break;
-          const int64_t time_of = least_times[begin];
-          if (time_of > search.longest || cost[index(begin, pool)] == kNever) continue;
-          const int64_t paid = search.any_schedule() ? price : price + time_of;
+          if (least_times[begin] > search.longest || cost[index(begin, pool)] == kNever) continue;
+          const int64_t fill = least_fills[begin];
+          const int64_t paid = search.any_schedule() ? price : price + fill;
           least_cost = std::min(least_cost, cost[index(begin, pool)] + paid);
-          least_time = std::min(least_time, time[index(begin, pool)] + time_of);
+          least_time = std::min(least_time, time[index(begin, pool)] + in_front[begin]);
           if (!search.any_schedule() || !search.with_r()) continue;
-          int64_t most = deepest[index(begin, pool)];
+          int64_t most = deepest[index(begin, pool)] - least_stays[begin];
           if (most_rooms[begin] != kNever)
-            most = std::min(most, (search.longest + 1) * most_rooms[begin]);
-          most_depth = std::max(most_depth, most - time_of);
+            most = std::min(most, (search.longest + 1) * most_rooms[begin] - least_times[begin]);
+          most_depth = std::max(most_depth, most);
         }
       }
       if (layer == table.layers()) whole = std::min(whole, least_cost);
@@ -94,7 +97,7 @@ Ahead::Ahead(const Table& table, const PricedSearch& search) : pools(at(table.po
         int64_t& to = cost[index(layer, next)];
         to = std::min(to, least_cost + (search.any_schedule() ? 0 : trip));
         int64_t& arrives = time[index(layer, next)];
-        arrives = std::min(arrives, least_time + trip);
+        arrives = std::min(arrives, least_time + table.in_front(crossing->up, trip));
         int64_t& depth = deepest[index(layer, next)];
         depth = std::max(depth, most_depth - trip);
       }
@@ -195,8 +198,10 @@ bool Search::matters(const Option& option, int begin, const Label& label) const 
   if (!search_.any_schedule()) return true;
   if (search_.with_r() && label.depth > ahead_.deepest[state]) return false;
   if (!search_.with_q()) return true;
-  const int64_t update = begin == 0 ? option.least_update : 0;
-  return label.end + update + ahead_.time[state] <= search_.step;
+  const int64_t own = search_.microbatches * option.time;
+  const int64_t end =
+      begin == 0 ? table_.with_update(own, label.end, option.least_update) : label.end;
+  return end + ahead_.time[state] <= search_.step;
 }
 
 void Search::keep(const Label& label) {
@@ -219,12 +224,12 @@ void Search::add_last(const Option& option, int begin) {
   label.option = static_cast<int32_t>(table_.index_of(option));
   label.used = count(option);
   if (!Counts::within(label.used, all_)) return;
-  label.depth = option.time;
+  label.depth = search_.any_schedule() ? option.stays : option.time;
   if (search_.any_schedule()) {
     label.cost = price(option);
     label.end = search_.microbatches * option.time;
     leave_out(label);
-    if (label.depth > most_stay(option, search_)) return;  // no room
+    if (option.time > most_stay(option, search_)) return;  // no room
   } else {
     label.cost = option.time + price(option);
     label.end = label.cost + option.update;
@@ -236,7 +241,8 @@ void Search::add_before(const Option& option,
                         int begin,
                         const Crossing& crossing,
                         const Range& behind) {
-  const int64_t time = option.time + crossing.round_trip, paid = price(option);
+  const int64_t paid = price(option), trip = crossing.round_trip;
+  const int64_t in_front = table_.in_front(option.forward + crossing.up, option.time + trip);
   const uint64_t own = count(option);
   const int64_t period = search_.longest;
   const int64_t room = table_.room(option);
@@ -250,15 +256,15 @@ void Search::add_before(const Option& option,
     if (!Counts::within(label.used, all_)) continue;
     label.behind = i;
     label.option = static_cast<int32_t>(table_.index_of(option));
-    label.depth = rest.depth + time;
+    label.depth = rest.depth + option.time + trip;
+    if (label.depth > most) continue;  // no room
     if (search_.any_schedule()) {
+      label.depth = rest.depth + option.stays + trip;
       label.cost = rest.cost + paid;
-      label.end = std::max(search_.microbatches * option.time, rest.end + time);
+      label.end = std::max(search_.microbatches * option.time, rest.end + in_front);
       leave_out(label);
-      if (label.depth > most) continue;  // no room
     } else {
-      if (label.depth > most) continue;  // no room
-      label.cost = rest.cost + time + paid;
+      label.cost = rest.cost + option.fill + trip + paid;
       label.end =
           std::max(label.cost + option.update, rest.end + option.forward + crossing.up + paid);
       const int64_t count = (label.depth + period - 1) / period;
@@ -390,7 +396,7 @@ std::optional<PricedChain> PricedChains::at_period(Nanoseconds period,
   if (!found) return found;
   int64_t paid = 0;
   for (size_t pool = 0; pool < prices.size(); ++pool) paid += prices[pool] * found->devices[pool];
-  settle(found->plan, tables_->rule, period.value, chain.cost - paid);
+  settle(found->plan, tables_->rule, period.value, cost_of(chain) - paid);
   return found;
 }
 
@@ -406,7 +412,7 @@ std::vector<PipelinePlan> PricedChains::on(const std::vector<int>& devices,
         table, {.prices = nothing, .counted = true, .below = below.value, .longest = period});
     if (chain.stages.empty()) break;
     PipelinePlan plan = plan_of(table, 0, chain);
-    settle(plan, tables_->rule, period, chain.cost);
+    settle(plan, tables_->rule, period, cost_of(chain));
     period = plan.period.value - 1;
     if (plan.predicted < below) plans.push_back(std::move(plan));
   }
@@ -434,7 +440,8 @@ std::optional<PricedChain> PricedChains::under_any_schedule(int64_t microbatches
 namespace {
 
 // Whether some schedule may do so many micro-batches in the time.
-bool may_do(const PipelinePlan& plan,
+bool may_do(const Table& table,
+            const PipelinePlan& plan,
             const std::vector<int64_t>& sums,
             int64_t count,
             Nanoseconds step,
@@ -443,23 +450,27 @@ bool may_do(const PipelinePlan& plan,
   for (size_t s = plan.stages.size(); s-- > 0;) {
     const PipelineStage& stage = plan.stages[s];
     const int64_t time = (stage.option.forward + stage.option.backward).value;
-    int64_t trip = 0;
+    int64_t trip = 0, in_front = 0;
     if (count * time > step.value) return false;
     if (sums[s] > 0 && count * time - stage.option.backward.value + sums[s] > step.value)
       return false;
     if (s < plan.boundaries.size()) {
       const BoundaryTimes& boundary = plan.boundaries[s];
       trip = boundary.round_trip().value;
+      in_front = table.in_front((stage.option.forward + boundary.forward + boundary.latency).value,
+                                time + trip);
       if (count * std::max(boundary.forward, boundary.backward).value > step.value) return false;
     }
-    end = std::max(count * time, end + time + trip);
-    stays += time + trip;
+    end = std::max(count * time, end + in_front);
+    const int64_t stay = stays + time + trip;
+    stays = stay - stage.option.weights.value;
     if (closeness == Closeness::kRough || stage.room >= plan.microbatches) continue;
-    if (count * stays > step.value * stage.room) return false;
+    if (count * stay > step.value * stage.room) return false;
   }
   const StageOption& first = plan.stages[0].option;
   const int64_t update = first.update.value + std::max<int64_t>(0, sums[0] - first.backward.value);
-  return closeness != Closeness::kClose || end + update <= step.value;
+  const int64_t own = count * (first.forward + first.backward).value;
+  return closeness != Closeness::kClose || table.with_update(own, end, update) <= step.value;
 }
 
 }  // namespace
@@ -473,7 +484,7 @@ int64_t PricedChains::most_microbatches(const PipelinePlan& plan,
   int64_t low = 0, high = int64_t{1} << 21;
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
-    (may_do(plan, sums, middle, step, closeness) ? low : high) = middle;
+    (may_do(tables_->table, plan, sums, middle, step, closeness) ? low : high) = middle;
   }
   return low;
 }

@@ -20,7 +20,9 @@
 //
 // S: what a stage sums with other pipelines at least, from the beginning of its last backward on.
 // Q: a stage works for all micro-batches, and the stages before it begin earlier and end later.
-// R: a micro-batch is in flight on a stage for as long as it is behind it, at least. Both hold for
+// R: a micro-batch is in flight on a stage for as long as it is behind it, at least. Where
+// gradients of weights may come late, w_i of t_i, stages in front count for their forward and what
+// they send on in Q, and those behind for t - w in R; and Q_0 is B t_0 beside u_0. Both hold for
 // every order of calls, so that no plan does B micro-batches in T on devices that are worth less.
 // Where there are many layers and devices most of the time goes into Q and R together: with R
 // alone, or without both, what is left still bounds every schedule, by less, and is found much

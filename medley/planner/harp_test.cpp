@@ -312,8 +312,9 @@ TEST_F(HarpTest, RecomputesWhereNothingElseFits) {
           if (config.recompute == "blocks") config.in_flight = 2;
         all.evaluate({{{8, stages, configs}}});
       }
-  // Sums over layers say a little more than the whole stages need.
-  EXPECT_LE(step(found, tight).value, step(std::get<Plan>(all.best()), tight).value * 5 / 4);
+  // Sums over layers say a little more than the whole stages need; and the best has room for late
+  // gradients of weights.
+  EXPECT_LE(step(found, tight).value, step(std::get<Plan>(all.best()), tight).value * 13 / 10);
 }
 
 TEST_F(HarpTest, MegatronRecomputesWhereNothingElseFits) {

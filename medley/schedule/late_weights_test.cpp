@@ -10,6 +10,7 @@ namespace medley {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 
 PipelineTimes equal_stages(int stages, int microbatches, int64_t weights) {
   return equal_microbatches({std::vector<StageTimes>(at(stages), {{1}, {2}, {weights}}),
@@ -21,6 +22,7 @@ std::vector<int> one_f_one_b(int stages) {
   for (int i = 0; i < stages; ++i) counts.push_back(stages - i);
   return counts;
 }
+std::vector<Nanoseconds> nothing(int stages) { return std::vector<Nanoseconds>(at(stages)); }
 std::vector<int> limits(int stages, int most) {
   std::vector<int> all(at(stages), most);
   all[0] = 0;
@@ -34,16 +36,29 @@ TEST(LateWeights, OfEqualStagesWaitForTheFirstMicroBatchOnly) {
     const PipelineTimes times = equal_stages(stages, 4 * stages, 1);
     const std::vector<int> counts = one_f_one_b(stages);
     const int64_t work = 3 * 4 * stages;
-    const LateWeights none = late_weights(times, counts, limits(stages, 0));
+    const LateWeights none = late_weights(times, counts, limits(stages, 0), nothing(stages));
     EXPECT_EQ(none.finish.value, work + 3 * (stages - 1));
     EXPECT_THAT(none.counts, Each(0));
-    const LateWeights found = late_weights(times, counts, limits(stages, 4 * stages));
+    const LateWeights found =
+        late_weights(times, counts, limits(stages, 4 * stages), nothing(stages));
+    EXPECT_EQ(found.whole, none.finish);
     EXPECT_EQ(found.finish.value, work + (stages - 1));
   }
 }
 
 TEST(LateWeights, WhoseWeightsTakeNoTimeStaysWhole) {
-  EXPECT_THAT(late_weights(equal_stages(3, 8, 0), {3, 2, 1}, {0, 8, 8}).counts, Each(0));
+  EXPECT_THAT(late_weights(equal_stages(3, 8, 0), {3, 2, 1}, {0, 8, 8}, nothing(3)).counts,
+              Each(0));
+}
+
+// Two stages end at the same time; the second one then sums its gradients for longer.
+TEST(LateWeights, UpdatesAreWaitedFor) {
+  const PipelineTimes times = equal_stages(2, 8, 1);
+  const LateWeights at_once = late_weights(times, {2, 1}, {0, 8}, nothing(2));
+  EXPECT_THAT(at_once.counts, ElementsAre(0, 2));
+  const LateWeights found = late_weights(times, {2, 1}, {0, 8}, {{0}, {3}});
+  EXPECT_THAT(found.counts, ElementsAre(0, 0));
+  EXPECT_EQ(found.finish, found.whole);
 }
 
 // Never slower than without, within the limits, and the order can be executed.
@@ -66,10 +81,10 @@ TEST(LateWeights, OfRandomPipelines) {
     const std::vector<int> in_flight = one_f_one_b(stages);
     std::vector<int> most = limits(stages, 0);
     for (int s = 1; s < stages; ++s) most[at(s)] = static_cast<int>(draw(5));
-    const LateWeights found = late_weights(all, in_flight, most);
+    const LateWeights found = late_weights(all, in_flight, most, nothing(stages));
     for (int s = 0; s < stages; ++s) EXPECT_LE(found.counts[at(s)], most[at(s)]);
     verify(order_calls(in_flight, microbatches, found.counts), microbatches);
-    const LateWeights none = late_weights(all, in_flight, limits(stages, 0));
+    const LateWeights none = late_weights(all, in_flight, limits(stages, 0), nothing(stages));
     EXPECT_LE(found.finish, none.finish) << seed;
     faster += found.finish < none.finish;
   }

@@ -32,18 +32,21 @@ class Walk {
     return clock_ - start;
   }
 
-  // Returns what the ops of the function take that no transfer needs: nothing if none needs any, or
-  // what they need is exchanged inside of the stage, beside those ops.
+  // Returns what the ops of the function take that no transfer needs: nothing if there is none, or
+  // devices of the stage exchange something meanwhile, beside those ops.
   Nanoseconds unneeded(FunctionKind kind) {
     const Function* found = find(kind);
     if (!found) return {};
-    const std::vector<Item> items = items_of(*found);
-    const std::vector<bool> needed = needed_by_transfers(stage_, items);
-    if (std::ranges::find(needed, true) == needed.end()) return {};
-    for (size_t i = 0; i < items.size(); ++i)
-      if (needed[i] && items[i].kind == Item::Kind::kWait &&
-          stage_.communications[at(items[i].index)].devices.empty())
-        return {};
+    bool sends = false;
+    for (const Step& step : found->steps) {
+      const auto* post = std::get_if<Post>(&step);
+      if (!post) continue;
+      const Communication& communication = stage_.communications[at(post->communication)];
+      if (communication.devices.empty()) return {};
+      sends |= only_sends(communication);
+    }
+    if (!sends) return {};
+    const std::vector<bool> needed = needed_by_transfers(stage_, items_of(*found));
     Nanoseconds sum;
     size_t item = 0;
     for (const Step& step : found->steps) {
