@@ -200,7 +200,7 @@ std::optional<PipelinePlan> CandidateSet::stages(const PipelineCandidate& pipeli
     if (!solved) return std::nullopt;
     PipelineStage stage{pipeline.stages[s], solved->option, 1, plan.microbatches};
     stage.room = room(stage.option, stage.range.pool, plan.microbatches);
-    if (!extra.empty() && extra[s].is_whole) stage.option.weights = {};
+    if (is_whole_ || (!extra.empty() && extra[s].is_whole)) stage.option.weights = {};
     if (!extra.empty() && extra[s].bytes > Bytes{}) {
       // Part of it may grow with what is in flight.
       const int half = std::min(stage.room, extra[s].in_flight / 2);

@@ -87,6 +87,9 @@ class CandidateSet {
   // as what is known.
   bool cannot_win(const PlanCandidate& candidate) const;
 
+  // From now on backward passes are one call: no gradients of weights come later.
+  void keep_backward_whole() { is_whole_ = true; }
+
   // Solves the stages of all on all cores.
   void solve(const std::vector<PlanCandidate>& candidates);
   // Each pipeline as it is when its stages are synthesised as wholes. Nothing if a stage cannot be
@@ -230,7 +233,8 @@ class CandidateSet {
   PlanCandidate best_candidate_;
   Nanoseconds best_step_;
   std::string misfit_;
-  bool dropped_ = false;  // some that cannot be faster than what is known
+  bool is_whole_ = false;  // of backward passes
+  bool dropped_ = false;   // some that cannot be faster than what is known
 };
 
 }  // namespace medley

@@ -143,6 +143,7 @@ Outcome megatron(const Request& request) {
   const std::shared_ptr<StageSynthesis> stages_found = stages_of(request, kWholeBlocks);
   StageSynthesis& synthesis = *stages_found;
   CandidateSet candidates(request, pools, synthesis);
+  candidates.keep_backward_whole();  // as frameworks that run such grids do
   const int layers = static_cast<int>(synthesis.layers().layers.size());
   const std::vector<double> alone =
       request.faster_than ? times_alone(request, devices) : std::vector<double>{};

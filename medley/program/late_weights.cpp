@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "medley/base/at.h"
+#include "medley/program/calls.h"
 #include "medley/program/lifetimes.h"
 
 namespace medley {
@@ -54,16 +55,22 @@ void send_first(const LoweredStage& stage, std::vector<Item>& order) {
   order = std::move(sorted);
 }
 
-int behind_sends(const LoweredStage& stage, const Function& function) {
-  size_t behind = function.steps.size();
+void add_part(LoweredStage& stage, FunctionKind kind, const PipelineCall& call) {
+  const std::vector<Step>& steps = find_function(stage, kind).steps;
+  size_t behind = steps.size();
   const auto is_of_transfer = [&](const Step& step) {
     const auto* post = std::get_if<Post>(&step);
     const auto* wait = std::get_if<Wait>(&step);
     return (post && is_transfer(stage, post->communication)) ||
            (wait && is_transfer(stage, wait->communication));
   };
-  while (behind > 0 && !is_of_transfer(function.steps[behind - 1])) --behind;
-  return behind == function.steps.size() ? 0 : static_cast<int>(behind);
+  while (behind > 0 && !is_of_transfer(steps[behind - 1])) --behind;
+  const bool is_whole = behind == 0 || behind == steps.size();
+  const bool is_first = call.function == PipelineFunction::kBackward;
+  if (is_whole && !is_first) return;
+  Call& part = stage.calls.emplace_back(Call{kind, call.microbatch});
+  if (is_whole) return;
+  (is_first ? part.end : part.first) = static_cast<int>(behind);
 }
 
 }  // namespace medley

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "medley/program/emitter.h"
+#include "medley/schedule/call_order.h"
 
 namespace medley {
 
@@ -25,8 +26,8 @@ std::vector<Item> items_of(const Function& function);
 // in which they are.
 void send_first(const LoweredStage& stage, std::vector<Item>& order);
 
-// Returns how many steps of a function there are up to its last transfer; 0 if it has none, or
-// nothing behind it.
-int behind_sends(const LoweredStage& stage, const Function& function);
+// Adds the call of a part of a backward function: up to its last transfer, or behind it. Where one
+// of them is empty, the first adds all, and the second nothing.
+void add_part(LoweredStage& stage, FunctionKind kind, const PipelineCall& call);
 
 }  // namespace medley

@@ -438,28 +438,18 @@ class Lowering {
     const auto add = [&](FunctionKind kind, int microbatch) {
       if (has(kind)) stage.calls.push_back({kind, microbatch});
     };
-    std::map<FunctionKind, int> weights;  // by kind of backward: the steps that they begin with
-    if (connections_.late_weights)
-      for (const Function& function : stage.functions)
-        weights[function.kind] = behind_sends(stage, function);
     const int count = static_cast<int>(microbatches_.size());
     for (int m = 0; m < count; ++m)
       add(m + 1 == count ? FunctionKind::kPrologueLast : FunctionKind::kPrologue, m);
     for (const PipelineCall& call : connections_.order) {
       const bool last = call.microbatch + 1 == count;
-      if (call.function == PipelineFunction::kForward) {
-        add(FunctionKind::kForward, call.microbatch);
-        continue;
-      }
-      const FunctionKind kind = last ? FunctionKind::kBackwardLast : FunctionKind::kBackward;
-      const auto cut = weights.find(kind);
-      if (cut == weights.end() || cut->second == 0) {
-        if (call.function == PipelineFunction::kBackward) add(kind, call.microbatch);
-      } else {
-        stage.calls.push_back(call.function == PipelineFunction::kBackward
-                                  ? Call{kind, call.microbatch, 0, cut->second}
-                                  : Call{kind, call.microbatch, cut->second});
-      }
+      const FunctionKind kind = call.function == PipelineFunction::kForward ? FunctionKind::kForward
+                                : last ? FunctionKind::kBackwardLast
+                                       : FunctionKind::kBackward;
+      if (connections_.late_weights && is_backward(kind) && has(kind))
+        add_part(stage, kind, call);
+      else
+        add(kind, call.microbatch);
     }
     add(FunctionKind::kUpdate, 0);
     weave(stage, connections_.at_once);

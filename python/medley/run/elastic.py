@@ -92,8 +92,7 @@ class Member:
                     raise RunEndError(f"no new epoch after {WAIT_SECONDS:g} s")
                 time.sleep(POLL_SECONDS)
             self.epoch += 1
-            agreement = Agreement.parse(text)
-            if self.name in agreement.members:
+            if self.name in (agreement := Agreement.parse(text)).members:
                 return agreement
             if not self.is_new:
                 raise RunEndError(f"{self.name}: the others have gone on without this device")

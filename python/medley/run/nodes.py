@@ -70,15 +70,16 @@ class Node:
         comes = int(self._store.get(f"node/{self.rank}/comes") or 1)
         if comes == self._comes:
             return False
+        self.look()  # what has ended there before is no loss of what will run
         self._comes, self._begins, self.is_lost = comes, True, False
         self._running.clear()
-        self._heard = len(self._ended())  # before, unless the leader starts one again
         return True
 
     def look(self) -> list[tuple[str, int]]:
         """Returns the processes that have ended since the last look, with their exit codes."""
-        ended = self._ended()
-        new = ended[self._heard :]
+        text = self._store.get(f"node/{self.rank}/ended")
+        ended = [] if text is None else json.loads(text)
+        new = [(str(name), int(code)) for name, code in ended[self._heard :]]
         self._heard = len(ended)
         self._running -= {name for name, _ in new}
         if (beat := self._store.get(f"node/{self.rank}/beat")) != self._beat:
@@ -87,10 +88,6 @@ class Node:
         silent = time.monotonic() - self._since > LEASE_SECONDS
         self.is_lost = silent and not self._begins and bool(self._running)
         return new
-
-    def _ended(self) -> list[tuple[str, int]]:
-        text = self._store.get(f"node/{self.rank}/ended")
-        return [] if text is None else [(str(name), int(code)) for name, code in json.loads(text)]
 
     def fence(self, device: str) -> None:
         """Lets it kill a process."""
