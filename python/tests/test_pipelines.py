@@ -45,7 +45,7 @@ CASES = {
     "one to three": Case("gpt", (1, 3), ((), (1, 1, 2))),
     "rows to none": Case("llama", (2, 2), ((1, 1), ())),
     "none to rows": Case("llama", (2, 2), ((), (2, 1))),
-    "three stages": Case("gpt", (1, 2, 1), ((), (1, 1), ())),
+    "three stages": Case("gpt", (1, 2, 1), ((), (1, 1), ()), schedule={"late_weights": [0, 2, 2]}),
     "four stages": Case("llama", (1, 1, 1, 1), microbatches=(1, 1, 1, 1, 1, 1)),
     "gpipe": Case("gpt", (1, 1, 1), schedule={"schedule": "gpipe"}),
     "eager": Case("gpt", (1, 1, 1), schedule={"schedule": "eager-1f1b"}),
