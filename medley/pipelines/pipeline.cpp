@@ -218,7 +218,7 @@ int64_t Periods::step_bound(int64_t enough) const {
   const int64_t least = least_period(table_);
   if (least == kNever) return kNever;
   const int64_t count = table_.microbatches();
-  int64_t low = std::max(least * count, table_.least_sum()), high = std::min(best(), enough);
+  int64_t low = std::max(least * count, table_.least_way()), high = std::min(best(), enough);
   if (!request_.closer || table_.rule() != InFlightRule::kPeriod || high >= kNever) return low;
   const auto is_possible = [&](int64_t step) {
     const ChainSearch search{.period = step / count + 1, .below = step + 1, .at_least = count};

@@ -43,8 +43,11 @@ void take_less(int64_t* to, const int64_t* from, int64_t more, int count) {
 
 }  // namespace
 
-Ahead::Ahead(const Table& table, int64_t period)
-    : table_(table), period_(period), stride_(at(table.most_devices()) + 1) {
+Ahead::Ahead(const Table& table, int64_t period, bool any_schedule)
+    : table_(table),
+      period_(period),
+      any_schedule_(any_schedule),
+      stride_(at(table.most_devices()) + 1) {
   sums_.assign(index(table.layers(), 0, 0), kNever);
   std::fill_n(sums_.begin(), index(std::min(1, table.layers()), 0, 0), 0);
   for (int layer = 1; layer < table.layers(); ++layer) fill(layer);
@@ -56,20 +59,22 @@ std::vector<Ahead::Stage> Ahead::stages_before(int layer, int pool) const {
   for (size_t s = 0; s < table_.sizes(pool).size(); ++s) {
     if (table_.sizes(pool)[s] > table_.devices(pool)) break;
     const int64_t* least_times = table_.least_times(pool, s, layer);
-    const int64_t* least_fills = table_.least_fills(pool, s, layer);
+    const int64_t* least =
+        any_schedule_ ? table_.least_in_front(pool, s, layer) : table_.least_fills(pool, s, layer);
     const int64_t* least_overs = table_.least_overs(pool, s, layer);
     for (int begin = layer - 1; begin >= 0; --begin) {
       if (least_overs[begin] > period_) break;
       if (least_times[begin] <= period_)
-        stages.push_back({begin, table_.sizes(pool)[s], least_fills[begin]});
+        stages.push_back({begin, table_.sizes(pool)[s], least[begin]});
     }
   }
   return stages;
 }
 
-int64_t Ahead::round_trip(int from, int to, int layer) const {
+int64_t Ahead::added_by(int from, int to, int layer) const {
   const Crossing* crossing = table_.crossing(from, to, layer);
-  return crossing && crossing->occupied <= period_ ? crossing->round_trip : kNever;
+  if (!crossing || crossing->occupied > period_) return kNever;
+  return any_schedule_ ? table_.in_front(crossing->up, crossing->round_trip) : crossing->round_trip;
 }
 
 void Ahead::fill(int layer) {
@@ -79,7 +84,7 @@ void Ahead::fill(int layer) {
   for (int pool = 0; pool < table_.pools(); ++pool) {
     const std::vector<Stage> stages = stages_before(layer, pool);
     const int all = table_.devices(pool);
-    const int64_t same = round_trip(pool, pool, layer);
+    const int64_t same = added_by(pool, pool, layer);
     for (unsigned finished = 0; finished < sets; ++finished) {
       if (finished >> pool & 1u) continue;
       int64_t* to = sums_.data() + index(layer, finished, pool);
@@ -94,7 +99,7 @@ void Ahead::fill(int layer) {
   }
   for (int pool = 0; pool < table_.pools(); ++pool)
     for (int other = 0; other < table_.pools(); ++other) {
-      const int64_t crossing = round_trip(other, pool, layer);
+      const int64_t crossing = added_by(other, pool, layer);
       if (other == pool || crossing == kNever) continue;
       for (unsigned finished = 0; finished < sets; ++finished) {
         if (finished >> pool & 1u || finished >> other & 1u) continue;

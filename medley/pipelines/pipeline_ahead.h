@@ -21,9 +21,10 @@ namespace medley::pipeline {
 
 class Ahead {
  public:
-  Ahead(const Table& table, int64_t period);
+  // `any_schedule`: what Table::in_front() says of stages and boundaries, in place of fill + r.
+  Ahead(const Table& table, int64_t period, bool any_schedule);
 
-  // The least t + r of stages with layers [0, layer) in front of a stage on `pool`, which has
+  // The least fill + r of stages with layers [0, layer) in front of a stage on `pool`, which has
   // `left` devices left, where stages behind have all they need of the pools in `finished`.
   // kNever: there are none. Requires: `finished` is without `pool`.
   int64_t sum(int layer, unsigned finished, int pool, int left) const {
@@ -37,8 +38,8 @@ class Ahead {
   };
   void fill(int layer);
   std::vector<Stage> stages_before(int layer, int pool) const;
-  // What the crossing takes; kNever: there is none, or it takes longer than the period.
-  int64_t round_trip(int from, int to, int layer) const;
+  // What the crossing adds; kNever: there is none, or it takes longer than the period.
+  int64_t added_by(int from, int to, int layer) const;
   size_t index(int layer, unsigned finished, int pool) const {
     const auto pools = at(table_.pools());
     const size_t state = finished * pools + at(pool);
@@ -50,6 +51,7 @@ class Ahead {
 
   const Table& table_;
   const int64_t period_;
+  const bool any_schedule_;
   const size_t stride_;  // the most devices of a pool, and one
   std::vector<int64_t> sums_;
 };

@@ -334,7 +334,7 @@ Chain Search::run(int64_t& labels) {
 
 Chain cheapest_chain(const Table& table, const ChainSearch& search, int64_t& labels) {
   std::optional<Ahead> computed;
-  if (search.pruned) computed.emplace(table, search.period);
+  if (search.pruned) computed.emplace(table, search.period, search.at_least > 0);
   const Ahead* ahead = computed ? &*computed : nullptr;
   if (!table.has_exchange() || search.last_pool >= 0)
     return Search(table, search, ahead).run(labels);

@@ -20,7 +20,7 @@ int64_t room_of(const StageOption& option, Bytes memory, int64_t most) {
 }
 
 bool never_worse(const Option& a, const Option& b) {
-  return a.time <= b.time && a.forward <= b.forward && a.fill <= b.fill &&
+  return a.time <= b.time && a.forward <= b.forward && a.fill <= b.fill && a.stays <= b.stays &&
          a.time + a.update <= b.time + b.update && a.room >= b.room && a.sums <= b.sums &&
          a.time + a.least_update <= b.time + b.least_update;
 }
@@ -209,8 +209,8 @@ void Table::add_bounds() {
   stored_->least_fill = stored_->least_stay = stored_->least_in_front = stored_->least_time;
   stored_->has_late_weights = std::ranges::any_of(
       stored_->options, [](const Option& option) { return option.stays < option.time; });
-  std::vector<int64_t> sums(at(layers_) + 1, kNever);
-  sums[0] = 0;
+  std::vector<int64_t> fills(at(layers_) + 1, kNever), stays = fills;
+  fills[0] = stays[0] = 0;
   for (int pool = 0; pool < pools(); ++pool)
     for (size_t s = 0; s < sizes(pool).size(); ++s)
       for (int begin = 0; begin < layers_; ++begin)
@@ -237,10 +237,13 @@ void Table::add_bounds() {
     for (int begin = 0; begin < end; ++begin)
       for (int pool = 0; pool < pools(); ++pool)
         for (size_t s = 0; s < sizes(pool).size(); ++s) {
-          int64_t& least = sums[at(end)];
-          least = std::min(least, sums[at(begin)] + least_fills(pool, s, end)[begin]);
+          fills[at(end)] =
+              std::min(fills[at(end)], fills[at(begin)] + least_fills(pool, s, end)[begin]);
+          stays[at(end)] =
+              std::min(stays[at(end)], stays[at(begin)] + least_stays(pool, s, end)[begin]);
         }
-  least_sum_ = sums.back();
+  least_sum_ = fills.back();
+  least_way_ = stays.back();
 }
 
 Table::Span Table::options(int pool, size_t size, int begin, int end) const {

@@ -110,6 +110,8 @@ class Table {
 
   // The least sum of what stages fill that all layers can have, on any devices.
   int64_t least_sum() const { return least_sum_; }
+  // The same of how long a micro-batch stays: its way through all stages and back.
+  int64_t least_way() const { return least_way_; }
   // How much longer, under any schedule, a chain takes at least than its stages behind this one and
   // that cut: by what is done for a micro-batch in both directions. Where gradients of weights may
   // come late, those behind may make them while the last micro-batch goes back.
@@ -179,7 +181,7 @@ class Table {
   InFlightRule rule_ = InFlightRule::kPeriod;
   std::vector<int> devices_;
   bool has_exchange_ = false;
-  int64_t least_sum_ = kNever;
+  int64_t least_sum_ = kNever, least_way_ = kNever;
   int64_t longest_period_ = 0;
 };
 

@@ -5,10 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <random>
 
-#include "medley/base/error.h"
+#include "medley/pipelines/priced_chains.h"
 #include "medley/schedule/h1f1b.h"
 #include "medley/schedule/period.h"
 #include "medley/testing/formula.h"
@@ -16,9 +17,6 @@
 
 namespace medley {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 using OptionTable = std::map<StageRange, std::vector<StageOption>>;
 
@@ -112,6 +110,11 @@ class Exhaustive {
     extend({0, 0, -1, 0}, 0);
     return best_;
   }
+  // Shows all chains that have room for a micro-batch, in place of that.
+  void run(const std::function<void(const PipelinePlan&)>& show) {
+    show_ = show;
+    run();
+  }
 
  private:
   void extend(StageRange before, unsigned finished) {
@@ -198,13 +201,14 @@ class Exhaustive {
   void judge() {
     if (!exchange()) return;
     if (request_.last_pool >= 0 && stages_.back().range.pool != request_.last_pool) return;
-    int64_t period = 1;
-    const int64_t first = once(period);
-    const int64_t more = choice_.count - 1;
     PipelinePlan plan;
     plan.stages = stages_;
     plan.boundaries = boundaries_;
     plan.microbatches = choice_.count;
+    if (show_) return show_with_rooms(plan);
+    int64_t period = 1;
+    const int64_t first = once(period);
+    const int64_t more = choice_.count - 1;
     std::optional<ScheduleRequest> request;
     // Longer ones than kLongestPeriod change nothing any more.
     for (; period <= kLongestPeriod; ++period) {
@@ -217,6 +221,18 @@ class Exhaustive {
     }
   }
 
+  void show_with_rooms(PipelinePlan& plan) const {
+    for (PipelineStage& stage : plan.stages) {
+      const StageOption& o = stage.option;
+      const Bytes left = request_.pools[at(stage.range.pool)].memory - o.persistent - o.transient;
+      if (left < Bytes{}) return;
+      const int64_t most = o.saved > Bytes{} ? left.value / o.saved.value : choice_.count;
+      stage.room = static_cast<int>(std::min<int64_t>(most, choice_.count));
+      if (stage.room < 1) return;
+    }
+    show_(plan);
+  }
+
  public:
   static constexpr int64_t kLongestPeriod = 400;
 
@@ -226,6 +242,7 @@ class Exhaustive {
   std::vector<PipelineStage> stages_;
   std::vector<BoundaryTimes> boundaries_;
   std::optional<int64_t> best_;
+  std::function<void(const PipelinePlan&)> show_;
 };
 
 std::optional<int64_t> predicted(const std::variant<PipelinePlans, Infeasible>& outcome) {
@@ -287,38 +304,6 @@ TEST(PipelinePlanner, FindsWhatExhaustiveSearchFinds) {
   EXPECT_GT(memory_bound, seeds / 40);
 }
 
-// Layers that take 3 ms each on one device of the first pool, `slower` times that on the others,
-// and do not profit from larger meshes.
-PipelineRequest plain_request(int layers, std::vector<PipelinePool> pools, int slower = 1) {
-  PipelineRequest request;
-  request.layers = layers;
-  request.links.assign(
-      pools.size(),
-      std::vector<std::optional<LinkCurve>>(pools.size(), constant_bandwidth({1e9}, {})));
-  request.pools = std::move(pools);
-  request.microbatches = {{16, std::vector<CutBytes>(at(layers - 1), {{1000}, {1000}}), {}}};
-  request.microbatches[0].options = [slower](const StageRange& range) {
-    const int64_t length = (range.end - range.begin) * (range.pool > 0 ? slower : 1);
-    StageOption option;
-    option.forward = {length * 1'000'000};
-    option.backward = {length * 2'000'000};
-    option.persistent = {(range.end - range.begin) * 10};
-    option.saved = {range.end - range.begin};
-    return std::vector<StageOption>{option};
-  };
-  return request;
-}
-
-PipelinePlans plans_of(const PipelineRequest& request) {
-  return std::get<PipelinePlans>(plan_pipeline(request));
-}
-
-std::vector<StageRange> ranges_of(const PipelinePlan& plan) {
-  std::vector<StageRange> ranges;
-  for (const PipelineStage& stage : plan.stages) ranges.push_back(stage.range);
-  return ranges;
-}
-
 // 6 layers at 3 ms and 3 at 6 ms: no other cut has stages of 18 ms, whichever pool comes first.
 // Options are asked for once, for all devices; then some of them are searched, of a pool perhaps
 // none.
@@ -348,129 +333,6 @@ TEST(PipelinePlanner, SearchesSomeOfTheDevices) {
     }
   }
   EXPECT_GT(possible, 300);
-}
-
-TEST(PipelinePlanner, GivesTheSlowerPoolFewerLayers) {
-  const PipelineRequest request =
-      plain_request(9, {{"fast", 1, {1}, {1000}}, {"slow", 1, {1}, {1000}}}, 2);
-  const PipelinePlan plan = plans_of(request).plans.front();
-  for (const PipelineStage& stage : plan.stages)
-    EXPECT_EQ(stage.range.end - stage.range.begin, stage.range.pool == 0 ? 6 : 3);
-  EXPECT_EQ(plan.period, Nanoseconds{18'000'000});
-}
-
-// The formula is that of medley/schedule, as long as nobody waits for updates.
-TEST(PipelinePlanner, PredictsTheFormula) {
-  const PipelineRequest request = plain_request(8, {{"a", 4, {1}, {1000}}});
-  const PipelinePlan plan = plans_of(request).plans.front();
-  EXPECT_EQ(plan.stages.size(), 4u);
-  EXPECT_EQ(
-      plan.predicted,
-      estimate_pipeline(
-          PipelineFormula::kOverlapped, schedule_request(plan).times.sizes[0], plan.microbatches));
-}
-
-// A link ten times as slow as all the work is worth no second pool.
-TEST(PipelinePlanner, LeavesDevicesIdleBehindASlowLink) {
-  PipelineRequest request = plain_request(4, {{"a", 1, {1}, {1000}}, {"b", 1, {1}, {1000}}});
-  request.links[0][1] = request.links[1][0] = constant_bandwidth({1e4}, {});
-  EXPECT_THAT(ranges_of(plans_of(request).plans.front()), ElementsAre(StageRange{0, 4, 0, 1}));
-}
-
-// Only the last pool's devices have room for the last layer's option, so that it has to be last.
-TEST(PipelinePlanner, SearchesTheOrderOfPools) {
-  PipelineRequest request =
-      plain_request(3, {{"a", 1, {1}, {1000}}, {"b", 1, {1}, {1000}}, {"c", 1, {1}, {1000}}});
-  const StageOptions any = request.microbatches[0].options;
-  const std::vector<int> pool_of = {1, 2, 0};
-  request.microbatches[0].options = [any, pool_of](const StageRange& range) {
-    for (int l = range.begin; l < range.end; ++l)
-      if (pool_of[at(l)] != range.pool) return std::vector<StageOption>{};
-    return any(range);
-  };
-  EXPECT_THAT(ranges_of(plans_of(request).plans.front()),
-              ElementsAre(StageRange{0, 1, 1, 1}, StageRange{1, 2, 2, 1}, StageRange{2, 3, 0, 1}));
-}
-
-// Four stages need 4, 3, 2 and 1 in flight. With room for two in the first one, the period has to
-// be longer than a stage; and recomputing, a third slower, is better if that is on offer.
-TEST(PipelinePlanner, TradesPeriodAndRecomputationForMemory) {
-  PipelineRequest request = plain_request(4, {{"a", 4, {1}, {12}}});
-  const PipelinePlan slow = plans_of(request).plans.front();
-  EXPECT_GT(slow.period, Nanoseconds{3'000'000});
-  EXPECT_LE(slow.stages[0].in_flight, 2);
-
-  const StageOptions plain = request.microbatches[0].options;
-  request.microbatches[0].options = [plain](const StageRange& range) {
-    std::vector<StageOption> options = plain(range);
-    options.push_back(options[0]);
-    options[1].backward = options[1].backward + options[1].forward;
-    options[1].saved = {0};
-    options[1].id = 1;
-    return options;
-  };
-  const PipelinePlan recomputing = plans_of(request).plans.front();
-  EXPECT_LT(recomputing.predicted, slow.predicted);
-  EXPECT_EQ(recomputing.stages[0].option.id, 1);
-}
-
-// The update of the last stage is over before the first stage has gone backward.
-TEST(PipelinePlanner, WaitsOnlyForUpdatesThatAreLate) {
-  PipelineRequest request = plain_request(4, {{"a", 2, {1}, {1000}}});
-  const Nanoseconds without = plans_of(request).plans.front().predicted;
-  const StageOptions plain = request.microbatches[0].options;
-  const auto with = [&](int first_layer) {
-    request.microbatches[0].options = [plain, first_layer](const StageRange& range) {
-      std::vector<StageOption> options = plain(range);
-      if (range.begin <= first_layer && first_layer < range.end) options[0].update = {1'000'000};
-      return options;
-    };
-    return plans_of(request).plans.front().predicted - without;
-  };
-  EXPECT_EQ(with(3), Nanoseconds{0});
-  EXPECT_EQ(with(0), Nanoseconds{1'000'000});
-}
-
-// More micro-batches are smaller bubbles, until what each costs beyond its rows outweighs them.
-TEST(PipelinePlanner, ChoosesTheNumberOfMicrobatches) {
-  PipelineRequest request = plain_request(4, {{"a", 2, {1}, {1000}}});
-  const MicrobatchChoice choice = request.microbatches[0];
-  request.microbatches.clear();
-  for (const int count : {2, 8, 64}) {
-    MicrobatchChoice& c = request.microbatches.emplace_back(choice);
-    c.count = count;
-    c.options = [count](const StageRange& range) {
-      StageOption option;
-      option.forward = {1'000'000 + (range.end - range.begin) * 64'000'000 / count};
-      option.backward = option.forward;
-      return std::vector<StageOption>{option};
-    };
-  }
-  EXPECT_EQ(plans_of(request).plans.front().microbatches, 8);
-}
-
-TEST(PipelinePlanner, SaysWhichStageMissesHowMuch) {
-  // Two layers of 11 bytes on each of two devices, that have 20.
-  const auto outcome = plan_pipeline(plain_request(4, {{"a", 2, {1}, {20}}}));
-  EXPECT_THAT(std::get<Infeasible>(outcome).reason,
-              testing::AllOf(HasSubstr("on 1 of a needs 22 B on each device with 1 in flight"),
-                             HasSubstr("2 B more than it has")));
-  PipelineRequest unlinked = plain_request(2, {{"a", 1, {1}, {11}}, {"b", 1, {1}, {11}}});
-  EXPECT_TRUE(std::holds_alternative<PipelinePlans>(plan_pipeline(unlinked)));
-  unlinked.links[0][1].reset();
-  EXPECT_TRUE(std::holds_alternative<Infeasible>(plan_pipeline(unlinked)));
-  unlinked.microbatches[0].options = [](const StageRange&) { return std::vector<StageOption>{}; };
-  EXPECT_EQ(std::get<Infeasible>(plan_pipeline(unlinked)).reason,
-            "no chain of linked pools can run all layers");
-}
-
-TEST(PipelinePlanner, RefusesRequestsThatMakeNoSense) {
-  PipelineRequest request = plain_request(2, {{"a", 1, {1}, {100}}});
-  request.pools[0].sizes.clear();
-  EXPECT_THROW((void)plan_pipeline(request), Error);
-  request.pools[0].sizes = {1};
-  request.microbatches[0].cuts.clear();
-  EXPECT_THROW((void)plan_pipeline(request), Error);
 }
 
 // No schedule beats the bound, nor the closer one, which counts the update of the first stage, too;
@@ -507,34 +369,71 @@ TEST(PipelinePlanner, AgreesWithTheTimer) {
   EXPECT_LE(most, 1.001);
 }
 
-// An embedding, four blocks of two layers and a head: of 55 ranges nine begin with the embedding
-// and end in a block, ten end with the head, and the others differ in length and where in a block
-// they begin.
-TEST(PipelinePlanner, AsksForStagesThatAreAlikeOnce) {
-  PipelineRequest request = plain_request(10, {{"a", 4, {1, 2}, {1000}}});
-  const std::vector<int> like{0, 1, 2, 1, 2, 1, 2, 1, 2, 9};
-  int asked = 0;
-  request.microbatches[0].options = [&](const StageRange& range) {
-    ++asked;
-    StageOption option;
-    for (int l = range.begin; l < range.end; ++l)
-      option.forward += Nanoseconds{1'000'000 + like[static_cast<size_t>(l)] * 100'000};
-    option.backward = option.forward = option.forward / int64_t{range.devices};
-    option.saved = {10 * (range.end - range.begin)};
-    return std::vector<StageOption>{option};
-  };
-  const PipelinePlan each = plans_of(request).plans.front();
-  EXPECT_EQ(asked, 55 * 2);
-  asked = 0;
-  request.microbatches[0].like = like;
-  const PipelinePlan once = plans_of(request).plans.front();
-  EXPECT_EQ(asked, (9 + 10 + 15) * 2);
-  EXPECT_EQ(once.predicted, each.predicted);
-  ASSERT_EQ(once.stages.size(), each.stages.size());
-  for (size_t s = 0; s < once.stages.size(); ++s)
-    EXPECT_EQ(once.stages[s].range, each.stages[s].range);
-  request.microbatches[0].like.pop_back();
-  EXPECT_THROW((void)plan_pipeline(request), Error);
+// How long the stages of a plan take with any counts that there is room for, late ones too.
+Nanoseconds timed_at_random(const PipelinePlan& plan, std::mt19937_64& random) {
+  const auto draw = [&](int most) { return static_cast<int>(random() % at(most + 1)); };
+  std::vector<int> in_flight, late;
+  int most = plan.microbatches;
+  for (const PipelineStage& stage : plan.stages) {
+    most = std::min(most, stage.room);
+    most = 1 + draw(most - 1);
+    in_flight.push_back(most);
+    late.push_back(
+        late.empty() || stage.option.weights == Nanoseconds{} ? 0 : draw(stage.room - most + 1));
+  }
+  const PipelineTimes times = schedule_request(plan).times;
+  const Timing timing = time_calls(order_calls(in_flight, plan.microbatches, late), times);
+  const Nanoseconds first = timing.calls[0].back().end + plan.stages[0].option.update;
+  return std::max(first, timing.finish);
+}
+
+// No chain takes less, whatever the counts and however late gradients of weights are; and what
+// prices of devices say of any schedule does not leave one out.
+TEST(PipelinePlanner, NoLateWeightsBeatTheBound) {
+  int feasible = 0, with_late = 0, faster = 0;
+  for (uint64_t seed = 0; seed < seeds_of(60); ++seed) {
+    SCOPED_TRACE(seed);
+    Example example = random_example(seed);
+    std::mt19937_64 random(seed);
+    for (auto& [range, options] : example.options)
+      for (StageOption& option : options)
+        if (random() % 4 > 0)
+          option.weights = {static_cast<int64_t>(random() % at(option.backward.value + 1))};
+    PipelineRequest& request = example.request;
+    request.microbatches[0].options = lookup(example.options);
+    request.in_flight = InFlightRule::kPeriod;
+    request.closer = true;
+    const auto outcome = plan_pipeline(request);
+    const auto* found = std::get_if<PipelinePlans>(&outcome);
+    const Nanoseconds bound = found ? found->step_bound : kLongest;
+    const PricedChains priced(request, false);
+    std::optional<std::pair<PipelinePlan, Nanoseconds>> fastest;
+    Exhaustive(request).run([&](const PipelinePlan& plan) {
+      ++feasible;
+      const PipelineTurns turns = turns_of(plan);
+      const bool is_late = std::ranges::max(turns.late_weights) > 0;
+      with_late += is_late;
+      EXPECT_GE(turns.step, bound);
+      for (const Closeness closeness : {Closeness::kRough, Closeness::kRooms, Closeness::kClose})
+        EXPECT_GE(priced.most_microbatches(plan, turns.step, closeness), plan.microbatches);
+      if (!fastest || turns.step < fastest->second) fastest = {plan, turns.step};
+      for (int i = 0; i < 3; ++i) EXPECT_GE(timed_at_random(plan, random), bound);
+      if (!is_late) return;
+      PipelinePlan whole = plan;
+      for (PipelineStage& stage : whole.stages) stage.option.weights = {};
+      faster += turns.step < turns_of(whole).step;
+    });
+    if (!fastest) continue;
+    const PricedChains::Prices prices(request.pools.size(), 1);
+    int64_t devices = 0;
+    for (const PipelineStage& stage : fastest->first.stages) devices += stage.range.devices;
+    for (const Closeness closeness : {Closeness::kRough, Closeness::kRooms, Closeness::kClose})
+      EXPECT_TRUE(priced.under_any_schedule(
+          fastest->first.microbatches, fastest->second, prices, devices + 1, closeness));
+  }
+  EXPECT_GT(feasible, 1000);
+  EXPECT_GT(with_late, 100);
+  EXPECT_EQ(faster, with_late);
 }
 
 // As close as plan_pipeline() finds it, and not looked for beyond what is enough.
@@ -558,14 +457,6 @@ TEST(PipelinePlanner, BoundsAStepAsCloselyAsIsEnough) {
     ++checked;
   }
   EXPECT_GT(checked, 30);
-}
-
-TEST(LinkCurve, IsLinearBetweenPoints) {
-  const LinkCurve curve{{{{100}, {10}}, {{200}, {40}}}, {5}};
-  EXPECT_EQ(occupied(curve, {50}), Nanoseconds{5});
-  EXPECT_EQ(occupied(curve, {150}), Nanoseconds{25});
-  EXPECT_EQ(occupied(curve, {400}), Nanoseconds{80});
-  EXPECT_EQ(occupied(constant_bandwidth({1e9}, {}), {1'000'000}), Nanoseconds{1'000'000});
 }
 
 }  // namespace
