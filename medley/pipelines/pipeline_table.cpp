@@ -9,7 +9,7 @@ namespace medley::pipeline {
 namespace {
 
 // With more of them, how long a pipeline fills is a small part of a step.
-constexpr int kManyMicrobatches = 32;
+constexpr int kManyMicrobatches = 16;
 
 // How many micro-batches a stage has room for, at most `most`; kNever if all fit.
 int64_t room_of(const StageOption& option, Bytes memory, int64_t most) {
