@@ -58,7 +58,8 @@ PipelineOrder with_late_weights(const PipelineOrder& order, const PipelineTimes&
   std::vector<int> most(order.size(), times.num_microbatches());
   most[0] = 0;
   const std::vector<int> in_flight = peak_in_flight(order);
-  const LateWeights late = late_weights(times, in_flight, most, std::vector<Nanoseconds>(order.size()));
+  const LateWeights late =
+      late_weights(times, in_flight, most, std::vector<Nanoseconds>(order.size()));
   return order_calls(in_flight, times.num_microbatches(), late.counts);
 }
 
