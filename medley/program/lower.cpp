@@ -11,6 +11,7 @@
 #include "medley/ops/rule.h"
 #include "medley/ops/update_ops.h"
 #include "medley/plan/compute_types.h"
+#include "medley/program/calls.h"
 #include "medley/program/commit.h"
 #include "medley/program/connect.h"
 #include "medley/program/cross_entropy.h"
