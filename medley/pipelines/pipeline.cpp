@@ -28,8 +28,8 @@ bool same_stages(const PipelinePlan& a, const PipelinePlan& b) {
 constexpr size_t kAtOnce = 2;
 // Of a schedule, for gradients of weights to come later: what they need is kept for it.
 constexpr double kWorthLate = 0.005;
-constexpr int kMostLateCalls = 100'000;  // that are timed for it
-constexpr int64_t kStepParts = 128;      // a closer bound of a step is found to one of these
+constexpr int64_t kMostLateCalls = 100'000;  // that are timed for it
+constexpr int64_t kStepParts = 128;          // a closer bound of a step is found to one of these
 
 // Periods in [low, high] that are not decided yet. No chain for any of them costs less than `cost`.
 struct Interval {
@@ -402,8 +402,8 @@ PipelineTurns turns_of(const PipelinePlan& plan, int timings) {
     most.push_back(s == 0 ? 0 : plan.stages[s].room - turns.in_flight[s] + 1);
     after.push_back(plan.stages[s].option.update);
   }
-  const auto calls = 2 * static_cast<int>(plan.stages.size()) * plan.microbatches;
-  const int late_timings = std::min(timings, kMostLateCalls / calls);
+  const auto calls = 2 * static_cast<int64_t>(plan.stages.size()) * plan.microbatches;
+  const auto late_timings = static_cast<int>(std::min<int64_t>(timings, kMostLateCalls / calls));
   after[0] = std::max(after[0], plan.exchange);
   LateWeights late =
       late_weights(request.times, turns.in_flight, most, after, {late_timings, kWorthLate});

@@ -13,6 +13,7 @@ namespace medley {
 namespace {
 
 bool is_forward(FunctionKind kind) { return kind == FunctionKind::kForward; }
+
 // The stages of a pipeline: so many from `first` on in the program.
 struct Chain {
   size_t first = 0, count = 0;
@@ -120,10 +121,10 @@ std::vector<int> in_flight(const Program& program) {
   return most;
 }
 
-PipelineTimes pipeline_times(const Program& program,
-                             int pipeline,
-                             const CostModel& costs,
-                             const Simulation& simulation) {
+ScheduleRequest schedule_request(const Program& program,
+                                 int pipeline,
+                                 const CostModel& costs,
+                                 const Simulation& simulation) {
   const Chain chain = chain_of(program, pipeline);
   MEDLEY_CHECK(chain.count > 1);
   const auto microbatches = static_cast<int>(program.stages[chain.first].tables.size());
@@ -132,22 +133,11 @@ PipelineTimes pipeline_times(const Program& program,
                                                       std::vector<BoundaryTimes>(chain.count - 1));
   for (size_t s = 0; s < chain.count; ++s)
     add_transfers(program, chain, costs, chain.first + s, by_boundary);
-  PipelineTimes times;
-  for (int m = 0; m < microbatches; ++m) {
-    times.sizes.push_back({by_stage[at(m)], by_boundary[at(m)]});
-    times.size_of.push_back(m);
-  }
-  return times;
-}
-
-ScheduleRequest schedule_request(const Program& program,
-                                 int pipeline,
-                                 const CostModel& costs,
-                                 const Simulation& simulation) {
-  const Chain chain = chain_of(program, pipeline);
   ScheduleRequest request;
-  request.times = pipeline_times(program, pipeline, costs, simulation);
-  const int microbatches = request.times.num_microbatches();
+  for (int m = 0; m < microbatches; ++m) {
+    request.times.sizes.push_back({by_stage[at(m)], by_boundary[at(m)]});
+    request.times.size_of.push_back(m);
+  }
   const std::vector<int> now = in_flight(program);
   request.max_in_flight.assign(chain.count, microbatches);
   for (const auto& [stage, device, use] : memory_uses(program)) {

@@ -24,12 +24,6 @@ ScheduleRequest schedule_request(const Program& program,
                                  const CostModel& costs,
                                  const Simulation& simulation);
 
-// Returns what the stages and boundaries take, as the request has it.
-PipelineTimes pipeline_times(const Program& program,
-                             int pipeline,
-                             const CostModel& costs,
-                             const Simulation& simulation);
-
 // Returns the most micro-batches between the start of their forward and the end of their backward
 // call, [stage].
 std::vector<int> in_flight(const Program& program);
