@@ -35,7 +35,7 @@ class Search {
     const Option& option;
     int begin, end;
     int64_t sum, up;   // to add to `sum`; and to `end`
-    int64_t stay;      // t + r, to add to `depth`
+    int64_t held;      // t + r, to add to `depth`
     int64_t in_front;  // to `end`, and
     int64_t stays;     // to `depth`, under any schedule
     int64_t grow;      // what a boundary adds to the count
@@ -170,7 +170,7 @@ inline void Search::extend(const Step& step,
   label.sum = rest.sum + step.sum;
   if (label.sum >= below) return;
   const bool by_period = table_.rule() == InFlightRule::kPeriod;
-  label.depth = rest.depth + (by_period ? step.stay : step.grow);
+  label.depth = rest.depth + (by_period ? step.held : step.grow);
   if (label.depth > step.most) return;  // no room
   label.end = std::max(label.sum + std::max(step.option.update, step.exchange), rest.end + step.up);
   if (by_period) {
@@ -194,7 +194,7 @@ void Search::extend_at_least(const Step& step,
   label.end = std::max(own, rest.end + step.in_front);
   if (step.begin == 0) label.end = table_.with_update(own, label.end, step.option.update);
   label.depth = rest.depth + step.stays;
-  if (label.end >= below || rest.depth + step.stay > step.most) return;
+  if (label.end >= below || rest.depth + step.held > step.most) return;
   label.behind = behind;
   label.option = step.index;
   keep(front, label);

@@ -67,11 +67,7 @@ class Table {
   }
   int64_t index_of(const Option& option) const { return &option - stored_->options.data(); }
   const StageOption& offered(const Option& option) const;
-  // The least time of these; kNever: there are none.
-  int64_t least_time(int pool, size_t size, int begin, int end) const {
-    return least_times(pool, size, end)[begin];
-  }
-  // The same of all that end there, [begin].
+  // Of all that end there, the least time, [begin]; kNever: there are none.
   const int64_t* least_times(int pool, size_t size, int end) const {
     return stored_->least_time.data() + row(pool, size, end);
   }

@@ -302,6 +302,7 @@ TEST_F(HarpTest, RecomputesWhereNothingElseFits) {
   const std::vector<DevicePool> pools = pools_of(asked);
   StageSynthesis synthesis(asked, {.per_block = 2});
   CandidateSet all(asked, pools, synthesis);
+  all.keep_backward_whole();  // what is found has no room for late gradients of weights
   for (const auto& stages : all_cuts(static_cast<int>(synthesis.layers().layers.size())))
     for (const std::string_view a : kRecompute)
       for (const std::string_view b : kRecompute) {
@@ -312,9 +313,8 @@ TEST_F(HarpTest, RecomputesWhereNothingElseFits) {
           if (config.recompute == "blocks") config.in_flight = 2;
         all.evaluate({{{8, stages, configs}}});
       }
-  // Sums over layers say a little more than the whole stages need; and the best has room for late
-  // gradients of weights.
-  EXPECT_LE(step(found, tight).value, step(std::get<Plan>(all.best()), tight).value * 13 / 10);
+  // Sums over layers say a little more than the whole stages need.
+  EXPECT_LE(step(found, tight).value, step(std::get<Plan>(all.best()), tight).value * 5 / 4);
 }
 
 TEST_F(HarpTest, MegatronRecomputesWhereNothingElseFits) {

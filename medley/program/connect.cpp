@@ -227,10 +227,7 @@ int connect_pipeline(Stages stages,
   for (const int64_t each : pipeline.late_weights)
     late_weights.push_back(static_cast<int>(std::min<int64_t>(each, microbatches)));
   const PipelineOrder orders = order_calls(counts, microbatches, late_weights);
-  for (size_t s = 0; s < stages.size(); ++s) {
-    all[s].order = orders[s];
-    all[s].late_weights = !late_weights.empty() && late_weights[s] > 0;
-  }
+  for (size_t s = 0; s < stages.size(); ++s) all[s].order = orders[s];
   if (pipeline.at_once > 1) {
     all[0].at_once = static_cast<int>(pipeline.at_once);
     all[0].order = order_in_groups(all[0].at_once, microbatches);

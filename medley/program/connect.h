@@ -77,8 +77,7 @@ struct Connections {
   std::vector<StageRelay> gradients, values;
   OwnedShares shares;  // of parameters of which it updates a part
   StageOrder order;
-  int at_once = 1;            // micro-batches (weave.h)
-  bool late_weights = false;  // `order` has calls for the gradients of weights (late_weights.h)
+  int at_once = 1;  // micro-batches (weave.h)
 };
 
 // Micro-batches that each stage has in flight at most.

@@ -408,7 +408,7 @@ class Lowering {
       for (const Placement& gradient : stage.gradients) keep.push_back(gradient.input.value);
     drop_unused(stage, emitter_.items, keep);
     fuse_cross_entropy(stage, fewest_classes_, emitter_.items, keep);
-    if (connections_.late_weights) send_first(stage, emitter_.items[Phase::kBackward]);
+    if (has_weights(connections_.order)) send_first(stage, emitter_.items[Phase::kBackward]);
     for (Phase phase : {Phase::kForward, Phase::kBackward})
       if (const auto found = emitter_.items.find(phase); found != emitter_.items.end())
         prefetch_parameters(stage, found->second);
@@ -447,7 +447,7 @@ class Lowering {
       const FunctionKind kind = call.function == PipelineFunction::kForward ? FunctionKind::kForward
                                 : last ? FunctionKind::kBackwardLast
                                        : FunctionKind::kBackward;
-      if (connections_.late_weights && is_backward(kind) && has(kind))
+      if (has_weights(connections_.order) && is_backward(kind) && has(kind))
         add_part(stage, kind, call);
       else
         add(kind, call.microbatch);

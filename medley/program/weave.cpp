@@ -34,11 +34,8 @@ std::vector<int> cuts(const LoweredStage& stage, const Function& function) {
 
 // Calls of both take turns.
 bool go_together(FunctionKind a, FunctionKind b) {
-  const auto each = [](FunctionKind kind) {
-    return kind == FunctionKind::kBackwardLast ? FunctionKind::kBackward : kind;
-  };
-  return each(a) == each(b) &&
-         (each(a) == FunctionKind::kForward || each(a) == FunctionKind::kBackward);
+  const bool forward = a == FunctionKind::kForward && b == FunctionKind::kForward;
+  return forward || (is_backward(a) && is_backward(b));
 }
 
 // Cuts whole calls; as many parts as the one that waits most often has.

@@ -9,18 +9,6 @@
 #include "medley/base/error.h"
 
 namespace medley {
-
-std::string to_string(const PipelineCall& call) {
-  constexpr std::string_view kLetters = "FBW";
-  return kLetters[static_cast<size_t>(call.function)] + std::to_string(call.microbatch);
-}
-
-std::string to_string(const StageOrder& order) {
-  std::string text;
-  for (const PipelineCall& call : order) text += (text.empty() ? "" : " ") + to_string(call);
-  return text;
-}
-
 namespace {
 
 // The order with the gradients of weights behind `late` backward calls, or within them.
@@ -39,6 +27,17 @@ StageOrder with_weights(const StageOrder& calls, int late) {
 }
 
 }  // namespace
+
+std::string to_string(const PipelineCall& call) {
+  constexpr std::string_view kLetters = "FBW";
+  return kLetters[static_cast<size_t>(call.function)] + std::to_string(call.microbatch);
+}
+
+std::string to_string(const StageOrder& order) {
+  std::string text;
+  for (const PipelineCall& call : order) text += (text.empty() ? "" : " ") + to_string(call);
+  return text;
+}
 
 PipelineOrder order_calls(const std::vector<int>& in_flight,
                           int microbatches,

@@ -58,6 +58,11 @@ PipelineOrder order_calls(const std::vector<int>& in_flight,
                           int microbatches,
                           const std::vector<int>& late = {});
 
+// Whether gradients of weights are calls of their own: then such a call is the last one.
+inline bool has_weights(const StageOrder& order) {
+  return !order.empty() && order.back().function == PipelineFunction::kWeights;
+}
+
 // Returns the order in which a stage without neighbours goes forward on so many micro-batches, then
 // backward on them, and so on: "F0 F1 B0 B1 F2 B2" for two of three. Requires: both are at least 1.
 StageOrder order_in_groups(int of, int microbatches);

@@ -1,12 +1,11 @@
 #include "medley/schedule/h1f1b.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
-#include <set>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/schedule/best_counts.h"
 #include "medley/schedule/eager_one_f_one_b.h"
 #include "medley/schedule/one_f_one_b.h"
 #include "medley/schedule/period.h"
@@ -89,18 +88,14 @@ InFlight h1f1b(const ScheduleRequest& request, int max_timings) {
   std::vector<int> widest = room;
   widest.back() = 1;
 
-  InFlight best = {{}, "", {INT64_MAX}};
-  int64_t fewest = 0;
-  std::set<std::vector<int>> timed;
+  BestCounts best([&](const std::vector<int>& counts) {
+    return time_calls(order_calls(counts, microbatches), request.times).finish;
+  });
+  std::string_view best_rule;
   const auto consider = [&](std::string_view rule, const std::vector<int>& wanted) {
-    const std::vector<int> counts = capped(wanted, room);
-    if (!timed.insert(counts).second) return false;
-    const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-    const Nanoseconds finish = time_calls(order_calls(counts, microbatches), request.times).finish;
-    if (finish > best.finish || (finish == best.finish && sum >= fewest)) return false;
-    best = {counts, rule, finish};
-    fewest = sum;
-    return true;
+    const bool better = best.consider(capped(wanted, room));
+    if (better) best_rule = rule;
+    return better;
   };
   consider("ideal", ideal_in_flight(request));
   consider("published", published_in_flight(request));
@@ -115,11 +110,11 @@ InFlight h1f1b(const ScheduleRequest& request, int max_timings) {
     better = false;
     for (size_t stage = 0; stage < room.size(); ++stage)
       for (const int change : {-1, 1}) {
-        const std::optional<std::vector<int>> counts = moved(best.counts, stage, change, room);
+        const std::optional<std::vector<int>> counts = moved(best.counts(), stage, change, room);
         if (counts && timings++ < max_timings) better |= consider("search", *counts);
       }
   }
-  return best;
+  return {best.counts(), best_rule, best.finish()};
 }
 
 }  // namespace medley

@@ -2,29 +2,15 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/schedule/best_counts.h"
 
 namespace medley {
 namespace {
 
-// No stage ends sooner.
-Nanoseconds work_of_slowest(const PipelineTimes& times, const std::vector<Nanoseconds>& after) {
-  Nanoseconds most;
-  for (size_t s = 0; s < times.num_stages(); ++s) {
-    Nanoseconds work = after[s];
-    for (const int size : times.size_of) {
-      const StageTimes& stage = times.sizes[at(size)].stages[s];
-      work += stage.forward + stage.backward;
-    }
-    most = std::max(most, work);
-  }
-  return most;
-}
-
-bool has_weights(const PipelineTimes& times, size_t stage) {
+bool takes_time_for_weights(const PipelineTimes& times, size_t stage) {
   return std::ranges::any_of(times.sizes, [&](const MicrobatchTimes& size) {
     return size.stages[stage].weights > Nanoseconds{};
   });
@@ -40,30 +26,27 @@ LateWeights late_weights(const PipelineTimes& times,
   MEDLEY_CHECK_EQ(most.size(), in_flight.size());
   MEDLEY_CHECK_EQ(after.size(), in_flight.size());
   for (size_t s = 0; s < most.size(); ++s)
-    if (!has_weights(times, s)) most[s] = 0;
-  LateWeights best{{}, {INT64_MAX}, {}};
-  int64_t fewest = 0;
-  std::set<std::vector<int>> timed;
-  const auto consider = [&](std::vector<int> counts) {
-    for (size_t s = 0; s < counts.size(); ++s) counts[s] = std::clamp(counts[s], 0, most[s]);
-    if (!timed.insert(counts).second) return false;
-    const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    if (!takes_time_for_weights(times, s)) most[s] = 0;
+  Nanoseconds least;  // with any counts: a stage is busy for as long
+  BestCounts best([&](const std::vector<int>& counts) {
     const Timing timing =
         time_calls(order_calls(in_flight, times.num_microbatches(), counts), times);
     Nanoseconds finish;
-    for (size_t s = 0; s < after.size(); ++s)
+    for (size_t s = 0; s < after.size(); ++s) {
       finish = std::max(finish, timing.calls[s].back().end + after[s]);
-    if (finish > best.finish || (finish == best.finish && sum >= fewest)) return false;
-    best.counts = counts;
-    best.finish = finish;
-    fewest = sum;
-    return true;
+      least = std::max(least, timing.busy[s] + after[s]);
+    }
+    return finish;
+  });
+  const auto consider = [&](std::vector<int> counts) {
+    for (size_t s = 0; s < counts.size(); ++s) counts[s] = std::clamp(counts[s], 0, most[s]);
+    return best.consider(counts);
   };
   std::vector<int> counts(most.size());
   consider(counts);
-  best.whole = best.finish;
-  const Nanoseconds most_gain = best.whole - work_of_slowest(times, after);
-  if (most_gain / best.whole < limits.worth || std::ranges::max(most) == 0) return best;
+  const Nanoseconds whole = best.finish();
+  if ((whole - least) / whole < limits.worth || std::ranges::max(most) == 0)
+    return {best.counts(), whole, whole};
   for (const int last : {1, 0}) {
     std::iota(counts.begin(), counts.end(), last);
     counts[0] = 0;
@@ -74,13 +57,13 @@ LateWeights late_weights(const PipelineTimes& times,
   for (bool better = limits.timings > 0; better;) {
     better = false;
     for (size_t stage = most.size(); stage-- > 1;)
-      for (const int change : {-1, 1, -best.counts[stage]}) {
-        counts = best.counts;
+      for (const int change : {-1, 1, -best.counts()[stage]}) {
+        counts = best.counts();
         counts[stage] += change;
         if (timings++ < limits.timings) better |= consider(counts);
       }
   }
-  return best;
+  return {best.counts(), best.finish(), whole};
 }
 
 }  // namespace medley

@@ -32,10 +32,6 @@ class Timer {
     activations_.assign(order.size() - 1, none);
     gradients_ = activations_;
     timing_.calls.resize(order.size());
-    for (const StageOrder& calls : order)
-      has_weights_.push_back(std::ranges::any_of(calls, [](const PipelineCall& call) {
-        return call.function == PipelineFunction::kWeights;
-      }));
   }
 
   // A stage is tried again whenever a neighbour has moved, until none moves.
@@ -85,9 +81,9 @@ class Timer {
     const StageTimes& own = times.stages[stage];
     const Nanoseconds end = take(stage,
                                  begin,
-                                 on                    ? own.forward
-                                 : has_weights_[stage] ? own.backward - own.weights
-                                                       : own.backward);
+                                 on                           ? own.forward
+                                 : has_weights(order_[stage]) ? own.backward - own.weights
+                                                              : own.backward);
     if (in) in->taken[at(in->number[m])] = begin;
     if (out) {
       const BoundaryTimes& boundary = times.boundaries[on ? stage : stage - 1];
@@ -133,7 +129,6 @@ class Timer {
   const PipelineTimes& times_;
   const std::vector<int>& slots_;
   std::vector<Nanoseconds> free_at_;           // [stage]
-  std::vector<bool> has_weights_;              // [stage] calls of their own for them
   std::vector<Link> activations_, gradients_;  // [boundary]
   Timing timing_;
 };

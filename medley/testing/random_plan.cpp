@@ -34,7 +34,7 @@ class RandomPlanner {
     Prepared prepared = prepare(graph_, optimizer_);
     choose(prepared, factorize(prepared.graph));
     draw_recompute();
-    draw_at_once();
+    with_numbers_of(seed_ + 2 + pipeline_, [&] { draw_at_once(); });
     return std::move(plan_);
   }
 
@@ -56,7 +56,7 @@ class RandomPlanner {
     plan_.pipelines.resize(count);
     for (pipeline_ = 0; pipeline_ < count; ++pipeline_)
       add_stages(draw_sizes(devices[pipeline_], 1), rows[pipeline_]);
-    draw_owners();
+    with_numbers_of(seed_ + 1, [&] { draw_owners(); });
     finish();
     return std::move(plan_);
   }
@@ -103,40 +103,38 @@ class RandomPlanner {
       for (size_t s = 0; s < pipeline().stages.size(); ++s, count += draw(3))
         counts.push_back(count);
       pipeline().in_flight.assign(counts.rbegin(), counts.rend());
-      draw_late_weights();
+      with_numbers_of(seed_ + 1000 + pipeline_, [&] { draw_late_weights(); });
       draw_recompute();
-      draw_at_once();
+      with_numbers_of(seed_ + 2 + pipeline_, [&] { draw_at_once(); });
     }
   }
 
-  // The same.
-  void draw_late_weights() {
-    std::mt19937_64 others(seed_ + 1000 + pipeline_);
+  // With numbers of their own: what is drawn otherwise does not depend on it.
+  template <typename Draw>
+  void with_numbers_of(uint64_t seed, const Draw& draw_more) {
+    std::mt19937_64 others(seed);
     std::swap(random_, others);
+    draw_more();
+    std::swap(random_, others);
+  }
+
+  void draw_late_weights() {
     const size_t stages = pipeline().stages.size();
     if (stages > 1 && draw(2)) {
       pipeline().late_weights.assign(stages, 0);
       for (size_t s = 1; s < stages; ++s) pipeline().late_weights[s] = draw(4);
     }
-    std::swap(random_, others);
   }
 
-  // Numbers of their own, as those of owners.
   void draw_at_once() {
     const int64_t count = as_int(pipeline().microbatches.size());
-    std::mt19937_64 others(seed_ + 2 + pipeline_);
-    std::swap(random_, others);
     if (pipeline().stages.size() == 1 && count > 1 && draw(2)) {
       pipeline().in_flight.clear();
       pipeline().at_once = 2 + draw(count - 1);
     }
-    std::swap(random_, others);
   }
 
-  // Numbers of their own: plans are otherwise those that they were before there were owners.
   void draw_owners() {
-    std::mt19937_64 others(seed_ + 1);
-    std::swap(random_, others);
     if (plan_.pipelines.size() > 1 && draw(2)) {
       for (const char* name : {"owners", "others"})
         plan_.parts.push_back({name, {}, draw_shares(plan_.pipelines.size())});
@@ -147,7 +145,6 @@ class RandomPlanner {
         if (input.kind == InputKind::kParameter && draw(2))
           plan_.owners[input.name] = texts[at(draw(as_int(texts.size())))];
     }
-    std::swap(random_, others);
   }
 
   void draw_microbatches(size_t devices, int64_t rows_in_all) {

@@ -45,6 +45,9 @@ networks:
 """
 
 
+SLOW = CLUSTER + "devices:\n  CPU: {speed: 1e-4}\n"
+
+
 def prepare(folder: Path, graph: medley.Graph, plan: str) -> Path:
     """Writes what the processes read: a plan of four nodes for two of two devices."""
     for i in (1, 2, 3):
@@ -191,6 +194,22 @@ def test_the_node_that_leads_ends_the_run_and_the_checkpoint_stays(
     assert _core.Manifest.open(path).check(path) > 0
 
 
+STOPS = {"device": DEVICES[2], "step": 1, "signal": int(signal.SIGSTOP), "whom": "node"}
+
+
+def stopped_for_long(folder: Path) -> list[int]:
+    """Returns the processes of the node that STOPS, ten seconds later."""
+    while not (folder / "stopped").exists():
+        time.sleep(0.05)
+    time.sleep(10)
+    return [int(process) for process in json.loads((folder / "stopped").read_text())]
+
+
+def go_on(processes: list[int]) -> None:
+    for process in processes:
+        os.kill(process, signal.SIGCONT)
+
+
 # Stopped with its supervisor, so that nobody kills it, and continued when the others have long gone
 # on: it ends itself, and has changed nothing.
 @NIGHTLY
@@ -198,14 +217,10 @@ def test_a_node_that_comes_back_after_ten_seconds_is_out(
     tmp_path: Path, graph: medley.Graph, undisturbed: dict[str, Any]
 ) -> None:
     folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
-    fault = {"device": DEVICES[2], "step": 1, "signal": int(signal.SIGSTOP), "whom": "node"}
-    nodes = Nodes(folder, start=list, **fault)
-    while not (folder / "stopped").exists():
-        time.sleep(0.05)
-    time.sleep(10)
+    nodes = Nodes(folder, start=list, **STOPS)
+    silent = stopped_for_long(folder)
     before = torch.load(folder / "seen.pt")  # the others have ended without it
-    for process in json.loads((folder / "stopped").read_text()):
-        os.kill(process, signal.SIGCONT)
+    go_on(silent)
     nodes.outputs()
     assert nodes.codes()[0] == 0
     assert nodes.codes()[1] != 0
@@ -222,14 +237,9 @@ def test_a_node_that_was_silent_for_ten_seconds_is_used_when_it_is_started_again
     tmp_path: Path, graph: medley.Graph
 ) -> None:
     folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
-    (folder / "cluster.yaml").write_text(CLUSTER + "devices:\n  CPU: {speed: 1e-4}\n")
-    fault = {"device": DEVICES[2], "step": 1, "signal": int(signal.SIGSTOP), "whom": "node"}
-    nodes = Nodes(folder, steps=60, start=list, pause=0.5, **fault)
-    while not (folder / "stopped").exists():
-        time.sleep(0.05)
-    time.sleep(10)
-    for process in json.loads((folder / "stopped").read_text()):
-        os.kill(process, signal.SIGCONT)
+    (folder / "cluster.yaml").write_text(SLOW)
+    nodes = Nodes(folder, steps=60, start=list, pause=0.5, **STOPS)
+    go_on(stopped_for_long(folder))
     nodes.supervisors[1].wait(timeout=60)
     nodes.bring_back(folder)
     assert recoveries(folder)[-1]["members"] == DEVICES
@@ -242,7 +252,7 @@ def test_a_node_that_comes_back_is_taken_in_between_evaluations(
     tmp_path: Path, graph: medley.Graph
 ) -> None:
     folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
-    (folder / "cluster.yaml").write_text(CLUSTER + "devices:\n  CPU: {speed: 1e-4}\n")
+    (folder / "cluster.yaml").write_text(SLOW)
     (folder / "forward.graph").write_text(evaluation.forward())
     fault = {"device": DEVICES[2], "evaluation": 0, "batch": 1, "whom": "supervisor", "pause": 0.3}
     nodes = Nodes(folder, steps=20, script=evaluation.SCRIPT, **fault)

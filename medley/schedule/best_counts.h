@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <vector>
+
+#include "medley/base/units.h"
+
+namespace medley {
+
+// Of counts of stages, those that finish first; of equally fast ones, the fewest.
+class BestCounts {
+ public:
+  // `time`: when a pipeline finishes with them.
+  explicit BestCounts(std::function<Nanoseconds(const std::vector<int>& counts)> time)
+      : time_(std::move(time)) {}
+
+  // Times them, unless that was done before. Returns whether they are the best so far.
+  bool consider(const std::vector<int>& counts);
+
+  // Requires: some were considered.
+  const std::vector<int>& counts() const { return best_; }
+  Nanoseconds finish() const { return finish_; }
+
+ private:
+  const std::function<Nanoseconds(const std::vector<int>& counts)> time_;
+  std::set<std::vector<int>> timed_;
+  std::vector<int> best_;
+  Nanoseconds finish_{INT64_MAX};
+  int64_t sum_ = 0;  // of the best
+};
+
+}  // namespace medley
