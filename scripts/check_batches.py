@@ -3,8 +3,8 @@
 Sources of a room are in batches, and its tests in others. In a batch, names of their unnamed
 namespaces collide, with each other or with types of headers, and neither says
 SKIP_UNITY_BUILD_INCLUSION in the room's CMakeLists.txt. Alone, a file lacks the header of a
-function that another file of the batch included. Whoever has ccache compiles single files,
-everybody else batches: neither would see what breaks for the other.
+function or constant that another file of the batch included. Whoever has ccache compiles single
+files, everybody else batches: neither would see what breaks for the other.
 """
 
 import re
@@ -20,7 +20,9 @@ UNNAMED = "(unnamed)"
 HIDDEN = "(hidden)"  # a scope whose names are its own
 FUNCTION = re.compile(r"(\w+) ?\((.*)\)(?: const| noexcept)*$")
 VALUE = re.compile(r"(?:static |const |constexpr |inline )+[^()={]*?(\w+)(?:\[[^\]]*\])* ?(?:=|$)")
+CONSTANT = re.compile(r"(?:inline |static |extern )*const(?:expr)? [^()={]*?(k[A-Z]\w*)")
 MORE = re.compile(r", *(k[A-Z]\w*) *=")  # constants that share a declaration
+USED = re.compile(r"(?<![\w.>:~])(?:([a-z]\w*_\w+)\(|(k[A-Z]\w*)\b(?!::))")
 
 
 def key_of(statement: str) -> str:
@@ -82,14 +84,16 @@ def included(path: Path, closures: dict[Path, set[Path]]) -> set[Path]:
     return closures[path]
 
 
-def public_functions(path: Path) -> set[str]:
-    """Returns the functions that a header declares in a namespace: no members."""
+def public_names(path: Path) -> set[str]:
+    """Returns the functions and constants that a header declares in a namespace: no members."""
     text = SKIPPED.sub(" ", path.read_text())
     found, depth, start = set(), 0, 0
     for mark in re.finditer(r"[;{}]", text):
         statement = " ".join(re.sub(r"\[\[\w+\]\]", "", text[start : mark.start()]).split())
         if mark[0] == "{" and NAMESPACE.match(statement):
             depth -= 1  # a namespace does not count
+        elif depth == 0 and (named := CONSTANT.match(statement)):
+            found |= {named[1], *MORE.findall(statement)}
         elif depth == 0 and (named := re.match(r"[^=(]*?(\w+) ?\(", statement)):
             found.add(named[1])
         depth += {"{": 1, "}": -1, ";": 0}[mark[0]]
@@ -104,14 +108,14 @@ def words_of(header: Path) -> set[str]:
 
 
 def not_included() -> list[str]:
-    """Returns a line for each call of a header's function where a file does not reach the header.
+    """Returns a line for each use of a header's name where a file does not reach the header.
 
-    What is known by the same name in the file, or is a member in a header that it reaches, is
-    passed over; so are names of one word.
+    Names are functions that are called, and constants. What is known by the same name in the file,
+    or is a member in a header that it reaches, is passed over; so are functions of one word.
     """
     declared: dict[str, set[Path]] = defaultdict(set)
     for header in sorted(ROOT.glob("medley/*/*.h")):
-        for name in public_functions(header):
+        for name in public_names(header):
             declared[name].add(header)
     closures: dict[Path, set[Path]] = {}
     lines = []
@@ -122,15 +126,16 @@ def not_included() -> list[str]:
         own = {re.sub(r"\W.*", "", each) for each in hidden_names(path.read_text())}
         own |= set(re.findall(r"(?<=[\w>&*] )(\w+)\b(?!\()", text))  # variables and parameters
         own |= set(re.findall(r"\b(?!return|else|throw)\w+[>&*]* (\w+)\(", text))  # defined here
-        for used in re.finditer(r"(?<![\w.>:~])([a-z]\w*_\w+)\(", text):
-            headers = {h for h in declared.get(used[1], set()) if h.parent.name in rooms}
-            if not headers or headers & reached or used[1] in own:
+        for used in USED.finditer(text):
+            name = used[1] or used[2]
+            headers = {h for h in declared.get(name, set()) if h.parent.name in rooms}
+            if not headers or headers & reached or name in own:
                 continue
-            if not any(used[1] in words_of(each) for each in reached - {path}):  # a member
+            if not any(name in words_of(each) for each in reached - {path}):  # a member
                 line = text.count("\n", 0, used.start()) + 1
                 missing = " or ".join(str(h.relative_to(ROOT)) for h in sorted(headers))
                 lines.append(
-                    f"{path.relative_to(ROOT)}:{line}: {used[1]}: found no #include of {missing}"
+                    f"{path.relative_to(ROOT)}:{line}: {name}: found no #include of {missing}"
                 )
     return lines
 

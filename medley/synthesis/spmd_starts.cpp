@@ -6,6 +6,7 @@
 #include "medley/base/at.h"
 #include "medley/plan/apportion.h"
 #include "medley/synthesis/data_parallel.h"
+#include "medley/synthesis/ratio_problem.h"
 
 namespace medley {
 
