@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "medley/base/at.h"
 #include "medley/pipelines/pipeline_ahead.h"
@@ -65,6 +66,7 @@ class Search {
     return live_[at(layer * table_.pools() + pool)];
   }
   void find_most_devices(int layer, int pool);
+  void find_behind(int pool, int end);
   void add_stage(const Option& option, int begin, int end);
   void add_to_pool(const Step& step, unsigned finished, int devices);
   void open_pool(const Step& step, unsigned finished, int next, int devices);
@@ -92,7 +94,8 @@ class Search {
   std::vector<int32_t> closed_labels_;
   std::vector<std::vector<unsigned>> live_;  // [layer][pool]
   std::vector<int> most_;                    // [finished], of the pool and layer at hand
-  std::vector<std::vector<Label>> made_;     // [finished][devices], of the pool and layer at hand
+  std::vector<std::pair<int, const Crossing*>> behind_;  // pools; of the pool and the end at hand
+  std::vector<std::vector<Label>> made_;  // [finished][devices], of the pool and layer at hand
 };
 
 Search::Search(const Table& table, const ChainSearch& search, const Ahead* ahead)
@@ -120,6 +123,17 @@ void Search::find_most_devices(int layer, int pool) {
     most = table_.devices(pool);
     if (finished >> pool & 1u) most = -1;
     while (most >= 0 && ahead(layer, finished, pool, most) >= search_.below) --most;
+  }
+}
+
+// Where stages of a pool that end there may go on.
+void Search::find_behind(int pool, int end) {
+  behind_.clear();
+  if (end == table_.layers()) return;
+  for (int next = 0; next < table_.pools(); ++next) {
+    const Crossing* crossing = table_.crossing(pool, next, end);
+    if (!live(end, next).empty() && crossing && crossing->occupied <= search_.period)
+      behind_.emplace_back(next, crossing);
   }
 }
 
@@ -218,12 +232,9 @@ void Search::add_stage(const Option& option, int begin, int end) {
     if (devices <= most_[0]) keep(made(0, devices), label);
     return;
   }
-  for (int next = 0; next < table_.pools(); ++next) {
-    const std::vector<unsigned>& behind = live(end, next);
-    const Crossing* crossing = table_.crossing(pool, next, end);
-    if (behind.empty() || crossing == nullptr || crossing->occupied > search_.period) continue;
+  for (const auto& [next, crossing] : behind_) {
     const Step step = step_over(option, begin, end, *crossing, pool == next);
-    for (const unsigned finished : behind) {
+    for (const unsigned finished : live(end, next)) {
       if (next == pool)
         add_to_pool(step, finished, devices);
       else if (!(finished >> pool & 1u))
@@ -300,10 +311,12 @@ Chain Search::run(int64_t& labels) {
     for (int pool = 0; pool < table_.pools(); ++pool) {
       find_most_devices(layer, pool);
       for (int end = layer + 1; end <= table_.layers(); ++end) {
+        find_behind(pool, end);
         bool shorter = false;  // whether stages that end later may be short enough
         for (size_t s = 0; s < table_.sizes(pool).size(); ++s) {
           if (table_.least_from(pool, s, layer, end) > search_.period) continue;
           shorter = true;
+          if (end < table_.layers() && behind_.empty()) break;
           for (const Option& option : table_.options(pool, s, layer, end))
             if (option.time <= search_.period) add_stage(option, layer, end);
         }

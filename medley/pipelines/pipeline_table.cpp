@@ -205,6 +205,7 @@ void Table::add_bounds() {
   stored_->steps.erase(same.begin(), same.end());
   stored_->least_time.assign(row(pools() - 1, sizes(pools() - 1).size(), 0), kNever);
   stored_->least_from = stored_->least_over = stored_->least_time;
+  stored_->least_time_of = stored_->least_stay_of = stored_->least_time;
   stored_->most_room.assign(stored_->least_time.size(), 0);
   stored_->least_fill = stored_->least_stay = stored_->least_in_front = stored_->least_time;
   stored_->has_late_weights = std::ranges::any_of(
@@ -227,6 +228,8 @@ void Table::add_bounds() {
             fastest = std::min(fastest, option.time);
             room = std::max(room, option.room);
           }
+          stored_->least_time_of[row(pool, s, begin) + at(end)] = fastest;
+          stored_->least_stay_of[row(pool, s, begin) + at(end)] = stay;
           int64_t least = fastest;
           if (end < layers_) least = std::min(least, least_from(pool, s, begin, end + 1));
           stored_->least_from[row(pool, s, begin) + at(end)] = least;
@@ -246,20 +249,8 @@ void Table::add_bounds() {
   least_way_ = stays.back();
 }
 
-Table::Span Table::options(int pool, size_t size, int begin, int end) const {
-  const size_t at = cell(pool, size, begin, end);
-  return {stored_->options.data() + stored_->begin_of[at],
-          stored_->options.data() + stored_->begin_of[at + 1]};
-}
-
 const StageOption& Table::offered(const Option& option) const {
   return stored_->offered[at(index_of(option))];
-}
-
-const Crossing* Table::crossing(int from, int to, int end) const {
-  const size_t pair = at(from) * devices_.size() + at(to);
-  if (!stored_->linked[pair]) return nullptr;
-  return &stored_->crossings[pair * at(layers_) + at(end)];
 }
 
 Reach::Reach(const Table& table, int64_t period)

@@ -59,7 +59,11 @@ class Table {
     const Option* begin() const { return first; }
     const Option* end() const { return last; }
   };
-  Span options(int pool, size_t size, int begin, int end) const;
+  Span options(int pool, size_t size, int begin, int end) const {
+    const size_t first = cell(pool, size, begin, end);
+    return {stored_->options.data() + stored_->begin_of[first],
+            stored_->options.data() + stored_->begin_of[first + 1]};
+  }
   const Option& option(int64_t index) const { return stored_->options[at(index)]; }
   // kNever if all micro-batches fit.
   int64_t room(const Option& option) const {
@@ -77,6 +81,13 @@ class Table {
   }
   const int64_t* least_stays(int pool, size_t size, int end) const {
     return stored_->least_stay.data() + row(pool, size, end);
+  }
+  // Of all that begin there, [end].
+  const int64_t* least_times_of(int pool, size_t size, int begin) const {
+    return stored_->least_time_of.data() + row(pool, size, begin);
+  }
+  const int64_t* least_stays_of(int pool, size_t size, int begin) const {
+    return stored_->least_stay_of.data() + row(pool, size, begin);
   }
   // The most room of them, [begin].
   const int64_t* most_rooms(int pool, size_t size, int end) const {
@@ -96,7 +107,11 @@ class Table {
   }
 
   // After layer `end - 1`. Null if there is no link in both directions.
-  const Crossing* crossing(int from, int to, int end) const;
+  const Crossing* crossing(int from, int to, int end) const {
+    const size_t pair = at(from) * devices_.size() + at(to);
+    if (!stored_->linked[pair]) return nullptr;
+    return &stored_->crossings[pair * at(layers_) + at(end)];
+  }
 
   // X of pipeline.h between the pools of the first and the last stage; kNever: they have no link.
   int64_t exchange(int first, int last) const {
@@ -165,10 +180,10 @@ class Table {
     std::vector<int64_t> begin_of;     // [cell]; one more
     // [pool, size][end][begin]
     std::vector<int64_t> least_time, least_over, most_room, least_fill, least_stay, least_in_front;
-    std::vector<int64_t> least_from;  // [pool, size][begin][end]
-    std::vector<Crossing> crossings;  // [from][to][end]
-    std::vector<char> linked;         // [from][to]
-    std::vector<int64_t> exchanges;   // [first][last]
+    std::vector<int64_t> least_from, least_time_of, least_stay_of;  // [pool, size][begin][end]
+    std::vector<Crossing> crossings;                                // [from][to][end]
+    std::vector<char> linked;                                       // [from][to]
+    std::vector<int64_t> exchanges;                                 // [first][last]
     std::vector<int64_t> steps;
     bool has_late_weights = false;
   };

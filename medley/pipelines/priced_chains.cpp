@@ -119,6 +119,13 @@ struct Range {
   int32_t begin = 0, end = 0;
 };
 
+// Whether the sums of gradients, which begin with the last backward at the earliest, are over in
+// time.
+bool has_time_to_sum(const Option& option, const PricedSearch& search) {
+  if (!search.any_schedule() || option.sums == 0) return true;
+  return (search.microbatches - 1) * option.time + option.forward + option.sums <= search.step;
+}
+
 class Search {
  public:
   Search(const Table& table, const PricedSearch& search, const Ahead& ahead)
@@ -146,6 +153,12 @@ class Search {
   void add_stage(const Option& option, int begin, int end);
   void add_last(const Option& option, int begin);
   void add_before(const Option& option, int begin, const Crossing& crossing, const Range& behind);
+  void add_stages_in_order(int layer, int pool);
+  void add_before_in_order(int pool, size_t size, int begin, int end, int64_t below);
+  bool can_do(const Option& option) const {
+    return option.time <= search_.longest && has_time_to_sum(option, search_);
+  }
+  bool is_known(int64_t cost, int64_t depth) const;
   bool matters(const Option& option, int begin, const Label& label) const;
   void keep(const Label& label);
   void keep_in_order(const Label& label);
@@ -190,6 +203,12 @@ void Search::keep_in_order(const Label& label) {
   made_.erase(first + 1, last);
 }
 
+// Whether a chain is at least as good.
+bool Search::is_known(int64_t cost, int64_t depth) const {
+  const auto after = std::ranges::upper_bound(made_, cost, {}, &Label::cost);
+  return after != made_.begin() && std::prev(after)->depth <= depth;
+}
+
 // Whether the chain can be finished below the limit.
 bool Search::matters(const Option& option, int begin, const Label& label) const {
   const size_t state = ahead_.index(begin, option.pool);
@@ -210,13 +229,6 @@ void Search::keep(const Label& label) {
     if (never_worse(other, label)) return;
   std::erase_if(made_, [&](const Label& other) { return never_worse(label, other); });
   made_.push_back(label);
-}
-
-// Whether the sums of gradients, which begin with the last backward at the earliest, are over in
-// time.
-bool has_time_to_sum(const Option& option, const PricedSearch& search) {
-  if (!search.any_schedule() || option.sums == 0) return true;
-  return (search.microbatches - 1) * option.time + option.forward + option.sums <= search.step;
 }
 
 void Search::add_last(const Option& option, int begin) {
@@ -297,10 +309,59 @@ void Search::add_stages(int layer, int pool) {
       const int64_t price = search_.prices[at(pool)] * table_.sizes(pool)[s];
       if (least_[at(end)] + price + ahead >= search_.below) continue;
       for (const Option& option : table_.options(pool, s, layer, end))
-        if (option.time <= search_.longest && has_time_to_sum(option, search_))
-          add_stage(option, layer, end);
+        if (can_do(option)) add_stage(option, layer, end);
     }
     if (!shorter) break;
+  }
+}
+
+// The same where chains differ in cost and depth only: stages of many layers first, which leave few
+// others to be looked at.
+void Search::add_stages_in_order(int layer, int pool) {
+  const int64_t ahead = ahead_.cost[ahead_.index(layer, pool)];
+  if (ahead == kNever) return;
+  for (size_t s = 0; s < table_.sizes(pool).size(); ++s) {
+    const int64_t* least_times = table_.least_times_of(pool, s, layer);
+    const int64_t below = search_.below - ahead - search_.prices[at(pool)] * table_.sizes(pool)[s];
+    int end = layer;
+    while (end < table_.layers() && table_.least_from(pool, s, layer, end + 1) <= search_.longest)
+      ++end;
+    for (; end > layer; --end) {
+      if (least_times[end] > search_.longest || least_[at(end)] >= below) continue;
+      if (end < table_.layers()) {
+        add_before_in_order(pool, s, layer, end, below);
+        continue;
+      }
+      for (const Option& option : table_.options(pool, s, layer, end))
+        if (can_do(option)) add_last(option, layer);
+    }
+  }
+}
+
+// Labels behind are in order of cost, and the more they cost the less deep they are.
+void Search::add_before_in_order(int pool, size_t size, int begin, int end, int64_t below) {
+  const int64_t paid = search_.prices[at(pool)] * table_.sizes(pool)[size];
+  const int64_t deepest = search_.with_r() ? ahead_.deepest[ahead_.index(begin, pool)] : kNever;
+  const int64_t least_stay = search_.with_r() ? table_.least_stays_of(pool, size, begin)[end] : 0;
+  for (int next = 0; next < table_.pools(); ++next) {
+    const Range behind = front(end, next);
+    if (behind.begin == behind.end || labels_[at(behind.begin)].cost >= below) continue;
+    const Crossing* crossing = table_.crossing(pool, next, end);
+    if (!crossing || crossing->occupied > search_.longest) continue;
+    const int64_t trip = search_.with_r() ? crossing->round_trip : 0;
+    for (int32_t i = behind.begin; i < behind.end && labels_[at(i)].cost < below; ++i) {
+      const int64_t cost = labels_[at(i)].cost + paid, depth = labels_[at(i)].depth + trip;
+      if (depth + least_stay > deepest || is_known(cost, depth + least_stay)) continue;
+      for (const Option& option : table_.options(pool, size, begin, end)) {
+        if (!can_do(option) || depth + option.time > most_stay(option, search_)) continue;
+        const int64_t own = depth + (search_.with_r() ? option.stays : 0);
+        if (own <= deepest)
+          keep_in_order({.cost = cost,
+                         .depth = own,
+                         .behind = i,
+                         .option = static_cast<int32_t>(table_.index_of(option))});
+      }
+    }
   }
 }
 
@@ -308,7 +369,7 @@ Chain Search::run() {
   for (int layer = table_.layers() - 1; layer >= 0; --layer)
     for (int pool = 0; pool < table_.pools(); ++pool) {
       made_.clear();
-      add_stages(layer, pool);
+      in_order_ ? add_stages_in_order(layer, pool) : add_stages(layer, pool);
       Range& range = front(layer, pool);
       range.begin = static_cast<int32_t>(labels_.size());
       labels_.insert(labels_.end(), made_.begin(), made_.end());
