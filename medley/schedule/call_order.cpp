@@ -16,6 +16,7 @@ StageOrder with_weights(const StageOrder& calls, int late) {
   MEDLEY_CHECK(late >= 0);
   if (late == 0) return calls;
   StageOrder order;
+  order.reserve(calls.size() / 2 * 3);
   int next = 0;  // whose gradients of weights come next
   for (const PipelineCall& call : calls) {
     order.push_back(call);
@@ -55,6 +56,7 @@ PipelineOrder order_calls(const std::vector<int>& in_flight,
                               count < 1 ? "at least 1" : "no more than the stage before"));
     const int warm_up = std::min(count, microbatches) - 1;
     StageOrder& calls = order.emplace_back();
+    calls.reserve(static_cast<size_t>(microbatches) * 2);
     for (int m = 0; m < warm_up; ++m) calls.push_back(forward(m));
     for (int m = warm_up; m < microbatches; ++m) {
       calls.push_back(forward(m));

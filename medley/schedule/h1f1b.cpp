@@ -89,7 +89,7 @@ InFlight h1f1b(const ScheduleRequest& request, int max_timings) {
   widest.back() = 1;
 
   BestCounts best([&](const std::vector<int>& counts) {
-    return time_calls(order_calls(counts, microbatches), request.times).finish;
+    return time_ends(order_calls(counts, microbatches), request.times).finish;
   });
   std::string_view best_rule;
   const auto consider = [&](std::string_view rule, const std::vector<int>& wanted) {

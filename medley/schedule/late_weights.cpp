@@ -29,11 +29,11 @@ LateWeights late_weights(const PipelineTimes& times,
     if (!takes_time_for_weights(times, s)) most[s] = 0;
   Nanoseconds least;  // with any counts: a stage is busy for as long
   BestCounts best([&](const std::vector<int>& counts) {
-    const Timing timing =
-        time_calls(order_calls(in_flight, times.num_microbatches(), counts), times);
+    const StageEnds timing =
+        time_ends(order_calls(in_flight, times.num_microbatches(), counts), times);
     Nanoseconds finish;
     for (size_t s = 0; s < after.size(); ++s) {
-      finish = std::max(finish, timing.calls[s].back().end + after[s]);
+      finish = std::max(finish, timing.last[s] + after[s]);
       least = std::max(least, timing.busy[s] + after[s]);
     }
     return finish;

@@ -15,76 +15,103 @@ constexpr Nanoseconds kUnknown{-1};
 // One direction of a boundary.
 struct Link {
   std::vector<Nanoseconds> arrivals;  // [micro-batch], kUnknown until sent
-  std::vector<Nanoseconds> taken;     // [n-th message]: when the call that reads it starts
-  std::vector<int> number;            // [micro-batch]: n
-  std::vector<TimeSpan> spans;        // [n-th message]
+  Nanoseconds free_at;                // when the last message has left
+  size_t sent = 0;
+  // Where there are slots.
+  std::vector<Nanoseconds> taken;  // [n-th message]: when the call that reads it starts
+  std::vector<int> number;         // [micro-batch]: n
+  std::vector<TimeSpan> spans;     // [n-th message], where all is asked for
 };
 
 class Timer {
  public:
-  Timer(const PipelineOrder& order, const PipelineTimes& times, const std::vector<int>& slots)
-      : order_(order), times_(times), slots_(slots), free_at_(order.size()) {
+  // `calls`: what all calls and messages take is asked for; null: when stages end.
+  Timer(const PipelineOrder& order,
+        const PipelineTimes& times,
+        const std::vector<int>& slots,
+        std::vector<std::vector<TimeSpan>>* calls)
+      : order_(order),
+        times_(times),
+        slots_(slots),
+        calls_(calls),
+        next_(order.size(), 0),
+        ends_{{}, std::vector<Nanoseconds>(order.size()), std::vector<Nanoseconds>(order.size())} {
     const size_t microbatches = times.size_of.size();
-    const Link none{std::vector(microbatches, kUnknown),
-                    std::vector(microbatches, kUnknown),
-                    std::vector<int>(microbatches),
-                    {}};
+    Link none;
+    none.arrivals.assign(microbatches, kUnknown);
+    if (!slots.empty()) {
+      none.taken = none.arrivals;
+      none.number.resize(microbatches);
+    }
     activations_.assign(order.size() - 1, none);
     gradients_ = activations_;
-    timing_.calls.resize(order.size());
+    for (const StageOrder& stage : order) {
+      has_weights_.push_back(has_weights(stage));
+      if (calls) calls->emplace_back().reserve(stage.size());
+    }
   }
 
-  // A stage is tried again whenever a neighbour has moved, until none moves.
-  Timing run() {
-    std::vector<size_t> stack(order_.size());
-    std::iota(stack.rbegin(), stack.rend(), size_t{0});
-    while (!stack.empty()) {
-      const size_t stage = stack.back();
-      stack.pop_back();
-      bool moved = false;
-      while (timing_.calls[stage].size() < order_[stage].size() && execute(stage)) moved = true;
-      if (moved && stage > 0) stack.push_back(stage - 1);
-      if (moved && stage + 1 < order_.size()) stack.push_back(stage + 1);
+  // Forward calls come through from the first stage to the last, backward calls the other way: each
+  // stage in turn goes on as far as it can, up and down, until none moves.
+  StageEnds run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t stage = 0; stage < order_.size(); ++stage) moved |= go_on(stage);
+      for (size_t stage = order_.size(); stage-- > 0;) moved |= go_on(stage);
     }
-    for (size_t stage = 0; stage < order_.size(); ++stage)
-      MEDLEY_CHECK_EQ(timing_.calls[stage].size(), order_[stage].size());
-    return finish();
+    for (size_t stage = 0; stage < order_.size(); ++stage) {
+      MEDLEY_CHECK_EQ(next_[stage], order_[stage].size());
+      ends_.finish = std::max(ends_.finish, ends_.last[stage]);
+    }
+    return ends_;
+  }
+
+  void move_spans(Timing& timing) {
+    for (Link& link : activations_) timing.activations.push_back(std::move(link.spans));
+    for (Link& link : gradients_) timing.gradients.push_back(std::move(link.spans));
   }
 
  private:
+  // Returns whether the stage moved.
+  bool go_on(size_t stage) {
+    const size_t before = next_[stage];
+    while (next_[stage] < order_[stage].size() && execute(stage)) ++next_[stage];
+    return next_[stage] > before;
+  }
+
   // Times the next call of the stage. Returns false if what it waits for is not known yet.
   bool execute(size_t stage) {
-    const PipelineCall& call = order_[stage][timing_.calls[stage].size()];
+    const PipelineCall& call = order_[stage][next_[stage]];
     const auto m = at(call.microbatch);
+    const MicrobatchTimes& times = times_.sizes[at(times_.size_of[m])];
+    const StageTimes& own = times.stages[stage];
     if (call.function == PipelineFunction::kWeights) {
-      take(stage, free_at_[stage], times_.sizes[at(times_.size_of[m])].stages[stage].weights);
+      take(stage, ends_.last[stage], own.weights);
       return true;
     }
     const bool on = call.function == PipelineFunction::kForward;
-    const MicrobatchTimes& times = times_.sizes[at(times_.size_of[m])];
     Link* in = on ? link(activations_, stage, -1) : link(gradients_, stage, 0);
     Link* out = on ? link(activations_, stage, 0) : link(gradients_, stage, -1);
 
-    Nanoseconds begin = free_at_[stage];
+    Nanoseconds begin = ends_.last[stage];
     if (in) {
       if (in->arrivals[m] == kUnknown) return false;
       begin = std::max(begin, in->arrivals[m]);
     }
     if (out && !slots_.empty()) {
       const auto slots = at(slots_[on ? stage : stage - 1]);
-      if (out->spans.size() >= slots) {
-        const Nanoseconds taken = out->taken[out->spans.size() - slots];
+      if (out->sent >= slots) {
+        const Nanoseconds taken = out->taken[out->sent - slots];
         if (taken == kUnknown) return false;
         begin = std::max(begin, taken);
       }
     }
-    const StageTimes& own = times.stages[stage];
     const Nanoseconds end = take(stage,
                                  begin,
-                                 on                           ? own.forward
-                                 : has_weights(order_[stage]) ? own.backward - own.weights
-                                                              : own.backward);
-    if (in) in->taken[at(in->number[m])] = begin;
+                                 on                    ? own.forward
+                                 : has_weights_[stage] ? own.backward - own.weights
+                                                       : own.backward);
+    if (in && !slots_.empty()) in->taken[at(in->number[m])] = begin;
     if (out) {
       const BoundaryTimes& boundary = times.boundaries[on ? stage : stage - 1];
       send(*out, m, end, on ? boundary.forward : boundary.backward, boundary.latency);
@@ -94,9 +121,10 @@ class Timer {
 
   // Returns when a call ends that begins then.
   Nanoseconds take(size_t stage, Nanoseconds begin, Nanoseconds time) {
-    free_at_[stage] = begin + time;
-    timing_.calls[stage].push_back({begin, free_at_[stage]});
-    return free_at_[stage];
+    ends_.last[stage] = begin + time;
+    ends_.busy[stage] += time;
+    if (calls_) (*calls_)[stage].push_back({begin, ends_.last[stage]});
+    return ends_.last[stage];
   }
 
   Link* link(std::vector<Link>& links, size_t stage, int offset) const {
@@ -105,32 +133,23 @@ class Timer {
     return &links[at(boundary)];
   }
 
-  static void send(Link& out, size_t m, Nanoseconds ready, Nanoseconds time, Nanoseconds latency) {
-    const Nanoseconds begin = out.spans.empty() ? ready : std::max(ready, out.spans.back().end);
-    out.number[m] = static_cast<int>(out.spans.size());
-    out.spans.push_back({begin, begin + time});
-    out.arrivals[m] = begin + time + latency;
-  }
-
-  Timing finish() {
-    for (const Nanoseconds end : free_at_) timing_.finish = std::max(timing_.finish, end);
-    for (const std::vector<TimeSpan>& calls : timing_.calls) {
-      Nanoseconds busy;
-      for (const TimeSpan& call : calls) busy += call.end - call.begin;
-      timing_.busy.push_back(busy);
-      timing_.idle.push_back(timing_.finish - busy);
-    }
-    for (Link& link : activations_) timing_.activations.push_back(std::move(link.spans));
-    for (Link& link : gradients_) timing_.gradients.push_back(std::move(link.spans));
-    return std::move(timing_);
+  void send(Link& out, size_t m, Nanoseconds ready, Nanoseconds time, Nanoseconds latency) const {
+    const Nanoseconds begin = std::max(ready, out.free_at);
+    out.free_at = begin + time;
+    out.arrivals[m] = out.free_at + latency;
+    if (!slots_.empty()) out.number[m] = static_cast<int>(out.sent);
+    if (calls_) out.spans.push_back({begin, out.free_at});
+    ++out.sent;
   }
 
   const PipelineOrder& order_;
   const PipelineTimes& times_;
   const std::vector<int>& slots_;
-  std::vector<Nanoseconds> free_at_;           // [stage]
+  std::vector<std::vector<TimeSpan>>* const calls_;
+  std::vector<char> has_weights_;              // [stage]
+  std::vector<size_t> next_;                   // [stage] call
   std::vector<Link> activations_, gradients_;  // [boundary]
-  Timing timing_;
+  StageEnds ends_;
 };
 
 }  // namespace
@@ -162,7 +181,19 @@ Timing time_calls(const PipelineOrder& order,
                   const std::vector<int>& slots) {
   MEDLEY_CHECK_EQ(order.size(), times.num_stages());
   MEDLEY_CHECK(slots.empty() || slots.size() + 1 == order.size());
-  return Timer(order, times, slots).run();
+  Timing timing;
+  Timer timer(order, times, slots, &timing.calls);
+  StageEnds ends = timer.run();
+  timing.finish = ends.finish;
+  timing.busy = std::move(ends.busy);
+  for (const Nanoseconds busy : timing.busy) timing.idle.push_back(timing.finish - busy);
+  timer.move_spans(timing);
+  return timing;
+}
+
+StageEnds time_ends(const PipelineOrder& order, const PipelineTimes& times) {
+  MEDLEY_CHECK_EQ(order.size(), times.num_stages());
+  return Timer(order, times, {}, nullptr).run();
 }
 
 }  // namespace medley

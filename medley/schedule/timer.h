@@ -70,4 +70,11 @@ Timing time_calls(const PipelineOrder& order,
                   const PipelineTimes& times,
                   const std::vector<int>& slots = {});
 
+// Of that, what searches for an order ask for, in a fraction of the time. No slots.
+struct StageEnds {
+  Nanoseconds finish;
+  std::vector<Nanoseconds> last, busy;  // [stage] when its last call ends; what its calls take
+};
+StageEnds time_ends(const PipelineOrder& order, const PipelineTimes& times);
+
 }  // namespace medley
