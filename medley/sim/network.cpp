@@ -30,6 +30,7 @@ class ExactNetwork final : public SimulatedNetwork {
     return engine_.completion(exchange);
   }
   void release(int exchange) override { engine_.release(exchange); }
+  bool take_completed(std::vector<int>&) override { return false; }
   bool advance(Nanoseconds until) override { return engine_.advance(until); }
   std::optional<Nanoseconds> next_event() const override { return engine_.next_event(); }
   bool communicates(int device) const override { return engine_.communicates(device); }
@@ -69,6 +70,8 @@ class EstimatedNetwork final : public SimulatedNetwork {
     exchanges_.push_back(
         {number, post.device, post.device * num_streams_ + post.turn.stream, post.at});
     exchanges_.back().receives = receives;
+    if (receives) instance.receiving.push_back(index);
+    if (instance.end != Nanoseconds{-1}) note_completed(instance);
     if (receives) return index;
     Stream& stream = streams_[at(exchanges_.back().stream)];
     stream.waiting.push_back(index);
@@ -92,6 +95,11 @@ class EstimatedNetwork final : public SimulatedNetwork {
     return FlowEngine::Times{instance.begin, end, std::max(end, instance.last_post)};
   }
   void release(int) override {}
+  bool take_completed(std::vector<int>& exchanges) override {
+    exchanges.insert(exchanges.end(), completed_.begin(), completed_.end());
+    completed_.clear();
+    return true;
+  }
 
   // Stops after an instant in which a transfer has got its links: then it is known when it ends,
   // and whoever waits for it may post what goes before others.
@@ -124,7 +132,8 @@ class EstimatedNetwork final : public SimulatedNetwork {
   };
   struct Instance {
     const Exchanges* exchanges;
-    std::vector<int> here{};  // exchanges whose stream has come to them
+    std::vector<int> here{};       // exchanges whose stream has come to them
+    std::vector<int> receiving{};  // those of a transfer that only receive
     size_t num_posted = 0;
     Nanoseconds begin{}, last_post{};
     Nanoseconds left{-1};  // of a transfer: when its last byte has left
@@ -145,6 +154,13 @@ class EstimatedNetwork final : public SimulatedNetwork {
     }
   };
 
+  // Once it is known when it ends and all have posted.
+  void note_completed(const Instance& instance) {
+    if (instance.num_posted < instance.exchanges->devices.size()) return;
+    completed_.insert(completed_.end(), instance.here.begin(), instance.here.end());
+    completed_.insert(completed_.end(), instance.receiving.begin(), instance.receiving.end());
+  }
+
   void arrive(int index) {
     const Exchange& exchange = exchanges_[at(index)];
     Instance& instance = instances_[exchange.instance];
@@ -163,6 +179,7 @@ class EstimatedNetwork final : public SimulatedNetwork {
       return;
     }
     instance.end = instance.begin + instance.exchanges->estimate;
+    note_completed(instance);
     communicate(index, 0, static_cast<int>(instance.exchanges->devices.size()), instance.end);
     free_streams(instance, instance.end);
   }
@@ -181,6 +198,7 @@ class EstimatedNetwork final : public SimulatedNetwork {
     }
     instance.left = instance.begin + longest;
     instance.end = std::max(instance.left, instance.begin + instance.exchanges->estimate);
+    note_completed(instance);
     const int senders = instance.exchanges->num_senders;
     communicate(index, 0, senders, instance.left);
     communicate(index, senders, static_cast<int>(instance.exchanges->devices.size()), instance.end);
@@ -212,6 +230,7 @@ class EstimatedNetwork final : public SimulatedNetwork {
   std::vector<int> running_;        // [device] exchanges under way, as far as advance() has come
   std::vector<Nanoseconds> links_;  // [link] when it is free of transfers
   std::vector<Exchange> exchanges_;
+  std::vector<int> completed_;  // not told yet
   std::deque<Instance> instances_;
   std::map<std::pair<uint64_t, int64_t>, size_t> instance_of_;  // those not posted by all
   std::deque<size_t> ready_;

@@ -32,6 +32,9 @@ class SimulatedNetwork {
   // Nothing: not yet.
   virtual std::optional<FlowEngine::Times> completion(int exchange) = 0;
   virtual void release(int exchange) = 0;
+  // Adds those whose completion came to be known since this was last asked. Returns false if that
+  // is not noted: whoever waits has to ask.
+  virtual bool take_completed(std::vector<int>& exchanges) = 0;
   // Goes on until somebody may have completed, at most to `until`. Returns false if nothing has
   // happened.
   virtual bool advance(Nanoseconds until) = 0;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -48,7 +49,7 @@ class SegmentPrices {
 
   const LoweredStage& stage_;
   const CostModel& costs_;
-  std::map<const Segment*, Known> known_;
+  std::unordered_map<const Segment*, Known> known_;  // looked up only
 };
 
 // Where a device stands among the members of a group. Requires: it is one of them.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <deque>
 #include <optional>
+#include <set>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
@@ -39,6 +40,7 @@ struct Arrival {
 // One device: its place in the program and its compute clock.
 struct Actor {
   explicit Actor(const LoweredStage& of) : posted(of.communications.size()), receiving(of) {}
+  size_t number = 0;
   int stage = 0, index = 0;  // in the mesh
   size_t call = 0, step = 0;
   bool is_done = false;
@@ -71,6 +73,9 @@ class Simulator {
 
  private:
   bool is_blocked(const Actor& actor) const;
+  void run_all();
+  void run_woken();
+  void wake_up();
   void run_until_blocked(Actor& actor);
   bool go_on();
   int64_t speed(const Actor& actor) const;
@@ -111,6 +116,13 @@ class Simulator {
   std::vector<SegmentPrices> segments_;              // [stage]
   std::vector<CommunicationPrices> communications_;  // [stage]
   std::deque<Actor> actors_;
+  bool is_slowed_ = false;  // some by what they communicate
+  // Whether the network says what has completed; who posted it, [exchange].
+  bool is_told_ = false;
+  std::vector<int> completed_;
+  std::vector<size_t> poster_;
+  std::set<size_t> round_, next_round_;          // actors that may go on
+  size_t running_ = 0;                           // of this round; their number: none
   std::map<std::vector<int>, uint64_t> groups_;  // of communications between stages
   std::vector<std::vector<bool>> of_pipelines_;  // [stage][communication] of several
   std::map<std::pair<uint64_t, int64_t>, std::vector<Arrival>> arrivals_;  // of those, by key
@@ -144,10 +156,12 @@ Simulator::Simulator(const Program& program, const CostModel& costs, const Simul
         groups_.try_emplace(communication.devices, groups_.size());
     for (size_t d = 0; d < stage.devices.size(); ++d) {
       Actor& actor = actors_.emplace_back(stage);
+      actor.number = actors_.size() - 1;
       actor.stage = static_cast<int>(s);
       actor.index = static_cast<int>(d);
       const double slowdown = costs.overlap_slowdown(costs.cluster().kind(stage.devices[d]));
       actor.speed = std::max<int64_t>(kParts, std::llround(slowdown * static_cast<double>(kParts)));
+      is_slowed_ |= actor.speed > kParts;
       actor.result.device = stage.devices[d];
       actor.result.stage = static_cast<int>(s);
     }
@@ -178,16 +192,8 @@ Nanoseconds Simulator::own_arrival(const Actor& actor, const ExchangeKey& key) c
 
 Simulation Simulator::run() {
   for (Actor& actor : actors_) receive_ahead(actor);
-  do {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (Actor& actor : actors_) {
-        if (is_blocked(actor)) continue;
-        run_until_blocked(actor);
-        moved = true;
-      }
-    }
-  } while (go_on());
+  run_all();
+  while (go_on()) is_told_ ? run_woken() : run_all();
   for (Actor& actor : actors_) {
     MEDLEY_CHECK(actor.is_done);  // else a program that deadlocks
     result_.step = std::max(result_.step, actor.clock);
@@ -216,6 +222,45 @@ Simulation Simulator::run() {
   return std::move(result_);
 }
 
+// As long as somebody may go on.
+void Simulator::run_all() {
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (Actor& actor : actors_) {
+      if (is_blocked(actor)) continue;
+      run_until_blocked(actor);
+      moved = true;
+    }
+  }
+  completed_.clear();
+  is_told_ = network_->take_completed(completed_);
+}
+
+// The same, by who is known to wait for what has completed: in the same order, those behind the one
+// that runs in the same round.
+void Simulator::run_woken() {
+  for (wake_up(); !next_round_.empty();) {
+    round_.swap(next_round_);
+    while (!round_.empty()) {
+      running_ = *round_.begin();
+      round_.erase(round_.begin());
+      if (is_blocked(actors_[running_])) continue;
+      run_until_blocked(actors_[running_]);
+      wake_up();
+    }
+    running_ = actors_.size();
+  }
+}
+
+void Simulator::wake_up() {
+  completed_.clear();
+  network_->take_completed(completed_);
+  const auto wake = [&](size_t actor) { (actor > running_ ? round_ : next_round_).insert(actor); };
+  for (const int exchange : completed_)
+    if (const size_t actor = poster_[at(exchange)]; actors_[actor].waits_for == exchange)
+      wake(actor);
+}
+
 bool Simulator::is_blocked(const Actor& actor) const {
   if (actor.is_done) return true;
   if (actor.underway) return actor.underway->left > 0;
@@ -235,6 +280,8 @@ Nanoseconds Simulator::end_of_segment(const Actor& actor) const {
 // To the end of a segment or to what happens next in the network, whichever is earlier: in between
 // nobody's speed changes. Returns false if nothing will happen any more.
 bool Simulator::go_on() {
+  running_ = actors_.size();
+  if (!is_slowed_) return network_->advance(kForever);
   Actor* first = nullptr;  // whose segment ends first
   for (Actor& actor : actors_)
     if (actor.underway && (!first || end_of_segment(actor) < end_of_segment(*first)))
@@ -243,12 +290,14 @@ bool Simulator::go_on() {
   const auto next = network_->next_event();
   if (!next || end_of_segment(*first) <= *next) {
     first->underway = {0, end_of_segment(*first)};
+    next_round_.insert(first->number);
     return true;
   }
   for (Actor& actor : actors_) {
     if (!actor.underway || actor.underway->from >= *next) continue;
     actor.underway->left -= __int128{speed(actor)} * (*next - actor.underway->from).value;
     actor.underway->from = *next;
+    if (actor.underway->left <= 0) next_round_.insert(actor.number);
   }
   network_->advance(*next);
   return true;
@@ -350,6 +399,8 @@ Posted Simulator::post(Actor& actor, int index, int microbatch) {
        .at = actor.clock,
        .exchanges = &exchanges,
        .turn = {stream_of(communication), communication.kind == CommunicationKind::kTransfer}});
+  poster_.resize(std::max(poster_.size(), at(posted.exchange) + 1));
+  poster_[at(posted.exchange)] = actor.number;
   return posted;
 }
 
