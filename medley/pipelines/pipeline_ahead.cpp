@@ -47,7 +47,7 @@ Ahead::Ahead(const Table& table, int64_t period, bool any_schedule)
     : table_(table),
       period_(period),
       any_schedule_(any_schedule),
-      stride_(at(table.most_devices()) + 1) {
+      stride_(at(table.most_units()) + 1) {
   sums_.assign(index(table.layers(), 0, 0), kNever);
   std::fill_n(sums_.begin(), index(std::min(1, table.layers()), 0, 0), 0);
   for (int layer = 1; layer < table.layers(); ++layer) fill(layer);
@@ -57,7 +57,7 @@ Ahead::Ahead(const Table& table, int64_t period, bool any_schedule)
 std::vector<Ahead::Stage> Ahead::stages_before(int layer, int pool) const {
   std::vector<Stage> stages;
   for (size_t s = 0; s < table_.sizes(pool).size(); ++s) {
-    if (table_.sizes(pool)[s] > table_.devices(pool)) break;
+    if (table_.units(pool, s) > table_.units(pool)) break;
     const int64_t* least_times = table_.least_times(pool, s, layer);
     const int64_t* least =
         any_schedule_ ? table_.least_in_front(pool, s, layer) : table_.least_fills(pool, s, layer);
@@ -65,7 +65,7 @@ std::vector<Ahead::Stage> Ahead::stages_before(int layer, int pool) const {
     for (int begin = layer - 1; begin >= 0; --begin) {
       if (least_overs[begin] > period_) break;
       if (least_times[begin] <= period_)
-        stages.push_back({begin, table_.sizes(pool)[s], least[begin]});
+        stages.push_back({begin, table_.units(pool, s), least[begin]});
     }
   }
   return stages;
@@ -83,7 +83,7 @@ void Ahead::fill(int layer) {
   std::vector<int64_t> whole(sets * pools, kNever);  // of stages on the first devices of a pool
   for (int pool = 0; pool < table_.pools(); ++pool) {
     const std::vector<Stage> stages = stages_before(layer, pool);
-    const int all = table_.devices(pool);
+    const int all = table_.units(pool);
     const int64_t same = added_by(pool, pool, layer);
     for (unsigned finished = 0; finished < sets; ++finished) {
       if (finished >> pool & 1u) continue;
@@ -105,7 +105,7 @@ void Ahead::fill(int layer) {
         if (finished >> pool & 1u || finished >> other & 1u) continue;
         const size_t before = (finished | 1u << pool) * pools + at(other);
         int64_t* to = sums_.data() + index(layer, finished, pool);
-        for (int left = 0; left <= table_.devices(pool); ++left)
+        for (int left = 0; left <= table_.units(pool); ++left)
           to[left] = std::min(to[left], crossing + whole[before]);
       }
     }

@@ -59,7 +59,7 @@ class Search {
   }
   // What stages in front cost at least; nothing is known if chains that cannot be finished count.
   int64_t ahead(int layer, unsigned finished, int pool, int used) const {
-    return ahead_ ? ahead_->sum(layer, finished, pool, table_.devices(pool) - used) : 0;
+    return ahead_ ? ahead_->sum(layer, finished, pool, table_.units(pool) - used) : 0;
   }
   // [finished] of which there are chains that begin there.
   std::vector<unsigned>& live(int layer, int pool) {
@@ -104,7 +104,7 @@ Search::Search(const Table& table, const ChainSearch& search, const Ahead* ahead
       ahead_(ahead),
       all_((1u << table.pools()) - 1),
       states_((at(all_) + 1) * at(table.pools())),
-      stride_(at(table.most_devices()) + 1) {
+      stride_(at(table.most_units()) + 1) {
   const size_t rows = at(table.layers() + 1) * states_;
   fronts_.resize(rows * stride_);
   fewest_.assign(rows, static_cast<int>(stride_));
@@ -120,7 +120,7 @@ Search::Search(const Table& table, const ChainSearch& search, const Ahead* ahead
 void Search::find_most_devices(int layer, int pool) {
   for (unsigned finished = 0; finished <= all_; ++finished) {
     int& most = most_[finished];
-    most = table_.devices(pool);
+    most = table_.units(pool);
     if (finished >> pool & 1u) most = -1;
     while (most >= 0 && ahead(layer, finished, pool, most) >= search_.below) --most;
   }
@@ -216,7 +216,7 @@ void Search::extend_at_least(const Step& step,
 
 void Search::add_stage(const Option& option, int begin, int end) {
   const int pool = option.pool;
-  const int devices = table_.sizes(pool)[at(option.size)];
+  const int devices = table_.units(pool, at(option.size));
   if (end == table_.layers()) {
     if (search_.last_pool >= 0 && pool != search_.last_pool) return;
     Label label{option.time,
@@ -275,7 +275,7 @@ void Search::finish(int layer, int pool) {
     if (finished >> pool & 1u) continue;
     best.clear(), ids.clear();
     const size_t row = at(layer) * states_ + state(finished, pool);
-    for (int used = 1; used <= table_.devices(pool); ++used) {
+    for (int used = 1; used <= table_.units(pool); ++used) {
       std::vector<Label>& labels = made(finished, used);
       Range& range = fronts_[front(layer, finished, pool, used)];
       range.begin = static_cast<int32_t>(labels_.size());

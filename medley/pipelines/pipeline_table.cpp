@@ -1,9 +1,12 @@
 #include "medley/pipelines/pipeline_table.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/base/parallel.h"
 
 namespace medley::pipeline {
 namespace {
@@ -76,6 +79,9 @@ Table::Table(const PipelineRequest& request, int choice, bool ignore_memory)
     const auto same = std::ranges::unique(stored_->sizes.back());
     stored_->sizes.back().erase(same.begin(), same.end());
     std::erase_if(stored_->sizes.back(), [&](int size) { return size > pool.devices; });
+    int unit = 0;
+    for (const int size : stored_->sizes.back()) unit = std::gcd(unit, size);
+    stored_->unit.push_back(std::max(1, unit));
     stored_->first_size.push_back(sizes);
     sizes += stored_->sizes.back().size();
   }
@@ -210,43 +216,48 @@ void Table::add_bounds() {
   stored_->least_fill = stored_->least_stay = stored_->least_in_front = stored_->least_time;
   stored_->has_late_weights = std::ranges::any_of(
       stored_->options, [](const Option& option) { return option.stays < option.time; });
+  std::vector<std::pair<int, size_t>> all;  // pools and sizes
+  for (int pool = 0; pool < pools(); ++pool)
+    for (size_t s = 0; s < sizes(pool).size(); ++s) all.emplace_back(pool, s);
+  for_each_in_parallel(all.size(), [&](size_t i) { add_bounds(all[i].first, all[i].second); });
   std::vector<int64_t> fills(at(layers_) + 1, kNever), stays = fills;
   fills[0] = stays[0] = 0;
-  for (int pool = 0; pool < pools(); ++pool)
-    for (size_t s = 0; s < sizes(pool).size(); ++s)
-      for (int begin = 0; begin < layers_; ++begin)
-        for (int end = layers_; end > begin; --end) {
-          int64_t& fastest = stored_->least_time[row(pool, s, end) + at(begin)];
-          int64_t& room = stored_->most_room[row(pool, s, end) + at(begin)];
-          int64_t& fill = stored_->least_fill[row(pool, s, end) + at(begin)];
-          int64_t& stay = stored_->least_stay[row(pool, s, end) + at(begin)];
-          int64_t& front = stored_->least_in_front[row(pool, s, end) + at(begin)];
-          for (const Option& option : options(pool, s, begin, end)) {
-            fill = std::min(fill, option.fill);
-            stay = std::min(stay, option.stays);
-            front = std::min(front, in_front(option));
-            fastest = std::min(fastest, option.time);
-            room = std::max(room, option.room);
-          }
-          stored_->least_time_of[row(pool, s, begin) + at(end)] = fastest;
-          stored_->least_stay_of[row(pool, s, begin) + at(end)] = stay;
-          int64_t least = fastest;
-          if (end < layers_) least = std::min(least, least_from(pool, s, begin, end + 1));
-          stored_->least_from[row(pool, s, begin) + at(end)] = least;
-          if (begin > 0) least = std::min(least, least_over(pool, s, begin - 1, end));
-          stored_->least_over[row(pool, s, end) + at(begin)] = least;
-        }
   for (int end = 1; end <= layers_; ++end)
-    for (int begin = 0; begin < end; ++begin)
-      for (int pool = 0; pool < pools(); ++pool)
-        for (size_t s = 0; s < sizes(pool).size(); ++s) {
-          fills[at(end)] =
-              std::min(fills[at(end)], fills[at(begin)] + least_fills(pool, s, end)[begin]);
-          stays[at(end)] =
-              std::min(stays[at(end)], stays[at(begin)] + least_stays(pool, s, end)[begin]);
-        }
+    for (const auto& [pool, s] : all) {
+      const int64_t *least_fill = least_fills(pool, s, end), *least = least_stays(pool, s, end);
+      for (int begin = 0; begin < end; ++begin) {
+        fills[at(end)] = std::min(fills[at(end)], fills[at(begin)] + least_fill[begin]);
+        stays[at(end)] = std::min(stays[at(end)], stays[at(begin)] + least[begin]);
+      }
+    }
   least_sum_ = fills.back();
   least_way_ = stays.back();
+}
+
+// Of stages of one size.
+void Table::add_bounds(int pool, size_t s) {
+  for (int begin = 0; begin < layers_; ++begin)
+    for (int end = layers_; end > begin; --end) {
+      int64_t& fastest = stored_->least_time[row(pool, s, end) + at(begin)];
+      int64_t& room = stored_->most_room[row(pool, s, end) + at(begin)];
+      int64_t& fill = stored_->least_fill[row(pool, s, end) + at(begin)];
+      int64_t& stay = stored_->least_stay[row(pool, s, end) + at(begin)];
+      int64_t& front = stored_->least_in_front[row(pool, s, end) + at(begin)];
+      for (const Option& option : options(pool, s, begin, end)) {
+        fill = std::min(fill, option.fill);
+        stay = std::min(stay, option.stays);
+        front = std::min(front, in_front(option));
+        fastest = std::min(fastest, option.time);
+        room = std::max(room, option.room);
+      }
+      stored_->least_time_of[row(pool, s, begin) + at(end)] = fastest;
+      stored_->least_stay_of[row(pool, s, begin) + at(end)] = stay;
+      int64_t least = fastest;
+      if (end < layers_) least = std::min(least, least_from(pool, s, begin, end + 1));
+      stored_->least_from[row(pool, s, begin) + at(end)] = least;
+      if (begin > 0) least = std::min(least, least_over(pool, s, begin - 1, end));
+      stored_->least_over[row(pool, s, end) + at(begin)] = least;
+    }
 }
 
 const StageOption& Table::offered(const Option& option) const {
@@ -254,7 +265,7 @@ const StageOption& Table::offered(const Option& option) const {
 }
 
 Reach::Reach(const Table& table, int64_t period)
-    : pools_(table.pools()), stride_(at(table.most_devices()) + 1) {
+    : pools_(table.pools()), stride_(at(table.most_units()) + 1) {
   // How far one stage gets, [pool][size][begin].
   std::vector<std::vector<std::vector<int>>> far(at(pools_));
   for (int p = 0; p < pools_; ++p) {
@@ -276,13 +287,13 @@ Reach::Reach(const Table& table, int64_t period)
       int* reach = &reach_[index(others, p)];
       for (int q = 0; q < pools_; ++q)
         if (others >> q & 1u)
-          reach[0] = std::max(reach[0], layers(others & ~(1u << q), q, table.devices(q)));
-      for (int d = 1; d <= table.devices(p); ++d) {
+          reach[0] = std::max(reach[0], layers(others & ~(1u << q), q, table.units(q)));
+      for (int d = 1; d <= table.units(p); ++d) {
         reach[d] = reach[d - 1];
-        for (size_t s = 0; s < table.sizes(p).size() && table.sizes(p)[s] <= d; ++s)
-          reach[d] = std::max(reach[d], far[at(p)][s][at(reach[d - table.sizes(p)[s]])]);
+        for (size_t s = 0; s < table.sizes(p).size() && table.units(p, s) <= d; ++s)
+          reach[d] = std::max(reach[d], far[at(p)][s][at(reach[d - table.units(p, s)])]);
       }
-      covers_ |= reach[table.devices(p)] == table.layers();
+      covers_ |= reach[table.units(p)] == table.layers();
     }
 }
 

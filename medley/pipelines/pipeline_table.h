@@ -48,8 +48,16 @@ class Table {
   int layers() const { return layers_; }
   int pools() const { return static_cast<int>(devices_.size()); }
   int devices(int pool) const { return devices_[at(pool)]; }
-  int most_devices() const { return std::ranges::max(devices_); }  // of a pool
   const std::vector<int>& sizes(int pool) const { return stored_->sizes[at(pool)]; }
+  // Searches count devices in what all sizes of a pool are multiples of: of a pool, of a size of
+  // it, and of the largest pool.
+  int units(int pool) const { return devices_[at(pool)] / stored_->unit[at(pool)]; }
+  int units(int pool, size_t size) const { return sizes(pool)[size] / stored_->unit[at(pool)]; }
+  int most_units() const {
+    int most = 0;
+    for (int pool = 0; pool < pools(); ++pool) most = std::max(most, units(pool));
+    return most;
+  }
   int microbatches() const { return microbatches_; }
   InFlightRule rule() const { return rule_; }
 
@@ -169,10 +177,12 @@ class Table {
   void add_options(const PipelineRequest& request, int choice, bool ignore_memory);
   void add_crossings(const PipelineRequest& request, int choice);
   void add_bounds();
+  void add_bounds(int pool, size_t size);
 
   // What does not depend on how many devices and micro-batches there are.
   struct Stored {
     std::vector<std::vector<int>> sizes;  // ascending
+    std::vector<int> unit;                // [pool] devices that are counted as one
     std::vector<size_t> first_size;       // [pool]; one more than pools
     std::vector<Option> options;
     std::vector<StageOption> offered;  // parallel

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "medley/base/parallel.h"
+
 namespace medley {
 namespace {
 
@@ -26,8 +28,10 @@ PhaseTimes phase_times(const Graph& graph,
 }  // namespace
 
 RowTime row_time(const Graph& graph, const DeviceKind& kind, int64_t rows, const CostModel& costs) {
-  const PhaseTimes once = phase_times(graph, kind, rows, costs);
-  const PhaseTimes twice = phase_times(graph, kind, 2 * rows, costs);
+  PhaseTimes once, twice;
+  for_each_in_parallel(2, [&](size_t i) {
+    (i == 0 ? once : twice) = phase_times(graph, kind, i == 0 ? rows : 2 * rows, costs);
+  });
   const double per_row = (twice.rows - once.rows) / static_cast<double>(rows);
   const double fixed = once.rows - per_row * static_cast<double>(rows);
   // Costs are convex in the rows, so that the line may meet the axis below zero.
