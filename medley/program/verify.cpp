@@ -5,6 +5,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/base/parallel.h"
 #include "medley/program/calls.h"
 #include "medley/program/verify_parts.h"
 
@@ -140,10 +141,10 @@ void verify(const Program& program) {
                      fmt::format("found device {} a second time, expected each once", device));
   }
   verify_pipelines(program);
-  for (size_t s = 0; s < program.stages.size(); ++s) verify_values(program, s);
+  for_each_in_parallel(program.stages.size(), [&](size_t s) { verify_values(program, s); });
   verify_messages(program);
-  verify_relays(program);
-  verify_progress(program);
+  for_each_in_parallel(
+      2, [&](size_t part) { part == 0 ? verify_relays(program) : verify_progress(program); });
 }
 
 }  // namespace medley

@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "medley/base/at.h"
+#include "medley/base/parallel.h"
 #include "medley/program/verify_parts.h"
 
 namespace medley {
@@ -171,9 +175,9 @@ class CommitVerifier {
 
 void verify_relays(const Program& program) {
   std::set<const Relay*> known;
-  for (size_t s = 0; s < program.stages.size(); ++s) {
-    const LoweredStage& stage = program.stages[s];
-    for (const Communication& communication : stage.communications) {
+  std::vector<std::pair<const Relay*, std::string>> all;  // with their places
+  for (size_t s = 0; s < program.stages.size(); ++s)
+    for (const Communication& communication : program.stages[s].communications) {
       if (communication.kind != CommunicationKind::kRelay) continue;
       const std::string place = fmt::format("{}: {}", stage_name(s), communication.name);
       expect_program(communication.relay &&
@@ -181,11 +185,16 @@ void verify_relays(const Program& program) {
                      place,
                      fmt::format("expected cells of {} members", communication.devices.size()));
       if (known.insert(communication.relay.get()).second)
-        verify(*communication.relay, "program: " + place);
-      RelayVerifier(stage, s, communication).run();
+        all.emplace_back(communication.relay.get(), "program: " + place);
     }
+  for_each_in_parallel(all.size(), [&](size_t i) { verify(*all[i].first, all[i].second); });
+  for_each_in_parallel(program.stages.size(), [&](size_t s) {
+    const LoweredStage& stage = program.stages[s];
+    for (const Communication& communication : stage.communications)
+      if (communication.kind == CommunicationKind::kRelay)
+        RelayVerifier(stage, s, communication).run();
     CommitVerifier(stage, s).run();
-  }
+  });
 }
 
 }  // namespace medley
