@@ -12,7 +12,8 @@
 //   depth   what decides how many micro-batches a stage before it has in flight
 //
 // none of which another one equals or beats in all three on as many devices or fewer, and that can
-// be finished below the limit (pipeline_ahead.h). `depth` is
+// be finished below the limit (pipeline_ahead.h). Devices are counted in what all sizes of a pool
+// are multiples of. `depth` is
 // the count itself where it grows by a rule for each boundary; for the period P it is Z,
 //
 //   N_i = ceil((t_i + r_i + Z_{i+1}) / P)      Z_i = max(t_i + (N_i - 1) P, t_i + r_i + Z_{i+1})
