@@ -70,7 +70,21 @@ Units units_of(const std::vector<DevicePool>& pools) {
   return units;
 }
 
-// All whole numbers of units of each pool, in devices; none, if there are too many.
+// The same part of each pool, for so many pipelines that are alike; nothing where a node would be
+// cut, or the devices of a node do not divide.
+std::optional<Units> part_of_all(const std::vector<DevicePool>& pools, int pipelines) {
+  Units amount;
+  for (const DevicePool& pool : pools) {
+    const auto devices = static_cast<int>(pool.devices.size());
+    const int nodes = devices / pool.per_node;
+    if ((nodes > 1 ? nodes : devices) % pipelines != 0) return std::nullopt;
+    amount.push_back(devices / pipelines);
+  }
+  return amount;
+}
+
+// All whole numbers of units of each pool, in devices, and where these are coarse the parts that
+// pipelines have which are alike; none, if there are too many.
 std::vector<Units> amounts_of(const std::vector<DevicePool>& pools) {
   const Units units = units_of(pools);
   size_t number = 1;
@@ -87,6 +101,10 @@ std::vector<Units> amounts_of(const std::vector<DevicePool>& pools) {
       rest /= ways;
     }
   }
+  for (int pipelines = 2; pipelines <= static_cast<int>(kMostPipelines); ++pipelines)
+    if (auto part = part_of_all(pools, pipelines);
+        part && std::ranges::find(amounts, *part) == amounts.end())
+      amounts.push_back(std::move(*part));
   return amounts;
 }
 
@@ -154,6 +172,7 @@ class AutoHet {
     for (const Division& division : divisions) all.push_back(candidate(division.columns));
     std::erase_if(all, [&](const PlanCandidate& each) { return candidates_.cannot_win(each); });
     candidates_.solve(all);
+    for (PlanCandidate& each : all) candidates_.make_room(each);
     for_each_in_parallel(all.size(), [&](size_t i) { all[i] = balanced(all[i]); });
     candidates_.add(all);
     candidates_.choose(kMostPriced, [&](int candidate) {

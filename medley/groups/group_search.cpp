@@ -57,6 +57,11 @@ int GroupSearch::num_devices() const {
   return std::accumulate(devices_.begin(), devices_.end(), 0);
 }
 
+// Each does a row at least.
+size_t GroupSearch::most_pipelines() const {
+  return std::min(kMostPipelines, static_cast<size_t>(request_.rows));
+}
+
 bool GroupSearch::is_small() const { return num_devices() <= kMostCounted; }
 
 bool GroupSearch::is_large() const { return num_devices() > kMostInDetail; }
@@ -302,8 +307,7 @@ DivisionRequest GroupSearch::division_request() const {
   request.columns = columns_;
   request.rows = request_.rows;
   request.pipelines = request_.pipelines;
-  // Each does a row at least.
-  request.most_pipelines = std::min(kMostPipelines, static_cast<size_t>(request_.rows));
+  request.most_pipelines = most_pipelines();
   request.slower = request_.slower;
   return request;
 }
@@ -324,8 +328,26 @@ std::vector<Column> GroupSearch::columns(const std::vector<int>& numbers) const 
   return own;
 }
 
+// As many pipelines that are alike as there are devices for. They sum within pools what others sum
+// over links between them, which those that do most rows do not know.
+std::vector<Division> GroupSearch::alike() const {
+  std::vector<Division> found;
+  for (size_t c = 0; c < columns_.size(); ++c) {
+    const Units& own = columns_[c].units;
+    const int copies = devices_[0] / std::max(1, own[0]);
+    if (copies < 2 || at(copies) < request_.pipelines || at(copies) > most_pipelines()) continue;
+    const bool all = std::ranges::equal(
+        own, devices_, [&](int part, int devices) { return part * copies == devices; });
+    if (all) found.push_back({{}, std::vector<int>(at(copies), static_cast<int>(c))});
+  }
+  return found;
+}
+
 // The shortest steps first.
 std::vector<Division> GroupSearch::with_links(std::vector<Division> divisions) const {
+  for (Division& division : alike())
+    if (std::ranges::find(divisions, division.columns, &Division::columns) == divisions.end())
+      divisions.push_back(std::move(division));
   for (Division& division : divisions)
     if (division.columns.size() > 1)
       division.step = split_rows(columns(division.columns), request_.rows).step;

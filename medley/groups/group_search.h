@@ -125,6 +125,8 @@ class GroupSearch {
   Nanoseconds bound(Nanoseconds long_enough, Closeness closeness, GenerationLimits limits);
   Nanoseconds bound_of_many(Nanoseconds long_enough);
   void find_step();
+  size_t most_pipelines() const;
+  std::vector<Division> alike() const;
   std::vector<Division> with_links(std::vector<Division> divisions) const;
   DivisionRequest division_request() const;
 

@@ -81,5 +81,46 @@ TEST(GroupSearch, FindsTheStepOfAllGroups) {
   EXPECT_GT(several_possible, group_seeds() / 3);
 }
 
+// Three pools with slow links between them: pipelines that have a pool each, and many others, do
+// more rows, but sum all gradients over these links. Chains through all pools with a layer in each
+// sum within pools.
+TEST(GroupSearch, PipelinesThatAreAlikeSumWithinPools) {
+  GroupRequest request;
+  request.layers = 3;
+  const LinkCurve fast{{{Bytes{100}, Nanoseconds{10}}}, {}},
+      slow{{{Bytes{1}, Nanoseconds{100}}}, {}};
+  for (int pool = 0; pool < 3; ++pool) {
+    request.pools.push_back(
+        {std::string(1, static_cast<char>('a' + pool)), 4, {1, 2, 4}, Bytes{1000}});
+    auto& links = request.sums.links.emplace_back(3, slow);
+    links[at(pool)] = fast;
+  }
+  request.sums.devices = {4, 4, 4};
+  request.sums.per_node = {1, 1, 1};
+  request.sums.gradients.assign(3, Bytes{100});
+  request.amounts = all_amounts({4, 4, 4});
+  request.speeds.assign(3, 1.0);
+  request.least = Nanoseconds{1};
+  request.rows = 64;
+  request.faster_than = Nanoseconds{20'000};
+  MicrobatchChoice choice;
+  choice.count = 64;
+  choice.cuts.assign(2, CutBytes{});
+  choice.options = [](const StageRange& range) {
+    const int64_t layers = range.end - range.begin, time = (240 * layers + 240) / range.devices;
+    return std::vector<StageOption>{{{time / 3}, {time - time / 3}, {}, {}, {}, {}}};
+  };
+  GroupSearch search(std::move(request));
+  search.add(choice, 1, true);
+  const std::vector<Division> found = search.divisions(8);
+  ASSERT_FALSE(found.empty());
+  const std::vector<int>& best = found[0].columns;
+  EXPECT_GT(best.size(), 1U);
+  EXPECT_EQ(best, std::vector<int>(best.size(), best[0]));
+  for (const PipelineStage& stage : search.chain(best[0]).plan.stages)
+    EXPECT_EQ(stage.range.end - stage.range.begin, 1);
+  EXPECT_LT(found[0].step.value, 2 * search.step()->value);
+}
+
 }  // namespace
 }  // namespace medley

@@ -98,6 +98,9 @@ class CandidateSet {
     return wholes(candidate, {});
   }
 
+  // Where a stage as a whole has no room for a micro-batch, which the sum over its layers had: with
+  // a higher price of memory for it, or with more of it computed again, if that has.
+  void make_room(PlanCandidate& candidate);
   // Times a candidate in both placements, if they differ, and keeps them, unless wholes() has
   // nothing or ports take as long as what is known. Returns the shorter time.
   std::optional<Nanoseconds> add(const PlanCandidate& candidate);
@@ -188,6 +191,7 @@ class CandidateSet {
   StageQuery query(const PipelineCandidate& pipeline, size_t stage) const;
   const std::optional<StageSolution>& solution(const PipelineCandidate& pipeline, size_t stage);
   bool recompute_more(PlanCandidate& candidate, std::string_view how);
+  bool make_room(PipelineCandidate& pipeline, size_t stage);
   std::optional<PipelinePlan> stages(const PipelineCandidate& pipeline,
                                      const std::vector<std::vector<int>>& devices,
                                      const std::vector<ExtraBytes>& extra);
