@@ -101,10 +101,12 @@ std::vector<Units> amounts_of(const std::vector<DevicePool>& pools) {
       rest /= ways;
     }
   }
-  for (int pipelines = 2; pipelines <= static_cast<int>(kMostPipelines); ++pipelines)
-    if (auto part = part_of_all(pools, pipelines);
-        part && std::ranges::find(amounts, *part) == amounts.end())
+  for (int pipelines = 2; pipelines <= static_cast<int>(kMostAlike); ++pipelines) {
+    std::optional<Units> part = part_of_all(pools, pipelines);
+    if (part && std::accumulate(part->begin(), part->end(), 0) <= kMostInDetail &&
+        std::ranges::find(amounts, *part) == amounts.end())
       amounts.push_back(std::move(*part));
+  }
   return amounts;
 }
 

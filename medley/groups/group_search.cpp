@@ -152,9 +152,18 @@ void GroupSearch::add(const MicrobatchChoice& choice, int64_t rows, bool last) {
   find_step();
 }
 
-// The best chains for each amount of devices.
+// The best chains for each amount of devices. Pipelines that are alike come first: what they take
+// is known with all their links, and limits the search for others.
 void GroupSearch::search_amounts(const Choice& choice) {
-  const std::vector<Units>& amounts = request_.amounts;
+  std::vector<Units> all = request_.amounts;
+  const auto others = std::ranges::stable_partition(
+      all, [&](const Units& amount) { return copies_of(amount) > 0; });
+  search_amounts(choice, {all.begin(), others.begin()});
+  find_step();
+  search_amounts(choice, {others.begin(), others.end()});
+}
+
+void GroupSearch::search_amounts(const Choice& choice, const std::vector<Units>& amounts) {
   std::vector<std::vector<PipelinePlan>> found(amounts.size());
   for_each_in_parallel(amounts.size(), [&](size_t i) {
     const double own = share(amounts[i]) * static_cast<double>(choice.asked.count);
@@ -328,18 +337,24 @@ std::vector<Column> GroupSearch::columns(const std::vector<int>& numbers) const 
   return own;
 }
 
-// As many pipelines that are alike as there are devices for. They sum within pools what others sum
-// over links between them, which those that do most rows do not know.
+// How many pipelines that are alike have such an amount of devices each, and together all; 0: no
+// two have.
+int GroupSearch::copies_of(const Units& amount) const {
+  const int copies = devices_[0] / std::max(1, amount[0]);
+  const bool all = std::ranges::equal(
+      amount, devices_, [&](int part, int devices) { return part * copies == devices; });
+  return all && copies > 1 ? copies : 0;
+}
+
+// They sum within pools what others sum over links between them, which those that do most rows do
+// not know.
 std::vector<Division> GroupSearch::alike() const {
+  const size_t most = std::min(kMostAlike, static_cast<size_t>(request_.rows));
   std::vector<Division> found;
-  for (size_t c = 0; c < columns_.size(); ++c) {
-    const Units& own = columns_[c].units;
-    const int copies = devices_[0] / std::max(1, own[0]);
-    if (copies < 2 || at(copies) < request_.pipelines || at(copies) > most_pipelines()) continue;
-    const bool all = std::ranges::equal(
-        own, devices_, [&](int part, int devices) { return part * copies == devices; });
-    if (all) found.push_back({{}, std::vector<int>(at(copies), static_cast<int>(c))});
-  }
+  for (size_t c = 0; c < columns_.size(); ++c)
+    if (const auto copies = at(copies_of(columns_[c].units));
+        copies > 0 && copies >= request_.pipelines && copies <= most)
+      found.push_back({{}, std::vector<int>(copies, static_cast<int>(c))});
   return found;
 }
 

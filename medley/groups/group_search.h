@@ -25,7 +25,7 @@
 
 namespace medley {
 
-inline constexpr size_t kMostPipelines = 8;
+inline constexpr size_t kMostPipelines = 8, kMostAlike = 32;
 
 struct GroupRequest {
   int layers = 0;
@@ -103,6 +103,7 @@ class GroupSearch {
   PipelineRequest on_nodes(PipelineRequest request) const;
   double share(const Units& amount) const;
   void search_amounts(const Choice& choice);
+  void search_amounts(const Choice& choice, const std::vector<Units>& amounts);
   int64_t most_microbatches(const Units& amount,
                             const Choice& choice,
                             Nanoseconds step,
@@ -126,6 +127,7 @@ class GroupSearch {
   Nanoseconds bound_of_many(Nanoseconds long_enough);
   void find_step();
   size_t most_pipelines() const;
+  int copies_of(const Units& amount) const;
   std::vector<Division> alike() const;
   std::vector<Division> with_links(std::vector<Division> divisions) const;
   DivisionRequest division_request() const;
