@@ -25,6 +25,9 @@ class Progress {
       for (int device : stage.devices) stage_of_[device] = actors_.size();
       actors_.emplace_back(stage);
     }
+    for (Actor& actor : actors_)
+      for (const Communication& communication : actor.stage.communications)
+        actor.groups.push_back(communication.lane < 0 ? group(communication.devices) : -1);
     for (Actor& actor : actors_) receive_ahead(actor);
   }
 
@@ -68,10 +71,16 @@ class Progress {
     std::map<FunctionKind, std::vector<Item>> items;  // between stages
     Receiving<int> receiving;                         // holds the number of the message in its lane
     size_t call = 0, item = 0;
+    std::vector<int> groups;  // [communication] of a sum over stages; else -1
     // Sums over stages take place in the order in which they are posted: what they are over.
-    std::deque<const std::vector<int>*> sums;
+    std::deque<int> sums;
     int sums_posted = 0, sums_done = 0;
     std::map<int, int> sum_numbers;  // by communication
+  };
+  // Stages that sum with each other.
+  struct Group {
+    std::vector<size_t> members;
+    size_t waiting = 0;  // of them, those whose turn it is
   };
   struct Lane {
     int sent = 0, received = 0;  // posted by either end
@@ -96,36 +105,48 @@ class Progress {
     }
     const Item& item = items(actor)[actor.item];
     const Communication& communication = actor.stage.communications[at(item.communication)];
-    const bool done = communication.lane < 0 ? sum(actor, communication, item)
+    const bool done = communication.lane < 0 ? sum(actor, item)
                       : item.post            ? send(communication)
                                              : receive(actor, item, communication);
     if (done) ++actor.item;
     return done;
   }
 
-  bool sum(Actor& actor, const Communication& communication, const Item& item) {
+  int group(const std::vector<int>& devices) {
+    const auto [known, is_new] = group_of_.try_emplace(devices, static_cast<int>(groups_.size()));
+    if (!is_new) return known->second;
+    std::set<size_t> members;
+    for (int device : devices) members.insert(stage_of_.at(device));
+    groups_.push_back({{members.begin(), members.end()}});
+    return known->second;
+  }
+
+  bool sum(Actor& actor, const Item& item) {
     if (!item.post) return actor.sums_done >= actor.sum_numbers[item.communication];
     actor.sum_numbers[item.communication] = ++actor.sums_posted;
-    actor.sums.push_back(&communication.devices);
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (Actor& each : actors_)
-        while (!each.sums.empty() && finish(*each.sums.front())) moved = true;
-    }
+    actor.sums.push_back(actor.groups[at(item.communication)]);
+    if (actor.sums.size() == 1) wait_for(actor.sums.front());
     return true;
   }
 
-  // If it is the turn of a sum in all stages that take part.
-  bool finish(const std::vector<int>& devices) {
-    std::set<size_t> members;
-    for (int device : devices) members.insert(stage_of_.at(device));
-    for (size_t member : members)
-      if (actors_[member].sums.empty() || *actors_[member].sums.front() != devices) return false;
-    for (size_t member : members) {
-      actors_[member].sums.pop_front();
-      ++actors_[member].sums_done;
+  // A sum is done once it is its turn in all stages that take part; then it is the turn of others.
+  void wait_for(int group) {
+    std::vector<int> complete;
+    const auto wait = [&](int id) {
+      if (++groups_[at(id)].waiting == groups_[at(id)].members.size()) complete.push_back(id);
+    };
+    wait(group);
+    while (!complete.empty()) {
+      Group& done = groups_[at(complete.back())];
+      complete.pop_back();
+      done.waiting = 0;
+      for (const size_t member : done.members) {
+        actors_[member].sums.pop_front();
+        ++actors_[member].sums_done;
+      }
+      for (const size_t member : done.members)
+        if (!actors_[member].sums.empty()) wait(actors_[member].sums.front());
     }
-    return true;
   }
 
   // Who sends waits for the oldest of too many.
@@ -159,7 +180,9 @@ class Progress {
   }
 
   std::deque<Actor> actors_;
-  std::map<int, size_t> stage_of_;  // [device]
+  std::map<int, size_t> stage_of_;            // [device]
+  std::map<std::vector<int>, int> group_of_;  // by devices
+  std::vector<Group> groups_;
   std::map<int, Lane> lanes_;
 };
 
