@@ -464,34 +464,6 @@ void CandidateSet::evaluate(PlanCandidate candidate, std::optional<Trial> trial)
   }
 }
 
-// As it is at higher and higher prices of memory, then the same with blocks and with all computed
-// again: the first that has room. Returns whether one has.
-bool CandidateSet::make_room(PipelineCandidate& pipeline, size_t stage) {
-  StageConfig& config = pipeline.configs[stage];
-  const StageConfig first = config;
-  const int pool = pipeline.stages[stage].pool;
-  for (const std::string_view how :
-       {first.recompute, std::string_view(kRecompute[2]), std::string_view(kRecompute[1])}) {
-    config = first;
-    if (how != first.recompute) recompute(config, how, 1);
-    for (;;) {
-      const std::optional<StageSolution>& solved = solution(pipeline, stage);
-      if (solved && room(solved->option, pool, 1) > 0) return true;
-      if (pipeline.stages[stage].devices == 1 || config.byte_price >= kMostBytePrice) break;
-      config.byte_price = std::max(1.0, config.byte_price * kBytePriceStep);
-    }
-  }
-  config = first;
-  return false;
-}
-
-void CandidateSet::make_room(PlanCandidate& candidate) {
-  const std::optional<std::vector<PipelinePlan>> plans = stages(candidate, {});
-  for (size_t p = 0; plans && p < plans->size(); ++p)
-    for (size_t s = 0; s < (*plans)[p].stages.size(); ++s)
-      if ((*plans)[p].stages[s].room < 1 && !make_room(candidate.pipelines[p], s)) return;
-}
-
 // As it is, with a higher price of memory for a stage, or with more of it computed again: the
 // fastest that has room.
 std::optional<PlanCandidate> CandidateSet::with_less_memory(const PlanCandidate& candidate,

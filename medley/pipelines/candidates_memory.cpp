@@ -1,11 +1,15 @@
-// Whether the program of a candidate has room on its devices, and what it lacks.
+// Whether the program of a candidate has room on its devices, and what it lacks; and of a stage
+// that lacks it what has.
 
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "medley/base/at.h"
 #include "medley/pipelines/candidates.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
+#include "medley/synthesis/spmd_problem.h"
 
 namespace medley {
 namespace {
@@ -47,6 +51,34 @@ std::string CandidateSet::explain(const Shortage& shortage, const Trial& trial) 
       trial.turns[shortage.pipeline].in_flight[shortage.stage],
       request_.cluster.devices[at(shortage.device)].name,
       to_string(Bytes{static_cast<int64_t>(shortage.bytes)}));
+}
+
+// As it is at higher and higher prices of memory, then the same with blocks and with all computed
+// again: the first that has room. Returns whether one has.
+bool CandidateSet::make_room(PipelineCandidate& pipeline, size_t stage) {
+  StageConfig& config = pipeline.configs[stage];
+  const StageConfig first = config;
+  const int pool = pipeline.stages[stage].pool;
+  for (const std::string_view how :
+       {first.recompute, std::string_view(kRecompute[2]), std::string_view(kRecompute[1])}) {
+    config = first;
+    if (how != first.recompute) config.recompute = how, config.in_flight = 1;
+    for (;;) {
+      const std::optional<StageSolution>& solved = solution(pipeline, stage);
+      if (solved && room(solved->option, pool, 1) > 0) return true;
+      if (pipeline.stages[stage].devices == 1 || config.byte_price >= kMostBytePrice) break;
+      config.byte_price = std::max(1.0, config.byte_price * kBytePriceStep);
+    }
+  }
+  config = first;
+  return false;
+}
+
+void CandidateSet::make_room(PlanCandidate& candidate) {
+  const std::optional<std::vector<PipelinePlan>> plans = stages(candidate, {});
+  for (size_t p = 0; plans && p < plans->size(); ++p)
+    for (size_t s = 0; s < (*plans)[p].stages.size(); ++s)
+      if ((*plans)[p].stages[s].room < 1 && !make_room(candidate.pipelines[p], s)) return;
 }
 
 }  // namespace medley
