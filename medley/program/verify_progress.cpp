@@ -25,9 +25,6 @@ class Progress {
       for (int device : stage.devices) stage_of_[device] = actors_.size();
       actors_.emplace_back(stage);
     }
-    for (Actor& actor : actors_)
-      for (const Communication& communication : actor.stage.communications)
-        actor.groups.push_back(communication.lane < 0 ? group(communication.devices) : -1);
     for (Actor& actor : actors_) receive_ahead(actor);
   }
 
@@ -71,7 +68,6 @@ class Progress {
     std::map<FunctionKind, std::vector<Item>> items;  // between stages
     Receiving<int> receiving;                         // holds the number of the message in its lane
     size_t call = 0, item = 0;
-    std::vector<int> groups;  // [communication] of a sum over stages; else -1
     // Sums over stages take place in the order in which they are posted: what they are over.
     std::deque<int> sums;
     int sums_posted = 0, sums_done = 0;
@@ -105,7 +101,7 @@ class Progress {
     }
     const Item& item = items(actor)[actor.item];
     const Communication& communication = actor.stage.communications[at(item.communication)];
-    const bool done = communication.lane < 0 ? sum(actor, item)
+    const bool done = communication.lane < 0 ? sum(actor, communication, item)
                       : item.post            ? send(communication)
                                              : receive(actor, item, communication);
     if (done) ++actor.item;
@@ -121,10 +117,10 @@ class Progress {
     return known->second;
   }
 
-  bool sum(Actor& actor, const Item& item) {
+  bool sum(Actor& actor, const Communication& communication, const Item& item) {
     if (!item.post) return actor.sums_done >= actor.sum_numbers[item.communication];
     actor.sum_numbers[item.communication] = ++actor.sums_posted;
-    actor.sums.push_back(actor.groups[at(item.communication)]);
+    actor.sums.push_back(group(communication.devices));
     if (actor.sums.size() == 1) wait_for(actor.sums.front());
     return true;
   }
