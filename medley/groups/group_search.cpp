@@ -57,11 +57,6 @@ int GroupSearch::num_devices() const {
   return std::accumulate(devices_.begin(), devices_.end(), 0);
 }
 
-// Each does a row at least.
-size_t GroupSearch::most_pipelines() const {
-  return std::min(kMostPipelines, static_cast<size_t>(request_.rows));
-}
-
 bool GroupSearch::is_small() const { return num_devices() <= kMostCounted; }
 
 bool GroupSearch::is_large() const { return num_devices() > kMostInDetail; }
@@ -158,21 +153,23 @@ void GroupSearch::search_amounts(const Choice& choice) {
   std::vector<Units> all = request_.amounts;
   const auto others = std::ranges::stable_partition(
       all, [&](const Units& amount) { return copies_of(amount) > 0; });
-  search_amounts(choice, {all.begin(), others.begin()});
-  find_step();
+  if (search_amounts(choice, {all.begin(), others.begin()})) find_step();
   search_amounts(choice, {others.begin(), others.end()});
 }
 
-void GroupSearch::search_amounts(const Choice& choice, const std::vector<Units>& amounts) {
+// Returns whether it found better ones.
+bool GroupSearch::search_amounts(const Choice& choice, const std::vector<Units>& amounts) {
   std::vector<std::vector<PipelinePlan>> found(amounts.size());
   for_each_in_parallel(amounts.size(), [&](size_t i) {
     const double own = share(amounts[i]) * static_cast<double>(choice.asked.count);
     const int microbatches = std::max(1, static_cast<int>(own + 0.5));
     found[i] = choice.fewest.by_amount->on(amounts[i], microbatches, limit());
   });
+  bool added = false;
   for (size_t i = 0; i < amounts.size(); ++i)
     for (const PipelinePlan& plan : found[i])
-      add_column(amounts[i], plan, choice, request_.pipelines);
+      added |= add_column(amounts[i], plan, choice, request_.pipelines);
+  return added;
 }
 
 int64_t GroupSearch::most_microbatches(const Units& amount,
@@ -316,7 +313,8 @@ DivisionRequest GroupSearch::division_request() const {
   request.columns = columns_;
   request.rows = request_.rows;
   request.pipelines = request_.pipelines;
-  request.most_pipelines = most_pipelines();
+  // Each does a row at least.
+  request.most_pipelines = std::min(kMostPipelines, static_cast<size_t>(request_.rows));
   request.slower = request_.slower;
   return request;
 }

@@ -103,7 +103,7 @@ class GroupSearch {
   PipelineRequest on_nodes(PipelineRequest request) const;
   double share(const Units& amount) const;
   void search_amounts(const Choice& choice);
-  void search_amounts(const Choice& choice, const std::vector<Units>& amounts);
+  bool search_amounts(const Choice& choice, const std::vector<Units>& amounts);
   int64_t most_microbatches(const Units& amount,
                             const Choice& choice,
                             Nanoseconds step,
@@ -126,7 +126,6 @@ class GroupSearch {
   Nanoseconds bound(Nanoseconds long_enough, Closeness closeness, GenerationLimits limits);
   Nanoseconds bound_of_many(Nanoseconds long_enough);
   void find_step();
-  size_t most_pipelines() const;
   int copies_of(const Units& amount) const;
   std::vector<Division> alike() const;
   std::vector<Division> with_links(std::vector<Division> divisions) const;

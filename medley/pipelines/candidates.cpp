@@ -10,11 +10,9 @@
 #include "medley/base/parallel.h"
 #include "medley/plan/apportion.h"
 #include "medley/program/lower.h"
-#include "medley/schedule/h1f1b.h"
 #include "medley/sim/simulate.h"
 #include "medley/synthesis/data_parallel.h"
 #include "medley/synthesis/shorten.h"
-#include "medley/synthesis/spmd_problem.h"
 
 namespace medley {
 namespace {
@@ -43,11 +41,6 @@ Plan shortened(Plan plan, int64_t microbatches) {
 
 Bytes needed(const StageOption& option, int in_flight) {
   return option.persistent + option.transient + option.saved * in_flight;
-}
-
-void recompute(StageConfig& config, std::string_view how, int in_flight) {
-  config.recompute = how;
-  config.in_flight = how == kRecompute[2] ? in_flight : 1;
 }
 
 }  // namespace
@@ -287,25 +280,6 @@ std::vector<Nanoseconds> CandidateSet::layer_times(const PipelineCandidate& pipe
   return synthesis_.sums_of_layers(queries);
 }
 
-// Returns whether a stage lacks room for as many micro-batches as hide transfers, and it is of use
-// to make some: what computes more takes longer.
-bool CandidateSet::recompute_more(PlanCandidate& candidate, std::string_view how) {
-  std::optional<std::vector<PipelinePlan>> plans = stages(candidate, {});
-  if (!plans) return false;
-  bool lacks = false;
-  for (size_t p = 0; p < plans->size(); ++p) {
-    PipelinePlan& plan = (*plans)[p];
-    const std::vector<int> wanted = ideal_in_flight(schedule_request(plan));
-    for (size_t s = 0; s < plan.stages.size(); ++s) {
-      if (plan.stages[s].room >= wanted[s]) continue;
-      recompute(candidate.pipelines[p].configs[s], how, wanted[s]);
-      lacks = true;
-    }
-    for (PipelineStage& stage : plan.stages) stage.room = plan.microbatches;
-  }
-  return lacks && (!request_.faster_than || time_of(candidate, *plans) < *request_.faster_than);
-}
-
 size_t CandidateSet::slowest_stage(const PipelineCandidate& pipeline) {
   size_t slowest = 0;
   Nanoseconds most;
@@ -462,41 +436,6 @@ void CandidateSet::evaluate(PlanCandidate candidate, std::optional<Trial> trial)
     candidate = std::move(*other);
     trial.reset();
   }
-}
-
-// As it is, with a higher price of memory for a stage, or with more of it computed again: the
-// fastest that has room.
-std::optional<PlanCandidate> CandidateSet::with_less_memory(const PlanCandidate& candidate,
-                                                            const Shortage& shortage,
-                                                            const Extra& extra) {
-  const auto [p, s, device, missing] = shortage;
-  const PipelineCandidate& now = candidate.pipelines[p];
-  std::optional<PlanCandidate> best;
-  Nanoseconds least;
-  const auto attempt = [&](const PlanCandidate& each) {
-    const std::optional<std::vector<PipelinePlan>> plans = wholes(each, extra);
-    if (!plans) return false;
-    const Nanoseconds time = time_of(each, *plans);
-    if (best && time >= least) return true;
-    best = each;
-    least = time;
-    return true;
-  };
-  attempt(candidate);
-  PlanCandidate other = candidate;
-  double& price = other.pipelines[p].configs[s].byte_price;
-  while (now.stages[s].devices > 1 && price < kMostBytePrice) {
-    price = std::max(1.0, price * kBytePriceStep);
-    if (attempt(other)) break;
-  }
-  other = candidate;
-  const std::vector<int> wanted = ideal_in_flight(schedule_request((*stages(candidate, {}))[p]));
-  for (const std::string_view how : {kRecompute[2], kRecompute[1]}) {
-    if (how == now.configs[s].recompute) continue;
-    recompute(other.pipelines[p].configs[s], how, wanted[s]);
-    attempt(other);
-  }
-  return best;
 }
 
 // Whether by the timer no step of it is shorter than what is known.

@@ -1,5 +1,5 @@
-// Whether the program of a candidate has room on its devices, and what it lacks; and of a stage
-// that lacks it what has.
+// Whether the program of a candidate has room on its devices, what it lacks, and what of its stages
+// is done for it: a higher price of memory, and more computed again.
 
 #include <fmt/format.h>
 
@@ -9,6 +9,7 @@
 #include "medley/pipelines/candidates.h"
 #include "medley/program/lower.h"
 #include "medley/program/memory.h"
+#include "medley/schedule/h1f1b.h"
 #include "medley/synthesis/spmd_problem.h"
 
 namespace medley {
@@ -21,6 +22,18 @@ int64_t batch_bytes(const LoweredStage& stage) {
     if (input.kind == InputKind::kBatch)
       sum += num_bytes(type_of(stage.graph, input.value), stage.tables[0][0]);
   return sum;
+}
+
+void recompute(StageConfig& config, std::string_view how, int in_flight) {
+  config.recompute = how;
+  config.in_flight = how == kRecompute[2] ? in_flight : 1;
+}
+
+// Returns whether there is a higher price of memory for the stage, which it has then.
+bool raise_price(StageConfig& config, const StageRange& range) {
+  if (range.devices == 1 || config.byte_price >= kMostBytePrice) return false;
+  config.byte_price = std::max(1.0, config.byte_price * kBytePriceStep);
+  return true;
 }
 
 }  // namespace
@@ -53,22 +66,71 @@ std::string CandidateSet::explain(const Shortage& shortage, const Trial& trial) 
       to_string(Bytes{static_cast<int64_t>(shortage.bytes)}));
 }
 
+// Returns whether a stage lacks room for as many micro-batches as hide transfers, and it is of use
+// to make some: what computes more takes longer.
+bool CandidateSet::recompute_more(PlanCandidate& candidate, std::string_view how) {
+  std::optional<std::vector<PipelinePlan>> plans = stages(candidate, {});
+  if (!plans) return false;
+  bool lacks = false;
+  for (size_t p = 0; p < plans->size(); ++p) {
+    PipelinePlan& plan = (*plans)[p];
+    const std::vector<int> wanted = ideal_in_flight(schedule_request(plan));
+    for (size_t s = 0; s < plan.stages.size(); ++s) {
+      if (plan.stages[s].room >= wanted[s]) continue;
+      recompute(candidate.pipelines[p].configs[s], how, wanted[s]);
+      lacks = true;
+    }
+    for (PipelineStage& stage : plan.stages) stage.room = plan.microbatches;
+  }
+  return lacks && (!request_.faster_than || time_of(candidate, *plans) < *request_.faster_than);
+}
+
+// As it is, with a higher price of memory for a stage, or with more of it computed again: the
+// fastest that has room.
+std::optional<PlanCandidate> CandidateSet::with_less_memory(const PlanCandidate& candidate,
+                                                            const Shortage& shortage,
+                                                            const Extra& extra) {
+  const auto [p, s, device, missing] = shortage;
+  const PipelineCandidate& now = candidate.pipelines[p];
+  std::optional<PlanCandidate> best;
+  Nanoseconds least;
+  const auto attempt = [&](const PlanCandidate& each) {
+    const std::optional<std::vector<PipelinePlan>> plans = wholes(each, extra);
+    if (!plans) return false;
+    const Nanoseconds time = time_of(each, *plans);
+    if (best && time >= least) return true;
+    best = each;
+    least = time;
+    return true;
+  };
+  attempt(candidate);
+  PlanCandidate other = candidate;
+  while (raise_price(other.pipelines[p].configs[s], now.stages[s]) && !attempt(other)) {
+  }
+  other = candidate;
+  const std::vector<int> wanted = ideal_in_flight(schedule_request((*stages(candidate, {}))[p]));
+  for (const std::string_view how : {kRecompute[2], kRecompute[1]}) {
+    if (how == now.configs[s].recompute) continue;
+    recompute(other.pipelines[p].configs[s], how, wanted[s]);
+    attempt(other);
+  }
+  return best;
+}
+
 // As it is at higher and higher prices of memory, then the same with blocks and with all computed
 // again: the first that has room. Returns whether one has.
 bool CandidateSet::make_room(PipelineCandidate& pipeline, size_t stage) {
   StageConfig& config = pipeline.configs[stage];
   const StageConfig first = config;
-  const int pool = pipeline.stages[stage].pool;
+  const StageRange& range = pipeline.stages[stage];
   for (const std::string_view how :
        {first.recompute, std::string_view(kRecompute[2]), std::string_view(kRecompute[1])}) {
     config = first;
-    if (how != first.recompute) config.recompute = how, config.in_flight = 1;
-    for (;;) {
+    if (how != first.recompute) recompute(config, how, 1);
+    do {
       const std::optional<StageSolution>& solved = solution(pipeline, stage);
-      if (solved && room(solved->option, pool, 1) > 0) return true;
-      if (pipeline.stages[stage].devices == 1 || config.byte_price >= kMostBytePrice) break;
-      config.byte_price = std::max(1.0, config.byte_price * kBytePriceStep);
-    }
+      if (solved && room(solved->option, range.pool, 1) > 0) return true;
+    } while (raise_price(config, range));
   }
   config = first;
   return false;

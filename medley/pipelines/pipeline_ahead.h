@@ -25,8 +25,8 @@ class Ahead {
   Ahead(const Table& table, int64_t period, bool any_schedule);
 
   // The least fill + r of stages with layers [0, layer) in front of a stage on `pool`, which has
-  // `left` devices left, where stages behind have all they need of the pools in `finished`.
-  // kNever: there are none. Requires: `finished` is without `pool`.
+  // `left` devices left (counted as Table::units()), where stages behind have all they need of the
+  // pools in `finished`. kNever: there are none. Requires: `finished` is without `pool`.
   int64_t sum(int layer, unsigned finished, int pool, int left) const {
     return row(layer, finished, pool)[left];
   }

@@ -142,9 +142,10 @@ class Search {
 
  private:
   Range& front(int layer, int pool) { return fronts_[at(layer * table_.pools() + pool)]; }
-  int64_t price(const Option& option) const {
-    return search_.prices[at(option.pool)] * devices(option);
+  int64_t price(int pool, size_t size) const {
+    return search_.prices[at(pool)] * table_.sizes(pool)[size];
   }
+  int64_t price(const Option& option) const { return price(option.pool, at(option.size)); }
   int devices(const Option& option) const { return table_.sizes(option.pool)[at(option.size)]; }
   uint64_t count(const Option& option) const {
     return search_.counted ? Counts::of(option.pool, devices(option)) : 0;
@@ -306,8 +307,7 @@ void Search::add_stages(int layer, int pool) {
     for (size_t s = 0; s < table_.sizes(pool).size(); ++s) {
       if (table_.least_from(pool, s, layer, end) > search_.longest) continue;
       shorter = true;
-      const int64_t price = search_.prices[at(pool)] * table_.sizes(pool)[s];
-      if (least_[at(end)] + price + ahead >= search_.below) continue;
+      if (least_[at(end)] + price(pool, s) + ahead >= search_.below) continue;
       for (const Option& option : table_.options(pool, s, layer, end))
         if (can_do(option)) add_stage(option, layer, end);
     }
@@ -322,7 +322,7 @@ void Search::add_stages_in_order(int layer, int pool) {
   if (ahead == kNever) return;
   for (size_t s = 0; s < table_.sizes(pool).size(); ++s) {
     const int64_t* least_times = table_.least_times_of(pool, s, layer);
-    const int64_t below = search_.below - ahead - search_.prices[at(pool)] * table_.sizes(pool)[s];
+    const int64_t below = search_.below - ahead - price(pool, s);
     int end = layer;
     while (end < table_.layers() && table_.least_from(pool, s, layer, end + 1) <= search_.longest)
       ++end;
@@ -340,7 +340,7 @@ void Search::add_stages_in_order(int layer, int pool) {
 
 // Labels behind are in order of cost, and the more they cost the less deep they are.
 void Search::add_before_in_order(int pool, size_t size, int begin, int end, int64_t below) {
-  const int64_t paid = search_.prices[at(pool)] * table_.sizes(pool)[size];
+  const int64_t paid = price(pool, size);
   const int64_t deepest = search_.with_r() ? ahead_.deepest[ahead_.index(begin, pool)] : kNever;
   const int64_t least_stay = search_.with_r() ? table_.least_stays_of(pool, size, begin)[end] : 0;
   for (int next = 0; next < table_.pools(); ++next) {

@@ -18,30 +18,31 @@ void verify_shape(const Program& program, size_t s) {
   const size_t values = stage.graph.values.size();
   expect_program(stage.lifetimes.size() == values,
                  place,
-                 fmt::format("found {} lifetimes, expected one for each of {} values",
-                             stage.lifetimes.size(),
-                             values));
+                 "found {} lifetimes, expected one for each of {} values",
+                 stage.lifetimes.size(),
+                 values);
   expect_program(stage.inputs.size() == stage.graph.inputs.size(),
                  place,
-                 fmt::format("found {} places of inputs, expected {}",
-                             stage.inputs.size(),
-                             stage.graph.inputs.size()));
+                 "found {} places of inputs, expected {}",
+                 stage.inputs.size(),
+                 stage.graph.inputs.size());
   const auto devices = at(along(stage.mesh, kWholeMesh).count);
-  expect_program(
-      stage.devices.size() == devices,
-      place,
-      fmt::format("found {} devices, expected {} of its mesh", stage.devices.size(), devices));
+  expect_program(stage.devices.size() == devices,
+                 place,
+                 "found {} devices, expected {} of its mesh",
+                 stage.devices.size(),
+                 devices);
   expect_program(stage.bf16_as.empty() || stage.bf16_as.size() == devices,
                  place,
-                 fmt::format("found {} types in the place of bf16, expected one for each of {} "
-                             "devices, or none",
-                             stage.bf16_as.size(),
-                             devices));
+                 "found {} types in the place of bf16, expected one for each of {} "
+                 "devices, or none",
+                 stage.bf16_as.size(),
+                 devices);
   expect_program(stage.workspaces.empty() || stage.workspaces.size() == devices,
                  place,
-                 fmt::format("found {} workspaces, expected one for each of {} devices, or none",
-                             stage.workspaces.size(),
-                             devices));
+                 "found {} workspaces, expected one for each of {} devices, or none",
+                 stage.workspaces.size(),
+                 devices);
   expect_program(!stage.tables.empty(), place, "found no micro-batch, expected one at least");
   for (size_t m = 0; m < stage.tables.size(); ++m) {
     const auto refuse = [&](const std::string& what) {
@@ -94,32 +95,32 @@ void verify_pipelines(const Program& program) {
     const int before = s > 0 ? program.stages[s - 1].pipeline : -1;
     expect_program(stage.pipeline == before + 1 || (stage.pipeline == before && s > 0),
                    stage_name(s),
-                   fmt::format("found pipeline {} after {}", stage.pipeline, before));
+                   "found pipeline {} after {}",
+                   stage.pipeline,
+                   before);
     if (stage.pipeline != before) {
       begin = end;
       end = verify_microbatches(program, s, begin);
       continue;
     }
     const int64_t own = verify_microbatches(program, s, begin);
-    expect_program(
-        own == end,
-        stage_name(s),
-        fmt::format("found {} rows in all micro-batches, expected {} as in the stage before",
-                    own - begin,
-                    end - begin));
+    expect_program(own == end,
+                   stage_name(s),
+                   "found {} rows in all micro-batches, expected {} as in the stage before",
+                   own - begin,
+                   end - begin);
     const size_t microbatches = program.stages[s - 1].tables.size();
     expect_program(stage.tables.size() == microbatches,
                    stage_name(s),
-                   fmt::format("found {} micro-batches, expected {} as in the stage before",
-                               stage.tables.size(),
-                               microbatches));
+                   "found {} micro-batches, expected {} as in the stage before",
+                   stage.tables.size(),
+                   microbatches);
   }
-  expect_program(
-      end == program.global_batch,
-      stage_name(program.stages.size() - 1),
-      fmt::format("found {} rows in all micro-batches, expected the {} of the global batch",
-                  end,
-                  program.global_batch));
+  expect_program(end == program.global_batch,
+                 stage_name(program.stages.size() - 1),
+                 "found {} rows in all micro-batches, expected the {} of the global batch",
+                 end,
+                 program.global_batch);
 }
 
 }  // namespace
@@ -138,7 +139,8 @@ void verify(const Program& program) {
     for (int device : program.stages[s].devices)
       expect_program(devices.insert(device).second,
                      stage_name(s),
-                     fmt::format("found device {} a second time, expected each once", device));
+                     "found device {} a second time, expected each once",
+                     device);
   }
   verify_pipelines(program);
   for_each_in_parallel(program.stages.size(), [&](size_t s) { verify_values(program, s); });

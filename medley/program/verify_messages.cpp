@@ -132,18 +132,17 @@ void verify_tensors(const LoweredStage& stage,
   const std::vector<ValueId>&from = communication.inputs, &to = communication.outputs;
   for (const auto* values : {&from, &to})
     for (ValueId value : *values)
-      expect_program(
-          stage.bf16_as.empty() || type_of(stage.graph, value).dtype != DType::kBF16,
-          place,
-          fmt::format("found bf16 between devices of which some compute in another type, "
-                      "expected {}",
-                      to_string(wire_type(stage.bf16_as))));
+      expect_program(stage.bf16_as.empty() || type_of(stage.graph, value).dtype != DType::kBF16,
+                     place,
+                     "found bf16 between devices of which some compute in another type, "
+                     "expected {}",
+                     to_string(wire_type(stage.bf16_as)));
   if (communication.kind == CommunicationKind::kTransfer) {
-    expect_program(
-        from.size() + to.size() == 1,
-        place,
-        fmt::format(
-            "found {} inputs and {} outputs, expected one of either", from.size(), to.size()));
+    expect_program(from.size() + to.size() == 1,
+                   place,
+                   "found {} inputs and {} outputs, expected one of either",
+                   from.size(),
+                   to.size());
     return;
   }
   const bool relay = communication.kind == CommunicationKind::kRelay;
@@ -152,16 +151,18 @@ void verify_tensors(const LoweredStage& stage,
             : !from.empty() && from.size() == to.size() &&
                   (from.size() == 1 || communication.kind == CommunicationKind::kAllReduce),
       place,
-      fmt::format("found {} inputs and {} outputs", from.size(), to.size()));
+      "found {} inputs and {} outputs",
+      from.size(),
+      to.size());
   const DType expected = type_of(stage.graph, any_value(communication)).dtype;
   for (const auto* values : {&from, &to})
     for (ValueId value : *values) {
       const DType found = type_of(stage.graph, value).dtype;
-      expect_program(
-          found == expected,
-          place,
-          fmt::format(
-              "found {} and {}, expected one dtype", to_string(found), to_string(expected)));
+      expect_program(found == expected,
+                     place,
+                     "found {} and {}, expected one dtype",
+                     to_string(found),
+                     to_string(expected));
     }
 }
 
@@ -175,7 +176,9 @@ void verify_mesh(const LoweredStage& stage, size_t s, const std::vector<int>& al
     const int axis = communication.axis;
     expect_program(axis == kWholeMesh || (axis >= 0 && at(axis) < stage.mesh.size()),
                    place,
-                   fmt::format("found axis {} of a mesh of {}", axis, stage.mesh.size()));
+                   "found axis {} of a mesh of {}",
+                   axis,
+                   stage.mesh.size());
     for (int device = 0; device < static_cast<int>(stage.devices.size()); ++device) {
       const std::vector<int> group = group_along(stage.mesh, axis, device);
       if (group[0] != device) continue;
@@ -251,30 +254,29 @@ class SumVerifier {
     std::set<int> seen;
     for (int device : devices) {
       const auto stage = stage_of_.find(device);
-      if (stage == stage_of_.end() || !seen.insert(device).second)
-        refuse_program(
-            place,
-            fmt::format(
-                "found device {} in {}, expected devices of stages, each once", device, devices));
+      expect_program(stage != stage_of_.end() && seen.insert(device).second,
+                     place,
+                     "found device {} in {}, expected devices of stages, each once",
+                     device,
+                     devices);
       members.insert(stage->second);
     }
-    // What is refused is written only then: there may be a thousand devices.
-    if (!members.contains(s))
-      refuse_program(place, fmt::format("found devices {}, expected its own, too", devices));
+    expect_program(members.contains(s), place, "found devices {}, expected its own, too", devices);
     for (size_t member : members) {
+      const std::string name = stage_name(member);
       for (int device : program_.stages[member].devices)
-        if (!seen.contains(device))
-          refuse_program(place,
-                         fmt::format("found devices {}, expected {} too, as all of {}",
-                                     devices,
-                                     device,
-                                     stage_name(member)));
+        expect_program(seen.contains(device),
+                       place,
+                       "found devices {}, expected {} too, as all of {}",
+                       devices,
+                       device,
+                       name);
       const auto other = all_[member].sums.find(devices);
-      if (other == all_[member].sums.end())
-        refuse_program(
-            place,
-            fmt::format(
-                "found devices {}, but {} posts nothing with these", devices, stage_name(member)));
+      expect_program(other != all_[member].sums.end(),
+                     place,
+                     "found devices {}, but {} posts nothing with these",
+                     devices,
+                     name);
       if (member > s) compare(s, posted, member, other->second);
     }
     for (const Posted& each : posted) check_sizes(s, communication(s, each));
@@ -308,9 +310,10 @@ class SumVerifier {
                                    says(s, a),
                                    stage_name(other_stage),
                                    says(other_stage, b)));
-      if (!(a.relay == b.relay))
-        refuse_program(fmt::format("{}: {}", stage_name(s), a.name),
-                       fmt::format("found other cells than {} has", stage_name(other_stage)));
+      expect_program(a.relay == b.relay,
+                     fmt::format("{}: {}", stage_name(s), a.name),
+                     "found other cells than {} has",
+                     stage_name(other_stage));
     }
   }
 
@@ -318,15 +321,16 @@ class SumVerifier {
   void check_sizes(size_t s, const Communication& sum) const {
     if (sum.kind == CommunicationKind::kRelay) return;  // verify_relays()
     const LoweredStage& stage = program_.stages[s];
-    expect_program(
-        sum.kind == CommunicationKind::kAllReduce,
-        place_of(s, sum),
-        fmt::format("found {} over stages, expected all_reduce or relay", to_string(sum.kind)));
+    expect_program(sum.kind == CommunicationKind::kAllReduce,
+                   place_of(s, sum),
+                   "found {} over stages, expected all_reduce or relay",
+                   to_string(sum.kind));
     for (const auto* values : {&sum.inputs, &sum.outputs})
       for (ValueId value : *values)
         expect_program(type_of(stage.graph, value).shape.empty(),
                        place_of(s, sum),
-                       fmt::format("value {}: expected a number", value));
+                       "value {}: expected a number",
+                       value);
   }
 
   const Program& program_;
@@ -356,12 +360,14 @@ class LaneVerifier {
     for (const auto& [lane, end] : senders_)
       expect_program(receivers_.contains(lane),
                      place(end.stage, end.all[0]),
-                     fmt::format("lane {}: found nobody who receives", lane));
+                     "lane {}: found nobody who receives",
+                     lane);
     for (const auto& [lane, end] : receivers_) {
       const auto sender = senders_.find(lane);
       expect_program(sender != senders_.end(),
                      place(end.stage, end.all[0]),
-                     fmt::format("lane {}: found nobody who sends", lane));
+                     "lane {}: found nobody who sends",
+                     lane);
       compare(lane, sender->second, end);
     }
   }
@@ -382,13 +388,13 @@ class LaneVerifier {
   }
 
   void add(Ends& ends, int lane, size_t stage, const std::vector<Posted>& all) const {
-    expect_program(lane >= 0, place(stage, all[0]), fmt::format("found lane {}", lane));
+    expect_program(lane >= 0, place(stage, all[0]), "found lane {}", lane);
     const auto [place, is_new] = ends.try_emplace(lane, End{stage, all});
     expect_program(is_new,
                    this->place(stage, all[0]),
-                   fmt::format("lane {}: found also at {}, expected at one stage",
-                               lane,
-                               stage_name(place->second.stage)));
+                   "lane {}: found also at {}, expected at one stage",
+                   lane,
+                   stage_name(place->second.stage));
   }
 
   void compare(int lane, const End& from, const End& to) {
@@ -416,17 +422,19 @@ class LaneVerifier {
     const std::string where = place(receiver, received);
     expect_program(from.name == to.name && are_of_one_microbatch(sent.call, received.call),
                    where,
-                   fmt::format("lane {}: {} sends {} of {} in its place",
-                               lane,
-                               stage_name(sender),
-                               from.name,
-                               to_string(sent.call)));
+                   "lane {}: {} sends {} of {} in its place",
+                   lane,
+                   stage_name(sender),
+                   from.name,
+                   to_string(sent.call));
     const int depth = communication(sender, first).depth;
-    expect_program(
-        depth > 0 && from.depth == depth && to.depth == depth,
-        where,
-        fmt::format(
-            "lane {}: found depths {} and {}, expected {}", lane, from.depth, to.depth, depth));
+    expect_program(depth > 0 && from.depth == depth && to.depth == depth,
+                   where,
+                   "lane {}: found depths {} and {}, expected {}",
+                   lane,
+                   from.depth,
+                   to.depth,
+                   depth);
     const int a = alike_[sender][at(sent.call.microbatch)];
     const int b = alike_[receiver][at(received.call.microbatch)];
     if (!compared_.insert({sent.communication, a, receiver, received.communication, b}).second)
@@ -453,22 +461,19 @@ class LaneVerifier {
     std::vector<int> devices = a.devices;
     devices.insert(devices.end(), b.devices.begin(), b.devices.end());
     for (const Communication* each : {&from, &to})
-      expect_program(
-          each->devices == devices && each->send.size() == devices.size() &&
-              each->receive.size() == devices.size(),
-          where,
-          fmt::format("found devices {}, {} lengths to send and {} to receive, expected those of "
-                      "devices {}",
-                      each->devices,
-                      each->send.size(),
-                      each->receive.size(),
-                      devices));
+      expect_program(each->devices == devices && each->send.size() == devices.size() &&
+                         each->receive.size() == devices.size(),
+                     where,
+                     "found devices {}, {} lengths to send and {} to receive, expected those of "
+                     "devices {}",
+                     each->devices,
+                     each->send.size(),
+                     each->receive.size(),
+                     devices);
     const DType in = type_of(a.graph, from.inputs[0]).dtype,
                 out = type_of(b.graph, to.outputs[0]).dtype;
     expect_program(
-        in == out,
-        where,
-        fmt::format("found {}, expected {} as it is sent", to_string(out), to_string(in)));
+        in == out, where, "found {}, expected {} as it is sent", to_string(out), to_string(in));
     const auto table = [](const LoweredStage& stage, int microbatch, size_t device) -> const auto& {
       return stage.tables[at(microbatch)][device];
     };
@@ -491,11 +496,11 @@ class LaneVerifier {
       for (size_t j = 0; j < b.devices.size(); ++j)
         expect_program(sent[i][senders + j] == received[j][i],
                        where,
-                       fmt::format("device {} sends {} elements to device {}, which expects {}",
-                                   a.devices[i],
-                                   sent[i][senders + j],
-                                   b.devices[j],
-                                   received[j][i]));
+                       "device {} sends {} elements to device {}, which expects {}",
+                       a.devices[i],
+                       sent[i][senders + j],
+                       b.devices[j],
+                       received[j][i]);
     for (size_t k = 0; k < devices.size(); ++k) {
       const bool sends = k < senders;
       for (size_t i = 0; i < a.devices.size(); ++i)
@@ -511,12 +516,11 @@ class LaneVerifier {
   }
 
   static void expect_nothing(const std::string& where, int device, int64_t elements) {
-    expect_program(
-        elements == 0,
-        where,
-        fmt::format("device {}: found {} elements the other way or to its own stage, expected none",
-                    device,
-                    elements));
+    expect_program(elements == 0,
+                   where,
+                   "device {}: found {} elements the other way or to its own stage, expected none",
+                   device,
+                   elements);
   }
 
   static void expect_sum(const std::string& where,
@@ -526,11 +530,11 @@ class LaneVerifier {
                          int64_t tensor) {
     expect_program(sum(lengths) == tensor,
                    where,
-                   fmt::format("device {}: found {} elements {}, expected the {} of its tensor",
-                               device,
-                               sum(lengths),
-                               what,
-                               tensor));
+                   "device {}: found {} elements {}, expected the {} of its tensor",
+                   device,
+                   sum(lengths),
+                   what,
+                   tensor);
   }
 
   const Program& program_;

@@ -3,6 +3,9 @@
 // What verify(program) checks, in four parts. Each throws Error(kUs), which names stage, call and
 // op or communication, what was found and what was expected. Know nothing of plans and graphs.
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <string>
 
 #include "medley/program/program.h"
@@ -10,8 +13,13 @@
 namespace medley {
 
 [[noreturn]] void refuse_program(const std::string& place, const std::string& what);
-inline void expect_program(bool holds, const std::string& place, const std::string& what) {
-  if (!holds) refuse_program(place, what);
+// What is refused is written only then: of a thousand devices that takes longer than to look.
+template <typename... Args>
+void expect_program(bool holds,
+                    const std::string& place,
+                    fmt::format_string<const Args&...> what,
+                    const Args&... args) {
+  if (!holds) refuse_program(place, fmt::format(what, args...));
 }
 std::string stage_name(size_t stage);  // "stage 1"
 

@@ -51,18 +51,20 @@ class RelayVerifier {
                        Count count) const {
     expect_program(values.size() == tensors.size(),
                    place_,
-                   fmt::format("found {} {}, expected {}", values.size(), what, tensors.size()));
+                   "found {} {}, expected {}",
+                   values.size(),
+                   what,
+                   tensors.size());
     for (size_t i = 0; i < values.size(); ++i) {
       const int64_t in_cells = count(*relay_.relay->tensors.at(at(tensors[i])), members_[d]);
       const int64_t in_value = elements_of(stage_, values[i], d);
-      expect_program(
-          in_cells == in_value || (in_cells == 0 && &values == &relay_.inputs),
-          place_,
-          fmt::format("device {}: value {}: found {} elements, expected the {} of its cells",
-                      stage_.devices[d],
-                      values[i],
-                      in_value,
-                      in_cells));
+      expect_program(in_cells == in_value || (in_cells == 0 && &values == &relay_.inputs),
+                     place_,
+                     "device {}: value {}: found {} elements, expected the {} of its cells",
+                     stage_.devices[d],
+                     values[i],
+                     in_value,
+                     in_cells);
     }
   }
 
@@ -80,15 +82,14 @@ class RelayVerifier {
       own += given(tensor, members_[d]);
       here += elements_of(stage_, relay_.inputs[i], d);
     }
-    expect_program(
-        (own == total || from_all == total) && (own > 0 || here == 0),
-        place_,
-        fmt::format("tensor {}: found {} elements given here and {} by all, expected the "
-                    "{} that it has, of each stage or of all together",
-                    number,
-                    own,
-                    from_all,
-                    total));
+    expect_program((own == total || from_all == total) && (own > 0 || here == 0),
+                   place_,
+                   "tensor {}: found {} elements given here and {} by all, expected the "
+                   "{} that it has, of each stage or of all together",
+                   number,
+                   own,
+                   from_all,
+                   total);
   }
 
   const LoweredStage& stage_;
@@ -149,12 +150,11 @@ class CommitVerifier {
     const Communication& posted = communication(post->communication);
     const std::string place = fmt::format("{}: {}", stage_name(s_), posted.name);
     if (values_.contains(post->communication)) {
-      expect_program(
-          under_way_.empty(),
-          place,
-          fmt::format("found it posted before the wait for {}, expected new values to "
-                      "set out behind all sums over stages",
-                      under_way_.empty() ? "" : communication(*under_way_.begin()).name));
+      expect_program(under_way_.empty(),
+                     place,
+                     "found it posted before the wait for {}, expected new values to "
+                     "set out behind all sums over stages",
+                     under_way_.empty() ? "" : communication(*under_way_.begin()).name);
       has_set_out_ = true;
       return;
     }
@@ -183,7 +183,8 @@ void verify_relays(const Program& program) {
       expect_program(communication.relay &&
                          communication.relay->members.size() == communication.devices.size(),
                      place,
-                     fmt::format("expected cells of {} members", communication.devices.size()));
+                     "expected cells of {} members",
+                     communication.devices.size());
       if (known.insert(communication.relay.get()).second)
         all.emplace_back(communication.relay.get(), "program: " + place);
     }
