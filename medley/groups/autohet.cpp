@@ -120,6 +120,7 @@ GroupRequest group_request(const Request& request,
   groups.pools = candidates.pools();
   groups.sums.gradients = candidates.gradients();
   groups.sums.links = candidates.links();
+  groups.summed = [&candidates](const StageRange& range) { return candidates.summed(range); };
   groups.amounts = amounts_of(pools);
   groups.rows = request.global_batch;
   groups.least = work_bound(request);
@@ -139,6 +140,9 @@ GroupRequest group_request(const Request& request,
   return groups;
 }
 
+// So many of as many devices as are searched in detail.
+int pipelines_of(size_t devices) { return std::max(1, static_cast<int>(devices) / kFewDevices); }
+
 class AutoHet {
  public:
   explicit AutoHet(const Request& request)
@@ -147,7 +151,7 @@ class AutoHet {
         stages_(stages_of(request, kLayersOfChains)),
         synthesis_(*stages_),
         candidates_(request, pools_, synthesis_),
-        counts_(microbatch_counts(request)),
+        counts_(microbatch_counts(request, pipelines_of(devices_of(request).size()))),
         search_(group_request(
             request, pools_, candidates_, static_cast<int>(synthesis_.layers().layers.size()))) {}
 

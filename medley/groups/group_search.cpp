@@ -20,8 +20,10 @@ constexpr double kCloseEnough = 0.05;  // of a bound of many devices to what is 
 constexpr int kMostCounted = 32;  // devices: with more, what pipelines sum is not in their chains
 // Layers times devices: with more, chains at prices do not count devices.
 constexpr int kMostLayersCounted = 512;
-constexpr int kManyNodes = 4;     // of a pool
-constexpr int kOfEachAmount = 2;  // chains of it for a number of micro-batches
+constexpr int kManyNodes = 4;  // of a pool
+// Chains of an amount of devices for a number of micro-batches; of few of many devices, whose
+// pipelines are many, more are timed with stages as wholes.
+constexpr int kOfEachAmount = 2, kOfFewDevices = 8;
 constexpr int kMostImprovements = 64;
 constexpr size_t kMostCompared = 64;  // divisions, with the links that they have
 // Layers times devices: with more, pools follow each other once in the chains of an amount.
@@ -129,10 +131,14 @@ PipelineRequest GroupSearch::on_nodes(PipelineRequest request) const {
 
 void GroupSearch::add(const MicrobatchChoice& choice, int64_t rows, bool last) {
   Choice& added = choices_.emplace_back(Choice{choice, rows, {}, {}});
-  auto& [by_amount, at_prices] = added.fewest;
+  auto& [by_amount, in_detail, at_prices] = added.fewest;
   const PipelineRequest request = chains_of(choice, request_.pipelines);
   if (!request_.amounts.empty() && request_.pools.size() <= kMostPools) {
-    by_amount = std::make_unique<ChainSearches>(is_large() ? on_nodes(request) : request);
+    PipelineRequest summing = request;
+    if (is_large()) summing.summed = request_.summed;
+    by_amount = std::make_unique<ChainSearches>(is_large() ? on_nodes(summing) : summing);
+    summing.candidates = kOfFewDevices;
+    if (is_large() && last) in_detail = std::make_unique<ChainSearches>(summing);
     search_amounts(added);
   }
   if (last) {
@@ -163,7 +169,9 @@ bool GroupSearch::search_amounts(const Choice& choice, const std::vector<Units>&
   for_each_in_parallel(amounts.size(), [&](size_t i) {
     const double own = share(amounts[i]) * static_cast<double>(choice.asked.count);
     const int microbatches = std::max(1, static_cast<int>(own + 0.5));
-    found[i] = choice.fewest.by_amount->on(amounts[i], microbatches, limit());
+    const auto& [by_amount, in_detail, at_prices] = choice.fewest;
+    const bool few = std::accumulate(amounts[i].begin(), amounts[i].end(), 0) <= kFewDevices;
+    found[i] = (in_detail && few ? in_detail : by_amount)->on(amounts[i], microbatches, limit());
   });
   bool added = false;
   for (size_t i = 0; i < amounts.size(); ++i)
@@ -186,7 +194,7 @@ int64_t GroupSearch::most_microbatches(const Units& amount,
 const GroupSearch::Searches& GroupSearch::searches(Choice& choice, size_t pipelines) const {
   if (pipelines == request_.pipelines) return choice.fewest;
   const auto [known, is_new] = choice.more.try_emplace(pipelines);
-  auto& [by_amount, at_prices] = known->second;
+  auto& [by_amount, in_detail, at_prices] = known->second;
   if (!is_new) return known->second;
   by_amount = std::make_unique<ChainSearches>(chains_of(choice.asked, pipelines));
   if (choice.fewest.at_prices)

@@ -30,7 +30,8 @@ inline constexpr size_t kMostPipelines = 8, kMostAlike = 32;
 struct GroupRequest {
   int layers = 0;
   std::vector<PipelinePool> pools;
-  GradientSums sums;             // with the links between pools
+  GradientSums sums;                                 // with the links between pools
+  std::function<Bytes(const StageRange&)> summed{};  // of PipelineRequest, of many devices
   std::vector<Units> amounts{};  // of devices, for which the best chains are searched
   std::vector<double> speeds;    // [pool] of a device, in any unit
   int64_t rows = 1;              // of a step
@@ -46,6 +47,7 @@ struct GroupRequest {
 // Devices: with more, a search for chains takes a tenth of a second, so that fewer amounts of them
 // are searched, and stages of these chains are on whole nodes of a pool of many.
 inline constexpr int kMostInDetail = 128;
+inline constexpr int kFewDevices = 64;  // of more, with stages of any size
 
 class GroupSearch {
  public:
@@ -91,6 +93,7 @@ class GroupSearch {
   // Of chains of pipelines that sum as so many do.
   struct Searches {
     std::unique_ptr<ChainSearches> by_amount;  // null: there are too many pools, or amounts
+    std::unique_ptr<ChainSearches> in_detail;  // of few of many devices; null: by_amount is
     std::unique_ptr<PricedChains> at_prices;   // null: not the last of its size
   };
   struct Choice {

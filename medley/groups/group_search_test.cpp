@@ -122,5 +122,43 @@ TEST(GroupSearch, PipelinesThatAreAlikeSumWithinPools) {
   EXPECT_LT(found[0].step.value, 2 * search.step()->value);
 }
 
+// More devices are no faster: a stage should be one, also of many devices, where chains of larger
+// amounts have whole nodes.
+TEST(GroupSearch, StagesOfPipelinesThatAreAlikeAreSmallerThanNodes) {
+  GroupRequest request;
+  request.layers = 8;
+  const LinkCurve link{{{Bytes{100}, Nanoseconds{10}}}, {}};
+  request.pools = {{"a", 160, {1, 2, 4, 8, 16, 32, 64, 128}, Bytes{1000}}};
+  request.sums.links = {{link}};
+  request.sums.devices = {160};
+  request.sums.per_node = {8};
+  request.sums.gradients.assign(8, Bytes{100});
+  request.amounts = {{40}, {80}, {120}};
+  request.speeds = {1};
+  request.least = Nanoseconds{1};
+  request.rows = 256;
+  request.faster_than = Nanoseconds{1'000'000};
+  MicrobatchChoice choice;
+  choice.count = 256;
+  choice.cuts.assign(7, CutBytes{});
+  choice.options = [](const StageRange& range) {
+    const int64_t time = 240 * (range.end - range.begin);
+    return std::vector<StageOption>{{{time / 3}, {time - time / 3}, {}, {}, {}, {}}};
+  };
+  // Of what four pipelines sum there is no room on single devices.
+  for (const bool is_tight : {false, true}) {
+    if (is_tight)
+      request.summed = [](const StageRange& range) { return Bytes{range.devices == 1 ? 1001 : 0}; };
+    GroupSearch search(request);
+    search.add(choice, 1, true);
+    const std::vector<Division> found = search.divisions(8);
+    ASSERT_FALSE(found.empty());
+    ASSERT_EQ(found[0].columns.size(), 4U);
+    for (const int column : found[0].columns)
+      for (const PipelineStage& stage : search.chain(column).plan.stages)
+        EXPECT_EQ(stage.range.devices, is_tight ? 2 : 1);
+  }
+}
+
 }  // namespace
 }  // namespace medley

@@ -70,7 +70,10 @@ std::vector<std::optional<Nanoseconds>> CandidateSet::add(
 std::optional<Nanoseconds> CandidateSet::time_of(const PlanCandidate& candidate) {
   if (loses_by_ports(candidate)) return std::nullopt;
   const std::optional<std::vector<PipelinePlan>> plans = wholes(candidate);
-  return plans ? std::optional(time_of(candidate, *plans)) : std::nullopt;
+  if (!plans) return std::nullopt;
+  const Nanoseconds time = time_of(candidate, *plans);
+  // The timer knows no port that several pipelines have.
+  return plans->size() > 1 ? std::max(time, least_step(candidate)) : time;
 }
 
 void CandidateSet::keep_timed(Timed timed) {
@@ -84,7 +87,9 @@ Nanoseconds CandidateSet::time_of(const PlanCandidate& candidate,
                                   const std::vector<PipelinePlan>& plans,
                                   int timings) const {
   Nanoseconds most;
-  for (const PipelinePlan& plan : plans) most = std::max(most, turns_of(plan, timings).step);
+  for (auto plan = plans.begin(); plan != plans.end(); ++plan)
+    if (std::find(plans.begin(), plan, *plan) == plan)
+      most = std::max(most, turns_of(*plan, timings).step);
   return most + relays_after(candidate, plans);
 }
 
@@ -103,6 +108,9 @@ Nanoseconds CandidateSet::relays_after(const PlanCandidate& candidate,
   };
   Nanoseconds most;
   for (size_t p = 0; p < plans.size(); ++p) {
+    // Those that are alike sum for as long.
+    const auto own = plans.begin() + static_cast<std::ptrdiff_t>(p);
+    if (std::find(plans.begin(), own, *own) != own) continue;
     Nanoseconds hidden;
     for (size_t s = 0; s < plans[p].stages.size(); ++s) {
       if (s > 0)

@@ -23,6 +23,8 @@ constexpr double kTooSlow = 1.1;         // by the timer, which may say more tha
 constexpr size_t kTriedAtOnce = 2;
 constexpr int kFew = 2;       // considered of which none beats what is known
 constexpr int64_t kFull = 8;  // micro-batches simulated beyond three times those in flight
+// As many, and more, are not; of several pipelines, which take longer.
+constexpr int64_t kManyTimes = 4, kManyTimesOfSeveral = 2;
 
 Bytes least_memory(const Cluster& cluster, const std::vector<int>& devices) {
   double least = cluster.kind(devices[0]).memory_bytes;
@@ -30,12 +32,13 @@ Bytes least_memory(const Cluster& cluster, const std::vector<int>& devices) {
   return {static_cast<int64_t>(least)};
 }
 
-// The first micro-batches of a plan of one pipeline.
+// The first micro-batches of each pipeline of a plan.
 Plan shortened(Plan plan, int64_t microbatches) {
-  std::vector<Microbatch>& all = only_pipeline(plan).microbatches;
-  all.resize(at(microbatches));
   plan.global_batch = 0;
-  for (const Microbatch& microbatch : all) plan.global_batch += microbatch.rows;
+  for (Pipeline& pipeline : plan.pipelines) {
+    pipeline.microbatches.resize(at(microbatches));
+    for (const Microbatch& microbatch : pipeline.microbatches) plan.global_batch += microbatch.rows;
+  }
   return plan;
 }
 
@@ -184,7 +187,8 @@ void CandidateSet::solve(const std::vector<PlanCandidate>& candidates) {
 
 std::optional<PipelinePlan> CandidateSet::stages(const PipelineCandidate& pipeline,
                                                  const std::vector<std::vector<int>>& devices,
-                                                 const std::vector<ExtraBytes>& extra) {
+                                                 const std::vector<ExtraBytes>& extra,
+                                                 bool is_alone) {
   PipelinePlan plan;
   plan.microbatches = static_cast<int>(pipeline.microbatches);
   const std::vector<CutBytes> cuts = this->cuts(pipeline);
@@ -200,6 +204,7 @@ std::optional<PipelinePlan> CandidateSet::stages(const PipelineCandidate& pipeli
       stage.room =
           std::max(half, room(stage.option, stage.range.pool, plan.microbatches, extra[s].bytes));
     }
+    if (!is_alone && !has_room_to_sum(stage.option, stage.range)) stage.room = 0;
     plan.stages.push_back(stage);
     if (s == 0) continue;
     const CutBytes& cut = cuts[at(stage.range.begin - 1)];
@@ -219,8 +224,10 @@ std::optional<std::vector<PipelinePlan>> CandidateSet::stages(const PlanCandidat
   std::vector<PipelinePlan> plans;
   for (size_t p = 0; p < candidate.pipelines.size(); ++p) {
     const PipelineCandidate& pipeline = candidate.pipelines[p];
-    std::optional<PipelinePlan> plan =
-        stages(pipeline, devices[p], extra.empty() ? std::vector<ExtraBytes>{} : extra[p]);
+    std::optional<PipelinePlan> plan = stages(pipeline,
+                                              devices[p],
+                                              extra.empty() ? std::vector<ExtraBytes>{} : extra[p],
+                                              candidate.pipelines.size() == 1);
     const std::optional<Nanoseconds> exchange = this->exchange(pipeline.stages);
     if (!plan || !exchange) return std::nullopt;
     plan->exchange = *exchange;
@@ -267,6 +274,12 @@ int CandidateSet::room(const StageOption& option, int pool, int most, Bytes besi
   if (free < Bytes{}) return 0;
   if (option.saved <= Bytes{}) return most;
   return static_cast<int>(std::min<int64_t>(free.value / option.saved.value, most));
+}
+
+Bytes CandidateSet::summed(const StageRange& range) const {
+  Bytes sum;
+  for (int l = range.begin; l < range.end; ++l) sum += gradients_[at(l)];
+  return {2 * sum.value / range.devices};
 }
 
 std::vector<Nanoseconds> CandidateSet::layer_times(const PipelineCandidate& pipeline,
@@ -359,17 +372,15 @@ std::optional<CandidateSet::Trial> CandidateSet::trial(const PlanCandidate& cand
   return Trial{std::move(*plans), std::move(turns), std::move(plan), {}, {}};
 }
 
+// Until it is full, as long again, and until it is empty; all, if these are not many times as many,
+// or pipelines differ.
 void CandidateSet::lower(Trial& trial) const {
-  if (trial.pipelines.size() > 1) {
-    trial.program =
-        medley::lower(synthesis_.stages(), trial.plan, request_.cluster, {.hash_plan = false});
-    return;
-  }
-  // Until it is full, as long again, and until it is empty; all, if these are not four times as
-  // many.
-  const auto count = static_cast<int64_t>(only_pipeline(trial.plan).microbatches.size());
+  const std::vector<PipelinePlan>& all = trial.pipelines;
+  const bool alike = std::ranges::count(all, all[0]) == std::ssize(all);
+  const auto count = static_cast<int64_t>(trial.plan.pipelines[0].microbatches.size());
   const int64_t few = 3 * trial.turns[0].in_flight[0] + kFull;
-  const Plan some = shortened(trial.plan, count > 4 * few ? few : count);
+  const int64_t many = few * (all.size() > 1 ? kManyTimesOfSeveral : kManyTimes);
+  const Plan some = alike && count > many ? shortened(trial.plan, few) : trial.plan;
   trial.program = medley::lower(synthesis_.stages(), some, request_.cluster, {.hash_plan = false});
 }
 
@@ -382,19 +393,23 @@ void CandidateSet::simulate(Trial& trial) const {
 
 Nanoseconds CandidateSet::simulated_step(const Trial& trial) const {
   const Simulation simulated = medley::simulate(trial.program, *request_.costs);
-  if (trial.pipelines.size() > 1) return simulated.step;
-  const auto count = static_cast<int64_t>(only_pipeline(trial.plan).microbatches.size());
-  const auto some = static_cast<int64_t>(trial.program.stages[0].tables.size());
+  const std::vector<LoweredStage>& stages = trial.program.stages;
+  const auto count = static_cast<int64_t>(trial.plan.pipelines[0].microbatches.size());
+  const auto some = static_cast<int64_t>(stages[0].tables.size());
   if (some == count) return simulated.step;
-  std::map<FunctionKind, std::vector<Nanoseconds>> by_kind;  // [microbatch]
-  for (const SimulatedCall& each : simulated.devices[0].calls)
-    by_kind[each.call.function].push_back(each.ends);
-  // Where nothing is trained there is no backward call.
-  const auto backward = by_kind.find(FunctionKind::kBackward);
-  const std::vector<Nanoseconds>& ends =
-      backward == by_kind.end() ? by_kind.at(FunctionKind::kForward) : backward->second;
   const int64_t first = trial.turns[0].in_flight[0], last = some - first - 1;
-  const Nanoseconds full = ends[at(last)] - ends[at(first)];
+  Nanoseconds full;
+  for (const SimulatedDevice& device : simulated.devices) {
+    const int stage = device.stage;
+    if (stage > 0 && stages[at(stage)].pipeline == stages[at(stage - 1)].pipeline) continue;
+    std::map<FunctionKind, std::vector<Nanoseconds>> by_kind;  // [microbatch]
+    for (const SimulatedCall& each : device.calls) by_kind[each.call.function].push_back(each.ends);
+    // Where nothing is trained there is no backward call.
+    const auto backward = by_kind.find(FunctionKind::kBackward);
+    const std::vector<Nanoseconds>& ends =
+        backward == by_kind.end() ? by_kind.at(FunctionKind::kForward) : backward->second;
+    full = std::max(full, ends[at(last)] - ends[at(first)]);
+  }
   return simulated.step + Nanoseconds{full.value * (count - some) / (last - first)};
 }
 
@@ -410,28 +425,40 @@ void CandidateSet::evaluate(PlanCandidate candidate, std::optional<Trial> trial)
     // takes need not be known of the first before it fits.
     if (best_ && !trial->step) simulate(*trial);
     if (best_ && *trial->step >= best_step_) return;
-    const std::optional<Shortage> shortage = find_shortage(*trial);
-    if (!shortage) {
+    const std::vector<Shortage> shortages = find_shortages(*trial);
+    if (shortages.empty()) {
       if (!trial->step) simulate(*trial);
       best_ = std::move(trial->plan);
       best_candidate_ = candidate;
       best_step_ = *trial->step;
       return;
     }
-    const auto [p, s, device, missing] = *shortage;
-    if (misfit_.empty()) misfit_ = explain(*shortage, *trial);
-    const PipelineStage& stage = trial->pipelines[p].stages[s];
-    if (trial->turns[p].late_weights[s] > 0) {
-      extra[p][s].is_whole = true;
+    if (misfit_.empty()) misfit_ = explain(shortages[0], *trial);
+    bool was_late = false;
+    for (const Shortage& each : shortages) {
+      if (trial->turns[each.pipeline].late_weights[each.stage] == 0) continue;
+      extra[each.pipeline][each.stage].is_whole = was_late = true;
+    }
+    if (was_late) {
       trial.reset();
       --repair;
       continue;
     }
+    // Pipelines that are alike lack the same.
+    const auto [p, s, device, missing] = shortages[0];
+    const PipelineStage& stage = trial->pipelines[p].stages[s];
     const int in_flight = trial->turns[p].in_flight[s];
     const Bytes found = pipeline_pools_[at(stage.range.pool)].memory +
                         Bytes{static_cast<int64_t>(std::ceil(missing))};
-    extra[p][s] = {found - needed(stage.option, in_flight), in_flight, true};
-    std::optional<PlanCandidate> other = with_less_memory(candidate, *shortage, extra);
+    const PipelineCandidate& lacks = candidate.pipelines[p];
+    // With fewer in flight it may lack no less.
+    const bool may_help = in_flight >= extra[p][s].in_flight || missing < extra[p][s].missing;
+    for (size_t q = 0; q < candidate.pipelines.size(); ++q)
+      if (candidate.pipelines[q] == lacks)
+        extra[q][s] = {found - needed(stage.option, in_flight), in_flight, true, missing};
+    std::optional<PlanCandidate> other = with_less_memory(candidate, shortages[0], extra, may_help);
+    for (size_t q = 0; other && q < candidate.pipelines.size(); ++q)
+      if (candidate.pipelines[q] == lacks) other->pipelines[q] = other->pipelines[p];
     if (!other) return;
     candidate = std::move(*other);
     trial.reset();

@@ -63,6 +63,13 @@ class CandidateSet {
   const Layers& layers() const { return synthesis_.layers(); }
   // For how many micro-batches a device of the pool has room, of so many, beside so many bytes.
   int room(const StageOption& option, int pool, int most, Bytes beside = {}) const;
+  // What a device has beside its gradients while they are summed with those of other pipelines: its
+  // part, as it is sent and as it comes back.
+  Bytes summed(const StageRange& range) const;
+  // Whether there is room for it and a micro-batch.
+  bool has_room_to_sum(const StageOption& option, const StageRange& range) const {
+    return room(option, range.pool, 1, summed(range)) > 0;
+  }
   // Of a step by the timer, with stages that take so long. `timings`: of turns_of().
   Nanoseconds time_of(const PlanCandidate& candidate,
                       const std::vector<PipelinePlan>& plans,
@@ -165,6 +172,7 @@ class CandidateSet {
     Bytes bytes;
     int in_flight = 0;
     bool is_whole = false;  // no room for gradients of weights that come later
+    double missing = 0;     // bytes
   };
   using Extra = std::vector<std::vector<ExtraBytes>>;  // [pipeline][stage]; empty: nothing
   using PortTimes = std::map<int, double>;             // [link] nanoseconds of a step
@@ -191,10 +199,11 @@ class CandidateSet {
   StageQuery query(const PipelineCandidate& pipeline, size_t stage) const;
   const std::optional<StageSolution>& solution(const PipelineCandidate& pipeline, size_t stage);
   bool recompute_more(PlanCandidate& candidate, std::string_view how);
-  bool make_room(PipelineCandidate& pipeline, size_t stage);
+  bool make_room(PipelineCandidate& pipeline, size_t stage, bool is_alone);
   std::optional<PipelinePlan> stages(const PipelineCandidate& pipeline,
                                      const std::vector<std::vector<int>>& devices,
-                                     const std::vector<ExtraBytes>& extra);
+                                     const std::vector<ExtraBytes>& extra,
+                                     bool is_alone);
   // Some may have no room. Nothing if a stage cannot be run like this.
   std::optional<std::vector<PipelinePlan>> stages(const PlanCandidate& candidate,
                                                   const Extra& extra);
@@ -204,7 +213,8 @@ class CandidateSet {
                            const std::vector<PipelinePlan>& plans) const;
   std::optional<PlanCandidate> with_less_memory(const PlanCandidate& candidate,
                                                 const Shortage& shortage,
-                                                const Extra& extra);
+                                                const Extra& extra,
+                                                bool as_it_is);
   Pipeline to_pipeline(const PipelineCandidate& candidate,
                        const std::vector<std::vector<int>>& devices,
                        const PipelineTurns& turns);
@@ -220,7 +230,7 @@ class CandidateSet {
   void evaluate(PlanCandidate candidate, std::optional<Trial> trial);
   void find_defaults(const PipelineCandidate& pipeline);
   std::string name_of_first(int layer) const;
-  std::optional<Shortage> find_shortage(const Trial& trial) const;
+  std::vector<Shortage> find_shortages(const Trial& trial) const;
   std::string explain(const Shortage& shortage, const Trial& trial) const;
 
   const Request& request_;

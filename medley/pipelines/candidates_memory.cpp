@@ -38,9 +38,10 @@ bool raise_price(StageConfig& config, const StageRange& range) {
 
 }  // namespace
 
-// Of the device that lacks most, where the inputs of micro-batches that are not lowered wait, too.
-std::optional<CandidateSet::Shortage> CandidateSet::find_shortage(const Trial& trial) const {
-  std::optional<Shortage> worst;
+// Of each stage the device that lacks most, where the inputs of micro-batches that are not lowered
+// wait, too. The stage that lacks most is first.
+std::vector<CandidateSet::Shortage> CandidateSet::find_shortages(const Trial& trial) const {
+  std::vector<Shortage> worst;  // of stages in their order
   for (const auto& [stage, device, use] : memory_uses(trial.program)) {
     const LoweredStage& lowered = trial.program.stages[at(stage)];
     const auto p = at(lowered.pipeline);
@@ -50,9 +51,15 @@ std::optional<CandidateSet::Shortage> CandidateSet::find_shortage(const Trial& t
     const int64_t waiting = static_cast<int64_t>(more) * batch_bytes(lowered);
     const double missing =
         static_cast<double>(use.peak + waiting) - request_.cluster.kind(device).memory_bytes;
-    if (missing > 0 && (!worst || missing > worst->bytes))
-      worst = Shortage{p, at(stage) - first, device, missing};
+    if (missing <= 0) continue;
+    const Shortage own{p, at(stage) - first, device, missing};
+    if (worst.empty() ||
+        std::pair(worst.back().pipeline, worst.back().stage) != std::pair(own.pipeline, own.stage))
+      worst.push_back(own);
+    else if (own.bytes > worst.back().bytes)
+      worst.back() = own;
   }
+  std::ranges::stable_sort(worst, std::ranges::greater{}, &Shortage::bytes);
   return worst;
 }
 
@@ -85,11 +92,12 @@ bool CandidateSet::recompute_more(PlanCandidate& candidate, std::string_view how
   return lacks && (!request_.faster_than || time_of(candidate, *plans) < *request_.faster_than);
 }
 
-// As it is, with a higher price of memory for a stage, or with more of it computed again: the
-// fastest that has room.
+// As it is, if that is said to be of use, with a higher price of memory for a stage, or with more
+// of it computed again: the fastest that has room.
 std::optional<PlanCandidate> CandidateSet::with_less_memory(const PlanCandidate& candidate,
                                                             const Shortage& shortage,
-                                                            const Extra& extra) {
+                                                            const Extra& extra,
+                                                            bool as_it_is) {
   const auto [p, s, device, missing] = shortage;
   const PipelineCandidate& now = candidate.pipelines[p];
   std::optional<PlanCandidate> best;
@@ -103,7 +111,7 @@ std::optional<PlanCandidate> CandidateSet::with_less_memory(const PlanCandidate&
     least = time;
     return true;
   };
-  attempt(candidate);
+  if (as_it_is) attempt(candidate);
   PlanCandidate other = candidate;
   while (raise_price(other.pipelines[p].configs[s], now.stages[s]) && !attempt(other)) {
   }
@@ -119,7 +127,7 @@ std::optional<PlanCandidate> CandidateSet::with_less_memory(const PlanCandidate&
 
 // As it is at higher and higher prices of memory, then the same with blocks and with all computed
 // again: the first that has room. Returns whether one has.
-bool CandidateSet::make_room(PipelineCandidate& pipeline, size_t stage) {
+bool CandidateSet::make_room(PipelineCandidate& pipeline, size_t stage, bool is_alone) {
   StageConfig& config = pipeline.configs[stage];
   const StageConfig first = config;
   const StageRange& range = pipeline.stages[stage];
@@ -129,7 +137,9 @@ bool CandidateSet::make_room(PipelineCandidate& pipeline, size_t stage) {
     if (how != first.recompute) recompute(config, how, 1);
     do {
       const std::optional<StageSolution>& solved = solution(pipeline, stage);
-      if (solved && room(solved->option, range.pool, 1) > 0) return true;
+      if (solved && (is_alone ? room(solved->option, range.pool, 1) > 0
+                              : has_room_to_sum(solved->option, range)))
+        return true;
     } while (raise_price(config, range));
   }
   config = first;
@@ -140,7 +150,9 @@ void CandidateSet::make_room(PlanCandidate& candidate) {
   const std::optional<std::vector<PipelinePlan>> plans = stages(candidate, {});
   for (size_t p = 0; plans && p < plans->size(); ++p)
     for (size_t s = 0; s < (*plans)[p].stages.size(); ++s)
-      if ((*plans)[p].stages[s].room < 1 && !make_room(candidate.pipelines[p], s)) return;
+      if ((*plans)[p].stages[s].room < 1 &&
+          !make_room(candidate.pipelines[p], s, candidate.pipelines.size() == 1))
+        return;
 }
 
 }  // namespace medley

@@ -15,6 +15,8 @@ namespace medley {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 // Two nodes of two devices, which compute so fast that it is the link between nodes that counts;
@@ -91,6 +93,12 @@ class PlacementTest : public ::testing::Test {
       EXPECT_LE(least, candidates.best_step());
       EXPECT_GE(least / candidates.best_step(), share);
     }
+    if (chains.size() < 2) return;
+    CandidateSet candidates(request, pools, synthesis);
+    candidates.add(candidate);
+    ASSERT_THAT(candidates.timed(), Not(IsEmpty()));
+    for (const CandidateSet::Timed& each : candidates.timed())
+      EXPECT_GE(each.time, candidates.least_step(each.candidate));
   }
 
   Nanoseconds step(const Plan& plan) const {
@@ -156,6 +164,40 @@ TEST_F(PlacementTest, PortsBoundTheStep) {
       expect_ports_bound({all_of({cut}, {1, 1}), all_of({cut}, {1, 1})}, rows, 0);
       expect_ports_bound({all_of({cut}, {1, 2}), all_of({kLayers - cut}, {2, 1})}, rows, 0);
     }
+}
+
+// Pipelines that are alike are full for as long: few of their micro-batches are simulated.
+TEST_F(PlacementTest, StepsOfManyMicrobatchesAreThoseOfAllOfThem) {
+  const CostModel costs(cluster);
+  const GraphAnalysis analysis = analyse(graph, {});
+  const Request request = asked(costs, analysis, 1024);
+  const std::vector<DevicePool> pools = pools_of(request);
+  StageSynthesis synthesis(request, {.per_block = 2});
+  const PipelineCandidate one{64,
+                              {{0, 2, 0, 1}, {2, 5, 0, 1}},
+                              std::vector<StageConfig>(2, {512 / 64, 64, 0, StageStyle::kBest}),
+                              512};
+  for (const Together together : {Together::kNeighbours, Together::kSameLayers}) {
+    CandidateSet candidates(request, pools, synthesis);
+    candidates.evaluate({{one, one}, together});
+    const Nanoseconds whole = step(std::get<Plan>(candidates.best()));
+    EXPECT_NEAR(candidates.best_step() / whole, 1, 1e-3);
+  }
+}
+
+// What is computed again for the gradient of a weight is not kept until that may come.
+TEST_F(PlacementTest, StagesThatComputeAgainHaveNoLateWeights) {
+  const CostModel costs(cluster);
+  const GraphAnalysis analysis = analyse(graph, {});
+  const Request request = asked(costs, analysis, 64);
+  StageSynthesis synthesis(request, {.per_block = 2});
+  StageConfig config{16, 4, 0, StageStyle::kBest};
+  const auto weights = [&] { return synthesis.whole({1, 4, {{0}}, config})->option.weights; };
+  EXPECT_GT(weights(), Nanoseconds{});
+  for (const std::string_view how : {kRecompute[1], kRecompute[2]}) {
+    config.recompute = how;
+    EXPECT_EQ(weights(), Nanoseconds{}) << how;
+  }
 }
 
 }  // namespace

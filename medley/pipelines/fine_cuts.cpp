@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "medley/base/at.h"
@@ -53,8 +54,15 @@ struct Parts {
 // A pipeline with other cuts: what its stages and cuts take is read off those that it has.
 class OtherCuts {
  public:
-  OtherCuts(const PipelineCandidate& pipeline, const PipelinePlan& plan, const Parts& parts)
-      : pipeline_(pipeline), plan_(plan), parts_(parts), cuts_(parts.parts.cuts(pipeline)) {
+  OtherCuts(const PipelineCandidate& pipeline,
+            const PipelinePlan& plan,
+            bool is_alone,
+            const Parts& parts)
+      : pipeline_(pipeline),
+        plan_(plan),
+        is_alone_(is_alone),
+        parts_(parts),
+        cuts_(parts.parts.cuts(pipeline)) {
     for (size_t s = 0; s < pipeline.stages.size(); ++s) {
       const std::vector<Nanoseconds> times = parts.layers.layer_times(pipeline, s);
       std::vector<double>& sums = sums_.emplace_back(1, 0.0);
@@ -77,6 +85,7 @@ class OtherCuts {
         scale(*each, factor);
       for (Bytes* each : {&option.persistent, &option.saved}) scale(*each, factor);
       stage.room = parts_.layers.room(option, then.pool, plan.microbatches);
+      if (!is_alone_ && !parts_.parts.has_room_to_sum(option, then)) stage.room = 0;
       if (s == 0) continue;
       const CutBytes &before = cuts_[at(now.begin - 1)], &bytes = cuts_[at(then.begin - 1)];
       BoundaryTimes& times = plan.boundaries[s - 1];
@@ -93,6 +102,7 @@ class OtherCuts {
 
   const PipelineCandidate& pipeline_;
   const PipelinePlan& plan_;
+  const bool is_alone_;
   const Parts& parts_;
   const std::vector<CutBytes> cuts_;       // [part] what crosses behind it
   std::vector<std::vector<double>> sums_;  // [stage][part] of times before it
@@ -150,33 +160,47 @@ struct Moved {
   auto operator<=>(const Moved&) const = default;
 };
 
-// Cuts moved one by one, or some neighbours together, as long as that is faster.
+// Cuts moved one by one, or some neighbours together, as long as that is faster; in pipelines that
+// are alike at once.
 Moved moved(const Start& start, const Parts& parts) {
   const Nanoseconds before = parts.parts.time_of(start.candidate, start.stages, 0);
   Moved best{before, start.candidate};
+  std::vector<PipelinePlan> known = start.stages;
   for (size_t p = 0; p < start.stages.size(); ++p) {
-    const OtherCuts cuts(start.candidate.pipelines[p], start.stages[p], parts);
+    const auto same = [&](size_t other) { return start.stages[other] == start.stages[p]; };
+    std::vector<size_t> alike;
+    for (size_t q = 0; q < start.stages.size(); ++q)
+      if (same(q)) alike.push_back(q);
+    if (alike.front() < p) continue;
+    const bool is_alone = start.stages.size() == 1;
+    const OtherCuts cuts(start.candidate.pipelines[p], start.stages[p], is_alone, parts);
+    const auto with = [&](const PipelineCandidate& one) {
+      std::pair<PlanCandidate, std::vector<PipelinePlan>> all{best.candidate, known};
+      for (const size_t q : alike) {
+        all.first.pipelines[q] = one;
+        all.second[q] = cuts.as(one);
+      }
+      return all;
+    };
     for (int moves = 0; moves < kMostMoves; ++moves) {
       const PipelineCandidate now = best.candidate.pipelines[p];
-      std::vector<PlanCandidate> all;
+      std::vector<PipelineCandidate> all;
       for (size_t first = 1; first < now.stages.size(); ++first)
         for (size_t last = first; last < std::min(now.stages.size(), first + kMostTogether); ++last)
           for (int by = -kFarthest; by <= kFarthest; ++by)
-            if (auto one = by ? shifted(now, first, last, by) : std::nullopt) {
-              all.push_back(best.candidate);
-              all.back().pipelines[p] = std::move(*one);
-            }
+            if (auto one = by ? shifted(now, first, last, by) : std::nullopt)
+              all.push_back(std::move(*one));
       std::vector<Nanoseconds> times(all.size(), kLongest);
       for_each_in_parallel(all.size(), [&](size_t i) {
-        std::vector<PipelinePlan> plans = start.stages;
-        plans[p] = cuts.as(all[i].pipelines[p]);
+        const auto [candidate, plans] = with(all[i]);
         if (takes_at_least(plans[p]) < best.time &&
             std::ranges::min(plans[p].stages, {}, &PipelineStage::room).room > 0)
-          times[i] = parts.parts.time_of(all[i], plans, 0);
+          times[i] = parts.parts.time_of(candidate, plans, 0);
       });
       const auto least = std::ranges::min_element(times);
       if (least == times.end() || *least >= best.time) break;
-      best = {*least, all[static_cast<size_t>(least - times.begin())]};
+      std::tie(best.candidate, known) = with(all[static_cast<size_t>(least - times.begin())]);
+      best.time = *least;
     }
   }
   scale(best.time, start.time / before);

@@ -120,6 +120,8 @@ struct PipelineRequest {
   // How long a stage still sums gradients with other pipelines before it updates: about, which is
   // part of u, and at least, whatever the others are. Null: not at all.
   std::function<Nanoseconds(const StageRange&)> sums, sums_at_least;
+  // What a device has for that beside a micro-batch. Null: nothing.
+  std::function<Bytes(const StageRange&)> summed;
   std::vector<MicrobatchChoice> microbatches;  // the best of these is taken
   InFlightRule in_flight = InFlightRule::kPeriod;
   double gap = 0;      // stop when no plan can be better by more than this share
@@ -136,6 +138,7 @@ struct PipelineStage {
   StageRange range;
   StageOption option;
   int in_flight = 0, room = 0;  // room: the most that memory holds, at most all micro-batches
+  bool operator==(const PipelineStage&) const = default;
 };
 struct PipelinePlan {
   int choice = 0;  // into PipelineRequest::microbatches
@@ -144,6 +147,7 @@ struct PipelinePlan {
   std::vector<BoundaryTimes> boundaries;  // one fewer
   Nanoseconds exchange;                   // X
   Nanoseconds period, predicted;
+  bool operator==(const PipelinePlan&) const = default;
 };
 
 struct PipelinePlans {

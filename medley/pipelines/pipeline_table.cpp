@@ -110,13 +110,14 @@ Table::Offered Table::options_of(const PipelineRequest& request,
     range.devices = sizes(range.pool)[s];
     const Nanoseconds sums = request.sums ? request.sums(range) : Nanoseconds{};
     const Nanoseconds least = request.sums_at_least ? request.sums_at_least(range) : Nanoseconds{};
+    const Bytes summed = request.summed ? request.summed(range) : Bytes{};
     int32_t index = 0;
     for (const StageOption& o : request.microbatches[at(choice)].options(range)) {
       MEDLEY_CHECK(o.forward.value >= 0 && o.backward.value >= 0 && o.update.value >= 0);
       MEDLEY_CHECK((o.forward + o.backward + o.update) < kLongest);
       all.longest = std::max(all.longest, (o.forward + o.backward).value);
       const int64_t room = ignore_memory ? kNever : room_of(o, memory, microbatches_);
-      if (room >= 1) {
+      if (room >= 1 && (ignore_memory || room_of(o, memory - summed, 1) >= 1)) {
         const int64_t time = (o.forward + o.backward).value, weights = o.weights.value;
         all.options.push_back(
             {time,

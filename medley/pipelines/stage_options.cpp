@@ -236,9 +236,12 @@ std::optional<StageSynthesis::Alike> StageSynthesis::find_alike(const Key& key) 
 }
 
 StageOption StageSynthesis::price_alone(const StageQuery& query, const Plan& plan) const {
-  return price(lower_alone(completed_.at(range_key(query)), plan, request_.cluster),
-               *request_.costs,
-               query.config.microbatches);
+  StageOption option = price(lower_alone(completed_.at(range_key(query)), plan, request_.cluster),
+                             *request_.costs,
+                             query.config.microbatches);
+  // What is computed again for a gradient that comes later would be kept until then.
+  if (query.config.recompute != kKept) option.weights = {};
+  return option;
 }
 
 // Nothing if none were found.
@@ -503,14 +506,14 @@ std::shared_ptr<StageSynthesis> stages_of(const Request& request, const LayerOpt
   return stages;
 }
 
-std::vector<int64_t> microbatch_counts(const Request& request) {
-  constexpr int64_t kMost = 1024;
+std::vector<int64_t> microbatch_counts(const Request& request, int pipelines) {
+  const int64_t most = int64_t{1024} * pipelines;
   if (request.microbatches > 0) return {request.microbatches};
   if (!request.analysis->coupling.empty() || !request.analysis->prepared->weights_in_prologue)
     return {1};
   std::vector<int64_t> counts;
   for (int64_t rows = 1; counts.empty() || counts.back() > 1; rows *= 2)
-    if (const int64_t count = (request.global_batch + rows - 1) / rows; count <= kMost)
+    if (const int64_t count = (request.global_batch + rows - 1) / rows; count <= most)
       counts.push_back(count);
   std::ranges::reverse(counts);
   return counts;

@@ -206,7 +206,7 @@ inline constexpr LayerOptions kLayersOfChains{.per_block = 2};
 std::shared_ptr<StageSynthesis> stages_of(const Request& request, const LayerOptions& layers);
 
 // Those of a pipeline: what the request says, one where rows meet, else those of 1, 2, 4, ... rows,
-// which meshes divide evenly.
-std::vector<int64_t> microbatch_counts(const Request& request);
+// which meshes divide evenly, but no more than for so many pipelines are many.
+std::vector<int64_t> microbatch_counts(const Request& request, int pipelines = 1);
 
 }  // namespace medley

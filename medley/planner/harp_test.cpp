@@ -353,6 +353,7 @@ TEST_F(HarpTest, HasOneMicrobatchWhereRowsMeet) {
   EXPECT_EQ(microbatch_counts(asked), (std::vector<int64_t>{1, 2, 4, 7, 13, 25, 50, 100}));
   asked.global_batch = 5000;
   EXPECT_EQ(microbatch_counts(asked).back(), 625);
+  EXPECT_EQ(microbatch_counts(asked, 4).back(), 2500);
   asked.global_batch = 1;
   EXPECT_EQ(microbatch_counts(asked), std::vector<int64_t>{1});
 }

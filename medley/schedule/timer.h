@@ -24,6 +24,7 @@ struct BoundaryTimes {
   Nanoseconds forward, backward;
   Nanoseconds latency{};
   Nanoseconds round_trip() const { return forward + backward + latency * 2; }
+  bool operator==(const BoundaryTimes&) const = default;
 };
 struct MicrobatchTimes {
   std::vector<StageTimes> stages;
