@@ -1,5 +1,6 @@
 #include "medley/torch/host_transport.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 
