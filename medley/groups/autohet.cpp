@@ -24,7 +24,8 @@ namespace {
 
 // Of units, for each of which chains are searched: of few devices, and of many.
 constexpr size_t kMostAmounts = 150, kFewAmounts = 40;
-constexpr double kGap = 0.01;  // of a chain
+constexpr int kMostOfAlike = 128;  // devices of a pipeline that has the same part of all pools
+constexpr double kGap = 0.01;      // of a chain
 // Divisions may be predicted to be slower by this than the best one.
 constexpr double kSlower = 1.1;
 constexpr size_t kMostDivisions = 12;  // that are synthesised, and
@@ -103,7 +104,7 @@ std::vector<Units> amounts_of(const std::vector<DevicePool>& pools) {
   }
   for (int pipelines = 2; pipelines <= static_cast<int>(kMostAlike); ++pipelines) {
     std::optional<Units> part = part_of_all(pools, pipelines);
-    if (part && std::accumulate(part->begin(), part->end(), 0) <= kMostInDetail &&
+    if (part && std::accumulate(part->begin(), part->end(), 0) <= kMostOfAlike &&
         std::ranges::find(amounts, *part) == amounts.end())
       amounts.push_back(std::move(*part));
   }
@@ -141,7 +142,7 @@ GroupRequest group_request(const Request& request,
 }
 
 // So many of as many devices as are searched in detail.
-int pipelines_of(size_t devices) { return std::max(1, static_cast<int>(devices) / kFewDevices); }
+int pipelines_of(size_t devices) { return std::max(1, static_cast<int>(devices) / kMostInDetail); }
 
 class AutoHet {
  public:

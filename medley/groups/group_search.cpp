@@ -170,7 +170,7 @@ bool GroupSearch::search_amounts(const Choice& choice, const std::vector<Units>&
     const double own = share(amounts[i]) * static_cast<double>(choice.asked.count);
     const int microbatches = std::max(1, static_cast<int>(own + 0.5));
     const auto& [by_amount, in_detail, at_prices] = choice.fewest;
-    const bool few = std::accumulate(amounts[i].begin(), amounts[i].end(), 0) <= kFewDevices;
+    const bool few = std::accumulate(amounts[i].begin(), amounts[i].end(), 0) <= kMostInDetail;
     found[i] = (in_detail && few ? in_detail : by_amount)->on(amounts[i], microbatches, limit());
   });
   bool added = false;

@@ -44,10 +44,9 @@ struct GroupRequest {
   std::function<bool()> is_over{};           // asked now and then; null: never
 };
 
-// Devices: with more, a search for chains takes a tenth of a second, so that fewer amounts of them
-// are searched, and stages of these chains are on whole nodes of a pool of many.
-inline constexpr int kMostInDetail = 128;
-inline constexpr int kFewDevices = 64;  // of more, with stages of any size
+// Devices: with more, a search for chains takes a tenth of a second and more, so that fewer amounts
+// of them are searched, and stages of chains on larger amounts are on whole nodes of a pool of many.
+inline constexpr int kMostInDetail = 64;
 
 class GroupSearch {
  public:

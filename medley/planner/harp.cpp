@@ -271,7 +271,7 @@ class Harp {
     request.microbatches = {choice(pools, count, limits)};
     request.last_pool = last;
     const bool first = pools_[at(pools[0])].sub_pool_of < 0 && last < 0;
-    if (const auto slow = this->slow(); slow && (!first || known_)) request.below = *slow;
+    if (const auto slow = this->slow()) request.below = *slow;
     const bool closer = last < 0 && limits.closer > Nanoseconds{};
     PipelinePlans found = plans_of(request);
     std::vector<PipelinePlan>& plans = found.plans;
