@@ -45,7 +45,8 @@ struct GroupRequest {
 };
 
 // Devices: with more, a search for chains takes a tenth of a second and more, so that fewer amounts
-// of them are searched, and stages of chains on larger amounts are on whole nodes of a pool of many.
+// of them are searched, and stages of chains on larger amounts are on whole nodes of a pool of
+// many.
 inline constexpr int kMostInDetail = 64;
 
 class GroupSearch {
