@@ -32,7 +32,7 @@ BUDGETS = {
     "medley/solve": 3_500,
     "medley/sim": 2_000,
     "medley/synthesis": 5_000,
-    "medley/pipelines": 7_120,  # chains with devices counted, and priced; layer tables; ports; cuts
+    "medley/pipelines": 7_140,  # chains with devices counted, and priced; layer tables; ports; cuts
     "medley/planner": 1_560,  # a table, and which pipelines are worth a look
     "medley/trace": 500,
     "medley/runtime": 3_500,
@@ -48,7 +48,7 @@ BUDGETS = {
     "medley/elastic": 2_000,
     "python/medley": 24_950,  # capture is a third of it; what processes read is compared, too
 }
-CORE = 74_450  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 74_470  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:

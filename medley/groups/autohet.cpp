@@ -28,9 +28,11 @@ constexpr int kMostOfAlike = 128;  // devices of a pipeline that has the same pa
 constexpr double kGap = 0.01;      // of a chain
 // Divisions may be predicted to be slower by this than the best one.
 constexpr double kSlower = 1.1;
-constexpr size_t kMostDivisions = 12;  // that are synthesised, and
-constexpr int kMostPriced = 4;         // of them, simulated
-constexpr int kMostSplits = 3;         // of their rows
+// That are synthesised; of them, whose stages get room for what their schedules want, where devices
+// are many; and that are simulated.
+constexpr size_t kMostDivisions = 12, kMoreRoom = 3;
+constexpr int kMostPriced = 4;
+constexpr int kMostSplits = 3;  // of their rows
 constexpr size_t kSteps = 3 + kMostPriced;
 
 // Whole numbers that divide one, ascending.
@@ -180,6 +182,8 @@ class AutoHet {
     std::erase_if(all, [&](const PlanCandidate& each) { return candidates_.cannot_win(each); });
     candidates_.solve(all);
     for (PlanCandidate& each : all) candidates_.make_room(each);
+    const size_t more = devices_of(request_).size() > at(kMostInDetail) ? kMoreRoom : 0;
+    for (size_t i = 0; i < std::min(all.size(), more); ++i) candidates_.make_more_room(all[i]);
     for_each_in_parallel(all.size(), [&](size_t i) { all[i] = balanced(all[i]); });
     candidates_.add(all);
     candidates_.choose(kMostPriced, [&](int candidate) {

@@ -457,8 +457,6 @@ void CandidateSet::evaluate(PlanCandidate candidate, std::optional<Trial> trial)
       if (candidate.pipelines[q] == lacks)
         extra[q][s] = {found - needed(stage.option, in_flight), in_flight, true, missing};
     std::optional<PlanCandidate> other = with_less_memory(candidate, shortages[0], extra, may_help);
-    for (size_t q = 0; other && q < candidate.pipelines.size(); ++q)
-      if (candidate.pipelines[q] == lacks) other->pipelines[q] = other->pipelines[p];
     if (!other) return;
     candidate = std::move(*other);
     trial.reset();

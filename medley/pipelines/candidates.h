@@ -108,6 +108,9 @@ class CandidateSet {
   // Where a stage as a whole has no room for a micro-batch, which the sum over its layers had: with
   // a higher price of memory for it, or with more of it computed again, if that has.
   void make_room(PlanCandidate& candidate);
+  // Where stages as wholes have room for fewer micro-batches than hide transfers, the same if the
+  // timer says that it gains.
+  void make_more_room(PlanCandidate& candidate);
   // Times a candidate in both placements, if they differ, and keeps them, unless wholes() has
   // nothing or ports take as long as what is known. Returns the shorter time.
   std::optional<Nanoseconds> add(const PlanCandidate& candidate);

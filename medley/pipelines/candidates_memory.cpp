@@ -93,7 +93,7 @@ bool CandidateSet::recompute_more(PlanCandidate& candidate, std::string_view how
 }
 
 // As it is, if that is said to be of use, with a higher price of memory for a stage, or with more
-// of it computed again: the fastest that has room.
+// of it computed again: the fastest that has room. Pipelines that are alike stay so.
 std::optional<PlanCandidate> CandidateSet::with_less_memory(const PlanCandidate& candidate,
                                                             const Shortage& shortage,
                                                             const Extra& extra,
@@ -102,12 +102,14 @@ std::optional<PlanCandidate> CandidateSet::with_less_memory(const PlanCandidate&
   const PipelineCandidate& now = candidate.pipelines[p];
   std::optional<PlanCandidate> best;
   Nanoseconds least;
-  const auto attempt = [&](const PlanCandidate& each) {
+  const auto attempt = [&](PlanCandidate each) {
+    for (size_t q = 0; q < each.pipelines.size(); ++q)
+      if (candidate.pipelines[q] == now) each.pipelines[q] = each.pipelines[p];
     const std::optional<std::vector<PipelinePlan>> plans = wholes(each, extra);
     if (!plans) return false;
     const Nanoseconds time = time_of(each, *plans);
     if (best && time >= least) return true;
-    best = each;
+    best = std::move(each);
     least = time;
     return true;
   };
@@ -153,6 +155,34 @@ void CandidateSet::make_room(PlanCandidate& candidate) {
       if ((*plans)[p].stages[s].room < 1 &&
           !make_room(candidate.pipelines[p], s, candidate.pipelines.size() == 1))
         return;
+}
+
+// Of pipelines that are alike the first is looked at.
+void CandidateSet::make_more_room(PlanCandidate& candidate) {
+  for (size_t p = 0; p < candidate.pipelines.size(); ++p) {
+    const auto own = candidate.pipelines.begin() + static_cast<std::ptrdiff_t>(p);
+    if (std::find(candidate.pipelines.begin(), own, *own) != own) continue;
+    const std::optional<std::vector<PipelinePlan>> plans = wholes(candidate);
+    if (!plans) return;
+    const std::vector<int> wanted = ideal_in_flight(schedule_request((*plans)[p]));
+    std::vector<size_t> lack;
+    std::vector<PlanCandidate> ways;  // that are tried, solved on all cores
+    for (size_t s = 0; s < wanted.size(); ++s) {
+      if ((*plans)[p].stages[s].room >= wanted[s]) continue;
+      lack.push_back(s);
+      PipelineCandidate other = *own;
+      if (raise_price(other.configs[s], other.stages[s])) ways.push_back({{other}});
+      other = *own;
+      for (const std::string_view how : {kRecompute[2], kRecompute[1]}) {
+        recompute(other.configs[s], how, wanted[s]);
+        ways.push_back({{other}});
+      }
+    }
+    solve(ways);
+    for (const size_t s : lack)
+      if (auto other = with_less_memory(candidate, {p, s, 0, 0}, {}, true))
+        candidate = std::move(*other);
+  }
 }
 
 }  // namespace medley
