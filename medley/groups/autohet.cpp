@@ -123,7 +123,6 @@ GroupRequest group_request(const Request& request,
   groups.pools = candidates.pools();
   groups.sums.gradients = candidates.gradients();
   groups.sums.links = candidates.links();
-  groups.summed = [&candidates](const StageRange& range) { return candidates.summed(range); };
   groups.amounts = amounts_of(pools);
   groups.rows = request.global_batch;
   groups.least = work_bound(request);
@@ -182,7 +181,7 @@ class AutoHet {
     std::erase_if(all, [&](const PlanCandidate& each) { return candidates_.cannot_win(each); });
     candidates_.solve(all);
     for (PlanCandidate& each : all) candidates_.make_room(each);
-    const size_t more = devices_of(request_).size() > at(kMostInDetail) ? kMoreRoom : 0;
+    const size_t more = search_.is_large() ? kMoreRoom : 0;
     for (size_t i = 0; i < std::min(all.size(), more); ++i) candidates_.make_more_room(all[i]);
     for_each_in_parallel(all.size(), [&](size_t i) { all[i] = balanced(all[i]); });
     candidates_.add(all);

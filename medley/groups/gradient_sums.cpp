@@ -6,12 +6,6 @@
 
 namespace medley {
 
-Bytes GradientSums::bytes_of(int begin, int end) const {
-  Bytes sum;
-  for (int l = begin; l < end && !gradients.empty(); ++l) sum += gradients[at(l)];
-  return sum;
-}
-
 std::optional<Nanoseconds> GradientSums::fastest(const StageRange& stage, Bytes bytes) const {
   std::optional<Nanoseconds> least;
   if (bytes <= Bytes{}) return least;
@@ -27,7 +21,7 @@ std::optional<Nanoseconds> GradientSums::fastest(const StageRange& stage, Bytes 
 Nanoseconds GradientSums::about(const StageRange& stage, size_t pipelines) const {
   if (pipelines < 2) return {};
   const int nodes = std::max(1, stage.devices / per_node[at(stage.pool)]);
-  const Bytes bytes{bytes_of(stage.begin, stage.end).value / nodes};
+  const Bytes bytes{bytes_of(gradients, stage.begin, stage.end).value / nodes};
   const auto number = static_cast<int64_t>(pipelines);
   return fastest(stage, bytes).value_or(Nanoseconds{}) * (2 * (number - 1)) / number;
 }
@@ -35,7 +29,7 @@ Nanoseconds GradientSums::about(const StageRange& stage, size_t pipelines) const
 Nanoseconds GradientSums::at_least(const StageRange& stage) const {
   const int each = per_node[at(stage.pool)];
   if (stage.devices % each != 0) return {};
-  const Bytes bytes{bytes_of(stage.begin, stage.end).value / (stage.devices / each)};
+  const Bytes bytes{bytes_of(gradients, stage.begin, stage.end).value / (stage.devices / each)};
   return fastest(stage, bytes).value_or(Nanoseconds{});
 }
 
@@ -51,8 +45,8 @@ std::optional<std::vector<std::vector<Nanoseconds>>> GradientSums::between(
       for (size_t q = 0; q < pipelines.size(); ++q)
         for (size_t s = 0; q != p && s < pipelines[q]->stages.size(); ++s) {
           const StageRange& other = pipelines[q]->stages[s].range;
-          const Bytes both =
-              bytes_of(std::max(range.begin, other.begin), std::min(range.end, other.end));
+          const Bytes both = bytes_of(
+              gradients, std::max(range.begin, other.begin), std::min(range.end, other.end));
           if (both <= Bytes{}) continue;
           const std::optional<LinkCurve>& link = links[at(range.pool)][at(other.pool)];
           if (!link) return std::nullopt;

@@ -27,7 +27,6 @@ struct GradientSums {
       const std::vector<const PipelinePlan*>& pipelines) const;
 
  private:
-  Bytes bytes_of(int begin, int end) const;
   std::optional<Nanoseconds> fastest(const StageRange& stage, Bytes bytes) const;
 };
 

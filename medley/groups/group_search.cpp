@@ -135,7 +135,10 @@ void GroupSearch::add(const MicrobatchChoice& choice, int64_t rows, bool last) {
   const PipelineRequest request = chains_of(choice, request_.pipelines);
   if (!request_.amounts.empty() && request_.pools.size() <= kMostPools) {
     PipelineRequest summing = request;
-    if (is_large()) summing.summed = request_.summed;
+    if (is_large())
+      summing.summed = [this](const StageRange& stage) {
+        return held_while_summed(request_.sums.gradients, stage);
+      };
     by_amount = std::make_unique<ChainSearches>(is_large() ? on_nodes(summing) : summing);
     summing.candidates = kOfFewDevices;
     if (is_large() && last) in_detail = std::make_unique<ChainSearches>(summing);

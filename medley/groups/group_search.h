@@ -30,8 +30,7 @@ inline constexpr size_t kMostPipelines = 8, kMostAlike = 32;
 struct GroupRequest {
   int layers = 0;
   std::vector<PipelinePool> pools;
-  GradientSums sums;                                 // with the links between pools
-  std::function<Bytes(const StageRange&)> summed{};  // of PipelineRequest, of many devices
+  GradientSums sums;             // with the links between pools
   std::vector<Units> amounts{};  // of devices, for which the best chains are searched
   std::vector<double> speeds;    // [pool] of a device, in any unit
   int64_t rows = 1;              // of a step
@@ -74,6 +73,8 @@ class GroupSearch {
   bool enough();
   // So few devices that chains are searched with what pipelines sum, and bounds are close.
   bool is_small() const;
+  // So many that few amounts of them are searched.
+  bool is_large() const;
   bool counts_amounts() const { return !request_.amounts.empty(); }
 
   // The best first, where each stage sums over the links to those that have the same layers.
@@ -117,7 +118,6 @@ class GroupSearch {
                                       int microbatches,
                                       Nanoseconds below) const;
   int num_devices() const;
-  bool is_large() const;
   bool counts_devices() const;
   bool is_over() const { return request_.is_over && request_.is_over(); }
   void improve(size_t pipelines);

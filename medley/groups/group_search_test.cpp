@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "medley/base/at.h"
@@ -81,12 +82,29 @@ TEST(GroupSearch, FindsTheStepOfAllGroups) {
   EXPECT_GT(several_possible, group_seeds() / 3);
 }
 
+// The search with one number of micro-batches, of a row each, where a stage takes so long for one.
+std::unique_ptr<GroupSearch> searched(GroupRequest request,
+                                      const std::function<int64_t(const StageRange&)>& time) {
+  request.layers = static_cast<int>(request.sums.gradients.size());
+  request.speeds.assign(request.pools.size(), 1.0);
+  request.least = Nanoseconds{1};
+  MicrobatchChoice choice;
+  choice.count = static_cast<int>(request.rows);
+  choice.cuts.assign(at(request.layers - 1), CutBytes{});
+  choice.options = [time](const StageRange& range) {
+    const int64_t all = time(range);
+    return std::vector<StageOption>{{{all / 3}, {all - all / 3}, {}, {}, {}, {}}};
+  };
+  auto search = std::make_unique<GroupSearch>(std::move(request));
+  search->add(choice, 1, true);
+  return search;
+}
+
 // Three pools with slow links between them: pipelines that have a pool each, and many others, do
 // more rows, but sum all gradients over these links. Chains through all pools with a layer in each
 // sum within pools.
 TEST(GroupSearch, PipelinesThatAreAlikeSumWithinPools) {
   GroupRequest request;
-  request.layers = 3;
   const LinkCurve fast{{{Bytes{100}, Nanoseconds{10}}}, {}},
       slow{{{Bytes{1}, Nanoseconds{100}}}, {}};
   for (int pool = 0; pool < 3; ++pool) {
@@ -99,63 +117,43 @@ TEST(GroupSearch, PipelinesThatAreAlikeSumWithinPools) {
   request.sums.per_node = {1, 1, 1};
   request.sums.gradients.assign(3, Bytes{100});
   request.amounts = all_amounts({4, 4, 4});
-  request.speeds.assign(3, 1.0);
-  request.least = Nanoseconds{1};
   request.rows = 64;
   request.faster_than = Nanoseconds{20'000};
-  MicrobatchChoice choice;
-  choice.count = 64;
-  choice.cuts.assign(2, CutBytes{});
-  choice.options = [](const StageRange& range) {
-    const int64_t layers = range.end - range.begin, time = (240 * layers + 240) / range.devices;
-    return std::vector<StageOption>{{{time / 3}, {time - time / 3}, {}, {}, {}, {}}};
-  };
-  GroupSearch search(std::move(request));
-  search.add(choice, 1, true);
-  const std::vector<Division> found = search.divisions(8);
+  const auto search = searched(std::move(request), [](const StageRange& range) {
+    return (240 * (range.end - range.begin) + 240) / range.devices;
+  });
+  const std::vector<Division> found = search->divisions(8);
   ASSERT_FALSE(found.empty());
   const std::vector<int>& best = found[0].columns;
   EXPECT_GT(best.size(), 1U);
   EXPECT_EQ(best, std::vector<int>(best.size(), best[0]));
-  for (const PipelineStage& stage : search.chain(best[0]).plan.stages)
+  for (const PipelineStage& stage : search->chain(best[0]).plan.stages)
     EXPECT_EQ(stage.range.end - stage.range.begin, 1);
-  EXPECT_LT(found[0].step.value, 2 * search.step()->value);
+  EXPECT_LT(found[0].step.value, 2 * search->step()->value);
 }
 
 // More devices are no faster: a stage should be one, also of many devices, where chains of larger
-// amounts have whole nodes.
+// amounts have whole nodes; or two, where one has no room for what four pipelines sum.
 TEST(GroupSearch, StagesOfPipelinesThatAreAlikeAreSmallerThanNodes) {
-  GroupRequest request;
-  request.layers = 8;
-  const LinkCurve link{{{Bytes{100}, Nanoseconds{10}}}, {}};
-  request.pools = {{"a", 160, {1, 2, 4, 8, 16, 32, 64, 128}, Bytes{1000}}};
-  request.sums.links = {{link}};
-  request.sums.devices = {160};
-  request.sums.per_node = {8};
-  request.sums.gradients.assign(8, Bytes{100});
-  request.amounts = {{40}, {80}, {120}};
-  request.speeds = {1};
-  request.least = Nanoseconds{1};
-  request.rows = 256;
-  request.faster_than = Nanoseconds{1'000'000};
-  MicrobatchChoice choice;
-  choice.count = 256;
-  choice.cuts.assign(7, CutBytes{});
-  choice.options = [](const StageRange& range) {
-    const int64_t time = 240 * (range.end - range.begin);
-    return std::vector<StageOption>{{{time / 3}, {time - time / 3}, {}, {}, {}, {}}};
-  };
-  // Of what four pipelines sum there is no room on single devices.
   for (const bool is_tight : {false, true}) {
-    if (is_tight)
-      request.summed = [](const StageRange& range) { return Bytes{range.devices == 1 ? 1001 : 0}; };
-    GroupSearch search(request);
-    search.add(choice, 1, true);
-    const std::vector<Division> found = search.divisions(8);
+    GroupRequest request;
+    const LinkCurve link{{{Bytes{100}, Nanoseconds{10}}}, {}};
+    request.pools = {{"a", 160, {1, 2, 4, 8, 16, 32, 64, 128}, Bytes{1000}}};
+    request.sums.links = {{link}};
+    request.sums.devices = {160};
+    request.sums.per_node = {8};
+    request.sums.gradients.assign(8, Bytes{is_tight ? 501 : 100});
+    request.amounts = {{40}, {80}, {120}};
+    request.rows = 256;
+    request.faster_than = Nanoseconds{1'000'000};
+    const auto search = searched(std::move(request), [](const StageRange& range) {
+      return int64_t{240} * (range.end - range.begin);
+    });
+    const std::vector<Division> found = search->divisions(8);
     ASSERT_FALSE(found.empty());
     ASSERT_EQ(found[0].columns.size(), 4U);
     for (const int column : found[0].columns)
-      for (const PipelineStage& stage : search.chain(column).plan.stages)
+      for (const PipelineStage& stage : search->chain(column).plan.stages)
         EXPECT_EQ(stage.range.devices, is_tight ? 2 : 1);
   }
 }

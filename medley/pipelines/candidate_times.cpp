@@ -87,9 +87,8 @@ Nanoseconds CandidateSet::time_of(const PlanCandidate& candidate,
                                   const std::vector<PipelinePlan>& plans,
                                   int timings) const {
   Nanoseconds most;
-  for (auto plan = plans.begin(); plan != plans.end(); ++plan)
-    if (std::find(plans.begin(), plan, *plan) == plan)
-      most = std::max(most, turns_of(*plan, timings).step);
+  for (size_t p = 0; p < plans.size(); ++p)
+    if (is_first_alike(plans, p)) most = std::max(most, turns_of(plans[p], timings).step);
   return most + relays_after(candidate, plans);
 }
 
@@ -101,16 +100,12 @@ Nanoseconds CandidateSet::relays_after(const PlanCandidate& candidate,
   if (plans.size() < 2) return {};
   const std::vector<std::vector<std::vector<int>>> devices = devices_of(candidate);
   const auto bytes_of_both = [&](const StageRange& a, const StageRange& b) {
-    Bytes sum;
-    for (int l = std::max(a.begin, b.begin); l < std::min(a.end, b.end); ++l)
-      sum += gradients_[at(l)];
-    return sum;
+    return bytes_of(gradients_, std::max(a.begin, b.begin), std::min(a.end, b.end));
   };
   Nanoseconds most;
   for (size_t p = 0; p < plans.size(); ++p) {
     // Those that are alike sum for as long.
-    const auto own = plans.begin() + static_cast<std::ptrdiff_t>(p);
-    if (std::find(plans.begin(), own, *own) != own) continue;
+    if (!is_first_alike(plans, p)) continue;
     Nanoseconds hidden;
     for (size_t s = 0; s < plans[p].stages.size(); ++s) {
       if (s > 0)

@@ -196,15 +196,14 @@ std::optional<PipelinePlan> CandidateSet::stages(const PipelineCandidate& pipeli
     const std::optional<StageSolution>& solved = solution(pipeline, s);
     if (!solved) return std::nullopt;
     PipelineStage stage{pipeline.stages[s], solved->option, 1, plan.microbatches};
-    stage.room = room(stage.option, stage.range.pool, plan.microbatches);
+    stage.room = room(stage.option, stage.range, plan.microbatches, is_alone);
     if (is_whole_ || (!extra.empty() && extra[s].is_whole)) stage.option.weights = {};
     if (!extra.empty() && extra[s].bytes > Bytes{}) {
       // Part of it may grow with what is in flight.
       const int half = std::min(stage.room, extra[s].in_flight / 2);
-      stage.room =
-          std::max(half, room(stage.option, stage.range.pool, plan.microbatches, extra[s].bytes));
+      stage.room = std::max(
+          half, room(stage.option, stage.range, plan.microbatches, is_alone, extra[s].bytes));
     }
-    if (!is_alone && !has_room_to_sum(stage.option, stage.range)) stage.room = 0;
     plan.stages.push_back(stage);
     if (s == 0) continue;
     const CutBytes& cut = cuts[at(stage.range.begin - 1)];
@@ -269,17 +268,16 @@ void CandidateSet::drop_slower(std::vector<PlanCandidate>& candidates, Nanosecon
   });
 }
 
-int CandidateSet::room(const StageOption& option, int pool, int most, Bytes beside) const {
-  const Bytes free = pipeline_pools_[at(pool)].memory - needed(option, 0) - beside;
-  if (free < Bytes{}) return 0;
+int CandidateSet::room(const StageOption& option,
+                       const StageRange& range,
+                       int most,
+                       bool is_alone,
+                       Bytes beside) const {
+  const Bytes free = pipeline_pools_[at(range.pool)].memory - needed(option, 0);
+  if (!is_alone && free < option.saved + held_while_summed(gradients_, range)) return 0;
+  if (free < beside) return 0;
   if (option.saved <= Bytes{}) return most;
-  return static_cast<int>(std::min<int64_t>(free.value / option.saved.value, most));
-}
-
-Bytes CandidateSet::summed(const StageRange& range) const {
-  Bytes sum;
-  for (int l = range.begin; l < range.end; ++l) sum += gradients_[at(l)];
-  return {2 * sum.value / range.devices};
+  return static_cast<int>(std::min<int64_t>((free - beside).value / option.saved.value, most));
 }
 
 std::vector<Nanoseconds> CandidateSet::layer_times(const PipelineCandidate& pipeline,
@@ -456,7 +454,7 @@ void CandidateSet::evaluate(PlanCandidate candidate, std::optional<Trial> trial)
     for (size_t q = 0; q < candidate.pipelines.size(); ++q)
       if (candidate.pipelines[q] == lacks)
         extra[q][s] = {found - needed(stage.option, in_flight), in_flight, true, missing};
-    std::optional<PlanCandidate> other = with_less_memory(candidate, shortages[0], extra, may_help);
+    std::optional<PlanCandidate> other = with_less_memory(candidate, p, s, extra, may_help);
     if (!other) return;
     candidate = std::move(*other);
     trial.reset();

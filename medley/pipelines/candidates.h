@@ -5,6 +5,7 @@
 // micro-batches in flight are counted (schedule/h1f1b.h), the plan is lowered and simulated. Knows
 // nothing of where candidates come from.
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <optional>
@@ -44,6 +45,13 @@ struct PlanCandidate {
   auto operator<=>(const PlanCandidate&) const = default;
 };
 
+// Whether none before it is the same.
+template <typename T>
+bool is_first_alike(const std::vector<T>& all, size_t number) {
+  const auto own = all.begin() + static_cast<std::ptrdiff_t>(number);
+  return std::find(all.begin(), own, *own) == own;
+}
+
 class CandidateSet {
  public:
   // Requires: all outlive this.
@@ -61,15 +69,13 @@ class CandidateSet {
     return cuts(rows_of_microbatch(pipeline));
   }
   const Layers& layers() const { return synthesis_.layers(); }
-  // For how many micro-batches a device of the pool has room, of so many, beside so many bytes.
-  int room(const StageOption& option, int pool, int most, Bytes beside = {}) const;
-  // What a device has beside its gradients while they are summed with those of other pipelines: its
-  // part, as it is sent and as it comes back.
-  Bytes summed(const StageRange& range) const;
-  // Whether there is room for it and a micro-batch.
-  bool has_room_to_sum(const StageOption& option, const StageRange& range) const {
-    return room(option, range.pool, 1, summed(range)) > 0;
-  }
+  // For how many micro-batches a device of the stage has room, of so many, beside so many bytes. Of
+  // one of several pipelines there is none without room for what it sums with them beside one.
+  int room(const StageOption& option,
+           const StageRange& range,
+           int most,
+           bool is_alone,
+           Bytes beside = {}) const;
   // Of a step by the timer, with stages that take so long. `timings`: of turns_of().
   Nanoseconds time_of(const PlanCandidate& candidate,
                       const std::vector<PipelinePlan>& plans,
@@ -215,7 +221,8 @@ class CandidateSet {
   Nanoseconds relays_after(const PlanCandidate& candidate,
                            const std::vector<PipelinePlan>& plans) const;
   std::optional<PlanCandidate> with_less_memory(const PlanCandidate& candidate,
-                                                const Shortage& shortage,
+                                                size_t pipeline,
+                                                size_t stage,
                                                 const Extra& extra,
                                                 bool as_it_is);
   Pipeline to_pipeline(const PipelineCandidate& candidate,

@@ -95,16 +95,34 @@ bool CandidateSet::recompute_more(PlanCandidate& candidate, std::string_view how
 // As it is, if that is said to be of use, with a higher price of memory for a stage, or with more
 // of it computed again: the fastest that has room. Pipelines that are alike stay so.
 std::optional<PlanCandidate> CandidateSet::with_less_memory(const PlanCandidate& candidate,
-                                                            const Shortage& shortage,
+                                                            size_t pipeline,
+                                                            size_t stage,
                                                             const Extra& extra,
                                                             bool as_it_is) {
-  const auto [p, s, device, missing] = shortage;
-  const PipelineCandidate& now = candidate.pipelines[p];
+  const PipelineCandidate& now = candidate.pipelines[pipeline];
+  const StageConfig& config = now.configs[stage];
+  const auto with = [&](const StageConfig& other) {
+    PlanCandidate changed = candidate;
+    for (size_t q = 0; q < changed.pipelines.size(); ++q)
+      if (candidate.pipelines[q] == now) changed.pipelines[q].configs[stage] = other;
+    return changed;
+  };
+  StageConfig dearer = config;
+  bool is_dearer = raise_price(dearer, now.stages[stage]);
+  const int wanted = ideal_in_flight(schedule_request((*stages(candidate, {}))[pipeline]))[stage];
+  std::vector<PlanCandidate> again;
+  for (const std::string_view how : {kRecompute[2], kRecompute[1]}) {
+    if (how == config.recompute) continue;
+    StageConfig other = config;
+    recompute(other, how, wanted);
+    again.push_back(with(other));
+  }
+  std::vector<PlanCandidate> all = again;
+  if (is_dearer) all.push_back(with(dearer));
+  solve(all);
   std::optional<PlanCandidate> best;
   Nanoseconds least;
   const auto attempt = [&](PlanCandidate each) {
-    for (size_t q = 0; q < each.pipelines.size(); ++q)
-      if (candidate.pipelines[q] == now) each.pipelines[q] = each.pipelines[p];
     const std::optional<std::vector<PipelinePlan>> plans = wholes(each, extra);
     if (!plans) return false;
     const Nanoseconds time = time_of(each, *plans);
@@ -114,16 +132,8 @@ std::optional<PlanCandidate> CandidateSet::with_less_memory(const PlanCandidate&
     return true;
   };
   if (as_it_is) attempt(candidate);
-  PlanCandidate other = candidate;
-  while (raise_price(other.pipelines[p].configs[s], now.stages[s]) && !attempt(other)) {
-  }
-  other = candidate;
-  const std::vector<int> wanted = ideal_in_flight(schedule_request((*stages(candidate, {}))[p]));
-  for (const std::string_view how : {kRecompute[2], kRecompute[1]}) {
-    if (how == now.configs[s].recompute) continue;
-    recompute(other.pipelines[p].configs[s], how, wanted[s]);
-    attempt(other);
-  }
+  while (is_dearer && !attempt(with(dearer))) is_dearer = raise_price(dearer, now.stages[stage]);
+  for (PlanCandidate& each : again) attempt(std::move(each));
   return best;
 }
 
@@ -139,9 +149,7 @@ bool CandidateSet::make_room(PipelineCandidate& pipeline, size_t stage, bool is_
     if (how != first.recompute) recompute(config, how, 1);
     do {
       const std::optional<StageSolution>& solved = solution(pipeline, stage);
-      if (solved && (is_alone ? room(solved->option, range.pool, 1) > 0
-                              : has_room_to_sum(solved->option, range)))
-        return true;
+      if (solved && room(solved->option, range, 1, is_alone) > 0) return true;
     } while (raise_price(config, range));
   }
   config = first;
@@ -160,28 +168,13 @@ void CandidateSet::make_room(PlanCandidate& candidate) {
 // Of pipelines that are alike the first is looked at.
 void CandidateSet::make_more_room(PlanCandidate& candidate) {
   for (size_t p = 0; p < candidate.pipelines.size(); ++p) {
-    const auto own = candidate.pipelines.begin() + static_cast<std::ptrdiff_t>(p);
-    if (std::find(candidate.pipelines.begin(), own, *own) != own) continue;
+    if (!is_first_alike(candidate.pipelines, p)) continue;
     const std::optional<std::vector<PipelinePlan>> plans = wholes(candidate);
     if (!plans) return;
     const std::vector<int> wanted = ideal_in_flight(schedule_request((*plans)[p]));
-    std::vector<size_t> lack;
-    std::vector<PlanCandidate> ways;  // that are tried, solved on all cores
-    for (size_t s = 0; s < wanted.size(); ++s) {
-      if ((*plans)[p].stages[s].room >= wanted[s]) continue;
-      lack.push_back(s);
-      PipelineCandidate other = *own;
-      if (raise_price(other.configs[s], other.stages[s])) ways.push_back({{other}});
-      other = *own;
-      for (const std::string_view how : {kRecompute[2], kRecompute[1]}) {
-        recompute(other.configs[s], how, wanted[s]);
-        ways.push_back({{other}});
-      }
-    }
-    solve(ways);
-    for (const size_t s : lack)
-      if (auto other = with_less_memory(candidate, {p, s, 0, 0}, {}, true))
-        candidate = std::move(*other);
+    for (size_t s = 0; s < wanted.size(); ++s)
+      if ((*plans)[p].stages[s].room < wanted[s])
+        if (auto other = with_less_memory(candidate, p, s, {}, true)) candidate = std::move(*other);
   }
 }
 

@@ -218,7 +218,7 @@ TEST_F(PlacementTest, StagesGetRoomForWhatTheirScheduleWants) {
     };
     const Bytes least = std::max(needed(0, 2), needed(1, 1));
     cluster.pools[0].kind.memory_bytes =
-        static_cast<double>((least + candidates.summed(stages[1])).value);
+        static_cast<double>((least + held_while_summed(candidates.gradients(), stages[1])).value);
   }
 }
 

@@ -84,8 +84,7 @@ class OtherCuts {
       for (Nanoseconds* each : {&option.forward, &option.backward, &option.update, &option.weights})
         scale(*each, factor);
       for (Bytes* each : {&option.persistent, &option.saved}) scale(*each, factor);
-      stage.room = parts_.layers.room(option, then.pool, plan.microbatches);
-      if (!is_alone_ && !parts_.parts.has_room_to_sum(option, then)) stage.room = 0;
+      stage.room = parts_.parts.room(option, then, plan.microbatches, is_alone_);
       if (s == 0) continue;
       const CutBytes &before = cuts_[at(now.begin - 1)], &bytes = cuts_[at(then.begin - 1)];
       BoundaryTimes& times = plan.boundaries[s - 1];
@@ -167,18 +166,17 @@ Moved moved(const Start& start, const Parts& parts) {
   Moved best{before, start.candidate};
   std::vector<PipelinePlan> known = start.stages;
   for (size_t p = 0; p < start.stages.size(); ++p) {
-    const auto same = [&](size_t other) { return start.stages[other] == start.stages[p]; };
-    std::vector<size_t> alike;
-    for (size_t q = 0; q < start.stages.size(); ++q)
-      if (same(q)) alike.push_back(q);
-    if (alike.front() < p) continue;
+    if (!is_first_alike(start.stages, p)) continue;
     const bool is_alone = start.stages.size() == 1;
     const OtherCuts cuts(start.candidate.pipelines[p], start.stages[p], is_alone, parts);
+    // Rows may differ.
     const auto with = [&](const PipelineCandidate& one) {
       std::pair<PlanCandidate, std::vector<PipelinePlan>> all{best.candidate, known};
-      for (const size_t q : alike) {
-        all.first.pipelines[q] = one;
-        all.second[q] = cuts.as(one);
+      const PipelinePlan plan = cuts.as(one);
+      for (size_t q = p; q < known.size(); ++q) {
+        if (start.stages[q] != start.stages[p]) continue;
+        all.first.pipelines[q].stages = one.stages;
+        all.second[q] = plan;
       }
       return all;
     };

@@ -331,6 +331,16 @@ Nanoseconds occupied(const LinkCurve& link, Bytes message) {
                         static_cast<double>((b.size - a.size).value));
 }
 
+Bytes bytes_of(const std::vector<Bytes>& layers, int begin, int end) {
+  Bytes sum;
+  for (int l = begin; l < end && !layers.empty(); ++l) sum += layers[at(l)];
+  return sum;
+}
+
+Bytes held_while_summed(const std::vector<Bytes>& gradients, const StageRange& range) {
+  return {2 * bytes_of(gradients, range.begin, range.end).value / range.devices};
+}
+
 std::optional<Nanoseconds> exchange_time(const std::optional<LinkCurve>& link, Bytes shared) {
   if (shared <= Bytes{}) return Nanoseconds{};
   if (!link) return std::nullopt;

@@ -94,6 +94,13 @@ struct CutBytes {
   bool operator==(const CutBytes&) const = default;
 };
 
+// Of layers [begin, end), each of which has so many; 0 if there are none there, or nothing is said.
+Bytes bytes_of(const std::vector<Bytes>& layers, int begin, int end);
+
+// What a device of a stage has beside its gradients, so many bytes of each layer, while they are
+// summed with those of other pipelines: its part, as it is sent and as it comes back.
+Bytes held_while_summed(const std::vector<Bytes>& gradients, const StageRange& range);
+
 // One way to divide the batch of a step.
 struct MicrobatchChoice {
   int count = 1;
