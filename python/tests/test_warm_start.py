@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -63,10 +64,17 @@ def test_it_hears_of_signals_and_is_killed_with_what_stands_for_it() -> None:
     assert done.communicate(timeout=60)[0] == "heard\n"
     done = start(code)
     assert done.stdout is not None
-    status = Path(f"/proc/{int(done.stdout.readline())}/status")
+    process = int(done.stdout.readline())
     done.kill()
     done.communicate(timeout=60)
     end = time.monotonic() + 60
-    while status.exists() and "(zombie)" not in status.read_text() and time.monotonic() < end:
+    while runs(process) and time.monotonic() < end:
         time.sleep(0.01)
     assert time.monotonic() < end
+
+
+def runs(process: int) -> bool:
+    """Whether a process is neither gone nor a zombie. It may go while it is looked at."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return "(zombie)" not in Path(f"/proc/{process}/status").read_text()
+    return False
