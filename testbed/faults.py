@@ -166,6 +166,7 @@ class Run:
         more = ["--double"] if self._options.double else []
         return [
             *(sys.executable, "-m", "medley", "launch", "--elastic", "--settle", "1e9"),
+            *("--dead-after", str(self._options.dead_after)),
             *("--elastic-log", str(self._folder / "elastic.jsonl")),
             *("--meet", f"{ADDRESS.format(1)}:{PORT}", "--node-rank", str(rank)),
             *(str(self._folder / "plan.json"), str(recovery.SCRIPT), self._options.workload),
@@ -297,6 +298,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--faults", type=int, default=62)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--calm", type=float, default=60.0, help="seconds before the first (60)")
+    parser.add_argument(
+        "--dead-after", type=float, default=2.0, help="seconds of silence, as of medley launch (2)"
+    )
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between two steps")
     parser.add_argument("--strategy", default="data-parallel-even", help="of the plans")
     parser.add_argument("--double", action="store_true", help="train in float64")

@@ -14,6 +14,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
+constexpr int kLeastHeartbeats = 4;  // without a sign of life
+
 FailureDetectorOptions detection(const WatchdogOptions& options) {
   const auto times = [](milliseconds all, milliseconds one) {
     return static_cast<int>((all + one - milliseconds(1)) / one);
@@ -24,11 +26,17 @@ FailureDetectorOptions detection(const WatchdogOptions& options) {
           options.names,
           options.link,
           times(options.heartbeat, options.poll),
-          std::max(4, times(options.dead_after, options.heartbeat)),
+          std::max(kLeastHeartbeats, times(options.dead_after, options.heartbeat)),
           fmt::format("{} ms", options.dead_after.count())};
 }
 
 }  // namespace
+
+WatchdogOptions with_heartbeats(WatchdogOptions options) {
+  options.heartbeat = std::min(options.heartbeat, options.dead_after / kLeastHeartbeats);
+  options.poll = std::min(options.poll, options.heartbeat);
+  return options;
+}
 
 Watchdog::Watchdog(Store& store, WatchdogOptions options, Abort abort, Exit exit)
     : options_(std::move(options)),

@@ -35,6 +35,10 @@ struct WatchdogOptions {
   std::chrono::milliseconds poll{250}, heartbeat{500}, dead_after{5000}, grace{3000};
 };
 
+// With heartbeats as often as it takes for as many in `dead_after` as a detector counts at least,
+// and looks as often.
+WatchdogOptions with_heartbeats(WatchdogOptions options);
+
 class Watchdog {
  public:
   using Abort = std::function<void(const std::string& first_cause)>;

@@ -57,6 +57,15 @@ struct Device {
 
 constexpr milliseconds kNever{60000};
 
+TEST(Watchdog, BeatsAsOftenAsItTakes) {
+  const WatchdogOptions usual, soon = with_heartbeats({.dead_after = milliseconds(200)});
+  EXPECT_EQ(soon.heartbeat, milliseconds(50));
+  EXPECT_EQ(soon.poll, milliseconds(50));
+  const WatchdogOptions late = with_heartbeats({.dead_after = milliseconds(2000)});
+  EXPECT_EQ(late.heartbeat, usual.heartbeat);
+  EXPECT_EQ(late.poll, usual.poll);
+}
+
 TEST(Watchdog, FailureOfOneEndsAllWithTheSameCause) {
   InMemoryStore store;
   Device a(store, options(0, 3, kNever)), b(store, options(1, 3, kNever)),

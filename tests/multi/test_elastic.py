@@ -278,16 +278,21 @@ def test_a_process_may_be_killed_in_a_save(
 
 
 @NIGHTLY
+@pytest.mark.parametrize(("options", "seconds"), [((), 6), (("--dead-after", "0.5"), 1.9)])
 def test_a_process_that_is_stopped_is_out(
-    tmp_path: Path, graph: medley.Graph, undisturbed: dict[str, Any]
+    tmp_path: Path,
+    graph: medley.Graph,
+    undisturbed: dict[str, Any],
+    options: tuple[str, ...],
+    seconds: float,
 ) -> None:
     folder = prepare(tmp_path / "run", graph, PLANS["rows"].plan(graph))
-    done = elastic(folder, device=DEVICES[1], step=1, signal=int(signal.SIGSTOP))
+    done = elastic(folder, *options, device=DEVICES[1], step=1, signal=int(signal.SIGSTOP))
     assert done.returncode == 0, done.stderr
     (line,) = recoveries(folder)
     assert line["lost"] == [DEVICES[1]]
     assert line["detected"] == "silence"
-    assert line["at"] - float((folder / "ended").read_text()) < 6
+    assert line["at"] - float((folder / "ended").read_text()) < seconds
     assert distance(seen(folder), undisturbed) < 1e-10
 
 

@@ -23,7 +23,6 @@ from medley.run.watch import Watch
 POLL_SECONDS = 0.01  # of who waits for others
 CONNECT_SECONDS = 10.0  # for what takes moments, once all members are there
 WAIT_SECONDS = 600.0  # for whoever has started all
-_PULSE_SECONDS = 0.5
 
 
 class RunEndError(ends.OthersError):
@@ -70,7 +69,7 @@ class Member:
         )
         self._prefix = address["prefix"]
         self._pulse = _runtime.Pulse(  # whatever the script does meanwhile
-            **address, key=f"{PREFIX}lives/{self.name}", period_ms=round(1000 * _PULSE_SECONDS)
+            **address, key=f"{PREFIX}lives/{self.name}", period_ms=round(1000 * job.pulse_seconds())
         )
         if self.is_new:
             self.epoch = int(os.environ["MEDLEY_JOINS"])

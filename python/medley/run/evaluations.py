@@ -60,14 +60,13 @@ class Evaluations:
         self._trainer = trainer
         self._member = member
         self._notice = notice
-        self._acts = Once(trainer, member, "evaluated", call, is_behind)
+        self.acts = Once(trainer, member, "evaluated", call, is_behind)
         self._is_in_one = False
-        self.share = self._acts.share
 
     @property
     def last(self) -> tuple[int, Values] | None:
         """After how many steps the last one was made, and what was found."""
-        return self._acts.last
+        return self.acts.last
 
     def evaluate(self, batches: Iterable[Any]) -> dict[str, float]:
         """Returns the means of loss and metrics over the rows of all batches."""
@@ -79,7 +78,7 @@ class Evaluations:
         this process has come."""
         if self._is_in_one:  # which begins again as a whole
             return make()
-        found: Values | None = self._acts.make(lambda: self._flagged(make))
+        found: Values | None = self.acts.make(lambda: self._flagged(make))
         if found is None:
             raise ValueError(
                 f"evaluate: found a script that is after step {self._trainer.steps}, before the "

@@ -29,6 +29,7 @@ from medley.run.job import (
     dead_after_seconds,
     interface,
     joins_later,
+    pulse_seconds,
     store_address,
 )
 from medley.run.patience import Patience, say
@@ -67,7 +68,7 @@ def _begin_pulse(rank: int) -> None:
             _runtime.Pulse(
                 **store_address(),
                 key=f"pulse/{_peers[0].name}",
-                period_ms=round(1000 * _PULSE_SECONDS),
+                period_ms=round(1000 * pulse_seconds()),
             )
         )
 
@@ -157,7 +158,6 @@ def make_groups(groups: dict[str, list[int]], backend: str = "gloo") -> dict[str
 
 
 _pulse: list[_runtime.Pulse] = []  # the first process says that it lives, while others wait for it
-_PULSE_SECONDS = 0.5
 _made = [itertools.count()]  # what the first process has made for all
 _WAIT_IN_SILENCE_SECONDS = 10.0
 # What may be raised on every process after rank 0 has raised it; any other error becomes the last.
@@ -229,12 +229,12 @@ def _wait_for_first(job: Job, store: Any, key: str, doing: str) -> None:
     looks = 0
     while store.get(key) is None:
         if patience.waited >= next_look:
-            next_look = patience.waited + _PULSE_SECONDS
+            next_look = patience.waited + pulse_seconds()
             looks += 1
             check()
             if (now := store.get(f"pulse/{_peers[0].name}")) != pulse:
                 pulse, changed = now, looks
-            if (looks - changed) * _PULSE_SECONDS > dead_after_seconds():
+            if (looks - changed) * pulse_seconds() > dead_after_seconds():
                 raise ends.OthersError(
                     f"rank 0: no sign of life for {dead_after_seconds():g} s, says rank "
                     f"{job.rank}: its process was killed or its link is dead"

@@ -8,7 +8,7 @@ is made again in the next epoch.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from medley.run import exchange
@@ -74,10 +74,14 @@ class Once:
                 self._member.store.set(self._member.key(key), json.dumps(given, default=float))
         self._made.append((steps, given))
 
-    def share(self) -> None:
+    @property
+    def count(self) -> int:
+        """How many were made, as far as this process knows."""
+        return len(self._made)
+
+    def even_out(self, counts: Sequence[int]) -> None:
         """Lets those know what was given who have not made all that others have. All members of an
-        epoch call it."""
-        counts = [int(text) for text in exchange.texts(str(len(self._made)))]
+        epoch call it, with the `count` of each."""
         member, most = self._member, max(counts)
         if min(counts) == most:
             return
@@ -85,3 +89,13 @@ class Once:
             self._made = [(step, given) for step, given in json.loads(member.wait(self._name))]
         elif member.group is not None and member.group.rank == counts.index(most):
             member.store.set(member.key(self._name), json.dumps(self._made, default=float))
+
+
+def share(all_acts: Sequence[Once], text: str) -> list[str]:
+    """Lets those know what was given who have not made all that others have; returns the text of
+    each member, none of which may be empty. All members of an epoch call it together."""
+    own = [[acts.count for acts in all_acts], text]
+    told = [json.loads(each) for each in exchange.texts(json.dumps(own))]
+    for number, acts in enumerate(all_acts):
+        acts.even_out([counts[number] for counts, _ in told])
+    return [text for _, text in told]

@@ -27,7 +27,7 @@ from medley.run.epochs import Agreement
 from medley.run.evaluations import Evaluations
 from medley.run.fits import Fits
 from medley.run.notice import Notice
-from medley.run.once import Once
+from medley.run.once import Once, share
 from medley.run.reads import Reads
 from medley.run.replanning import replan, saved
 from medley.run.second_homes import SecondHomes
@@ -383,10 +383,10 @@ class Recovery:
             self._check_batches(source.what, step + 1)
             self._load_constants(run)
             seed = self._share_history(agreement, step, seed)
-            self.evaluations.share()  # when all have been restored
-            self.saves.share()
-            self.loads.share()
-            self._written = unfinished.agree(self._trainer._saver, self._written)
+            written = unfinished.own(self._trainer._saver, self._written)
+            # When all have been restored.
+            told = share([self.evaluations.acts, self.saves, self.loads], written)
+            self._written = unfinished.of_all(told)
         if len(members) > len(plan.devices) and this is not None:
             exchange.use(group.first(len(plan.devices)))  # the spares take no part in the rest
         times.note("restore")

@@ -5,11 +5,11 @@ its save has returned, which may be the last one of the script."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from medley.checkpoint import Saver, Saving
 from medley.cursor import Cursor
-from medley.run import exchange
 
 if TYPE_CHECKING:
     from medley.trainer import Trainer
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 NOTHING = "-"
 
 
-def agree(saver: Saver | None, before: str) -> str:
-    """Returns what somebody was writing, or has to write since `before`. All members of an epoch
-    call it together."""
-    own = None if saver is None else saver.beside()
-    told = exchange.texts(before if own is None else json.dumps(own))
+def own(saver: Saver | None, before: str) -> str:
+    """Returns what this process was writing, or has to write since `before`."""
+    writes = None if saver is None else saver.beside()
+    return before if writes is None else json.dumps(writes)
+
+
+def of_all(told: Iterable[str]) -> str:
+    """Returns what somebody was writing or has to write, of what all members of an epoch told."""
     return next((text for text in told if text != NOTHING), NOTHING)
 
 
