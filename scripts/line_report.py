@@ -46,9 +46,9 @@ BUDGETS = {
     "medley/groups": 3_000,
     "medley/checkpoint": 2_000,
     "medley/elastic": 2_000,
-    "python/medley": 24_950,  # capture is a third of it; what processes read is compared, too
+    "python/medley": 24_970,  # capture is a third of it; what processes read is compared, too
 }
-CORE = 74_470  # all of medley/: raised for what Medley does more, not for a second answer
+CORE = 74_490  # all of medley/: raised for what Medley does more, not for a second answer
 
 
 def is_test(path: Path) -> bool:

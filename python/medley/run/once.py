@@ -74,14 +74,13 @@ class Once:
                 self._member.store.set(self._member.key(key), json.dumps(given, default=float))
         self._made.append((steps, given))
 
-    @property
     def count(self) -> int:
-        """How many were made, as far as this process knows."""
+        """Returns how many were made, as far as this process knows."""
         return len(self._made)
 
-    def even_out(self, counts: Sequence[int]) -> None:
+    def catch_up(self, counts: Sequence[int]) -> None:
         """Lets those know what was given who have not made all that others have. All members of an
-        epoch call it, with the `count` of each."""
+        epoch call it, with the count of each."""
         member, most = self._member, max(counts)
         if min(counts) == most:
             return
@@ -92,10 +91,10 @@ class Once:
 
 
 def share(all_acts: Sequence[Once], text: str) -> list[str]:
-    """Lets those know what was given who have not made all that others have; returns the text of
-    each member, none of which may be empty. All members of an epoch call it together."""
-    own = [[acts.count for acts in all_acts], text]
+    """Lets all catch up with who has made most; returns the text of each member. All members of an
+    epoch call it together."""
+    own = [[acts.count() for acts in all_acts], text]
     told = [json.loads(each) for each in exchange.texts(json.dumps(own))]
     for number, acts in enumerate(all_acts):
-        acts.even_out([counts[number] for counts, _ in told])
+        acts.catch_up([counts[number] for counts, _ in told])
     return [text for _, text in told]
