@@ -384,9 +384,8 @@ class Recovery:
             self._load_constants(run)
             seed = self._share_history(agreement, step, seed)
             written = unfinished.own(self._trainer._saver, self._written)
-            # When all have been restored.
-            told = share([self.evaluations.acts, self.saves, self.loads], written)
-            self._written = unfinished.of_all(told)
+            once = [self.evaluations.acts, self.saves, self.loads]
+            self._written = unfinished.of_all(share(once, written))  # when all have been restored
         if len(members) > len(plan.devices) and this is not None:
             exchange.use(group.first(len(plan.devices)))  # the spares take no part in the rest
         times.note("restore")
