@@ -33,7 +33,8 @@ def main() -> None:
     optimizer = medley.AdamW(lr=workloads.LEARNING_RATE, weight_decay=0.01)
     trainer = medley.Trainer(model, graph, plan, optimizer, keep_gradients=False)
     data = workloads.batches(example, 4)
-    for number in range(options.steps):
+    trainer.catch_up()  # who comes back begins where the others are
+    for number in range(trainer.steps, options.steps):
         time.sleep(options.pause)
         loss = trainer.step(data[number % len(data)]).loss
         log.say("step", step=number + 1, loss=loss)
