@@ -164,10 +164,11 @@ class Run:
 
     def _command(self, rank: int) -> list[str]:
         more = ["--double"] if self._options.double else []
+        silence = self._options.dead_after
+        watch = [] if silence is None else ["--dead-after", str(silence)]
         return [
             *(sys.executable, "-m", "medley", "launch", "--elastic", "--settle", "1e9"),
-            *("--dead-after", str(self._options.dead_after)),
-            *("--elastic-log", str(self._folder / "elastic.jsonl")),
+            *("--elastic-log", str(self._folder / "elastic.jsonl"), *watch),
             *("--meet", f"{ADDRESS.format(1)}:{PORT}", "--node-rank", str(rank)),
             *(str(self._folder / "plan.json"), str(recovery.SCRIPT), self._options.workload),
             *(str(self._folder), "--steps", str(10**9), "--pause", str(self._options.pause), *more),
@@ -298,9 +299,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--faults", type=int, default=62)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--calm", type=float, default=60.0, help="seconds before the first (60)")
-    parser.add_argument(
-        "--dead-after", type=float, default=2.0, help="seconds of silence, as of medley launch (2)"
-    )
+    parser.add_argument("--dead-after", type=float, help="seconds of silence, of medley launch")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between two steps")
     parser.add_argument("--strategy", default="data-parallel-even", help="of the plans")
     parser.add_argument("--double", action="store_true", help="train in float64")

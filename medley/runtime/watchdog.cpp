@@ -33,13 +33,14 @@ FailureDetectorOptions detection(const WatchdogOptions& options) {
 }  // namespace
 
 WatchdogOptions with_heartbeats(WatchdogOptions options) {
-  options.heartbeat = std::min(options.heartbeat, options.dead_after / kLeastHeartbeats);
+  const milliseconds most = std::max(milliseconds(1), options.dead_after / kLeastHeartbeats);
+  options.heartbeat = std::min(options.heartbeat, most);
   options.poll = std::min(options.poll, options.heartbeat);
   return options;
 }
 
 Watchdog::Watchdog(Store& store, WatchdogOptions options, Abort abort, Exit exit)
-    : options_(std::move(options)),
+    : options_(with_heartbeats(std::move(options))),
       detector_(store, detection(options_)),
       abort_(std::move(abort)),
       exit_(std::move(exit)),

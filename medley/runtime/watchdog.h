@@ -35,8 +35,8 @@ struct WatchdogOptions {
   std::chrono::milliseconds poll{250}, heartbeat{500}, dead_after{5000}, grace{3000};
 };
 
-// With heartbeats as often as it takes for as many in `dead_after` as a detector counts at least,
-// and looks as often.
+// As a watchdog follows them: with heartbeats as often as it takes for as many in `dead_after` as
+// a detector counts at least, and looks as often.
 WatchdogOptions with_heartbeats(WatchdogOptions options);
 
 class Watchdog {

@@ -1,6 +1,7 @@
 #include "medley/worker/membership.h"
 
 namespace medley {
+
 Membership::Membership(std::unique_ptr<Store> store,
                        const MembershipOptions& options,
                        int device,
@@ -18,7 +19,6 @@ Membership::Membership(std::unique_ptr<Store> store,
   settings.link = options.link;
   settings.dead_after = options.dead_after;
   settings.poll = options.poll;
-  settings = with_heartbeats(settings);
   watchdog_ = std::make_unique<Watchdog>(*store_, settings, std::move(abort), options.exit);
 }
 

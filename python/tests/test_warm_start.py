@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import warm_start
+from medley.run import ends
 
 
 def start(code: str, *arguments: str, **more: str) -> subprocess.Popen[str]:
@@ -68,13 +68,6 @@ def test_it_hears_of_signals_and_is_killed_with_what_stands_for_it() -> None:
     done.kill()
     done.communicate(timeout=60)
     end = time.monotonic() + 60
-    while runs(process) and time.monotonic() < end:
+    while ends.is_running(process) and time.monotonic() < end:
         time.sleep(0.01)
     assert time.monotonic() < end
-
-
-def runs(process: int) -> bool:
-    """Whether a process is neither gone nor a zombie. It may go while it is looked at."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return "(zombie)" not in Path(f"/proc/{process}/status").read_text()
-    return False

@@ -20,7 +20,7 @@ import torch
 
 import medley
 from medley.capture import substitute
-from medley.run import job
+from medley.run import ends, job
 from medley.run.supervisor import SAVE_SECONDS
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -98,16 +98,9 @@ def left_running(pids: set[int], seconds: float = 5.0) -> set[int]:
     """Returns the processes that are there after so long, zombies not counted: the pipe of one that
     ends is closed before it is gone."""
     end = time.monotonic() + seconds
-    while (left := {pid for pid in pids if _is_running(pid)}) and time.monotonic() < end:
+    while (left := {pid for pid in pids if ends.is_running(pid)}) and time.monotonic() < end:
         time.sleep(0.05)
     return left
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def pids_in(text: str) -> set[int]:

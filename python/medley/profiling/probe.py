@@ -349,9 +349,7 @@ def measure() -> tuple[list[Device], list[Link]]:
     device = torch.device(f"cuda:{this.local_rank % count}" if count else "cpu")
     hosts = exchange.texts(socket.gethostname())
     own = measure_device(device, hosts.count(socket.gethostname()))
-    devices = [
-        Device(**json.loads(text)) for text in exchange.texts(json.dumps(dataclasses.asdict(own)))
-    ]
+    devices = [Device(**each) for each in exchange.values(dataclasses.asdict(own))]
     pair = _Pair(device)
     pools = pools_of(devices, kinds_of(devices)[1])
     return devices, [pair.measure(*each) for each in pairs_of(pools)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import platform
 from typing import Any
 
@@ -108,10 +107,9 @@ def _elastic_options(program: _core.Program, this: job.Job, chosen: list[str]) -
 
 def _peers(names: list[str]) -> dict[str, str]:
     """Returns which device listens at which address, as Gloo writes it, in all processes."""
-    listening = [json.loads(text) for text in exchange.texts(json.dumps(connections.listening()))]
     return {
         address: name
-        for name, addresses in zip(names, listening, strict=True)
+        for name, addresses in zip(names, exchange.values(connections.listening()), strict=True)
         for address in addresses
     }
 

@@ -228,8 +228,11 @@ def _is_still_here(left: str) -> bool:
     """Whether the process that has said so ("HOST PID") runs on this machine, its last word
     notwithstanding. Of another machine's nothing is known."""
     host, _, pid = left.rpartition(" ")
-    if host != socket.gethostname():
-        return False
+    return host == socket.gethostname() and is_running(pid)
+
+
+def is_running(pid: int | str) -> bool:
+    """Whether a process of this machine is neither gone (maybe as it is looked at) nor a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"

@@ -9,6 +9,7 @@ import contextlib
 import datetime
 import functools
 import itertools
+import json
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -226,15 +227,15 @@ def _wait_for_first(job: Job, store: Any, key: str, doing: str) -> None:
     """Waits until rank 0 has set the key, as long as it lives and nobody has failed."""
     patience = Patience(say_after=_WAIT_IN_SILENCE_SECONDS)
     pulse, next_look, changed = None, 0.0, 0
-    looks = 0
+    looks, every = 0, pulse_seconds()
     while store.get(key) is None:
         if patience.waited >= next_look:
-            next_look = patience.waited + pulse_seconds()
+            next_look = patience.waited + every
             looks += 1
             check()
             if (now := store.get(f"pulse/{_peers[0].name}")) != pulse:
                 pulse, changed = now, looks
-            if (looks - changed) * pulse_seconds() > dead_after_seconds():
+            if (looks - changed) * every > dead_after_seconds():
                 raise ends.OthersError(
                     f"rank 0: no sign of life for {dead_after_seconds():g} s, says rank "
                     f"{job.rank}: its process was killed or its link is dead"
@@ -317,3 +318,8 @@ def texts(text: str) -> list[str]:
         data[: int(size)].numpy().tobytes().decode()
         for data, size in zip(found, sizes, strict=True)
     ]
+
+
+def values(own: Any) -> list[Any]:
+    """Returns what all processes give, by rank: anything that can be written as JSON."""
+    return [json.loads(text) for text in texts(json.dumps(own))]

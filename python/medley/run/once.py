@@ -93,8 +93,7 @@ class Once:
 def share(all_acts: Sequence[Once], text: str) -> list[str]:
     """Lets all catch up with who has made most; returns the text of each member. All members of an
     epoch call it together."""
-    own = [[acts.count() for acts in all_acts], text]
-    told = [json.loads(each) for each in exchange.texts(json.dumps(own))]
+    told = exchange.values([[acts.count() for acts in all_acts], text])
     for number, acts in enumerate(all_acts):
         acts.catch_up([counts[number] for counts, _ in told])
     return [text for _, text in told]

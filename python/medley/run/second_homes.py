@@ -9,7 +9,6 @@ there as a whole. The copies before are held until all have the new ones.
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -110,8 +109,7 @@ class SecondHomes:
         sent = state.fill_homes(self.of(self._epoch), peers)
         self.versions.append(Version(self._epoch, done, state))
         seconds = time.monotonic() - start
-        told = [*self._pace.measured(seconds, self._copies > 1), sent]
-        all_told = [json.loads(text) for text in exchange.texts(json.dumps(told))]
+        all_told = exchange.values([*self._pace.measured(seconds, self._copies > 1), sent])
         # Whoever comes here knows that all have theirs.
         self.versions = self.versions[-1:]
         self._homes = {self._epoch: self.of(self._epoch)}
