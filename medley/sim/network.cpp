@@ -49,27 +49,23 @@ class ExactNetwork final : public SimulatedNetwork {
 
 class EstimatedNetwork final : public SimulatedNetwork {
  public:
-  EstimatedNetwork(const Topology& topology, int num_streams)
+  EstimatedNetwork(const Topology& topology, int num_streams, bool asked_who)
       : topology_(topology),
         num_streams_(num_streams),
+        asked_who_(asked_who),
         streams_(at(topology.num_devices()) * at(num_streams)),
         running_(at(topology.num_devices())),
         links_(topology.links().size()) {}
 
   int post(const NetworkPost& post) override {
     const int index = static_cast<int>(exchanges_.size());
-    const auto [place, is_new] =
-        instance_of_.try_emplace({post.key.group, post.key.number}, instances_.size());
-    const size_t number = place->second;
-    if (is_new) instances_.push_back({.exchanges = post.exchanges});
+    const size_t number = instance_of(post);
     Instance& instance = instances_[number];
-    if (++instance.num_posted == post.exchanges->devices.size()) instance_of_.erase(place);
     instance.last_post = std::max(instance.last_post, post.at);
     const int senders = post.exchanges->num_senders;
     const bool receives = senders > 0 && post.member >= senders;
     exchanges_.push_back(
-        {number, post.device, post.device * num_streams_ + post.turn.stream, post.at});
-    exchanges_.back().receives = receives;
+        {number, post.device * num_streams_ + post.turn.stream, post.members, post.at, receives});
     if (receives) instance.receiving.push_back(index);
     if (instance.end != Nanoseconds{-1}) note_completed(instance);
     if (receives) return index;
@@ -126,15 +122,17 @@ class EstimatedNetwork final : public SimulatedNetwork {
  private:
   struct Exchange {
     size_t instance;
-    int device, stream;  // the stream: of all
+    int stream;   // of all
+    int members;  // that it stands for
     Nanoseconds posted;
-    bool receives = false;
+    bool receives;
   };
   struct Instance {
     const Exchanges* exchanges;
+    ExchangeKey key;
     std::vector<int> here{};       // exchanges whose stream has come to them
     std::vector<int> receiving{};  // those of a transfer that only receive
-    size_t num_posted = 0;
+    size_t num_posted = 0, num_here = 0;
     Nanoseconds begin{}, last_post{};
     Nanoseconds left{-1};  // of a transfer: when its last byte has left
     Nanoseconds end{-1};
@@ -148,11 +146,31 @@ class EstimatedNetwork final : public SimulatedNetwork {
     Nanoseconds at;
     int by;
     size_t instance;
+    ExchangeKey key;
     int first = 0, last = 0;
     bool operator>(const Change& other) const {
-      return std::tie(at, by, instance) > std::tie(other.at, other.by, other.instance);
+      return std::tie(at, by, key.group, key.number) >
+             std::tie(other.at, other.by, other.key.group, other.key.number);
     }
   };
+
+  // Of all its members; those that stand for all need not be found again.
+  size_t instance_of(const NetworkPost& post) {
+    const auto add = [&] {
+      instances_.push_back({.exchanges = post.exchanges, .key = post.key});
+      return instances_.size() - 1;
+    };
+    const size_t all = post.exchanges->devices.size();
+    if (at(post.members) == all) {
+      instances_[add()].num_posted = all;
+      return instances_.size() - 1;
+    }
+    const auto [place, is_new] = instance_of_.try_emplace({post.key.group, post.key.number});
+    if (is_new) place->second = add();
+    const size_t number = place->second;
+    if ((instances_[number].num_posted += at(post.members)) == all) instance_of_.erase(place);
+    return number;
+  }
 
   // Once it is known when it ends and all have posted.
   void note_completed(const Instance& instance) {
@@ -165,17 +183,18 @@ class EstimatedNetwork final : public SimulatedNetwork {
     const Exchange& exchange = exchanges_[at(index)];
     Instance& instance = instances_[exchange.instance];
     instance.here.push_back(index);
+    instance.num_here += at(exchange.members);
     instance.begin =
         std::max({instance.begin, exchange.posted, streams_[at(exchange.stream)].free});
     const int senders = instance.exchanges->num_senders;
     const size_t awaited = senders > 0 ? at(senders) : instance.exchanges->devices.size();
-    if (instance.here.size() == awaited) ready_.push_back(exchange.instance);
+    if (instance.num_here == awaited) ready_.push_back(exchange.instance);
   }
 
   void run(size_t index) {
     Instance& instance = instances_[index];
     if (instance.exchanges->num_senders > 0) {
-      changes_.push({instance.begin, 0, index});
+      changes_.push({instance.begin, 0, index, instance.key});
       return;
     }
     instance.end = instance.begin + instance.exchanges->estimate;
@@ -211,8 +230,10 @@ class EstimatedNetwork final : public SimulatedNetwork {
   }
 
   void communicate(size_t index, int first, int last, Nanoseconds until) {
-    changes_.push({instances_[index].begin, 1, index, first, last});
-    changes_.push({until, -1, index, first, last});
+    if (!asked_who_) return;
+    const Instance& instance = instances_[index];
+    changes_.push({instance.begin, 1, index, instance.key, first, last});
+    changes_.push({until, -1, index, instance.key, first, last});
   }
 
   void free_streams(const Instance& instance, Nanoseconds from) {
@@ -225,7 +246,8 @@ class EstimatedNetwork final : public SimulatedNetwork {
   }
 
   const Topology& topology_;
-  int num_streams_;
+  const int num_streams_;
+  const bool asked_who_;
   std::vector<Stream> streams_;     // [device * streams + stream]
   std::vector<int> running_;        // [device] exchanges under way, as far as advance() has come
   std::vector<Nanoseconds> links_;  // [link] when it is free of transfers
@@ -243,8 +265,10 @@ std::unique_ptr<SimulatedNetwork> exact_network(const Topology& topology, const 
   return std::make_unique<ExactNetwork>(topology, room);
 }
 
-std::unique_ptr<SimulatedNetwork> estimated_network(const Topology& topology, int num_streams) {
-  return std::make_unique<EstimatedNetwork>(topology, num_streams);
+std::unique_ptr<SimulatedNetwork> estimated_network(const Topology& topology,
+                                                    int num_streams,
+                                                    bool asked_who) {
+  return std::make_unique<EstimatedNetwork>(topology, num_streams, asked_who);
 }
 
 }  // namespace medley

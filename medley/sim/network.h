@@ -15,10 +15,12 @@
 
 namespace medley {
 
-// One member's post of a communication.
+// One member's post of a communication, or that of several who do the same: the exact network has
+// only single ones.
 struct NetworkPost {
-  int device = 0;  // of the cluster
-  int member = 0;  // of the group
+  int device = 0;   // of the cluster
+  int member = 0;   // of the group
+  int members = 1;  // that this stands for
   ExchangeKey key;
   Nanoseconds at;
   const Exchanges* exchanges = nullptr;
@@ -64,6 +66,11 @@ std::unique_ptr<SimulatedNetwork> exact_network(const Topology& topology, const 
 // with transfers; that transfers share links instead of waiting, which for those of one direction
 // changes who is first, not when all are there; and that a link is idle where a transfer waits for
 // another one.
-std::unique_ptr<SimulatedNetwork> estimated_network(const Topology& topology, int num_streams);
+//
+// Transfers that become ready at the same instant follow each other in the order of their keys.
+// `asked_who`: whether communicates() is asked.
+std::unique_ptr<SimulatedNetwork> estimated_network(const Topology& topology,
+                                                    int num_streams,
+                                                    bool asked_who);
 
 }  // namespace medley

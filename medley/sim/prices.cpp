@@ -16,9 +16,11 @@ void add_symbols(const TensorType& type, std::set<Symbol>& symbols) {
   for (const Size& size : type.shape) symbols.insert(size.symbols.begin(), size.symbols.end());
 }
 
+}  // namespace
+
 // Integers among the arguments matter to matrix products, attention and convolutions only: those of
 // other ops say where shards start.
-void add_symbols(const Graph& graph, const Op& op, std::set<Symbol>& symbols) {
+void add_symbols_of_work(const Graph& graph, const Op& op, std::set<Symbol>& symbols) {
   for (const auto& values : {operands(op), op.results})
     for (ValueId value : values)
       if (value != kNone) add_symbols(type_of(graph, value), symbols);
@@ -32,8 +34,10 @@ void add_symbols(const Graph& graph, const Op& op, std::set<Symbol>& symbols) {
   }
 }
 
+namespace {
+
 // [microbatch] the first one in which all devices exchange as much as in this one.
-std::vector<int> first_alike(const LoweredStage& stage) {
+std::vector<int> alike_microbatches(const LoweredStage& stage) {
   std::set<Symbol> symbols;
   for (const Communication& communication : stage.communications) {
     for (const auto* values : {&communication.inputs, &communication.outputs})
@@ -63,7 +67,7 @@ SegmentPrices::Known& SegmentPrices::known(const Segment& segment) {
   Known& known = place->second;
   if (!is_new) return known;
   std::set<Symbol> symbols;
-  for (OpId op : segment.ops) add_symbols(stage_.graph, stage_.graph.ops[at(op)], symbols);
+  for (OpId op : segment.ops) add_symbols_of_work(stage_.graph, stage_.graph.ops[at(op)], symbols);
   known.symbols.assign(symbols.begin(), symbols.end());
   known.last.resize(stage_.devices.size());
   return known;
@@ -105,7 +109,10 @@ Nanoseconds occupancy(const Link& link, int64_t bytes) {
 CommunicationPrices::CommunicationPrices(const LoweredStage& stage,
                                          const CostModel& costs,
                                          bool with_messages)
-    : stage_(stage), costs_(costs), with_messages_(with_messages) {}
+    : stage_(stage),
+      costs_(costs),
+      with_messages_(with_messages),
+      first_alike_(alike_microbatches(stage)) {}
 
 int CommunicationPrices::member(int index, int device) const {
   if (const std::vector<int>& all = stage_.communications[at(index)].devices; !all.empty())
@@ -199,8 +206,10 @@ const Exchanges& CommunicationPrices::exchanges(int index, int microbatch, int d
   const Communication& communication = stage_.communications[at(index)];
   const bool between_stages = !communication.devices.empty();
   const int first = between_stages ? 0 : along(stage_.mesh, communication.axis).first(device);
-  if (first_alike_.empty()) first_alike_ = first_alike(stage_);
-  const Exchanges*& found = found_[{index, first_alike_[at(microbatch)], first}];
+  const int alike = first_alike(microbatch);
+  const Exchanges*& found =
+      found_[static_cast<uint64_t>(index) << 42 | static_cast<uint64_t>(alike) << 21 |
+             static_cast<uint64_t>(first)];
   if (found) return *found;
   std::vector<int> members;
   if (between_stages) {
@@ -239,6 +248,23 @@ Nanoseconds CommunicationPrices::with_others(int index, int microbatch, int devi
     together = std::max(together, occupancy(over, loads.at(link)));
   }
   return own.estimate + together - alone;
+}
+
+bool CommunicationPrices::do_the_same(int index, const std::vector<int>& devices) {
+  const Communication& communication = stage_.communications[at(index)];
+  if (!communication.devices.empty()) return true;
+  const AlongAxis axis = along(stage_.mesh, communication.axis);
+  std::map<int, int> groups;  // by first member: how many of it
+  for (const int device : devices) ++groups[axis.first(device)];
+  if (groups.size() == 1) return true;
+  for (const auto& [first, members] : groups) {
+    if (members < axis.count) return false;
+    for (int m = 0; m < static_cast<int>(first_alike_.size()); ++m)
+      if (first_alike(m) == m &&
+          exchanges(index, m, first).estimate != exchanges(index, m, devices[0]).estimate)
+        return false;
+  }
+  return true;
 }
 
 NetworkSize network_size(const Program& program) {

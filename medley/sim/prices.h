@@ -6,18 +6,24 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "medley/base/at.h"
 #include "medley/cost/cost_model.h"
 #include "medley/network/collectives.h"
 #include "medley/network/flow_engine.h"
 #include "medley/program/program.h"
 
 namespace medley {
+
+// Adds those on whose values it depends what an op takes.
+void add_symbols_of_work(const Graph& graph, const Op& op, std::set<Symbol>& symbols);
 
 struct SegmentPrice {
   Nanoseconds time;                // the sum over its ops
@@ -79,6 +85,12 @@ class CommunicationPrices {
   const Exchanges& exchanges(int index, int microbatch, int device);
   // How long that takes while all groups along its axis do the same.
   Nanoseconds with_others(int index, int microbatch, int device);
+  // The first micro-batch in which all devices exchange as much as in this one.
+  int first_alike(int microbatch) const { return first_alike_[at(microbatch)]; }
+  // Whether so many devices of the mesh, ascending, that come to it at the same time are through
+  // with it at the same time, if it takes what it is estimated to: all are in one group with
+  // others, or they are whole groups.
+  bool do_the_same(int index, const std::vector<int>& devices);
   // Which member of that group the device is.
   int member(int index, int device) const;
   // `members` of the mesh: the group, or, of a communication between stages, this stage's devices.
@@ -99,9 +111,11 @@ class CommunicationPrices {
   std::map<std::tuple<CommunicationKind, int, std::vector<int>, std::vector<int64_t>>, Exchanges>
       known_;                     // the number: of senders
   std::vector<int> first_alike_;  // [microbatch]
-  std::map<std::tuple<int, int, int>, const Exchanges*>
-      found_;  // (index, the first micro-batch alike, first member)
+  // By index, first micro-batch alike and first member; looked up only.
+  std::unordered_map<uint64_t, const Exchanges*> found_;
 };
+// What is found stays where it is when a vector of them grows.
+static_assert(std::is_nothrow_move_constructible_v<CommunicationPrices>);
 
 // Returns at least as many posts and messages as a step has.
 struct NetworkSize {

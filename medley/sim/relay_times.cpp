@@ -23,11 +23,12 @@ std::vector<TimeSpan> joined(std::vector<TimeSpan> spans) {
   return result;
 }
 
-// `spans`: disjoint.
+// `spans`: joined.
 Nanoseconds overlap(const std::vector<TimeSpan>& spans, const TimeSpan& with) {
   Nanoseconds sum;
-  for (const TimeSpan& each : spans)
-    sum += std::max(Nanoseconds{}, std::min(each.end, with.end) - std::max(each.begin, with.begin));
+  auto each = std::ranges::upper_bound(spans, with.begin, {}, &TimeSpan::end);
+  for (; each != spans.end() && each->begin < with.end; ++each)
+    sum += std::min(each->end, with.end) - std::max(each->begin, with.begin);
   return sum;
 }
 

@@ -13,6 +13,8 @@
 #include "medley/program/calls.h"
 #include "medley/program/lanes.h"
 #include "medley/program/memory.h"
+#include "medley/sim/actor.h"
+#include "medley/sim/alike_devices.h"
 #include "medley/sim/network.h"
 #include "medley/sim/prices.h"
 
@@ -21,47 +23,11 @@ namespace {
 
 constexpr Nanoseconds kForever{int64_t{1} << 62};
 constexpr size_t kMemoryPoints = 1000;  // of a device in a trace
-constexpr int64_t kParts = 4096;  // of what a device does in a nanosecond while it communicates
-
-// An exchange of the network that a device has posted.
-struct Posted {
-  int exchange = -1;
-  int communication = 0;
-  int microbatch = 0;  // whose lengths it has
-  ExchangeKey key{};
-};
 
 // When a device has come to what pipelines sum together.
 struct Arrival {
   int pipeline = 0;
   Nanoseconds at;
-};
-
-// One device: its place in the program and its compute clock.
-struct Actor {
-  explicit Actor(const LoweredStage& of) : posted(of.communications.size()), receiving(of) {}
-  size_t number = 0;
-  int stage = 0, index = 0;  // in the mesh
-  size_t call = 0, step = 0;
-  bool is_done = false;
-  Nanoseconds clock;
-  int waits_for = -1;                         // an exchange of the network
-  std::vector<std::deque<Posted>> posted;     // [communication], between post and wait
-  std::map<int, std::deque<Posted>> sending;  // by lane, the oldest first
-  Receiving<Posted> receiving;
-  std::map<uint64_t, int64_t> next_key;  // [group] number of its next exchange
-  int64_t speed = kParts;                // in parts per nanosecond, while it does not communicate
-  // A segment under way, of a device that communication slows down.
-  struct Underway {
-    __int128 left = 0;  // parts
-    Nanoseconds from;   // when so much was left
-  };
-  std::optional<Underway> underway;
-  struct Ran {
-    Nanoseconds from, until;
-  };
-  std::vector<std::vector<Ran>> ran;  // [call][step], for memory over time
-  SimulatedDevice result;
 };
 
 // Every device runs as far as it can without waiting; then the network goes on to the next instant
@@ -80,11 +46,16 @@ class Simulator {
   bool go_on();
   int64_t speed(const Actor& actor) const;
   Nanoseconds end_of_segment(const Actor& actor) const;
-  void follow_memory(Actor& actor);
+  void add_actor(int stage, std::vector<int> devices);
+  uint64_t key_of(const Communication& communication) const;
+  std::vector<SimulatedDevice> results();
+  void follow_memory(const Actor& actor, int device, SimulatedDevice& result);
   // Returns false if the device has to wait.
   bool follow(Actor& actor, const Call& call, const Step& step);
   bool compute(Actor& actor, const Call& call, const Segment& segment);
   Posted post(Actor& actor, int index, int microbatch);
+  const Exchanges& exchanges(Actor& actor, int index, int microbatch);
+  void count_traffic(const Actor& actor);
   bool post_step(Actor& actor, const Call& call, int index);
   bool wait_step(Actor& actor, int index);
   void receive_ahead(Actor& actor);
@@ -140,13 +111,6 @@ Simulator::Simulator(const Program& program, const CostModel& costs, const Simul
   result_.exact = size.messages <= options.exact_messages;
   // A message is a step of its sender and one of its receiver.
   const int streams = num_streams(program);
-  network_ = result_.exact ? exact_network(costs.topology(),
-                                           engine_room(costs.topology(),
-                                                       size.posts,
-                                                       2 * size.messages,
-                                                       size.messages + size.between_stages,
-                                                       streams))
-                           : estimated_network(costs.topology(), streams);
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const LoweredStage& stage = program.stages[s];
     segments_.emplace_back(stage, costs);
@@ -154,19 +118,50 @@ Simulator::Simulator(const Program& program, const CostModel& costs, const Simul
     for (const Communication& communication : stage.communications)
       if (!communication.devices.empty() && communication.lane < 0)
         groups_.try_emplace(communication.devices, groups_.size());
-    for (size_t d = 0; d < stage.devices.size(); ++d) {
-      Actor& actor = actors_.emplace_back(stage);
-      actor.number = actors_.size() - 1;
-      actor.stage = static_cast<int>(s);
-      actor.index = static_cast<int>(d);
-      const double slowdown = costs.overlap_slowdown(costs.cluster().kind(stage.devices[d]));
-      actor.speed = std::max<int64_t>(kParts, std::llround(slowdown * static_cast<double>(kParts)));
-      is_slowed_ |= actor.speed > kParts;
-      actor.result.device = stage.devices[d];
-      actor.result.stage = static_cast<int>(s);
+    // Of messages each device has its own; and so it has in a trace.
+    if (!result_.exact && !options.trace) {
+      for (std::vector<int>& devices : alike_devices(stage, costs, communications_.back()))
+        add_actor(static_cast<int>(s), std::move(devices));
+    } else {
+      for (size_t d = 0; d < stage.devices.size(); ++d)
+        add_actor(static_cast<int>(s), {static_cast<int>(d)});
     }
   }
+  network_ = result_.exact ? exact_network(costs.topology(),
+                                           engine_room(costs.topology(),
+                                                       size.posts,
+                                                       2 * size.messages,
+                                                       size.messages + size.between_stages,
+                                                       streams))
+                           : estimated_network(costs.topology(), streams, is_slowed_);
   find_pipelines();
+}
+
+void Simulator::add_actor(int stage, std::vector<int> devices) {
+  const LoweredStage& on = program_.stages[at(stage)];
+  Actor& actor = actors_.emplace_back(on);
+  actor.number = actors_.size() - 1;
+  actor.stage = stage;
+  actor.index = devices[0];
+  actor.devices = std::move(devices);
+  const int first = on.devices[at(actor.index)];
+  const double slowdown = costs_.overlap_slowdown(costs_.cluster().kind(first));
+  actor.speed = std::max<int64_t>(kParts, std::llround(slowdown * static_cast<double>(kParts)));
+  is_slowed_ |= actor.speed > kParts;
+  actor.result.stage = stage;
+  actor.roles = roles_of(on,
+                         stage,
+                         actor.devices,
+                         communications_[at(stage)],
+                         [&](const Communication& communication) { return key_of(communication); });
+  for (const Role& role : actor.roles)
+    actor.next.resize(std::max(actor.next.size(), role.next + 1));
+}
+
+// A group of devices of several stages is known by its lane, or by them.
+uint64_t Simulator::key_of(const Communication& communication) const {
+  return communication.lane < 0 ? (uint64_t{1} << 62) + groups_.at(communication.devices)
+                                : (uint64_t{2} << 62) + static_cast<uint64_t>(communication.lane);
 }
 
 void Simulator::find_pipelines() {
@@ -198,12 +193,8 @@ Simulation Simulator::run() {
     MEDLEY_CHECK(actor.is_done);  // else a program that deadlocks
     result_.step = std::max(result_.step, actor.clock);
   }
-  for (Actor& actor : actors_) {
-    actor.result.waits = actor.result.idles = result_.step - actor.result.computes;
-    for (const SimulatedCall& call : actor.result.calls) actor.result.idles -= call.waits;
-    if (options_.memory) follow_memory(actor);
-    result_.devices.push_back(std::move(actor.result));
-  }
+  for (const Actor& actor : actors_) count_traffic(actor);
+  result_.devices = results();
   for (size_t link = 0; link < bytes_by_link_.size(); ++link)
     if (bytes_by_link_[link] > 0)
       result_.bytes_by_link[costs_.topology().links()[link].name] = bytes_by_link_[link];
@@ -220,6 +211,29 @@ Simulation Simulator::run() {
     sort(result_.trace);
   }
   return std::move(result_);
+}
+
+// Of all devices, in the order of the program.
+std::vector<SimulatedDevice> Simulator::results() {
+  std::vector<size_t> first;  // [stage] of its devices
+  size_t all = 0;
+  for (const LoweredStage& stage : program_.stages) {
+    first.push_back(all);
+    all += stage.devices.size();
+  }
+  std::vector<SimulatedDevice> devices(all);
+  for (Actor& actor : actors_) {
+    SimulatedDevice& result = actor.result;
+    result.waits = result.idles = result_.step - result.computes;
+    for (const SimulatedCall& call : result.calls) result.idles -= call.waits;
+    for (const int device : actor.devices) {
+      SimulatedDevice& own = devices[first[at(actor.stage)] + at(device)];
+      own = device == actor.devices.back() ? std::move(result) : result;
+      own.device = stage(actor).devices[at(device)];
+      if (options_.memory) follow_memory(actor, device, own);
+    }
+  }
+  return devices;
 }
 
 // As long as somebody may go on.
@@ -268,7 +282,7 @@ bool Simulator::is_blocked(const Actor& actor) const {
 }
 
 int64_t Simulator::speed(const Actor& actor) const {
-  return network_->communicates(actor.result.device) ? kParts : actor.speed;
+  return network_->communicates(stage(actor).devices[at(actor.index)]) ? kParts : actor.speed;
 }
 
 Nanoseconds Simulator::end_of_segment(const Actor& actor) const {
@@ -348,8 +362,8 @@ bool Simulator::compute(Actor& actor, const Call& call, const Segment& segment) 
   actor.result.computes += actor.clock - start;
   current_call(actor).computes += actor.clock - start;
   for (size_t source = 0; source < ops_by_source_.size(); ++source)
-    ops_by_source_[source] += price.ops_by_source[source];
-  ++result_.events;
+    ops_by_source_[source] += static_cast<int>(actor.devices.size()) * price.ops_by_source[source];
+  result_.events += std::ssize(actor.devices);
   if (options_.relays) follow_backward(actor, call, {start, actor.clock});
   if (options_.trace)
     record(
@@ -367,34 +381,48 @@ void Simulator::follow_backward(Actor& actor, const Call& call, TimeSpan compute
     spans.push_back(computes);
 }
 
+// Of one more that it posts.
+const Exchanges& Simulator::exchanges(Actor& actor, int index, int microbatch) {
+  CommunicationPrices& prices = communications_[at(actor.stage)];
+  const int first = prices.first_alike(microbatch);
+  std::vector<Role::Known>& known = actor.roles[at(index)].known;
+  auto place = std::ranges::find(known, first, &Role::Known::microbatch);
+  if (place == known.end())
+    place = known.insert(place, {first, &prices.exchanges(index, first, actor.index)});
+  ++place->posted;
+  return *place->exchanges;
+}
+
+// What its devices are the first ones of.
+void Simulator::count_traffic(const Actor& actor) {
+  int index = 0;
+  for (const Role& role : actor.roles) {
+    for (const auto& [microbatch, exchanges, posted] : role.known)
+      for (const int lead : role.leads) {
+        const Exchanges& own = communications_[at(actor.stage)].exchanges(index, microbatch, lead);
+        for (const auto& [link, bytes] : own.bytes_by_link)
+          bytes_by_link_[at(link)] += posted * bytes;
+        result_.events += posted * own.num_messages;
+      }
+    ++index;
+  }
+}
+
 Posted Simulator::post(Actor& actor, int index, int microbatch) {
   const Communication& communication = stage(actor).communications[at(index)];
-  const Exchanges& exchanges =
-      communications_[at(actor.stage)].exchanges(index, microbatch, actor.index);
+  const Exchanges& exchanges = this->exchanges(actor, index, microbatch);
   Posted posted{-1, index, microbatch, {}};
   if (exchanges.devices.size() == 1 && communication.kind == CommunicationKind::kAllReduce)
     return posted;
-  const int me = communications_[at(actor.stage)].member(index, actor.index);
-  if (me == 0) {
-    for (const auto& [link, bytes] : exchanges.bytes_by_link) bytes_by_link_[at(link)] += bytes;
-    result_.events += exchanges.num_messages;
-  }
-  // A group is known by its lane, or by its devices, or by its stage, its axis (or the whole mesh)
-  // and its first member.
-  uint64_t group = (static_cast<uint64_t>(actor.stage) << 48) +
-                   (static_cast<uint64_t>(communication.axis & 0xff) << 40) +
-                   static_cast<uint64_t>(exchanges.devices[0]);
-  if (!communication.devices.empty())
-    group = communication.lane < 0
-                ? (uint64_t{1} << 62) + groups_.at(communication.devices)
-                : (uint64_t{2} << 62) + static_cast<uint64_t>(communication.lane);
-  posted.key = {group, actor.next_key[group]++};
+  const Role& role = actor.roles[at(index)];
+  posted.key = {role.group, actor.next[role.next]++};
   if (is_of_pipelines(actor, index))
     arrivals_[{posted.key.group, posted.key.number}].push_back(
         {stage(actor).pipeline, actor.clock});
   posted.exchange = network_->post(
       {.device = stage(actor).devices[at(actor.index)],
-       .member = me,
+       .member = role.member,
+       .members = role.members,
        .key = posted.key,
        .at = actor.clock,
        .exchanges = &exchanges,
@@ -499,14 +527,15 @@ Nanoseconds stretched(Nanoseconds part, Nanoseconds whole, Nanoseconds took) {
   return {static_cast<int64_t>(__int128{part.value} * took.value / whole.value)};
 }
 
-void Simulator::follow_memory(Actor& actor) {
+// Of one of the devices.
+void Simulator::follow_memory(const Actor& actor, int device, SimulatedDevice& result) {
   const LoweredStage& on = stage(actor);
   std::vector<MemoryPoint> points;
-  const MemoryUse use = memory_use(on, actor.index, points);
-  actor.result.persistent_bytes = use.persistent;
-  actor.result.peak_bytes = use.peak;
-  actor.result.peak_at = use.peak_at;
-  auto& alive = actor.result.memory_over_time;
+  const MemoryUse use = memory_use(on, device, points);
+  result.persistent_bytes = use.persistent;
+  result.peak_bytes = use.peak;
+  result.peak_at = use.peak_at;
+  auto& alive = result.memory_over_time;
   const auto add = [&](Nanoseconds from, int64_t bytes) {
     if (alive.empty() || alive.back().second != bytes) alive.emplace_back(from, bytes);
   };
@@ -532,8 +561,13 @@ void Simulator::record(const Actor& actor,
                        std::string category,
                        Nanoseconds start,
                        Nanoseconds end) {
-  result_.trace.events.push_back(
-      {actor.result.device, stream, std::move(name), std::move(category), start, end - start, {}});
+  result_.trace.events.push_back({stage(actor).devices[at(actor.index)],
+                                  stream,
+                                  std::move(name),
+                                  std::move(category),
+                                  start,
+                                  end - start,
+                                  {}});
 }
 
 }  // namespace

@@ -1,0 +1,122 @@
+// Devices that do the same are followed once. In a trace each has its own events: there all are
+// followed.
+
+#include "medley/sim/alike_devices.h"
+
+#include <gtest/gtest.h>
+
+#include "medley/base/at.h"
+#include "medley/base/files.h"
+#include "medley/graph/passes.h"
+#include "medley/graph/text.h"
+#include "medley/planner/planner.h"
+#include "medley/program/lower.h"
+#include "medley/sim/simulate.h"
+#include "medley/testing/random_plan.h"
+
+namespace medley {
+namespace {
+
+constexpr uint64_t kAlikeSeeds = 40;
+
+class AlikeDevices : public ::testing::Test {
+ protected:
+  AlikeDevices()
+      : mlp(parse("tests/data/mlp.graph")),
+        gpt(run_passes(parse("python/tests/golden/gpt.graph"))) {
+    DeviceKind fast;
+    fast.name = "fast";
+    fast.sustained = {{DType::kF32, 2e9}, {DType::kF64, 2e9}};
+    fast.memory_bandwidth = 1e9;
+    fast.launch_latency = 1e-6;
+    fast.memory_bytes = 1e9;
+    DeviceKind slow = fast;
+    slow.name = "slow";
+    slow.sustained = {{DType::kF32, 1e9}, {DType::kF64, 1e9}};
+    cluster.pools = {{"a", 2, 2, fast, false, 0}, {"b", 1, 4, slow, false, 0}};
+    cluster.networks = {{"bus", true, {}, 1e9, 1e-6, {}},
+                        {"lan", false, {"a", "b"}, 1e8, 1e-5, {}}};
+    cluster.devices = list_devices(cluster.pools);
+    for (const Device& device : cluster.devices) names.push_back(device.name);
+  }
+
+  static Graph parse(const std::string& file) { return parse_graph(LocalFiles().read(file), file); }
+
+  // By estimates, as both are followed; ops take so much longer beside communications.
+  void expect_the_same(const Graph& graph, const Plan& plan, double slowdown = 1) {
+    const SizedOp other{
+        "aten.gelu.default(f32[9])", "aten.gelu.default", WorkClass::kMemory, DType::kF32, {0, 72}};
+    const Profile profile{"null",
+                          {{"fast", other, {1}, 1}, {"slow", other, {1}, 1}},
+                          {},
+                          {{"fast", slowdown}, {"slow", slowdown}}};
+    const CostModel costs(cluster, profile);
+    const Program program = lower(graph, plan, cluster, {});
+    SimulateOptions options{.exact_messages = 0, .memory = true, .relays = true};
+    const Simulation once = simulate(program, costs, options);
+    options.trace = true;
+    Simulation each = simulate(program, costs, options);
+    each.trace = {};
+    ASSERT_EQ(once, each);
+    for (const LoweredStage& stage : program.stages) {
+      CommunicationPrices prices(stage, costs);
+      followed += alike_devices(stage, costs, prices).size();
+      devices += stage.devices.size();
+    }
+  }
+
+  Graph mlp, gpt;
+  Cluster cluster;
+  std::vector<std::string> names;
+  size_t followed = 0, devices = 0;
+};
+
+TEST_F(AlikeDevices, AreFollowedOnceInAnyPlan) {
+  for (uint64_t seed = 0; seed < kAlikeSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    const double slowdown = seed % 2 == 0 ? 1 : 1.5;
+    expect_the_same(mlp, random_plan(mlp, names, 5000, seed), slowdown);
+    expect_the_same(mlp, random_pipeline(mlp, names, 5000, seed), slowdown);
+    expect_the_same(gpt, random_pipelines(gpt, names, 37, seed), slowdown);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_LT(followed, devices);
+}
+
+TEST_F(AlikeDevices, AreThoseOfAKindWhereAllIsEven) {
+  for (const char* strategy : {"data-parallel-even", "hap-even", "megatron"})
+    for (const double slowdown : {1.0, 1.5}) {
+      SCOPED_TRACE(strategy);
+      const Outcome found = plan({.graph = gpt,
+                                  .cluster = cluster,
+                                  .strategy = strategy,
+                                  .global_batch = 64,
+                                  .optimizer = {}});
+      followed = devices = 0;
+      expect_the_same(gpt, std::get<Plan>(found), slowdown);
+      EXPECT_LE(2 * followed, devices);
+    }
+}
+
+// Rows along one axis, tensors along the other: each row of the mesh has its own groups.
+TEST_F(AlikeDevices, MayBeOfSeveralGroupsThatTakeAsLong) {
+  Request request{.graph = gpt,
+                  .cluster = cluster,
+                  .strategy = "hap",
+                  .global_batch = 64,
+                  .devices = {names.begin(), names.begin() + 4},
+                  .optimizer = {}};
+  Plan plan = std::get<Plan>(medley::plan(request));
+  Stage& stage = plan.pipelines[0].stages[0];
+  stage.mesh.axes = {"data", "model"};
+  stage.mesh.shape = {2, 2};
+  stage.ops.clear(), stage.states.clear(), stage.updates.clear(), stage.batch.clear();
+  plan.parts.clear();
+  for (Microbatch& microbatch : plan.pipelines[0].microbatches)
+    microbatch.lengths = {microbatch.rows / 2, microbatch.rows / 2};
+  for (const double slowdown : {1.0, 1.5}) expect_the_same(gpt, plan, slowdown);
+  EXPECT_LE(2 * followed, devices);
+}
+
+}  // namespace
+}  // namespace medley
