@@ -358,7 +358,7 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
   Json json = {{"summary", summary(plan)}};
   for (const auto& [kind, dtype] : plan.bf16_as) json["bf16_as"][kind] = to_string(dtype);
   if (plan.pipelines.size() > 1) json["pipelines"] = pipelines_json(plan, options.costs);
-  json["stages"] = Json::array();
+  json["stages"] = Json::array();  // the place that it has among the others
   std::optional<GraphAnalysis> own;
   const GraphAnalysis* analysis = options.analysis;
   if (options.graph && options.costs) {
@@ -370,19 +370,22 @@ Json explain_json(const Plan& plan, const ExplainOptions& options) {
   }
   std::vector<Completed> completed;  // [stage]
   if (analysis) completed = complete_stages(*analysis, plan);
-  size_t number = 0;
+  std::vector<std::pair<size_t, size_t>> places;
   for (size_t p = 0; p < plan.pipelines.size(); ++p)
-    for (size_t s = 0; s < plan.pipelines[p].stages.size(); ++s, ++number) {
-      const Stage& stage = plan.pipelines[p].stages[s];
-      json["stages"].push_back({{"stage", fmt::format("pipelines[{}].stages[{}]", p, s)},
-                                {"first", stage.first},
-                                {"recompute", stage.recompute},
-                                {"devices", devices_json(plan, plan.pipelines[p], s)},
-                                {"entries", entries_json(plan, stage)}});
-      if (options.expanded || json["stages"].back()["entries"].size() <= kManyEntries) continue;
-      json["stages"].back()["groups"] =
-          groups_json(plan, stage, analysis ? &completed[number] : nullptr);
-    }
+    for (size_t s = 0; s < plan.pipelines[p].stages.size(); ++s) places.emplace_back(p, s);
+  std::vector<Json> stages(places.size());
+  for_each_in_parallel(places.size(), [&](size_t i) {
+    const auto [p, s] = places[i];
+    const Stage& stage = plan.pipelines[p].stages[s];
+    stages[i] = {{"stage", fmt::format("pipelines[{}].stages[{}]", p, s)},
+                 {"first", stage.first},
+                 {"recompute", stage.recompute},
+                 {"devices", devices_json(plan, plan.pipelines[p], s)},
+                 {"entries", entries_json(plan, stage)}};
+    if (!options.expanded && stages[i]["entries"].size() > kManyEntries)
+      stages[i]["groups"] = groups_json(plan, stage, analysis ? &completed[i] : nullptr);
+  });
+  json["stages"] = std::move(stages);
   if (!plan.owners.empty()) json["owners"] = owners_json(plan);
   if (!options.graph) return json;
   json["graph"] = options.graph->name;

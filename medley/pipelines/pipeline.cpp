@@ -26,6 +26,7 @@ bool same_stages(const PipelinePlan& a, const PipelinePlan& b) {
 
 // Intervals searched at once, whatever the number of cores: the result is the same on all machines.
 constexpr size_t kAtOnce = 2;
+constexpr std::ptrdiff_t kFirstParts = 4;  // of an interval, for the first chain
 // Of a schedule, for gradients of weights to come later: what they need is kept for it.
 constexpr double kWorthLate = 0.005;
 constexpr int64_t kMostLateCalls = 100'000;  // that are timed for it
@@ -78,7 +79,8 @@ class Periods {
   std::vector<std::optional<Interval>> search(const std::vector<Interval>& intervals);
   // Adds the plan of the cheapest chain for the upper end. Returns what is left of the interval.
   std::optional<Interval> take(const Chain& chain, Interval interval);
-  // Where to divide an interval: at the middle one of the steps in it; at its end if there are few.
+  // Where to divide an interval: at the middle one of the steps in it, or, as long as nothing is
+  // found, before it, since short periods are searched sooner; at its end if there are few.
   int64_t middle_of(const Interval& interval) const;
   void add(PipelinePlan plan);
   std::vector<Interval> first_intervals(int64_t least);
@@ -138,7 +140,9 @@ int64_t Periods::middle_of(const Interval& interval) const {
   const std::vector<int64_t>& steps = table_.steps();
   const auto first = std::ranges::upper_bound(steps, interval.low);
   const auto last = std::ranges::upper_bound(steps, interval.high);
-  return last - first < 2 ? interval.high : first[(last - first) / 2 - 1];
+  if (last - first < 2) return interval.high;
+  const std::ptrdiff_t parts = found_.plans.empty() ? kFirstParts : 2;
+  return first[std::max(std::ptrdiff_t{1}, (last - first) / parts) - 1];
 }
 
 // Goes up from the least period until something fits.

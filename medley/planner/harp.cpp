@@ -31,7 +31,8 @@ constexpr double kMoreGain = 0.02;   // of what a candidate gains by that, beyon
 constexpr int64_t kSlower = 110;
 // Chains are compared by sums over their layers, which are off by more than this.
 constexpr double kGap = 0.002, kGapOfMany = 0.01;
-constexpr size_t kMany = 256;  // devices: with more, closer searches take seconds
+constexpr double kRoughGap = 0.1;  // of those that only say what need not be looked at
+constexpr size_t kMany = 256;      // devices: with more, closer searches take seconds
 // What the ends exchange, in percent of a step, for pools to be tried at both ends.
 constexpr int64_t kMatters = 2;
 constexpr size_t kSteps = 2 + kMostPriced;
@@ -273,6 +274,7 @@ class Harp {
     const bool first = pools_[at(pools[0])].sub_pool_of < 0 && last < 0;
     if (const auto slow = this->slow()) request.below = *slow;
     const bool closer = last < 0 && limits.closer > Nanoseconds{};
+    if (limits.closer == Nanoseconds{}) request.gap = kRoughGap;
     PipelinePlans found = plans_of(request);
     std::vector<PipelinePlan>& plans = found.plans;
     if (closer) {

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <map>
 #include <set>
@@ -11,6 +12,7 @@
 
 #include "medley/base/at.h"
 #include "medley/base/error.h"
+#include "medley/base/parallel.h"
 #include "medley/groups/autohet.h"
 #include "medley/pipelines/pool_mesh.h"
 #include "medley/pipelines/pools.h"
@@ -53,11 +55,7 @@ class Auto {
         known_(request.known ? *request.known : std::map<std::string, Outcome>()) {}
 
   Outcome run() {
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      if (best_ && is_over(request_)) break;
-      if (strategies()[rows_[i]].asked_by_auto == AskedByAuto::kNext && best_) ask_meshes(i);
-      ask(i);
-    }
+    ask_from(0);
     if (!pools_asked_) ask_pools();
     if (!best_) return explain();
     if (best_->bound && least_)
@@ -75,6 +73,20 @@ class Auto {
     best_ = found;
   }
 
+  void ask_from(size_t first) {
+    for (size_t i = first; i < rows_.size(); ++i) {
+      if (best_ && is_over(request_)) break;
+      if (strategies()[rows_[i]].asked_by_auto == AskedByAuto::kNext && best_ && ask_meshes(i))
+        ask(i);
+      else if (name(i) == "hap" && best_)
+        return ask_beside(i);
+      else
+        ask(i);
+    }
+  }
+
+  std::string name(size_t i) const { return std::string(strategies()[rows_[i]].name); }
+
   Request limited() const {
     Request one = request_;
     if (best_) one.faster_than = best_time_;
@@ -82,28 +94,55 @@ class Auto {
   }
 
   void ask(size_t i) {
-    const std::string name(strategies()[rows_[i]].name);
     Request one = limited();
     one.known = &known_;
     one.stages = &stages_;
     one.proved = [&](Nanoseconds proved) { least_ = std::min(least_.value_or(proved), proved); };
-    report(request_, name, i + 1, rows_.size());
-    const Outcome& outcome = known_.emplace(name, one.ask(name)).first->second;
+    report(request_, name(i), i + 1, rows_.size());
+    take(i, one.ask(name(i)));
+  }
+
+  void take(size_t i, Outcome answer) {
+    const Outcome& outcome = known_.emplace(name(i), std::move(answer)).first->second;
     if (const auto* no = std::get_if<Infeasible>(&outcome))
-      reasons_[rows_[i]] = fmt::format("{}: {}", name, no->reason);
+      reasons_[rows_[i]] = fmt::format("{}: {}", name(i), no->reason);
     else
       keep(std::get<Plan>(outcome), rows_[i]);
   }
 
+  // This one, a search for a mesh, beside those behind it: it is mostly one thing after another,
+  // and has nothing in common with searches for chains.
+  void ask_beside(size_t i) {
+    const std::map<std::string, Outcome> known = known_;
+    std::atomic<bool> is_left{false};
+    Request one = limited();
+    one.known = &known;
+    one.progress = [&](std::string_view, size_t, size_t) {
+      if (is_left) throw Error(Blame::kUs, "nobody waits for it");
+    };
+    Outcome answer = Infeasible{};
+    const auto others = [&] {
+      try {
+        ask_from(i + 1);
+      } catch (...) {
+        is_left = true;
+        throw;
+      }
+    };
+    for_each_beside(others, 1, [&](size_t) { answer = one.ask(name(i)); });
+    take(i, std::move(answer));
+  }
+
   // Where each device has room for the whole model, the best mesh is found sooner than chains are,
-  // which then have a plan to beat.
-  void ask_meshes(size_t next) {
+  // which then have a plan to beat. Returns false if it was asked.
+  bool ask_meshes(size_t next) {
     const auto early = rows_.begin() + static_cast<std::ptrdiff_t>(next);
     const auto hap = std::find_if(
         early, rows_.end(), [](size_t row) { return strategies()[row].name == "hap"; });
-    if (hap == rows_.end()) return;
+    if (hap == rows_.end()) return false;
     std::rotate(early, hap, hap + 1);
     ask_pools();
+    return true;
   }
 
   // A mesh of one pool: among the chains of harp such meshes are not searched as closely.
