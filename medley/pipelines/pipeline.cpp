@@ -141,7 +141,7 @@ int64_t Periods::middle_of(const Interval& interval) const {
   const auto first = std::ranges::upper_bound(steps, interval.low);
   const auto last = std::ranges::upper_bound(steps, interval.high);
   if (last - first < 2) return interval.high;
-  const std::ptrdiff_t parts = found_.plans.empty() ? kFirstParts : 2;
+  const std::ptrdiff_t parts = alone_ && found_.plans.empty() ? kFirstParts : 2;
   return first[std::max(std::ptrdiff_t{1}, (last - first) / parts) - 1];
 }
 
